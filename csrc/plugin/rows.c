@@ -487,7 +487,8 @@ static bool read_row_choices(struct slice *line, const struct condition *when, s
     }
     *line = rest;
     if (when->registered >= 0) {
-        return table_fail(error, "registered= in a row that explores: ranks whose buffers differ would part");
+        return table_fail(error,
+                          "registered= in a row that explores: ranks whose buffers differ would choose differently");
     }
     return read_arms(line, table, error);
 }

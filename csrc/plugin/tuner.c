@@ -180,7 +180,7 @@ static bool say_mask(const struct opening *opening, const struct settings *setti
 }
 
 /* Of GPUs that are not the table's the ranks are told, and all of them go on with it: on a cluster of several kinds one
- * node that went without it would part from the others. False with NCCL_TUNER_STRICT, which fails the communicator. */
+ * node that went without it would choose otherwise. False with NCCL_TUNER_STRICT, which fails the communicator. */
 static bool check_gpus(const struct loaded_table *loaded, const struct settings *settings, nccl_logger logger,
                        struct refusal *refusal) {
     struct gpu_name name;
@@ -208,7 +208,8 @@ static bool check_release(const struct loaded_table *loaded, int version, struct
                   version % 100);
 }
 
-/* By when the job began, which all ranks are told alike, and never by a clock: ranks that start at midnight would part. */
+/* By when the job began, which all ranks are told alike, and never by a clock: else ranks that start at midnight would
+ * choose differently. */
 static bool check_time(const struct loaded_table *loaded, const struct settings *settings, nccl_logger logger,
                        struct refusal *refusal) {
     const struct table *table = &loaded->table;

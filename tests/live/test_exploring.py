@@ -73,7 +73,7 @@ def same_on_all_ranks(folder: Path) -> dict[int, list[tuple[int, Combination, in
     for (communicator, _), calls in ran(folder).items():
         by_communicator.setdefault(communicator, []).append(calls)
     for ranks in by_communicator.values():
-        assert all(calls == ranks[0] for calls in ranks), "ranks part"
+        assert all(calls == ranks[0] for calls in ranks), "ranks ran different things"
     return {communicator: ranks[0] for communicator, ranks in by_communicator.items()}
 
 
@@ -308,7 +308,7 @@ def test_ranks_do_not_part_where_files_fail_in_the_middle(
     files = list(ran(tmp_path).values())
     if how != "hang 600":  # whose thread writes nothing any more
         assert len(files) == 3
-    assert all(calls == files[0] for calls in files), "ranks part"
+    assert all(calls == files[0] for calls in files), "ranks ran different things"
     expected = [(n, arm) for n in range(FIRST, 900) if (arm := scheduled(n)) is not None]
     assert arms_of(files[0]) == (expected if explores else [])
 

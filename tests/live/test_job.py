@@ -29,7 +29,7 @@ def test_each_call_is_read_as_it_was_planted(name: str, tmp_path: Path) -> None:
     assert ran.codes == [0, 0, 0], ran.outputs
     files, (calls,) = read(tmp_path)
     assert (files.releases, files.lost, files.processes) == ((name,), 0, 3)
-    assert (calls.communicator.ranks, calls.communicator.nodes, calls.incomplete, calls.parted) == (3, 1, 0, 0)
+    assert (calls.communicator.ranks, calls.communicator.nodes, calls.incomplete, calls.mismatched) == (3, 1, 0, 0)
     assert sorted(calls.sequence) == list(range(43))
     sizes = np.array([calls.kinds[kind].bytes for kind in calls.call])
     assert sorted(sizes) == [4096] * 20 + [65536 * 4] * 3 + [4 * MIB] * 20

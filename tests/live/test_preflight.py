@@ -16,7 +16,7 @@ from tests.support.preflight_records import AMD, INTEL, Host, with_processor, wr
 from tuner import plugin, release
 from tuner.base.names import Collective, DataType, Op
 from tuner.emulator.request import Request
-from tuner.jobs.preflight.alone import Parting, RankPick, SizeBounds, asking, parted
+from tuner.jobs.preflight.alone import DifferingPicks, RankPick, SizeBounds, all_differing_picks, asking
 from tuner.jobs.preflight.reading import read
 from tuner.jobs.preflight.settings import DescribedNodes, RankSetting, Views, assemble, node_of
 from tuner.oracle.api import Oracle
@@ -71,19 +71,22 @@ def configuration(views: Views, own: RankSetting) -> OracleConfiguration:
     return replace(each[0], others=others, env=dict(own.environment))
 
 
-def sizes_of(partings: list[Parting], request: Request, ranks: int) -> list[int]:
+def sizes_of(differing_picks: list[DifferingPicks], request: Request, ranks: int) -> list[int]:
     """Both ends of ranges at which ranks part, their neighbours, and powers of two: as far as a call can have them."""
     unit = request.unit_bytes(ranks)
     ends = {
-        end for each in partings for end in (each.from_bytes, each.to_bytes) if each.collective is request.collective
+        end
+        for each in differing_picks
+        for end in (each.from_bytes, each.to_bytes)
+        if each.collective is request.collective
     }
     near = {end + beside for end in ends for beside in (-unit, 0, unit)} | {1 << power for power in range(3, 30, 2)}
     reachable = sorted({size // unit * unit for size in near if unit <= size <= MOST_BYTES})
     return reachable[:: -(-len(reachable) // MOST_SIZES)]
 
 
-def pick_at(partings: list[Parting], size: int, at: int) -> RankPick | None:
-    return next((each.picks[at] for each in partings if each.from_bytes <= size <= each.to_bytes), None)
+def pick_at(differing_picks: list[DifferingPicks], size: int, at: int) -> RankPick | None:
+    return next((each.picks[at] for each in differing_picks if each.from_bytes <= size <= each.to_bytes), None)
 
 
 @pytest.mark.each_choice
@@ -92,12 +95,12 @@ def pick_at(partings: list[Parting], size: int, at: int) -> RankPick | None:
 def test_each_kind_of_rank_launches_what_it_is_said_to(nccl: str, case: str, tmp_path: Path) -> None:
     views = views_of(tmp_path, *hosts(nccl)[case])
     assert len(views.settings) == 2
-    partings, asked = parted(views, REQUESTS, SizeBounds(None, MOST_BYTES)), asking(views)
+    differing_picks, asked = all_differing_picks(views, REQUESTS, SizeBounds(None, MOST_BYTES)), asking(views)
     launched: dict[tuple[Collective, int], list[tuple[object, ...]]] = {}
     for at, own in enumerate(views.settings):
         with Oracle(configuration(views, own)) as oracle:
             for request in REQUESTS:
-                of_one = [each for each in partings if each.collective is request.collective]
+                of_one = [each for each in differing_picks if each.collective is request.collective]
                 sizes = sizes_of(of_one, request, oracle.facts.n_ranks)
                 picks = asked[at].selection.pick(request, sizes)
                 for row, real in enumerate(oracle.launch(request, sizes)):
@@ -110,7 +113,9 @@ def test_each_kind_of_rank_launches_what_it_is_said_to(nccl: str, case: str, tmp
     threads = 4 if any(release.load(own.nccl).ranks.threads_divide_data for own in views.settings) else 3
     for (collective, size), of_kinds in launched.items():
         if len(of_kinds) == 2:  # a size that both can have
-            part = any(each.collective is collective and each.from_bytes <= size <= each.to_bytes for each in partings)
+            part = any(
+                each.collective is collective and each.from_bytes <= size <= each.to_bytes for each in differing_picks
+            )
             assert (of_kinds[0][:threads] != of_kinds[1][:threads]) == part, f"{collective.name} {size}"
 
 
@@ -123,13 +128,13 @@ def test_a_host_with_another_decision_table(nccl: str, tmp_path: Path) -> None:
     (alike,) = views.settings
     one, other = (replace(alike, table=table) for table in tables)
     views = Views(replace(views.hosts[0], settings=(each,), count=1) for each in (one, other))
-    partings = parted(views, REQUESTS, SizeBounds(None, MOST_BYTES))
-    assert (partings[0].from_bytes, partings[-1].to_bytes) == ((1 << 20) + 1, 2 << 20)
+    differing_picks = all_differing_picks(views, REQUESTS, SizeBounds(None, MOST_BYTES))
+    assert (differing_picks[0].from_bytes, differing_picks[-1].to_bytes) == ((1 << 20) + 1, 2 << 20)
     for at, own in enumerate(views.settings):
         described = configuration(views, own)
         with_table = {**described.env, "NCCL_TUNER_TABLE": str(own.table)}
         with Oracle(replace(described, plugin=plugin.path(), env=with_table)) as oracle:
-            sizes = [size for size in sizes_of(partings, REQUESTS[0], 4) if size > 1 << 20]
+            sizes = [size for size in sizes_of(differing_picks, REQUESTS[0], 4) if size > 1 << 20]
             for size, real in zip(sizes, oracle.launch(REQUESTS[0], sizes), strict=True):
-                if (said := pick_at(partings, size, at)) is not None:
+                if (said := pick_at(differing_picks, size, at)) is not None:
                     assert (real.algorithm, real.protocol) == (said.algorithm, said.protocol), size

@@ -38,7 +38,9 @@ def test_jobs_and_hosts_of_a_list(tables: tuple[Path, Path]) -> None:
     canary = Canary(tables[1], jobs=("7",), hosts=("a", "b"))
     assert gets_canary(canary, Job("7", ("x",)))
     assert gets_canary(canary, Job("8", ("b", "a")))
-    assert not gets_canary(canary, Job("8", ("a", "x"))), "a job that has one other host: its ranks would part"
+    assert not gets_canary(canary, Job("8", ("a", "x"))), (
+        "a job that has one other host: its ranks would choose differently"
+    )
     assert not gets_canary(canary, Job("8"))
 
 

@@ -156,7 +156,7 @@ def test_a_cluster_of_processes_joins_as_one_process_does(tmp_path: Path) -> Non
     for one, other in zip(found, expected, strict=True):
         for name in ("call", "sequence", "transfer_us", "waiting_us", "last", "at_s"):
             np.testing.assert_array_equal(getattr(one, name), getattr(other, name))
-        assert (one.incomplete, one.parted, len(one.call)) == (0, 0, 2000)
+        assert (one.incomplete, one.mismatched, len(one.call)) == (0, 0, 2000)
     assert len(list((tmp_path / "kept").glob("communicator=*/part=*/*.parquet"))) == 4
 
 

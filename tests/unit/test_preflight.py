@@ -49,7 +49,7 @@ def test_ranks_that_are_alike_choose_the_same(tmp_path: Path) -> None:
     report = checked(tmp_path, Host("a"), Host("b"))
     assert (report.verdict, report.records, report.expected) == (RanksVerdict.same, 16, 16)
     assert [(kind.ranks, kind.hosts) for kind in report.kinds] == [(16, ("a", "b"))]
-    assert report.differences == report.partings == ()
+    assert report.differences == report.differing_picks == ()
 
 
 @pytest.mark.parametrize(("nccl", "part"), [("2.18.1", True), ("2.23.4", True), ("2.24.3", False), ("2.28.9", False)])
@@ -59,15 +59,15 @@ def test_processors_of_two_vendors(first: dict[str, Any], nccl: str, part: bool,
     other = AMD if first is INTEL else INTEL
     a, b = (with_processor(Host(name, nccl=nccl), cpu) for name, cpu in (("a", first), ("b", other)))
     report = checked(tmp_path, a, b)
-    assert (report.verdict is RanksVerdict.part) == part
-    assert bool(report.partings) == part
+    assert (report.verdict is RanksVerdict.differing) == part
+    assert bool(report.differing_picks) == part
     assert (reaches(report)["processor"] is Reach.parts) == part
 
 
 def powers_of_two(report: Report) -> set[int]:
     """Those among the sizes at which ranks part."""
     powers = [1 << shift for shift in range(2, 35)]
-    return {power for power in powers for each in report.partings if each.from_bytes <= power <= each.to_bytes}
+    return {power for power in powers for each in report.differing_picks if each.from_bytes <= power <= each.to_bytes}
 
 
 @pytest.mark.parametrize("nccl", ["2.18.1", "2.19.3"])
@@ -84,20 +84,20 @@ def test_the_workaround_of_a_cluster_with_processors_of_two_vendors(nccl: str, t
         tuple(Request(kind, DataType.float32, Op.sum) for kind in kinds), SizeBounds(None, 1 << 34)
     )
     report = check(write(tmp_path / "as it was", *hosts), question)
-    assert {each.collective for each in report.partings} == set(kinds)
+    assert {each.collective for each in report.differing_picks} == set(kinds)
     assert {262144, 524288} <= powers_of_two(report)
     around = [host.with_env(NCCL_NET_OVERHEAD="1000") for host in hosts]
     report = check(write(tmp_path / "workaround", *around), question)
-    assert (report.verdict, report.partings) == (RanksVerdict.same, ())
+    assert (report.verdict, report.differing_picks) == (RanksVerdict.same, ())
 
 
 def test_one_rank_with_another_algorithm(tmp_path: Path) -> None:
     report = checked(tmp_path, Host("a"), Host("b", env_of_rank={3: {"NCCL_ALGO": "Ring"}}))
-    assert report.verdict is RanksVerdict.part
+    assert report.verdict is RanksVerdict.differing
     assert [kind.ranks for kind in report.kinds] == [15, 1]
     assert reaches(report) == {"NCCL_ALGO": Reach.parts}
-    for parting in report.partings:
-        others, own = parting.picks
+    for differing in report.differing_picks:
+        others, own = differing.picks
         assert own is not None
         assert others is not None
         assert own.algorithm.name == "Ring"
@@ -111,33 +111,35 @@ def test_two_generations_of_gpus(overhead: dict[str, str], ranks: int, tmp_path:
     env = {"NCCL_PROTO": "Simple", **overhead}
     machines = ("dgx-h100", "dgx-a100")
     report = checked(tmp_path, *(Host(name, name, "2.20.5", ranks=ranks, env=env) for name in machines))
-    assert report.verdict is RanksVerdict.part
+    assert report.verdict is RanksVerdict.differing
     assert tuple(kind.node for kind in report.kinds) == machines
     assert reaches(report)["GPUs"] is Reach.parts
-    picks = {tuple(pick.name.split(" ")[0] for pick in each.picks if pick is not None) for each in report.partings}
+    picks = {
+        tuple(pick.name.split(" ")[0] for pick in each.picks if pick is not None) for each in report.differing_picks
+    }
     assert picks == {("Tree/Simple", "Ring/Simple")}
 
 
 def test_a_variable_of_one_host_alone(tmp_path: Path) -> None:
     """Nccl #626: "message truncated", as NCCL is not using the same protocol on all ranks."""
     report = checked(tmp_path, Host("a", "dgx-a100"), Host("b", "dgx-a100").with_env(NCCL_PROTO="Simple"))
-    assert report.verdict is RanksVerdict.part
+    assert report.verdict is RanksVerdict.differing
     assert reaches(report) == {"NCCL_PROTO": Reach.parts}
 
 
 def test_releases_that_nobody_compares(tmp_path: Path) -> None:
     """Nccl #1328: "receiving 524288 bytes instead of 65536", a version or configuration mismatch between two ranks."""
     report = checked(tmp_path, Host("a", "dgx-a100", "2.20.5"), Host("b", "dgx-a100", "2.21.5"))
-    assert report.verdict is RanksVerdict.part
+    assert report.verdict is RanksVerdict.differing
     assert reaches(report) == {"NCCL release": Reach.exchange}
     report = checked(tmp_path / "other", Host("a", nccl="2.21.5"), Host("b", nccl="2.22.3"))
     assert reaches(report) == {"NCCL release": Reach.parts}
-    assert len(report.partings) > 1000
+    assert len(report.differing_picks) > 1000
 
 
 def test_releases_that_nccl_compares(tmp_path: Path) -> None:
     report = checked(tmp_path, Host("a", nccl="2.23.4"), Host("b", nccl="2.24.3"))
-    assert (report.verdict, reaches(report)) == (RanksVerdict.part, {"NCCL release": Reach.start})
+    assert (report.verdict, reaches(report)) == (RanksVerdict.differing, {"NCCL release": Reach.start})
 
 
 def test_a_host_with_fewer_adapters(tmp_path: Path) -> None:
@@ -154,7 +156,7 @@ def test_a_host_with_fewer_adapters(tmp_path: Path) -> None:
     assert any("hosts have 1 or 2 adapters" in note for note in report.notes)
     refused = whole.with_env(NCCL_IGNORE_NET_MISMATCH="0")
     report = checked(tmp_path / "refused", refused, replace(half, env=refused.env))
-    assert (report.verdict, reaches(report)) == (RanksVerdict.part, {"adapters": Reach.start})
+    assert (report.verdict, reaches(report)) == (RanksVerdict.differing, {"adapters": Reach.start})
     earlier = [replace(host, nccl="2.29.7") for host in (refused, replace(half, env=refused.env))]
     assert checked(tmp_path / "earlier", *earlier).verdict is RanksVerdict.same
 
@@ -172,11 +174,11 @@ def test_a_slower_adapter_costs_time_only(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "value", "reach", "verdict"),
     [
-        ("NCCL_BUFFSIZE", "1048576", Reach.messages, RanksVerdict.part),
-        ("NCCL_IB_DISABLE", "1", Reach.network, RanksVerdict.part),
+        ("NCCL_BUFFSIZE", "1048576", Reach.messages, RanksVerdict.differing),
+        ("NCCL_IB_DISABLE", "1", Reach.network, RanksVerdict.differing),
         ("NCCL_DEBUG", "INFO", Reach.nothing, RanksVerdict.same),
         ("NCCL_CONFIG_INITIALIZER", "1", Reach.unknown, RanksVerdict.unknown),
-        ("NCCL_MIN_NCHANNELS", "24", Reach.parts, RanksVerdict.part),
+        ("NCCL_MIN_NCHANNELS", "24", Reach.parts, RanksVerdict.differing),
         ("NCCL_NVLS_ENABLE", "0", Reach.alike, RanksVerdict.same),
     ],
 )
@@ -207,7 +209,7 @@ def test_the_topology_on_record_is_the_hosts(tmp_path: Path) -> None:
     assert named["sha256"] is not None
     hosts = [replace(host, more={"topology": dict(named), "gpus": []}) for host in hosts]
     report = checked(tmp_path / "records", hosts[0], hosts[1].with_env(NCCL_ALGO="Ring"))
-    assert report.verdict is RanksVerdict.part
+    assert report.verdict is RanksVerdict.differing
     assert {Path(kind.node or "").name for kind in report.kinds} == {f"topology-{named['sha256'][:32]}.xml"}
 
 
@@ -302,7 +304,7 @@ def test_another_decision_table_on_one_host(tmp_path: Path) -> None:
         written(folder, host.record(0), None)
     report = check(folder, PreflightQuery((ALLREDUCE,), SizeBounds(None, 1 << 30)))
     assert reaches(report) == {"decision table": Reach.parts}
-    assert (report.partings[0].from_bytes, report.partings[-1].to_bytes) == ((1 << 20) + 1, 2 << 20)
+    assert (report.differing_picks[0].from_bytes, report.differing_picks[-1].to_bytes) == ((1 << 20) + 1, 2 << 20)
     run("preflight", "check", str(folder), "allreduce", "--to", "1M", code=0)
     run("preflight", "check", str(folder), "allreduce", code=1)
 
@@ -404,7 +406,7 @@ def test_gpus_that_no_machine_has(tmp_path: Path) -> None:
     assert report.verdict is RanksVerdict.unknown
     assert any("`machine` NAME" in note for note in report.notes)
     report = checked(tmp_path, hosts[0], hosts[1].with_env(NCCL_PROTO="LL"), nodes=DescribedNodes("dgx-h100"))
-    assert report.verdict is RanksVerdict.part
+    assert report.verdict is RanksVerdict.differing
 
 
 def test_names_of_kinds() -> None:
@@ -547,8 +549,8 @@ def test_the_json_is_whole(tmp_path: Path) -> None:
     done = run("preflight", "check", str(folder), "allreduce", "--json", code=1)
     found = json.loads(done.stdout)
     assert found["verdict"] == "not the same"
-    assert found["differences"][0]["reach"] == "ranks part"
-    assert len(found["partings"][0]["picks"]) == 2
+    assert found["differences"][0]["reach"] == "ranks choose differently"
+    assert len(found["differing_picks"][0]["picks"]) == 2
     assert "kind   ranks" in run("preflight", "check", str(folder), "allreduce", code=1).stdout
 
 
@@ -564,20 +566,20 @@ def test_clouds_tuners_of_two_releases_are_compared_by_their_picks(tmp_path: Pat
     """1.18.0 and 1.21.1 pick differently on p5; 1.21.0 and 1.21.1 nowhere, yet they are other files."""
     hosts = [of_cloud(name, version) for name, version in zip("abcd", ("1.18.0", "1.21.1") * 2, strict=True)]
     report = checked(tmp_path / "parted", *hosts)
-    assert (report.verdict, reaches(report)) == (RanksVerdict.part, {"network plugin": Reach.parts})
+    assert (report.verdict, reaches(report)) == (RanksVerdict.differing, {"network plugin": Reach.parts})
     picks = [
         tuner.communicator("p5.48xlarge", nodes=4, nccl="2.28.9", tuner=f"aws-ofi-nccl={version}")
         for version in ("1.18.0", "1.21.1")
     ]
-    for parting in report.partings:
-        for size in (parting.from_bytes, parting.to_bytes):
+    for differing in report.differing_picks:
+        for size in (differing.from_bytes, differing.to_bytes):
             alone = [each.pick("allreduce", size).algo_protos()[0] for each in picks]
-            assert [(pick.algorithm, pick.protocol) for pick in parting.picks if pick] == alone
+            assert [(pick.algorithm, pick.protocol) for pick in differing.picks if pick] == alone
     alike = checked(tmp_path / "alike", *(of_cloud(name, f"1.21.{at % 2}") for at, name in enumerate("abcd")))
     assert reaches(alike) == {"network plugin": Reach.network}
-    assert not alike.partings
+    assert not alike.differing_picks
     off = [of_cloud(name, version, NCCL_TUNER_PLUGIN="none") for name, version in (("a", "1.18.0"), ("b", "1.21.1"))]
-    assert not checked(tmp_path / "off", *off).partings
+    assert not checked(tmp_path / "off", *off).differing_picks
     assert checked(tmp_path / "same", *(of_cloud(name, "1.21.1") for name in "abc")).verdict is RanksVerdict.same
 
 

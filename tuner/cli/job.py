@@ -60,7 +60,7 @@ def read_command(folder: Path, machine: str | None, out: Path | None, parquet: P
                 writer.add(block)
     found = report.report(files, calls)
     show(found, as_json, _print_read)
-    sys.exit(1 if found.parted else 3 if not found.calls else 0)
+    sys.exit(1 if found.mismatched else 3 if not found.calls else 0)
 
 
 def say_left_out(files: joined.JobFolder) -> None:
@@ -80,8 +80,8 @@ def scenario_of(machine: str, files: joined.JobFolder) -> Scenario:
 
 
 def _print_read(found: report.JobReport) -> None:
-    if found.parted:
-        say(verdict(f"ranks part: {plural(found.parted, 'call')} ran something else on some ranks", False))
+    if found.mismatched:
+        say(verdict(f"ranks ran different things: {plural(found.mismatched, 'call')}", False))
     elif not found.calls:
         say(verdict("no call has a record of every rank", None))
     else:

@@ -21,7 +21,7 @@ from tuner.jobs.preflight.settings import DescribedNodes
 from tuner.jobs.preflight.workflow import PreflightQuery, RankKind, RanksVerdict, Report, check
 
 if TYPE_CHECKING:
-    from tuner.jobs.preflight.alone import Parting, RankPick
+    from tuner.jobs.preflight.alone import DifferingPicks, RankPick
     from tuner.jobs.preflight.differences import RankDifference, Value
 
 
@@ -77,9 +77,9 @@ def check_command(
     """Says whether the ranks whose records are in DIR would choose the same for COLLECTIVES (default: all five).
 
     Ranks that choose otherwise than their peers hang, or end with "message truncated". Each kind of ranks is emulated
-    with its release, variables, processor, GPUs, adapters and decision table. Exit code 1 where ranks would part,
-    or go without the table that they name, 2 where the records do not say it: ranks are missing, or a difference is
-    not known.
+    with its release, variables, processor, GPUs, adapters and decision table. Exit code 1 where ranks would choose
+    differently, or go without the table that they name, 2 where the records do not say it: ranks are missing, or a
+    difference is not known.
 
     \b
     nccl-tuner preflight check /shared/preflight
@@ -89,13 +89,15 @@ def check_command(
     report = check(folder, PreflightQuery(requests, SizeBounds(low, high), DescribedNodes(machine, topology)))
     show(report, as_json, _print)
     sys.exit(
-        {RanksVerdict.same: 0, RanksVerdict.part: 1, RanksVerdict.refused: 1, RanksVerdict.unknown: 2}[report.verdict]
+        {RanksVerdict.same: 0, RanksVerdict.differing: 1, RanksVerdict.refused: 1, RanksVerdict.unknown: 2}[
+            report.verdict
+        ]
     )
 
 
 def _print(report: Report) -> None:
     expected = "" if report.expected is None else f" of {report.expected} ranks"
-    say(verdict(_verdict(report), {RanksVerdict.same: True, RanksVerdict.part: False}.get(report.verdict)))
+    say(verdict(_verdict(report), {RanksVerdict.same: True, RanksVerdict.differing: False}.get(report.verdict)))
     say(f"{report.records} records{expected}, {len(report.kinds)} kind{'s' * (len(report.kinds) > 1)} of ranks")
     for problem in _problems(report):
         say(problem)
@@ -107,8 +109,8 @@ def _print(report: Report) -> None:
     _print_left(len(report.kinds), "kinds")
     if report.differences:
         print_table("what differs", ("", "value", "ranks", "reaches"), _differences(report))
-    for collective, ranges in groupby(report.partings, key=lambda parting: parting.collective):
-        _print_partings(collective, list(ranges), report.kinds)
+    for collective, ranges in groupby(report.differing_picks, key=lambda differing: differing.collective):
+        _print_differing_picks(collective, list(ranges), report.kinds)
     whys = [f"{each.what}: {each.why}" for each in report.differences if each.why]
     for note in [*_taken_for(report.kinds), *whys, *report.notes]:
         say(f"note: {note}")
@@ -150,14 +152,16 @@ def _difference_row(difference: "RankDifference", value: "Value", first: bool) -
     return difference.what if first else "", shown, value.ranks, difference.reach.value if first else ""
 
 
-def _print_partings(collective: Collective, partings: Sequence["Parting"], kinds: Sequence[RankKind]) -> None:
+def _print_differing_picks(
+    collective: Collective, differing_picks: Sequence["DifferingPicks"], kinds: Sequence[RankKind]
+) -> None:
     """A column for each of two kinds; where there are more, a line for each of those that run the same at all sizes."""
     alike = dict[tuple[object, ...], list[int]]()
     for kind in range(len(kinds)):
-        alike.setdefault(tuple(each.picks[kind] for each in partings), []).append(kind)
+        alike.setdefault(tuple(each.picks[kind] for each in differing_picks), []).append(kind)
     columns = [(", ".join(kinds[kind].name for kind in those[:MOST_SHOWN]), those[0]) for those in alike.values()]
-    together = [list(same) for _, same in groupby(partings, key=lambda each: [*map(_algo_proto, each.picks)])]
-    title, shown = f"{collective.name}: ranks part", together[:MOST_SHOWN]
+    together = [list(same) for _, same in groupby(differing_picks, key=lambda each: [*map(_algo_proto, each.picks)])]
+    title, shown = f"{collective.name}: ranks choose differently", together[:MOST_SHOWN]
     if len(columns) == 2:
         rows = [(*_ends(same), *(_runs(same, at) for _, at in columns), len(same)) for same in shown]
         print_table(title, ("from", "to", *(f"{name} runs" for name, _ in columns), "ranges"), rows)
@@ -171,7 +175,7 @@ def _print_partings(collective: Collective, partings: Sequence["Parting"], kinds
     _print_left(len(together), "rows; --json has every range of sizes")
 
 
-def _ends(same: Sequence["Parting"]) -> tuple[str, str]:
+def _ends(same: Sequence["DifferingPicks"]) -> tuple[str, str]:
     return human_bytes(same[0].from_bytes), human_bytes(same[-1].to_bytes)
 
 
@@ -179,7 +183,7 @@ def _algo_proto(pick: "RankPick | None") -> tuple[int, int] | None:
     return None if pick is None else (pick.algorithm, pick.protocol)
 
 
-def _runs(same: Sequence["Parting"], kind: int) -> str:
+def _runs(same: Sequence["DifferingPicks"], kind: int) -> str:
     """Choice of a kind in ranges of the same algorithms and protocols; between some of them ranks may agree."""
     picks = [pick for each in same if (pick := each.picks[kind]) is not None]
     if not picks:
@@ -193,7 +197,7 @@ def _print_left(count: int, what: str) -> None:
 
 
 def _verdict(report: Report) -> str:
-    if report.verdict is RanksVerdict.part:
+    if report.verdict is RanksVerdict.differing:
         return "ranks would not choose the same: the job can hang"
     if report.verdict is RanksVerdict.refused:
         return "the decision table that the ranks name would not be used"
@@ -204,7 +208,7 @@ def _verdict(report: Report) -> str:
 
 VERBS = {
     "collect": "writes what this rank would give NCCL to choose by, as one JSON file; no GPU is asked",
-    "check": "what differs between the ranks of a folder, and at which sizes they would part",
+    "check": "what differs between the ranks of a folder, and at which sizes they would choose differently",
 }
 
 

@@ -140,7 +140,8 @@ def switch_command(file: Path, state: str, margin_s: int, why: str) -> None:
     """Has jobs that begin from now on go without the plugin's table (off), or with it again (on).
 
     FILE is what NCCL_TUNER_SWITCH names, which all nodes see; it has to be there before the first job. Jobs that run
-    keep what they have, for ranks that looked at different moments would part: restart those that must not.
+    keep what they have, since ranks that look at different moments would choose differently: restart those that must
+    not.
 
     \b
     nccl-tuner plugin switch /shared/nccl-tuner.switch off --reason "all-to-all slower since Monday"

@@ -71,7 +71,7 @@ class JoinedCalls:
 
     ``at_s`` is the wall clock at the end; ``waiting_us`` the sum over all ranks of what their kernels waited, ``last``
     the rank that came last. ``calls`` are told by ``call``, the place in ``kinds``; ``sequence`` is NCCL's number.
-    ``incomplete`` are calls that some ranks have no record of; ``parted`` those of which ranks ran something else.
+    ``incomplete`` are calls that some ranks have no record of; ``mismatched`` those of which ranks ran something else.
     """
 
     communicator: JobCommunicator
@@ -83,7 +83,7 @@ class JoinedCalls:
     last: NDArray[np.int64]
     at_s: NDArray[np.float64]
     incomplete: int
-    parted: int
+    mismatched: int
 
 
 @dataclass
@@ -176,11 +176,11 @@ class RankCalls:
     at_ms: NDArray[np.int64]
 
     def part(self, own: NDArray[np.bool_]) -> "RankCalls":
-        """Those of ``own``, [call]."""
+        """Copy with those of ``own``, [call]."""
         return RankCalls(self.rank, self.keys[own], self.time_ns[own], self.kinds[own], self.at_ms[own])
 
     def columns(self) -> dict[str, NDArray[Any]]:
-        """What is folded, by its name in :data:`FOLDED`."""
+        """Columns that are folded, by their names in :data:`FOLDED`."""
         count = len(self.keys)
         return {
             "least": self.time_ns << np.uint64(_RANK_BITS) | np.uint64(max(self.rank, 0)),
@@ -267,7 +267,7 @@ _IDENTITY = ["communicator", "channels", "warps", "count", "function", "type", "
 def _rank_calls(
     files: Sequence[tuple[JobFile, int]], kinds: dict[JobCall, int], ranks: int, left_out: list[str]
 ) -> Iterator[RankCalls]:
-    """What each file has of a communicator; ``kinds`` and ``left_out`` are added to."""
+    """Calls of a communicator, file by file; ``kinds`` and ``left_out`` are added to."""
     seen: dict[tuple[Any, ...], int] = {}
     for file, place in files:
         known = np.full(int(file.places.max()) + 2, -1)  # the last one: what the file had not when it was read first
@@ -385,8 +385,8 @@ def _joined_one(gathered: _Gathered, number: int, fold: Fold, left_out: list[str
     # a rank that is there twice, or is none of it, shows in the sum of their numbers, or in that of the squares
     of_all = ranks * (ranks - 1) // 2, ranks * (ranks - 1) * (2 * ranks - 1) // 6
     whole = (found["ranks"] == ranks) & (found["sum"] == of_all[0]) & (found["squares"] == of_all[1])
-    parted = found["kind"] != found["other"]
-    own = np.flatnonzero(whole & ~parted)
+    mismatched = found["kind"] != found["other"]
+    own = np.flatnonzero(whole & ~mismatched)
     own = own[np.lexsort((found["key"][own], found["at"][own]))]
     least = found["least"][own]
     transfer_ns = (least >> np.uint64(_RANK_BITS)).astype(np.float64)
@@ -400,5 +400,5 @@ def _joined_one(gathered: _Gathered, number: int, fold: Fold, left_out: list[str
         (least & np.uint64((1 << _RANK_BITS) - 1)).astype(np.int64),
         found["at"][own] / 1e3,
         int((~whole).sum()),
-        int((whole & parted).sum()),
+        int((whole & mismatched).sum()),
     )

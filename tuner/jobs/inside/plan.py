@@ -110,7 +110,7 @@ def _model(selection: Selection, scenario: Scenario) -> tuple[str, _Times]:
 
 @dataclass
 class _CountedCalls:
-    """What the calls of communicators of one size took. ``whole_us`` is that of all; ``there`` are the sizes."""
+    """Time of calls on communicators of one size. ``whole_us`` is that of all; ``there`` are the sizes."""
 
     times_us: dict[Point, float] = field(default_factory=lambda: defaultdict(float))
     counts: dict[Point, Counter[Combination]] = field(default_factory=lambda: defaultdict(Counter))

@@ -49,7 +49,7 @@ class Straggler:
 
 @dataclass(frozen=True, slots=True)
 class JobReport:
-    """``parted`` are calls of which ranks ran something else than others: none, or the job would hang."""
+    """``mismatched`` are calls of which ranks ran something else than others: none, or the job would hang."""
 
     processes: int
     communicators: int
@@ -59,7 +59,7 @@ class JobReport:
     waiting_s: float
     rows: tuple[JobRow, ...]
     stragglers: tuple[Straggler, ...]
-    parted: int
+    mismatched: int
     incomplete: int
     notes: tuple[str, ...]
 
@@ -84,10 +84,14 @@ def report(folder: JobFolder, joined: Iterable[JoinedCalls]) -> JobReport:
     rows: list[JobRow] = []
     ranks: dict[str, _Counts] = {}
     transfer = waiting = 0.0
-    calls = parted = incomplete = communicators = 0
+    calls = mismatched = incomplete = communicators = 0
     for each in joined:
         communicators += 1
-        calls, parted, incomplete = calls + len(each.call), parted + each.parted, incomplete + each.incomplete
+        calls, mismatched, incomplete = (
+            calls + len(each.call),
+            mismatched + each.mismatched,
+            incomplete + each.incomplete,
+        )
         transfer += float(each.transfer_us.sum()) * each.communicator.ranks
         waiting += float(each.waiting_us.sum())
         rows += _rows(each)
@@ -101,7 +105,7 @@ def report(folder: JobFolder, joined: Iterable[JoinedCalls]) -> JobReport:
         waiting / 1e6,
         tuple(sorted(rows, key=lambda row: -row.calls * row.transfer_us)),
         tuple(sorted(_stragglers(ranks), key=lambda each: -each.waiting_s)),
-        parted,
+        mismatched,
         incomplete,
         tuple(_notes(folder, incomplete)),
     )

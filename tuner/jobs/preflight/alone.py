@@ -30,7 +30,7 @@ Labels = Callable[[SizeArray], NDArray[np.int64]]
 
 @dataclass(frozen=True, slots=True)
 class RankPick:
-    """What the ranks of one setting run; ``threads`` of a block where ranks part by them, too, else None.
+    """What the ranks of one setting run; ``threads`` of a block where ranks differ in them, too, else None.
 
     Channels that a decision table sets are an upper bound, which NCCL may deal out otherwise.
     """
@@ -47,7 +47,7 @@ class RankPick:
 
 
 @dataclass(frozen=True, slots=True)
-class Parting:
+class DifferingPicks:
     """Sizes (nBytes), both ends among them, at which not all run the same; ``picks`` in the order of the settings.
 
     None where NCCL fails the call on these ranks.
@@ -67,10 +67,10 @@ class Asking:
     table: Path | None = None
 
 
-def partings(
+def differing_picks(
     ranks: Sequence[Asking], request: Request, low: int | None = None, high: int = FOLLOWED_BYTES
-) -> list[Parting]:
-    """The ranges of sizes at which the settings' ranks part, ascending. Sizes are from one element to ``high``.
+) -> list[DifferingPicks]:
+    """Ranges of sizes at which the ranks choose differently, ascending. Sizes are from one element to ``high``.
 
     Threads count for releases whose blocks divide their data by them. Neighbours with the same picks are one range.
     Errors: those of :func:`tuner.emulator.ranges.launches`, BadTable.
@@ -88,13 +88,13 @@ def partings(
     differ = (labelled != labelled[:, :1]).any(axis=(1, 2))
     begins = np.append(True, (labelled[1:] != labelled[:-1]).any(axis=(1, 2)))
     ends = np.append(starts[1:] - np.uint64(1), np.uint64(high))
-    made = list[Parting]()
+    made = list[DifferingPicks]()
     for at in np.flatnonzero(differ):
         if made and not begins[at] and differ[at - 1]:
-            made[-1] = Parting(request.collective, made[-1].from_bytes, int(ends[at]), made[-1].picks)
+            made[-1] = DifferingPicks(request.collective, made[-1].from_bytes, int(ends[at]), made[-1].picks)
         else:
             picks = tuple(_pick(label) for label in labelled[at].tolist())
-            made.append(Parting(request.collective, int(starts[at]), int(ends[at]), picks))
+            made.append(DifferingPicks(request.collective, int(starts[at]), int(ends[at]), picks))
     return made
 
 
@@ -208,16 +208,16 @@ def asking(views: Views) -> list[Asking]:
     return [Asking(views.selection(setting), setting.table) for setting in views.settings]
 
 
-def parted(views: Views, requests: Iterable[Request], over: SizeBounds) -> list[Parting]:
-    """Where the settings part, of all requests. Errors: those of :func:`partings` and :meth:`Views.of`."""
+def all_differing_picks(views: Views, requests: Iterable[Request], over: SizeBounds) -> list[DifferingPicks]:
+    """Sizes at which ranks choose differently. Errors: those of :func:`differing_picks` and :meth:`Views.of`."""
     if len(views.settings) < 2:
         return []
     asked = asking(views)
-    return [each for request in requests for each in partings(asked, request, over.low, over.high)]
+    return [each for request in requests for each in differing_picks(asked, request, over.low, over.high)]
 
 
 def reach_of(what: str, assembled: Assembled, requests: Sequence[Request], over: SizeBounds) -> Reach:
-    """What a difference by its name does, were it the only one. Errors: those of :func:`parted`."""
+    """What a difference by its name does, were it the only one. Errors: those of :func:`all_differing_picks`."""
     common = assembled.common
     hosts = [
         HostsAlike(tuple(dict.fromkeys(_only(what, common, each) for each in hosts.settings)), hosts.count)
@@ -226,13 +226,13 @@ def reach_of(what: str, assembled: Assembled, requests: Sequence[Request], over:
     views = Views(hosts)
     if views.settings == (common,):
         return Reach.nothing
-    if parted(views, requests, over):
+    if all_differing_picks(views, requests, over):
         return Reach.parts
     return changed(views, common, requests, over)
 
 
 def changed(views: Views, common: RankSetting, requests: Sequence[Request], over: SizeBounds) -> Reach:
-    """What the choices and times of ranks that do not part are beside those of ranks with the common setting alone."""
+    """What the choices and times of ranks that choose alike are beside those of ranks with the common setting alone."""
     here, without = views.selection(views.settings[0]), _all(views, common)
     if any(not _same_choices(here, without, request, over) for request in requests):
         return Reach.alike

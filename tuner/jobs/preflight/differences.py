@@ -16,7 +16,7 @@ from tuner.release.variables import OF_THE_NETWORK, not_emulated
 class Reach(StrEnum):
     """What a difference does. The words are those of the JSON."""
 
-    parts = "ranks part"  # they choose differently at some sizes
+    parts = "ranks choose differently"  # at some sizes
     alike = "all choose otherwise alike"  # than without the difference
     speed = "speed only"  # the same choices at every size, with other times
     nothing = "nothing"

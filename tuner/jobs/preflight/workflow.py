@@ -1,4 +1,4 @@
-"""Whether the ranks of a job would choose the same: read a folder of records, compare kinds, say where they part."""
+"""Whether the ranks of a job would choose the same: read a folder of records, compare kinds, say where they differ."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ from tuner.base.records import json_form
 from tuner.emulator.request import Request
 from tuner.jobs.preflight import differences
 from tuner.jobs.preflight import differences as named
-from tuner.jobs.preflight.alone import ChoiceCost, Parting, SizeBounds, cost, parted, reach_of
+from tuner.jobs.preflight.alone import ChoiceCost, DifferingPicks, SizeBounds, all_differing_picks, cost, reach_of
 from tuner.jobs.preflight.differences import RankDifference, Reach
 from tuner.jobs.preflight.reading import Collected, Unreadable, read
 from tuner.jobs.preflight.settings import Assembled, DescribedNodes, Views, assemble, machines, place_of, refusal
@@ -24,7 +24,7 @@ class RanksVerdict(StrEnum):
     """Of all ranks. The words are those of the JSON."""
 
     same = "the same"
-    part = "not the same"
+    differing = "not the same"
     refused = "not as asked"  # alike on all ranks, without the table or the plugin that they name
     unknown = "not known"
 
@@ -56,7 +56,7 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What the records come to. The picks of ``partings`` are by kind, in the order of ``kinds``."""
+    """What the records come to. The picks of ``differing_picks`` are by kind, in the order of ``kinds``."""
 
     verdict: RanksVerdict
     records: int
@@ -66,7 +66,7 @@ class Report:
     unreadable: tuple[Unreadable, ...]
     kinds: tuple[RankKind, ...]
     differences: tuple[RankDifference, ...]
-    partings: tuple[Parting, ...]
+    differing_picks: tuple[DifferingPicks, ...]
     refused: tuple["Refusal", ...]
     cost: ChoiceCost | None = field(metadata=json_form(optional=True))
     notes: tuple[str, ...] = ()
@@ -86,7 +86,7 @@ class _Emulated:
     """What the emulator says; ``why``: it was not asked, or cannot say."""
 
     differences: tuple[RankDifference, ...]
-    partings: tuple[Parting, ...] = ()
+    differing_picks: tuple[DifferingPicks, ...] = ()
     cost: ChoiceCost | None = None
     notes: tuple[str, ...] = ()
     why: str | None = None
@@ -99,7 +99,7 @@ def check(folder: Path, question: PreflightQuery) -> Report:
     found = named.differences(collected.kinds, ranks_of_kind)
     nodes = machines(collected, question.nodes)
     emulated = _emulated(collected, found, question)
-    harmful = bool(emulated.partings) or any(each.reach in HARMFUL for each in emulated.differences)
+    harmful = bool(emulated.differing_picks) or any(each.reach in HARMFUL for each in emulated.differences)
     notes = [*_notes(collected), *emulated.notes, *([emulated.why] if emulated.why else [])]
     incomplete = bool(collected.missing or collected.duplicates or collected.unreadable or emulated.why)
     refused = tuple(
@@ -119,7 +119,7 @@ def check(folder: Path, question: PreflightQuery) -> Report:
         unreadable=collected.unreadable,
         kinds=tuple(_kind(collected, number, taken_for) for number, taken_for in enumerate(nodes)),
         differences=emulated.differences,
-        partings=emulated.partings,
+        differing_picks=emulated.differing_picks,
         refused=refused,
         cost=emulated.cost,
         notes=tuple(notes),
@@ -128,7 +128,7 @@ def check(folder: Path, question: PreflightQuery) -> Report:
 
 def _verdict(harmful: bool, refused: bool, unknown: bool) -> RanksVerdict:
     if harmful:
-        return RanksVerdict.part
+        return RanksVerdict.differing
     return RanksVerdict.refused if refused else RanksVerdict.unknown if unknown else RanksVerdict.same
 
 
@@ -183,23 +183,23 @@ def _notes(collected: Collected) -> list[str]:
 
 
 def _emulated(collected: Collected, found: Sequence[RankDifference], question: PreflightQuery) -> _Emulated:
-    """Where ranks part, and what each difference reaches."""
+    """Where ranks choose differently, and what each difference reaches."""
     sorted_out = [_without_emulator(each, collected) for each in found]
     asked = [each for each in sorted_out if each.reach is Reach.unknown and each.why is None]
     try:
         assembled = assemble(collected, question.nodes)
         views = Views(assembled.hosts)
-        partings = parted(views, question.requests, question.over)
+        differing_picks = all_differing_picks(views, question.requests, question.over)
         reached = {each.what: reach_of(each.what, assembled, question.requests, question.over) for each in asked}
         costs = None
-        if not partings and len(views.settings) > 1:
+        if not differing_picks and len(views.settings) > 1:
             costs = cost(views, assembled.common, question.requests)
     except TunerError as error:
         if not asked:
             return _Emulated(tuple(sorted_out))
         return _Emulated(tuple(sorted_out), why=f"what ranks choose was not computed: {error}")
     named_reach = tuple(_with_reach(each, reached.get(each.what, each.reach)) for each in sorted_out)
-    by_kind = tuple(_by_kind(each, views, assembled) for each in partings)
+    by_kind = tuple(_by_kind(each, views, assembled) for each in differing_picks)
     return _Emulated(named_reach, by_kind, costs, assembled.notes)
 
 
@@ -211,10 +211,10 @@ def _with_reach(difference: RankDifference, reached: Reach) -> RankDifference:
     return replace(difference, reach=reached)
 
 
-def _by_kind(parting: Parting, views: Views, assembled: Assembled) -> Parting:
+def _by_kind(differing: DifferingPicks, views: Views, assembled: Assembled) -> DifferingPicks:
     """The picks of each kind of ranks instead of each setting."""
     at = {setting: number for number, setting in enumerate(views.settings)}
-    return replace(parting, picks=tuple(parting.picks[at[setting]] for setting in assembled.setting_of_kind))
+    return replace(differing, picks=tuple(differing.picks[at[setting]] for setting in assembled.setting_of_kind))
 
 
 def _numbers_of_adapters(collected: Collected) -> list[int]:

@@ -160,7 +160,7 @@ def _decision(words: list[bytes], number: int) -> Decision:
     when = _conditions(left, _WHEN)
     if right and right[0].lower() == b"explore":
         if "registered" in when:
-            raise Mistake("registered= in a row that explores: ranks whose buffers differ would part")
+            raise Mistake("registered= in a row that explores: ranks whose buffers differ would choose differently")
         return Decision(collective, (), arms=_arms(right[1:]), line=number, **when)
     return Decision(collective, _choices(right), line=number, **when)
 
