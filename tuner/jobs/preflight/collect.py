@@ -104,7 +104,7 @@ if TYPE_CHECKING:  # Python 3.7 has no TypedDict, and these say of JSON's object
         active: bool
         opens: bool | None
 
-    class Interface(TypedDict):
+    class HostInterface(TypedDict):
         name: str
         gbps: float | None
 
@@ -145,7 +145,7 @@ if TYPE_CHECKING:  # Python 3.7 has no TypedDict, and these say of JSON's object
         visible_gpus: str | None
         driver: str | None
         adapters: list[AdapterPort]
-        interfaces: list[Interface]
+        interfaces: list[HostInterface]
         topology: VariablesFile | None
         plugins: Plugins
         product: str | None
@@ -396,9 +396,9 @@ def opened(path: str) -> bool:
     return True
 
 
-def interfaces(host: CollectedHost) -> list[Interface]:
+def interfaces(host: CollectedHost) -> list[HostInterface]:
     """Network interfaces of devices that are up: name and 1e9 bits per second, where the system knows it."""
-    folder, found = "/sys/class/net", []  # type: str, list[Interface]
+    folder, found = "/sys/class/net", []  # type: str, list[HostInterface]
     for name in host.names(folder):
         up = host.word(f"{folder}/{name}/operstate") == "up"
         if up and os.path.exists(host.path(f"{folder}/{name}/device")):
