@@ -92,7 +92,7 @@ def test_slow_results_are_a_fault_and_a_machine_that_is_named_goes_first() -> No
     (results,) = findings(EXAMPLES / "all_reduce.log", "--machine", "dgx-h100")
     assert results["severity"] == "fault"
     assert results["finding"].startswith("too slow at 5 of 18 sizes: AllReduce of 1 GiB takes 4953 us")
-    assert "NVLS: NVLS is off" in results["evidence"]
+    assert "NVLS: the NVSwitches do not reduce" in results["evidence"]
 
 
 @pytest.mark.parametrize("nccl", ["2.28.9", "2.32.3"])

@@ -143,3 +143,18 @@ def test_settings_that_harm_are_said_of_a_budgets_columns_and_of_logs(
     file.write_text("\n".join([*lines, own, ""]))
     assert f"log: {said}" in run("log", str(file)).stdout
     assert f"note: {said}" in run("budget", str(file), "--machine", "dgx-h100", "--nodes", "2").stdout
+
+
+def test_names_as_nccl_writes_them_are_taken() -> None:
+    own = run("pick", "ncclAllReduce", *PICK[2:], "--dtype", "ncclFloat16", "--op", "ncclMax", "--json").stdout
+    assert own == run(*PICK, "--dtype", "float16", "--op", "max", "--json").stdout
+
+
+def test_a_machine_among_the_words_of_diff_is_said() -> None:
+    assert "dgx-h100 is a machine; valid: --machine dgx-h100" in run("diff", "dgx-h100", "2.22.3", code=2).stderr
+
+
+def test_two_releases_are_before_and_after() -> None:
+    words = ("diff", "allreduce", "--machine", "dgx-h100", "--json")
+    assert run(*words, "2.22.3", "2.28.9").stdout == run(*words, "--nccl", "2.22.3", "2.28.9").stdout
+    assert "more than two releases: 2.22.3, 2.28.9, 2.29.2" in run(*words, "2.22.3", "2.28.9", "2.29.2", code=2).stderr

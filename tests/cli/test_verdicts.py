@@ -19,6 +19,13 @@ VERDICTS = {
     "diagnose": (("diagnose", str(EXAMPLES / "node.xml")), 0, "nothing is wrong"),
     "diagnose a fault": (("diagnose", str(EXAMPLES / "guest.xml")), 1, "found: 4 wrong"),
     "verify": (("verify", *ARMS, *ON), 0, "regret: mean"),
+    "budget": (("budget", str(EXAMPLES / "step.csv"), *ON, "--nodes", "2"), 0, "2 x dgx-h100, 8 GPUs each, NCCL"),
+    "log": (("log", str(EXAMPLES / "nccl.log")), 0, "log: no NVLS, because"),
+    "diagnose several": (
+        ("diagnose", *ARMS, str(EXAMPLES / "nccl.log"), str(EXAMPLES / "node.xml")),
+        3,
+        "cannot be judged: the file says H100",
+    ),
     "accept": (("accept", ARMS[0], *ON), 1, "FAIL: 5 of 18 sizes fail"),
     "order": (("order", "allreduce", *ON, "--bytes", "1M", "--change", "nodes=2"), 0, "Same bits: no"),
     "scale over GPUs": (

@@ -322,7 +322,7 @@ def test_measured_kernels_stand_beside_what_is_predicted(tmp_path: Path) -> None
     assert (kernels["calls"], kernels["measured_us"]) == (1, 100.0)
     assert kernels["predicted_us"] == pytest.approx(predicted_us, rel=1e-6)
     assert answered["variants"][0]["total_us"] == pytest.approx(2 * predicted_us, rel=1e-6)
-    assert "1 kernels took 0.100 ms" in run(path, "--machine", "dgx-h100", "--nodes", "2", "--nccl", "2.28.9")
+    assert "1 kernel took 0.100 ms" in run(path, "--machine", "dgx-h100", "--nodes", "2", "--nccl", "2.28.9")
 
 
 # Logs
@@ -652,7 +652,7 @@ def test_calls_are_shown_to_the_last_one_and_with_their_operation(tmp_path: Path
     path = tmp_path / "x.csv"
     path.write_text(f"collective,bytes,calls,op,communicator\n{rows}")
     shown = run(path, *HERE_TWO, "--nccl", "2.28.9")
-    assert shown.startswith(f"{path}: CSV, 1234567.75 calls;")
+    assert f"\n{path}: CSV, 1234567.75 calls;" in shown
     assert " AllReduce    float32       64 MiB      0.75   NVLSTree/Simple " in shown
     assert " AllReduce    float32 max   64 MiB   1234567   Ring/LL128 " in shown
     assert "2 communicators are counted together (a: 1234567, b: 0.75)" in shown

@@ -149,18 +149,23 @@ def peer_call(value: object) -> PeerCall | None:
 
 @lru_cache(256)  # whoever asks for one pick after the other asks this each time
 def _peer_call(name: str) -> PeerCall | None:
-    word = name.strip().lower().replace("_", "").replace("-", "")
+    word = _compared(name)
     return next((call for call in PeerCall if call.name.lower() == word), None)
 
 
+def _compared(name: str) -> str:
+    """A name as names are compared: without case, ``_``, ``-`` and the ``nccl`` that NCCL's own begin with."""
+    return name.strip().lower().replace("_", "").replace("-", "").removeprefix("nccl")
+
+
 def by_name(members: type[Name], value: Name | str, what: str) -> Name:
-    """The member of an enumeration by NCCL's name in any case, a type also by one of :data:`TYPE_ALIASES`.
+    """The member of an enumeration by NCCL's name in any case, ``ncclAllReduce`` too, a type also by an alias of it.
 
     Errors: BadInput, which calls the value ``what``.
     """
     if isinstance(value, members):
         return value
-    word = str(value).strip().lower().replace("_", "").replace("-", "")
+    word = _compared(str(value))
     if members is DataType:
         word = word.removeprefix("torch.")
         word = TYPE_ALIASES[word].name if word in TYPE_ALIASES else word

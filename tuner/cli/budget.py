@@ -20,7 +20,7 @@ from tuner.cli.communicator_options import say_notes
 from tuner.cli.exchanges import in_words
 from tuner.cli.exports import Exports, export_options, of_budget
 from tuner.cli.measured_options import arm_option, runs_there
-from tuner.cli.output import human_bytes, print_json, print_table, say, span
+from tuner.cli.output import human_bytes, plural, print_json, print_table, say, span
 from tuner.cli.trace_files import as_they_ran, communicators_options, count_or_part, read_files
 from tuner.jobs.traces.calls import number
 from tuner.jobs.workload import grouped, job, regret
@@ -72,18 +72,19 @@ class Shown:
 
 def show(title: str, budget: Budget, asked: Shown) -> None:
     """The budget; where no calibration answers, NCCL's times alone, and why."""
-    for file in budget.files:
-        say(f"{file.file}: {file.kind}, {number(file.calls)} calls; size: {file.sizes}")
     base, *others = budget.variants
     shown = asked if base.calibrated else replace(asked, nccl=True, calibrated=False)
     if not budget.entries:
         say(f"{title}: sends and receives alone")
+        _print_files(budget)
         _print_left_out(budget)
         for variant in budget.variants:
             if variant.all_to_all:
                 _print_all_to_all(variant.name, variant.all_to_all)
         return
-    say(f"{title}: {number(base.priced_calls)} calls, {_totals(base, shown)}, one after the other\n")
+    say(f"{title}: {_calls(base.priced_calls)}, {_totals(base, shown)}, one after the other")
+    _print_files(budget)
+    say()
     _print_sizes(budget.entries, shown)
     parts = [_part(part, shown) for parts in (base.by_collective, base.by_combination) for part in parts]
     columns = shown.of(("by", "calls"), ("NCCL ms", "share"), CALIBRATED_MS)
@@ -108,6 +109,15 @@ def show(title: str, budget: Budget, asked: Shown) -> None:
         _print_unpriced(variant.name, prices)
     _print_left_out(budget)
     _print_whose(budget, shown)
+
+
+def _print_files(budget: Budget) -> None:
+    for file in budget.files:
+        say(f"{file.file}: {file.kind}, {_calls(file.calls)}; size: {file.sizes}")
+
+
+def _calls(count: float) -> str:
+    return f"{number(count)} call{'s' * (count != 1)}"
 
 
 def _print_left_out(budget: Budget) -> None:
@@ -270,8 +280,8 @@ def _print_changes(base: str, other: VariantBudget) -> None:
 def _print_apart(base: str, other: VariantBudget) -> None:
     """Calls whose times are by two of NCCL's models, which no difference has."""
     if other.not_compared_calls:
-        calls = number(other.not_compared_calls)
-        say(f"not compared: {calls} calls on a symmetric kernel in one of {other.name} and {base}, {OTHER_MODEL}\n")
+        where = f"on a symmetric kernel in one of {other.name} and {base}"
+        say(f"not compared: {_calls(other.not_compared_calls)} {where}, {OTHER_MODEL}\n")
 
 
 OTHER_MODEL = "by an algorithm in the other: NCCL does not compare the two models"
@@ -295,7 +305,7 @@ def _print_kernels(entries: Sequence[EntryPrices], total: AllKernels) -> None:
                 )
             )
     print_table("kernels of the trace; they also wait for other ranks", KERNEL_COLUMNS, rows)
-    say(f"{total.calls} kernels took {_ms(total.measured_us)} ms; predicted {_ms(total.predicted_us)} ms\n")
+    say(f"{plural(total.calls, 'kernel')} took {_ms(total.measured_us)} ms; predicted {_ms(total.predicted_us)} ms\n")
 
 
 REGRET_COLUMNS = ("collective", "type", "size", "calls", "pick", "us", "best", "us", "lost ms", "sizes")
@@ -331,12 +341,12 @@ def _print_regret(variant: str, total: BudgetRegret, rows: Sequence[tuple[EntryP
         if isinstance(price.measured, NotMeasured):
             reasons[f"{entry.call.collective.name}: {price.measured.reason}"] += entry.calls
     say(
-        f"{variant}: {number(total.calls)} calls take {_ms(total.pick_us)} ms by {total.times} times, "
+        f"{variant}: {_calls(total.calls)} take {_ms(total.pick_us)} ms by {total.times} times, "
         f"{_ms(total.best_us)} ms by the best: regret {_ms(total.regret_us)} ms, {_percent(total.regret)}; "
         f"{number(total.interpolated_calls)} of them between {total.times} sizes"
     )
     for reason, calls in reasons.items():
-        say(f"not measured: {number(calls)} calls, {reason}")
+        say(f"not measured: {_calls(calls)}, {reason}")
     say()
 
 

@@ -44,7 +44,7 @@ class CollectiveOrFile(click.ParamType):  # type: ignore[type-arg]
             return path
 
 
-@click.command(name="check", cls=options.Command)
+@click.command(name="check", cls=options.Command, no_args_is_help=True)
 @options.under(LIBNCCL, "--timeout")
 @options.under(RAN, "--ranks", "--communicator")
 @click.argument("words", nargs=-1, type=CollectiveOrFile(), metavar="[COLLECTIVE|FILE]...")

@@ -302,7 +302,7 @@ class Group(Help, click.Group):
                 note(" ".join(args[:count]), now)
                 name, *words = now.split()
                 command = self.get_command(ctx, name)
-                while words and isinstance(command, Group):
+                while isinstance(command, Group) and words and not words[0].startswith("-"):
                     name, command = f"{name} {words[0]}", command.get_command(ctx, words.pop(0))
                 return name, command, [*words, *args[count:]]
         if not args[0].startswith("-") and self.get_command(ctx, args[0]) is None:

@@ -106,7 +106,7 @@ def command(
     else:
         for place, each in enumerate(found):
             good = {Severity.fault: False, Severity.sound: True}.get(each.severity)
-            paragraph(verdict(f"{each.severity}: {each.finding}", good), 2)
+            click.echo(verdict(_filled(f"{each.severity}: {each.finding}", 2), good))
             more = _command(each)
             for line in (f"{each.file}: {each.kind}", *each.evidence, *([f"more: {more}"] if more else [])):
                 paragraph(f"  {line}", 4)
@@ -201,13 +201,10 @@ def _print_sizes(seen: "Examination") -> None:
 
 
 def paragraph(text: str, indent: int = 0) -> None:
-    """Paragraphs no wider than the terminal; long changes are not broken."""
-    click.echo(
-        textwrap.fill(
-            text,
-            min(width_to_fit(), WIDTH),
-            subsequent_indent=" " * indent,
-            break_long_words=False,
-            break_on_hyphens=False,
-        )
-    )
+    """Prints a paragraph no wider than the terminal; long changes are not broken."""
+    click.echo(_filled(text, indent))
+
+
+def _filled(text: str, indent: int) -> str:
+    width, after = min(width_to_fit(), WIDTH), " " * indent
+    return textwrap.fill(text, width, subsequent_indent=after, break_long_words=False, break_on_hyphens=False)

@@ -23,6 +23,7 @@ from tuner.cli.communicator_options import exact
 from tuner.cli.output import folded, human_bytes, number, plural, print_json, print_table, say, verdict, width_to_fit
 from tuner.emulator.request import Request
 from tuner.emulator.rules import registered
+from tuner.machine import catalogue
 from tuner.release import Release, learnt
 from tuner.release.regressions import Regression, between, regressions
 from tuner.scenario import Scenario
@@ -280,11 +281,18 @@ def _verdict_of(known: Sequence[Regression], releases: Sequence[str]) -> str:
 
 
 class DiffWord(options.CallOrChange):
-    """A collective, a change, or the release after that of ``--nccl BEFORE``."""
+    """A collective, a change, or a release: AFTER that of ``--nccl``, or BEFORE and AFTER."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         names_release = "=" not in str(value) and release.is_spelled(str(value))
-        return exact(value) if names_release else super().convert(value, param, ctx)
+        if names_release:
+            return exact(value)
+        try:
+            return super().convert(value, param, ctx)
+        except BadInput:
+            if str(value) in (*catalogue.names(), *catalogue.aliases()):
+                raise BadInput(f"{value} is a machine; valid: --machine {value}") from None
+            raise
 
 
 @click.command(name="diff", cls=options.Command)
@@ -292,7 +300,7 @@ class DiffWord(options.CallOrChange):
     "What counts, and what else differs", "--whole", "--beyond", "--regressions", "--change", "--from", "--to"
 )
 @click.argument(
-    "words", nargs=-1, type=DiffWord(Collective, "collective"), metavar="[COLLECTIVE]... [RELEASE] [CHANGE]..."
+    "words", nargs=-1, type=DiffWord(Collective, "collective"), metavar="[COLLECTIVE]... [BEFORE] [AFTER] [CHANGE]..."
 )
 @options.change_option
 @click.option(
@@ -334,7 +342,7 @@ def command(
 ) -> None:
     """The size ranges in which NCCL's choice for COLLECTIVE (default: all five) changes, and what that gains or loses.
 
-    Before is what the options describe, after is the same with RELEASE or each CHANGE, KEY=VALUE. Of every node:
+    Before is what the options describe, after is the same with release AFTER or each CHANGE, KEY=VALUE. Of every node:
     nic-gbps (speed of adapters, 1e9 bits per second), nic-latency-us, nics (how many of the adapters), add-nic,
     move-nic, remove-nic, gpudirect, nvlinks (links per GPU), pcie (generation of links, and lanes, as in 5 or 4x8),
     move-gpu, remove-gpu, sockets, p2p, and what 'diagnose' repairs with: add-cpu, add-switch, move-switch,
@@ -367,7 +375,9 @@ def command(
         _show_regressions([each for each in (nccl, *releases) if each], as_json)
         return
     exchanged = exchanges.alone(word for word in words if isinstance(word, Collective | PeerCall))
-    described, like = asked.scenario(), asked.call.request()
+    if nccl is None and len(releases) == 2:
+        nccl, *releases = releases
+    described, like = asked.communicator.scenario(nccl=nccl), asked.call.request()
     if exchanged:
         exchanges.check_plain(exchanged, like)
     if exchanged and (
@@ -393,7 +403,7 @@ def command(
         print_pairs(described, sides, requests, as_json)
         return
     if len(releases) > 1:
-        raise BadInput(f"more than one release after the first, {', '.join(releases)}; valid: --nccl BEFORE AFTER")
+        raise BadInput(f"more than two releases: {', '.join(filter(None, (nccl, *releases)))}; valid: BEFORE AFTER")
     query = DiffQuery(asked, whole, sizes, beyond or (bool(releases) and not as_json))
     ways, compared = [], []
     for changes in each_of([*(f"nccl={name}" for name in releases), *assignments]):

@@ -127,6 +127,8 @@ def _check(imported: Imported, call: options.CallOptions, as_json: bool) -> None
 
 
 def _print(imported: Imported) -> None:
+    for text in imported.evidence.answers:
+        say(f"log: {text}")
     nccl = imported.release or "of an unknown release"
     say(
         f"NCCL {nccl}{'' if imported.emulated else ' (not emulated)'}: {_counted(imported.ranks, 'rank')}"
@@ -143,7 +145,6 @@ def _print(imported: Imported) -> None:
     if imported.choices:
         print_table("Choices", CHOICE_COLUMNS, [_choice_row(made) for made in imported.choices])
     for what, texts in (
-        ("log", imported.evidence.answers),
         ("note", imported.notes),
         ("not printed", imported.missing),
         ("needed", imported.needed),

@@ -346,7 +346,7 @@ def command(
 
     \b
     nccl-tuner measure --backend simulated --seed 7 --machine dgx-h100 --nodes 2 --out run.jsonl
-    nccl-tuner measure allreduce --backend simulated --machine dgx-h100 --bytes 1M,64M --channels 4,8 --out run.jsonl
+    nccl-tuner measure allreduce --backend simulated --machine dgx-h100 --bytes 1M --channels 4,8 --out allreduce.jsonl
     """
     if kind not in BACKENDS:
         moved = f"; in a checkout: python -m {REHEARSED} measure --backend double" if kind == DOUBLE else ""

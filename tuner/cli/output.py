@@ -193,10 +193,12 @@ def folded(text: str) -> str:
 
 
 def _folded(line: str, width: int) -> str:
-    if len(click.unstyle(line)) <= width:
+    plain = click.unstyle(line)
+    if len(plain) <= width:
         return line
     indent = " " * (len(line) - len(line.lstrip()))
-    return textwrap.fill(line, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+    broken = textwrap.fill(plain, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+    return line.replace(plain, broken) if plain in line else broken  # one style of all of it stays
 
 
 def verdict(text: str, good: bool | None) -> str:

@@ -294,6 +294,7 @@ def _print(file: VerifiedFile) -> None:
         )
         for one in sizes
     ]
+    _print_mean(file)
     cut = ", its last line cut off" if file.truncated else ""
     print_table(
         f"{file.file}: {file.origin}{cut}",
@@ -314,6 +315,11 @@ def _print(file: VerifiedFile) -> None:
         say(f"not judged: {skipped.point.collective.name} {human_bytes(skipped.point.bytes)}: {skipped.reason}")
     if not any(block.requested for block in file.comparison.measurements.blocks):
         say("only NCCL's own choices were measured: 'nccl-tuner measure' measures whether others are faster")
+
+
+def _print_mean(file: VerifiedFile) -> None:
+    """The answer in a line: what picks lose on average, and at how many sizes beyond the noise."""
+    sizes = file.comparison.sizes
     known = [one for one in sizes if one.is_known]
     means = mean_regrets(known)
     if means is None:
@@ -323,10 +329,9 @@ def _print(file: VerifiedFile) -> None:
     unknown = [one for one in sizes if not one.is_known]
     rest = f"; unknown at {len(unknown)} more: {_missing(unknown)}" if unknown else ""
     of_simulated = " of simulated times" if file.comparison.measurements.header.is_simulated else ""
-    say(
-        f"regret{of_simulated}: mean {100 * means[0]:.2f} %, {100 * means[1]:.2f} % of it beyond the noise; "
-        f"not best at {worse} of {len(known)} sizes{rest}"
-    )
+    mean = f"mean {100 * means[0]:.2f} %, {100 * means[1]:.2f} % of it beyond the noise"
+    said = f"regret{of_simulated}: {mean}; not best at {worse} of {len(known)} sizes{rest}"
+    say(verdict(said, not worse))
 
 
 def _missing(sizes: Sequence[VerifiedSize]) -> str:

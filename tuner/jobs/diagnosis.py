@@ -420,7 +420,7 @@ def _trace(file: Path, known: _Known) -> FileDiagnosis:
         start = read_bytes(file, BadInput)[:4096].lstrip().lower()
         if traces.VALID not in str(error) and (start[:1] in (b"{", b"[") or b"collective" in start.splitlines()[0]):
             raise
-        says = f"of no kind that is known; {KNOWN_FILES}"
+        says = f"nothing that NCCL or its tools write; {KNOWN_FILES}"
         return _diagnosis(file, FileKind.unknown, Severity.not_judged, says, (), known)
     scenario = known.scenario()
     known.learn(file, nccl=next(iter(calls.releases), None), nodes=_nodes_of(calls, scenario))

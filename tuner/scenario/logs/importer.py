@@ -85,8 +85,8 @@ def _of_channels(
     if patterns:
         which = ", ".join(names.get(pattern, f"pattern {pattern}") for pattern in patterns)
         because.append(
-            f"the search of channels found no way ({which}), so there is one of 0.1 GB/s through all GPUs in their "
-            "order, which NCCL doubles: P2P, shared memory or the PCIe links' speed are not as they should be"
+            f"the search of channels found no way ({which}), so NCCL takes one channel of 0.1 GB/s through all "
+            "GPUs in their order, twice: P2P, shared memory or the PCIe links' speed are not as they should be"
         )
     limits = [name for name in _LIMITS if variables.get(name, "") not in ("", "-2")]
     because += [f"{name}={variables[name]}" for name in limits]
@@ -172,12 +172,13 @@ def _of_shared_memory(reading: Reading, variables: Mapping[str, str]) -> Iterato
         why = "the driver gives GeForce GPUs of these generations no peer-to-peer"
     elif log.p2p_support is False:
         why = (
-            "peer-to-peer does not work between GPUs of the node (intraNodeP2pSupport 0): GPUs that cannot, "
-            "nvidia-smi topo -p2p r; ACS or an IOMMU; a container without /dev/shm or other GPUs"
+            "peer-to-peer does not work between GPUs of the node (intraNodeP2pSupport 0): the GPUs cannot ('nvidia-smi "
+            "topo -p2p r' says so), ACS or an IOMMU is in the way, or a container lacks /dev/shm or the other GPUs"
         )
     else:
         why = (
-            "GPUs of a node are on several sockets, or peer-to-peer does not work (nvidia-smi topo -p2p r; ACS, IOMMU)"
+            "GPUs of a node are on several sockets, or peer-to-peer does not work ('nvidia-smi topo -p2p r' says so), "
+            "as with ACS or an IOMMU"
         )
     yield f"shared memory (SHM) on {count} connection{'s' * (count != 1)}, not peer to peer, because: {why}"
 

@@ -115,7 +115,7 @@ def _between_nodes(communicator: Comm, topology: Topology) -> Iterator[Fault]:
 
 def _in_a_node(communicator: Comm, topology: Topology) -> Iterator[Fault]:
     if communicator.nvls:
-        yield Fault(Resource.nvls, "NVLS is off", without_nvls=True)
+        yield Fault(Resource.nvls, "the NVSwitches do not reduce", without_nvls=True)
     if communicator.graphs[Algorithm.Ring].type_intra in _FALL_BACK:
         rare = _RARE if communicator.nodes > 1 else 0.0  # others show there as well
         links = max(sum(link.count for link in gpu.nvlinks) for gpu in topology.gpus)
