@@ -190,7 +190,8 @@ def test_counts_beyond_bounds_are_refused_and_each_file_is_named(given: dict[str
 def test_decide_and_plan_say_what_is_left_out(command: list[str], tmp_path: Path) -> None:
     for rank in range(2):
         written(tmp_path, rank, [np.nan, 10], kind_count=0)
-    words = ["job", command[0], str(tmp_path), *command[1:], "--out", str(tmp_path / "t.table")]
+    verb = ["decide"] if command[0] == "decide" else ["job", command[0]]
+    words = [*verb, str(tmp_path), *command[1:], "--out", str(tmp_path / "t.table")]
     done = CliRunner().invoke(main, words)
     assert isinstance(done.exception, BadInput)
     assert "1 records are left out" in done.output

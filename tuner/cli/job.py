@@ -2,7 +2,7 @@
 
 import hashlib
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import chain
 from pathlib import Path
 
@@ -171,31 +171,8 @@ def plan_command(folder: Path, machine: str, out: Path, most_factor: float, as_j
     say(f"one block of {found.block} calls in {found.every} is of an arm; it ends after {found.days:.2g} days")
 
 
-@click.command(name="decide", cls=options.Command)
-@click.argument("folders", nargs=-1, required=True, type=FILE, metavar="DIR...")
-@options.out_option("TABLE", "The table to write.")
-@click.option(
-    "--steps",
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help="When steps ended: seconds a line, JSON lines, or NVTX ranges of nsys (SQLite, CSV).",
-)
-@click.option(
-    "--range", "name", default="step", show_default=True, metavar="NAME", help="What those ranges are called."
-)
-@options.json_option
-def decide_command(folders: tuple[Path, ...], out: Path, steps: Path | None, name: str, as_json: bool) -> None:
-    """Judges the arms that the job in DIR explored (several DIRs: its restarts), and writes a table of those that stay.
-
-    An arm stays where it gains more than 2 % over the calls around its blocks, with an error of at most 0.025 for all
-    arms together, and the job itself is not slower in them: by its steps, or without --steps by the time that passes
-    between calls. Nothing changes while the job runs.
-    Exit code 0 with rows, 1 where NCCL's own choices stay, 3 where no arm has blocks enough.
-
-    \b
-    nccl-tuner job decide /shared/job --out pod.table
-    nccl-tuner job decide /shared/job --out pod.table --steps steps.log
-    """
+def decide_in_job(folders: Sequence[Path], out: Path, steps: Path | None, name: str, as_json: bool) -> None:
+    """Judges the arms that the job explored, writes a table of those that stay, and ends with the exit code."""
     if steps is not None and len(folders) > 1:
         raise BadInput("steps are those of one start of a job; valid: one DIR")
     files = [joined.read_folder(folder) for folder in folders]
@@ -254,7 +231,6 @@ def _print_decided(found: decide.JobDecision, out: Path) -> None:
 VERBS = {
     "read": "joins what the ranks of a job measured: transfer, waiting, stragglers",
     "plan": "a table whose arms a job explores: few, where most of its time is",
-    "decide": "which arms are faster in the job, and the table of those",
 }
 
 
@@ -266,5 +242,5 @@ def command() -> None:
     export NCCL_PROFILER_PLUGIN=$NCCL_TUNER_PLUGIN NCCL_TUNER_JOB=/shared/job
     nccl-tuner job read /shared/job
     nccl-tuner job plan /shared/job --machine dgx-h100 --out explore.table
-    nccl-tuner job decide /shared/job --out pod.table
+    nccl-tuner decide /shared/job --out pod.table
     """

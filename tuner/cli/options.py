@@ -350,7 +350,8 @@ def refuse_with(what: str, names: Collection[str]) -> None:
 def refuse_others(option: str, valid: Collection[str]) -> None:
     """Refuses options that are given and are not among these parameters, beside ``option``. Raises BadInput."""
     if given := [_spelled(each) for each in _given() if each.name not in valid]:
-        known = [_spelled(each) for each in click.get_current_context().command.params if each.name in valid]
+        every = (each for each in click.get_current_context().command.params if isinstance(each, click.Option))
+        known = [_spelled(each) for each in every if each.name in valid]
         raise BadInput(f"{', '.join(given)}: no meaning with {option}; valid with it: {', '.join(known)}")
 
 
