@@ -85,10 +85,9 @@ from tuner.times.costmodels.step import Cluster, Model, Parallelism
 @click.option("--machine", metavar="NAME", help="With nccl: a machine by name.")
 @release_option("With nccl: the release. [default: the newest of the machine]")
 @click.option("--compute-us", type=values.POSITIVE, metavar="US", help="Computation of a step.")
-@options.option(
+@click.option(
     "--overlap",
     "overlapped",
-    former="--hidden",
     type=values.PARTS,
     help="Share of the communication that runs beside the computation; with nccl also the SMs that its calls take. "
     "[default: 0; with --communication-us 0,0.5,0.8,1]",
