@@ -170,9 +170,9 @@ def commands() -> str:
     """All commands by section of the help, with their arguments; each leads to the page about it."""
     parts = []
     for heading, verbs in cli.SECTIONS.items():
-        lines = [f"### {heading}", "", "| `nccl-tuner` ... | answers |", "|---|---|"]
+        lines = [f"### {heading}", ""]
         for verb in verbs:
-            lines += [f"| [`{usage}`]({_page_about(verb)}) | {says} |" for usage, says in _usages(verb)]
+            lines += [f"* [`{usage}`]({_page_about(verb)}): {says}" for usage, says in _usages(verb)]
         parts.append("\n".join(lines) + "\n")
     return "\n".join(parts)
 
@@ -197,7 +197,7 @@ def _usage(command: click.Command, context: click.Context) -> str:
     pieces = [piece for piece in command.collect_usage_pieces(context) if piece != "[OPTIONS]"]
     if isinstance(command, click.Group):
         pieces = [] if command.invoke_without_command else ["..."]
-    return " ".join([context.command_path.removeprefix("nccl-tuner "), *pieces]).replace("|", "\\|")
+    return " ".join([context.command_path.removeprefix("nccl-tuner "), *pieces])
 
 
 def _page_about(verb: str) -> str:
@@ -213,8 +213,7 @@ def aliases() -> str:
     names: dict[str, list[str]] = {}
     for row in catalogue.aliases().values():
         names.setdefault(row.machine, []).append(f"`{row.name}`")
-    lines = [f"| `{machine}` | {', '.join(others)} |" for machine, others in names.items()]
-    return "\n".join(["| machine | also called |", "|---|---|", *lines]) + "\n"
+    return "\n".join(f"* `{machine}`: {', '.join(others)}" for machine, others in names.items()) + "\n"
 
 
 def missing_machines() -> str:
@@ -222,8 +221,8 @@ def missing_machines() -> str:
     names: dict[tuple[str, ...], list[str]] = {}
     for row in catalogue.missing().values():
         names.setdefault(tuple(row.instead), []).append(f"`{row.name}`")
-    lines = [f"| {', '.join(of)} | {', '.join(f'`{each}`' for each in near)} |" for near, of in names.items()]
-    return "\n".join(["| missing | nearest |", "|---|---|", *lines]) + "\n"
+    lines = [f"* {', '.join(of)}: near {', '.join(f'`{each}`' for each in near)}" for near, of in names.items()]
+    return "\n".join(lines) + "\n"
 
 
 def accuracy() -> str:
