@@ -17,8 +17,8 @@ from tuner.machine.gpus import HIDDEN_NVSWITCH, GpuModel, most_nvlinks
 from tuner.machine.listings.read import read
 from tuner.machine.listings.shape import PXB, SYS, WORDS, Listing, NodeShape, of_topology
 from tuner.machine.topology import Cpu
-from tuner.machine.topology.edit_devices import PCIE_SPEEDS, pcie
-from tuner.machine.topology.edit_devices import cpu as set_cpu
+from tuner.machine.topology.edit import change
+from tuner.machine.topology.edit_devices import PCIE_SPEEDS
 from tuner.machine.topology.xml import to_text
 
 LANES = "16"  # of a GPU's PCIe link, and of those on the way to it
@@ -58,12 +58,12 @@ def completed(file: Path, given: ListingAdditions) -> Completed:
     model, notes = gpus.load(given.gpu), list(listing.notes)
     root = deepcopy(listing.root)
     if given.cpu is not None:
-        set_cpu(root, given.cpu)
+        change(root, "cpu", given.cpu)
     _add_links(root, listing, model, notes)
     if given.pcie is None:
         _add_speeds(root, listing, model, notes)
     else:
-        pcie(root, given.pcie if "x" in given.pcie else f"{given.pcie}x{LANES}")
+        change(root, "pcie", given.pcie if "x" in given.pcie else f"{given.pcie}x{LANES}")
     text = skeleton.SkeletonText(to_text(root), str(file))
     speed = given.net_gbps if listing.adapters else None
     return Completed(skeleton.completed(text, model.name, speed, given.net_latency_us if speed else None), tuple(notes))

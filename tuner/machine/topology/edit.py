@@ -8,7 +8,6 @@ from itertools import count
 
 from tuner.base.errors import BadInput, one_of
 from tuner.machine.gpus import HIDDEN_NVSWITCH, most_nvlinks
-from tuner.machine.topology import edit_devices
 from tuner.machine.topology import edit_devices as devices
 from tuner.machine.topology.edit_devices import move
 from tuner.machine.topology.reader import read
@@ -20,12 +19,11 @@ SWITCH = {"class": "0x060400", "link_speed": "32.0 GT/s PCIe", "link_width": "16
 NVSWITCH_CLASS = "0x068000"
 
 
-def add_switch(root: ET.Element, value: str) -> None:
+def add_switch(root: ET.Element, value: str, change: str) -> None:
     """A PCI switch more: BUSID@PLACE, its link as fast as the place's; devices are then moved to it.
 
     BadInput for a bus id that is used or none, and for no such place.
     """
-    change = f"add-switch={value}"
     for busid, where in devices.placed(change, "ffff:00:01.0"):
         used = {pci.get("busid", "").lower() for pci in root.iter("pci")}
         if BUS_ID.fullmatch(busid) is None or busid in used:
@@ -35,16 +33,14 @@ def add_switch(root: ET.Element, value: str) -> None:
         ET.SubElement(above, "pci", {"busid": busid, **facts, "class": SWITCH["class"]})
 
 
-def move_switch(root: ET.Element, value: str) -> None:
+def move_switch(root: ET.Element, value: str, change: str) -> None:
     """PCI switches that are elsewhere, with all below them: BUSID@PLACE."""
-    change = f"move-switch={value}"
     for busid, where in devices.placed(change, "BUSID"):
         move(root, devices.slot(root, busid, change), where, change)
 
 
-def add_cpu(root: ET.Element, value: str) -> None:
+def add_cpu(root: ET.Element, value: str, change: str) -> None:
     """A NUMA node more, by its number; its processors are like the first's. BadInput for a number that is used."""
-    change = f"add-cpu={value}"
     for number in value.split(","):
         used = {cpu.get("numaid") for cpu in root.iter("cpu")}
         first = root.find("cpu")
@@ -55,12 +51,11 @@ def add_cpu(root: ET.Element, value: str) -> None:
         ET.SubElement(root, "cpu", {"numaid": number, **facts})
 
 
-def ids(root: ET.Element, value: str) -> None:
+def ids(root: ET.Element, value: str, change: str) -> None:
     """Ids of PCI devices: 1000:c010:1000:a064@BUSID, vendor and device, and those of the subsystem if there are.
 
     By them NCCL tells the two levels of one Broadcom switch (ncclTopoFlattenBcmSwitches). BadInput for other forms.
     """
-    change = f"ids={value}"
     for numbers, busid in devices.assigned(change):
         if busid is None or IDS.fullmatch(numbers) is None:
             raise BadInput(f"{change}: valid: four hexadecimal digits each, as in 1000:c010@ffff:00:01.0")
@@ -69,12 +64,11 @@ def ids(root: ET.Element, value: str) -> None:
         pci.attrib.update({name: f"0x{each}" for name, each in zip(names, numbers.split(":"), strict=False)})
 
 
-def order(root: ET.Element, value: str) -> None:
+def order(root: ET.Element, value: str, change: str) -> None:
     """In which order devices stand in the file, by which NCCL's search goes: ``mlx5_0,gpu:0,mlx5_1``, then all others.
 
     What is in a switch or NUMA node stays there.
     """
-    change = f"order={value}"
     ranks = {devices.slot(root, name, change): at for at, name in enumerate(value.split(","))}
     for above in root.iter():
         if above.tag in ("system", "cpu", "pci"):
@@ -85,12 +79,11 @@ def _ranks(child: ET.Element, ranks: Mapping[ET.Element, int]) -> Iterator[int]:
     return (ranks.get(pci, len(ranks)) for pci in child.iter("pci"))
 
 
-def nvswitch(root: ET.Element, value: str) -> None:
+def nvswitch(root: ET.Element, value: str, change: str) -> None:
     """The NVLinks from GPUs to NVSwitches, in place of all that they have; the switches are those of other GPUs.
 
     BadInput for more than such GPUs have.
     """
-    change = f"nvswitch={value}"
     slots = {f"gpu:{devices.number(gpu, 'dev')}": gpu for pci in root.iter("pci") for gpu in pci.findall("gpu")}
     for links, name in devices.assigned(change):
         chosen = list(slots.values()) if name is None else devices.gpu_at(root, name, change).findall("gpu")
@@ -112,12 +105,11 @@ def _is_switch(link: ET.Element) -> bool:
     return not link.get("tclass", "").startswith(("0x03", "0x068001"))
 
 
-def link_gpus(root: ET.Element, value: str) -> None:
+def link_gpus(root: ET.Element, value: str, change: str) -> None:
     """The NVLinks between two GPUs, whether or not there were some: N@gpu:0-gpu:1. Links to itself are dropped.
 
     BadInput for other forms, and for no such GPUs.
     """
-    change = f"link-gpus={value}"
     for links, names in devices.assigned(change):
         here, dash, there = (names or "").partition("-")
         if not dash or not links.isdecimal() or int(links) < 1:
@@ -135,26 +127,23 @@ def link_gpus(root: ET.Element, value: str) -> None:
             ET.SubElement(gpu, "nvlink", {"target": target, "count": links, "tclass": tclass})
 
 
-def new_guid(root: ET.Element, value: str) -> None:
+def new_guid(root: ET.Element, value: str, change: str) -> None:
     """Adapters that get a guid that no other has: NCCL takes those of one guid and port for one."""
-    change = f"new-guid={value}"
     for name in value.split(","):
         for net in devices.net_at(root, name, change):
             used = {devices.number(each, "guid") for each in root.iter("net") if each.get("guid") is not None}
             net.set("guid", hex(next(guid for guid in count(1) if guid not in used)))
 
 
-def keep(root: ET.Element, value: str) -> None:
+def keep(root: ET.Element, value: str, change: str) -> None:
     """Adapters that NCCL keeps (``keep="1"``): 2.24 to 2.26 drop those with ``coll="1"`` from a file without it."""
-    change = f"keep={value}"
     for name in value.split(","):
         for net in devices.net_at(root, name, change):
             net.set("keep", "1")
 
 
-def sm(root: ET.Element, value: str) -> None:
+def sm(root: ET.Element, value: str, change: str) -> None:
     """The compute capability of GPUs: 90, 90@gpu:3. BadInput for one that no GPU has."""
-    change = f"sm={value}"
     valid = ("60", "61", "70", "75", "80", "86", "87", "89", "90", "100", "103", "110", "120", "121")
     for number, name in devices.assigned(change):
         if number not in valid:
@@ -163,7 +152,8 @@ def sm(root: ET.Element, value: str) -> None:
             gpu.set("sm", number)
 
 
-EDITS: dict[str, Callable[[ET.Element, str], None]] = {
+# By key: the tree, the value, and KEY=VALUE as messages name the change.
+EDITS: dict[str, Callable[[ET.Element, str, str], None]] = {
     "nic-gbps": devices.nic_gbps,
     "nic-latency-us": devices.nic_latency_us,
     "nics": devices.nics,
@@ -171,8 +161,8 @@ EDITS: dict[str, Callable[[ET.Element, str], None]] = {
     "move-nic": devices.move_nic,
     "remove-nic": devices.remove_nic,
     "gpudirect": devices.gpudirect,
-    "nvlinks": edit_devices.nvlinks,
-    "pcie": edit_devices.pcie,
+    "nvlinks": devices.nvlinks,
+    "pcie": devices.pcie,
     "move-gpu": devices.move_gpu,
     "remove-gpu": devices.remove_gpu,
     "sockets": devices.sockets,
@@ -205,10 +195,15 @@ def adds_up(key: str, value: str) -> bool:
     return key in ADD_UP or (key in EDITS and "@" in value)
 
 
+def change(root: ET.Element, key: str, value: str) -> None:
+    """Makes one of :data:`EDITS`. BadInput for a value that this node cannot have."""
+    EDITS[key](root, value, f"{key}={value}")
+
+
 def edited(topology: str, changes: Mapping[str, str]) -> str:
     """The text of a topology after ``changes``, whose keys are those of :data:`EDITS`.
 
-    Errors: BadInput for a value that this node cannot have.
+    Errors: those of :func:`change`.
     """
     return _edited(topology, tuple(changes.items()))
 
@@ -218,7 +213,7 @@ def _edited(topology: str, changes: tuple[tuple[str, str], ...]) -> str:
     read(topology)  # which refuses what is no topology
     root = ET.fromstring(topology)
     for key, value in changes:
-        EDITS[key](root, value)
+        change(root, key, value)
     return to_text(root)
 
 

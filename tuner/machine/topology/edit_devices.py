@@ -121,9 +121,8 @@ SWITCHED = {"on": "1", "off": "0", "1": "1", "0": "0"}
 DECIMAL = re.compile(r"\d+(\.\d{1,3})?")
 
 
-def nic_gbps(root: ET.Element, value: str) -> None:
+def nic_gbps(root: ET.Element, value: str, change: str) -> None:
     """Their speed, 1e9 bits per second. BadInput for no speed, and for no adapter."""
-    change = f"nic-gbps={value}"
     for gbps, name in assigned(change):
         if not DECIMAL.fullmatch(gbps) or not 0.001 <= float(gbps) <= MOST_GBPS:
             raise BadInput(f"{change}: valid: 0.001 to {MOST_GBPS}, 1e9 bits per second, such as 400 or 400@mlx5_0")
@@ -131,9 +130,8 @@ def nic_gbps(root: ET.Element, value: str) -> None:
             net.set("speed", str(round(float(gbps) * 1000)))
 
 
-def nic_latency_us(root: ET.Element, value: str) -> None:
+def nic_latency_us(root: ET.Element, value: str, change: str) -> None:
     """The latency that the network reports for them, in microseconds. BadInput for no latency, and for no adapter."""
-    change = f"nic-latency-us={value}"
     for latency, name in assigned(change):
         if not DECIMAL.fullmatch(latency) or float(latency) > MOST_LATENCY_US:
             raise BadInput(f"{change}: valid: 0 to {MOST_LATENCY_US} microseconds, such as 75 or 75@mlx5_0")
@@ -141,9 +139,8 @@ def nic_latency_us(root: ET.Element, value: str) -> None:
             net.set("latency", latency)
 
 
-def gpudirect(root: ET.Element, value: str) -> None:
+def gpudirect(root: ET.Element, value: str, change: str) -> None:
     """Whether they, or the GPUs that are named, can do GPUDirect RDMA. BadInput for no such device."""
-    change = f"gpudirect={value}"
     for switched, name in assigned(change):
         if switched not in SWITCHED:
             raise BadInput(f"{change}: valid: on or off, such as off@mlx5_0 or off@gpu:0")
@@ -155,14 +152,14 @@ def gpudirect(root: ET.Element, value: str) -> None:
             element.set("gdr", SWITCHED[switched])
 
 
-def nics(root: ET.Element, value: str) -> None:
+def nics(root: ET.Element, value: str, change: str) -> None:
     """The number of adapters: those kept lie evenly among all of them. NCCL drops what holds none any more.
 
     BadInput for more than there are.
     """
-    devs = sorted({number(net, "dev") for net in all_nets(root, f"nics={value}")})
+    devs = sorted({number(net, "dev") for net in all_nets(root, change)})
     if not value.isdecimal() or not 1 <= int(value) <= len(devs):
-        raise BadInput(f"nics={value}: valid: 1 to {len(devs)} of this node's; add-nic=NAME@PLACE adds one")
+        raise BadInput(f"{change}: valid: 1 to {len(devs)} of this node's; add-nic=NAME@PLACE adds one")
     _keep(root, [devs[at * len(devs) // int(value)] for at in range(int(value))])
 
 
@@ -200,19 +197,17 @@ def merge_ports(root: ET.Element, devs: Collection[int], if_all: bool) -> bool:
     return True
 
 
-def remove_nic(root: ET.Element, value: str) -> None:
+def remove_nic(root: ET.Element, value: str, change: str) -> None:
     """Adapters that are gone; the others are counted from 0 again, as NCCL's networks count."""
-    change = f"remove-nic={value}"
     gone = {number(each, "dev") for name in value.split(",") for each in net_at(root, name, change)}
     _keep(root, sorted({number(net, "dev") for net in root.iter("net")} - gone))
 
 
-def add_nic(root: ET.Element, value: str) -> None:
+def add_nic(root: ET.Element, value: str, change: str) -> None:
     """An adapter more: NAME@PLACE. It is like the first at that place, else like the first of all.
 
     BadInput for a name that is used, and for no such place.
     """
-    change = f"add-nic={value}"
     for name, where in placed(change, "NAME"):
         every = all_nets(root, change)
         if name in {net.get("name") for net in every} or name.startswith(("net:", "gpu:", "cpu:")):
@@ -230,9 +225,8 @@ def add_nic(root: ET.Element, value: str) -> None:
             net.set("guid", hex(next(guid for guid in count(1) if guid not in guids)))
 
 
-def move_nic(root: ET.Element, value: str) -> None:
+def move_nic(root: ET.Element, value: str, change: str) -> None:
     """Adapters that are elsewhere: NAME@PLACE. What shares the PCI device goes with it."""
-    change = f"move-nic={value}"
     for name, where in placed(change, "NAME"):
         move(root, slot_of_net(root, net_at(root, name, change)[0], change), where, change)
 
@@ -266,19 +260,17 @@ X86 = re.compile(r"(GenuineIntel|AuthenticAMD|CentaurHauls|  Shanghai  ):(\d{1,3
 OTHERS = ("arm64", "ppc64")
 
 
-def move_gpu(root: ET.Element, value: str) -> None:
+def move_gpu(root: ET.Element, value: str, change: str) -> None:
     """GPUs that are elsewhere: gpu:0@PLACE."""
-    change = f"move-gpu={value}"
     for name, where in placed(change, "gpu:0"):
         move(root, gpu_at(root, name, change), where, change)
 
 
-def remove_gpu(root: ET.Element, value: str) -> None:
+def remove_gpu(root: ET.Element, value: str, change: str) -> None:
     """GPUs that are gone, with the NVLinks to them; the others are counted from 0 again, as CUDA counts.
 
     BadInput where none is left, and where ranks share them.
     """
-    change = f"remove-gpu={value}"
     for pci in [gpu_at(root, name, change) for name in dict.fromkeys(value.split(","))]:
         _remove(root, pci)
     left = in_order(root.iter("gpu"))
@@ -307,7 +299,7 @@ def _remove(root: ET.Element, pci: ET.Element) -> None:
                 gpu.remove(link)
 
 
-def sockets(root: ET.Element, value: str) -> None:
+def sockets(root: ET.Element, value: str, change: str) -> None:
     """The number of sockets, of one NUMA node each: what is at them now is dealt out in its order, as evenly as it may.
 
     New ones are like the first. BadInput for more than can be dealt out.
@@ -316,7 +308,7 @@ def sockets(root: ET.Element, value: str) -> None:
     trees = [child for cpu in now for child in cpu]
     if not value.isdecimal() or not 1 <= int(value) <= len(trees):
         raise BadInput(
-            f"sockets={value}: valid: 1 to {len(trees)}, the PCI switches and devices that are at this node's sockets"
+            f"{change}: valid: 1 to {len(trees)}, the PCI switches and devices that are at this node's sockets"
         )
     count = int(value)
     most = max(int(cpu.get("numaid", "0"), 0) for cpu in root.findall("cpu"))
@@ -333,12 +325,12 @@ def sockets(root: ET.Element, value: str) -> None:
         cpus[at * count // len(trees)].append(tree)
 
 
-def cpu(root: ET.Element, value: str) -> None:
+def cpu(root: ET.Element, value: str, change: str) -> None:
     """The processors: VENDOR:FAMILY:MODEL of x86 as NCCL counts them, or another architecture. BadInput for others."""
     x86 = X86.fullmatch(value)
     if x86 is None and value not in OTHERS:
         raise BadInput(
-            f"cpu={value}: valid: VENDOR:FAMILY:MODEL as NCCL counts them, such as GenuineIntel:6:143 or "
+            f"{change}: valid: VENDOR:FAMILY:MODEL as NCCL counts them, such as GenuineIntel:6:143 or "
             f"AuthenticAMD:143:49, or {' or '.join(OTHERS)}"
         )
     names = ("vendor", "familyid", "modelid")
@@ -357,9 +349,8 @@ PCIE_SPEEDS = {
 PCIE_LANES = (1, 2, 4, 8, 16)
 
 
-def pcie(root: ET.Element, value: str) -> None:
+def pcie(root: ET.Element, value: str, change: str) -> None:
     """Generation, and lanes if given, of the PCIe links. BadInput for what no link is, and for no such device."""
-    change = f"pcie={value}"
     for link, name in assigned(change):
         match = re.fullmatch(r"([1-6])(?:x(\d+))?", link)
         if match is None or (match[2] is not None and int(match[2]) not in PCIE_LANES):
@@ -372,13 +363,12 @@ def pcie(root: ET.Element, value: str) -> None:
                 pci.set("link_width", match[2])
 
 
-def nvlinks(root: ET.Element, value: str) -> None:
+def nvlinks(root: ET.Element, value: str, change: str) -> None:
     """The NVLinks of GPUs: dealt out over the switches, else each neighbour keeps its part; 0 takes them away.
 
     Of one GPU (N@gpu:0) both ends change, and between two GPUs (N@gpu:0-gpu:1) no others. BadInput for more than
     such GPUs have, and for GPUs that have none.
     """
-    change = f"nvlinks={value}"
     if not any(gpu.find("nvlink") is not None for gpu in root.iter("gpu")):
         raise BadInput(f"{change}: no GPU of this node has NVLinks; valid: nodes with NVLinks")
     for links, names in assigned(change):
