@@ -16,8 +16,8 @@ from tests.support.gb200_tray import tray
 from tests.support.random_topologies import drawn
 from tuner import release
 from tuner.base.errors import BadInput, TunerError
+from tuner.base.numerics import mirrored
 from tuner.graphs import SearchRequest, cached, compiled, find, graph_file
-from tuner.graphs.adapters import mirrored
 from tuner.graphs.channels import ChannelSearch
 from tuner.graphs.explain import explain
 from tuner.graphs.graphs import prepared, search

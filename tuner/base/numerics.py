@@ -85,3 +85,12 @@ def parse_long(text: str) -> int:
 def shortest(value: Float) -> float:
     """The shortest decimal that reads back to the same float32, as a Python float."""
     return float(np.format_float_positional(value, unique=True))
+
+
+def mirrored(value: int, power_of_two: int) -> int:
+    """The lowest bits of a number, as many as the power of two has, in reverse order.
+
+    NCCL has it twice: mirrorBits for adapters, reverseBits for channels.
+    """
+    bits = power_of_two.bit_length() - 1
+    return sum(1 << (bits - 1 - bit) for bit in range(bits) if value >> bit & 1)

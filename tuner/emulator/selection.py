@@ -28,7 +28,7 @@ from tuner.base.sizes import size_list
 from tuner.emulator import model
 from tuner.emulator.communicator import Comm
 from tuner.emulator.request import MessageSizes, NonClassicPath, Request
-from tuner.emulator.rules import registered, symmetric, time
+from tuner.emulator.rules import registered, symmetric
 from tuner.emulator.rules import time as timing
 from tuner.emulator.rules.bounds import plain_bound
 from tuner.emulator.rules.call import Call
@@ -156,14 +156,10 @@ class Selection:
 
         This is what NCCL hands to a tuner plugin. BadInput for sizes out of range.
         """
-        nbytes = _sizes(sizes)
-        table = np.full((len(nbytes), len(Algorithm), len(Protocol)), IGNORED_US)
+        nbytes = MessageSizes(_sizes(sizes))
+        table = np.empty((len(nbytes.nbytes), len(Algorithm), len(Protocol)), np.float32)
         for algo_proto in ALGO_PROTOS:
-            if self._not_a_candidate(request, algo_proto[0]) is None:
-                bandwidth_gbs = self.tables_of(request.collective).bandwidth_gbs[(request.collective, *algo_proto)]
-                table[:, algo_proto[0], algo_proto[1]] = self._times(
-                    self._call(request, algo_proto), MessageSizes(nbytes), bandwidth_gbs
-                )
+            table[:, algo_proto[0], algo_proto[1]] = self._cell_us(request, algo_proto, nbytes)
         return table
 
     def times_us(self, request: Request, sizes: ArrayLike) -> FloatArray:
@@ -295,10 +291,7 @@ class Selection:
         parts = [self._tuned_part(request, nbytes[part]) for part in _chunks(len(nbytes))]
         if len(parts) == 1:
             return parts[0]
-        columns = zip(
-            *((p.bytes, p.algorithm, p.protocol, p.time_us, p.channels, p.threads) for p in parts), strict=True
-        )
-        return Picks(*map(np.concatenate, columns))
+        return Picks(*map(np.concatenate, zip(*(part.stored for part in parts), strict=True)))
 
     def _tuned_part(self, request: Request, nbytes: SizeArray) -> Picks:
         answers = self.tuner_answers(request, nbytes)
@@ -387,7 +380,7 @@ class Selection:
 
         ``cost_us`` is [size][algorithm][protocol], the pick an index into ``ALGO_PROTOS``; cells below 0 do not count.
         """
-        times = (time.unless_negative(cost_us[:, algorithm, protocol]) for algorithm, protocol in ALGO_PROTOS)
+        times = (timing.unless_negative(cost_us[:, algorithm, protocol]) for algorithm, protocol in ALGO_PROTOS)
         best, time_us = self.communicator.rules.pick(times, self.communicator)
         return best.astype(np.int64), time_us
 

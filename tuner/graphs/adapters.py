@@ -4,7 +4,7 @@ Source: ncclTopoComputePaths after its loop over pairs of GPUs, ncclTopoCheckGdr
 """
 
 from tuner.base.errors import BadInput, BadTopology
-from tuner.base.numerics import ceil_div
+from tuner.base.numerics import ceil_div, mirrored
 from tuner.graphs.paths import divert, joined, level, near_cpu
 from tuner.graphs.system import AdapterDevice, DeviceKind, GpuDevice, Path, System, SystemDevice
 from tuner.release.environment import Environment
@@ -141,12 +141,6 @@ def max_nets(policy: str) -> int:
     """The number in NCCL_NETDEVS_POLICY=MAX:n; 0: there is none."""
     digits = policy.upper().removeprefix("MAX:")
     return int(digits) if digits.isdecimal() else 0
-
-
-def mirrored(value: int, power_of_two: int) -> int:
-    """The bits of a number in reverse order (mirrorBits, topo.h)."""
-    bits = power_of_two.bit_length() - 1
-    return sum(1 << (bits - 1 - bit) for bit in range(bits) if value >> bit & 1)
 
 
 FIRST_WITH_GPU_DIRECT_READ = 80  # compute capability from which it does not take NVLinks

@@ -17,7 +17,7 @@ from dataclasses import field
 from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput
 from tuner.base.names import DataType, PeerCall, Protocol
-from tuner.base.numerics import as_size_t, ceil_div
+from tuner.base.numerics import as_size_t, ceil_div, mirrored
 from tuner.emulator.p2p.records import (
     TOGETHER,
     ExchangeKernel,
@@ -490,12 +490,6 @@ def divided(size: int, count: int, most: int, part_bytes: tuple[int, int]) -> tu
         count *= 2
         part = int(ceil_div(size, count))
     return count, part
-
-
-def mirrored(value: int, power_of_two: int) -> int:
-    """The lowest bits of a number, as many as the power of two has, in reverse order (reverseBits)."""
-    bits = power_of_two.bit_length() - 1
-    return sum(1 << (bits - 1 - bit) for bit in range(bits) if value >> bit & 1)
 
 
 def in_eight_bits(value: int) -> int:

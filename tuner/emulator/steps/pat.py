@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from tuner.base.names import Collective
+from tuner.base.numerics import mirrored
 from tuner.emulator.launches import ChannelShare, Work
-from tuner.emulator.p2p.plan import mirrored
 from tuner.emulator.steps.loops import loops
 from tuner.emulator.steps.records import Peer, Step
 
