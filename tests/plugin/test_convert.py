@@ -512,7 +512,7 @@ def test_the_command_writes_or_refuses(tmp_path: Path) -> None:
     source, target = tmp_path / "in", tmp_path / "out"
     source.write_text("# by hand\nallgather,(,2097152],tree,simple,4,2,8\n")
     done = CliRunner().invoke(convert_command, [str(source), "--out", str(target)])
-    assert (done.exit_code, done.output) == (0, f"{target}: 1 rows of {source} (ncclx-csv) as table\n")
+    assert (done.exit_code, done.output) == (0, f"{target}: 1 row of {source} (ncclx-csv) as table\n")
     assert unhashed(target.read_text()) == [
         HEADER,
         "# rows: 1",

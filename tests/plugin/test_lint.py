@@ -378,7 +378,7 @@ def test_the_command_says_where_and_exits_by_what_it_found(tmp_path: Path) -> No
     assert run(file) == (
         0,
         (
-            f"{file}: 1 rows (table), 0 warnings and errors, 1 notes\n"
+            f"{file}: 1 row (table), 0 warnings and errors, 1 note\n"
             f"{file}:2: note: no row for bytes=1073741825.., past the last: NCCL's own choice there\n"
         ),
     )

@@ -43,9 +43,7 @@ def show(title: str, explanation: WindowExplanation) -> None:
         click.echo("no symmetric kernel can do it")
     if classic is not None:
         launch = f"{classic.channels} channels, {classic.threads} threads, {classic.time_us:.2f} us"
-        click.echo(
-            f"on the classic path: {classic.name}, {launch} by a model that symmetric kernels are not compared by"
-        )
+        say(f"on the classic path: {classic.name}, {launch} by a model that symmetric kernels are not compared by")
 
 
 def show_table(title: str, explanations: Sequence[WindowExplanation]) -> None:
@@ -56,7 +54,7 @@ def show_table(title: str, explanations: Sequence[WindowExplanation]) -> None:
         rows = [(name, *(_cell(each, name) for each in of_one)) for name in sorted(names)]
         rows += [("runs", *map(_runs, of_one)), ("without windows", *map(_classic, of_one))]
         print_table(f"{collective.name} on {title}", ("kernel", *(human_bytes(each.bytes) for each in of_one)), rows)
-    click.echo(MARKS)
+    say(MARKS)
 
 
 MARKS = (

@@ -350,7 +350,7 @@ def _print_sweep(fitted: SweepFit) -> None:
         sizes = ", ".join(human_bytes(each.bytes) for each in fitted.wrong if each.file == file)
         click.echo(f"{file}: left out, as results were wrong: {sizes}")
     for cause in fitted.causes:
-        click.echo(f"  look for {cause}")
+        say(f"  look for {cause}")
 
 
 def _shown(value: Repeated) -> tuple[str, str]:

@@ -11,7 +11,7 @@ from tuner.base.errors import BadInput, one_of
 from tuner.base.records import json_form
 from tuner.cli import options
 from tuner.cli.cost import values
-from tuner.cli.output import print_json, print_table
+from tuner.cli.output import print_json, print_table, say
 from tuner.times.costmodels import fabric, line, wires
 from tuner.times.costmodels.fabric import PATHS, Fabric
 from tuner.times.costmodels.line import EXPERIMENTS, Experiment, Repeated, repeated
@@ -274,7 +274,7 @@ def _print_protocol(as_json: bool) -> None:
         for each in EXPERIMENTS
     ]
     print_table("A ring AllReduce for each", ("parameter", "over", "size", "iterations", "usual", "nccl-tests"), rows)
-    click.echo(
+    say(
         f"repeat each {line.REPETITIONS} times; sweep {values.named_bytes(line.SWEEP_BYTES[0])} to "
         f"{values.named_bytes(line.SWEEP_BYTES[1])} for 'fit alpha-beta --sweep'; inside a node usually "
         f"{line.USUAL_RATIO:g} times the bandwidth between nodes"

@@ -15,7 +15,7 @@ from tuner.base.names import Collective, DataType, Op
 from tuner.base.records import today
 from tuner.cli import options
 from tuner.cli.command import FILE
-from tuner.cli.output import command_line, print_json, say, verdict
+from tuner.cli.output import command_line, plural, print_json, say, verdict
 from tuner.emulator.selection import Selection
 from tuner.plugin import compile, headers, lint, lint_scenario
 from tuner.plugin.compile import CommunicatorShape, between, held_out
@@ -55,7 +55,7 @@ def convert_command(file: Path, out: Path, target: str, as_json: bool) -> None:
     if as_json:
         print_json({"from": read.format, "to": target, "out": str(out), "rows": rows})
     else:
-        click.echo(f"{out}: {rows} rows of {file} ({read.format}) as {target}")
+        click.echo(f"{out}: {plural(rows, 'row')} of {file} ({read.format}) as {target}")
 
 
 @click.command(name="lint", cls=options.Command)
@@ -168,8 +168,8 @@ class _Linted:
         table = self.read.table
         rows = len(table.decisions) + len(table.costs) + len(table.constants)
         notes = len(self.findings) - self.bad
-        said = f"{self.file}: {rows} rows ({self.read.format}), {self.bad} warnings and errors, {notes} notes"
-        click.echo(verdict(said, not self.bad))
+        said = f"{self.file}: {plural(rows, 'row')} ({self.read.format}), {self.bad} warnings and errors, "
+        click.echo(verdict(said + plural(notes, "note"), not self.bad))
         for finding in self.findings:
             click.echo(f"{self.read.place(finding.line)}: {finding.severity}: {finding.reason}")
 
