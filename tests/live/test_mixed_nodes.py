@@ -137,12 +137,18 @@ WITH_WINDOWS = [name for name in REGISTERING if release.load(name).rules.non_cla
 
 
 @pytest.mark.each_choice
-@pytest.mark.parametrize("shape", ["NVLS everywhere", "fewer GPUs", "older GPUs and another vendor", "fewer adapters"])
 @pytest.mark.parametrize("name", WITH_WINDOWS)
-def test_windows_of_nodes_that_differ_without_gin(name: str, shape: str, tmp_path: Path) -> None:
-    """None is made there."""
+@pytest.mark.parametrize(
+    ("gin", "shape"),
+    [
+        *(("0", each) for each in ("NVLS everywhere", "fewer GPUs", "older GPUs and another vendor", "fewer adapters")),
+        *(("3", each) for each in ("NVLS everywhere", "fewer GPUs", "fewer adapters")),
+    ],
+)
+def test_windows_of_nodes_that_differ(gin: str, shape: str, name: str, tmp_path: Path) -> None:
+    """None is made without GPUs that start transfers."""
     shapes = {**SHAPES, "NVLS everywhere": ((H100, 4, 1), (H100, 3, 1))}
-    described = replace(scenario(name, shapes[shape], tmp_path), environment={"NCCL_GIN_TYPE": "0"})
+    described = replace(scenario(name, shapes[shape], tmp_path), environment={"NCCL_GIN_TYPE": gin})
     flags = (WindowFlag.COLL_SYMMETRIC, WindowFlag.DEFAULT)
     windows = [Windows(), *(Windows(sides, flag) for sides in (Sides.send, Sides.receive) for flag in flags)]
     requests = [
@@ -154,13 +160,6 @@ def test_windows_of_nodes_that_differ_without_gin(name: str, shape: str, tmp_pat
     report = check(described, requests, sizes)
     assert report.mismatches == ()
     assert report.compared["channels"] == len(requests) * len(sizes)
-
-
-def test_windows_that_are_made_are_refused_where_nodes_differ(tmp_path: Path) -> None:
-    described = scenario("2.30.7", SHAPES["fewer GPUs"], tmp_path)
-    request = Request(Collective.AllReduce, DataType.float32, Op.sum, buffers=Buffers.window)
-    with pytest.raises(BadInput, match="buffers window: not where nodes differ"):
-        Selection(replace(described, environment={"NCCL_GIN_TYPE": "3"}).communicator()).pick(request, [1 << 20])
 
 
 @pytest.mark.parametrize("name", REGISTERING)

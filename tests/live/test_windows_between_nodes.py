@@ -10,6 +10,7 @@ from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
 from tuner.oracle.conformance.check import check
 from tuner.scenario import Scenario
+from tuner.scenario.describe import describe
 
 pytestmark = pytest.mark.live
 
@@ -39,6 +40,26 @@ def compare(scenario: Scenario, dtype: DataType = DataType.float32) -> None:
 @pytest.mark.parametrize(("machine", "nodes", "gpus"), [("dgx-h100", 2, 8), ("dgx-b200", 3, 2), ("dgx-a100", 2, 1)])
 def test_kernels_of_rails(name: str, machine: str, nodes: int, gpus: int) -> None:
     compare(Scenario(name, nodes, machine=machine, gpus_per_node=gpus, environment=OFFERED), DataType.bfloat16)
+
+
+@pytest.mark.parametrize("name", WITH_RAILS)
+@pytest.mark.parametrize(
+    "nodes",
+    [
+        ["dgx-h100:4", "dgx-h100:2"],
+        ["dgx-h100:3", "dgx-h100:2"],
+        ["dgx-h100:1", "dgx-h100:2"],
+        ["dgx-a100:5", "oci-a100:8"],  # which merges adapters
+    ],
+    ids=" ".join,
+)
+def test_nodes_that_differ(name: str, nodes: list[str]) -> None:
+    compare(describe(node=nodes, nccl=name, env=OFFERED))
+
+
+@pytest.mark.parametrize("name", WITH_RAILS[-1:])
+def test_copy_engines_want_nodes_of_as_many_ranks(name: str) -> None:
+    compare(describe(node=["dgx-b200:4", "dgx-b200:2"], nccl=name, env=OFFERED | {"NCCL_CTA_POLICY": "2"}))
 
 
 @pytest.mark.parametrize("name", WITH_RAILS[-1:])

@@ -1,5 +1,6 @@
 """Everything NCCL's init derives before it tunes, from the nodes of a communicator."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -76,6 +77,7 @@ def build(
         local_ranks=local_ranks[0],
         min_local_ranks=min(local_ranks),
         max_local_ranks=max(local_ranks),
+        lsa_ranks=math.gcd(*local_ranks),
         graphs=graphs,
         channels=init.channels(facts, channels),
         copied_from=init.copied_from(facts, channels),
@@ -100,7 +102,7 @@ def build(
         collnet=network,
         rules=rules,
         links=first.links,
-        merges_adapters=first.merges_adapters,
+        merges_adapters=lambda: any(kind.merges_adapters is not None and kind.merges_adapters() for kind in kinds),
         network_reduces=first.network_reduces,
         shared=whole,
     )

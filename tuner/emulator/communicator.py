@@ -59,6 +59,7 @@ class Comm:
     local_ranks: int  # of rank 0's node
     min_local_ranks: int
     max_local_ranks: int
+    lsa_ranks: int  # of the teams within nodes on windows (ncclTeamLsa): the most that divide the ranks of every node
     graphs: Mapping[Algorithm, Graph]
     channels: int
     copied_from: tuple[int, ...]  # which channel each is a copy of, for as many as there may be
@@ -83,7 +84,7 @@ class Comm:
     collnet: CollNet | None
     rules: "Rules" = field(repr=False)  # those of the release
     links: Callable[[], PeerLinks] | None = field(default=None, repr=False)  # of rank 0's node, as of a Node
-    merges_adapters: Callable[[], bool] | None = field(default=None, repr=False)  # of rank 0's node, as of a Node
+    merges_adapters: Callable[[], bool] | None = field(default=None, repr=False)  # of any node, as of a Node
     network_reduces: bool = False  # a plugin for CollNet is loaded, whether or not it is asked for
     ranks_share_processes: bool = False  # a process of rank 0's node has several ranks
     shared: "Comm | None" = None  # whose resources this one shares, which was split off it

@@ -111,11 +111,9 @@ def not_on_nodes(communicator: Comm, buffers: Buffers) -> str | None:
     """
     if communicator.nodes_are_alike:
         return None
-    if buffers is Buffers.window:
-        if symmetric_variables.are_made(communicator):
-            return "where nodes differ"
-        if communicator.release.symmetric.unsupported_windows == "plain":
-            return None
+    plain = buffers is Buffers.window and communicator.release.symmetric.unsupported_windows == "plain"
+    if plain and not symmetric_variables.are_made(communicator):
+        return None
     if communicator.nodes == communicator.ranks:
         return "where nodes of one rank differ"
     generation = communicator.release.generation

@@ -90,7 +90,8 @@ def symmetric_by_cells_low_latency_if_classic_is_ll(
 @REACH_RULES(nccl.TOPO_PATH_ALL_DIRECT_NVLINK(since="2.29.2"))
 def nvlink_between_gpus(communicator: Comm) -> bool:
     """NVLink joins all ranks of a node: not where there is one GPU, whose path to itself is nearer (sic)."""
-    return communicator.direct_nvlink and communicator.graphs[Algorithm.Ring].type_intra == "NVL"
+    several = communicator.local_ranks > 1 and communicator.graphs[Algorithm.Ring].type_intra == "NVL"
+    return communicator.direct_nvlink and several
 
 
 @REACH_RULES(nccl.TOPO_PATH_ALL_DIRECT_NVLINK(since="2.30.7"))

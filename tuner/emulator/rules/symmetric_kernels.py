@@ -322,7 +322,7 @@ def _small_enough(communicator: Comm, kernel: SymmetricKernel, bus_bytes: int) -
 
 def multicast(communicator: Comm) -> bool:
     """Whether kernels may write to all GPUs at once."""
-    return communicator.nvls and communicator.local_ranks >= communicator.release.symmetric.multicast_from_ranks
+    return communicator.nvls and communicator.lsa_ranks >= communicator.release.symmetric.multicast_from_ranks
 
 
 def _switch_reduces(communicator: Comm, request: Request) -> bool:
@@ -374,8 +374,10 @@ def gathers_and_exchanges_over_rma(communicator: Comm, call: Copied, sides: Side
     """AllGather and AllToAll from and into windows, where hosts start transfers over the network (RMA).
 
     A network with GIN is taken for one that lets them. NCCL does without where rings may not cross adapters
-    (NCCL_CROSS_NIC=0), and where it has no contexts for it (NCCL_NUM_RMA_CTX=0).
+    (NCCL_CROSS_NIC=0), where it has no contexts for it (NCCL_NUM_RMA_CTX=0), and where nodes have unlike numbers of
+    ranks.
     """
     variables = communicator.environment
     offered = variables.number("NCCL_CROSS_NIC", 2) != 0 and variables.c_int(symmetric_variables.RMA, 1) != 0
+    offered &= communicator.min_local_ranks == communicator.max_local_ranks
     return offered and call in (Collective.AllGather, PeerCall.AllToAll) and sides is Sides.both

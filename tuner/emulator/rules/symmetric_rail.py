@@ -132,7 +132,7 @@ def may_take(communicator: Comm, collective: Collective, noted: bool) -> bool:
     AllGather's kernel needs that. Later releases note it as they make windows.
     """
     symmetric = communicator.release.symmetric
-    multicast = communicator.nvls and communicator.local_ranks >= symmetric.multicast_from_ranks
+    multicast = communicator.nvls and communicator.lsa_ranks >= symmetric.multicast_from_ranks
     known = noted or _table(communicator).multicast_is_known
     return (collective is Collective.AllGather and known and multicast) or _scatters(communicator, collective)
 
@@ -150,7 +150,7 @@ def weighed(communicator: Comm, request: Request, nbytes: int, multicast: bool) 
 @RING_RULES(nccl.QUERY_MODEL_GIN(since="2.29.2"))
 def hierarchical_ring(communicator: Comm, request: Request, nbytes: int) -> RailChoice:
     """Around the rail, each chunk handed on inside the node by multicast. Bytes over GB/s count as us (sic)."""
-    chunks, others = ceil_div(nbytes, _table(communicator).ring_chunk_bytes), communicator.nodes - 1
+    chunks, others = ceil_div(nbytes, _table(communicator).ring_chunk_bytes), _rail_ranks(communicator) - 1
     fewest, most = communicator.ctas
     blocks = max(fewest, min(most, communicator.release.symmetric.max_blocks, chunks, _multicast_blocks(communicator)))
     inside = f32(nbytes * communicator.ranks) / f32(_row(communicator).link_gbs)
@@ -163,7 +163,7 @@ def hierarchical_ring(communicator: Comm, request: Request, nbytes: int) -> Rail
 def rail_ring(communicator: Comm, request: Request, nbytes: int) -> RailChoice:
     """Around the rail, each chunk handed on inside the node by multicast."""
     fewest, most = _limits(communicator, request, _multicast_blocks(communicator))
-    chunks, others = ceil_div(nbytes, _table(communicator).ring_chunk_bytes), communicator.nodes - 1
+    chunks, others = ceil_div(nbytes, _table(communicator).ring_chunk_bytes), _rail_ranks(communicator) - 1
     inside = f32(nbytes * communicator.ranks) / f32(_link_bps(communicator))
     between = f32(nbytes * others) / f32(_net_bps(communicator))
     seconds = (chunks * others) % 2**32 * SECONDS * _net_latency_us(communicator) + float(max(inside, between))
@@ -217,17 +217,17 @@ class _Gathered:
     @property
     def over_links(self) -> float:
         """Number of times that a rank's part crosses NVLink."""
-        local = self.communicator.local_ranks
-        return float(max((local if self.reads_multicast else local - 1), local - 1) * self.communicator.nodes)
+        local = self.communicator.lsa_ranks
+        return float(max((local if self.reads_multicast else local - 1), local - 1) * _rail_ranks(self.communicator))
 
     @property
     def over_net(self) -> float:
-        return float(self.communicator.nodes - 1)
+        return float(_rail_ranks(self.communicator) - 1)
 
     @property
     def in_block(self) -> float:
         """Number of times that a block reads it."""
-        local, others = self.communicator.local_ranks, self.communicator.nodes - 1
+        local, others = self.communicator.lsa_ranks, _rail_ranks(self.communicator) - 1
         parts = 1 if self.reads_multicast else local
         return float((0 if local == 1 else parts * others) + parts + others)
 
@@ -254,6 +254,11 @@ def _limits(communicator: Comm, request: Request, own: int) -> tuple[int, int]:
 
 def _scatters(communicator: Comm, collective: Collective) -> bool:
     return collective is Collective.ReduceScatter and _table(communicator).chunk_bytes is not None
+
+
+def _rail_ranks(communicator: Comm) -> int:
+    """Ranks of a rail (ncclTeamRail): as many as there are nodes where all have as many ranks."""
+    return communicator.ranks // communicator.lsa_ranks
 
 
 def _table(communicator: Comm) -> RailKernels:
