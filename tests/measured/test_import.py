@@ -261,3 +261,11 @@ def test_table_name_and_file_stay_apart(tmp_path: Path) -> None:
     table = replace(measured.load("v100-8x__2.27.5__dgx1"), name="other")
     measured.write(tmp_path / "mine.csv", table)
     assert measured.read(tmp_path / "mine.csv").name == "mine"
+
+
+def test_a_table_says_all_that_it_lacks(tmp_path: Path) -> None:
+    file = nccl_tests_text.write(tmp_path / "run.log", TIMES)
+    said = run("measured", str(file), "-o", str(tmp_path / "out.csv"), code=2).stderr
+    assert "which machine: --machine NAME, or --machine-note TEXT; and where the numbers are from: --source" in said
+    assert "--source: no meaning with FILEs without -o" in run("measured", str(file), "--source", "x", code=2).stderr
+    assert "--nccl: no meaning with no FILE" in run("measured", "--nccl", "2.28.9", code=2).stderr

@@ -16,9 +16,9 @@ from tuner.cli.command import Group
 
 SECTIONS = {
     "What NCCL picks, and why": {
-        "pick": "algorithm, protocol, channels and time, by size; of a group of calls",
+        "pick": "algorithm, protocol, channels and time, by size or of a group",
         "explain": "every number of a pick step by step, and why not another one",
-        "edges": "the exact sizes, or the numbers of nodes, at which the pick changes",
+        "edges": "the exact sizes, or numbers of nodes, where the pick changes",
         "diff": "what a release, a setting, hardware or a node count changes",
         "order": "in which order ranks are added; whether the bits are the same",
         "table": "NCCL's table of latencies and bandwidths, in its own layout",
@@ -48,10 +48,10 @@ SECTIONS = {
         "verify": "NCCL's picks against the measured best: regret, crossovers",
         "decide": "a decision table from measurements, proven in A/B runs or a job",
         "plugin": "the tuner plugin and its tables: load, lint, dry-run, convert",
-        "job": "collectives measured in a running job: transfer, waiting, arms to try",
+        "job": "collectives measured in a running job; arms for it to try",
     },
     "Pictures, pages and files": {
-        "plot": "pictures: maps of picks, curves, changes, measured times; a HTML page",
+        "plot": "pictures of picks, changes and measured times; a HTML page",
         "export": "picks, times and schedules in other programs' files",
     },
     "This installation": {

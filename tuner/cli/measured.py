@@ -1,6 +1,6 @@
 """``nccl-tuner measured``: the public measured times that are shipped, and tables of one's own."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +10,7 @@ from tuner.base.errors import BadInput
 from tuner.base.records import to_json
 from tuner.cli import options
 from tuner.cli.command import FILE
-from tuner.cli.communicator_options import release_option
+from tuner.cli.measured_options import MeasuredSite, site_options
 from tuner.cli.output import plural, print_json, print_table, span, verdict
 from tuner.machine import catalogue, skeleton
 from tuner.machine.topology import Topology
@@ -32,14 +32,8 @@ OF_A_TABLE = (  # parameters with -o alone
 @options.under(HEAD, "--machine-note", "--commit", "--path", "--licence", "--title", "--how", "--launch", "--network")
 @options.under(HEAD, "--env", "--trap")
 @click.argument("files", metavar="[NAME|FILE]...", nargs=-1, type=FILE)
-@click.option(
-    "--machine",
-    metavar="NAME",
-    help="The machine, whose links bound what can be true; without FILE, whose tables.",
-)
+@site_options
 @click.option("--machine-note", metavar="TEXT", help="How sure that is; needed with -o where there is no --machine.")
-@click.option("--topology", type=FILE, metavar="FILE.xml", help="The same of a machine without name.")
-@release_option("Release of NCCL; what FILE says has to agree.", only_known=False, default="")
 @click.option("--source", metavar="TEXT", help="Where the numbers are from: a repository, a document; needed with -o.")
 @click.option("--commit", metavar="TEXT", default="not stated", help="The state of the source.")
 @click.option("--path", "path_in_source", metavar="TEXT", help="The path in the source. [default: the files' names]")
@@ -52,19 +46,11 @@ OF_A_TABLE = (  # parameters with -o alone
 @click.option(
     "--trap", "traps", multiple=True, metavar="TEXT", help="What a user of the numbers must know; repeatable."
 )
-@click.option("--nodes", type=int, help="Number of nodes, where FILE does not name its ranks.")
-@click.option("--gpus-per-node", type=int, help="GPUs of each node, likewise.")
-@click.option("--collective", metavar="NAME", default="", help="What was run, where FILE does not name its program.")
 @options.out_option("OUT.csv", "Write one table of FILEs.", former="--output", required=False)
 @options.json_option
 def command(
     files: tuple[Path, ...],
-    machine: str | None,
-    topology: Path | None,
-    nccl: str,
-    nodes: int | None,
-    gpus_per_node: int | None,
-    collective: str,
+    site: MeasuredSite,
     out: Path | None,
     as_json: bool,
     **head: Any,
@@ -72,8 +58,9 @@ def command(
     """The tables of measured times that are shipped; of NAME all that is known; of FILEs what is wrong with them.
 
     FILEs are text or JSON of nccl-tests, aiconfigurator's parquet, runs of 'measure', or columns. What is wrong is said
-    with the lines: units, labels, repeated rows, curves, faulty runs; exit code 1 where rows cannot be used. With -o
-    they become one table, and numbers that cannot be true are refused. --json of NAME has its rows.
+    with the lines: units, labels, repeated rows, curves, faulty runs, what the links of --machine cannot carry; exit
+    code 1 where rows cannot be used. With -o they become one table, and numbers that cannot be true are refused.
+    Without NAME and FILE --machine says whose tables are listed; --json of NAME has its rows.
 
     \b
     nccl-tuner measured
@@ -82,18 +69,18 @@ def command(
     nccl-tuner measured all_reduce.log --machine dgx-h100 --source "our cluster, 2026-11-20" -o h100.csv
     nccl-tuner measured nccl_perf.parquet --machine dgx-a100 --nccl 2.27.3 --source aiconfigurator -o a100.csv
     """
+    given = replace(site.given, nccl=site.nccl or "")
     if not files:
         options.refuse_others("no FILE", ("machine", "as_json"))
-        _print_tables(machine, as_json)
+        _print_tables(site.machine, as_json)
     elif out is not None:
-        given = Given(nccl, nodes, gpus_per_node, collective)
-        _write_table(files, out, machine, topology, given, as_json, **head)
+        _write_table(files, out, site.machine, site.topology, given, as_json, **head)
     elif len(files) == 1 and str(files[0]) in measured.names():
         options.refuse_others("NAME of a shipped table", ("files", "as_json"))
         _print_table(str(files[0]), as_json)
     else:
         options.refuse_with("FILEs without -o", OF_A_TABLE)
-        _check(files, machine, topology, Given(nccl, nodes, gpus_per_node, collective), as_json)
+        _check(files, site.machine, site.topology, given, as_json)
 
 
 def _print_table(name: str, as_json: bool) -> None:
