@@ -2,6 +2,7 @@
 
 import json
 import sqlite3
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -103,14 +104,17 @@ CALLS = 40_000  # of each size
 
 
 def measured(
-    shape: list[tuple[Collective, int, list[tuple[Combination, float]]]], every: int, seed: int
+    shape: list[tuple[Collective, int, list[tuple[Combination, float]]]],
+    every: int,
+    seed: int,
+    block_calls: int = BLOCK,
 ) -> JoinedCalls:
     """A job of 16 ranks that explores: by call its arms, the first of which it runs else, and what they take, us."""
     random = np.random.default_rng(seed)
     kinds: list[JobCall] = []
     call, transfer_us = [], []
     for collective, size, arms in shape:
-        block = np.arange(CALLS) // BLOCK
+        block = np.arange(CALLS) // block_calls
         explores = (block % every == every // 2) & (every > 0)
         arm = np.where(explores, block // every % len(arms), 0)  # the first is in turn, too
         call.append(len(kinds) + arm)
@@ -150,6 +154,67 @@ def test_what_exploring_costs_is_what_was_predicted() -> None:
         cost = decide([measured(explored, planned.every, seed)], {}).cost
         good += abs(cost / planned.cost - 1) < 1 / 3
     assert good >= 18
+
+
+def test_the_interval_of_what_exploring_costs_holds_where_the_model_is_off() -> None:
+    scenario = describe(machine="dgx-h100", nodes=2, nccl="2.28.9")
+    nvls = Combination(Algorithm.NVLSTree, Protocol.Simple, 16)
+    shape = [(Collective.AllReduce, 64 * MIB, [(nvls, 500.0)]), (Collective.AllReduce, 256 * MIB, [(nvls, 1500.0)])]
+    planned = plan([measured(shape, EVERY, 0)], scenario, {})
+    assert planned.cost_interval is not None
+    low, high = planned.cost_interval
+    assert low < planned.cost < high
+    times = {call.point.bytes: call.factors for call in planned.calls}
+    inside, near = 0, 0
+    for seed in range(20):  # machines of which each arm is a fifth off, at all sizes
+        random, off = np.random.default_rng(seed), dict[Combination, float]()
+        explored = []
+        for collective, size, (now,) in shape:
+            true = [
+                (arm, now[1] * factor * off.setdefault(arm, float(np.exp(random.normal(0, 0.2)))))
+                for arm, factor in times[size]
+            ]
+            explored.append((collective, size, [now, *true]))
+        cost = decide([measured(explored, planned.every, seed)], {}).cost
+        inside += low <= cost <= high
+        near += abs(cost / planned.cost - 1) < 1 / 3
+    assert inside >= 18
+    assert near < 10, "one number alone says too much"
+
+
+def test_how_far_nccls_own_model_is_off_is_not_known() -> None:
+    scenario = describe(machine="pcie-l20", nccl="2.28.9")
+    ring = Combination(Algorithm.Ring, Protocol.Simple, 2)
+    job = replace(
+        measured([(Collective.AllReduce, 64 * MIB, [(ring, 500.0)])], EVERY, 0),
+        communicator=JobCommunicator(7, "", scenario.ranks, 1, {}),
+    )
+    planned = plan([job], scenario, {}, 4.0)
+    assert (planned.model, planned.cost_interval) == ("NCCL's model", None)
+
+
+def test_planned_blocks_have_whole_steps_which_tell_what_an_arm_does() -> None:
+    """Blocks of 10 calls are a tenth of a step: no step says anything of them."""
+    scenario = describe(machine="dgx-h100", nodes=2, nccl="2.28.9")
+    nvls = Combination(Algorithm.NVLSTree, Protocol.Simple, 16)
+    shape = [(Collective.AllReduce, 64 * MIB, [(nvls, 5000.0)])]
+    calls = measured(shape, EVERY, 0)
+    ends = calls.at_s[99::100]
+    steps = JobSteps(ends, np.diff(ends, prepend=2 * ends[0] - ends[1]), dated=True)
+    planned = plan([calls], scenario, {}, steps=steps)
+    assert {call.block for call in planned.calls} == {200}
+    (arms,) = [row.arms for row in planned.table.decisions]
+    assert arms is not None
+    assert arms.calls >= 50 * 200 * planned.every * len(arms.choices)
+    arm = [(planned.calls[0].factors[0][0], 4000.0)]
+    for block, tells in ((BLOCK, False), (200, True)):
+        explored = measured([(*shape[0][:2], [*shape[0][2], *arm])], 10, 0, block)
+        ends = explored.at_s[99::100]
+        steps = JobSteps(ends, np.diff(ends, prepend=2 * ends[0] - ends[1]), dated=True)
+        (judged,) = decide([explored], {}, steps).arms
+        assert (judged.job_gain is not None) == tells
+    assert judged.job_interval is not None
+    assert judged.job_interval[0] < 0.25 < judged.job_interval[1]
 
 
 def test_arms_beyond_the_factor_are_not_planned() -> None:

@@ -60,15 +60,7 @@ from tuner.plugin.table.parse import size_text
     is_flag=True,
     help="Also rows for the numbers of nodes between those of the FILEs, where both neighbours choose the same.",
 )
-@click.option(
-    "--steps",
-    type=FILE,
-    metavar="FILE",
-    help="Of DIR, when steps ended: seconds a line, JSON lines, or NVTX ranges of nsys (SQLite, CSV).",
-)
-@click.option(
-    "--range", "name", default="step", show_default=True, metavar="NAME", help="What those ranges are called."
-)
+@options.steps_options
 @library_option
 @export_options
 @options.json_option

@@ -129,13 +129,16 @@ def _print_read(found: report.JobReport) -> None:
     show_default=True,
     help="No arm that is predicted to take more times as long as what runs now.",
 )
+@options.steps_options
 @options.json_option
-def plan_command(folder: Path, machine: str, out: Path, most_factor: float, as_json: bool) -> None:
+def plan_command(
+    folder: Path, machine: str, out: Path, most_factor: float, steps: Path | None, name: str, as_json: bool
+) -> None:
     """Writes a table with arms for the calls that most time of the job in DIR is in, and says what exploring costs.
 
     Of each call NCCL's own choice and up to three others that calibrated times, or where there are none NCCL's model,
     take for at most half as slow again. The shares are such that all of it is predicted to cost at most 1 % of the time
-    in collectives.
+    in collectives. With --steps blocks are so long that decide can tell by the steps what an arm does to them.
 
     \b
     nccl-tuner job plan /shared/job --machine dgx-h100 --out explore.table
@@ -143,7 +146,8 @@ def plan_command(folder: Path, machine: str, out: Path, most_factor: float, as_j
     files = joined.read_folder(folder)
     try:
         source = {"explores": f"the calls of {folder}"}
-        found = plan.plan(joined.joined(files), scenario_of(machine, files), source, most_factor)
+        ended = None if steps is None else read_steps(steps, name)
+        found = plan.plan(joined.joined(files), scenario_of(machine, files), source, most_factor, ended)
     finally:
         say_left_out(files)
     from_text(to_text(found.table))  # what its own reader refuses is not written
@@ -156,6 +160,11 @@ def plan_command(folder: Path, machine: str, out: Path, most_factor: float, as_j
         + f"exploring is predicted to cost {100 * found.cost:.2g} % of the time in collectives, "
         f"{100 * found.cost_of_job:.2g} % of the job's"
     )
+    if found.cost_interval is None:
+        say(f"how far off {found.model} is, is not known: the cost could be any")
+    else:
+        low, high = (100 * end for end in found.cost_interval)
+        say(f"between {low:.2g} and {high:.2g} % of the time in collectives, with 90 %")
     rows = [
         (
             call.point.collective.name,
@@ -168,7 +177,9 @@ def plan_command(folder: Path, machine: str, out: Path, most_factor: float, as_j
     ]
     print_table("", ("call", "size", "time", "now", "arms, and how many times as long"), rows)
     say(f"by {found.model}")
-    say(f"one block of {found.block} calls in {found.every} is of an arm; it ends after {found.days:.2g} days")
+    blocks = {call.point.collective.name: call.block for call in found.calls}
+    said = ", ".join(f"{block} calls of {collective}" for collective, block in sorted(blocks.items()))
+    say(f"one block in {found.every} is of an arm ({said}); it ends after {found.days:.2g} days")
 
 
 def decide_in_job(folders: Sequence[Path], out: Path, steps: Path | None, name: str, as_json: bool) -> None:

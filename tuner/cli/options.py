@@ -212,6 +212,15 @@ def out_option(metavar: str, says: str, former: str | None = None, required: boo
     return option("-o", "--out", "out", required=required, type=kind, metavar=metavar, help=says, former=former)
 
 
+def steps_options(function: F) -> F:
+    """Options for when a job's steps ended, as the parameters ``steps`` and ``name``."""
+    named = click.option(
+        "--range", "name", default="step", show_default=True, metavar="NAME", help="What those ranges are called."
+    )
+    says = "When a job's steps ended: seconds a line, JSON lines, or NVTX ranges of nsys (SQLite, CSV)."
+    return click.option("--steps", type=FILE, metavar="FILE", help=says)(named(function))
+
+
 def time_options(default: str, said: str | None = None) -> Callable[[F], F]:
     """Options for whose times are shown, as one parameter ``times``: None where they are NCCL's alone.
 

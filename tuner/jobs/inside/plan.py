@@ -1,24 +1,32 @@
 """Arms for a job that was measured: few, where most of its time is, with what exploring them is predicted to cost.
 
 Candidates are what the emulator says can run, by calibrated times where the machine's GPUs have any, else by NCCL's own
-model. Its ratios to what runs now, applied to the measured time, are what a block of an arm costs.
+model. Its ratios to what runs now, applied to the measured time, are what a block of an arm costs; how far the model is
+known to be off says between what limits.
 """
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from math import hypot, log
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tuner.base.errors import BadInput
-from tuner.base.names import AlgoProto, Algorithm, Op, Protocol
+from tuner.base.names import AlgoProto, Algorithm, Collective, Op, Protocol
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
 from tuner.jobs.inside.joined import JoinedCalls
-from tuner.plugin.table.records import Arms, Choice, Decision, Interval, Table
+from tuner.jobs.inside.steps import JobSteps
+from tuner.plugin.table.records import CALLS_EXPLORED, MOST_BLOCK, Arms, Choice, Decision, Interval, Table
 from tuner.scenario import Scenario
 from tuner.times.measured.samples import Combination, Point
+from tuner.times.timemodel import features
+from tuner.times.timemodel.intervals import COVERED_SDS
 from tuner.times.timemodel.predict import of_communicator
+from tuner.times.timemodel.sites import SiteCall
 
 MOST_ROWS = 8
 MOST_ARMS = 3  # beside NCCL's own
@@ -26,6 +34,9 @@ MOST_FACTOR = 1.5  # that the model says an arm takes longer than what runs now
 NCCL_MODEL = "NCCL's model"
 LEAST_SHARE = 0.02  # of the job's time in collectives that a call has to have
 BLOCK = 10
+STEPS_OF_BLOCK = 2  # at least one whole step is in a block then, wherever it begins
+BLOCKS_OF_ARM = 50  # that there are at least before exploring ends
+DRAWS = 4000  # of the model's errors
 MOST_COST = 0.01  # of the time in collectives
 EVERY = (10, 1000)
 
@@ -33,7 +44,7 @@ EVERY = (10, 1000)
 @dataclass(frozen=True, slots=True)
 class PlannedCall:
     """A call that is worth exploring. ``share`` is its part of all time in collectives; ``factors`` are by arm what
-    the model says it takes, over what runs now.
+    the model says it takes, over what runs now. ``block`` is a number of calls.
     """
 
     point: Point
@@ -41,31 +52,38 @@ class PlannedCall:
     calls: int
     share: float
     factors: tuple[tuple[Combination, float], ...]
+    block: int
 
 
 @dataclass(frozen=True, slots=True)
 class JobPlan:
-    """The table to start the next run with. ``cost`` is predicted by ``model``, of the time in collectives;
-    ``cost_of_job`` of the wall clock; ``days`` is how long exploring lasts at this rate.
+    """The table to start the next run with. ``cost`` is predicted by ``model``, of the time in collectives, with the
+    90 % interval, None where the model's error is not known; ``cost_of_job`` is of the wall clock. ``days`` is how long
+    exploring lasts at this rate.
     """
 
     model: str
     calls: tuple[PlannedCall, ...]
     every: int
-    block: int
     cost: float
+    cost_interval: tuple[float, float] | None
     cost_of_job: float
     days: float
     table: Table
 
 
 def plan(
-    joined: Iterable[JoinedCalls], scenario: Scenario, provenance: dict[str, str], most_factor: float = MOST_FACTOR
+    joined: Iterable[JoinedCalls],
+    scenario: Scenario,
+    provenance: dict[str, str],
+    most_factor: float = MOST_FACTOR,
+    steps: JobSteps | None = None,
 ) -> JobPlan:
     """Arms of the communicators of the scenario's size, which the model says take at most ``most_factor`` times as long
-    as what runs now. BadInput where the job has no such communicator, or nothing is worth a try.
+    as what runs now. With the job's ``steps`` blocks are so long that a whole step is in each. BadInput where the job
+    has no such communicator, or nothing is worth a try.
     """
-    found = _counted(joined, scenario.ranks)
+    found = _counted(joined, scenario.ranks, steps)
     if not found.communicators:
         raise BadInput(f"calls of communicators of {found.there} ranks; valid: of {scenario.title}")
     if found.whole_us <= 0:
@@ -83,24 +101,70 @@ def plan(
     rows = tuple(_row(call, scenario, every) for call in planned)
     days = rows[0].arms.calls / max(calls, 1) * span_s / 86400 if rows[0].arms else 0.0
     of_job = cost * found.whole_us / 1e6 / max(span_s, 1e-9) / found.communicators
-    return JobPlan(model, tuple(planned), every, BLOCK, cost, of_job, days, Table(rows, provenance=provenance))
+    interval = _interval(planned, times, every)
+    return JobPlan(model, tuple(planned), every, cost, interval, of_job, days, Table(rows, provenance=provenance))
 
 
-_Times = Callable[[Point], Mapping[AlgoProto, float]]
+class _ArmTime(NamedTuple):
+    """Time of a call by the model, us. ``sd`` is that of its logarithm's error, None where it is not known; between
+    nodes ``site_call`` says what of it is the site's and common to all arms.
+    """
+
+    us: float
+    sd: float | None = None
+    site_call: SiteCall | None = None
+
+    def sd_of_ratio(self, other: "_ArmTime") -> float | None:
+        """Standard deviation of the logarithm of how far the ratio of both is off."""
+        if self.site_call is not None and other.site_call is not None:
+            half = self.site_call.half_of_ratio(other.site_call)
+            return None if half is None else half / COVERED_SDS
+        return None if self.sd is None or other.sd is None else hypot(self.sd, other.sd)
+
+
+_Times = Callable[[Point], Mapping[AlgoProto, _ArmTime]]
+
+
+def _interval(planned: Iterable[PlannedCall], model: _Times, every: int) -> tuple[float, float] | None:
+    """Cost within which 90 % of it is, were each arm as far off as the model can be, and that at all sizes."""
+    random, errors = np.random.default_rng(0), dict[AlgoProto, NDArray[np.float64]]()
+    costs = np.zeros(DRAWS)
+    for call in planned:
+        times = model(call.point)
+        for arm, factor in call.factors:
+            usual = times.get(call.usual.algo_proto)
+            sd = None if usual is None else times[arm.algo_proto].sd_of_ratio(usual)
+            if sd is None:
+                return None
+            if arm.algo_proto not in errors:
+                errors[arm.algo_proto] = random.normal(size=DRAWS)
+            off = np.exp(sd * errors[arm.algo_proto])
+            costs += call.share * (factor * off - 1) / (len(call.factors) + 1) / every
+    low, high = np.percentile(costs, (5, 95))
+    return float(low), float(high)
 
 
 def _model(selection: Selection, scenario: Scenario) -> tuple[str, _Times]:
     """Name of the model, and its times of all that can run, us."""
 
-    def nccl(point: Point) -> Mapping[AlgoProto, float]:
+    def nccl(point: Point) -> Mapping[AlgoProto, _ArmTime]:
         cells = np.asarray(selection.cost_table(Request(point.collective, point.dtype, Op.sum), point.bytes))[0]
         there = np.argwhere(cells > 0)
-        return {(Algorithm(row), Protocol(column)): float(cells[row, column]) for row, column in there.tolist()}
+        arms = ((Algorithm(row), Protocol(column)) for row, column in there.tolist())
+        return {arm: _ArmTime(float(cells[arm])) for arm in arms}
 
-    def measured(point: Point) -> Mapping[AlgoProto, float]:
-        found = calibrated.of_candidates(Request(point.collective, point.dtype, Op.sum), [point.bytes])
-        return {arm: float(found[arm].time_us[0]) for arm in nccl(point) if arm in found}
+    def measured(point: Point) -> Mapping[AlgoProto, _ArmTime]:
+        request, sizes = Request(point.collective, point.dtype, Op.sum), np.array([point.bytes], np.uint64)
+        found: dict[AlgoProto, _ArmTime] = {}
+        for arm in nccl(point):
+            calls = features.of_algo_proto(selection, request, sizes, arm)
+            times = calibrated.times(request, calls)
+            (site_call,) = calibrated.calibration.process.calls(calls) if between_nodes else (None,)
+            sd = log(times.high_us[0] / times.low_us[0]) / 2 / COVERED_SDS
+            found[arm] = _ArmTime(float(times.time_us[0]), sd, site_call)
+        return found
 
+    between_nodes = selection.communicator.nodes > 1
     try:
         calibrated = of_communicator(selection, scenario.machine)
     except BadInput:
@@ -113,6 +177,7 @@ class _CountedCalls:
     """Time of calls on communicators of one size. ``whole_us`` is that of all; ``there`` are the sizes."""
 
     times_us: dict[Point, float] = field(default_factory=lambda: defaultdict(float))
+    blocks: dict[Collective, int] = field(default_factory=dict)
     counts: dict[Point, Counter[Combination]] = field(default_factory=lambda: defaultdict(Counter))
     communicators: int = 0
     whole_us: float = 0.0
@@ -121,7 +186,7 @@ class _CountedCalls:
     there: str = "no"
 
 
-def _counted(joined: Iterable[JoinedCalls], ranks: int) -> _CountedCalls:
+def _counted(joined: Iterable[JoinedCalls], ranks: int, steps: JobSteps | None) -> _CountedCalls:
     found, sizes = _CountedCalls(), set[int]()
     for each in joined:
         found.whole_us += float(each.transfer_us.sum())
@@ -136,8 +201,23 @@ def _counted(joined: Iterable[JoinedCalls], ranks: int) -> _CountedCalls:
                 point = Point(call.collective, call.bytes, call.dtype)
                 found.times_us[point] += float(each.transfer_us[own].sum())
                 found.counts[point][call.executed] += int(own.sum())
+        for collective in {call.collective for call in each.kinds}:
+            if steps is None:
+                break
+            block = STEPS_OF_BLOCK * _calls_of_step(each, collective, steps.since(float(each.at_s[0])))
+            found.blocks[collective] = min(max(block, found.blocks.get(collective, BLOCK)), MOST_BLOCK)
     found.there = ", ".join(map(str, sorted(sizes))) or "no"
     return found
+
+
+def _calls_of_step(each: JoinedCalls, collective: Collective, steps: JobSteps) -> int:
+    """Calls of a collective that most steps have at most, as NCCL numbers them; 0 where no step is of this time."""
+    own = np.isin(each.call, [place for place, call in enumerate(each.kinds) if call.collective is collective])
+    at_s, numbers = each.at_s[own], np.maximum.accumulate(each.sequence[own])
+    ends = steps.end_s[(steps.end_s >= at_s[0]) & (steps.end_s <= at_s[-1])] if len(at_s) else np.empty(0)
+    if len(ends) < 2:
+        return 0
+    return int(np.ceil(np.percentile(np.diff(numbers[np.searchsorted(at_s, ends, side="right") - 1]), 90)))
 
 
 def _planned(found: _CountedCalls, model: _Times, most_factor: float) -> Iterator[PlannedCall]:
@@ -146,14 +226,16 @@ def _planned(found: _CountedCalls, model: _Times, most_factor: float) -> Iterato
         worth = time_us >= LEAST_SHARE * found.whole_us
         if factors := tuple(_factors(model(point), usual, most_factor)) if worth else ():
             calls = found.counts[point].total()
-            yield PlannedCall(point, usual, calls, time_us / found.whole_us, factors)
+            block = found.blocks.get(point.collective, BLOCK)
+            yield PlannedCall(point, usual, calls, time_us / found.whole_us, factors, block)
 
 
 def _factors(
-    times: Mapping[AlgoProto, float], usual: Combination, most_factor: float
+    times: Mapping[AlgoProto, _ArmTime], usual: Combination, most_factor: float
 ) -> Iterator[tuple[Combination, float]]:
-    own_us = times.get(usual.algo_proto) or min(times.values(), default=0.0)
-    others = sorted((us, arm) for arm, us in times.items() if arm != usual.algo_proto and us <= most_factor * own_us)
+    all_us = {arm: time.us for arm, time in times.items()}
+    own_us = all_us.get(usual.algo_proto) or min(all_us.values(), default=0.0)
+    others = sorted((us, arm) for arm, us in all_us.items() if arm != usual.algo_proto and us <= most_factor * own_us)
     for us, arm in others[:MOST_ARMS]:
         yield Combination(*arm), us / own_us
 
@@ -170,7 +252,7 @@ def _row(call: PlannedCall, scenario: Scenario, every: int) -> Decision:
     return Decision(
         call.point.collective,
         (),
-        arms=Arms(arms, every, BLOCK),
+        arms=Arms(arms, every, call.block, max(CALLS_EXPLORED, BLOCKS_OF_ARM * len(arms) * every * call.block)),
         bytes=Interval(call.point.bytes, call.point.bytes),
         ranks=Interval(scenario.ranks, scenario.ranks),
     )
