@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
+from tuner.base import extras
 from tuner.base.errors import BadInput
 from tuner.jobs.inside.files import INSPECTOR
 from tuner.jobs.inside.joined import JobCall, JobFolder, JoinedCalls
@@ -228,6 +229,7 @@ def write_parquet(folder: Path, joined: Iterable[JoinedCalls]) -> Iterator[Joine
     """Passes the calls on, each communicator's written to ``communicator=ID/calls.parquet`` before, as partitioned
     Parquet is laid out.
     """
+    extras.require("polars", f"{folder}: writing Parquet")
     import polars as pl
 
     for each in joined:
