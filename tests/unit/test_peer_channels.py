@@ -89,3 +89,9 @@ def test_some_nvlinks_make_chunks_of_nvlink_up_to_2_24() -> None:
         for nccl in ("2.24.3", "2.25.1", "2.28.9")
     }
     assert chunks == {"2.24.3": 1 << 19, "2.25.1": 1 << 17, "2.28.9": 1 << 17}
+
+
+def test_adapters_count_until_they_have_what_the_gpu_has() -> None:
+    """An adapter of 12 GB/s for a GPU of 12 GB/s: one, as libnccl 2.32.3 (``p2pnChannelsPerPeer``); two by one more."""
+    channels = p2p_context(Scenario("2.32.3", 2, machine="aws-p5").resolve()).channels
+    assert (channels.channels, channels.per_peer) == (64, 1)
