@@ -134,6 +134,7 @@ def test_a_second_adapter_is_named_by_the_switch_it_is_to_be_under() -> None:
     second = asked.topology.replace(net(0, 100), net(0, 100) + net(1, 100))
     change = "a second adapter under PCIe switch 0000:e0:00.0"
     assert helpful(told)[change] == together(replace(asked, topology=second)) > together(asked)
+    assert "a second adapter beside each" not in {lift.change for lift in told.lifts}  # which is the same
 
 
 def test_nvlinks() -> None:
@@ -261,6 +262,9 @@ def test_a_host_that_counts_as_two_nodes() -> None:
     assert says.startswith("NCCL takes this host for 2 nodes: GPU 0 and GPU 1 have 10 GB/s between them over the CPU")
     assert "48 GB/s to adapter 0 (PIX) and 48 GB/s to adapter 1 (PIX)" in says
     assert any("NCCL_NET_DISABLE_INTRA=1" in lift.change for lift in told.lifts)
+    apart = [switch(n, switch(n + 2, gpu(n)) + switch(n + 4, net(n, 400))) for n in range(2)]
+    says = reasons(why(request(system(*apart, cpu=OLD_INTEL), 2, False)))["parts"]
+    assert "48 GB/s to adapter 0 (PXB) and 48 GB/s to adapter 1 (PXB)" in says
     joined = replace(asked, environment={"NCCL_NET_DISABLE_INTRA": "1"})
     assert (search(asked, NCCL).parts, search(joined, NCCL).parts) == (2, 1)
     hidden = why(replace(joined, environment={"NCCL_SHM_DISABLE": "1", **joined.environment}))
