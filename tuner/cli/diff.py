@@ -214,15 +214,17 @@ def _launches_alike(old: Side, new: Side, requests: Iterable[Request]) -> bool:
     return not any(diff(before, after, request) for request in requests)
 
 
-def print_upgrade(upgrade: Upgrade) -> None:
-    """Prints what differs by topic, defaults that only one release has as a count, and known regressions."""
+def print_upgrade(upgrade: Upgrade, before: str, after: str) -> None:
+    """Prints what differs between two releases by topic, variables that only one reads as a count, and regressions."""
     one_sided = [one for one in upgrade.beyond if one.source == RECORDED and None in (one.before, one.after)]
     if both := [one for one in upgrade.beyond if one not in one_sided]:
         print_differences("Beside the picks", both)
-    only = {side: sum(getattr(one, side) is not None for one in one_sided) for side in ("before", "after")}
-    if any(only.values()):
-        counts = ", ".join(f"{count} only {side}" for side, count in only.items() if count)
-        say(f"variables that NCCL reads: {counts} (--beyond --json names them)\n")
+    for side, own, other in (("before", before, after), ("after", after, before)):
+        if count := sum(getattr(one, side) is not None for one in one_sided):
+            variables = plural(count, "variable")
+            say(f"NCCL {own} reads {variables} that {other} does not (--beyond --json names them)")
+    if one_sided:
+        say()
     if upgrade.known_regressions:
         say("Seen after such an upgrade on other machines")
         for known in upgrade.known_regressions:
@@ -520,7 +522,7 @@ def _print(one: ComparedSides, limit: float | None) -> None:
         print_changes(f"{name}: where the pick changes" if sizes else name, changes, by_nccl=by_nccl)
     print_whose([*(each.calibrated for each in sizes), *(each.calibrated for each in one.every_change)])
     if found:
-        print_upgrade(found)
+        print_upgrade(found, old.nccl, new.nccl)
     print_learnt(*(side.resolve().release for side in (old, new)))
     if alike := [request.collective.name for request, changes in one.changes.items() if not changes]:
         say(f"{SAME if one.query.whole else SAME_COMBINATION} at every size: {', '.join(alike)}")

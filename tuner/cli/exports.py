@@ -1,6 +1,6 @@
 """Answers in files of other programs: CSV, Parquet, Prometheus."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import field
 from pathlib import Path
 
@@ -113,39 +113,30 @@ def algo_proto(algorithm: Algorithm, protocol: Protocol) -> str:
     return f"{_SPELLED.get(algorithm, algorithm.name.upper())}_{protocol.name.upper()}"
 
 
+BUDGET: tuple[tuple[str, str, Callable[[CallPrice], float | None]], ...] = (
+    ("calls", "Calls of a kind and size.", lambda row: row.calls),
+    ("call_microseconds", "Predicted time of one call by NCCL's model.", lambda row: row.price.time_us),
+    ("microseconds", "Predicted time of all calls of a kind and size by NCCL's model.", lambda row: row.price.total_us),
+    (
+        "calibrated_microseconds",
+        "Calibrated time of all calls of a kind and size.",
+        lambda row: row.price.calibrated.total.time_us if row.price.calibrated else None,
+    ),
+    (
+        "regret_microseconds",
+        "What the pick loses to the best that was measured, over all calls.",
+        lambda row: row.price.measured.regret_us if isinstance(row.price.measured, MeasuredPrice) else None,
+    ),
+)
+
+
 def of_budget(budget: Budget) -> Iterator[Metric]:
     """Metrics by variant, kind of call and size; times in microseconds."""
     rows = [(_labels(row), row) for row in budget.by_size]
-    name = "nccl_tuner_budget"
-    yield Metric(f"{name}_calls", "Calls of a kind and size.", [(labels, row.calls) for labels, row in rows])
-    yield Metric(
-        f"{name}_call_microseconds",
-        "Predicted time of one call by NCCL's model.",
-        [(labels, row.price.time_us) for labels, row in rows],
-    )
-    yield Metric(
-        f"{name}_microseconds",
-        "Predicted time of all calls of a kind and size by NCCL's model.",
-        [(labels, row.price.total_us) for labels, row in rows],
-    )
-    yield Metric(
-        f"{name}_calibrated_microseconds",
-        "Calibrated time of all calls of a kind and size.",
-        [(labels, row.price.calibrated.total.time_us if row.price.calibrated else None) for labels, row in rows],
-    )
-    yield Metric(
-        f"{name}_regret_microseconds",
-        "What the pick loses to the best that was measured, over all calls.",
-        [
-            (labels, row.price.measured.regret_us if isinstance(row.price.measured, MeasuredPrice) else None)
-            for labels, row in rows
-        ],
-    )
-    yield Metric(
-        f"{name}_total_microseconds",
-        "Predicted time of all calls by NCCL's model.",
-        [({"variant": variant.name}, variant.total_us) for variant in budget.variants],
-    )
+    for name, says, value in BUDGET:
+        yield Metric(f"nccl_tuner_budget_{name}", says, [(labels, value(row)) for labels, row in rows])
+    totals = [({"variant": variant.name}, variant.total_us) for variant in budget.variants]
+    yield Metric("nccl_tuner_budget_total_microseconds", "Predicted time of all calls by NCCL's model.", totals)
 
 
 def _labels(row: CallPrice) -> dict[str, object]:

@@ -595,7 +595,7 @@ def command(
     if kind == "page":
         if words:
             raise BadInput(f"{words[0]}: page is of every collective; remove it")
-        from tuner.cli.report import write_page
+        from tuner.cli.reports.page import write_page
 
         write_page(communicator, given["call"], options.times_or_both(times), out, as_json)
         return
