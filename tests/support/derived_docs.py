@@ -60,27 +60,19 @@ def _counted(row: dict[str, Any], what: str) -> int:
 
 
 def by_release() -> str:
-    """What was compared, by minor release and by what its releases have."""
+    """What was compared, by minor release, and how much of it matched."""
     lines = [
-        "| NCCL | wheels | tuner plugins | communicators | graphs, rings, trees | cost cells | "
-        "picks, channels, threads | matched |",
-        "|---|---|---|--:|--:|--:|--:|--:|",
+        "| NCCL | communicators | graphs, rings, trees | cost cells | picks, channels, threads |",
+        "|---|--:|--:|--:|--:|",
     ]
-    for (_, wheels, plugin), several in itertools.groupby(recorded.read("releases").items(), key=_has):
+    rows = recorded.read("releases")
+    for _, several in itertools.groupby(rows.items(), key=lambda item: item[0].rpartition(".")[0]):
         same = dict(several)
-        compared, matched = (sum(_counted(row, what) for row in same.values()) for what in ("compared", "matched"))
         counts = [sum(row["communicators"] for row in same.values())]
         counts += [sum(row[kind]["compared"] for row in same.values()) for kind in ("graphs", "cells", "picks")]
-        cells = (", ".join(same), wheels, plugin, *(f"{count:,}" for count in counts), share(matched, compared))
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines) + "\n"
-
-
-def _has(item: tuple[str, Any]) -> tuple[str, str, str]:
-    """Minor release, wheels and interface of tuner plugins."""
-    nccl = release.load(item[0])
-    plugin = f"v{nccl.plugin.api}" if nccl.plugin else "none"
-    return item[0].rpartition(".")[0], ", ".join(nccl.library), plugin
+        lines.append(f"| {' | '.join((', '.join(same), *(f'{count:,}' for count in counts)))} |")
+    compared, matched = (sum(_counted(row, what) for row in rows.values()) for what in ("compared", "matched"))
+    return "\n".join([*lines, "", f"Of all of it {share(matched, compared)} matched."]) + "\n"
 
 
 def by_build() -> str:
@@ -152,9 +144,9 @@ def floors() -> str:
     """The packages by floor, the highest first, as ``lint-imports`` holds them, each with what it does."""
     contracts = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]["importlinter"]["contracts"]
     (layers,) = (contract["layers"] for contract in contracts if contract["name"] == "floors")
-    lines = ["| floor | package | what it does |", "|--:|---|---|"]
+    lines = []
     for number, layer in zip(range(len(layers), 0, -1), layers, strict=True):
-        lines += [f"| {number} | `tuner.{name}` | {_summary(name)} |" for name in layer.split(" | ")]
+        lines += [f"* {number} `tuner.{name}`: {_summary(name)}" for name in layer.split(" | ")]
     return "\n".join(lines) + "\n"
 
 
