@@ -57,13 +57,15 @@ STEPS = (
     Step("no C parts", "{bin}/nccl-tuner doctor", "so: reinstall .* from its wheel for Linux", code=1, only="none-any"),
     Step(
         "report without its extra",
-        "{bin}/nccl-tuner report --machine dgx-h100 --out {files}/page.html",
+        "{bin}/nccl-tuner plot page --machine dgx-h100 --out {files}/page.html",
         r"pip install 'nccl-tuner\[report\]'",
         code=2,
     ),
     Step("report", "{bin}/python -m pip install --no-cache-dir '{wheel}[report,plot]'", "Successfully installed"),
     Step(
-        "a page", f"{{bin}}/nccl-tuner report --machine dgx-h100 --nccl {NCCL} --out {{files}}/page.html", "page.html"
+        "a page",
+        f"{{bin}}/nccl-tuner plot page --machine dgx-h100 --nccl {NCCL} --out {{files}}/page.html",
+        "page.html",
     ),
     Step("a picture", f"{{bin}}/nccl-tuner plot curves {SCENARIO} --out {{files}}/curves.svg", "curves.svg"),
     Step(
