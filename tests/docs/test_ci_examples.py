@@ -65,7 +65,7 @@ def test_the_hook_looks_at_each_file(tmp_path: Path) -> None:
     assert command == COMMAND.name
     assert all(re.search(HOOK["files"], file.name) for file in files)
     assert [file.name in run(*words, *map(str, files), code=1).stdout for file in files] == [True, True]
-    assert run(*words, str(files[0])).stdout.splitlines()[0].endswith("0 warnings and errors, 1 notes")
+    assert run(*words, str(files[0])).stdout.splitlines()[0].endswith("0 warnings and errors, 1 note")
 
 
 def test_the_container_file_installs_what_check_and_oracle_need() -> None:
