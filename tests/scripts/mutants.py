@@ -59,14 +59,19 @@ def survives(mutant: Mutant, folder: Path, tests: tuple[str, ...], timeout_s: fl
     lines = source.splitlines(keepends=True)
     lines[mutant.line - 1] = mutant.after + "\n"
     path.write_text("".join(lines), "utf-8")
-    command = [sys.executable, "-B", "-m", "pytest", "-q", "-x", "-n", "0", "-p", "no:cacheprovider", *tests]
     try:
-        done = subprocess.run(command, cwd=folder, capture_output=True, timeout=timeout_s, check=False)
-        return done.returncode == 0
+        return not _failures(folder, tests, timeout_s)
     except subprocess.TimeoutExpired:
         return False
     finally:
         path.write_text(source, "utf-8")
+
+
+def _failures(folder: Path, tests: tuple[str, ...], timeout_s: float) -> str:
+    """What pytest says where tests fail; empty where all pass. Errors: TimeoutExpired."""
+    command = [sys.executable, "-B", "-m", "pytest", "-q", "-x", "-n", "0", "-p", "no:cacheprovider", *tests]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=timeout_s, check=False)
+    return done.stdout[-2000:] or done.stderr if done.returncode else ""
 
 
 @click.command()
@@ -85,13 +90,15 @@ def main(sources: tuple[str, ...], number: int, seed: int | None, tests: tuple[s
     survivors = 0
     with TemporaryDirectory(prefix="mutants-") as folder:
         copy = Path(folder)
-        for name in ("tuner", "tests", "tables", "pyproject.toml", "nccl_tuner"):
+        for name in ("tuner", "tests", "tables", "docs", "pyproject.toml", "nccl_tuner"):
             source = ROOT / name
             if source.is_dir():
                 shutil.copytree(source, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
             else:
                 shutil.copy(source, copy)
         (copy / "tuner" / "tables").symlink_to(copy / "tables")  # as in a wheel
+        if failures := _failures(copy, tests or TESTS, timeout_s):
+            raise click.ClickException(f"these tests fail without a mutant, so each would be killed:\n{failures}")
         for mutant in drawn:
             if survives(mutant, copy, tests or TESTS, timeout_s):
                 survivors += 1
