@@ -97,10 +97,6 @@ def _machine(scenario: Scenario, value: str) -> Scenario:
     return with_tuner(other, None) if isinstance(scenario.tuner, AwsTuner) else other
 
 
-def _nodes(scenario: Scenario, value: str) -> Scenario:
-    return replace(scenario, nodes=_whole("nodes", value))
-
-
 def _gpus_per_node(scenario: Scenario, value: str) -> Scenario:
     if _has_trays(scenario) is not None:
         raise BadInput(f"change gpus-per-node={value}: not of trays; valid: trays, gpus-per-tray")
@@ -126,12 +122,8 @@ def _gpus_per_tray(scenario: Scenario, value: str) -> Scenario:
     return replace(scenario, gpus_per_node=_whole("gpus-per-tray", value))
 
 
-def _hosts_per_domain(scenario: Scenario, value: str) -> Scenario:
-    return replace(scenario, hosts_per_domain=_whole("hosts-per-domain", value))
-
-
-def _ranks_per_gpu(scenario: Scenario, value: str) -> Scenario:
-    return replace(scenario, ranks_per_gpu=_whole("ranks-per-gpu", value))
+def _counted(key: str, scenario: Scenario, value: str) -> Scenario:
+    return replace(scenario, **{key.replace("-", "_"): _whole(key, value)})  # type: ignore[arg-type]
 
 
 def _constants(scenario: Scenario, value: str) -> Scenario:
@@ -169,10 +161,6 @@ def _unset(scenario: Scenario, value: str) -> Scenario:
     )
 
 
-def _tuner(scenario: Scenario, value: str) -> Scenario:
-    return with_tuner(scenario, value)
-
-
 def _whole(key: str, value: str) -> int:
     if not value.isdecimal() or not 1 <= int(value) <= MOST_NODES:
         raise BadInput(f"change {key}={value}: valid: 1 to {MOST_NODES}")
@@ -182,15 +170,15 @@ def _whole(key: str, value: str) -> int:
 SETTINGS: dict[str, Callable[[Scenario, str], Scenario]] = {
     "nccl": _nccl,
     "machine": _machine,
-    "nodes": _nodes,
+    "nodes": partial(_counted, "nodes"),
     "gpus-per-node": _gpus_per_node,
     "trays": _trays,
     "gpus-per-tray": _gpus_per_tray,
-    "hosts-per-domain": _hosts_per_domain,
-    "ranks-per-gpu": _ranks_per_gpu,
+    "hosts-per-domain": partial(_counted, "hosts-per-domain"),
+    "ranks-per-gpu": partial(_counted, "ranks-per-gpu"),
     "constants": _constants,
     "unset": _unset,
-    "tuner": _tuner,
+    "tuner": with_tuner,
 }
 KEYS: dict[str, Callable[[Scenario, str], Scenario]] = {
     **SETTINGS,

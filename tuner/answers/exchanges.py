@@ -3,7 +3,6 @@
 NCCL has no time model for them: how long AllToAll takes is known by measured times alone.
 """
 
-import typing
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import field, replace
@@ -368,26 +367,9 @@ def _groups(where: P2pContext, function: PeerCall, size: int) -> Iterator[list[E
         yield [ExchangeCall(function, DataType.int8, size, peer)]
 
 
-class _Sent(typing.Protocol):
-    """A message, or the part of one on a channel: one of the emulator, or of an answer."""
-
-    @property
-    def peer(self) -> int: ...
-    @property
-    def sends(self) -> bool: ...
-    @property
-    def network(self) -> bool: ...
-    @property
-    def protocol(self) -> Protocol: ...
-    @property
-    def channels(self) -> Sequence[int]: ...
-    @property
-    def chunk_bytes(self) -> int: ...
-
-
-def ways(transfers: Iterable[_Sent]) -> list[Way]:
+def ways(transfers: Iterable[Transfer | TransferAnswer]) -> list[Way]:
     """Ways of messages, each once: up to 2.21 a message is a transfer on each of its channels, later one on all."""
-    seen: dict[tuple[int, bool], list[_Sent]] = defaultdict(list)
+    seen: dict[tuple[int, bool], list[Transfer | TransferAnswer]] = defaultdict(list)
     for each in transfers:
         seen[each.peer, each.sends].append(each)
     found = (
