@@ -112,9 +112,9 @@ def sentence() -> str:
     lost = [100 * (one.regret or 0) for one in found.sizes if one.verdict is PickVerdict.loses]
     points = ran.clear + ran.nearest
     return (
-        f"On clusters of 2 to 64 nodes of B200, what NCCL ran by itself is seen in public measured times at {points} "
-        f"points:\nthe emulated pick at {ran.clear_agreeing + ran.nearest_agreeing}. At {len(lost)} of them it lost "
-        f"{min(lost):.0f} to {max(lost):.0f} %, beyond the noise, to a run that was forced.\n"
+        f"Public measurements on 2 to 64 nodes of B200 show at {points} points what NCCL ran by itself: at "
+        f"{ran.clear_agreeing + ran.nearest_agreeing} of them the\nemulated pick. At {len(lost)} of them the pick took "
+        f"{min(lost):.0f} to {max(lost):.0f} % longer than a run that was forced, beyond the noise.\n"
     )
 
 
