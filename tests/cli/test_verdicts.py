@@ -19,6 +19,7 @@ VERDICTS = {
     "diagnose": (("diagnose", str(EXAMPLES / "node.xml")), 0, "nothing is wrong"),
     "diagnose a fault": (("diagnose", str(EXAMPLES / "guest.xml")), 1, "found: 4 wrong"),
     "verify": (("verify", *ARMS, *ON), 0, "regret: mean"),
+    "decide": (("decide", *ARMS, *ON, "--no-gate", "--out", "/dev/null"), 0, "/dev/null: 2 rows"),
     "budget": (("budget", str(EXAMPLES / "step.csv"), *ON, "--nodes", "2"), 0, "2 x dgx-h100, 8 GPUs each, NCCL"),
     "log": (("log", str(EXAMPLES / "nccl.log")), 0, "log: no NVLS, because"),
     "diagnose several": (

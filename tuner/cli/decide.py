@@ -17,7 +17,7 @@ from tuner.cli.command import FILE
 from tuner.cli.exports import Exports, export_options, of_decision
 from tuner.cli.measure import library_option
 from tuner.cli.measured_options import asked, check_place, is_asked, place_options
-from tuner.cli.output import command_line, print_json, say
+from tuner.cli.output import command_line, plural, print_json, say, verdict
 from tuner.plugin.compile import CommunicatorShape
 from tuner.plugin.table.parse import size_text
 
@@ -149,14 +149,14 @@ def command(
 
 
 def _print(decided: Decided) -> None:
+    kept = f"{decided.table}: {plural(len(decided.kept), 'row')}"
+    say(verdict(kept if decided.kept else "no row survives: NCCL's default is the best", bool(decided.kept)))
     for row in decided.kept:
         say(f"kept     {row.row} ({row.ranks} ranks): {_gains(row)}")
         if row.cut:
             say(f"         ends before {', '.join(map(size_text, row.cut))}: slower there, or beyond where it is")
     for row in decided.dropped:
         say(f"dropped  {row.row} ({row.ranks} ranks): {row.reason}")
-    if not decided.kept:
-        say("no row survives: NCCL's default is the best")
     for file in decided.files:
         out = file.hold_out
         say(f"{file.file}: {file.origin}")
@@ -174,7 +174,6 @@ def _print(decided: Decided) -> None:
             f"the rows of {other.decided_at} ranks would leave {100 * other.regrets.after:.2f} % of "
             f"{100 * other.regrets.before:.2f} % at {other.tried_at} ranks, for which they are not"
         )
-    say(f"{decided.table}: {len(decided.kept)} rows")
 
 
 def _gains(row: DecidedRow) -> str:
