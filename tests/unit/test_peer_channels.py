@@ -95,3 +95,10 @@ def test_adapters_count_until_they_have_what_the_gpu_has() -> None:
     """An adapter of 12 GB/s for a GPU of 12 GB/s: one, as libnccl 2.32.3 (``p2pnChannelsPerPeer``); two by one more."""
     channels = p2p_context(Scenario("2.32.3", 2, machine="aws-p5").resolve()).channels
     assert (channels.channels, channels.per_peer) == (64, 1)
+
+
+def test_a_message_on_one_node_goes_on_more_channels_where_parts_are_larger_than_32_steps() -> None:
+    """Blocks of the kernel that libnccl 2.28.9 launches for a send on one node."""
+    where = p2p_context(Scenario("2.28.9", 1, machine="dgx-h100").resolve())
+    sends = [ExchangeCall(PeerCall.Send, DataType.int8, size, 1) for size in (1 << 26, 1 << 27, 1 << 28)]
+    assert [len(kernel.channels) for send in sends for kernel in plan(where, [send])] == [4, 8, 16]
