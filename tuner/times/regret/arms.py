@@ -211,18 +211,7 @@ class _Read:
     unforced: Mapping[str, str]
 
 
-@dataclass(frozen=True, slots=True)
-class _Time:
-    ran: Combination
-    logged: Combination | None
-    time_us: float
-
-
-@dataclass(frozen=True, slots=True)
-class _Pick:
-    of_default: bool
-    combination: Combination
-    environment: tuple[tuple[str, str], ...]
+_Emulated = tuple[_Read, Combination]  # and what the emulator says that runs, with its channels
 
 
 def of_sources(sources: Sequence[TableSource], site: Site) -> MeasuredArms:
@@ -230,8 +219,8 @@ def of_sources(sources: Sequence[TableSource], site: Site) -> MeasuredArms:
 
     Errors: BadInput where a file names another arm than was said; BadMeasurement where no row can be placed there.
     """
-    times: dict[ArmCall, dict[str, list[_Time]]] = defaultdict(lambda: defaultdict(list))
-    picks: dict[ArmCall, _Pick] = {}
+    times: dict[ArmCall, dict[str, list[_Emulated]]] = defaultdict(lambda: defaultdict(list))
+    picks: dict[ArmCall, _Emulated] = {}
     skipped: Counter[str] = Counter()
     failed: BadMeasurement | None = None
     for source in sources:
@@ -241,14 +230,11 @@ def of_sources(sources: Sequence[TableSource], site: Site) -> MeasuredArms:
             is_placed = True
             numbers = zip(emulated.combinations.tolist(), emulated.channels.tolist(), keys, strict=True)
             for number, channels, (one, asks_for_pick) in numbers:
-                combination = replace(Combination(*ALGO_PROTOS[number]), channels=int(channels))
-                if asks_for_pick:
-                    pick = _Pick(one.label == DEFAULT, combination, tuple(sorted(one.unforced.items())))
-                    if one.call not in picks or pick.of_default:
-                        picks[one.call] = pick
-                else:
-                    ran = replace(one.logged or combination, channels=one.forced.channels)
-                    times[one.call][one.label].append(_Time(ran, one.logged, one.row.time_us))
+                found = one, replace(Combination(*ALGO_PROTOS[number]), channels=int(channels))
+                if not asks_for_pick:
+                    times[one.call][one.label].append(found)
+                elif one.call not in picks or one.label == DEFAULT:
+                    picks[one.call] = found
         if is_placed:
             skipped.update(placement.skipped)
         else:
@@ -263,31 +249,32 @@ def of_sources(sources: Sequence[TableSource], site: Site) -> MeasuredArms:
     return MeasuredArms(site, calls, dict(skipped), noise, tuple(names))
 
 
-def _measured_call(call: ArmCall, times: Mapping[str, Sequence[_Time]], pick: _Pick) -> MeasuredCall:
-    arms = {
-        label: Arm(label, its[0].ran, tuple(each.time_us for each in its), its[0].logged)
-        for label, its in sorted(times.items())
-    }
+def _measured_call(call: ArmCall, times: Mapping[str, Sequence[_Emulated]], pick: _Emulated) -> MeasuredCall:
+    arms = {label: _arm(label, its) for label, its in sorted(times.items())}
     default = arms.pop(DEFAULT, None)
-    return MeasuredCall(call, pick.combination, default, tuple(arms.values()), pick.environment)
+    return MeasuredCall(call, pick[1], default, tuple(arms.values()), tuple(sorted(pick[0].unforced.items())))
 
 
-def _read(source: TableSource) -> dict[int, _Read]:
-    """The rows that NCCL tunes, by their place in the table."""
+def _arm(label: str, repeats: Sequence[_Emulated]) -> Arm:
+    first, emulated = repeats[0]
+    ran = replace(first.logged or emulated, channels=first.forced.channels)
+    return Arm(label, ran, tuple(one.row.time_us for one, _ in repeats), first.logged)
+
+
+def _read(source: TableSource) -> list[_Read]:
+    """The rows that NCCL tunes."""
     table = source.table
-    without_nvls = {_is_without_nvls(table, row) for row in table.rows if _forced(source, row) == Forced()}
-    read = {}
-    for number, row in enumerate(table.rows):
-        if row.is_point_to_point:
-            continue
-        what = _forced(source, row)
+    tuned = [(row, _forced(source, row)) for row in table.rows if not row.is_point_to_point]
+    without_nvls = {_is_without_nvls(table, row) for row, what in tuned if what == Forced()}
+    read = []
+    for row, what in tuned:
         environment, label = table.environment_of(row), what.label
         away = FORCING if label == DEFAULT else (*FORCING, *SWITCHES)
         if label == DEFAULT and len(without_nvls) == 2 and _is_without_nvls(table, row):
             label = NO_NVLS
         logged = _logged(table, row)
         unforced = {name: value for name, value in environment.items() if name not in away}
-        read[number] = _Read(row, _call(source, row), label, what, logged, unforced)
+        read.append(_Read(row, _call(source, row), label, what, logged, unforced))
     return read
 
 
@@ -336,27 +323,21 @@ def _setting(table: MeasuredTable, row: MeasuredRow) -> str:
     return ", ".join(filter(None, (run.network, *(f"{name}={value}" for name, value in sorted(own.items())), devices)))
 
 
-def _placement(source: TableSource, read: Mapping[int, _Read], site: Site) -> Placement[tuple[_Read, bool]]:
+def _placement(source: TableSource, read: Sequence[_Read], site: Site) -> Placement[tuple[_Read, bool]]:
     """Every row, with what it forced alone in its columns, and a row a call that asks for NCCL's own pick (True)."""
     placement = Placement[tuple[_Read, bool]](site)
-    for one in read.values():
+    asked: dict[ArmCall, _Read] = {}  # one of NCCL's own choices where there is one
+    for one in read:
+        if one.call not in asked or (one.label == DEFAULT and asked[one.call].label != DEFAULT):
+            asked[one.call] = one
         environment = source.table.environment_of(one.row)
         columns = Forced().columns if forced_by_variables(environment) != Forced() else one.forced.columns
         row = replace(one.row, in_place=False, **columns)  # type: ignore[arg-type]
         placement.add(row, environment, source.table.network_of(row), (one, False))
-    for _, one in _asked(read):
+    for one in asked.values():
         row = replace(one.row, in_place=False, **Forced().columns)  # type: ignore[arg-type]
         placement.add(row, one.unforced, source.table.network_of(row), (one, True))
     return placement
-
-
-def _asked(read: Mapping[int, _Read]) -> Iterator[tuple[int, _Read]]:
-    """A row of each call to ask for NCCL's pick with: one of NCCL's own choices where there is one."""
-    chosen: dict[ArmCall, int] = {}
-    for number, one in read.items():
-        if one.call not in chosen or (one.label == DEFAULT and read[chosen[one.call]].label != DEFAULT):
-            chosen[one.call] = number
-    return ((number, read[number]) for number in chosen.values())
 
 
 BACKEND = "arms"  # of files of any kind, put together
