@@ -7,7 +7,7 @@ fresh process, so that what is fixed in one is not taken for the machine's.
 import math
 import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import field, replace
+from dataclasses import replace
 from enum import StrEnum
 
 from tuner.base.dataclass import dataclass
@@ -15,7 +15,7 @@ from tuner.base.errors import BadInput, one_of
 from tuner.base.names import Algorithm, Collective, DataType, Op, Protocol
 from tuner.bench.backend import Backend
 from tuner.times.measured.samples import Combination, Point, SampleBlock, Task
-from tuner.times.results import noises
+from tuner.times.results import TaskSamples, noises
 from tuner.times.statistics import BlocksSummary, Estimate, RunNoise, estimate
 
 SIZES = tuple(1 << power for power in range(3, 31))
@@ -145,31 +145,13 @@ class End(StrEnum):
 
 
 @dataclass()
-class KnownTask:
+class KnownTask(TaskSamples):
     """Knowledge of one task, from all of its sample blocks."""
 
     state: State = State.open
-    times_us: list[float] = field(default_factory=list)
-    medians_us: list[float] = field(default_factory=list)  # of the blocks that count
-    processes: list[int] = field(default_factory=list)  # of each of those
-    blocks: int = 0
-    replaced: int = 0
-    wrong: int = 0
-    last_round: int = -1
     estimate: Estimate | None = None
     sure_width: float = math.inf  # half of the interval of SURE, over the median
     runs: Estimate | None = None  # of all runs that count, which is all there is to know after two rounds
-
-    def add(self, block: SampleBlock) -> None:
-        """Takes in what one more run of this point has shown."""
-        self.blocks += 1
-        self.replaced += block.replaced
-        self.wrong += block.wrong > 0
-        self.last_round = block.round
-        if block.counts:
-            self.times_us.extend(block.times_us)
-            self.medians_us.append(block.median_us)
-            self.processes.append(block.process)
 
     def judge(self, noise: RunNoise) -> None:
         """Estimates from the blocks so far, behind this noise of the run."""
@@ -263,7 +245,7 @@ class Loop:
             for task in order
             if (known := self.known[task]).state is State.open
             and known.blocks < self._settings.rounds
-            and known.last_round < self.round
+            and (known.last is None or known.last.round < self.round)
         ]
 
     def _spent_s(self) -> float:
@@ -294,7 +276,7 @@ class Loop:
     def _judge(self) -> None:
         """Finds which tasks need no further block."""
         best_us: dict[Point, float] = {}
-        noise = noises((task, known.medians_us, known.processes, known.times_us) for task, known in self.known.items())
+        noise = noises(self.known)
         for task, known in self.known.items():
             known.judge(noise[task.point.bytes])
             if known.runs is not None:
@@ -308,7 +290,7 @@ class Loop:
             return State.open
         if known.replaced >= AFTER_ROUNDS:
             return State.replaced
-        if known.wrong >= AFTER_ROUNDS:
+        if known.wrong_blocks >= AFTER_ROUNDS:
             return State.wrong
         if known.estimate is None or known.runs is None:
             return State.open

@@ -26,6 +26,7 @@ from tuner.times.statistics import (
 )
 
 LEVEL = 0.05  # of significance, for all comparisons of one size together
+LEAST_GAIN = 0.02  # of a row of a decision table, whoever measured it
 FEWEST_UNITS = 3  # to tell anything from noise
 
 
@@ -155,6 +156,23 @@ def gain_of(differences: NDArray[np.float64], rounding: float = 0.0) -> Gain:
     if len(known) < FEWEST_UNITS:
         return Gain(float(known.mean()) if len(known) else 0.0, -np.inf, np.inf, 1.0)
     return _gain(float(known.mean()), float(np.sqrt(known.var(ddof=1) / len(known) + rounding)), len(known) - 1)
+
+
+def too_small(gain: float) -> str | None:
+    """Reason against a row of this gain, a share of 1; None where it is large enough, noise aside."""
+    return None if gain > LEAST_GAIN else f"gains {100 * gain:.1f} %, not more than {100 * LEAST_GAIN:.0f} %"
+
+
+def holm(chances: Sequence[float]) -> list[float]:
+    """The chances of seeing so much where there is nothing, corrected for all of them together, as Holm has it.
+
+    So of forty tables in which nothing is to be gained one keeps a row.
+    """
+    order = sorted(range(len(chances)), key=lambda index: chances[index])
+    corrected, least = [0.0] * len(chances), 0.0
+    for place, index in enumerate(order):
+        corrected[index] = least = max(least, min(1.0, (len(order) - place) * chances[index]))
+    return corrected
 
 
 def _common(log_us: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -1,6 +1,6 @@
 """Measurements summed up: a result for everything that was requested at each point."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field
 from statistics import median
 
@@ -40,6 +40,53 @@ class Result:
     host_bound: bool | None = None
     samples: int = 0
     processes: int = 0
+
+
+@dataclass()
+class TaskSamples:
+    """Sample blocks of one task, added as they come: ``blocks`` of them, of which some were ``replaced``.
+
+    Of those that count: the medians, us, with the process of each, all times, and whether they were host-bound where
+    somebody looked. ``wrong`` counts results, ``wrong_blocks`` the sample blocks that have such.
+    """
+
+    times_us: list[float] = field(default_factory=list)
+    medians_us: list[float] = field(default_factory=list)
+    processes: list[int] = field(default_factory=list)
+    host_bound: list[bool] = field(default_factory=list)
+    blocks: int = 0
+    replaced: int = 0
+    wrong: int = 0
+    wrong_blocks: int = 0
+    last: SampleBlock | None = None
+
+    def add(self, block: SampleBlock) -> None:
+        """Takes in what one more sample block has shown."""
+        self.blocks, self.last = self.blocks + 1, block
+        self.replaced += block.replaced
+        self.wrong, self.wrong_blocks = self.wrong + block.wrong, self.wrong_blocks + (block.wrong > 0)
+        if block.counts:
+            self.times_us.extend(block.times_us)
+            self.medians_us.append(block.median_us)
+            self.processes.append(block.process)
+            if block.host_us is not None:
+                self.host_bound.append(block.host_bound)
+
+    def result(self, task: Task, noise: RunNoise) -> Result:
+        """What they come to, behind this noise of their run."""
+        known = self.host_bound
+        return Result(
+            task.point,
+            task.requested,
+            self.last.executed if self.last is not None else None,
+            of_runs_or_blocks(self.medians_us, self.processes, self.times_us, noise) if self.medians_us else None,
+            self.blocks,
+            self.replaced,
+            self.wrong,
+            sum(known) * 2 > len(known) if known else None,
+            len(self.times_us),
+            len(set(self.processes)),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,31 +159,21 @@ class MeasuredResult:
 
 def results(blocks: Iterable[SampleBlock]) -> list[Result]:
     """Results by point, NCCL's own choice first and then from the fastest on, what has no time last."""
-    by_task: dict[Task, list[SampleBlock]] = {}
+    by_task: dict[Task, TaskSamples] = {}
     for block in blocks:
         if block.table is None:
-            by_task.setdefault(Task(block.point, block.requested), []).append(block)
-    counted = {task: [block for block in own if block.counts] for task, own in by_task.items()}
-    noise = noises(
-        (
-            task,
-            [block.median_us for block in own],
-            [block.process for block in own],
-            [time_us for block in own for time_us in block.times_us],
-        )
-        for task, own in counted.items()
-    )
-    found = (_result(task, own, counted[task], noise[task.point.bytes]) for task, own in by_task.items())
-    return sorted(found, key=_place)
+            by_task.setdefault(Task(block.point, block.requested), TaskSamples()).add(block)
+    noise = noises(by_task)
+    return sorted((own.result(task, noise[task.point.bytes]) for task, own in by_task.items()), key=_place)
 
 
-def noises(calls: Iterable[tuple[Task, Sequence[float], Sequence[int], Sequence[float]]]) -> dict[int, RunNoise]:
-    """Noise by nBytes of a run whose sample blocks have these medians in us, [block], and processes, and runs."""
+def noises(tasks: Mapping[Task, TaskSamples]) -> dict[int, RunNoise]:
+    """Noise of a run by nBytes."""
     series, times_us = [], dict[int, list[Sequence[float]]]()
-    for task, medians_us, processes, runs_us in calls:
-        of_process = [median(its) for its in logs_by_process(medians_us, processes).values()]
+    for task, known in tasks.items():
+        of_process = [median(its) for its in logs_by_process(known.medians_us, known.processes).values()]
         series.append((task.requested, of_process))
-        times_us.setdefault(task.point.bytes, []).append(runs_us)
+        times_us.setdefault(task.point.bytes, []).append(known.times_us)
     correlated = correlation(series, errors=1.0)  # on the safe side: one interval follows from one estimate
     return {size: RunNoise(correlated, step_us) for size, step_us in timer_steps_us(times_us).items()}
 
@@ -166,29 +203,6 @@ def record(result: Result, ranks: int) -> MeasuredResult:
         host_bound=result.host_bound,
         processes=result.processes,
     )
-
-
-def _result(task: Task, blocks: list[SampleBlock], counted: list[SampleBlock], noise: RunNoise) -> Result:
-    processes = [block.process for block in counted]
-    times_us = [time_us for block in counted for time_us in block.times_us]
-    return Result(
-        task.point,
-        task.requested,
-        blocks[-1].executed,
-        of_runs_or_blocks([block.median_us for block in counted], processes, times_us, noise) if counted else None,
-        len(blocks),
-        sum(block.replaced for block in blocks),
-        sum(block.wrong for block in blocks),
-        _host_bound(counted),
-        len(times_us),
-        len(set(processes)),
-    )
-
-
-def _host_bound(blocks: list[SampleBlock]) -> bool | None:
-    """Whether most blocks that count are host-bound."""
-    known = [block.host_bound for block in blocks if block.host_us is not None]
-    return sum(known) * 2 > len(known) if known else None
 
 
 def _place(result: Result) -> tuple[Point, bool, float]:

@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 from tuner.base.dataclass import dataclass
 from tuner.base.errors import MeasuringFailed
 from tuner.bench.backend import Backend
-from tuner.bench.decision.rows import LEAST_GAIN, DecisionRow, Proposal, table
+from tuner.bench.decision.rows import DecisionRow, Proposal, table
 from tuner.plugin.table.parse import size_text, to_text
-from tuner.times.evidence import LEVEL, gain_of
+from tuner.times.evidence import LEVEL, gain_of, holm, too_small
 from tuner.times.measured.samples import Combination, Point, SampleBlock
 from tuner.times.statistics import LEAST_PROCESSES, ROUNDING_VARIANCE, timer_steps_us
 from tuner.times.verify import middle
@@ -111,18 +111,12 @@ def tried(
 
 
 def of_one_table(verdicts: Sequence[RowVerdict]) -> list[RowVerdict]:
-    """The verdicts of all rows of a table, whose probabilities are then of all of them together, as Holm has it.
-
-    So of forty tables in which nothing is to be gained one keeps a row.
-    """
-    order = sorted(range(len(verdicts)), key=lambda index: -verdicts[index].probability)
-    chances = [(len(order) - place) * (1 - verdicts[index].probability) for place, index in enumerate(order)]
-    controlled = list(verdicts)
-    for index, chance in zip(order, np.minimum(np.maximum.accumulate(chances), 1.0).tolist(), strict=True):
-        one = verdicts[index]
+    """The verdicts of all rows of a table, whose probabilities are then of all of them together."""
+    controlled = []
+    for one, chance in zip(verdicts, holm([1 - one.probability for one in verdicts]), strict=True):
         unsure = f"probability of improvement {1 - chance:.3f}, below {PROBABILITY}"
         why_not = unsure if one.why_not is None and chance > 1 - PROBABILITY else one.why_not
-        controlled[index] = replace(one, probability=1 - chance, why_not=why_not)
+        controlled.append(replace(one, probability=1 - chance, why_not=why_not))
     return controlled
 
 
@@ -248,8 +242,7 @@ def verdict(
     )
     if why_not is None and (inside := [size for size in slower if row.holds(size)]):
         why_not = f"slower at {size_text(inside[0])}"
-    if why_not is None and not gain > LEAST_GAIN:
-        why_not = f"gains {100 * gain:.1f} %, not more than {100 * LEAST_GAIN:.0f} %"
+    why_not = why_not or too_small(gain)
     if why_not is None and probability < PROBABILITY:
         why_not = f"probability of improvement {probability:.3f}, below {PROBABILITY}"
     interval = float(np.expm1(found.low)), float(np.expm1(found.high))

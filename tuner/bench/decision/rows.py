@@ -16,7 +16,7 @@ from tuner.emulator.selection import Selection
 from tuner.plugin.compile import CommunicatorShape, between
 from tuner.plugin.table.parse import choice_text, read, size_text, write
 from tuner.plugin.table.records import Choice, Decision, Interval, Table
-from tuner.times.evidence import LEVEL, Evidence, by_size
+from tuner.times.evidence import LEAST_GAIN, LEVEL, Evidence, by_size
 from tuner.times.measured.header import scenario_of
 from tuner.times.measured.samples import Combination, Point
 from tuner.times.verify import Comparison, EmulatedModel, columns_of, compare, is_same, middle
@@ -58,7 +58,6 @@ def assign(credits: Sequence[Mapping[Combination, float]]) -> list[Option]:
     return list(next(way for credit, way in best if credit >= enough))
 
 
-LEAST_GAIN = 0.02
 LOG_GAIN = float(np.log1p(LEAST_GAIN))
 SIZES_TO_END_OPEN = 3
 _IDLE = 0.01  # a row over a size at which it gains nothing counts as worse than no row, by this

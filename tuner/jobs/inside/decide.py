@@ -17,11 +17,10 @@ from tuner.base.errors import BadInput
 from tuner.jobs.inside.joined import JoinedCalls
 from tuner.jobs.inside.steps import JobSteps
 from tuner.plugin.table.records import ANY_COUNT, Choice, Decision, Interval, Table
-from tuner.times.evidence import gain_of
+from tuner.times.evidence import gain_of, holm, too_small
 from tuner.times.measured.samples import Combination, Point
 from tuner.times.statistics import correlation
 
-LEAST_GAIN = 0.02
 ERROR = 0.025  # one-sided, for all arms of a job together (Holm)
 MOST_UNITS = 24
 FEWEST_UNITS = 6
@@ -263,15 +262,11 @@ def _judged(
 def _corrected(arms: Sequence[JobArm]) -> Iterable[JobArm]:
     """With Holm's correction over all that can be judged, and what each fails by."""
     judged = sorted((arm for arm in arms if arm.judged), key=lambda arm: arm.p)
-    least = 0.0
-    for place, arm in enumerate(judged):
-        least = max(least, min(1.0, arm.p * (len(judged) - place)))
-        why_not = arm.why_not
-        if why_not is None and not arm.gain > LEAST_GAIN:
-            why_not = f"gains {100 * arm.gain:.1f} %, not more than {100 * LEAST_GAIN:.0f} %"
-        if why_not is None and least > ERROR:
-            why_not = f"not beyond the noise: p {least:.2g}, above {ERROR}"
-        yield replace(arm, p=least, why_not=why_not)
+    for arm, chance in zip(judged, holm([arm.p for arm in judged]), strict=True):
+        why_not = arm.why_not or too_small(arm.gain)
+        if why_not is None and chance > ERROR:
+            why_not = f"not beyond the noise: p {chance:.2g}, above {ERROR}"
+        yield replace(arm, p=chance, why_not=why_not)
     yield from (arm for arm in arms if not arm.judged)
 
 

@@ -10,11 +10,11 @@ import numpy as np
 
 from tuner.base.dataclass import dataclass
 from tuner.base.records import json_form
+from tuner.times.evidence import LEVEL, Gain
 from tuner.times.measured.samples import Combination
 from tuner.times.regret.arms import Arm, ArmCall, MeasuredArms, MeasuredCall
 from tuner.times.verify import is_same
 
-LEVEL = 0.05
 _FEWEST = 3  # degrees of freedom of repeats, and third differences, for an estimate
 _THIRD = 20.0  # variance of a third difference over that of a time: 1 + 9 + 9 + 1
 _TO_DEVIATION = 1.4826  # from a median of absolute values, of a normal distribution
@@ -46,6 +46,16 @@ class Noise:
         """Difference of logarithms of two times that may be chance, at 5 % for all ``comparisons`` together."""
         wider = _quantile(1 - LEVEL / 2 / max(comparisons, 1)) / _quantile(1 - LEVEL / 2)
         return self.half_width * wider * float(np.sqrt(1 / len(one.times_us) + 1 / len(other.times_us)))
+
+
+def gain(arm: Arm, over: Arm, noise: Noise | None, comparisons: int = 1) -> Gain:
+    """Gain of an arm over another, as :meth:`Evidence.gain`, where the unit is a run; without noise nothing is known.
+
+    ``p`` is 0 where the interval is above 0, else 1.
+    """
+    estimate = over.log_us - arm.log_us
+    half = np.inf if noise is None else noise.between(over, arm, comparisons)
+    return Gain(estimate, estimate - half, estimate + half, 0.0 if estimate > half else 1.0)
 
 
 Group = tuple[object, ...]
@@ -221,17 +231,17 @@ def judge(measured: MeasuredCall, noise: Noise | None) -> JudgedPick:
     others = [arm for arm in measured.forced if arm not in same]
     other = min(others, key=lambda arm: arm.log_us, default=None)
     best = min(measured.arms, key=lambda arm: arm.log_us)
-    against = _against(own, other, noise, len(others))
-    verdict, why = _verdict(measured, own, against)
+    lost = None if own is None or other is None else gain(other, own, noise, len(others))
+    verdict, why = _verdict(measured, own, lost)
     return JudgedPick(
         call=measured.call,
         pick=measured.pick.plain,
         pick_us=None if own is None else own.time_us,
         best=best.combination if other is not None else None,
         best_us=best.time_us if other is not None else None,
-        regret=None if against is None else max(0.0, float(np.expm1(against.log_ratio))),
-        low=None if against is None else against.low,
-        high=None if against is None else against.high,
+        regret=None if lost is None else max(0.0, float(np.expm1(lost.estimate))),
+        low=None if lost is None or noise is None else float(np.expm1(lost.low)),
+        high=None if lost is None or noise is None else float(np.expm1(lost.high)),
         verdict=verdict,
         why=why,
         noise_percent=None if noise is None else noise.percent,
@@ -243,35 +253,16 @@ def judge(measured: MeasuredCall, noise: Noise | None) -> JudgedPick:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Against:
-    """The pick against the fastest other arm; ``low`` and ``high`` None where the noise is not known."""
-
-    log_ratio: float
-    low: float | None
-    high: float | None
-
-
-def _against(own: Arm | None, other: Arm | None, noise: Noise | None, comparisons: int) -> _Against | None:
-    if own is None or other is None:
-        return None
-    ratio = own.log_us - other.log_us
-    if noise is None:
-        return _Against(ratio, None, None)
-    half = noise.between(own, other, comparisons)
-    return _Against(ratio, float(np.expm1(ratio - half)), float(np.expm1(ratio + half)))
-
-
-def _verdict(measured: MeasuredCall, own: Arm | None, against: _Against | None) -> tuple[PickVerdict, str]:
+def _verdict(measured: MeasuredCall, own: Arm | None, lost: Gain | None) -> tuple[PickVerdict, str]:
     if own is None:
         return PickVerdict.unknown, f"{measured.pick.plain} was not measured"
-    if against is None:
+    if lost is None:
         return PickVerdict.unknown, "nothing else was measured"
-    if against.low is None or against.high is None:
+    if np.isinf(lost.low):
         return PickVerdict.unknown, "the noise is not known"
-    if against.low > 0:
+    if lost.low > 0:
         return PickVerdict.loses, ""
-    return (PickVerdict.best if against.high < 0 else PickVerdict.tie), ""
+    return (PickVerdict.best if lost.high < 0 else PickVerdict.tie), ""
 
 
 @dataclass(frozen=True, slots=True)
