@@ -31,7 +31,8 @@ OF_COUNTS = ("sizes", "per_rank", "from_nodes", "to_nodes", "time", "calibration
     type=click.Choice(("bytes", "nodes", "gpus-per-node")),
     default="bytes",
     show_default=True,
-    help="What grows: the size; the nodes, of --bytes; or the GPUs of each of --nodes, with graphs of their own.",
+    metavar="WHAT",
+    help="What grows: bytes; nodes, at --bytes; or gpus-per-node, of --nodes, each number with graphs of its own.",
 )
 @click.option(
     "--every",
