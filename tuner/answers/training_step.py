@@ -16,116 +16,12 @@ from tuner.times.costmodels.step import Cluster, Parallelism, Traffic
 
 
 @dataclass(frozen=True, slots=True)
-class StepRow:
-    """``nccl_us`` of a call and ``pick`` are None where NCCL has no model of it: sends, and all-to-all made of them.
-
-    So are the pick's ``channels``, and its calibrated time where none is wanted or none answers: ``calibration`` is the
-    one that answered, or the reason why none did.
-    """
-
-    traffic: Traffic
-    alphabeta_us: float
-    nccl_us: float | None = None
-    pick: str | None = None
-    channels: int | None = None
-    calibrated: CalibratedTime | None = None
-    calibration: CalibrationUsed | None = None
-
-    @property
-    def call_us(self) -> float:
-        """NCCL's where there is one."""
-        return self.alphabeta_us if self.nccl_us is None else self.nccl_us
-
-    @property
-    def step_us(self) -> float:
-        """All calls of a step one after the other, us, by NCCL's prediction."""
-        return self.call_us * self.traffic.calls
-
-    @property
-    def alphabeta_step_us(self) -> float:
-        """Time of the step, us, by the alpha-beta model."""
-        return self.alphabeta_us * self.traffic.calls
-
-    @property
-    def difference(self) -> float | None:
-        """The alpha-beta model's time over NCCL's, minus 1."""
-        return None if self.nccl_us is None else self.alphabeta_us / self.nccl_us - 1
-
-
-@dataclass(frozen=True, slots=True)
-class Types:
-    """Types that are sent: those of activations and parameters, and of gradients."""
-
-    dtype: DataType
-    gradient_dtype: DataType
-
-
-def rows(
-    traffics: Sequence[Traffic],
-    cluster: Cluster,
-    types: Types,
-    scenario: Scenario | None = None,
-    times: TimesWanted | None = None,
-) -> list[StepRow]:
-    """One for each of :func:`tuner.times.costmodels.step.traffic`, of one size each.
-
-    ``scenario`` describes a node and the release, and its number of nodes does not count. Without one there is only
-    alpha-beta. Calibrated ``times`` where wanted. BadInput where the cluster has other nodes than the scenario, and as
-    :func:`tuner.answers.calibrated.answering`.
-    """
-    if scenario is None:
-        return [StepRow(each, float(step.time_us(each, cluster))) for each in traffics]
-    scenario.check_gpu_for_each_rank("a training step")
-    if scenario.gpus() != cluster.gpus_per_node:
-        raise BadInput(
-            f"gpus_per_node: {cluster.gpus_per_node}, but {scenario.name} has {scenario.gpus()}; valid: the same"
-        )
-    machine = _Machine(scenario, cluster, types, times)
-    return [machine.row(each) for each in traffics]
-
-
-class _Machine:
-    """NCCL's predictions on parts of a cluster, each part's communicator made once."""
-
-    def __init__(self, scenario: Scenario, cluster: Cluster, types: Types, times: TimesWanted | None) -> None:
-        self._scenario, self._cluster, self._types, self._times = scenario, cluster, types, times
-        self._selections: dict[tuple[int, int], Selection] = {}
-
-    def row(self, traffic: Traffic) -> StepRow:
-        """Row of the call: NCCL's pick, and its time."""
-        plain = StepRow(traffic, float(step.time_us(traffic, self._cluster)))
-        if traffic.operation.name not in Collective.__members__:
-            return plain
-        dtype = self._types.gradient_dtype if traffic.gradients else self._types.dtype
-        request = Request(Collective[traffic.operation.name], dtype, Op.sum)
-        selection = self._selection(*traffic.shape(self._cluster.gpus_per_node))
-        picks = selection.pick(request, max(1, round(float(traffic.bytes))))
-        pick = f"{Algorithm(picks.algorithm[0]).name}/{Protocol(picks.protocol[0]).name}"
-        row = replace(plain, nccl_us=float(picks.time_us[0]), pick=pick, channels=int(picks.channels[0]))
-        return row if self._times is None else self._calibrated(row, pick, selection, request, picks)
-
-    def _selection(self, gpus: int, nodes: int) -> Selection:
-        if (gpus, nodes) not in self._selections:
-            part = replace(self._scenario, nodes=nodes).with_gpus(gpus)
-            self._selections[gpus, nodes] = Selection(part.communicator())
-        return self._selections[gpus, nodes]
-
-    def _calibrated(self, row: StepRow, pick: str, selection: Selection, request: Request, picks: Picks) -> StepRow:
-        assert self._times is not None
-        model = calibrated.answering(self._times, self._scenario, selection)
-        if isinstance(model, NoCalibration):
-            return replace(row, calibration=calibrated.used(model))
-        (estimate,) = calibrated.estimates(model, request, picks)
-        return replace(row, calibrated=estimate.time, calibration=calibrated.used(model, [(pick, estimate)]))
-
-
-@dataclass(frozen=True, slots=True)
 class StepCall:
     """One collective of a step: its shape, its bytes, and the times of a call and of all ``calls``.
 
-    What NCCL picks and takes is None where it has no model of the operation; ``channels`` and ``calibrated_call`` as in
-    :class:`tuner.answers.training_step.StepRow`. ``difference`` is alpha-beta's time over NCCL's, minus 1; ``share``
-    is of the step's communication.
+    What NCCL picks and takes, with its ``channels``, is None where it has no model of the operation: sends, and
+    all-to-all made of them. ``step_us`` is then alpha-beta's. ``difference`` is alpha-beta's time over NCCL's, minus 1;
+    ``share`` is of the step's communication. ``calibration`` is the one that answered, or the reason why none did.
     """
 
     parallelism: str
@@ -144,6 +40,74 @@ class StepCall:
     share: float
     channels: int | None = field(default=None, metadata=json_form(optional=True))
     calibrated_call: CalibratedTime | None = field(default=None, metadata=json_form(optional=True))
+    calibration: CalibrationUsed | None = field(default=None, metadata=json_form(omitted=True))
+
+
+@dataclass(frozen=True, slots=True)
+class Types:
+    """Types that are sent: those of activations and parameters, and of gradients."""
+
+    dtype: DataType
+    gradient_dtype: DataType
+
+
+def rows(
+    traffics: Sequence[Traffic],
+    cluster: Cluster,
+    types: Types,
+    scenario: Scenario | None = None,
+    times: TimesWanted | None = None,
+) -> list[StepCall]:
+    """One for each of :func:`tuner.times.costmodels.step.traffic`, of one size each, without its share of all.
+
+    ``scenario`` describes a node and the release, and its number of nodes does not count. Without one there is only
+    alpha-beta. Calibrated ``times`` where wanted. BadInput where the cluster has other nodes than the scenario, and as
+    :func:`tuner.answers.calibrated.answering`.
+    """
+    if scenario is None:
+        return [_call(each, cluster) for each in traffics]
+    scenario.check_gpu_for_each_rank("a training step")
+    if scenario.gpus() != cluster.gpus_per_node:
+        raise BadInput(
+            f"gpus_per_node: {cluster.gpus_per_node}, but {scenario.name} has {scenario.gpus()}; valid: the same"
+        )
+    machine = _Machine(scenario, cluster, types, times)
+    return [machine.row(each) for each in traffics]
+
+
+class _Machine:
+    """NCCL's predictions on parts of a cluster, each part's communicator made once."""
+
+    def __init__(self, scenario: Scenario, cluster: Cluster, types: Types, times: TimesWanted | None) -> None:
+        self._scenario, self._cluster, self._types, self._times = scenario, cluster, types, times
+        self._selections: dict[tuple[int, int], Selection] = {}
+
+    def row(self, traffic: Traffic) -> StepCall:
+        """Row of the call: NCCL's pick, and its time."""
+        if traffic.operation.name not in Collective.__members__:
+            return _call(traffic, self._cluster)
+        dtype = self._types.gradient_dtype if traffic.gradients else self._types.dtype
+        request = Request(Collective[traffic.operation.name], dtype, Op.sum)
+        selection = self._selection(*traffic.shape(self._cluster.gpus_per_node))
+        picks = selection.pick(request, max(1, round(float(traffic.bytes))))
+        pick = f"{Algorithm(picks.algorithm[0]).name}/{Protocol(picks.protocol[0]).name}"
+        row = _call(traffic, self._cluster, float(picks.time_us[0]))
+        row = replace(row, nccl_pick=pick, channels=int(picks.channels[0]))
+        return row if self._times is None else self._calibrated(row, pick, selection, request, picks)
+
+    def _selection(self, gpus: int, nodes: int) -> Selection:
+        if (gpus, nodes) not in self._selections:
+            part = replace(self._scenario, nodes=nodes).with_gpus(gpus)
+            self._selections[gpus, nodes] = Selection(part.communicator())
+        return self._selections[gpus, nodes]
+
+    def _calibrated(self, row: StepCall, pick: str, selection: Selection, request: Request, picks: Picks) -> StepCall:
+        assert self._times is not None
+        model = calibrated.answering(self._times, self._scenario, selection)
+        if isinstance(model, NoCalibration):
+            return replace(row, calibration=calibrated.used(model))
+        (estimate,) = calibrated.estimates(model, request, picks)
+        return replace(row, calibrated_call=estimate.time, calibration=calibrated.used(model, [(pick, estimate)]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,21 +147,20 @@ class StepReport:
 
 
 def report(
-    rows: Sequence[StepRow],
+    rows: Sequence[StepCall],
     plan: Parallelism,
-    cluster: Cluster,
     computation: Computation | None = None,
     nccl: str | None = None,
 ) -> StepReport:
     """Report of the rows of this plan; ``nccl`` is the release whose times they are."""
     total_us = float(sum(row.step_us for row in rows))
-    known = [row.calibrated.times(row.traffic.calls) for row in rows if row.calibrated]
+    known = [row.calibrated_call.times(row.calls) for row in rows if row.calibrated_call]
     used = [row.calibration for row in rows if row.calibration]
     return StepReport(
         plan.gpus,
         total_us,
-        float(sum(row.alphabeta_step_us for row in rows)),
-        tuple(_call(row, cluster, total_us) for row in rows),
+        float(sum(row.alphabeta_call_us * row.calls for row in rows)),
+        tuple(replace(row, share=row.step_us / total_us) for row in rows),
         together(known) if known else None,
         merged(used) if used else None,
         None if computation is None else _overlapped(computation, total_us),
@@ -216,8 +179,8 @@ def _overlapped(computation: Computation, total_us: float) -> Overlapped:
     )
 
 
-def _call(row: StepRow, cluster: Cluster, total_us: float) -> StepCall:
-    one = row.traffic
+def _call(one: Traffic, cluster: Cluster, nccl_us: float | None = None) -> StepCall:
+    alphabeta_us = float(step.time_us(one, cluster))
     gpus, nodes = one.shape(cluster.gpus_per_node)
     return StepCall(
         parallelism=one.parallelism,
@@ -228,12 +191,10 @@ def _call(row: StepRow, cluster: Cluster, total_us: float) -> StepCall:
         bytes=float(one.bytes),
         calls=one.calls,
         sent_bytes=float(step.per_gpu_bytes(one)),
-        alphabeta_call_us=row.alphabeta_us,
-        nccl_call_us=row.nccl_us,
-        nccl_pick=row.pick,
-        step_us=row.step_us,
-        difference=row.difference,
-        share=row.step_us / total_us,
-        channels=row.channels,
-        calibrated_call=row.calibrated,
+        alphabeta_call_us=alphabeta_us,
+        nccl_call_us=nccl_us,
+        nccl_pick=None,
+        step_us=(alphabeta_us if nccl_us is None else nccl_us) * one.calls,
+        difference=None if nccl_us is None else alphabeta_us / nccl_us - 1,
+        share=0.0,
     )

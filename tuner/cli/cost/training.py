@@ -6,7 +6,7 @@ import click
 
 from tuner.answers import training_step
 from tuner.answers.calibrated import CalibratedTime, TimesWanted
-from tuner.answers.training_step import Computation, StepReport, StepRow, Types, report
+from tuner.answers.training_step import Computation, StepReport, Types, report
 from tuner.base.errors import BadInput
 from tuner.base.names import DataType
 from tuner.cli import options
@@ -208,12 +208,12 @@ def step_command(
     )
     rows = training_step.rows(step.traffic(model, plan), cluster, types, scenario, times)
     computation = None if compute_us is None else Computation(compute_us, share)
-    answer = report(rows, plan, cluster, computation, scenario.nccl if scenario else None)
+    answer = report(rows, plan, computation, scenario.nccl if scenario else None)
     if as_json:
         print_json(answer)
     else:
         _print(answer, f", NCCL on {scenario.name}, {scenario.nccl}" if scenario else "")
-        _print_whose(rows, share)
+        _print_whose(answer, share)
 
 
 def _copies(gpus: int, tp: int, pp: int) -> int:
@@ -226,11 +226,11 @@ def _copies(gpus: int, tp: int, pp: int) -> int:
     return gpus // (tp * pp)
 
 
-def _print_whose(rows: list[StepRow], overlapped: float) -> None:
+def _print_whose(answer: StepReport, overlapped: float) -> None:
     """Prints which calibration answered, and what calls take from compute beside them."""
-    if used := [row.calibration for row in rows if row.calibration]:
+    if used := [row.calibration for row in answer.rows if row.calibration]:
         say(calibrated_times.whose_of_all(used))
-    channels = [row.channels for row in rows if row.channels is not None]
+    channels = [row.channels for row in answer.rows if row.channels is not None]
     if channels:
         say(calibrated_times.ALONE)
     if channels and overlapped:
