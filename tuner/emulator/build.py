@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from tuner.base.errors import BadInput
 from tuner.base.names import Algorithm
-from tuner.emulator.communicator import Comm, Node
+from tuner.emulator.communicator import AnyMergesAdapters, Comm, Node
 from tuner.emulator.rules import collnet, init, resolved
 from tuner.machine.adapters import selecting
 from tuner.machine.graphs import EMPTY, OF_ALGORITHM, Graph, Graphs
@@ -102,7 +102,7 @@ def build(
         collnet=network,
         rules=rules,
         links=first.links,
-        merges_adapters=lambda: any(kind.merges_adapters is not None and kind.merges_adapters() for kind in kinds),
+        merges_adapters=AnyMergesAdapters(tuple(kinds)),
         network_reduces=first.network_reduces,
         shared=whole,
     )

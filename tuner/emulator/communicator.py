@@ -18,6 +18,16 @@ if TYPE_CHECKING:  # the rules are about communicators: they import this
 
 
 @dataclass(frozen=True, slots=True)
+class AnyMergesAdapters:
+    """Whether any of these nodes merges adapters, asked when it is called; equal for equal nodes, unlike a closure."""
+
+    nodes: "tuple[Node, ...]"
+
+    def __call__(self) -> bool:
+        return any(node.merges_adapters is not None and node.merges_adapters() for node in self.nodes)
+
+
+@dataclass(frozen=True, slots=True)
 class Node:
     """One node: its graphs, its ranks' compute capabilities (90 for 9.0), its CPU as NCCL spells it, its switches."""
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput
-from tuner.emulator.communicator import Node
+from tuner.emulator.communicator import AnyMergesAdapters, Node
 from tuner.machine.adapters import PeerLinks
 from tuner.machine.graphs import Graphs
 from tuner.scenario.node import ResolvedNode, first_ranks, found_graphs, found_parts
@@ -128,7 +128,7 @@ def _joined(hosts: Sequence[tuple[Node, int]]) -> Node:
         some_nvlink=any(host.some_nvlink or (number > 1 and host.has_nvswitch) for host in every),
         gpu_direct=gpu_direct.pop() if len(gpu_direct) == 1 else None,
         shares_gpus=any(host.shares_gpus for host in every),
-        merges_adapters=lambda: any(host.merges_adapters is not None and host.merges_adapters() for host in every),
+        merges_adapters=AnyMergesAdapters(tuple(every)),
         hosts=number,
     )
 
