@@ -29,7 +29,7 @@ from tuner.base.names import Collective
 from tuner.bench.decision.gate import APART_BLOCKS, GateSettings, RowVerdict, gate, of_one_table, verdict
 from tuner.bench.decision.rows import DecisionRow, Proposal, regrets
 from tuner.bench.loop import LEAST_ROUNDS, Loop, Settings, Wanted, tasks
-from tuner.times.evidence import collect
+from tuner.times.evidence import collect, holm, too_small
 from tuner.times.measured import samples
 from tuner.times.measured.samples import Point, SampleBlock, lateness
 from tuner.times.results import late_ranks, results
@@ -275,3 +275,10 @@ def test_a_file_names_its_processes_and_old_files_have_one(tmp_path: Path) -> No
     (result,) = results([block, replace(block, process=3)])
     assert (result.samples, result.processes) == (6, 2)
     assert collect([block])[POINTS[0]].processes == 1
+
+
+def test_chances_are_corrected_for_all_together_and_small_gains_are_no_rows() -> None:
+    assert holm([0.01, 0.04, 0.03, 0.9]) == pytest.approx([0.04, 0.09, 0.09, 0.9])
+    assert holm([]) == []
+    assert too_small(0.0201) is None
+    assert too_small(0.02) == "gains 2.0 %, not more than 2 %"

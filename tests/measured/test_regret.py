@@ -184,6 +184,18 @@ def test_default_runs_without_nvls_are_an_arm_beside_those_with_it() -> None:
     assert one.pick.plain == NVLSTREE
 
 
+def test_an_arm_is_what_the_log_says_that_ran_else_what_is_emulated() -> None:
+    head = measured.MeasuredHeader(runs={"default": measured.MeasuredRun("NCCL's own")})
+    logged = {"algorithm": Algorithm.Tree, "protocol": Protocol.LL, "channels": 4}
+    plain = measured.MeasuredRow(1, "allreduce", DataType.float32, 2, 8, 64 * MIB, 400.0, run="default")
+    for row, ran in ((plain, NVLSTREE), (replace(plain, **logged), Combination(Algorithm.Tree, Protocol.LL))):  # type: ignore[arg-type]
+        table = measured.MeasuredTable("two", head, (row,))
+        (one,) = arms.of_sources([arms.TableSource(table)], Site("dgx-h100", "2.28.9")).calls
+        assert one.default is not None
+        assert one.default.combination == ran
+        assert one.default.logged == (None if row is plain else Combination(Algorithm.Tree, Protocol.LL, 4))
+
+
 def test_where_nothing_but_the_default_was_measured_the_answer_is_unknown(tmp_path: Path) -> None:
     found = of_files(("default", log(tmp_path / "a.log")))
     assert {(one.verdict, one.regret, one.best) for one in found.sizes} == {(PickVerdict.unknown, None, None)}
