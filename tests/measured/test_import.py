@@ -33,7 +33,7 @@ def test_text_of_nccl_tests(tmp_path: Path) -> None:
     ]
     assert plain(table) == expected
     assert (table.header.nccl, table.header.gpu) == ("2.28.9", "H100")
-    assert table.launch_of(table.rows[0]) is MeasuredLaunch.process_per_gpu
+    assert table.header.launch is MeasuredLaunch.process_per_gpu
     lines = (tmp_path / "run.log").read_text().splitlines()
     assert all(str(row.bytes) == lines[row.line - 1].split()[0] for row in table.rows)
 

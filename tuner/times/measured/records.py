@@ -156,11 +156,6 @@ class MeasuredTable:
         both = {**self.header.environment, **(run.environment if run else {})}
         return {name: value for name, value in both.items() if value}
 
-    def launch_of(self, row: MeasuredRow) -> MeasuredLaunch:
-        """Launch of the row's run."""
-        run = self.header.runs.get(row.run)
-        return (run.launch if run else None) or self.header.launch
-
     def network_of(self, row: MeasuredRow) -> str:
         """Network that the row's run sent over between nodes; empty where that is not known, or there is one node."""
         run = self.header.runs.get(row.run)

@@ -15,9 +15,6 @@ from pathlib import Path
 from statistics import median
 from typing import Any, Self
 
-import numpy as np
-from numpy.typing import NDArray
-
 from tuner.base.errors import BadMeasurement, one_of
 from tuner.base.files import GZIPPED, read_bytes
 from tuner.base.names import AlgoProto, Algorithm, Collective, DataType, Op, Protocol
@@ -163,19 +160,6 @@ class Measurements:
     header: Header
     blocks: tuple[SampleBlock, ...]
     truncated: bool = False
-
-    @property
-    def points(self) -> list[Point]:
-        """Points that were called, sorted."""
-        return sorted({block.point for block in self.blocks})
-
-    def times_us(self, point: Point) -> dict[Combination, NDArray[np.float64]]:
-        """All times that count, us, by what was requested, [sample] each."""
-        by_request: dict[Combination, list[float]] = {}
-        for block in self.blocks:
-            if block.point == point and block.requested is not None and block.counts:
-                by_request.setdefault(block.requested, []).extend(block.times_us)
-        return {requested: np.array(times) for requested, times in sorted(by_request.items())}
 
 
 @dataclass()

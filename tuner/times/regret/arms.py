@@ -378,8 +378,3 @@ def _blocks(one: MeasuredCall) -> Iterator[SampleBlock]:
         for time_us in arm.times_us:
             yield SampleBlock(point, requested, executed, (time_us,), round=rounds[requested])
             rounds[requested] += 1
-
-
-def sources(several: Sequence[Measurements]) -> str:
-    """Origins of measurements, in words."""
-    return "; ".join(dict.fromkeys(each.header.origin for each in several))
