@@ -315,7 +315,7 @@ def test_a_library_is_used_where_nothing_about_it_can_be_kept(tmp_path: Path, mo
     assert library.at(path).sha256 == hashlib.sha256(elf()).hexdigest()
     read = object()
     monkeypatch.setattr(symbols, "read", lambda _: read)
-    monkeypatch.setattr(symbols, "_to_json", lambda _: {})
+    monkeypatch.setattr(symbols, "to_json", lambda _: {})
     assert symbols.load(path, "0" * 64, cache_folder()) is read
     assert sorted(each.name for each in tmp_path.iterdir()) == ["file", "libnccl.so.2"]
 
@@ -335,7 +335,7 @@ def test_what_another_user_keeps_to_himself_is_found_out_again(cache: Path, monk
     path = put(cache, "2.28.9", elf())
     digest = sha256(path)
     monkeypatch.setattr(symbols, "read", lambda _: "read")
-    monkeypatch.setattr(symbols, "_to_json", lambda _: {})
+    monkeypatch.setattr(symbols, "to_json", lambda _: {})
     symbols.load(path, digest, cache)
 
     def forbidden(self: Path, *_: Any) -> str:
@@ -356,7 +356,7 @@ def test_a_cache_that_may_not_be_looked_into_is_empty(cache: Path, monkeypatch: 
     assert installation.inspect().cached == ()
     read = object()
     monkeypatch.setattr(symbols, "read", lambda _: read)
-    monkeypatch.setattr(symbols, "_to_json", lambda _: {})
+    monkeypatch.setattr(symbols, "to_json", lambda _: {})
     assert symbols.load(cache / "libnccl.so.2", "0" * 64, cache_folder()) is read
 
 
