@@ -530,6 +530,7 @@ OF_MODEL = _Part(
 )
 OF_LAUNCHES = _Part(("launches",), ("rules.", "limits.", "nvls_", "registration.", "threads_divide"))  # chunks among it
 NOT_COMPARED = ("rules.symmetric", "rules.windows", "rules.printed", "rules.cta_policy", "rules.domains", "rules.group")
+SEARCH_LIMITS = ("search.loop.", "search.merging.")  # numbers that nearby ones are tried of
 SOLVED = ("ring_plateau.", "net_overhead_us.", "nvls_channels.", "thread_threshold_bytes.", "limits.min_")
 
 
@@ -580,6 +581,9 @@ def _trials(best: _Candidate, known: Sequence[str], probe: Probe, part: _Part) -
             if (said := f"{key}={value!r}") not in seen:
                 seen.add(said)
                 yield key, best.with_change(key, value)
+    if part is OF_SEARCH:
+        limits = {key: value for key, value in now.items() if key.startswith(SEARCH_LIMITS) and type(value) is int}
+        yield from ((key, best.with_change(key, value + by)) for key, value in limits.items() for by in (1, -1))
     for key, value in now.items() if part is OF_MODEL else ():
         if key.startswith(SOLVED) and isinstance(value, int | float) and not isinstance(value, bool):
             yield from ((key, best.with_change(key, each)) for each in _solved(best, key, value, probe))
@@ -708,7 +712,7 @@ def _of_cell(nccl: Release, probe: Probe, each: Mismatch) -> dict[str, tuple[str
     named = reader.flat(nccl)
     found = [named.get(f"rules.{each}.{row}", named.get(f"rules.{each}", [])) for each in off]
     rules = tuple(str(name) for names in found for name in (names if isinstance(names, list) else [names]))
-    sources = dict.fromkeys(str(step.source) for step in steps if step.quantity in off)
+    sources = dict.fromkeys(str(step.source) for step in steps if step.quantity in off or step.name in rules)
     return {"rules": rules, "steps": tuple(lines), "sources": tuple(sources)}
 
 
