@@ -530,7 +530,7 @@ OF_MODEL = _Part(
 )
 OF_LAUNCHES = _Part(("launches",), ("rules.", "limits.", "nvls_", "registration.", "threads_divide"))  # chunks among it
 NOT_COMPARED = ("rules.symmetric", "rules.windows", "rules.printed", "rules.cta_policy", "rules.domains", "rules.group")
-SEARCH_LIMITS = ("search.loop.", "search.merging.")  # numbers that nearby ones are tried of
+SEARCH_LIMITS = ("search.loop.gpus_without_nvls", "search.merging.most")  # whose neighbours are tried
 SOLVED = ("ring_plateau.", "net_overhead_us.", "nvls_channels.", "thread_threshold_bytes.", "limits.min_")
 
 

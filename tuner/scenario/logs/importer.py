@@ -90,17 +90,16 @@ def _of_channels(
         )
     limits = [name for name in _LIMITS if variables.get(name, "") not in ("", "-2")]
     because += [f"{name}={variables[name]}" for name in limits]
+    several = any(rank.nodes != 1 for rank in reading.logs)
     ring = next((graph for rank in reading.logs for graph in rank.graphs if graph.pattern == Pattern.Ring), None)
     if ring is not None and Pattern.Ring not in patterns:
-        inside, between = float(ring.bw_intra), float(ring.bw_inter)
-        because.append(
-            f"the ring has {ring.channels} of {inside:g} GB/s over {ring.type_intra} inside the node and {between:g} "
-            f"GB/s over {ring.type_inter} to adapters"
-        )
+        ways = [(ring.bw_intra, f"{ring.type_intra} inside the node", ring.type_intra != "LOC")]
+        ways += [(ring.bw_inter, f"{ring.type_inter} to adapters", several)]
+        said = [f"{float(gbs):g} GB/s over {way}" for gbs, way, taken in ways if taken]
+        because.append(f"the ring has {ring.channels} of {' and '.join(said)}")
     elif not patterns:
         if any(way.startswith("SHM") for way in log.transports):
             because.append("GPUs reach each other over the CPU's memory (SHM), not peer to peer")
-        several = any(rank.nodes != 1 for rank in reading.logs)
         if SOCKET in log.transports or (several and "Socket" in log.networks.values()):
             because.append("the network is IP sockets, and a channel takes what an adapter has")
     why = "; ".join(because) or "not shown: NCCL_DEBUG_SUBSYS=INIT,ENV,GRAPH prints the graphs that decide it"
