@@ -196,7 +196,7 @@ def _described(asked: options.CommunicatorQuestion) -> Scenario:
 
 
 def _show_libnccl(function: Collective | PeerCall, sizes: list[int], asked: options.CommunicatorQuestion) -> None:
-    """What libnccl picks, as launched. Errors: BadInput for a call made of sends and receives."""
+    """Answer of libnccl, as launched. Errors: BadInput for a call made of sends and receives."""
     from tuner.answers import library
 
     collective = options.Named(Collective, "collective").convert(function.name, None, None)

@@ -73,7 +73,7 @@ class TaskSamples:
                 self.host_bound.append(block.host_bound)
 
     def result(self, task: Task, noise: RunNoise) -> Result:
-        """What they come to, behind this noise of their run."""
+        """Result that they come to, behind this noise of their run."""
         known = self.host_bound
         return Result(
             task.point,

@@ -155,7 +155,7 @@ def _names_release(file: MeasurementFile, table: MeasuredTable, given: Given) ->
 
 
 def _other_machine(table: MeasuredTable, scenario: Scenario) -> Iterator[Problem]:
-    """Where the file names GPUs that the machine does not have."""
+    """A problem if the file names GPUs that the machine does not have."""
     kinds, own = [kind for kind in table.header.gpu.split(", ") if kind], scenario.gpu_names
     if not own or all(any(name in kind.upper() for name in own) for kind in kinds):
         return
@@ -165,7 +165,7 @@ def _other_machine(table: MeasuredTable, scenario: Scenario) -> Iterator[Problem
 
 @dataclass(frozen=True, slots=True)
 class AcceptOptions:
-    """What is said of the results: the machine and its settings, and what the files have to agree with.
+    """Options of a judgement: the machine and its settings, and what the files have to agree with.
 
     ``given`` has release, nodes and GPUs where they were said. ``calibration``: a name or file, None for the machine's.
     ``like``: a run of the same cluster on a healthy day, whose times are expected instead.
@@ -206,7 +206,7 @@ class JudgedSize:
 
 @dataclass(frozen=True, slots=True)
 class FileProblem:
-    """What is wrong with rows of a file, whether a size fails by it or not."""
+    """Fault in rows of a file, whether a size fails by it or not."""
 
     file: str
     kind: str
@@ -217,7 +217,7 @@ class FileProblem:
 
 @dataclass(frozen=True, slots=True)
 class StartExtra:
-    """How much later than expected calls of a communicator start, us; None where no call is small enough to show it."""
+    """Delay with which calls of a communicator start, us; None where no call is small enough to show it."""
 
     nodes: int
     gpus_per_node: int
@@ -418,7 +418,7 @@ def _wanted(rows: Sequence[MeasuredRow], given: Given, skipped: Counter[str]) ->
 
 
 def _least_us(file: ResultFile, curve: Curve, expectation: Expectation) -> Array:
-    """What the links alone take, and no more than a call can take at all, [size]."""
+    """Times that the links alone take, us, and no more than a call can take at all, [size]."""
     own = expectation.scenario.resolve().own
     rows = {row.line: row for row in file.table.rows}
     return np.array([plausible.fastest_us(rows[lines[0]], own.topology, own.trays) for lines in curve.lines])
@@ -440,7 +440,7 @@ def _adapter_share(file: ResultFile, judged: JudgedCurve, scenario: Scenario) ->
 
 
 def _diagnosed(judged: Sequence[JudgedCurve], expectation: Expectation) -> tuple[Diagnosis, ...]:
-    """What explains the times of all curves, where any is too slow; nothing where times cannot be true."""
+    """Faults that explain the times of all curves, where any is too slow; nothing where times cannot be true."""
     verdicts = {verdict for each in judged for verdict in each.verdicts}
     if Verdict.slow not in verdicts or Verdict.fast in verdicts:
         return ()
@@ -453,7 +453,7 @@ def _diagnosed(judged: Sequence[JudgedCurve], expectation: Expectation) -> tuple
 
 
 def _small_messages(judged: Sequence[JudgedCurve]) -> Iterator[Diagnosis]:
-    """Where only small sizes are too slow, and no fault of the fabric explains it."""
+    """Explanation by the host where only small sizes are too slow, and no fault of the fabric explains it."""
     slow = [np.array([verdict is Verdict.slow for verdict in each.verdicts]) for each in judged]
     sizes = np.concatenate([each.curve.bytes[which] for each, which in zip(judged, slow, strict=True)])
     if sizes.max() >= judge.HOST_BYTES:
@@ -525,7 +525,7 @@ def write_junit(path: Path, acceptance: Acceptance) -> None:
 
 
 def suite(size: JudgedSize) -> str:
-    """What a size belongs to, in words: collective, type, placement, GPUs, release."""
+    """Words for what a size belongs to: collective, type, placement, GPUs, release."""
     placement = "in place" if size.in_place else "out of place"
     on = f"{size.nodes} x {size.gpus_per_node} GPUs"
     settings = "".join(f", {name}={value}" for name, value in size.settings.items())

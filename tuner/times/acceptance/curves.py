@@ -43,18 +43,18 @@ class Exchange:
 
     @property
     def collective(self) -> CostOperation:
-        """What it is, as a request's collective."""
+        """Collective, as of a request."""
         return CostOperation.AllToAll
 
     @property
     def title(self) -> str:
-        """As that of a request."""
+        """Words as a request has them."""
         return f"AllToAll {self.dtype.name}"
 
 
 @dataclass(frozen=True, slots=True)
 class CurveKind:
-    """What the rows of a curve have in common. ``sockets``: they went over TCP sockets between nodes."""
+    """Call and placement of a curve's rows. ``sockets``: they went over TCP sockets between nodes."""
 
     shape: Shape
     request: Request | Exchange

@@ -1,4 +1,4 @@
-"""Which single fault explains a loss: its shape over sizes and collectives against what each fault would make of it.
+"""Diagnosis of a loss by single faults: its shape over sizes and collectives against what each fault would make.
 
 Each fault's times come from the emulator and the time model, for the same calls. What a fault leaves unexplained may be
 a start that is later for all calls (the host), and an offset that healthy machines have as well.
@@ -74,7 +74,7 @@ def diagnose(curves: Sequence[Curve], expectation: Expectation, topology: Topolo
 
 
 def _faults(curves: Iterable[Curve], expectation: Expectation, topology: Topology) -> Iterator[Fault]:
-    """Those of any of the communicators, each once."""
+    """Faults of any of the communicators, each once."""
     shapes = dict.fromkeys(curve.kind.shape for curve in curves)
     communicators = (expectation.selection(shape).communicator for shape in shapes)
     return iter(dict.fromkeys(fault for each in communicators for fault in faults.of_communicator(each, topology)))
@@ -89,7 +89,7 @@ def _tried(curves: Sequence[Curve], expectation: Expectation, fault: Fault) -> _
 
 
 def _explained(curves: Sequence[Curve], expectation: Expectation, fault: Fault | None) -> _Explained:
-    """How well a fault explains the times, with the start of each communicator's calls and one common offset."""
+    """Fit of a fault to the times, with the start of each communicator's calls and one common offset."""
     offs: list[Array] = []
     sds: list[Array] = []
     for shape, those in _by_shape(curves).items():
@@ -114,7 +114,7 @@ def _scatter(sd: Array) -> Array:
 
 
 def _common(off: Array, of_offset: Array, weight: float) -> float:
-    """How many standard deviations all times are off alike: least squares with what is believed, all in scatters."""
+    """Offset that all times share, in standard deviations: least squares with what is believed, all in scatters."""
     common = 0.0
     for _ in range(5):
         size = np.abs(off - common * of_offset)
@@ -124,7 +124,7 @@ def _common(off: Array, of_offset: Array, weight: float) -> float:
 
 
 def _start_us(measured_us: Array, modelled_us: Array, scatter: Array) -> float:
-    """How much later calls start than modelled, by what makes the differences least."""
+    """Delay of calls over the model, us, by what makes the differences least."""
     losses = [_loss(np.log(measured_us / (modelled_us + extra)), scatter) for extra in _STARTS_US]
     return float(_STARTS_US[int(np.argmin(losses))])
 
@@ -136,12 +136,12 @@ def _loss(off: Array, scatter: Array) -> float:
 
 
 def _prior(fault: Fault | None) -> float:
-    """What speaks against a fault before any time is seen: rare ones, and several at once."""
+    """Penalty of a fault before any time is seen: rare ones, and several at once."""
     return 0.0 if fault is None else fault.rare + _SEVERAL * (fault.missing - 1)
 
 
 def _fitting(shape: Shape, fault: Fault | None) -> Fault | None:
-    """What of a fault shows on a communicator: nothing between nodes where there is one."""
+    """Part of a fault that shows on a communicator: nothing between nodes where there is one."""
     if fault is None or shape.nodes > 1:
         return fault
     return replace(fault, inter=1.0, hop=1.0)

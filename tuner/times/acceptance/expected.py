@@ -1,4 +1,4 @@
-"""What calls should take: by a calibration, or where there is none by NCCL's own model with the error that it has."""
+"""Times that calls should take: by a calibration, or else by NCCL's own model with the error that it has."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -48,7 +48,7 @@ _LATENCIES = ("net_ll_hop_us", "net_simple_hop_us", "tree_hop_us", "nvls_tree_ho
 
 
 class Whose(StrEnum):
-    """Whose times are expected."""
+    """Source of the expected times."""
 
     calibrated = "calibrated"
     nccl = "NCCL's model"
@@ -105,7 +105,7 @@ class Expectation:
         return self._healthy[shape]
 
     def times(self, kind: CurveKind, sizes: SizeArray, fault: Fault | None = None) -> Expected:
-        """Of calls of ``sizes``, NCCL's nBytes, [size]. BadInput for AllToAll that no calibration has times of."""
+        """Times of ``sizes``, NCCL's nBytes, [size]. BadInput for AllToAll that no calibration has times of."""
         selection = self.selection(kind.shape) if fault is None else self._with_fault(kind.shape, fault)
         model = self._model(kind.shape)
         if model is not None and fault is not None:
@@ -194,7 +194,7 @@ class ReferenceRun(Expectation):
         return np.zeros(len(sizes), np.bool_)
 
     def times(self, kind: CurveKind, sizes: SizeArray, fault: Fault | None = None) -> Expected:
-        """Of calls of ``sizes``, NCCL's nBytes, [size]. BadInput for calls that the reference has no times of."""
+        """Times of ``sizes``, NCCL's nBytes, [size]. BadInput for calls that the reference has no times of."""
         curve = self._curves.get(kind)
         if curve is None:
             raise BadInput(

@@ -34,7 +34,7 @@ _RARE = 1.0
 
 
 class Resource(StrEnum):
-    """What a loss may point to."""
+    """Resource that a loss may point to."""
 
     hca_list = "HCA list"
     adapters = "adapters"
@@ -137,7 +137,7 @@ def _in_a_node(communicator: Comm, topology: Topology) -> Iterator[Fault]:
 
 
 def adapters_used(communicator: Comm, topology: Topology) -> int:
-    """How many adapters of a node carry the ring; 0 where none is known."""
+    """Number of adapters of a node that carry the ring; 0 where none is known."""
     speeds_gbs = [net.speed_mbps / 8000 for net in topology.nets if net.speed_mbps]
     ring = communicator.graphs[Algorithm.Ring]
     if not speeds_gbs or communicator.nodes == 1:

@@ -33,7 +33,7 @@ FAR_OUT = 1.5  # and a time fails by it only this many half bands out
 
 
 class Verdict(StrEnum):
-    """What is said of a size."""
+    """Verdict on a size."""
 
     passed = "pass"
     faster = "faster than expected"
@@ -103,7 +103,7 @@ class JudgedCurve:
 
 
 def start_us(curve: Curve, expected: Expected) -> float | None:
-    """By how much calls of a curve start later than expected, us, not below 0; None where no size shows it.
+    """Delay with which calls of a curve start, us, not below 0; None where no size shows it.
 
     It is the median over sizes below 1 MiB, where there are none over those up to 4 MiB. The start belongs to the way
     of launching and not to the fabric, so that it is no more than such ways differ by.
@@ -162,7 +162,7 @@ def _smoothed(values: Array) -> Array:
 
 
 def _in_a_row(above: Sequence[bool]) -> list[bool]:
-    """Which of the sizes above the band have enough others beside them."""
+    """Mask of the sizes above the band that have enough others beside them."""
     kept: list[bool] = []
     for is_above, group in groupby(above):
         length = len(list(group))

@@ -114,7 +114,7 @@ FEWEST_ROWS = 12
 
 @dataclass(frozen=True, slots=True)
 class CalibrationSource:
-    """What a shipped calibration is made of. ``machine`` is empty where the tables say it.
+    """Sources of a shipped calibration. ``machine`` is empty where the tables say it.
 
     ``base``: of a site, the calibration that the nodes' own part is taken from; without, rows between nodes are left
     out, but of a machine that is one site.
@@ -137,7 +137,7 @@ def sources() -> tuple[CalibrationSource, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Widths:
-    """How wide intervals are by what is carried over: of collectives, and of AllToAll."""
+    """Widths of intervals by what is carried over: of collectives, and of AllToAll."""
 
     collectives: Factors
     exchanges: Factors
@@ -145,7 +145,7 @@ class Widths:
 
 @dataclass(frozen=True, slots=True)
 class MeasuredPlace:
-    """What was measured where files do not say it: a machine or a topology file, and a release."""
+    """Place of measured rows where files do not say it: a machine or a topology file, and a release."""
 
     machine: str | None = None
     topology: Path | None = None
@@ -217,7 +217,7 @@ def of_tables(name: str, tables: Sequence[MeasuredTable], measured: MeasuredPlac
 
 
 def of_calls(calls: MeasuredCalls, factors: Factors) -> Calibration:
-    """What rows of one machine say: those on one node of its NVLinks, those between nodes of one site's network."""
+    """Rows of one machine: those on one node of its NVLinks, those between nodes of one site's network."""
     beliefs = believed(calls.generation)
     on_one = calls.chosen(calls.measured.calls.nodes == 1)
     parameters: Mapping[str, float] = beliefs
@@ -322,7 +322,7 @@ def of_paths(
 
 
 def known_widths() -> Widths:
-    """Those of the shipped calibrations, which the frozen splits say."""
+    """Widths of the shipped calibrations, which the frozen splits say."""
     return Widths(calibrations.load(calibrations.names()[0]).factors, calibrations.shipped_exchange_factors())
 
 
@@ -337,7 +337,7 @@ def _of_release(path: Path, table: MeasuredTable, nccl: str | None) -> MeasuredT
 
 
 def _exchange(tables: Sequence[MeasuredTable], sites: Sequence[Site], factors: Factors) -> ExchangeCalibration | None:
-    """Of AllToAll, from the tables that were launched as the first that has it; between nodes, from the others too."""
+    """Calibration of AllToAll, from tables launched as the first that has it; between nodes, from the others too."""
     pairs = list(zip(tables, sites, strict=True))
     having = [(table, site) for table, site in pairs if any(row.collective in MODELLED for row in table.rows)]
     alike = [
@@ -396,7 +396,7 @@ def table_of(
 
 
 def _head(files: Sequence[Path], tables: Sequence[MeasuredTable], facts: MeasuredHeader) -> MeasuredHeader:
-    """What is given, and from the files what is not; they have to agree."""
+    """Place as it is given, and from the files what is not; they have to agree."""
     heads = [table.header for table in tables]
     for name in _SAME:
         values = {getattr(head, name): path for path, head in zip(files, heads, strict=True) if getattr(head, name)}

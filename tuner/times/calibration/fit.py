@@ -28,7 +28,7 @@ class Known:
 
 
 def identify(jacobian: Matrix, after: Sequence[int], before: Collection[int] = ()) -> Known:
-    """Which constants the calls determine, of a ``jacobian`` of numbers, [call][constant].
+    """Mask of the constants that the calls determine, of a ``jacobian`` of numbers, [call][constant].
 
     The jacobian is of logarithms in units of their deviations; ``after`` orders the constants.
 
@@ -133,7 +133,7 @@ class Residual:
 
 @dataclass(frozen=True, slots=True)
 class SizeNoise:
-    """How many of their own deviations the times of sizes from ``from_bytes`` to twice that are off, and how many."""
+    """Error of times of sizes from ``from_bytes`` to twice that, in their deviations, and their number."""
 
     from_bytes: int
     calls: int
@@ -176,7 +176,7 @@ class FitProblem:
         return residuals
 
     def slope(self, values: Mapping[Constant, float], by: Sequence[Constant], noise: float | Array) -> Array:
-        """How :meth:`off` changes with the logarithm of each constant, numbers [call][constant]."""
+        """Change of :meth:`off` with the logarithm of each constant, numbers [call][constant]."""
         jacobian: Array = self.forward.jacobian(values, by)[self.used] * (self.weight / noise)[:, None]
         return jacobian
 
@@ -281,7 +281,7 @@ def _settled(
 
 
 def _noise(off: Array, octave: NDArray[np.int64]) -> Array:
-    """By call: the median of what times like it are off, in their deviations, by size; at least 1.
+    """Error of each call: the median of what times like it are off, in their deviations, by size; at least 1.
 
     A size with few calls is taken together with all of them.
     """
@@ -324,7 +324,7 @@ def _binds(problem: FitProblem, values: Mapping[Constant, float], cap: Constant)
 
 
 def _rivals(forward: Forward, values: Mapping[Constant, float], known: Known) -> dict[int, dict[str, float]]:
-    """Of efficiencies below 1 the caps that do not bind at NCCL's value: a lower one may be what is seen instead."""
+    """Caps beside efficiencies below 1 that do not bind at NCCL's value: a lower one may be what is seen instead."""
     everything, fitted = forward.constants, set(known.fitted)
     idle = [cap for index, cap in enumerate(everything) if cap.is_cap and index not in fitted]
     shares = {index: everything[index] for index in fitted if everything[index].is_efficiency}
@@ -394,7 +394,7 @@ def _residuals(observations: Observations, forward: Forward, values: Mapping[Con
 
 
 def _errors(residuals: Sequence[Residual]) -> tuple[Error, ...]:
-    """By combination, then of all."""
+    """Errors by combination, then of all."""
     measured, nccl_us, fitted_us = np.array([(one.measured_us, one.nccl_us, one.fitted_us) for one in residuals]).T
     names, held_out = np.array([one.combination for one in residuals]), np.array([one.held_out for one in residuals])
     off = [100 * np.abs(times_us / measured - 1) for times_us in (nccl_us, fitted_us)]

@@ -70,7 +70,7 @@ class Constant:
 
 
 def constants(nccl: Release) -> tuple[list[Constant], list[str]]:
-    """Those that can change, then the names of those that NCCL sets to 0, for which there is no factor."""
+    """Constants that can change, then the names of those that NCCL sets to 0, for which there is no factor."""
     numbers = list(_all(nccl))
     return [one for one in numbers if one.nccl > 0], [str(one) for one in numbers if one.nccl <= 0]
 
@@ -120,7 +120,7 @@ def tables(nccl: Release, values: Mapping[Constant, float]) -> dict[str, Any]:
 
 
 def rounded(value: float) -> float:
-    """As many digits as a file of fitted constants holds."""
+    """Number with as many digits as a file of fitted constants holds."""
     return float(f"{value:.{DIGITS}g}")
 
 

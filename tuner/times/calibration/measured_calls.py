@@ -42,7 +42,7 @@ class MeasuredCalls:
         return len(self.rows)
 
     def chosen(self, which: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> "MeasuredCalls":
-        """Those of a mask."""
+        """Calls of a mask."""
         return replace(
             self,
             rows=tuple(compress(self.rows, which.tolist())),
@@ -54,7 +54,7 @@ class MeasuredCalls:
         )
 
     def places(self) -> list[Place]:
-        """Where each row was measured."""
+        """Place where each row was measured."""
         calls = self.measured.calls
         columns = zip(
             self.nccl,
@@ -67,7 +67,7 @@ class MeasuredCalls:
         return [Place(*each) for each in columns]
 
     def scope(self) -> frozenset[Place]:
-        """Where any row was measured."""
+        """Places where any row was measured."""
         return frozenset(self.places())
 
 
@@ -129,13 +129,13 @@ def joined(several: Sequence[MeasuredCalls]) -> MeasuredCalls:
 
 
 def splits_file() -> Any:
-    """What ``tables/splits.toml`` holds, as a mapping."""
+    """Content of ``tables/splits.toml``, as a mapping."""
     return tables.toml(tables.folder() / "splits.toml")
 
 
 @cache
 def one_way_runs() -> Mapping[str, Sequence[str]]:
-    """Of tables whose runs set the network up in several ways, by name, the runs that fits take."""
+    """Runs that fits take of tables whose runs set the network up in several ways, by the table's name."""
     runs: Mapping[str, Sequence[str]] = splits_file()["runs"]
     return runs
 

@@ -44,7 +44,7 @@ class HostFloor:
 
 
 def host_floor_us(calls: Iterable[tuple[Point, AlgoProto, float]]) -> float | None:
-    """Of calls with their times in us; None where several combinations do not share the least time."""
+    """Observation of calls with their times in us; None where several combinations do not share the least time."""
     known = list(calls)
     times_us = np.array([time_us for _, _, time_us in known])
     if not len(times_us):
@@ -73,13 +73,13 @@ class Blocks:
     sessions: list[int] = field(default_factory=list)
 
     def of(self, session: int) -> "Blocks":
-        """Those of one session."""
+        """Blocks of one session."""
         own = [at for at, of in enumerate(self.sessions) if of == session]
         return Blocks([self.medians_us[at] for at in own], [self.times_us[at] for at in own], [session] * len(own))
 
     @property
     def estimate(self) -> Estimate:
-        """What the call takes, and how far that is known."""
+        """Time of the call, and how far that is known."""
         times_us = list(chain.from_iterable(self.times_us))
         return of_runs_or_blocks(self.medians_us, self.sessions, times_us)
 
@@ -105,7 +105,7 @@ class ObservationGroup:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Observations:
-    """What some files of one machine and one release say; ``left_out`` counts calls and sample blocks by the reason.
+    """Observations of some files of one machine and one release; ``left_out`` counts calls and sample blocks by reason.
 
     ``titles`` are the communicators ``cases`` in words. ``times`` says how they were had: ``measured`` or
     ``simulated``, or both. ``of_sessions`` are the same calls by session, where there are several of a communicator.
@@ -124,7 +124,7 @@ class Observations:
 
     @property
     def calls(self) -> int:
-        """How many calls were measured."""
+        """Number of calls that were measured."""
         return sum(len(group.median_us) for group in self.groups)
 
 
@@ -134,7 +134,7 @@ def read(paths: Sequence[Path]) -> Observations:
 
 
 def of(paths: Sequence[Path], measured: Sequence[Measurements]) -> Observations:
-    """The same of what was read from the files already, as one or several communicators."""
+    """Observations of what was read from the files already, as one or several communicators."""
     together = Path(" ".join(path.name for path in paths))
     return _observations(paths, [(together, each) for each in measured])
 
@@ -283,7 +283,7 @@ def _groups(of_file: _OfFile, held_out: set[int], left_out: Counter[str]) -> Ite
 
 
 def _of_sessions(of_file: _OfFile) -> Iterable[ObservationGroup]:
-    """The same by session; none of a file with one."""
+    """Observations by session; none of a file with one."""
     sessions = sorted({session for blocks in of_file.blocks_of.values() for session in blocks.sessions})
     for session in sessions:
         own_blocks = {call: own for call, blocks in of_file.blocks_of.items() if (own := blocks.of(session)).medians_us}

@@ -121,7 +121,7 @@ def common_factor(ratios: Array, nbytes: Array) -> float | None:
 
 
 def likely(factor: float, bus_factor: float | None = None) -> str:
-    """What slip the factor is of, as a question; ``bus_factor``: what bus bandwidths are multiplied by, if one is."""
+    """Slip that the factor comes of, as a question; ``bus_factor``: what multiplies bus bandwidths, if anything."""
     known = _FACTORS if bus_factor is None else {**_FACTORS, bus_factor: "the factor of the bus bandwidth"}
     for slip, words in known.items():
         if min(abs(np.log(factor / slip)), abs(np.log(factor * slip))) < _ALIKE:
@@ -144,7 +144,7 @@ class PlausibleRows:
 
     @property
     def refused(self) -> tuple[Problem, ...]:
-        """Why the rows that are missing were left out."""
+        """Problems for which rows were left out."""
         return tuple(problem for problem in self.problems if problem.refused)
 
 
@@ -161,7 +161,7 @@ def judge(table: MeasuredTable, topology: Topology | None, trays: int | None = N
 
 
 def refuse(table: MeasuredTable, topology: Topology | None, where: str, trays: int | None = None) -> PlausibleRows:
-    """The same, but BadMeasurement for the first reason to refuse rows, with the file ``where`` and the lines."""
+    """Judgement of a table. BadMeasurement, with the file ``where`` and lines, for the first reason to refuse rows."""
     judged = judge(table, topology, trays)
     for problem in judged.refused:
         raise BadMeasurement(f"{where}:{problem.lines[0]}: {problem.kind}: {problem.text} ({problem.where})")
@@ -237,7 +237,7 @@ def _beyond(rows: Sequence[MeasuredRow], topology: Topology, trays: int | None) 
 
 
 def _slip(over: Sequence[tuple[float, MeasuredRow]]) -> str:
-    """What slip of units the file's largest sizes look like, which come near the bound in a file without one."""
+    """Slip of units that the file's largest sizes look like, which come near the bound in a file without one."""
     largest = max(row.bytes for _, row in over)
     factor = median(factor for factor, row in over if row.bytes == largest)
     for slip, text in _SLIPS:

@@ -129,7 +129,7 @@ def _bends(error: Array) -> bool:
 
 
 def terms_of(sweeps: Sequence[Sweep], algorithm: str, ranks: int | None) -> Terms:
-    """Of one collective over so many ranks as the files say. BadMeasurement where they differ or do not say."""
+    """Fit of one collective over so many ranks as the files say. BadMeasurement where they differ or do not say."""
     for sweep in sweeps:
         if ranks is not None and sweep.ranks not in (None, ranks):
             raise BadMeasurement(f"{sweep.path}: {sweep.ranks} ranks, not {ranks}; valid: without `ranks`")
@@ -198,7 +198,7 @@ class SweepFit:
 
 
 def described(sweeps: Sequence[Sweep], algorithm: str, fitted: SweepAlphaBeta) -> SweepFit:
-    """What :func:`tuner.times.calibration.sweep.fit` found for that algorithm in these sweeps, with their times."""
+    """Result of :func:`tuner.times.calibration.sweep.fit` for that algorithm in these sweeps, with their times."""
     fit, alpha_us, beta_gbs = fitted.fit, float(fitted.level.alpha_us), float(fitted.level.beta_gbs)
     return SweepFit(
         operation=sweeps[0].collective.name,

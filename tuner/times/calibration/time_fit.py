@@ -47,7 +47,7 @@ class TimeFit:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Uncertainty:
-    """How far fits are off at sizes that they have not seen: by regime, and near each call in units of that."""
+    """Errors of fits at sizes that they have not seen: by regime, and near each call in units of that."""
 
     scatter: Scatter
     spread: Surface
@@ -98,7 +98,7 @@ def fit(measured: MeasuredTimes, beliefs: Mapping[str, float], begin: Mapping[st
 
 
 def uncertainty(measured: MeasuredTimes, fitted: TimeFit, beliefs: Mapping[str, float]) -> Uncertainty:
-    """By fits to four fifths of the sizes, held against the others: none has seen the times that it is judged by.
+    """Errors by fits to four fifths of the sizes, held against the others: none has seen the times that judge it.
 
     A few rows are weighed against what other machines show.
     """

@@ -55,7 +55,7 @@ class AlphaBeta:
 
 
 def alpha_betas(observations: Observations) -> tuple[list[AlphaBeta], list[str]]:
-    """What could be fitted, then what has too few sizes to be."""
+    """Groups that could be fitted, then what has too few sizes to be."""
     fits, without = [], []
     for group in _of_all_types(observations.groups):
         if len(np.unique(group.sizes.nbytes[~group.held_out])) < line.LEAST_SIZES:
@@ -181,7 +181,7 @@ _DTYPES = {"ranks": np.int64, "nodes": np.int64, "calls": np.int64, "known": np.
 
 @dataclass(frozen=True, slots=True)
 class FittedFiles:
-    """What was read: the release, the communicators in words, how many calls; ``left_out`` counts others by reason.
+    """Files that were read: release, communicators in words, number of calls; ``left_out`` counts others by reason.
 
     ``times`` says how they were had: ``measured`` or ``simulated``, or both; ``floors`` where the host's time hid that
     of the GPUs.
@@ -197,7 +197,7 @@ class FittedFiles:
 
 @dataclass(frozen=True, slots=True)
 class FitReport(Framed):
-    """What :func:`fit` says: ``out`` is the file that was written, None for none; as a frame its constants.
+    """Answer of :func:`fit`: ``out`` is the file that was written, None for none; as a frame its constants.
 
     ``held_out`` are errors at sessions and communicators that a fit to the others did not see.
     """
@@ -227,7 +227,7 @@ class FitReport(Framed):
 
 @dataclass(frozen=True, slots=True)
 class AlphaBetaReport(Framed):
-    """What :func:`fit_alpha_beta` says: ``without`` says what has too few sizes; as a frame its fits."""
+    """Answer of :func:`fit_alpha_beta`: ``without`` says what has too few sizes; as a frame its fits."""
 
     files: FittedFiles = field(metadata=json_form(merged=True))
     fits: tuple[AlphaBeta, ...]

@@ -39,7 +39,7 @@ class Noise:
 
     @property
     def percent(self) -> float:
-        """Per cent by which a time may be off."""
+        """Percentage by which a time may be off."""
         return 100 * float(np.expm1(self.half_width))
 
     def between(self, one: Arm, other: Arm, comparisons: int = 1) -> float:

@@ -1,4 +1,4 @@
-"""What calls take on the hardware: a form with physical parameters, calibrated to measured times, with intervals.
+"""Times of calls on the hardware: a form with physical parameters, calibrated to measured times, with intervals.
 
 ``features`` are what a call's time depends on, taken from the emulator: steps, channels, threads, bandwidths of the
 graphs. ``form`` makes times of them and ``parameters``; ``surface`` adds what measurements say beyond the form;

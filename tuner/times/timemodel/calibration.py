@@ -46,8 +46,8 @@ class MeasuredFile:
 
 @dataclass(frozen=True, slots=True)
 class ExchangeCalibration:
-    """Of AllToAll. ``scatter``: mean absolute logarithm of measured times over the form's; ``factors``: half an
-    interval in scatters, by what is carried over; ``scope`` holds the measured numbers of nodes and GPUs per node."""
+    """Calibration of AllToAll. ``scatter``: mean absolute logarithm of measured over modelled times; ``factors``:
+    half an interval in scatters, by what is carried over; ``scope``: measured numbers of nodes and GPUs per node."""
 
     parameters: Mapping[str, float]
     scatter: float
@@ -58,7 +58,7 @@ class ExchangeCalibration:
 
 @dataclass(frozen=True, eq=False)  # without slots: its process is factored once
 class Calibration:
-    """What was learnt of one machine, and where it holds.
+    """Calibration of one machine, and where it holds.
 
     ``generation`` is that of the machine's GPUs, as NCCL's tables name it; ``launch`` how the measured calls were
     launched, which start_us belongs to. ``scope`` and ``sizes`` (the least and most bytes by collective and
@@ -103,12 +103,12 @@ class Calibration:
         return tuple(sorted({*(place.nccl for place in self.scope), *self.between_releases}))
 
     def certainty(self, *, same_machine: bool) -> Certainty:
-        """How sure its times are."""
+        """Certainty of its times."""
         return self._certainties[same_machine]
 
     @cached_property
     def _certainties(self) -> tuple[Certainty, Certainty]:
-        """Those for another machine, and for its own."""
+        """Certainties for another machine, and for its own."""
         another, own = (
             Certainty(self.scope, self.sizes, self.scatter, self.spread, self.factors, same) for same in (False, True)
         )
@@ -320,7 +320,7 @@ def _site_part(record: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def shipped_exchange_factors() -> Factors:
-    """How wide intervals of AllToAll are, alike in all shipped calibrations."""
+    """Widths of intervals of AllToAll, alike in all shipped calibrations."""
     shipped = (_shipped(name).exchange for name in names())
     return next(exchange.factors for exchange in shipped if exchange is not None)
 

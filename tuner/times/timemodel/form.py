@@ -246,7 +246,7 @@ class Form:
         return p["nvls_start_us"] + levels_us + calls.bytes / _bytes_per_us(gbs) + self._nvls_rounds_us(calls)
 
     def _nvls_rounds_us(self, calls: Features) -> Numbers:
-        """What the rounds of chunks cost: more than eight heads make none of them larger."""
+        """Cost of the rounds of chunks: more than eight heads make none of them larger."""
         chunks = calls.channels * least(calls.heads, NVLS_HEADS) * nvls_chunk_bytes(calls)
         times_us: Numbers = self.parameters["nvls_round_us"] * calls.bytes / chunks
         return times_us
@@ -263,7 +263,7 @@ class Form:
         return calls.nccl_latency_us + calls.bytes / _bytes_per_us(calls.nccl_gbs)
 
     def _steps_of_data(self, calls: Features, extra: str) -> Numbers:
-        """How many steps' data a call waits for: those of the ring, and what copies add."""
+        """Number of steps whose data a call waits for: those of the ring, and what copies add."""
         return calls.passes + self._of(extra, calls)
 
 
@@ -286,7 +286,7 @@ def _factors(name: str) -> tuple[str, ...]:
 
 
 def nvls_chunk_bytes(calls: Features) -> Numbers:
-    """What a channel of NVLS sends at once to one head, [call]."""
+    """Bytes that a channel of NVLS sends at once to one head, [call]."""
     chunk: Numbers = NVLS_CHUNKS[0][0]
     for larger, rounds, smaller in NVLS_CHUNKS:
         few = calls.bytes < rounds * calls.channels * calls.heads * chunk

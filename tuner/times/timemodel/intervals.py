@@ -1,4 +1,4 @@
-"""How far off a calibrated time on one node may be: 90 % intervals by what has to be carried over, learnt on machines
+"""Errors that a calibrated time on one node may have: 90 % intervals by what has to be carried over, learnt on machines
 held out. Those between nodes are another thing (``sites``).
 
 Half an interval is the scatter of the machine's own times around a fit that has not seen their sizes, near the call,
@@ -55,7 +55,7 @@ class Surface:
         self._tables = {each.key: (row, np.diff(row)) for each in self.curves for row in [each.spread()]}
 
     def log_factors(self, calls: Features) -> Numbers:
-        """What to add to the logarithm of each call's time, [call], or of the one call."""
+        """Number to add to the logarithm of each call's time, [call], or of the one call."""
         places = least(most(np.log2(calls.bytes) * PER_OCTAVE, 0.0), POINTS - 1.0)
         groups = _groups(calls)
         if len(groups) == 1:
@@ -128,7 +128,7 @@ COVERED_SDS = 1.645  # half of an interval of a normal distribution that covers 
 
 
 class CarriedOver(StrEnum):
-    """What a prediction carries measurements over to."""
+    """Kind of difference that a prediction carries measurements over."""
 
     sizes = "sizes"
     sizes_beyond = "sizes beyond those measured"
@@ -186,7 +186,7 @@ BELIEVED_SCATTER: Scatter = {
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where something was measured: NCCL's release, the collective's and combination's number, GPUs a node, nodes."""
+    """Place of a measurement: NCCL's release, the collective's and combination's number, GPUs a node, nodes."""
 
     nccl: str
     collective: int
@@ -206,7 +206,7 @@ _LOW_LATENCY, _SIMPLE, _NVLS = map(REGIMES.index, (Regime.node_low_latency, Regi
 
 @dataclass(frozen=True, eq=False)  # without slots: what places carry over is kept
 class Certainty:
-    """What a fit knows: where its rows were measured, how they scatter, and how errors grow with what is carried over.
+    """Knowledge of a fit: where its rows were measured, their scatter, and how errors grow with what is carried over.
 
     ``sizes``: the least and the most bytes that were measured, by the numbers of collective and combination.
     ``spread``: the logarithm of the scatter near a call over that of its regime. ``same_machine``: whether what is
@@ -221,7 +221,7 @@ class Certainty:
     same_machine: bool
 
     def carried_over(self, place: Place) -> tuple[CarriedOver, ...]:
-        """What a call at ``place`` carries over."""
+        """Kinds that a call at ``place`` carries over."""
         if place not in self._of_places:
             self._of_places[place] = self._carried_over(place)
         return self._of_places[place]
@@ -248,7 +248,7 @@ class Certainty:
         return np.sqrt(scattered * (near * near) + alike + beyond * beyond * octaves_beyond)
 
     def half_widths_of(self, calls: Features, carried: Iterable[CarriedOver]) -> Array:
-        """The same numbers, [call], where just that is carried over, beside sizes."""
+        """Half an interval, [call], where just that is carried over, beside sizes."""
         kinds = {CarriedOver.sizes, *carried}
         scattered, alike = self._squared_factors(kinds - {CarriedOver.sizes_beyond})
         half: Array = scattered * self._scatter_near(calls) ** 2 + alike
@@ -262,20 +262,20 @@ class Certainty:
         return {}
 
     def _squared_factors(self, kinds: Iterable[CarriedOver]) -> tuple[float, float]:
-        """What multiplies the square of the scatter, and what is added to it."""
+        """Factor of the square of the scatter, and what is added to it."""
         square = {kind: self.factors[kind] ** 2 for kind in kinds}
         scattered = sum(each for kind, each in square.items() if kind not in BEYOND)
         return scattered, sum(each for kind, each in square.items() if kind in BEYOND)
 
     def unit(self, kind: CarriedOver, calls: Features) -> Array:
-        """What the factor of ``kind`` multiplies, [call]; numbers without a unit."""
+        """Unit that the factor of ``kind`` multiplies, [call]; numbers without a unit."""
         if kind is CarriedOver.sizes_beyond:
             return np.asarray(np.sqrt(self.octaves_beyond(calls)))
         near: Array = np.broadcast_to(1.0 if kind in BEYOND else self._scatter_near(calls), len(calls))
         return near
 
     def octaves_beyond(self, calls: Features) -> Numbers:
-        """How many powers of two each size is beyond the sizes measured of such calls, [call]; 0 where none were."""
+        """Powers of two that each size is beyond those measured of such calls, [call]; 0 where none were."""
         log_bytes = np.log2(calls.bytes)
         kinds = calls.collective * len(ALGO_PROTOS) + calls.algo_proto
         if not isinstance(kinds, np.ndarray):

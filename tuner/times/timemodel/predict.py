@@ -46,7 +46,7 @@ class CalibratedTimes(Framed):
     extrapolations: tuple[str, ...] = ("",)
 
     def why(self, at: int) -> str:
-        """What call ``at`` is extrapolated over, in words; empty where it is not."""
+        """Words for what call ``at`` is extrapolated over; empty where it is not."""
         return self.extrapolations[int(self.extrapolated[at])]
 
     def columns(self) -> dict[str, Column]:
@@ -112,7 +112,7 @@ def _times(
 def _between_nodes(
     calibration: Calibration, calls: Features, place: Place, adapters_gbs: float, *, same_machine: bool
 ) -> CalibratedTimes:
-    """By the site's rows, or where there are none by what sites have in common; never faster than adapters are."""
+    """Times by the site's rows, or without any by what sites have in common; never faster than adapters are."""
     log_us, half = calibration.process.corrected(calls)
     low = log_us - half
     if adapters_gbs:
@@ -162,7 +162,7 @@ class TimeModel:
         self._certainty = calibration.certainty(same_machine=same_machine)
 
     def of_picks(self, request: Request, picks: Picks) -> CalibratedTimes:
-        """Of the calls that NCCL picks for, [size]."""
+        """Times of the calls that NCCL picks for, [size]."""
         if len(picks.bytes) == 1:
             return self._of_one(request, picks)
         by_combination = features.by_combination(self.selection, request, picks)
@@ -184,17 +184,17 @@ class TimeModel:
         return self._times_at(kind.calls(*numbers), place)
 
     def of_algo_proto(self, request: Request, sizes: ArrayLike, algo_proto: AlgoProto) -> CalibratedTimes:
-        """Of calls that an algorithm and protocol are forced on. ``sizes`` are NCCL's nBytes, [size]."""
+        """Times of calls that an algorithm and protocol are forced on. ``sizes`` are NCCL's nBytes, [size]."""
         nbytes: SizeArray = np.atleast_1d(np.asarray(sizes)).astype(np.uint64)
         return self.times(request, features.of_algo_proto(self.selection, request, nbytes, algo_proto))
 
     def of_candidates(self, request: Request, sizes: ArrayLike) -> dict[AlgoProto, CalibratedTimes]:
-        """Of each algorithm and protocol that the call may use, in NCCL's order."""
+        """Times of each algorithm and protocol that the call may use, in NCCL's order."""
         candidates: Sequence[AlgoProto] = self.selection.candidates(request)
         return {each: self.of_algo_proto(request, sizes, each) for each in candidates}
 
     def times(self, request: Request, calls: Features) -> CalibratedTimes:
-        """Of calls of one kind on this communicator. BadInput for registered buffers, which were not measured."""
+        """Times of calls of one kind on this communicator. BadInput for registered buffers, which were not measured."""
         _check_buffers(request)
         combinations = calls.algo_proto
         if not isinstance(combinations, np.ndarray):
@@ -213,13 +213,13 @@ class TimeModel:
         return self._certainty.half_widths_of(calls, carried)
 
     def all_to_all(self, sizes: ArrayLike) -> CalibratedTimes:
-        """Of AllToAll, whose ranks send ``sizes`` bytes in all, [size]. BadInput where no such call was measured."""
+        """Times of AllToAll by ``sizes``, bytes that a rank sends in all, [size]. BadInput where none was measured."""
         nbytes: SizeArray = np.atleast_1d(np.asarray(sizes)).astype(np.uint64)
         communicator = self.selection.communicator
         return self.exchanges(point_to_point.of_communicator(communicator, nbytes))
 
     def exchanges(self, calls: Exchanges) -> CalibratedTimes:
-        """The same of calls on communicators of this kind. BadInput where no such call was measured."""
+        """Times of AllToAll on communicators of this kind. BadInput where no such call was measured."""
         return exchange_times(self.calibration, calls, same_machine=self.same_machine)
 
     def _place(self, request: Request, algo_proto: int) -> Place:
@@ -327,7 +327,7 @@ def choose(communicator: Comm, machine: str | None, calibration: str | None = No
 
 
 def adapters_gbs(machine: str | None) -> float:
-    """What the adapters of a node of the catalogue carry together, GB/s; 0 where that is not known, or of domains."""
+    """Bandwidth of all adapters of a node of the catalogue, GB/s; 0 where that is not known, or of domains."""
     if machine not in catalogue.names():
         return 0.0
     there = catalogue.load(machine)

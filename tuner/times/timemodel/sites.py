@@ -378,7 +378,7 @@ class _Kinship:
 
 
 def _covariances(one: SiteRows, other: SiteRows, kinship: _Kinship | None = None) -> Array:
-    """How alike calls of one site are off, [call of one, call of other]; of a single one, [call of other]."""
+    """Covariance of the errors of calls of one site, [call of one, call of other]; of a single one, [call of other]."""
     kinship = kinship or _Kinship(one, other)
 
     def column(numbers: Numbers) -> Numbers:

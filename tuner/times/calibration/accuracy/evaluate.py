@@ -26,7 +26,7 @@ _NEVER_TRIED = 1.5  # what was never held out, against the widest that was
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Scores:
-    """How far predictions of one split are off: absolute logarithms as numbers without a unit, [row].
+    """Errors of the predictions of one split: absolute logarithms as numbers without a unit, [row].
 
     ``scatter``: of the fit near each row; ``unit``: what the factor of the kind multiplies there.
     """
@@ -53,7 +53,7 @@ def learn(scores: Iterable[Scores]) -> Factors:
 
 
 def learn_scaled(scores: Iterable[Scores]) -> Factors:
-    """The same where all factors are in units of the scatter."""
+    """Factors where all are in units of the scatter."""
     known = _tried(scores)
     never = max(known.values()) * _NEVER_TRIED
     return {kind: known.get(kind, never) for kind in ON_ONE_NODE}

@@ -1,4 +1,4 @@
-"""How far off calibrated times are on a file of measured times."""
+"""Errors of calibrated times on a file of measured times."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence, Set
@@ -78,7 +78,7 @@ class FileAccuracy:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """What a file is held against: the machine or topology, the release and the calibration; None is what fits.
+    """Reference of a file: the machine or topology, the release and the calibration; None is what fits.
 
     ``update``: a file of rows of the same cluster, which the calibration is updated with first. ``given``: what files
     do not say of their rows.
@@ -93,7 +93,7 @@ class Held:
 
 
 def of_path(path: Path, held: Held) -> FileAccuracy:
-    """The same for a file.
+    """Accuracy on a file.
 
     Rows that the machine's links rule out are left out. Errors: BadMeasurement also where the file cannot be read, or
     no row is left; BadInput where it does not say what was measured.
@@ -125,7 +125,7 @@ def of_path(path: Path, held: Held) -> FileAccuracy:
 
 
 def _contradictions(table: MeasuredTable, machine: str | None, nccl: str, note: str) -> Iterator[str]:
-    """What the file says otherwise than what it is held against; ``note`` says so of the release."""
+    """Contradictions between the file and what it is held against; ``note`` says so of the release."""
     head = table.header
     if note:
         yield note
@@ -221,7 +221,7 @@ def _chosen(
 
 
 def _of_exchanges(rows: MeasuredExchanges | None, chosen: CalibrationChoice) -> Accuracy | None:
-    """Of AllToAll; None where the file has none, or the calibration has none."""
+    """Errors of AllToAll; None where the file has none, or the calibration has none."""
     if rows is None or chosen.calibration.exchange is None:
         return None
     said = exchange_times(chosen.calibration, rows.calls, same_machine=chosen.same_machine)
