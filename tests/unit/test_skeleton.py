@@ -399,3 +399,9 @@ def test_a_shipped_file_says_why_not(name: str) -> None:
 def test_azure_ndv5_has_nvls(nccl: str) -> None:
     scenario = agrees("azure-ndv5-topo.xml", 1, nccl)
     assert scenario.communicator().nvls
+
+
+def test_a_file_is_a_machine_by_its_name_and_eight_digits_of_its_content(tmp_path: Path) -> None:
+    """Calibrations of users name their machine so, and find it again by that."""
+    (tmp_path / "node.xml").write_bytes(b"<system/>")
+    assert skeleton.name_of(tmp_path / "node.xml") == "node.xml ca2a8ff0"
