@@ -377,3 +377,17 @@ def test_a_title_is_one_line_however_narrow_its_table(capsys: pytest.CaptureFixt
     title = "AllReduce on 2 x a/long/path/to/topology.xml h100-sxm, 4 GPUs each, NCCL 2.28.9"
     print_table(title, ("a", "b"), [(1, 2)])
     assert capsys.readouterr().out.splitlines()[0] == title
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ("explain", "Missing argument 'COLLECTIVE', option '--bytes'."),
+        ("explain allreduce", "Missing option '--bytes'."),
+        ("job plan", "option '--machine', option '-o' / '--out'."),
+    ],
+)
+def test_all_that_is_missing_is_named_at_once(words: str, says: str) -> None:
+    result = CliRunner().invoke(everything, words.split())
+    assert result.exit_code == 2
+    assert says in result.output

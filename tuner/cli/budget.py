@@ -580,7 +580,7 @@ def command(
     nccl-tuner budget trace.json.gz --machine dgx-h100 --nodes 2 --setting NCCL_ALGO=Ring --measured run.jsonl --json
     """
     if bool(files) == bool(model):
-        raise BadInput("the calls; valid: FILEs, or --model NAME with --job, one of both")
+        raise BadInput("name the calls of the job: FILEs that have them, or --model NAME with --job, not both")
     if model and (of_files := [name for name in ("rank", "by_group") if grouping[name]]):
         raise BadInput(f"--{of_files[0].replace('_', '-')}: of FILEs; --model is of rank 0")
     exports = Exports(as_csv, parquet, as_prometheus, as_json)

@@ -170,8 +170,21 @@ class Command(Help):
     """A command whose help shows the options without a heading, and every one with ``--help-all``."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parses the arguments, with standard input for each file to read that is ``-``."""
-        rest = super().parse_args(ctx, args)
+        """Parses the arguments, with standard input for each file to read that is ``-``.
+
+        UsageError that names all that is missing, where click names the first.
+        """
+        given = list(args)
+        try:
+            rest = super().parse_args(ctx, args)
+        except click.MissingParameter:
+            opts, _, _ = self.make_parser(ctx).parse_args(given)
+            required = (each for each in self.params if each.required)
+            missing = [each for each in required if each.value_is_missing(each.consume_value(ctx, opts)[0])]
+            if len(missing) < 2:
+                raise
+            names = (f"{each.param_type_name} {each.get_error_hint(ctx)}" for each in missing)
+            raise click.UsageError(f"Missing {', '.join(names)}.", ctx) from None
         for name, value in ctx.params.items():
             if name not in WRITTEN:
                 ctx.params[name] = _read_from(value)
