@@ -107,13 +107,12 @@ def test_options_that_are_always_refused_are_not_listed(words: tuple[str, ...], 
     assert "--machine" in shown
 
 
-def test_the_file_to_write_has_one_name_and_the_former_a_note(tmp_path: Path) -> None:
+def test_the_file_to_write_has_one_name(tmp_path: Path) -> None:
     topology = Path(__file__).parents[2] / "docs" / "examples" / "skeleton.xml"
     words = ("machines", str(topology), "--gpu", "h100-sxm", "--nic-gbps", "400")
-    assert "--output" not in run("machines", "--help").stdout
-    done = run(*words, "--output", str(tmp_path / "x.xml"))
-    assert "--output is now --out" in done.stderr
-    assert (tmp_path / "x.xml").read_text()
+    done = run(*words, "--out", str(tmp_path / "x.xml"))
+    assert done.stdout == f"wrote {tmp_path / 'x.xml'}\n"
+    assert (tmp_path / "x.xml").read_text() == run(*words).stdout
 
 
 def test_a_map_says_how_far_it_is() -> None:

@@ -329,7 +329,6 @@ class DiffWord(options.CallOrChange):
     times="both",
     libnccl="With what only libnccl knows: buffers, chunks, point-to-point channels, SMs, and of up to 16 ranks device "
     "memory.",
-    former="--ask-libnccl",
 )
 def command(
     words: tuple[Collective | PeerCall | str, ...],

@@ -366,7 +366,7 @@ def _shown(value: Repeated) -> tuple[str, str]:
     help="Add the rows between nodes to this calibration, as those of one's own site: one row is enough.",
 )
 @click.option("--name", default="own", show_default=True, help="What answers call the calibration, and the site.")
-@options.out_option("OUT.json", "The file to write.", former="--output")
+@options.out_option("OUT.json", "The file to write.")
 @options.json_option
 def calibration_command(
     files: tuple[Path, ...],

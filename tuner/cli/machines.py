@@ -53,7 +53,7 @@ OF_MODES = {  # which parameters each has
     metavar="GEN[xLANES]",
     help="All PCIe links, where FILE does not say their speed. [default: as the GPU model has, x16]",
 )
-@options.out_option("OUT.xml", "Write the topology there, not to stdout.", former="--output", required=False)
+@options.out_option("OUT.xml", "Write the topology there, not to stdout.", required=False)
 @options.json_option
 def command(
     what: str | None,

@@ -46,7 +46,7 @@ OF_A_TABLE = (  # parameters with -o alone
 @click.option(
     "--trap", "traps", multiple=True, metavar="TEXT", help="What a user of the numbers must know; repeatable."
 )
-@options.out_option("OUT.csv", "Write one table of FILEs.", former="--output", required=False)
+@options.out_option("OUT.csv", "Write one table of FILEs.", required=False)
 @options.json_option
 def command(
     files: tuple[Path, ...],

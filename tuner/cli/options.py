@@ -206,10 +206,9 @@ class Sizes(click.ParamType):  # type: ignore[type-arg]
         return value if isinstance(value, list) else size_list(str(value))
 
 
-def out_option(metavar: str, says: str, former: str | None = None, required: bool = True) -> Callable[[F], F]:
-    """The file to write, as the parameter ``out``: ``-o`` and ``--out``, and its ``former`` name with a note."""
-    kind = FILE
-    return option("-o", "--out", "out", required=required, type=kind, metavar=metavar, help=says, former=former)
+def out_option(metavar: str, says: str, required: bool = True) -> Callable[[F], F]:
+    """The file to write, as the parameter ``out``: ``-o`` and ``--out``."""
+    return option("-o", "--out", "out", required=required, type=FILE, metavar=metavar, help=says)
 
 
 def steps_options(function: F) -> F:
@@ -308,7 +307,7 @@ timeout_option = click.option(
 )
 
 
-def libnccl_option(says: str, former: str | None = None) -> Callable[[F], F]:
+def libnccl_option(says: str) -> Callable[[F], F]:
     """``--libnccl`` and ``--timeout``, as the parameter ``libnccl``: seconds an answer may take, None without it."""
 
     def decorated(function: F) -> F:
@@ -325,7 +324,7 @@ def libnccl_option(says: str, former: str | None = None) -> Callable[[F], F]:
             return function(*given, libnccl=timeout_s if libnccl else None, **others)
 
         made: F = asking  # type: ignore[assignment]
-        stacked(made, option("--libnccl", is_flag=True, heading=LIBNCCL, former=former, help=says), timeout_option)
+        stacked(made, option("--libnccl", is_flag=True, heading=LIBNCCL, help=says), timeout_option)
         return under(LIBNCCL, "--timeout")(made)
 
     return decorated
@@ -427,12 +426,11 @@ def question(
     times: str | None = None,
     times_said: str | None = None,
     libnccl: str | None = None,
-    former: str | None = None,
 ) -> Callable[[F], F]:
     """The options of a :class:`CommunicatorQuestion`, which the command takes as the parameter ``asked``.
 
     ``times`` is the default of whose are shown, ``times_said`` that in words, without options for it where it is None;
-    ``libnccl`` says what it adds where it can be asked, with a ``former`` name of the option.
+    ``libnccl`` says what it adds where it can be asked.
     """
 
     names = ["communicator", "call", "as_json", *(["low", "high"] if ranges else [])]
@@ -452,7 +450,7 @@ def question(
             communicator_options(changes=changes, tuner=True, build=libnccl is not None),
             call_options(),
             *([time_options(times, times_said)] if times else []),
-            *([libnccl_option(libnccl, former)] if libnccl else []),
+            *([libnccl_option(libnccl)] if libnccl else []),
             json_option,
         )
 
