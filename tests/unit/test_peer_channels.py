@@ -102,3 +102,9 @@ def test_a_message_on_one_node_goes_on_more_channels_where_parts_are_larger_than
     where = p2p_context(Scenario("2.28.9", 1, machine="dgx-h100").resolve())
     sends = [ExchangeCall(PeerCall.Send, DataType.int8, size, 1) for size in (1 << 26, 1 << 27, 1 << 28)]
     assert [len(kernel.channels) for send in sends for kernel in plan(where, [send])] == [4, 8, 16]
+
+
+@pytest.mark.parametrize(("given", "per_peer"), [("0", 2), ("1", 1), ("4", 4)])
+def test_channels_of_a_peer_over_the_network_are_given_from_one_on(given: str, per_peer: int) -> None:
+    """As libnccl 2.28.9 has them; 0 gives none."""
+    assert channels_of("2.28.9", {"NCCL_NCHANNELS_PER_NET_PEER": given}).per_peer == per_peer
