@@ -170,13 +170,18 @@ static off_t place_of(int rank) {
     return (off_t)(sizeof(struct decisions) + (size_t)rank * sizeof(struct said));
 }
 
-/* A regular file, or none: a pipe would hold the thread. */
+/* A regular file, or none: a pipe would hold the thread. Clients of NFS keep what they have read: it is forgotten, so that
+ * the file is looked at anew, and O_DSYNC has a write be of its own bytes alone, not of the page around them, which would
+ * undo what others have written there since (nfs_can_extend_write(), fs/nfs/write.c of Linux 6.1). */
 static int open_regular(const char *path, int flags) {
-    int file = open(path, O_RDWR | O_NONBLOCK | O_NOFOLLOW | O_CLOEXEC | flags, 0644);
+    int file = open(path, O_RDWR | O_DSYNC | O_NONBLOCK | O_NOFOLLOW | O_CLOEXEC | flags, 0644);
     if (file >= 0 && !file_is_regular(file)) {
         close(file);
         file = -1;
         errno = EINVAL;
+    }
+    if (file >= 0) {
+        posix_fadvise(file, 0, 0, POSIX_FADV_DONTNEED);
     }
     return file;
 }
@@ -392,14 +397,20 @@ static bool is_closed(struct explorer *explorer) {
     return atomic_load(&explorer->all) >= atomic_load(&explorer->closes_at);
 }
 
+static bool reads_yes(const struct explorer *explorer) {
+    uint64_t decided = 0;
+    return pread(explorer->file, &decided, sizeof decided, place_of_decision(explorer)) != sizeof decided ||
+           decided == YES;
+}
+
 /* Never once this rank is half way; from there on it waits until others can surely read a yes that they may be able to
- * read. False: none of them ever will. */
+ * read: an error of input and output may come after it was written. False: none of them ever will. */
 static bool write_yes(struct explorer *explorer) {
-    const uint64_t yes = YES;
     atomic_store(&explorer->closes_at, call_of_round(explorer->round) / 2);
     atomic_store(&explorer->writing, true);
+    errno = 0;
     if (is_closed(explorer) ||
-        pwrite(explorer->file, &yes, sizeof yes, place_of_decision(explorer)) != (ssize_t)sizeof yes) {
+        (!write_decision(explorer, YES) && (errno == ENOSPC || errno == EDQUOT) && !reads_yes(explorer))) {
         atomic_store(&explorer->closes_at, 0);
         atomic_store(&explorer->writing, false);
         return false;
@@ -435,17 +446,22 @@ static enum standing stand(struct explorer *explorer, const char *folder) {
     if (explorer->said_round == explorer->round) {
         return STANDS_BOUND;
     }
-    if (explorer->rank > 0 && calls_of(explorer) < call && (explorer->file < 0 || missing(explorer, folder, 1) >= 0)) {
-        return STANDS_OPEN;
+    if (explorer->tried_round != explorer->round) {
+        if (explorer->rank > 0 && calls_of(explorer) < call &&
+            (explorer->file < 0 || missing(explorer, folder, 1) >= 0)) {
+            return STANDS_OPEN;
+        }
+        atomic_store(&explorer->bound_at, explorer->rank > 0 ? call : UINT64_MAX);
+        if (atomic_load(&explorer->all) >= call) { /* it may be past it already, unbound */
+            atomic_store(&explorer->bound_at, UINT64_MAX);
+            return STANDS_PAST;
+        }
     }
-    atomic_store(&explorer->bound_at, explorer->rank > 0 ? call : UINT64_MAX);
-    if (atomic_load(&explorer->all) >= call) { /* it may be past it already, unbound */
-        atomic_store(&explorer->bound_at, UINT64_MAX);
-        return STANDS_PAST;
-    }
-    if (explorer->file >= 0 &&
-        say(explorer)) { /* else others may have seen it, or not: it says it again the next time */
-        explorer->said_round = explorer->round;
+    if (explorer->file >= 0) { /* where it fails others may have seen it, or not: it is bound, and says it again */
+        explorer->tried_round = explorer->round;
+        if (say(explorer)) {
+            explorer->said_round = explorer->round;
+        }
     }
     return STANDS_BOUND;
 }

@@ -43,6 +43,7 @@ struct explorer {
     atomic_bool writing;     /* a decision, which may or may not be there */
     atomic_bool waiting, gone;  /* a call waits; the communicator is gone */
     uint32_t round, said_round; /* of the thread that writes alone; rounds count from 1 */
+    uint32_t tried_round;       /* in which others may have seen what this rank says, if they did not */
     int file;                   /* of the start; -1: not known yet */
     uint64_t number, start;     /* of this rank's explorer, and of rank 0's, which names the file */
     bool again;                 /* this process had a communicator of the same id and rank */

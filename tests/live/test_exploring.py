@@ -313,6 +313,25 @@ def test_ranks_do_not_part_where_files_fail_in_the_middle(
     assert arms_of(files[0]) == (expected if explores else [])
 
 
+ON_NFS = {
+    "keeps what it reads until files are opened": ["nfs 0"] * 3,
+    "keeps it for long": ["nfs 30"] * 3,
+    "has errors of input and output": ["nfs-broken 5"] * 3,
+    "has a rank say its word twice": ["", "nfs-again 4", "hang 5"],  # the last one reads late what rank 0 has decided
+}
+
+
+@pytest.mark.parametrize("how", ON_NFS)
+def test_ranks_do_not_part_as_clients_of_nfs(how: str, hostile_files: str, tmp_path: Path) -> None:
+    each = {rank: {"LD_PRELOAD": hostile_files, "HOSTILE_FILES": mode} for rank, mode in enumerate(ON_NFS[how]) if mode}
+    done = explored(tmp_path, [f"allreduce {LARGE} 900", "sleep 0.2"], each=each)
+    assert done.codes == [0] * 3, done.outputs
+    files = list(ran(tmp_path).values())
+    assert len(files) == 3
+    assert all(calls == files[0] for calls in files), "ranks ran different things"
+    assert arms_of(files[0]) == [(n, arm) for n in range(FIRST, 900) if (arm := scheduled(n)) is not None]
+
+
 def test_communicators_made_in_another_order_explore_by_their_own_counts(tmp_path: Path) -> None:
     """Of two halves of the ranks one makes its own communicator before that of all, the other one after it."""
     own, world = ["again 2", AGREE, f"allreduce {LARGE} 600"], ["again", AGREE, f"allreduce {LARGE} 650"]
