@@ -17,7 +17,7 @@ from tuner.times.calibration.measured_calls import MeasuredCalls, joined, of_tab
 from tuner.times.calibration.time_fit import softened
 from tuner.times.placement import Site
 from tuner.times.timemodel import calibration, sites
-from tuner.times.timemodel.features import Array
+from tuner.times.timemodel.features import Array, Features
 from tuner.times.timemodel.form import PARAMETERS, Form
 
 NAMES = [name for name in PARAMETERS if name.startswith(("net_", "tree_", "nvls_tree_", "pat_")) and "." not in name]
@@ -25,6 +25,7 @@ ROUNDS, MOST_ROWS = 3, 60  # of a site count; more of them count less each
 SCATTER, PRIOR_SITES = 0.12, 3  # natural logarithm of times; sites that what is believed so far counts as
 GIVEN = (0, 1, 4)  # rows of a site
 LARGE_BYTES = 1 << 24
+FEWEST_NEAR = 4  # rows near those given, to learn from
 HELD = 0.87  # of each table, by intervals that should hold 85 to 97 %
 
 
@@ -68,7 +69,7 @@ class _Updated:
     """An update with what it is judged by, [row].
 
     ``log_off``: logarithms of predicted over measured times; ``log_half``: half an interval around them before it is
-    widened; ``nccl``: NCCL's own errors.
+    widened; ``left``: the share of the variance that the rows leave; ``nccl``: NCCL's own errors.
     """
 
     site: str
@@ -76,13 +77,15 @@ class _Updated:
     given: int
     log_off: Array
     log_half: Array
+    left: Array
     nccl: Array
     large: NDArray[np.bool_]
 
-    @property
-    def needed(self) -> float:
-        """Factor that intervals have to be widened by to hold the share ``HELD`` of the table."""
-        return float(np.quantile(np.abs(self.log_off) / self.log_half, HELD, method="higher"))
+    def needed(self, most_left: float = 1.0) -> float:
+        """Factor to hold the share ``HELD`` of the rows that no more is left of; 1 where these are too few to say."""
+        near = self.left <= most_left
+        ratios = np.abs(self.log_off[near]) / self.log_half[near]
+        return float(np.quantile(ratios, HELD, method="higher")) if len(ratios) >= FEWEST_NEAR else 1.0
 
 
 def all_sites() -> dict[str, SiteTables]:
@@ -139,8 +142,8 @@ def updates() -> list[SiteUpdate]:
     judged_only = [name for name, site in all_sites().items() if site.judged_only]
     for each in every:
         others = [one for one in every if one.site not in (each.site, *judged_only)]
-        widening = learnt_widening(others)[each.given]
-        error, half = np.abs(np.expm1(each.log_off)), widening * each.log_half
+        near, far = learnt_widening(others)[each.given]
+        error, half = np.abs(np.expm1(each.log_off)), sites.widened(near, far, each.left) * each.log_half
         found.append(
             SiteUpdate(
                 table=each.table,
@@ -157,9 +160,55 @@ def updates() -> list[SiteUpdate]:
     return found
 
 
-def learnt_widening(of_tables: Sequence[_Updated]) -> dict[int, float]:
-    """Factors, by rows of a site, that intervals are widened by so that they hold the share ``HELD`` of each table."""
-    return {given: max(1.0, *(each.needed for each in of_tables if each.given == given)) for given in GIVEN}
+def ratios_inside(left_out: str, tables: tuple[str, str]) -> dict[int, float]:
+    """Shares of the ratios of two tables' times, of two releases, that lie in their interval, by the rows given.
+
+    Nothing was learnt from the tables' site; the rows are of the first table.
+    """
+    every = all_sites()
+    medians, _ = in_common([each for name, each in every.items() if name != left_out and not each.judged_only])
+    parameters = {**every[left_out].nodes, **dict(zip(NAMES, np.exp(medians).tolist(), strict=True))}
+    of_tables = [every[left_out].tables[table].measured for table in tables]
+    firsts = [_first_of_kinds(each.calls)[0] for each in of_tables]
+    before, after = (each.calls[first] for each, first in zip(of_tables, firsts, strict=True))
+    times_us = [each.times_us[first] for each, first in zip(of_tables, firsts, strict=True)]
+    places = {_call(after, at): at for at in range(len(after))}
+    inside = {}
+    for given in GIVEN:
+        rows = None
+        if given:
+            chosen = np.array(sites.SiteProcess(parameters).telling(before, given))
+            rows = sites.rows_of(before[chosen], times_us[0][chosen], parameters)
+        process = sites.SiteProcess(parameters, rows)
+        off = [process.corrected(each)[0] - np.log(us) for each, us in zip((before, after), times_us, strict=True)]
+        seen = process.calls(before), process.calls(after)
+        pairs = [(at, places[_call(before, at)]) for at in range(len(before)) if _call(before, at) in places]
+        held = [abs(off[1][b] - off[0][a]) <= (seen[0][a].half_of_ratio(seen[1][b]) or 0) for a, b in pairs]
+        inside[given] = float(np.mean(held))
+    return inside
+
+
+def _call(calls: Features, at: int) -> tuple[float, ...]:
+    return tuple(float(getattr(calls, name)[at]) for name in ("collective", "ranks", "nodes", "bytes"))
+
+
+def _first_of_kinds(calls: Features) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """The number of the first call of each kind, [kind], and the kind of each, [call]."""
+    kinds = np.stack([calls.collective, calls.algo_proto, calls.ranks, calls.nodes, calls.bytes])
+    _, first, kind = np.unique(kinds, axis=1, return_index=True, return_inverse=True)
+    return first, kind.ravel()
+
+
+def learnt_widening(of_tables: Sequence[_Updated]) -> dict[int, tuple[float, float]]:
+    """Factors, by rows of a site, that intervals are widened by so that they hold the share ``HELD`` of each table.
+
+    The first near the rows, where these say half of what there is to know or more; the second far from them.
+    """
+
+    def most(given: int, left: float) -> float:
+        return max(1.0, *(each.needed(left) for each in of_tables if each.given == given))
+
+    return {given: (min(most(given, 0.5), most(given, 1.0)), most(given, 1.0)) for given in GIVEN}
 
 
 def _predicted() -> list[_Updated]:
@@ -174,17 +223,18 @@ def _predicted() -> list[_Updated]:
 
 def _updated(site: str, table: str, rows: MeasuredCalls, parameters: dict[str, float], given: int) -> _Updated:
     calls, times_us = rows.measured.calls, rows.measured.times_us
-    kinds = np.stack([calls.collective, calls.algo_proto, calls.ranks, calls.nodes, calls.bytes])
-    _, first, kind = np.unique(kinds, axis=1, return_index=True, return_inverse=True)
+    first, kind = _first_of_kinds(calls)
     chosen: NDArray[np.intp] = np.zeros(0, np.intp)
     if given:
         chosen = first[np.array(sites.SiteProcess(parameters).telling(calls[first], given))]
     own = sites.rows_of(calls[chosen], times_us[chosen], parameters) if given else None
-    judged = ~np.isin(kind.ravel(), kind.ravel()[chosen])
-    log_us, half = sites.SiteProcess(parameters, own, widening={0: 1.0}).corrected(calls[judged])
+    judged = ~np.isin(kind, kind[chosen])
+    process = sites.SiteProcess(parameters, own, widening={0: (1.0, 1.0)})
+    log_us, half = process.corrected(calls[judged])
     nccl = np.abs(rows.nccl_us / times_us - 1)[judged]
     large = calls.bytes[judged] >= LARGE_BYTES
-    return _Updated(site, table, given, log_us - np.log(times_us[judged]), half, nccl, large)
+    left = process.left(calls[judged])
+    return _Updated(site, table, given, log_us - np.log(times_us[judged]), half, left, nccl, large)
 
 
 def main() -> None:

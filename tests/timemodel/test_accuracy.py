@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.scripts import write_accuracy
+from tests.scripts import fit_network, write_accuracy
 from tests.support import exchange_accuracy
 from tests.support.command_line import run
 from tuner.times import measured
@@ -351,3 +351,10 @@ def test_intervals_hold_every_table_of_a_site_that_was_left_out() -> None:
     kept = [each for each in KEPT["updates"] if not each["known_slow"]]
     assert len({each["table"] for each in kept}) >= 14
     assert {each["table"]: each["coverage"] for each in kept if each["coverage"] < 0.85} == {}
+
+
+@pytest.mark.slow
+def test_ratios_of_two_releases_lie_in_their_interval_at_a_site_that_was_left_out() -> None:
+    tables = ("a100-4x-540n__2.21.5__polaris", "a100-4x-540n__2.18.3__polaris")
+    inside = fit_network.ratios_inside("polaris", tables)
+    assert min(inside.values()) >= 0.85, inside

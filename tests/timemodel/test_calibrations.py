@@ -75,8 +75,8 @@ def test_what_is_no_calibration_is_one_error(name: str, tmp_path: Path) -> None:
     [
         (b"\x93NUMPY\x01\x00\xff\xfe", "not JSON"),
         (b"{]", "not JSON"),
-        (b'{"calibration": 3}', "'parameters' is missing"),
-        (b'{"calibration": 2, "parameters": {}}', "version 2, valid: 3; fit it anew with this version"),
+        (b'{"calibration": 4}', "'parameters' is missing"),
+        (b'{"calibration": 2, "parameters": {}}', "version 2, valid: 4; fit it anew with this version"),
         (b"[1]", "a value of another kind than it has"),
     ],
 )
@@ -250,8 +250,15 @@ def test_parameters_are_within_what_is_believed(name: str) -> None:
 @pytest.mark.parametrize("name", calibration.names())
 def test_a_calibration_has_fewer_numbers_than_rows(name: str) -> None:
     made = calibration.load(name)
+    rows = sum(each.rows for each in made.measured)
     if made.base:
-        assert len(made.between or ()) <= sum(each.rows for each in made.measured)
+        assert len(made.between or ()) <= rows
+    else:
+        beliefs = believed(made.generation)
+        fitted = sum(value != beliefs[name] for name, value in made.parameters.items())
+        spread = {each.key[1]: each for each in made.spread.curves}
+        values = sum(len(each.values) for each in (*made.surface.curves, *spread.values()))
+        assert fitted + values + len(made.between or ()) < rows
 
 
 def test_all_to_all_has_a_time_where_it_was_measured() -> None:

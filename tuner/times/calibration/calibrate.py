@@ -34,7 +34,7 @@ from tuner.times.timemodel import point_to_point
 from tuner.times.timemodel.calibration import Calibration, ExchangeCalibration, MeasuredFile
 from tuner.times.timemodel.features import Array, Ints, Which
 from tuner.times.timemodel.form import believed
-from tuner.times.timemodel.intervals import BELIEVED_SCATTER, Factors, Sizes, Surface
+from tuner.times.timemodel.intervals import BELIEVED_SCATTER, Factors, Sizes, Surface, shared
 from tuner.times.timemodel.point_to_point import MODELLED, PARAMETERS, Exchanges
 from tuner.times.timemodel.sites import rows_of
 
@@ -237,7 +237,7 @@ def of_calls(calls: MeasuredCalls, factors: Factors) -> Calibration:
         parameters=parameters,
         surface=fitted.surface if fitted is not None else empty,
         scatter=known.scatter if known is not None else BELIEVED_SCATTER,
-        spread=known.spread if known is not None else empty,
+        spread=shared(known.spread, on_one.scope()) if known is not None else empty,
         factors=factors,
         scope=on_one.scope(),
         exchange=None,

@@ -8,7 +8,7 @@ from tuner.base.dataclass import dataclass
 from tuner.times.timemodel import intervals
 from tuner.times.timemodel.features import Array, Features, Ints, Which
 from tuner.times.timemodel.form import PARAMETERS, Form
-from tuner.times.timemodel.intervals import BELIEVED_SCATTER, REGIMES, Scatter, Surface
+from tuner.times.timemodel.intervals import BELIEVED_SCATTER, REGIMES, Scatter, Surface, SurfaceCurve
 
 # How far a measured time may lie from the form before it counts less, natural log.
 _NODE_SCATTER = 0.03
@@ -38,11 +38,13 @@ class MeasuredTimes:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TimeFit:
-    """``start_factors``: how start_us of each way of launching stands to that of the first."""
+    """A fit. ``start_factors``: start_us of each way of launching over that of the first; ``left``: rows beyond those
+    that there are parameters for, which curves may have values of."""
 
     parameters: Mapping[str, float]
     start_factors: Array
     surface: Surface
+    left: int
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -50,7 +52,7 @@ class Uncertainty:
     """Errors of fits at sizes that they have not seen: by regime, and near each call in units of that."""
 
     scatter: Scatter
-    spread: Surface
+    spread: list[SurfaceCurve]
 
 
 def fit(measured: MeasuredTimes, beliefs: Mapping[str, float], begin: Mapping[str, float] | None = None) -> TimeFit:
@@ -94,7 +96,8 @@ def fit(measured: MeasuredTimes, beliefs: Mapping[str, float], begin: Mapping[st
         max_nfev=steps,
     ).x
     values, starts = parts(settled)
-    return TimeFit(values, starts, intervals.learnt(measured.calls, differences(settled)))
+    left = len(measured) - len(settled)
+    return TimeFit(values, starts, intervals.learnt(measured.calls, differences(settled), left), left)
 
 
 def uncertainty(measured: MeasuredTimes, fitted: TimeFit, beliefs: Mapping[str, float]) -> Uncertainty:
@@ -113,7 +116,8 @@ def uncertainty(measured: MeasuredTimes, fitted: TimeFit, beliefs: Mapping[str, 
     calls, off = measured.calls[known], off[known]
     scatter = _scatter(calls, off)
     usual = np.array([scatter[regime] for regime in REGIMES])[intervals.regimes(calls)]
-    return Uncertainty(scatter, intervals.spread(calls, off / usual))
+    left = fitted.left - sum(len(each.values) for each in fitted.surface.curves)
+    return Uncertainty(scatter, intervals.spread(calls, off / usual, left))
 
 
 def _predicted_us(fitted: TimeFit, measured: MeasuredTimes) -> Array:

@@ -28,10 +28,11 @@ from tuner.times.timemodel.intervals import (
     Sizes,
     Surface,
     SurfaceCurve,
+    shared,
 )
 from tuner.times.timemodel.sites import SiteProcess, SiteRows
 
-VERSION = 3
+VERSION = 4
 _OF_SITE = ("name", "launch", "measured", "alltoall", "site", "network", "between_releases", "between")
 EXCHANGES_CARRIED_OVER = (CarriedOver.sizes, CarriedOver.gpus, CarriedOver.machine)
 
@@ -192,8 +193,8 @@ def text(calibration: Calibration) -> str:
         "between_releases": list(calibration.between_releases),
         "between": [] if calibration.between is None else _between_records(calibration.between),
         "alltoall": _exchange_record(calibration.exchange),
-        "surface": _curve_records(calibration.surface, 4),
-        "spread": _curve_records(calibration.spread, 2),
+        "surface": _curve_records({each.key: each for each in calibration.surface.curves}, 4),
+        "spread": _curve_records({each.key[1:2]: each for each in calibration.spread.curves}, 2),
     }
     if calibration.base:
         record = {"calibration": VERSION, "base": calibration.base, **{key: record[key] for key in _OF_SITE}}
@@ -201,19 +202,15 @@ def text(calibration: Calibration) -> str:
     return "{\n" + ",\n".join(lines) + "\n}\n"
 
 
-def _curve_records(surface: Surface, digits: int) -> list[dict[str, Any]]:
+def _curve_records(curves: Mapping[tuple[int, ...], SurfaceCurve], digits: int) -> list[dict[str, Any]]:
     return [
-        {"key": curve.key, "first": curve.first, "values": [round(v, digits) for v in curve.values]}
-        for curve in surface.curves
+        {"key": key, "first": curve.first, "values": [round(v, digits) for v in curve.values]}
+        for key, curve in curves.items()
     ]
 
 
-def _surface(records: Sequence[Mapping[str, Any]]) -> Surface:
-    curves = []
-    for each in records:
-        collective, algo_proto, gpus = map(int, each["key"][:3])
-        curves.append(SurfaceCurve((collective, algo_proto, gpus), int(each["first"]), np.array(each["values"])))
-    return Surface(curves)
+def _curve(key: tuple[int, int, int], record: Mapping[str, Any]) -> SurfaceCurve:
+    return SurfaceCurve(key, int(record["first"]), np.array(record["values"]))
 
 
 def _between_records(rows: SiteRows) -> list[list[float]]:
@@ -299,9 +296,11 @@ def _parsed(record: Mapping[str, Any]) -> Calibration:
         launch=str(record["launch"]),
         measured=tuple(MeasuredFile(**each) for each in record["measured"]),
         parameters=parameters,
-        surface=_surface(record["surface"]),
+        surface=Surface(
+            [_curve((int(a), int(b), int(c)), each) for each in record["surface"] for a, b, c in [each["key"]]]
+        ),
         scatter={regime: float(record["scatter"][regime.name]) for regime in Regime},
-        spread=_surface(record.get("spread", ())),
+        spread=shared([_curve((0, int(each["key"][0]), 0), each) for each in record["spread"]], scope),
         factors={kind: float(record["factors"][kind.name]) for kind in ON_ONE_NODE},
         scope=scope,
         exchange=_exchange(record["alltoall"]),

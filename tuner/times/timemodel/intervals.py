@@ -8,10 +8,10 @@ and protocol that were never measured. Each adds, as independent errors add, a f
 what was seen where just that was held out (``nccl-tuner fit accuracy``), in units of the scatter. What nothing like it
 was measured of (``BEYOND``) is off by as much whatever the scatter is: there the factor is half the interval itself.
 
-Shapes: logarithms (numbers) are [call], or of a curve [half octave of bytes]; times are in us.
+Shapes: logarithms (numbers) are [call], or of a curve [octave of bytes]; times are in us.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from enum import StrEnum
 from functools import cached_property
@@ -23,8 +23,7 @@ from tuner.base.dataclass import dataclass
 from tuner.base.names import ALGO_PROTOS, Algorithm, Protocol
 from tuner.times.timemodel.features import Array, Features, Numbers, least, most, where
 
-PER_OCTAVE = 2  # points of a curve
-POINTS = 50 * PER_OCTAVE
+POINTS = 50  # of a curve, one an octave
 _LEAST = 5e-4
 
 Key = tuple[int, int, int]  # collective, algorithm and protocol, GPUs per node
@@ -32,18 +31,18 @@ Key = tuple[int, int, int]  # collective, algorithm and protocol, GPUs per node
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SurfaceCurve:
-    """Natural logarithms to add, [half octave of bytes from ``first``], for calls like those of ``key``."""
+    """Natural logarithms to add, [octave of bytes from ``first``], for calls like those of ``key``."""
 
     key: Key
     first: int
     values: Array
 
-    def spread(self) -> Array:
-        """The values on all half octaves, beyond what was measured they fade, to half with each octave."""
+    def filled(self) -> Array:
+        """The values on all octaves; beyond what was measured they fade, to half with each octave."""
         places = np.arange(POINTS)
         last = self.first + len(self.values) - 1
         nearest = np.clip(places, self.first, last)
-        faded: Array = self.values[nearest - self.first] * 0.5 ** (np.abs(places - nearest) / PER_OCTAVE)
+        faded: Array = self.values[nearest - self.first] * 0.5 ** (np.abs(places - nearest))
         return faded
 
 
@@ -52,11 +51,11 @@ class Surface:
 
     def __init__(self, curves: Sequence[SurfaceCurve]) -> None:
         self.curves = tuple(curves)
-        self._tables = {each.key: (row, np.diff(row)) for each in self.curves for row in [each.spread()]}
+        self._tables = {each.key: (row, np.diff(row)) for each in self.curves for row in [each.filled()]}
 
     def log_factors(self, calls: Features) -> Numbers:
         """Number to add to the logarithm of each call's time, [call], or of the one call."""
-        places = least(most(np.log2(calls.bytes) * PER_OCTAVE, 0.0), POINTS - 1.0)
+        places = least(most(np.log2(calls.bytes), 0.0), POINTS - 1.0)
         groups = _groups(calls)
         if len(groups) == 1:
             return self._at(next(iter(groups)), places)
@@ -87,25 +86,64 @@ _OF_RESIDUALS = _Smoothing(octaves=0.5, prior=0.0, prior_weight=0.5)
 _OF_SIZES = _Smoothing(octaves=1.0, prior=1.0, prior_weight=6.0)
 
 
-def learnt(calls: Features, residuals: Array) -> Surface:
-    """The surface that ``residuals`` draw: logarithms of measured over the form's times, [call]."""
-    return Surface([each for each in _smoothed(calls, residuals, _OF_RESIDUALS) if np.abs(each.values).max() > _LEAST])
+def learnt(calls: Features, residuals: Array, most_values: int) -> Surface:
+    """The surface that ``residuals`` draw: logarithms of measured over the form's times, [call].
+
+    ``most_values``: numbers that the rows may be asked for beside the form's; curves of few rows a value go first.
+    """
+    groups = _groups(calls)
+    curves = {key: (which, _smoothed(key, calls, which, residuals, _OF_RESIDUALS)) for key, which in groups.items()}
+    return Surface(
+        [each for each in _affordable(calls, curves, most_values, least_rows=1.0) if np.abs(each.values).max() > _LEAST]
+    )
 
 
-def spread(calls: Features, sizes: Array) -> Surface:
-    """The logarithms of how large errors are near each call; ``sizes`` of errors, 1 where they are as usual, [call]."""
-    return Surface([replace(each, values=np.log(each.values)) for each in _smoothed(calls, sizes, _OF_SIZES)])
+def spread(calls: Features, sizes: Array, most_values: int) -> list[SurfaceCurve]:
+    """The logarithms of how large errors are near each call; ``sizes`` of errors, 1 where they are as usual, [call].
+
+    One curve for the calls of each algorithm and protocol, whatever their collective and number of GPUs.
+    """
+    curves: dict[Key, tuple[slice | NDArray[np.intp], SurfaceCurve]] = {}
+    for algo_proto in np.unique(calls.algo_proto).tolist():
+        which, key = np.flatnonzero(calls.algo_proto == algo_proto), (0, algo_proto, 0)
+        curves[key] = which, _smoothed(key, calls, which, sizes, _OF_SIZES)
+    return [replace(each, values=np.log(each.values)) for each in _affordable(calls, curves, most_values)]
 
 
-def _smoothed(calls: Features, numbers: Array, by: _Smoothing) -> Iterator[SurfaceCurve]:
-    for key, which in _groups(calls).items():
-        log_bytes = np.log2(calls.bytes[which])
-        first = int(np.floor((log_bytes.min() - by.octaves) * PER_OCTAVE))
-        last = int(np.ceil((log_bytes.max() + by.octaves) * PER_OCTAVE))
-        grid = np.arange(max(first, 0), min(last, POINTS - 1) + 1)
-        weights = np.exp(-((np.subtract.outer(grid / PER_OCTAVE, log_bytes) / by.octaves) ** 2) / 2)
-        values = weights @ numbers[which] + by.prior * by.prior_weight
-        yield SurfaceCurve(key, int(grid[0]), values / (weights.sum(axis=1) + by.prior_weight))
+def _affordable(
+    calls: Features,
+    curves: Mapping[Key, tuple[slice | NDArray[np.intp], SurfaceCurve]],
+    most_values: int,
+    least_rows: float = 0.0,
+) -> list[SurfaceCurve]:
+    """The curves with so many rows a value, those with the most first, as long as they have no more values in all."""
+    rows = {key: len(calls.bytes[which]) / len(curve.values) for key, (which, curve) in curves.items()}
+    kept: set[Key] = set()
+    for key in sorted((key for key in curves if rows[key] >= least_rows), key=lambda key: -rows[key]):
+        if (values := len(curves[key][1].values)) > most_values:
+            break
+        most_values -= values
+        kept.add(key)
+    return [curve for key, (_, curve) in curves.items() if key in kept]
+
+
+def shared(curves: Iterable[SurfaceCurve], scope: Iterable["Place"]) -> Surface:
+    """The surface of curves of an algorithm and protocol each, for the collectives and GPUs that were measured."""
+    by_number = {curve.key[1]: curve for curve in curves}
+    keys = {(place.collective, place.algo_proto, place.gpus_per_node) for place in scope}
+    return Surface([replace(by_number[key[1]], key=key) for key in sorted(keys) if key[1] in by_number])
+
+
+def _smoothed(
+    key: Key, calls: Features, which: slice | NDArray[np.intp], numbers: Array, by: _Smoothing
+) -> SurfaceCurve:
+    """The curve through the numbers of such calls, over the octaves that they are of."""
+    log_bytes = np.log2(calls.bytes[which])
+    first, last = int(np.floor(log_bytes.min())), int(np.ceil(log_bytes.max()))
+    grid = np.arange(first, min(last, POINTS - 1) + 1)
+    weights = np.exp(-((np.subtract.outer(grid, log_bytes) / by.octaves) ** 2) / 2)
+    values = weights @ numbers[which] + by.prior * by.prior_weight
+    return SurfaceCurve(key, first, values / (weights.sum(axis=1) + by.prior_weight))
 
 
 def _groups(calls: Features) -> dict[Key, slice | NDArray[np.intp]]:

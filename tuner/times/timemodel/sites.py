@@ -49,8 +49,10 @@ DAY_DOUBLING = 0.4
 UNKNOWN_SD = 0.45  # of what was never measured between nodes anywhere
 SCALE_FREEDOM = 4.0  # degrees of freedom of the factor that all variances of a site have
 # What intervals are wider by, given so many rows of a site, so that they hold 87 % of every table of a site that was
-# left out (tests/scripts/fit_network.py); in between by the logarithm of the rows.
-WIDENING = {0: 1.1, 1: 1.7, 4: 1.1}
+# left out (tests/scripts/fit_network.py): near the rows, which leave a quarter of a call's variance or less, and far
+# from them, where they leave three quarters or more. In between by the logarithm of the rows, and by what they leave.
+WIDENING = {0: (1.1, 1.1), 1: (1.2, 1.7), 4: (1.1, 1.1)}
+NEAR, FAR = 0.25, 0.75
 MOST_FROM_NCCL = 1.06  # of the base, to either side: a factor of 2.9
 STEP_SHARE = 0.01  # by which parameters move to see what a time depends on
 TABLE_POINTS = 256  # of sizes, where more calls than these of a kind are asked about
@@ -193,7 +195,7 @@ class SiteProcess:
         self,
         parameters: Mapping[str, float],
         rows: SiteRows | None = None,
-        widening: Mapping[int, float] = WIDENING,
+        widening: Mapping[int, tuple[float, float]] = WIDENING,
     ) -> None:
         self.parameters = parameters
         self.rows = rows if rows is not None and len(rows) else None
@@ -252,12 +254,12 @@ class SiteProcess:
         return np.array_equal(self.rows.log_off, other.rows.log_off)
 
     def half_of_ratio(self, one: SiteRows, other: SiteRows) -> float:
-        """Half of the 90 % interval of the logarithm of one call's time over another's at the same site."""
+        """Half of the 90 % interval of the logarithm of one call's time over another's at one site, a day apart."""
         both = one.joined(other)
         covariances = self._covariances_left(both)
         unknown = np.where(is_known(both.collective, both.algo_proto // 3), 0.0, UNKNOWN_SD**2).sum()
         variance = covariances[0, 0] + covariances[1, 1] - 2 * covariances[0, 1] + _noise(both).sum() + unknown
-        return self._covered * float(np.sqrt(max(variance, 0.0)))
+        return float(np.hypot(self._covered * np.sqrt(max(variance, 0.0)), COVERED_SDS * np.sqrt(_day(both).mean())))
 
     def _covariances_left(self, rows: SiteRows) -> Array:
         """Covariances that the site's own rows leave, [row, row]."""
@@ -272,13 +274,21 @@ class SiteProcess:
         """Logarithms that the site adds to the base's, and half of the 90 % intervals, [call]."""
         known = is_known(asked.collective, asked.algo_proto // 3)
         noise, left = _noise(asked) + where(known, 0.0, UNKNOWN_SD**2), _variances(asked)
-        moved: Numbers = asked.bandwidth * 0.0
+        before, moved = left + noise, asked.bandwidth * 0.0
         if self.rows is not None:
             across = _covariances(asked, self.rows, self._kinship(asked))
             moved = across @ self._weights
             left = most(left - ((across @ self._precision) * across).sum(axis=-1), 0.0)
         # Days differ at a site whose rows are as far off as they may be, and at a calm one.
-        return moved, np.hypot(self._widened * np.sqrt(left + noise), COVERED_SDS * np.sqrt(_day(asked)))
+        left = left + noise
+        wider = self._covered * widened(*self._widening, left / before)
+        return moved, np.hypot(wider * np.sqrt(left), COVERED_SDS * np.sqrt(_day(asked)))
+
+    def left(self, calls: Features) -> Array:
+        """The share of the variance of each call that the site's rows leave, [call]."""
+        asked = _rows(calls, base(calls, self._forms))
+        unknown = _noise(asked) + np.where(is_known(asked.collective, asked.algo_proto // 3), 0.0, UNKNOWN_SD**2)
+        return np.asarray((np.diag(self._covariances_left(asked)) + unknown) / (_variances(asked) + unknown))
 
     def _kinship(self, asked: SiteRows) -> "_Kinship":
         """Kinship of the call with the site's rows, by its kind alone: kept for single ones."""
@@ -303,11 +313,13 @@ class SiteProcess:
         return _student_t95(freedom) * float(np.sqrt(scale / freedom))
 
     @cached_property
-    def _widened(self) -> float:
-        """Half of that interval for single times; what two of a site have in common needs no widening."""
-        count = 0 if self.rows is None else len(self.rows)
-        wider = np.interp(np.log1p(count), np.log1p(list(self.widening)), list(self.widening.values()))
-        return self._covered * float(wider)
+    def _widening(self) -> tuple[float, float]:
+        """Factors of intervals of single times, near the rows and far; what two have in common needs no widening."""
+        known = np.log1p(0 if self.rows is None else len(self.rows))
+        near, far = (
+            np.interp(known, np.log1p(list(self.widening)), each) for each in zip(*self.widening.values(), strict=True)
+        )
+        return float(near), float(far)
 
     @cached_property
     def _precision(self) -> Array:
@@ -321,6 +333,11 @@ class SiteProcess:
         assert self.rows is not None
         weights: Array = self._precision @ self.rows.log_off
         return weights
+
+
+def widened(near: float, far: float, left: Numbers) -> Numbers:
+    """Factor of an interval, [call], where rows leave such a share of a call's variance."""
+    return near + (far - near) * least(most((left - NEAR) / (FAR - NEAR), 0.0), 1.0)
 
 
 def _student_t95(freedom: float) -> float:
