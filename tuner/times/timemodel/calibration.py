@@ -204,13 +204,13 @@ def text(calibration: Calibration) -> str:
 
 def _curve_records(curves: Mapping[tuple[int, ...], SurfaceCurve], digits: int) -> list[dict[str, Any]]:
     return [
-        {"key": key, "first": curve.first, "values": [round(v, digits) for v in curve.values]}
+        {"key": key, "first": curve.first, "step": curve.step, "values": [round(v, digits) for v in curve.values]}
         for key, curve in curves.items()
     ]
 
 
 def _curve(key: tuple[int, int, int], record: Mapping[str, Any]) -> SurfaceCurve:
-    return SurfaceCurve(key, int(record["first"]), np.array(record["values"]))
+    return SurfaceCurve(key, int(record["first"]), np.array(record["values"]), int(record["step"]))
 
 
 def _between_records(rows: SiteRows) -> list[list[float]]:

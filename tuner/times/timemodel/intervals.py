@@ -31,18 +31,19 @@ Key = tuple[int, int, int]  # collective, algorithm and protocol, GPUs per node
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SurfaceCurve:
-    """Natural logarithms to add, [octave of bytes from ``first``], for calls like those of ``key``."""
+    """Natural logarithms to add, [octave of bytes from ``first`` on, or each ``step``], for calls as those of ``key``."""
 
     key: Key
     first: int
     values: Array
+    step: int = 1
 
     def filled(self) -> Array:
         """The values on all octaves; beyond what was measured they fade, to half with each octave."""
         places = np.arange(POINTS)
-        last = self.first + len(self.values) - 1
-        nearest = np.clip(places, self.first, last)
-        faded: Array = self.values[nearest - self.first] * 0.5 ** (np.abs(places - nearest))
+        known = self.first + self.step * np.arange(len(self.values))
+        nearest = np.clip(places, known[0], known[-1])
+        faded: Array = np.interp(nearest, known, self.values) * 0.5 ** (np.abs(places - nearest))
         return faded
 
 
@@ -75,15 +76,17 @@ class Surface:
 
 @dataclass(frozen=True, slots=True)
 class _Smoothing:
-    """``octaves``: width of the Gaussian; ``prior``: what is believed of all calls, weighing as so many rows nearby."""
+    """``octaves``: width of the Gaussian; ``prior``: what is believed of all calls, weighing as so many rows nearby;
+    ``least_rows``: how many there have to be for a value."""
 
     octaves: float
     prior: float
     prior_weight: float
+    least_rows: float
 
 
-_OF_RESIDUALS = _Smoothing(octaves=0.5, prior=0.0, prior_weight=0.5)
-_OF_SIZES = _Smoothing(octaves=1.0, prior=1.0, prior_weight=6.0)
+_OF_RESIDUALS = _Smoothing(octaves=0.5, prior=0.0, prior_weight=0.5, least_rows=1.0)
+_OF_SIZES = _Smoothing(octaves=1.0, prior=1.0, prior_weight=6.0, least_rows=0.0)
 
 
 def learnt(calls: Features, residuals: Array, most_values: int) -> Surface:
@@ -91,11 +94,8 @@ def learnt(calls: Features, residuals: Array, most_values: int) -> Surface:
 
     ``most_values``: numbers that the rows may be asked for beside the form's; curves of few rows a value go first.
     """
-    groups = _groups(calls)
-    curves = {key: (which, _smoothed(key, calls, which, residuals, _OF_RESIDUALS)) for key, which in groups.items()}
-    return Surface(
-        [each for each in _affordable(calls, curves, most_values, least_rows=1.0) if np.abs(each.values).max() > _LEAST]
-    )
+    curves = _affordable(calls, residuals, _OF_RESIDUALS, _groups(calls), most_values)
+    return Surface([each for each in curves if np.abs(each.values).max() > _LEAST])
 
 
 def spread(calls: Features, sizes: Array, most_values: int) -> list[SurfaceCurve]:
@@ -103,28 +103,28 @@ def spread(calls: Features, sizes: Array, most_values: int) -> list[SurfaceCurve
 
     One curve for the calls of each algorithm and protocol, whatever their collective and number of GPUs.
     """
-    curves: dict[Key, tuple[slice | NDArray[np.intp], SurfaceCurve]] = {}
-    for algo_proto in np.unique(calls.algo_proto).tolist():
-        which, key = np.flatnonzero(calls.algo_proto == algo_proto), (0, algo_proto, 0)
-        curves[key] = which, _smoothed(key, calls, which, sizes, _OF_SIZES)
-    return [replace(each, values=np.log(each.values)) for each in _affordable(calls, curves, most_values)]
+    numbers = np.unique(calls.algo_proto).tolist()
+    groups = {(0, number, 0): np.flatnonzero(calls.algo_proto == number) for number in numbers}
+    curves = _affordable(calls, sizes, _OF_SIZES, groups, most_values)
+    return [replace(each, values=np.log(each.values)) for each in curves]
 
 
 def _affordable(
-    calls: Features,
-    curves: Mapping[Key, tuple[slice | NDArray[np.intp], SurfaceCurve]],
-    most_values: int,
-    least_rows: float = 0.0,
+    calls: Features, numbers: Array, by: _Smoothing, groups: Mapping[Key, slice | NDArray[np.intp]], most_values: int
 ) -> list[SurfaceCurve]:
-    """The curves with so many rows a value, those with the most first, as long as they have no more values in all."""
-    rows = {key: len(calls.bytes[which]) / len(curve.values) for key, (which, curve) in curves.items()}
-    kept: set[Key] = set()
-    for key in sorted((key for key in curves if rows[key] >= least_rows), key=lambda key: -rows[key]):
-        if (values := len(curves[key][1].values)) > most_values:
+    """Curves of no more values in all, those with the most rows a value first, the last one of every second octave."""
+    curves = {key: _smoothed(key, calls, which, numbers, by) for key, which in groups.items()}
+    rows = {key: len(calls.bytes[which]) / len(curves[key].values) for key, which in groups.items()}
+    kept: dict[Key, SurfaceCurve] = {}
+    for key in sorted((key for key in curves if rows[key] >= by.least_rows), key=lambda key: -rows[key]):
+        curve = curves[key]
+        if len(curve.values) > most_values:
+            curve = _smoothed(key, calls, groups[key], numbers, by, step=2)
+        if len(curve.values) > most_values:
             break
-        most_values -= values
-        kept.add(key)
-    return [curve for key, (_, curve) in curves.items() if key in kept]
+        most_values -= len(curve.values)
+        kept[key] = curve
+    return [kept[key] for key in curves if key in kept]
 
 
 def shared(curves: Iterable[SurfaceCurve], scope: Iterable["Place"]) -> Surface:
@@ -135,15 +135,15 @@ def shared(curves: Iterable[SurfaceCurve], scope: Iterable["Place"]) -> Surface:
 
 
 def _smoothed(
-    key: Key, calls: Features, which: slice | NDArray[np.intp], numbers: Array, by: _Smoothing
+    key: Key, calls: Features, which: slice | NDArray[np.intp], numbers: Array, by: _Smoothing, step: int = 1
 ) -> SurfaceCurve:
-    """The curve through the numbers of such calls, over the octaves that they are of."""
+    """The curve through the numbers of such calls, over the octaves that they are of, or every ``step`` th."""
     log_bytes = np.log2(calls.bytes[which])
     first, last = int(np.floor(log_bytes.min())), int(np.ceil(log_bytes.max()))
-    grid = np.arange(first, min(last, POINTS - 1) + 1)
-    weights = np.exp(-((np.subtract.outer(grid, log_bytes) / by.octaves) ** 2) / 2)
+    grid = np.arange(first, min(last, POINTS - 1) + step, step)
+    weights = np.exp(-((np.subtract.outer(grid, log_bytes) / by.octaves / step) ** 2) / 2)
     values = weights @ numbers[which] + by.prior * by.prior_weight
-    return SurfaceCurve(key, first, values / (weights.sum(axis=1) + by.prior_weight))
+    return SurfaceCurve(key, first, values / (weights.sum(axis=1) + by.prior_weight), step)
 
 
 def _groups(calls: Features) -> dict[Key, slice | NDArray[np.intp]]:
