@@ -31,7 +31,7 @@ Key = tuple[int, int, int]  # collective, algorithm and protocol, GPUs per node
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SurfaceCurve:
-    """Natural logarithms to add, [octave of bytes from ``first`` on, or each ``step``], for calls as those of ``key``."""
+    """Natural logarithms to add, [octave of bytes from ``first``, or each ``step``], for calls as those of ``key``."""
 
     key: Key
     first: int
