@@ -123,10 +123,11 @@ def _head(path: Path, file: IO[bytes]) -> Any:
 
 def _rows(path: Path, file: IO[bytes], head: Any, name: str, dtype: np.dtype[np.void]) -> NDArray[np.void]:
     count = int(head[name])
-    left = os.fstat(file.fileno()).st_size - file.tell()
-    if count * dtype.itemsize > left:
+    length = count * dtype.itemsize
+    content = file.read(length) if length <= os.fstat(file.fileno()).st_size else b""
+    if len(content) < length:
         raise BadInput(f"{path}: cut: {count} {name} are announced")
-    return np.frombuffer(file.read(count * dtype.itemsize), dtype)
+    return np.frombuffer(content, dtype)
 
 
 def read_file(path: Path) -> JobFile:
