@@ -66,6 +66,8 @@ def test_a_value_that_nccl_takes_for_another_is_said(variable: str, says: str) -
     [
         *(
             "NCCL_NTHREADS=256",
+            "NCCL_NTHREADS=512",
+            "NCCL_NTHREADS=64",
             "NCCL_NTHREADS=0x100",
             "NCCL_NTHREADS=",
             "NCCL_MIN_NCHANNELS=4",
