@@ -2,7 +2,7 @@
 
 import sys
 
-from tuner.oracle.child import channels, noted, ring
+from tuner.oracle.child import channels, memory, ring
 from tuner.oracle.child.issue import force, issue, issue_group, issue_groups
 from tuner.oracle.child.messages import Messages
 from tuner.oracle.child.world import Failure, World
@@ -35,7 +35,7 @@ def answer(world: World, request: Request | ReadConnections) -> Reply | Connecti
             return channels.read(world, request)
         case ReadConnections():
             ring.connect(world)
-            return noted.read(world.comms, request)
+            return memory.connections(world.comms, request)
         case _:
             return force(request)
 

@@ -9,7 +9,7 @@ from dataclasses import astuple
 from typing import Any
 
 from tuner._native._sim import ffi, lib
-from tuner.oracle.child import noted
+from tuner.oracle.child import memory
 from tuner.oracle.child.messages import Messages
 from tuner.oracle.child.world import Failure, Loaded
 from tuner.oracle.messages import BillCall, Billed, CallMessage, Failed, RankBill, ReadConnections, Start
@@ -94,7 +94,7 @@ def serve(messages: Messages) -> None:
                 world = ConnectedRanks(request)
                 messages.send(world.bill([0] * request.ranks))
             elif isinstance(request, ReadConnections):
-                messages.send(noted.read([int(ffi.cast("uintptr_t", comm)) for comm in world.comms], request))
+                messages.send(memory.connections([int(ffi.cast("uintptr_t", comm)) for comm in world.comms], request))
             else:
                 assert isinstance(request, BillCall)
                 messages.send(world.bill(world.issue(request.call)))

@@ -1,12 +1,12 @@
-"""Reads scalars out of NCCL's own structs, at offsets that its debug information gives."""
+"""Reads scalars and connections out of NCCL's own structs, at offsets that its debug information gives."""
 
 import struct
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from math import prod
 from typing import Any
 
 from tuner._native._sim import ffi
-from tuner.oracle.messages import Member, Scalars
+from tuner.oracle.messages import Connections, Member, RankConnections, ReadConnections, RingOffsets, Scalars
 
 _FORMATS = {
     "bool": "?",
@@ -40,3 +40,24 @@ def scalar(start: int, member: Member) -> Any:
 def pointer(address: int) -> int:
     """The pointer at an address."""
     return int(ffi.cast("uintptr_t *", address)[0])
+
+
+def connections(comms: Sequence[int], asked: ReadConnections) -> Connections:
+    """Connections as NCCL noted them, of the ranks of these communicators, or what was marked in their place."""
+    return Connections(tuple(_of_rank(comm, asked) for comm in comms))
+
+
+def _of_rank(comm: int, asked: ReadConnections) -> RankConnections:
+    at, adapters = asked.ring, asked.ring.adapters
+    assert adapters is not None
+    numbers = range(ffi.cast("int *", comm + asked.channels)[0])
+    channels = [comm + at.channels + number * at.channel_bytes for number in numbers]
+    direct, relayed = (ffi.cast("bool *", comm + at)[0] for at in (adapters.use_gdr, adapters.use_net_pxn))
+    flags = tuple((_flags(each, at, at.next, at.send), _flags(each, at, at.prev, at.receive)) for each in channels)
+    return RankConnections(bool(direct), bool(relayed), flags)
+
+
+def _flags(channel: int, at: RingOffsets, peer: int, connector: int) -> int:
+    rank = ffi.cast("int *", channel + peer)[0]
+    record = pointer(pointer(channel + at.peers) + rank * ffi.sizeof("void *"))
+    return int(ffi.cast("int *", record + connector + at.flags)[0])
