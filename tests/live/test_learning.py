@@ -72,3 +72,16 @@ def test_a_rule_that_nobody_knows_is_named(tmp_path: Path, monkeypatch: pytest.M
     with pytest.raises(UnknownRelease, match="is not emulated exactly"):
         release.named(str(changed))
     learnt.file_of(found.name).unlink()
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(NCCL not in HERE, reason=f"no libnccl {NCCL} here")
+def test_a_limit_of_the_search_that_no_earlier_release_has_is_learnt(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Up to 2.28.3 NCCL searches for NVLS on three GPUs and more, afterwards on two."""
+    monkeypatch.setattr(learn, "PROBES", (("dgx-h100", 1, 2), ("dgx-h100", 1, 4)))
+    monkeypatch.setattr(learn, "HELD_OUT", (("hgx-h200", 1, 2),))
+    names = release.names()
+    found = learn.learn(library.find(NCCL).path, names[names.index("2.28.7") :])
+    learnt.file_of(found.name).unlink()
+    assert found.exact
+    assert found.changes["search.loop.gpus_without_nvls"] == 1
