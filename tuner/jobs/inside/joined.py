@@ -213,7 +213,7 @@ Fold = Callable[[Iterable[RankCalls]], Columns]
 def joined(folder: JobFolder, fold: Fold | None = None) -> Iterator[JoinedCalls]:
     """Calls of each communicator, the one with most time first. What is in memory at once is those of one of them.
 
-    ``fold`` has one row for each call of all ranks, such as :func:`by_dask`.
+    ``fold`` makes columns, [call], with times in us, of the calls of all ranks; :func:`by_dask` is one.
     """
     gathered = _gathered(folder)
     for number in gathered.by_time():
@@ -354,7 +354,7 @@ def _folded(batches: Iterable[RankCalls]) -> Columns:
 def by_dask(to: Path, parts: int = 1) -> Fold:
     """Fold by the Dask cluster whose client is the current one: what is joined is kept in the new folder ``to``, as
     Parquet partitioned by communicator and rank. ``parts``: of how many partitions the calls of a communicator are.
-    BadInput where Dask is not installed.
+    Columns are [call], times in us. BadInput where Dask is not installed.
     """
     try:
         pl = import_module("polars")
