@@ -43,7 +43,8 @@ def build(
     release.check_capabilities(cap for kind in kinds for cap in kind.comp_caps)
     first, comp_caps = kinds[0], rules.comp_caps([cap for kind in kinds for cap in kind.comp_caps])
     local_ranks = [len(kind.comp_caps) for kind in kinds]
-    net_gbs = min(kind.net_gbs for kind in kinds)
+    own_net_gbs = release.search.routing.net_gbs == "slowest_adapter"  # which ranks do not agree on
+    net_gbs = first.net_gbs if own_net_gbs else min(kind.net_gbs for kind in kinds)
     cpus = [(kind.cpu_arch, kind.cpu_vendor) for kind in kinds]
     cpu_arch, cpu_vendor = rules.cpu(cpus)
     table_cpu_arch, table_cpu_vendor = rules.table_cpu(cpus)

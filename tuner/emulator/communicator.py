@@ -84,7 +84,7 @@ class Comm:
     tree_pattern: Pattern | None
     has_nvswitch: bool  # of rank 0's node
     direct_nvlink: bool  # of rank 0's node, where NCCL may use it: NCCL_P2P_DISABLE and others leave the ring no NVLink
-    net_gbs: float  # the least of a node's
+    net_gbs: float  # the least of a node's, as far as ranks agree on it; else of rank 0's
     gpu_direct: bool | None  # of rank 0's node, as of a Node
     shares_gpus: bool  # on any node
     hosts: int  # of rank 0's node: more than one in a NVLink domain
