@@ -285,7 +285,7 @@ class SiteProcess:
         return moved, np.hypot(wider * np.sqrt(left), COVERED_SDS * np.sqrt(_day(asked)))
 
     def left(self, calls: Features) -> Array:
-        """Numbers from 0 to 1, [call]: the part of the variance of each call that the site's rows leave."""
+        """The part of the variance of each call that the site's rows leave, numbers from 0 to 1, [call]."""
         asked = _rows(calls, base(calls, self._forms))
         unknown = _noise(asked) + np.where(is_known(asked.collective, asked.algo_proto // 3), 0.0, UNKNOWN_SD**2)
         return np.asarray((np.diag(self._covariances_left(asked)) + unknown) / (_variances(asked) + unknown))
