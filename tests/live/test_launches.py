@@ -5,7 +5,7 @@ Many more of every release: `NCCL_TUNER_TEST_RELEASES=all pytest tests/live/test
 
 from collections.abc import Iterable
 from dataclasses import replace
-from itertools import groupby, islice
+from itertools import cycle, groupby, islice
 from pathlib import Path
 
 import pytest
@@ -29,6 +29,7 @@ from tuner.emulator.tuner_plugin import CHUNKS_SINCE
 from tuner.oracle.api import Oracle
 from tuner.oracle.conformance import launched_values
 from tuner.scenario import Scenario
+from tuner.scenario.describe import describe
 
 pytestmark = pytest.mark.live
 COMMUNICATORS, ALONE, GROUPS = 3, 20, 1
@@ -85,7 +86,7 @@ def test_random_launches_on_registered_buffers_are_those_of_libnccl(nccl: str, b
     assert_equal(islice(small, COMMUNICATORS * draws.times))
 
 
-SYMMETRIC = [  # calls, machine, GPUs of each node, release
+SYMMETRIC = [  # calls, machine or that of each node, GPUs of each node
     ([(Collective.AllReduce, 12345678 * 4)], "dgx-h100", (4,)),
     ([(Collective.AllReduce, 4 * each) for each in (1000, 262144, 77, 5000000, 262144, 1)], "dgx-b200", (8,)),
     ([(Collective.AllGather, 8 * each) for each in (1 << 20, 1000, 1 << 22)], "dgx-h100", (8,)),
@@ -95,6 +96,7 @@ SYMMETRIC = [  # calls, machine, GPUs of each node, release
         (8,),
     ),
     ([(Collective.ReduceScatter, 1 << 24), (Collective.ReduceScatter, 1 << 18)], "dgx-h100", (4, 4)),
+    ([(Collective.ReduceScatter, 3 << 23), (Collective.AllGather, 3 << 19)], "dgx-a100 dgx-h100", (4, 2)),
 ]
 
 
@@ -104,7 +106,8 @@ SYMMETRIC = [  # calls, machine, GPUs of each node, release
 def test_symmetric_kernels(nccl: str, case: tuple[list[tuple[Collective, int]], str, tuple[int, ...]]) -> None:
     calls, machine, gpus = case
     network = {"NCCL_GIN_TYPE": "3"} if len(gpus) > 1 else {}
-    scenario = Scenario(nccl, len(gpus), machine=machine, gpus_per_node=gpus[0], environment=network)
+    of_nodes = [f"{each}:{count}" for each, count in zip(cycle(machine.split()), gpus, strict=False)]
+    scenario = describe(node=of_nodes, nccl=nccl, env=network)
     kinds = [Request(collective, DataType.float32, Op.sum, buffers=Buffers.window) for collective, _ in calls]
     operations = tuple(Operation(kind, size) for kind, (_, size) in zip(kinds, calls, strict=True))
     selection = Selection(scenario.resolve().view_of(1))

@@ -1,5 +1,7 @@
 """Calls on symmetric windows of several nodes, and groups where GPUs start transfers (GIN), against libnccl."""
 
+from pathlib import Path
+
 import pytest
 
 from tests.support.available_releases import HERE
@@ -8,6 +10,7 @@ from tuner.base.errors import BadInput
 from tuner.base.names import Buffers, Collective, DataType, Op
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
+from tuner.machine import catalogue
 from tuner.oracle.conformance.check import check
 from tuner.scenario import Scenario
 from tuner.scenario.describe import describe
@@ -50,12 +53,28 @@ def test_kernels_of_rails(name: str, machine: str, nodes: int, gpus: int) -> Non
         ["dgx-h100:3", "dgx-h100:2"],
         ["dgx-h100:1", "dgx-h100:2"],
         ["dgx-a100:5", "oci-a100:8"],  # which merges adapters
+        ["dgx-h100:4", "dgx-a100:2"],
+        ["dgx-a100:4", "dgx-b200:4"],
         ["dgx-a100:4", "aws-p4d:4"],  # half as fast; in 2.29.7 each rank goes by its own
     ],
     ids=" ".join,
 )
 def test_nodes_that_differ(name: str, nodes: list[str]) -> None:
     compare(describe(node=nodes, nccl=name, env=OFFERED))
+
+
+@pytest.mark.parametrize("name", WITH_RAILS)
+def test_generations_without_nvls(name: str) -> None:
+    compare(describe(node=["dgx-b200:4", "dgx-h100:2"], nccl=name, env=OFFERED | {"NCCL_NVLS_ENABLE": "0"}))
+
+
+def test_gpus_of_several_kinds_within_a_node_are_refused(tmp_path: Path) -> None:
+    """Symmetric kernels there go by each rank's own GPU."""
+    path = tmp_path / "mixed.xml"
+    path.write_text(catalogue.load("dgx-a100").topology_xml.replace('sm="80"', 'sm="100"', 1))
+    request = Request(Collective.AllGather, DataType.float32, Op.sum, buffers=Buffers.window)
+    with pytest.raises(BadInput, match="within a node or with NVLS"):
+        Selection(Scenario("2.30.7", 1, topology=path).communicator()).non_classic_paths(request, [1 << 20])
 
 
 @pytest.mark.parametrize("name", WITH_RAILS[-1:])

@@ -207,9 +207,16 @@ def _implemented(communicator: Comm, request: Request) -> bool:
 
 
 def _check_gpus(communicator: Comm) -> None:
-    """BadInput for GPUs of several kinds, of which it is not known what kernels and copy engines do."""
-    if communicator.min_comp_cap != communicator.max_comp_cap:
-        raise BadInput("symmetric windows on GPUs of several compute capabilities are not emulated; valid: equal GPUs")
+    """BadInput for GPUs of several kinds where each rank goes by its own, and two ranks may take two kernels.
+
+    So do kernels within nodes and kernels that multicast; all others go by the least of all GPUs.
+    Source: queryModel_lsa and queryModel_gin, src/sym_kernels.cc, v2.30.7-1.
+    """
+    if communicator.min_comp_cap != communicator.max_comp_cap and (communicator.nodes == 1 or communicator.nvls):
+        raise BadInput(
+            "symmetric windows on GPUs of several compute capabilities, within a node or with NVLS, are not emulated: "
+            "ranks may take different kernels there; valid: equal GPUs"
+        )
 
 
 def _reaches(communicator: Comm) -> bool:
