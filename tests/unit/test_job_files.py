@@ -89,7 +89,7 @@ def test_times_that_cannot_be_are_left_out_and_counted(tmp_path: Path) -> None:
     (calls,) = joined.joined(folder)
     assert calls.transfer_us.tolist() == [10, 16]
     assert calls.incomplete == 4
-    assert any("4 records are left out" in note for note in report.report(folder, [calls]).notes)
+    assert any("left out: 4 records with" in note for note in report.report(folder, [calls]).notes)
 
 
 def test_a_job_may_have_more_files_than_a_process_may_open(tmp_path: Path) -> None:
@@ -175,7 +175,7 @@ def test_calls_that_no_table_can_name_are_left_out_and_counted(given: dict[str, 
     folder = joined.read_folder(tmp_path)
     (calls,) = joined.joined(folder)
     assert not calls.kinds
-    assert any("1 kinds of calls are left out" in note for note in folder.left_out)
+    assert any("left out: 1 kind of calls with more" in note for note in folder.left_out)
 
 
 @pytest.mark.parametrize("given", [{"communicator_ranks": 2**32 - 1}, {"head_thinned": 2**32 - 1}])
@@ -194,5 +194,5 @@ def test_decide_and_plan_say_what_is_left_out(command: list[str], tmp_path: Path
     words = [*verb, str(tmp_path), *command[1:], "--out", str(tmp_path / "t.table")]
     done = CliRunner().invoke(main, words)
     assert isinstance(done.exception, BadInput)
-    assert "1 records are left out" in done.output
+    assert "left out: 1 record with" in done.output
     assert not (tmp_path / "t.table").exists()

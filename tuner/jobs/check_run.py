@@ -51,7 +51,7 @@ class CheckedCall:
 
     @property
     def executed_in_words(self) -> str:
-        """As far as the file says it."""
+        """Algorithm, protocol, channels and threads, of which what the file does not say is left out."""
         ran = self.executed
         algorithm = ran.algorithm.name if ran.algorithm is not None else None
         if algorithm is None and ran.is_tree is not None:

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from tuner.base.errors import BadInput
 from tuner.base.names import Algorithm, Collective, DataType, Protocol
+from tuner.base.sizes import plural
 from tuner.jobs.inside.files import HOST_CLOCK, MOST_US, JobFile, files_of, read_any
 from tuner.jobs.traces.calls import nbytes
 from tuner.plugin.table.records import MAX_CHANNELS
@@ -158,7 +159,7 @@ def _impossible(files: Iterable[JobFile]) -> Iterator[str]:
     for file in files:
         large = int(((file.kinds["channels"] > MAX_CHANNELS) | (file.kinds["count"] > MOST_SIZE)).sum())
         if large:
-            yield f"{file.path}: {large} kinds of calls are left out: more channels or bytes than there can be"
+            yield f"{file.path}: left out: {plural(large, 'kind')} of calls with more channels or bytes than can be"
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,7 +289,7 @@ def _rank_calls(
             possible = (records["time_us"] >= 0) & (records["time_us"] <= MOST_US)
         if count := int(((of >= 0) & ~possible).sum()):
             left_out.append(
-                f"{file.path}: {count} records are left out: their times are negative, too long or no number"
+                f"{file.path}: left out: {plural(count, 'record')} with a time that is negative, too long or no number"
             )
         own = (of >= 0) & possible
         records, of = records[own], of[own]

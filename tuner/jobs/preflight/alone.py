@@ -1,4 +1,4 @@
-"""What one difference does by itself: a communicator of ranks that are alike but for this, against one without it."""
+"""Effect of one difference by itself: a communicator of ranks alike but for this, against one without it."""
 
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
@@ -30,7 +30,7 @@ Labels = Callable[[SizeArray], NDArray[np.int64]]
 
 @dataclass(frozen=True, slots=True)
 class RankPick:
-    """What the ranks of one setting run; ``threads`` of a block where ranks differ in them, too, else None.
+    """Choice of the ranks of one setting; ``threads`` of a block where ranks differ in them, too, else None.
 
     Channels that a decision table sets are an upper bound, which NCCL may deal out otherwise.
     """
@@ -61,7 +61,7 @@ class DifferingPicks:
 
 @dataclass(frozen=True, slots=True)
 class Asking:
-    """What ranks of one setting choose by; ``table`` is the decision table that their plugin reads."""
+    """Selection of ranks of one setting; ``table`` is the decision table that their plugin reads."""
 
     selection: Selection
     table: Path | None = None
@@ -217,7 +217,7 @@ def all_differing_picks(views: Views, requests: Iterable[Request], over: SizeBou
 
 
 def reach_of(what: str, assembled: Assembled, requests: Sequence[Request], over: SizeBounds) -> Reach:
-    """What a difference by its name does, were it the only one. Errors: those of :func:`all_differing_picks`."""
+    """Reach of a difference by its name, were it the only one. Errors: those of :func:`all_differing_picks`."""
     common = assembled.common
     hosts = [
         HostsAlike(tuple(dict.fromkeys(_only(what, common, each) for each in hosts.settings)), hosts.count)
@@ -232,7 +232,7 @@ def reach_of(what: str, assembled: Assembled, requests: Sequence[Request], over:
 
 
 def changed(views: Views, common: RankSetting, requests: Sequence[Request], over: SizeBounds) -> Reach:
-    """What the choices and times of ranks that choose alike are beside those of ranks with the common setting alone."""
+    """Compare choices and times of ranks that choose alike with those of ranks that all have the common setting."""
     here, without = views.selection(views.settings[0]), _all(views, common)
     if any(not _same_choices(here, without, request, over) for request in requests):
         return Reach.alike

@@ -1,4 +1,4 @@
-"""What one rank would give NCCL to choose by, as one JSON file: ``python3 preflight_collect.py DIR`` on every rank.
+"""Record of what one rank would give NCCL to choose by, in JSON: ``python3 preflight_collect.py DIR`` on each rank.
 
 This file stands alone: Python 3.7 or later and its standard library. No GPU is asked and no library is loaded; all is
 read from the environment, from /sys, /proc and /etc, and from files that variables name. ``nccl-tuner preflight check
@@ -154,7 +154,7 @@ if TYPE_CHECKING:  # Python 3.7 has no TypedDict, and these say of JSON's object
 
 
 class CollectedHost:
-    """Where everything is read: the variables of the process, and files below ``root``."""
+    """Environment and file system that a record is made of: the process's variables, and files below ``root``."""
 
     def __init__(self, environment: Mapping[str, str], root: str = "") -> None:
         self.environment = environment
@@ -185,7 +185,7 @@ class CollectedHost:
         return (self.text(name) or "").strip()
 
     def names(self, folder: str) -> list[str]:
-        """What a folder holds; nothing where it cannot be read."""
+        """Sorted names in a folder; none where it cannot be read."""
         try:
             return sorted(os.listdir(self.path(folder)))
         except OSError:
@@ -270,7 +270,7 @@ def assignments(text: str) -> dict[str, str]:
 
 
 def settled_variables(variables: Mapping[str, str], files: list[ConfigurationFile]) -> dict[str, str]:
-    """What counts, as far as it names files to be read here; the check settles it again, by release."""
+    """Merge variables by their precedence, to find files that they name; the check merges again, by release."""
     merged: dict[str, str] = {}
     named = any(file["place"] == "named" for file in files)
     for file in files:
@@ -304,7 +304,7 @@ def libraries(host: CollectedHost, given: str | None = None) -> Iterator[FoundLi
 
 
 def library_paths(host: CollectedHost, given: str | None) -> Iterator[tuple[str, str]]:
-    """Where one may be, with what leads there."""
+    """Yield paths where a libnccl may be, each after what leads to it."""
     if given is not None:
         yield "given", given
     for path in re.split("[ :]", host.variable("LD_PRELOAD") or ""):
@@ -465,7 +465,7 @@ def plugin_file(host: CollectedHost, name: str, prefix: str) -> tuple[FileBySha2
 
 
 def plugin_paths(host: CollectedHost, name: str, prefix: str) -> Iterator[str]:
-    """Where the linker looks for a library by a path, by its name, or by a part of it as NCCL does."""
+    """Yield paths where the linker looks for a library by a path, by its name, or by a part of it as NCCL does."""
     if "/" in name:
         yield name
         return
@@ -504,7 +504,7 @@ def _sha256(content: bytes | None) -> str | None:
 
 
 def container(host: CollectedHost) -> Container | None:
-    """Which kind of container this is in, and what names its image; None where nothing marks one."""
+    """Name the kind of container that this runs in, and its image; None where nothing marks one."""
     for kind, (what, name) in CONTAINERS.items():
         if os.path.exists(host.path(name)) if what == "file" else host.variable(name):
             return {"kind": kind, "image": next(filter(None, map(host.variable, IMAGES)), None)}

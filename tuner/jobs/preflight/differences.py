@@ -1,4 +1,4 @@
-"""What kinds of ranks have differently, named and counted."""
+"""Differences between kinds of ranks, named and counted."""
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
@@ -14,7 +14,7 @@ from tuner.release.variables import OF_THE_NETWORK, not_emulated
 
 
 class Reach(StrEnum):
-    """What a difference does. The words are those of the JSON."""
+    """Effect of a difference. The words are those of the JSON."""
 
     parts = "ranks choose differently"  # at some sizes
     alike = "all choose otherwise alike"  # than without the difference
@@ -68,7 +68,7 @@ COMPARED_OTHERWISE = frozenset(
 
 
 def of_variable(name: str, nccl: Release) -> Reach | None:
-    """What a variable reaches where the emulator need not be asked; None where it has to be."""
+    """Reach of a variable where the emulator need not be asked; None where it has to be."""
     if name in OF_MESSAGES:
         return Reach.messages
     if name in OF_THE_NETWORK:
@@ -127,7 +127,7 @@ def known_release(facts: RankFacts) -> Release | None:
 
 
 def described(facts: RankFacts) -> dict[str, str]:
-    """What is compared, in words, by name: variables by theirs."""
+    """Facts that are compared, in words, by name; a variable's is its own."""
     variables = facts.settled(known_release(facts))
     files = {
         TOPOLOGY: facts.topology,
@@ -150,7 +150,7 @@ def described(facts: RankFacts) -> dict[str, str]:
 
 
 def differences(kinds: Sequence[RankFacts], ranks_of_kind: Mapping[int, int]) -> list[RankDifference]:
-    """What differs between kinds, hardware and files first, then variables by name."""
+    """Find facts that differ between kinds: hardware and files first, then variables by name."""
     every = [described(facts) for facts in kinds]
     names = dict.fromkeys(name for each in every for name in each)
     found = []

@@ -1,4 +1,4 @@
-"""Which node a rank's host is: the topology on record, the machine that was named, or the nearest of the catalogue."""
+"""Choice of the node that a rank's host is: its topology on record, a machine by name, or the catalogue's nearest."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -35,7 +35,7 @@ class HostLocation:
 
     @property
     def name(self) -> str:
-        """What it is, in words."""
+        """Machine or topology, with hardware that is set beside it, in words."""
         own = self.machine or str(self.topology)
         return " with ".join([own, *(f"{key}={value}" for key, value in self.hardware)])
 

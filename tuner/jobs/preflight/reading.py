@@ -79,7 +79,7 @@ class NamedFile:
 
     @property
     def in_words(self) -> str:
-        """What tells it from another: its content, not where it is."""
+        """Name the file by its content, whatever its path is."""
         if self.sha256 is None:
             return "not there"
         if self.release is not None:
@@ -89,7 +89,7 @@ class NamedFile:
 
 @dataclass(frozen=True, slots=True)
 class RankFacts:
-    """Of one rank or of several that are alike. ``variables`` are the process's own, files of variables come after."""
+    """Facts of one rank, or of several alike. ``variables`` are the process's own, before those of files."""
 
     libraries: tuple[LoadedLibrary, ...]
     variables: Mapping[str, str]
@@ -108,7 +108,7 @@ class RankFacts:
 
     @property
     def release(self) -> str | None:
-        """Of the libnccl that a process most likely loads."""
+        """Release of the libnccl that a process most likely loads."""
         return next((library.release for library in self.libraries if library.release), None)
 
     @property
@@ -128,7 +128,7 @@ class RankFacts:
         return {name: value for name, value in sorted(values.items()) if _is_nccls(name)}
 
     def used_ports(self, variables: Mapping[str, str]) -> tuple[Port, ...]:
-        """Those that NCCL_IB_HCA leaves; all where it cannot be followed."""
+        """Ports that NCCL_IB_HCA leaves; all where it cannot be followed."""
         named = [NamedAdapter(port.name, port.port, f"{port.name}") for port in self.ports]
         try:
             return tuple(self.ports[number] for number in used(named, variables))
@@ -250,7 +250,7 @@ def _processor(given: Mapping[str, Any]) -> Processor:
 
 
 def _given(kind: Callable[[Any], T], value: Any) -> T | None:
-    """As this kind; None where the record has nothing."""
+    """Convert a value to a kind; None where the record has nothing."""
     return None if value is None else kind(value)
 
 
@@ -350,7 +350,7 @@ def read(folder: Path) -> Collected:
 
 
 def _ranks_of_hosts(ranks: Iterable[RecordedRank]) -> dict[str, int | None]:
-    """By host; None where the records are of hosts: a rank for each GPU."""
+    """Count each host's ranks; None where the records are of hosts: a rank for each GPU."""
     by_host = defaultdict[str, list[RecordedRank]](list)
     for rank in ranks:
         by_host[rank.host].append(rank)
@@ -373,7 +373,7 @@ def _json(path: Path) -> Mapping[str, Any]:
 
 
 def _key(given: Mapping[str, Any]) -> str:
-    """What ranks of one kind have alike, as a text."""
+    """Text of all that ranks of one kind have alike."""
     alike = {name: value for name, value in given.items() if name not in NOT_OF_THE_KIND}
     for name in ("libraries", "gpus", "adapters"):
         alike[name] = list(_without_places(alike.get(name)))

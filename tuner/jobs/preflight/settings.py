@@ -1,4 +1,4 @@
-"""What the kinds of ranks choose by, and on which hosts they are: from records to what the emulator takes."""
+"""Settings that kinds of ranks choose by, and their hosts: from records to what the emulator takes."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -32,7 +32,7 @@ from tuner.scenario.node import ResolvedNode
 
 @dataclass(frozen=True, slots=True)
 class RankSetting:
-    """What a rank's choices follow from: its release, variables that reach a choice, node, and decision table.
+    """Setting that a rank's choices follow from: release, variables that reach a choice, node, and decision table.
 
     ``cloud_tuner`` is release and product of aws-ofi-nccl's tuner, asked where the table decides nothing.
     """
@@ -75,7 +75,7 @@ class Views:
         return tuple(dict.fromkeys(setting for hosts in self.hosts for setting in hosts.settings))
 
     def selection(self, own: RankSetting) -> Selection:
-        """What the ranks with a setting pick. Errors: as :meth:`of`."""
+        """Selection of the ranks that have a setting. Errors: as :meth:`of`."""
         files = any(setting.place.topology for hosts in self.hosts for setting in hosts.settings)
         # What a topology file says may change.
         return Selection(self.of(own)) if files else _selection(self.hosts, own)
@@ -136,7 +136,7 @@ def node_of(setting: RankSetting, nccl: Release) -> Scenario:
 
 
 def _known(environment: Mapping[str, str], nccl: Release) -> dict[str, str]:
-    """What the release reads: another rank's may know more."""
+    """Keep the variables that the release reads: another rank's may read more."""
     unknown = not_emulated(nccl, environment.keys() - set(nccl.environment.search))
     return {name: value for name, value in environment.items() if name not in unknown}
 
@@ -153,7 +153,7 @@ _CHECKS = ("NCCL_TUNER_TABLE_SHA256", "NCCL_TUNER_CONSTANTS", "NCCL_TUNER_UNCHEC
 
 @dataclass(frozen=True, slots=True)
 class DescribedNodes:
-    """What a user says of the nodes: a machine by name, or a topology; neither: as each record comes nearest to."""
+    """Nodes as a user gives them: a machine by name, or a topology; neither: the machine nearest to each record."""
 
     machine: str | None = None
     topology: Path | None = None
@@ -177,7 +177,7 @@ class Assembled:
 
 
 def machines(collected: Collected, nodes: DescribedNodes) -> tuple[DescribedNodes, ...]:
-    """What the hosts of each kind are taken for: what the user says, or the nearest machine to all with such GPUs."""
+    """Nodes that the hosts of each kind are taken for: the user's, or the nearest machine to all with such GPUs."""
     if nodes != DescribedNodes():
         return (nodes,) * len(collected.kinds)
     alike = defaultdict[tuple[str, ...], list[RankFacts]](list)
@@ -273,7 +273,7 @@ def _table(collected: Collected, facts: RankFacts) -> Path | None:
 
 
 def refusal(collected: Collected, facts: RankFacts) -> str | None:
-    """Why ranks of a kind would go without the decision table, or the plugin, that their variables name.
+    """Reason why ranks of a kind would go without the decision table, or the plugin, that their variables name.
 
     None where they go with it, name none, or load a plugin that is not this project's. The plugin itself is asked.
     """

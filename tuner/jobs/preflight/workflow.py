@@ -8,6 +8,7 @@ from pathlib import Path
 
 from tuner.base.errors import TunerError
 from tuner.base.records import json_form
+from tuner.base.sizes import plural
 from tuner.emulator.request import Request
 from tuner.jobs.preflight import differences
 from tuner.jobs.preflight import differences as named
@@ -21,7 +22,7 @@ HARMFUL = frozenset({Reach.parts, Reach.messages, Reach.network, Reach.start, Re
 
 
 class RanksVerdict(StrEnum):
-    """Of all ranks. The words are those of the JSON."""
+    """Verdict on all ranks. The words are those of the JSON."""
 
     same = "the same"
     differing = "not the same"
@@ -46,7 +47,7 @@ class RankKind:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why a kind of ranks goes without its decision table; ``fails``: its communicators fail at their start."""
+    """Reason why a kind of ranks goes without its decision table; ``fails``: its communicators fail at their start."""
 
     kind: str
     ranks: int
@@ -56,7 +57,7 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What the records come to. The picks of ``differing_picks`` are by kind, in the order of ``kinds``."""
+    """Result of a check of records. ``differing_picks`` has picks by kind, in the order of ``kinds``."""
 
     verdict: RanksVerdict
     records: int
@@ -74,7 +75,7 @@ class Report:
 
 @dataclass(frozen=True, slots=True)
 class PreflightQuery:
-    """What is asked of a folder: the calls and their sizes, and what the user says of the nodes."""
+    """Question about a folder of records: the calls and their sizes, and what the user says of the nodes."""
 
     requests: tuple[Request, ...]
     over: SizeBounds
@@ -83,7 +84,7 @@ class PreflightQuery:
 
 @dataclass(frozen=True, slots=True)
 class _Emulated:
-    """What the emulator says; ``why``: it was not asked, or cannot say."""
+    """Answer of the emulator; ``why``: it was not asked, or cannot say."""
 
     differences: tuple[RankDifference, ...]
     differing_picks: tuple[DifferingPicks, ...] = ()
@@ -157,7 +158,7 @@ def _notes(collected: Collected) -> list[str]:
     notes = []
     jobs = Counter(rank.job for rank in collected.ranks)
     if len(jobs) > 1:
-        said = ", ".join(f"{job or 'none'} ({count} records)" for job, count in jobs.most_common())
+        said = ", ".join(f"{job or 'none'} ({plural(count, 'record')})" for job, count in jobs.most_common())
         notes.append(f"the records are of several jobs: {said}; older ones may have been left in the folder")
     if len(numbers := _numbers_of_adapters(collected)) > 1:
         notes.append(
@@ -166,7 +167,7 @@ def _notes(collected: Collected) -> list[str]:
         )
     worlds = Counter(rank.ranks for rank in collected.ranks if rank.ranks is not None)
     if len(worlds) > 1:
-        said = ", ".join(f"{ranks} ({count} records)" for ranks, count in worlds.most_common())
+        said = ", ".join(f"{ranks} ({plural(count, 'record')})" for ranks, count in worlds.most_common())
         notes.append(f"the records say different numbers of ranks: {said}")
     for number, facts in enumerate(collected.kinds):
         releases = list(dict.fromkeys(library.release for library in facts.libraries if library.release))
@@ -183,7 +184,7 @@ def _notes(collected: Collected) -> list[str]:
 
 
 def _emulated(collected: Collected, found: Sequence[RankDifference], question: PreflightQuery) -> _Emulated:
-    """Where ranks choose differently, and what each difference reaches."""
+    """Ask the emulator where ranks choose differently, and what each difference reaches."""
     sorted_out = [_without_emulator(each, collected) for each in found]
     asked = [each for each in sorted_out if each.reach is Reach.unknown and each.why is None]
     try:
@@ -218,13 +219,13 @@ def _by_kind(differing: DifferingPicks, views: Views, assembled: Assembled) -> D
 
 
 def _numbers_of_adapters(collected: Collected) -> list[int]:
-    """Of each kind, ascending, each once."""
+    """Numbers of adapters that kinds use, ascending, each once."""
     kinds = collected.kinds
     return sorted({len(facts.used_ports(facts.settled(named.known_release(facts)))) for facts in kinds})
 
 
 def _refused_adapters(collected: Collected) -> str | None:
-    """Why NCCL refuses hosts with other numbers of adapters; None where it does not. Rank 0 looks."""
+    """Reason why NCCL refuses hosts with other numbers of adapters than rank 0's; None where it does not."""
     first = collected.kinds[0]
     nccl = named.known_release(first)
     refuses = first.settled(nccl).get("NCCL_IGNORE_NET_MISMATCH") == "0"
@@ -234,7 +235,7 @@ def _refused_adapters(collected: Collected) -> str | None:
 
 
 def _without_emulator(difference: RankDifference, collected: Collected) -> RankDifference:
-    """What is known of a difference by itself; where the emulator is asked, its reach stays unknown without a why."""
+    """Say what is known of a difference by itself; of what the emulator is to be asked, reach and why stay unknown."""
     what = difference.what
     releases = [nccl for facts in collected.kinds if (nccl := named.known_release(facts)) is not None]
     if what == named.RELEASE and any(nccl.ranks.checks_release for nccl in releases):

@@ -16,7 +16,7 @@ UNTUNED = ("send", "recv", "sendrecv", "alltoall", "alltoallv", "gather", "scatt
 
 @dataclass(frozen=True, slots=True)
 class ExecutedCall:
-    """What ran, as far as a file says it; None for what it does not say.
+    """Execution of a call, as far as a file says it; None for what it does not say.
 
     ``is_tree`` is what the name of a kernel says of the algorithm: Tree, or another one. ``not_alone`` says why the
     call was not launched by itself, which an answer for a single call says nothing about.
@@ -134,7 +134,7 @@ def duration(value: Any) -> float:
 
 
 def checked(given: CallList) -> CallList:
-    """As it is. BadInput where calls are more than there can be: their times would add up to nothing that is true."""
+    """Return the list as it is. BadInput for more calls than there can be, whose times would add up to nothing true."""
     for call in given.calls:
         if not 0 <= call.calls <= MOST_CALLS:
             raise BadInput(f"{given.file}: {number(call.calls)} calls of {call.name}; valid: 0 to {MOST_CALLS:g}")
@@ -142,13 +142,13 @@ def checked(given: CallList) -> CallList:
 
 
 def number(calls: float) -> str:
-    """How many calls, as people read them: to the last one, and a weight as it was given."""
+    """Format a number of calls as people read it: to the last one, and a weight as it was given."""
     return f"{calls:.15g}"
 
 
 @dataclass(frozen=True, slots=True)
 class WantedCalls:
-    """Which calls count: those of communicators of this size, priced on one of ``priced_ranks``, or of these names.
+    """Filter of calls: those of communicators of this size, priced on one of ``priced_ranks``, or of these names.
 
     ``dtype`` and ``op`` are of calls whose own the file does not say; ``buffers`` and ``in_place`` of all, as no file
     says them.
@@ -171,7 +171,7 @@ class WantedCalls:
                 raise BadInput(f"`communicator` {name!r}: {one_of(names) if names else 'the calls name none'}")
 
     def left_out(self, call: TracedCall) -> str | None:
-        """Why a call does not count; None where it does, and has a collective and a size then."""
+        """Reason why a call does not count; None where it does, and has a collective and a size then."""
         if call.unusable is not None:
             return call.unusable
         if call.collective is None:
@@ -185,7 +185,7 @@ class WantedCalls:
         return None if call.bytes > 0 else "of 0 bytes, for which NCCL runs nothing"
 
     def elsewhere(self, call: TracedCall) -> str | None:
-        """Of which other communicators a call is."""
+        """Name the other communicators that a call is of; None where it is of one that counts."""
         if self.communicators and call.communicator not in self.communicators:
             return f"of communicator {call.communicator or 'without a name'}"
         if call.ranks not in (None, self.ranks):

@@ -116,7 +116,7 @@ def _one_by_one(lines: list[str]) -> "Iterator[_Printed]":
 
 
 def _ranks(printed: "list[_Printed]") -> int | None:
-    """By the bus bandwidth over the algorithm bandwidth, (n - 1) / n, of what was fastest; None where that is slow."""
+    """Infer ranks n from bus over algorithm bandwidth, (n - 1) / n, of what was fastest; None where that is slow."""
     of_all = [each for each in printed if "all_" in each.name or "reduce_scatter" in each.name]
     fastest = max(of_all, key=lambda each: each.algbw_gbps, default=None)
     if fastest is None or not 0 < fastest.busbw_gbps < fastest.algbw_gbps:

@@ -130,7 +130,7 @@ def _text(value: Any) -> str:
 
 
 def _members(value: Mapping[str, Any], entry: Mapping[str, Any]) -> tuple[int, ...]:
-    """Of the entry's process group, by ``pg_config``, whose ranks are a text: ``[0, 1]``."""
+    """Ranks of the entry's process group, by ``pg_config``, which has them as a text: ``[0, 1]``."""
     group = entry.get("process_group")
     name = _text(group[0] if isinstance(group, list | tuple) and group else entry.get("pg_id"))
     config = value.get("pg_config")

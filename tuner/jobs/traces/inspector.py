@@ -45,7 +45,7 @@ def from_text(file: str, content: str) -> CallList:
 
 
 def from_records(file: str, records: Iterable[Any]) -> CallList:
-    """The same of a list of records."""
+    """Read the calls of a list of records."""
     return _call_list(file, (each for each in records if is_record(each)), [])
 
 

@@ -1,4 +1,4 @@
-"""What the launch of one of NCCL's kernels says of the collective: channels, threads, and whether it is a tree.
+"""Facts that the launch of one of NCCL's kernels shows of its call: channels, threads, and whether it is a tree.
 
 A kernel may run what it is not named after: it is made for Tree or Ring with LL, and runs everything else of the same
 collective, too (best_kernel, src/device/generate.py, v2.19.4-1 to v2.30.7-1). Its blocks are the channels.
@@ -26,7 +26,7 @@ def is_of_nccl(name: str) -> bool:
 
 
 def executed(name: str, collective: Collective | None, channels: int, threads: int) -> ExecutedCall:
-    """Of a kernel with a block a channel, launched for one call alone."""
+    """Read the launch of a kernel with a block a channel, made for one call alone."""
     if _KERNEL.search(name) is None and _SYMMETRIC.match(name):
         return ExecutedCall(not_alone=SYMMETRIC)
     named = _NAMED.search(name)

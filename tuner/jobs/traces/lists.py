@@ -64,7 +64,7 @@ def from_csv(file: str, text: str, ranks: int) -> CallList:
 
 
 def from_json(file: str, values: list[Any], ranks: int) -> CallList:
-    """The same for a list of objects. BadInput names the object by its place from 1 on."""
+    """Read the calls of a list of objects. BadInput names the object by its place from 1 on."""
     counted: Counter[tuple[tuple[str, str], ...]] = Counter()
     first_at: dict[tuple[tuple[str, str], ...], str] = {}
     for number, value in enumerate(values, start=1):
@@ -116,7 +116,7 @@ def _call_list(file: str, kind: str, records: Iterable[tuple[str, dict[str, str]
 
 
 def _call(record: Mapping[str, str], default_ranks: int) -> tuple[str, TracedCall]:
-    """Which column gives the size, and the call."""
+    """Read a call; first comes the column that gives its size."""
     given = {name: cell for name, cell in record.items() if cell}
     if not given.get("collective"):
         raise BadInput("no collective")

@@ -185,7 +185,7 @@ def _events(database: sqlite3.Connection) -> tuple[list[_Event], set[tuple[int, 
 
 
 def _schemas(database: sqlite3.Connection) -> dict[tuple[int, int], _Schema]:
-    """By domain and number."""
+    """Payload schemas by domain and number."""
     schemas: dict[tuple[int, int], dict[str, tuple[int, str]]] = defaultdict(dict)
     rows = database.execute(
         "SELECT domainId, schemaId, type, name, [offset] FROM NVTX_PAYLOAD_SCHEMA_ENTRIES ORDER BY schemaId, idx"
@@ -197,7 +197,7 @@ def _schemas(database: sqlite3.Connection) -> dict[tuple[int, int], _Schema]:
 
 
 def _values(content: bytes | str, schemas: Mapping[tuple[int, int], _Schema]) -> dict[str, int]:
-    """Of a payload, as Nsight Systems keeps it: a header, then NCCL's bytes. Empty where it is of another form."""
+    """Values of a payload, as Nsight Systems keeps it: a header, then NCCL's bytes. Empty where its form is another."""
     if isinstance(content, str):  # an export with hexadecimal texts
         try:
             content = bytes.fromhex(content)

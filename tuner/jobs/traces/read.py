@@ -91,7 +91,7 @@ def _begins_with(path: Path, magic: bytes) -> bool:
 
 
 def _several_values(file: str, content: bytes, ranks: int) -> CallList | None:
-    """What is nearly JSON: one record after the other, and lists that were not ended or have values without quotes."""
+    """Read what is nearly JSON: one record after the other, and lists without an end or with values without quotes."""
     text = content.decode(errors="replace")
     if profiler_example.is_trace(text):
         return profiler_example.from_text(file, text, ranks)

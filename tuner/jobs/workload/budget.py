@@ -90,7 +90,7 @@ class _Column:
 
 @dataclass(frozen=True, slots=True)
 class CountedFiles:
-    """What files have, and what of it counts."""
+    """Calls of files, and the count of those that are wanted."""
 
     files: Sequence[CallList]
     wanted: WantedCalls
@@ -267,7 +267,7 @@ def _parts(rows: Sequence[_Priced], key: Callable[[_Priced], P]) -> tuple[Budget
 
 
 def _changes(both: Sequence[tuple[_Priced, _Priced]]) -> tuple[PriceChange, ...]:
-    """What makes up the difference between two columns, the most first."""
+    """Split the difference between two columns into kinds of calls, those that add most first."""
     changes = [
         PriceChange(
             call=_call(after.entry),
@@ -365,13 +365,13 @@ def _share(part: float, whole: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class CalibratedColumn:
-    """What answers in a variant, and its estimate of each entry; None of what has no price."""
+    """Source of a variant's calibrated times, and its estimate of each entry; None for an entry without a price."""
 
     answers: Answering
     estimates: Sequence[CalibratedEstimate | None]
 
     def used(self, prices: Sequence[AnyPrice | Unpriced]) -> CalibrationUsed:
-        """Which calibration answered, with the combinations that it never measured."""
+        """Name the calibration that answered, with the combinations that it never measured."""
         known = zip(prices, self.estimates, strict=True)
         return calibrated.used(
             self.answers, [(price.name, each) for price, each in known if each and isinstance(price, Price)]
@@ -381,7 +381,7 @@ class CalibratedColumn:
 def calibrated_column(
     variant: BudgetVariant, entries: Sequence[Entry], prices: Sequence[AnyPrice | Unpriced], wanted: TimesWanted
 ) -> CalibratedColumn:
-    """Of the picks that ``prices`` have, with their channels. Errors: those of ``calibrated.answering``."""
+    """Estimate the picks that ``prices`` have, with their channels. Errors: those of ``calibrated.answering``."""
     selection = Selection(variant.scenario.communicator())
     buffers = next((entry.request.buffers for entry in entries), Buffers.plain)
     model = calibrated.answering(wanted, variant.scenario, selection, buffers)

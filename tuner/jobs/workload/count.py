@@ -39,7 +39,7 @@ class ExchangesOf:
 
 
 def count_exchanges(calls: Iterable[TracedCall], wanted: WantedCalls) -> ExchangeCounts:
-    """How many there are by kind and size, of the communicators that count and where the file says a size."""
+    """Count exchanges by kind and bytes, of the communicators that count and where the file says a size."""
     counted: dict[tuple[PeerCall, int], float] = defaultdict(float)
     for call in calls:
         function = peer_call(call.name)
@@ -49,7 +49,7 @@ def count_exchanges(calls: Iterable[TracedCall], wanted: WantedCalls) -> Exchang
 
 
 def launched(scenario: Scenario, counts: ExchangeCounts, buffers: Buffers) -> tuple[ExchangesOf, ...]:
-    """What one of each takes on the scenario's communicator; none where its links are not known.
+    """Launches that one exchange of each kind takes on the scenario's communicator; none where its links are not known.
 
     Calls on windows that copy engines do have no kernel. BadInput where that is not emulated.
     """
@@ -95,7 +95,7 @@ class LeftOut:
 
 @dataclass(slots=True)
 class Counted:
-    """What a trace holds: calls to price, calls that cannot be priced, and what to know about both.
+    """Calls of a trace: those to price, those that cannot be priced, and what to know about both.
 
     ``all_to_all`` are of the latter, with measured times: how many by the bytes that a rank sends in all; ``exchanges``
     are sends, receives and AllToAlls by their bytes.

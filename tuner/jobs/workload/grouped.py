@@ -91,12 +91,12 @@ class JobLayout:
 
     @property
     def ranks(self) -> int:
-        """Of the whole job."""
+        """Number of ranks of the whole job."""
         return self.tp * self.cp * self.dp * self.pp
 
     @property
     def in_words(self) -> str:
-        """As ``--job`` takes it."""
+        """Layout as a text in the form that a user gives it, such as ``tp=2,dp=4``."""
         given = {name: getattr(self, name) for name in ("tp", "cp", "dp", "pp", "ep", "replicate")}
         said = [f"{name}={degree}" for name, degree in given.items() if degree > 1]
         if self.ep > 1 and self.etp != self.tp:
@@ -123,7 +123,7 @@ class JobLayout:
 
     @property
     def kinds(self) -> tuple[str, ...]:
-        """Those with more than one rank, of several with the same groups the first."""
+        """Kinds of groups with more than one rank; of several with the same groups the first."""
         found: dict[tuple[tuple[int, ...], ...], str] = {}
         for kind in KINDS:
             if KINDS[kind][0] == EXPERTS and self.ep == 1:
@@ -194,7 +194,7 @@ GIVEN_BY_RANKS = "times the ranks"  # what a file says of its sizes where they a
 
 @dataclass(frozen=True, slots=True)
 class JobGroups:
-    """Which ranks have a communicator together: by the ``layout``, of which the files are ``rank``'s, or as they say.
+    """Communicators of a job's ranks: by the ``layout``, of which the files are ``rank``'s, or as the files say.
 
     ``shares``: groups share the resources of the communicator of all ranks.
     """
@@ -375,7 +375,7 @@ def of_lists(lists: Sequence[CallList], compared: BudgetComparison, wanted: Want
 
 
 class _Places:
-    """Of which group a call is."""
+    """Search for the group that a call is of."""
 
     def __init__(self, job: JobGroups, ranks: int, names: Sequence[str]) -> None:
         self.layout, self.rank, self.ranks, self.names = job.layout, job.rank, ranks, names
@@ -406,7 +406,7 @@ class _Places:
         return f"of communicators of {call.ranks} ranks, which several groups have: {', '.join(same_size)}"
 
     def groups_like(self, group: str) -> int | None:
-        """How many the layout has of the kind."""
+        """Number of groups that the layout has of a kind; None without a layout or for another group."""
         return len(self.layout.groups(group)) if self.layout is not None and group in KINDS else None
 
     def _said(self, call: TracedCall, members: tuple[int, ...]) -> tuple[str, tuple[int, ...]] | str:

@@ -23,7 +23,7 @@ from tuner.scenario import Scenario
 
 @dataclass(frozen=True, slots=True)
 class BudgetComparison:
-    """What a budget compares: each scenario as it is, then with each of the settings and each decision table.
+    """Variants that a budget compares: each scenario as it is, then with each of the settings and each decision table.
 
     ``settings`` are ``NAME=VALUE[,NAME=VALUE...]`` of NCCL's variables. ``times``: which calibrated times stand beside
     NCCL's; None for none.
@@ -79,7 +79,7 @@ def of_lists(
     wanted: WantedCalls,
     measured: Path | MeasuredRuns | None = None,
 ) -> Budget:
-    """The same of files that were read, also of times that were. Errors: those of :func:`of_files`."""
+    """Compute the budget of lists of calls, also with times that were read. Errors: those of :func:`of_files`."""
     variants, described = compared.variants(), compared.scenarios[0]
     times = regret.read(measured, described) if isinstance(measured, Path) else measured
     return budget(CountedFiles(list(lists), wanted, count(list(lists), wanted)), variants, times, compared.times)

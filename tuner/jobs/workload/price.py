@@ -1,4 +1,4 @@
-"""What each kind of call takes, by NCCL's model, in one release with one setting or table."""
+"""Predicted time of each kind of call, by NCCL's model, in one release with one setting or table."""
 
 from collections.abc import Iterator, Sequence
 from itertools import groupby
@@ -30,7 +30,7 @@ class BudgetVariant:
 
 @dataclass(frozen=True, slots=True)
 class Price:
-    """Of one call, predicted; ``own_channels`` where their number is NCCL's and no table's."""
+    """Price of one call, predicted; ``own_channels`` where their number is NCCL's and no table's."""
 
     algorithm: Algorithm
     protocol: Protocol
@@ -46,7 +46,7 @@ class Price:
 
 @dataclass(frozen=True, slots=True)
 class SymmetricPrice:
-    """Of one call on a symmetric kernel, by NCCL's model of these, which is another than that of algorithms."""
+    """Price of one call on a symmetric kernel, by NCCL's model of these, which is another than that of algorithms."""
 
     bypass_kernel: str
     channels: int  # its blocks
@@ -54,7 +54,7 @@ class SymmetricPrice:
 
     @property
     def name(self) -> str:
-        """What takes the call."""
+        """Name of the kernel that takes the call."""
         return self.bypass_kernel
 
 
@@ -63,7 +63,7 @@ AnyPrice: TypeAlias = Price | SymmetricPrice
 
 @dataclass(frozen=True, slots=True)
 class Unpriced:
-    """Why a call has no time."""
+    """Reason why a call has no time."""
 
     reason: str
 
@@ -122,7 +122,7 @@ def _bypassing(name: str, channels: int, time_us: float | None) -> SymmetricPric
 
 
 def _with_table(selection: Selection, request: Request, sizes: list[int], table: Path) -> Iterator[AnyPrice | Unpriced]:
-    """What the plugin itself makes of the sizes; a table's costs choose, but the time is the model's."""
+    """Price sizes as the plugin itself decides them; a table's costs choose, but the time is the model's."""
     trials = trial.run(table, selection, request, sizes).sizes
     costs_us = selection.cost_table(request, sizes)
     for each, row_us in zip(trials, costs_us, strict=True):

@@ -70,7 +70,7 @@ class MeasuredPrice:
 
 @dataclass(frozen=True, slots=True)
 class CalibratedPrice:
-    """By a calibration: one call, and all of them. ``measured``: whether its combination was, for its collective."""
+    """Time of one call and of all by a calibration; ``measured`` where that has the combination for the collective."""
 
     each: CalibratedTime = field(metadata=json_form(merged=True))
     measured: bool
@@ -79,7 +79,7 @@ class CalibratedPrice:
 
 @dataclass(frozen=True, slots=True)
 class PriceOf:
-    """What a kind of call takes in a variant: one call and all of them, and their share of the variant's time.
+    """Time of a kind of call in a variant: one call and all of them, and their share of the variant's time.
 
     Where ``bypass_kernel`` names what takes it instead of an algorithm, the time is by NCCL's model of symmetric
     kernels, and ``channels`` are blocks.
@@ -106,7 +106,7 @@ class PriceOf:
 
 @dataclass(frozen=True, slots=True)
 class NoPrice:
-    """Why a kind of call has no time in a variant."""
+    """Reason why a kind of call has no time in a variant."""
 
     variant: str
     reason: str
@@ -124,7 +124,7 @@ class EntryPrices:
 
 @dataclass(frozen=True, slots=True)
 class PriceChange:
-    """What one kind of call adds to the difference of two variants."""
+    """Part that one kind of call has in the difference of two variants."""
 
     call: SizedCall = field(metadata=json_form(merged=True))
     calls: float
@@ -225,7 +225,7 @@ class SmsTaken:
 
 @dataclass(frozen=True, slots=True)
 class BudgetRegret:
-    """By measured times, of the calls whose pick was measured; ``unmeasured_share`` is the others' predicted time.
+    """Regret by measured times, of calls whose pick was measured; ``unmeasured_share`` is the others' predicted time.
 
     ``times`` says how they were had: ``measured`` or ``simulated``.
     """

@@ -30,7 +30,7 @@ class JudgedCall:
 
 @dataclass(frozen=True, slots=True)
 class NotMeasured:
-    """Why a call has no regret."""
+    """Reason why a call has no regret."""
 
     reason: str
 
@@ -45,7 +45,7 @@ class MeasuredRuns:
 
     @cached_property
     def _sizes(self) -> Mapping[int, dict[int, Evidence]]:
-        """By collective's number and size, in the order of sizes; all kinds of calls of a size are one."""
+        """Evidence by collective's number and size, in the order of sizes; all kinds of calls of a size are one."""
         by_collective: dict[int, dict[int, Evidence]] = {}
         for (collective, size), evidence in by_size(collect(self.measurements.blocks)).items():
             by_collective.setdefault(collective, {})[size] = evidence
@@ -79,7 +79,7 @@ def _combination(price: Price) -> Combination:
 
 
 def _times_us(evidence: Evidence, price: Price) -> dict[Combination, float]:
-    """By combination; what has the channels that NCCL takes by itself is without them."""
+    """Measured times by combination; one with the channels that NCCL takes by itself is without them."""
     own = Combination(price.algorithm, price.protocol, price.channels) if price.own_channels else None
     times_us: dict[Combination, float] = {}
     for column in evidence.columns:
