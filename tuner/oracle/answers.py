@@ -1,4 +1,4 @@
-"""What the simulated GPUs recorded, as numpy reads it, and the answers that are made of it."""
+"""Records of the simulated GPUs, as numpy reads them, and the answers that are made of them."""
 
 import re
 from collections.abc import Sequence
@@ -107,7 +107,7 @@ _NUMPY = {"pointer": "uint64"}  # types of a layout that NumPy has other names f
 
 @dataclass(frozen=True, slots=True)
 class TunerCosts:
-    """What a tuner plugin was handed for each size, in us, and what NCCL then takes."""
+    """Cost tables that a tuner plugin was handed, a row for each size, in us, and NCCL's pick from them."""
 
     before_us: NDArray[np.float32]  # [S, A, 3] the cost table NCCL computed; -1.0 where ignored
     after_us: NDArray[np.float32]  # [S, A, 3] as the wrapped plugin left it; the same without one
@@ -142,7 +142,7 @@ class Observation:
 
 
 class Contradiction(Exception):
-    """What was observed does not fit together."""
+    """Observations do not fit together."""
 
 
 def dtype(struct: Struct) -> np.dtype[Any]:
@@ -231,7 +231,7 @@ class Reader:
         return NonClassicPath(kernel, int(record["kernel"]["grid_x"]), int(record["kernel"]["block_x"]))
 
     def choice(self, observed: Observation) -> TunedChoice:
-        """What NCCL's log says it took, and what the operation it prepared says: they must not differ."""
+        """Read NCCL's choice from its log and from the operation it prepared, which must not differ."""
         size, record = observed.nbytes, observed.record
         logged = choices(observed.log)
         if len(logged) > 1 or record["kernels"] != 1:

@@ -1,4 +1,4 @@
-"""What the oracle can be asked."""
+"""Questions to libnccl, on simulated devices."""
 
 import contextlib
 from collections.abc import Iterator, Sequence
@@ -124,11 +124,11 @@ class Oracle:
         return self._child.log_lines()
 
     def graph_xml(self) -> str | None:
-        """What NCCL wrote to NCCL_GRAPH_DUMP_FILE; None if it wrote nothing."""
+        """Content of NCCL_GRAPH_DUMP_FILE as NCCL wrote it; None if it wrote nothing."""
         return self._child.graph.read_text() if self._child.graph.is_file() else None
 
     def topology_xml(self) -> str | None:
-        """What NCCL wrote to NCCL_TOPO_DUMP_FILE; None where that was not asked for."""
+        """Content of NCCL_TOPO_DUMP_FILE as NCCL wrote it; None where that was not asked for."""
         return self._child.completed.read_text() if self._child.completed.is_file() else None
 
     def connected(self) -> Connected:
@@ -254,11 +254,11 @@ class Oracle:
         return [launches.read_launches(self._reader, answer) for answer in reply.answers]
 
     def use_table(self, text: str | None) -> None:
-        """What the calls from here on follow, None for NCCL's own choices; the plugin has to be the forcing one."""
+        """Set the table that later calls follow, None for NCCL's own choices. The plugin has to be the forcing one."""
         self._forcing(messages.SetTable(text), "setting a table")
 
     def seen(self) -> SeenByPlugin:
-        """What the forcing plugin was asked and did since its table was set."""
+        """Read what the forcing plugin was asked and did since its table was set."""
         return SeenByPlugin.of(self._forcing(messages.ReadCounts(), "asking the forcing plugin"))
 
     def _forcing(self, request: messages.Request, what: str) -> messages.SeenMessage:
@@ -319,7 +319,7 @@ class Oracle:
 
     @contextlib.contextmanager
     def _explained(self, before: str = "") -> Iterator[None]:
-        """What does not fit together is an OracleFailed, with NCCL's last words."""
+        """Turn a Contradiction into an OracleFailed, with NCCL's last words."""
         try:
             yield
         except Contradiction as why:

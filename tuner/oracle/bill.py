@@ -1,4 +1,4 @@
-"""What a communicator takes of the devices: memory and blocks, as libnccl asks the simulated devices for them.
+"""Bill of a communicator: memory and blocks of the devices, as libnccl asks the simulated devices for them.
 
 All ranks connect, over NCCL's own transports and proxies, which no other answer of the oracle needs.
 """
@@ -19,7 +19,7 @@ INIT = "initialisation"
 
 @dataclass(frozen=True, slots=True)
 class MemoryStage:
-    """What every rank has after initialisation, or after a call that came later; lists are by rank.
+    """Bill of every rank after initialisation, or after a call that came later; lists are by rank.
 
     ``device_bytes`` is memory of the device, ``host_bytes`` pinned memory of the host. ``counted_bytes`` is what NCCL
     itself counts of the device's (ncclCommMemStats, from 2.29.7 on), else None. ``blocks`` are those of the call's

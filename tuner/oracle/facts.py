@@ -1,4 +1,4 @@
-"""What is read out of NCCL's own memory: struct ncclComm of rank 0 after initialisation."""
+"""Facts that are read out of NCCL's own memory: struct ncclComm of rank 0 after initialisation."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -39,7 +39,7 @@ class TunedGraph:
 
 @dataclass(frozen=True, slots=True)
 class OracleTables:
-    """What the model is made of, us and GB/s, [collective][algorithm][protocol]; 0 is NCCL's "disabled".
+    """Tables that NCCL's model is made of, us and GB/s, [collective][algorithm][protocol]; 0 is NCCL's "disabled".
 
     Threads and their thresholds are [algorithm][protocol].
     """
@@ -52,7 +52,7 @@ class OracleTables:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What NCCL knows of a communicator, on one rank. None: the release has no such member."""
+    """Facts that NCCL has about a communicator, on one rank. None: the release has no such member."""
 
     release: str
     library_sha256: str
@@ -221,7 +221,7 @@ GRAPHS = {"ring": Algorithm.Ring, "tree": Algorithm.Tree, "nvls": Algorithm.NVLS
 
 
 def request(symbols: Symbols) -> ReadChannels:
-    """What the child is asked for."""
+    """Request to the child for the channels of all ranks."""
     return ReadChannels(
         members={name: symbols.channel.members[name] for name in MEMBERS},
         adapter_of=symbols.functions[ADAPTER_OF][0][0],
@@ -233,7 +233,7 @@ def request(symbols: Symbols) -> ReadChannels:
 
 
 def connected(answer: ChannelsMessage, most_in_direct: int) -> Connected:
-    """What each rank knows; CollNet direct has no more ranks of a node than ``most_in_direct``."""
+    """Connections of each rank; CollNet direct has no more ranks of a node than ``most_in_direct``."""
     local_ranks = of(answer.comms[0], "max_local_ranks")
     collnet = bool(of(answer.comms[0], "collnet"))
     ranks = tuple(

@@ -43,7 +43,7 @@ _ETHERNET = NetMessage("eth0", guid=1, speed_mbps=10000, port=1, max_comms=MAX_C
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What a topology does not say of a node."""
+    """Properties of a node that its topology does not say."""
 
     nodes: int = 1  # of the communicator
     variables: Mapping[str, str] = field(default_factory=dict)  # NCCL_*

@@ -51,7 +51,7 @@ def request(
     in_full: bool = False,
     buffers: messages.RegistrationMessage = PLAIN,
 ) -> messages.GroupMessage:
-    """What the child is asked; ``in_full``: for the works of collectives and the operations of the network, too."""
+    """Request to the child; ``in_full``: for the works of collectives and the operations of the network, too."""
     peers, captured = _peers(calls, ranks) | {rank}, buffers.kind == Buffers.graph
     return messages.GroupMessage(tuple(map(_message, calls)), peers, in_full, rank, buffers, captured)
 
@@ -235,7 +235,7 @@ def _bits(mask: int) -> tuple[int, ...]:
 
 @dataclass(frozen=True, slots=True)
 class LaunchInFull:
-    """What rank 0 launched for a group of calls.
+    """Launches of rank 0 for a group of calls.
 
     ``operations`` are of all kernels in NCCL's order, one a channel and collective: structured, [operation], by the
     names that ``struct ncclProxyOp`` has, sizes in bytes. ``patterns`` are the names of ncclPattern_t by value.

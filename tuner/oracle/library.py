@@ -1,4 +1,4 @@
-"""Where a release's libnccl is: the installed wheel, or this project's cache, which ``fetch`` fills from PyPI.
+"""Search for a release's libnccl: in the installed wheel, or in this project's cache, which ``fetch`` fills from PyPI.
 
 A release has a wheel for every major version of CUDA that NVIDIA builds it for; ``build`` says which: cu12, cu13.
 """
@@ -79,7 +79,7 @@ def installed_release(build: str = BUILD) -> str | None:
 
 
 def installed_file(build: str = BUILD) -> Path:
-    """Where the installed wheel of a build has its library."""
+    """Path of the library in the installed wheel of a build."""
     return Path(str(importlib.metadata.distribution(WHEELS[build]).locate_file(MEMBER)))
 
 
@@ -89,7 +89,7 @@ def with_build(build: str) -> list[str]:
 
 
 def known(release: str, build: str = BUILD) -> LibraryFile | None:
-    """What the release's file knows of its libnccl for this machine."""
+    """Entry of the release's file for its libnccl on this machine; None where it has none."""
     if release not in releases.names():
         return None
     return releases.load(release).library.get(build, {}).get(platform.machine())
@@ -165,7 +165,7 @@ def _checked(release: str, build: str, path: Path) -> Library:
 
 
 def _mismatch(release: str, build: str, path: Path) -> str | None:
-    """Why a file is not the libnccl that the release's table knows; None where it is, or the table knows none."""
+    """Explain that a file is not the libnccl of the release's table; None where it is, or the table knows none."""
     own, has = known(release, build), sha256(path)
     if own is None or own.sha256 == has:
         return None
@@ -182,7 +182,7 @@ def at(path: Path) -> Library:
 
 
 def cached(release: str, build: str = BUILD) -> Path:
-    """Where the cache has, or would have, the libnccl of ``release``."""
+    """Path at which the cache has, or would have, the libnccl of ``release``."""
     return cache_folder() / (release if build == BUILD else f"{release}-{build}") / "libnccl.so.2"
 
 

@@ -1,4 +1,4 @@
-"""What the oracle and its child process send each other. The child starts with this, so it imports nothing heavy.
+"""Messages of the oracle and its child process. The child starts with this, so it imports nothing heavy.
 
 Fields of :class:`GpuMessage`, :class:`NetMessage`, :class:`SimulatedHost` and :class:`SimulatedMachine`, and of what
 goes into ``struct sim_call`` and ``struct sim_operation_layout``, have the names that csrc/sim gives them.
@@ -85,7 +85,7 @@ def _letter(ffi: Any, kind: Any) -> str:
 
 @dataclass(frozen=True, slots=True)
 class AdapterOffsets:
-    """What connections to adapters are made with."""
+    """Places in NCCL that connections to adapters are made with."""
 
     use_gdr: int
     use_net_pxn: int
@@ -98,7 +98,7 @@ class AdapterOffsets:
 
 @dataclass(frozen=True, slots=True)
 class RingOffsets:
-    """Where a channel's neighbours on the ring are, and the flags of the connections to them."""
+    """Places of a channel's neighbours on the ring, and the flags of the connections to them."""
 
     adapters: AdapterOffsets | None  # None up to 2.23, where nothing depends on them
     channels: int
@@ -132,7 +132,7 @@ class RankConnections:
 
 @dataclass(frozen=True, slots=True)
 class Connections:
-    """Of every rank."""
+    """Connections of every rank."""
 
     ranks: tuple[RankConnections, ...]
 
@@ -149,7 +149,7 @@ class StructNumber:
     signed: bool
 
     def of(self, data: bytes) -> int:
-        """Its value in the bytes of a struct."""
+        """Read the number's value from the bytes of a struct."""
         first, last = self.bit // 8, (self.bit + self.bits + 7) // 8
         value = int.from_bytes(data[first:last], "little") >> self.bit % 8 & (1 << self.bits) - 1
         return value - (1 << self.bits) if self.signed and value >> self.bits - 1 else value
@@ -188,7 +188,7 @@ class WorkStructs:
 
 @dataclass(frozen=True, slots=True)
 class PeerOffsets:
-    """How ranks reach each other: functions of NCCL's transports, and what they set in a connection."""
+    """Functions of NCCL's transports by which ranks reach each other, and what they set in a connection."""
 
     without_network: tuple[int, ...]  # functions that say whether ranks reach each other, of transports in their order
     asks_communicator: bool  # they are handed the communicator, not its topology
@@ -216,7 +216,7 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class SymmetricWorks:
-    """What a symmetric kernel is handed: the numbers of its works, and by block where its part ends; not in 2.27."""
+    """Works of a symmetric kernel: their numbers, and by block where its part ends; not in 2.27."""
 
     works: tuple[dict[str, int], ...]
     ends: tuple[dict[str, int], ...]
@@ -364,7 +364,7 @@ class TimesToRecord:
 
 @dataclass(frozen=True, slots=True)
 class Intercepted:
-    """What the release does not say when asked, and the functions where it can be observed instead."""
+    """Functions at which to observe what the release does not say when asked."""
 
     topology_file: int | None
     operations: OperationOffsets
@@ -414,7 +414,7 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """What the parent has to know before it asks: layouts of what is recorded, and NCCL's own memory."""
+    """Answer to a start, which the parent needs before it asks: layouts of what is recorded, and NCCL's own memory."""
 
     version: int  # of NCCL, as it encodes it
     base: int  # where libnccl was loaded
@@ -443,7 +443,7 @@ class CallMessage:
 
 @dataclass(frozen=True, slots=True)
 class RegistrationMessage:
-    """How NCCL knows the buffers: ``struct sim_registration``."""
+    """Registration of the buffers with NCCL: ``struct sim_registration``."""
 
     kind: int = 0  # of tuner.base.names.Buffers
     sides: int = 3  # of tuner.base.names.Sides
@@ -548,7 +548,7 @@ class ReadChannels:
 
 @dataclass(frozen=True, slots=True)
 class RankMemory:
-    """What one rank has in its ``struct ncclComm``."""
+    """Channels and adapters of one rank, from its ``struct ncclComm``."""
 
     channels: tuple[Scalars, ...]  # those of rings and of NVLS, whichever are more
     adapters: Mapping[str, tuple[tuple[int, int] | None, ...]]  # network device and relay, by graph and channel
@@ -557,7 +557,7 @@ class RankMemory:
 
 @dataclass(frozen=True, slots=True)
 class ChannelsMessage:
-    """Of all ranks; ``comms`` are their scalars."""
+    """Channels of all ranks; ``comms`` are their scalars."""
 
     node_of_rank: tuple[int, ...]  # as rank 0 has it
     ranks: tuple[RankMemory, ...]
@@ -573,7 +573,7 @@ class BillCall:
 
 @dataclass(frozen=True, slots=True)
 class RankBill:
-    """What libnccl has of a rank's device, and of host memory that is pinned for it (``struct sim_bill``)."""
+    """Memory that libnccl holds on a rank's device, and of the host's, pinned for it (``struct sim_bill``)."""
 
     device_bytes: int
     peak_device_bytes: int
@@ -584,7 +584,7 @@ class RankBill:
 
 @dataclass(frozen=True, slots=True)
 class Billed:
-    """Of every rank, after initialisation or after a call."""
+    """Bill of every rank, after initialisation or after a call."""
 
     ranks: tuple[RankBill, ...]
 

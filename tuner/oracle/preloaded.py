@@ -35,7 +35,7 @@ _DEFAULTS = {
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """Where processes find files; what :func:`tuner.oracle.start.request` asks for."""
+    """Paths of the files that processes find; :func:`tuner.oracle.start.request` asks for them."""
 
     log: Path
     topologies: tuple[Path, ...]
@@ -44,7 +44,7 @@ class Places:
 
 @dataclass(frozen=True, slots=True)
 class Preloaded:
-    """What processes of a program are started with. ``library`` is the libnccl that they have."""
+    """Preparation for processes of a program. ``library`` is the libnccl that they have."""
 
     library: Path
     folder: Path

@@ -72,7 +72,7 @@ def check_platform() -> None:
 
 @dataclass(frozen=True, slots=True)
 class ChildConfiguration:
-    """What a child process finds in its environment and scratch folder."""
+    """Configuration of a child process, in its environment and scratch folder."""
 
     topologies: tuple[str, ...]  # one of each kind of node
     of_hosts: Mapping[int, tuple[int, str]]  # by host in a NVLink domain: its kind, and the topology that it reads
@@ -206,7 +206,7 @@ class Child:
         return self.log.read_text(errors="replace").splitlines() if self.log.is_file() else []
 
     def log_bytes(self, start: int, end: int) -> bytes:
-        """What libnccl wrote between two places of its log."""
+        """Read the bytes that libnccl wrote between two places of its log."""
         with self.log.open("rb") as file:
             file.seek(start)
             return file.read(end - start)

@@ -1,4 +1,4 @@
-"""What the real library searched, as this project's records: graphs, and the rest of a topology.
+"""Results of the real library's search, as this project's records: graphs, and the rest of a topology.
 
 Whatever imports this loads the oracle, which takes longer than many answers: import it where the library is asked.
 """

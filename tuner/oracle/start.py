@@ -1,4 +1,4 @@
-"""What a child process is started with: the machine, the library, and where its functions and structs are."""
+"""Start of a child process: the machine, the library, and where its functions and structs are."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -52,7 +52,7 @@ _PROFILER = "ncclPatternProfiler"  # no pattern of a collective: NCCL informs it
 
 @dataclass(frozen=True, slots=True)
 class Preparation:
-    """What is known before a process is started."""
+    """Facts that are known before a process is started."""
 
     configuration: OracleConfiguration
     library: library.Library
@@ -315,7 +315,7 @@ def _host(
 
 
 def _intercepted(located: symbols.Symbols, prepared: Preparation) -> Intercepted:
-    """What the release does not say when asked, and where it can be observed instead."""
+    """Find functions at which to observe what the release does not say when asked."""
     operation = located.operation.members
     own_files = len(prepared.kinds) > 1 or bool(prepared.configuration.domains)
     model, estimate = located.functions.get("ncclTopoTuneModel"), located.functions.get("ncclTopoGetAlgoTime")

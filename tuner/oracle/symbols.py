@@ -1,4 +1,4 @@
-"""Where things are in a libnccl: addresses of its functions, and the layout of its communicator.
+"""Symbols of a libnccl: addresses of its functions, and the layout of its communicator.
 
 The wheels are not stripped: ``.symtab`` names internal functions and DWARF describes structs. Reading them takes
 seconds, so what was found is kept beside the library's cache, by the sha256 of the file.
@@ -120,7 +120,7 @@ _MAX_DEPTH = 3  # of nested structs; nothing asked for lies deeper
 
 @dataclass(frozen=True, slots=True)
 class Symbols:
-    """What the oracle needs to know of one libnccl."""
+    """Symbols that the oracle needs of one libnccl."""
 
     functions: dict[str, list[tuple[int, int]]]  # own name, and symbol -> (address, size) of every copy
     kernels: dict[int, str]  # address of a kernel's host symbol -> kernel name

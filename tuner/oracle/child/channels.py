@@ -14,7 +14,7 @@ ANY_PEER = 0  # what NCCL is asked about goes by the graph, not by who is at the
 
 
 def read(world: World, asked: ReadChannels) -> ChannelsMessage:
-    """Of every rank."""
+    """Read the channels of every rank."""
     members, machine = world.start.comm.members, world.start.machine
     hosts = [machine.kind[kind] for kind in machine.kind_of_host]
     most = max(host.nets_per_host for host in hosts)
@@ -61,7 +61,7 @@ class _Rank:
         )
 
     def pat_channels(self) -> tuple[tuple[int, int], ...]:
-        """What NCCL notes for PAT to connect, where nodes have one rank each; nothing is connected here."""
+        """List channels that NCCL notes for PAT to connect, where nodes have one rank each; none connects here."""
         ranks = self.number("nRanks")
         if self.asked.connect_pat is None or self.number("maxLocalRanks") > 1:
             return ()

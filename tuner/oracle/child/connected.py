@@ -64,7 +64,7 @@ class ConnectedRanks(Loaded):
         return list(blocks)
 
     def bill(self, blocks: list[int]) -> Billed:
-        """What every rank has now."""
+        """Bill of every rank as it stands now."""
         bills = map(lib.sim_bill_of, range(self.start.ranks))
         return Billed(
             tuple(
@@ -74,7 +74,7 @@ class ConnectedRanks(Loaded):
         )
 
     def counted(self, comm: Any) -> int | None:
-        """What NCCL itself counts of the device's memory; None up to 2.29.3, which do not."""
+        """Bytes of the device's memory as NCCL itself counts them; None up to 2.29.3, which do not."""
         function = lib.sim_nccl_function(b"ncclCommMemStats")
         if function == ffi.NULL:
             return None

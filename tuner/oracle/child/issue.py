@@ -139,7 +139,7 @@ def _write(address: int, value: int) -> None:
 
 
 def _reaches(world: World, can_connect: int, rank: int, peer: int) -> bool:
-    """What one of NCCL's transports says."""
+    """Ask one of NCCL's transports whether it connects two ranks."""
     start, comm = world.start, world.comms[rank]
     at: PeerOffsets = start.peers
     function = ffi.cast("int (*)(int *, uintptr_t, void *, uintptr_t, uintptr_t)", world.base + can_connect)

@@ -1,4 +1,4 @@
-"""How a child process and its parent talk."""
+"""Exchange of messages between a child process and its parent."""
 
 import os
 import pickle

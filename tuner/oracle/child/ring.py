@@ -65,7 +65,7 @@ def connect(world: World) -> None:
 
 
 def _of_others(world: World, at: AdapterOffsets, rank: int, rings: dict[_End, _Met]) -> Iterator[tuple[_End, _Met]]:
-    """What trees, PAT and NVLSTree connect besides, where all is connected at once: initTransportsRank, src/init.cc."""
+    """Connections that trees, PAT and NVLSTree add where all is connected at once: initTransportsRank, src/init.cc."""
     comm, members = world.comms[rank], world.start.comm.members
     channels, nvls, most = (scalar(comm, members[name]) for name in ("nChannels", "nvlsChannels", "maxLocalRanks"))
     met = [(_trees(world, at.trees[TREE], rank, channels), TREE)]
@@ -124,7 +124,7 @@ def _mark(flags: int, flag: int) -> None:
 
 
 def _met(world: World, at: AdapterOffsets, end: _End, graph: int) -> _Met:
-    """What NCCL itself says of it, asked as by src/transport/net.cc."""
+    """Ask NCCL itself for the adapter of an end, as src/transport/net.cc does."""
     comm = world.comms[end.rank]
     adapter, device, proxy, mode = (ffi.new(kind) for kind in ("int64_t *", "int *", "int *", "int *"))
     adapter_of = ffi.cast(

@@ -1,4 +1,4 @@
-"""What the kernels of the last group were handed: NCCL's work structures, read from their arguments and its memory."""
+"""Works of the kernels of the last group: NCCL's work structures, read from their arguments and its memory."""
 
 from collections.abc import Iterator, Mapping
 

@@ -52,7 +52,7 @@ def _init_proxy(world: "World", at: PartOffsets, rank: int) -> None:
 
 
 class Failure(Exception):
-    """What the parent gets instead of an answer."""
+    """Reason that the parent gets instead of an answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +151,7 @@ class Loaded:
             raise Failure("cannot intercept the system: its function begins with instructions that cannot be moved")
 
     def failure(self, reason: str) -> Failure:
-        """What the parent gets, for those that this module imports."""
+        """Make the failure that the parent gets, for modules that this one imports."""
         return Failure(reason)
 
     def error(self, result: int) -> str:
@@ -181,7 +181,7 @@ class World(Loaded):
             lib.sim_keep_pointers(RING_POINTERS)
 
     def intercept(self, at: Intercepted) -> None:
-        """Where a release does not say what is asked for. ``copied_graphs`` takes the graphs, where they are copied."""
+        """Observe what a release does not say when asked. ``copied_graphs`` takes the graphs, where they are copied."""
         self.copied_graphs: Any = None
         self.record_operations()
         if at.topology_file is not None:
@@ -224,7 +224,7 @@ class World(Loaded):
         return [int(ffi.cast("uintptr_t", comm)) for comm in comms]
 
     def acknowledge_work(self, rank: int) -> None:
-        """Where a rank counts the work it sent to kernels and what they took; later releases do not wait for them."""
+        """Mark work as taken where a rank counts what it sent to kernels; later releases do not wait for them."""
         members = self.start.comm.members
         sent, taken = members.get("workFifoSent"), members.get("workFifoAckdMin")
         if sent is not None and taken is not None:
@@ -256,7 +256,7 @@ class World(Loaded):
         return [scalars(start + i * graph.bytes, graph.members) for i in range(count)]
 
     def graphs_of(self, rank: int) -> tuple[int, int]:
-        """Where a rank's graphs are, one after the other by algorithm, and how many."""
+        """Address of a rank's graphs, which lie one after the other by algorithm, and their number."""
         copied = self.start.intercepted.graphs
         if copied is None:
             offset, (count,) = self.start.comm.arrays["graphs"]

@@ -38,7 +38,7 @@ class Captured:
 
 
 def read(file: Path) -> Captured:
-    """What such a file has; nothing where there is none. BadInput where it is no such file."""
+    """Read a file of graphs that libnccl was asked for; empty where there is none. BadInput for any other file."""
     if not file.exists():
         return Captured(GraphTable(""), {})
     try:

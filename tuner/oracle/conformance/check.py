@@ -110,7 +110,7 @@ def _compare_graphs(comparing: Comparing, scenario: Scenario, oracle: Oracle) ->
 
 
 def as_ranks_go_on(found: Mapping[str, OrderedGraph]) -> dict[str, OrderedGraph]:
-    """Of ring and tree NCCL goes on with as many channels as both have (initTransportsRank, src/init.cc)."""
+    """Cut ring and tree to the channels that both have, as NCCL does (initTransportsRank, src/init.cc)."""
     pair = {name: found.get(name, NO_GRAPH) for name in ("ring", "tree")}
     both = min(each.graph.channels for each in pair.values())
     cut = {name: OrderedGraph(replace(each.graph, channels=both), each.orders[:both]) for name, each in pair.items()}
@@ -212,7 +212,7 @@ def compare_picks(
 def _compare_paths(
     comparing: Comparing, selection: Selection, oracle: Oracle, request: Request, sizes: Sequence[int]
 ) -> None:
-    """As :func:`compare_picks`; a call that leaves the classic path counts with its kernel, blocks and threads."""
+    """Compare as :func:`compare_picks`; a call off the classic path counts with its kernel, blocks and threads."""
     paths = dict(zip(sizes, selection.non_classic_paths(request, sizes), strict=True))
     staying = [size for size, path in paths.items() if path is None]
     if staying and _classic_refuses(selection, request, staying[0]):

@@ -30,7 +30,7 @@ _THRESHOLDS = [(algorithm, protocol) for algorithm in (Algorithm.Tree, Algorithm
 
 @dataclass(frozen=True, slots=True)
 class LogComparison:
-    """What was compared, what was not printed, what was and could not be compared, each with the reason, and notes.
+    """Comparison with a log: what was compared, not printed, or printed and not compared, each with the reason.
 
     ``notes`` say what was assumed.
     """

@@ -1,4 +1,4 @@
-"""What an exact comparison found: how much was compared, and every difference with both values."""
+"""Result of an exact comparison: how much was compared, and every difference with both values."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -46,7 +46,7 @@ class Comparing:
         self._mismatches += mismatches
 
     def report(self, title: str) -> MatchReport:
-        """What came of it so far."""
+        """Report the comparison so far."""
         differing = Counter(each.what for each in self._mismatches)
         matched = {what: number - differing[what] for what, number in self._compared.items()}
         return MatchReport(title, dict(self._compared), matched, tuple(self._mismatches))
