@@ -75,13 +75,13 @@ def other_releases(table: Path, running: str) -> str | None:
 
 
 def strict(table: Path) -> dict[str, str]:
-    """What has the plugin refuse a table with a mistake, and take any other with the content that it has now."""
+    """Variables by which the plugin refuses a table with a mistake, and takes others with their present content."""
     pinned = {"NCCL_TUNER_TABLE_SHA256": sha256(table)} if table.is_file() else {}
     return {"NCCL_TUNER_STRICT": "1", **pinned}
 
 
 def size(communicator: Comm, interface: Interface) -> CommunicatorSize:
-    """What NCCL says of the communicator: its NVLink domains are its nodes (initNvlDomainInfo, init.cc, v2.28.9-1)."""
+    """Size of the communicator as NCCL says it: NVLink domains are nodes (initNvlDomainInfo, init.cc, v2.28.9-1)."""
     domains = communicator.nodes if interface.says_domains else None
     return CommunicatorSize(communicator.ranks, communicator.nodes, domains)
 
@@ -119,7 +119,7 @@ class AskedPlugin:
         )
 
     def answer(self, call: TunerCall, cost_us: FloatArray) -> Tuned | None:
-        """What NCCL runs then; None where that is its own pick. ``cost_us``: [algorithm][protocol], in us."""
+        """Answer with what NCCL runs; None where that is its own pick. ``cost_us``: [algorithm][protocol], in us."""
         return self._by_costs(call, cost_us) if self.interface.hands_costs else self._by_name(call, cost_us)
 
     def rows(self, call: TunerCall, cost_us: FloatArray) -> DecidingRows:
@@ -145,7 +145,7 @@ class AskedPlugin:
 
     @property
     def _algorithms(self) -> int:
-        """How many a cost table of this release has."""
+        """Number of algorithms in a cost table of this release."""
         return self.selection.communicator.release.limits.algorithms
 
 

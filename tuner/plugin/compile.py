@@ -133,7 +133,7 @@ def _intervals(chosen: list[tuple[int, _What]]) -> Iterator[tuple[Interval, _Wha
 
 
 def _here(selection: Selection) -> tuple[Interval, Interval]:
-    """Its ranks and nodes, and no others."""
+    """Ranks and nodes of the communicator, and no others."""
     ranks, nodes = selection.communicator.ranks, selection.communicator.nodes
     return Interval(ranks, ranks), Interval(nodes, nodes)
 
@@ -152,7 +152,7 @@ def for_release(rows: list[Decision], runs: Selection) -> tuple[list[Decision], 
 
 
 def notes_on_costs(rows: list[CostRow], runs: Selection) -> list[str]:
-    """What another release will not follow on the same machine."""
+    """List costs that another release will not follow on the same machine."""
     cells = {(row.collective, row.algorithm, row.protocol): row.time is not None for row in reversed(rows)}
     notes = []
     for (collective, algorithm, protocol), timed in cells.items():
@@ -242,7 +242,7 @@ class HeldOutRows:
 
 
 def held_out(rows: Sequence[Decision], selection: Selection) -> HeldOutRows:
-    """What interpolated rows choose on this communicator, beside what the release picks there."""
+    """Compare the choices of interpolated rows on this communicator with the release's picks there."""
     here = selection.communicator
     agreeing, excess = [], []
     sizes = np.unique(np.round(2.0 ** np.arange(6, 34, 0.125)).astype(np.uint64))

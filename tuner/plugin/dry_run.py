@@ -61,7 +61,7 @@ class LogLine:
 
 @dataclass(frozen=True, slots=True)
 class CommunicatorSize:
-    """What NCCL says of a communicator at its start; ``nvlink_domains`` from version 5 of the interface on, or None."""
+    """Size of a communicator as NCCL says it at its start; ``nvlink_domains`` from interface version 5 on, or None."""
 
     ranks: int
     nodes: int
@@ -94,7 +94,7 @@ class TunedCosts:
 
 @dataclass(frozen=True, slots=True)
 class NamedPick:
-    """What the plugin names to a NCCL without cost tables; None leaves the choice to NCCL, 0 channels their number."""
+    """Pick that the plugin names to NCCL without cost tables; None leaves it to NCCL, 0 channels their number."""
 
     choice: AlgoProto | None
     channels: int
@@ -150,7 +150,7 @@ class DryRun:
         version: int = NEWEST,
         env: Mapping[str, str] | None = None,
     ) -> Self:
-        """The same for a communicator whose NVLink domains NCCL says, too."""
+        """Open the plugin for a communicator whose NVLink domains NCCL says, too."""
         run = cls.__new__(cls)
         run._start(table, size, version, env)
         return run
@@ -202,7 +202,7 @@ class DryRun:
         return NamedPick(None if unnamed else (Algorithm(algorithm[0]), Protocol(protocol[0])), int(count[0]))
 
     def rows(self, call: TunerCall, cost_us: ArrayLike) -> DecidingRows:
-        """Which rows decide such a call; the plugin does not count it. Versions 1 and 2 make no use of ``cost_us``."""
+        """Find the rows that decide a call; the plugin does not count it. Versions 1 and 2 do not use ``cost_us``."""
         table = np.array(cost_us, dtype=np.float32, order="C")
         explanation = self._ffi.new("struct explanation *")
         self._lib.call_explain(self.version, self._context, self._call(call), self._cells(table), explanation)
@@ -241,7 +241,7 @@ class DryRun:
 
     @contextmanager
     def _listen(self, log: list[LogLine]) -> Iterator[None]:
-        """What the plugin logs in this thread goes there."""
+        """Collect in ``log`` what the plugin logs in this thread."""
         _listening.log = log
         try:
             yield
@@ -270,7 +270,7 @@ class DryRun:
 
 
 class _SharedTuner:
-    """That of version 1's communicators: what it says at its end goes to the logger of the first of them."""
+    """Tuner of version 1's communicators: what it says at its end goes to the logger of the first of them."""
 
     def __init__(self) -> None:
         self.communicators = 0

@@ -19,7 +19,7 @@ _MINUS_ONE = -1.0  # a cell that NCCL ignores
 
 @dataclass(frozen=True, slots=True)
 class SeenByPlugin:
-    """What the plugin did since its table was set, in all communicators of the process, and NCCL's last question."""
+    """Counts of the plugin since its table was set, in all communicators of the process, and NCCL's last question."""
 
     calls: int
     decided: int
@@ -57,14 +57,14 @@ class Forcing:
         self._ffi, self._lib = native.ffi, native.lib
 
     def use_table(self, text: str | None) -> None:
-        """What every choice follows from here on; None for NCCL's own. BadTable says why not; nothing changes then."""
+        """Set the table that choices follow from here on; None for NCCL's own. After BadTable nothing has changed."""
         content = b"" if text is None else text.encode()
         wrong = self._lib.nccl_tuner_use_table(self._ffi.NULL if text is None else content, len(content))
         if wrong != self._ffi.NULL:
             raise BadTable(f"table: {self._ffi.string(wrong).decode(errors='replace')}")
 
     def seen(self) -> SeenByPlugin:
-        """What the plugin has been asked and has decided since the last look."""
+        """Read what the plugin has been asked and has decided since its table was set."""
         seen = self._ffi.new("struct nccl_tuner_seen *")
         self._lib.nccl_tuner_see(seen)
         return SeenByPlugin.of(seen)

@@ -1,4 +1,4 @@
-"""What a table is for, by its comments ``# gpus:``, ``# machine:`` and ``# nccl:``: their form, and whether they fit.
+"""Comments ``# gpus:``, ``# machine:`` and ``# nccl:``, which say what a table is for: their form, whether they fit.
 
 The plugin itself checks ``gpus``, by NVML, and ``nccl``, by the library that its logger is of
 (csrc/plugin/hardware.c): no version of NCCL's tuner interface says a machine's name.
@@ -21,7 +21,7 @@ ERROR, WARNING, NOTE = "error", "warning", "note"
 
 @dataclass(frozen=True, slots=True)
 class TableFinding:
-    """What is wrong with a line of a table, and how much."""
+    """Fault of a line of a table, and its severity."""
 
     line: int
     severity: str

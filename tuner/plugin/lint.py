@@ -1,4 +1,4 @@
-"""What is wrong with a decision table by itself: rows that nothing reaches, meetings, gaps, what no NCCL runs."""
+"""Faults of a decision table by itself: rows that nothing reaches, meetings, gaps, what no NCCL runs."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace

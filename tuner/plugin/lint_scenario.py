@@ -1,4 +1,4 @@
-"""What is wrong with a decision table for one release, and on one communicator of it."""
+"""Faults of a decision table for one release, and on one communicator of it."""
 
 from collections.abc import Iterator
 
@@ -22,7 +22,7 @@ UNCHECKED = "NCCL_TUNER_UNCHECKED=1"
 
 
 def check_release(table: Table, release: Release) -> list[TableFinding]:
-    """What a release does not do for any communicator."""
+    """Find what a release does not do for any communicator."""
     if not loading.has_plugins(release):
         return [TableFinding(1, ERROR, f"NCCL {release.name} loads no tuner plugin")]
     return [
@@ -35,7 +35,7 @@ def check_release(table: Table, release: Release) -> list[TableFinding]:
 
 
 def check_communicator(table: Table, communicator: Comm, dtype: DataType, op: Op) -> list[TableFinding]:
-    """What this communicator does not do, for calls of this type and operation; rows for others are left out."""
+    """Find what this communicator does not do, for calls of this type and operation; rows for others are left out."""
     if not loading.has_plugins(communicator.release):
         return []
     selection = Selection(communicator)

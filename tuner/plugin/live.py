@@ -73,7 +73,7 @@ class LiveRow:
 
 @dataclass(frozen=True, slots=True)
 class LiveTable:
-    """What the ranks with one content of a table counted. ``never`` are lines that no rank had a call for."""
+    """Counts of the ranks with one content of a table. ``never`` are lines that no rank had a call for."""
 
     table: str
     sha256: str
@@ -85,7 +85,7 @@ class LiveTable:
 
 
 def read(folders: Iterable[Path]) -> list[LiveCounts]:
-    """What the files of folders say, by host, rank and process; other files are left out.
+    """Read the counts in files of folders, by host, rank and process; other files are left out.
 
     Raises BadInput for a folder that cannot be read.
     """

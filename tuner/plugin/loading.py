@@ -1,4 +1,4 @@
-"""How a process makes its NCCL load a tuner plugin: the variables of its environment, which differ by release."""
+"""Variables by which a process makes its NCCL load a tuner plugin, which differ by release."""
 
 import os
 import shlex
@@ -110,7 +110,7 @@ def takes_path(nccl: Release, file: Path) -> bool:
 def environment(
     nccl: Release, file: Path, table: Path | None = None, strict: bool = False, following: str | None = None
 ) -> LoadingEnvironment:
-    """What makes ``nccl`` load the plugin in ``file`` and the plugin read ``table``; all paths become absolute.
+    """Variables that make ``nccl`` load the plugin in ``file``, and it read ``table``; all paths become absolute.
 
     The plugin takes the table only with the content that it has now, and asks the tuner ``following`` where that writes
     nothing: a path, a library's name, or "none". Where a path does not work the plugin goes by its

@@ -1,4 +1,4 @@
-"""Which table a job gets, and from when on none: decided once for a job, by what all of its ranks are told alike.
+"""Choice of a job's table, and from when on none: made once for a job, by what all of its ranks are told alike.
 
 A rank never decides for itself: its host, its clock or a number that it draws would have ranks of one job part.
 """
@@ -45,7 +45,7 @@ def job_name(environment: Mapping[str, str]) -> str | None:
 
 
 def gets_canary(canary: Canary, job: Job) -> str | None:
-    """Why a job gets the canary's table; None where it does not.
+    """Reason why a job gets the canary's table; None where it does not.
 
     The part is by the hash of the table and the job's name: another table is tried on other jobs. Raises BadInput for
     a file that cannot be read, and for a percentage that is none.
@@ -91,7 +91,7 @@ def switch(path: Path, off: bool, margin_s: int = LEAST_MARGIN_S, why: str = "")
 
 
 def verify(table: Path, signature: Path, signers: Path, identity: str | None) -> str | None:
-    """What is wrong with a signature, by the tool that made it: ``ssh-keygen -Y``, or minisign. None where it is good.
+    """Check a signature by the tool that made it, ``ssh-keygen -Y`` or minisign: its fault, or None where it is good.
 
     ``signers`` are allowed signers, as in ssh-keygen(1), or minisign's public key. Raises BadInput where the tool is
     not installed, or a file cannot be read.

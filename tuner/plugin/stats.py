@@ -1,4 +1,4 @@
-"""What the plugin counted (``NCCL_TUNER_STATS``), summed over ranks and communicators, and whether these agree."""
+"""Counts of the plugin (``NCCL_TUNER_STATS``), summed over ranks and communicators, and whether these agree."""
 
 import json
 from collections import defaultdict
@@ -45,7 +45,7 @@ class Undecided:
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """What was counted of a table that could be used; ``never_matched`` are lines, first and last."""
+    """Counts of a table that could be used; ``never_matched`` are lines, first and last."""
 
     calls: int
     decided: int
@@ -204,7 +204,7 @@ def _sum(ranks: Sequence[CommunicatorStats]) -> TableStats:
 
 
 def _rows(counted: Sequence[Counts]) -> list[RowCount]:
-    """By line, ascending."""
+    """Sum the counts of rows by line, ascending."""
     by_line: dict[int, RowCount] = {}
     for row in (row for counts in counted for row in counts.rows):
         so_far = by_line.get(row.line, RowCount(row.line, 0, 0))
@@ -213,7 +213,7 @@ def _rows(counted: Sequence[Counts]) -> list[RowCount]:
 
 
 def _costs(counted: Sequence[Counts]) -> list[CostCount]:
-    """By line, ascending."""
+    """Sum the calls of costs by line, ascending."""
     calls: dict[int, int] = defaultdict(int)
     for cost in (cost for counts in counted for cost in counts.costs):
         calls[cost.line] += cost.calls
@@ -221,7 +221,7 @@ def _costs(counted: Sequence[Counts]) -> list[CostCount]:
 
 
 def _undecided(counted: Sequence[Counts]) -> list[Undecided]:
-    """By collective, reason and power of two, ascending."""
+    """Sum undecided calls by collective, reason and power of two, ascending."""
     groups: dict[tuple[str, str, int], list[Undecided]] = defaultdict(list)
     for one in (one for counts in counted for one in counts.undecided):
         groups[one.collective, one.reason, one.least_bytes.bit_length()].append(one)
@@ -239,7 +239,7 @@ def _undecided(counted: Sequence[Counts]) -> list[Undecided]:
 
 
 def _in_both(ours: list[tuple[int, int]], theirs: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Of two ascending lists of ranges."""
+    """Intersect two ascending lists of ranges."""
     common, own, other = [], 0, 0
     while own < len(ours) and other < len(theirs):
         first, last = max(ours[own][0], theirs[other][0]), min(ours[own][1], theirs[other][1])
@@ -277,7 +277,7 @@ def _disagreements(ranks: Sequence[CommunicatorStats]) -> Iterator[Disagreement]
 
 
 def _by_content(said: Iterable[tuple[str | None, str]]) -> dict[str, list[str]]:
-    """What is said with each content of a table, by its hash, each once."""
+    """Group texts by the hash of a table's content, each once."""
     texts_of: dict[str, list[str]] = {}
     for sha256, text in said:
         texts = texts_of.setdefault(sha256 or NONE, [])

@@ -1,4 +1,4 @@
-"""What a decision table changes on one communicator: NCCL's own pick of each size beside the one with the table."""
+"""Effect of a decision table on one communicator: NCCL's own pick of each size beside the one with the table."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import field, replace
@@ -19,7 +19,7 @@ from tuner.plugin.dry_run import DecidingRows, LogLine
 
 
 class Say(Enum):
-    """What of a call is a tuner's to decide."""
+    """Part of a call that is a tuner's to decide."""
 
     none = "no say"  # NCCL asks none, or takes no notice of the answer
     protocol = "its protocol"  # NCCL takes a symmetric kernel only where the answer is LL
@@ -28,7 +28,7 @@ class Say(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Bypass:
-    """What takes a call instead of an algorithm; ``channels`` are its blocks.
+    """Path of a call that takes no algorithm; ``channels`` are its blocks.
 
     ``time_us`` is by NCCL's model of symmetric kernels, which is another than that of algorithms: None of copy engines.
     """
@@ -40,7 +40,7 @@ class Bypass:
 
 
 def bypass_of(selection: Selection, request: Request, size: int, path: NonClassicPath) -> Bypass:
-    """Of a call of ``size`` bytes (nBytes) that goes by ``path``."""
+    """Describe how a call of ``size`` bytes (nBytes) bypasses the algorithms by ``path``."""
     times_us = (
         shortest(each.time_us)
         for each in symmetric.weighed(selection.communicator, request, size)
@@ -60,7 +60,7 @@ class ProtocolOfTuner:
         self._question: tuple[Request, int] | None = None
 
     def __call__(self, request: Request, size: int) -> Protocol | None:
-        """Of ``size`` bytes (nBytes), as NCCL asks; None where it has nothing for that on the classic path."""
+        """Protocol for ``size`` bytes (nBytes), as NCCL asks; None where the classic path has nothing for that."""
         self._question = request, size
         try:
             return self._asked(request, size).algo_proto[1]
@@ -68,7 +68,7 @@ class ProtocolOfTuner:
             return None
 
     def say(self, path: NonClassicPath | None) -> Say:
-        """What of the call, which goes by ``path``, was the tuner's to decide."""
+        """Say what part of the call, which goes by ``path``, was the tuner's to decide."""
         if path is None:
             return Say.choice
         return Say.none if self._question is None else Say.protocol
@@ -98,7 +98,7 @@ class TrialPick:
 
 @dataclass(frozen=True, slots=True)
 class FittedPick:
-    """What NCCL itself picks, and what fitted constants say of it and of the pick with the table.
+    """NCCL's own pick, and what fitted constants say of it and of the pick with the table.
 
     ``saved_percent``: how much less time the table's takes; negative where it takes more, None without a time.
     """
@@ -136,7 +136,7 @@ class TableTrial:
 
 @dataclass(frozen=True, slots=True)
 class Trials:
-    """What a plugin did when it was asked, size by size."""
+    """Answers of a plugin that was asked size by size."""
 
     interface: int  # version of NCCL's tuner interface
     sizes: tuple[TableTrial, ...]
@@ -199,7 +199,7 @@ def grouped(
     groups: Sequence[Sequence[Operation]],
     settings: Mapping[str, str] | None = None,
 ) -> tuple[GroupTrial, ...]:
-    """What the table makes of each group. Errors: those of :func:`run` and :func:`tuner.emulator.group.plan`."""
+    """Plan each group with the table. Errors: those of :func:`run` and :func:`tuner.emulator.group.plan`."""
     with opened(table, selection, settings) as asked:
         return tuple(
             GroupTrial(
@@ -217,7 +217,7 @@ def _grids(group: GroupPlan) -> tuple[int, ...]:
 
 
 def _may_bypass(asked: AskedPlugin, request: Request, sizes: Sequence[int]) -> Iterator[TableTrial]:
-    """Of calls that may bypass the algorithms, which for some of them is the tuner's to decide."""
+    """Try calls that may bypass the algorithms, which for some of them is the tuner's to decide."""
     selection = asked.selection
     for size, own_path in zip(sizes, selection.non_classic_paths(request, sizes), strict=True):
         protocol = ProtocolOfTuner(asked)

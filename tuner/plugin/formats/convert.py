@@ -139,7 +139,7 @@ class File:
     table: Table
 
     def place(self, line: int) -> str:
-        """Where a row is, for messages."""
+        """Name the place of a row, for messages."""
         return f"{self.name}: rule {line}" if self.format == "ncclx-json" else f"{self.name}:{line}"
 
     @property
@@ -179,7 +179,7 @@ def to_text(file: File, target: str) -> str:
 
 
 def _format(content: str, name: str) -> str:
-    """Which format this is: by its header, its first brace, or where its first row has algorithm and protocol."""
+    """Tell the format: by its header, its first brace, or where its first row has algorithm and protocol."""
     lines = list(shared.data_lines(content))
     if not lines:
         raise BadTable(f"{name}: empty, so its format is unknown ({one_of(FORMATS)})")

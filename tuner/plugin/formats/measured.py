@@ -36,7 +36,7 @@ _Name = TypeVar("_Name", bound=IntEnum)
 
 @dataclass(frozen=True, slots=True)
 class Where:
-    """What rows of a table distinguish besides the size; None is any."""
+    """Conditions that rows of a table distinguish besides the size; None is any."""
 
     collective: Collective
     nodes: int | None
@@ -114,7 +114,7 @@ def _rows(where: Where, by_size: dict[int, dict[Choice, list[float]]], notes: li
 def _best(
     call: str, times_us: dict[Choice, list[float]], winners: list[tuple[int, Choice]], notes: list[str]
 ) -> Choice:
-    """Of equal medians the one that already won at the size before, else the first measured."""
+    """Choose the least median; of equal ones the one that already won at the size before, else the first measured."""
     medians = {choice: median(values) for choice, values in times_us.items()}
     least = min(medians.values())
     best = [choice for choice, value in medians.items() if value == least]

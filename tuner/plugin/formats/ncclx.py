@@ -61,7 +61,7 @@ def split(line: str) -> list[str]:
 
 
 def _columns_of(text: str, lines: list[tuple[int, list[str]]], name: str) -> list[str]:
-    """As a comment names them; without one they are the newest."""
+    """Columns as a comment names them; without one they are the newest."""
     comments = (re.sub(r"[#\s]", "", line) for line in text.split("\n") if line.lstrip().startswith("#"))
     columns = {comment for comment in comments if comment.startswith(("collective,bytes,", "collective,bytesPerRank,"))}
     if len(columns) > 1 or not columns <= set(VERSIONS):
@@ -79,7 +79,7 @@ def _columns_of(text: str, lines: list[tuple[int, list[str]]], name: str) -> lis
 
 
 def read_json(text: str, name: str) -> Table:
-    """The same; the line of a row is the number of its rule, from 1. BadTable for what is no such file."""
+    """Read a file of rules; the line of a row is the number of its rule, from 1. BadTable for what is no such file."""
     try:
         content = json.loads(text, object_pairs_hook=_once)
     except (ValueError, RecursionError) as error:

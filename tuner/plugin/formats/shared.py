@@ -1,4 +1,4 @@
-"""What NVIDIA's and NCCLX's files share: names, strict numbers, lines."""
+"""Parts that the formats of NVIDIA's and NCCLX's files share: names, strict numbers, lines."""
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -85,7 +85,7 @@ def _meets_what_is_left(shape: Box, above: Sequence[Box], other: Box | None) -> 
 
 
 def _followed(choices: tuple[Choice, ...], below: tuple[Choice, ...]) -> tuple[Choice, ...]:
-    """What is tried in the end: of one combination the upper row's, but for a chunk size that it leaves open."""
+    """Merge choices that are tried in turn: the upper row's wins, but for a chunk size that it leaves open."""
     result = {choice.algo_proto: choice for choice in choices}
     for choice in below:
         first = result.setdefault(choice.algo_proto, choice)

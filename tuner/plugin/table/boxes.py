@@ -45,12 +45,12 @@ def of(row: Conditions) -> Box | None:
 
 
 def common(one: Box, other: Box) -> Box | None:
-    """What both match."""
+    """Intersect two boxes; None where they have nothing in common."""
     return _filled(Box(*map(_common, one, other)))
 
 
 def _filled(box: Box) -> Box | None:
-    """The same with what follows from exact conditions, so that one meaning is one box; None where it is empty."""
+    """Add to a box what follows from exact conditions, so that one meaning is one box; None where it is empty."""
     ranks = _common(box.ranks, (box.nodes[0], LARGEST_COUNT))  # a node has at least one
     nodes = _common(box.nodes, (1, ranks[1]))
     per_node = _common(box.ranks_per_node, (0, ranks[1]))
@@ -147,7 +147,7 @@ class TooManyOverlaps(Exception):
 
 
 def uncovered(box: Box, others: Iterable[Box], most_parts: int = 5000) -> list[Box]:
-    """What is left of ``box`` without all of ``others``; TooManyOverlaps where that has too many parts."""
+    """Subtract all of ``others`` from ``box``; TooManyOverlaps where that has too many parts."""
     parts = [box]
     for other in others:
         parts = [part for old in parts for rest in minus(old, other) if (part := _filled(rest)) is not None]
@@ -183,7 +183,7 @@ def _holds(outer: Box, inner: Box) -> bool:
 
 
 def _between(whole: Range, taken: Sequence[Range]) -> Iterator[Range]:
-    """What is left of ``whole`` without ranges in their order."""
+    """Yield the parts of ``whole`` that are left without ranges in their order."""
     start, last = whole
     for low, high in taken:
         if low > start:

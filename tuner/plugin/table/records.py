@@ -1,4 +1,4 @@
-"""What a decision table says (docs/decision-table.md).
+"""Records of a decision table (docs/decision-table.md).
 
 The plugin has its own reader in C (``csrc/plugin``). The one in Python is written separately and the straightforward
 way, and the tests hold the two against each other.
@@ -51,7 +51,7 @@ ANY_PIPELINED = Interval(0)
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What NCCL shall take; without ``channels`` or ``chunk_bytes`` these stay NCCL's."""
+    """Choice that NCCL shall take; without ``channels`` or ``chunk_bytes`` these stay NCCL's."""
 
     algorithm: Algorithm
     protocol: Protocol
@@ -66,7 +66,7 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Conditions:
-    """Which calls a row is for; of ``bytes`` and ``bytes_per_rank`` at most one is not every size.
+    """Conditions of a row; of ``bytes`` and ``bytes_per_rank`` at most one is not every size.
 
     ``line`` says where the row was read.
     """
@@ -165,7 +165,7 @@ class Table:
 
 
 def pipelined_ends(decisions: Iterable[Decision]) -> set[int]:
-    """Where a decision may change with numPipeOps; a table has at most MOST_PIPELINED_ENDS."""
+    """Values at which a decision may change with numPipeOps; a table has at most MOST_PIPELINED_ENDS."""
     intervals = {row.pipelined for row in decisions}
     ends = chain.from_iterable((one.low, 0 if one.high is None else one.high + 1) for one in intervals)
     return {end for end in ends if end != 0}

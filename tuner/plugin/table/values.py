@@ -28,7 +28,7 @@ _Name = TypeVar("_Name", bound=IntEnum)
 
 
 class Mistake(Exception):
-    """What is wrong with a line, before it is known which one."""
+    """Mistake in a line, before it is known which one."""
 
 
 class _Kind(NamedTuple):
@@ -205,7 +205,7 @@ _GPUS = re.compile(rb"#[ \t]*gpus:[ \t]+([^ \t].*?)[ \t]*", re.DOTALL)
 
 
 class Comments:
-    """What the comments of a file say; of several for ``gpus`` the first counts. Lines are without their ends.
+    """Comments of a file; of several for ``gpus`` the first counts. Lines are without their ends.
 
     ``valid_s`` are the first and last second since 1970 of the days on which the table is valid; None for no end.
     """
