@@ -154,7 +154,7 @@ def _reader_may_go() -> Iterator[None]:
 )
 @click.version_option(package_name="nccl-tuner")
 def everything() -> None:
-    """What NCCL picks, why, and whether it is best.
+    """Answer what NCCL picks, why, and whether it is best.
 
     \b
     nccl-tuner pick allreduce --machine dgx-h100 --nodes 2 --bytes 8,1K,64MiB

@@ -93,7 +93,7 @@ def _classic(each: WindowExplanation) -> str:
 )
 @options.question(times="nccl")
 def command(collective: Collective, size: int, asked: options.CommunicatorQuestion) -> None:
-    """Why NCCL picks what it picks for COLLECTIVE: each number step by step, and what the other combinations lack.
+    """Explain what NCCL picks for COLLECTIVE: each number step by step, and what the other combinations lack.
 
     \b
     nccl-tuner explain allreduce --machine dgx-h100 --nodes 2 --nccl 2.28.9 --bytes 1M

@@ -434,7 +434,7 @@ def accuracy_command(
     update: Path | None,
     as_json: bool,
 ) -> None:
-    """How far off calibrated times are: on a FILE of measured times, or on the frozen splits.
+    """Show how far off calibrated times are: on a FILE of measured times, or on the frozen splits.
 
     FILE has the columns of tables/measured, or those of nccl-tests collections: collective, dtype, gpus, bytes,
     time_us; or it is the name of a shipped table ('nccl-tuner measured'). Without FILE all frozen splits are run,

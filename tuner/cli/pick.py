@@ -90,7 +90,7 @@ def command(
     as_csv: bool,
     asked: options.CommunicatorQuestion,
 ) -> None:
-    """What NCCL picks for COLLECTIVE: algorithm, protocol, channels, threads and its predicted time.
+    """Show what NCCL picks for COLLECTIVE: algorithm, protocol, channels, threads and its predicted time.
 
     CALLS are several in one ncclGroupStart and ncclGroupEnd: CALL[@PEER]:BYTES[:TYPE[:OP]][*TIMES], with commas between
     them. BYTES is NCCL's nBytes; of send and recv those of the message, of alltoall, gather and scatter those of all

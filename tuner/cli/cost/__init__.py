@@ -26,7 +26,7 @@ MODULES = {
     default="operation",
 )
 def command() -> None:
-    """How fast could a collective be, how fast should it be, and how good is what was measured.
+    """Compute how fast a collective could be, how fast it should be, and how good is what was measured.
 
     OPERATION is allreduce, allgather, reducescatter, broadcast, reduce, alltoall, gather, scatter or sendrecv.
 

@@ -98,7 +98,7 @@ def command(
     as_json: bool,
     communicator: options.CommunicatorOptions,
 ) -> None:
-    """By size: measured against NCCL's prediction, calibrated times, the alpha-beta model, the ideal and the links.
+    """Compare measured times, by size, with NCCL's prediction, calibrated times, the alpha-beta model, ideal and links.
 
     FILE is what nccl-tests prints or writes with -J, or what 'nccl-tuner measure' wrote, of NCCL's own choices.
 

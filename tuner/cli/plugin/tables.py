@@ -75,7 +75,7 @@ def lint_command(
     as_json: bool,
     communicator: options.CommunicatorOptions,
 ) -> None:
-    """What is wrong with each decision table FILE, of any format that convert reads.
+    """Find what is wrong with each decision table FILE, of any format that convert reads.
 
     By itself: rows that never decide, meet or leave gaps, and what no NCCL runs. With --nccl: what that release does
     not do. With a machine as well, and the release that the table names: what cannot run there, and why. Lines of
