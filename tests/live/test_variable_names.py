@@ -2,10 +2,10 @@
 
 import pytest
 
+from tests.scripts.add_release import variables_in
 from tests.support.available_releases import HERE
 from tuner import release
 from tuner.oracle import library
-from tuner.oracle.symbols import variables_in
 from tuner.release.variables import in_library
 
 

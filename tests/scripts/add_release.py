@@ -12,6 +12,7 @@ command again searches and compares. What libnccl answered is kept.
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -26,13 +27,14 @@ from tuner.cli.oracle import print_learning
 from tuner.machine import catalogue
 from tuner.oracle import library
 from tuner.oracle.conformance.learn import learn
-from tuner.oracle.symbols import variables_in
+from tuner.oracle.symbols import opened
 from tuner.release import learnt
 from tuner.release.variables import in_library
 
 FOLDER = Path(__file__).parents[2] / "tables" / "nccl"
 VARIABLES = FOLDER.parent / "variables.toml"
 OF_OTHER_TEXTS = {"NCCL_IPC_USE_ABSTRACT_SOCKET"}  # the end of one, in some
+_VARIABLE = re.compile(rb"(?<![A-Za-z0-9_])(NCCL_[A-Z0-9_]*[A-Z0-9])\0")
 BEGUN = """\
 # NCCL {name}: what differs from {parent}. Sources are files of the tag v{name}-1 of NVIDIA/nccl.
 
@@ -99,6 +101,13 @@ def begin(name: str) -> None:
         file.write(variables_of(name, variables_in(library.cached(name)) | OF_OTHER_TEXTS))
     print_learning(learning)
     say(f"wrote {FOLDER / name}.toml and the names of variables; what still differs goes into the file by hand")
+
+
+def variables_in(path: Path) -> frozenset[str]:
+    """Names like those of NCCL's variables among the texts of a libnccl, which has those of types elsewhere."""
+    with opened(path) as elf:
+        texts = elf.get_section_by_name(".rodata")
+        return frozenset(name.decode() for name in _VARIABLE.findall(texts.data() if texts else b""))
 
 
 def variables_of(name: str, found: frozenset[str]) -> str:

@@ -109,7 +109,6 @@ def _number(die: DIE, target: DIE, bit: int) -> StructNumber | None:
 FORMAT = 9  # of the cached file; raise it when what is extracted changes
 
 _BASE_NAME = re.compile(r"^_ZL?(\d+)")
-_VARIABLE = re.compile(rb"(?<![A-Za-z0-9_])(NCCL_[A-Z0-9_]*[A-Z0-9])\0")
 _CLONE = re.compile(r"\.constprop\.\d+$")
 SYMMETRIC = ("ncclSymkDevKernel_", "ncclSymDevKernel_")
 _KERNELS = ("ncclDevKernel_", "ncclKernel_", *SYMMETRIC)
@@ -198,13 +197,6 @@ def read(library: Path) -> Symbols:
         objects=objects,
         **{field: _layout(types.structs[name]) for field, name in _STRUCTS.items()},
     )
-
-
-def variables_in(library: Path) -> frozenset[str]:
-    """Names like those of NCCL's variables among the texts of a libnccl, which has those of types elsewhere."""
-    with opened(library) as elf:
-        texts = elf.get_section_by_name(".rodata")
-        return frozenset(name.decode() for name in _VARIABLE.findall(texts.data() if texts else b""))
 
 
 def own_name(symbol: str) -> str:
