@@ -231,8 +231,8 @@ def test_the_command_prices_a_model_as_a_list_of_the_same_calls(tmp_path: Path) 
         (("--model", "mixtral-8x7b", "--job", "tp=2,ep=4,etp=1"), "valid: 2"),
         (("--model", "deepseek-v3", "--job", "pp=4"), "pp 4 does not divide layers 61"),
         (("--model", "llama-3-70b", "--rank", "1"), "--rank: of FILEs"),
-        ((str(EXAMPLE), "--model", "llama-3-70b"), "one of both"),
-        ((), "valid: FILEs, or --model NAME"),
+        ((str(EXAMPLE), "--model", "llama-3-70b"), "not both"),
+        ((), "FILEs that have them, or --model NAME"),
         ((str(EXAMPLE), "--zero", "3", "--sp"), "--sp, --zero: of a model's step"),
     ],
 )

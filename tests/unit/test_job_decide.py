@@ -90,6 +90,27 @@ def test_an_arm_in_whose_blocks_the_job_is_slower_does_not_stay() -> None:
     assert any("the job itself is" in (arm.why_not or "") for arm in decision.arms)
 
 
+@pytest.mark.parametrize("ranks", [2, 16])
+@pytest.mark.parametrize("apart", ["nothing", "last", "spread"])
+def test_an_arm_whose_ranks_do_not_end_together_stays_by_the_job_alone(apart: str, ranks: int) -> None:
+    """As Tree on an H200: the rank at one end of it is in its kernel for less time than a call takes."""
+    random = np.random.default_rng(5)
+    plain = job(4, (0.8, 1.0))
+    is_arm, calls = plain.call == 1, len(plain.call)
+    last, spread_us = random.integers(0, ranks, calls), random.exponential(20, calls)
+    alike = replace(
+        plain,
+        communicator=replace(plain.communicator, ranks=ranks),
+        last=np.where(is_arm & (apart == "last"), ranks - 1, last),
+        waiting_us=(spread_us + np.where(is_arm & (apart == "spread"), 90, 0)) * (ranks - 1),
+    )
+    assert kept(decide([alike], {})) == (ARMS[:1] if apart == "nothing" else [])
+    if apart != "nothing":
+        assert any("do not end together" in (arm.why_not or "") for arm in decide([alike], {}).arms)
+        faster = replace(alike, at_s=job(4, (0.8, 1.0), slowed=0.9).at_s)
+        assert kept(decide([faster], {})) == ARMS[:1]
+
+
 def test_too_few_blocks_cannot_be_judged_and_a_job_without_arms_is_refused() -> None:
     decision = decide([job(1, (0.5, 0.5), calls=900)], {})
     assert [arm.judged for arm in decision.arms] == [False, False]

@@ -3,6 +3,11 @@
 A block of an arm is compared with the calls of the same kind just before and after it, so what a job has in common over
 minutes cancels. The unit is a stretch of time, over all communicators of one size: what disturbs a job for as long is
 then in one unit. Stretches are made longer until neighbours are no more alike than by accident.
+
+The least time over the ranks is how long a call takes where all ranks end together. In a tree they do not: on two
+ranks of an H200 one rank's kernel took 46 us and the other's 60, always the same, beside 63 of the ring. So an arm
+under which other ranks come last than else, or which spreads them more, stays only where the job itself was faster in
+its blocks.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -28,6 +33,8 @@ ALIKE = 0.3  # correlation of neighbours up to which stretches count as independ
 AROUND = 2  # calls before and after a block, times its own, that it is compared with
 LEAST_ELAPSED_S = 0.05  # of a block, for the job's own progress: wall clocks are read every 4 ms
 LEAST_PART = 0.2  # of a step's calls of a size that an arm has to have, for the step to tell anything of it
+LEAST_MOVED = 0.2  # part of the calls whose last rank is another one under the arm, beyond what chance moves
+MOST_SPREAD = 0.25  # of what an arm gains, that the ranks' times may lie further apart under it
 DAY_S = 86400.0
 
 
@@ -99,6 +106,7 @@ def decide(joined: Iterable[JoinedCalls], provenance: dict[str, str], steps: Job
     """
     blocks: dict[_Key, list[_Block]] = {}
     calls: dict[_Key, list[float]] = {}
+    apart: set[_Key] = set()
     begin_s, end_s, whole_us, extra_us = float("inf"), 0.0, 0.0, 0.0
     explored: list[JoinedCalls] = []
     for each in joined:
@@ -109,15 +117,16 @@ def decide(joined: Iterable[JoinedCalls], provenance: dict[str, str], steps: Job
             explored.append(each)  # of a job with thousands of communicators all others are gone by now
     steps = steps.since(begin_s) if steps is not None else None
     for each in explored:
-        for key, found, usual_us, more_us in _blocks(each, steps):
+        for key, found, usual_us, more_us, ends_apart in _blocks(each, steps):
             blocks.setdefault(key, []).extend(found)
+            apart |= {key} if ends_apart else set()
             calls.setdefault(key, []).append(usual_us)
             extra_us += more_us
     if not blocks:
         raise BadInput("the job ran one choice of each call: it did not explore")
     span_s = max(end_s - begin_s, 1e-9)
     judged = [
-        _judged(key, found, span_s, begin_s, sum(calls[key]), steps is not None)
+        _judged(key, found, span_s, begin_s, sum(calls[key]), steps is not None, key in apart)
         for key, found in sorted(blocks.items())
     ]
     arms = tuple(sorted(_corrected(judged), key=lambda arm: -arm.saved_s))
@@ -133,9 +142,9 @@ def _points(each: JoinedCalls) -> dict[Point, list[int]]:
     return points
 
 
-def _blocks(each: JoinedCalls, steps: JobSteps | None) -> Iterator[tuple[_Key, list[_Block], float, float]]:
+def _blocks(each: JoinedCalls, steps: JobSteps | None) -> Iterator[tuple[_Key, list[_Block], float, float, bool]]:
     """Arms with their blocks, the time of the calls that they would be taken for, and what theirs took longer than as
-    many of those, us over the whole job.
+    many of those, us over the whole job; and whether their ranks do not end together.
     """
     counts = np.bincount(each.call, minlength=len(each.kinds))
     log_us = np.log(np.maximum(each.transfer_us, 1e-3))
@@ -155,7 +164,26 @@ def _blocks(each: JoinedCalls, steps: JobSteps | None) -> Iterator[tuple[_Key, l
                 key = _Key(each.communicator.ranks, each.communicator.nodes or 0, point, now, other)
                 usual_us, arm_us = each.transfer_us[own[base]], each.transfer_us[each.call == arm]
                 more_us = float(arm_us.sum() - usual_us.mean() * len(arm_us))
-                yield key, found, float(usual_us.sum()), more_us
+                yield key, found, float(usual_us.sum()), more_us, _ends_apart(each, usual, arm)
+
+
+def _ends_apart(each: JoinedCalls, usual: int, arm: int) -> bool:
+    """Whether other ranks come last in calls of the arm than in those of the usual kind, or the ranks' times lie
+    further apart: then the least of them is not how long a call takes.
+    """
+    calls = [each.call == place for place in (usual, arm)]
+    of_usual, of_arm = (
+        np.bincount(each.last[which], minlength=each.communicator.ranks) / which.sum() for which in calls
+    )
+    both = (of_usual + of_arm) / 2
+    by_chance = float(np.sqrt(2 / np.pi * both * sum(1 / which.sum() for which in calls)).sum()) / 2
+    moved = float(np.abs(of_usual - of_arm).sum()) / 2
+    spread_us, time_us = (
+        [float(np.median(values[which])) for which in calls]
+        for values in (each.waiting_us / max(each.communicator.ranks - 1, 1), each.transfer_us)
+    )
+    further_us, gained_us = spread_us[1] - spread_us[0], time_us[0] - time_us[1]
+    return moved > LEAST_MOVED + 2 * by_chance or further_us > MOST_SPREAD * max(gained_us, 0.01 * time_us[0])
 
 
 def _of_arm(
@@ -229,7 +257,13 @@ def _units(blocks: Sequence[_Block], begin_s: float, span_s: float) -> tuple[NDA
 
 
 def _judged(
-    key: _Key, blocks: Sequence[_Block], span_s: float, begin_s: float, usual_us: float, by_steps: bool
+    key: _Key,
+    blocks: Sequence[_Block],
+    span_s: float,
+    begin_s: float,
+    usual_us: float,
+    by_steps: bool,
+    ends_apart: bool,
 ) -> JobArm:
     of_gain, of_job = _units(blocks, begin_s, span_s)
     gain = gain_of(of_gain)
@@ -239,6 +273,10 @@ def _judged(
     why_not = None if enough else f"{len(blocks)} blocks in {len(of_gain)} stretches of time; at least {FEWEST_UNITS}"
     if enough and job is not None and job.high < 0:
         why_not = f"the job itself is {-100 * expm1(job.estimate):.1f} % slower in its blocks"
+    elif enough and ends_apart and too_small(expm1(gain.estimate)) is None and (job is None or job.low <= 0):
+        why_not = (
+            "its ranks do not end together, so kernels' times do not say how long it takes; steps of the job would"
+        )
     return JobArm(
         key.ranks,
         key.nodes or None,
