@@ -409,6 +409,15 @@ def test_gpus_that_no_machine_has(tmp_path: Path) -> None:
     assert report.verdict is RanksVerdict.differing
 
 
+@pytest.mark.parametrize("mine", [{}, {"NCCL_IB_HCA": "mlx5_0"}])
+def test_what_only_a_known_machine_shows_is_not_the_same(mine: dict[str, str], tmp_path: Path) -> None:
+    """Adapters of one rank alone, on hosts whose GPUs and adapters no record has."""
+    hosts = [replace(Host(name), more={"gpus": [], "adapters": []}) for name in "ab"]
+    report = checked(tmp_path, hosts[0], hosts[1].with_env(**mine))
+    assert not report.differences
+    assert report.verdict is (RanksVerdict.unknown if mine else RanksVerdict.same)
+
+
 def test_names_of_kinds() -> None:
     assert [letters(number) for number in (0, 25, 26, 27, 702)] == ["A", "Z", "AA", "AB", "AAA"]
 

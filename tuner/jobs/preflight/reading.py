@@ -334,7 +334,9 @@ def read(folder: Path) -> Collected:
             unreadable.append(Unreadable(path.name, str(error)))
     if not found:
         why = (
-            f": {unreadable[0].file}: {unreadable[0].why}" if unreadable else "; `nccl-tuner preflight collect` writes"
+            f": {unreadable[0].file}: {unreadable[0].why}"
+            if unreadable
+            else "; `nccl-tuner preflight collect` writes them"
         )
         raise BadInput(f"{folder}: no record of a rank{why}")
     found.sort(key=lambda each: (each[0].rank is None, each[0].rank or 0, each[0].host))

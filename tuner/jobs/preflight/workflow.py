@@ -196,7 +196,7 @@ def _emulated(collected: Collected, found: Sequence[RankDifference], question: P
         if not differing_picks and len(views.settings) > 1:
             costs = cost(views, assembled.common, question.requests)
     except TunerError as error:
-        if not asked:
+        if not asked and (found or len(collected.kinds) == 1):  # else ranks differ in what only a known machine shows
             return _Emulated(tuple(sorted_out))
         return _Emulated(tuple(sorted_out), why=f"what ranks choose was not computed: {error}")
     named_reach = tuple(_with_reach(each, reached.get(each.what, each.reach)) for each in sorted_out)
