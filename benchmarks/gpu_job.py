@@ -43,7 +43,7 @@ from tuner.jobs.inside.joined import job_call
 from tuner.times.measured import samples
 from tuner.times.measured.header import GPU, Header
 from tuner.times.measured.samples import Combination, Point, SampleBlock
-from tuner.times.verify import model_of
+from tuner.times.verify import EmulatedModel, model_of
 
 sys.path.append(str(Path(__file__).parent))  # the program lies beside, also where Python leaves a script's folder out
 
@@ -116,9 +116,10 @@ class JobGpu(UnloggedGpu):
 
     def _all_prepared(self, points: Sequence[Point]) -> dict[Point, list[Callable[[], None]]]:
         """Each call on all ranks; prepared twice, for a buffer that grows moves, which the calls before don't know."""
-        for point in points:
+        different = dict.fromkeys(points)
+        for point in different:
             self._calls._prepared(point)
-        return {point: self._calls._prepared(point) for point in points}
+        return {point: self._calls._prepared(point) for point in different}
 
     def _wait_for(self, launch: Any, beside: "Beside | None" = None) -> None:
         def done() -> None:
@@ -245,13 +246,19 @@ def job_files(out: Path) -> list[JobFile]:
     return [read_file(path) for path in files_of(job_folder(out))] if job_folder(out).is_dir() else []
 
 
+def picks_of(out: Path) -> EmulatedModel:
+    """The emulator on the communicator of a file. BadMeasurement where the header has none."""
+    model = model_of(samples.read(out))
+    if model is None:
+        raise BadMeasurement(f"{out}: the header has no communicator, so that nothing can be compared")
+    return model
+
+
 def compared(out: Path) -> Iterator[tuple[int, str, bool]]:
     """Of each kind of call at each rank: how many have a record, what ran and what the emulator picks; of calls in a
     group the algorithm and the protocol alone, as their channels are shared.
     """
-    model = model_of(samples.read(out))
-    if model is None:
-        raise BadMeasurement(f"{out}: the header has no communicator, so that nothing can be compared")
+    model = picks_of(out)
     for file in job_files(out):
         counts = np.bincount(file.records()["kind"], minlength=int(file.places.max(initial=0)) + 1)
         for kind, calls in zip(file.kinds, counts[file.places], strict=True):
@@ -333,9 +340,7 @@ def arms_seen(out: Path) -> tuple[int, int, int, int]:
     """Records of calls, how many of them ran something else than the emulator's pick, how many calls ranks ran
     otherwise than others, and how many in graphs ran something else than the pick.
     """
-    model = model_of(samples.read(out))
-    if model is None:
-        raise BadMeasurement(f"{out}: the header has no communicator, so that nothing can be compared")
+    model = picks_of(out)
     in_graphs = {size + IN_GRAPH for sizes in EXPLORED.values() for size in sizes}
     count = arms = frozen = 0
     calls: dict[tuple[int, str, int], set[Combination]] = defaultdict(set)
@@ -389,7 +394,7 @@ def masks(given: argparse.Namespace) -> tuple[str, bool]:
 
 
 def main() -> int:
-    """Entry point of ``python -m``; the exit code."""
+    """Runs what the command line names; the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=("profile", "explore", "masks"))
     parser.add_argument("--out", type=Path, required=True)

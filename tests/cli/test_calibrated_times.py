@@ -316,20 +316,8 @@ def test_budget_without_a_calibration_says_why() -> None:
 
 def test_scale_has_calibrated_times_at_both_ends(calibration: str) -> None:
     words = ("--machine", "dgx-h100", "--nccl", "2.28.9", "--calibration", calibration)
-    found = answers(
-        "edges",
-        "--over",
-        "nodes",
-        "allgather",
-        "--bytes",
-        "64K,16M",
-        "--per-rank",
-        "--to-nodes",
-        "40",
-        *words,
-        "--time",
-        "both",
-    )
+    over = ("edges", "--over", "nodes", "allgather", "--bytes", "64K,16M", "--per-rank", "--to-nodes", "40")
+    found = answers(*over, *words, "--time", "both")
     assert len(found["ranges"]) > 2
     for each in found["ranges"]:
         for end in ("from", "to"):
@@ -340,20 +328,7 @@ def test_scale_has_calibrated_times_at_both_ends(calibration: str) -> None:
             assert each[f"calibrated_{end}"] == expected
     (used,) = found["calibrations"]
     assert used["carried_over"] == ["sizes", "another site"]
-    plain = answers(
-        "edges",
-        "--over",
-        "nodes",
-        "allgather",
-        "--bytes",
-        "64K,16M",
-        "--per-rank",
-        "--to-nodes",
-        "40",
-        *words[:4],
-        "--time",
-        "nccl",
-    )
+    plain = answers(*over, *words[:4], "--time", "nccl")
     del found["calibrations"]
     for each in found["ranges"]:
         del each["calibrated_from"], each["calibrated_to"]

@@ -90,6 +90,8 @@ def drawn(nccl: str, seed: str, alone: int, groups: int, buffers: Buffers = Buff
             scenario.oracle_configuration()
         except TunerError:
             continue
+        if buffers in (Buffers.registered, Buffers.graph) and selection.communicator.collnet:
+            continue  # its launches in full are refused
         kinds = [kind for kind in _kinds(selection) if selection.usable(kind) and _has_forced(selection, kind)]
         if buffers is not Buffers.plain:
             windows = _windows(nccl, random) if buffers is Buffers.window else SYMMETRIC
