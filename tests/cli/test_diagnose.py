@@ -12,6 +12,7 @@ from tuner.cli import everything
 
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
 CASES = Path(__file__).parents[3] / "shared/cases"
+JUDGED_NOT = "cannot be judged"
 FAULT = CASES / "2xA100-pcie-nvlink-nccl2.27.7/raw/nccl-fault.log"
 SOCKETS = """\
 h0:1:1 [0] NCCL INFO NCCL version 2.28.9+cuda12.9
@@ -218,3 +219,26 @@ def test_a_file_that_is_not_there_is_bad_input() -> None:
     result = diagnosed("nowhere.log")
     assert result.exit_code != 0
     assert "No such file" in str(result.exception)
+
+
+def test_a_folder_is_what_its_files_are(tmp_path: Path) -> None:
+    for name in ("empty", "other", "job"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "other" / "notes.json").write_text("{}", "utf-8")
+    inspected = (EXAMPLES / "inspector.log").read_text("utf-8")
+    (tmp_path / "job" / "host0-pid7.log").write_text(inspected, "utf-8")
+    for name, has in (("empty", "it is empty"), ("other", "it has notes.json")):
+        (folder,) = findings(tmp_path / name)
+        assert (folder["kind"], folder["severity"], folder["command"]) == ("no kind that is known", JUDGED_NOT, None)
+        assert folder["finding"].startswith("a folder of neither preflight records nor a job's files")
+        assert has in folder["finding"]
+    (job,) = findings(tmp_path / "job")
+    assert (job["kind"], job["finding"]) == ("files of a job's ranks", "no call has a record of every rank")
+    assert job["command"] == f"nccl-tuner job read {tmp_path / 'job'}"
+
+
+def test_one_preflight_record_says_that_its_folder_is_read() -> None:
+    (record,) = findings(EXAMPLES / "preflight" / "host-node01.json")
+    assert (record["kind"], record["severity"]) == ("preflight records", JUDGED_NOT)
+    assert record["finding"].endswith("valid: the folder that it is in")
+    assert record["command"] == f"nccl-tuner preflight check {EXAMPLES / 'preflight'}"

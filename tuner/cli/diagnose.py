@@ -29,6 +29,7 @@ COMMANDS = {  # by the kind of a file: what says more of it, and whether it want
     "log of NCCL": ("log", False),
     "graphs of NCCL": ("", False),
     "preflight records": ("preflight check", False),
+    "files of a job's ranks": ("job read", False),
     "results of nccl-tests": ("accept", True),
     "trace or counters of a job": ("check", True),
     "decision table": ("plugin lint", False),
@@ -71,8 +72,8 @@ def command(
     """Says what is wrong, from FILEs of any kind, the gravest first; what one of them shows goes for the others.
 
     FILE is a log of NCCL, a topology that it dumped, what nccl-tests printed, what nvidia-smi topo or lstopo printed,
-    a trace or counters of a job, or a folder of preflight records. Each finding names the command that shows more. Exit
-    code 1 where something is wrong, else 3 where something cannot be judged, else 0. What is "unlike" is otherwise than
+    a trace or counters of a job, or a folder: of preflight records, or that NCCL_TUNER_JOB named. Each finding names the
+    command that shows more. Exit code 1 where something is wrong, else 3 where something cannot be judged, else 0. What is "unlike" is otherwise than
     usual, which may be meant: no fault.
 
     Of one topology alone also what each finding costs, and its repair, which 'nccl-tuner diff' takes as well. Parts are
@@ -132,7 +133,9 @@ def _command(each: "FileDiagnosis") -> str | None:
     if each.kind == "topology" and "--gpu" in each.finding:
         speed = " --nic-gbps 400" if "--nic-gbps" in each.finding else ""
         return f"nccl-tuner machines {shlex.quote(each.file)} --gpu MODEL{speed} -o complete.xml"
-    command = f"nccl-tuner {words} {shlex.quote(each.file)}"
+    file = Path(each.file)
+    of_folder = words in (COMMANDS["preflight records"][0], COMMANDS["files of a job's ranks"][0])
+    command = f"nccl-tuner {words} {shlex.quote(str(file.parent if of_folder and not file.is_dir() else file))}"
     if not wants_machine:
         return command
     known = {"--machine": each.machine or "NAME", "--nodes": each.nodes, "--nccl": each.nccl}

@@ -22,6 +22,10 @@ from tuner.base.sizes import human_bytes, plural
 from tuner.emulator.ranges import FOLLOWED_BYTES
 from tuner.emulator.request import Request
 from tuner.jobs.check_run import check as check_run
+from tuner.jobs.inside import files as job_files
+from tuner.jobs.inside import joined as job
+from tuner.jobs.inside.report import report as job_report
+from tuner.jobs.preflight import reading
 from tuner.jobs.preflight.alone import SizeBounds
 from tuner.jobs.preflight.workflow import PreflightQuery, RanksVerdict
 from tuner.jobs.preflight.workflow import check as check_preflight
@@ -51,8 +55,9 @@ PRICED_SIZES = (8, 64 << 10, 1 << 20, 64 << 20, 1 << 30)
 MOST_EVIDENCE = 8  # lines of one file; its own command has all
 KNOWN_FILES = (
     "valid: a log of NCCL, a topology that it dumped, what nccl-tests printed, what nvidia-smi topo or lstopo printed, "
-    "a trace or counters of a job, a folder of preflight records"
+    "a trace or counters of a job, a folder of preflight records or of NCCL_TUNER_JOB"
 )
+MOST_NAMES = 3  # of files in a folder that is no kind
 
 
 class Severity(StrEnum):
@@ -72,6 +77,7 @@ class FileKind(StrEnum):
     log = "log of NCCL"
     graphs = "graphs of NCCL"
     preflight = "preflight records"
+    job = "files of a job's ranks"
     results = "results of nccl-tests"
     trace = "trace or counters of a job"
     table = "decision table"
@@ -167,10 +173,14 @@ def diagnose(files: Sequence[Path], options: DiagnosisOptions) -> list[FileDiagn
 def kinds_of(file: Path) -> tuple[FileKind, ...]:
     """The kinds of a file by its content, one but for a log with results. Errors: BadInput where it cannot be read."""
     if file.is_dir():
-        return (FileKind.preflight,)
+        return (_kind_of_folder(file),)
     start = read_bytes(file, BadInput)
     if start.startswith(HEADER.encode()):
         return (FileKind.table,)
+    if start.startswith(job_files.MAGIC):
+        return (FileKind.job,)
+    if reading.is_record(file):
+        return (FileKind.preflight,)
     if start.lstrip()[:1] == b"<":
         if b"<graphs" in start[:4096]:
             return (FileKind.graphs,)
@@ -187,6 +197,18 @@ def kinds_of(file: Path) -> tuple[FileKind, ...]:
     except TunerError:
         pass
     return logged or (FileKind.trace,)
+
+
+def _kind_of_folder(folder: Path) -> FileKind:
+    try:
+        if any(map(reading.is_record, folder.glob("*.json"))):
+            return FileKind.preflight
+        of_job = [job_files.is_of_job(each) for each in job_files.files_of(folder)]
+        if 2 * sum(of_job) > len(of_job):
+            return FileKind.job
+    except OSError as error:
+        raise BadInput(f"{folder}: {error.strerror}") from None
+    return FileKind.unknown
 
 
 def _cut(file: Path) -> str | None:
@@ -291,7 +313,41 @@ def _communicator(imported: Imported) -> str:
     return f"NCCL {imported.release or 'of an unknown release'}, {' on '.join(sizes) or 'ranks not shown'}"
 
 
+def _of_one(file: Path, kind: FileKind, known: _Known) -> FileDiagnosis:
+    """The finding of one rank's or host's file, which says nothing by itself."""
+    says = "one of several files that are read together; valid: the folder that it is in"
+    return _diagnosis(file, kind, Severity.not_judged, says, (), known)
+
+
+def _job(folder: Path, known: _Known) -> FileDiagnosis:
+    if not folder.is_dir():
+        return _of_one(folder, FileKind.job, known)
+    files = job.read_folder(folder)
+    seen = job_report(files, job.joined(files))
+    waiting = f"{100 * seen.waiting:.0f} % of the time of {plural(seen.calls, 'collective')} is waiting"
+    severity, says = Severity.sound, f"all ranks ran the same; {waiting}"
+    if seen.mismatched:
+        severity, says = Severity.fault, f"ranks ran different things: {plural(seen.mismatched, 'call')}"
+    elif not seen.calls:
+        severity, says = Severity.not_judged, "no call has a record of every rank"
+    elif seen.stragglers:
+        severity, says = Severity.unlike, f"{waiting}, and one rank or more comes last too often"
+    late = [f"{each.name} came last in {each.last} of {each.calls} calls" for each in seen.stragglers]
+    return _diagnosis(folder, FileKind.job, severity, says, [*late, *seen.notes], known)
+
+
+def _unknown(folder: Path, known: _Known) -> FileDiagnosis:
+    """The finding of a folder of anything else: what there is of it."""
+    names = sorted(each.name for each in folder.iterdir())
+    more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
+    has = f"it has {', '.join(names[:MOST_NAMES])}{more}" if names else "it is empty"
+    says = f"a folder of neither preflight records nor a job's files (NCCL_TUNER_JOB): {has}; valid: files by their names"
+    return _diagnosis(folder, FileKind.unknown, Severity.not_judged, says, (), known)
+
+
 def _preflight(folder: Path, known: _Known) -> FileDiagnosis:
+    if not folder.is_dir():
+        return _of_one(folder, FileKind.preflight, known)
     requests = tuple(replace(ALLREDUCE, collective=each) for each in Collective)
     report = check_preflight(folder, PreflightQuery(requests, SizeBounds(None, FOLLOWED_BYTES)))
     same = Severity.sound if report.cost is None else Severity.unlike
@@ -456,7 +512,9 @@ _OF_KIND: dict[FileKind, Callable[[Path, _Known], FileDiagnosis]] = {
     FileKind.log: _log,
     FileKind.graphs: _graphs,
     FileKind.preflight: _preflight,
+    FileKind.job: _job,
     FileKind.results: _results,
     FileKind.trace: _trace,
     FileKind.table: _table,
+    FileKind.unknown: _unknown,
 }

@@ -53,6 +53,7 @@ _KIND = np.dtype(
     ]
 )
 _RECORD = np.dtype([("sequence", "<u4"), ("kind", "<u4"), ("time_us", "<f4"), ("at_ms", "<u4")])
+_INSPECTED = b"coll_perf"  # in each of the Inspector's files
 INSPECTOR = "NCCL Inspector"  # the build that its files are given
 MOST_RANKS = 1 << 20  # of a communicator
 MOST_THINNED = 32
@@ -176,15 +177,25 @@ def files_of(folder: Path) -> list[Path]:
         raise BadInput(f"{folder}: {error.strerror}") from None
 
 
+def is_of_job(path: Path) -> bool:
+    """Whether a file is the plugin's or the Inspector's, and can be read."""
+    try:
+        begin = _begin(path)
+    except BadInput:
+        return False
+    return begin.startswith(MAGIC) or _INSPECTED in begin
+
+
 def read_any(path: Path) -> JobFile:
     """A file of the plugin, or one of NCCL Inspector's JSON as the same. Errors: BadInput."""
+    begin = _begin(path)
+    return read_file(path) if begin.startswith(MAGIC) or _INSPECTED not in begin else _inspected(path)
+
+
+def _begin(path: Path) -> bytes:
     with _opened(path) as file:
         begin = file.read(len(MAGIC))
-        if not begin.startswith(MAGIC):
-            begin += file.read(1 << 16)
-    if begin.startswith(MAGIC) or b"coll_perf" not in begin:
-        return read_file(path)
-    return _inspected(path)
+        return begin if begin == MAGIC else begin + file.read(1 << 16)
 
 
 def _inspected(path: Path) -> JobFile:

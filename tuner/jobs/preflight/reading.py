@@ -1,6 +1,7 @@
 """The records of a folder: which ranks wrote, which are missing, and the kinds that they are of."""
 
 import json
+import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -17,6 +18,7 @@ from tuner.release.schema import Release
 from tuner.release.variables import NOT_NCCLS
 
 T = TypeVar("T")
+NAMED = re.compile(r"(?:host-|rank-[0-9]{6}\.)")  # files as collect names them
 
 
 @dataclass(frozen=True, slots=True)
@@ -314,6 +316,16 @@ class Collected:
         """A file that was attached to the records; None where it is not there."""
         path = self.folder / name
         return path if path.is_file() else None
+
+
+def is_record(path: Path) -> bool:
+    """Whether a file is a record, or has the name of one."""
+    if path.suffix != ".json":
+        return False
+    try:
+        return NAMED.match(path.name) is not None or f'"{FORMAT}"'.encode() in path.read_bytes()
+    except OSError:
+        return False
 
 
 def read(folder: Path) -> Collected:
