@@ -362,7 +362,9 @@ def test_a_time_near_the_host_s_own_is_host_bound(tmp_path: Path, monkeypatch: p
     assert results([SampleBlock(Point(AR, 1200), RING_LL, None, (10.0,))])[0].host_bound is None
 
 
-def test_what_is_host_bound_is_in_the_file_and_in_print(tmp_path: Path) -> None:
+def test_what_is_host_bound_is_in_the_file_and_in_print(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     blocks = [
         SampleBlock(Point(AR, 1200), requested, None, (10.0,), host_us=host_us)
         for requested, host_us in ((RING_LL, 9.5), (TREE_LL, 2.0))
@@ -374,8 +376,9 @@ def test_what_is_host_bound_is_in_the_file_and_in_print(tmp_path: Path) -> None:
     assert [block.host_us for block in read] == [9.5, 2.0]
     found = results(read)
     assert [record(each, 3).host_bound for each in found] == [True, False]
-    printed = {line.split()[5]: line.split()[8] for line in measure.lines(found, 3) if " float32 " in line}
-    assert printed == {"Ring": "10.00h", "Tree": "10.00"}
+    measure.print_results(found, 3)
+    printed = [line.split()[2:4] for line in capsys.readouterr().out.splitlines() if line.startswith(" 1200 B")]
+    assert printed == [["Ring/LL", "10.00h"], ["Tree/LL", "10.00"]]
 
 
 def test_an_init_that_hangs_ends_within_its_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -50,7 +50,7 @@ def test_every_rank_is_renewed_and_only_the_first_writes(tmp_path: Path) -> None
     scenario = Scenario(RELEASE, 1, machine="dgx-h100", gpus_per_node=RANKS)
     with DoubleEnvironment(DoubleSettings(scenario, seed=5, process_per_rank=True)) as environment:
         code, said, errors = launched(environment, tmp_path, MEASURE)
-        assert (code, said.count("# run.jsonl: ")) == (0, 1), said + errors
+        assert (code, said.count("run.jsonl: ")) == (0, 1), said + errors
         header, *blocks = map(json.loads, (tmp_path / "run.jsonl").read_text().splitlines())
         assert (header["backend"], header["launcher"], header["ranks"]) == ("gpu", "mpirun", RANKS)
         assert {block.get("process", 0) for block in blocks} >= {0, 1}

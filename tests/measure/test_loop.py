@@ -667,46 +667,21 @@ def test_measure_is_the_same_for_the_same_seed(tmp_path: Path) -> None:
     assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes() != (tmp_path / "c").read_bytes()
 
 
-def test_measure_prints_as_nccl_tests_does(tmp_path: Path) -> None:
-    out = run(
-        *SIMULATED,
-        "allreduce",
-        "allgather",
-        "--bytes",
-        "1M",
-        "--channels",
-        "2",
-        "--algorithms",
-        "ring,tree",
-        "--protocols",
-        "simple",
-        "--in-place",
-        "--out",
-        tmp_path / "run.jsonl",
-    ).stdout.splitlines()
-    heads = [line for line in out if "algbw" in line]
-    assert len(heads) == 2
-    assert heads[0].split()[1:] == [
-        "size",
-        "count",
-        "type",
-        "redop",
-        "root",
-        "algorithm",
-        "protocol",
-        "channels",
-        *("time", "+-", "algbw", "busbw", "#wrong") * 2,
-    ]
-    rows = [line.split() for line in out if line and not line.startswith("#")]
-    assert {len(row) for row in rows} == {18}
-    gathered, reduced = ([row for row in rows if row[3] == redop] for redop in ("none", "sum"))
-    assert {tuple(row[:5]) for row in reduced} == {("1048576", "262144", "float32", "sum", "-1")}
-    assert {tuple(row[:5]) for row in gathered} == {("1048576", "16384", "float32", "none", "-1")}
-    assert {tuple(row[5:8]) for row in reduced[1:]} == {
-        (name, "Simple", channels) for name in ("Ring", "Tree") for channels in ("2", "16")
-    }
-    assert reduced[0][5].startswith("*")
-    time_us, algbw, busbw = float(reduced[1][8]), float(reduced[1][10]), float(reduced[1][11])
+def test_measure_prints_a_row_for_each_run_within_80_columns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    asked = (*SIMULATED, "allreduce", "allgather", "--bytes", "1M", "--channels", "2", "--algorithms", "ring,tree")
+    out = run(*asked, "--protocols", "simple", "--in-place", "--out", tmp_path / "run.jsonl").stdout.splitlines()
+    assert max(len(line) for line in out if str(tmp_path) not in line) <= 80
+    assert [line for line in out if " of float32" in line] == ["AllGather of float32", "AllReduce of float32, sum"]
+    rows = [line.split() for line in out if line.startswith(" 1 MiB")]
+    assert {len(row) for row in rows} == {2 + 2 + 2 * 4}
+    reduced = rows[-5:]
+    runs = {(name, channels) for name in ("Ring/Simple", "Tree/Simple") for channels in ("x2", "x16")}
+    assert {tuple(row[2:4]) for row in reduced[1:]} == runs
+    assert reduced[0][2].startswith("*")
+    time_us, algbw, busbw = (float(cell) for cell in (reduced[1][-8], reduced[1][-6], reduced[1][-5]))
     assert algbw == pytest.approx(1048576 / time_us / 1e3, abs=0.01)
     assert busbw == pytest.approx(algbw * 2 * 15 / 16, abs=0.02)
     assert "sample blocks, " in out[-1]

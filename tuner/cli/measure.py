@@ -2,7 +2,7 @@
 
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -22,7 +22,7 @@ from tuner.bench.workflow import DEFAULT, INTERRUPTED, Opener, Plan, Progress, g
 from tuner.cli import options
 from tuner.cli.command import FILE, F, option, stacked
 from tuner.cli.communicator_options import of_all_ranks
-from tuner.cli.output import print_json, say
+from tuner.cli.output import human_bytes, print_json, print_table, say
 from tuner.plugin.table.records import MAX_CHANNELS
 from tuner.times.costmodels.operations import algorithm_gbs, bus_factor
 from tuner.times.measured.header import DOUBLE
@@ -108,88 +108,56 @@ def noting(progress: "Progress", states: States) -> "Progress":
 
 HOST_BOUND = "h: host-bound: no slower than the host starts such calls, whatever the GPUs would take"
 _Row = dict[bool, Result]  # by in_place
-_KEYS = ("size", "count", "type", "redop", "root", "algorithm", "protocol", "channels")
-_UNITS = ("(B)", "(elements)", "", "", "", "", "", "")
-_WIDTHS = (12, 12, 8, 6, 5, 13, 8, 8)
-_TIMED = ("time", "+-", "algbw", "busbw", "#wrong")
-_TIMED_UNITS = ("(us)", "(%)", "(GB/s)", "(GB/s)", "")
-_TIMED_WIDTHS = (10, 6, 8, 8, 7)
+COLUMNS = ("us", "+- %", "algbw GB/s", "busbw GB/s", "wrong")
+IN_PLACE = "in place "
+SPARE = ("algbw GB/s", "in place algbw GB/s", "in place +- %", "in place busbw GB/s")  # where little room is
 
 
-def lines(results: Iterable[Result], ranks: int) -> Iterator[str]:
-    """A block for each collective; in place is beside out of place where it was measured."""
-    rows: dict[tuple[Point, Combination | None], _Row] = {}
+def print_results(results: Iterable[Result], ranks: int) -> None:
+    """Prints a table for each collective; in place is beside out of place where it was measured."""
+    rows: dict[tuple[Collective, str], dict[tuple[Point, Combination | None], _Row]] = {}
     for result in results:
-        alike = replace(result.point, in_place=False)
-        rows.setdefault((alike, result.requested), {})[result.point.in_place] = result
-    placements = sorted({placement for row in rows.values() for placement in row})
-    heading: Collective | None = None
-    for (point, requested), row in rows.items():
-        if point.collective is not heading:
-            heading = point.collective
-            yield from _head(heading, placements)
-        yield "  " + " ".join([*_key_cells(point, requested, row, ranks), *_timed_cells(row, placements, ranks)])
+        point = replace(result.point, in_place=False)
+        title = f"{point.collective.name} of {point.dtype.name}"
+        title += "" if point.request.moves_only else f", {point.op.name}"
+        alike = rows.setdefault((point.collective, title), {}).setdefault((point, result.requested), {})
+        alike[result.point.in_place] = result
+    wrong = any(result.wrong for own in rows.values() for row in own.values() for result in row.values())
+    for (_, title), own in rows.items():
+        placements = sorted({placement for row in own.values() for placement in row})
+        timed = COLUMNS if wrong else COLUMNS[:-1]
+        columns = [f"{IN_PLACE if placement else ''}{name}" for placement in placements for name in timed]
+        cells = [
+            (human_bytes(point.bytes), _pick(requested, row), *(_timed(row, placements, len(timed), ranks)))
+            for (point, requested), row in own.items()
+        ]
+        print_table(title, ("size", "run", *columns), cells, SPARE)
 
 
-def _head(collective: Collective, placements: list[bool]) -> Iterator[str]:
-    names = {False: "out of place", True: "in place"}
-    width = sum(_TIMED_WIDTHS) + len(_TIMED_WIDTHS) - 1
-    keys = sum(_WIDTHS) + len(_WIDTHS) - 1
-    yield ""
-    over = " ".join(f"{names[placement]:^{width}}" for placement in placements)
-    yield f"# {collective.name:<{keys}} {over}".rstrip()
-    for keys_row, timed in ((_KEYS, _TIMED), (_UNITS, _TIMED_UNITS)):
-        cells = [*_aligned(keys_row, _WIDTHS), *(cell for _ in placements for cell in _aligned(timed, _TIMED_WIDTHS))]
-        yield f"# {' '.join(cells)}".rstrip()
-
-
-def _key_cells(point: Point, requested: Combination | None, row: _Row, ranks: int) -> Iterator[str]:
-    count = point.bytes // point.unit_bytes(ranks)
-    redop = "none" if point.request.moves_only else point.op.name
-    root = 0 if point.collective in (Collective.Broadcast, Collective.Reduce) else -1
+def _pick(requested: Combination | None, row: _Row) -> str:
     executed = next(iter(row.values())).executed
     shown = requested or executed
-    names = (shown.algorithm.name, shown.protocol.name) if shown else ("?", "?")
-    channels = (
-        requested.channels
-        if requested and requested.channels
-        else executed.channels
-        if executed and executed.channels
-        else "-"
-    )
-    cells = (
-        point.bytes,
-        count,
-        point.dtype.name,
-        redop,
-        root,
-        f"{'' if requested else '*'}{names[0]}",
-        names[1],
-        channels,
-    )
-    return _aligned(cells, _WIDTHS)
+    if shown is None:
+        return "*?"
+    count = shown.channels or (executed.channels if executed else 0)
+    channels = f" x{count}" if count else ""
+    return f"{'' if requested else '*'}{shown.algorithm.name}/{shown.protocol.name}{channels}"
 
 
-def _timed_cells(row: _Row, placements: list[bool], ranks: int) -> Iterator[str]:
+def _timed(row: _Row, placements: Sequence[bool], columns: int, ranks: int) -> Iterator[str]:
     for placement in placements:
-        yield from _aligned(_timed(row.get(placement), ranks), _TIMED_WIDTHS)
-
-
-def _timed(result: Result | None, ranks: int) -> tuple[object, ...]:
-    if result is None:
-        return ("-",) * len(_TIMED)
-    known = result.estimate
-    if known is None:
-        return ("replaced" if result.replaced else "-", "-", "-", "-", result.wrong)
-    algbw = algorithm_gbs(result.point.bytes, known.median_us)
-    busbw = algbw * bus_factor(result.point.collective, ranks)
-    within = f"{100 * known.half_width:.2f}" if known.is_bounded else "?"
-    mark = "h" if result.host_bound else ""
-    return f"{known.median_us:.2f}{mark}", within, f"{algbw:.2f}", f"{busbw:.2f}", result.wrong
-
-
-def _aligned(cells: Iterable[object], widths: Iterable[int]) -> Iterator[str]:
-    return (f"{cell!s:>{width}}" for cell, width in zip(cells, widths, strict=True))
+        result, known = row.get(placement), None
+        if result is not None and (known := result.estimate) is not None:
+            algbw = algorithm_gbs(result.point.bytes, known.median_us)
+            busbw = algbw * bus_factor(result.point.collective, ranks)
+            within = f"{100 * known.half_width:.2f}" if known.is_bounded else "?"
+            mark = "h" if result.host_bound else ""
+            cells = [f"{known.median_us:.2f}{mark}", within, f"{algbw:.2f}", f"{busbw:.2f}", str(result.wrong)]
+        elif result is not None:
+            cells = ["replaced" if result.replaced else "-", "-", "-", "-", str(result.wrong)]
+        else:
+            cells = ["-"] * len(COLUMNS)
+        yield from cells[:columns]
 
 
 @dataclass(frozen=True, slots=True)
@@ -384,14 +352,15 @@ def command(
         print_json(measured)
     else:
         for line in said:
-            say(f"# {line}")
-        say(f"# {measured.title}; backend {measured.backend}")
-        say("# times are medians, +- half of their 95 % confidence interval; *: NCCL's own choice")
+            say(line)
+        say(f"{measured.title}; backend {measured.backend}")
+        say("times are medians, +- half of their 95 % confidence interval; *: NCCL's own choice")
         if any(result.host_bound for result in measured.summaries):
-            say(f"# {HOST_BOUND}")
-        say("\n".join(lines(measured.summaries, measured.ranks)))
+            say(HOST_BOUND)
+        say()
+        print_results(measured.summaries, measured.ranks)
         say(
-            f"# {out}: {measured.blocks} sample blocks, {measured.new_blocks} of them new; "
+            f"{out}: {measured.blocks} sample blocks, {measured.new_blocks} of them new; "
             f"ended: {_ENDS[measured.ended]}" + (", of what had no wrong results" if wrong else "")
         )
     if measured.ended == INTERRUPTED:
