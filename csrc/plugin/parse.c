@@ -206,7 +206,8 @@ static bool read_mark(struct slice line, struct slice before, struct announced *
         return table_fail(error, "'%s' is not '# rows: N' or '# rows: N sha256 HASH'", show(line).text);
     }
     if (said->line > 0 && rows != said->rows) {
-        return table_fail(error, "%zu rows are announced here, and %zu in line %zu", rows, said->rows, said->line);
+        return table_fail(error, "%zu %s announced here, and %zu in line %zu", COUNTED(rows, "row is", "rows are"),
+                          said->rows, said->line);
     }
     if (hashed && !slice_is_any_case(hash, sha256_of(before).text)) {
         return table_fail(error, "what comes before has another sha256: the file was changed by hand, or in part");
@@ -226,8 +227,8 @@ static bool check_whole(struct slice text, struct table *table, const struct ann
     size_t rows = table->decision_count + table->cost_count + table->constant_count;
     if (said->line > 0 && said->rows != rows) {
         error->line = said->line;
-        return table_fail(error, "%zu rows are announced, and there are %zu: the file is cut, or is being written",
-                          said->rows, rows);
+        return table_fail(error, "%zu %s announced, and there are %zu: the file is cut, or is being written",
+                          COUNTED(said->rows, "row is", "rows are"), rows);
     }
     if (said->line < lines) {
         if (table->mark == MARK_HASHED) {

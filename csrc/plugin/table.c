@@ -27,7 +27,7 @@ static void *grow(void *items, size_t *room, size_t count, size_t size, struct t
     if (grown) {
         *room = more;
     } else {
-        table_fail(error, "out of memory after %zu rows", count);
+        table_fail(error, "out of memory after %zu %s", COUNTED(count, "row", "rows"));
     }
     return grown;
 }

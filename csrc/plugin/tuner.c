@@ -101,29 +101,28 @@ static void say_rows(const struct tuner *tuner, const struct loaded_table *loade
     size_t ours = rules->lookup.rows + rules->costs.rows;
     size_t shapeless = rules->lookup.shapeless + rules->costs.shapeless;
     if (rules->shape.known) {
-        log_info(tuner->logger, "table %s (sha256 %.12s): %zu rows, %zu of them for %zu ranks on %zu nodes%s",
-                 path.text, hash, rows, ours, rules->shape.ranks, rules->shape.nodes,
-                 show_id(tuner->communicator).text);
+        log_info(tuner->logger, "table %s (sha256 %.12s): %zu %s, %zu of them for %zu %s on %zu %s%s", path.text, hash,
+                 COUNTED(rows, "row", "rows"), ours, COUNTED(rules->shape.ranks, "rank", "ranks"),
+                 COUNTED(rules->shape.nodes, "node", "nodes"), show_id(tuner->communicator).text);
     } else {
-        log_info(tuner->logger, "table %s (sha256 %.12s): %zu rows, %zu of them for every communicator", path.text,
-                 hash, rows, ours);
+        log_info(tuner->logger, "table %s (sha256 %.12s): %zu %s, %zu of them for every communicator", path.text, hash,
+                 COUNTED(rows, "row", "rows"), ours);
     }
     if (shapeless > 0 && rules->shape.known) {
         log_info(tuner->logger,
-                 "%zu rows ask for NVLink domains, and this NCCL does not say how many there are: its own choice stays "
-                 "there",
-                 shapeless);
+                 "%zu %s for NVLink domains, and this NCCL does not say how many there are: its own choice stays there",
+                 COUNTED(shapeless, "row asks", "rows ask"));
     } else if (shapeless > 0) {
         log_info(tuner->logger,
-                 "%zu rows ask for ranks or nodes, and this NCCL does not say which communicator asks: its own choice "
+                 "%zu %s for ranks or nodes, and this NCCL does not say which communicator asks: its own choice "
                  "stays there (" UNCHECKED_VARIABLE "=1 takes all communicators for alike)",
-                 shapeless);
+                 COUNTED(shapeless, "row asks", "rows ask"));
     }
     if (rules->lookup.channels_withheld > 0) {
         log_info(tuner->logger,
-                 "%zu choices set channels for CollNet, or NVLS across nodes, where NCCL does not check them: its own "
+                 "%zu %s channels for CollNet, or NVLS across nodes, where NCCL does not check them: its own "
                  "number stays there",
-                 rules->lookup.channels_withheld);
+                 COUNTED(rules->lookup.channels_withheld, "choice sets", "choices set"));
     }
 }
 
@@ -132,16 +131,17 @@ static void use_constants(const struct table *table, const struct opening *openi
         return;
     }
     if (!settings->constants) {
-        log_info(opening->logger, "%zu constants stay NCCL's own (" CONSTANTS_VARIABLE "=1 sets them)",
-                 table->constant_count);
+        log_info(opening->logger, "%zu %s NCCL's own (" CONSTANTS_VARIABLE "=1 sets them)",
+                 COUNTED(table->constant_count, "constant stays", "constants stay"));
     } else if (!opening->constants) {
-        log_warn(opening->logger, "%zu constants stay NCCL's own: this NCCL hands none to a tuner (2.28 and later do)",
-                 table->constant_count);
+        log_warn(opening->logger, "%zu %s NCCL's own: this NCCL hands none to a tuner (2.28 and later do)",
+                 COUNTED(table->constant_count, "constant stays", "constants stay"));
     } else {
         for (size_t i = 0; i < table->constant_count; i++) {
             opening->constants[table->constants[i].number] = table->constants[i].value;
         }
-        log_info(opening->logger, "%zu constants of NCCL's model set", table->constant_count);
+        log_info(opening->logger, "%zu %s of NCCL's model set",
+                 COUNTED(table->constant_count, "constant", "constants"));
     }
 }
 
@@ -153,9 +153,9 @@ static void explore(struct tuner *tuner, const struct loaded_table *loaded) {
     tuner->decider.explorer = explorer_open(tuner->communicator, loaded->sha256.text, build_id);
     if (!tuner->decider.explorer) {
         log_warn(tuner->logger,
-                 "%zu rows explore, which needs NCCL 2.28 or later, this object as NCCL_PROFILER_PLUGIN, and "
+                 "%zu %s, which needs NCCL 2.28 or later, this object as NCCL_PROFILER_PLUGIN, and "
                  "NCCL_TUNER_JOB: every choice there is NCCL's own",
-                 loaded->table.schedule_count);
+                 COUNTED(loaded->table.schedule_count, "row explores", "rows explore"));
     }
 }
 

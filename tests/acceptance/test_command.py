@@ -90,7 +90,7 @@ def test_more_gpus_than_the_machine_has_are_refused_in_one_line(tmp_path: Path) 
     path = tmp_path / "given.csv"
     path.write_text("collective,dtype,gpus,bytes,time_us\nallreduce,half,16,67108864,300\n", "utf-8")
     said = run("accept", str(path), *MACHINE, "--nccl", "2.29.2", code=2).stderr
-    says = "1 rows have up to 16 GPUs a node, and the machine has 8; valid: --machine of the machine that was measured"
+    says = "1 row with up to 16 GPUs a node, and the machine has 8; valid: --machine of the machine that was measured"
     assert said == f"nccl-tuner: {path}:2: {says}\n"
 
 

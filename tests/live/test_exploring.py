@@ -201,7 +201,7 @@ def test_a_rank_with_another_table_has_nobody_explore(tmp_path: Path) -> None:
 def test_a_release_that_does_not_say_enough_does_not_explore(name: str, tmp_path: Path) -> None:
     done = explored(tmp_path, [f"allreduce {LARGE} 800"], name)
     assert done.codes == [0] * 3, done.outputs
-    assert "1 rows explore, which needs NCCL 2.28 or later" in done.outputs[0]
+    assert "1 row explores, which needs NCCL 2.28 or later" in done.outputs[0]
     (calls,) = same_on_all_ranks(tmp_path).values()
     assert not arms_of(calls)
 

@@ -350,7 +350,7 @@ def test_nccls_own_variables(nccl: str, tmp_path: Path) -> None:
 def test_one_rank(nccl: str, tmp_path: Path) -> None:
     table = table_of(tmp_path, "allreduce -> ring/simple channels=2")
     with with_table(table, nccl, nodes=1, gpus=1) as oracle:
-        assert ": 1 rows, 1 of them for " in said(oracle)[0]
+        assert ": 1 row, 1 of them for " in said(oracle)[0]
 
 
 @each(WITH_PLUGINS)

@@ -362,9 +362,7 @@ def test_a_time_near_the_host_s_own_is_host_bound(tmp_path: Path, monkeypatch: p
     assert results([SampleBlock(Point(AR, 1200), RING_LL, None, (10.0,))])[0].host_bound is None
 
 
-def test_what_is_host_bound_is_in_the_file_and_in_print(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_is_host_bound_is_in_the_file_and_in_print(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     blocks = [
         SampleBlock(Point(AR, 1200), requested, None, (10.0,), host_us=host_us)
         for requested, host_us in ((RING_LL, 9.5), (TREE_LL, 2.0))

@@ -667,9 +667,7 @@ def test_measure_is_the_same_for_the_same_seed(tmp_path: Path) -> None:
     assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes() != (tmp_path / "c").read_bytes()
 
 
-def test_measure_prints_a_row_for_each_run_within_80_columns(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_measure_prints_a_row_for_each_run_within_80_columns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     asked = (*SIMULATED, "allreduce", "allgather", "--bytes", "1M", "--channels", "2", "--algorithms", "ring,tree")
     out = run(*asked, "--protocols", "simple", "--in-place", "--out", tmp_path / "run.jsonl").stdout.splitlines()

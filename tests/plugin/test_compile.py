@@ -210,6 +210,6 @@ def test_the_command(tmp_path: Path) -> None:
     run("plugin", "compile", *scenario, "--as", "costs", "--channels", "--out", str(out), code=2)
     file = str(samples(tmp_path, "allreduce,8,ring,ll,-1,2,16,-1,-1,0,0,9"))
     run("plugin", "compile", *scenario, "--measured", file, "--out", str(out), code=2)
-    assert "1 rows" in run("plugin", "compile", "--measured", file, "--out", str(out)).stdout
+    assert "1 row" in run("plugin", "compile", "--measured", file, "--out", str(out)).stdout
     lost = run("plugin", "compile", *scenario, "--out", str(tmp_path / "no" / "folder"), code=2)
     assert "No such file or directory" in lost.stderr

@@ -593,7 +593,7 @@ def test_channels_nccl_does_not_check_are_left_to_it(tmp_path: Path, choice: str
     table = rows_of(tmp_path, f"allreduce -> {choice} channels=6", f"reduce -> {choice}")
     with DryRun(table, ranks=16, nodes=nodes) as run:
         assert run.ask(TunerCall(AR, 5), ALL_EQUAL).channels == channels
-    assert any("1 choices set channels for CollNet" in line.text for line in run.log) == (channels == 0)
+    assert any("1 choice sets channels for CollNet" in line.text for line in run.log) == (channels == 0)
 
 
 def test_the_constants_stay_as_they_are(tmp_path: Path) -> None:

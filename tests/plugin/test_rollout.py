@@ -81,7 +81,7 @@ def test_rows_for_ranks_have_no_effect_where_nccl_does_not_say_them(tmp_path: Pa
     table = tmp_path / "t"
     table.write_text("nccl-tuner-table 1\nallreduce -> ring/ll\nallreduce ranks=16 -> tree/ll\n")
     said = run("plugin", "env", "--nccl", "2.19.3", "--table", str(table)).stderr
-    assert "t:3: warning: 1 rows ask for ranks or nodes, which NCCL 2.19.3 does not say" in said
+    assert "t:3: warning: 1 row asks for ranks or nodes, which NCCL 2.19.3 does not say" in said
     assert "ranks or nodes" not in run("plugin", "env", "--nccl", "2.21.5", "--table", str(table)).stderr
 
 

@@ -95,7 +95,7 @@ def test_v1_names_the_choice_but_no_channels(tmp_path: Path) -> None:
     with opened(table_of(tmp_path, "allreduce bytes=64K..1M -> ring/simple channels=5"), 1) as run:
         assert run.name(TunerCall(AR, 1 << 20)) == NamedPick(RING_SIMPLE, 0)
         assert run.name(TunerCall(AR, 5)) == NamedPick(None, 0)
-    assert ": 1 rows, 1 of them for every communicator" in said(run)[0]
+    assert ": 1 row, 1 of them for every communicator" in said(run)[0]
 
 
 RUNS_FOR_CERTAIN = {  # collective, nvls, nodes: what 2.19 to 2.21 run on any machine
@@ -492,7 +492,7 @@ def test_what_nvidias_reader_hides_is_said(tmp_path: Path, row: str, reason: str
 def test_our_variable_wins_over_nvidias(tmp_path: Path) -> None:
     with opened(table_of(tmp_path, "allreduce -> ring/ll"), NCCL_TUNER_CONFIG_FILE="/other.conf") as run:
         assert said(run)[0] == "NCCL_TUNER_TABLE is set: NCCL_TUNER_CONFIG_FILE=/other.conf is not read"
-        assert "1 rows" in said(run)[1]
+        assert "1 row" in said(run)[1]
 
 
 # Settings
@@ -716,7 +716,7 @@ def test_nvml_names_the_gpus(tmp_path: Path) -> None:
     reason = f"is for GPUs 'b200, A100', and this node has '{h100}'"
     answer = ask(h100, str(table))
     assert f"{reason}: it is used all the same" in answer
-    assert "1 rows, 1 of them" in answer
+    assert "1 row, 1 of them" in answer
     assert reason in ask(h100, str(table), "strict")
     assert ask(h100, str(table), "strict").startswith("refused")
     table.write_text(f"{HEADER}\n# gpus: 100, 80G, HBM\nallreduce -> ring/ll\n")
@@ -777,6 +777,8 @@ def test_no_half_of_two_tables_is_used(tmp_path: Path) -> None:
         ("nccl-tuner-table 1\nallreduce -> ring/ll\n#rows:  0 \r\n", "3: 0 rows are announced, and there are 1"),
         ("# rows: 2\nallreduce,0,65536,ring,ll,2,2,16\n", "1: 2 rows are announced, and there are 1"),
         ("nccl-tuner-table 1\n# rows: 2\n# rows: 3\n", "3: 3 rows are announced here, and 2 in line 2"),
+        ("nccl-tuner-table 1\n# rows: 2\n# rows: 1\n", "3: 1 row is announced here, and 2 in line 2"),
+        ("nccl-tuner-table 1\n# rows: 1\n", "2: 1 row is announced, and there are 0"),
     ],
 )
 def test_what_shows_that_a_table_was_cut(tmp_path: Path, content: str, reason: str) -> None:
@@ -859,10 +861,10 @@ def test_a_table_is_used_by_jobs_of_its_days(tmp_path: Path, days: str, job_s: i
     table = whole(table_of(tmp_path, f"# valid: {days}", "allreduce -> ring/ll"))
     with opened(table, NCCL_TUNER_JOB_TIME=str(job_s)) as run:
         assert any("is not valid for a job that began" in line for line in said(run, WARN)) == (not used)
-        assert any("1 rows" in line for line in said(run)) == used
+        assert any("1 row" in line for line in said(run)) == used
     with opened(table) as run:
         assert "which is not checked: NCCL_TUNER_JOB_TIME does not say" in said(run, WARN)[0]
-        assert any("1 rows" in line for line in said(run))
+        assert any("1 row" in line for line in said(run))
     with pytest.raises(PluginRefused, match="NCCL_TUNER_JOB_TIME does not say when"):
         opened(table, NCCL_TUNER_STRICT="1")
     low, high = valid_s(f"# valid: {days}".encode())
@@ -899,7 +901,7 @@ def test_the_switch_is_read_by_when_the_job_began(tmp_path: Path, lines: list[st
     with opened(table, 6, 16, 2, **given) as run:
         assert not said(run, WARN)
         assert any("is off since" in line for line in said(run)) == off
-        assert any("1 rows" in line for line in said(run)) == (not off)
+        assert any("1 row" in line for line in said(run)) == (not off)
 
 
 @pytest.mark.parametrize(

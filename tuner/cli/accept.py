@@ -12,7 +12,7 @@ from tuner.base.names import Collective, DataType, Op
 from tuner.cli import options
 from tuner.cli.command import FILE
 from tuner.cli.communicator_options import of_all_ranks
-from tuner.cli.output import human_bytes, print_json, print_table, say, show
+from tuner.cli.output import human_bytes, plural, print_json, print_table, say, show
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
 from tuner.times.acceptance import accept, judge
@@ -181,11 +181,11 @@ def _notes(result: Acceptance) -> Iterator[str]:
     for call in () if result.passes else result.adapter_shares:
         yield call.in_words + (", so this looks slow" if call.looks_slow else "")
     for reason, count in result.skipped.items():
-        yield f"not judged: {count} rows {reason}"
+        yield f"not judged: {plural(count, 'row')} {reason}"
     for each in result.problems:
         yield f"{'refused: ' if each.refused else ''}{each.file}: {each.kind}: {each.text}"
     if result.wrong_results:
-        yield f"refused: {result.wrong_results} calls had wrong results"
+        yield f"refused: {plural(result.wrong_results, 'call')} had wrong results"
     for number, one in enumerate(result.diagnosis):
         before = "points to" if number == 0 else "or as well to"
         yield f"{before} {one.resource}: {one.what}"

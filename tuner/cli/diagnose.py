@@ -72,9 +72,9 @@ def command(
     """Says what is wrong, from FILEs of any kind, the gravest first; what one of them shows goes for the others.
 
     FILE is a log of NCCL, a topology that it dumped, what nccl-tests printed, what nvidia-smi topo or lstopo printed,
-    a trace or counters of a job, or a folder: of preflight records, or that NCCL_TUNER_JOB named. Each finding names the
-    command that shows more. Exit code 1 where something is wrong, else 3 where something cannot be judged, else 0. What is "unlike" is otherwise than
-    usual, which may be meant: no fault.
+    a trace or counters of a job, or a folder: of preflight records, or that NCCL_TUNER_JOB named. Each finding names
+    the command that shows more. Exit code 1 where something is wrong, else 3 where something cannot be judged, else 0.
+    What is "unlike" is otherwise than usual, which may be meant: no fault.
 
     Of one topology alone also what each finding costs, and its repair, which 'nccl-tuner diff' takes as well. Parts are
     known by their PCI ids, and the topology is held against the nearest machine of the catalogue: switches and NUMA

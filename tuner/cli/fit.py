@@ -23,7 +23,7 @@ from tuner.cli.measured_options import (
     place_options,
     site_options,
 )
-from tuner.cli.output import command_line, human_bytes, number, print_json, print_table, progress, say, show
+from tuner.cli.output import command_line, human_bytes, number, plural, print_json, print_table, progress, say, show
 from tuner.scenario.describe import describe
 from tuner.times.acceptance.accept import AcceptOptions, accept
 from tuner.times.calibration import calibrate, sweep
@@ -316,7 +316,7 @@ def _print_alpha_beta(report: AlphaBetaReport, cost_table: Path | None) -> None:
         say(f"not fitted: {reason}")
     print_left_out(report.files)
     if cost_table is not None:
-        say(f"{cost_table}: {sum(one.known for one in report.fits)} rows")
+        say(f"{cost_table}: {plural(sum(one.known for one in report.fits), 'row')}")
 
 
 def _show_sweep(
@@ -398,7 +398,7 @@ def calibration_command(
     else:
         of_tables = ", ".join(each.name for each in made.measured)
         done = "fitted to" if update is None else f"{update} updated by"
-        click.echo(f"{out}: {made.machine}, {done} {rows} rows of {of_tables}")
+        click.echo(f"{out}: {made.machine}, {done} {plural(rows, 'row')} of {of_tables}")
 
 
 def _unhealthy(path: Path, machine: str, site: MeasuredSite) -> str:

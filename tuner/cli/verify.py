@@ -14,7 +14,7 @@ from tuner.cli import options
 from tuner.cli.command import FILE
 from tuner.cli.measure import library_option
 from tuner.cli.measured_options import asked, is_asked, place_options
-from tuner.cli.output import human_bytes, print_json, print_table, say, verdict
+from tuner.cli.output import human_bytes, plural, print_json, print_table, say, verdict
 from tuner.times.regret import workflow
 from tuner.times.regret.judged import JudgedPick, PickVerdict, SplitGain
 from tuner.times.regret.workflow import Agreement, MeasuredRegret, NextRuns, RunsQuery
@@ -44,7 +44,7 @@ def print_regret(regret: MeasuredRegret) -> None:
         say(f"simulated times, which no machine took: {', '.join(regret.simulated)}")
     _print_unknown([one for one in regret.sizes if one.regret is None])
     for why, rows in regret.skipped.items():
-        say(f"left out: {rows} rows: {why}")
+        say(f"left out: {plural(rows, 'row')}: {why}")
     _print_agreement(regret.agreement)
     _print_splits(regret.splits)
     for row in regret.rows:

@@ -341,7 +341,9 @@ def _unknown(folder: Path, known: _Known) -> FileDiagnosis:
     names = sorted(each.name for each in folder.iterdir())
     more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
     has = f"it has {', '.join(names[:MOST_NAMES])}{more}" if names else "it is empty"
-    says = f"a folder of neither preflight records nor a job's files (NCCL_TUNER_JOB): {has}; valid: files by their names"
+    says = (
+        f"a folder of neither preflight records nor a job's files (NCCL_TUNER_JOB): {has}; valid: files by their names"
+    )
     return _diagnosis(folder, FileKind.unknown, Severity.not_judged, says, (), known)
 
 

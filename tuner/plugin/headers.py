@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from tuner import release
 from tuner.base.dataclass import dataclass
 from tuner.base.errors import nearest_of
+from tuner.base.sizes import plural
 from tuner.machine import catalogue, gpus
 from tuner.plugin.loading import interface
 from tuner.plugin.table.records import ANY_BYTES, ANY_COUNT, Conditions, Table
@@ -52,7 +53,8 @@ def check_who_asks(table: Table, running: Release) -> list[TableFinding]:
     rows = [row for row in (*table.decisions, *table.costs) if _asks_who(row)]
     if not rows:
         return []
-    reason = f"{len(rows)} rows ask for ranks or nodes, which NCCL {running.name} does not say: its own choice there"
+    ask = f"{plural(len(rows), 'row')} {'asks' if len(rows) == 1 else 'ask'} for ranks or nodes"
+    reason = f"{ask}, which NCCL {running.name} does not say: its own choice there"
     return [TableFinding(rows[0].line, WARNING, reason)]
 
 

@@ -11,6 +11,7 @@ from tuner import release
 from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput, BadMeasurement, TunerError
 from tuner.base.names import DataType, Op
+from tuner.base.sizes import plural
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Picks, Selection
 from tuner.machine import catalogue, skeleton
@@ -194,7 +195,7 @@ class Placement(Generic[Key]):
 
     def nothing(self, name: str) -> BadMeasurement:
         """The error where no row of a table is placed."""
-        counted = "; ".join(f"{count} rows: {why}" for why, count in self.skipped.items()) or "it has none"
+        counted = "; ".join(f"{plural(count, 'row')}: {why}" for why, count in self.skipped.items()) or "it has none"
         return BadMeasurement(f"{name}: no row that NCCL's model can be asked about; {counted}")
 
     def _skipped(self, row: MeasuredRow, of_run: Mapping[str, str], network: str) -> str | None:

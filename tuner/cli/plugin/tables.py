@@ -244,7 +244,7 @@ def compile_command(
     if as_json:
         print_json({"out": str(out), **counts, "notes": notes})
     else:
-        say(f"{out}: {counts['decisions'] or counts['costs']} rows")
+        say(f"{out}: {plural(counts['decisions'] or counts['costs'], 'row')}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 
 from tuner.base.errors import one_of
+from tuner.base.sizes import plural
 from tuner.plugin.table.records import (
     CHUNK_BYTES,
     LARGEST,
@@ -235,7 +236,7 @@ class Comments:
         if match is None or rows is None:
             raise Mistake(f"'{shown(line)}' is not '# rows: N' or '# rows: N sha256 HASH'")
         if self._rows_line and rows != self._rows:
-            raise Mistake(f"{rows} rows are announced here, and {self._rows} in line {self._rows_line}")
+            raise Mistake(f"{_announced(rows)} here, and {self._rows} in line {self._rows_line}")
         before = hashlib.sha256(memoryview(self._content)[:begins_at]) if match[2] is not None else None
         if before is not None and match[2].lower() != before.hexdigest().encode():
             raise Mistake("what comes before has another sha256: the file was changed by hand, or in part")
@@ -247,13 +248,17 @@ class Comments:
             return self._rows_line + 1, "something follows the line with the hash, which ends a table"
         if not self._rows_line or self._rows == rows:
             return None
-        reason = f"{self._rows} rows are announced, and there are {rows}: the file is cut, or is being written"
+        reason = f"{_announced(self._rows)}, and there are {rows}: the file is cut, or is being written"
         return self._rows_line, reason
 
 
 MOST_BYTES = 16 << 20  # of a file, csrc/plugin/file.c
 LARGE = f"larger than {MOST_BYTES} bytes"
 CUT = "the last line does not end: the file is cut, or is being written"
+
+
+def _announced(rows: int) -> str:
+    return f"{plural(rows, 'row')} {'is' if rows == 1 else 'are'} announced"
 
 
 def announce(rows: int) -> str:

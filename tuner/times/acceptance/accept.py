@@ -16,7 +16,7 @@ from tuner.base.errors import BadMeasurement, TunerError
 from tuner.base.files import write_text
 from tuner.base.names import Collective
 from tuner.base.records import json_form
-from tuner.base.sizes import human_bytes
+from tuner.base.sizes import human_bytes, plural
 from tuner.scenario import Scenario
 from tuner.times import measured
 from tuner.times.acceptance import curves, diagnosis, judge
@@ -247,8 +247,8 @@ class AdapterShare:
         """The share beside the usual ones."""
         low, high = self.usual
         return (
-            f"{self.collective}, {self.nodes} nodes, {human_bytes(self.bytes)}: {100 * self.share:.0f} % of what a "
-            f"node's adapters carry; healthy public clusters: {100 * low:.0f} to {100 * high:.0f} %"
+            f"{self.collective}, {plural(self.nodes, 'node')}, {human_bytes(self.bytes)}: {100 * self.share:.0f} % "
+            f"of what a node's adapters carry; healthy public clusters: {100 * low:.0f} to {100 * high:.0f} %"
         )
 
 
@@ -318,7 +318,7 @@ def accept(files: Sequence[Path], asked: AcceptOptions) -> Acceptance:
     counted = [each for _, _, each in judged if not isinstance(each.curve.kind.request, Exchange)]
     known = all(each.judged for each in counted or [each for _, _, each in judged])
     if not judged and not refused:
-        reasons = "; ".join(f"{count} rows: {why}" for why, count in skipped.items())
+        reasons = "; ".join(f"{plural(count, 'row')}: {why}" for why, count in skipped.items())
         reasons = reasons or "no times in it; valid: what nccl-tests printed"
         raise BadMeasurement(f"{', '.join(map(str, files))}: nothing to judge: {reasons}")
     return Acceptance(
@@ -514,7 +514,7 @@ def write_junit(path: Path, acceptance: Acceptance) -> None:
     root = ET.Element("testsuites", name=f"nccl-tuner accept {acceptance.machine}")
     for name, sizes in groupby(acceptance.sizes, suite):
         _add_suite(root, name, [(human_bytes(each.bytes), _failure(each)) for each in sizes])
-    wrong = [f"{acceptance.wrong_results} calls had wrong results"] if acceptance.wrong_results else []
+    wrong = [f"{plural(acceptance.wrong_results, 'call')} had wrong results"] if acceptance.wrong_results else []
     refused = [f"{each.file}: {each.kind}: {each.text}" for each in acceptance.problems if each.refused]
     _add_suite(root, "files", [("results can be judged", "\n".join([*wrong, *refused]) or None)])
     cases = list(root.iter("testcase"))

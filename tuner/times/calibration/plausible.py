@@ -14,6 +14,7 @@ import numpy as np
 from tuner.base import tables
 from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput, BadMeasurement
+from tuner.base.sizes import plural
 from tuner.machine.topology.records import Gpu, Target, Topology
 from tuner.scenario import Scenario
 from tuner.times.costmodels.operations import positive
@@ -222,14 +223,14 @@ def _beyond(rows: Sequence[MeasuredRow], topology: Topology, trays: int | None) 
     fitting = [row for row in rows if row.gpus_per_node <= there]
     if many := tuple(row.line for row in rows if row.gpus_per_node > there):
         most = max(row.gpus_per_node for row in rows)
-        text = f"{len(many)} rows have up to {most} GPUs a node, and the machine has {there}"
+        text = f"{plural(len(many), 'row')} with up to {most} GPUs a node, and the machine has {there}"
         beyond.append(Problem(Kind.too_many_gpus, many, text))
     over = [(least_us(row, topology, trays) / row.time_us, row) for row in fitting]
     above = [(factor, row) for factor, row in over if factor > _ABOVE]
     if above:
         factor, row = max(above, key=lambda each: each[0])
         text = (
-            f"{len(above)} rows are faster than the machine's links "
+            f"{plural(len(above), 'row')} faster than the machine's links "
             f"({named(row)}, line {row.line}: {row.time_us:g} us, the links alone take {factor * row.time_us:.4g} us)"
         )
         beyond.append(Problem(Kind.above_links, tuple(row.line for _, row in above), f"{text}{_slip(over)}"))

@@ -11,6 +11,7 @@ import numpy as np
 from tuner.base.errors import BadInput, BadMeasurement
 from tuner.base.names import ALGO_PROTOS, Algorithm, Collective, DataType, Op, Protocol
 from tuner.base.records import json_form
+from tuner.base.sizes import plural
 from tuner.scenario import Scenario
 from tuner.times.measured import MeasuredRow, MeasuredTable
 from tuner.times.measured.formats import BY_MEASURE, SIMULATED_TRAP
@@ -240,7 +241,7 @@ def of_sources(sources: Sequence[TableSource], site: Site) -> MeasuredArms:
         else:
             failed = placement.nothing(source.table.name)
     if not times:
-        reasons = "; ".join(f"{rows} rows: {why}" for why, rows in skipped.items())
+        reasons = "; ".join(f"{plural(rows, 'row')}: {why}" for why, rows in skipped.items())
         raise failed or BadMeasurement(f"no row that NCCL's model can be asked about; {reasons}")
     noise = {nodes: value for source in sources for nodes, value in source.table.header.noise_percent.items()}
     calls = tuple(_measured_call(call, times[call], picks[call]) for call in sorted(times) if call in picks)

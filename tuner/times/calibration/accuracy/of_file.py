@@ -9,6 +9,7 @@ from typing import Any
 from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput, BadMeasurement
 from tuner.base.records import to_json
+from tuner.base.sizes import plural
 from tuner.machine import catalogue, skeleton
 from tuner.machine.topology import Topology
 from tuner.times.calibration import calibrate, plausible
@@ -165,7 +166,7 @@ def of_file(
         chosen = replace(
             chosen,
             calibration=calibrate.updated(chosen.calibration, rows),
-            reason=f"{chosen.reason}, updated by {len(rows)} rows",
+            reason=f"{chosen.reason}, updated by {plural(len(rows), 'row')}",
         )
     of_exchanges = _of_exchanges(exchanges, chosen)
     counted = {row.line for row in exchanges.rows} if exchanges and of_exchanges else set[int]()
