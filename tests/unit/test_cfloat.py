@@ -10,7 +10,7 @@ from tuner.base.numerics import as_size_t, int32, log2i, log2i_array, parse_long
 
 @given(st.integers(0, 2**64 - 1))
 def test_log2i_of_arrays_is_log2i(value: int) -> None:
-    assert log2i_array(np.array([value], np.uint64))[0] == log2i(value)
+    assert log2i_array(np.array([value], np.uint64)) == log2i_array(np.array([value, 1], np.uint64))[0] == log2i(value)
 
 
 @pytest.mark.parametrize("exponent", range(64))

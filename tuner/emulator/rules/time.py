@@ -206,10 +206,10 @@ def _plateau(call: Call) -> float:
 
 
 def _corrected(bandwidth_gbs: Value, call: Call, sizes: MessageSizes, used: int) -> FloatArray:
-    factors = np.array(call.communicator.release.tree_correction[call.protocol][:used], f32)
     # One more entry stands for "no correction": index -1 and everything past the table.
-    scaled: FloatArray = bandwidth_gbs * np.append(factors, f32(1))
-    return scaled[np.minimum(sizes.log_of_64_bytes, len(factors))]
+    factors = [*call.communicator.release.tree_correction[call.protocol][:used], 1.0]
+    scaled: FloatArray = bandwidth_gbs * np.array(factors, f32)
+    return scaled[np.minimum(sizes.log_of_64_bytes, len(factors) - 1)]
 
 
 @PENALTIES(nccl.UPDATE_COLL_COST_TABLE(since="2.24.3"))

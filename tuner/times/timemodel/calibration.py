@@ -135,6 +135,11 @@ def of_site(site: str) -> str | None:
     return next((name for name in names() if site and _shipped(name).site == site), None)
 
 
+def of_generation(generation: str) -> list[Calibration]:
+    """The shipped calibrations of GPUs of a generation, as NCCL's tables name it."""
+    return [_shipped(name) for name in names() if _generation(name) == generation]
+
+
 def load(name: str) -> Calibration:
     """A shipped calibration by its name, or one in a file. Errors: BadInput for an unknown name, BadCalibration."""
     if name in names():
@@ -326,7 +331,19 @@ def shipped_exchange_factors() -> Factors:
 
 @cache
 def _shipped(name: str) -> Calibration:
-    return _parsed(json.loads((_folder() / f"{name}.json").read_text(encoding="utf-8")))
+    return _parsed(_record(name))
+
+
+@cache
+def _record(name: str) -> Mapping[str, Any]:
+    record: Mapping[str, Any] = json.loads((_folder() / f"{name}.json").read_text(encoding="utf-8"))
+    return record
+
+
+def _generation(name: str) -> str:
+    """Generation of a shipped calibration's GPUs, which a site's base says."""
+    record = _record(name)
+    return str(record["generation"]) if "generation" in record else _generation(record["base"])
 
 
 def _folder() -> Traversable:

@@ -1,6 +1,7 @@
 """Features of calls, which their times depend on, from the emulator: many communicators go into one fit."""
 
-from collections.abc import Iterable, Iterator
+import math
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import fields
 from functools import cached_property
 from typing import Any, TypeAlias
@@ -17,6 +18,7 @@ from tuner.emulator.selection import Picks, Selection
 Array = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Numbers: TypeAlias = Any  # an array, or one number: a union would have every sum of two checked for what it cannot be
+PROTOCOLS = len(Protocol)  # an enumeration takes its time to count its members
 Which: TypeAlias = NDArray[np.bool_] | NDArray[np.intp]
 
 
@@ -62,7 +64,7 @@ class Features:
     @property
     def algo_proto(self) -> Numbers:
         """Algorithm and protocol as one number, an index into ``ALGO_PROTOS``."""
-        return self.algorithm * len(Protocol) + self.protocol
+        return self.algorithm * PROTOCOLS + self.protocol
 
     @cached_property
     def by_algo_proto(self) -> "tuple[Part, ...]":
@@ -92,6 +94,19 @@ class Features:
 
 
 Part: TypeAlias = tuple[int, NDArray[np.bool_], Features]  # the first an index into ``ALGO_PROTOS``
+
+
+def _of_either(of_array: Callable[[Any], Any], of_number: Callable[[float], float]) -> Callable[[Numbers], Numbers]:
+    """A function of arrays, or of single numbers at a tenth of the cost; both agree but for the last bit."""
+
+    def chosen(numbers: Numbers) -> Numbers:
+        return of_array(numbers) if isinstance(numbers, np.ndarray) else of_number(numbers)
+
+    return chosen
+
+
+exp, log, log2 = _of_either(np.exp, math.exp), _of_either(np.log, math.log), _of_either(np.log2, math.log2)
+sqrt, ceil = _of_either(np.sqrt, math.sqrt), _of_either(np.ceil, math.ceil)
 
 
 def where(condition: Numbers, one: Numbers, other: Numbers) -> Numbers:
@@ -164,9 +179,16 @@ class FixedFeatures:
             float(tables.bandwidth_gbs[point]),
         )
         self._byte_reduced = float(not request.moves_only and request.dtype.size_bytes == 1)
+        one = self._made(1.0, 1.0, 1.0, 1.0)
+        self._derived = {"by_algo_proto": (), "steps": one.steps, "passes": one.passes}
 
     def calls(self, nbytes: Numbers, channels: Numbers, threads: Numbers, nccl_us: Numbers) -> Features:
         """Calls of such sizes, launched so; ``nccl_us`` is what NCCL predicts."""
         # A call of less than an element a rank is launched on no channel: timed as the smallest call.
-        launch = most(channels, 1.0), threads
+        made = self._made(nbytes, most(channels, 1.0), threads, nccl_us)
+        vars(made).update(self._derived, step_bytes=nbytes / self._ranks[0])
+        return made
+
+    def _made(self, nbytes: Numbers, channels: Numbers, threads: Numbers, nccl_us: Numbers) -> Features:
+        launch = channels, threads
         return Features(*self._called, nbytes, *self._ranks, *launch, *self._numbers, nccl_us, self._byte_reduced)

@@ -14,7 +14,7 @@ import numpy as np
 
 from tuner.base.dataclass import dataclass
 from tuner.base.names import ALGO_PROTOS, Algorithm, Collective, Protocol
-from tuner.times.timemodel.features import Array, Features, Numbers, least, most, where
+from tuner.times.timemodel.features import Array, Features, Numbers, ceil, least, log2, most, sqrt, where
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +132,7 @@ class Form:
 
     def __init__(self, parameters: Mapping[str, float]) -> None:
         self.parameters = parameters
-        self._by_collective: dict[str, Array] = {}
+        self._by_collective: dict[str, tuple[Array, list[float]]] = {}
 
     def times_us(self, calls: Features) -> Numbers:
         """The time of each call, [call], or of the one call."""
@@ -149,8 +149,11 @@ class Form:
         """A parameter with each call's factor for its collective."""
         if name not in self._by_collective:
             factors = np.array([self.parameters[factor] for factor in _factors(name)])
-            self._by_collective[name] = self.parameters.get(name, 1.0) * factors
-        return self._by_collective[name][calls.collective]
+            values = self.parameters.get(name, 1.0) * factors
+            self._by_collective[name] = values, values.tolist()
+        of_arrays, of_numbers = self._by_collective[name]
+        collective = calls.collective
+        return of_arrays[collective] if isinstance(collective, np.ndarray) else of_numbers[collective]
 
     def _start_us(self, calls: Features) -> Numbers:
         return self.parameters["start_us"] + self.parameters["channels_start_us"] * (1 - 1 / calls.channels)
@@ -159,14 +162,14 @@ class Form:
         return (1 + calls.byte_reduced * self.parameters["byte_slowdown"]) * self._of("step_data", calls)
 
     def _inter_gbs(self, calls: Features) -> Numbers:
-        p, doublings = self.parameters, np.log2(most(calls.nodes / 2, 1))
+        p, doublings = self.parameters, log2(most(calls.nodes / 2, 1))
         return p["net_share"] * calls.inter_gbs / (1 + p["net_congestion"] * doublings)
 
     def _ring_ll(self, calls: Features) -> Numbers:
         p, step = self.parameters, calls.step_bytes
         gbs = calls.channels * p["ll_channel_gbs"]
         gbs = where(calls.nodes > 1, least(gbs, self._inter_gbs(calls) / 2), gbs)
-        passes = most(np.ceil(step / (8 * calls.channels * calls.threads)) - 1, 0)
+        passes = most(ceil(step / (8 * calls.channels * calls.threads)) - 1, 0)
         data_us = step * self._slowdown(calls) / _bytes_per_us(gbs) + p["ll_iteration_us"] * passes
         latency_us = self._low_latency_chain_us(calls, self._of("ll_hop_us", calls), 2 * step / calls.channels)
         times_us: Numbers = latency_us + self._steps_of_data(calls, "ll_extra_steps") * data_us
@@ -235,14 +238,14 @@ class Form:
     def _nvls(self, calls: Features) -> Numbers:
         p, gbs = self.parameters, self._nvls_gbs(calls)
         gbs = where(calls.nodes > 1, least(gbs, self._inter_gbs(calls)), gbs)
-        domain_us = p["nvls_domain_us"] * np.log2(most(calls.heads / NVLS_HEADS, 1.0))
+        domain_us = p["nvls_domain_us"] * log2(most(calls.heads / NVLS_HEADS, 1.0))
         return p["nvls_start_us"] + domain_us + calls.bytes / _bytes_per_us(gbs) + self._nvls_rounds_us(calls)
 
     def _nvls_tree(self, calls: Features) -> Numbers:
         p = self.parameters
         share = where(calls.nodes > 2, p["nvls_tree_share"] / 2, p["nvls_tree_two_nodes_share"])
         gbs = least(self._nvls_gbs(calls), self._inter_gbs(calls) * share)
-        levels_us = 2 * np.ceil(np.log2(calls.nodes)) * p["nvls_tree_hop_us"]
+        levels_us = 2 * ceil(log2(calls.nodes)) * p["nvls_tree_hop_us"]
         return p["nvls_start_us"] + levels_us + calls.bytes / _bytes_per_us(gbs) + self._nvls_rounds_us(calls)
 
     def _nvls_rounds_us(self, calls: Features) -> Numbers:
@@ -257,7 +260,7 @@ class Form:
     def _pat(self, calls: Features) -> Numbers:
         p = self.parameters
         data_us = calls.steps * calls.step_bytes / _bytes_per_us(self._inter_gbs(calls) * p["pat_share"])
-        return _joined(np.ceil(np.log2(calls.ranks)) * p["pat_hop_us"], data_us, 1.0)
+        return _joined(ceil(log2(calls.ranks)) * p["pat_hop_us"], data_us, 1.0)
 
     def _by_nccl(self, calls: Features) -> Numbers:
         return calls.nccl_latency_us + calls.bytes / _bytes_per_us(calls.nccl_gbs)
@@ -307,22 +310,18 @@ def _chain_us(calls: Features, hop_us: Numbers, link_us: Numbers, service_share:
 
 
 def _up_and_down_us(calls: Features, hop_us: Numbers, link_us: Numbers) -> Numbers:
-    return 2 * ((calls.ranks / calls.nodes - 1) * hop_us + np.log2(calls.nodes) * link_us)
+    return 2 * ((calls.ranks / calls.nodes - 1) * hop_us + log2(calls.nodes) * link_us)
 
 
 def _joined(one_us: Numbers, other_us: Numbers, exponent: float) -> Numbers:
-    return _power(_power(one_us, exponent) + _power(other_us, exponent), 1 / exponent)
+    joined_us: Numbers = (one_us**exponent + other_us**exponent) ** (1 / exponent)
+    return joined_us
 
 
 def _on_links(one_us: Numbers, other_us: Numbers) -> Numbers:
     """Norm of exponent four that joins a chain's latency and a busy link: nearly their maximum."""
     one, other = one_us * one_us, other_us * other_us
-    return np.sqrt(np.sqrt(one * one + other * other))
-
-
-def _power(base: Numbers, exponent: float) -> Numbers:
-    """A power, of a single number the same to its last bit as of one among many: Python's own differ from NumPy's."""
-    return base**exponent if isinstance(base, np.ndarray) else np.power(base, exponent)
+    return sqrt(sqrt(one * one + other * other))
 
 
 def _from(message_bytes: Numbers, threshold_bytes: float, sharpness: Literal[3, 6]) -> Numbers:

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from tuner.base.dataclass import dataclass
 from tuner.base.names import ALGO_PROTOS, Algorithm, Protocol
-from tuner.times.timemodel.features import Array, Features, Numbers, least, most, where
+from tuner.times.timemodel.features import Array, Features, Numbers, exp, least, log2, most, sqrt, where
 
 POINTS = 50  # of a curve, one an octave
 _LEAST = 5e-4
@@ -56,7 +56,7 @@ class Surface:
 
     def log_factors(self, calls: Features) -> Numbers:
         """Number to add to the logarithm of each call's time, [call], or of the one call."""
-        places = least(most(np.log2(calls.bytes), 0.0), POINTS - 1.0)
+        places = least(most(log2(calls.bytes), 0.0), POINTS - 1.0)
         groups = _groups(calls)
         if len(groups) == 1:
             return self._at(next(iter(groups)), places)
@@ -283,7 +283,7 @@ class Certainty:
         scattered, alike = self._squares[place]
         beyond = self.factors[CarriedOver.sizes_beyond]
         near = self._scatter_near(calls)
-        return np.sqrt(scattered * (near * near) + alike + beyond * beyond * octaves_beyond)
+        return sqrt(scattered * (near * near) + alike + beyond * beyond * octaves_beyond)
 
     def half_widths_of(self, calls: Features, carried: Iterable[CarriedOver]) -> Array:
         """Half an interval, [call], where just that is carried over, beside sizes."""
@@ -314,7 +314,7 @@ class Certainty:
 
     def octaves_beyond(self, calls: Features) -> Numbers:
         """Powers of two that each size is beyond those measured of such calls, [call]; 0 where none were."""
-        log_bytes = np.log2(calls.bytes)
+        log_bytes = log2(calls.bytes)
         kinds = calls.collective * len(ALGO_PROTOS) + calls.algo_proto
         if not isinstance(kinds, np.ndarray):
             return self._octaves_beyond(kinds, log_bytes)
@@ -340,7 +340,7 @@ class Certainty:
         }
 
     def _scatter_near(self, calls: Features) -> Numbers:
-        return self._by_regime[regimes(calls)] * np.exp(self.spread.log_factors(calls))
+        return self._by_regime[regimes(calls)] * exp(self.spread.log_factors(calls))
 
     @cached_property
     def _by_regime(self) -> Array:

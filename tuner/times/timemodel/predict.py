@@ -1,6 +1,7 @@
 """Calibrated times: which calibration answers for a communicator, and what it says of calls."""
 
 from collections.abc import Iterable, Sequence
+from functools import cache
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -18,12 +19,13 @@ from tuner.machine import catalogue
 from tuner.times.timemodel import calibration as calibrations
 from tuner.times.timemodel import features, point_to_point
 from tuner.times.timemodel.calibration import Calibration
-from tuner.times.timemodel.features import Array, Features, FixedFeatures, Numbers, most
+from tuner.times.timemodel.features import PROTOCOLS, Array, Features, FixedFeatures, Numbers, log, log2, most
 from tuner.times.timemodel.intervals import COVERED_SDS, EXTRAPOLATED, CarriedOver, Place
 from tuner.times.timemodel.point_to_point import Exchanges
 
 # What the paths of a ring within a node are where GPUs talk over NVLink. Others have no calibration.
 NVLINK = ("NVL", "NVB")
+_NO_GPU = 10**9  # a compute capability that stands for no GPU, of generations that a release does not know
 SITE_EXCHANGES_SD = 0.5  # of AllToAll between nodes at a site that nobody has measured
 
 
@@ -85,7 +87,7 @@ def times_at(
     if place.nodes > 1:
         return _between_nodes(calibration, calls, place, adapters_gbs, same_machine=same_machine)
     certainty = calibration.certainty(same_machine=same_machine)
-    log_us = np.log(calibration.form.times_us(calls)) + calibration.surface.log_factors(calls)
+    log_us = log(calibration.form.times_us(calls)) + calibration.surface.log_factors(calls)
     octaves_beyond = certainty.octaves_beyond(calls)
     half = certainty.half_widths(calls, place, octaves_beyond)
     carried = certainty.carried_over(place)
@@ -97,16 +99,23 @@ def _times(
     logs: tuple[Numbers, Numbers, Numbers], carried: tuple[CarriedOver, ...], beyond: Numbers, measured: bool
 ) -> CalibratedTimes:
     """The answer: ``logs`` of times in us and their bounds, [call]; ``beyond`` is whether sizes are."""
-    always = [kind.value for kind in carried if kind in EXTRAPOLATED]
-    texts = ("", ", ".join(always), ", ".join([*always, CarriedOver.sizes_beyond.value]))
+    texts = _extrapolations(carried)
+    inside = 1 if texts[1] else 0
     if isinstance(beyond, np.ndarray):
-        number, any_beyond = np.where(beyond, 2, 1 if always else 0), bool(beyond.any())
-        time_us, low_us, high_us = map(np.exp, logs)
+        number, any_beyond = np.where(beyond, 2, inside), bool(beyond.any())
+        measured_each, (time_us, low_us, high_us) = np.full(len(beyond), measured), map(np.exp, logs)
     else:
-        number, any_beyond = np.array([2 if beyond else 1 if always else 0]), bool(beyond)
-        time_us, low_us, high_us = np.exp(logs)[:, None]
+        number, any_beyond = np.array([2 if beyond else inside]), bool(beyond)
+        measured_each, (time_us, low_us, high_us) = np.array([measured]), np.exp(np.array(logs))[:, None]
     carried = (*carried, CarriedOver.sizes_beyond) if any_beyond else carried
-    return CalibratedTimes(time_us, low_us, high_us, np.full(len(time_us), measured), carried, number, texts)
+    return CalibratedTimes(time_us, low_us, high_us, measured_each, carried, number, texts)
+
+
+@cache
+def _extrapolations(carried: tuple[CarriedOver, ...]) -> tuple[str, str, str]:
+    """Words for what is carried over: of nothing, of calls inside the measured sizes, and of those outside."""
+    always = [kind.value for kind in carried if kind in EXTRAPOLATED]
+    return "", ", ".join(always), ", ".join([*always, CarriedOver.sizes_beyond.value])
 
 
 def _between_nodes(
@@ -116,7 +125,7 @@ def _between_nodes(
     log_us, half = calibration.process.corrected(calls)
     low = log_us - half
     if adapters_gbs:
-        link = np.log(between_bytes(place.collective, calls.bytes, place.nodes) / (adapters_gbs * 1e3))
+        link = log(between_bytes(place.collective, calls.bytes, place.nodes) / (adapters_gbs * 1e3))
         log_us, low = most(log_us, link), most(low, link)
     key = place.collective, place.algo_proto
     carried: list[CarriedOver] = [] if same_machine else [CarriedOver.machine]
@@ -129,7 +138,7 @@ def _between_nodes(
         if (*key, place.gpus_per_node, place.nodes) not in rows.kinds:
             carried.append(CarriedOver.nodes)
         first, last = rows.log2_sizes[key]
-        log2_bytes = np.log2(calls.bytes)
+        log2_bytes = log2(calls.bytes)
         beyond = (log2_bytes < first - 1.01) | (log2_bytes > last + 1.01)
     measured = rows is not None and key in rows.log2_sizes
     return _times((log_us, low, log_us + half), tuple(carried), beyond, measured)
@@ -171,12 +180,12 @@ class TimeModel:
 
     def _of_one(self, request: Request, picks: Picks) -> CalibratedTimes:
         """Times of one call: numbers instead of arrays cost a fifth."""
-        number = int(picks.combinations[0])
-        if (request, number) not in self._kinds:
+        number = int(picks.algorithm[0]) * PROTOCOLS + int(picks.protocol[0])
+        if (known := self._kinds.get((request, number))) is None:
             _check_buffers(request)
             kind = FixedFeatures(self.selection, request, ALGO_PROTOS[number])
-            self._kinds[request, number] = kind, self._place(request, number)
-        kind, place = self._kinds[request, number]
+            known = self._kinds[request, number] = kind, self._place(request, number)
+        kind, place = known
         nccl_us = (
             picks.time_us if place.nodes == 1 else self.selection.combination_us(request, picks.bytes, kind.algo_proto)
         )
@@ -304,9 +313,11 @@ def choose(communicator: Comm, machine: str | None, calibration: str | None = No
         )
     _check_nvlink(communicator)
     gpu = catalogue.load(machine).gpu if machine in catalogue.names() else ""
-    # By the newest release: an older one takes GPUs that it does not know for those of the generation before.
-    generation = release.load(release.names()[-1]).generation(communicator.min_comp_cap)
-    alike = [each for each in map(calibrations.load, calibrations.names()) if each.generation == generation]
+    # A release takes GPUs that it does not know for those of the generation before: then the newest is asked.
+    knows_all = max(communicator.release.generations.values()) < _NO_GPU
+    asked = communicator.release if knows_all else release.load(release.names()[-1])
+    generation = asked.generation(communicator.min_comp_cap)
+    alike = calibrations.of_generation(generation)
     if not alike:
         raise BadInput(
             f"no calibration for {generation.capitalize()} GPUs; valid: `calibration` with a file of one's own"

@@ -13,6 +13,7 @@ known before: its variances have a factor in common, of which its rows say somet
 Shapes: [call] and [row of the site]; covariances and standard deviations are of natural logarithms of times.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from functools import cached_property
@@ -22,7 +23,20 @@ from numpy.typing import NDArray
 
 from tuner.base.dataclass import dataclass
 from tuner.base.names import Algorithm, Collective
-from tuner.times.timemodel.features import Array, Features, Numbers, Which, least, most, where
+from tuner.times.timemodel.features import (
+    PROTOCOLS,
+    Array,
+    Features,
+    Numbers,
+    Which,
+    exp,
+    least,
+    log,
+    log2,
+    most,
+    sqrt,
+    where,
+)
 from tuner.times.timemodel.form import Form
 from tuner.times.timemodel.intervals import COVERED_SDS
 
@@ -61,6 +75,7 @@ TABLE_POINTS = 256  # of sizes, where more calls than these of a kind are asked 
 _KNOWN = np.zeros((len(Collective), len(Algorithm)), np.bool_)
 _KNOWN[[Collective.AllReduce, Collective.AllGather, Collective.ReduceScatter], Algorithm.Ring] = True
 _KNOWN[Collective.AllReduce, [Algorithm.Tree, Algorithm.NVLSTree]] = True
+_KNOWN_KINDS = frozenset(zip(*(each.tolist() for each in np.nonzero(_KNOWN)), strict=True))
 LATENCIES = (
     *("net_ll_hop_us", "net_ll_rendezvous_us", "net_simple_hop_us", "net_simple_rendezvous_us"),
     *("tree_hop_us", "tree_rendezvous_us", "nvls_tree_hop_us", "pat_hop_us"),
@@ -123,9 +138,9 @@ class Base:
 def base(calls: Features, moved: Sequence[Form]) -> Base:
     """The base of calls, all between nodes, by the three forms of ``_moved``."""
     known = is_known(calls.collective, calls.algorithm)
-    log_form, less_bandwidth, more_latency = (np.log(form.times_us(calls)) for form in moved)
+    log_form, less_bandwidth, more_latency = (log(form.times_us(calls)) for form in moved)
     log_nccl = _log_nccl(calls, log_form)
-    nccl_latency = least(calls.nccl_latency_us / np.exp(log_nccl), 1.0)
+    nccl_latency = least(calls.nccl_latency_us / exp(log_nccl), 1.0)
     bandwidth = least(most((less_bandwidth - log_form) / STEP_SHARE, 0.0), 1.0)
     latency = least(most((more_latency - log_form) / STEP_SHARE, 0.0), 1.0)
     return Base(
@@ -146,7 +161,7 @@ def _moved(parameters: Mapping[str, float]) -> tuple[Form, Form, Form]:
 def _log_nccl(calls: Features, log_form: Numbers) -> Numbers:
     """Logarithms of NCCL's own times, us, [call]; the form's where NCCL would not run it."""
     if not isinstance(calls.nccl_us, np.ndarray):
-        return np.log(calls.nccl_us) if calls.nccl_us > 0 else log_form
+        return math.log(calls.nccl_us) if calls.nccl_us > 0 else log_form
     return np.log(calls.nccl_us, out=log_form.copy(), where=calls.nccl_us > 0)
 
 
@@ -158,7 +173,9 @@ def _middle(calls: Features, log_form: Numbers, log_nccl: Numbers) -> Numbers:
 
 def is_known(collective: Numbers, algorithm: Numbers) -> Numbers:
     """Whether some site's rows show such calls between nodes: collectives and algorithms as numbers, [call]."""
-    return _KNOWN[collective, algorithm]
+    if isinstance(collective, np.ndarray) or isinstance(algorithm, np.ndarray):
+        return _KNOWN[collective, algorithm]
+    return (collective, algorithm) in _KNOWN_KINDS
 
 
 def rows_of(calls: Features, times_us: Array, parameters: Mapping[str, float]) -> SiteRows:
@@ -182,7 +199,7 @@ def _rows(calls: Features, of_base: Base, log_off: Numbers = 0.0) -> SiteRows:
         kind = [np.broadcast_to(np.round(each), len(calls)).astype(np.int64) for each in kind]
         log_off = np.broadcast_to(log_off, len(calls))
     one, two, three, four = kind
-    return SiteRows(one, two, three, four, np.log2(calls.bytes), of_base.bandwidth, of_base.latency, log_off)
+    return SiteRows(one, two, three, four, log2(calls.bytes), of_base.bandwidth, of_base.latency, log_off)
 
 
 class SiteProcess:
@@ -257,7 +274,7 @@ class SiteProcess:
         """Half of the 90 % interval of the logarithm of one call's time over another's at one site, a day apart."""
         both = one.joined(other)
         covariances = self._covariances_left(both)
-        unknown = np.where(is_known(both.collective, both.algo_proto // 3), 0.0, UNKNOWN_SD**2).sum()
+        unknown = np.where(is_known(both.collective, both.algo_proto // PROTOCOLS), 0.0, UNKNOWN_SD**2).sum()
         variance = covariances[0, 0] + covariances[1, 1] - 2 * covariances[0, 1] + _noise(both).sum() + unknown
         return float(np.hypot(self._covered * np.sqrt(max(variance, 0.0)), COVERED_SDS * np.sqrt(_day(both).mean())))
 
@@ -272,37 +289,39 @@ class SiteProcess:
 
     def _posterior(self, asked: SiteRows) -> tuple[Numbers, Numbers]:
         """Logarithms that the site adds to the base's, and half of the 90 % intervals, [call]."""
-        known = is_known(asked.collective, asked.algo_proto // 3)
+        known = is_known(asked.collective, asked.algo_proto // PROTOCOLS)
         noise, left = _noise(asked) + where(known, 0.0, UNKNOWN_SD**2), _variances(asked)
         before, moved = left + noise, asked.bandwidth * 0.0
         if self.rows is not None:
-            across = _covariances(asked, self.rows, self._kinship(asked))
-            moved = across @ self._weights
-            left = most(left - ((across @ self._precision) * across).sum(axis=-1), 0.0)
+            moved, explained = self._explained(asked)
+            left = most(left - explained, 0.0)
         # Days differ at a site whose rows are as far off as they may be, and at a calm one.
         left = left + noise
         wider = self._covered * widened(*self._widening, left / before)
-        return moved, np.hypot(wider * np.sqrt(left), COVERED_SDS * np.sqrt(_day(asked)))
+        return moved, sqrt(wider * wider * left + COVERED_SDS**2 * _day(asked))
+
+    def _explained(self, asked: SiteRows) -> tuple[Numbers, Numbers]:
+        """Logarithms that the rows add, and the variance that they take away, [call]."""
+        assert self.rows is not None
+        if isinstance(asked.bandwidth, np.ndarray):
+            across = _covariances(asked, self.rows)
+            return across @ self._weights, ((across @ self._precision) * across).sum(axis=-1)
+        kind = asked.collective, asked.algo_proto, asked.gpus_per_node, asked.nodes
+        if (explained := self._of_kinds.get(kind)) is None:
+            explained = self._of_kinds[kind] = _RowsOfKind(_Kinship(asked, self.rows), self.rows, self._precision)
+        return explained.of_call(asked)
+
+    @cached_property
+    def _of_kinds(self) -> dict[tuple[float, ...], "_RowsOfKind"]:
+        return {}
 
     def left(self, calls: Features) -> Array:
         """The part of the variance of each call that the site's rows leave, numbers from 0 to 1, [call]."""
         asked = _rows(calls, base(calls, self._forms))
-        unknown = _noise(asked) + np.where(is_known(asked.collective, asked.algo_proto // 3), 0.0, UNKNOWN_SD**2)
+        unknown = _noise(asked) + np.where(
+            is_known(asked.collective, asked.algo_proto // PROTOCOLS), 0.0, UNKNOWN_SD**2
+        )
         return np.asarray((np.diag(self._covariances_left(asked)) + unknown) / (_variances(asked) + unknown))
-
-    def _kinship(self, asked: SiteRows) -> "_Kinship":
-        """Kinship of the call with the site's rows, by its kind alone: kept for single ones."""
-        assert self.rows is not None
-        if isinstance(asked.bandwidth, np.ndarray):
-            return _Kinship(asked, self.rows)
-        kind = asked.collective, asked.algo_proto, asked.gpus_per_node, asked.nodes
-        if kind not in self._kinships:
-            self._kinships[kind] = _Kinship(asked, self.rows)
-        return self._kinships[kind]
-
-    @cached_property
-    def _kinships(self) -> dict[tuple[float, ...], "_Kinship"]:
-        return {}
 
     @cached_property
     def _covered(self) -> float:
@@ -384,7 +403,7 @@ class _Kinship:
 
         log_nodes = np.log2(one.nodes), np.log2(other.nodes)
         near_nodes = np.exp(-(np.subtract.outer(*log_nodes) ** 2) / 2 / NODES_DOUBLINGS**2)
-        algorithm = np.equal.outer(one.algo_proto // 3, other.algo_proto // 3)
+        algorithm = np.equal.outer(one.algo_proto // PROTOCOLS, other.algo_proto // PROTOCOLS)
         same = equal("algo_proto")
         self.level = LEVEL_SD**2 + COMBINATION_LEVEL_SD**2 * same
         self.curve = same * _curve_sd(other) * (0.5 + 0.5 * near_nodes) * (0.5 + 0.5 * equal("gpus_per_node"))
@@ -394,20 +413,41 @@ class _Kinship:
         self.latency = other.latency * (LATENCY_SD**2 + COMBINATION_LATENCY_SD**2 * same)
 
 
-def _covariances(one: SiteRows, other: SiteRows, kinship: _Kinship | None = None) -> Array:
-    """Covariance of the errors of calls of one site, [call of one, call of other]; of a single one, [call of other]."""
-    kinship = kinship or _Kinship(one, other)
+class _RowsOfKind:
+    """A site's rows as they bear on single calls of one kind, which differ in size and in what bounds them alone.
 
-    def column(numbers: Numbers) -> Numbers:
-        return numbers[:, None] if isinstance(numbers, np.ndarray) else numbers
+    The covariances of a call with all rows are a few terms of its own, two for each size of the rows, times numbers of
+    the kind. So the products with the rows' precision and errors are made once.
+    """
 
-    octaves = column(one.log2_bytes) - other.log2_bytes
+    def __init__(self, kinship: "_Kinship", rows: SiteRows, precision: Array) -> None:
+        self._log2_bytes, size = np.unique(rows.log2_bytes, return_inverse=True)
+        of_size = np.equal.outer(np.arange(len(self._log2_bytes)), size)  # [size, row]
+        near = (of_size * kinship.curve, of_size * kinship.collective, of_size * ALL_SD**2)
+        covariances = np.vstack([kinship.level, kinship.bandwidth, kinship.latency, *near])  # [term, row]
+        weighed = covariances @ precision
+        self._moved, self._taken = weighed @ rows.log_off, weighed @ covariances.T
+
+    def of_call(self, call: SiteRows) -> tuple[float, float]:
+        """Logarithm that the rows add to a call's time, and the variance that they take away."""
+        octaves = self._log2_bytes - call.log2_bytes
+        octaves *= octaves
+        curve = np.exp(octaves * _PER_CURVE)
+        common = 1.0, call.bandwidth, call.latency
+        terms = np.concatenate((common, curve * _curve_sd(call), curve, np.exp(octaves * _PER_ALL)))
+        return float(terms.dot(self._moved)), float(terms.dot(self._taken.dot(terms)))
+
+
+def _covariances(one: SiteRows, other: SiteRows) -> Array:
+    """Covariance of the errors of calls of one site, [call of one, call of other]."""
+    kinship = _Kinship(one, other)
+    octaves = np.subtract.outer(one.log2_bytes, other.log2_bytes)
     octaves *= octaves
     covariances: Array = (
         kinship.level
-        + column(one.bandwidth) * kinship.bandwidth
-        + column(one.latency) * kinship.latency
-        + np.exp(octaves * _PER_CURVE) * (column(_curve_sd(one)) * kinship.curve + kinship.collective)
+        + one.bandwidth[:, None] * kinship.bandwidth
+        + one.latency[:, None] * kinship.latency
+        + np.exp(octaves * _PER_CURVE) * (_curve_sd(one)[:, None] * kinship.curve + kinship.collective)
         + ALL_SD**2 * np.exp(octaves * _PER_ALL)
     )
     return covariances
@@ -424,7 +464,7 @@ def _noise(rows: SiteRows) -> Numbers:
 
 def _day(rows: SiteRows) -> Numbers:
     """The variance that another day adds, [call]."""
-    doublings = np.log2(most(rows.nodes / 2, 1.0))
+    doublings = log2(most(rows.nodes / 2, 1.0))
     sd = DAY_SD * (1 + DAY_DOUBLING * doublings) * (1 - (1 - NOISE_LEFT) * rows.bandwidth)
     return sd * sd
 
@@ -435,7 +475,7 @@ def _curve_sd(rows: SiteRows) -> Numbers:
 
 def _variances(rows: SiteRows) -> Numbers:
     """The diagonal of the covariances, [call]."""
-    of_bandwidth = BANDWIDTH_SD**2 + ALGORITHM_SD**2 + NODES_SD**2 * np.log2(rows.nodes)
+    of_bandwidth = BANDWIDTH_SD**2 + ALGORITHM_SD**2 + NODES_SD**2 * log2(rows.nodes)
     curve_sd = _curve_sd(rows)
     return (
         rows.bandwidth * rows.bandwidth * of_bandwidth
