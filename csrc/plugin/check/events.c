@@ -2,6 +2,7 @@
  *
  *     events random SEED COUNT     random events of every version, with handles that were never given, or are old
  *     events threads SEED COUNT    communicators come and go; of each one thread launches, another sees kernels end
+ *     events rate A_SECOND COUNT   COUNT collectives, so many in a second
  *     events cost COUNT            COUNT collectives of CHANNELS channels, as NCCL reports them, and nothing else
  *     events launch COUNT          the same without what is seen of their kernels
  *     events nothing COUNT         the same without any: what the loop takes itself
@@ -10,6 +11,7 @@
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "../explorer.h"
@@ -209,6 +211,23 @@ static void check_threads(uint64_t seed, size_t count) {
     printf("%zu calls\n", 3 * PAIRS * count);
 }
 
+/* Calls end as evenly as the clock lets them. */
+static void check_rate(void *context, uint64_t a_second, size_t count) {
+    struct timespec begin, now;
+    clock_gettime(CLOCK_MONOTONIC, &begin);
+    for (size_t i = 0; i < count; i++) {
+        void *handle = launch(context, i, 1024, 0);
+        for (unsigned channel = 0; channel < CHANNELS; channel++) {
+            kernel(context, handle, channel, 1000, 2000);
+        }
+        do {
+            clock_gettime(CLOCK_MONOTONIC, &now);
+        } while ((double)(now.tv_sec - begin.tv_sec) + 1e-9 * (double)(now.tv_nsec - begin.tv_nsec) <
+                 (double)i / (double)a_second);
+    }
+    printf("%zu calls\n", count);
+}
+
 __attribute__((noinline)) static void check_cost(void *context, size_t count, bool events, bool kernels) {
 
     for (size_t i = 0; i < count; i++) {
@@ -234,6 +253,8 @@ int main(int argc, char **argv) {
         printf("%zu events\n", count);
     } else if (strcmp(what, "threads") == 0) {
         check_threads(source.seed, strtoul(argv[3], NULL, 10));
+    } else if (strcmp(what, "rate") == 0) {
+        check_rate(open_context(1, 0), source.seed, strtoul(argv[3], NULL, 10));
     } else {
         bool kernels = strcmp(what, "cost") == 0, events = kernels || strcmp(what, "launch") == 0;
         CHECK(events || strcmp(what, "nothing") == 0);
