@@ -3,6 +3,7 @@
 import json
 import os
 import resource
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from tuner.base.errors import BadInput
+from tuner.base.names import Collective
 from tuner.cli import everything as main
 from tuner.jobs.inside import joined, report
 from tuner.jobs.inside.files import _COMMUNICATOR, _HEAD, _KIND, _RECORD, MAGIC, read_file
@@ -66,7 +68,7 @@ def test_a_file_that_is_none_or_cut_is_named_and_left_out(tmp_path: Path) -> Non
         read_file(tmp_path / "b.job")
 
 
-def written(folder: Path, rank: int, times_us: list[float], **given: int) -> None:
+def written(folder: Path, rank: int, times_us: list[float], **given: int | bytes) -> None:
     """A file of one rank of two; ``given`` are values of its heads, communicators and kinds by their names."""
     head, communicator, kind = np.zeros(1, _HEAD), np.zeros(1, _COMMUNICATOR), np.zeros(1, _KIND)
     records = np.zeros(len(times_us), _RECORD)
@@ -124,18 +126,23 @@ def test_calls_that_ranks_do_not_share_are_joined_in_the_right_order(
     """Calls that no rank had before get their places later than others, between them or behind them."""
     monkeypatch.setattr(joined, "AT_ONCE", 20)
     random = np.random.default_rng(0)
-    times_us = random.integers(10, 99, (9, 300)).astype(float)
-    there = random.random((9, 300)) < 0.99
-    for rank in range(9):
-        written(tmp_path, rank, list(np.where(there[rank], times_us[rank], -1)), communicator_ranks=9)
+    functions = {Collective.AllGather: b"AllGather", Collective.AllReduce: b"AllReduce"}
+    times_us = random.integers(10, 99, (2, 9, 300)).astype(float)
+    there = random.random((2, 9, 300)) < 0.99
+    for rank, (which, function) in product(range(9), enumerate(functions.values())):
+        times = np.where(there[which, rank], times_us[which, rank], -1)
+        written(tmp_path, rank, list(times), communicator_ranks=9, kind_function=function)
+        (tmp_path / f"h.{rank}.job").rename(tmp_path / f"{rank}.{which}.job")
     (calls,) = joined.joined(joined.read_folder(tmp_path))
-    whole = there.all(axis=0)
-    assert 200 < whole.sum() < 300
-    np.testing.assert_array_equal(calls.sequence, np.flatnonzero(whole))
-    np.testing.assert_array_equal(calls.transfer_us, times_us.min(axis=0)[whole])
-    np.testing.assert_array_equal(calls.waiting_us, (times_us - times_us.min(axis=0)).sum(axis=0)[whole])
-    np.testing.assert_array_equal(calls.last, times_us.argmin(axis=0)[whole])
-    assert calls.incomplete == 300 - whole.sum()
+    assert calls.incomplete == 600 - there.all(axis=1).sum()
+    for which, collective in enumerate(functions):
+        whole, times = there[which].all(axis=0), times_us[which]
+        assert 200 < whole.sum() < 300
+        own = np.array([kind.collective is collective for kind in calls.kinds])[calls.call]
+        np.testing.assert_array_equal(calls.sequence[own], np.flatnonzero(whole))
+        np.testing.assert_array_equal(calls.transfer_us[own], times.min(axis=0)[whole])
+        np.testing.assert_array_equal(calls.waiting_us[own], (times - times.min(axis=0)).sum(axis=0)[whole])
+        np.testing.assert_array_equal(calls.last[own], times.argmin(axis=0)[whole])
 
 
 @pytest.mark.slow

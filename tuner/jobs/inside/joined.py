@@ -27,6 +27,8 @@ from tuner.times.measured.samples import Combination
 
 AT_ONCE = 500_000  # records of calls that no rank had before
 _RANK_BITS = 20
+_NUMBER_BITS = np.uint64(32)  # of a key's end: NCCL's number of the call, after its function
+_NUMBER = np.uint64((1 << 32) - 1)
 MOST_SIZE = (1 << 63) - 1  # bytes of a call
 _MOST_SHOWN = 5  # broken files that are named
 _TICKS = 1000  # a time is kept in ns
@@ -319,10 +321,7 @@ class _CallTable:
 
     def add(self, calls: RankCalls) -> None:
         """Calls of one rank, in any order."""
-        keys, order = self.columns["key"], np.argsort(calls.keys, kind="stable")
-        at = np.empty(len(order), np.int64)
-        at[order] = np.searchsorted(keys, calls.keys[order])
-        new = keys[np.minimum(at, len(keys) - 1)] != calls.keys if len(keys) else np.ones(len(at), np.bool_)
+        at, new = self._places(calls.keys)
         if new.any():
             self.waiting.append(calls.part(new))
             calls, at = calls.part(~new), at[~new]
@@ -331,11 +330,30 @@ class _CallTable:
         if sum(len(each.keys) for each in self.waiting) >= AT_ONCE:
             self.admit()
 
+    def _places(self, wanted: NDArray[np.uint64]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+        """Places of keys, [call], and which have none yet.
+
+        Numbers of a function follow each other unless records are thinned or lost, so most keys are as far from its
+        first one as their numbers are; the others are searched for.
+        """
+        keys = self.columns["key"]
+        if not len(keys):
+            return np.zeros(len(wanted), np.int64), np.ones(len(wanted), np.bool_)
+        functions = (wanted >> _NUMBER_BITS).astype(np.int64)
+        first = np.searchsorted(keys, np.arange(functions.max(initial=0) + 1, dtype=np.uint64) << _NUMBER_BITS)
+        offset = first - (keys[np.minimum(first, len(keys) - 1)] & _NUMBER).astype(np.int64)
+        at = np.clip(offset[functions] + (wanted & _NUMBER).astype(np.int64), 0, len(keys) - 1)
+        other = np.flatnonzero(keys[at] != wanted)
+        other = other[np.argsort(wanted[other])]  # keys in order are found faster
+        at[other] = np.minimum(np.searchsorted(keys, wanted[other]), len(keys) - 1)
+        return at, keys[at] != wanted
+
     def admit(self) -> None:
         """Gives those that wait their places."""
         waiting, self.waiting = self.waiting, []
         if waiting:
-            new = np.unique(np.concatenate([each.keys for each in waiting]))
+            new = np.sort(np.concatenate([each.keys for each in waiting]))
+            new = new[np.append(True, new[1:] != new[:-1])]  # np.unique hashes, which takes 100 times as long
             at = np.searchsorted(self.columns["key"], new)
             for name, column in self.columns.items():
                 self.columns[name] = np.insert(column, at, new if name == "key" else FOLDED[name][2])
@@ -395,7 +413,7 @@ def _joined_one(gathered: _Gathered, number: int, fold: Fold, left_out: list[str
         communicator,
         tuple(kinds),
         found["kind"][own],
-        (found["key"][own] & np.uint64(0xFFFFFFFF)).astype(np.int64),
+        (found["key"][own] & _NUMBER).astype(np.int64),
         transfer_ns / _TICKS,
         (found["time"][own].astype(np.float64) - ranks * transfer_ns) / _TICKS,
         (least & np.uint64((1 << _RANK_BITS) - 1)).astype(np.int64),
