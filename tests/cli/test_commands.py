@@ -382,9 +382,9 @@ def test_a_title_is_one_line_however_narrow_its_table(capsys: pytest.CaptureFixt
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        ("explain", "Missing argument 'COLLECTIVE', option '--bytes'."),
-        ("explain allreduce", "Missing option '--bytes'."),
-        ("job plan", "option '--machine', option '-o' / '--out'."),
+        ("explain", "Missing argument 'COLLECTIVE', option '--bytes'; such as: nccl-tuner explain "),
+        ("explain allreduce", "Missing option '--bytes'; such as: nccl-tuner explain "),
+        ("job plan", "option '--machine', option '-o' / '--out'; such as: nccl-tuner job plan "),
     ],
 )
 def test_all_that_is_missing_is_named_at_once(words: str, says: str) -> None:

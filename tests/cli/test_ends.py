@@ -1,13 +1,17 @@
 """How a command ends that cannot go on: one line at most, never a traceback, and an exit code that is no answer."""
 
+import fcntl
 import os
+import pty
+import struct
 import subprocess
 import sys
+import termios
 from pathlib import Path
 
 import pytest
 
-from tests.support.command_line import COMMAND
+from tests.support.command_line import COMMAND, run
 
 ON = ("--machine", "dgx-h100", "--nodes", "2", "--nccl", "2.28.9")
 FULL = Path("/dev/full")
@@ -133,3 +137,24 @@ def test_who_starts_it_to_ignore_interrupts_is_heeded() -> None:
     program = [sys.executable, "-c", ignoring + INTERRUPTED_AT_IMPORT.format(module="click")]
     done = subprocess.run(program, capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_refusal_is_folded_on_a_terminal_and_one_line_in_a_pipe() -> None:
+    asked = (COMMAND, "pick", "allreduce", "--machine", "dgx-h100", "--nccl", "2.99")
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+    given = {name: value for name, value in os.environ.items() if name != "COLUMNS"}
+    assert subprocess.run(asked, stdout=subprocess.DEVNULL, stderr=theirs, env=given, check=False).returncode == 2
+    os.close(theirs)
+    lines = os.read(ours, 1 << 16).decode().splitlines()
+    os.close(ours)
+    assert lines[0] == "nccl-tuner: no table for NCCL 2.99;"
+    assert max(map(len, lines)) <= 80
+    piped = subprocess.run(asked, capture_output=True, text=True, check=False).stderr
+    assert piped.splitlines() == [" ".join(" ".join(lines).split())]
+    assert "(all: nccl-tuner doctor)" in piped
+
+
+def test_what_is_missing_is_named_with_an_example() -> None:
+    done = run("pick", code=2)
+    assert done.stderr.startswith("nccl-tuner: Missing argument 'COLLECTIVE|CALLS'; such as: nccl-tuner pick allreduce")

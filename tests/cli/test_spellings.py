@@ -54,7 +54,9 @@ def test_a_release_is_taken_by_its_tag(text: str) -> None:
 
 @pytest.mark.parametrize("text", ["", "2", "2.2", "2.28.", "2.28.8", "3.0", "2.28.9.1", "v", "x2.28.9", "2.28.9-"])
 def test_what_names_no_release_is_refused(text: str) -> None:
-    with pytest.raises(UnknownRelease, match=r"; valid: 2\.\d+\.\d+, .* and \d+ more, or a libnccl"):
+    with pytest.raises(
+        UnknownRelease, match=r"; valid: 2\.\d+\.\d+, .* and \d+ more \(all: nccl-tuner doctor\), or a libnccl"
+    ):
         release.named(text)
 
 

@@ -17,6 +17,7 @@ from tuner.base.names import Algorithm, Buffers, Collective, DataType, Op, Proto
 from tuner.cli import everything
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Pick
+from tuner.release.regressions import between
 from tuner.scenario import Scenario
 
 CASE = Scenario("2.22.3", 2, "dgx-h100")
@@ -146,6 +147,7 @@ def test_an_upgrade_in_words_and_in_json() -> None:
     assert first.startswith("the pick changes in 4 ranges of sizes (Broadcast 1, Reduce 1, AllReduce 2), there up to ")
     assert "by NCCL's own model; " in first
     assert "known of such an upgrade: nccl-tuner diff --regressions 2.22.3 2.25.1" in text
+    assert all(f"  {each.title}\n" in text.partition("before: ")[0] for each in between("2.22.3", "2.25.1"))
     assert "the same algorithm and protocol at every size: AllGather, ReduceScatter" in text
     before, after = sides("2.22.3", ["nccl=2.25.1"])
     own = [change for collective in Collective for change in diff(before, after, request(collective))]

@@ -14,6 +14,7 @@ import nccl_tuner
 import nccl_tuner.base.names
 import tuner.base.names
 from tests.support.command_line import run, run_process
+from tuner import release
 from tuner.base import extras
 from tuner.base.extras import EXTRAS, MissingExtra
 from tuner.base.files import cache_folder
@@ -122,7 +123,11 @@ def test_doctor_says_what_is_missing_and_how_to_mend_it(monkeypatch: pytest.Monk
     assert (missing["parquet"], missing["plugin"]) == (["polars"], ["cffi"])
     assert said["cached"] == []
     assert said["cache"] == str(tmp_path)
-    assert "pip install 'nccl-tuner[parquet]'" in run("doctor").stdout
+    text = run("doctor").stdout
+    assert text.startswith("what is installed works; extras that are not installed: ")
+    assert "pip install 'nccl-tuner[parquet]'" in text
+    assert said["releases"] == release.names()
+    assert ", ".join(said["releases"]) in text
     library = tmp_path / "2.28.9" / "libnccl.so.2"
     library.parent.mkdir()
     library.write_bytes(b"1234")
@@ -133,7 +138,9 @@ def test_doctor_says_what_is_missing_and_how_to_mend_it(monkeypatch: pytest.Monk
 
 def test_doctor_fails_where_an_object_is_missing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(installation, "FOLDER", tmp_path)
-    assert "libnccl_tuner_plugin.so: reinstall" in run("doctor", code=1).stdout
+    text = run("doctor", code=1).stdout
+    assert text.startswith("does not work: libnccl_tuner_plugin.so")
+    assert "libnccl_tuner_plugin.so: reinstall" in text
 
 
 def test_doctor_fails_where_an_object_cannot_be_loaded(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -414,8 +414,16 @@ def test_what_only_a_known_machine_shows_is_not_the_same(mine: dict[str, str], t
     """Adapters of one rank alone, on hosts whose GPUs and adapters no record has."""
     hosts = [replace(Host(name), more={"gpus": [], "adapters": []}) for name in "ab"]
     report = checked(tmp_path, hosts[0], hosts[1].with_env(**mine))
-    assert not report.differences
+    assert [each.what for each in report.differences] == [*mine]
     assert report.verdict is (RanksVerdict.unknown if mine else RanksVerdict.same)
+
+
+def test_adapters_that_a_variable_leaves_are_those_of_the_machine_where_no_record_has_any(tmp_path: Path) -> None:
+    hosts = [replace(Host(name), more={"adapters": []}) for name in "ab"]
+    first = catalogue.load("dgx-h100").topology.nets[0].name
+    report = checked(tmp_path, hosts[0], hosts[1].with_env(NCCL_IB_HCA=f"={first}"))
+    (difference,) = report.differences
+    assert (difference.what, difference.reach) == ("NCCL_IB_HCA", Reach.alike)
 
 
 def test_names_of_kinds() -> None:

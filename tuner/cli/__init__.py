@@ -207,12 +207,27 @@ def _open_streams() -> None:
 
 
 def _end(code: int, says: str) -> NoReturn:
-    """Ends with a line on stderr; where nothing can be written the code alone says it."""
+    """Ends with a line on stderr, folded on a terminal; where nothing can be written the code alone says it."""
     try:
-        print(f"nccl-tuner: {_one_line(says)}", file=sys.stderr, flush=True)
+        line = f"nccl-tuner: {_one_line(says)}"
+        print(_for_terminal(line) if sys.stderr.isatty() else line, file=sys.stderr, flush=True)
     except OSError:
         _give_up(sys.stderr)
     sys.exit(code)
+
+
+def _for_terminal(line: str) -> str:
+    """A line folded between words, no wider than the terminal; what follows a ``;`` begins a line of its own."""
+    import shutil
+    import textwrap
+
+    width = shutil.get_terminal_size().columns
+    if len(line) <= width:
+        return line
+    parts = line.split("; ")
+    ended = [f"{each};" for each in parts[:-1]] + parts[-1:]
+    fold = textwrap.TextWrapper(width, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
+    return "\n".join("\n".join(fold.wrap(f"{'  ' * (place > 0)}{each}")) for place, each in enumerate(ended))
 
 
 def _one_line(says: str) -> str:

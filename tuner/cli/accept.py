@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from itertools import groupby
 from pathlib import Path
+from typing import NoReturn
 
 import click
 from click.core import ParameterSource
@@ -88,6 +89,8 @@ def command(
     nccl-tuner accept all_reduce.log --machine dgx-h100 --nodes 2 --nccl 2.28.9 --junit accept.xml
     nccl-tuner accept --floors --machine dgx-h100 --nccl 2.28.9
     """
+    if files and files[0].is_file() and not communicator.says_where and not floors:
+        _ask_for_machine(files[0])
     described = communicator.scenario()
     if floors:
         if files or junit_file is not None:
@@ -108,6 +111,19 @@ def command(
     show(result, as_json, _print)
     if not result.passes:
         click.get_current_context().exit(1 if result.judged else 3)
+
+
+def _ask_for_machine(file: Path) -> NoReturn:
+    """Raises BadInput with the machines that have such GPUs as the results name; of those that cannot be read why."""
+    from tuner.jobs.diagnosis import machines_with_such_gpus
+
+    gpus, names = machines_with_such_gpus(file)
+    such = (
+        f"; with {gpus}: {', '.join(names)}" if names else f"; no machine of the catalogue has {gpus}" if gpus else ""
+    )
+    raise BadInput(
+        f"name the machine of {file}: --machine NAME (all: nccl-tuner machines), or --topology FILE.xml{such}"
+    )
 
 
 def _was_given(name: str) -> bool:

@@ -172,7 +172,7 @@ class Command(Help):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parses the arguments, with standard input for each file to read that is ``-``.
 
-        UsageError that names all that is missing, where click names the first.
+        UsageError that names all that is missing, where click names the first, and gives an example.
         """
         given = list(args)
         try:
@@ -181,10 +181,10 @@ class Command(Help):
             opts, _, _ = self.make_parser(ctx).parse_args(given)
             required = (each for each in self.params if each.required)
             missing = [each for each in required if each.value_is_missing(each.consume_value(ctx, opts)[0])]
-            if len(missing) < 2:
-                raise
-            names = (f"{each.param_type_name} {each.get_error_hint(ctx)}" for each in missing)
-            raise click.UsageError(f"Missing {', '.join(names)}.", ctx) from None
+            names = ", ".join(f"{each.param_type_name} {each.get_error_hint(ctx)}" for each in missing)
+            examples = filter(_is_example, inspect.cleandoc(self.help or "").splitlines())
+            example = next((f"; such as: {each}" for each in examples), "")
+            raise click.UsageError(f"Missing {names}{example}", ctx) from None
         for name, value in ctx.params.items():
             if name not in WRITTEN:
                 ctx.params[name] = _read_from(value)

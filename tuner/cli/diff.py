@@ -215,7 +215,7 @@ def _launches_alike(old: Side, new: Side, requests: Iterable[Request]) -> bool:
 
 
 def print_upgrade(upgrade: Upgrade, before: str, after: str) -> None:
-    """Prints what differs between two releases by topic, variables that only one reads as a count, and regressions."""
+    """Prints what differs between two releases by topic, and as a count variables that only one reads."""
     one_sided = [one for one in upgrade.beyond if one.source == RECORDED and None in (one.before, one.after)]
     if both := [one for one in upgrade.beyond if one not in one_sided]:
         print_differences("Beside the picks", both)
@@ -224,11 +224,6 @@ def print_upgrade(upgrade: Upgrade, before: str, after: str) -> None:
             variables = plural(count, "variable")
             say(f"NCCL {own} reads {variables} that {other} does not (--beyond --json names them)")
     if one_sided:
-        say()
-    if upgrade.known_regressions:
-        say("Seen after such an upgrade on other machines")
-        for known in upgrade.known_regressions:
-            say(f"  {known.title}\n    {known.thread}")
         say()
 
 
@@ -513,6 +508,8 @@ def _print(one: ComparedSides, limit: float | None) -> None:
     if found is not None and found.known_regressions:
         known = plural(len(found.known_regressions), "regression")
         say(f"{known} known of such an upgrade: nccl-tuner diff --regressions {old.nccl} {new.nccl}")
+        for each in found.known_regressions:
+            say(f"  {each.title}")
     say(f"before: {old.heading}\nafter:  {new.heading}\n")
     for request, changes in one.changes.items():
         name = request.collective.name

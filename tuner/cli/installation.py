@@ -18,7 +18,7 @@ from tuner.base.extras import EXTRAS, FOLDER, MissingExtra, bindings
 from tuner.base.files import cache_folder
 from tuner.cli import options
 from tuner.cli.communicator_options import ReleaseName
-from tuner.cli.output import print_json, print_table, say
+from tuner.cli.output import print_json, print_table, say, verdict
 from tuner.oracle import library, process
 
 OBJECTS = ("libnccl_tuner_plugin.so", "libnccl_tuner_force.so", "libnccl_tuner_sim.so", "libnccl_tuner_picks.so")
@@ -69,6 +69,7 @@ class Installation:
     cache: Path
     cached: tuple[CachedLibrary, ...]
     installed_nccl: tuple[CachedLibrary, ...]  # as packages of Python
+    releases: tuple[str, ...]  # of NCCL, that are emulated
 
     @property
     def works(self) -> bool:
@@ -88,6 +89,7 @@ def inspect() -> Installation:
         cache=cache_folder(),
         cached=tuple(_cached()),
         installed_nccl=tuple(_installed()),
+        releases=tuple(release.names()),
     )
 
 
@@ -180,7 +182,9 @@ def doctor_command(ctx: click.Context, as_json: bool) -> None:
     if as_json:
         print_json(found)
         ctx.exit(0 if found.works else 1)
-    say(f"nccl-tuner {found.version} in {found.folder}, Python {found.python}, {found.platform}\n")
+    say(_verdict(found))
+    say(f"nccl-tuner {found.version} in {found.folder}, Python {found.python}, {found.platform}")
+    say(f"releases of NCCL that it knows: {', '.join(found.releases)}\n")
     print_table("Parts", ("part", "state"), [(part.name, part.state) for part in found.parts])
     extras = [(each.name, ", ".join(each.missing) or "installed", each.gives) for each in found.extras]
     print_table("Extras", ("extra", "missing", "gives"), extras)
@@ -196,6 +200,15 @@ def doctor_command(ctx: click.Context, as_json: bool) -> None:
     for line in mend:
         say(f"  {line}")
     ctx.exit(0 if found.works else 1)
+
+
+def _verdict(found: Installation) -> str:
+    broken = [part.name for part in found.parts if part.mend and not part.works]
+    if broken:
+        return verdict(f"does not work: {', '.join(broken)}; how to mend it stands at the end", False)
+    lacking = [f"{each.name} ({each.gives})" for each in found.extras if each.missing]
+    without = f"; extras that are not installed: {', '.join(lacking)}" if lacking else ""
+    return verdict(f"what is installed works{without}", True)
 
 
 def _row(library: "CachedLibrary") -> tuple[str, str, str, str]:

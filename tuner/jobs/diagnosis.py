@@ -397,7 +397,7 @@ def _on_any_machine(file: Path, known: _Known) -> tuple[str, list[str]]:
 
     No verdict, for it may be a machine that the catalogue does not have, with other adapters.
     """
-    gpu, machines = _machines_with_such_gpus(file)
+    gpu, machines = machines_with_such_gpus(file)
     evidence = [gpu] if gpu else []
     evidence += [f"machines with such GPUs: {', '.join(machines)}"] if machines else []
     seen = []
@@ -415,8 +415,11 @@ def _on_any_machine(file: Path, known: _Known) -> tuple[str, list[str]]:
     return UNKNOWN_MACHINE, evidence
 
 
-def _machines_with_such_gpus(file: Path) -> tuple[str | None, list[str]]:
-    """The GPUs of a node that results name, and the machines of the catalogue that have as many of them."""
+def machines_with_such_gpus(file: Path) -> tuple[str | None, list[str]]:
+    """The GPUs of a node that results name, and the machines of the catalogue that have as many of them.
+
+    None and no machine where they do not say which GPUs, or how many of a node. Errors: BadMeasurement.
+    """
     table = MeasurementFile(file).table(Given())
     counts = {row.gpus_per_node for row in table.rows if row.nodes}
     if not table.header.gpu or len(counts) != 1:

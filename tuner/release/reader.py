@@ -70,9 +70,8 @@ def named(said: object) -> str:
     found = [name for name in known if spelled and (name == spelled[1] or name.startswith(f"{spelled[1]}."))]
     if not found:
         listed = _neighbours(spelled[1], known) if spelled else nearest_of(text, known)
-        raise UnknownRelease(
-            f"no table for NCCL {text}; {listed}, or a libnccl.so.2 of it: nccl-tuner oracle learn FILE"
-        )
+        other = "or a libnccl.so.2 of it: nccl-tuner oracle learn FILE"
+        raise UnknownRelease(f"no table for NCCL {text}; {listed} (all: nccl-tuner doctor), {other}")
     return found[-1]
 
 

@@ -9,6 +9,7 @@ from tuner import release
 from tuner.base.errors import UnknownRelease
 from tuner.base.records import json_form
 from tuner.jobs.preflight.reading import RankFacts
+from tuner.machine.adapters import SELECT
 from tuner.release import Release
 from tuner.release.variables import OF_THE_NETWORK, not_emulated
 
@@ -62,7 +63,7 @@ COMPARED_OTHERWISE = frozenset(
         "NCCL_TOPO_FILE",
         "NCCL_TOPO_DUMP_FILE",
         "NCCL_CONF_FILE",
-        "NCCL_IB_HCA",
+        SELECT,
     }
 )
 
@@ -126,8 +127,12 @@ def known_release(facts: RankFacts) -> Release | None:
         return None
 
 
-def described(facts: RankFacts) -> dict[str, str]:
-    """Facts that are compared, in words, by name; a variable's is its own."""
+def described(facts: RankFacts, has_adapters: bool = True) -> dict[str, str]:
+    """Facts that are compared, in words, by name; a variable's is its own.
+
+    Where some record has no adapters, what selects them is compared by its value.
+    """
+    otherwise = COMPARED_OTHERWISE if has_adapters else COMPARED_OTHERWISE - {SELECT}
     variables = facts.settled(known_release(facts))
     files = {
         TOPOLOGY: facts.topology,
@@ -145,13 +150,14 @@ def described(facts: RankFacts) -> dict[str, str]:
         "driver": facts.driver or "not known",
         "container": facts.container or "none",
         **{name: NOT_SET if file is None else file.in_words for name, file in files.items()},
-        **{name: value for name, value in variables.items() if name not in COMPARED_OTHERWISE},
+        **{name: value for name, value in variables.items() if name not in otherwise},
     }
 
 
 def differences(kinds: Sequence[RankFacts], ranks_of_kind: Mapping[int, int]) -> list[RankDifference]:
     """Find facts that differ between kinds: hardware and files first, then variables by name."""
-    every = [described(facts) for facts in kinds]
+    has_adapters = all(facts.ports for facts in kinds)
+    every = [described(facts, has_adapters) for facts in kinds]
     names = dict.fromkeys(name for each in every for name in each)
     found = []
     for name in names:

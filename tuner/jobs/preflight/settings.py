@@ -241,7 +241,7 @@ def _setting(collected: Collected, facts: RankFacts, nodes: DescribedNodes) -> R
             "or NCCL_TOPO_DUMP_FILE at a run before collect"
         )
     environment = {name: value for name, value in variables.items() if reaches_choice(name, nccl)}
-    if place.machine is not None:  # its adapters are those that the variable left
+    if place.machine is not None and facts.ports:  # its adapters are those that the variable left
         environment.pop("NCCL_IB_HCA", None)
     tuner = facts.cloud_tuner
     named = None if tuner is None else (tuner.release.name, tuner.product)
