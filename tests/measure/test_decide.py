@@ -44,7 +44,7 @@ def test_the_table_leaves_hardly_any_regret() -> None:
     for seed in range(5):
         run = measured(seed)
         kept = [each.row for each in run.gated(seed) if each.why_not is None]
-        points = [one.point for one in run.comparison.sizes]
+        points = [one.call for one in run.comparison.sizes]
         assert np.mean([run.true_regret(kept, point) for point in points]) <= 0.01
         # Sizes that nothing was measured at.
         new = [Point(each.collective, each.bytes * 5 // 4 // 64 * 64) for each in points if each.bytes > 64]

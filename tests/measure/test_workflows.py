@@ -98,7 +98,7 @@ def test_verify(file: Path) -> None:
     assert only.histogram.calls == 10
     assert to_json(verify([file])) == printed("verify", str(file))
     frame = found.to_pandas()
-    assert list(frame["bytes"]) == [one.bytes for one in found.sizes]
+    assert list(frame["bytes"]) == [one.call.bytes for one in found.sizes]
     assert frame["regret"].mean() == pytest.approx(found.regret_mean)
     with pytest.raises(BadMeasurement, match="No such file"):
         verify(file.with_name("none.jsonl"))

@@ -15,10 +15,11 @@ from tuner.base.names import Algorithm, Collective, DataType, Protocol
 from tuner.plugin.table import parse
 from tuner.times import measured
 from tuner.times.measured.samples import Combination
+from tuner.times.picks import PickVerdict
 from tuner.times.placement import Site
 from tuner.times.regret import arms, judged, workflow
 from tuner.times.regret.arms import Arm, ArmCall, MeasuredArms, MeasuredCall
-from tuner.times.regret.judged import NoiseSource, PickVerdict
+from tuner.times.regret.judged import Noise, NoiseSource, RunsPick
 from tuner.times.regret.workflow import MeasuredRegret, RunsQuery
 
 B200 = "b200-8x-64n__2.29.7__together"
@@ -30,6 +31,11 @@ LARGE = [(MIB << power, 100.0 * 2**power) for power in range(6, 12)]
 def of_files(*labelled: tuple[str, Path], **asked: object) -> MeasuredRegret:
     given = {"machine": "dgx-h100", "nccl": "2.28.9", **asked}
     return workflow.of_arms(workflow.read(RunsQuery(labelled=labelled, **given)))  # type: ignore[arg-type]
+
+
+def noise_of(one: RunsPick) -> Noise:
+    assert one.evidence.noise is not None
+    return one.evidence.noise
 
 
 def log(path: Path, factor: float = 1.0, jitter: float = 0.0) -> Path:
@@ -45,7 +51,11 @@ def b200() -> MeasuredRegret:
 
 
 def test_what_nccl_ran_on_the_b200_cluster_is_the_emulated_pick_wherever_it_can_be_known(b200: MeasuredRegret) -> None:
-    known = {(one.call.nodes, one.call.bytes // GIB): one.executed for one in b200.sizes if one.executed}
+    known = {
+        (one.call.nodes, one.call.bytes // GIB): one.evidence.identified
+        for one in b200.sizes
+        if one.evidence.identified
+    }
     assert sorted(known) == [(nodes, size) for nodes in (2, 4, 8, 16, 32, 64) for size in (2, 4, 8)]
     nvlstree = {(2, 2), (2, 4), (2, 8), (16, 2), (32, 2), (32, 4), (64, 2), (64, 4), (64, 8)}
     for place, ran in known.items():
@@ -85,8 +95,8 @@ def test_a_pick_that_loses_beyond_the_noise_of_its_neighbours_is_named_with_the_
     default, ring = log(tmp_path / "plain.log", 1.3), log(tmp_path / "ring.log", 1.0)
     found = of_files(("default", default), ("Ring/Simple", ring))
     own = [one for one in found.sizes if not one.call.in_place]
-    assert {(one.pick, one.best, one.verdict) for one in own} == {(NVLSTREE, RING, PickVerdict.loses)}
-    assert {one.noise_source for one in own} == {"neighbouring sizes"}
+    assert {(one.emulated_pick, one.best, one.verdict) for one in own} == {(NVLSTREE, RING, PickVerdict.loses)}
+    assert {noise_of(one).source for one in own} == {"neighbouring sizes"}
     assert own[0].regret == pytest.approx(0.3)
     (row,) = found.rows
     assert row.row == "allreduce bytes=64M..2G ranks=16 nodes=2 -> ring/simple"
@@ -95,7 +105,7 @@ def test_a_pick_that_loses_beyond_the_noise_of_its_neighbours_is_named_with_the_
 
 def test_a_gain_within_the_noise_is_a_tie_and_changes_nothing(tmp_path: Path) -> None:
     known = of_files(("default", log(tmp_path / "c.log", 1.2)), ("Ring", log(tmp_path / "dd.log")), noise_percent=25.0)
-    assert {one.noise_source for one in known.sizes} == {"stated"}
+    assert {noise_of(one).source for one in known.sizes} == {"stated"}
     assert {one.verdict for one in known.sizes} == {PickVerdict.tie}
     assert known.rows == ()
 
@@ -126,15 +136,15 @@ def test_repeats_are_joined_and_their_scatter_is_the_noise(tmp_path: Path) -> No
         for label, factor in (("default", 1.0), ("Ring", 1.05))
     ]
     found = of_files(*files)
-    assert {len(arm.times_us) for one in found.sizes for arm in one.arms} == {4}
-    assert {one.noise_source for one in found.sizes} == {"repeats"}
-    assert 6 < (found.sizes[0].noise_percent or 0) < 18  # twice the deviation planted
+    assert {len(arm.times_us) for one in found.sizes for arm in one.evidence.columns} == {4}
+    assert {noise_of(one).source for one in found.sizes} == {"repeats"}
+    assert 6 < noise_of(found.sizes[0]).percent < 18  # twice the deviation planted
 
 
 def test_of_repeats_and_what_is_stated_the_larger_counts(tmp_path: Path) -> None:
     files = [("default", log(tmp_path / f"{'x' * number}.log", 1.0, 0.05)) for number in range(1, 5)]
     for stated, source in ((0.5, "repeats"), (60.0, "stated")):
-        assert {one.noise_source for one in of_files(*files, noise_percent=stated).sizes} == {source}
+        assert {noise_of(one).source for one in of_files(*files, noise_percent=stated).sizes} == {source}
 
 
 def test_no_row_is_recommended_that_would_lose_in_place_or_in_another_type() -> None:
@@ -153,7 +163,7 @@ def test_the_pick_is_that_of_the_default_run_and_its_variables(tmp_path: Path) -
     plain, ring = log(tmp_path / "plain.log"), log(tmp_path / "ring.log")
     plain.write_text("mpirun -np 16 -x NCCL_NVLS_ENABLE=0 all_reduce_perf\n" + plain.read_text())
     for files in ((("default", plain), ("Tree", ring)), (("Tree", ring), ("default", plain))):
-        assert NVLSTREE not in {one.pick for one in of_files(*files).sizes}
+        assert NVLSTREE not in {one.emulated_pick for one in of_files(*files).sizes}
 
 
 def test_without_a_default_run_what_forced_runs_switch_off_is_on_for_the_pick() -> None:
@@ -198,7 +208,7 @@ def test_an_arm_is_what_the_log_says_that_ran_else_what_is_emulated() -> None:
 
 def test_where_nothing_but_the_default_was_measured_the_answer_is_unknown(tmp_path: Path) -> None:
     found = of_files(("default", log(tmp_path / "a.log")))
-    assert {(one.verdict, one.regret, one.best) for one in found.sizes} == {(PickVerdict.unknown, None, None)}
+    assert {(one.verdict, one.regret, one.others) for one in found.sizes} == {(PickVerdict.unknown, None, ())}
     assert {one.why for one in found.sizes} == {"nothing else was measured"}
 
 
@@ -220,7 +230,8 @@ def test_what_ran_unlike_the_emulated_pick_is_said(tmp_path: Path) -> None:
     found = of_files(*files, ("NVLSTree", log(tmp_path / "ccc.log", 1.5)))  # Ring's small lead is no loss: it ran
     assert found.agreement.clear == len(found.sizes)
     assert found.agreement.clear_agreeing == 0
-    assert {(one.executed.label, one.verdict) for one in found.sizes if one.executed} == {("Ring", PickVerdict.best)}
+    ran = [(one.evidence.identified, one.verdict) for one in found.sizes]
+    assert {(each.label, verdict) for each, verdict in ran if each} == {("Ring", PickVerdict.best)}
 
 
 def test_a_text_that_names_its_variables_is_an_arm_of_these(tmp_path: Path) -> None:
@@ -255,8 +266,9 @@ def test_rows_that_log_what_ran_are_the_default() -> None:
     found = workflow.of_arms(workflow.read(RunsQuery(tables=("v100-8x__2.27.5__dgx1",))))
     (one,) = found.sizes
     assert (one.verdict, one.why) == (PickVerdict.unknown, "the noise is not known")
-    assert one.executed is not None
-    assert (one.executed.logged, one.executed.agrees, one.regret) == (True, True, pytest.approx(0.446, abs=0.001))
+    identified = one.evidence.identified
+    assert identified is not None
+    assert (identified.logged, identified.agrees, one.regret) == (True, True, pytest.approx(0.446, abs=0.001))
     assert str(one.best) == "Ring/LL channels=24"
     known = workflow.of_arms(workflow.read(RunsQuery(tables=("v100-8x__2.27.5__dgx1",), noise_percent=5.0)))
     assert [row.row for row in known.rows] == ["allreduce bytes=1600K ranks=8 nodes=1 -> ring/ll channels=24"]
@@ -268,8 +280,8 @@ def test_runs_of_measure_are_arms_with_their_rounds_as_repeats(tmp_path: Path) -
     measure("allreduce", out=run, simulated=machine, seed=7, sizes=[65536, MIB, 16 * MIB], rounds=6)
     found = workflow.of_arms(workflow.read(RunsQuery(files=(run,))))
     assert [one.call.bytes for one in found.sizes] == [65536, MIB, 16 * MIB]
-    assert {one.noise_source for one in found.sizes} == {"repeats"}
-    assert all(len(arm.times_us) > 1 for one in found.sizes for arm in one.arms)
+    assert {noise_of(one).source for one in found.sizes} == {"repeats"}
+    assert all(len(arm.times_us) > 1 for one in found.sizes for arm in one.evidence.columns)
     alone = tuner.verify(run)
     assert [one.best for one in found.sizes] == [one.best for one in alone.sizes]
     assert [one.regret for one in found.sizes] == pytest.approx([one.regret for one in alone.sizes], abs=0.02)
@@ -315,7 +327,7 @@ def test_third_differences_see_the_noise_and_not_the_curve() -> None:
 
 
 def test_published_noise_holds_from_its_number_of_nodes_on(b200: MeasuredRegret) -> None:
-    known = {one.call.nodes: round(one.noise_percent or 0, 3) for one in b200.sizes}
+    known = {one.call.nodes: round(noise_of(one).percent, 3) for one in b200.sizes}
     assert known == {1: 5, 2: 5, 4: 5, 8: 5, 16: 5, 32: 5, 64: 30}
 
 

@@ -8,8 +8,9 @@ from tests.support import kinks
 from tuner.base.errors import TunerError
 from tuner.base.sizes import human_bytes
 from tuner.times import measured
+from tuner.times.picks import PickVerdict
 from tuner.times.regret import workflow
-from tuner.times.regret.judged import JudgedPick, PickVerdict, SplitGain
+from tuner.times.regret.judged import RunsPick, SplitGain
 from tuner.times.regret.workflow import MeasuredRegret, RunsQuery
 
 B200 = "b200-8x-64n__2.29.7__together"
@@ -85,19 +86,24 @@ def b200() -> str:
         "| nodes | size | emulated pick | NCCL ran, by its time | Ring us | Tree us | NVLSTree us | default us "
         "| regret | 95 % interval | |",
         "|--:|--:|---|---|--:|--:|--:|--:|--:|---|---|",
-        *(_point(one) for one in found.sizes if one.executed is not None and one.verdict is not PickVerdict.best),
+        *(
+            _point(one)
+            for one in found.sizes
+            if one.evidence.identified is not None and one.verdict is not PickVerdict.best
+        ),
     ]
     return "\n".join(lines) + "\n"
 
 
-def _point(one: JudgedPick) -> str:
-    assert one.executed is not None
+def _point(one: RunsPick) -> str:
+    ran = one.evidence.identified
+    assert ran is not None
     assert one.low is not None
     assert one.high is not None
-    times = {arm.label: f"{arm.time_us:,.0f}" for arm in one.arms}
-    nearest = f"{one.executed.combination.algorithm.name}{'' if one.executed.is_clear else ' (within the noise)'}"
+    times = {arm.label: f"{arm.time_us:,.0f}" for arm in one.evidence.columns}
+    nearest = f"{ran.combination.algorithm.name}{'' if ran.is_clear else ' (within the noise)'}"
     cells = [
-        *(str(one.call.nodes), human_bytes(one.call.bytes), str(one.pick), nearest),
+        *(str(one.call.nodes), human_bytes(one.call.bytes), str(one.emulated_pick), nearest),
         *(times.get(label, "-") for label in ("Ring", "Tree", "NVLSTree", "default")),
         *(f"{100 * (one.regret or 0):.1f} %", f"{100 * one.low:.0f} to {100 * one.high:.0f} %", one.verdict.value),
     ]

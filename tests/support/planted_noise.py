@@ -22,7 +22,7 @@ from tuner.plugin.table.records import Decision
 from tuner.times.measured.header import SIMULATED, Header
 from tuner.times.measured.samples import Combination, Measurements, Point, SampleBlock
 from tuner.times.results import results
-from tuner.times.verify import Comparison
+from tuner.times.verify import Comparison, regret_interval
 
 SIZES = tuple(1 << power for power in range(10, 25))
 POINTS = tuple(Point(Collective.AllReduce, size) for size in SIZES)
@@ -374,8 +374,8 @@ def _regrets_held(backend: Planted, proposal: Proposal) -> list[bool]:
     found = []
     for one in proposal.comparison.sizes:
         if one.best != one.pick:
-            regret = backend.true_us(one.point, one.pick) / backend.true_us(one.point, one.best) - 1
-            low, high = one.regret_low, one.regret_high
+            regret = backend.true_us(one.call, one.pick) / backend.true_us(one.call, one.best) - 1
+            low, high = regret_interval(one)
             found.append((low is None or low <= regret) and (high is None or regret <= high))
     return found
 

@@ -92,7 +92,7 @@ def best_found(run: Measured, margin: float = 0.03) -> tuple[int, int]:
     """Sizes whose true best is ahead of all others by the margin, and at how many of them it was found."""
     found = compared = 0
     for one in run.comparison.sizes:
-        times = run.true_us(one.point)
+        times = run.true_us(one.call)
         first, second, *_ = sorted(times.values())
         if second / first > 1 + margin:
             compared += 1
@@ -106,7 +106,7 @@ def idle(run: Measured) -> Proposal:
     for kind, sizes in run.comparison.kinds.items():
         for at in range(0, len(sizes), 4):
             choice = sizes[at].pick
-            alike = [one.point.bytes for one in sizes[at : at + 4] if one.pick == choice]
+            alike = [one.call.bytes for one in sizes[at : at + 4] if one.pick == choice]
             rows.append(DecisionRow(kind.collective, alike[0], alike[-1], choice, tuple(alike)))
     own = run.proposal
     found = Proposal(own.comparison, own.ranks, own.nodes)

@@ -25,7 +25,7 @@ from tuner.plugin.table.values import GPUS
 from tuner.times.measured.header import noting, scenario_of
 from tuner.times.measured.samples import Combination, SampleBlock, Writer, check_same, existing, sha256s
 from tuner.times.regret import workflow
-from tuner.times.regret.judged import JudgedPick
+from tuner.times.regret.judged import RunsPick, best_arm
 from tuner.times.regret.workflow import MeasuredRegret, RecommendedRow, RunsQuery, recommended
 
 DEFAULT_GATE = GateSettings()
@@ -378,7 +378,7 @@ def _decided_row(row: RecommendedRow, regret: MeasuredRegret) -> DecidedRow:
 
 def _decided_file(asked: RunsQuery, regret: MeasuredRegret, shape: _Shape) -> DecidedFile:
     nodes, gpus = shape
-    own = [one for one in _of_shape(regret.sizes, shape) if one.best_us is not None and one.pick_us is not None]
+    own = [one for one in _of_shape(regret.sizes, shape) if one.others and one.same]
     known = Regrets(len(own), *_means(own, [row for row in regret.rows if (row.nodes, row.gpus_per_node) == shape]))
     return DecidedFile(
         file=asked.paths[0] if asked.paths else Path(asked.tables[0]),
@@ -392,10 +392,10 @@ def _decided_file(asked: RunsQuery, regret: MeasuredRegret, shape: _Shape) -> De
     )
 
 
-def _hold_out(sizes: Sequence[JudgedPick]) -> Regrets:
+def _hold_out(sizes: Sequence[RunsPick]) -> Regrets:
     """Rows made of every other size of a collective, at the sizes in between."""
-    made: list[JudgedPick] = []
-    between: list[JudgedPick] = []
+    made: list[RunsPick] = []
+    between: list[RunsPick] = []
     for _, several in groupby(sorted(sizes, key=lambda one: one.call.collective), key=lambda one: one.call.collective):
         own = list(several)
         for at, size in enumerate(sorted({one.call.bytes for one in own})):
@@ -403,21 +403,21 @@ def _hold_out(sizes: Sequence[JudgedPick]) -> Regrets:
     return Regrets(len(between), *_means(between, recommended(made)))
 
 
-def _means(sizes: Sequence[JudgedPick], rows: Sequence[RecommendedRow]) -> tuple[float, float]:
+def _means(sizes: Sequence[RunsPick], rows: Sequence[RecommendedRow]) -> tuple[float, float]:
     """Mean regrets over the best that was measured: by NCCL's picks, and with the rows."""
     before, after = [0.0], [0.0]
     for one in sizes:
-        best_us, pick_us = one.best_us or 1.0, one.pick_us or 1.0
+        best_us, pick_us = best_arm(one).time_us, one.same[0].time_us
         row = next((row for row in rows if row.holds(one)), None)
-        chosen_us = [arm.time_us for arm in one.arms if row is not None and arm.combination == row.choice]
+        chosen_us = [arm.time_us for arm in one.evidence.columns if row is not None and arm.combination == row.choice]
         before.append(pick_us / best_us - 1)
         after.append(min(chosen_us, default=pick_us) / best_us - 1)
     return float(np.mean(before[1:] or before)), float(np.mean(after[1:] or after))
 
 
-def _of_shape(sizes: Sequence[JudgedPick], shape: _Shape) -> Iterator[JudgedPick]:
+def _of_shape(sizes: Sequence[RunsPick], shape: _Shape) -> Iterator[RunsPick]:
     return (one for one in sizes if _shape(one) == shape)
 
 
-def _shape(one: JudgedPick) -> _Shape:
+def _shape(one: RunsPick) -> _Shape:
     return one.call.nodes, one.call.gpus_per_node

@@ -8,7 +8,7 @@ from matplotlib.ticker import NullLocator
 
 from tuner.answers.charts.parts import Look, NotebookFigure, grid, heading, legend, size_axis, style
 from tuner.times.measured.samples import Point
-from tuner.times.verify import Comparison, Series, VerifiedSize, series
+from tuner.times.verify import Comparison, RoundsPick, Series, series
 
 MEASURED_PICK: Look = {
     "linestyle": "",
@@ -58,7 +58,7 @@ def _panels(part: Any, comparison: Comparison, kind: Point, name: str) -> None:
     heading(part, panels[0], f"{kind.request.title}, {placed}: {marks}", name)
 
 
-def _times(axes: Any, drawn: Sequence[Series], judged: Sequence[VerifiedSize], how: str) -> None:
+def _times(axes: Any, drawn: Sequence[Series], judged: Sequence[RoundsPick], how: str) -> None:
     for one in sorted(drawn, key=lambda one: one.combination.channels > 0):
         combination = one.combination
         if combination.channels:
@@ -71,7 +71,7 @@ def _times(axes: Any, drawn: Sequence[Series], judged: Sequence[VerifiedSize], h
         spread = np.stack([one.measured_us - one.low_us, one.high_us - one.measured_us])
         axes.errorbar(one.bytes, one.measured_us, spread, fmt="none", ecolor=look["color"], elinewidth=1, capsize=2)
         axes.plot(one.bytes, one.measured_us, **look | {"linestyle": "", "label": "_measured"})
-    sizes = [one.point.bytes for one in judged]
+    sizes = [one.call.bytes for one in judged]
     axes.plot(sizes, [one.pick_us for one in judged], **MEASURED_PICK)
     axes.plot(sizes, [one.best_us for one in judged], **BEST | {"label": f"{how} best"})
     axes.set_yscale("log")

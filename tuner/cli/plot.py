@@ -309,12 +309,11 @@ def _marks(measured: str, nodes: Sequence[int], collective: Collective) -> "list
     """The points of a measured table at the numbers of nodes that are drawn. Errors: BadInput where there is none."""
     from tuner.answers.charts.figures import RegretMark
     from tuner.times.regret import workflow
-    from tuner.times.regret.judged import PickVerdict
 
     file = Path(measured)
     sources = workflow.RunsQuery(files=(file,)) if file.exists() else workflow.RunsQuery(tables=(measured,))
     marks = [
-        RegretMark(nodes.index(one.call.nodes), one.call.bytes, one.regret, one.verdict is PickVerdict.loses)
+        RegretMark(nodes.index(one.call.nodes), one.call.bytes, one.regret, one.loses)
         for one in workflow.of_arms(workflow.read(sources)).sizes
         if one.call.collective is collective and one.call.nodes in nodes and one.regret is not None
     ]

@@ -15,10 +15,11 @@ from tuner.cli.command import FILE
 from tuner.cli.measure import library_option
 from tuner.cli.measured_options import asked, is_asked, place_options
 from tuner.cli.output import human_bytes, plural, print_json, print_table, say, verdict
+from tuner.times.picks import PickVerdict
 from tuner.times.regret import workflow
-from tuner.times.regret.judged import JudgedPick, PickVerdict, SplitGain
+from tuner.times.regret.judged import RunsPick, SplitGain, best_arm
 from tuner.times.regret.workflow import Agreement, MeasuredRegret, NextRuns, RunsQuery
-from tuner.times.verify import ModelError, VerifiedFile, VerifiedSize, mean_regrets, verify
+from tuner.times.verify import ModelError, RoundsPick, VerifiedFile, mean_regrets, verify
 
 SPLITS_SHOWN = 10
 NEXT_SHOWN = 8
@@ -87,16 +88,16 @@ def print_next(runs: NextRuns) -> None:
         say(f"AllReduce sizes that say most of this cluster, the best first: {sizes}; for 'nccl-tuner fit calibration'")
 
 
-def _row(one: JudgedPick) -> tuple[object, ...]:
+def _row(one: RunsPick) -> tuple[object, ...]:
     interval = "-" if one.low is None or one.high is None else f"{100 * one.low:.1f} to {100 * one.high:.1f} %"
-    ran = one.executed
+    ran, best = one.evidence.identified, best_arm(one)
     return (
         _call(one),
         human_bytes(one.call.bytes),
-        one.pick,
+        one.emulated_pick,
         f"{one.pick_us:.1f}",
-        one.best,
-        f"{one.best_us:.1f}",
+        best.combination,
+        f"{best.time_us:.1f}",
         f"{100 * (one.regret or 0):.1f} %",
         interval,
         one.why if one.verdict is PickVerdict.unknown else one.verdict,
@@ -104,7 +105,7 @@ def _row(one: JudgedPick) -> tuple[object, ...]:
     )
 
 
-def _print_unknown(sizes: Sequence[JudgedPick]) -> None:
+def _print_unknown(sizes: Sequence[RunsPick]) -> None:
     by_why: dict[str, Counter[str]] = defaultdict(Counter)
     for one in sizes:
         by_why[one.why][_call(one)] += 1
@@ -113,7 +114,7 @@ def _print_unknown(sizes: Sequence[JudgedPick]) -> None:
         say(f"{named}: whether the pick is best is unknown at {calls.total()} sizes: {why}")
 
 
-def _call(one: JudgedPick) -> str:
+def _call(one: RunsPick) -> str:
     call = one.call
     place = " in place" if call.in_place else ""
     setting = f", {call.setting}" if call.setting else ""
@@ -163,7 +164,7 @@ def _print_splits(splits: Sequence[SplitGain]) -> None:
             say(f"{len(rows) - SPLITS_SHOWN} more: --json")
 
 
-def _print_total(regret: MeasuredRegret, known: Sequence[JudgedPick]) -> None:
+def _print_total(regret: MeasuredRegret, known: Sequence[RunsPick]) -> None:
     unknown = len(regret.sizes) - len(known)
     if not known:
         say(f"regret: unknown at all {unknown} sizes")
@@ -175,9 +176,9 @@ def _print_total(regret: MeasuredRegret, known: Sequence[JudgedPick]) -> None:
     say(verdict(f"regret: mean {100 * mean:.2f} %; {judged}{rest}", not loses) + _noise(known))
 
 
-def _noise(known: Iterable[JudgedPick]) -> str:
-    noises = dict.fromkeys((one.noise_percent, one.noise_source) for one in known if one.noise_percent is not None)
-    each = (f"{percent:.1f} % ({source})" for percent, source in noises)
+def _noise(known: Iterable[RunsPick]) -> str:
+    noises = dict.fromkeys(one.evidence.noise for one in known if one.evidence.noise is not None)
+    each = (f"{noise.percent:.1f} % ({noise.source})" for noise in noises)
     return f"; a time may be off by {', '.join(each)}" if noises else ""
 
 
@@ -283,14 +284,14 @@ def _print(file: VerifiedFile) -> None:
     sizes = file.comparison.sizes
     rows = [
         (
-            one.point.collective.name,
-            human_bytes(one.point.bytes),
+            one.call.collective.name,
+            human_bytes(one.call.bytes),
             one.pick,
             f"{one.pick_us:.2f}",
             one.best,
             f"{one.best_us:.2f}",
             "unknown" if one.regret is None else f"{100 * one.regret:.1f} %",
-            "yes" if one.significant else "",
+            "yes" if one.loses else "",
         )
         for one in sizes
     ]
@@ -325,7 +326,7 @@ def _print_mean(file: VerifiedFile) -> None:
     if means is None:
         say(f"regret: unknown at all {len(sizes)} sizes: {_missing(sizes)}")
         return
-    worse = sum(one.significant for one in known)
+    worse = sum(one.loses for one in known)
     unknown = [one for one in sizes if not one.is_known]
     rest = f"; unknown at {len(unknown)} more: {_missing(unknown)}" if unknown else ""
     of_simulated = " of simulated times" if file.comparison.measurements.header.is_simulated else ""
@@ -334,7 +335,7 @@ def _print_mean(file: VerifiedFile) -> None:
     say(verdict(said, not worse))
 
 
-def _missing(sizes: Sequence[VerifiedSize]) -> str:
+def _missing(sizes: Sequence[RoundsPick]) -> str:
     if not any(one.others for one in sizes):
         return "nothing but the picks was measured"
     return "a single other choice was measured, which is no faster, or none"

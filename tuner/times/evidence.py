@@ -109,9 +109,17 @@ class Evidence:
         """Degrees of freedom of the residuals: what columns and units have in common is taken off."""
         return int(self._counts.sum()) - len(self.columns) - len(self.log_us) + 1
 
+    def requested(self, column: Combination | None) -> Combination | None:
+        """Combination that a column requested; None for NCCL's own choice."""
+        return column
+
+    def level(self, column: Combination | None) -> float:
+        """Logarithm of a column's typical time in us."""
+        return float(self.levels[self.columns.index(column)])
+
     def time_us(self, column: Combination | None) -> float:
         """The typical time of a combination, us."""
-        return float(np.exp(self.levels[self.columns.index(column)]))
+        return float(np.exp(self.level(column)))
 
     def band_us(self, column: Combination | None) -> tuple[float, float, float]:
         """The typical time with its 95 % interval, which is the time itself where units are too few."""
@@ -148,6 +156,10 @@ class Evidence:
         """Columns that are not slower than ``column`` beyond the noise, itself included."""
         chance = LEVEL / max(1, len(self.columns) - 1)
         return frozenset(other for other in self.columns if other == column or self.gain(column, other).p > chance)
+
+    def comparisons(self, best: Combination | None, others: int) -> float:
+        """Half of the columns that may be the best: it may be so by luck, and is then too fast, never too slow."""
+        return len(self.alike(best)) / 2
 
 
 def gain_of(differences: NDArray[np.float64], rounding: float = 0.0) -> Gain:

@@ -18,10 +18,11 @@ from tuner.base.names import ALGO_PROTOS, AlgoProto, Algorithm, Collective, Data
 from tuner.base.records import Files, json_form, paths
 from tuner.base.sizes import size_bytes
 from tuner.emulator.selection import Selection
-from tuner.times.evidence import LEVEL, Evidence, collect
+from tuner.times.evidence import Evidence, collect
 from tuner.times.measured.formats import read_any
 from tuner.times.measured.header import scenario_of
 from tuner.times.measured.samples import Combination, Measurements, Point
+from tuner.times.picks import JudgedPick, judge
 
 WORD = 4  # bytes; sizes are whole numbers of these
 
@@ -77,53 +78,35 @@ _NOT_SAID = "no log of NCCL's own choice, and the file does not say where it was
 FEWEST_OTHERS = 2  # beside a pick, for the best of them to be called so
 
 
-@dataclass(frozen=True, slots=True)
-class VerifiedSize:
-    """NCCL's pick against the measured best at one size, times in us.
+RoundsPick = JudgedPick[Point, Combination | None, Evidence]
 
-    ``pick`` is what NCCL ran by itself where that was measured, else the emulator's, which is ``emulated_pick``; None
-    where it has none. ``regret`` is the pick's time over the best's, minus 1, None where that says nothing of the pick
-    (:attr:`is_known`). ``regret_low`` and ``regret_high`` are its 95 % interval, None where the rounds are too few for
-    one; ``significant`` is one beyond the noise. ``others`` counts what was measured beside the pick, ``possible`` what
-    else can run, by the model; ``alike`` are those that are not slower than the best beyond the noise. ``bytes`` is
-    NCCL's nBytes, ``ranks`` what the ``file`` says of them, if it does.
-    """
 
-    collective: Collective
-    bytes: int
-    pick: Combination = field(metadata=json_form(convert=str))
-    best: Combination = field(metadata=json_form(convert=str))
-    regret: float | None
-    significant: bool
-    pick_us: float
-    best_us: float
-    regret_low: float | None
-    regret_high: float | None
-    rounds: int
-    emulated_pick: Combination | None = field(metadata=json_form(convert=lambda pick: pick and str(pick)))
-    dtype: DataType
-    op: Op
-    in_place: bool
-    graph: bool
-    ranks: int | None
-    others: int
-    file: Path | None
-    alike: frozenset[Combination] = field(metadata=json_form(omitted=True))
-    possible: int | None = field(metadata=json_form(omitted=True))
+def regret_interval(one: RoundsPick) -> tuple[float | None, float | None]:
+    """The 95 % interval of the regret: 0 where the pick is the best, None where the rounds are too few for one."""
+    return (0.0 if one.evidence.rounds > 1 else None, 0.0) if one.best == one.pick else (one.low, one.high)
 
-    @property
-    def point(self) -> Point:
-        """The call."""
-        return Point(self.collective, self.bytes, self.dtype, self.op, self.in_place, self.graph)
 
-    @property
-    def is_known(self) -> bool:
-        """Whether the regret says something of the pick: that it loses, or how it stands to several others.
-
-        That a single other one is no faster does not make it the best, unless no more can run.
-        """
-        enough = FEWEST_OTHERS if self.possible is None else max(1, min(FEWEST_OTHERS, self.possible))
-        return self.others >= enough or self.significant
+def _sizes_record(sizes: Sequence[RoundsPick]) -> list[dict[str, object]]:
+    return [
+        {
+            "collective": one.call.collective,
+            "bytes": one.call.bytes,
+            "pick": str(one.pick),
+            "best": str(one.best),
+            "regret": one.regret,
+            "significant": one.loses,
+            "pick_us": one.pick_us,
+            "best_us": one.best_us,
+            **dict(zip(("regret_low", "regret_high"), regret_interval(one), strict=True)),
+            "rounds": one.evidence.rounds,
+            "emulated_pick": one.emulated_pick and str(one.emulated_pick),
+            **{name: getattr(one.call, name) for name in ("dtype", "op", "in_place", "graph")},
+            "ranks": one.ranks,
+            "others": len(one.others),
+            "file": one.file,
+        }
+        for one in sizes
+    ]
 
 
 def _call(point: Point) -> dict[str, object]:
@@ -138,57 +121,23 @@ class Skipped:
     reason: str
 
 
-def judge(point: Point, evidence: Evidence, model: EmulatedModel | None) -> VerifiedSize | Skipped:
-    """The pick against everything else that was measured at this point."""
-    modelled = model.pick(point) if model is not None else None
-    pick = evidence.executed or modelled
+def judged(point: Point, evidence: Evidence, model: EmulatedModel | None) -> RoundsPick | Skipped:
+    """NCCL's pick, as it was executed or else as it is emulated, against everything else measured at this point."""
+    emulated = model.pick(point) if model is not None else None
+    pick = evidence.executed or emulated
     if pick is None:
         return Skipped(point, f"what NCCL picks is not known: {_NOT_SAID}")
-    name, same = pick.plain, columns_of(pick, evidence)
-    if not same:
-        return Skipped(point, f"the pick was not measured: {name}")
-    column, others = same[0], [other for other in evidence.columns if other not in same]
-    at = {other: evidence.levels[evidence.columns.index(other)] for other in (column, *others)}
-    best = min(at, key=at.__getitem__)
-    contenders = evidence.alike(best)
-    # The best of many may be so by luck, and is then too fast, never too slow.
-    gain = evidence.gain(best, column, len(contenders) / 2)
-    alike = frozenset(name if other is None or other in same else other for other in contenders)
-    low, high = (0.0, 0.0) if best == column else (float(np.expm1(gain.low)), float(np.expm1(gain.high)))
-    judged = VerifiedSize(
-        collective=point.collective,
-        bytes=point.bytes,
-        pick=name,
-        best=name if best == column else best or name,
-        regret=float(np.expm1(at[column] - at[best])),
-        significant=best != column and gain.p * len(others) <= LEVEL,
-        pick_us=float(np.exp(at[column])),
-        best_us=float(np.exp(at[best])),
-        regret_low=low if evidence.rounds > 1 and abs(low) < float("inf") else None,
-        regret_high=high if high < float("inf") else None,
-        rounds=evidence.rounds,
-        emulated_pick=None if modelled is None else modelled.plain,
-        dtype=point.dtype,
-        op=point.op,
-        in_place=point.in_place,
-        graph=point.graph,
-        ranks=None,
-        others=len(others),
-        file=None,
-        alike=alike,
-        possible=None if model is None else len(model.times_us(point).keys() - {pick.algo_proto}),
-    )
-    return judged if judged.is_known else replace(judged, regret=None)
+    enough = FEWEST_OTHERS
+    if model is not None:  # unless no more can run
+        enough = max(1, min(enough, len(model.times_us(point).keys() - {pick.algo_proto})))
+    one = judge(point, pick, evidence, emulated, enough)
+    return one if one.same else Skipped(point, f"the pick was not measured: {pick.plain}")
 
 
-def columns_of(pick: Combination, evidence: Evidence) -> list[Combination | None]:
-    """Columns that executed the pick: NCCL's own choice first, then what was requested and is the same."""
-    return [column for column in evidence.columns if column is None or is_same(column, pick)]
-
-
-def is_same(requested: Combination, pick: Combination) -> bool:
-    """Whether asking for ``requested`` changes nothing about ``pick``, which says what channels it has."""
-    return requested.algo_proto == pick.algo_proto and requested.channels in (0, pick.channels)
+def _alike(one: RoundsPick) -> frozenset[Combination]:
+    """Combinations that are not slower than the best beyond the noise."""
+    best = one.same[0] if one.best == one.pick else one.best
+    return frozenset(one.pick if other is None or other in one.same else other for other in one.evidence.alike(best))
 
 
 def kind_of(point: Point) -> Point:
@@ -263,15 +212,14 @@ class Comparison:
         return collect(self.measurements.blocks)
 
     @cached_property
-    def _judged(self) -> list[VerifiedSize | Skipped]:
-        return [judge(point, evidence, self.model) for point, evidence in self.evidence.items()]
+    def _judged(self) -> list[RoundsPick | Skipped]:
+        return [judged(point, evidence, self.model) for point, evidence in self.evidence.items()]
 
     @cached_property
-    def sizes(self) -> list[VerifiedSize]:
+    def sizes(self) -> list[RoundsPick]:
         """The calls that were judged."""
         ranks = self.measurements.header.ranks
-        judged = (one for one in self._judged if isinstance(one, VerifiedSize))
-        return [replace(one, ranks=ranks, file=self.file) for one in judged]
+        return [replace(one, ranks=ranks, file=self.file) for one in self._judged if not isinstance(one, Skipped)]
 
     @property
     def skipped(self) -> list[Skipped]:
@@ -279,21 +227,21 @@ class Comparison:
         return [one for one in self._judged if isinstance(one, Skipped)]
 
     @cached_property
-    def kinds(self) -> dict[Point, list[VerifiedSize]]:
+    def kinds(self) -> dict[Point, list[RoundsPick]]:
         """Sizes by kind of call, which is a point of 0 bytes."""
-        by_kind: dict[Point, list[VerifiedSize]] = {}
+        by_kind: dict[Point, list[RoundsPick]] = {}
         for one in self.sizes:
-            by_kind.setdefault(kind_of(one.point), []).append(one)
+            by_kind.setdefault(kind_of(one.call), []).append(one)
         return by_kind
 
     def crossovers(self) -> list[Crossover]:
         """Crossovers: where the measured best changes beyond the noise, as few changes as the measurements allow."""
         crossovers = []
         for sizes in self.kinds.values():
-            segments = fewest_segments([one.alike for one in sizes])
+            segments = fewest_segments([_alike(one) for one in sizes])
             winners = [_likeliest(sizes[start:stop], common) for start, stop, common in segments]
             for (start, _, _), before, after in zip(segments[1:], winners, winners[1:], strict=False):
-                low, high = sizes[start - 1].point, sizes[start].point
+                low, high = sizes[start - 1].call, sizes[start].call
                 at = self._crossing(low, high, before, after)
                 crossovers.append(Crossover(low.collective, before, after, low.bytes, high.bytes, at))
         return crossovers
@@ -316,9 +264,9 @@ class Comparison:
         if self.model is None:
             return {}
         return {
-            kind: self.model.changes(kind, sizes[0].point.bytes, sizes[-1].point.bytes)
+            kind: self.model.changes(kind, sizes[0].call.bytes, sizes[-1].call.bytes)
             for kind, sizes in self.kinds.items()
-            if sizes[-1].point.bytes > sizes[0].point.bytes
+            if sizes[-1].call.bytes > sizes[0].call.bytes
         }
 
     def model_errors(self) -> list[ModelError]:
@@ -367,12 +315,12 @@ class Comparison:
             if not sizes:
                 valid = one_of(sorted({kind.collective.name for kind in self.kinds}))
                 raise BadMeasurement(f"the histogram has {collective.name}, which was not measured; {valid}")
-            known = [one.point.bytes for one in sizes]
+            known = [one.call.bytes for one in sizes]
             if not known[0] <= size <= known[-1]:
                 raise BadMeasurement(
                     f"the histogram has {collective.name} of {size} bytes; measured: {known[0]} to {known[-1]}"
                 )
-            pick_us += count * between(size, known, [one.pick_us for one in sizes])
+            pick_us += count * between(size, known, [one.pick_us or 0.0 for one in sizes])
             best_us += count * between(size, known, [one.best_us for one in sizes])
         return Total(sum(histogram.values()), pick_us, best_us, pick_us / best_us - 1 if best_us else 0.0)
 
@@ -397,12 +345,12 @@ def compare(path: Path) -> Comparison:
     return comparison
 
 
-def mean_regrets(sizes: Sequence[VerifiedSize]) -> tuple[float, float] | None:
+def mean_regrets(sizes: Sequence[RoundsPick]) -> tuple[float, float] | None:
     """The mean of all at which enough else was measured, and what of it is beyond the noise; None without any."""
     known = [one for one in sizes if one.is_known]
     if not known:
         return None
-    beyond = sum(one.regret or 0 for one in known if one.significant)
+    beyond = sum(one.regret or 0 for one in known if one.loses)
     return sum(one.regret or 0 for one in known) / len(known), beyond / len(known)
 
 
@@ -421,7 +369,7 @@ def fewest_segments(
     return segments
 
 
-def _likeliest(sizes: Sequence[VerifiedSize], common: frozenset[Combination]) -> Combination:
+def _likeliest(sizes: Sequence[RoundsPick], common: frozenset[Combination]) -> Combination:
     """Choose, of those that may be best at all of the sizes, the one that is at most of them."""
     bests = [one.best for one in sizes]
     return max(sorted(common), key=bests.count)
@@ -480,27 +428,27 @@ class Verification(Framed):
 
     regret_mean: float | None
     regret_mean_beyond_noise: float | None
-    sizes: tuple[VerifiedSize, ...]
+    sizes: tuple[RoundsPick, ...] = field(metadata=json_form(convert=_sizes_record))
     files: tuple[VerifiedFile, ...]
 
     def columns(self) -> dict[str, Column]:
         """collective, bytes, pick, pick_us, best, best_us, regret with its interval (NaN: none), and more; [size]."""
         return {
-            "collective": NamedColumn(Collective, np.array([one.collective for one in self.sizes])),
-            "bytes": np.array([one.bytes for one in self.sizes]),
+            "collective": NamedColumn(Collective, np.array([one.call.collective for one in self.sizes])),
+            "bytes": np.array([one.call.bytes for one in self.sizes]),
             "pick": [str(one.pick) for one in self.sizes],
             "pick_us": np.array([one.pick_us for one in self.sizes]),
             "best": [str(one.best) for one in self.sizes],
             "best_us": np.array([one.best_us for one in self.sizes]),
             "regret": np.array([one.regret for one in self.sizes], np.float64),
-            "regret_low": np.array([one.regret_low for one in self.sizes], np.float64),
-            "regret_high": np.array([one.regret_high for one in self.sizes], np.float64),
-            "significant": np.array([one.significant for one in self.sizes]),
-            "rounds": np.array([one.rounds for one in self.sizes]),
-            "dtype": NamedColumn(DataType, np.array([one.dtype for one in self.sizes])),
-            "op": NamedColumn(Op, np.array([one.op for one in self.sizes])),
-            "in_place": np.array([one.in_place for one in self.sizes]),
-            "graph": np.array([one.graph for one in self.sizes]),
+            "regret_low": np.array([regret_interval(one)[0] for one in self.sizes], np.float64),
+            "regret_high": np.array([regret_interval(one)[1] for one in self.sizes], np.float64),
+            "significant": np.array([one.loses for one in self.sizes]),
+            "rounds": np.array([one.evidence.rounds for one in self.sizes]),
+            "dtype": NamedColumn(DataType, np.array([one.call.dtype for one in self.sizes])),
+            "op": NamedColumn(Op, np.array([one.call.op for one in self.sizes])),
+            "in_place": np.array([one.call.in_place for one in self.sizes]),
+            "graph": np.array([one.call.graph for one in self.sizes]),
             "file": [str(one.file) for one in self.sizes],
         }
 

@@ -19,7 +19,8 @@ from tuner.plugin.table.records import Choice, Decision, Interval, Table
 from tuner.times.evidence import LEAST_GAIN, LEVEL, Evidence, by_size
 from tuner.times.measured.header import scenario_of
 from tuner.times.measured.samples import Combination, Point
-from tuner.times.verify import Comparison, EmulatedModel, columns_of, compare, is_same, middle
+from tuner.times.picks import columns_of, is_same
+from tuner.times.verify import Comparison, EmulatedModel, compare, middle
 
 TOLERANCE = 0.001  # of the mean regret, for fewer rows
 MOST_ROWS = 16  # of one collective
@@ -152,7 +153,7 @@ class Proposal:
     @cached_property
     def sizes(self) -> dict[Collective, list[Size]]:
         """Sizes that can be decided, in order: those whose pick is known."""
-        picks = {(one.point.collective, one.point.bytes): one.pick for one in self.comparison.sizes}
+        picks = {(one.call.collective, one.call.bytes): one.pick for one in self.comparison.sizes}
         model = self.comparison.model
         by_collective: dict[Collective, list[Size]] = {}
         for (collective, size), evidence in by_size(self.comparison.evidence).items():

@@ -4,16 +4,17 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import field
 from enum import StrEnum
+from functools import cached_property
 from itertools import groupby, pairwise
 
 import numpy as np
 
 from tuner.base.dataclass import dataclass
-from tuner.base.records import json_form
+from tuner.base.records import json_form, to_json
 from tuner.times.evidence import LEVEL, Gain
 from tuner.times.measured.samples import Combination
+from tuner.times.picks import JudgedPick, is_same, judge
 from tuner.times.regret.arms import Arm, ArmCall, MeasuredArms, MeasuredCall
-from tuner.times.verify import is_same
 
 _FEWEST = 3  # degrees of freedom of repeats, and third differences, for an estimate
 _THIRD = 20.0  # variance of a third difference over that of a time: 1 + 9 + 9 + 1
@@ -42,20 +43,10 @@ class Noise:
         """Percentage by which a time may be off."""
         return 100 * float(np.expm1(self.half_width))
 
-    def between(self, one: Arm, other: Arm, comparisons: int = 1) -> float:
+    def between(self, one: Arm, other: Arm, comparisons: float = 1) -> float:
         """Difference of logarithms of two times that may be chance, at 5 % for all ``comparisons`` together."""
         wider = _quantile(1 - LEVEL / 2 / max(comparisons, 1)) / _quantile(1 - LEVEL / 2)
         return self.half_width * wider * float(np.sqrt(1 / len(one.times_us) + 1 / len(other.times_us)))
-
-
-def gain(arm: Arm, over: Arm, noise: Noise | None, comparisons: int = 1) -> Gain:
-    """Gain of an arm over another, as :meth:`Evidence.gain`, where the unit is a run; without noise nothing is known.
-
-    ``p`` is 0 where the interval is above 0, else 1.
-    """
-    estimate = over.log_us - arm.log_us
-    half = np.inf if noise is None else noise.between(over, arm, comparisons)
-    return Gain(estimate, estimate - half, estimate + half, 0.0 if estimate > half else 1.0)
 
 
 Group = tuple[object, ...]
@@ -159,110 +150,99 @@ class Executed:
     agrees: bool
 
 
-def executed(measured: MeasuredCall, noise: Noise | None) -> Executed | None:
-    """None where NCCL's own choice was not measured, or has no log and fewer than two combinations were forced, or the
-    emulated pick is none of them: there is nothing to tell apart then.
-    """
-    default, pick = measured.default, measured.pick
-    if default is None:
-        return None
-    if default.logged is not None:
-        agrees = default.logged.algo_proto == pick.algo_proto
-        return Executed(default.label, default.logged, True, 0.0, is_clear=True, agrees=agrees)
-    arms = measured.forced
-    if not any(is_same(arm.combination, pick) for arm in arms) or len({arm.combination for arm in arms}) < 2:
-        return None
-    nearest = min(arms, key=lambda arm: abs(default.log_us - arm.log_us))
-    lead = min(abs(default.log_us - arm.log_us) for arm in arms if arm.combination != nearest.combination)
-    lead -= abs(default.log_us - nearest.log_us)
-    return Executed(
-        nearest.label,
-        nearest.combination,
-        False,
-        default.time_us / nearest.time_us - 1,
-        is_clear=noise is not None and lead > noise.between(default, nearest),
-        agrees=is_same(nearest.combination, pick),
-    )
+@dataclass(eq=False)
+class RunEvidence:
+    """Arms of a call, where the unit is a run, with the noise of one; None where that is not known."""
+
+    measured: MeasuredCall
+    noise: Noise | None
+
+    @property
+    def columns(self) -> tuple[Arm, ...]:
+        """All arms, the default first."""
+        return self.measured.arms
+
+    @property
+    def executed(self) -> Combination | None:
+        """Combination that NCCL's own choice came to, where it is clear."""
+        return self.identified.combination if self.identified is not None and self.identified.is_clear else None
+
+    def requested(self, arm: Arm) -> Combination | None:
+        """Combination that an arm came to; None for NCCL's own choice."""
+        return None if arm.is_default else arm.combination
+
+    def level(self, arm: Arm) -> float:
+        """Logarithm of the typical time in us."""
+        return arm.log_us
+
+    def gain(self, arm: Arm, over: Arm, comparisons: float = 1) -> Gain:
+        """Gain of an arm over another. ``p`` is 0 where the interval is above 0, else 1."""
+        estimate = over.log_us - arm.log_us
+        half = np.inf if self.noise is None else self.noise.between(over, arm, comparisons)
+        return Gain(estimate, estimate - half, estimate + half, 0.0 if estimate > half else 1.0)
+
+    def comparisons(self, best: Arm, others: int) -> float:
+        """All other arms."""
+        return others
+
+    @cached_property
+    def identified(self) -> Executed | None:
+        """Combination of NCCL's own choice; None where that was not measured, or has no log and fewer than two
+        combinations were forced, or the emulated pick is none of them: there is nothing to tell apart then.
+        """
+        default, arms, pick = self.measured.default, self.measured.forced, self.measured.pick
+        if default is None:
+            return None
+        if default.logged is not None:
+            agrees = default.logged.algo_proto == pick.algo_proto
+            return Executed(default.label, default.logged, True, 0.0, is_clear=True, agrees=agrees)
+        if not any(is_same(arm.combination, pick) for arm in arms) or len({arm.combination for arm in arms}) < 2:
+            return None
+        nearest = min(arms, key=lambda arm: abs(default.log_us - arm.log_us))
+        lead = min(abs(default.log_us - arm.log_us) for arm in arms if arm.combination != nearest.combination)
+        lead -= abs(default.log_us - nearest.log_us)
+        return Executed(
+            nearest.label,
+            nearest.combination,
+            False,
+            default.time_us / nearest.time_us - 1,
+            is_clear=self.noise is not None and lead > self.noise.between(default, nearest),
+            agrees=is_same(nearest.combination, pick),
+        )
 
 
-class PickVerdict(StrEnum):
-    """Verdicts of measurements on a pick."""
-
-    best = "best"
-    tie = "tie"
-    loses = "loses"
-    unknown = "unknown"
+RunsPick = JudgedPick[ArmCall, Arm, RunEvidence]
 
 
-@dataclass(frozen=True, slots=True)
-class JudgedPick:
-    """NCCL's pick at one size. ``pick`` is the emulator's, ``pick_us`` the measured time of NCCL's own choice or, where
-    that was not measured, of the same forced; ``best`` the fastest of all arms.
-
-    ``regret`` is the pick's time over the best's, minus 1; ``low`` and ``high`` the 95 % interval of the pick's time
-    over that of the fastest other arm, minus 1. None where they are not known: ``why`` says what is missing.
-    ``noise_percent`` is by how much one time may be off, and ``noise_source`` how that is known.
-    """
-
-    call: ArmCall = field(metadata=json_form(merged=True))
-    pick: Combination = field(metadata=json_form(convert=str))
-    pick_us: float | None
-    best: Combination | None = field(metadata=json_form(convert=lambda best: best and str(best)))
-    best_us: float | None
-    regret: float | None
-    low: float | None
-    high: float | None
-    verdict: PickVerdict
-    why: str
-    noise_percent: float | None
-    noise_source: str
-    executed: Executed | None
-    arms: tuple[Arm, ...]
-    measured: MeasuredCall = field(metadata=json_form(omitted=True))
-    faster: Arm | None = field(metadata=json_form(omitted=True))  # the fastest other arm, where the pick loses
+def judged(measured: MeasuredCall, noise: Noise | None) -> RunsPick:
+    """NCCL's pick of one call, as what ran is identified or else as it is emulated, against all other arms."""
+    evidence = RunEvidence(measured, noise)
+    return judge(measured.call, evidence.executed or measured.pick, evidence, measured.pick)
 
 
-def judge(measured: MeasuredCall, noise: Noise | None) -> JudgedPick:
-    """One call. A pick loses only beyond the noise, against all other arms together."""
-    ran = executed(measured, noise)
-    took = ran.combination if ran is not None and ran.is_clear else measured.pick
-    same = [arm for arm in measured.forced if is_same(arm.combination, took)]
-    own = measured.default or (same[0] if same else None)
-    others = [arm for arm in measured.forced if arm not in same]
-    other = min(others, key=lambda arm: arm.log_us, default=None)
-    best = min(measured.arms, key=lambda arm: arm.log_us)
-    lost = None if own is None or other is None else gain(other, own, noise, len(others))
-    verdict, why = _verdict(measured, own, lost)
-    return JudgedPick(
-        call=measured.call,
-        pick=measured.pick.plain,
-        pick_us=None if own is None else own.time_us,
-        best=best.combination if other is not None else None,
-        best_us=best.time_us if other is not None else None,
-        regret=None if lost is None else max(0.0, float(np.expm1(lost.estimate))),
-        low=None if lost is None or noise is None else float(np.expm1(lost.low)),
-        high=None if lost is None or noise is None else float(np.expm1(lost.high)),
-        verdict=verdict,
-        why=why,
-        noise_percent=None if noise is None else noise.percent,
-        noise_source=noise.source.value if noise else "",
-        executed=ran,
-        arms=measured.arms,
-        measured=measured,
-        faster=other if verdict is PickVerdict.loses else None,
-    )
+def best_arm(one: RunsPick) -> Arm:
+    """The fastest of all arms, those of the pick included."""
+    return min(one.evidence.columns, key=one.evidence.level)
 
 
-def _verdict(measured: MeasuredCall, own: Arm | None, lost: Gain | None) -> tuple[PickVerdict, str]:
-    if own is None:
-        return PickVerdict.unknown, f"{measured.pick.plain} was not measured"
-    if lost is None:
-        return PickVerdict.unknown, "nothing else was measured"
-    if np.isinf(lost.low):
-        return PickVerdict.unknown, "the noise is not known"
-    if lost.low > 0:
-        return PickVerdict.loses, ""
-    return (PickVerdict.best if lost.high < 0 else PickVerdict.tie), ""
+def sizes_record(sizes: Sequence[RunsPick]) -> list[dict[str, object]]:
+    """The picks in JSON: ``pick`` is the emulator's, ``noise_percent`` by how much one time may be off."""
+    return [_size_record(one, best_arm(one) if one.others else None, one.evidence.noise) for one in sizes]
+
+
+def _size_record(one: RunsPick, best: Arm | None, noise: Noise | None) -> dict[str, object]:
+    return {
+        **to_json(one.call),
+        "pick": str(one.emulated_pick),
+        "pick_us": one.pick_us,
+        "best": best and str(best.combination),
+        "best_us": best and best.time_us,
+        **{name: getattr(one, name) for name in ("regret", "low", "high", "verdict", "why")},
+        "noise_percent": noise and noise.percent,
+        "noise_source": noise.source if noise else "",
+        "executed": one.evidence.identified,
+        "arms": one.evidence.columns,
+    }
 
 
 @dataclass(frozen=True, slots=True)

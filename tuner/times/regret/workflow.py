@@ -25,12 +25,12 @@ from tuner.times.calibration import plausible
 from tuner.times.measured import MeasuredTable, formats
 from tuner.times.measured.formats import Given
 from tuner.times.measured.samples import Combination
+from tuner.times.picks import PickVerdict, is_same
 from tuner.times.placement import Site, read_by_model
 from tuner.times.regret import arms, judged
 from tuner.times.regret.arms import MeasuredArms, MeasuredCall, TableSource
-from tuner.times.regret.judged import JudgedPick, PickVerdict, SplitGain, judge, split_gains
+from tuner.times.regret.judged import RunsPick, SplitGain, sizes_record, split_gains
 from tuner.times.timemodel import features, predict
-from tuner.times.verify import is_same
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,17 +54,17 @@ class RecommendedRow:
     dtypes: tuple[str, ...]
     decision: Decision = field(metadata=json_form(omitted=True))
 
-    def holds(self, one: JudgedPick) -> bool:
+    def holds(self, one: RunsPick) -> bool:
         """Whether a judged pick that something is known of is among the calls of the row."""
         alike = self.collective is one.call.collective and one.verdict is not PickVerdict.unknown
         return alike and self.low_bytes <= one.call.bytes <= self.high_bytes
 
 
-def recommended(judged: Sequence[JudgedPick]) -> list[RecommendedRow]:
+def recommended(judged: Sequence[RunsPick]) -> list[RecommendedRow]:
     """One row for neighbouring measured sizes with the same faster combination, if it is so in every type, in place or
     not, and setting that was measured at that size.
     """
-    sizes: list[list[JudgedPick]] = []
+    sizes: list[list[RunsPick]] = []
     for _, several in groupby(sorted(judged, key=_by_size), key=_by_size):
         sizes.append([one for one in several if one.verdict is not PickVerdict.unknown])
     rows: list[RecommendedRow] = []
@@ -75,17 +75,17 @@ def recommended(judged: Sequence[JudgedPick]) -> list[RecommendedRow]:
     return rows
 
 
-def _by_size(one: JudgedPick) -> tuple[int, int, int, int]:
+def _by_size(one: RunsPick) -> tuple[int, int, int, int]:
     return int(one.call.collective), one.call.nodes, one.call.gpus_per_node, one.call.bytes
 
 
-def _faster(several: Sequence[JudgedPick]) -> Combination | None:
+def _faster(several: Sequence[RunsPick]) -> Combination | None:
     """Combination that is faster than the pick in all of them."""
     choices = {one.faster.combination if one.faster else None for one in several}
     return choices.pop() if len(choices) == 1 else None
 
 
-def _row(choice: Combination, judged: Sequence[JudgedPick]) -> RecommendedRow:
+def _row(choice: Combination, judged: Sequence[RunsPick]) -> RecommendedRow:
     first, last = judged[0], judged[-1]
     regrets = [one.regret for one in judged if one.regret is not None]
     decision = Decision(
@@ -134,7 +134,7 @@ class MeasuredRegret:
 
     machine: str | None
     nccl: str
-    sizes: tuple[JudgedPick, ...]
+    sizes: tuple[RunsPick, ...] = field(metadata=json_form(convert=sizes_record))
     agreement: Agreement
     splits: tuple[SplitGain, ...]
     rows: tuple[RecommendedRow, ...]
@@ -150,7 +150,7 @@ class MeasuredRegret:
 def of_arms(placed: MeasuredArms) -> MeasuredRegret:
     """Everything that the arms say without a calibration."""
     noises = judged.of_arms(placed)
-    found = tuple(judge(one, noises.get(judged.group_of(one.call))) for one in placed.calls)
+    found = tuple(judged.judged(one, noises.get(judged.group_of(one.call))) for one in placed.calls)
     return MeasuredRegret(
         placed.site.machine,
         placed.site.nccl,
@@ -164,8 +164,8 @@ def of_arms(placed: MeasuredArms) -> MeasuredRegret:
     )
 
 
-def _agreement(judged: Sequence[JudgedPick]) -> Agreement:
-    known = [one.executed for one in judged if one.executed is not None]
+def _agreement(sizes: Sequence[RunsPick]) -> Agreement:
+    known = [one.evidence.identified for one in sizes if one.evidence.identified is not None]
     clear, nearest = ([one for one in known if one.is_clear is wanted] for wanted in (True, False))
     return Agreement(len(clear), sum(one.agrees for one in clear), len(nearest), sum(one.agrees for one in nearest))
 
