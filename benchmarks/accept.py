@@ -38,8 +38,9 @@ from tuner.times.calibration.accuracy import splits
 from tuner.times.calibration.accuracy.splits import Split
 from tuner.times.calibration.calibrate import MeasuredPlace, Widths
 from tuner.times.calibration.measured_calls import one_way_runs, splits_file
-from tuner.times.measured import MeasuredRow, MeasuredTable
+from tuner.times.measured import MeasuredTable
 from tuner.times.measured.formats import Given
+from tuner.times.measured.samples import SampleBlock
 from tuner.times.timemodel import calibration as calibrations
 from tuner.times.timemodel import predict
 from tuner.times.timemodel.features import Array
@@ -204,7 +205,7 @@ def public_runs() -> Iterator[dict[str, Any]]:
         table = measured.load(name)
         if not table.header.machine or not table.header.nccl:
             continue
-        runs = {(row.run, row.nodes, row.gpus_per_node) for row in table.rows if not row.is_point_to_point}
+        runs = {(row.run, row.nodes, row.gpus_per_node) for row in table.rows if not row.point.is_point_to_point}
         for run in sorted(runs):
             rows = tuple(row for row in table.rows if (row.run, row.nodes, row.gpus_per_node) == run)
             what = _what(table, rows[0])
@@ -235,12 +236,14 @@ def strangers() -> Iterator[dict[str, Any]]:
             runs = {(row.run, row.nodes, row.gpus_per_node) for row in table.rows if row.nodes > 1}
             for run in sorted(runs):
                 rows = [row for row in table.rows if (row.run, row.nodes, row.gpus_per_node) == run]
-                rows = [row for row in rows if not row.is_point_to_point]
+                rows = [row for row in rows if not row.point.is_point_to_point]
                 if not rows or _what(table, rows[0]) != "healthy" or site.get("judged_only"):
                     continue
                 header = replace(table.header, machine=machine, nccl=nccl, site="")
                 healthy = replace(table, header=header, rows=tuple(rows))
-                half = [replace(row, time_us=row.time_us * (2 if row.bytes >= LARGE_BYTES else 1)) for row in rows]
+                factors = [2 if row.point.bytes >= LARGE_BYTES else 1 for row in rows]
+                pairs = zip(rows, factors, strict=True)
+                half = [replace(row, times_us=(row.median_us * factor,)) for row, factor in pairs]
                 slow = replace(healthy, rows=tuple(half))
                 calibration = site["nodes"]
                 for kind, judged, like in zip(kinds, (healthy, slow, slow), (None, None, healthy), strict=True):
@@ -275,7 +278,7 @@ NAMED = {
 }
 
 
-def _what(table: MeasuredTable, row: MeasuredRow) -> str:
+def _what(table: MeasuredTable, row: SampleBlock) -> str:
     if row.nodes > 1 and table.network_of(row) == curves.SOCKETS:
         return "TCP sockets"
     without = row.nodes > 1 and table.environment_of(row).get("FI_HMEM_CUDA_USE_GDRCOPY") == "0"

@@ -20,16 +20,19 @@ from tuner.times import measured
 from tuner.times.acceptance.curves import CurveKind, Shape
 from tuner.times.acceptance.expected import Expectation
 from tuner.times.acceptance.faults import Fault, Resource
-from tuner.times.measured import MeasuredHeader, MeasuredRow, MeasuredRun, MeasuredTable
+from tuner.times.measured import MeasuredHeader, MeasuredRun, MeasuredTable
+from tuner.times.measured.samples import SampleBlock
 
 TABLE = measured.load("h100-8x__2.29.2__aiconfigurator")
 HEALTHY = replace(
     TABLE,
-    rows=tuple(row for row in TABLE.rows if row.gpus_per_node == 8 and row.collective in ("allreduce", "allgather")),
+    rows=tuple(row for row in TABLE.rows if row.gpus_per_node == 8 and row.point.name in ("allreduce", "allgather")),
 )
 OTHER = [row for row in measured.load("a100-8x__2.27.3__aiconfigurator").rows if row.gpus_per_node == 8]
 ALL_REDUCE = [
-    (row.bytes, row.time_us) for row in HEALTHY.rows if row.collective == "allreduce" and row.dtype is DataType.float16
+    (row.point.bytes, row.median_us)
+    for row in HEALTHY.rows
+    if row.point.name == "allreduce" and row.point.dtype is DataType.float16
 ]
 MACHINE = ("--machine", "dgx-h100")
 
@@ -43,8 +46,8 @@ def accepted(tmp_path: Path, table: MeasuredTable, *options: str, code: int = 0)
     return found
 
 
-def timed(change: Callable[[int, MeasuredRow], float]) -> MeasuredTable:
-    rows = (replace(row, time_us=change(at, row)) for at, row in enumerate(HEALTHY.rows))
+def timed(change: Callable[[int, SampleBlock], float]) -> MeasuredTable:
+    rows = (replace(row, times_us=(change(at, row),)) for at, row in enumerate(HEALTHY.rows))
     return replace(HEALTHY, rows=tuple(rows))
 
 
@@ -64,14 +67,16 @@ def test_a_shipped_table_is_taken_by_name() -> None:
     assert len(found["sizes"]) == len(TABLE.rows)
     assert found["skipped"] == {}
     exchanges = [size for size in found["sizes"] if size["collective"] == "AllToAll"]
-    assert len(exchanges) == sum(row.collective == "alltoall" for row in TABLE.rows) > 0
+    assert len(exchanges) == sum(row.point.name == "alltoall" for row in TABLE.rows) > 0
     assert {(size["pick"], size["time"]) for size in exchanges} == {("-", "calibrated")}
 
 
 def test_slow_exchanges_fail(tmp_path: Path) -> None:
-    rows = [row for row in TABLE.rows if row.collective == "alltoall" and row.gpus_per_node == 8]
+    rows = [row for row in TABLE.rows if row.point.name == "alltoall" and row.gpus_per_node == 8]
     assert accepted(tmp_path, replace(TABLE, rows=tuple(rows)))["pass"]
-    slow = replace(TABLE, rows=tuple(replace(row, time_us=2.5 * row.time_us) for row in rows if row.bytes > 1 << 20))
+    slow = replace(
+        TABLE, rows=tuple(replace(row, times_us=(2.5 * row.median_us,)) for row in rows if row.point.bytes > 1 << 20)
+    )
     found = accepted(tmp_path, slow, code=1)
     assert {size["verdict"] for size in found["sizes"] if size["bytes"] > 1 << 24} == {"too slow"}
 
@@ -105,12 +110,14 @@ def test_a_healthy_machine_passes(tmp_path: Path) -> None:
 
 
 def test_a_slow_machine_fails_with_rows_and_floors(tmp_path: Path) -> None:
-    found = accepted(tmp_path, timed(lambda _, row: row.time_us * (2 if row.bytes > 1 << 22 else 1)), code=1)
+    found = accepted(tmp_path, timed(lambda _, row: row.median_us * (2 if row.point.bytes > 1 << 22 else 1)), code=1)
     slow = [size for size in found["sizes"] if size["verdict"] == "too slow"]
     assert {size["bytes"] for size in slow} == {1 << power for power in range(23, 30)}
     for size in slow:
         assert size["busbw_gbs"] < size["floor_gbs"]
-        assert [HEALTHY.rows[line - found["sizes"][0]["lines"][0]].bytes for line in size["lines"]] == [size["bytes"]]
+        assert [HEALTHY.rows[line - found["sizes"][0]["lines"][0]].point.bytes for line in size["lines"]] == [
+            size["bytes"]
+        ]
     assert found["diagnosis"][0]["resource"] == "NVLinks"
 
 
@@ -125,7 +132,7 @@ def test_a_slow_machine_fails_with_rows_and_floors(tmp_path: Path) -> None:
     ],
 )
 def test_slips_of_units_fail_and_are_named(tmp_path: Path, factor: float, kind: str, says: str) -> None:
-    found = accepted(tmp_path, timed(lambda _, row: row.time_us * factor), code=1)
+    found = accepted(tmp_path, timed(lambda _, row: row.median_us * factor), code=1)
     those = [each for each in found["problems"] if each["kind"] == kind and says in each["text"]]
     assert those
     assert those[0]["lines"]
@@ -134,14 +141,14 @@ def test_slips_of_units_fail_and_are_named(tmp_path: Path, factor: float, kind: 
 
 def test_a_floor_of_small_messages_is_named(tmp_path: Path) -> None:
     """Beyond what ways of launching differ by, and nothing at large sizes."""
-    table = timed(lambda _, row: row.time_us + (150 if row.bytes < 1 << 19 else 0))
+    table = timed(lambda _, row: row.median_us + (150 if row.point.bytes < 1 << 19 else 0))
     found = accepted(tmp_path, table, code=1)
     assert [each["resource"] for each in found["diagnosis"]] == ["small-message floor"]
     assert "150 us longer" in found["diagnosis"][0]["what"]
 
 
 def test_times_that_no_link_allows_are_too_fast(tmp_path: Path) -> None:
-    found = accepted(tmp_path, timed(lambda _, row: row.time_us / 8), code=1)
+    found = accepted(tmp_path, timed(lambda _, row: row.median_us / 8), code=1)
     assert {size["verdict"] for size in found["sizes"] if size["bytes"] > 1 << 26} == {"too fast"}
 
 
@@ -216,21 +223,21 @@ def test_a_release_that_nobody_noted_is_not_guessed(tmp_path: Path) -> None:
     left_open = [size["bytes"] for size in found["sizes"] if size["verdict"] == "cannot be judged"]
     assert {1 << power for power in range(16, 21)} <= set(left_open)
     assert not {1 << power for power in range(21, 34)} & set(left_open)
-    slow = [replace(row, time_us=row.time_us * 2) for row in table.rows if row.nodes == 1]
+    slow = [replace(row, times_us=(row.median_us * 2,)) for row in table.rows if row.nodes == 1]
     measured.write(tmp_path / "slow.csv", replace(table, rows=tuple(slow)))
     assert not json.loads(run("accept", str(tmp_path / "slow.csv"), *MACHINE, "--json", code=1).stdout)["pass"]
 
 
 def test_non_monotone_curves_and_repeated_rows_are_said(tmp_path: Path) -> None:
-    found = accepted(tmp_path, timed(lambda at, row: row.time_us * (2 if at % 21 == 15 else 1)))
+    found = accepted(tmp_path, timed(lambda at, row: row.median_us * (2 if at % 21 == 15 else 1)))
     assert problem(found, "not monotone")["lines"]
-    twice = tuple(replace(row, time_us=row.time_us * 1.6) for row in HEALTHY.rows)
+    twice = tuple(replace(row, times_us=(row.median_us * 1.6,)) for row in HEALTHY.rows)
     found = accepted(tmp_path, replace(HEALTHY, rows=(*HEALTHY.rows, *twice)), code=1)
     assert len(problem(found, "repeated rows disagree")["lines"]) == 2 * len(HEALTHY.rows)
 
 
 def test_times_that_drift_are_said(tmp_path: Path) -> None:
-    rows = (replace(row, time_us=row.time_us * (1 + 0.05 * round)) for round in range(8) for row in HEALTHY.rows)
+    rows = (replace(row, times_us=(row.median_us * (1 + 0.05 * round),)) for round in range(8) for row in HEALTHY.rows)
     found = accepted(tmp_path, replace(HEALTHY, rows=tuple(rows)), code=1)
     assert "throttled" in problem(found, "times drift")["text"]
 
@@ -268,7 +275,7 @@ def test_a_run_of_measure_with_forced_combinations(tmp_path: Path) -> None:
 
 
 def test_rows_that_do_not_say_whether_they_are_in_place(tmp_path: Path) -> None:
-    table = replace(HEALTHY, rows=tuple(replace(row, in_place=None) for row in HEALTHY.rows))
+    table = replace(HEALTHY, rows=tuple(replace(row, point=replace(row.point, in_place=None)) for row in HEALTHY.rows))
     assert problem(accepted(tmp_path, table), "in place or not unknown")["lines"]
 
 
@@ -373,7 +380,7 @@ def test_the_share_of_the_adapters_tells_a_slow_cluster_from_a_healthy_one(tmp_p
     table, words = measured.load("h100-8x-2n__2.21.5__oci"), ("--machine", "dgx-h100", "--nccl", "2.21.5", "--json")
     shares = []
     for slower in (1, 2):
-        rows = tuple(replace(row, time_us=row.time_us * slower) for row in table.rows)
+        rows = tuple(replace(row, times_us=(row.median_us * slower,)) for row in table.rows)
         given = replace(table, header=replace(table.header, machine="dgx-h100", site=""), rows=rows)
         measured.write(tmp_path / "given.csv", given)
         found = json.loads(run("accept", str(tmp_path / "given.csv"), *words, code=3).stdout)

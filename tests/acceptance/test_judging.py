@@ -102,7 +102,7 @@ def test_public_runs_that_calibrations_stand_on_pass(name: str, tmp_path: Path) 
     table = measured.load(name)
     one_way = measured_calls.one_way_runs().get(name, table.header.runs.keys() | {""})
     with_plugin = [row for row in table.rows if table.network_of(row) != placement.SOCKETS]
-    rows = tuple(row for row in with_plugin if row.collective != "alltoall" or row.run in one_way)
+    rows = tuple(row for row in with_plugin if row.point.name != "alltoall" or row.run in one_way)
     measured.write(tmp_path / "given.csv", replace(table, rows=rows))
     scenario = describe(table.header.machine, nccl=table.header.nccl)
     found = accept([tmp_path / "given.csv"], AcceptOptions(scenario, Given()))
@@ -189,9 +189,9 @@ def of_rows(folder: Path, name: str, factor: float) -> Path:
     """The rows of a shipped table that are out of place, those from 16 MiB on with so many times their time."""
     table = measured.load(name)
     rows = tuple(
-        replace(row, time_us=row.time_us * (factor if row.bytes >= 1 << 24 else 1.0))
+        replace(row, times_us=(row.median_us * (factor if row.point.bytes >= 1 << 24 else 1.0),))
         for row in table.rows
-        if not row.in_place
+        if not row.point.in_place
     )
     path = folder / f"{factor:g}.csv"
     measured.write(path, replace(table, rows=rows, header=replace(table.header, site="")))

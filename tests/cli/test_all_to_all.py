@@ -7,7 +7,9 @@ import pytest
 from tests.support.command_line import run
 from tuner.api import communicator
 from tuner.base.errors import BadInput
+from tuner.base.names import DataType, P2pOperation
 from tuner.times import measured
+from tuner.times.measured.samples import Point
 
 PICK = ("pick", "alltoall", "--machine", "dgx-h100")
 
@@ -73,9 +75,9 @@ def test_python_picks_it_too() -> None:
 
 def test_it_is_near_what_was_measured() -> None:
     (measured_us,) = (
-        row.time_us
+        row.median_us
         for row in measured.load("h100-8x__2.29.2__aiconfigurator").rows
-        if (row.collective, row.dtype.name, row.gpus_per_node, row.bytes) == ("alltoall", "float16", 8, 1 << 28)
+        if row.point == Point(P2pOperation.AllToAll, 1 << 28, DataType.float16) and row.gpus_per_node == 8
     )
     (answer,) = json.loads(run(*PICK, "--bytes", "256M", "--nccl", "2.29.2", "--json").stdout)
     assert answer["calibrated"]["low_us"] < measured_us < answer["calibrated"]["high_us"]

@@ -7,6 +7,7 @@ import pytest
 import nccl_tuner
 from tuner.base.names import Algorithm, Protocol
 from tuner.times import measured
+from tuner.times.measured.samples import Combination
 
 TABLE = measured.load("h200-1x__2.30.7__nccl-tuner")
 FOLDER = Path(__file__).parent / "one_gpu"
@@ -25,6 +26,6 @@ def test_the_emulator_picks_what_nccl_ran(run: str) -> None:
         env=TABLE.environment_of(rows[0]),
     )
     for row in rows:
-        picked = communicator.pick(row.collective, row.bytes)
+        picked = communicator.pick(row.point.collective, row.point.bytes)
         names = Algorithm(int(picked.algorithm[0])), Protocol(int(picked.protocol[0])), int(picked.channels[0])
-        assert names == (row.algorithm, row.protocol, row.channels), row
+        assert Combination(*names) == row.requested, row

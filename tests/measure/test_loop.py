@@ -440,7 +440,7 @@ def test_every_round_samples_everything_once_in_another_order() -> None:
     assert loop.end is End.rounds
     orders = []
     for number in range(6):
-        order = [Task(block.point, block.requested) for block in blocks if block.round == number]
+        order = [Task(block.point, block.combination) for block in blocks if block.round == number]
         assert Counter(order) == Counter(planned)
         orders.append(order)
     assert len({tuple(order) for order in orders}) == 6
@@ -513,7 +513,7 @@ def test_a_second_start_finishes_the_round_and_repeats_nothing() -> None:
     list(loop.run())
     blocks = [*blocks[:22], *rest]
     for number in range(5):
-        assert Counter(Task(v.point, v.requested) for v in blocks if v.round == number) == Counter(planned)
+        assert Counter(Task(v.point, v.combination) for v in blocks if v.round == number) == Counter(planned)
     assert rest[0].at_s > blocks[21].at_s
     assert list(Loop(Scripted(runs), planned, settings, rest.append, blocks).run()) == []
     more = measure(Scripted(runs), tasks(Scripted(runs), calls(64), Wanted()), settings, tuple(blocks))

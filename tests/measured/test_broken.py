@@ -7,11 +7,12 @@ from pathlib import Path
 import pytest
 
 from tuner.base.errors import BadMeasurement
-from tuner.base.names import Algorithm, DataType, Protocol
+from tuner.base.names import Algorithm, Collective, DataType, P2pOperation, Protocol
 from tuner.machine import catalogue
 from tuner.times import measured
 from tuner.times.calibration import plausible
-from tuner.times.measured import Kind, MeasuredHeader, MeasuredRow, MeasuredRun, MeasuredTable
+from tuner.times.measured import Kind, MeasuredHeader, MeasuredRun, MeasuredTable
+from tuner.times.measured.samples import Combination, Point, SampleBlock
 
 FIVE = "collective,dtype,gpus,bytes,time_us"
 TWELVE = "source_id,collective,dtype,nodes,gpus_per_node,bytes,time_us,in_place,algorithm,protocol,channels,notes"
@@ -23,8 +24,12 @@ def parsed(content: str) -> MeasuredTable:
     return measured.parse("given", content, "given.csv")
 
 
-def changed(change: Callable[[MeasuredRow], MeasuredRow]) -> MeasuredTable:
+def changed(change: Callable[[SampleBlock], SampleBlock]) -> MeasuredTable:
     return replace(HEALTHY, rows=tuple(map(change, HEALTHY.rows)))
+
+
+def of(operation: Collective | P2pOperation, nodes: int, nbytes: int) -> SampleBlock:
+    return SampleBlock(Point(operation, nbytes), None, None, (1.0,), shape=(nodes, 8))
 
 
 def kinds(table: MeasuredTable) -> set[Kind]:
@@ -33,15 +38,16 @@ def kinds(table: MeasuredTable) -> set[Kind]:
 
 def test_five_columns_are_of_one_node_and_out_of_place() -> None:
     (row,) = parsed(f"{FIVE}\nall_reduce,half,8,1024,9.5\n").rows
-    assert row == MeasuredRow(2, "allreduce", DataType.float16, 1, 8, 1024, 9.5, in_place=False)
+    assert row == SampleBlock(Point(Collective.AllReduce, 1024, DataType.float16), None, None, (9.5,), shape=(1, 8))
+    assert row.line == 2
 
 
 def test_twelve_columns_keep_what_was_forced_and_make_runs_of_notes() -> None:
     note = "NCCL 22903; arm NCCL_ALGO=Ring; NVIDIA B200"
     table = parsed(f"{TWELVE}\njob-1,AllReduce,float32,2,8,1048576,120.5,1,Ring,LL128,12,{note}\n")
     (row,) = table.rows
-    assert (row.algorithm, row.protocol, row.channels) == (Algorithm.Ring, Protocol.LL128, 12)
-    assert row.in_place is True
+    assert row.requested == Combination(Algorithm.Ring, Protocol.LL128, 12)
+    assert row.point.in_place is True
     assert row.ranks == 16
     assert table.header.nccl == "2.29.3"
     assert table.header.gpu == "B200"
@@ -50,7 +56,7 @@ def test_twelve_columns_keep_what_was_forced_and_make_runs_of_notes() -> None:
 
 @pytest.mark.parametrize("word", ["all_gather", "AllGather", "allgather", "all_gather_perf", "ALL-GATHER"])
 def test_collectives_in_any_spelling(word: str) -> None:
-    assert parsed(f"{FIVE}\n{word},half,2,1024,9.5\n").rows[0].collective == "allgather"
+    assert parsed(f"{FIVE}\n{word},half,2,1024,9.5\n").rows[0].point.operation is Collective.AllGather
 
 
 @pytest.mark.parametrize(
@@ -66,7 +72,7 @@ def test_collectives_in_any_spelling(word: str) -> None:
     ],
 )
 def test_types_in_any_spelling(word: str, dtype: DataType) -> None:
-    assert parsed(f"{FIVE}\nallreduce,{word},2,1024,9.5\n").rows[0].dtype is dtype
+    assert parsed(f"{FIVE}\nallreduce,{word},2,1024,9.5\n").rows[0].point.dtype is dtype
 
 
 @pytest.mark.parametrize(
@@ -102,7 +108,7 @@ def test_a_bad_row_is_refused_with_its_line(row: str, says: str, tmp_path: Path)
 )
 def test_a_size_that_was_rounded_is_left_out_and_counted(row: str, ranks: int) -> None:
     table = parsed(f"{FIVE}\nallreduce,half,8,512,9.1\n{row}\n")
-    assert [each.bytes for each in table.rows] == [512]
+    assert [each.point.bytes for each in table.rows] == [512]
     assert table.header.left_out == {f"no whole elements for each of {ranks} ranks": 1}
 
 
@@ -148,7 +154,7 @@ def test_a_healthy_file_has_nothing_refused() -> None:
 
 
 def test_milliseconds_for_microseconds_with_the_topology() -> None:
-    wrong = changed(lambda row: replace(row, time_us=row.time_us / 1000))
+    wrong = changed(lambda row: replace(row, times_us=(row.median_us / 1000,)))
     with pytest.raises(BadMeasurement, match=r"wrong\.csv:\d+: .*milliseconds for microseconds\?"):
         plausible.refuse(wrong, TOPOLOGY, "wrong.csv")
     (above,) = (each for each in plausible.judge(wrong, TOPOLOGY).problems if each.kind is Kind.above_links)
@@ -156,20 +162,20 @@ def test_milliseconds_for_microseconds_with_the_topology() -> None:
 
 
 def test_milliseconds_for_microseconds_without_a_topology() -> None:
-    wrong = changed(lambda row: replace(row, time_us=row.time_us / 1000))
+    wrong = changed(lambda row: replace(row, times_us=(row.median_us / 1000,)))
     (short,) = (each for each in plausible.judge(wrong, None).refused if each.kind is Kind.too_short)
     assert "milliseconds for microseconds?" in short.text
 
 
 def test_bits_for_bytes() -> None:
-    wrong = changed(lambda row: replace(row, bytes=8 * row.bytes))
+    wrong = changed(lambda row: replace(row, point=replace(row.point, bytes=8 * row.point.bytes)))
     with pytest.raises(BadMeasurement, match=r"above the links: .*bits for bytes"):
         plausible.refuse(wrong, TOPOLOGY, "wrong.csv")
 
 
 def test_one_row_above_the_links_is_named_and_left_out() -> None:
-    last = max(HEALTHY.rows, key=lambda row: (row.bytes, row.line))
-    wrong = changed(lambda row: replace(row, time_us=row.time_us / 3) if row is last else row)
+    last = max(HEALTHY.rows, key=lambda row: (row.point.bytes, row.line))
+    wrong = changed(lambda row: replace(row, times_us=(row.median_us / 3,)) if row is last else row)
     judged = plausible.judge(wrong, TOPOLOGY)
     (problem,) = judged.refused
     assert problem.lines == (last.line,)
@@ -240,7 +246,7 @@ def test_a_throttled_curve_is_said() -> None:
 def test_a_faulty_run_is_said() -> None:
     runs = {name: MeasuredRun(name) for name in "abc"}
     rows = tuple(
-        MeasuredRow(line, "alltoall", DataType.float32, 2, 8, 2**24, 1000.0 * (2 if run == "b" else 1), run=run)
+        replace(of(P2pOperation.AllToAll, 2, 2**24), times_us=(2000.0 if run == "b" else 1000.0,), line=line, run=run)
         for line, run in enumerate("abc", 10)
     )
     (problem,) = measured.problems(MeasuredTable("runs", MeasuredHeader(runs=runs), rows))
@@ -258,12 +264,12 @@ def test_written_and_read_again_is_the_same(tmp_path: Path) -> None:
     ("row", "least_us"),
     [
         # 450 GB/s a GPU by NVLink, 8 x 50 GB/s a node; NVSwitches of Hopper reduce, so AllReduce moves the bytes once.
-        (MeasuredRow(1, "allreduce", DataType.float32, 1, 8, 450_000_000, 1.0), 1000.0),
-        (MeasuredRow(1, "allgather", DataType.float32, 1, 8, 450_000_000, 1.0), 875.0),
-        (MeasuredRow(1, "alltoall", DataType.float32, 2, 8, 400_000_000, 1.0), 4000.0),
-        (MeasuredRow(1, "allgather", DataType.float32, 4, 8, 400_000_000, 1.0), 861.111),
-        (MeasuredRow(1, "broadcast", DataType.float32, 4, 8, 400_000_000, 1.0), 1000.0),
+        (of(Collective.AllReduce, 1, 450_000_000), 1000.0),
+        (of(Collective.AllGather, 1, 450_000_000), 875.0),
+        (of(P2pOperation.AllToAll, 2, 400_000_000), 4000.0),
+        (of(Collective.AllGather, 4, 400_000_000), 861.111),
+        (of(Collective.Broadcast, 4, 400_000_000), 1000.0),
     ],
 )
-def test_least_time_of_the_links(row: MeasuredRow, least_us: float) -> None:
+def test_least_time_of_the_links(row: SampleBlock, least_us: float) -> None:
     assert plausible.least_us(row, TOPOLOGY) == pytest.approx(least_us, rel=1e-5)

@@ -23,7 +23,10 @@ FACTS = MeasuredHeader(title="ours", machine="dgx-h100")
 
 
 def plain(table: measured.MeasuredTable) -> list[tuple[object, ...]]:
-    return [(row.collective, row.nodes, row.gpus_per_node, row.bytes, row.time_us, row.in_place) for row in table.rows]
+    return [
+        (row.point.name, row.nodes, row.gpus_per_node, row.point.bytes, row.median_us, row.point.in_place)
+        for row in table.rows
+    ]
 
 
 def test_text_of_nccl_tests(tmp_path: Path) -> None:
@@ -35,14 +38,14 @@ def test_text_of_nccl_tests(tmp_path: Path) -> None:
     assert (table.header.nccl, table.header.gpu) == ("2.28.9", "H100")
     assert table.header.launch is MeasuredLaunch.process_per_gpu
     lines = (tmp_path / "run.log").read_text().splitlines()
-    assert all(str(row.bytes) == lines[row.line - 1].split()[0] for row in table.rows)
+    assert all(str(row.point.bytes) == lines[row.line - 1].split()[0] for row in table.rows)
 
 
 @pytest.mark.parametrize("program", ["alltoall_perf", "sendrecv_perf", "gather_perf"])
 def test_text_of_sends_and_receives(tmp_path: Path, program: str) -> None:
     table = formats.read(nccl_tests_text.write(tmp_path / "run.log", TIMES, program=program))
-    assert {row.collective for row in table.rows} == {program.removesuffix("_perf")}
-    assert all(row.is_point_to_point and row.tuned_collective is None for row in table.rows)
+    assert {row.point.name for row in table.rows} == {program.removesuffix("_perf")}
+    assert all(row.point.is_point_to_point for row in table.rows)
 
 
 def test_one_thread_is_told_from_a_process_a_gpu(tmp_path: Path) -> None:
@@ -102,8 +105,8 @@ def test_our_own_runs_are_medians_by_what_was_requested(tmp_path: Path) -> None:
         writer.add(SampleBlock(point, ring, ring, (1.0,), wrong=3))
     table = formats.read(tmp_path / "own.jsonl")
     default, forced = table.rows
-    assert (default.time_us, default.algorithm, default.run) == (11.0, None, "own")
-    assert (forced.time_us, forced.algorithm, forced.protocol, forced.channels) == (9.0, *ring.algo_proto, 4)
+    assert (default.median_us, default.requested, default.executed, default.run) == (11.0, None, None, "own")
+    assert (forced.median_us, forced.requested) == (9.0, ring)
     assert forced.run == "own-forced"
     assert table.header.left_out == {"results that were wrong": 1, "NCCL ran something else than was requested": 1}
 

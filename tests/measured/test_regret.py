@@ -14,7 +14,7 @@ from tuner.base.errors import BadInput
 from tuner.base.names import Algorithm, Collective, DataType, Protocol
 from tuner.plugin.table import parse
 from tuner.times import measured
-from tuner.times.measured.samples import Combination
+from tuner.times.measured.samples import Combination, Point, SampleBlock
 from tuner.times.picks import PickVerdict
 from tuner.times.placement import Site
 from tuner.times.regret import arms, judged, workflow
@@ -181,8 +181,8 @@ def test_default_runs_without_nvls_are_an_arm_beside_those_with_it() -> None:
         }
     )
     rows = tuple(
-        measured.MeasuredRow(number, "allreduce", DataType.float32, 2, 8, 64 * MIB, time_us, run=run)
-        for number, (run, time_us) in enumerate((("plain", 400.0), ("off", 500.0)))
+        SampleBlock(Point(Collective.AllReduce, 64 * MIB), None, None, (time_us,), shape=(2, 8), run=run)
+        for run, time_us in (("plain", 400.0), ("off", 500.0))
     )
     table = measured.MeasuredTable("two", head, rows)
     (one,) = arms.of_sources([arms.TableSource(table)], Site("dgx-h100", "2.28.9")).calls
@@ -196,14 +196,14 @@ def test_default_runs_without_nvls_are_an_arm_beside_those_with_it() -> None:
 
 def test_an_arm_is_what_the_log_says_that_ran_else_what_is_emulated() -> None:
     head = measured.MeasuredHeader(runs={"default": measured.MeasuredRun("NCCL's own")})
-    logged = {"algorithm": Algorithm.Tree, "protocol": Protocol.LL, "channels": 4}
-    plain = measured.MeasuredRow(1, "allreduce", DataType.float32, 2, 8, 64 * MIB, 400.0, run="default")
-    for row, ran in ((plain, NVLSTREE), (replace(plain, **logged), Combination(Algorithm.Tree, Protocol.LL))):  # type: ignore[arg-type]
+    logged = Combination(Algorithm.Tree, Protocol.LL, 4)
+    plain = SampleBlock(Point(Collective.AllReduce, 64 * MIB), None, None, (400.0,), shape=(2, 8), run="default")
+    for row, ran in ((plain, NVLSTREE), (replace(plain, executed=logged), logged.plain)):
         table = measured.MeasuredTable("two", head, (row,))
         (one,) = arms.of_sources([arms.TableSource(table)], Site("dgx-h100", "2.28.9")).calls
         assert one.default is not None
         assert one.default.combination == ran
-        assert one.default.logged == (None if row is plain else Combination(Algorithm.Tree, Protocol.LL, 4))
+        assert one.default.logged == row.executed
 
 
 def test_where_nothing_but_the_default_was_measured_the_answer_is_unknown(tmp_path: Path) -> None:

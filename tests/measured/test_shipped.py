@@ -50,16 +50,16 @@ def test_rows_are_as_they_are_written(table: measured.MeasuredTable) -> None:
     assert body[0][1] == ",".join(OWN_COLUMNS)
     assert [number for number, _ in body[1:]] == [row.line for row in table.rows]
     for cells, row in zip(csv.DictReader(line for _, line in body), table.rows, strict=True):
-        assert (cells["collective"], int(cells["bytes"])) == (row.collective, row.bytes)
-        assert float(cells["time_us"]) == row.time_us
+        assert (cells["collective"], int(cells["bytes"])) == (row.point.name, row.point.bytes)
+        assert float(cells["time_us"]) == row.median_us
         assert (int(cells["nodes"]), int(cells["gpus_per_node"])) == (row.nodes, row.gpus_per_node)
 
 
 @every_table
 def test_sizes_are_whole_elements_of_every_rank(table: measured.MeasuredTable) -> None:
     for row in table.rows:
-        parts = 1 if row.collective in ("allreduce", "broadcast", "reduce", "sendrecv", "hypercube") else row.ranks
-        assert row.bytes % (parts * row.dtype.size_bytes) == 0, row
+        parts = 1 if row.point.name in ("allreduce", "broadcast", "reduce", "sendrecv", "hypercube") else row.ranks
+        assert row.point.bytes % (parts * row.point.dtype.size_bytes) == 0, row
 
 
 @every_table
@@ -75,10 +75,10 @@ def test_runs_are_all_used_and_name_variables(table: measured.MeasuredTable) -> 
 def test_forced_rows_agree_with_the_variables_of_their_run(table: measured.MeasuredTable) -> None:
     for row in table.rows:
         variables = table.environment_of(row)
-        if row.algorithm is not None and "NCCL_ALGO" in variables:
-            assert row.algorithm.name.upper() == variables["NCCL_ALGO"].upper(), row
-        if row.protocol is not None and "NCCL_PROTO" in variables:
-            assert row.protocol.name == variables["NCCL_PROTO"], row
+        if row.took.algorithm and "NCCL_ALGO" in variables:
+            assert row.took.algorithm.upper() == variables["NCCL_ALGO"].upper(), row
+        if row.took.protocol and "NCCL_PROTO" in variables:
+            assert row.took.protocol == variables["NCCL_PROTO"], row
 
 
 @every_table

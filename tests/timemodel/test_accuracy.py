@@ -161,7 +161,9 @@ def columns_file(folder: Path, factor: float = 1.0) -> Path:
         writer = csv.writer(file)
         writer.writerow(["collective", "dtype", "gpus", "bytes", "time_us"])
         for row in measured.load(H100).rows:
-            writer.writerow([row.collective, row.dtype.name, row.gpus_per_node, row.bytes, factor * row.time_us])
+            writer.writerow(
+                [row.point.name, row.point.dtype.name, row.gpus_per_node, row.point.bytes, factor * row.median_us]
+            )
     return path
 
 

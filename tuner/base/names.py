@@ -35,6 +35,16 @@ class PeerCall(IntEnum):
     Gather = 10
 
 
+class P2pOperation(IntEnum):
+    """Operations that nccl-tests makes of sends and receives; numbers beyond those of collectives, for their order."""
+
+    AllToAll = 8
+    SendRecv = 11
+    Gather = 10
+    Scatter = 9
+    Hypercube = 12
+
+
 class Algorithm(IntEnum):
     """Algorithms by ``NCCL_ALGO_*``."""
 

@@ -184,7 +184,7 @@ class Loop:
                 self._judge()  # as the run itself did after each of its rounds: what is known well stays known
             self._offset_s = max(self._offset_s, block.at_s)
             self.process = max(self.process, block.process + 1)
-            if block.table is None and (known := self.known.get(Task(block.point, block.requested))) is not None:
+            if block.table is None and (known := self.known.get(Task(block.point, block.combination))) is not None:
                 known.add(block)
                 self.round = max(self.round, block.round)
         self._start_s = backend.now_s()

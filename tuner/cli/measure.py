@@ -121,7 +121,7 @@ def print_results(results: Iterable[Result], ranks: int) -> None:
         title = f"{point.collective.name} of {point.dtype.name}"
         title += "" if point.request.moves_only else f", {point.op.name}"
         alike = rows.setdefault((point.collective, title), {}).setdefault((point, result.requested), {})
-        alike[result.point.in_place] = result
+        alike[bool(result.point.in_place)] = result
     wrong = any(result.wrong for own in rows.values() for row in own.values() for result in row.values())
     for (_, title), own in rows.items():
         placements = sorted({placement for row in own.values() for placement in row})

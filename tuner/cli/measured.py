@@ -86,7 +86,8 @@ def command(
 def _print_table(name: str, as_json: bool) -> None:
     table = measured.load(name)
     if as_json:
-        print_json(table)
+        rows = [{"line": row.line, **measured.columns_of(row)} for row in table.rows]
+        print_json({"name": table.name, "header": table.header, "rows": rows})
         return
     for line in measured.text(table).partition("\ncollective,")[0].splitlines():
         click.echo(line.removeprefix("#").removeprefix(" "))
@@ -207,7 +208,7 @@ class ListedTable:
 
 def _listed(table: MeasuredTable) -> ListedTable:
     head = table.header
-    there = {row.collective for row in table.rows}
+    there = {row.point.name for row in table.rows}
     return ListedTable(
         name=table.name,
         title=head.title,

@@ -469,7 +469,7 @@ def _pictured(scenario: Scenario, kind: Point, drawn: list[Series]) -> PicturedM
         kind.collective,
         kind.dtype,
         kind.op,
-        kind.in_place,
+        bool(kind.in_place),
         kind.graph,
         PicturedMachine.of(scenario),
         scenario.nodes,

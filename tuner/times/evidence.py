@@ -225,7 +225,7 @@ def collect(blocks: Iterable[SampleBlock]) -> dict[Point, Evidence]:
     for point, own in by_point.items():
         by_request: dict[Combination | None, list[float]] = {}
         for block in own:
-            by_request.setdefault(block.requested, []).extend(block.times_us)
+            by_request.setdefault(block.combination, []).extend(block.times_us)
         times_us.setdefault(point.bytes, []).extend(by_request.values())
     steps_us = timer_steps_us(times_us)
     return {
@@ -237,7 +237,7 @@ def _evidence(blocks: Sequence[SampleBlock]) -> Evidence:
     medians_us: dict[tuple[int, int], dict[Combination | None, list[float]]] = {}  # by process and round
     for block in blocks:
         of_round = medians_us.setdefault((block.process, block.round), {})
-        of_round.setdefault(block.requested, []).append(block.median_us)
+        of_round.setdefault(block.combination, []).append(block.median_us)
     rounds = sorted(medians_us)
     requested = {column for of_round in medians_us.values() for column in of_round}
     columns = (*([None] if None in requested else []), *sorted(column for column in requested if column is not None))

@@ -18,13 +18,12 @@ from tuner.machine import catalogue, skeleton
 from tuner.release import Release
 from tuner.scenario import Scenario
 from tuner.scenario.describe import Description, describe
-from tuner.times.measured import MeasuredRow
+from tuner.times.measured.samples import SampleBlock
 
 Key = TypeVar("Key")
 SOCKETS = "sockets"  # the network's name in tables of measured times
 FP8 = (DataType.float8e4m3, DataType.float8e5m2)  # NCCL's model was not measured with them
 _WITHOUT_COLLNET = "aws-ofi-nccl"  # a network plugin that has none
-_FORCED = {"algorithm": "NCCL_ALGO", "protocol": "NCCL_PROTO"}
 
 
 class OfTrays(TypedDict):
@@ -116,19 +115,14 @@ def read_by_model(nccl: Release, own: Mapping[str, str]) -> set[str]:
 
 
 def variables_of(
-    row: MeasuredRow, of_run: Mapping[str, str], nccl: Release, own: Mapping[str, str], given: Mapping[str, str]
+    row: SampleBlock, of_run: Mapping[str, str], nccl: Release, own: Mapping[str, str], given: Mapping[str, str]
 ) -> dict[str, str]:
     """Variables of a row's communicator: what its run set and NCCL's model reads, what is ``given``, what it forced.
 
     ``own`` are those that the machine sets itself.
     """
     known = read_by_model(nccl, own)
-    forced = {
-        variable: getattr(row, column).name for column, variable in _FORCED.items() if getattr(row, column) is not None
-    }
-    if row.channels is not None:
-        forced |= {"NCCL_MIN_NCHANNELS": str(row.channels), "NCCL_MAX_NCHANNELS": str(row.channels)}
-    return {**{name: value for name, value in of_run.items() if name in known}, **given, **forced}
+    return {**{name: value for name, value in of_run.items() if name in known}, **given, **row.took.variables}
 
 
 def searched_otherwise(
@@ -170,17 +164,16 @@ class Placement(Generic[Key]):
         self._kinds: dict[_CallKind, list[tuple[int, Key]]] = defaultdict(list)
         self.skipped: Counter[str] = Counter()
 
-    def add(self, row: MeasuredRow, of_run: Mapping[str, str], network: str, key: Key) -> None:
+    def add(self, row: SampleBlock, of_run: Mapping[str, str], network: str, key: Key) -> None:
         """Places a row whose run set the variables ``of_run`` and sent over ``network``; ``key`` stands for it."""
         why = self._skipped(row, of_run, network)
-        collective = row.tuned_collective
-        if why is not None or collective is None:
-            self.skipped[why or point_to_point_reason(row.collective)] += 1
+        if why is not None:
+            self.skipped[why] += 1
             return
         variables = variables_of(row, of_run, self._release, self._own, {})
-        request = Request(collective, row.dtype, Op.sum)
+        request = Request(row.point.collective, row.point.dtype, Op.sum)
         kind = _CallKind(row.nodes, row.gpus_per_node, tuple(sorted(variables.items())), request)
-        self._kinds[kind].append((row.bytes, key))
+        self._kinds[kind].append((row.point.bytes, key))
 
     def picks(self) -> Iterator[tuple[Selection, Request, Picks, list[Key]]]:
         """NCCL's picks by kind of call, an element a row, with the rows' keys; kinds that cannot be are skipped."""
@@ -198,12 +191,12 @@ class Placement(Generic[Key]):
         counted = "; ".join(f"{plural(count, 'row')}: {why}" for why, count in self.skipped.items()) or "it has none"
         return BadMeasurement(f"{name}: no row that NCCL's model can be asked about; {counted}")
 
-    def _skipped(self, row: MeasuredRow, of_run: Mapping[str, str], network: str) -> str | None:
-        if row.is_point_to_point:
-            return point_to_point_reason(row.collective)
-        if row.in_place:
+    def _skipped(self, row: SampleBlock, of_run: Mapping[str, str], network: str) -> str | None:
+        if row.point.is_point_to_point:
+            return point_to_point_reason(row.point.name)
+        if row.point.in_place:
             return "in place"
-        if row.dtype in FP8:
+        if row.point.dtype in FP8:
             return "8-bit floats"
         if (other := searched_otherwise(of_run, self._release, self._own, {})) is not None:
             return f"{other}: another search than the machine's"

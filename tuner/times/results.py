@@ -162,7 +162,7 @@ def results(blocks: Iterable[SampleBlock]) -> list[Result]:
     by_task: dict[Task, TaskSamples] = {}
     for block in blocks:
         if block.table is None:
-            by_task.setdefault(Task(block.point, block.requested), TaskSamples()).add(block)
+            by_task.setdefault(Task(block.point, block.combination), TaskSamples()).add(block)
     noise = noises(by_task)
     return sorted((own.result(task, noise[task.point.bytes]) for task, own in by_task.items()), key=_place)
 
@@ -187,7 +187,7 @@ def record(result: Result, ranks: int) -> MeasuredResult:
         bytes=point.bytes,
         dtype=point.dtype,
         op=point.op,
-        in_place=point.in_place,
+        in_place=bool(point.in_place),
         graph=point.graph,
         requested=result.requested,
         executed=result.executed,

@@ -26,9 +26,10 @@ from tuner.times.acceptance.expected import Expectation, ReferenceRun, Whose
 from tuner.times.acceptance.faults import Resource
 from tuner.times.acceptance.judge import JudgedCurve, Verdict
 from tuner.times.calibration import plausible
-from tuner.times.measured import Kind, MeasuredRow, MeasuredTable, Problem
+from tuner.times.measured import Kind, MeasuredTable, Problem
 from tuner.times.measured.checks import named
 from tuner.times.measured.formats import WRONG, FileFormat, Given, MeasurementFile
+from tuner.times.measured.samples import SampleBlock
 from tuner.times.timemodel import calibration as calibrations
 from tuner.times.timemodel.features import Array
 
@@ -78,11 +79,11 @@ def _series(file: MeasurementFile, table: MeasuredTable) -> Iterator[tuple[int, 
         yield from ((lines[key], str(key), times) for key, times in runs.items())
     else:
         repeated: dict[object, list[float]] = defaultdict(list)
-        first: dict[object, MeasuredRow] = {}
+        first: dict[object, SampleBlock] = {}
         for row in table.rows:
-            point = replace(row, line=0, time_us=0.0)
+            point = row.of_bytes(row.point.bytes)
             first.setdefault(point, row)
-            repeated[point].append(row.time_us)
+            repeated[point].append(row.median_us)
         yield from ((first[point].line, named(first[point]), times) for point, times in repeated.items())
 
 
@@ -121,11 +122,11 @@ def read_results(path: Path, given: Given, scenario: Scenario) -> ResultFile:
     executed: dict[int, str] = {}
     if file.format is FileFormat.nccl_tests_text:
         executed = {
-            row.line: f"{row.algorithm.name}/{row.protocol.name}"
+            row.line: f"{row.executed.algorithm.name}/{row.executed.protocol.name}"
             for row in table.rows
-            if row.algorithm is not None and row.protocol is not None
+            if row.executed is not None
         }
-        rows = (replace(row, algorithm=None, protocol=None, channels=None) for row in table.rows)
+        rows = (replace(row, executed=None) for row in table.rows)
         table = replace(table, rows=tuple(rows))
     own = scenario.resolve().own
     judged = plausible.judge(table, own.topology, own.trays)
@@ -408,7 +409,7 @@ def _passes_as(files: Sequence[ResultFile], asked: AcceptOptions) -> tuple[str, 
     return tuple(accepted)
 
 
-def _wanted(rows: Sequence[MeasuredRow], given: Given, skipped: Counter[str]) -> Iterator[MeasuredRow]:
+def _wanted(rows: Sequence[SampleBlock], given: Given, skipped: Counter[str]) -> Iterator[SampleBlock]:
     """Rows of the nodes and GPUs that were asked about."""
     for row in rows:
         if given.nodes not in (None, row.nodes) or given.gpus_per_node not in (None, row.gpus_per_node):

@@ -15,7 +15,8 @@ from tuner.emulator.request import Request
 from tuner.machine import catalogue
 from tuner.scenario import Scenario
 from tuner.times.costmodels.operations import CostOperation
-from tuner.times.measured import MeasuredRow, MeasuredTable
+from tuner.times.measured import MeasuredTable
+from tuner.times.measured.samples import SampleBlock
 from tuner.times.placement import FP8, SOCKETS, searched_otherwise, variables_of
 from tuner.times.timemodel.features import Array
 from tuner.times.timemodel.point_to_point import MODELLED
@@ -82,7 +83,7 @@ def of_table(table: MeasuredTable, file: str, scenario: Scenario) -> tuple[list[
     Rows in place are judged where a kind of call has no others.
     """
     skipped = Counter[str]()
-    kinds: dict[CurveKind, list[MeasuredRow]] = defaultdict(list)
+    kinds: dict[CurveKind, list[SampleBlock]] = defaultdict(list)
     for row in table.rows:
         settings = _settings(table, row, scenario)
         why = _skipped(row) if isinstance(settings, dict) else settings
@@ -90,10 +91,10 @@ def of_table(table: MeasuredTable, file: str, scenario: Scenario) -> tuple[list[
             skipped[why] += 1
             continue
         assert isinstance(settings, dict)
-        tuned = row.tuned_collective
-        request = Exchange(row.dtype) if tuned is None else Request(tuned, row.dtype, Op.sum)
+        exchanges, dtype = row.point.is_point_to_point, row.point.dtype
+        request = Exchange(dtype) if exchanges else Request(row.point.collective, dtype, Op.sum)
         shape = Shape(row.nodes, row.gpus_per_node, tuple(sorted(settings.items())))
-        kinds[CurveKind(shape, request, bool(row.in_place), table.network_of(row) == SOCKETS)].append(row)
+        kinds[CurveKind(shape, request, bool(row.point.in_place), table.network_of(row) == SOCKETS)].append(row)
     curves = []
     for kind, rows in kinds.items():
         if kind.in_place and replace(kind, in_place=False) in kinds:
@@ -103,27 +104,27 @@ def of_table(table: MeasuredTable, file: str, scenario: Scenario) -> tuple[list[
     return curves, skipped
 
 
-def _curve(file: str, kind: CurveKind, rows: list[MeasuredRow]) -> Curve:
-    by_size: dict[int, list[MeasuredRow]] = defaultdict(list)
+def _curve(file: str, kind: CurveKind, rows: list[SampleBlock]) -> Curve:
+    by_size: dict[int, list[SampleBlock]] = defaultdict(list)
     for row in rows:
-        by_size[row.bytes].append(row)
+        by_size[row.point.bytes].append(row)
     sizes = sorted(by_size)
     return Curve(
         file,
         kind,
         np.array(sizes, np.uint64),
-        np.array([median(row.time_us for row in by_size[size]) for size in sizes]),
+        np.array([median(row.median_us for row in by_size[size]) for size in sizes]),
         tuple(tuple(row.line for row in by_size[size]) for size in sizes),
     )
 
 
-def _skipped(row: MeasuredRow) -> str | None:
-    if row.is_point_to_point and row.collective not in MODELLED:
-        return f"of {row.collective}: no time is expected of it"
-    return "8-bit floats, which NCCL's model was not measured with" if row.dtype in FP8 else None
+def _skipped(row: SampleBlock) -> str | None:
+    if row.point.is_point_to_point and row.point.name not in MODELLED:
+        return f"of {row.point.name}: no time is expected of it"
+    return "8-bit floats, which NCCL's model was not measured with" if row.point.dtype in FP8 else None
 
 
-def _settings(table: MeasuredTable, row: MeasuredRow, scenario: Scenario) -> dict[str, str] | str:
+def _settings(table: MeasuredTable, row: SampleBlock, scenario: Scenario) -> dict[str, str] | str:
     """The variables that NCCL's model reads; or why it cannot be asked about the row."""
     given = scenario.environment or {}
     own = catalogue.load(scenario.machine).environment if scenario.machine else {}

@@ -21,13 +21,13 @@ from tuner.times.calibration.time_fit import softened
 from tuner.times.measured import (
     MeasuredHeader,
     MeasuredLaunch,
-    MeasuredRow,
     MeasuredRun,
     MeasuredTable,
     Problem,
     formats,
 )
 from tuner.times.measured.formats import Given
+from tuner.times.measured.samples import SampleBlock
 from tuner.times.placement import Site, nearest_release
 from tuner.times.timemodel import calibration as calibrations
 from tuner.times.timemodel import point_to_point
@@ -46,7 +46,7 @@ _BELIEVED_SCATTER, _BELIEVED_ROWS = 0.06, 10
 class MeasuredExchanges:
     """Rows of sends and receives: the calls, what they took in us, GPUs of a node, [row]."""
 
-    rows: tuple[MeasuredRow, ...]
+    rows: tuple[SampleBlock, ...]
     calls: Exchanges
     times_us: Array
     gpus_per_node: Ints
@@ -59,13 +59,13 @@ class MeasuredExchanges:
 
 def exchanges_of_tables(tables: Sequence[MeasuredTable], sites: Sequence[Site]) -> MeasuredExchanges | None:
     """The rows of tables, each on its site, that are modelled; None where there are none."""
-    rows: list[MeasuredRow] = []
+    rows: list[SampleBlock] = []
     calls: list[Exchanges] = []
     for table, site in zip(tables, sites, strict=True):
         communicators: dict[tuple[int, int], Comm | None] = {}
         for row in table.rows:
             key = row.nodes, row.gpus_per_node
-            if row.collective not in MODELLED or row.in_place:
+            if row.point.name not in MODELLED or row.point.in_place:
                 continue
             if key not in communicators:
                 try:
@@ -74,7 +74,7 @@ def exchanges_of_tables(tables: Sequence[MeasuredTable], sites: Sequence[Site]) 
                     communicators[key] = None
             if (communicator := communicators[key]) is not None:
                 rows.append(row)
-                sizes = np.array([row.bytes], np.uint64)
+                sizes = np.array([row.point.bytes], np.uint64)
                 calls.append(point_to_point.of_communicator(communicator, sizes))
     if not rows:
         return None
@@ -82,7 +82,7 @@ def exchanges_of_tables(tables: Sequence[MeasuredTable], sites: Sequence[Site]) 
     return MeasuredExchanges(
         tuple(rows),
         together,
-        np.array([row.time_us for row in rows]),
+        np.array([row.median_us for row in rows]),
         np.array([row.gpus_per_node for row in rows], np.int64),
     )
 
@@ -339,7 +339,7 @@ def _of_release(path: Path, table: MeasuredTable, nccl: str | None) -> MeasuredT
 def _exchange(tables: Sequence[MeasuredTable], sites: Sequence[Site], factors: Factors) -> ExchangeCalibration | None:
     """Calibration of AllToAll, from tables launched as the first that has it; between nodes, from the others too."""
     pairs = list(zip(tables, sites, strict=True))
-    having = [(table, site) for table, site in pairs if any(row.collective in MODELLED for row in table.rows)]
+    having = [(table, site) for table, site in pairs if any(row.point.name in MODELLED for row in table.rows)]
     alike = [
         replace(table, rows=tuple(row for row in table.rows if row.nodes > 1 or _alike(table, having[0][0])))
         for table, _ in having
@@ -386,7 +386,7 @@ def table_of(
     head = _head(files, tables, facts)
     if head.nccl:
         release.load(head.nccl)
-    rows: list[MeasuredRow] = []
+    rows: list[SampleBlock] = []
     runs: dict[str, MeasuredRun] = {}
     for table in tables:
         names = {run: _unused(run, runs) for run in table.header.runs}

@@ -13,7 +13,8 @@ from tuner.base import tables
 from tuner.base.dataclass import dataclass
 from tuner.times import measured
 from tuner.times.calibration.time_fit import MeasuredTimes
-from tuner.times.measured import MeasuredRow, MeasuredTable
+from tuner.times.measured import MeasuredTable
+from tuner.times.measured.samples import SampleBlock
 from tuner.times.placement import Placement, Site
 from tuner.times.timemodel import features
 from tuner.times.timemodel.features import Ints
@@ -28,7 +29,7 @@ class MeasuredCalls:
     choose rows by.
     """
 
-    rows: tuple[MeasuredRow, ...]
+    rows: tuple[SampleBlock, ...]
     machine: str | None
     generation: str
     nccl: tuple[str, ...]
@@ -77,14 +78,14 @@ def of_table(table: MeasuredTable, site: Site, *, launch: int = 0) -> MeasuredCa
     In-place rows, sends and receives, and rows of another setting of the search or the network are skipped and counted.
     BadMeasurement where none is left.
     """
-    placement = Placement[MeasuredRow](site)
+    placement = Placement[SampleBlock](site)
     # In place alone counts where no such call was measured out of place.
-    out_of_place = {(row.collective, row.nodes, row.gpus_per_node) for row in table.rows if not row.in_place}
+    out_of_place = {(row.point.name, row.nodes, row.gpus_per_node) for row in table.rows if not row.point.in_place}
     for row in table.rows:
-        if row.in_place and (row.collective, row.nodes, row.gpus_per_node) not in out_of_place:
-            row = replace(row, in_place=False)
+        if row.point.in_place and (row.point.name, row.nodes, row.gpus_per_node) not in out_of_place:
+            row = replace(row, point=replace(row.point, in_place=False))
         placement.add(row, table.environment_of(row), table.network_of(row), row)
-    rows: list[MeasuredRow] = []
+    rows: list[SampleBlock] = []
     calls, nccl_us, generation = [], [], ""
     for selection, request, picks, placed in placement.picks():
         rows += placed
@@ -93,7 +94,7 @@ def of_table(table: MeasuredTable, site: Site, *, launch: int = 0) -> MeasuredCa
         nccl_us.append(picks.time_us.astype(np.float64))
     if not rows:
         raise placement.nothing(table.name)
-    times_us = np.array([row.time_us for row in rows])
+    times_us = np.array([row.median_us for row in rows])
     together = features.concatenated(calls)
     return MeasuredCalls(
         rows=tuple(rows),
@@ -102,7 +103,7 @@ def of_table(table: MeasuredTable, site: Site, *, launch: int = 0) -> MeasuredCa
         nccl=(site.nccl,) * len(rows),
         measured=MeasuredTimes(together, times_us, np.full(len(rows), launch)),
         nccl_us=np.concatenate(nccl_us),
-        dtype=np.array([row.dtype for row in rows], np.int64),
+        dtype=np.array([row.point.dtype for row in rows], np.int64),
         gpus_per_node=np.round(together.ranks / together.nodes).astype(np.int64),
         skipped=dict(placement.skipped),
     )

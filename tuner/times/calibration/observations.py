@@ -219,7 +219,7 @@ def _measured(
     """All sample blocks that count, by call and by what was executed."""
     blocks_of: dict[tuple[Point, AlgoProto], Blocks] = {}
     for block in blocks:
-        what = block.requested or (block.executed if block.table is None else None)
+        what = block.combination or (block.executed if block.table is None else None)
         if reason := _useless(block):
             left_out[reason] += 1
         elif what is not None:
@@ -239,7 +239,7 @@ def _useless(block: SampleBlock) -> str | None:
         return "sample blocks whose times are the host's, not the GPUs'"
     if not block.times_us:
         return "sample blocks without times"
-    if block.requested is not None and block.requested.channels:
+    if block.combination is not None and block.combination.channels:
         return "sample blocks with forced channels, of which the model knows nothing"
     if block.requested is None and (block.executed is None or block.table is not None):
         return "sample blocks of NCCL's own choice, not seen or by a table"

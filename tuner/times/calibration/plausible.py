@@ -18,8 +18,9 @@ from tuner.base.sizes import plural
 from tuner.machine.topology.records import Gpu, Target, Topology
 from tuner.scenario import Scenario
 from tuner.times.costmodels.operations import positive
-from tuner.times.measured import Kind, MeasuredRow, MeasuredTable, Problem, problems
+from tuner.times.measured import Kind, MeasuredTable, Problem, problems
 from tuner.times.measured.checks import SHORTEST_US, named
+from tuner.times.measured.samples import SampleBlock
 from tuner.times.timemodel.features import Array
 
 
@@ -140,7 +141,7 @@ _PEAK = 0.6  # the best bandwidth that real machines reach is at least this part
 class PlausibleRows:
     """Rows that can be used, and what is wrong with these and with the others."""
 
-    rows: tuple[MeasuredRow, ...]
+    rows: tuple[SampleBlock, ...]
     problems: tuple[Problem, ...]
 
     @property
@@ -169,7 +170,7 @@ def refuse(table: MeasuredTable, topology: Topology | None, where: str, trays: i
     return judged
 
 
-def least_us(row: MeasuredRow, topology: Topology, trays: int | None = None) -> float:
+def least_us(row: SampleBlock, topology: Topology, trays: int | None = None) -> float:
     """The time in us that the links alone take for the row: the GPUs' inside a node, the adapters' between nodes.
 
     Of a NVLink domain of ``trays``, its links inside and all adapters of its trays. 0 where no link is known. BadInput
@@ -187,37 +188,37 @@ def least_us(row: MeasuredRow, topology: Topology, trays: int | None = None) -> 
     return max(inside, between) / 1000
 
 
-def fastest_us(row: MeasuredRow, topology: Topology, trays: int | None = None) -> float:
+def fastest_us(row: SampleBlock, topology: Topology, trays: int | None = None) -> float:
     """The time in us below which a row is refused: what links take, less what clocks and rounding may differ by."""
     return max(least_us(row, topology, trays) / _ABOVE, SHORTEST_US)
 
 
-def _of_domains(row: MeasuredRow, trays: int) -> MeasuredRow:
+def _of_domains(row: SampleBlock, trays: int) -> SampleBlock:
     """A row counted by host, or by domain, as one of domains."""
     domains = max(row.nodes // trays, 1)
-    return replace(row, nodes=domains, gpus_per_node=row.ranks // domains)
+    return replace(row, shape=(domains, row.ranks // domains))
 
 
-def _inside_bytes(row: MeasuredRow, in_switch: bool) -> float:
+def _inside_bytes(row: SampleBlock, in_switch: bool) -> float:
     """Bytes that one GPU has to send or to receive."""
     others = (row.ranks - 1) / row.ranks
-    if row.collective == "allreduce":
-        return row.bytes * (1 if in_switch or row.nodes > 1 else 2 * others)
-    if row.collective in ("allgather", "reducescatter", "alltoall", "gather", "scatter"):
-        return row.bytes * others
-    return float(row.bytes)
+    if row.point.name == "allreduce":
+        return row.point.bytes * (1 if in_switch or row.nodes > 1 else 2 * others)
+    if row.point.name in ("allgather", "reducescatter", "alltoall", "gather", "scatter"):
+        return row.point.bytes * others
+    return float(row.point.bytes)
 
 
-def _between_bytes(row: MeasuredRow) -> float:
+def _between_bytes(row: SampleBlock) -> float:
     """Bytes that all adapters of one node together have to send or to receive."""
-    if row.collective in ("allgather", "reducescatter", "gather", "scatter"):
-        return row.bytes * (row.nodes - 1) / row.nodes
-    if row.collective == "alltoall":
-        return row.bytes * row.gpus_per_node * (row.nodes - 1) / row.nodes
-    return float(row.bytes)
+    if row.point.name in ("allgather", "reducescatter", "gather", "scatter"):
+        return row.point.bytes * (row.nodes - 1) / row.nodes
+    if row.point.name == "alltoall":
+        return row.point.bytes * row.gpus_per_node * (row.nodes - 1) / row.nodes
+    return float(row.point.bytes)
 
 
-def _beyond(rows: Sequence[MeasuredRow], topology: Topology, trays: int | None) -> list[Problem]:
+def _beyond(rows: Sequence[SampleBlock], topology: Topology, trays: int | None) -> list[Problem]:
     beyond = []
     there = len(topology.gpus) * (trays or 1)
     fitting = [row for row in rows if row.gpus_per_node <= there]
@@ -225,22 +226,23 @@ def _beyond(rows: Sequence[MeasuredRow], topology: Topology, trays: int | None) 
         most = max(row.gpus_per_node for row in rows)
         text = f"{plural(len(many), 'row')} with up to {most} GPUs a node, and the machine has {there}"
         beyond.append(Problem(Kind.too_many_gpus, many, text))
-    over = [(least_us(row, topology, trays) / row.time_us, row) for row in fitting]
+    over = [(least_us(row, topology, trays) / row.median_us, row) for row in fitting]
     above = [(factor, row) for factor, row in over if factor > _ABOVE]
     if above:
         factor, row = max(above, key=lambda each: each[0])
         text = (
             f"{plural(len(above), 'row')} faster than the machine's links "
-            f"({named(row)}, line {row.line}: {row.time_us:g} us, the links alone take {factor * row.time_us:.4g} us)"
+            f"({named(row)}, line {row.line}: {row.median_us:g} us, "
+            f"the links alone take {factor * row.median_us:.4g} us)"
         )
         beyond.append(Problem(Kind.above_links, tuple(row.line for _, row in above), f"{text}{_slip(over)}"))
     return beyond
 
 
-def _slip(over: Sequence[tuple[float, MeasuredRow]]) -> str:
+def _slip(over: Sequence[tuple[float, SampleBlock]]) -> str:
     """Slip of units that the file's largest sizes look like, which come near the bound in a file without one."""
-    largest = max(row.bytes for _, row in over)
-    factor = median(factor for factor, row in over if row.bytes == largest)
+    largest = max(row.point.bytes for _, row in over)
+    factor = median(factor for factor, row in over if row.point.bytes == largest)
     for slip, text in _SLIPS:
         if _PEAK * slip / _SLIP_WITHIN < factor <= _SLIP_WITHIN * slip:
             return f"; {text}"

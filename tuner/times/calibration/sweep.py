@@ -79,7 +79,7 @@ def read(path: Path, collective: Collective | None = None) -> Sweep:
     if len(kinds) > 1:
         raise BadMeasurement(f"{path}: several types or operations, or some in CUDA graphs; valid: a file of one kind")
     by_size: dict[int, Result] = {}
-    for each in sorted(own, key=lambda each: each.point.in_place):
+    for each in sorted(own, key=lambda each: bool(each.point.in_place)):
         if each.point.collective is collective:
             by_size.setdefault(each.point.bytes, each)
     kept = [by_size[size] for size in sorted(by_size) if size]

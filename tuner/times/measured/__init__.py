@@ -5,13 +5,11 @@ a table as far as they alone show it; what the links of a machine allow is judge
 """
 
 from tuner.times.measured.checks import Kind, Problem, problems
-from tuner.times.measured.reader import file_of, load, named_or_read, names, parse, read, text, write
+from tuner.times.measured.reader import columns_of, file_of, load, named_or_read, names, parse, read, text, write
 from tuner.times.measured.records import (
     COLLECTIVES,
-    POINT_TO_POINT,
     MeasuredHeader,
     MeasuredLaunch,
-    MeasuredRow,
     MeasuredRun,
     MeasuredSource,
     MeasuredTable,
@@ -19,15 +17,14 @@ from tuner.times.measured.records import (
 
 __all__ = [
     "COLLECTIVES",
-    "POINT_TO_POINT",
     "Kind",
     "MeasuredHeader",
     "MeasuredLaunch",
-    "MeasuredRow",
     "MeasuredRun",
     "MeasuredSource",
     "MeasuredTable",
     "Problem",
+    "columns_of",
     "file_of",
     "load",
     "named_or_read",

@@ -11,7 +11,8 @@ from tuner import release
 from tuner.base.dataclass import dataclass
 from tuner.base.sizes import human_bytes
 from tuner.times.measured import records
-from tuner.times.measured.records import MeasuredRow, MeasuredTable
+from tuner.times.measured.records import MeasuredTable
+from tuner.times.measured.samples import SampleBlock
 
 SHORTEST_US = 1.0  # no kernel that waits for another GPU takes less
 _AGREE = 1.25  # repeated rows are within this factor of each other; public replicates are, mostly
@@ -87,17 +88,18 @@ def problems(table: MeasuredTable) -> tuple[Problem, ...]:
     return tuple(listed)
 
 
-def curves(table: MeasuredTable) -> Iterator[tuple[MeasuredRow, ...]]:
+def curves(table: MeasuredTable) -> Iterator[tuple[SampleBlock, ...]]:
     """Rows that differ in size alone, by size; replicates of a size stay in the file's order."""
-    by_curve: dict[object, list[MeasuredRow]] = defaultdict(list)
+    by_curve: dict[object, list[SampleBlock]] = defaultdict(list)
     for row in table.rows:
-        by_curve[replace(row, line=0, bytes=0, time_us=0.0)].append(row)
-    return (tuple(sorted(rows, key=lambda row: row.bytes)) for rows in by_curve.values())
+        by_curve[row.of_bytes(0)].append(row)
+    return (tuple(sorted(rows, key=lambda row: row.point.bytes)) for rows in by_curve.values())
 
 
-def named(row: MeasuredRow) -> str:
+def named(row: SampleBlock) -> str:
     """A row in a message: ``allreduce float16 1 MiB on 2 x 8 GPUs``."""
-    return f"{row.collective} {row.dtype.name} {human_bytes(row.bytes)} on {row.nodes} x {row.gpus_per_node} GPUs"
+    call = row.point
+    return f"{call.name} {call.dtype.name} {human_bytes(call.bytes)} on {row.nodes} x {row.gpus_per_node} GPUs"
 
 
 def _release(table: MeasuredTable) -> Iterator[Problem]:
@@ -123,19 +125,19 @@ def _mixed(table: MeasuredTable) -> Iterator[Problem]:
 
 
 def _too_short(table: MeasuredTable) -> Iterator[Problem]:
-    rows = [row for row in table.rows if row.time_us < SHORTEST_US]
+    rows = [row for row in table.rows if row.median_us < SHORTEST_US]
     if rows:
-        least = min(rows, key=lambda row: row.time_us)
+        least = min(rows, key=lambda row: row.median_us)
         yield Problem(
             Kind.too_short,
             _all(rows),
             f"{len(rows)} of {len(table.rows)} rows take less than {SHORTEST_US:g} us, which no collective does "
-            f"({named(least)}: {least.time_us:g} us); milliseconds for microseconds?",
+            f"({named(least)}: {least.median_us:g} us); milliseconds for microseconds?",
         )
 
 
 def _placement(table: MeasuredTable) -> Iterator[Problem]:
-    rows = [row for row in table.rows if row.in_place is None]
+    rows = [row for row in table.rows if row.point.in_place is None]
     if rows:
         yield Problem(
             Kind.unknown_placement, _all(rows), f"{len(rows)} rows do not say whether they are in place or out of place"
@@ -145,11 +147,11 @@ def _placement(table: MeasuredTable) -> Iterator[Problem]:
 def _repeated(table: MeasuredTable) -> Iterator[Problem]:
     apart = []
     for curve in curves(table):
-        by_size: dict[int, list[MeasuredRow]] = defaultdict(list)
+        by_size: dict[int, list[SampleBlock]] = defaultdict(list)
         for row in curve:
-            by_size[row.bytes].append(row)
+            by_size[row.point.bytes].append(row)
         for rows in by_size.values():
-            times = [row.time_us for row in rows]
+            times = [row.median_us for row in rows]
             if max(times) > _AGREE * min(times):
                 apart.append((max(times) / min(times), rows))
     if apart:
@@ -169,7 +171,7 @@ def _curves(table: MeasuredTable) -> Iterator[Problem]:
         for (_, before), (row, after) in pairwise(typical):
             if after < _FALLS * before:
                 steps.append((after / before, row))
-        large = [(row.bytes / time, row) for row, time in typical if row.bytes >= _LARGE_BYTES]
+        large = [(row.point.bytes / time, row) for row, time in typical if row.point.bytes >= _LARGE_BYTES]
         if len(large) > 1 and large[-1][0] < _KEEPS * max(rate for rate, _ in large):
             ends.append((large[-1][0] / max(rate for rate, _ in large), large[-1][1]))
     if steps:
@@ -192,18 +194,18 @@ def _curves(table: MeasuredTable) -> Iterator[Problem]:
 
 def _slow_runs(table: MeasuredTable) -> Iterator[Problem]:
     """Runs against the median of all runs of the same points, by large sizes alone."""
-    by_point: dict[object, list[MeasuredRow]] = defaultdict(list)
+    by_point: dict[object, list[SampleBlock]] = defaultdict(list)
     for row in table.rows:
-        if row.bytes >= _LARGE_BYTES and row.run:
+        if row.point.bytes >= _LARGE_BYTES and row.run:
             settings = tuple(sorted(table.environment_of(row).items()))
-            key = (replace(row, line=0, time_us=0.0, run=""), settings, table.devices_of(row), table.network_of(row))
+            key = (replace(row, times_us=(), run=""), settings, table.devices_of(row), table.network_of(row))
             by_point[key].append(row)
-    ratios: dict[str, list[tuple[float, MeasuredRow]]] = defaultdict(list)
+    ratios: dict[str, list[tuple[float, SampleBlock]]] = defaultdict(list)
     for rows in by_point.values():
         if len({row.run for row in rows}) > 2:
-            typical = median(row.time_us for row in rows)
+            typical = median(row.median_us for row in rows)
             for row in rows:
-                ratios[row.run].append((row.time_us / typical, row))
+                ratios[row.run].append((row.median_us / typical, row))
     slow = {run: each for run, each in ratios.items() if median(ratio for ratio, _ in each) > _SLOW}
     if slow:
         worst = max(slow, key=lambda run: median(ratio for ratio, _ in slow[run]))
@@ -216,15 +218,15 @@ def _slow_runs(table: MeasuredTable) -> Iterator[Problem]:
         )
 
 
-def _medians(curve: Sequence[MeasuredRow]) -> list[tuple[MeasuredRow, float]]:
+def _medians(curve: Sequence[SampleBlock]) -> list[tuple[SampleBlock, float]]:
     """The first row of each size and the median of its times."""
-    by_size: dict[int, list[MeasuredRow]] = defaultdict(list)
+    by_size: dict[int, list[SampleBlock]] = defaultdict(list)
     for row in curve:
-        by_size[row.bytes].append(row)
-    return [(rows[0], median(row.time_us for row in rows)) for rows in by_size.values()]
+        by_size[row.point.bytes].append(row)
+    return [(rows[0], median(row.median_us for row in rows)) for rows in by_size.values()]
 
 
-def _all(rows: Iterable[MeasuredRow]) -> tuple[int, ...]:
+def _all(rows: Iterable[SampleBlock]) -> tuple[int, ...]:
     return tuple(row.line for row in rows)
 
 

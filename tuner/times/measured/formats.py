@@ -14,12 +14,11 @@ from tuner.base import extras
 from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput, BadMeasurement
 from tuner.base.files import read_bytes
-from tuner.base.names import Collective, DataType, by_name
+from tuner.base.names import Collective, DataType, Op, P2pOperation, by_name
 from tuner.base.sizes import plural
 from tuner.times.measured import (
     MeasuredHeader,
     MeasuredLaunch,
-    MeasuredRow,
     MeasuredRun,
     MeasuredTable,
     nccl_tests,
@@ -168,16 +167,16 @@ def read_any(path: Path, collective: Collective | None = None) -> Measurements:
 
 
 def _of_run(path: Path, run: NcclTestsRun, given: Given) -> MeasuredTable:
-    collective = _collective(path, run.program, given)
-    nodes, gpus = _communicator(path, run.header, given)
+    operation = _operation(path, run.program, given)
+    shape = _communicator(path, run.header, given)
     executed = run.executed
     rows = []
     for each in run.times:
         if not each.wrong:
             time_us = fmean(each.times_us)
-            row = MeasuredRow(each.line, collective, each.dtype, nodes, gpus, each.bytes, time_us, each.in_place)
+            point = Point(operation, each.bytes, each.dtype, Op.sum, each.in_place)
             ran = None if run.collective is None else executed.get((run.collective, each.bytes))
-            rows.append(_executed(row, ran))
+            rows.append(SampleBlock(point, None, ran, (time_us,), line=each.line, shape=shape))
     calls = f", {run.header.warmup_calls} warm-up calls, {run.header.calls} calls" if run.header.calls else ""
     left = {WRONG: sum(bool(each.wrong) for each in run.times)}
     if run.broken:
@@ -198,23 +197,23 @@ def _of_measurements(path: Path, measurements: Measurements, given: Given) -> Me
     """Runs of `measure`: a row for each point and what was requested, the median of its times."""
     said = measurements.header
     scenario = said.scenario
-    nodes, gpus = _communicator(path, replace(said, nodes=scenario.nodes) if scenario else said, given)
+    shape = _communicator(path, replace(said, nodes=scenario.nodes) if scenario else said, given)
     blocks: dict[tuple[Point, Combination | None, tuple[int, int]], list[tuple[int, SampleBlock]]] = {}
     by_process = len({block.process for block in measurements.blocks}) >= LEAST_PROCESSES
     left = {WRONG: 0, _REPLACED: 0}
     for line, block in enumerate(measurements.blocks, 2):  # after the header
         if block.counts and block.table is None:
             unit = (block.process, 0 if by_process else block.round) if given.by_round else (0, 0)
-            blocks.setdefault((block.point, block.requested, unit), []).append((line, block))
+            blocks.setdefault((block.point, block.combination, unit), []).append((line, block))
         left[WRONG] += block.wrong > 0
         left[_REPLACED] += block.wrong == 0 and block.replaced
     rows = []
     for (point, requested, _), those in sorted(blocks.items(), key=_by_call):  # not in the random order of measuring
         time_us = median(time_us for _, block in those for time_us in block.times_us)
-        name = point.collective.name.lower()
-        row = MeasuredRow(those[0][0], name, point.dtype, nodes, gpus, point.bytes, time_us, point.in_place)
+        point = replace(point, op=Op.sum, graph=False)
+        executed = those[-1][1].executed if requested is None else None
         run = path.stem if requested is None else f"{path.stem}-forced"
-        rows.append(replace(_executed(row, requested or those[-1][1].executed), run=run))
+        rows.append(SampleBlock(point, requested, executed, (time_us,), line=those[0][0], shape=shape, run=run))
     header = MeasuredHeader(
         machine=(scenario.machine or "") if scenario else "",
         gpu=said.gpu or "",
@@ -235,7 +234,7 @@ def _by_call(measured: tuple[tuple[Point, Combination | None, object], object]) 
 
 
 def _one_run(
-    path: Path, header: MeasuredHeader, rows: list[MeasuredRow], variables: Mapping[str, str]
+    path: Path, header: MeasuredHeader, rows: list[SampleBlock], variables: Mapping[str, str]
 ) -> MeasuredTable:
     for row in rows:
         try:
@@ -249,21 +248,16 @@ def _one_run(
     return MeasuredTable(path.stem, replace(header, runs=runs), named)
 
 
-def _executed(row: MeasuredRow, ran: Combination | None) -> MeasuredRow:
-    if ran is None:
-        return row
-    return replace(row, algorithm=ran.algorithm, protocol=ran.protocol, channels=ran.channels or None)
-
-
 def _tuned(name: str) -> Collective | None:
     """The collective of a name in any of its spellings; None for one that NCCL does not tune, and for no name."""
     try:
-        return Collective[records.collective(name)] if name else None
-    except (BadInput, KeyError):
+        operation = records.operation(name) if name else None
+    except BadInput:
         return None
+    return operation if isinstance(operation, Collective) else None
 
 
-def _collective(path: Path, program: str | None, given: Given) -> str:
+def _operation(path: Path, program: str | None, given: Given) -> Collective | P2pOperation:
     named = given.collective or program
     if named is None:
         raise BadMeasurement(
@@ -271,7 +265,7 @@ def _collective(path: Path, program: str | None, given: Given) -> str:
             "or `collective`"
         )
     try:
-        return records.collective(named)
+        return records.operation(named)
     except BadInput as error:
         raise BadMeasurement(f"{path}: {error}") from None
 
@@ -345,18 +339,14 @@ def _of_parquet(path: Path, nccl: str = "") -> MeasuredTable:
     return MeasuredTable(path.stem, header, rows)
 
 
-def _parquet_row(where: str, line: int, record: Mapping[str, Any]) -> MeasuredRow:
+def _parquet_row(where: str, line: int, record: Mapping[str, Any]) -> SampleBlock:
     try:
         dtype = by_name(DataType, str(record["nccl_dtype"]), "type")
-        row = MeasuredRow(
-            line=line,
-            collective=records.collective(str(record["op_name"])),
-            dtype=dtype,
-            nodes=1,
-            gpus_per_node=int(record["num_gpus"]),
-            bytes=int(record["message_size"]) * dtype.size_bytes,
-            time_us=round(float(record["latency"]) * 1000, 9),
-        )
+        shape = (1, int(record["num_gpus"]))
+        operation = records.operation(str(record["op_name"]))
+        point = Point(operation, int(record["message_size"]) * dtype.size_bytes, dtype)
+        time_us = round(float(record["latency"]) * 1000, 9)
+        row = SampleBlock(point, None, None, (time_us,), line=line, shape=shape)
         check_row(row)
     except (BadInput, TypeError, ValueError) as error:
         raise BadMeasurement(f"{where}: {error}") from None

@@ -22,17 +22,17 @@ from typing import Any, TypeVar
 
 from tuner.base.errors import BadInput, BadMeasurement, did_you_mean, nearest_of, one_of
 from tuner.base.files import read_bytes, write_text
-from tuner.base.names import Algorithm, DataType, Protocol, by_name
+from tuner.base.names import Algorithm, Collective, DataType, Op, P2pOperation, Protocol, by_name
 from tuner.base.records import to_json
 from tuner.times.measured import records
 from tuner.times.measured.records import (
     MeasuredHeader,
     MeasuredLaunch,
-    MeasuredRow,
     MeasuredRun,
     MeasuredSource,
     MeasuredTable,
 )
+from tuner.times.measured.samples import Combination, Forced, Point, SampleBlock
 
 Record = TypeVar("Record")
 _TABLES = ("source", "environment", "noise_percent", "left_out", "runs")
@@ -220,46 +220,46 @@ def _check_columns(where: str, columns: tuple[str, ...]) -> None:
         raise BadMeasurement(f"{where}: gpus, and nodes or gpus_per_node; valid: one of both")
 
 
-def _row(line: int, cell: Mapping[str, str]) -> MeasuredRow:
+def _row(line: int, cell: Mapping[str, str]) -> SampleBlock:
     algorithm, protocol = _name(Algorithm, cell, "algorithm"), _name(Protocol, cell, "protocol")
-    row = MeasuredRow(
-        line=line,
-        collective=_collective(cell["collective"]),
-        dtype=_dtype(cell["dtype"]),
-        nodes=_whole(cell, "nodes") if "nodes" in cell else 1,
-        gpus_per_node=_whole(cell, "gpus_per_node" if "gpus_per_node" in cell else "gpus"),
-        bytes=_whole(cell, "bytes"),
-        time_us=_time_us(cell["time_us"]),
-        in_place=_in_place(cell),
-        algorithm=algorithm,
-        protocol=protocol,
-        channels=_whole(cell, "channels") if cell.get("channels") else None,
-        run=cell.get("run", ""),
+    point = Point(_operation(cell["collective"]), _whole(cell, "bytes"), _dtype(cell["dtype"]), Op.sum, _in_place(cell))
+    channels = _whole(cell, "channels") if cell.get("channels") else 0
+    shape = (
+        _whole(cell, "nodes") if "nodes" in cell else 1,
+        _whole(cell, "gpus_per_node" if "gpus_per_node" in cell else "gpus"),
     )
+    took: Combination | Forced | None = None
+    if algorithm is not None and protocol is not None:
+        took = Combination(algorithm, protocol, channels)
+    elif algorithm is not None or protocol is not None or channels:
+        took = Forced(
+            algorithm.name if algorithm is not None else "", protocol.name if protocol is not None else "", channels
+        )
+    row = SampleBlock(point, took, None, (_time_us(cell["time_us"]),), line=line, shape=shape, run=cell.get("run", ""))
     _check_values(row)
     return row
 
 
-def check_row(row: MeasuredRow) -> None:
+def check_row(row: SampleBlock) -> None:
     """BadInput for a time, or a number of ranks or bytes, that the collective cannot have."""
     _check_values(row)
     if (why := not_whole(row)) is not None:
-        raise BadInput(f"{row.bytes} bytes: {row.collective} of {row.dtype.name}: {why}")
+        raise BadInput(f"{row.point.bytes} bytes: {row.point.name} of {row.point.dtype.name}: {why}")
 
 
-def _check_values(row: MeasuredRow) -> None:
-    if not 0 < row.time_us < math.inf:
-        raise BadInput(f"time_us {row.time_us!r}; expected microseconds above 0")
+def _check_values(row: SampleBlock) -> None:
+    if not 0 < row.median_us < math.inf:
+        raise BadInput(f"time_us {row.median_us!r}; expected microseconds above 0")
     if row.ranks < 2:
         raise BadInput(f"{row.ranks} GPU in all; a collective needs 2")
-    if row.bytes % row.dtype.size_bytes:
-        raise BadInput(f"{row.bytes} bytes: {row.collective} of {row.dtype.name} takes whole elements")
+    if row.point.bytes % row.point.dtype.size_bytes:
+        raise BadInput(f"{row.point.bytes} bytes: {row.point.name} of {row.point.dtype.name} takes whole elements")
 
 
-def not_whole(row: MeasuredRow) -> str | None:
+def not_whole(row: SampleBlock) -> str | None:
     """Reason for which no call has such a size; None where each rank has whole elements of it."""
-    parts = row.ranks if row.collective in records.SPLIT_OVER_RANKS else 1
-    if row.bytes % (parts * row.dtype.size_bytes) == 0:
+    parts = row.ranks if row.point.name in records.SPLIT_OVER_RANKS else 1
+    if row.point.bytes % (parts * row.point.dtype.size_bytes) == 0:
         return None
     return f"no whole elements for each of {row.ranks} ranks"
 
@@ -282,8 +282,8 @@ def _with_runs(table: MeasuredTable, columns: Iterable[str], cells: Iterable[Map
 
 
 @lru_cache
-def _collective(word: str) -> str:
-    return records.collective(word)
+def _operation(word: str) -> Collective | P2pOperation:
+    return records.operation(word)
 
 
 @lru_cache
@@ -334,20 +334,28 @@ def text(table: MeasuredTable) -> str:
     return "\n".join([*header_lines(table.header), file.getvalue()])
 
 
-def _cells_of(row: MeasuredRow) -> tuple[object, ...]:
-    return (
-        row.collective,
-        row.dtype.name,
-        row.nodes,
-        row.gpus_per_node,
-        row.bytes,
-        f"{row.time_us:.10g}",
-        "" if row.in_place is None else int(row.in_place),
-        row.algorithm.name if row.algorithm is not None else "",
-        row.protocol.name if row.protocol is not None else "",
-        row.channels or "",
-        row.run,
-    )
+def _cells_of(row: SampleBlock) -> Iterable[object]:
+    cells = columns_of(row) | {"time_us": f"{row.median_us:.10g}"}
+    in_place = "" if row.point.in_place is None else int(row.point.in_place)
+    return ("" if cell is None else cell for cell in (cells | {"in_place": in_place}).values())
+
+
+def columns_of(row: SampleBlock) -> dict[str, str | float | None]:
+    """Values of a row by column; None for what is not known."""
+    took = row.took
+    return {
+        "collective": row.point.name,
+        "dtype": row.point.dtype.name,
+        "nodes": row.nodes,
+        "gpus_per_node": row.gpus_per_node,
+        "bytes": row.point.bytes,
+        "time_us": row.median_us,
+        "in_place": row.point.in_place,
+        "algorithm": took.algorithm or None,
+        "protocol": took.protocol or None,
+        "channels": took.channels or None,
+        "run": row.run,
+    }
 
 
 _WHERE = "; 'nccl-tuner measured' shows the tables"

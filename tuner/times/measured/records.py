@@ -8,28 +8,29 @@ from enum import StrEnum
 from tuner import release
 from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput, did_you_mean, one_of
-from tuner.base.names import Algorithm, Collective, DataType, Protocol, by_name
+from tuner.base.names import Collective, P2pOperation
+from tuner.times.measured.samples import SampleBlock
 
 # nccl-tests' programs without what NCCL has no function for by itself; the second half are made of sends and receives.
-POINT_TO_POINT = ("alltoall", "sendrecv", "gather", "scatter", "hypercube")
-COLLECTIVES = (*(collective.name.lower() for collective in Collective), *POINT_TO_POINT)
+OPERATIONS: Mapping[str, Collective | P2pOperation] = {
+    **{each.name.lower(): each for each in Collective},
+    **{each.name.lower(): each for each in P2pOperation},
+}
+COLLECTIVES = tuple(OPERATIONS)
 
 # Collectives whose nBytes is the data of all ranks together: each rank's part is an equal number of elements.
 # nccl-tests, src/{all_gather,reduce_scatter,alltoall,gather,scatter}.cu: count / nranks.
 SPLIT_OVER_RANKS = ("allgather", "reducescatter", "alltoall", "gather", "scatter")
 
 
-def collective(word: str) -> str:
-    """NCCL's name in lower case: ``allreduce`` of ``all_reduce``, ``AllReduce`` or ``all_reduce_perf``.
-
-    BadInput for another word.
-    """
+def operation(word: str) -> Collective | P2pOperation:
+    """Operation of ``all_reduce``, ``AllReduce`` or ``all_reduce_perf``. BadInput for another word."""
     plain = _plain(word).removesuffix("perf")
     if plain == "all2all":
-        return "alltoall"
+        return P2pOperation.AllToAll
     if plain not in COLLECTIVES:
         raise BadInput(f"unknown collective {word!r}{did_you_mean(plain, COLLECTIVES)}; {one_of(COLLECTIVES)}")
-    return plain
+    return OPERATIONS[plain]
 
 
 def _plain(word: str) -> str:
@@ -43,45 +44,6 @@ class MeasuredLaunch(StrEnum):
     thread_per_gpu = "one process a node with a thread a GPU"
     one_thread = "one thread for all GPUs of a node"
     unknown = "unknown"
-
-
-@dataclass(frozen=True, slots=True)
-class MeasuredRow:
-    """One measured time. ``line`` is its line in the file, ``bytes`` NCCL's nBytes, ``collective`` NCCL's name in
-    lower case.
-
-    ``algorithm``, ``protocol`` and ``channels`` are there where they were forced or logged, None where NCCL chose and
-    nobody said what. ``in_place`` is None where the source does not say. ``run`` is a key of the header's ``runs``, or
-    empty.
-    """
-
-    line: int
-    collective: str
-    dtype: DataType
-    nodes: int
-    gpus_per_node: int
-    bytes: int
-    time_us: float
-    in_place: bool | None = False
-    algorithm: Algorithm | None = None
-    protocol: Protocol | None = None
-    channels: int | None = None
-    run: str = ""
-
-    @property
-    def is_point_to_point(self) -> bool:
-        """Whether NCCL makes it of sends and receives, and picks no algorithm for it."""
-        return self.collective in POINT_TO_POINT
-
-    @property
-    def tuned_collective(self) -> Collective | None:
-        """The collective that NCCL picks an algorithm for; None for sends and receives."""
-        return None if self.is_point_to_point else by_name(Collective, self.collective, "collective")
-
-    @property
-    def ranks(self) -> int:
-        """All GPUs of the run."""
-        return self.nodes * self.gpus_per_node
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,20 +110,20 @@ class MeasuredTable:
 
     name: str
     header: MeasuredHeader
-    rows: tuple[MeasuredRow, ...]
+    rows: tuple[SampleBlock, ...]
 
-    def environment_of(self, row: MeasuredRow) -> dict[str, str]:
+    def environment_of(self, row: SampleBlock) -> dict[str, str]:
         """The variables that were set in the row's run."""
         run = self.header.runs.get(row.run)
         both = {**self.header.environment, **(run.environment if run else {})}
         return {name: value for name, value in both.items() if value}
 
-    def network_of(self, row: MeasuredRow) -> str:
+    def network_of(self, row: SampleBlock) -> str:
         """Network that the row's run sent over between nodes; empty where that is not known, or there is one node."""
         run = self.header.runs.get(row.run)
         return (run.network if run else "") or self.header.network
 
-    def devices_of(self, row: MeasuredRow) -> tuple[int, ...]:
+    def devices_of(self, row: SampleBlock) -> tuple[int, ...]:
         """The GPUs of each node that took part, by number; the first ones where the file says nothing else."""
         run = self.header.runs.get(row.run)
         return (run.devices if run else ()) or tuple(range(row.gpus_per_node))

@@ -17,7 +17,7 @@ from typing import Any, Self
 
 from tuner.base.errors import BadMeasurement, one_of
 from tuner.base.files import GZIPPED, read_bytes
-from tuner.base.names import AlgoProto, Algorithm, Collective, DataType, Op, Protocol
+from tuner.base.names import AlgoProto, Algorithm, Collective, DataType, Op, P2pOperation, Protocol
 from tuner.base.records import json_form, to_json
 from tuner.base.sizes import LARGEST_BYTES
 from tuner.emulator.request import Request
@@ -49,21 +49,84 @@ class Combination:
         """With NCCL's own channels."""
         return Combination(self.algorithm, self.protocol)
 
+    @property
+    def forced(self) -> "Forced":
+        """Variables that force it."""
+        return Forced(self.algorithm.name, self.protocol.name, self.channels)
+
     def __str__(self) -> str:
         channels = f" channels={self.channels}" if self.channels else ""
         return f"{self.algorithm.name}/{self.protocol.name}{channels}"
 
 
+DEFAULT = "default"
+ALGO, PROTO, LEAST, MOST = "NCCL_ALGO", "NCCL_PROTO", "NCCL_MIN_NCHANNELS", "NCCL_MAX_NCHANNELS"
+
+
+@dataclass(frozen=True, slots=True)
+class Forced:
+    """Choice that is forced, in whole or in part; nothing where all are empty: NCCL's own. Texts are as in NCCL's
+    variables.
+    """
+
+    algorithm: str = ""
+    protocol: str = ""
+    channels: int = 0
+
+    @property
+    def label(self) -> str:
+        """``Ring/LL channels=8``, or default."""
+        names = "/".join(filter(None, (self.algorithm, self.protocol)))
+        channels = f"channels={self.channels}" if self.channels else ""
+        return " ".join(filter(None, (names, channels))) or DEFAULT
+
+    @property
+    def parts(self) -> tuple[str, str, int]:
+        """Algorithm, protocol, channels."""
+        return self.algorithm, self.protocol, self.channels
+
+    @property
+    def combination(self) -> Combination | None:
+        """Combination, None where algorithm or protocol is open. KeyError for a text that is no name of one."""
+        if not (self.algorithm and self.protocol):
+            return None
+        return Combination(Algorithm[self.algorithm], Protocol[self.protocol], self.channels)
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """NCCL's variables that force it."""
+        channels = str(self.channels) if self.channels else ""
+        texts = {ALGO: self.algorithm, PROTO: self.protocol, LEAST: channels, MOST: channels}
+        return {name: text for name, text in texts.items() if text}
+
+
 @dataclass(frozen=True, slots=True, order=True)
 class Point:
-    """One call: ``bytes`` is NCCL's nBytes."""
+    """One call: ``bytes`` is NCCL's nBytes. ``in_place`` is None where nobody says it."""
 
-    collective: Collective
+    operation: Collective | P2pOperation = field(metadata=json_form("collective"))
     bytes: int
     dtype: DataType = DataType.float32
     op: Op = Op.sum
-    in_place: bool = False
+    in_place: bool | None = False
     graph: bool = False  # inside a CUDA graph
+
+    @property
+    def name(self) -> str:
+        """Name of the operation in lower case, as tables have it."""
+        return self.operation.name.lower()
+
+    @property
+    def is_point_to_point(self) -> bool:
+        """Whether NCCL makes it of sends and receives, and picks no algorithm for it."""
+        return isinstance(self.operation, P2pOperation)
+
+    @property
+    def collective(self) -> Collective:
+        """Collective that NCCL picks an algorithm for. BadMeasurement for what is made of sends and receives."""
+        if isinstance(self.operation, P2pOperation):
+            raise BadMeasurement(f"{self.operation.name} is made of sends and receives: NCCL picks nothing for it")
+        return self.operation
 
     @property
     def request(self) -> Request:
@@ -105,7 +168,7 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class SampleBlock:
-    """Some runs of one point, one after the other.
+    """Some runs of one point, one after the other: what was measured, whatever file it is from.
 
     ``requested`` is None where NCCL chose by itself, with the table called ``table`` where there is one;
     ``executed`` is what NCCL says it ran, None where that could not be seen; ``wrong`` counts wrong
@@ -113,10 +176,13 @@ class SampleBlock:
     ``process`` numbers the processes that were measured in one after the other. ``late_us`` are the ranks that ended
     last, at most MOST_LATE, with how much later than the middle of all ranks, us. ``time`` is the wall clock (UTC) at
     its end, None where time is simulated or was not written.
+
+    ``line`` is its place in the file, ``shape`` nodes and GPUs of each where not all of the file have the same, and
+    ``run`` a key of the runs in the file's head, or empty.
     """
 
     point: Point = field(metadata=json_form(merged=True))
-    requested: Combination | None = field(metadata=json_form("asked", convert=_combination_record))
+    requested: Combination | Forced | None = field(metadata=json_form("asked", convert=_combination_record))
     executed: Combination | None = field(metadata=json_form("ran", convert=_combination_record))
     times_us: tuple[float, ...]
     round: int = 0
@@ -127,6 +193,43 @@ class SampleBlock:
     process: int = 0
     late_us: tuple[tuple[int, float], ...] = field(default=(), metadata=json_form(optional=True))
     time: str | None = field(default=None, compare=False, metadata=json_form(optional=True))
+    line: int = field(default=0, compare=False, metadata=json_form(omitted=True))
+    shape: tuple[int, int] | None = field(default=None, metadata=json_form(omitted=True))
+    run: str = field(default="", metadata=json_form(omitted=True))
+
+    @property
+    def nodes(self) -> int:
+        """Nodes of a block that has a shape."""
+        assert self.shape is not None
+        return self.shape[0]
+
+    @property
+    def gpus_per_node(self) -> int:
+        """GPUs of each node, of a block that has a shape."""
+        assert self.shape is not None
+        return self.shape[1]
+
+    @property
+    def ranks(self) -> int:
+        """All GPUs, of a block that has a shape."""
+        return self.nodes * self.gpus_per_node
+
+    @property
+    def combination(self) -> Combination | None:
+        """Combination that was requested, None for NCCL's own choice. BadMeasurement where a part was left open."""
+        if isinstance(self.requested, Forced):
+            raise BadMeasurement(f"{self.requested.label} was forced, and the rest left to NCCL")
+        return self.requested
+
+    @property
+    def took(self) -> Forced:
+        """Choice that its times are of, as far as that was requested, or else seen; empty where neither is known."""
+        took = self.executed if self.requested is None else self.requested
+        return Forced() if took is None else took if isinstance(took, Forced) else took.forced
+
+    def of_bytes(self, nbytes: int) -> "SampleBlock":
+        """The block with another size and no times: blocks of the same kind of call are equal then."""
+        return replace(self, point=replace(self.point, bytes=nbytes), times_us=())
 
     @property
     def median_us(self) -> float:
@@ -141,7 +244,7 @@ class SampleBlock:
     @property
     def replaced(self) -> bool:
         """Whether something else was executed than was requested; such times count for nothing."""
-        if self.requested is None or self.executed is None:
+        if self.requested is None or isinstance(self.requested, Forced) or self.executed is None:
             return False
         return self.requested.algo_proto != self.executed.algo_proto or (
             self.requested.channels > 0 and self.executed.channels > self.requested.channels

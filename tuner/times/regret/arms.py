@@ -13,13 +13,22 @@ from tuner.base.names import ALGO_PROTOS, Algorithm, Collective, DataType, Op, P
 from tuner.base.records import json_form
 from tuner.base.sizes import plural
 from tuner.scenario import Scenario
-from tuner.times.measured import MeasuredRow, MeasuredTable
+from tuner.times.measured import MeasuredTable
 from tuner.times.measured.formats import BY_MEASURE, SIMULATED_TRAP
 from tuner.times.measured.header import SIMULATED, Header
-from tuner.times.measured.samples import Combination, Measurements, Point, SampleBlock
+from tuner.times.measured.samples import (
+    ALGO,
+    DEFAULT,
+    LEAST,
+    MOST,
+    PROTO,
+    Combination,
+    Forced,
+    Measurements,
+    Point,
+    SampleBlock,
+)
 from tuner.times.placement import Placement, Site
-
-DEFAULT = "default"
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -105,39 +114,8 @@ class MeasuredArms:
     simulated: tuple[str, ...] = ()
 
 
-ALGO, PROTO, LEAST, MOST = "NCCL_ALGO", "NCCL_PROTO", "NCCL_MIN_NCHANNELS", "NCCL_MAX_NCHANNELS"
 FORCING = (ALGO, PROTO, LEAST, MOST)
 ALGORITHMS, PROTOCOLS = ({each.name.lower(): each.name for each in kind} for kind in (Algorithm, Protocol))
-
-
-@dataclass(frozen=True, slots=True)
-class Forced:
-    """Choice that an arm forces; nothing where all are empty: NCCL's own choice. Texts are as in NCCL's variables."""
-
-    algorithm: str = ""
-    protocol: str = ""
-    channels: int = 0
-
-    @property
-    def label(self) -> str:
-        """``Ring/LL channels=8``, or default."""
-        names = "/".join(filter(None, (self.algorithm, self.protocol)))
-        channels = f"channels={self.channels}" if self.channels else ""
-        return " ".join(filter(None, (names, channels))) or DEFAULT
-
-    @property
-    def parts(self) -> tuple[str, str, int]:
-        """Algorithm, protocol, channels."""
-        return self.algorithm, self.protocol, self.channels
-
-    @property
-    def columns(self) -> dict[str, Algorithm | Protocol | int | None]:
-        """Columns of a measured row."""
-        return {
-            "algorithm": Algorithm[self.algorithm] if self.algorithm else None,
-            "protocol": Protocol[self.protocol] if self.protocol else None,
-            "channels": self.channels or None,
-        }
 
 
 def by_label(label: str) -> Forced:
@@ -172,7 +150,7 @@ def forced_by_variables(environment: Mapping[str, str]) -> Forced:
     )
 
 
-def of_row(table: MeasuredTable, row: MeasuredRow) -> Forced:
+def of_row(table: MeasuredTable, row: SampleBlock) -> Forced:
     """Choice that a row of a table forced: by its run's variables, else by its columns.
 
     In a run that is called default or as the file itself, columns are what NCCL's log says that it chose.
@@ -180,8 +158,7 @@ def of_row(table: MeasuredTable, row: MeasuredRow) -> Forced:
     forced = forced_by_variables(table.environment_of(row))
     if forced != Forced() or row.run in (DEFAULT, table.name):
         return forced
-    algorithm, protocol = (each.name if each is not None else "" for each in (row.algorithm, row.protocol))
-    return Forced(algorithm, protocol, row.channels or 0)
+    return row.took
 
 
 # They take algorithms away from NCCL's choice: how runs of one setting are made to differ beside the variables above.
@@ -204,7 +181,7 @@ class TableSource:
 class _Read:
     """A row that NCCL tunes: its call and arm, what the log says that ran, and the variables of NCCL's own pick."""
 
-    row: MeasuredRow
+    row: SampleBlock
     call: ArmCall
     label: str
     forced: Forced
@@ -259,13 +236,13 @@ def _measured_call(call: ArmCall, times: Mapping[str, Sequence[_Emulated]], pick
 def _arm(label: str, repeats: Sequence[_Emulated]) -> Arm:
     first, emulated = repeats[0]
     ran = replace(first.logged or emulated, channels=first.forced.channels)
-    return Arm(label, ran, tuple(one.row.time_us for one, _ in repeats), first.logged)
+    return Arm(label, ran, tuple(one.row.median_us for one, _ in repeats), first.logged)
 
 
 def _read(source: TableSource) -> list[_Read]:
     """The rows that NCCL tunes."""
     table = source.table
-    tuned = [(row, _forced(source, row)) for row in table.rows if not row.is_point_to_point]
+    tuned = [(row, _forced(source, row)) for row in table.rows if not row.point.is_point_to_point]
     without_nvls = {_is_without_nvls(table, row) for row, what in tuned if what == Forced()}
     read = []
     for row, what in tuned:
@@ -279,7 +256,7 @@ def _read(source: TableSource) -> list[_Read]:
     return read
 
 
-def _forced(source: TableSource, row: MeasuredRow) -> Forced:
+def _forced(source: TableSource, row: SampleBlock) -> Forced:
     settings = of_row(source.table, row)
     if source.said is None or settings == source.said or _says_its_arms(source.table, settings):
         return settings
@@ -294,27 +271,23 @@ def _says_its_arms(table: MeasuredTable, settings: Forced) -> bool:
     return settings == Forced() and table.header.how_measured.startswith(BY_MEASURE)
 
 
-def _logged(table: MeasuredTable, row: MeasuredRow) -> Combination | None:
-    if row.algorithm is None or row.protocol is None:
-        return None
-    by_columns = Forced(row.algorithm.name, row.protocol.name, row.channels or 0)
-    return None if of_row(table, row) == by_columns else Combination(row.algorithm, row.protocol, row.channels or 0)
+def _logged(table: MeasuredTable, row: SampleBlock) -> Combination | None:
+    took = row.took
+    return None if of_row(table, row) == took else took.combination
 
 
-def _is_without_nvls(table: MeasuredTable, row: MeasuredRow) -> bool:
+def _is_without_nvls(table: MeasuredTable, row: SampleBlock) -> bool:
     return table.environment_of(row).get("NCCL_NVLS_ENABLE") == "0"
 
 
-def _call(source: TableSource, row: MeasuredRow) -> ArmCall:
-    collective = row.tuned_collective
-    assert collective is not None
-    place = (row.nodes, row.gpus_per_node, bool(row.in_place))
+def _call(source: TableSource, row: SampleBlock) -> ArmCall:
+    place = (row.nodes, row.gpus_per_node, bool(row.point.in_place))
     is_one_run = {row.run} <= {source.table.name, f"{source.table.name}-forced"}  # of nccl-tests or `measure`
     setting = "" if is_one_run or source.said is not None else _setting(source.table, row)
-    return ArmCall(collective, row.dtype, *place, setting, row.bytes)
+    return ArmCall(row.point.collective, row.point.dtype, *place, setting, row.point.bytes)
 
 
-def _setting(table: MeasuredTable, row: MeasuredRow) -> str:
+def _setting(table: MeasuredTable, row: SampleBlock) -> str:
     """Settings of a table's run beside what it forced; rows of unlike settings are no arms of one call."""
     run = table.header.runs.get(row.run)
     if run is None:
@@ -332,13 +305,15 @@ def _placement(source: TableSource, read: Sequence[_Read], site: Site) -> Placem
         if one.call not in asked or (one.label == DEFAULT and asked[one.call].label != DEFAULT):
             asked[one.call] = one
         environment = source.table.environment_of(one.row)
-        columns = Forced().columns if forced_by_variables(environment) != Forced() else one.forced.columns
-        row = replace(one.row, in_place=False, **columns)  # type: ignore[arg-type]
-        placement.add(row, environment, source.table.network_of(row), (one, False))
+        forced = None if forced_by_variables(environment) != Forced() else one.forced
+        placement.add(_out_of_place(one.row, forced), environment, source.table.network_of(one.row), (one, False))
     for one in asked.values():
-        row = replace(one.row, in_place=False, **Forced().columns)  # type: ignore[arg-type]
-        placement.add(row, one.unforced, source.table.network_of(row), (one, True))
+        placement.add(_out_of_place(one.row, None), one.unforced, source.table.network_of(one.row), (one, True))
     return placement
+
+
+def _out_of_place(row: SampleBlock, forced: Forced | None) -> SampleBlock:
+    return replace(row, point=replace(row.point, in_place=False), requested=forced, executed=None)
 
 
 BACKEND = "arms"  # of files of any kind, put together

@@ -16,8 +16,9 @@ from tuner.times.calibration import calibrate, plausible
 from tuner.times.calibration.accuracy.evaluate import mean_absolute_error, predicted_times
 from tuner.times.calibration.calibrate import MeasuredExchanges
 from tuner.times.calibration.measured_calls import MeasuredCalls, of_table
-from tuner.times.measured import Kind, MeasuredRow, MeasuredTable, Problem
+from tuner.times.measured import Kind, MeasuredTable, Problem
 from tuner.times.measured.formats import Given
+from tuner.times.measured.samples import SampleBlock
 from tuner.times.placement import Site, nearest_release, point_to_point_reason
 from tuner.times.timemodel import calibration as calibrations
 from tuner.times.timemodel.point_to_point import MODELLED
@@ -156,7 +157,7 @@ def of_file(
     if not table.rows:
         raise BadMeasurement(f"{table.name}: all rows are those that the calibration is updated with; none is left")
     exchanges = calibrate.exchanges_of_tables([table], [site])
-    alone = exchanges is not None and all(row.is_point_to_point for row in table.rows)
+    alone = exchanges is not None and all(row.point.is_point_to_point for row in table.rows)
     calls = None if alone else of_table(table, site)
     placed = calls if calls is not None else exchanges
     assert placed is not None
@@ -184,9 +185,9 @@ def of_file(
     )
 
 
-def _call(row: MeasuredRow) -> MeasuredRow:
+def _call(row: SampleBlock) -> SampleBlock:
     """A row as what tells it from others, wherever in a file it stands."""
-    return replace(row, line=0, run="")
+    return replace(row, run="")
 
 
 def _all_off_alike(calls: MeasuredCalls, times: CalibratedTimes) -> tuple[str, ...]:
@@ -202,17 +203,17 @@ def _all_off_alike(calls: MeasuredCalls, times: CalibratedTimes) -> tuple[str, .
 
 def _skipped(table: MeasuredTable, calls: MeasuredCalls | None, counted: Set[int]) -> Mapping[str, int]:
     """Rows left out by reason; ``counted`` are lines of sends and receives that are not."""
-    reasons = {point_to_point_reason(row.collective) for row in table.rows if row.is_point_to_point}
+    reasons = {point_to_point_reason(row.point.name) for row in table.rows if row.point.is_point_to_point}
     skipped = Counter({why: count for why, count in (calls.skipped if calls else {}).items() if why not in reasons})
     for row in table.rows:
-        if row.is_point_to_point and row.line not in counted:
-            in_place = row.in_place and row.collective in MODELLED
-            skipped["in place" if in_place else point_to_point_reason(row.collective)] += 1
+        if row.point.is_point_to_point and row.line not in counted:
+            in_place = row.point.in_place and row.point.name in MODELLED
+            skipped["in place" if in_place else point_to_point_reason(row.point.name)] += 1
     return dict(skipped)
 
 
 def _chosen(
-    table: MeasuredTable, rows: Sequence[MeasuredRow], site: Site, calibration: str | None
+    table: MeasuredTable, rows: Sequence[SampleBlock], site: Site, calibration: str | None
 ) -> CalibrationChoice:
     """The calibration that answers for the largest communicator of the rows: the site's, where the table names one."""
     if calibration is None and site.machine and any(row.nodes > 1 for row in rows):
