@@ -203,3 +203,11 @@ def test_decide_and_plan_say_what_is_left_out(command: list[str], tmp_path: Path
     assert isinstance(done.exception, BadInput)
     assert "left out: 1 record with" in done.output
     assert not (tmp_path / "t.table").exists()
+
+
+def test_the_example_names_its_straggler_right_after_the_verdict() -> None:
+    result = CliRunner().invoke(main, ["job", "read", "docs/examples/job"])
+    assert result.exit_code == 0
+    first, second = result.output.splitlines()[:2]
+    assert first.endswith("is waiting for the last rank")
+    assert second.startswith("straggler: rank 5 on node01 came last in 50 % of 120 calls")

@@ -86,6 +86,11 @@ def _print_read(found: report.JobReport) -> None:
         say(verdict("no call has a record of every rank", None))
     else:
         say(verdict(f"{100 * found.waiting:.0f} % of the time of collectives is waiting for the last rank", True))
+    for late in found.stragglers[:MOST_SHOWN]:
+        say(
+            f"straggler: {late.name} came last in {100 * late.last / late.calls:.0f} % of {late.calls} calls, "
+            f"where {100 * late.share:.1f} % is its share; others waited {late.waiting_s:.3g} s in them"
+        )
     releases = f", NCCL {', '.join(found.releases)}" if found.releases else ""
     say(
         f"{plural(found.processes, 'process').replace('processs', 'processes')}, "
@@ -109,11 +114,6 @@ def _print_read(found: report.JobReport) -> None:
         print_table("", COLUMNS, rows)
     if len(found.rows) > MOST_SHOWN:
         say(f"and {len(found.rows) - MOST_SHOWN} kinds of calls more, which take less")
-    for late in found.stragglers[:MOST_SHOWN]:
-        say(
-            f"straggler: {late.name} came last in {100 * late.last / late.calls:.0f} % of {late.calls} calls, "
-            f"where {100 * late.share:.1f} % is its share; others waited {late.waiting_s:.3g} s in them"
-        )
     for note in found.notes:
         say(f"note: {note}")
 
