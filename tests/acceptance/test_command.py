@@ -167,6 +167,23 @@ def test_another_gpu_than_the_machines(tmp_path: Path) -> None:
     assert found["sizes"] == []
 
 
+def test_a_gpu_that_its_driver_does_not_know_is_no_other_machine(tmp_path: Path) -> None:
+    found = accepted(tmp_path, headed(gpu="Graphics Device"), code=0)
+    assert found["pass"]
+
+
+@pytest.mark.parametrize(
+    ("words", "gpus", "code"), [(("dgx-h100", "--nodes", "2"), 8, 3), (("gb200-nvl72", "--trays", "2"), 4, 1)]
+)
+def test_results_that_do_not_name_their_ranks_are_of_all_gpus(
+    tmp_path: Path, words: tuple[str, ...], gpus: int, code: int
+) -> None:
+    file = nccl_tests_text.write(tmp_path / "all_reduce.log", ALL_REDUCE, nccl=22902)
+    file.write_text("".join(line for line in file.read_text().splitlines(True) if "  Rank " not in line))
+    found = json.loads(run("accept", str(file), "--machine", *words, "--json", code=code).stdout)
+    assert {(size["nodes"], size["gpus_per_node"]) for size in found["sizes"]} == {(2, gpus)}
+
+
 def test_files_of_another_machine_are_refused_and_no_verdict_counts_sizes_that_are_none(tmp_path: Path) -> None:
     measured.write(tmp_path / "given.csv", headed(gpu="A100-SXM4-80GB"))
     first = run("accept", str(tmp_path / "given.csv"), *MACHINE, code=1).stdout.splitlines()[0]

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
+from tests.support import nccl_tests_text
 from tuner.base.errors import UnknownMachine
 from tuner.cli import everything
 
@@ -77,6 +78,22 @@ def test_slow_adapters_are_said_where_the_machine_is_not(report: str, says: str)
     (results,) = findings(file)
     assert results["severity"] == "cannot be judged"
     assert results["finding"].startswith(says)
+
+
+def test_a_release_that_is_not_known_looks_like_nothing(tmp_path: Path) -> None:
+    """Its results are refused on each machine, which is not slow."""
+    file = nccl_tests_text.write(tmp_path / "run.log", [(1 << 30, 4600.0)], nodes=2, nccl=21403)
+    (results,) = findings(file)
+    assert results["finding"].startswith("the machine is not known")
+
+
+def test_columns_of_times_are_results(tmp_path: Path) -> None:
+    (path := tmp_path / "given.csv").write_text(
+        "collective,dtype,nodes,gpus_per_node,bytes,time_us\nallreduce,float32,2,8,8589934592,69723\n", "utf-8"
+    )
+    (results,) = findings(path, "--machine", "dgx-h100")
+    assert results["kind"] == "results of nccl-tests"
+    assert "looks slow" in results["finding"]
 
 
 def test_what_one_file_shows_goes_for_the_others(tmp_path: Path) -> None:

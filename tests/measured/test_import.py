@@ -79,6 +79,50 @@ def record(program: str = "./alltoall_perf", size: int = 4096) -> dict[str, obje
     }
 
 
+@pytest.mark.parametrize("kept", [(0, 7, 8, 15), (0, 1, 15), (3, 15)])
+def test_a_shortened_list_of_ranks_is_not_all_ranks(tmp_path: Path, kept: tuple[int, ...]) -> None:
+    """Documents name the first and the last rank of each node, or of all."""
+    file = nccl_tests_text.write(tmp_path / "run.log", TIMES, nodes=2)
+    whole = formats.read(file)
+    lines = file.read_text().splitlines()
+    dropped = [f"#  Rank {rank:2} " for rank in range(16) if rank not in kept]
+    file.write_text("\n".join(line for line in lines if not line.startswith(tuple(dropped))) + "\n")
+    if kept == (0, 7, 8, 15):  # each node's ranks are as many devices apart
+        assert {(row.nodes, row.gpus_per_node) for row in formats.read(file).rows} == {(2, 8)}
+    else:
+        with pytest.raises(BadMeasurement, match="does not name its ranks"):
+            formats.read(file)
+        given = formats.read(file, Given(nodes=2, machine_gpus=8))
+        assert [row.times_us for row in given.rows] == [row.times_us for row in whole.rows]
+        assert {(row.nodes, row.gpus_per_node) for row in given.rows} == {(2, 8)}
+
+
+def test_calls_of_no_bytes_have_no_time(tmp_path: Path) -> None:
+    """An AllGather of less than an element a rank is printed as 0 bytes, with the time of nothing."""
+    file = nccl_tests_text.write(tmp_path / "run.log", [(0, 0.25), *TIMES], program="all_gather_perf")
+    assert plain(formats.read(file)) == plain(
+        formats.read(nccl_tests_text.write(tmp_path / "run.log", TIMES, program="all_gather_perf"))
+    )
+
+
+@pytest.mark.parametrize("end", ["# Avg bus bandwidth    : 1.0\n", "# Collective test concluded: X\n#\n"])
+def test_several_programs_in_one_text(tmp_path: Path, end: str) -> None:
+    """A script runs them one after the other; what is no collective is counted."""
+    programs, texts = ["all_reduce_perf", "hyperbola_perf", "all_gather_perf"], []
+    for program in programs:
+        file = nccl_tests_text.write(tmp_path / "run.log", TIMES, program=program)
+        texts.append(f"%%%% {program} %%%%\n{file.read_text()}{end.replace('X', program)}")
+    file.write_text("".join(texts))
+    table = formats.read(file)
+    each = 2 * len(TIMES)
+    assert [row.point.operation for row in table.rows] == [Collective.AllReduce] * each + [Collective.AllGather] * each
+    assert [file.read_text().splitlines()[row.line - 1].split()[0] for row in table.rows] == [
+        str(row.point.bytes) for row in table.rows
+    ]
+    assert table.header.left_out == {"of hyperbola_perf: no collective that is known": 2 * len(TIMES)}
+    assert formats.MeasurementFile(file).release == "2.28.9"
+
+
 def test_json_of_nccl_tests(tmp_path: Path) -> None:
     file = tmp_path / "run.json"
     file.write_text(json.dumps(record()))

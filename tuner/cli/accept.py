@@ -101,7 +101,7 @@ def command(
         raise BadInput("no RESULTS; valid: files of nccl-tests or of 'nccl-tuner measure', or --floors")
     given = Given(
         nccl=described.nccl if communicator["nccl"] else "",
-        nodes=communicator["nodes"] if _was_given("nodes") else None,
+        nodes=communicator["nodes"] if _was_given("nodes") else communicator["trays"],
         gpus_per_node=communicator["gpus_per_node"],
         collective=program,
     )

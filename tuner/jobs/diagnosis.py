@@ -46,7 +46,7 @@ from tuner.times.acceptance import accept as acceptance
 from tuner.times.acceptance.faults import Resource
 from tuner.times.acceptance.judge import Verdict
 from tuner.times.measured import Kind
-from tuner.times.measured.formats import NCCL_TESTS, Given, MeasurementFile
+from tuner.times.measured.formats import NCCL_TESTS, FileFormat, Given, MeasurementFile
 
 UNKNOWN_MACHINE = "the machine is not known; valid: `machine` NAME, or the topology of one with a name beside it"
 NVLINK = "NVL"  # NCCL's word for paths over it
@@ -192,7 +192,8 @@ def kinds_of(file: Path) -> tuple[FileKind, ...]:
         return (FileKind.listing,)
     logged = (FileKind.log,) if b" NCCL INFO " in start or b" NCCL WARN " in start else ()
     try:
-        if MeasurementFile(file).format in NCCL_TESTS:
+        measured = MeasurementFile(file)
+        if measured.format in NCCL_TESTS or (measured.format is FileFormat.columns and b"time_us" in start):
             return (*logged, FileKind.results)
     except TunerError:
         pass
@@ -382,7 +383,11 @@ def _results(file: Path, known: _Known) -> FileDiagnosis:
     if seen.passes:
         says = f"as fast as it should be, at {len(seen.sizes)} of {len(seen.sizes)} sizes"
         return _diagnosis(file, FileKind.results, Severity.sound, says, evidence, known)
-    says = "results that cannot be true"
+    says = (
+        f"{plural(seen.wrong_results, 'call')} had wrong results"
+        if seen.wrong_results
+        else "results that cannot be true"
+    )
     if failing:
         worst = max(failing, key=lambda each: each.bytes)
         says = (
@@ -408,7 +413,8 @@ def _on_any_machine(file: Path, known: _Known) -> tuple[str, list[str]]:
     slow = [[share for share in each.adapter_shares if share.looks_slow] for each in seen]
     if seen and all(each.judged and each.passes for each in seen):
         return f"{UNKNOWN_MACHINE}; as fast as each of those below that it fits should be", evidence
-    if seen and all(shares or (each.judged and not each.passes) for each, shares in zip(seen, slow, strict=True)):
+    late = [any(size.verdict is Verdict.slow for size in each.sizes) for each in seen]
+    if seen and all(shares or too_slow for shares, too_slow in zip(slow, late, strict=True)):
         shares = [share for each in slow for share in each]
         how = f": {max(shares, key=lambda each: each.share).in_words}" if shares else ""
         return f"it looks slow on each machine with such GPUs{how}; {UNKNOWN_MACHINE}", evidence

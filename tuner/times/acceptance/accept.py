@@ -118,6 +118,8 @@ def read_results(path: Path, given: Given, scenario: Scenario) -> ResultFile:
     BadMeasurement where it cannot be read, or says otherwise than ``given``.
     """
     file = MeasurementFile(measured.file_of(path))
+    own = scenario.resolve().own
+    given = replace(given, machine_gpus=len(own.topology.gpus))
     table = file.table(given)
     executed: dict[int, str] = {}
     if file.format is FileFormat.nccl_tests_text:
@@ -128,7 +130,6 @@ def read_results(path: Path, given: Given, scenario: Scenario) -> ResultFile:
         }
         rows = (replace(row, executed=None) for row in table.rows)
         table = replace(table, rows=tuple(rows))
-    own = scenario.resolve().own
     judged = plausible.judge(table, own.topology, own.trays)
     for each in judged.problems:
         if each.kind is Kind.too_many_gpus:
@@ -155,9 +156,13 @@ def _names_release(file: MeasurementFile, table: MeasuredTable, given: Given) ->
     return bool(file.table(replace(given, nccl="")).header.nccl)
 
 
+UNNAMED_GPU = "Graphics Device"  # as a driver calls a GPU that is newer than it
+
+
 def _other_machine(table: MeasuredTable, scenario: Scenario) -> Iterator[Problem]:
     """A problem if the file names GPUs that the machine does not have."""
-    kinds, own = [kind for kind in table.header.gpu.split(", ") if kind], scenario.gpu_names
+    kinds = [kind for kind in table.header.gpu.split(", ") if kind not in ("", UNNAMED_GPU)]
+    own = scenario.gpu_names
     if not own or all(any(name in kind.upper() for name in own) for kind in kinds):
         return
     text = f"the file says {', '.join(kinds)}, and {scenario.name} has {', '.join(own)}; valid: `machine` of these GPUs"

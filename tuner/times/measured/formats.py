@@ -1,7 +1,8 @@
 """Measured times of any file, as a table or as sample blocks: one reader for each format, chosen by the content."""
 
 import json
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import field, replace
 from enum import StrEnum
@@ -43,8 +44,8 @@ class Given:
     """Facts given beside a file; what the file itself says has to agree.
 
     ``nodes`` and ``gpus_per_node`` are for files that do not name their ranks, ``collective`` for an nccl-tests text
-    that does not name its program. ``by_round``: runs of `measure` have a row for each round, not one for all; from
-    three processes on, for each process.
+    that does not name its program. ``machine_gpus``: what such a file took of each node, where nothing says it.
+    ``by_round``: runs of `measure` have a row for each round, not one for all; from three processes on, for each.
     """
 
     nccl: str = ""
@@ -53,6 +54,7 @@ class Given:
     collective: str = ""
     environment: Mapping[str, str] = field(default_factory=dict)
     by_round: bool = False
+    machine_gpus: int | None = None
 
 
 class FileFormat(StrEnum):
@@ -129,6 +131,8 @@ class MeasurementFile:
             table = _of_parquet(self.path, given.nccl)
         elif self.format is FileFormat.columns:
             table = reader.read(self.path)
+        elif self.format is FileFormat.nccl_tests_text and len(texts := nccl_tests.runs_apart(self.text)) > 1:
+            table = _of_programs(self.path, [nccl_tests.of_text(self.path, text) for text in texts], given)
         elif self.format in NCCL_TESTS:
             table = _of_run(self.path, self.run(_tuned(given.collective)), given)
         else:
@@ -148,6 +152,8 @@ class MeasurementFile:
     @property
     def release(self) -> str | None:
         """The release that a file of nccl-tests names; None where it names none, or is of another format."""
+        if self.format is FileFormat.nccl_tests_text:
+            return nccl_tests.of_text(self.path, nccl_tests.runs_apart(self.text)[0]).header.nccl
         return self.run().header.nccl if self.format in NCCL_TESTS else None
 
 
@@ -191,6 +197,24 @@ def _of_run(path: Path, run: NcclTestsRun, given: Given) -> MeasuredTable:
         left_out={why: count for why, count in left.items() if count},
     )
     return _one_run(path, header, rows, run.variables)
+
+
+def _of_programs(path: Path, runs: Sequence[NcclTestsRun], given: Given) -> MeasuredTable:
+    """The rows of several programs in one text; of what is no known collective, how many were left out."""
+    tables, left = [], Counter[str]()
+    for run in runs:
+        try:
+            records.operation(run.program or "")
+        except BadInput:
+            left[f"of {run.program}: no collective that is known"] += len(run.times)
+        else:
+            tables.append(_of_run(path, run, given))
+    if not tables:
+        raise BadMeasurement(f"{path}: no collective that is known: {', '.join(str(run.program) for run in runs)}")
+    for table in tables:
+        left.update(table.header.left_out)
+    rows = tuple(row for table in tables for row in table.rows)
+    return replace(tables[0], header=replace(tables[0].header, left_out=dict(left)), rows=rows)
 
 
 def _of_measurements(path: Path, measurements: Measurements, given: Given) -> MeasuredTable:
@@ -275,7 +299,7 @@ def _communicator(path: Path, said: Header, given: Given) -> tuple[int, int]:
     ranks, nodes = said.ranks, given.nodes or said.nodes
     if given.nodes and said.nodes is not None and said.nodes != given.nodes:
         raise BadMeasurement(f"{path}: {plural(said.nodes, 'node')}; `nodes` says {given.nodes}")
-    gpus = given.gpus_per_node or (ranks // nodes if ranks and nodes else None)
+    gpus = given.gpus_per_node or (ranks // nodes if ranks and nodes else given.machine_gpus)
     if not nodes or not gpus:
         raise BadMeasurement(f"{path}: does not name its ranks; valid: `nodes` N `gpus_per_node` N")
     if ranks not in (None, nodes * gpus):

@@ -169,7 +169,7 @@ _NUMBER = r"(?:(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?|nan|inf)"
 _OP = rf"(?:\s+(?:{'|'.join([*OPS, *WITHOUT_OP])})(?=\s|$))?"
 _START = re.compile(rf"(\d{{1,19}})\s+(\d+)\s+({'|'.join(TYPES)})(?=\s|$)({_OP})(.*)")
 _RANK = re.compile(
-    r"#?\s*Rank\s+(\d{1,9})\s+(?:Group\s+\d+\s+)?(?:Pid\s+\d+\s+)?on\s+(\S+)\s+device\s+\d+\s+\[[^\]]*\]\s*(.*)"
+    r"#?\s*Rank\s+(\d{1,9})\s+(?:Group\s+\d+\s+)?(?:Pid\s+\d+\s+)?on\s+(\S+)\s+device\s+(\d{1,9})\s+\[[^\]]*\]\s*(.*)"
 )
 _SETTINGS = re.compile(
     r"# ?nThread (\d{1,9}) nGpus (\d{1,9}) .*?warmup iters: (\d{1,9}) iters: (\d{1,9})(?:.*? graph: (\d{1,9}))?"
@@ -187,6 +187,15 @@ class _Body:
     algbw_gbs: float
     busbw_gbs: float
     wrong: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Device:
+    """A rank's GPU: its host, its CUDA number there, and its name."""
+
+    host: str
+    number: int
+    gpu: str
 
 
 def is_text(content: str) -> bool:
@@ -223,7 +232,7 @@ class Text:
         self._graph = False
         self.collective: Collective | None = None
         self.other: str | None = None
-        self._runs: list[dict[int, tuple[str, str]]] = []  # host and GPU of each rank, of each run in the file
+        self._runs: list[dict[int, _Device]] = []  # of each rank named, of each run in the file
         self._settings: tuple[str, ...] = ()
         self._out_of_bounds: int | None = None
         self._columns: list[str] = []  # of the last line that names them
@@ -232,8 +241,8 @@ class Text:
             self._read(number, line)
         self.release = self.release or _printed_release(path, content)
         if self.collective is None and self.other is None:
-            ranks = len(self._runs[0]) if self._runs else None
-            self.collective = _followed(self.rows, ranks) if otherwise is None else otherwise
+            ranks = _machine(self._runs[0])[0] if self._runs else 0
+            self.collective = _followed(self.rows, ranks or None) if otherwise is None else otherwise
         machines = list(dict.fromkeys(map(_machine, self._runs)))
         if len(machines) > 1:
             each = ", ".join(ranks_on_nodes(ranks, nodes) for ranks, nodes, _ in machines)
@@ -281,7 +290,7 @@ class Text:
         size, count, dtype, op, rest = match.groups()
         words = rest.split()
         self._pending = None
-        if op.strip() in WITHOUT_OP:
+        if op.strip() in WITHOUT_OP or int(size) == 0:  # of calls of nothing, where a rank's part is under an element
             return
         has_root = "root" in self._columns if self._columns else self._width(words) is None
         reduces = op.strip() not in ("", "none")
@@ -315,7 +324,7 @@ class Text:
         if match := _RANK.match(line):
             if not self._runs or int(match[1]) in self._runs[-1]:
                 self._runs.append({})
-            self._runs[-1][int(match[1])] = (match[2], match[3].strip())
+            self._runs[-1][int(match[1])] = _Device(match[2], int(match[3]), match[4].strip())
         elif match := _SETTINGS.match(line):
             self._settings = match.groups()
             self._graph = int(match[5] or 0) > 0
@@ -372,10 +381,19 @@ def _followed(rows: Sequence[_Row], ranks: int | None) -> Collective | None:
     return Collective.AllGather if near == ["part"] and checked_in_place else None
 
 
-def _machine(devices: Mapping[int, tuple[str, str]]) -> tuple[int, int, tuple[str, ...]]:
-    """Ranks, nodes and kinds of GPUs of a run."""
-    hosts, gpus = {host for host, _ in devices.values()}, {gpu for _, gpu in devices.values()}
-    return len(devices), len(hosts), tuple(sorted(gpus))
+def _machine(devices: Mapping[int, _Device]) -> tuple[int, int, tuple[str, ...]]:
+    """Ranks, nodes and kinds of GPUs of a run; 0 ranks and nodes where those that are named leave open how many.
+
+    Ranks that a shortened list leaves out are on the host of those around them, if these are as many devices apart.
+    """
+    gpus, named, ranks = {device.gpu for device in devices.values()}, sorted(devices), 0
+    for rank in named:
+        last = devices.get(ranks - 1)
+        apart = 0 if last is None or last.host != devices[rank].host else devices[rank].number - last.number
+        if rank != ranks and rank - ranks + 1 != apart:
+            return 0, 0, tuple(sorted(gpus))
+        ranks = rank + 1
+    return ranks, len({device.host for device in devices.values()}), tuple(sorted(gpus))
 
 
 def _own(content: Iterable[str]) -> Iterator[tuple[int, str]]:
@@ -466,6 +484,24 @@ def choosing_variables(text: str) -> dict[str, str]:
     return {name: value for name, value in _CHOOSING.findall(text) if value}
 
 
+_END, _CONCLUDED = re.compile(r"# Avg bus bandwidth"), re.compile(r"# Collective test concluded")
+
+
+def runs_apart(content: str) -> list[str]:
+    """Texts of the runs of several programs that one text holds one after the other, each line at its own number.
+
+    The text itself where it names one program or none.
+    """
+    lines = content.splitlines(keepends=True)
+    concluded = [at for at, line in enumerate(lines) if _CONCLUDED.search(line)]
+    ends = concluded or [at for at, line in enumerate(lines) if _END.search(line)]
+    bounds = [0, *(end + 1 for end in ends)]
+    own = ["".join(lines[start:end]) for start, end in pairwise([*bounds, len(lines)])]
+    if len({program(text) for text in own} - {None}) < 2:
+        return [content]
+    return ["\n" * start + text for start, text in zip(bounds, own, strict=True) if is_text(text)]
+
+
 def of_text(path: Path, content: str, otherwise: Collective | None = None) -> NcclTestsRun:
     """A run as nccl-tests printed it; ``otherwise`` is the collective of a text that names no program.
 
@@ -544,7 +580,7 @@ def _json_times(path: Path, record: Mapping[str, Any]) -> Iterator[NcclTestsTime
     graph, index = bool(record.get("config", {}).get("graph", 0)), 0
     try:
         for index, row in enumerate(record["results"]):
-            if row["redop"] in WITHOUT_OP:
+            if row["redop"] in WITHOUT_OP or int(row["size"]) == 0:
                 continue
             dtype, op = TYPES[row["type"]], OPS[row["redop"]]
             for key, in_place in (("out_of_place", False), ("in_place", True)):
