@@ -197,12 +197,142 @@ def test_messages_name_options_and_a_command_that_has_them() -> None:
     assert results["finding"] == "1 node; --nodes says 2"
 
 
-def test_no_nvls_is_right_where_the_machine_never_has_it() -> None:
-    files = {each["kind"]: each for each in findings(EXAMPLES / "nccl.log", EXAMPLES / "node.xml")}
+def test_no_nvls_is_right_where_the_machine_never_has_it(tmp_path: Path) -> None:
+    bare = tmp_path / "nccl.log"  # without the bandwidths of NVLinks, which tell the generation
+    bare.write_text("".join(line for line in (EXAMPLES / "nccl.log").open() if " - NVS/" not in line), "utf-8")
+    files = {each["kind"]: each for each in findings(bare, EXAMPLES / "node.xml")}
     assert files["log of NCCL"]["severity"] == "nothing wrong"
     assert "no NVLS, as it should be with dgx-a100" in " ".join(files["log of NCCL"]["evidence"])
-    (alone,) = findings(EXAMPLES / "nccl.log")
+    (alone,) = findings(bare)
     assert (alone["severity"], alone["finding"][:16]) == ("unlike", "no NVLS, because")
+    (whole,) = findings(EXAMPLES / "nccl.log")
+    assert whole["severity"] == "nothing wrong"
+    assert "no NVLS, because: such NVLinks are of GPUs before Hopper" in " ".join(whole["evidence"])
+
+
+def log_of(tmp_path: Path, *lines: str) -> dict[str, Any]:
+    """The finding of a log whose lines are written by two ranks' processes of host h0, or of the host they name."""
+    file = tmp_path / "run.log"
+    file.write_text(
+        "".join(f"{line if line.startswith('h') else f'h0:1:1 [0] NCCL INFO {line}'}\n" for line in lines), "utf-8"
+    )
+    return next(each for each in findings(file) if each["kind"] == "log of NCCL")
+
+
+ONE_GPU_A_NODE = (
+    "=== System : maxBw 24.0 totalBw 24.0 ===",
+    "Pattern 4, crossNic 0, nChannels {n}, bw 24.000000/24.000000, type LOC/PHB, sameChannels 1",
+    " 0 : NET/1 GPU/0 NET/1",
+    "Channel 00/0 : 1[0] -> 0[0] [receive] via NET/IB/1/GDRDMA",
+    "2 coll channels, 0 nvls channels, 2 p2p channels, 2 p2p channels per peer",
+    "comm 0x1 rank 0 nranks 2 cudaDev 0 busId 81000 commId 0x5 - Init COMPLETE",
+)
+
+
+def test_few_channels_that_take_all_of_the_system_are_no_fault(tmp_path: Path) -> None:
+    whole = log_of(tmp_path, *(line.format(n=1) for line in ONE_GPU_A_NODE))
+    assert whole["severity"] == "nothing wrong"
+    assert "the ring has 1 of 24 GB/s over PHB to adapters, all that the system has" in " ".join(whole["evidence"])
+    half = log_of(tmp_path, *(line.format(n=1).replace("24.000000/24", "12.000000/12") for line in ONE_GPU_A_NODE))
+    assert half["severity"] == "unlike"
+    assert half["finding"].startswith("2 channels, because: the ring has 1 of 12 GB/s over PHB")
+
+
+@pytest.mark.parametrize(
+    ("lines", "severity"),
+    [
+        (("Pattern 4, crossNic 0, nChannels 8, bw 20.0/20.0, type NVL/PIX, sameChannels 1", " 0 : GPU/0 GPU/1"), False),
+        (("Pattern 4, crossNic 0, nChannels 8, bw 20.0/20.0, type NVL/PIX, sameChannels 1", " 0 : NET/0 GPU/1"), True),
+        (
+            (
+                "comm 0x1 rank 0 nranks 2 commId 0x5 - Init COMPLETE",
+                "h0:2:2 [1] NCCL INFO comm 0x2 rank 1 nranks 2 commId 0x5 - Init COMPLETE",
+                "Channel 00 : 0[0] -> 1[1] via P2P/IPC",
+            ),
+            False,
+        ),
+        (("Channel 00/0 : 1[0] -> 0[0] [receive] via NET/Socket/0",), True),
+    ],
+)
+def test_sockets_are_a_fault_between_nodes_alone(tmp_path: Path, lines: tuple[str, ...], severity: bool) -> None:
+    seen = log_of(tmp_path, "NET/IB : No device found.", "Using network Socket", *lines)
+    assert (seen["severity"] == "fault") is severity
+    assert ("IP sockets, not InfiniBand" in seen["finding"]) is severity
+
+
+def test_processes_of_one_rank_each_are_named(tmp_path: Path) -> None:
+    other = "h1:9:9 [0] NCCL INFO comm 0x2 rank 0 nranks 1 commId 0x6 - Init COMPLETE"
+    alone = "comm 0x1 rank 0 nranks 1 commId 0x5 - Init COMPLETE"
+    seen = log_of(tmp_path, alone, other)
+    assert seen["severity"] == "fault"
+    assert seen["finding"].startswith("2 processes made a communicator of one rank each")
+    assert "one rank each" not in log_of(tmp_path, alone)["finding"]
+    assert "one rank each" not in log_of(tmp_path, alone, other.replace("nranks 1", "nranks 2"))["finding"]
+
+
+def test_an_error_comes_before_what_only_explains(tmp_path: Path) -> None:
+    seen = log_of(
+        tmp_path,
+        "Channel 00 : 0[0] -> 1[1] via SHM/direct/direct",
+        "h0:1:1 [0] misc/ibvwrap.cc:284 NCCL WARN Call to ibv_modify_qp failed with error Invalid argument",
+        "2 coll channels, 0 nvls channels, 2 p2p channels, 2 p2p channels per peer",
+    )
+    assert seen["severity"] == "fault"
+    assert seen["finding"].startswith("NCCL warned: Call to ibv_modify_qp failed")
+    assert "NCCL_IB_GID_INDEX" in seen["finding"]
+
+
+def test_a_failure_without_a_warning_is_a_fault(tmp_path: Path) -> None:
+    seen = log_of(tmp_path, "misc/socket.cc:564 -> 2", "bootstrap.cc:270 -> 2", "group.cc:64 -> 2 [Async thread]")
+    assert seen["severity"] == "fault"
+    assert seen["finding"].startswith("NCCL failed with ncclSystemError at misc/socket.cc:564")
+
+
+def test_logs_of_windows_and_a_last_warning_without_an_end_are_read(tmp_path: Path) -> None:
+    warning = "h:1:2 [0] net_ib.cc:8 NCCL WARN NET/IB : Got completion with error 12, opcode 1, len 0, vendor err 129"
+    for encoding in ("utf-8", "utf-16"):
+        (tmp_path / "run.log").write_bytes(f"h:1:2 [0] NCCL INFO Using network IB\r\n{warning}".encode(encoding))
+        (seen,) = findings(tmp_path / "run.log")
+        assert seen["severity"] == "fault"
+        assert "the other adapter did not answer in time" in seen["finding"]
+
+
+def test_results_are_held_against_machines_of_their_gpus_form_alone(tmp_path: Path) -> None:
+    text = (EXAMPLES / "all_reduce.log").read_text("utf-8")
+    for name, machine in (("NVIDIA H100 PCIe", ""), ("NVIDIA H200", "dgx-h200"), ("NVIDIA H20", "")):
+        (tmp_path / "run.log").write_text(text.replace("NVIDIA H100 80GB HBM3", name), "utf-8")
+        (seen,) = findings(tmp_path / "run.log")
+        said = " ".join(seen["evidence"])
+        assert ("machines with such GPUs" in said) is bool(machine), name
+        assert machine in said
+
+
+def test_a_release_that_is_not_known_makes_no_result_slow(tmp_path: Path) -> None:
+    text = (EXAMPLES / "all_reduce.log").read_text("utf-8")
+    (tmp_path / "run.log").write_text("NCCL version 2.1.2+cuda9.0\n" + text, "utf-8")
+    (seen,) = findings(tmp_path / "run.log")
+    assert seen["severity"] == "cannot be judged"
+    assert "slow" not in seen["finding"]
+
+
+def test_a_listing_names_no_machine_where_others_are_as_near(tmp_path: Path) -> None:
+    gpus = range(8)
+    names = [f"GPU{gpu}" for gpu in gpus] + [f"NIC{gpu}" for gpu in gpus]
+    rows = [
+        [
+            names[gpu],
+            *("X" if other == gpu else "NV18" for other in gpus),
+            *("PIX" if nic == gpu else "SYS" for nic in gpus),
+            f"{gpu // 4 * 48}-{gpu // 4 * 48 + 47}",
+            str(gpu // 4),
+        ]
+        for gpu in gpus
+    ]
+    head = ["", *names, "CPU Affinity", "NUMA Affinity"]
+    (tmp_path / "topo.txt").write_text("\n".join("\t".join(row) for row in [head, *rows]) + "\n", "utf-8")
+    (seen,) = findings(tmp_path / "topo.txt")
+    assert seen["machine"] is None
+    assert "where the GPUs' model would tell" in " ".join(seen["evidence"])
 
 
 def test_costs_are_those_of_all_faults_together() -> None:

@@ -31,7 +31,7 @@ def said(tmp_path: Path, *lines: str, nodes: int = 1, n: int = 2, nvls: int = 0)
 
 
 def answers(tmp_path: Path, *lines: str, nodes: int = 1, n: int = 2, nvls: int = 0) -> str:
-    return "\n".join(said(tmp_path, *lines, nodes=nodes, n=n, nvls=nvls).evidence.answers)
+    return "\n".join(map(str, said(tmp_path, *lines, nodes=nodes, n=n, nvls=nvls).evidence.answers))
 
 
 SHM = "Channel 00 : 0[0] -> 1[1] via SHM/direct/direct"
@@ -51,7 +51,7 @@ def test_a_gpu_without_multicast_is_named_once(tmp_path: Path) -> None:
     device = "#  Rank  {n} Group  0 Pid     10 on          h device  {n} [0x{n}a] NVIDIA RTX A6000"
     devices = (device.format(n=number) for number in (0, 1))
     file.write_text("\n".join((*devices, HEAD.format(nodes=1) + CHANNELS.format(n=8, nvls=0))))
-    answered = "\n".join(importer.read(file, LogAdditions()).evidence.answers)
+    answered = "\n".join(map(str, importer.read(file, LogAdditions()).evidence.answers))
     assert "no NVLS, because: NVIDIA RTX A6000 has none: Hopper" in answered
 
 
@@ -123,7 +123,7 @@ def test_the_graphs_that_a_warning_states(tmp_path: Path) -> None:
     ],
 )
 def test_another_tuner_is_said_first(tmp_path: Path, lines: tuple[str, ...], says: str) -> None:
-    assert said(tmp_path, *lines).evidence.answers[0].startswith(says)
+    assert said(tmp_path, *lines).evidence.answers[0].text.startswith(says)
 
 
 def test_nccls_own_choice_is_no_other_tuner(tmp_path: Path) -> None:
@@ -196,7 +196,7 @@ def test_a_warning_alone_is_read(tmp_path: Path) -> None:
     file.write_text(
         "h:1:2 [0] misc/ibvwrap.cc:284 NCCL WARN Call to ibv_modify_qp failed with error Invalid argument\n"
     )
-    assert "ibv_modify_qp" in importer.read(file, LogAdditions()).evidence.answers[0]
+    assert "ibv_modify_qp" in importer.read(file, LogAdditions()).evidence.answers[0].text
 
 
 # --- what people brought ---

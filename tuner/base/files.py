@@ -15,6 +15,7 @@ from typing import BinaryIO
 from tuner.base.errors import BadInput, TunerError
 
 GZIPPED = b"\x1f\x8b"  # how such a file begins
+UTF_16 = (b"\xff\xfe", b"\xfe\xff")  # and text of Windows' shells
 MOST_BYTES = 1 << 30  # unpacked, or of a device: above the traces of a long run
 PIECE_BYTES = 1 << 20
 
@@ -62,13 +63,17 @@ def _too_large(most: int) -> OSError:
 
 
 def read_bytes(path: Path, wrong: type[TunerError], most: int | None = None) -> bytes:
-    """The content of a file, unpacked where it is gzipped, of which the bounds of :func:`contents` hold too.
+    """The content of a file, unpacked where it is gzipped, of which the bounds of :func:`contents` hold too; text of
+    UTF-16 as UTF-8.
 
     A gzipped file of 1 MB may unpack to 1 GB, so ``MOST_BYTES`` bounds every unpacked one. Raises ``wrong`` where there
     is nothing to read, or more than that.
     """
     try:
         content = contents(path, most)
+        if content.startswith(UTF_16):
+            with contextlib.suppress(UnicodeError):  # others begin so as well
+                return content.decode("utf-16").encode()
         if not content.startswith(GZIPPED):
             return content
         with gzip.GzipFile(fileobj=io.BytesIO(content)) as packed:
@@ -78,12 +83,12 @@ def read_bytes(path: Path, wrong: type[TunerError], most: int | None = None) -> 
 
 
 def is_plain_file(path: Path) -> bool:
-    """Whether a path is a regular file that is not gzipped: one that can be read in pieces, and again."""
+    """Whether a path is a regular file, neither gzipped nor UTF-16: one that can be read in pieces, and again."""
     try:
         if not stat.S_ISREG(path.stat().st_mode):
             return False
         with path.open("rb") as file:
-            return file.read(len(GZIPPED)) != GZIPPED
+            return file.read(len(GZIPPED)) not in (GZIPPED, *UTF_16)
     except OSError:
         return False
 

@@ -127,8 +127,8 @@ def _check(imported: Imported, call: options.CallOptions, as_json: bool) -> None
 
 
 def _print(imported: Imported) -> None:
-    for text in imported.evidence.answers:
-        say(f"log: {text}")
+    for answer in imported.evidence.answers:
+        say(f"log: {answer}")
     nccl = imported.release or "of an unknown release"
     say(
         f"NCCL {nccl}{'' if imported.emulated else ' (not emulated)'}: {_counted(imported.ranks, 'rank')}"

@@ -39,9 +39,9 @@ from tuner.plugin.table.records import HEADER
 from tuner.scenario import Scenario
 from tuner.scenario.describe import describe
 from tuner.scenario.logs import importer
-from tuner.scenario.logs.imported import Imported
+from tuner.scenario.logs.evidence import MULTICAST_CHIPS, NEVER_NVLS, NO_NVLS
+from tuner.scenario.logs.imported import Imported, LogAnswer, Weight
 from tuner.scenario.logs.imported import LogAdditions as GivenOfLog
-from tuner.scenario.logs.importer import MULTICAST_CHIPS, NEVER_NVLS, NO_NVLS
 from tuner.times.acceptance import accept as acceptance
 from tuner.times.acceptance.faults import Resource
 from tuner.times.acceptance.judge import Verdict
@@ -269,12 +269,15 @@ def _listing(file: Path, known: _Known) -> FileDiagnosis:
     listing = listings.read(file)
     if listing is None:
         raise BadInput("XML that is neither a topology of NCCL nor of lstopo")
-    near = complete.ranked(of_listing(listing, None))[0]
-    if near.identified and not near.differs:
+    ranked = complete.ranked(of_listing(listing, None))
+    near = ranked[0]
+    as_near = [each.machine for each in ranked if (each.agrees, each.differs) == (near.agrees, near.differs)]
+    if near.identified and not near.differs and len(as_near) == 1:
         known.learn(file, machine=near.machine)
     severity = Severity.unlike if near.differs else Severity.sound
     says = f"nearest is {near.in_words}"
-    return _diagnosis(file, FileKind.listing, severity, says, (), known)
+    others = f"as near, where the GPUs' model would tell: {', '.join(as_near[1:])}"
+    return _diagnosis(file, FileKind.listing, severity, says, [others] if len(as_near) > 1 else (), known)
 
 
 def _log(file: Path, known: _Known) -> FileDiagnosis:
@@ -282,26 +285,32 @@ def _log(file: Path, known: _Known) -> FileDiagnosis:
     known.learn(file, nccl=imported.release if imported.emulated else None, nodes=imported.node_count)
     said = imported.evidence
     answers = list(said.answers[1:] if said.tuner_plugin is not None else said.answers)
-    never = [each for each in answers if each.startswith(NO_NVLS) and each.endswith(NEVER_NVLS)]
-    if not never and known.machine is not None and not _has_nvls(known.scenario()):
-        never = [each for each in answers if each.startswith(NO_NVLS)]
-    answers = [each for each in answers if each not in never]
+    if known.machine is not None and not _has_nvls(known.scenario()):
+        answers = [_never(each, known.machine) for each in answers]
     evidence = [_communicator(imported)]
-    if never:
-        evidence.append(f"no NVLS, as it should be with {known.machine or 'these GPUs'}: {NEVER_NVLS}")
     if said.tuner_plugin is not None:
-        evidence.append(said.answers[0])
+        evidence.append(said.answers[0].text)
     evidence += [f"{plural(number, 'connection')} over {way}" for way, number in said.transports.items()]
+    expected = [each.text for each in answers if each.weight is Weight.expected]
+    grave = sorted((each for each in answers if each.weight is not Weight.expected), key=lambda each: each.weight)
     if not answers and imported.coll_channels is None and not any(each.graphs for each in imported.nodes):
         says = "neither graphs nor channels are printed: cut, or not with NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,GRAPH"
         return _diagnosis(file, FileKind.log, Severity.not_judged, says, evidence, known)
-    if any(" channels, because: the ring has " in each and f" over {NVLINK} " in each for each in answers):
+    if any(" channels, because: the ring has " in each.text and f" over {NVLINK} " in each.text for each in grave):
         known.links_of = known.links_of or str(file)
-    if not answers:
-        return _diagnosis(file, FileKind.log, Severity.sound, "the log shows no fault", evidence, known)
-    first, *others = sorted(answers, key=lambda each: each.startswith(NO_NVLS))
-    severity = Severity.unlike if first.startswith(NO_NVLS) else Severity.fault  # as where GPUs have none
-    return _diagnosis(file, FileKind.log, severity, first, [*others, *evidence], known)
+    if not grave:
+        return _diagnosis(file, FileKind.log, Severity.sound, "the log shows no fault", [*evidence, *expected], known)
+    first, *others = grave
+    severity = Severity.fault if first.weight is Weight.fault else Severity.unlike
+    evidence = [*(each.text for each in others), *evidence, *expected]
+    return _diagnosis(file, FileKind.log, severity, first.text, evidence, known)
+
+
+def _never(answer: LogAnswer, machine: str) -> LogAnswer:
+    """The answer why there is no NVLS, on a machine that has none; any other answer as it is."""
+    if not answer.text.startswith(NO_NVLS):
+        return answer
+    return LogAnswer(f"no NVLS, as it should be with {machine}: {NEVER_NVLS}", Weight.expected)
 
 
 def _has_nvls(scenario: Scenario) -> bool:
@@ -410,6 +419,7 @@ def _on_any_machine(file: Path, known: _Known) -> tuple[str, list[str]]:
         there = replace(known, machine=machine)
         with suppress(TunerError):
             seen.append(acceptance.accept([file], acceptance.AcceptOptions(there.scenario(), _given(file, there))))
+    seen = [each for each in seen if each.sizes]
     slow = [[share for share in each.adapter_shares if share.looks_slow] for each in seen]
     if seen and all(each.judged and each.passes for each in seen):
         return f"{UNKNOWN_MACHINE}; as fast as each of those below that it fits should be", evidence
@@ -434,7 +444,7 @@ def machines_with_such_gpus(file: Path) -> tuple[str | None, list[str]]:
     names = [
         each.name
         for each in map(catalogue.load, catalogue.names())
-        if each.gpus_per_node == count and gpus.chip(each.gpu) in table.header.gpu.upper()
+        if each.gpus_per_node == count and gpus.is_product(table.header.gpu, each.gpu)
     ]
     return f"{count} x {table.header.gpu} a node", names
 

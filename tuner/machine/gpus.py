@@ -77,6 +77,26 @@ def chip(model: str) -> str:
     return " ".join(_CHIP.findall(words)[:1])
 
 
+def is_product(name: str, model: str) -> bool:
+    """Whether a product by CUDA's name ("NVIDIA A100-SXM4-80GB") may be a model ("A100 SXM4"): the same chip in the
+    same form; a name that says no form may be any but PCIe or NVL.
+    """
+    product, known = _words_of_name(name), _words_of_name(model)
+    sockets = [{word for word in words if word.startswith("SXM")} for words in (product, known)]
+    return (
+        _words_of_name(chip(model)) <= product
+        and _OF_CARDS & product <= known
+        and (not sockets[0] or not sockets[1] or sockets[0] == sockets[1])
+    )
+
+
+_OF_CARDS = frozenset({"PCIE", "NVL"})  # forms that a board with NVSwitches has not
+
+
+def _words_of_name(name: str) -> frozenset[str]:
+    return frozenset(re.findall(r"[0-9A-Z]+", name.upper()))
+
+
 def capability_of_product(name: str) -> int | None:
     """The compute capability of a product by CUDA's name, 80 for ``NVIDIA A100-SXM4-80GB``; None for unknown ones."""
     words = f" {re.sub(r'[^0-9A-Z]+', ' ', name.upper())} "

@@ -280,7 +280,9 @@ def read(machine: str | None, given: "Description") -> Logged:
     shown = not named and any(node.graphs for node in imported.nodes)
     if needed := imported.needed if shown else [text for text in imported.needed if text.startswith(_OF_RELEASES)]:
         raise BadInput(f"{file}: needed: {'; '.join(needed)}{OR_A_MACHINE if shown else ''}")
-    foreign = imported.evidence.answers[:1] if imported.evidence.tuner_plugin is not None else ()
+    foreign = (
+        [str(each) for each in imported.evidence.answers[:1]] if imported.evidence.tuner_plugin is not None else []
+    )
     notes = [*foreign, *(imported.notes if shown else ())]
     printed = next(iter(imported.printed_releases), None)
     if printed not in (None, imported.release):
@@ -313,7 +315,7 @@ def read(machine: str | None, given: "Description") -> Logged:
         None if topology is None else str(topology),
         near,
         tuple(notes),
-        imported.evidence.answers,
+        tuple(map(str, imported.evidence.answers)),
         _tuner(imported),
     )
     return Logged(machine, cast("Description", others), kinds, says)

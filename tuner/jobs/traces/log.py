@@ -14,8 +14,11 @@ from tuner.scenario.notes import harmful
 _Member = tuple[tuple[str, int], str]  # process, address of the communicator in it
 
 
-def from_log(file: str, lines: reader.Lines) -> CallList:
-    """The calls of a log with NCCL_DEBUG_SUBSYS=COLL, else the choices of one with TUNING. BadInput without either."""
+def from_log(file: str, lines: reader.Lines, ranks: int) -> CallList:
+    """The calls of a log with NCCL_DEBUG_SUBSYS=COLL, else the choices of one with TUNING. BadInput without either.
+
+    ``ranks`` are those of choices where no line says them.
+    """
     log = reader.parse(lines)
     communicators = groups(log.ranks)
     notes = [f"the log is of NCCL {name}" for name in log.versions]
@@ -30,9 +33,9 @@ def from_log(file: str, lines: reader.Lines) -> CallList:
                 "those calls are priced as if it had not"
             )
         sizes = "count x type, times the ranks for AllGather and ReduceScatter"
-        choices = tuple(_choices(log, communicators))
+        choices = tuple(_choices(log, communicators, ranks))
         return CallList(file, "NCCL log", sizes, calls, tuple(notes), tuple(log.versions), choices)
-    calls = (*_choices(log, communicators), *_symmetric(log))
+    calls = (*_choices(log, communicators, ranks), *_symmetric(log))
     if not calls:
         raise BadInput(f"{file}: no calls in this log; valid: one with NCCL_DEBUG_SUBSYS=INIT,COLL (or INIT,TUNING)")
     notes.append("no COLL lines: counted are rank 0's choices, which up to 2.23 are one for a group of calls")
@@ -89,11 +92,11 @@ def _call(call: reader.LoggedCall, communicator: str) -> TracedCall:
     )
 
 
-def _choices(log: NcclLog, communicators: list[CommunicatorLines]) -> Iterator[TracedCall]:
+def _choices(log: NcclLog, communicators: list[CommunicatorLines], otherwise: int) -> Iterator[TracedCall]:
     ambiguous: dict[tuple[str, int] | None, int] = {}  # by process, whose communicators share these lines
     every: list[CommunicatorLines | None] = [*communicators] or [None]
     for group in every:
-        made, lines_of_several = importer.choices_of(log.choices, group, communicators, None)
+        made, lines_of_several = importer.choices_of(log.choices, group, communicators, None, otherwise)
         ranks, name = (group.ranks, group.name) if group else (None, None)
         for each in made:
             yield TracedCall(

@@ -30,7 +30,7 @@ def _read(path: Path, ranks: int) -> CallList:
     if path.is_file() and (trace := kineto.from_file(path)) is not None:
         return trace
     if _is_large_log(path):
-        return from_log(str(path), read_lines(path))
+        return from_log(str(path), read_lines(path), ranks)
     content = read_bytes(path, BadInput)
     if content.startswith(nsight.MAGIC):  # it was gzipped
         return nsight.from_file(path, content)
@@ -57,7 +57,7 @@ def _read(path: Path, ranks: int) -> CallList:
     if prometheus.is_text(text):
         return prometheus.from_text(str(path), text)
     if logged and not deepspeed.is_text(text):
-        return from_log(str(path), nccl_lines(content))
+        return from_log(str(path), nccl_lines(content), ranks)
     if deepspeed.is_text(text):
         return deepspeed.from_text(str(path), text, ranks)
     return from_csv(str(path), text, ranks)

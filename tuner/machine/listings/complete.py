@@ -233,6 +233,8 @@ def _same_links(node: NodeShape, machine: NodeShape) -> bool:
 
 def _near_in_words(node: NodeShape) -> str:
     levels = sorted(set(_nearest(node)))
+    if len(levels) > 1 and max(levels)[0] <= PXB:
+        return "adapters below the PCI switch of each GPU, not as many each"
     if len(levels) > 1:
         return "adapters near some GPUs alone"
     ((level, count),) = levels

@@ -5,6 +5,7 @@ Facts that a user gives go before the log's. Nothing is guessed: what the emulat
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
 
 from tuner import release
 from tuner.base.names import Collective, DataType, Op
@@ -87,6 +88,25 @@ class Hardware:
     networks: tuple[str, ...]
 
 
+class Weight(StrEnum):
+    """Weight of an answer: wrong on any machine; otherwise than usual, which may be meant; as it should be."""
+
+    fault = "fault"
+    unlike = "unlike"
+    expected = "expected"
+
+
+@dataclass(frozen=True, slots=True)
+class LogAnswer:
+    """Answer of a log to a question that people ask, in a sentence."""
+
+    text: str
+    weight: Weight = Weight.fault
+
+    def __str__(self) -> str:
+        return self.text
+
+
 @dataclass(frozen=True, slots=True)
 class LogEvidence:
     """Lines of a log beside its graphs and tables; empty where none is printed.
@@ -96,7 +116,7 @@ class LogEvidence:
     NCCL's word for their way, P2P/CUMEM, SHM, NET/IB/GDRDMA. ``rings``: ranks of each channel in their order.
     ``trees``: parent and children by channel and rank. ``nvls_heads``: ranks of each head, a node each.
     ``adapters_of_ranks``: NCCL's numbers of the adapters that a rank sends over. ``answers``: what follows, a sentence
-    each.
+    each; that of a tuner plugin is the first.
     """
 
     tuner_plugin: str | None
@@ -106,7 +126,7 @@ class LogEvidence:
     trees: Mapping[int, Mapping[int, TreePlace]] = field(metadata=json_form(omitted=True))
     nvls_heads: tuple[tuple[int, ...], ...] = field(metadata=json_form(omitted=True))
     adapters_of_ranks: Mapping[int, tuple[int, ...]] = field(metadata=json_form(omitted=True))
-    answers: tuple[str, ...]
+    answers: tuple[LogAnswer, ...] = field(metadata=json_form(convert=lambda answers: [each.text for each in answers]))
     aws_release: str | None = field(default=None, metadata=json_form(optional=True))
     tuner_product: str | None = field(default=None, metadata=json_form(optional=True))
 

@@ -60,7 +60,7 @@ class Lines(Iterable[PrintedLine]):
     Lines without NCCL's prefix stay, of an UNKNOWN thread, only where no line has one: otherwise they are other
     programs' output, or pieces of lines that several processes wrote into each other. Output that another program wrote
     before the prefix without a line break is cut off the host's name. ``cut`` says whether the last line has no end; it
-    is left out.
+    is left out unless it warns.
     """
 
     def __init__(self, raw: Callable[[], Iterable[bytes]]) -> None:
@@ -82,9 +82,11 @@ class Lines(Iterable[PrintedLine]):
     def __iter__(self) -> Iterator[PrintedLine]:
         prefixed = bool(self._whole.keys() - {UNKNOWN})
         for raw in self._raw():
-            if not raw.endswith(b"\n"):
-                return
             line = _line(_text(raw))
+            if not raw.endswith(b"\n"):
+                if line.warns:
+                    yield PrintedLine(self._whole.get(line.thread, line.thread), line.text, True)
+                return
             if line.thread is not UNKNOWN:
                 yield PrintedLine(self._whole[line.thread], line.text, line.warns)
             elif not prefixed or line.warns or _KEPT.search(line.text):
@@ -118,7 +120,7 @@ def split_lines(lines: Iterable[str]) -> Lines:
 
 
 def _text(line: bytes) -> str:
-    return line[:-1].decode("utf-8", "replace")
+    return line.removesuffix(b"\n").decode("utf-8", "replace")
 
 
 def _line(line: str) -> PrintedLine:
@@ -199,6 +201,8 @@ _FAULTS = {
     "Failed": "libibverbs is not there ({}): install it, in the container, too (rdma-core, libibverbs1)",
     "NET/IB": "NCCL found no device: none is up, or the container has no /dev/infiniband",
 }
+_NO_GDR = re.compile(r"GPU Direct RDMA (Enabled|Disabled) for HCA \d+ '([^']+)'(?: \((.+?)\))?")  # src/transport/net.cc
+_RETURNED = re.compile(r"^(\S+\.(?:cc|c|h|cu):\d+) -> ([1-6])\b")  # src/include/checks.h, NCCLCHECK and those like it
 _CONFIG = re.compile(r"Comm config (\w+) set to (\S+)")
 # src/enqueue.cc, ncclEnqueueCheck
 _CALL = re.compile(
@@ -261,10 +265,13 @@ class RankLog:
     clique_ranks: int | None = None  # that NVLink joins with it
     graphs: list[PrintedGraph] = field(default_factory=list)
     ring_gpus: int | None = None
+    ring_has_adapters: bool | None = None  # whether its ring goes to adapters, and so to other nodes
     cpus: list[tuple[int, int]] = field(default_factory=list)  # arch, vendor
     hosts: set[str] = field(default_factory=set)  # of its node, by the numbers that CPUs have
     system: bool = False
+    max_gbs: float | None = None  # the most that a GPU of the system has to another or to an adapter
     nvswitch: bool = False
+    nvswitch_gbs: float | None = None  # of a GPU's NVLinks to them
     bus_id: int | None = None  # of its GPU, as NCCL packs it into a number
     gpu: str | None = None  # the last of its node's GPUs that the system lists
     linked: dict[str, set[str]] = field(default_factory=dict)  # by GPU of its node, those that NVLink leads to
@@ -330,6 +337,10 @@ class NcclLog:
     aws_release: str | None = None  # of aws-ofi-nccl
     tuner_product: str | None = None  # the product name that its tuner goes by
     network_faults: dict[str, str] = field(default_factory=dict)
+    gpudirect: dict[str, str | None] = field(
+        default_factory=dict
+    )  # by adapter, None where it works, else why it does not
+    returned: tuple[str, int] | None = None  # where a call of NCCL's own failed first, and ncclResult_t
 
 
 def parse(lines: Iterable[PrintedLine]) -> NcclLog:
@@ -414,7 +425,8 @@ class _Reader:
         self.log.multicast.add(match[1] is None)
 
     def system(self, line: PrintedLine, match: re.Match[str]) -> None:
-        self._rank_log(line, fresh=True).system = True
+        current = self._rank_log(line, fresh=True)
+        current.system, current.max_gbs = True, float(match[1]) if match[1] else None
 
     def cpu(self, line: PrintedLine, match: re.Match[str]) -> None:
         current = self._rank_log(line, fresh=True)
@@ -422,7 +434,9 @@ class _Reader:
         current.hosts.add(match[1] or "0")
 
     def nvswitch(self, line: PrintedLine, match: re.Match[str]) -> None:
-        self._rank_log(line, fresh=True).nvswitch = True
+        current = self._rank_log(line, fresh=True)
+        current.nvswitch = True
+        current.nvswitch_gbs = float(match[1]) if match[1] else current.nvswitch_gbs
 
     def system_gpu(self, line: PrintedLine, match: re.Match[str]) -> None:
         current = self._rank_log(line, fresh=True)
@@ -436,6 +450,8 @@ class _Reader:
 
     def pattern(self, line: PrintedLine, match: re.Match[str]) -> None:
         pattern, cross_nic, channels, intra, inter, type_intra, type_inter, same = match.groups()
+        if "XGMI" in (type_intra, type_inter):  # the links of AMD's GPUs, where the line with the version is missing
+            self.log.rccl = self.log.rccl or "of an unknown release"
         current = self._rank_log(line, fresh=True)
         if current.graphs and pattern == "4":  # each rank starts with its ring: its lines before this are missing
             del self._making[line.thread]
@@ -447,7 +463,7 @@ class _Reader:
     def channel(self, line: PrintedLine, match: re.Match[str]) -> None:
         current = self._rank_log(line)
         if current.ring_gpus is None and [graph.pattern for graph in current.graphs] == [4]:
-            current.ring_gpus = match[1].count(" GPU/")
+            current.ring_gpus, current.ring_has_adapters = match[1].count(" GPU/"), " NET/" in match[1]
 
     def header(self, line: PrintedLine, match: re.Match[str]) -> None:
         names = [name.strip() for name in match[1].split("|")[:-1]]
@@ -518,6 +534,12 @@ class _Reader:
             fault = _FAULTS["Failed" if match[1].startswith("Failed") else "NET/IB"]
             self.log.network_faults.setdefault(fault, fault.format(match[1]))
 
+    def gpudirect(self, line: PrintedLine, match: re.Match[str]) -> None:
+        self.log.gpudirect.setdefault(match[2], None if match[1] == "Enabled" else match[3] or "")
+
+    def returned(self, line: PrintedLine, match: re.Match[str]) -> None:
+        self.log.returned = self.log.returned or (match[1], int(match[2]))
+
     def via(self, line: PrintedLine, match: re.Match[str]) -> None:
         rank, direction, way = int(match[1]), match[2], match[3]
         kind, *rest = way.split("/")
@@ -574,9 +596,9 @@ _METHODS: list[tuple[str, re.Pattern[str], Callable[[_Reader, PrintedLine, re.Ma
     ("MNNVL 1 ", _CLIQUE, _Reader.clique),
     ("Pattern ", _PATTERN, _Reader.pattern),
     (" GPU/", _CHANNEL, _Reader.channel),
-    ("=== System : ", re.compile("^=== System : "), _Reader.system),
+    ("=== System : ", re.compile(r"^=== System : (?:max(?:Bw|Width) (\d+(?:\.\d+)?))?"), _Reader.system),
     ("CPU/", _CPU, _Reader.cpu),
-    (" - NVS/", re.compile(r"\+ \w+\[[\d.]+\] - NVS/"), _Reader.nvswitch),
+    (" - NVS/", re.compile(r"\+ (?:NVL\[(\d+(?:\.\d+)?)\]|\w+\[[\d.]+\]) - NVS/"), _Reader.nvswitch),
     (" - GPU/", _GPU, _Reader.system_gpu),
     (" - GPU/", _NVLINK, _Reader.nvlink),
     ("Algorithm ", _HEADER, _Reader.header),
@@ -595,6 +617,8 @@ _METHODS: list[tuple[str, re.Pattern[str], Callable[[_Reader, PrintedLine, re.Ma
     ("No device found", _NO_IB, _Reader.no_infiniband),
     (" set by environment to ", _VARIABLE, _Reader.variable),
     ("Comm config ", _CONFIG, _Reader.config),
+    ("GPU Direct RDMA ", _NO_GDR, _Reader.gpudirect),
+    (" -> ", _RETURNED, _Reader.returned),
     ("NET/IB : Using ", _ADAPTERS, _Reader.adapters),
     (" speed=", _SPEED, _Reader.speed),
     ("NET/OFI Running on ", _INSTANCE, _Reader.instance),

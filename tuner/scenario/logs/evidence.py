@@ -1,0 +1,351 @@
+"""Evidence of a log: how ranks reach each other, and what its lines answer of questions that people ask.
+
+An answer says how much it weighs. A fault is wrong on any machine; "unlike" may be meant, or right for such GPUs; what
+is as it should be only explains.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from functools import cache
+
+from tuner.base import tables
+from tuner.base.dataclass import dataclass
+from tuner.base.names import Pattern
+from tuner.base.sizes import plural
+from tuner.release import Release
+from tuner.scenario.logs.imported import LogAnswer, LogEvidence, Reading, Weight
+from tuner.scenario.logs.reader import PrintedGraph
+from tuner.scenario.notes import harmful
+
+FEW_CHANNELS = 4  # so many ask why there are no more
+MOST_WARNINGS = 6
+NO_NVLS = "no NVLS, because"  # how that answer begins
+NEVER_NVLS = "Hopper and later with NVSwitches do"  # how it ends where the GPUs never have it
+SOCKET, GDRDMA = "Socket", "GDRDMA"  # of NCCL's own network, and in the names of plugins such as FastSocket
+MULTICAST_CHIPS = ("H100", "H200", "H800", "H20", "GH200", "B100", "B200", "B300", "GB200", "GB300")
+FIRST_WITH_NVLS = 90  # compute capability
+RESULTS = (  # ncclResult_t, src/nccl.h.in
+    "ncclSuccess",
+    "ncclUnhandledCudaError",
+    "ncclSystemError",
+    "ncclInternalError",
+    "ncclInvalidArgument",
+    "ncclInvalidUsage",
+    "ncclRemoteError",
+)
+
+
+def evidence(
+    reading: Reading, variables: Mapping[str, str], channels: tuple[str, str | None] | None, nccl: Release | None
+) -> LogEvidence:
+    """The evidence of the communicator that is read; ``channels`` are NCCL's of collectives and of NVLS."""
+    log = reading.log
+    plugin = next(iter(log.tuner_plugins), None)
+    sends = {rank: tuple(sorted(nets)) for rank, nets in sorted(log.adapters_of_ranks.items())}
+    answers = [
+        *_of_tuner(plugin, log.tuner_plugins.get(plugin or "", "")),
+        *_of_single_ranks(reading),
+        *_of_warnings(reading),
+        *_of_channels(reading, variables, channels),
+        *_of_network(reading, variables),
+        *_of_adapters(reading),
+        *_of_gpudirect(reading, variables),
+        *map(LogAnswer, harmful(variables, next((rank.nodes for rank in reading.logs if rank.nodes), None))),
+        *_of_shared_memory(reading, variables),
+        *_of_forced(variables),
+        *_of_nvls(reading, variables, channels, nccl),
+    ]
+    rings = tuple(log.rings[channel] for channel in sorted(log.rings))
+    return LogEvidence(
+        plugin,
+        dict(log.transports),
+        tuple(log.warnings),
+        rings,
+        log.trees,
+        tuple(log.nvls_heads[head] for head in sorted(log.nvls_heads)),
+        sends,
+        tuple(answers),
+        log.aws_release,
+        log.tuner_product or log.instance,
+    )
+
+
+def spans_nodes(reading: Reading) -> bool | None:
+    """Whether the communicator has several nodes, as its lines or its ring show; None where nothing shows it."""
+    log = reading.log
+    if nodes := [each for each in (reading.given.nodes, *(rank.nodes for rank in reading.logs)) if each]:
+        return max(nodes) > 1
+    if any(way.startswith("NET/") for way in log.transports):
+        return True
+    if ends := {rank.ring_has_adapters for rank in reading.logs} - {None}:
+        return True in ends
+    hosts = {rank.thread.host for rank in reading.logs}
+    ranks = {rank.rank for rank in reading.logs} - {None}
+    every = reading.group is not None and len(ranks) == reading.group.ranks
+    return False if every and len(hosts) == 1 else None
+
+
+def _of_tuner(plugin: str | None, file: str) -> Iterator[LogAnswer]:
+    if plugin is not None:
+        where = f" ({file})" if file else ""
+        yield LogAnswer(
+            f"a tuner plugin chooses: {plugin}{where}; what is answered here is NCCL's own choice, "
+            "which may not be what ran",
+            Weight.expected,
+        )
+
+
+def _of_single_ranks(reading: Reading) -> Iterator[LogAnswer]:
+    """Processes that each made a communicator of one rank, as programs do that were built or started without MPI."""
+    sizes = {rank.ranks for rank in reading.log.ranks if rank.ranks is not None}
+    processes = {rank.thread.process for rank in reading.log.ranks if rank.ranks is not None}
+    if sizes == {1} and len(processes) > 1:
+        yield LogAnswer(
+            f"{len(processes)} processes made a communicator of one rank each: none talks to another; nccl-tests was "
+            "built without MPI=1, or with another MPI than the one that starts it"
+        )
+
+
+def _of_channels(
+    reading: Reading, variables: Mapping[str, str], channels: tuple[str, str | None] | None
+) -> Iterator[LogAnswer]:
+    if channels is None or int(channels[0]) > FEW_CHANNELS:
+        return
+    log, because, weight = reading.log, list[str](), Weight.unlike
+    names = {Pattern.Ring.value: "ring", Pattern.BalancedTree.value: "tree"}
+    patterns = sorted({each for rank in reading.logs for each in rank.fallback_patterns}, reverse=True)
+    if patterns:
+        weight = Weight.fault
+        which = ", ".join(names.get(pattern, f"pattern {pattern}") for pattern in patterns)
+        because.append(
+            f"the search of channels found no way ({which}), so NCCL takes one channel of 0.1 GB/s through all "
+            "GPUs in their order, twice: P2P, shared memory or the PCIe links' speed are not as they should be"
+        )
+    if limits := [name for name in _LIMITS if variables.get(name, "") not in ("", "-2")]:
+        weight = Weight.fault
+        because += [f"{name}={variables[name]}" for name in limits]
+    several = spans_nodes(reading) is not False
+    ring = next((graph for rank in reading.logs for graph in rank.graphs if graph.pattern == Pattern.Ring), None)
+    if ring is not None and Pattern.Ring not in patterns:
+        said, of_ring = _of_ring(reading, ring, several)
+        because.append(said)
+        weight = weight if weight is Weight.fault else of_ring
+    elif not patterns:
+        if any(way.startswith("SHM") for way in log.transports):
+            because.append("GPUs reach each other over the CPU's memory (SHM), not peer to peer")
+        if _sockets(log.transports) or (several and "Socket" in log.networks.values()):
+            because.append("the network is IP sockets, and a channel takes what an adapter has")
+            weight = weight if weight is Weight.fault or spans_nodes(reading) is None else Weight.fault
+    why = "; ".join(because) or "not shown: NCCL_DEBUG_SUBSYS=INIT,ENV,GRAPH prints the graphs that decide it"
+    if not because and {rank.local_ranks for rank in reading.logs} == {1}:  # as many as its adapters carry
+        weight = Weight.expected
+    yield LogAnswer(f"{channels[0]} channels, because: {why}", weight)
+
+
+_LIMITS = ("NCCL_MAX_NCHANNELS", "NCCL_MAX_CTAS", "NCCL_MAX_NRINGS")
+
+
+def _of_ring(reading: Reading, ring: PrintedGraph, several: bool) -> tuple[str, Weight]:
+    """The ring in words, and how much that weighs: few over NVLink are a fault, over PCIe what such machines have, and
+    nothing where they take all that the system has (its ``maxBw``).
+    """
+    ways = [(ring.bw_intra, f"{ring.type_intra} inside the node", ring.type_intra != "LOC")]
+    ways += [(ring.bw_inter, f"{ring.type_inter} to adapters", several)]
+    taken = [(float(gbs), way) for gbs, way, is_taken in ways if is_taken]
+    said = f"the ring has {ring.channels} of {' and '.join(f'{gbs:g} GB/s over {way}' for gbs, way in taken)}"
+    most = [rank.max_gbs for rank in reading.logs if rank.max_gbs is not None]
+    if ring.type_intra.startswith("NV"):
+        return said, Weight.fault
+    if most and taken and ring.channels * min(gbs for gbs, _ in taken) >= max(most):
+        return f"{said}, all that the system has", Weight.expected
+    return said, Weight.unlike
+
+
+def _of_nvls(
+    reading: Reading, variables: Mapping[str, str], channels: tuple[str, str | None] | None, nccl: Release | None
+) -> Iterator[LogAnswer]:
+    if channels is None or channels[1] != "0":
+        return
+    names = ", ".join(dict.fromkeys(reading.log.devices.values()))
+    per_node = {log.local_ranks for log in reading.logs} - {None}
+    able = not names or _has_multicast(names.upper())
+    weight = Weight.unlike
+    if variables.get("NCCL_NVLS_ENABLE") == "0":
+        why = "NCCL_NVLS_ENABLE=0"
+    elif not able:
+        why, weight = f"{names} has none: {NEVER_NVLS}", Weight.expected
+    elif nccl is not None and _links_before_nvls(reading, nccl):
+        why, weight = f"such NVLinks are of GPUs before Hopper: {NEVER_NVLS}", Weight.expected
+    elif False in reading.log.multicast:
+        why = (
+            "the driver says that multicast is not available: fabric manager, its state (nvidia-smi -q, Fabric), or a "
+            "virtual machine without all NVSwitches"
+        )
+    elif any(any(log.linked.values()) for log in reading.logs) and not any(log.nvswitch for log in reading.logs):
+        why, weight = f"NVLinks lead from GPU to GPU: {NEVER_NVLS}", Weight.expected
+    elif per_node == {1}:
+        why, weight = "one GPU a node", Weight.expected
+    elif any(log.system for log in reading.logs) and not any(log.nvswitch for log in reading.logs):
+        why, weight = "no NVSwitch in the system that is printed", Weight.expected
+    elif any(way.startswith("SHM") for way in reading.log.transports):
+        why, weight = "GPUs of a node reach each other over the CPU's memory (SHM): no NVLink is used", Weight.expected
+    else:
+        why = "not shown: it wants Hopper or later, NVSwitches, and multicast (NCCL_DEBUG_SUBSYS=INIT,NVLS says it)"
+    yield LogAnswer(f"{NO_NVLS}: {why}", weight)
+
+
+def _has_multicast(names: str) -> bool:
+    """Whether GPUs of such names may have it: cards have no NVSwitches."""
+    return any(chip in names for chip in MULTICAST_CHIPS) and "PCIE" not in names and " NVL" not in names
+
+
+def _links_before_nvls(reading: Reading, nccl: Release) -> bool:
+    """Whether the printed bandwidths to NVSwitches are whole numbers of NVLinks of GPUs without NVLS alone."""
+    printed = {log.nvswitch_gbs for log in reading.logs if log.nvswitch_gbs is not None}
+    later = [gbs for least, gbs in nccl.search.devices.nvlink_gbs if least >= FIRST_WITH_NVLS]
+    return bool(printed) and not any(abs(each / gbs - round(each / gbs)) < 0.01 for each in printed for gbs in later)
+
+
+def _of_network(reading: Reading, variables: Mapping[str, str]) -> Iterator[LogAnswer]:
+    log, several = reading.log, spans_nodes(reading)
+    sockets, plugin = _sockets(log.transports), next((each for each in log.networks.values() if each != SOCKET), "")
+    if not sockets and (several is False or set(log.networks.values()) != {SOCKET}):
+        return
+    if plugin.endswith(SOCKET):
+        yield LogAnswer(
+            f"IP sockets, not InfiniBand or RoCE, because: the network plugin {plugin} uses them", Weight.unlike
+        )
+        return
+    if variables.get("NCCL_IB_DISABLE", "0") not in ("", "0"):
+        why = f"NCCL_IB_DISABLE={variables['NCCL_IB_DISABLE']}"
+    elif variables.get("NCCL_NET", "").lower() == "socket":
+        why = f"NCCL_NET={variables['NCCL_NET']}"
+    elif log.network_faults:
+        why = "; ".join(log.network_faults.values())
+    elif "NCCL_IB_HCA" in variables:
+        why = f"perhaps NCCL_IB_HCA={variables['NCCL_IB_HCA']} names no adapter that is up; ibdev2netdev shows them"
+    else:
+        why = (
+            "not shown: lines of NET/IB say what it found (NCCL_DEBUG_SUBSYS=INIT,NET); ibv_devinfo shows the adapters"
+        )
+    unknown = several is None
+    on = "; one node alone would not use them" if unknown else ""
+    yield LogAnswer(
+        f"IP sockets, not InfiniBand or RoCE, because: {why}{on}", Weight.unlike if unknown else Weight.fault
+    )
+
+
+def _sockets(transports: Mapping[str, int]) -> list[str]:
+    """The ways of connections over IP sockets."""
+    return [way for way in transports if way.startswith("NET/") and way.partition("/")[2].endswith(SOCKET)]
+
+
+def _of_adapters(reading: Reading) -> Iterator[LogAnswer]:
+    """Hosts that use different numbers of adapters: channels of one then have no peer, or share the other's."""
+    counts = {host: len(names) for host, names in reading.log.adapters.items() if host}
+    if len(set(counts.values())) > 1:
+        fewest, most = min(counts, key=lambda host: counts[host]), max(counts, key=lambda host: counts[host])
+        yield LogAnswer(
+            f"hosts use different numbers of adapters: {fewest} {counts[fewest]}, {most} {counts[most]}; NCCL may wait "
+            "for ever for channels without a peer (NCCL_IB_HCA takes the same on all)"
+        )
+
+
+def _of_shared_memory(reading: Reading, variables: Mapping[str, str]) -> Iterator[LogAnswer]:
+    log = reading.log
+    count = sum(number for way, number in log.transports.items() if way.startswith("SHM"))
+    if not count:
+        return
+    names = " ".join(log.devices.values()).upper()
+    weight = Weight.unlike
+    if variables.get("NCCL_P2P_DISABLE", "0") not in ("", "0"):
+        why, weight = f"NCCL_P2P_DISABLE={variables['NCCL_P2P_DISABLE']}", Weight.fault
+    elif "NCCL_P2P_LEVEL" in variables:
+        why, weight = f"NCCL_P2P_LEVEL={variables['NCCL_P2P_LEVEL']}", Weight.fault
+    elif "GEFORCE" in names and "RTX 30" not in names:
+        why, weight = "the driver gives GeForce GPUs of these generations no peer-to-peer", Weight.expected
+    elif log.p2p_support is False:
+        why = (
+            "peer-to-peer does not work between GPUs of the node (intraNodeP2pSupport 0): the GPUs cannot ('nvidia-smi "
+            "topo -p2p r' says so), ACS or an IOMMU is in the way, or a container lacks /dev/shm or the other GPUs"
+        )
+    else:
+        why = (
+            "GPUs of a node are on several sockets, or peer-to-peer does not work ('nvidia-smi topo -p2p r' says so), "
+            "as with ACS or an IOMMU"
+        )
+    said = f"shared memory (SHM) on {plural(count, 'connection')}, not peer to peer, because: {why}"
+    yield LogAnswer(said, weight)
+
+
+def _of_gpudirect(reading: Reading, variables: Mapping[str, str]) -> Iterator[LogAnswer]:
+    sockets = _sockets(reading.log.transports)
+    ways = {
+        way: count for way, count in reading.log.transports.items() if way.startswith("NET/") and way not in sockets
+    }
+    direct = sum(count for way, count in ways.items() if GDRDMA in way)
+    refused = {name: why for name, why in reading.log.gpudirect.items() if why is not None}
+    if (ways and direct == sum(ways.values())) or not (ways or refused) or sockets:
+        return
+    if not ways and (len(refused) < len(reading.log.gpudirect) or SOCKET in reading.log.networks.values()):
+        return
+    level = variables.get("NCCL_NET_GDR_LEVEL")
+    if direct:
+        why = "those adapters are far from their GPU, or not near enough by NCCL_NET_GDR_LEVEL"
+        share = f"on {direct} of {sum(ways.values())} connections to the network alone"
+        yield LogAnswer(f"GPUDirect RDMA {share}: {why}", Weight.unlike)
+        return
+    why = (
+        f"NCCL_NET_GDR_LEVEL={level}"
+        if level is not None
+        else "nvidia-peermem is not loaded (lsmod) and there is no DMA-BUF"
+        + ("" if refused else ", or no adapter is near its GPU")
+    )
+    without = any("GEFORCE" in name.upper() for name in reading.log.devices.values())
+    yield LogAnswer(
+        "no GPUDirect RDMA: data goes over the CPU's memory on the way to the network, because: "
+        + ("the driver gives GeForce GPUs none" if without else why),
+        Weight.expected if without else Weight.fault,
+    )
+
+
+def _of_forced(variables: Mapping[str, str]) -> Iterator[LogAnswer]:
+    if forced := [f"{name}={variables[name]}" for name in ("NCCL_ALGO", "NCCL_PROTO") if variables.get(name)]:
+        yield LogAnswer(f"{', '.join(forced)}: NCCL chooses among these alone, whatever would be faster", Weight.unlike)
+
+
+@dataclass(frozen=True, slots=True)
+class KnownWarning:
+    """A warning that says little to who does not know NCCL: ``pattern`` is found in it, ``says`` is what it means."""
+
+    pattern: str
+    says: str
+    source: str
+
+
+@cache
+def _known_warnings() -> tuple[tuple[re.Pattern[str], str], ...]:
+    rows = [KnownWarning(**row) for row in tables.toml(tables.folder() / "warnings.toml")["warning"]]
+    return tuple((re.compile(row.pattern), row.says) for row in rows)
+
+
+def _of_warnings(reading: Reading) -> Iterator[LogAnswer]:
+    """Every warning but those that another answer explains, alike ones once."""
+    fell_back = any(rank.fallback_patterns for rank in reading.logs)
+    alike: dict[str, list[str]] = {}
+    for text in reading.log.warnings:
+        if any(part in text for part in ("ibverbs", "No device found")) and reading.log.network_faults:
+            continue
+        if fell_back and "Could not find a path for pattern" in text:
+            continue
+        alike.setdefault(re.sub(r"0x[0-9a-f]+|\d+", "#", text), []).append(text)
+    if reading.log.returned is not None and not alike:
+        where, number = reading.log.returned
+        yield LogAnswer(f"NCCL failed with {RESULTS[number]} at {where}, without a warning that says why")
+    shown = list(alike.values())[:MOST_WARNINGS]
+    for text, *others in shown:
+        means = next((says for pattern, says in _known_warnings() if pattern.search(text)), None)
+        more = f" (and {len(others)} alike)" if others else ""
+        yield LogAnswer(f"NCCL warned: {text}{more}{f'; that is: {means}' if means else ''}")
+    if left := len(alike) - len(shown):
+        yield LogAnswer(f"NCCL warned of {plural(left, 'other thing')}")
