@@ -10,6 +10,7 @@ from click.testing import CliRunner, Result
 from tests.support import nccl_tests_text
 from tuner.base.errors import UnknownMachine
 from tuner.cli import everything
+from tuner.times.measured import nccl_tests
 
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
 CASES = Path(__file__).parents[3] / "shared/cases"
@@ -65,6 +66,19 @@ def test_results_alone_cannot_be_judged_and_say_what_they_lack() -> None:
     assert "8 x H100 80GB HBM3 a node machines with such GPUs: " in text
     assert " dgx-h100," in text
     assert "a100" not in text
+
+
+def test_results_are_read_once_however_many_machines_they_are_held_against(monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[Path] = []
+    of_text = nccl_tests.of_text
+
+    def counted(path: Path, *more: Any) -> Any:
+        read.append(path)
+        return of_text(path, *more)
+
+    monkeypatch.setattr(nccl_tests, "of_text", counted)
+    assert "machines with such GPUs" in diagnosed(EXAMPLES / "all_reduce.log").output
+    assert read == [EXAMPLES / "all_reduce.log"]
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from tuner.times.acceptance import accept as acceptance
 from tuner.times.acceptance.accept import Acceptance, AcceptOptions, JudgedSize
 from tuner.times.acceptance.expected import Expectation, Whose
 from tuner.times.acceptance.judge import WIDEST, Verdict
-from tuner.times.measured.formats import Given
+from tuner.times.measured.formats import Given, MeasurementFile
 
 COLUMNS = ("size", "pick", "us", "expected us", "from", "to", "busbw GB/s", "floor GB/s", "verdict")
 SPARE = ("floor GB/s", "busbw GB/s")  # where little room is
@@ -117,7 +117,7 @@ def _ask_for_machine(file: Path) -> NoReturn:
     """Raises BadInput with the machines that have such GPUs as the results name; of those that cannot be read why."""
     from tuner.jobs.diagnosis import machines_with_such_gpus
 
-    gpus, names = machines_with_such_gpus(file)
+    gpus, names = machines_with_such_gpus(MeasurementFile(file))
     such = (
         f"; with {gpus}: {', '.join(names)}" if names else f"; no machine of the catalogue has {gpus}" if gpus else ""
     )

@@ -373,10 +373,13 @@ def _preflight(folder: Path, known: _Known) -> FileDiagnosis:
 
 
 def _results(file: Path, known: _Known) -> FileDiagnosis:
+    opened = MeasurementFile(file)
+    given = _given(opened, known)
     if known.machine is None:
-        return _diagnosis(file, FileKind.results, Severity.not_judged, *_on_any_machine(file, known), known)
-    asked = acceptance.AcceptOptions(known.scenario(), _given(file, known))
-    seen = acceptance.accept([file], asked)
+        seen_there = _on_any_machine(opened, given, known)
+        return _diagnosis(file, FileKind.results, Severity.not_judged, *seen_there, known)
+    asked = acceptance.AcceptOptions(known.scenario(), given)
+    seen = acceptance.accept([opened], asked)
     of_others = [each.text for each in seen.problems if each.kind == Kind.mixed_machines]
     if of_others and known.given.machine is None:  # what another file shows is not this one's machine
         nowhere = replace(known, machine=None, nodes=asked.given.nodes, nccl=asked.given.nccl or None)
@@ -406,7 +409,7 @@ def _results(file: Path, known: _Known) -> FileDiagnosis:
     return _diagnosis(file, FileKind.results, Severity.fault, says, evidence, known)
 
 
-def _on_any_machine(file: Path, known: _Known) -> tuple[str, list[str]]:
+def _on_any_machine(file: MeasurementFile, given: Given, known: _Known) -> tuple[str, list[str]]:
     """The finding and evidence of results of a machine that nobody names: what holds on each that has such GPUs.
 
     No verdict, for it may be a machine that the catalogue does not have, with other adapters.
@@ -416,9 +419,9 @@ def _on_any_machine(file: Path, known: _Known) -> tuple[str, list[str]]:
     evidence += [f"machines with such GPUs: {', '.join(machines)}"] if machines else []
     seen = []
     for machine in machines:
-        there = replace(known, machine=machine)
         with suppress(TunerError):
-            seen.append(acceptance.accept([file], acceptance.AcceptOptions(there.scenario(), _given(file, there))))
+            there = replace(known, machine=machine).scenario()
+            seen.append(acceptance.accept([file], acceptance.AcceptOptions(there, given)))
     seen = [each for each in seen if each.sizes]
     slow = [[share for share in each.adapter_shares if share.looks_slow] for each in seen]
     if seen and all(each.judged and each.passes for each in seen):
@@ -431,12 +434,12 @@ def _on_any_machine(file: Path, known: _Known) -> tuple[str, list[str]]:
     return UNKNOWN_MACHINE, evidence
 
 
-def machines_with_such_gpus(file: Path) -> tuple[str | None, list[str]]:
+def machines_with_such_gpus(file: MeasurementFile) -> tuple[str | None, list[str]]:
     """The GPUs of a node that results name, and the machines of the catalogue that have as many of them.
 
     None and no machine where they do not say which GPUs, or how many of a node. Errors: BadMeasurement.
     """
-    table = MeasurementFile(file).table(Given())
+    table = file.table(Given())
     counts = {row.gpus_per_node for row in table.rows if row.nodes}
     if not table.header.gpu or len(counts) != 1:
         return None, []
@@ -449,15 +452,15 @@ def machines_with_such_gpus(file: Path) -> tuple[str | None, list[str]]:
     return f"{count} x {table.header.gpu} a node", names
 
 
-def _given(file: Path, known: _Known) -> Given:
+def _given(file: MeasurementFile, known: _Known) -> Given:
     """Release and nodes: the user's, else what other files show where this one does not say them itself."""
     nccl, nodes = known.given.nccl, known.given.nodes
-    measured, own = MeasurementFile(file), None
+    own = None
     with suppress(TunerError):
-        own = measured.release
+        own = file.release
     given = Given(nccl=nccl or (known.nccl if own is None else "") or "", nodes=nodes)
     try:
-        measured.table(given)
+        file.table(given)
     except TunerError:
         return replace(given, nodes=nodes or known.nodes)
     return given

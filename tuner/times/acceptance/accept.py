@@ -112,12 +112,13 @@ class ResultFile:
         return bool(self.wrong_results) or any(problem.refused for problem in self.problems)
 
 
-def read_results(path: Path, given: Given, scenario: Scenario) -> ResultFile:
-    """The rows of a file, or of a shipped table by its name, on the machine of ``scenario``.
+def read_results(path: Path | MeasurementFile, given: Given, scenario: Scenario) -> ResultFile:
+    """The rows of a file, read before or not, or of a shipped table by its name, on the machine of ``scenario``.
 
     BadMeasurement where it cannot be read, or says otherwise than ``given``.
     """
-    file = MeasurementFile(measured.file_of(path))
+    file = path if isinstance(path, MeasurementFile) else MeasurementFile(measured.file_of(path))
+    path = file.path if isinstance(path, MeasurementFile) else path
     own = scenario.resolve().own
     given = replace(given, machine_gpus=len(own.topology.gpus))
     table = file.table(given)
@@ -290,8 +291,10 @@ class Acceptance:
     sizes: tuple[JudgedSize, ...]
 
 
-def accept(files: Sequence[Path], asked: AcceptOptions) -> Acceptance:
-    """Judges the results of ``files``. Sizes that are too slow or too fast fail, and so do rows that cannot be true.
+def accept(files: Sequence[Path | MeasurementFile], asked: AcceptOptions) -> Acceptance:
+    """Judges the results of ``files``, read before or not.
+
+    Sizes that are too slow or too fast fail, and so do rows that cannot be true.
 
     Errors: BadMeasurement for a file that cannot be read, says otherwise than ``asked``, or has nothing to judge;
     BadInput for a scenario or calibration that is none.
@@ -326,7 +329,7 @@ def accept(files: Sequence[Path], asked: AcceptOptions) -> Acceptance:
     if not judged and not refused:
         reasons = "; ".join(f"{plural(count, 'row')}: {why}" for why, count in skipped.items())
         reasons = reasons or "no times in it; valid: what nccl-tests printed"
-        raise BadMeasurement(f"{', '.join(map(str, files))}: nothing to judge: {reasons}")
+        raise BadMeasurement(f"{', '.join(str(file.path) for file in read)}: nothing to judge: {reasons}")
     return Acceptance(
         passes=passes and known and not refused,
         judged=known or not passes or refused,

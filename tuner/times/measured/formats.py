@@ -80,6 +80,7 @@ class MeasurementFile:
     def __init__(self, path: Path) -> None:
         self.path, self.content = path, read_bytes(path, BadMeasurement)
         self._record: Any = None
+        self._runs: dict[tuple[str, Collective | None], NcclTestsRun] = {}
         self.format = self._recognized()
 
     @cached_property
@@ -107,7 +108,13 @@ class MeasurementFile:
         """The run of a file of nccl-tests; ``otherwise`` as in :func:`nccl_tests.of_text`. Errors: BadMeasurement."""
         if self.format is FileFormat.nccl_tests_json:
             return nccl_tests.of_json(self.path, self._record)
-        return nccl_tests.of_text(self.path, self.text, otherwise)
+        return self._of_text(self.text, otherwise)
+
+    def _of_text(self, text: str, otherwise: Collective | None = None) -> NcclTestsRun:
+        """The run of a program, of the text or a part of it."""
+        if (text, otherwise) not in self._runs:
+            self._runs[text, otherwise] = nccl_tests.of_text(self.path, text, otherwise)
+        return self._runs[text, otherwise]
 
     def measurements(self, collective: Collective | None = None) -> Measurements:
         """The file as sample blocks; ``collective`` is that of a text of nccl-tests which does not name its own.
@@ -132,7 +139,7 @@ class MeasurementFile:
         elif self.format is FileFormat.columns:
             table = reader.read(self.path)
         elif self.format is FileFormat.nccl_tests_text and len(texts := nccl_tests.runs_apart(self.text)) > 1:
-            table = _of_programs(self.path, [nccl_tests.of_text(self.path, text) for text in texts], given)
+            table = _of_programs(self.path, [self._of_text(text) for text in texts], given)
         elif self.format in NCCL_TESTS:
             table = _of_run(self.path, self.run(_tuned(given.collective)), given)
         else:
@@ -153,7 +160,7 @@ class MeasurementFile:
     def release(self) -> str | None:
         """The release that a file of nccl-tests names; None where it names none, or is of another format."""
         if self.format is FileFormat.nccl_tests_text:
-            return nccl_tests.of_text(self.path, nccl_tests.runs_apart(self.text)[0]).header.nccl
+            return self._of_text(nccl_tests.runs_apart(self.text)[0]).header.nccl
         return self.run().header.nccl if self.format in NCCL_TESTS else None
 
 
