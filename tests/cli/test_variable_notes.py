@@ -4,10 +4,12 @@ import json
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from tests.support.available_releases import HERE
 from tests.support.command_line import run
 from tuner import release
+from tuner.cli import everything
 from tuner.oracle import library
 from tuner.release.variables import ignored
 from tuner.scenario import notes
@@ -89,3 +91,14 @@ def test_without_a_digit_newer_releases_take_their_default() -> None:
 def test_one_variable_has_one_value() -> None:
     done = run(*PICK, "--nccl", "2.28.9", "--env", "NCCL_ALGO=Ring", "--env", "NCCL_ALGO=Tree", code=2)
     assert done.stderr == "nccl-tuner: --env NCCL_ALGO=Ring and NCCL_ALGO=Tree: valid: one of them\n"
+
+
+def test_the_answer_comes_before_its_notes_and_a_refusal_after_them() -> None:
+    asked = ["pick", "allreduce", "--machine", "p5.48xlarge", "--nccl", "2.28"]
+    answered = CliRunner().invoke(everything, [*asked, "--bytes", "1M"])
+    assert answered.exit_code == 0
+    assert answered.output.startswith("AllReduce on 1 x aws-p5-rdma")
+    assert "\nnote: NCCL 2.28 is 2.28.9 here" in answered.output
+    refused = CliRunner().invoke(everything, [*asked, "--ranks", "99"])
+    assert refused.output.startswith("note: NCCL 2.28 is 2.28.9 here")
+    assert refused.exit_code != 0

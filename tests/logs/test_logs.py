@@ -713,3 +713,14 @@ def test_bad_options(small_file: str, option: tuple[str, str]) -> None:
     done = run("log", "--check", small_file, *option, code=2)
     assert len(done.stderr.splitlines()) == 1
     assert option[0] in done.stderr
+
+
+def test_a_log_without_a_communicator_says_so_at_once(tmp_path: Path) -> None:
+    log = tmp_path / "nccl.log"
+    log.write_text("h:1:1 [0] NCCL INFO NCCL version 2.19.3+cuda12.3\n", "utf-8")
+    shown = run("log", str(log)).stdout
+    assert shown.startswith("NCCL 2.19.3: the log shows no communicator being made")
+    assert "?" not in shown
+    said = run("pick", "allreduce", "--log", str(log), code=2).stderr
+    assert "it shows no communicator; valid: a log of NCCL_DEBUG=INFO with" in said
+    assert "--machine NAME and --nodes N" in said

@@ -16,7 +16,7 @@ from tuner.base.errors import BadInput, UnknownRelease
 from tuner.base.names import CPU_ARCHS, CPU_VENDORS
 from tuner.base.sizes import from_ranges
 from tuner.cli.command import FILE, F, Option, note, option, stacked
-from tuner.cli.output import LOG, say
+from tuner.cli.output import LOG, note_after
 from tuner.machine import catalogue
 from tuner.machine.topology.edit import EDITS
 from tuner.release import BUILDS, learnt
@@ -26,7 +26,7 @@ from tuner.scenario.describe import describe, names_of_nodes
 
 
 def exact(text: str) -> str:
-    """The release that ``text`` names, said on stderr, once a command, where it leaves out the last number.
+    """The release that ``text`` names, noted once a command where it leaves out the last number.
 
     Errors: UnknownRelease.
     """
@@ -42,7 +42,7 @@ def _note_release(text: str, says: str) -> None:
     said = click.get_current_context().meta.setdefault("tuner.cli.releases", set())
     if text not in said:
         said.add(text)
-        click.echo(f"note: {says}", err=True)
+        note_after(says)
 
 
 class ReleaseName(click.ParamType):  # type: ignore[type-arg]
@@ -489,7 +489,7 @@ _BUILD = _own(
 
 
 def say_log(scenario: Scenario) -> None:
-    """A line on stderr, once a command, for each thing that is assumed of a log; JSON has it, too."""
+    """A line on stderr after the answer, once a command, for each thing assumed of a log; JSON has it, too."""
     says = scenario.from_log
     meta = click.get_current_context().meta
     if says is None:
@@ -498,7 +498,7 @@ def say_log(scenario: Scenario) -> None:
     meta.setdefault(LOG, says)
     for line in says.notes:
         if line not in said:
-            say(f"note: {line}", err=True)
+            note_after(line)
 
 
 def say_whose_parts(names: Iterable[str]) -> None:
@@ -524,4 +524,4 @@ def _say_once(lines: Iterable[str]) -> None:
     for line in dict.fromkeys(lines):
         if line not in said:
             said.add(line)
-            say(f"note: {line}", err=True)
+            note_after(line)

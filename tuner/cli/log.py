@@ -130,18 +130,25 @@ def _print(imported: Imported) -> None:
     for answer in imported.evidence.answers:
         say(f"log: {answer}")
     nccl = imported.release or "of an unknown release"
+    if imported.communicator is None and not imported.ranks:
+        for text in imported.needed:
+            say(f"NCCL {nccl}: {text}; nccl-tuner diagnose says what else a file is")
+        return
     say(
         f"NCCL {nccl}{'' if imported.emulated else ' (not emulated)'}: {_counted(imported.ranks, 'rank')}"
         f" on {_counted(imported.node_count, 'node')}, communicator {imported.communicator or '?'}"
     )
     if len(imported.communicators) > 1:
         say("communicators: " + ", ".join(f"{name} ({ranks} ranks)" for name, ranks in imported.communicators))
-    say(f"channels: {imported.coll_channels or '?'} coll, {imported.nvls_channels or '?'} nvls")
+    counts = imported.coll_channels, imported.nvls_channels
+    known = "channels: {} coll, {} nvls".format(*(each or "?" for each in counts))
+    say("channels: not printed" if counts == (None, None) else known)
     if imported.environment:
         say("variables: " + " ".join(f"{name}={value}" for name, value in imported.environment.items()))
     _print_nodes(imported)
     cells = sum(len(row) for block in imported.table for row in block.rows.values())
-    say(f"tuning table: {cells} cells; --json prints them\n")
+    if cells:
+        say(f"tuning table: {cells} cells; --json prints them\n")
     if imported.choices:
         print_table("Choices", CHOICE_COLUMNS, [_choice_row(made) for made in imported.choices])
     for what, texts in (

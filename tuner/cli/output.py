@@ -173,12 +173,22 @@ def _is_number(text: str) -> bool:
     return text[:1].isdigit() or text in ("", "-")
 
 
+NOTES = "tuner.cli.notes_after"  # in click's context: lines that come after the answer
 LOG = "tuner.cli.log"  # in click's context: what the command's description has of a log
 
 
 def say(text: str = "", err: bool = False) -> None:
     """A line for people, with the options of the arguments that it names, broken where the output ends."""
     click.echo(folded(with_options(text)), err=err)
+
+
+def note_after(text: str) -> None:
+    """Says a note on stderr when the command ends, so that its answer comes first; before a refusal, though."""
+    ctx = click.get_current_context()
+    notes: list[str] = ctx.meta.setdefault(NOTES, [])
+    if not notes:
+        ctx.call_on_close(lambda: say("\n".join(f"note: {each}" for each in notes), err=True))
+    notes.append(text)
 
 
 def progress(text: str) -> None:

@@ -425,7 +425,7 @@ def _on_any_machine(file: MeasurementFile, given: Given, known: _Known) -> tuple
     seen = [each for each in seen if each.sizes]
     slow = [[share for share in each.adapter_shares if share.looks_slow] for each in seen]
     if seen and all(each.judged and each.passes for each in seen):
-        return f"{UNKNOWN_MACHINE}; as fast as each of those below that it fits should be", evidence
+        return f"it is as fast as each machine with such GPUs should be, but {UNKNOWN_MACHINE}", evidence
     late = [any(size.verdict is Verdict.slow for size in each.sizes) for each in seen]
     if seen and all(shares or too_slow for shares, too_slow in zip(slow, late, strict=True)):
         shares = [share for each in slow for share in each]

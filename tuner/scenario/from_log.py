@@ -402,6 +402,9 @@ def _nodes(file: Path, given: "Description", imported: Imported, notes: list[str
         return asked
     count = imported.node_count or len(imported.hardware.ranks_of_hosts)
     if not count:
+        if imported.communicator is None and not imported.ranks:
+            whole = "a log of NCCL_DEBUG=INFO with NCCL_DEBUG_SUBSYS=INIT,ENV,GRAPH"
+            raise BadInput(f"{file}: it shows no communicator; valid: {whole}, or `machine` NAME and `nodes` N with it")
         raise BadInput(f"{file}: needed: the number of nodes: a line 'nNodes ...', or `nodes`")
     return count
 

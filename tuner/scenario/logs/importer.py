@@ -39,7 +39,10 @@ def read(path: Path, given: LogAdditions) -> Imported:
         log.returned,
     )
     if not any(facts):
-        raise BadInput(f"{path}: no line of NCCL's in it; valid: what NCCL prints with NCCL_DEBUG=INFO")
+        raise BadInput(
+            f"{path}: no line of NCCL's in it; valid: what NCCL prints with NCCL_DEBUG=INFO; "
+            "nccl-tuner diagnose FILE says what a file is"
+        )
     imported = of(log, given)
     return (
         replace(imported, missing=(*imported.missing, "the end of the last line, which is cut"))
