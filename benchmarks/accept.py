@@ -38,9 +38,8 @@ from tuner.times.calibration.accuracy import splits
 from tuner.times.calibration.accuracy.splits import Split
 from tuner.times.calibration.calibrate import MeasuredPlace, Widths
 from tuner.times.calibration.measured_calls import one_way_runs, splits_file
-from tuner.times.measured import MeasuredTable
 from tuner.times.measured.formats import Given
-from tuner.times.measured.samples import SampleBlock
+from tuner.times.measured.samples import Measurements, SampleBlock
 from tuner.times.timemodel import calibration as calibrations
 from tuner.times.timemodel import predict
 from tuner.times.timemodel.features import Array
@@ -205,12 +204,12 @@ def public_runs() -> Iterator[dict[str, Any]]:
         table = measured.load(name)
         if not table.header.machine or not table.header.nccl:
             continue
-        runs = {(row.run, row.nodes, row.gpus_per_node) for row in table.rows if not row.point.is_point_to_point}
+        runs = {(row.run, row.nodes, row.gpus_per_node) for row in table.blocks if not row.point.is_point_to_point}
         for run in sorted(runs):
-            rows = tuple(row for row in table.rows if (row.run, row.nodes, row.gpus_per_node) == run)
+            rows = tuple(row for row in table.blocks if (row.run, row.nodes, row.gpus_per_node) == run)
             what = _what(table, rows[0])
             try:
-                found = _accepted(replace(table, rows=rows))
+                found = _accepted(replace(table, blocks=rows))
             except TunerError:
                 continue
             totals[what, _said(found)] += 1
@@ -233,18 +232,18 @@ def strangers() -> Iterator[dict[str, Any]]:
     for _, site in sorted(splits_file()["sites"].items()):
         for name, machine, nccl in site["tables"]:
             table = measured.load(name)
-            runs = {(row.run, row.nodes, row.gpus_per_node) for row in table.rows if row.nodes > 1}
+            runs = {(row.run, row.nodes, row.gpus_per_node) for row in table.blocks if row.nodes > 1}
             for run in sorted(runs):
-                rows = [row for row in table.rows if (row.run, row.nodes, row.gpus_per_node) == run]
+                rows = [row for row in table.blocks if (row.run, row.nodes, row.gpus_per_node) == run]
                 rows = [row for row in rows if not row.point.is_point_to_point]
                 if not rows or _what(table, rows[0]) != "healthy" or site.get("judged_only"):
                     continue
                 header = replace(table.header, machine=machine, nccl=nccl, site="")
-                healthy = replace(table, header=header, rows=tuple(rows))
+                healthy = replace(table, header=header, blocks=tuple(rows))
                 factors = [2 if row.point.bytes >= LARGE_BYTES else 1 for row in rows]
                 pairs = zip(rows, factors, strict=True)
                 half = [replace(row, times_us=(row.median_us * factor,)) for row, factor in pairs]
-                slow = replace(healthy, rows=tuple(half))
+                slow = replace(healthy, blocks=tuple(half))
                 calibration = site["nodes"]
                 for kind, judged, like in zip(kinds, (healthy, slow, slow), (None, None, healthy), strict=True):
                     try:
@@ -278,7 +277,7 @@ NAMED = {
 }
 
 
-def _what(table: MeasuredTable, row: SampleBlock) -> str:
+def _what(table: Measurements, row: SampleBlock) -> str:
     if row.nodes > 1 and table.network_of(row) == curves.SOCKETS:
         return "TCP sockets"
     without = row.nodes > 1 and table.environment_of(row).get("FI_HMEM_CUDA_USE_GDRCOPY") == "0"
@@ -289,7 +288,7 @@ def _what(table: MeasuredTable, row: SampleBlock) -> str:
     return "no GDRCopy" if without else OTHERWISE if otherwise else "healthy"
 
 
-def _accepted(table: MeasuredTable, like: MeasuredTable | None = None, calibration: str | None = None) -> Acceptance:
+def _accepted(table: Measurements, like: Measurements | None = None, calibration: str | None = None) -> Acceptance:
     with tempfile.TemporaryDirectory() as folder:
         path, reference = Path(folder) / "given.csv", None
         measured.write(path, table)
@@ -327,7 +326,7 @@ def _failed(split: Split, widths: Widths) -> Iterator[bool]:
         path.write_text(calibrations.text(made), encoding="utf-8")
         scenario = describe(test.header.machine, nccl=test.header.nccl)
         expectation = Expectation(scenario, str(path))
-        for each in curves.of_table(replace(test, rows=halves.test.rows), test.name, scenario)[0]:
+        for each in curves.of_table(replace(test, blocks=halves.test.rows), test.name, scenario)[0]:
             times = expectation.times(each.kind, each.bytes)
             yield not judge.judge(each, times, np.zeros(len(each.bytes))).passes
 

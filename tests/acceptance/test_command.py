@@ -20,24 +20,26 @@ from tuner.times import measured
 from tuner.times.acceptance.curves import CurveKind, Shape
 from tuner.times.acceptance.expected import Expectation
 from tuner.times.acceptance.faults import Fault, Resource
-from tuner.times.measured import MeasuredHeader, MeasuredRun, MeasuredTable
-from tuner.times.measured.samples import SampleBlock
+from tuner.times.measured.header import Header, MeasuredRun
+from tuner.times.measured.samples import Measurements, SampleBlock
 
 TABLE = measured.load("h100-8x__2.29.2__aiconfigurator")
 HEALTHY = replace(
     TABLE,
-    rows=tuple(row for row in TABLE.rows if row.gpus_per_node == 8 and row.point.name in ("allreduce", "allgather")),
+    blocks=tuple(
+        row for row in TABLE.blocks if row.gpus_per_node == 8 and row.point.name in ("allreduce", "allgather")
+    ),
 )
-OTHER = [row for row in measured.load("a100-8x__2.27.3__aiconfigurator").rows if row.gpus_per_node == 8]
+OTHER = [row for row in measured.load("a100-8x__2.27.3__aiconfigurator").blocks if row.gpus_per_node == 8]
 ALL_REDUCE = [
     (row.point.bytes, row.median_us)
-    for row in HEALTHY.rows
+    for row in HEALTHY.blocks
     if row.point.name == "allreduce" and row.point.dtype is DataType.float16
 ]
 MACHINE = ("--machine", "dgx-h100")
 
 
-def accepted(tmp_path: Path, table: MeasuredTable, *options: str, code: int = 0) -> dict[str, Any]:
+def accepted(tmp_path: Path, table: Measurements, *options: str, code: int = 0) -> dict[str, Any]:
     measured.write(tmp_path / "given.csv", table)
     found: dict[str, Any] = json.loads(
         run("accept", str(tmp_path / "given.csv"), *MACHINE, *options, "--json", code=code).stdout
@@ -46,13 +48,13 @@ def accepted(tmp_path: Path, table: MeasuredTable, *options: str, code: int = 0)
     return found
 
 
-def timed(change: Callable[[int, SampleBlock], float]) -> MeasuredTable:
-    rows = (replace(row, times_us=(change(at, row),)) for at, row in enumerate(HEALTHY.rows))
-    return replace(HEALTHY, rows=tuple(rows))
+def timed(change: Callable[[int, SampleBlock], float]) -> Measurements:
+    rows = (replace(row, times_us=(change(at, row),)) for at, row in enumerate(HEALTHY.blocks))
+    return replace(HEALTHY, blocks=tuple(rows))
 
 
-def headed(**change: Any) -> MeasuredTable:
-    header: MeasuredHeader = replace(HEALTHY.header, **change)
+def headed(**change: Any) -> Measurements:
+    header: Header = replace(HEALTHY.header, **change)
     return replace(HEALTHY, header=header)
 
 
@@ -64,18 +66,18 @@ def test_a_shipped_table_is_taken_by_name() -> None:
     found = json.loads(run("accept", TABLE.name, *MACHINE, "--json").stdout)
     assert found["pass"]
     assert {size["file"] for size in found["sizes"]} == {TABLE.name}
-    assert len(found["sizes"]) == len(TABLE.rows)
+    assert len(found["sizes"]) == len(TABLE.blocks)
     assert found["skipped"] == {}
     exchanges = [size for size in found["sizes"] if size["collective"] == "AllToAll"]
-    assert len(exchanges) == sum(row.point.name == "alltoall" for row in TABLE.rows) > 0
+    assert len(exchanges) == sum(row.point.name == "alltoall" for row in TABLE.blocks) > 0
     assert {(size["pick"], size["time"]) for size in exchanges} == {("-", "calibrated")}
 
 
 def test_slow_exchanges_fail(tmp_path: Path) -> None:
-    rows = [row for row in TABLE.rows if row.point.name == "alltoall" and row.gpus_per_node == 8]
-    assert accepted(tmp_path, replace(TABLE, rows=tuple(rows)))["pass"]
+    rows = [row for row in TABLE.blocks if row.point.name == "alltoall" and row.gpus_per_node == 8]
+    assert accepted(tmp_path, replace(TABLE, blocks=tuple(rows)))["pass"]
     slow = replace(
-        TABLE, rows=tuple(replace(row, times_us=(2.5 * row.median_us,)) for row in rows if row.point.bytes > 1 << 20)
+        TABLE, blocks=tuple(replace(row, times_us=(2.5 * row.median_us,)) for row in rows if row.point.bytes > 1 << 20)
     )
     found = accepted(tmp_path, slow, code=1)
     assert {size["verdict"] for size in found["sizes"] if size["bytes"] > 1 << 24} == {"too slow"}
@@ -101,7 +103,7 @@ def test_more_gpus_than_the_machine_has_are_refused_in_one_line(tmp_path: Path) 
 
 def test_a_healthy_machine_passes(tmp_path: Path) -> None:
     found = accepted(tmp_path, HEALTHY)
-    assert len(found["sizes"]) == len(HEALTHY.rows)
+    assert len(found["sizes"]) == len(HEALTHY.blocks)
     for size in found["sizes"]:
         assert size["low_us"] < size["expected_us"] < size["high_us"]
         assert size["time"] == "calibrated"
@@ -115,7 +117,7 @@ def test_a_slow_machine_fails_with_rows_and_floors(tmp_path: Path) -> None:
     assert {size["bytes"] for size in slow} == {1 << power for power in range(23, 30)}
     for size in slow:
         assert size["busbw_gbs"] < size["floor_gbs"]
-        assert [HEALTHY.rows[line - found["sizes"][0]["lines"][0]].point.bytes for line in size["lines"]] == [
+        assert [HEALTHY.blocks[line - found["sizes"][0]["lines"][0]].point.bytes for line in size["lines"]] == [
             size["bytes"]
         ]
     assert found["diagnosis"][0]["resource"] == "NVLinks"
@@ -154,9 +156,9 @@ def test_times_that_no_link_allows_are_too_fast(tmp_path: Path) -> None:
 
 def test_mixed_machines(tmp_path: Path) -> None:
     runs = {"a": MeasuredRun("NVIDIA H100"), "b": MeasuredRun("NVIDIA B200")}
-    first = tuple(replace(row, run="a") for row in HEALTHY.rows)
-    second = tuple(replace(row, run="b") for row in HEALTHY.rows)
-    table = replace(headed(gpu="", runs=runs), rows=(*first, *second))
+    first = tuple(replace(row, run="a") for row in HEALTHY.blocks)
+    second = tuple(replace(row, run="b") for row in HEALTHY.blocks)
+    table = replace(headed(gpu="", runs=runs), blocks=(*first, *second))
     said = problem(accepted(tmp_path, table, code=1), "mixed machines")
     assert len(said["lines"]) == 2
 
@@ -199,7 +201,7 @@ def test_two_kinds_of_gpus_in_one_run(tmp_path: Path) -> None:
 
 def test_rows_of_another_machine_among_them(tmp_path: Path) -> None:
     """Unsaid; the points that both measured disagree."""
-    found = accepted(tmp_path, replace(headed(gpu=""), rows=(*HEALTHY.rows, *OTHER)), code=1)
+    found = accepted(tmp_path, replace(headed(gpu=""), blocks=(*HEALTHY.blocks, *OTHER)), code=1)
     assert "several machines" in problem(found, "repeated rows disagree")["text"]
 
 
@@ -213,7 +215,7 @@ def test_wrong_release_labels(tmp_path: Path) -> None:
 def test_releases_that_would_explain_the_times_are_named(tmp_path: Path) -> None:
     """Of 2 H100, whose release nobody noted: 2.18.3 has Simple from 64 KiB on, where later ones have LL."""
     table = measured.load("h100-8x-2n__unknown__mghpcc")
-    measured.write(tmp_path / "given.csv", replace(table, rows=tuple(row for row in table.rows if row.nodes == 1)))
+    measured.write(tmp_path / "given.csv", replace(table, blocks=tuple(row for row in table.blocks if row.nodes == 1)))
     words = ("accept", str(tmp_path / "given.csv"), *MACHINE, "--json", "--nccl")
     assert json.loads(run(*words, "2.18.3").stdout)["pass"]
     found = json.loads(run(*words, "2.27.7", code=1).stdout)
@@ -234,28 +236,30 @@ def test_what_looks_slow_between_nodes_is_in_the_first_line(tmp_path: Path, time
 def test_a_release_that_nobody_noted_is_not_guessed(tmp_path: Path) -> None:
     """The same node: from 64 KiB to 1 MiB releases pick differently, so that these sizes cannot be judged."""
     table = measured.load("h100-8x-2n__unknown__mghpcc")
-    measured.write(tmp_path / "given.csv", replace(table, rows=tuple(row for row in table.rows if row.nodes == 1)))
+    measured.write(tmp_path / "given.csv", replace(table, blocks=tuple(row for row in table.blocks if row.nodes == 1)))
     found = json.loads(run("accept", str(tmp_path / "given.csv"), *MACHINE, "--json").stdout)
     assert found["pass"]
     left_open = [size["bytes"] for size in found["sizes"] if size["verdict"] == "cannot be judged"]
     assert {1 << power for power in range(16, 21)} <= set(left_open)
     assert not {1 << power for power in range(21, 34)} & set(left_open)
-    slow = [replace(row, times_us=(row.median_us * 2,)) for row in table.rows if row.nodes == 1]
-    measured.write(tmp_path / "slow.csv", replace(table, rows=tuple(slow)))
+    slow = [replace(row, times_us=(row.median_us * 2,)) for row in table.blocks if row.nodes == 1]
+    measured.write(tmp_path / "slow.csv", replace(table, blocks=tuple(slow)))
     assert not json.loads(run("accept", str(tmp_path / "slow.csv"), *MACHINE, "--json", code=1).stdout)["pass"]
 
 
 def test_non_monotone_curves_and_repeated_rows_are_said(tmp_path: Path) -> None:
     found = accepted(tmp_path, timed(lambda at, row: row.median_us * (2 if at % 21 == 15 else 1)))
     assert problem(found, "not monotone")["lines"]
-    twice = tuple(replace(row, times_us=(row.median_us * 1.6,)) for row in HEALTHY.rows)
-    found = accepted(tmp_path, replace(HEALTHY, rows=(*HEALTHY.rows, *twice)), code=1)
-    assert len(problem(found, "repeated rows disagree")["lines"]) == 2 * len(HEALTHY.rows)
+    twice = tuple(replace(row, times_us=(row.median_us * 1.6,)) for row in HEALTHY.blocks)
+    found = accepted(tmp_path, replace(HEALTHY, blocks=(*HEALTHY.blocks, *twice)), code=1)
+    assert len(problem(found, "repeated rows disagree")["lines"]) == 2 * len(HEALTHY.blocks)
 
 
 def test_times_that_drift_are_said(tmp_path: Path) -> None:
-    rows = (replace(row, times_us=(row.median_us * (1 + 0.05 * round),)) for round in range(8) for row in HEALTHY.rows)
-    found = accepted(tmp_path, replace(HEALTHY, rows=tuple(rows)), code=1)
+    rows = (
+        replace(row, times_us=(row.median_us * (1 + 0.05 * round),)) for round in range(8) for row in HEALTHY.blocks
+    )
+    found = accepted(tmp_path, replace(HEALTHY, blocks=tuple(rows)), code=1)
     assert "throttled" in problem(found, "times drift")["text"]
 
 
@@ -292,7 +296,9 @@ def test_a_run_of_measure_with_forced_combinations(tmp_path: Path) -> None:
 
 
 def test_rows_that_do_not_say_whether_they_are_in_place(tmp_path: Path) -> None:
-    table = replace(HEALTHY, rows=tuple(replace(row, point=replace(row.point, in_place=None)) for row in HEALTHY.rows))
+    table = replace(
+        HEALTHY, blocks=tuple(replace(row, point=replace(row.point, in_place=None)) for row in HEALTHY.blocks)
+    )
     assert problem(accepted(tmp_path, table), "in place or not unknown")["lines"]
 
 
@@ -397,8 +403,8 @@ def test_the_share_of_the_adapters_tells_a_slow_cluster_from_a_healthy_one(tmp_p
     table, words = measured.load("h100-8x-2n__2.21.5__oci"), ("--machine", "dgx-h100", "--nccl", "2.21.5", "--json")
     shares = []
     for slower in (1, 2):
-        rows = tuple(replace(row, times_us=(row.median_us * slower,)) for row in table.rows)
-        given = replace(table, header=replace(table.header, machine="dgx-h100", site=""), rows=rows)
+        rows = tuple(replace(row, times_us=(row.median_us * slower,)) for row in table.blocks)
+        given = replace(table, header=replace(table.header, machine="dgx-h100", site=""), blocks=rows)
         measured.write(tmp_path / "given.csv", given)
         found = json.loads(run("accept", str(tmp_path / "given.csv"), *words, code=3).stdout)
         shares.append(found["adapter_shares"][0])

@@ -101,9 +101,9 @@ def test_public_runs_that_calibrations_stand_on_pass(name: str, tmp_path: Path) 
     """Of AllToAll those of one way to set the network up: others take four times as long on 256 nodes of Polaris."""
     table = measured.load(name)
     one_way = measured_calls.one_way_runs().get(name, table.header.runs.keys() | {""})
-    with_plugin = [row for row in table.rows if table.network_of(row) != placement.SOCKETS]
+    with_plugin = [row for row in table.blocks if table.network_of(row) != placement.SOCKETS]
     rows = tuple(row for row in with_plugin if row.point.name != "alltoall" or row.run in one_way)
-    measured.write(tmp_path / "given.csv", replace(table, rows=rows))
+    measured.write(tmp_path / "given.csv", replace(table, blocks=rows))
     scenario = describe(table.header.machine, nccl=table.header.nccl)
     found = accept([tmp_path / "given.csv"], AcceptOptions(scenario, Given()))
     verdicts = Counter(size.verdict for size in found.sizes)
@@ -127,7 +127,7 @@ def test_public_runs_that_calibrations_stand_on_pass(name: str, tmp_path: Path) 
 def test_public_runs_without_their_network_plugin_fail(name: str, run: str, tmp_path: Path) -> None:
     """NCCL went over TCP sockets there; the same nodes with the plugin pass above."""
     table = measured.load(name)
-    measured.write(tmp_path / "given.csv", replace(table, rows=tuple(row for row in table.rows if row.run == run)))
+    measured.write(tmp_path / "given.csv", replace(table, blocks=tuple(row for row in table.blocks if row.run == run)))
     found = accept(
         [tmp_path / "given.csv"], AcceptOptions(describe(table.header.machine, nccl=table.header.nccl), Given())
     )
@@ -190,11 +190,11 @@ def of_rows(folder: Path, name: str, factor: float) -> Path:
     table = measured.load(name)
     rows = tuple(
         replace(row, times_us=(row.median_us * (factor if row.point.bytes >= 1 << 24 else 1.0),))
-        for row in table.rows
+        for row in table.blocks
         if not row.point.in_place
     )
     path = folder / f"{factor:g}.csv"
-    measured.write(path, replace(table, rows=rows, header=replace(table.header, site="")))
+    measured.write(path, replace(table, blocks=rows, header=replace(table.header, site="")))
     return path
 
 

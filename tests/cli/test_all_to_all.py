@@ -76,7 +76,7 @@ def test_python_picks_it_too() -> None:
 def test_it_is_near_what_was_measured() -> None:
     (measured_us,) = (
         row.median_us
-        for row in measured.load("h100-8x__2.29.2__aiconfigurator").rows
+        for row in measured.load("h100-8x__2.29.2__aiconfigurator").blocks
         if row.point == Point(P2pOperation.AllToAll, 1 << 28, DataType.float16) and row.gpus_per_node == 8
     )
     (answer,) = json.loads(run(*PICK, "--bytes", "256M", "--nccl", "2.29.2", "--json").stdout)

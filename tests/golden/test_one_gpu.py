@@ -16,7 +16,7 @@ CHOICES = {"own-2": 140, "own-3": 138, "own-4": 138, "own-6": 136, "own-8": 136,
 
 @pytest.mark.parametrize("run", CHOICES)
 def test_the_emulator_picks_what_nccl_ran(run: str) -> None:
-    rows = [row for row in TABLE.rows if row.run == run]
+    rows = [row for row in TABLE.blocks if row.run == run]
     assert len(rows) == CHOICES[run]
     ranks = rows[0].ranks
     communicator = nccl_tuner.communicator(

@@ -28,11 +28,11 @@ def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_titles_name_a_topology_by_its_file_wherever_it_is(tmp_path: Path) -> None:
     of_gpus = replace(header(tmp_path / "cluster" / "run.jsonl.topology.xml"), backend=GPU)
-    assert of_gpus.title == "1 x run.jsonl.topology.xml, 8 GPUs each, NCCL 2.28.9"
-    assert of_gpus.origin == f"measured times of {of_gpus.title}"
+    assert of_gpus.communicator == "1 x run.jsonl.topology.xml, 8 GPUs each, NCCL 2.28.9"
+    assert of_gpus.origin == f"measured times of {of_gpus.communicator}"
     planted = {"double": {"scenario": {"machine": "dgx-h100"}}}
-    assert replace(of_gpus, others=planted).title == "1 x dgx-h100, 8 GPUs each, NCCL 2.28.9"
-    assert replace(of_gpus, others={"double": None}).title == of_gpus.title
+    assert replace(of_gpus, others=planted).communicator == "1 x dgx-h100, 8 GPUs each, NCCL 2.28.9"
+    assert replace(of_gpus, others={"double": None}).communicator == of_gpus.communicator
 
 
 @pytest.mark.parametrize("hosts", [None, 2, (1, 1)])

@@ -11,8 +11,9 @@ from tuner.base.names import Algorithm, Collective, DataType, P2pOperation, Prot
 from tuner.machine import catalogue
 from tuner.times import measured
 from tuner.times.calibration import plausible
-from tuner.times.measured import Kind, MeasuredHeader, MeasuredRun, MeasuredTable
-from tuner.times.measured.samples import Combination, Point, SampleBlock
+from tuner.times.measured import Kind
+from tuner.times.measured.header import Header, MeasuredRun
+from tuner.times.measured.samples import Combination, Measurements, Point, SampleBlock
 
 FIVE = "collective,dtype,gpus,bytes,time_us"
 TWELVE = "source_id,collective,dtype,nodes,gpus_per_node,bytes,time_us,in_place,algorithm,protocol,channels,notes"
@@ -20,24 +21,24 @@ HEALTHY = measured.load("h100-8x__2.29.2__aiconfigurator")
 TOPOLOGY = catalogue.load("dgx-h100").topology
 
 
-def parsed(content: str) -> MeasuredTable:
+def parsed(content: str) -> Measurements:
     return measured.parse("given", content, "given.csv")
 
 
-def changed(change: Callable[[SampleBlock], SampleBlock]) -> MeasuredTable:
-    return replace(HEALTHY, rows=tuple(map(change, HEALTHY.rows)))
+def changed(change: Callable[[SampleBlock], SampleBlock]) -> Measurements:
+    return replace(HEALTHY, blocks=tuple(map(change, HEALTHY.blocks)))
 
 
 def of(operation: Collective | P2pOperation, nodes: int, nbytes: int) -> SampleBlock:
     return SampleBlock(Point(operation, nbytes), None, None, (1.0,), shape=(nodes, 8))
 
 
-def kinds(table: MeasuredTable) -> set[Kind]:
+def kinds(table: Measurements) -> set[Kind]:
     return {problem.kind for problem in measured.problems(table)}
 
 
 def test_five_columns_are_of_one_node_and_out_of_place() -> None:
-    (row,) = parsed(f"{FIVE}\nall_reduce,half,8,1024,9.5\n").rows
+    (row,) = parsed(f"{FIVE}\nall_reduce,half,8,1024,9.5\n").blocks
     assert row == SampleBlock(Point(Collective.AllReduce, 1024, DataType.float16), None, None, (9.5,), shape=(1, 8))
     assert row.line == 2
 
@@ -45,7 +46,7 @@ def test_five_columns_are_of_one_node_and_out_of_place() -> None:
 def test_twelve_columns_keep_what_was_forced_and_make_runs_of_notes() -> None:
     note = "NCCL 22903; arm NCCL_ALGO=Ring; NVIDIA B200"
     table = parsed(f"{TWELVE}\njob-1,AllReduce,float32,2,8,1048576,120.5,1,Ring,LL128,12,{note}\n")
-    (row,) = table.rows
+    (row,) = table.blocks
     assert row.requested == Combination(Algorithm.Ring, Protocol.LL128, 12)
     assert row.point.in_place is True
     assert row.ranks == 16
@@ -56,7 +57,7 @@ def test_twelve_columns_keep_what_was_forced_and_make_runs_of_notes() -> None:
 
 @pytest.mark.parametrize("word", ["all_gather", "AllGather", "allgather", "all_gather_perf", "ALL-GATHER"])
 def test_collectives_in_any_spelling(word: str) -> None:
-    assert parsed(f"{FIVE}\n{word},half,2,1024,9.5\n").rows[0].point.operation is Collective.AllGather
+    assert parsed(f"{FIVE}\n{word},half,2,1024,9.5\n").blocks[0].point.operation is Collective.AllGather
 
 
 @pytest.mark.parametrize(
@@ -72,7 +73,7 @@ def test_collectives_in_any_spelling(word: str) -> None:
     ],
 )
 def test_types_in_any_spelling(word: str, dtype: DataType) -> None:
-    assert parsed(f"{FIVE}\nallreduce,{word},2,1024,9.5\n").rows[0].point.dtype is dtype
+    assert parsed(f"{FIVE}\nallreduce,{word},2,1024,9.5\n").blocks[0].point.dtype is dtype
 
 
 @pytest.mark.parametrize(
@@ -108,7 +109,7 @@ def test_a_bad_row_is_refused_with_its_line(row: str, says: str, tmp_path: Path)
 )
 def test_a_size_that_was_rounded_is_left_out_and_counted(row: str, ranks: int) -> None:
     table = parsed(f"{FIVE}\nallreduce,half,8,512,9.1\n{row}\n")
-    assert [each.point.bytes for each in table.rows] == [512]
+    assert [each.point.bytes for each in table.blocks] == [512]
     assert table.header.left_out == {f"no whole elements for each of {ranks} ranks": 1}
 
 
@@ -150,7 +151,7 @@ def test_a_file_that_is_not_there_is_said(tmp_path: Path) -> None:
 
 def test_a_healthy_file_has_nothing_refused() -> None:
     judged = plausible.refuse(HEALTHY, TOPOLOGY, "healthy.csv")
-    assert judged.rows == HEALTHY.rows
+    assert judged.rows == HEALTHY.blocks
 
 
 def test_milliseconds_for_microseconds_with_the_topology() -> None:
@@ -174,13 +175,13 @@ def test_bits_for_bytes() -> None:
 
 
 def test_one_row_above_the_links_is_named_and_left_out() -> None:
-    last = max(HEALTHY.rows, key=lambda row: (row.point.bytes, row.line))
+    last = max(HEALTHY.blocks, key=lambda row: (row.point.bytes, row.line))
     wrong = changed(lambda row: replace(row, times_us=(row.median_us / 3,)) if row is last else row)
     judged = plausible.judge(wrong, TOPOLOGY)
     (problem,) = judged.refused
     assert problem.lines == (last.line,)
     assert "another machine?" in problem.text
-    assert len(judged.rows) == len(HEALTHY.rows) - 1
+    assert len(judged.rows) == len(HEALTHY.blocks) - 1
 
 
 def test_more_gpus_than_the_machine_has() -> None:
@@ -211,8 +212,8 @@ def test_mixed_releases_by_their_notes() -> None:
 
 
 def test_mixed_machines_by_rows_that_disagree() -> None:
-    other = measured.load("a100-8x__2.27.3__aiconfigurator").rows
-    mixed = replace(HEALTHY, rows=(*HEALTHY.rows, *(replace(row, line=row.line + 1000) for row in other)))
+    other = measured.load("a100-8x__2.27.3__aiconfigurator").blocks
+    mixed = replace(HEALTHY, blocks=(*HEALTHY.blocks, *(replace(row, line=row.line + 1000) for row in other)))
     (problem,) = (each for each in measured.problems(mixed) if each.kind is Kind.repeated_rows)
     assert "several machines, runs or placements in one?" in problem.text
     assert len(problem.lines) > 800
@@ -249,7 +250,7 @@ def test_a_faulty_run_is_said() -> None:
         replace(of(P2pOperation.AllToAll, 2, 2**24), times_us=(2000.0 if run == "b" else 1000.0,), line=line, run=run)
         for line, run in enumerate("abc", 10)
     )
-    (problem,) = measured.problems(MeasuredTable("runs", MeasuredHeader(runs=runs), rows))
+    (problem,) = measured.problems(Measurements(Header(runs=runs), rows, name="runs"))
     assert (problem.kind, problem.lines) == (Kind.slow_run, (11,))
 
 

@@ -13,19 +13,19 @@ from tuner.base.errors import BadInput, BadMeasurement
 from tuner.base.names import Algorithm, Collective, DataType, Protocol
 from tuner.times import measured
 from tuner.times.calibration import calibrate
-from tuner.times.measured import MeasuredHeader, MeasuredLaunch, formats
+from tuner.times.measured import formats
 from tuner.times.measured.formats import Given
-from tuner.times.measured.header import Header
-from tuner.times.measured.samples import Combination, Point, SampleBlock, Writer
+from tuner.times.measured.header import Header, MeasuredLaunch
+from tuner.times.measured.samples import Combination, Measurements, Point, SampleBlock, Writer
 
 TIMES = ((1024, 20.0), (2048, 21.5), (1 << 20, 80.25))
-FACTS = MeasuredHeader(title="ours", machine="dgx-h100")
+FACTS = Header(title="ours", machine="dgx-h100")
 
 
-def plain(table: measured.MeasuredTable) -> list[tuple[object, ...]]:
+def plain(table: Measurements) -> list[tuple[object, ...]]:
     return [
         (row.point.name, row.nodes, row.gpus_per_node, row.point.bytes, row.median_us, row.point.in_place)
-        for row in table.rows
+        for row in table.blocks
     ]
 
 
@@ -38,14 +38,14 @@ def test_text_of_nccl_tests(tmp_path: Path) -> None:
     assert (table.header.nccl, table.header.gpu) == ("2.28.9", "H100")
     assert table.header.launch is MeasuredLaunch.process_per_gpu
     lines = (tmp_path / "run.log").read_text().splitlines()
-    assert all(str(row.point.bytes) == lines[row.line - 1].split()[0] for row in table.rows)
+    assert all(str(row.point.bytes) == lines[row.line - 1].split()[0] for row in table.blocks)
 
 
 @pytest.mark.parametrize("program", ["alltoall_perf", "sendrecv_perf", "gather_perf"])
 def test_text_of_sends_and_receives(tmp_path: Path, program: str) -> None:
     table = formats.read(nccl_tests_text.write(tmp_path / "run.log", TIMES, program=program))
-    assert {row.point.name for row in table.rows} == {program.removesuffix("_perf")}
-    assert all(row.point.is_point_to_point for row in table.rows)
+    assert {row.point.name for row in table.blocks} == {program.removesuffix("_perf")}
+    assert all(row.point.is_point_to_point for row in table.blocks)
 
 
 def test_one_thread_is_told_from_a_process_a_gpu(tmp_path: Path) -> None:
@@ -60,7 +60,7 @@ def test_wrong_results_are_left_out_and_counted(tmp_path: Path) -> None:
     file = nccl_tests_text.write(tmp_path / "run.log", TIMES)
     file.write_text(file.read_text().replace("20 1.00 1.00 0", "20 1.00 1.00 7"))
     table = formats.read(file)
-    assert len(table.rows) == 5
+    assert len(table.blocks) == 5
     assert table.header.left_out == {"results that were wrong": 1}
 
 
@@ -88,13 +88,13 @@ def test_a_shortened_list_of_ranks_is_not_all_ranks(tmp_path: Path, kept: tuple[
     dropped = [f"#  Rank {rank:2} " for rank in range(16) if rank not in kept]
     file.write_text("\n".join(line for line in lines if not line.startswith(tuple(dropped))) + "\n")
     if kept == (0, 7, 8, 15):  # each node's ranks are as many devices apart
-        assert {(row.nodes, row.gpus_per_node) for row in formats.read(file).rows} == {(2, 8)}
+        assert {(row.nodes, row.gpus_per_node) for row in formats.read(file).blocks} == {(2, 8)}
     else:
         with pytest.raises(BadMeasurement, match="does not name its ranks"):
             formats.read(file)
         given = formats.read(file, Given(nodes=2, machine_gpus=8))
-        assert [row.times_us for row in given.rows] == [row.times_us for row in whole.rows]
-        assert {(row.nodes, row.gpus_per_node) for row in given.rows} == {(2, 8)}
+        assert [row.times_us for row in given.blocks] == [row.times_us for row in whole.blocks]
+        assert {(row.nodes, row.gpus_per_node) for row in given.blocks} == {(2, 8)}
 
 
 def test_calls_of_no_bytes_have_no_time(tmp_path: Path) -> None:
@@ -115,9 +115,11 @@ def test_several_programs_in_one_text(tmp_path: Path, end: str) -> None:
     file.write_text("".join(texts))
     table = formats.read(file)
     each = 2 * len(TIMES)
-    assert [row.point.operation for row in table.rows] == [Collective.AllReduce] * each + [Collective.AllGather] * each
-    assert [file.read_text().splitlines()[row.line - 1].split()[0] for row in table.rows] == [
-        str(row.point.bytes) for row in table.rows
+    assert [row.point.operation for row in table.blocks] == [Collective.AllReduce] * each + [
+        Collective.AllGather
+    ] * each
+    assert [file.read_text().splitlines()[row.line - 1].split()[0] for row in table.blocks] == [
+        str(row.point.bytes) for row in table.blocks
     ]
     assert table.header.left_out == {"of hyperbola_perf: no collective that is known": 2 * len(TIMES)}
     assert formats.MeasurementFile(file).release == "2.28.9"
@@ -148,7 +150,7 @@ def test_our_own_runs_are_medians_by_what_was_requested(tmp_path: Path) -> None:
         writer.add(SampleBlock(point, ring, Combination(Algorithm.Tree, Protocol.LL), (1.0,)))
         writer.add(SampleBlock(point, ring, ring, (1.0,), wrong=3))
     table = formats.read(tmp_path / "own.jsonl")
-    default, forced = table.rows
+    default, forced = table.blocks
     assert (default.median_us, default.requested, default.executed, default.run) == (11.0, None, None, "own")
     assert (forced.median_us, forced.requested) == (9.0, ring)
     assert forced.run == "own-forced"
@@ -223,7 +225,7 @@ def test_several_files_are_one_table_with_a_run_each(tmp_path: Path) -> None:
     table, problems = calibrate.table_of(files, FACTS, Given(), None)
     assert problems == ()
     assert list(table.header.runs) == ["run", "run-2"]
-    assert [row.run for row in table.rows] == ["run"] * 6 + ["run-2"] * 6
+    assert [row.run for row in table.blocks] == ["run"] * 6 + ["run-2"] * 6
     measured.write(tmp_path / "out.csv", table)
     again = measured.read(tmp_path / "out.csv")
     assert again.header == table.header
@@ -252,7 +254,7 @@ def test_ranks_that_are_not_named_have_to_be_given(tmp_path: Path) -> None:
     with pytest.raises(BadMeasurement, match="does not name its ranks; valid: `nodes` N `gpus_per_node` N"):
         formats.read(file)
     table = formats.read(file, Given(nodes=2, gpus_per_node=4))
-    assert {(row.nodes, row.gpus_per_node) for row in table.rows} == {(2, 4)}
+    assert {(row.nodes, row.gpus_per_node) for row in table.blocks} == {(2, 4)}
 
 
 IMPORT = ("--machine", "dgx-h100", "--source", "our cluster")
@@ -264,7 +266,7 @@ def test_import_command(tmp_path: Path) -> None:
     said = json.loads(done.stdout)
     assert (said["rows"], said["nccl"], said["machine"], said["problems"]) == (6, "2.28.9", "dgx-h100", [])
     table = measured.read(out)
-    assert table.environment_of(table.rows[0]) == {"NCCL_ALGO": "Ring"}
+    assert table.environment_of(table.blocks[0]) == {"NCCL_ALGO": "Ring"}
     assert table.header.source.repository == "our cluster"
     assert table.header.source.path == "run.log"
 

@@ -14,7 +14,8 @@ from tuner.base.errors import BadInput
 from tuner.base.names import Algorithm, Collective, DataType, Protocol
 from tuner.plugin.table import parse
 from tuner.times import measured
-from tuner.times.measured.samples import Combination, Point, SampleBlock
+from tuner.times.measured.header import Header, MeasuredRun
+from tuner.times.measured.samples import Combination, Measurements, Point, SampleBlock
 from tuner.times.picks import PickVerdict
 from tuner.times.placement import Site
 from tuner.times.regret import arms, judged, workflow
@@ -168,23 +169,23 @@ def test_the_pick_is_that_of_the_default_run_and_its_variables(tmp_path: Path) -
 
 def test_without_a_default_run_what_forced_runs_switch_off_is_on_for_the_pick() -> None:
     table = measured.load(B200)
-    rows = tuple(row for row in table.rows if row.run in ("ring", "tree") and row.nodes == 2)
-    found = arms.of_sources([arms.TableSource(replace(table, rows=rows))], Site("dgx-b200", "2.29.7"))
+    rows = tuple(row for row in table.blocks if row.run in ("ring", "tree") and row.nodes == 2)
+    found = arms.of_sources([arms.TableSource(replace(table, blocks=rows))], Site("dgx-b200", "2.29.7"))
     assert {one.pick.plain for one in found.calls if one.call.collective is Collective.AllReduce} == {NVLSTREE}
 
 
 def test_default_runs_without_nvls_are_an_arm_beside_those_with_it() -> None:
-    head = measured.MeasuredHeader(
+    head = Header(
         runs={
-            "plain": measured.MeasuredRun("plain"),
-            "off": measured.MeasuredRun("NVLS switched off", {"NCCL_NVLS_ENABLE": "0"}),
+            "plain": MeasuredRun("plain"),
+            "off": MeasuredRun("NVLS switched off", {"NCCL_NVLS_ENABLE": "0"}),
         }
     )
     rows = tuple(
         SampleBlock(Point(Collective.AllReduce, 64 * MIB), None, None, (time_us,), shape=(2, 8), run=run)
         for run, time_us in (("plain", 400.0), ("off", 500.0))
     )
-    table = measured.MeasuredTable("two", head, rows)
+    table = Measurements(head, rows, name="two")
     (one,) = arms.of_sources([arms.TableSource(table)], Site("dgx-h100", "2.28.9")).calls
     assert [(arm.label, arm.time_us) for arm in one.arms] == [
         ("default", pytest.approx(400)),
@@ -195,11 +196,11 @@ def test_default_runs_without_nvls_are_an_arm_beside_those_with_it() -> None:
 
 
 def test_an_arm_is_what_the_log_says_that_ran_else_what_is_emulated() -> None:
-    head = measured.MeasuredHeader(runs={"default": measured.MeasuredRun("NCCL's own")})
+    head = Header(runs={"default": MeasuredRun("NCCL's own")})
     logged = Combination(Algorithm.Tree, Protocol.LL, 4)
     plain = SampleBlock(Point(Collective.AllReduce, 64 * MIB), None, None, (400.0,), shape=(2, 8), run="default")
     for row, ran in ((plain, NVLSTREE), (replace(plain, executed=logged), logged.plain)):
-        table = measured.MeasuredTable("two", head, (row,))
+        table = Measurements(head, (row,), name="two")
         (one,) = arms.of_sources([arms.TableSource(table)], Site("dgx-h100", "2.28.9")).calls
         assert one.default is not None
         assert one.default.combination == ran

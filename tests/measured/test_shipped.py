@@ -10,6 +10,7 @@ from tuner import release
 from tuner.machine import catalogue
 from tuner.times import measured
 from tuner.times.measured.reader import OWN_COLUMNS
+from tuner.times.measured.samples import Measurements
 
 FOLDER = Path(__file__).parents[2] / "tables" / "measured"
 TABLES = [measured.load(name) for name in measured.names()]
@@ -22,58 +23,58 @@ def test_all_files_are_there_by_name() -> None:
 
 
 @every_table
-def test_head_is_complete(table: measured.MeasuredTable) -> None:
+def test_head_is_complete(table: Measurements) -> None:
     head = table.header
     facts = (head.title, head.machine_note, head.gpu, head.nccl_note, head.how_measured)
     assert all(facts)
     assert all((head.source.repository, head.source.commit, head.source.path, head.source.licence))
     assert head.traps
-    assert all(table.network_of(row) for row in table.rows if row.nodes > 1 and head.launch != "unknown")
+    assert all(table.network_of(row) for row in table.blocks if row.nodes > 1 and head.launch != "unknown")
 
 
 @every_table
-def test_release_and_machine_are_known_or_said_to_be_unknown(table: measured.MeasuredTable) -> None:
+def test_release_and_machine_are_known_or_said_to_be_unknown(table: Measurements) -> None:
     assert table.header.nccl in ("", *release.names())
     assert table.header.machine in ("", *catalogue.names())
     of_file = table.name.split("__")[1]
     assert of_file == table.header.nccl or not table.header.nccl
     if table.header.machine:
         most = catalogue.load(table.header.machine).gpus_per_node
-        assert max(row.gpus_per_node for row in table.rows) <= most
+        assert max(row.gpus_per_node for row in table.blocks) <= most
 
 
 @every_table
-def test_rows_are_as_they_are_written(table: measured.MeasuredTable) -> None:
+def test_rows_are_as_they_are_written(table: Measurements) -> None:
     """The lines' numbers lead to the rows, and none is lost: read by csv alone."""
     lines = (FOLDER / f"{table.name}.csv").read_text("utf-8").splitlines()
     body = [(number, line) for number, line in enumerate(lines, 1) if not line.startswith("#")]
     assert body[0][1] == ",".join(OWN_COLUMNS)
-    assert [number for number, _ in body[1:]] == [row.line for row in table.rows]
-    for cells, row in zip(csv.DictReader(line for _, line in body), table.rows, strict=True):
+    assert [number for number, _ in body[1:]] == [row.line for row in table.blocks]
+    for cells, row in zip(csv.DictReader(line for _, line in body), table.blocks, strict=True):
         assert (cells["collective"], int(cells["bytes"])) == (row.point.name, row.point.bytes)
         assert float(cells["time_us"]) == row.median_us
         assert (int(cells["nodes"]), int(cells["gpus_per_node"])) == (row.nodes, row.gpus_per_node)
 
 
 @every_table
-def test_sizes_are_whole_elements_of_every_rank(table: measured.MeasuredTable) -> None:
-    for row in table.rows:
+def test_sizes_are_whole_elements_of_every_rank(table: Measurements) -> None:
+    for row in table.blocks:
         parts = 1 if row.point.name in ("allreduce", "broadcast", "reduce", "sendrecv", "hypercube") else row.ranks
         assert row.point.bytes % (parts * row.point.dtype.size_bytes) == 0, row
 
 
 @every_table
-def test_runs_are_all_used_and_name_variables(table: measured.MeasuredTable) -> None:
-    assert {row.run for row in table.rows} - {""} == set(table.header.runs)
-    for row in table.rows:
+def test_runs_are_all_used_and_name_variables(table: Measurements) -> None:
+    assert {row.run for row in table.blocks} - {""} == set(table.header.runs)
+    for row in table.blocks:
         assert len(table.devices_of(row)) == row.gpus_per_node, row
         for name in table.environment_of(row):
             assert re.fullmatch(r"(NCCL|FI)_[A-Z0-9_]+", name)
 
 
 @every_table
-def test_forced_rows_agree_with_the_variables_of_their_run(table: measured.MeasuredTable) -> None:
-    for row in table.rows:
+def test_forced_rows_agree_with_the_variables_of_their_run(table: Measurements) -> None:
+    for row in table.blocks:
         variables = table.environment_of(row)
         if row.took.algorithm and "NCCL_ALGO" in variables:
             assert row.took.algorithm.upper() == variables["NCCL_ALGO"].upper(), row
@@ -82,14 +83,14 @@ def test_forced_rows_agree_with_the_variables_of_their_run(table: measured.Measu
 
 
 @every_table
-def test_a_file_is_what_the_writer_writes(table: measured.MeasuredTable) -> None:
+def test_a_file_is_what_the_writer_writes(table: Measurements) -> None:
     assert measured.text(table) == (FOLDER / f"{table.name}.csv").read_text("utf-8")
 
 
 def test_rows_that_were_wrong_are_left_out_and_counted() -> None:
     alps = measured.load("gh200-4x-32n__2.23.4__alps")
     assert sum(alps.header.left_out.values()) == 27
-    assert len(alps.rows) + 27 == 3600
+    assert len(alps.blocks) + 27 == 3600
 
 
 def test_a_box_without_a_known_topology_names_no_machine() -> None:

@@ -102,7 +102,7 @@ def all_sites() -> dict[str, SiteTables]:
 
 def _between(name: str, site: Site) -> MeasuredCalls:
     table = table_of_one_way(name)
-    return of_table(replace(table, rows=tuple(row for row in table.rows if row.nodes > 1)), site)
+    return of_table(replace(table, blocks=tuple(row for row in table.blocks if row.nodes > 1)), site)
 
 
 def fit(rows: MeasuredCalls, nodes: Mapping[str, float], medians: Array, widths: Array) -> tuple[Array, Array]:

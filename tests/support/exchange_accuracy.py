@@ -112,6 +112,6 @@ def _held(rows: MeasuredExchanges, split: Split) -> Which:
 
 def _rows(name: str) -> MeasuredExchanges | None:
     table = measured.load(name)
-    if any(row.nodes > 1 for row in table.rows):
+    if any(row.nodes > 1 for row in table.blocks):
         return None
     return calibrate.exchanges_of_tables([table], [Site(table.header.machine, table.header.nccl)])

@@ -22,7 +22,7 @@ EVERYWHERE = 2 / 3  # of the curves that have both sizes
 def of_table(name: str) -> MeasuredRegret | str:
     """What a table says, or why it says nothing."""
     head = measured.load(name).header
-    if all(row.point.is_point_to_point for row in measured.load(name).rows):
+    if all(row.point.is_point_to_point for row in measured.load(name).blocks):
         return "sends and receives alone"
     if not head.machine:
         return "the machine is not in the catalogue"

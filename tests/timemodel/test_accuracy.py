@@ -160,7 +160,7 @@ def columns_file(folder: Path, factor: float = 1.0) -> Path:
     with path.open("w", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(["collective", "dtype", "gpus", "bytes", "time_us"])
-        for row in measured.load(H100).rows:
+        for row in measured.load(H100).blocks:
             writer.writerow(
                 [row.point.name, row.point.dtype.name, row.gpus_per_node, row.point.bytes, factor * row.median_us]
             )

@@ -275,7 +275,7 @@ def _measured(sources: Sequence[str], proposals: Sequence[Proposal]) -> dict[str
     for number, (source, proposal) in enumerate(zip(sources, proposals, strict=True), start=1):
         header = proposal.comparison.measurements.header
         said[f"measured-{number}"] = source
-        said[f"communicator-{number}"] = header.title
+        said[f"communicator-{number}"] = header.communicator
         said[f"backend-{number}"] = str(header.backend)
         if header.is_simulated:
             said[f"times-{number}"] = header.origin

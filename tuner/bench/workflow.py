@@ -125,7 +125,7 @@ def measure(out: Path, opener: Opener, plan: Plan = Plan(), progress: Progress =
         backend=str(header.backend),
         late_ranks=tuple(late_ranks((block for block in kept if block.point in requested), header.launcher)),
         scenario=scenario_of(header),
-        title=header.title,
+        title=header.communicator,
         summaries=summaries,
     )
 

@@ -17,8 +17,10 @@ from tuner.machine.topology import Topology
 from tuner.release.environment import parse_assignments
 from tuner.times import measured
 from tuner.times.calibration import calibrate, plausible
-from tuner.times.measured import MeasuredHeader, MeasuredLaunch, MeasuredSource, MeasuredTable, Problem, formats
+from tuner.times.measured import Problem, formats
 from tuner.times.measured.formats import Given
+from tuner.times.measured.header import Header, MeasuredLaunch, MeasuredSource, table_record
+from tuner.times.measured.samples import Measurements
 
 LAUNCHES = {launch.name.replace("_", "-"): launch for launch in MeasuredLaunch}
 HEAD = "Where the times are from"
@@ -86,8 +88,8 @@ def command(
 def _print_table(name: str, as_json: bool) -> None:
     table = measured.load(name)
     if as_json:
-        rows = [{"line": row.line, **measured.columns_of(row)} for row in table.rows]
-        print_json({"name": table.name, "header": table.header, "rows": rows})
+        rows = [{"line": row.line, **measured.columns_of(row)} for row in table.blocks]
+        print_json({"name": table.name, "header": table_record(table.header), "rows": rows})
         return
     for line in measured.text(table).partition("\ncollective,")[0].splitlines():
         click.echo(line.removeprefix("#").removeprefix(" "))
@@ -166,7 +168,7 @@ def _write_table(
         raise BadInput(f"{out}: a table says {'; and '.join(wanted)}")
     assert source is not None
     name = "" if machine is None else catalogue.load(machine).name
-    facts = MeasuredHeader(
+    facts = Header(
         title=title,
         machine=name,
         machine_note=machine_note or "",
@@ -174,7 +176,7 @@ def _write_table(
         how_measured=how,
         launch=LAUNCHES[launch],
         network=network,
-        environment=parse_assignments(env),
+        variables=parse_assignments(env),
         traps=traps,
     )
     table, problems = calibrate.table_of(files, facts, given, _topology(machine, topology))
@@ -186,7 +188,7 @@ def _write_table(
     for path, each in problems:
         click.echo(_line(path, each), err=True)
     left = ", ".join(f"{count} {reason}" for reason, count in table.header.left_out.items())
-    click.echo(f"{out}: {len(table.rows)} rows" + (f"; left out: {left}" if left else ""))
+    click.echo(f"{out}: {len(table.blocks)} rows" + (f"; left out: {left}" if left else ""))
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,9 +208,9 @@ class ListedTable:
     source: MeasuredSource
 
 
-def _listed(table: MeasuredTable) -> ListedTable:
+def _listed(table: Measurements) -> ListedTable:
     head = table.header
-    there = {row.point.name for row in table.rows}
+    there = {row.point.name for row in table.blocks}
     return ListedTable(
         name=table.name,
         title=head.title,
@@ -216,10 +218,10 @@ def _listed(table: MeasuredTable) -> ListedTable:
         machine_note=head.machine_note,
         gpu=head.gpu,
         nccl=head.nccl,
-        nodes=tuple(sorted({row.nodes for row in table.rows})),
-        gpus_per_node=tuple(sorted({row.gpus_per_node for row in table.rows})),
+        nodes=tuple(sorted({row.nodes for row in table.blocks})),
+        gpus_per_node=tuple(sorted({row.gpus_per_node for row in table.blocks})),
         collectives=tuple(name for name in measured.COLLECTIVES if name in there),
-        rows=len(table.rows),
+        rows=len(table.blocks),
         source=head.source,
     )
 

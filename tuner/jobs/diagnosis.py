@@ -440,7 +440,7 @@ def machines_with_such_gpus(file: MeasurementFile) -> tuple[str | None, list[str
     None and no machine where they do not say which GPUs, or how many of a node. Errors: BadMeasurement.
     """
     table = file.table(Given())
-    counts = {row.gpus_per_node for row in table.rows if row.nodes}
+    counts = {row.gpus_per_node for row in table.blocks if row.nodes}
     if not table.header.gpu or len(counts) != 1:
         return None, []
     (count,) = counts

@@ -184,7 +184,7 @@ def measurements(joined: Sequence[JoinedCalls], scenario: Scenario | None) -> Me
         scenario=scenario,
         ranks=one.ranks,
         nodes=one.nodes,
-        nccl=scenario.nccl if scenario is not None else None,
+        nccl=scenario.nccl if scenario is not None else "",
     )
     begin_s = min(float(each.at_s[0]) for each in own if len(each.at_s))
     blocks = [block for process, each in enumerate(own) for block in _blocks(each, begin_s, process)]

@@ -26,10 +26,10 @@ from tuner.times.acceptance.expected import Expectation, ReferenceRun, Whose
 from tuner.times.acceptance.faults import Resource
 from tuner.times.acceptance.judge import JudgedCurve, Verdict
 from tuner.times.calibration import plausible
-from tuner.times.measured import Kind, MeasuredTable, Problem
+from tuner.times.measured import Kind, Problem
 from tuner.times.measured.checks import named
 from tuner.times.measured.formats import WRONG, FileFormat, Given, MeasurementFile
-from tuner.times.measured.samples import SampleBlock
+from tuner.times.measured.samples import Measurements, SampleBlock
 from tuner.times.timemodel import calibration as calibrations
 from tuner.times.timemodel.features import Array
 
@@ -38,7 +38,7 @@ _SLOWER = 1.1  # the last third against the first, the median over points
 _MOST = 2 / 3  # of the points go the same way
 
 
-def drifts(file: MeasurementFile, table: MeasuredTable) -> Iterator[Problem]:
+def drifts(file: MeasurementFile, table: Measurements) -> Iterator[Problem]:
     """Said where most points that were measured over and over take longer at the end, or shorter, by over 10 %.
 
     Single times are those of calls in nccl-tests' JSON, of samples in our own runs, or of rows that repeat a point.
@@ -64,7 +64,7 @@ def _last_to_first(times: Sequence[float]) -> float:
     return median(times[-third:]) / median(times[:third])
 
 
-def _series(file: MeasurementFile, table: MeasuredTable) -> Iterator[tuple[int, str, Sequence[float]]]:
+def _series(file: MeasurementFile, table: Measurements) -> Iterator[tuple[int, str, Sequence[float]]]:
     """Line, name and times of each point, in their order."""
     if file.format is FileFormat.nccl_tests_json:
         for each in file.run().times:
@@ -80,7 +80,7 @@ def _series(file: MeasurementFile, table: MeasuredTable) -> Iterator[tuple[int, 
     else:
         repeated: dict[object, list[float]] = defaultdict(list)
         first: dict[object, SampleBlock] = {}
-        for row in table.rows:
+        for row in table.blocks:
             point = row.of_bytes(row.point.bytes)
             first.setdefault(point, row)
             repeated[point].append(row.median_us)
@@ -100,7 +100,7 @@ class ResultFile:
     """
 
     path: Path
-    table: MeasuredTable
+    table: Measurements
     problems: tuple[Problem, ...]
     names_release: bool
     wrong_results: int
@@ -126,11 +126,11 @@ def read_results(path: Path | MeasurementFile, given: Given, scenario: Scenario)
     if file.format is FileFormat.nccl_tests_text:
         executed = {
             row.line: f"{row.executed.algorithm.name}/{row.executed.protocol.name}"
-            for row in table.rows
+            for row in table.blocks
             if row.executed is not None
         }
-        rows = (replace(row, executed=None) for row in table.rows)
-        table = replace(table, rows=tuple(rows))
+        rows = (replace(row, executed=None) for row in table.blocks)
+        table = replace(table, blocks=tuple(rows))
     judged = plausible.judge(table, own.topology, own.trays)
     for each in judged.problems:
         if each.kind is Kind.too_many_gpus:
@@ -140,10 +140,10 @@ def read_results(path: Path | MeasurementFile, given: Given, scenario: Scenario)
     problems = (*judged.problems, *_other_machine(table, scenario), *drifts(file, table))
     out = {line for each in problems if each.refused and each.kind not in _JUDGED for line in each.lines}
     if any(each.kind in (Kind.mixed_machines, Kind.mixed_releases) for each in problems):
-        out = {row.line for row in table.rows}
+        out = {row.line for row in table.blocks}
     return ResultFile(
         path,
-        replace(table, rows=tuple(row for row in table.rows if row.line not in out)),
+        replace(table, blocks=tuple(row for row in table.blocks if row.line not in out)),
         problems,
         names_release=_names_release(file, table, given),
         wrong_results=table.header.left_out.get(WRONG, 0),
@@ -151,7 +151,7 @@ def read_results(path: Path | MeasurementFile, given: Given, scenario: Scenario)
     )
 
 
-def _names_release(file: MeasurementFile, table: MeasuredTable, given: Given) -> bool:
+def _names_release(file: MeasurementFile, table: Measurements, given: Given) -> bool:
     if not given.nccl or file.format is FileFormat.parquet:
         return bool(table.header.nccl)
     return bool(file.table(replace(given, nccl="")).header.nccl)
@@ -160,14 +160,14 @@ def _names_release(file: MeasurementFile, table: MeasuredTable, given: Given) ->
 UNNAMED_GPU = "Graphics Device"  # as a driver calls a GPU that is newer than it
 
 
-def _other_machine(table: MeasuredTable, scenario: Scenario) -> Iterator[Problem]:
+def _other_machine(table: Measurements, scenario: Scenario) -> Iterator[Problem]:
     """A problem if the file names GPUs that the machine does not have."""
     kinds = [kind for kind in table.header.gpu.split(", ") if kind not in ("", UNNAMED_GPU)]
     own = scenario.gpu_names
     if not own or all(any(name in kind.upper() for name in own) for kind in kinds):
         return
     text = f"the file says {', '.join(kinds)}, and {scenario.name} has {', '.join(own)}; valid: `machine` of these GPUs"
-    yield Problem(Kind.mixed_machines, tuple(row.line for row in table.rows), text)
+    yield Problem(Kind.mixed_machines, tuple(row.line for row in table.blocks), text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -386,7 +386,7 @@ def _judged(
     for, unless it is taken for one of ``a_release``."""
     of_files: list[tuple[ResultFile, Curve]] = []
     for file in files:
-        table = replace(file.table, rows=tuple(_wanted(file.table.rows, given, skipped)))
+        table = replace(file.table, blocks=tuple(_wanted(file.table.blocks, given, skipped)))
         own, why = curves.of_table(table, str(file.path), expectation.scenario)
         skipped.update(why)
         of_files += [(file, each) for each in own]
@@ -429,7 +429,7 @@ def _wanted(rows: Sequence[SampleBlock], given: Given, skipped: Counter[str]) ->
 def _least_us(file: ResultFile, curve: Curve, expectation: Expectation) -> Array:
     """Times that the links alone take, us, and no more than a call can take at all, [size]."""
     own = expectation.scenario.resolve().own
-    rows = {row.line: row for row in file.table.rows}
+    rows = {row.line: row for row in file.table.blocks}
     return np.array([plausible.fastest_us(rows[lines[0]], own.topology, own.trays) for lines in curve.lines])
 
 
@@ -442,7 +442,7 @@ def _adapter_share(file: ResultFile, judged: JudgedCurve, scenario: Scenario) ->
         return
     if shape.nodes < 2 or shape.gpus_per_node != len(own.topology.gpus) or not own.topology.nets:
         return
-    row = next(row for row in file.table.rows if row.line == judged.curve.lines[-1][0])
+    row = next(row for row in file.table.blocks if row.line == judged.curve.lines[-1][0])
     share = plausible.least_us(row, own.topology) / float(judged.curve.time_us[-1])
     usual = USUAL_SHARES[request.collective is Collective.AllReduce, shape.nodes == 2]
     yield AdapterShare(request.collective.name, shape.nodes, nbytes, share, usual)

@@ -15,8 +15,7 @@ from tuner.emulator.request import Request
 from tuner.machine import catalogue
 from tuner.scenario import Scenario
 from tuner.times.costmodels.operations import CostOperation
-from tuner.times.measured import MeasuredTable
-from tuner.times.measured.samples import SampleBlock
+from tuner.times.measured.samples import Measurements, SampleBlock
 from tuner.times.placement import FP8, SOCKETS, searched_otherwise, variables_of
 from tuner.times.timemodel.features import Array
 from tuner.times.timemodel.point_to_point import MODELLED
@@ -77,14 +76,14 @@ class Curve:
     lines: tuple[tuple[int, ...], ...]
 
 
-def of_table(table: MeasuredTable, file: str, scenario: Scenario) -> tuple[list[Curve], Counter[str]]:
+def of_table(table: Measurements, file: str, scenario: Scenario) -> tuple[list[Curve], Counter[str]]:
     """The curves of a table's rows, and how many rows have none, by reason.
 
     Rows in place are judged where a kind of call has no others.
     """
     skipped = Counter[str]()
     kinds: dict[CurveKind, list[SampleBlock]] = defaultdict(list)
-    for row in table.rows:
+    for row in table.blocks:
         settings = _settings(table, row, scenario)
         why = _skipped(row) if isinstance(settings, dict) else settings
         if why is not None:
@@ -124,7 +123,7 @@ def _skipped(row: SampleBlock) -> str | None:
     return "8-bit floats, which NCCL's model was not measured with" if row.point.dtype in FP8 else None
 
 
-def _settings(table: MeasuredTable, row: SampleBlock, scenario: Scenario) -> dict[str, str] | str:
+def _settings(table: Measurements, row: SampleBlock, scenario: Scenario) -> dict[str, str] | str:
     """The variables that NCCL's model reads; or why it cannot be asked about the row."""
     given = scenario.environment or {}
     own = catalogue.load(scenario.machine).environment if scenario.machine else {}

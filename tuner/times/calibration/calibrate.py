@@ -18,16 +18,10 @@ from tuner.times import measured as measured_tables
 from tuner.times.calibration import plausible, time_fit
 from tuner.times.calibration.measured_calls import MeasuredCalls, joined, of_table, table_of_one_way
 from tuner.times.calibration.time_fit import softened
-from tuner.times.measured import (
-    MeasuredHeader,
-    MeasuredLaunch,
-    MeasuredRun,
-    MeasuredTable,
-    Problem,
-    formats,
-)
+from tuner.times.measured import Problem, formats
 from tuner.times.measured.formats import Given
-from tuner.times.measured.samples import SampleBlock
+from tuner.times.measured.header import Header, MeasuredLaunch, MeasuredRun
+from tuner.times.measured.samples import Measurements, SampleBlock
 from tuner.times.placement import Site, nearest_release
 from tuner.times.timemodel import calibration as calibrations
 from tuner.times.timemodel import point_to_point
@@ -57,13 +51,13 @@ class MeasuredExchanges:
         return MeasuredExchanges(rows, self.calls[which], self.times_us[which], self.gpus_per_node[which])
 
 
-def exchanges_of_tables(tables: Sequence[MeasuredTable], sites: Sequence[Site]) -> MeasuredExchanges | None:
+def exchanges_of_tables(tables: Sequence[Measurements], sites: Sequence[Site]) -> MeasuredExchanges | None:
     """The rows of tables, each on its site, that are modelled; None where there are none."""
     rows: list[SampleBlock] = []
     calls: list[Exchanges] = []
     for table, site in zip(tables, sites, strict=True):
         communicators: dict[tuple[int, int], Comm | None] = {}
-        for row in table.rows:
+        for row in table.blocks:
             key = row.nodes, row.gpus_per_node
             if row.point.name not in MODELLED or row.point.in_place:
                 continue
@@ -161,12 +155,12 @@ def shipped(source: CalibrationSource, widths: Widths) -> Calibration:
         made = of_site(shipped(of_nodes, widths), source.name, tables, measured, widths)
         return replace(made, base=source.base)
     if not source.site:
-        tables = [replace(table, rows=tuple(row for row in table.rows if row.nodes == 1)) for table in tables]
+        tables = [replace(table, blocks=tuple(row for row in table.blocks if row.nodes == 1)) for table in tables]
     return of_tables(source.name, tables, measured, widths)
 
 
 def of_site(
-    nodes: Calibration, name: str, tables: Sequence[MeasuredTable], measured: MeasuredPlace, widths: Widths
+    nodes: Calibration, name: str, tables: Sequence[Measurements], measured: MeasuredPlace, widths: Widths
 ) -> Calibration:
     """The calibration of ``nodes`` with the rows of a site's tables, which one row is enough of.
 
@@ -190,7 +184,7 @@ def of_site(
     )
 
 
-def of_tables(name: str, tables: Sequence[MeasuredTable], measured: MeasuredPlace, widths: Widths) -> Calibration:
+def of_tables(name: str, tables: Sequence[Measurements], measured: MeasuredPlace, widths: Widths) -> Calibration:
     """A calibration of a machine from tables that say their release. BadInput where they hold too few rows."""
     launches = list(dict.fromkeys(table.header.launch for table in tables))
     sites = [_site(table, measured) for table in tables]
@@ -272,11 +266,11 @@ def _sizes(calls: MeasuredCalls) -> Sizes:
     return limits
 
 
-def _site_name(tables: Sequence[MeasuredTable]) -> str:
+def _site_name(tables: Sequence[Measurements]) -> str:
     return next((table.header.site for table in tables if table.header.site), "")
 
 
-def read_table(path: Path, given: Given) -> MeasuredTable:
+def read_table(path: Path, given: Given) -> Measurements:
     """A shipped table by its name, or a file in any form that measured times have; ``given`` says what it does not.
 
     BadMeasurement for a file that is none, or says otherwise.
@@ -326,7 +320,7 @@ def known_widths() -> Widths:
     return Widths(calibrations.load(calibrations.names()[0]).factors, calibrations.shipped_exchange_factors())
 
 
-def _of_release(path: Path, table: MeasuredTable, nccl: str | None) -> MeasuredTable:
+def _of_release(path: Path, table: Measurements, nccl: str | None) -> Measurements:
     """With the release that is given, where the table says none."""
     if nccl is None:
         return table
@@ -336,12 +330,12 @@ def _of_release(path: Path, table: MeasuredTable, nccl: str | None) -> MeasuredT
     return replace(table, header=replace(table.header, nccl=nccl))
 
 
-def _exchange(tables: Sequence[MeasuredTable], sites: Sequence[Site], factors: Factors) -> ExchangeCalibration | None:
+def _exchange(tables: Sequence[Measurements], sites: Sequence[Site], factors: Factors) -> ExchangeCalibration | None:
     """Calibration of AllToAll, from tables launched as the first that has it; between nodes, from the others too."""
     pairs = list(zip(tables, sites, strict=True))
-    having = [(table, site) for table, site in pairs if any(row.point.name in MODELLED for row in table.rows)]
+    having = [(table, site) for table, site in pairs if any(row.point.name in MODELLED for row in table.blocks)]
     alike = [
-        replace(table, rows=tuple(row for row in table.rows if row.nodes > 1 or _alike(table, having[0][0])))
+        replace(table, blocks=tuple(row for row in table.blocks if row.nodes > 1 or _alike(table, having[0][0])))
         for table, _ in having
     ]
     rows = exchanges_of_tables(alike, [site for _, site in having])
@@ -353,11 +347,11 @@ def _exchange(tables: Sequence[MeasuredTable], sites: Sequence[Site], factors: F
     return ExchangeCalibration(parameters, scatter, factors, len(rows.rows), scope)
 
 
-def _alike(table: MeasuredTable, first: MeasuredTable) -> bool:
+def _alike(table: Measurements, first: Measurements) -> bool:
     return table.header.launch == first.header.launch
 
 
-def _site(table: MeasuredTable, measured: MeasuredPlace) -> Site:
+def _site(table: Measurements, measured: MeasuredPlace) -> Site:
     if not table.header.nccl:
         raise BadInput(f"{table.name}: which release of NCCL was measured is not known; valid: `nccl`")
     return Site(measured.machine, nearest_release(table.header.nccl)[0], measured.topology)
@@ -367,8 +361,8 @@ _SAME = ("nccl", "gpu", "launch", "cuda_graph", "network")
 
 
 def table_of(
-    files: Sequence[Path], facts: MeasuredHeader, given: Given, topology: Topology | None
-) -> tuple[MeasuredTable, tuple[tuple[Path, Problem], ...]]:
+    files: Sequence[Path], facts: Header, given: Given, topology: Topology | None
+) -> tuple[Measurements, tuple[tuple[Path, Problem], ...]]:
     """The rows of all files below one head, and what looks wrong in each file without being refused.
 
     What ``facts`` leave empty is taken from the files. BadMeasurement for what cannot be read, is refused
@@ -391,11 +385,11 @@ def table_of(
     for table in tables:
         names = {run: _unused(run, runs) for run in table.header.runs}
         runs |= {names[run]: table.header.runs[run] for run in names}
-        rows += [replace(row, run=names.get(row.run, "")) for row in table.rows]
-    return MeasuredTable(facts.title, replace(head, runs=runs), tuple(rows)), tuple(problems)
+        rows += [replace(row, run=names.get(row.run, "")) for row in table.blocks]
+    return Measurements(replace(head, runs=runs), tuple(rows), name=facts.title), tuple(problems)
 
 
-def _head(files: Sequence[Path], tables: Sequence[MeasuredTable], facts: MeasuredHeader) -> MeasuredHeader:
+def _head(files: Sequence[Path], tables: Sequence[Measurements], facts: Header) -> Header:
     """Place as it is given, and from the files what is not; they have to agree."""
     heads = [table.header for table in tables]
     for name in _SAME:
@@ -415,7 +409,7 @@ def _head(files: Sequence[Path], tables: Sequence[MeasuredTable], facts: Measure
         nccl_note=facts.nccl_note or first.nccl_note,
         machine_note=facts.machine_note or first.machine_note,
         how_measured=facts.how_measured or first.how_measured,
-        environment={**first.environment, **facts.environment} if len(heads) == 1 else facts.environment,
+        variables={**first.variables, **facts.variables} if len(heads) == 1 else facts.variables,
         traps=facts.traps or first.traps,
         left_out=dict(left_out),
     )

@@ -13,8 +13,7 @@ from tuner.base import tables
 from tuner.base.dataclass import dataclass
 from tuner.times import measured
 from tuner.times.calibration.time_fit import MeasuredTimes
-from tuner.times.measured import MeasuredTable
-from tuner.times.measured.samples import SampleBlock
+from tuner.times.measured.samples import Measurements, SampleBlock
 from tuner.times.placement import Placement, Site
 from tuner.times.timemodel import features
 from tuner.times.timemodel.features import Ints
@@ -72,7 +71,7 @@ class MeasuredCalls:
         return frozenset(self.places())
 
 
-def of_table(table: MeasuredTable, site: Site, *, launch: int = 0) -> MeasuredCalls:
+def of_table(table: Measurements, site: Site, *, launch: int = 0) -> MeasuredCalls:
     """The rows that the emulator can place on ``site``. ``launch`` numbers the way they were launched.
 
     In-place rows, sends and receives, and rows of another setting of the search or the network are skipped and counted.
@@ -80,8 +79,8 @@ def of_table(table: MeasuredTable, site: Site, *, launch: int = 0) -> MeasuredCa
     """
     placement = Placement[SampleBlock](site)
     # In place alone counts where no such call was measured out of place.
-    out_of_place = {(row.point.name, row.nodes, row.gpus_per_node) for row in table.rows if not row.point.in_place}
-    for row in table.rows:
+    out_of_place = {(row.point.name, row.nodes, row.gpus_per_node) for row in table.blocks if not row.point.in_place}
+    for row in table.blocks:
         if row.point.in_place and (row.point.name, row.nodes, row.gpus_per_node) not in out_of_place:
             row = replace(row, point=replace(row.point, in_place=False))
         placement.add(row, table.environment_of(row), table.network_of(row), row)
@@ -141,7 +140,7 @@ def one_way_runs() -> Mapping[str, Sequence[str]]:
     return runs
 
 
-def table_of_one_way(name: str) -> MeasuredTable:
+def table_of_one_way(name: str) -> Measurements:
     """A table of ``tables/measured`` with the runs that set the network up in one way."""
     table, runs = measured.load(name), one_way_runs().get(name)
-    return table if runs is None else replace(table, rows=tuple(row for row in table.rows if row.run in runs))
+    return table if runs is None else replace(table, blocks=tuple(row for row in table.blocks if row.run in runs))

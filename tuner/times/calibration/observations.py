@@ -163,7 +163,7 @@ def _observations(paths: Sequence[Path], read_files: Sequence[tuple[Path, Measur
             raise BadMeasurement(f"{path}: no sample block counts of {len(measured.blocks)}: {why}")
         calls.append(_OfFile(scenario.communicator(), shape, blocks_of))
     of_cases = zip(cases, read_files, strict=True)
-    titles = {scenario.title: measured.header.title for scenario, (_, measured) in reversed(list(of_cases))}
+    titles = {scenario.title: measured.header.communicator for scenario, (_, measured) in reversed(list(of_cases))}
     floors = tuple(_without_floor(each, titles[shapes[each.shape]], left_out) for each in calls)
     held_out = _held_out(point.bytes for each in calls for point, _ in each.blocks_of)
     groups = [group for each in calls for group in _groups(each, held_out, left_out)]

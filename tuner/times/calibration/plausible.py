@@ -18,9 +18,9 @@ from tuner.base.sizes import plural
 from tuner.machine.topology.records import Gpu, Target, Topology
 from tuner.scenario import Scenario
 from tuner.times.costmodels.operations import positive
-from tuner.times.measured import Kind, MeasuredTable, Problem, problems
+from tuner.times.measured import Kind, Problem, problems
 from tuner.times.measured.checks import SHORTEST_US, named
-from tuner.times.measured.samples import SampleBlock
+from tuner.times.measured.samples import Measurements, SampleBlock
 from tuner.times.timemodel.features import Array
 
 
@@ -150,19 +150,19 @@ class PlausibleRows:
         return tuple(problem for problem in self.problems if problem.refused)
 
 
-def judge(table: MeasuredTable, topology: Topology | None, trays: int | None = None) -> PlausibleRows:
+def judge(table: Measurements, topology: Topology | None, trays: int | None = None) -> PlausibleRows:
     """The table's rows without those that are refused; ``topology`` is one node, None where it is not known.
 
     ``trays``: of how many such nodes a NVLink domain is, whose adapters carry nothing inside of it; None of no domain.
     """
-    seen = [*problems(table), *(() if topology is None else _beyond(table.rows, topology, trays))]
+    seen = [*problems(table), *(() if topology is None else _beyond(table.blocks, topology, trays))]
     out = {line for problem in seen if problem.refused for line in problem.lines}
     if any(problem.kind in (Kind.mixed_machines, Kind.mixed_releases) for problem in seen):
-        out = {row.line for row in table.rows}
-    return PlausibleRows(tuple(row for row in table.rows if row.line not in out), tuple(seen))
+        out = {row.line for row in table.blocks}
+    return PlausibleRows(tuple(row for row in table.blocks if row.line not in out), tuple(seen))
 
 
-def refuse(table: MeasuredTable, topology: Topology | None, where: str, trays: int | None = None) -> PlausibleRows:
+def refuse(table: Measurements, topology: Topology | None, where: str, trays: int | None = None) -> PlausibleRows:
     """Judgement of a table. BadMeasurement, with the file ``where`` and lines, for the first reason to refuse rows."""
     judged = judge(table, topology, trays)
     for problem in judged.refused:

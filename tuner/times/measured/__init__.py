@@ -6,23 +6,11 @@ a table as far as they alone show it; what the links of a machine allow is judge
 
 from tuner.times.measured.checks import Kind, Problem, problems
 from tuner.times.measured.reader import columns_of, file_of, load, named_or_read, names, parse, read, text, write
-from tuner.times.measured.records import (
-    COLLECTIVES,
-    MeasuredHeader,
-    MeasuredLaunch,
-    MeasuredRun,
-    MeasuredSource,
-    MeasuredTable,
-)
+from tuner.times.measured.records import COLLECTIVES
 
 __all__ = [
     "COLLECTIVES",
     "Kind",
-    "MeasuredHeader",
-    "MeasuredLaunch",
-    "MeasuredRun",
-    "MeasuredSource",
-    "MeasuredTable",
     "Problem",
     "columns_of",
     "file_of",

@@ -11,8 +11,7 @@ from tuner import release
 from tuner.base.dataclass import dataclass
 from tuner.base.sizes import human_bytes
 from tuner.times.measured import records
-from tuner.times.measured.records import MeasuredTable
-from tuner.times.measured.samples import SampleBlock
+from tuner.times.measured.samples import Measurements, SampleBlock
 
 SHORTEST_US = 1.0  # no kernel that waits for another GPU takes less
 _AGREE = 1.25  # repeated rows are within this factor of each other; public replicates are, mostly
@@ -74,7 +73,7 @@ class Problem:
         return _lines(self.lines)
 
 
-def problems(table: MeasuredTable) -> tuple[Problem, ...]:
+def problems(table: Measurements) -> tuple[Problem, ...]:
     """Problems that the rows alone show, worst first: labels, units, placement, repeated rows, curves."""
     listed = [
         *_release(table),
@@ -88,10 +87,10 @@ def problems(table: MeasuredTable) -> tuple[Problem, ...]:
     return tuple(listed)
 
 
-def curves(table: MeasuredTable) -> Iterator[tuple[SampleBlock, ...]]:
+def curves(table: Measurements) -> Iterator[tuple[SampleBlock, ...]]:
     """Rows that differ in size alone, by size; replicates of a size stay in the file's order."""
     by_curve: dict[object, list[SampleBlock]] = defaultdict(list)
-    for row in table.rows:
+    for row in table.blocks:
         by_curve[row.of_bytes(0)].append(row)
     return (tuple(sorted(rows, key=lambda row: row.point.bytes)) for rows in by_curve.values())
 
@@ -102,49 +101,49 @@ def named(row: SampleBlock) -> str:
     return f"{call.name} {call.dtype.name} {human_bytes(call.bytes)} on {row.nodes} x {row.gpus_per_node} GPUs"
 
 
-def _release(table: MeasuredTable) -> Iterator[Problem]:
+def _release(table: Measurements) -> Iterator[Problem]:
     name = table.header.nccl
     if name and name not in release.names():
         yield Problem(
             Kind.unknown_release,
-            _all(table.rows),
+            _all(table.blocks),
             f"NCCL {name} is no release that is known here; valid: {', '.join(release.names())}",
         )
 
 
-def _mixed(table: MeasuredTable) -> Iterator[Problem]:
+def _mixed(table: Measurements) -> Iterator[Problem]:
     """Problems of mixed files, by what the runs say of themselves."""
     of = {Kind.mixed_releases: records.release_of_note, Kind.mixed_machines: records.gpu_of_note}
     for kind, value_of in of.items():
         by_run = {key: value_of(f"{key} ; {run.what}") for key, run in table.header.runs.items()}
         values = sorted({value for value in by_run.values() if value})
         if len(values) > 1:
-            first = {by_run[row.run]: row.line for row in reversed(table.rows) if by_run.get(row.run)}
+            first = {by_run[row.run]: row.line for row in reversed(table.blocks) if by_run.get(row.run)}
             each = ", ".join(f"{value} from line {first[value]}" for value in values if value in first)
             yield Problem(kind, tuple(sorted(first.values())), f"{each}; valid: a file for each")
 
 
-def _too_short(table: MeasuredTable) -> Iterator[Problem]:
-    rows = [row for row in table.rows if row.median_us < SHORTEST_US]
+def _too_short(table: Measurements) -> Iterator[Problem]:
+    rows = [row for row in table.blocks if row.median_us < SHORTEST_US]
     if rows:
         least = min(rows, key=lambda row: row.median_us)
         yield Problem(
             Kind.too_short,
             _all(rows),
-            f"{len(rows)} of {len(table.rows)} rows take less than {SHORTEST_US:g} us, which no collective does "
+            f"{len(rows)} of {len(table.blocks)} rows take less than {SHORTEST_US:g} us, which no collective does "
             f"({named(least)}: {least.median_us:g} us); milliseconds for microseconds?",
         )
 
 
-def _placement(table: MeasuredTable) -> Iterator[Problem]:
-    rows = [row for row in table.rows if row.point.in_place is None]
+def _placement(table: Measurements) -> Iterator[Problem]:
+    rows = [row for row in table.blocks if row.point.in_place is None]
     if rows:
         yield Problem(
             Kind.unknown_placement, _all(rows), f"{len(rows)} rows do not say whether they are in place or out of place"
         )
 
 
-def _repeated(table: MeasuredTable) -> Iterator[Problem]:
+def _repeated(table: Measurements) -> Iterator[Problem]:
     apart = []
     for curve in curves(table):
         by_size: dict[int, list[SampleBlock]] = defaultdict(list)
@@ -164,7 +163,7 @@ def _repeated(table: MeasuredTable) -> Iterator[Problem]:
         )
 
 
-def _curves(table: MeasuredTable) -> Iterator[Problem]:
+def _curves(table: Measurements) -> Iterator[Problem]:
     steps, ends = [], []
     for curve in curves(table):
         typical = _medians(curve)
@@ -192,10 +191,10 @@ def _curves(table: MeasuredTable) -> Iterator[Problem]:
         )
 
 
-def _slow_runs(table: MeasuredTable) -> Iterator[Problem]:
+def _slow_runs(table: Measurements) -> Iterator[Problem]:
     """Runs against the median of all runs of the same points, by large sizes alone."""
     by_point: dict[object, list[SampleBlock]] = defaultdict(list)
-    for row in table.rows:
+    for row in table.blocks:
         if row.point.bytes >= _LARGE_BYTES and row.run:
             settings = tuple(sorted(table.environment_of(row).items()))
             key = (replace(row, times_us=(), run=""), settings, table.devices_of(row), table.network_of(row))

@@ -17,17 +17,8 @@ from tuner.base.errors import BadInput, BadMeasurement
 from tuner.base.files import read_bytes
 from tuner.base.names import Collective, DataType, Op, P2pOperation, by_name
 from tuner.base.sizes import plural
-from tuner.times.measured import (
-    MeasuredHeader,
-    MeasuredLaunch,
-    MeasuredRun,
-    MeasuredTable,
-    nccl_tests,
-    reader,
-    records,
-    samples,
-)
-from tuner.times.measured.header import Header
+from tuner.times.measured import nccl_tests, reader, records, samples
+from tuner.times.measured.header import Header, MeasuredLaunch, MeasuredRun
 from tuner.times.measured.nccl_tests import PROGRAMS, NcclTestsRun
 from tuner.times.measured.reader import check_row
 from tuner.times.measured.samples import Combination, Measurements, Point, SampleBlock
@@ -132,7 +123,7 @@ class MeasurementFile:
             f"valid: a file of `nccl-tuner measure`, what nccl-tests prints or writes with -J, a NCCL log"
         )
 
-    def table(self, given: Given) -> MeasuredTable:
+    def table(self, given: Given) -> Measurements:
         """The file as a table, as :func:`read` says. Errors: as of :func:`read`."""
         if self.format is FileFormat.parquet:
             table = _of_parquet(self.path, given.nccl)
@@ -164,7 +155,7 @@ class MeasurementFile:
         return self.run().header.nccl if self.format in NCCL_TESTS else None
 
 
-def read(path: Path, given: Given | None = None) -> MeasuredTable:
+def read(path: Path, given: Given | None = None) -> Measurements:
     """The table of a file; rows have the file's lines, or the place of a result in a record, counted from 1.
 
     Times of single calls come as their mean (nccl-tests) or median (`measure`). BadMeasurement names the file, and
@@ -179,7 +170,7 @@ def read_any(path: Path, collective: Collective | None = None) -> Measurements:
     return MeasurementFile(path).measurements(collective)
 
 
-def _of_run(path: Path, run: NcclTestsRun, given: Given) -> MeasuredTable:
+def _of_run(path: Path, run: NcclTestsRun, given: Given) -> Measurements:
     operation = _operation(path, run.program, given)
     shape = _communicator(path, run.header, given)
     executed = run.executed
@@ -194,9 +185,9 @@ def _of_run(path: Path, run: NcclTestsRun, given: Given) -> MeasuredTable:
     left = {WRONG: sum(bool(each.wrong) for each in run.times)}
     if run.broken:
         left[f"whose numbers cannot be times (lines {', '.join(map(str, run.broken[:6]))})"] = len(run.broken)
-    header = MeasuredHeader(
+    header = Header(
         gpu=", ".join(run.header.gpus).replace("NVIDIA ", ""),
-        nccl=run.header.nccl or "",
+        nccl=run.header.nccl,
         nccl_note="As nccl-tests prints." if run.header.nccl else "",
         how_measured=f"nccl-tests{calls}.",
         launch=_launch(*run.threads_and_gpus) if run.threads_and_gpus else MeasuredLaunch.unknown,
@@ -206,7 +197,7 @@ def _of_run(path: Path, run: NcclTestsRun, given: Given) -> MeasuredTable:
     return _one_run(path, header, rows, run.variables)
 
 
-def _of_programs(path: Path, runs: Sequence[NcclTestsRun], given: Given) -> MeasuredTable:
+def _of_programs(path: Path, runs: Sequence[NcclTestsRun], given: Given) -> Measurements:
     """The rows of several programs in one text; of what is no known collective, how many were left out."""
     tables, left = [], Counter[str]()
     for run in runs:
@@ -220,11 +211,11 @@ def _of_programs(path: Path, runs: Sequence[NcclTestsRun], given: Given) -> Meas
         raise BadMeasurement(f"{path}: no collective that is known: {', '.join(str(run.program) for run in runs)}")
     for table in tables:
         left.update(table.header.left_out)
-    rows = tuple(row for table in tables for row in table.rows)
-    return replace(tables[0], header=replace(tables[0].header, left_out=dict(left)), rows=rows)
+    rows = tuple(row for table in tables for row in table.blocks)
+    return replace(tables[0], header=replace(tables[0].header, left_out=dict(left)), blocks=rows)
 
 
-def _of_measurements(path: Path, measurements: Measurements, given: Given) -> MeasuredTable:
+def _of_measurements(path: Path, measurements: Measurements, given: Given) -> Measurements:
     """Runs of `measure`: a row for each point and what was requested, the median of its times."""
     said = measurements.header
     scenario = said.scenario
@@ -245,9 +236,9 @@ def _of_measurements(path: Path, measurements: Measurements, given: Given) -> Me
         executed = those[-1][1].executed if requested is None else None
         run = path.stem if requested is None else f"{path.stem}-forced"
         rows.append(SampleBlock(point, requested, executed, (time_us,), line=those[0][0], shape=shape, run=run))
-    header = MeasuredHeader(
+    header = Header(
         machine=(scenario.machine or "") if scenario else "",
-        gpu=said.gpu or "",
+        gpu=said.gpu,
         nccl=said.release or "",
         nccl_note="As the file says.",
         how_measured=f"{BY_MEASURE}, {said.how} times: medians of all times of a combination.",
@@ -264,9 +255,7 @@ def _by_call(measured: tuple[tuple[Point, Combination | None, object], object]) 
     return point, requested is not None, requested or ()
 
 
-def _one_run(
-    path: Path, header: MeasuredHeader, rows: list[SampleBlock], variables: Mapping[str, str]
-) -> MeasuredTable:
+def _one_run(path: Path, header: Header, rows: list[SampleBlock], variables: Mapping[str, str]) -> Measurements:
     for row in rows:
         try:
             check_row(row)
@@ -276,7 +265,7 @@ def _one_run(
     what = {path.stem: path.name, f"{path.stem}-forced": f"{path.name}, combinations forced call by call"}
     used = dict.fromkeys(row.run for row in named)
     runs = {run: MeasuredRun(what[run], dict(variables)) for run in used}
-    return MeasuredTable(path.stem, replace(header, runs=runs), named)
+    return Measurements(replace(header, runs=runs), named, name=path.stem)
 
 
 def _tuned(name: str) -> Collective | None:
@@ -314,13 +303,13 @@ def _communicator(path: Path, said: Header, given: Given) -> tuple[int, int]:
     return nodes, gpus
 
 
-def _agreed(path: Path, table: MeasuredTable, given: Given) -> MeasuredTable:
+def _agreed(path: Path, table: Measurements, given: Given) -> Measurements:
     """With what was given beside the file, which has to agree with what the file says."""
     head = table.header
     if given.nccl and head.nccl and given.nccl != head.nccl:
         raise BadMeasurement(f"{path}: says NCCL {head.nccl}; `nccl` says {given.nccl}")
-    environment = {**head.environment, **given.environment}
-    return replace(table, header=replace(head, nccl=head.nccl or given.nccl, environment=environment))
+    variables = {**head.variables, **given.environment}
+    return replace(table, header=replace(head, nccl=head.nccl or given.nccl, variables=variables))
 
 
 def _launch(threads: int, gpus: int) -> MeasuredLaunch:
@@ -333,7 +322,7 @@ def _launch(threads: int, gpus: int) -> MeasuredLaunch:
 _PARQUET = ("version", "device", "op_name", "nccl_dtype", "num_gpus", "message_size", "latency")
 
 
-def _of_parquet(path: Path, nccl: str = "") -> MeasuredTable:
+def _of_parquet(path: Path, nccl: str = "") -> Measurements:
     """Rows of aiconfigurator's ``nccl_perf.parquet`` of the release ``nccl``, or of the one that all have.
 
     Columns, by collector/network/collect_nccl.py there: ``op_name``, ``nccl_dtype``, ``num_gpus`` of one node,
@@ -359,7 +348,7 @@ def _of_parquet(path: Path, nccl: str = "") -> MeasuredTable:
             raise BadMeasurement(f"{path}: several {what} in one file ({', '.join(values)}); valid: a file for each")
     rows = tuple(_parquet_row(f"{path}:{line}", line, record) for line, record in wanted)
     left_out = len(there) - len(rows)
-    header = MeasuredHeader(
+    header = Header(
         gpu=str(wanted[0][1]["device"]).removeprefix("NVIDIA "),
         nccl=str(wanted[0][1]["version"]),
         nccl_note="As the column 'version' says.",
@@ -367,7 +356,7 @@ def _of_parquet(path: Path, nccl: str = "") -> MeasuredTable:
         launch=MeasuredLaunch.thread_per_gpu,
         left_out={f"rows of another release than {nccl}": left_out} if left_out else {},
     )
-    return MeasuredTable(path.stem, header, rows)
+    return Measurements(header, rows, name=path.stem)
 
 
 def _parquet_row(where: str, line: int, record: Mapping[str, Any]) -> SampleBlock:

@@ -5,6 +5,7 @@ import platform
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, field, fields, replace
+from enum import StrEnum
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -111,6 +112,13 @@ class Noted:
     versions: Mapping[str, str] | None = None
 
 
+def _or_none(value: Any) -> Any:
+    return value or None
+
+
+_OF_TABLES = json_form(omitted=True)  # facts that the first line of a file of measurements does not have
+
+
 def _noted_record(noted: Noted | None) -> dict[str, Any] | None:
     return None if noted is None else _said(to_json(noted))
 
@@ -124,24 +132,65 @@ def noting(header: "Header", settings: Mapping[str, float | str | None]) -> "Hea
     return replace(header, noted=replace(header.noted or Noted(), settings=settings, versions=versions))
 
 
+class MeasuredLaunch(StrEnum):
+    """Way in which the ranks were started, which the time of a small call depends on."""
+
+    process_per_gpu = "a process a GPU"
+    thread_per_gpu = "one process a node with a thread a GPU"
+    one_thread = "one thread for all GPUs of a node"
+    unknown = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredSource:
+    """Publication of the numbers: repository or document, the state of it, the path in it, and its licence."""
+
+    repository: str = ""
+    commit: str = ""
+    path: str = ""
+    licence: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredRun:
+    """One run of a file: what it was, and what it did unlike the others of the file.
+
+    ``environment`` are variables beside those of the header; one whose value is empty was not set in this run.
+    ``devices`` are the GPUs of the node, by number, where they are not the first ones. ``launch`` is None and
+    ``network`` empty where they are the header's.
+    """
+
+    what: str
+    environment: Mapping[str, str] = field(default_factory=dict)
+    devices: tuple[int, ...] = ()
+    launch: MeasuredLaunch | None = None
+    network: str = ""
+
+
 @dataclass(frozen=True, slots=True)
 class Header:
-    """Facts of a run as a file of ``measure``, nccl-tests or NCCL's log says them; None for what is not said.
+    """Facts of what was measured, for all blocks of a file; None, or an empty text, for what is not said.
 
     ``scenario`` is the communicator where the file describes it; else ``ranks`` and ``nodes`` say how large it was.
-    ``nccl`` is a release, ``source`` the file of another program, ``gpus`` each kind's name once. ``calls_per_time``
+    ``nccl`` is a release, ``file`` that of another program, ``gpus`` each kind's name once. ``calls_per_time``
     says below which nBytes one time is the mean of how many calls, ``graphs_below_bytes`` below which they were timed
-    inside CUDA graphs, with their buffers registered or not; ``variables`` which of NCCL's were set. ``others`` are
-    keys of the file that are none of these.
+    inside CUDA graphs, with their buffers registered or not; ``variables`` which of NCCL's and its network's were set.
+    ``others`` are keys of the file that are none of these.
+
+    What follows are facts of tables. ``machine`` is a name of the catalogue; ``machine_note`` says why there is none,
+    or how sure it is, ``nccl_note`` the same of the release. ``network`` is what NCCL sent over between nodes:
+    ``InfiniBand``, ``sockets`` or the name of a plugin; ``site`` the cluster, where it has a name. ``noise_percent`` is
+    by how much the source says that two runs of the same differ, by the number of nodes from which that holds.
+    ``left_out`` counts rows of the source that are not here, by reason. ``runs`` are those that blocks name.
     """
 
     backend: str | None = None
-    source: str | None = field(default=None, metadata=json_form("from"))
+    file: str | None = field(default=None, metadata=json_form("from"))
     scenario: Scenario | None = field(default=None, metadata=json_form(CASE, convert=_case))
     ranks: int | None = None
     nodes: int | None = None
     gpus: tuple[str, ...] = ()
-    nccl: str | None = None
+    nccl: str = field(default="", metadata=json_form(convert=_or_none))
     date: str | None = None
     warmup_calls: int | None = field(default=None, metadata=json_form("warmup"))
     calls: int | None = None
@@ -149,16 +198,30 @@ class Header:
     seed: int | None = None  # of a simulated machine
     truth: str | None = None  # whose times it has
     library_sha256: str | None = None
-    gpu: str | None = None
+    gpu: str = field(default="", metadata=json_form(convert=_or_none))
     ranks_per_gpu: int | None = None
     launcher: str | None = None
     calls_per_time: tuple[tuple[int, int], ...] | None = None
     graphs_below_bytes: int | None = None
     graph_buffers_registered: bool | None = None
-    variables: Mapping[str, str] | None = None
+    variables: Mapping[str, str] = field(default_factory=dict, metadata=json_form(convert=_or_none))
     topology_xml: str | None = None
     noted: Noted | None = field(default=None, metadata=json_form(convert=_noted_record))
     others: Mapping[str, Any] = field(default_factory=dict, metadata=json_form(merged=True))
+    title: str = field(default="", metadata=_OF_TABLES)
+    machine: str = field(default="", metadata=_OF_TABLES)
+    machine_note: str = field(default="", metadata=_OF_TABLES)
+    nccl_note: str = field(default="", metadata=_OF_TABLES)
+    source: MeasuredSource = field(default=MeasuredSource(), metadata=_OF_TABLES)
+    how_measured: str = field(default="", metadata=_OF_TABLES)
+    launch: MeasuredLaunch = field(default=MeasuredLaunch.unknown, metadata=_OF_TABLES)
+    network: str = field(default="", metadata=_OF_TABLES)
+    site: str = field(default="", metadata=_OF_TABLES)
+    cuda_graph: bool = field(default=False, metadata=_OF_TABLES)
+    traps: tuple[str, ...] = field(default=(), metadata=_OF_TABLES)
+    noise_percent: Mapping[str, float] = field(default_factory=dict, metadata=_OF_TABLES)
+    left_out: Mapping[str, int] = field(default_factory=dict, metadata=_OF_TABLES)
+    runs: Mapping[str, MeasuredRun] = field(default_factory=dict, metadata=_OF_TABLES)
 
     @property
     def release(self) -> str | None:
@@ -176,7 +239,7 @@ class Header:
         return SIMULATED if self.is_simulated else "measured"
 
     @property
-    def title(self) -> str:
+    def communicator(self) -> str:
         """The communicator in words, with a name for its topology: of the machine that a double is, else the file's.
 
         BadMeasurement where the header does not say which communicator was measured.
@@ -194,7 +257,7 @@ class Header:
         """Origin of the times in words: simulated or measured, and machine and release as far as they are said."""
         kind = f"{self.how} times"
         if self.scenario is not None:
-            return f"{kind} of {self.title}"
+            return f"{kind} of {self.communicator}"
         ranks = [f"{self.ranks} ranks"] if self.ranks else []
         known = [*self.gpus, *ranks, *([f"NCCL {self.release}"] if self.release else [])]
         return f"{kind} of {', '.join(known)}" if known else kind
@@ -207,7 +270,7 @@ _ON_GPUS = (
 )
 _WRITTEN = {SIMULATED: ("backend", CASE, "ranks", "seed", "truth"), GPU: _ON_GPUS, DOUBLE: _ON_GPUS}
 _WHOLE_NUMBERS = ("ranks", "nodes", "warmup", "calls", "out_of_bounds", "seed", "ranks_per_gpu", "graphs_below_bytes")
-_KEYS = {"source": "from", "scenario": CASE, "warmup_calls": "warmup"}  # that are not named as their field
+_KEYS = {"file": "from", "scenario": CASE, "warmup_calls": "warmup"}  # that are not named as their field
 
 
 def to_record(header: Header) -> dict[str, Any]:
@@ -222,7 +285,8 @@ def from_record(record: Mapping[str, Any]) -> Header:
     for key in _WHOLE_NUMBERS:
         if not isinstance(left.get(key, 0), int):
             raise BadMeasurement(f"the header's '{key}' is {left[key]!r}; valid: a whole number")
-    keys = {each.name: _KEYS.get(each.name, each.name) for each in fields(Header) if each.name != "others"}
+    names = [each.name for each in fields(Header) if each.name != "others" and each.metadata != _OF_TABLES]
+    keys = {name: _KEYS.get(name, name) for name in names}
     own = {name: left.pop(key) for name, key in keys.items() if key in left}
     for name, read in _READ.items():
         try:
@@ -230,6 +294,20 @@ def from_record(record: Mapping[str, Any]) -> Header:
         except (AttributeError, TypeError, ValueError) as error:
             raise BadMeasurement(f"the header's '{keys[name]}' is {own[name]!r}: {error}") from None
     return Header(**own, others=left)
+
+
+# The keys of a table's head, in their order: the names of the header's fields, but for the variables.
+TABLE_KEYS = (
+    *("title", "machine", "machine_note", "gpu", "nccl", "nccl_note", "source", "how_measured", "launch", "network"),
+    *("site", "cuda_graph", "environment", "traps", "noise_percent", "left_out", "runs"),
+)
+
+
+def table_record(header: Header) -> dict[str, Any]:
+    """The header as the head of a table has it."""
+    facts = {key: header.variables if key == "environment" else getattr(header, key) for key in TABLE_KEYS}
+    record: dict[str, Any] = to_json(facts)
+    return record
 
 
 def as_written(scenario: Scenario) -> Scenario:
@@ -251,7 +329,7 @@ def check(file: Path, header: Header, scenario: Scenario) -> None:
         theirs = scenario_of(header)
         alike = None in (theirs.machine, scenario.machine) or theirs.machine == scenario.machine
         if not alike or (theirs.nodes, theirs.ranks) != (scenario.nodes, scenario.ranks):
-            raise BadMeasurement(f"{file}: measured on {header.title}; {valid}")
+            raise BadMeasurement(f"{file}: measured on {header.communicator}; {valid}")
     elif header.ranks not in (None, scenario.ranks):
         raise BadMeasurement(f"{file}: measured on {header.ranks} ranks; {valid}")
 

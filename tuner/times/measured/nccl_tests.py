@@ -33,7 +33,7 @@ def from_log(path: Path) -> Measurements:
         raise BadMeasurement(str(error)) from None
     executed = executed_by_size(imported)
     header = Header(
-        "nccl-log", source=str(path), ranks=imported.ranks, nodes=imported.node_count, nccl=imported.release
+        "nccl-log", file=str(path), ranks=imported.ranks, nodes=imported.node_count, nccl=imported.release or ""
     )
     blocks = (SampleBlock(Point(collective, size), None, took, ()) for (collective, size), took in executed.items())
     return Measurements(header, tuple(blocks))
@@ -254,7 +254,7 @@ class Text:
         ranks, nodes, gpus = _machine(self._runs[0] if self._runs else {})
         return Header(
             NAME,
-            source=str(self._path),
+            file=str(self._path),
             ranks=ranks or None,
             nodes=nodes or None,
             gpus=gpus,
@@ -529,7 +529,7 @@ def of_text(path: Path, content: str, otherwise: Collective | None = None) -> Nc
         for body, in_place in zip(row.bodies, (False, True), strict=False)
     )
     return NcclTestsRun(
-        replace(text.header, nccl=text.release),
+        replace(text.header, nccl=text.release or ""),
         text.other if text.collective is None else text.collective.name,
         text.collective,
         tuple(times),
@@ -572,7 +572,7 @@ def measurements_of(path: Path, run: NcclTestsRun) -> Measurements:
         point = Point(run.collective, each.bytes, each.dtype, each.op, each.in_place, each.graph)
         ran = executed.get((run.collective, each.bytes))
         blocks.append(SampleBlock(point, None, ran, each.times_us, wrong=each.wrong))
-    header = replace(run.header, nccl=run.header.nccl or (run.log.release if run.log else None))
+    header = replace(run.header, nccl=run.header.nccl or (run.log.release if run.log else None) or "")
     return Measurements(header, tuple(blocks), truncated=run.truncated)
 
 
@@ -610,11 +610,11 @@ def _json_header(path: Path, record: Mapping[str, Any]) -> Header:
     code = record.get("nccl_version")
     return Header(
         NAME,
-        source=str(path),
+        file=str(path),
         ranks=len(devices) or None,
         nodes=len({each["hostname"] for each in devices}) or None,
         gpus=tuple(sorted({each["device_info"] for each in devices})),
-        nccl=of_code(code) if code else None,
+        nccl=of_code(code) if code else "",
         date=record.get("start_time"),
         warmup_calls=config.get("warmup_iters"),
         calls=config.get("iterations"),

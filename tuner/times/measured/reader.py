@@ -11,7 +11,7 @@ import math
 import re
 import tomllib
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from enum import Enum
 from functools import cache, lru_cache
@@ -23,23 +23,16 @@ from typing import Any, TypeVar
 from tuner.base.errors import BadInput, BadMeasurement, did_you_mean, nearest_of, one_of
 from tuner.base.files import read_bytes, write_text
 from tuner.base.names import Algorithm, Collective, DataType, Op, P2pOperation, Protocol, by_name
-from tuner.base.records import to_json
 from tuner.times.measured import records
-from tuner.times.measured.records import (
-    MeasuredHeader,
-    MeasuredLaunch,
-    MeasuredRun,
-    MeasuredSource,
-    MeasuredTable,
-)
-from tuner.times.measured.samples import Combination, Forced, Point, SampleBlock
+from tuner.times.measured.header import TABLE_KEYS, Header, MeasuredLaunch, MeasuredRun, MeasuredSource, table_record
+from tuner.times.measured.samples import Combination, Forced, Measurements, Point, SampleBlock
 
 Record = TypeVar("Record")
 _TABLES = ("source", "environment", "noise_percent", "left_out", "runs")
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 
 
-def parse_header(name: str, comments: Iterable[str]) -> MeasuredHeader:
+def parse_header(name: str, comments: Iterable[str]) -> Header:
     """The head from the comment lines above the columns, each with its ``#``. ``name`` is the file's, for messages.
 
     BadMeasurement where they are not TOML, or hold an unknown key or a value of another type.
@@ -51,25 +44,27 @@ def parse_header(name: str, comments: Iterable[str]) -> MeasuredHeader:
     try:
         runs = {key: _run(f"runs.{key}", run) for key, run in _mapping("runs", facts.pop("runs", {})).items()}
         source = MeasuredSource(**_known(MeasuredSource, "source", facts.pop("source", {})))
-        given = _known(MeasuredHeader, "", {**facts, "runs": runs, "source": source})
-        return MeasuredHeader(**{**given, **_typed(given)})
+        given = _known(Header, "", {**facts, "runs": runs, "source": source}, TABLE_KEYS)
+        given |= _typed(given)
+        return Header(variables=given.pop("environment", {}), **given)
     except _WrongValue as error:
         raise BadMeasurement(f"{name}: the comments above the columns: {error}") from None
 
 
-def header_lines(header: MeasuredHeader) -> list[str]:
+def header_lines(header: Header) -> list[str]:
     """The head as comment lines; what is empty is left out."""
     text: list[str] = []
-    for key, value in to_json(header).items():
+    record = table_record(header)
+    for key, value in record.items():
         if key not in _TABLES and value not in ("", [], False):
             text += [f"{key} = {_value(value)}"]
     for key in ("source", "environment", "noise_percent", "left_out"):
-        if inside := {name: value for name, value in to_json(getattr(header, key)).items() if value != ""}:
+        if inside := {name: value for name, value in record[key].items() if value != ""}:
             text += ["", f"[{key}]", *(f"{_key(name)} = {_value(value)}" for name, value in inside.items())]
     if header.runs:
         text += ["", "[runs]"]
-    for key, run in header.runs.items():
-        there = {name: value for name, value in to_json(run).items() if value not in ("", None, [], {})}
+    for key, run in record["runs"].items():
+        there = {name: value for name, value in run.items() if value not in ("", None, [], {})}
         text += [f"{_key(key)} = {_value(there)}"]
     return [f"# {line}".rstrip() for line in text]
 
@@ -85,10 +80,10 @@ def _run(where: str, facts: Any) -> MeasuredRun:
     return MeasuredRun(**{**given, **_typed(given)})
 
 
-def _known(record: type[Record], where: str, facts: Any) -> dict[str, Any]:
-    """The facts, where every key is a field of the record, texts where it has texts."""
+def _known(record: type[Record], where: str, facts: Any, names: Sequence[str] = ()) -> dict[str, Any]:
+    """The facts, where every key is of ``names`` or a field of the record, texts where it has texts."""
     texts = {each.name for each in fields(record) if each.type is str}  # type: ignore[arg-type]
-    names = [each.name for each in fields(record)]  # type: ignore[arg-type]
+    names = names or [each.name for each in fields(record)]  # type: ignore[arg-type]
     for key, value in _mapping(where, facts).items():
         dotted = f"{where}.{key}".lstrip(".")
         if key not in names:
@@ -155,13 +150,13 @@ _COLUMNS = (*OWN_COLUMNS, "gpus", "source_id", "notes")
 _PLACES = {"0": False, "1": True, "false": False, "true": True, "": None}
 
 
-def read(path: Path) -> MeasuredTable:
+def read(path: Path) -> Measurements:
     """The table of a file. BadMeasurement names the file, and the line of what is wrong in it."""
     content = read_bytes(path, BadMeasurement)
     return parse(path.name.removesuffix(".gz").removesuffix(".csv"), content.decode(errors="replace"), str(path))
 
 
-def parse(name: str, content: str, where: str) -> MeasuredTable:
+def parse(name: str, content: str, where: str) -> Measurements:
     """The table of a text called ``name``; ``where`` stands before messages. BadMeasurement as of ``read``."""
     lines = content.removeprefix("\ufeff").splitlines()
     comments = 0
@@ -189,7 +184,7 @@ def parse(name: str, content: str, where: str) -> MeasuredTable:
     if not rows:
         raise BadMeasurement(f"{where}: no rows")
     head = replace(head, left_out={**head.left_out, **left_out})
-    return _checked(where, _with_runs(MeasuredTable(name, head, tuple(rows)), columns, cells))
+    return _checked(where, _with_runs(Measurements(head, tuple(rows), name=name), columns, cells))
 
 
 def _numbered(where: str, comments: int, lines: list[str]) -> Iterator[tuple[int, list[str]]]:
@@ -264,21 +259,21 @@ def not_whole(row: SampleBlock) -> str | None:
     return f"no whole elements for each of {row.ranks} ranks"
 
 
-def _checked(where: str, table: MeasuredTable) -> MeasuredTable:
-    for row in table.rows:
+def _checked(where: str, table: Measurements) -> Measurements:
+    for row in table.blocks:
         if row.run and row.run not in table.header.runs:
             raise BadMeasurement(f"{where}:{row.line}: run {row.run!r} is not in the head; {one_of(table.header.runs)}")
     return table
 
 
-def _with_runs(table: MeasuredTable, columns: Iterable[str], cells: Iterable[Mapping[str, str]]) -> MeasuredTable:
+def _with_runs(table: Measurements, columns: Iterable[str], cells: Iterable[Mapping[str, str]]) -> Measurements:
     """With the runs that ``source_id`` and ``notes`` tell of, and the release and GPU where all notes agree."""
     if "run" in columns or not {"source_id", "notes"} & set(columns):
         return table
     noted = records.runs_of_notes([(cell.get("source_id", ""), cell.get("notes", "")) for cell in cells])
-    rows = tuple(replace(row, run=run) for row, run in zip(table.rows, noted.of_rows, strict=True))
-    head: MeasuredHeader = replace(table.header, runs=noted.runs, nccl=noted.nccl, gpu=noted.gpu)
-    return replace(table, header=head, rows=rows)
+    rows = tuple(replace(row, run=run) for row, run in zip(table.blocks, noted.of_rows, strict=True))
+    head: Header = replace(table.header, runs=noted.runs, nccl=noted.nccl, gpu=noted.gpu)
+    return replace(table, header=head, blocks=rows)
 
 
 @lru_cache
@@ -320,17 +315,17 @@ def _time_us(text: str) -> float:
         raise BadInput(f"time_us {text!r}; expected microseconds above 0") from None
 
 
-def write(path: Path, table: MeasuredTable) -> None:
+def write(path: Path, table: Measurements) -> None:
     """BadInput where the file cannot be written."""
     write_text(path, text(table))
 
 
-def text(table: MeasuredTable) -> str:
+def text(table: Measurements) -> str:
     """The file's text; ``read`` makes the same table of it, but for the lines' numbers."""
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
     writer.writerow(OWN_COLUMNS)
-    writer.writerows(map(_cells_of, table.rows))
+    writer.writerows(map(_cells_of, table.blocks))
     return "\n".join([*header_lines(table.header), file.getvalue()])
 
 
@@ -368,14 +363,14 @@ def names() -> tuple[str, ...]:
 
 
 @cache
-def load(name: str) -> MeasuredTable:
+def load(name: str) -> Measurements:
     """A table that is shipped. BadInput for another name."""
     if name not in names():
         raise BadInput(f"no measured table {name!r}; {nearest_of(name, names())}{_WHERE}")
     return parse(name, (_folder() / f"{name}.csv").read_text(encoding="utf-8"), f"tables/measured/{name}.csv")
 
 
-def named_or_read(path: Path) -> MeasuredTable:
+def named_or_read(path: Path) -> Measurements:
     """A table that is shipped by its name, or that of a file. BadMeasurement for a file that is none."""
     return load(str(path)) if str(path) in names() else read(file_of(path))
 

@@ -258,11 +258,31 @@ class SampleBlock:
 
 @dataclass(frozen=True, slots=True)
 class Measurements:
-    """A file: ``header`` says where, when and how; ``blocks`` are in the order of the run."""
+    """A file: ``header`` says where, when and how; ``blocks`` are in the order of the run, or of the file.
+
+    ``name`` is that of a table: of its file, without the ending.
+    """
 
     header: Header
     blocks: tuple[SampleBlock, ...]
     truncated: bool = False
+    name: str = ""
+
+    def environment_of(self, block: SampleBlock) -> dict[str, str]:
+        """The variables that were set in the block's run."""
+        run = self.header.runs.get(block.run)
+        both = {**self.header.variables, **(run.environment if run else {})}
+        return {name: value for name, value in both.items() if value}
+
+    def network_of(self, block: SampleBlock) -> str:
+        """Network that the block's run sent over between nodes; empty where that is not known, or there is one node."""
+        run = self.header.runs.get(block.run)
+        return (run.network if run else "") or self.header.network
+
+    def devices_of(self, block: SampleBlock) -> tuple[int, ...]:
+        """The GPUs of each node that took part, by number; the first ones where the file says nothing else."""
+        run = self.header.runs.get(block.run)
+        return (run.devices if run else ()) or tuple(range(block.gpus_per_node))
 
 
 @dataclass()

@@ -13,7 +13,6 @@ from tuner.base.names import ALGO_PROTOS, Algorithm, Collective, DataType, Op, P
 from tuner.base.records import json_form
 from tuner.base.sizes import plural
 from tuner.scenario import Scenario
-from tuner.times.measured import MeasuredTable
 from tuner.times.measured.formats import BY_MEASURE, SIMULATED_TRAP
 from tuner.times.measured.header import SIMULATED, Header
 from tuner.times.measured.samples import (
@@ -150,7 +149,7 @@ def forced_by_variables(environment: Mapping[str, str]) -> Forced:
     )
 
 
-def of_row(table: MeasuredTable, row: SampleBlock) -> Forced:
+def of_row(table: Measurements, row: SampleBlock) -> Forced:
     """Choice that a row of a table forced: by its run's variables, else by its columns.
 
     In a run that is called default or as the file itself, columns are what NCCL's log says that it chose.
@@ -172,7 +171,7 @@ class TableSource:
     forced, where the user said so: whoever says so of several files says that they are of one setting.
     """
 
-    table: MeasuredTable
+    table: Measurements
     path: Path | None = None
     said: Forced | None = None
 
@@ -242,7 +241,7 @@ def _arm(label: str, repeats: Sequence[_Emulated]) -> Arm:
 def _read(source: TableSource) -> list[_Read]:
     """The rows that NCCL tunes."""
     table = source.table
-    tuned = [(row, _forced(source, row)) for row in table.rows if not row.point.is_point_to_point]
+    tuned = [(row, _forced(source, row)) for row in table.blocks if not row.point.is_point_to_point]
     without_nvls = {_is_without_nvls(table, row) for row, what in tuned if what == Forced()}
     read = []
     for row, what in tuned:
@@ -266,17 +265,17 @@ def _forced(source: TableSource, row: SampleBlock) -> Forced:
     return Forced(*(one or other for one, other in zip(settings.parts, source.said.parts, strict=True)))  # type: ignore[arg-type]
 
 
-def _says_its_arms(table: MeasuredTable, settings: Forced) -> bool:
+def _says_its_arms(table: Measurements, settings: Forced) -> bool:
     """Whether a row of NCCL's own choice is one whatever the file is said to force: `measure` has both in a file."""
     return settings == Forced() and table.header.how_measured.startswith(BY_MEASURE)
 
 
-def _logged(table: MeasuredTable, row: SampleBlock) -> Combination | None:
+def _logged(table: Measurements, row: SampleBlock) -> Combination | None:
     took = row.took
     return None if of_row(table, row) == took else took.combination
 
 
-def _is_without_nvls(table: MeasuredTable, row: SampleBlock) -> bool:
+def _is_without_nvls(table: Measurements, row: SampleBlock) -> bool:
     return table.environment_of(row).get("NCCL_NVLS_ENABLE") == "0"
 
 
@@ -287,7 +286,7 @@ def _call(source: TableSource, row: SampleBlock) -> ArmCall:
     return ArmCall(row.point.collective, row.point.dtype, *place, setting, row.point.bytes)
 
 
-def _setting(table: MeasuredTable, row: SampleBlock) -> str:
+def _setting(table: Measurements, row: SampleBlock) -> str:
     """Settings of a table's run beside what it forced; rows of unlike settings are no arms of one call."""
     run = table.header.runs.get(row.run)
     if run is None:

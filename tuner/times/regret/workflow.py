@@ -22,9 +22,9 @@ from tuner.plugin.table.records import Choice, Decision, Interval
 from tuner.scenario.describe import describe
 from tuner.times import measured
 from tuner.times.calibration import plausible
-from tuner.times.measured import MeasuredTable, formats
+from tuner.times.measured import formats
 from tuner.times.measured.formats import Given
-from tuner.times.measured.samples import Combination
+from tuner.times.measured.samples import Combination, Measurements
 from tuner.times.picks import PickVerdict, is_same
 from tuner.times.placement import Site, read_by_model
 from tuner.times.regret import arms, judged
@@ -225,19 +225,19 @@ def read(asked: RunsQuery) -> MeasuredArms:
     return placed if asked.noise_percent is None else replace(placed, noise_percent={"1": asked.noise_percent})
 
 
-def _table(name: str) -> MeasuredTable:
+def _table(name: str) -> Measurements:
     path = Path(name)
     return measured.read(path) if path.is_file() and name not in measured.names() else measured.load(name)
 
 
-def _of_nodes(table: MeasuredTable, nodes: int | None) -> MeasuredTable:
+def _of_nodes(table: Measurements, nodes: int | None) -> Measurements:
     if nodes is None:
         return table
-    rows = tuple(row for row in table.rows if row.nodes == nodes)
+    rows = tuple(row for row in table.blocks if row.nodes == nodes)
     if not rows:
-        there = ", ".join(map(str, sorted({row.nodes for row in table.rows})))
+        there = ", ".join(map(str, sorted({row.nodes for row in table.blocks})))
         raise BadInput(f"{table.name}: no row of {nodes} nodes; valid: {there}")
-    return replace(table, rows=rows)
+    return replace(table, blocks=rows)
 
 
 def _topology(site: Site) -> Topology | None:
@@ -249,7 +249,7 @@ def _topology(site: Site) -> Topology | None:
     return describe(None, topology=site.topology, nccl=site.nccl, **dict(site.words)).resolve().own.topology
 
 
-def _site(asked: RunsQuery, tables: Sequence[MeasuredTable]) -> Site:
+def _site(asked: RunsQuery, tables: Sequence[Measurements]) -> Site:
     described_otherwise = asked.topology or asked.log
     machine = asked.machine or (None if described_otherwise else _one("machine", tables))
     names = {table.header.nccl for table in tables if table.header.nccl}
@@ -262,7 +262,7 @@ def _site(asked: RunsQuery, tables: Sequence[MeasuredTable]) -> Site:
     return Site(machine, nccl, asked.topology, asked.words)
 
 
-def _one(what: str, tables: Sequence[MeasuredTable]) -> str:
+def _one(what: str, tables: Sequence[Measurements]) -> str:
     """Value that all tables say that say anything. BadInput where none does, or several things are said."""
     names = list(dict.fromkeys(getattr(table.header, what) for table in tables if getattr(table.header, what)))
     if len(names) == 1:

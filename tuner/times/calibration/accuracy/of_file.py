@@ -16,9 +16,9 @@ from tuner.times.calibration import calibrate, plausible
 from tuner.times.calibration.accuracy.evaluate import mean_absolute_error, predicted_times
 from tuner.times.calibration.calibrate import MeasuredExchanges
 from tuner.times.calibration.measured_calls import MeasuredCalls, of_table
-from tuner.times.measured import Kind, MeasuredTable, Problem
+from tuner.times.measured import Kind, Problem
 from tuner.times.measured.formats import Given
-from tuner.times.measured.samples import SampleBlock
+from tuner.times.measured.samples import Measurements, SampleBlock
 from tuner.times.placement import Site, nearest_release, point_to_point_reason
 from tuner.times.timemodel import calibration as calibrations
 from tuner.times.timemodel.point_to_point import MODELLED
@@ -114,7 +114,7 @@ def of_path(path: Path, held: Held) -> FileAccuracy:
     known_nccl, note = nearest_release(nccl)
     site = Site(name, known_nccl, held.topology)
     update = None if held.update is None else calibrate.read_table(held.update, held.given)
-    result = of_file(replace(table, rows=judged.rows), site, held.calibration, update)
+    result = of_file(replace(table, blocks=judged.rows), site, held.calibration, update)
     refused, counted = dict[str, int](), set[int]()
     for each in judged.refused:
         if rest := set(each.lines) - counted:
@@ -126,7 +126,7 @@ def of_path(path: Path, held: Held) -> FileAccuracy:
     return replace(result, skipped=skipped, problems=(*result.problems, *said))
 
 
-def _contradictions(table: MeasuredTable, machine: str | None, nccl: str, note: str) -> Iterator[str]:
+def _contradictions(table: Measurements, machine: str | None, nccl: str, note: str) -> Iterator[str]:
     """Contradictions between the file and what it is held against; ``note`` says so of the release."""
     head = table.header
     if note:
@@ -144,7 +144,7 @@ def _node(machine: str | None, topology: Path | None) -> Topology | None:
 
 
 def of_file(
-    table: MeasuredTable, site: Site, calibration: str | None = None, update: MeasuredTable | None = None
+    table: Measurements, site: Site, calibration: str | None = None, update: Measurements | None = None
 ) -> FileAccuracy:
     """The rows of a file that NCCL's model can be asked about, against the calibration that answers for their machine.
 
@@ -152,12 +152,12 @@ def of_file(
 
     Errors: BadMeasurement where there is no such row, BadInput and BadCalibration as :func:`choose`.
     """
-    given = {_call(row) for row in update.rows} if update is not None else set()
-    table = replace(table, rows=tuple(row for row in table.rows if _call(row) not in given))
-    if not table.rows:
+    given = {_call(row) for row in update.blocks} if update is not None else set()
+    table = replace(table, blocks=tuple(row for row in table.blocks if _call(row) not in given))
+    if not table.blocks:
         raise BadMeasurement(f"{table.name}: all rows are those that the calibration is updated with; none is left")
     exchanges = calibrate.exchanges_of_tables([table], [site])
-    alone = exchanges is not None and all(row.point.is_point_to_point for row in table.rows)
+    alone = exchanges is not None and all(row.point.is_point_to_point for row in table.blocks)
     calls = None if alone else of_table(table, site)
     placed = calls if calls is not None else exchanges
     assert placed is not None
@@ -201,20 +201,18 @@ def _all_off_alike(calls: MeasuredCalls, times: CalibratedTimes) -> tuple[str, .
     return (f"{text}; {plausible.likely(factor)} ({Problem(Kind.scaled, lines, text).where})",)
 
 
-def _skipped(table: MeasuredTable, calls: MeasuredCalls | None, counted: Set[int]) -> Mapping[str, int]:
+def _skipped(table: Measurements, calls: MeasuredCalls | None, counted: Set[int]) -> Mapping[str, int]:
     """Rows left out by reason; ``counted`` are lines of sends and receives that are not."""
-    reasons = {point_to_point_reason(row.point.name) for row in table.rows if row.point.is_point_to_point}
+    reasons = {point_to_point_reason(row.point.name) for row in table.blocks if row.point.is_point_to_point}
     skipped = Counter({why: count for why, count in (calls.skipped if calls else {}).items() if why not in reasons})
-    for row in table.rows:
+    for row in table.blocks:
         if row.point.is_point_to_point and row.line not in counted:
             in_place = row.point.in_place and row.point.name in MODELLED
             skipped["in place" if in_place else point_to_point_reason(row.point.name)] += 1
     return dict(skipped)
 
 
-def _chosen(
-    table: MeasuredTable, rows: Sequence[SampleBlock], site: Site, calibration: str | None
-) -> CalibrationChoice:
+def _chosen(table: Measurements, rows: Sequence[SampleBlock], site: Site, calibration: str | None) -> CalibrationChoice:
     """The calibration that answers for the largest communicator of the rows: the site's, where the table names one."""
     if calibration is None and site.machine and any(row.nodes > 1 for row in rows):
         calibration = calibrations.of_site(table.header.site)
