@@ -99,6 +99,10 @@ bool explorer_is_of_all(const char *function) {
            collective == COLLECTIVE_REDUCE_SCATTER;
 }
 
+void explorer_distrust(struct explorer *explorer) {
+    atomic_store_explicit(&explorer->distrusted, true, memory_order_relaxed);
+}
+
 void explorer_call(struct explorer *explorer, const char *function, const void *group, bool captured) {
     if (captured) {
         atomic_store_explicit(&explorer->captured, true, memory_order_relaxed);
@@ -447,6 +451,9 @@ static enum standing stand(struct explorer *explorer, const char *folder) {
         return STANDS_BOUND;
     }
     if (explorer->tried_round != explorer->round) {
+        if (atomic_load_explicit(&explorer->distrusted, memory_order_relaxed)) {
+            return calls_of(explorer) < call ? STANDS_OPEN : STANDS_PAST;
+        }
         if (explorer->rank > 0 && calls_of(explorer) < call &&
             (explorer->file < 0 || missing(explorer, folder, 1) >= 0)) {
             return STANDS_OPEN;

@@ -31,7 +31,7 @@ struct explorer {
     const void *group;
     uint32_t pending[COLLECTIVES];
     _Atomic(uint64_t) calls[COLLECTIVES], all;
-    atomic_bool captured;
+    atomic_bool captured, distrusted;
     /* Between it and the thread that writes. */
     atomic_bool wanted;         /* a table explores here */
     uint64_t table;             /* a hash of it, and of the plugin */
@@ -65,6 +65,10 @@ static inline void explorer_end_call(struct explorer *explorer) {
 }
 
 bool explorer_is_of_all(const char *function);
+
+/* Kernels may be said to have ended before they have: this rank binds itself to no further round, so that nobody is
+ * decided for. */
+void explorer_distrust(struct explorer *explorer);
 
 /* Its communicator is gone: a call that waits goes on. */
 void explorer_stop(struct explorer *explorer);

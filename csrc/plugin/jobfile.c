@@ -64,10 +64,12 @@ static void thin(struct job_file *file) {
 
 void jobfile_add(struct job_file *file, uint32_t kind, uint64_t sequence, double time_us, uint64_t ended_ns) {
     struct job_kind *of = &file->kinds[kind];
-    of->least_us = of->calls == 0 || time_us < of->least_us ? time_us : of->least_us;
-    of->most_us = time_us > of->most_us ? time_us : of->most_us;
-    of->sum_us += time_us;
-    of->calls++;
+    if (time_us >= 0) {
+        of->least_us = of->calls == 0 || time_us < of->least_us ? time_us : of->least_us;
+        of->most_us = time_us > of->most_us ? time_us : of->most_us;
+        of->sum_us += time_us;
+        of->calls++;
+    }
     while (file->head.records == MOST_RECORDS && file->head.thinned < 32) {
         thin(file);
     }

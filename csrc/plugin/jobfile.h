@@ -35,7 +35,7 @@ struct job_communicator {
     char name[48];
 };
 
-/* Calls that are alike, all of which are counted whether they have a record or not. */
+/* Calls that are alike, all of which are counted that have a time, whether they have a record or not. */
 struct job_kind {
     uint32_t communicator;
     uint8_t channels, warps, unused[2];
@@ -45,10 +45,21 @@ struct job_kind {
     char function[16], type[16], algorithm[16], protocol[16];
 };
 
+/* Why a call has no time, though it ran. NCCL finds a kernel's times by the number that its host code gave the work on each
+ * channel, and the kernel counts its works itself, in 64 places a channel:
+ *  - a launch of a CUDA graph is counted by the kernel, and by the host only where no call outside graphs came since the
+ *    capture (SaveProxyProfiler(), src/proxy.cc, v2.27.3-1 to v2.30.7-1: comm->planner.persistent); calls that are not
+ *    profiled (Broadcast, v2.30.7-1) are counted at the capture, and never at a launch. Both differ from there on;
+ *  - a rank's send to itself is a work of the kernel, and nothing that the host counts (addP2pToPlan(), src/enqueue.cc,
+ *    v2.26.2-1 to v2.30.7-1: nProxyOps is 0);
+ *  - works of one kernel begin and end together where they share a batch;
+ *  - a place that NCCL looks at late has times of 64 works later. */
+enum untimed { TIMED = 0, UNTIMED_GRAPHS = 1, UNTIMED_SELF_SENDS = 2, UNTIMED_GROUP = 3, UNTIMED_OVERLAP = 4 };
+
 struct job_record {
     uint32_t sequence; /* NCCL's number of the call among those of its function on the communicator */
     uint32_t kind;
-    float time_us;  /* from the first channel's start to the last one's end */
+    float time_us;  /* from the first channel's start to the last one's end; below 0: an enum untimed, negated */
     uint32_t at_ms; /* since the file's start: the end of the call */
 };
 
@@ -71,7 +82,7 @@ struct job_file {
 uint64_t jobfile_now_ns(void);
 void jobfile_open(struct job_file *file, const char *folder, uint32_t seconds, int nccl, nccl_logger logger);
 
-/* A call that ended. Where there are too many records, half of them go: by the call's number, so that on all ranks the
+/* A call that ended, its time as in its record. Where there are too many records, half of them go: by the call's number, so that on all ranks the
  * same ones stay. */
 void jobfile_add(struct job_file *file, uint32_t kind, uint64_t sequence, double time_us, uint64_t ended_ns);
 

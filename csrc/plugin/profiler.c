@@ -31,7 +31,10 @@ __asm__(".symver pthread_create,pthread_create@GLIBC_2.17");
  * lost. NCCL's thread may wake nobody, so the writer looks so often that 4,096 are enough for what one GPU can end: calls
  * of 8 B came at 30,000 a second on an H200, 300 between two looks. */
 enum { CONTEXT_BITS = 10, SLOT_BITS = 10, SLOTS = 1 << SLOT_BITS, RING = 4096 };
-enum { LOOK_NS = 10000000, LOOKS = 25 /* until it goes on to files and to other ranks, where no call waits for these */ };
+enum {
+    LOOK_NS = 10000000,
+    LOOKS = 25 /* until it goes on to files and to other ranks, where no call waits for these */
+};
 enum { SECONDS = 60 };
 
 _Static_assert(1 << CONTEXT_BITS == MOST_COMMUNICATORS, "a handle has room for each");
@@ -44,6 +47,8 @@ struct slot {
     uint64_t sequence;
     uint32_t kind; /* NO_KIND: there are too many, and it is only seen to end */
     uint32_t channels, begun, ended;
+    uint32_t plan; /* number of its kernel, from 1; 0: NCCL does not say it */
+    uint8_t untimed;
     bool of_all; /* ranks */
     uint64_t first_ns, last_ns;
 };
@@ -51,16 +56,25 @@ struct slot {
 enum { NO_KIND = UINT32_MAX };
 
 struct ended {
-    uint64_t time_ns, at_ns;
-    uint32_t sequence, kind;
+    uint64_t number, first_ns, last_ns, at_ns;
+    uint32_t sequence, kind, plan;
+    uint32_t untimed; /* enum untimed */
 };
+
+/* What is looked at late has times of so many works later (MAX_PROFILER_EVENTS_PER_CHANNEL, src/include/device.h,
+ * v2.27.3-1): until as many more calls have ended it is not known of a call. */
+enum { HELD = 64 };
 
 /* The room of a communicator, for the next one when it is gone. */
 struct room {
     _Atomic(uint64_t) pushed, taken; /* of the ring */
     struct room *next;
     struct slot slots[SLOTS];
+    _Atomic(uint32_t) works[SLOTS]; /* of each of the last plans: calls, sends and receives in it */
     struct ended ring[RING];
+    /* of the writer alone: those that are not written yet, the oldest at `held_from` */
+    struct ended held[HELD];
+    uint32_t held_from, n_held;
 };
 
 /* Whose calls they are. */
@@ -77,7 +91,11 @@ struct context {
     struct identity is;
     char name[48];
     _Atomic(uint64_t) started, finished, lost;
-    _Atomic(struct room *) room; /* NULL once the communicator is gone and all is written */
+    _Atomic(uint32_t) plans;
+    _Atomic(uint32_t) untimed;     /* enum untimed: of calls from here on */
+    _Atomic(uint64_t) group;       /* of the program, that its last call was in */
+    _Atomic(uint32_t) group_calls; /* in it, on this communicator */
+    _Atomic(struct room *) room;   /* NULL once the communicator is gone and all is written */
     atomic_bool gone;
     struct explorer explorer; /* of version 5 and later */
 };
@@ -181,7 +199,7 @@ static int64_t kind_of(const struct key *key) {
 /* --- events --- */
 
 /* In order, by one thread at a time: the one of the proxy. */
-static void push(struct context *context, struct room *room, const struct slot *slot, uint64_t time_ns) {
+static void push(struct context *context, struct room *room, const struct slot *slot, uint64_t number) {
     uint64_t pushed = atomic_load_explicit(&room->pushed, memory_order_relaxed);
     if (pushed - atomic_load_explicit(&room->taken, memory_order_acquire) == RING) {
         lose(context);
@@ -189,14 +207,66 @@ static void push(struct context *context, struct room *room, const struct slot *
     }
     struct timespec now;
     clock_gettime(CLOCK_REALTIME_COARSE, &now);
-    room->ring[pushed & (RING - 1)] =
-        (struct ended){time_ns, (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec, (uint32_t)slot->sequence,
-                       slot->kind};
+    bool shared = slot->plan && atomic_load_explicit(&room->works[slot->plan & (SLOTS - 1)], memory_order_relaxed) > 1;
+    room->ring[pushed & (RING - 1)] = (struct ended){
+        .number = number,
+        .first_ns = slot->first_ns,
+        .last_ns = slot->last_ns,
+        .at_ns = (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec,
+        .sequence = (uint32_t)slot->sequence,
+        .kind = slot->kind,
+        .plan = slot->plan,
+        .untimed = slot->untimed == TIMED && shared ? UNTIMED_GROUP : slot->untimed,
+    };
     atomic_store_explicit(&room->pushed, pushed + 1, memory_order_release);
     atomic_fetch_add_explicit(&context->finished, 1, memory_order_relaxed);
 }
 
-static void *begin(struct context *context, uint64_t sequence, const struct key *key) {
+/* A plan is what NCCL makes one kernel of. */
+static void *begin_plan(struct context *context) {
+    struct room *room = atomic_load_explicit(&context->room, memory_order_acquire);
+    uint32_t plan = atomic_fetch_add_explicit(&context->plans, 1, memory_order_relaxed) + 1;
+    if (room) {
+        atomic_store_explicit(&room->works[plan & (SLOTS - 1)], 0, memory_order_relaxed);
+    }
+    return handle_of(HANDLE_GROUP, context, plan);
+}
+
+/* Its number, when one more work is in it. */
+static uint32_t add_to_plan(struct room *room, const void *handle) {
+    uint64_t bits = (uint64_t)(uintptr_t)handle;
+    uint32_t plan = (bits & 3) == HANDLE_GROUP ? (uint32_t)(bits >> (CONTEXT_BITS + 2)) : 0;
+    if (plan) {
+        atomic_fetch_add_explicit(&room->works[plan & (SLOTS - 1)], 1, memory_order_relaxed);
+    }
+    return plan;
+}
+
+static void begin_p2p(struct context *context, const void *plan, int rank, int peer) {
+    struct room *room = atomic_load_explicit(&context->room, memory_order_acquire);
+    if (room) {
+        add_to_plan(room, plan);
+    }
+    if (peer == rank) {
+        uint32_t timed = TIMED;
+        atomic_compare_exchange_strong(&context->untimed, &timed, UNTIMED_SELF_SENDS);
+        explorer_distrust(&context->explorer);
+    }
+}
+
+/* A call of the program. */
+static void note_call(struct context *context, const void *group, bool captured) {
+    uint64_t in = (uint64_t)(uintptr_t)group;
+    bool more = in && in == atomic_load_explicit(&context->group, memory_order_relaxed);
+    uint32_t calls = more ? atomic_load_explicit(&context->group_calls, memory_order_relaxed) : 0;
+    atomic_store_explicit(&context->group, in, memory_order_relaxed);
+    atomic_store_explicit(&context->group_calls, calls + 1, memory_order_relaxed);
+    if (captured) {
+        atomic_store_explicit(&context->untimed, UNTIMED_GRAPHS, memory_order_relaxed);
+    }
+}
+
+static void *begin(struct context *context, uint64_t sequence, const struct key *key, const void *plan) {
     struct room *room = atomic_load_explicit(&context->room, memory_order_acquire);
     uint64_t number = atomic_fetch_add_explicit(&context->started, 1, memory_order_relaxed);
     if (!room) {
@@ -213,6 +283,11 @@ static void *begin(struct context *context, uint64_t sequence, const struct key 
         lose(context);
     }
     slot->sequence = sequence;
+    slot->plan = add_to_plan(room, plan);
+    slot->untimed = (uint8_t)atomic_load_explicit(&context->untimed, memory_order_relaxed);
+    if (slot->untimed == TIMED && atomic_load_explicit(&context->group_calls, memory_order_relaxed) > 1) {
+        slot->untimed = UNTIMED_GROUP; /* what is not profiled is no work of a plan: Broadcast, v2.30.7-1 */
+    }
     slot->kind = kind < 0 ? NO_KIND : (uint32_t)kind;
     slot->of_all = kind < 0 ? explorer_is_of_all(key->function) : job.kinds[kind].of_all;
     slot->channels = key->shape >> 8;
@@ -252,8 +327,9 @@ static void end_kernel(const void *handle, uint64_t stop_ns) {
     if (slot->of_all) {
         explorer_end_call(&context->explorer);
     }
-    if (slot->last_ns >= slot->first_ns && slot->kind != NO_KIND) {
-        push(context, room, slot, slot->last_ns - slot->first_ns);
+    if (slot->kind != NO_KIND) {
+        slot->untimed = slot->untimed == TIMED && slot->last_ns < slot->first_ns ? UNTIMED_OVERLAP : slot->untimed;
+        push(context, room, slot, number);
     } else {
         lose(context);
     }
@@ -265,7 +341,8 @@ static struct key key_of(const struct context *context, const char *function, co
     return (struct key){function, type, algorithm, protocol, count, context->number, channels << 8 | warps};
 }
 
-static int start(void *given, void **handle, const struct event *event, uint64_t type) {
+/* `in_event`: the plan is there, and not the parent. */
+static int start(void *given, void **handle, const struct event *event, uint64_t type, bool in_event) {
     struct context *context = given;
     *handle = NULL;
     if (type == EVENT_KERNEL_CHANNEL) {
@@ -274,9 +351,11 @@ static int start(void *given, void **handle, const struct event *event, uint64_t
         struct key key = key_of(context, event->collective.function, event->collective.type, event->collective.count,
                                 event->collective.algorithm, event->collective.protocol, event->collective.channels,
                                 event->collective.warps);
-        *handle = begin(context, event->collective.sequence, &key);
+        *handle = begin(context, event->collective.sequence, &key, in_event ? event->collective.group : event->parent);
+    } else if (type == EVENT_P2P && context) {
+        begin_p2p(context, in_event ? event->p2p.group : event->parent, event->rank, event->p2p.peer);
     } else if (type == EVENT_GROUP && context) {
-        *handle = handle_of(HANDLE_GROUP, context, 0);
+        *handle = begin_plan(context);
     }
     return RESULT_SUCCESS;
 }
@@ -293,9 +372,11 @@ static int start_v5(void *given, void **handle, const struct event *event) {
         *handle = handle_of(HANDLE_GROUP, context, atomic_fetch_add_explicit(&job.groups, 1, memory_order_relaxed) + 1);
         return RESULT_SUCCESS;
     case EVENT_COLLECTIVE_API:
+        note_call(context, event->parent, event->call.captured != 0);
         explorer_call(&context->explorer, event->call.function, event->parent, event->call.captured != 0);
         return RESULT_SUCCESS;
     case EVENT_P2P_API:
+        note_call(context, event->parent, event->p2p_call.captured != 0);
         explorer_call(&context->explorer, NULL, event->parent, event->p2p_call.captured != 0);
         return RESULT_SUCCESS;
     case EVENT_KERNEL_LAUNCH:
@@ -304,12 +385,12 @@ static int start_v5(void *given, void **handle, const struct event *event) {
         }
         return RESULT_SUCCESS;
     default:
-        return start(given, handle, event, event->type);
+        return start(given, handle, event, event->type, true);
     }
 }
 
 static int start_v4(void *context, void **handle, const struct event *event) {
-    return start(context, handle, event, event->type_v4);
+    return start(context, handle, event, event->type_v4, false);
 }
 
 static uint64_t host_ns(void) {
@@ -332,9 +413,11 @@ static int start_v3(void *given, void **handle, const struct event_v3 *event) {
         struct key key = key_of(context, event->collective.function, event->collective.type, event->collective.count,
                                 event->collective.algorithm, event->collective.protocol,
                                 event->collective.most_channels, event->collective.warps);
-        *handle = begin(context, event->collective.sequence, &key);
+        *handle = begin(context, event->collective.sequence, &key, event->parent);
+    } else if (event->type == EVENT_P2P && context) {
+        begin_p2p(context, event->parent, event->rank, event->p2p.peer);
     } else if (event->type == EVENT_GROUP && context) {
-        *handle = handle_of(HANDLE_GROUP, context, 0);
+        *handle = begin_plan(context);
     }
     return RESULT_SUCCESS;
 }
@@ -420,6 +503,41 @@ static struct room *take_room(void) {
     return calloc(1, sizeof *room);
 }
 
+/* Whether its times may be those of its own kernel. */
+static bool is_own(const struct ended *ended) {
+    return (ended->untimed == TIMED || ended->untimed >= UNTIMED_GROUP) && ended->first_ns <= ended->last_ns;
+}
+
+/* Kernels of a communicator run one after the other, and only those of one plan together. Where two overlap, one has times
+ * that are not its own, and it is not known which. */
+static void compare(struct ended *a, struct ended *b) {
+    const struct ended *first = a->number < b->number ? a : b, *second = a->number < b->number ? b : a;
+    if (is_own(a) && is_own(b) && (a->plan != b->plan || !a->plan) && first->last_ns > second->first_ns) {
+        a->untimed = a->untimed == TIMED ? UNTIMED_OVERLAP : a->untimed;
+        b->untimed = b->untimed == TIMED ? UNTIMED_OVERLAP : b->untimed;
+    }
+}
+
+static void let_go(struct room *room, struct job_file *file) {
+    const struct ended *ended = &room->held[room->held_from];
+    double time_us =
+        ended->untimed == TIMED ? (double)(ended->last_ns - ended->first_ns) * 1e-3 : -(double)ended->untimed;
+    jobfile_add(file, ended->kind, ended->sequence, time_us, ended->at_ns);
+    room->held_from = (room->held_from + 1) % HELD;
+    room->n_held--;
+}
+
+/* `compared`: its times are of the GPU's clock, not of when a thread of the host saw it. */
+static void hold(struct room *room, struct job_file *file, struct ended ended, bool compared) {
+    for (uint32_t i = 0; compared && i < room->n_held; i++) {
+        compare(&ended, &room->held[(room->held_from + i) % HELD]);
+    }
+    if (room->n_held == HELD) {
+        let_go(room, file);
+    }
+    room->held[(room->held_from + room->n_held++) % HELD] = ended;
+}
+
 static void take(struct context *context, struct job_file *file) {
     struct room *room = atomic_load_explicit(&context->room, memory_order_acquire);
     if (!room) {
@@ -428,17 +546,25 @@ static void take(struct context *context, struct job_file *file) {
     uint64_t pushed = atomic_load_explicit(&room->pushed, memory_order_acquire);
     uint64_t taken = atomic_load_explicit(&room->taken, memory_order_relaxed);
     for (; taken < pushed; taken++) {
-        const struct ended *ended = &room->ring[taken & (RING - 1)];
-        jobfile_add(file, ended->kind, ended->sequence, (double)ended->time_ns * 1e-3, ended->at_ns);
+        hold(room, file, room->ring[taken & (RING - 1)], context->is.version > 3);
     }
     atomic_store_explicit(&room->taken, taken, memory_order_release);
+}
+
+/* Takes the last ones before a file, or a communicator, ends. */
+static void take_held(struct context *context, struct job_file *file) {
+    struct room *room = atomic_load_explicit(&context->room, memory_order_acquire);
+    take(context, file);
+    while (room && room->n_held > 0) {
+        let_go(room, file);
+    }
 }
 
 /* Of a communicator that is gone, whose last calls are taken. */
 static void end_room(struct context *context, struct job_file *file) {
     struct room *room = atomic_load_explicit(&context->room, memory_order_acquire);
     if (room) {
-        take(context, file);
+        take_held(context, file);
         atomic_store_explicit(&context->room, NULL, memory_order_release);
         give_room(room);
     }
@@ -449,10 +575,10 @@ static struct context *context_of(uint32_t number) {
     return number < MOST_COMMUNICATORS ? atomic_load_explicit(&job.contexts[number], memory_order_acquire) : NULL;
 }
 
-static void take_all(struct job_file *file) {
+static void take_all(struct job_file *file, bool held) {
     struct context *context;
     for (uint32_t i = 0; (context = context_of(i)); i++) {
-        take(context, file);
+        (held ? take_held : take)(context, file);
     }
 }
 
@@ -486,14 +612,14 @@ static void leave(void) {
     atomic_store_explicit(&job.filing, 0, memory_order_release);
 }
 
-/* By who has entered. Whether a call waits. */
+/* By who has entered; `write`: the process ends. Whether a call waits. */
 static bool go_on(bool write) {
     struct job_file *file = &job.file;
     struct timespec now;
-    take_all(file);
+    bool over = jobfile_is_over(file, jobfile_now_ns());
+    take_all(file, write || over);
     bool waiting = agree_all(file);
     clock_gettime(CLOCK_MONOTONIC, &now);
-    bool over = jobfile_is_over(file, jobfile_now_ns());
     if (write || over || now.tv_sec - job.wrote.tv_sec >= (time_t)file->head.seconds) {
         describe_kinds(file);
         jobfile_write(file);
@@ -517,7 +643,7 @@ static void *write_on(void *nothing) {
         if (waiting || looks % LOOKS == 0) {
             waiting = go_on(false);
         } else {
-            take_all(&job.file);
+            take_all(&job.file, false);
         }
         leave();
     }

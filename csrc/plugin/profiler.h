@@ -18,6 +18,7 @@
 enum {
     EVENT_GROUP = 1 << 0,
     EVENT_COLLECTIVE = 1 << 1,
+    EVENT_P2P = 1 << 2,
     EVENT_KERNEL_CHANNEL = 1 << 6,
     EVENT_GROUP_API = 1 << 8,
     EVENT_COLLECTIVE_API = 1 << 9,
@@ -46,6 +47,15 @@ struct event_v3 {
             const char *algorithm, *protocol;
         } collective;
         struct {
+            const char *name;
+            uint64_t communicator;
+            const char *function;
+            void *buffer;
+            const char *type;
+            size_t count;
+            int peer;
+        } p2p;
+        struct {
             uint8_t channel;
         } kernel;
     };
@@ -71,7 +81,17 @@ struct event {
             const char *type;
             uint8_t channels, warps;
             const char *algorithm, *protocol;
+            void *group; /* of version 5 and later; before, it is the parent */
         } collective;
+        struct {
+            const char *function;
+            void *buffer;
+            const char *type;
+            size_t count;
+            int peer;
+            uint8_t channels;
+            void *group;
+        } p2p;
         struct {
             uint8_t channel;
             uint64_t start_ns; /* of the GPU's clock */
@@ -99,6 +119,10 @@ _Static_assert(offsetof(struct event_v3, collective.protocol) == 112, "ncclProfi
 _Static_assert(offsetof(struct event, collective.sequence) == 24, "ncclProfilerEventDescr_v4_t");
 _Static_assert(offsetof(struct event, collective.channels) == 80, "ncclProfilerEventDescr_v4_t");
 _Static_assert(offsetof(struct event, collective.protocol) == 96, "ncclProfilerEventDescr_v4_t");
+_Static_assert(offsetof(struct event_v3, p2p.peer) == 72, "ncclProfilerEventDescr_v3_t");
+_Static_assert(offsetof(struct event, collective.group) == 104, "ncclProfilerEventDescr_v5_t");
+_Static_assert(offsetof(struct event, p2p.peer) == 56, "ncclProfilerEventDescr_v4_t");
+_Static_assert(offsetof(struct event, p2p.group) == 64, "ncclProfilerEventDescr_v5_t");
 _Static_assert(offsetof(struct event, kernel.start_ns) == 32, "ncclProfilerEventDescr_v4_t");
 _Static_assert(offsetof(struct event, call.captured) == 64, "ncclProfilerEventDescr_v5_t");
 _Static_assert(offsetof(struct event, p2p_call.captured) == 56, "ncclProfilerEventDescr_v5_t");

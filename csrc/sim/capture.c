@@ -1,5 +1,7 @@
-/* Streams whose work goes into a CUDA graph instead of being run. Kernels are written down as if they were launched, and
- * all else in a graph is forgotten. */
+/* Streams whose work goes into a CUDA graph instead of being run. Kernels are written down as if they were launched. Of all
+ * else a graph keeps what the host does, which it does at each launch of the graph. */
+#include "capture.h"
+
 #include <pthread.h>
 #include <stdlib.h>
 
@@ -17,10 +19,17 @@ struct user_object {
     struct user_object *next;
 };
 
+struct host_node {
+    void (*function)(void *argument);
+    void *argument;
+    struct host_node *next;
+};
+
 struct graph {
     const void *stream;
     unsigned long long id;
     struct user_object *kept;
+    struct host_node *first, **end;
     struct graph *next;
 };
 
@@ -34,7 +43,7 @@ SIM_EXPORT int sim_capture_begin(const void *stream) {
         return -1;
     }
     pthread_mutex_lock(&lock);
-    *graph = (struct graph){stream, ++last, NULL, captured};
+    *graph = (struct graph){.stream = stream, .id = ++last, .end = &graph->first, .next = captured};
     captured = graph;
     pthread_mutex_unlock(&lock);
     return 0;
@@ -65,6 +74,10 @@ SIM_EXPORT void *sim_capture_end(const void *stream) {
 
 SIM_EXPORT void sim_graph_destroy(void *ended) {
     struct graph *graph = ended;
+    for (struct host_node *node = graph != NULL ? graph->first : NULL, *next; node != NULL; node = next) {
+        next = node->next;
+        free(node);
+    }
     while (graph != NULL && graph->kept != NULL) {
         struct user_object *object = graph->kept;
         graph->kept = object->next;
@@ -145,11 +158,33 @@ static status add_kernel_node(void **node, void *added_to SIM_UNUSED, const void
     return sim_record_kernel(&launched);
 }
 
-static status launch_host_function(void *stream SIM_UNUSED, void (*function)(void *), void *argument) {
+/* On streams of its own NCCL's work goes into the graph that was begun last: a process that replays has one at a time. */
+status sim_capture_host_function(void (*function)(void *), void *argument) {
+    struct host_node *node = captured == NULL ? NULL : malloc(sizeof *node);
     if (captured == NULL) {
         function(argument);
+        return SUCCESS;
     }
+    if (node == NULL) {
+        return OUT_OF_MEMORY;
+    }
+    pthread_mutex_lock(&lock);
+    *node = (struct host_node){function, argument, NULL};
+    *captured->end = node;
+    captured->end = &node->next;
+    pthread_mutex_unlock(&lock);
     return SUCCESS;
+}
+
+SIM_EXPORT void sim_graph_launch(const void *ended) {
+    const struct graph *graph = ended;
+    for (const struct host_node *node = graph->first; node != NULL; node = node->next) {
+        node->function(node->argument);
+    }
+}
+
+static status launch_host_function(void *stream SIM_UNUSED, void (*function)(void *), void *argument) {
+    return sim_capture_host_function(function, argument);
 }
 
 static status succeed(void) {

@@ -23,6 +23,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "capture.h"
 #include "export.h"
 #include "oracle.h"
 #include "trampoline.h"
@@ -132,8 +133,67 @@ static void write_counters(struct counter *begin, struct counter *end, int chann
     __atomic_store_n(&end->counter, counter, __ATOMIC_RELEASE);
 }
 
+/* What kernels have counted of their works, by communicator and channel; NCCL's host code counts on its own, and the two part
+ * where one counts what the other does not. */
+enum { CHANNELS = 64, MOST_COUNTED = 64, CONNECTIONS = 2 * CHANNELS };
+
+struct counted {
+    const void *comm;
+    uint64_t works[CHANNELS], host[CHANNELS];
+    uint64_t free_ns; /* when its kernels have ended: they run one after the other */
+    int connections;
+};
+
+/* When the next one of so many us begins. */
+static uint64_t take_turn(struct counted *counted, uint64_t now, double us) {
+    uint64_t start_ns = now > counted->free_ns ? now : counted->free_ns;
+    counted->free_ns = start_ns + (uint64_t)(us * 1e3);
+    return start_ns;
+}
+
+static struct counted *counted_of(const void *comm) {
+    static struct counted all[MOST_COUNTED];
+    static pthread_mutex_t finding = PTHREAD_MUTEX_INITIALIZER;
+    pthread_mutex_lock(&finding);
+    int at = 0;
+    while (at < MOST_COUNTED - 1 && all[at].comm != NULL && all[at].comm != comm) {
+        at++;
+    }
+    all[at].comm = comm;
+    pthread_mutex_unlock(&finding);
+    return &all[at];
+}
+
+/* Another communicator may be where one was. */
+static void note_connection(const void *comm) {
+    struct counted *counted = counted_of(comm);
+    if (counted->connections++ == CONNECTIONS) {
+        *counted = (struct counted){.comm = comm, .connections = 1};
+    }
+}
+
+/* A work that the host does not follow, of one channel. */
+struct unseen {
+    const void *comm;
+    int channel;
+};
+
+static void run_unseen(void *work) {
+    const struct unseen *unseen = work;
+    counted_of(unseen->comm)->works[unseen->channel]++;
+}
+
+static void launch_unseen(const void *comm, int channel) {
+    struct unseen *unseen = malloc(sizeof *unseen); /* a graph keeps it */
+    if (unseen != NULL) {
+        *unseen = (struct unseen){comm, channel};
+        sim_capture_host_function(run_unseen, unseen);
+    }
+}
+
 /* One channel of a kernel, as NCCL's proxy is told of it. */
-static void run_kernel(const unsigned char *operation, int rank, int ranks) {
+static void run_kernel(const void *comm, const unsigned char *operation, int rank, int ranks) {
+    enum { LAST_COLLECTIVE = 4 };
     uint64_t number, counter;
     void *started, *completed;
     unsigned char *task;
@@ -146,6 +206,10 @@ static void run_kernel(const unsigned char *operation, int rank, int ranks) {
     double us = kernel_us(collective, operation[layout.algorithm], operation[layout.protocol], count_of(task), number,
                           rank, ranks);
     uint64_t start_ns = now_ns();
+    struct counted *counted = counted_of(comm);
+    bool again = collective > LAST_COLLECTIVE && counter == counted->host[channel]; /* a send with its receive */
+    counted->host[channel] = counter;
+    counter = counted->works[channel] += !again;
     if (planted.plain) {
         __atomic_store_n((uint64_t *)started + channel, counter, __ATOMIC_RELEASE);
         struct timespec length = {0, (long)(us * 1e3)};
@@ -156,7 +220,7 @@ static void run_kernel(const unsigned char *operation, int rank, int ranks) {
     static _Thread_local uint64_t of_number, of_start_ns; /* all channels of a kernel begin together */
     if (of_number != number || channel == 0) {
         of_number = number;
-        of_start_ns = start_ns;
+        of_start_ns = take_turn(counted, start_ns, us);
     }
     write_counters(started, completed, channel, counter, of_start_ns, us);
 }
@@ -168,35 +232,46 @@ typedef status post(unsigned char *comm, const unsigned char *plan);
 static void *own_post;
 
 /* NCCL gives each channel of each collective the next number of that channel, as its kernels do; then its thread waits for
- * them. What is left after the collectives is of sends and receives. */
+ * them. What it counts besides is of sends and receives. */
 static status post_for_profiler(unsigned char *comm, const unsigned char *plan) {
-    enum { CHANNELS = 64, KERNEL_CHANNEL = 1 << 6 };
-    uint64_t counters[CHANNELS], *after = (uint64_t *)(void *)(comm + planted.plan.counter);
+    enum { KERNEL_CHANNEL = 1 << 6 };
+    uint64_t before[CHANNELS], *after = (uint64_t *)(void *)(comm + planted.plan.counter), any = 0;
     struct counter *started, *completed;
+    struct counted *counted = counted_of(comm);
     int rank, ranks;
     post *function;
     unsigned char *task;
-    memcpy(counters, after, sizeof counters);
+    memcpy(before, after, sizeof before);
+    for (int channel = 0; channel < CHANNELS; channel++) {
+        any |= before[channel];
+    }
+    if (any == 0) {
+        memset(counted->works, 0, sizeof counted->works);
+    }
     memcpy(&started, comm + planted.plan.started, sizeof started);
     memcpy(&completed, comm + planted.plan.completed, sizeof completed);
     memcpy(&rank, comm + layout.comm_rank, sizeof rank);
     memcpy(&ranks, comm + layout.comm_ranks, sizeof ranks);
     memcpy(&function, &own_post, sizeof function);
     status result = function(comm, plan);
-    uint64_t start_ns = now_ns();
+    uint64_t now = now_ns(), works[CHANNELS] = {0};
     for (memcpy(&task, plan + planted.plan.head, sizeof task); task != NULL; memcpy(&task, task, sizeof task)) {
         int low = task[planted.plan.channel], high = task[planted.plan.channel + 1], mask, collective;
         memcpy(&mask, task + planted.plan.mask, sizeof mask);
         memcpy(&collective, task + FUNCTION, sizeof collective);
-        uint64_t number = mixed(counters[low], (uint64_t)low);
+        uint64_t number = mixed(counted->works[low], (uint64_t)low);
         double us = kernel_us(collective, task[ALGORITHM], task[PROTOCOL], count_of(task), number, rank, ranks);
-        for (int channel = low; channel <= high && (mask & KERNEL_CHANNEL); channel++) {
-            write_counters(started, completed, channel, ++counters[channel], start_ns, us);
+        uint64_t start_ns = take_turn(counted, now, us);
+        for (int channel = low; channel <= high; channel++, works[channel - 1]++) {
+            counted->works[channel]++;
+            if (mask & KERNEL_CHANNEL) {
+                write_counters(started, completed, channel, counted->works[channel], start_ns, us);
+            }
         }
     }
     for (int channel = 0; channel < CHANNELS; channel++) {
-        if (counters[channel] != after[channel]) {
-            write_counters(started, completed, channel, after[channel], start_ns, 1);
+        for (; before[channel] + works[channel] < after[channel]; works[channel]++) {
+            write_counters(started, completed, channel, ++counted->works[channel], now, 1);
         }
     }
     return result;
@@ -230,7 +305,10 @@ static status save_for_profiler(void *comm, unsigned char *operation, bool *need
         int rank, ranks;
         memcpy(&rank, (char *)comm + layout.comm_rank, sizeof rank);
         memcpy(&ranks, (char *)comm + layout.comm_ranks, sizeof ranks);
-        run_kernel(operation, rank, ranks);
+        run_kernel(comm, operation, rank, ranks);
+    }
+    if (needed != NULL && result == SUCCESS && !*needed) {
+        launch_unseen(comm, operation[layout.channel]);
     }
     return result;
 }
@@ -239,6 +317,7 @@ static status connect_for_profiler(void *comm, int transport, int send, int rank
     if (transport != PROFILER_TRANSPORT) {
         return SUCCESS;
     }
+    note_connection(comm);
     pthread_mutex_lock(&lock);
     connectors[n_connectors++ % MOST_CONNECTORS] = connector;
     pthread_mutex_unlock(&lock);

@@ -198,6 +198,10 @@ int sim_capture_begin(const void *stream);
 void *sim_capture_end(const void *stream);
 void sim_graph_destroy(void *graph);
 
+/* What the host does at a launch of a graph; kernels are not run, but write the counters of NCCL's profiler where it has
+ * them. */
+void sim_graph_launch(const void *graph);
+
 /* The calls one after the other. Stops at the first error. Returns how many answers were written, or -1 when there is no
  * address space for the buffers. */
 int sim_issue(const struct sim_issue *issue, const struct sim_call *calls, int n, struct sim_answer *answers);

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
 import pytest
 from elftools.elf.elffile import ELFFile
 from elftools.elf.relocation import RelocationSection
@@ -16,7 +17,7 @@ from elftools.elf.sections import SymbolTableSection
 
 from tests.support.programs import CHECKS, PLUGIN, checker, clang, compiled, compiler
 from tuner import plugin
-from tuner.jobs.inside.files import read_file
+from tuner.jobs.inside.files import Untimed, read_file
 
 FUZZERS = ["table", "call", "events"]
 SEEDS = CHECKS / "seeds" / "table"
@@ -277,6 +278,34 @@ def test_calls_as_fast_as_a_gpu_ends_them_are_not_lost(tmp_path: Path) -> None:
     drive([checker("events", ["-O2"]), "rate", "25000", "25000"], NCCL_TUNER_JOB=str(tmp_path))
     (file,) = map(read_file, tmp_path.glob("*.job"))
     assert (int(file.communicators["finished"].sum()), file.lost) == (25_000, 0)
+
+
+T, GRAPHS, SELF, GROUP, OVERLAP = 0, *(-each for each in Untimed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("calls", "expected"),
+    [
+        ("ccc", [T] * 3),
+        ("cgcbc", [T, GROUP, GROUP, T, GROUP, T]),
+        ("ccxcc", [T, T, GRAPHS, GRAPHS, GRAPHS]),
+        ("ccscc", [T, T, SELF, SELF, SELF]),
+        ("ccl" + "c" * 70, [T, T, *[OVERLAP] * 65, *[T] * 6]),
+        ("ccl" + "c" * 62, [T, T, *[OVERLAP] * 63]),
+        ("ccl", [T] * 3),  # nothing shows it
+        ("cclx" + "c" * 70, [T, T, T, *[GRAPHS] * 71]),
+    ],
+)
+def test_a_call_whose_time_may_be_anothers_has_none(calls: str, expected: list[int], tmp_path: Path) -> None:
+    drive([checker("events", ["-O2"]), "marks", calls], NCCL_TUNER_JOB=str(tmp_path / "job"))
+    (file,) = map(read_file, (tmp_path / "job").glob("*.job"))
+    records = np.sort(file.records(), order="sequence")
+    assert [int(us) if us < 0 else T for us in records["time_us"]] == expected
+    assert (records["time_us"][records["time_us"] >= 0] == 0.5).all()
+    assert [(int(kind["calls"]), float(kind["sum_us"])) for kind in file.kinds] == [
+        (expected.count(T), expected.count(T) / 2)
+    ]
 
 
 CLOSED_LIBRARY = """

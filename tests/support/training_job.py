@@ -6,7 +6,9 @@ rank: it makes the calls that its script names, one a line:
     allreduce ELEMENTS [STREAM]   on the world's communicator, or on the last one that was made
     group N ELEMENTS              N of them in one group
     simulate ELEMENTS             a group that NCCL only estimates
-    capture ELEMENTS              inside a CUDA graph
+    broadcast ELEMENTS [TIMES]    NCCL does not profile it in some releases
+    capture ELEMENTS [TIMES] [BROADCASTS]   inside a CUDA graph, with so many broadcasts before
+    replay [TIMES]                the last graph is launched
     split COLOUR_OF_RANK_MODULO   a communicator of some ranks, which calls are of from here on
     world                         calls are of all ranks again
     shrink RANK [FLAGS]           a communicator of all but one rank, for calls of the others from here on
@@ -288,12 +290,31 @@ class _Rank:
         self.call(elements)
         _check(self.here.ncclGroupSimulateEnd(byref(info)))
 
-    def do_capture(self, elements: int) -> None:
+    def broadcast(self, elements: int) -> None:
+        arguments = self.buffer, self.buffer, c_size_t(elements), FLOAT32, 0, self.comm, self.stream
+        self.done(self.here.ncclBroadcast(*arguments), self.comm)
+
+    def do_broadcast(self, elements: int, times: int = 1) -> None:
+        for _ in range(times):
+            self.broadcast(elements)
+            self.calls.launched(self.rank, 1)
+            time.sleep(0.001)
+
+    def do_capture(self, elements: int, times: int = 1, broadcasts: int = 0) -> None:
         graph = c_void_p()
         _check(self.here.cudaStreamBeginCapture(self.stream, 0))
-        self.call(elements)
+        for _ in range(broadcasts):
+            self.broadcast(elements)
+        for _ in range(times):
+            self.call(elements)
         _check(self.here.cudaStreamEndCapture(self.stream, byref(graph)))
         self.graphs.append(graph)
+
+    def do_replay(self, times: int = 1) -> None:
+        for _ in range(times):
+            self.here.sim_graph_launch(self.graphs[-1])
+            self.calls.launched(self.rank, 1)
+            time.sleep(0.002)
 
     def do_split(self, modulo: int) -> None:
         made, colour = c_void_p(), self.rank % modulo

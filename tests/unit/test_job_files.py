@@ -14,7 +14,7 @@ from tuner.base.errors import BadInput
 from tuner.base.names import Collective
 from tuner.cli import everything as main
 from tuner.jobs.inside import joined, report
-from tuner.jobs.inside.files import _COMMUNICATOR, _HEAD, _KIND, _RECORD, MAGIC, read_file
+from tuner.jobs.inside.files import _COMMUNICATOR, _HEAD, _KIND, _RECORD, MAGIC, Untimed, read_file
 
 
 def inspected(folder: Path, rank: int, times_us: list[float], **more: object) -> None:
@@ -85,13 +85,56 @@ def written(folder: Path, rank: int, times_us: list[float], **given: int | bytes
 
 
 def test_times_that_cannot_be_are_left_out_and_counted(tmp_path: Path) -> None:
-    written(tmp_path, 0, [10, np.nan, np.inf, -1, 3e38, 20])
+    written(tmp_path, 0, [10, np.nan, np.inf, -9, 3e38, 20])
     written(tmp_path, 1, [11, 12, 13, 14, 15, 16])
     folder = joined.read_folder(tmp_path)
     (calls,) = joined.joined(folder)
     assert calls.transfer_us.tolist() == [10, 16]
     assert calls.incomplete == 4
     assert any("left out: 4 records with" in note for note in report.report(folder, [calls]).notes)
+
+
+def test_a_call_without_a_time_on_one_rank_has_none_and_is_counted_with_its_reason(tmp_path: Path) -> None:
+    written(tmp_path, 0, [10, -1, -3, 20, -4])
+    written(tmp_path, 1, [11, -1, 13, -2, -4])
+    folder = joined.read_folder(tmp_path)
+    (calls,) = joined.joined(folder)
+    assert (calls.sequence.tolist(), calls.transfer_us.tolist(), calls.incomplete) == ([0], [10], 0)
+    assert calls.untimed == {Untimed.graphs: 1, Untimed.group: 1, Untimed.self_sends: 1, Untimed.overlap: 1}
+    found = report.report(folder, [calls])
+    assert (found.calls, found.untimed) == (1, 4)
+    assert len([note for note in found.notes if note.startswith("without a time: 1 call ")]) == 4
+    ran = CliRunner().invoke(main, ["job", "read", str(tmp_path)])
+    assert ran.exit_code == 0
+    assert " ".join(ran.output.split()).count("without a time: 1 call") == 4
+
+
+def test_without_any_time_reading_says_so(tmp_path: Path) -> None:
+    for rank in range(2):
+        written(tmp_path, rank, [-1, -1])
+    ran = CliRunner().invoke(main, ["job", "read", str(tmp_path)])
+    assert ran.exit_code == 3
+    assert ran.output.startswith("no call has a time")
+
+
+def test_kernels_that_took_longer_together_than_passed_have_no_time(tmp_path: Path) -> None:
+    """In files of any profiler: a second of 100 us each, then one of 10 ms each 1 ms apart, then right ones again."""
+    at_ms = np.arange(6000.0)
+    times_us = np.where((at_ms >= 2000) & (at_ms < 4000), 10_000.0, 100.0)
+    found = joined.overlapping(times_us, at_ms)
+    assert not found[:2000].any()
+    assert found[2000:4000].all()
+    assert not found[4000 + 256 :].any()
+    assert not joined.overlapping(np.full(6000, 999.0), at_ms).any()
+    assert not joined.overlapping(np.array([9e8]), np.array([0.0])).any()
+    dumped_ms = at_ms // 2000 * 2000  # by a thread that looks every two seconds
+    assert not joined.overlapping(np.full(6000, 900.0), dumped_ms).any()
+    times = [float(each) for each in times_us]
+    for rank in range(2):
+        inspected(tmp_path, rank, times)  # noted 1 us apart
+    (calls,) = joined.joined(joined.read_folder(tmp_path))
+    assert calls.untimed[Untimed.overlap] > 2000
+    assert calls.transfer_us.sum() < 1e6
 
 
 def test_a_job_may_have_more_files_than_a_process_may_open(tmp_path: Path) -> None:
@@ -130,7 +173,7 @@ def test_calls_that_ranks_do_not_share_are_joined_in_the_right_order(
     times_us = random.integers(10, 99, (2, 9, 300)).astype(float)
     there = random.random((2, 9, 300)) < 0.99
     for rank, (which, function) in product(range(9), enumerate(functions.values())):
-        times = np.where(there[which, rank], times_us[which, rank], -1)
+        times = np.where(there[which, rank], times_us[which, rank], -9)
         written(tmp_path, rank, list(times), communicator_ranks=9, kind_function=function)
         (tmp_path / f"h.{rank}.job").rename(tmp_path / f"{rank}.{which}.job")
     (calls,) = joined.joined(joined.read_folder(tmp_path))

@@ -83,7 +83,7 @@ def _print_read(found: report.JobReport) -> None:
     if found.mismatched:
         say(verdict(f"ranks ran different things: {plural(found.mismatched, 'call')}", False))
     elif not found.calls:
-        say(verdict("no call has a record of every rank", None))
+        say(verdict("no call has a time" if found.untimed else "no call has a record of every rank", None))
     else:
         say(verdict(f"{100 * found.waiting:.0f} % of the time of collectives is waiting for the last rank", True))
     for late in found.stragglers[:MOST_SHOWN]:

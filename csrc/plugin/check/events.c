@@ -6,6 +6,9 @@
  *     events cost COUNT            COUNT collectives of CHANNELS channels, as NCCL reports them, and nothing else
  *     events launch COUNT          the same without what is seen of their kernels
  *     events nothing COUNT         the same without any: what the loop takes itself
+ *     events marks CALLS           calls that follow each other, a letter each: c alone, g two of one group and kernel,
+ *                                  b in a group with one that NCCL does not profile, x in a CUDA graph, s after a send
+ *                                  to itself, l looked at so late that its times are those of 64 calls later
  */
 #define _GNU_SOURCE
 #include <pthread.h>
@@ -239,6 +242,50 @@ __attribute__((noinline)) static void check_cost(void *context, size_t count, bo
     printf("%zu calls\n", count);
 }
 
+/* --- marks --- */
+
+/* Ends when it has run from 1,000 ns times its number on for 500. */
+static void run_calls(void *context, uint64_t first, int count, const void *const *handles, bool late) {
+    for (int i = 0; i < count; i++) {
+        uint64_t at_ns = 1000 * (first + 1 + (late ? 64 : 0));
+        for (unsigned channel = 0; channel < CHANNELS; channel++) {
+            kernel(context, (void *)(uintptr_t)handles[i], channel, at_ns, at_ns + 500);
+        }
+    }
+}
+
+static void check_marks(void *context, const char *calls) {
+    uint64_t sequence = 0;
+    for (; *calls; calls++) {
+        struct event group = {.type = EVENT_GROUP_API}, call = {.type = EVENT_COLLECTIVE_API},
+                     of_plan = {.type = EVENT_GROUP};
+        struct event p2p = {.type = EVENT_P2P};
+        void *of_group = NULL, *plan = NULL, *none = NULL, *handles[2] = {NULL, NULL};
+        int count = *calls == 'g' ? 2 : 1;
+        ncclProfiler_v6.start(context, &of_group, &group);
+        call.parent = of_group;
+        call.call.function = "AllReduce";
+        call.call.captured = *calls == 'x';
+        for (int i = 0; i < count + (*calls == 'b'); i++) {
+            ncclProfiler_v6.start(context, &none, &call);
+        }
+        ncclProfiler_v6.start(context, &plan, &of_plan);
+        if (*calls == 's') {
+            p2p.p2p.group = plan;
+            ncclProfiler_v6.start(context, &none, &p2p);
+            ncclProfiler_v6.start(context, &plan, &of_plan);
+        }
+        for (int i = 0; i < count; i++) {
+            struct event event = collective(sequence + (uint64_t)i, 1024, CHANNELS, 0);
+            event.collective.group = plan;
+            ncclProfiler_v6.start(context, &handles[i], &event);
+        }
+        run_calls(context, sequence, count, (const void *const *)handles, *calls == 'l');
+        sequence += (uint64_t)count;
+    }
+    printf("%llu calls\n", (unsigned long long)sequence);
+}
+
 int main(int argc, char **argv) {
     CHECK(argc >= 3);
     const char *what = argv[1];
@@ -255,6 +302,8 @@ int main(int argc, char **argv) {
         check_threads(source.seed, strtoul(argv[3], NULL, 10));
     } else if (strcmp(what, "rate") == 0) {
         check_rate(open_context(1, 0), source.seed, strtoul(argv[3], NULL, 10));
+    } else if (strcmp(what, "marks") == 0) {
+        check_marks(open_context(1, 0), argv[2]);
     } else {
         bool kernels = strcmp(what, "cost") == 0, events = kernels || strcmp(what, "launch") == 0;
         CHECK(events || strcmp(what, "nothing") == 0);

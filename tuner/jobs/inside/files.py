@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from enum import IntEnum
 from pathlib import Path
 from typing import IO, Any
 
@@ -61,6 +62,25 @@ MOST_US = 1e9  # of a call: a quarter of an hour, beyond NCCL's own watchdogs
 HOST_CLOCK = 3  # the version of NCCL's interface that has no times of kernels: those of the host's clock stand
 
 
+class Untimed(IntEnum):
+    """Reason that a call has no time, though it ran: ``enum untimed`` of csrc/plugin/jobfile.h, with what NCCL does."""
+
+    graphs = 1
+    self_sends = 2
+    group = 3
+    overlap = 4
+
+    @property
+    def why(self) -> str:
+        """Words for it, as they follow "calls"."""
+        return {
+            Untimed.graphs: "in CUDA graphs, or on their communicator since: NCCL's counters of kernels part there",
+            Untimed.self_sends: "on a communicator on which a rank sends to itself, which parts NCCL's counters",
+            Untimed.group: "in a group, whose kernel they share",
+            Untimed.overlap: "whose kernel would have run while another one of the communicator ran",
+        }[self]
+
+
 @dataclass(frozen=True, slots=True)
 class JobFile:
     """One file without its records, of which a job has more than there is memory; times in ns, sizes in bytes.
@@ -68,7 +88,8 @@ class JobFile:
     ``communicators`` is a structured array, [row]. ``kinds`` are those that are named, and ``places`` the numbers that
     records have for them, [kind]. ``rank`` is the launcher's, None where it said none; ``nccl`` the release, None where
     it is not known. ``thinned``: of the calls every 2**thinned-th has a record; ``lost``: calls that the plugin had no
-    room for. ``read`` are records that are here already.
+    room for. A record's ``time_us`` is minus an :class:`Untimed` where the call has none. ``read`` are records that
+    are here already.
     """
 
     path: Path

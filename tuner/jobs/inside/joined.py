@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from tuner.base.errors import BadInput
 from tuner.base.names import Algorithm, Collective, DataType, Protocol
 from tuner.base.sizes import plural
-from tuner.jobs.inside.files import HOST_CLOCK, MOST_US, JobFile, files_of, read_any
+from tuner.jobs.inside.files import HOST_CLOCK, MOST_US, JobFile, Untimed, files_of, read_any
 from tuner.jobs.traces.calls import nbytes
 from tuner.plugin.table.records import MAX_CHANNELS
 from tuner.scenario.logs import choice
@@ -32,6 +32,8 @@ _NUMBER = np.uint64((1 << 32) - 1)
 MOST_SIZE = (1 << 63) - 1  # bytes of a call
 _MOST_SHOWN = 5  # broken files that are named
 _TICKS = 1000  # a time is kept in ns
+_LATE_MS = 1000.0  # by which a call may be noted after its end
+_WINDOW = 256  # calls in a row whose times cannot be longer together than what passed
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +76,8 @@ class JoinedCalls:
 
     ``at_s`` is the wall clock at the end; ``waiting_us`` the sum over all ranks of what their kernels waited, ``last``
     the rank that came last. ``calls`` are told by ``call``, the place in ``kinds``; ``sequence`` is NCCL's number.
-    ``incomplete`` are calls that some ranks have no record of; ``mismatched`` those of which ranks ran something else.
+    ``incomplete`` are calls that some ranks have no record of; ``mismatched`` those of which ranks ran something else;
+    ``untimed`` those that have no time on some rank, by the reason.
     """
 
     communicator: JobCommunicator
@@ -87,6 +90,7 @@ class JoinedCalls:
     at_s: NDArray[np.float64]
     incomplete: int
     mismatched: int
+    untimed: Mapping[Untimed, int] = field(default_factory=dict)
 
 
 @dataclass
@@ -169,7 +173,7 @@ class RankCalls:
     """Calls of one rank, as one file has them: arrays are [call].
 
     ``keys`` are of function and number, ``kinds`` the places in all kinds of the communicator. ``at_ms`` is the wall
-    clock at the end, since 1970.
+    clock at the end, since 1970. ``untimed`` says why there is no time (:class:`Untimed`); 0: there is one.
     """
 
     rank: int
@@ -177,10 +181,13 @@ class RankCalls:
     time_ns: NDArray[np.uint64]
     kinds: NDArray[np.int64]
     at_ms: NDArray[np.int64]
+    untimed: NDArray[np.int64]
 
     def part(self, own: NDArray[np.bool_]) -> "RankCalls":
         """Copy with those of ``own``, [call]."""
-        return RankCalls(self.rank, self.keys[own], self.time_ns[own], self.kinds[own], self.at_ms[own])
+        return RankCalls(
+            self.rank, self.keys[own], self.time_ns[own], self.kinds[own], self.at_ms[own], self.untimed[own]
+        )
 
     def columns(self) -> dict[str, NDArray[Any]]:
         """Columns that are folded, by their names in :data:`FOLDED`."""
@@ -194,6 +201,7 @@ class RankCalls:
             "kind": self.kinds,
             "other": self.kinds,
             "at": self.at_ms,
+            "untimed": self.untimed,
         }
 
 
@@ -207,6 +215,7 @@ FOLDED: dict[str, tuple[str, np.ufunc, Any]] = {
     "kind": ("min", np.minimum, np.int64(2**63 - 1)),
     "other": ("max", np.maximum, np.int64(-1)),
     "at": ("max", np.maximum, np.int64(-(2**63))),
+    "untimed": ("max", np.maximum, np.int64(0)),
 }
 
 Columns = Mapping[str, NDArray[Any]]  # "key" and those of FOLDED, [call]
@@ -287,22 +296,51 @@ def _rank_calls(
             left_out += [str(error)] if str(error) not in left_out else []
             continue
         of = known[np.minimum(records["kind"], len(known) - 1)]
+        untimed = np.select([records["time_us"] == -each for each in Untimed], list(map(int, Untimed)), 0)
         with np.errstate(invalid="ignore"):  # NaN is no time either
-            possible = (records["time_us"] >= 0) & (records["time_us"] <= MOST_US)
+            possible = (untimed > 0) | (records["time_us"] >= 0) & (records["time_us"] <= MOST_US)
         if count := int(((of >= 0) & ~possible).sum()):
             left_out.append(
                 f"{file.path}: left out: {plural(count, 'record')} with a time that is negative, too long or no number"
             )
         own = (of >= 0) & possible
-        records, of = records[own], of[own]
+        records, of, untimed = records[own], of[own], untimed[own]
+        times_us = np.where(untimed > 0, 0, records["time_us"].astype(np.float64))
+        untimed[overlapping(times_us, records["at_ms"].astype(np.float64)) & (untimed == 0)] = Untimed.overlap
         functions = np.array([int(call.collective) << 32 for call in kinds], np.uint64)
         yield RankCalls(
             int(file.communicators[place]["rank"]),
             functions[of] | records["sequence"].astype(np.uint64),
-            np.round(records["time_us"].astype(np.float64) * _TICKS).astype(np.uint64),
+            np.round(np.where(untimed > 0, 0, times_us) * _TICKS).astype(np.uint64),
             of,
             file.started_ns // 1_000_000 + records["at_ms"].astype(np.int64),
+            untimed,
         )
+
+
+def overlapping(times_us: NDArray[np.float64], at_ms: NDArray[np.float64]) -> NDArray[np.bool_]:
+    """Mask of calls of a rank on a communicator, [call], in a row of which kernels took longer together than passed.
+
+    Kernels of a communicator run one after the other. ``at_ms`` is when each was noted, at or after its end.
+    """
+    found, order = np.zeros(len(at_ms), np.bool_), np.argsort(at_ms, kind="stable")
+    if len(order) < 2:
+        return found
+    noted_ms = at_ms[order]
+    beyond_ms = np.cumsum(times_us[order]) / 1e3 - noted_ms
+    apart_ms = np.diff(noted_ms)
+    limit_ms = _LATE_MS + float(np.median(apart_ms[apart_ms > 0])) if apart_ms.any() else _LATE_MS
+    if not (beyond_ms - np.minimum.accumulate(beyond_ms) > limit_ms).any():
+        return found
+    before = np.concatenate([np.full(_WINDOW, np.inf), beyond_ms])
+    windows = np.lib.stride_tricks.sliding_window_view(before, _WINDOW + 1)
+    least = windows.argmin(axis=1)
+    ends = np.flatnonzero(beyond_ms - windows.min(axis=1) > limit_ms)
+    runs = np.zeros(len(order) + 1, np.int64)
+    np.add.at(runs, ends + 1, -1)
+    np.add.at(runs, ends - _WINDOW + least[ends] + 1, 1)
+    found[order] = np.cumsum(runs)[:-1] > 0
+    return found
 
 
 class _CallTable:
@@ -405,7 +443,8 @@ def _joined_one(gathered: _Gathered, number: int, fold: Fold, left_out: list[str
     of_all = ranks * (ranks - 1) // 2, ranks * (ranks - 1) * (2 * ranks - 1) // 6
     whole = (found["ranks"] == ranks) & (found["sum"] == of_all[0]) & (found["squares"] == of_all[1])
     mismatched = found["kind"] != found["other"]
-    own = np.flatnonzero(whole & ~mismatched)
+    untimed = np.where(whole & ~mismatched, found["untimed"], 0)
+    own = np.flatnonzero(whole & ~mismatched & (untimed == 0))
     own = own[np.lexsort((found["key"][own], found["at"][own]))]
     least = found["least"][own]
     transfer_ns = (least >> np.uint64(_RANK_BITS)).astype(np.float64)
@@ -420,4 +459,5 @@ def _joined_one(gathered: _Gathered, number: int, fold: Fold, left_out: list[str
         found["at"][own] / 1e3,
         int((~whole).sum()),
         int((whole & mismatched).sum()),
+        {why: count for why in Untimed if (count := int((untimed == why).sum()))},
     )

@@ -11,7 +11,8 @@ import numpy as np
 
 from tuner.base import extras
 from tuner.base.errors import BadInput
-from tuner.jobs.inside.files import INSPECTOR
+from tuner.base.sizes import plural
+from tuner.jobs.inside.files import INSPECTOR, Untimed
 from tuner.jobs.inside.joined import JobCall, JobFolder, JoinedCalls
 from tuner.scenario import Scenario
 from tuner.times.measured.header import Header
@@ -50,7 +51,9 @@ class Straggler:
 
 @dataclass(frozen=True, slots=True)
 class JobReport:
-    """``mismatched`` are calls of which ranks ran something else than others: none, or the job would hang."""
+    """``mismatched`` are calls of which ranks ran something else than others: none, or the job would hang. ``untimed``
+    are calls without a time, which ``notes`` explain.
+    """
 
     processes: int
     communicators: int
@@ -62,6 +65,7 @@ class JobReport:
     stragglers: tuple[Straggler, ...]
     mismatched: int
     incomplete: int
+    untimed: int
     notes: tuple[str, ...]
 
     @property
@@ -86,6 +90,7 @@ def report(folder: JobFolder, joined: Iterable[JoinedCalls]) -> JobReport:
     ranks: dict[str, _Counts] = {}
     transfer = waiting = 0.0
     calls = mismatched = incomplete = communicators = 0
+    untimed = Counter[Untimed]()
     for each in joined:
         communicators += 1
         calls, mismatched, incomplete = (
@@ -93,6 +98,7 @@ def report(folder: JobFolder, joined: Iterable[JoinedCalls]) -> JobReport:
             mismatched + each.mismatched,
             incomplete + each.incomplete,
         )
+        untimed.update(each.untimed)
         transfer += float(each.transfer_us.sum()) * each.communicator.ranks
         waiting += float(each.waiting_us.sum())
         rows += _rows(each)
@@ -108,7 +114,8 @@ def report(folder: JobFolder, joined: Iterable[JoinedCalls]) -> JobReport:
         tuple(sorted(_stragglers(ranks), key=lambda each: -each.waiting_s)),
         mismatched,
         incomplete,
-        tuple(_notes(folder, incomplete)),
+        untimed.total(),
+        tuple(_notes(folder, incomplete, untimed)),
     )
 
 
@@ -143,7 +150,7 @@ def _stragglers(ranks: dict[str, _Counts]) -> Iterable[Straggler]:
             yield Straggler(name, one.calls, one.last, one.accident / one.calls, one.waiting_us / 1e6)
 
 
-def _notes(folder: JobFolder, incomplete: int) -> Iterable[str]:
+def _notes(folder: JobFolder, incomplete: int, untimed: Counter[Untimed]) -> Iterable[str]:
     if any(file.build == INSPECTOR for file in folder.files):
         yield "the Inspector says no types: sizes are those of bytes; before NCCL 2.31 it says nothing of what ran"
     if folder.host_clock:
@@ -154,6 +161,8 @@ def _notes(folder: JobFolder, incomplete: int) -> Iterable[str]:
         yield f"of the calls of an hour every {2**folder.thinned}th has a record, on all ranks the same ones"
     if incomplete:
         yield f"{incomplete} calls are left out: not every rank has a record of them"
+    for why, count in sorted(untimed.items()):
+        yield f"without a time: {plural(count, 'call')} {why.why}"
     yield from folder.left_out
 
 
