@@ -403,3 +403,81 @@ def test_one_preflight_record_says_that_its_folder_is_read() -> None:
     assert (record["kind"], record["severity"]) == ("preflight records", JUDGED_NOT)
     assert record["finding"].endswith("valid: the folder that it is in")
     assert record["command"] == f"nccl-tuner preflight check {EXAMPLES / 'preflight'}"
+
+
+def test_a_log_larger_than_any_listing_is_a_log(tmp_path: Path) -> None:
+    line = "h0:1:1 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[0] [send] via NET/IB/0/GDRDMA"
+    warning = "h0:1:1 [0] proxy.cc:1 NCCL WARN Call to ibv_reg_mr failed"
+    (tmp_path / "run.log").write_text(f"{line}\n" * 60_000 + f"{warning}\n", "utf-8")
+    (seen,) = findings(tmp_path / "run.log")
+    assert (seen["kind"], seen["severity"]) == ("log of NCCL", "fault")
+    assert "memlock" in seen["finding"]
+
+
+@pytest.mark.parametrize(
+    ("content", "kind", "says"),
+    [
+        (b"", "no kind that is known", "nothing that NCCL or its tools write"),
+        (b"NVIDIA Tegra Profiler Report 2023.4\n\x00\xff", "trace or counters of a job", "nsys export"),
+        (b"# a comment\nallreduce,0,65536,tree,ll,2,1,8\n", "decision table", "a table of a tuner plugin"),
+        (b"allreduce,0,65536,oak,ll9,2,1,8\n", "no kind that is known", "nothing that NCCL or its tools write"),
+    ],
+)
+def test_other_files_are_named(tmp_path: Path, content: bytes, kind: str, says: str) -> None:
+    (tmp_path / "file").write_bytes(content)
+    (seen,) = findings(tmp_path / "file")
+    assert (seen["kind"], seen["severity"]) == (kind, "cannot be judged")
+    assert says in seen["finding"]
+
+
+def test_a_trace_is_held_against_the_topology_beside_it(tmp_path: Path) -> None:
+    """Of a machine that has no name: GPUs of another kind than the catalogue's."""
+    topology = (EXAMPLES / "node.xml").read_text("utf-8").replace("0x20b2", "0x20bf").replace("mlx5_", "roce")
+    (tmp_path / "node.xml").write_text(topology, "utf-8")
+    for protocol, severity in (("SIMPLE", "nothing wrong"), ("LL", "fault")):
+        (tmp_path / "dump.json").write_text(json.dumps(run_of(protocol)), "utf-8")
+        seen = {each["kind"]: each for each in findings(tmp_path / "dump.json", tmp_path / "node.xml")}
+        assert seen["trace or counters of a job"]["severity"] == severity, seen
+
+
+def run_of(protocol: str) -> dict[str, Any]:
+    """A record of NCCL Inspector: one AllReduce of 1 GiB by Ring."""
+    call = {"coll": "AllReduce", "coll_sn": 1, "coll_msg_size_bytes": 1 << 30, "coll_exec_time_us": 9}
+    return {
+        "header": {"id": "0x1", "rank": 0, "n_ranks": 8, "nnodes": 1},
+        "metadata": {"inspector_output_format_version": "v4.2", "hostname": "h", "pid": 1},
+        "coll_perf": call | {"coll_algo": "RING", "coll_proto": protocol},
+    }
+
+
+def test_interfaces_of_one_host_are_named_where_sockets_are_used(tmp_path: Path) -> None:
+    using = "NET/Socket : Using [0]eth0:10.0.0.1<0> [1]virbr0:192.168.122.1<0>"
+    send = "Channel 00/0 : 1[0] -> 0[0] [receive] via NET/Socket/0"
+    assert "virbr0 lead nowhere but to this host" in log_of(tmp_path, using, send)["finding"]
+    assert "nowhere" not in log_of(tmp_path, using.replace("virbr0", "eth1"), send)["finding"]
+
+
+def test_a_virtual_machines_bridges_without_a_speed_are_named(tmp_path: Path) -> None:
+    system = ("=== System : maxBw 48.0 totalBw 370.8 ===", "+ PCI[{}] - PCI/0-65000 (104c823200000000)")
+    slow = log_of(tmp_path, *(line.format("0.2") for line in system))
+    assert slow["severity"] == "unlike"
+    assert slow["finding"].startswith("PCI bridges of 0.2 GB/s")
+    assert "PCI bridges" not in log_of(tmp_path, *(line.format("12.0") for line in system))["finding"]
+
+
+def test_adapters_below_one_bridge_are_not_taken_for_alike(tmp_path: Path) -> None:
+    bridge = (
+        '<pci busid="000{n}:00:00.0" class="{kind}" vendor="0x8086" device="0x0d57" link_speed="" link_width="0"><nic>'
+        '<net name="mlx5_{n}" dev="{n}" speed="{mbps}" port="1" guid="0x{n}" maxconn="1" gdr="1"/></nic></pci>'
+    )
+    slots = ((1, 100000), (2, 400000), (3, 400000))
+    for kind, is_said in (("0x060000", False), ("0x020000", True)):
+        nets = "".join(bridge.format(n=n, mbps=mbps, kind=kind) for n, mbps in slots)
+        gpu = '<pci busid="0000:0a:00.0" class="0x030200" vendor="0x10de" device="0x2330" link_speed="32.0 GT/s PCIe"'
+        (tmp_path / "node.xml").write_text(
+            '<system version="1"><cpu numaid="0" arch="x86_64" vendor="GenuineIntel" familyid="6" modelid="143">'
+            f'{gpu} link_width="16"><gpu dev="0" sm="90" rank="0" gdr="1"/></pci>{nets}</cpu></system>',
+            "utf-8",
+        )
+        (seen,) = findings(tmp_path / "node.xml")
+        assert ("adapter-speed: mlx5_1: 100 Gb/s" in " ".join((seen["finding"], *seen["evidence"]))) is is_said

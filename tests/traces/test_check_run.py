@@ -122,6 +122,15 @@ def test_logs_are_compared_by_what_they_print() -> None:
     assert "6 of 6 calls ran as the emulator picks" in said
 
 
+def test_choices_of_a_log_without_ranks_are_of_those_described(tmp_path: Path) -> None:
+    """Lines of choices print the bytes of one rank of AllGather, and no other line of such a log says the ranks."""
+    line = "h:1:1 [0] NCCL INFO AllGather: 65536 Bytes -> Algo {} proto {} channel{{Lo..Hi}}={{0..15}}\n"
+    for algorithm, protocol, agreeing in (("RING", "LL128", 1), ("RING", "LL", 0)):
+        (tmp_path / "nccl.log").write_text(line.format(algorithm, protocol), "utf-8")
+        seen = checked(tmp_path / "nccl.log")
+        assert (seen.calls[0].bytes, seen.compared_calls, seen.agreeing_calls) == (1 << 20, 1, agreeing)
+
+
 def test_exit_codes_and_what_is_printed(tmp_path: Path) -> None:
     good = trace_files.profiler(tmp_path / "good")
     bad = trace_files.profiler(tmp_path / "bad", (replace(JOB[0], algorithm="RING"), *JOB[1:]))

@@ -29,12 +29,15 @@ from tuner.jobs.preflight import reading
 from tuner.jobs.preflight.alone import SizeBounds
 from tuner.jobs.preflight.workflow import PreflightQuery, RanksVerdict
 from tuner.jobs.preflight.workflow import check as check_preflight
+from tuner.jobs.traces import nsight
 from tuner.jobs.traces import read as traces
 from tuner.jobs.traces.calls import CallList, WantedCalls
 from tuner.machine import catalogue, gpus, listings
 from tuner.machine.listings import ListingAdditions, complete, completed
 from tuner.machine.listings.shape import of_listing
 from tuner.machine.skeleton import read_complete
+from tuner.machine.topology.xml import MAX_BYTES
+from tuner.plugin.formats import convert
 from tuner.plugin.table.records import HEADER
 from tuner.scenario import Scenario
 from tuner.scenario.describe import describe
@@ -126,6 +129,7 @@ class _Known:
     nccl: str | None
     given: DiagnosisOptions  # by the user, whom files have to agree with; of a machine, topologies keep their nearest
     results: list[Path]
+    topology: Path | None = None  # the first that is whole
     links_of: str | None = None  # a topology or log that shows by itself which links or channels are fewer
     said_by: list[str] = field(default_factory=list, metadata=json_form(omitted=True))
 
@@ -138,7 +142,9 @@ class _Known:
             self.said_by.append(f"{', '.join(f'{name} {value}' for name, value in fresh.items())}: as {file} says")
 
     def scenario(self) -> Scenario:
-        """Errors: BadInput where no machine is known."""
+        """Nodes of the machine, else of the topology. Errors: BadInput where neither is known."""
+        if self.machine is None and self.topology is not None:
+            return describe(topology=str(self.topology), nodes=self.nodes or 1, nccl=self.nccl)
         if self.machine is None:
             raise BadInput(UNKNOWN_MACHINE)
         return describe(self.machine, nodes=self.nodes, nccl=self.nccl)
@@ -186,7 +192,7 @@ def kinds_of(file: Path) -> tuple[FileKind, ...]:
             return (FileKind.graphs,)
         return (FileKind.topology if b"<system" in start[:4096] else FileKind.listing,)
     try:
-        if listings.read(file) is not None:
+        if len(start) <= MAX_BYTES and listings.read(file) is not None:  # logs and traces may be larger
             return (FileKind.listing,)
     except BadTopology:
         return (FileKind.listing,)
@@ -197,7 +203,12 @@ def kinds_of(file: Path) -> tuple[FileKind, ...]:
             return (*logged, FileKind.results)
     except TunerError:
         pass
-    return logged or (FileKind.trace,)
+    if logged:
+        return logged
+    with suppress(TunerError, UnicodeDecodeError):
+        if start.lstrip()[:1] not in (b"{", b"[") and convert.format_of(start.decode(), str(file)):
+            return (FileKind.table,)
+    return (FileKind.trace,)
 
 
 def _kind_of_folder(folder: Path) -> FileKind:
@@ -230,6 +241,8 @@ def _topology(file: Path, known: _Known) -> FileDiagnosis:
     seen = examine(str(file), _complete(file, known.given), known.given.machine, asked)
     if seen.nearness is not None and seen.nearness.identified and not seen.nearness.differs:
         known.learn(file, machine=seen.nearness.machine)
+    if known.given.gpu is None:
+        known.topology = known.topology or file
     grave = [each for each in seen.findings if each.severity == WRONG]
     shown = grave or [each for each in seen.findings if each.severity == UNLIKE]
     if not shown:
@@ -489,16 +502,17 @@ def _graphs(file: Path, known: _Known) -> FileDiagnosis:
 
 
 def _table(file: Path, known: _Known) -> FileDiagnosis:
-    says = "a decision table of the tuner plugin: its own command checks it"
+    says = "a table of a tuner plugin: the plugin's own commands check, convert and try it"
     return _diagnosis(file, FileKind.table, Severity.not_judged, says, (), known)
 
 
 def _trace(file: Path, known: _Known) -> FileDiagnosis:
     try:
-        calls = traces.read(file, 1 if known.machine is None else known.scenario().ranks)
+        calls = traces.read(file, 1 if known.machine is None and known.topology is None else known.scenario().ranks)
     except BadInput as error:
         start = read_bytes(file, BadInput)[:4096].lstrip().lower()
-        if traces.VALID not in str(error) and (start[:1] in (b"{", b"[") or b"collective" in start.splitlines()[0]):
+        begins = (b"{", b"[", nsight.REPORT.lower())
+        if traces.VALID not in str(error) and (start.startswith(begins) or b"collective" in start.splitlines()[0]):
             raise
         says = f"nothing that NCCL or its tools write; {KNOWN_FILES}"
         return _diagnosis(file, FileKind.unknown, Severity.not_judged, says, (), known)

@@ -172,6 +172,7 @@ def _speeds(node: ExaminedNode) -> Iterator[Finding]:
             speeds[other]
             for other in node.adapters
             if (theirs := node.slot(other)) is not None and slot is not None and _ids(theirs) == _ids(slot)
+            if _is_adapter(slot)  # several may be shown below a bridge, which says nothing of them
         ]
         there = _of(pairs.get(slot)) if slot is not None else None
         can = round(1000 * part.gbps) if part is not None and part.gbps else 0
@@ -203,6 +204,11 @@ def _speeds(node: ExaminedNode) -> Iterator[Finding]:
 def _of(slot: ET.Element | None) -> int | None:
     net = None if slot is None else slot.find("nic/net")
     return None if net is None else number(net, "speed")
+
+
+def _is_adapter(slot: ET.Element) -> bool:
+    """Whether a PCI device is a network controller by its class."""
+    return slot.get("class", "").startswith("0x02")
 
 
 def _ids(slot: ET.Element) -> tuple[str | None, str | None]:

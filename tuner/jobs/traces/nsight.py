@@ -25,6 +25,7 @@ from tuner.jobs.traces.calls import CallList, TracedCall, exchanged_bytes, numbe
 from tuner.scenario.logs import choice
 
 KIND = "Nsight Systems export (SQLite)"
+REPORT = b"NVIDIA Tegra Profiler Report"  # how a report begins that was not exported
 MAGIC = b"SQLite format 3\x00"
 _COMMUNICATOR, _RANKS, _SIZE, _OPERATION, _RANK = (
     *("NCCL communicator ID", "No. of ranks", "Message size [bytes]", "Reduction operation", "Rank"),

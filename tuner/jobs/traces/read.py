@@ -27,6 +27,8 @@ def read(path: Path, ranks: int) -> CallList:
 def _read(path: Path, ranks: int) -> CallList:
     if _begins_with(path, nsight.MAGIC):
         return nsight.from_file(path, None)
+    if _begins_with(path, nsight.REPORT):
+        raise BadInput(f"{path}: a report of Nsight Systems; valid: what 'nsys export' makes of it, of type sqlite")
     if path.is_file() and (trace := kineto.from_file(path)) is not None:
         return trace
     if _is_large_log(path):

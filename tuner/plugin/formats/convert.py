@@ -156,7 +156,7 @@ def read(path: Path) -> File:
 def from_content(content: bytes, name: str) -> File:
     """A decision table of any of the formats. BadTable for what is none; ``name`` names it in errors."""
     letters = shared.text_of(content, name)
-    kind = _format(letters, name)
+    kind = format_of(letters, name)
     if kind == "table":
         return File(name, kind, parse.from_text(content, name))
     table = READERS[kind](letters, name)
@@ -178,8 +178,11 @@ def to_text(file: File, target: str) -> str:
     return WRITERS[target](rows, file.place, table.provenance)
 
 
-def _format(content: str, name: str) -> str:
-    """Tell the format: by its header, its first brace, or where its first row has algorithm and protocol."""
+def format_of(content: str, name: str) -> str:
+    """The format of a table: by its header, its first brace, or where its first row has algorithm and protocol.
+
+    BadTable where it is none that is known.
+    """
     lines = list(shared.data_lines(content))
     if not lines:
         raise BadTable(f"{name}: empty, so its format is unknown ({one_of(FORMATS)})")

@@ -23,6 +23,7 @@ NO_NVLS = "no NVLS, because"  # how that answer begins
 NEVER_NVLS = "Hopper and later with NVSwitches do"  # how it ends where the GPUs never have it
 SOCKET, GDRDMA = "Socket", "GDRDMA"  # of NCCL's own network, and in the names of plugins such as FastSocket
 MULTICAST_CHIPS = ("H100", "H200", "H800", "H20", "GH200", "B100", "B200", "B300", "GB200", "GB300")
+SLOWEST_LINK_GBS = 0.7  # of a bridge above GPUs: PCIe 3.0 with one lane, as NCCL counts it
 FIRST_WITH_NVLS = 90  # compute capability
 RESULTS = (  # ncclResult_t, src/nccl.h.in
     "ncclSuccess",
@@ -49,6 +50,7 @@ def evidence(
         *_of_channels(reading, variables, channels),
         *_of_network(reading, variables),
         *_of_adapters(reading),
+        *_of_bridges(reading),
         *_of_gpudirect(reading, variables),
         *map(LogAnswer, harmful(variables, next((rank.nodes for rank in reading.logs if rank.nodes), None))),
         *_of_shared_memory(reading, variables),
@@ -228,11 +230,29 @@ def _of_network(reading: Reading, variables: Mapping[str, str]) -> Iterator[LogA
         why = (
             "not shown: lines of NET/IB say what it found (NCCL_DEBUG_SUBSYS=INIT,NET); ibv_devinfo shows the adapters"
         )
+    if own := [name for name in log.interfaces if _OF_ONE_HOST.match(name)]:
+        shown = f"{', '.join(own[:3])}{' and others' * (len(own) > 3)}"
+        why += f"; {shown} lead nowhere but to this host: NCCL_SOCKET_IFNAME names those that all share"
     unknown = several is None
     on = "; one node alone would not use them" if unknown else ""
     yield LogAnswer(
         f"IP sockets, not InfiniBand or RoCE, because: {why}{on}", Weight.unlike if unknown else Weight.fault
     )
+
+
+# Interfaces that a container engine, a virtual machine or a pod network makes; NCCL leaves out lo and docker alone.
+_OF_ONE_HOST = re.compile(r"(docker|veth|virbr|br-|cni|cali|flannel|tunl|lxc|podman|cilium|vxlan)")
+
+
+def _of_bridges(reading: Reading) -> Iterator[LogAnswer]:
+    """PCI bridges that are slower than any link of today: a virtual machine's, without a speed of their own."""
+    slowest = min((rank.bridge_gbs for rank in reading.logs if rank.bridge_gbs is not None), default=SLOWEST_LINK_GBS)
+    if slowest < SLOWEST_LINK_GBS:
+        yield LogAnswer(
+            f"PCI bridges of {slowest:g} GB/s in the system that is printed, as one lane of PCIe 1.0 has: a virtual "
+            "machine's, which NCCL believes; NCCL_TOPO_FILE says what is there",
+            Weight.unlike,
+        )
 
 
 def _sockets(transports: Mapping[str, int]) -> list[str]:

@@ -176,12 +176,14 @@ _THRESHOLDS = re.compile(r"threadThresholds (-?\d+)/(-?\d+)/(-?\d+) \| (-?\d+)/(
 _VARIABLE = re.compile(r"(NCCL_\w+) set by environment to (.*?)\s*$")
 # src/transport/net_ib.cc, ncclIbInit; src/transport/nvls.cc, ncclNvlsInit; aws-ofi-nccl, src/platform-aws.c
 _ADAPTERS = re.compile(r"NET/IB : Using ((?:\[\d+\]\S+ ?)+)")
+_INTERFACES = re.compile(r"NET/Socket : Using ((?:\[\d+\][^\s:]+:\S+ ?)+)")  # src/transport/net_socket.cc
 _SPEED = re.compile(r"NET/IB ?: \[\d+\] ?([^:\s]+):\S+ .*\bspeed=(\d+)")
 _AWS_RELEASE = re.compile(r"NET/OFI Initializing aws-ofi-nccl v?(\d+\.\d+\.\d+)")
 _TUNER_PRODUCT = re.compile(r"Tuner is chosen for platform: (\S+)")
 _INSTANCE = re.compile(r"NET/OFI Running on (?:an? )?([a-z]\w*\.\w+)")
 _MULTICAST = re.compile(r"NVLS multicast support is (not )?available on dev")
 _BUS_ID = re.compile(r" busId ([0-9a-f]+)\b")
+_PCI = re.compile(r"\+ PCI\[(\d+(?:\.\d+)?)\] - PCI/")
 _GPU = re.compile(r"\+ PCI\[[\d.]+\] - GPU/(\S+) \(")
 _NVLINK = re.compile(r"\+ NVL\[[\d.]+\] - GPU/(\S+)")
 # src/transport/p2p.cc, shm.cc, net.cc: a connection and its way; src/graph/connect.cc: the ring of a channel
@@ -270,6 +272,7 @@ class RankLog:
     hosts: set[str] = field(default_factory=set)  # of its node, by the numbers that CPUs have
     system: bool = False
     max_gbs: float | None = None  # the most that a GPU of the system has to another or to an adapter
+    bridge_gbs: float | None = None  # of its slowest PCI switch or bridge
     nvswitch: bool = False
     nvswitch_gbs: float | None = None  # of a GPU's NVLinks to them
     bus_id: int | None = None  # of its GPU, as NCCL packs it into a number
@@ -322,6 +325,7 @@ class NcclLog:
     environment: dict[tuple[str, int], dict[str, str]] = field(default_factory=dict)  # by process
     networks: dict[tuple[str, int], str] = field(default_factory=dict)
     adapters: dict[str, tuple[str, ...]] = field(default_factory=dict)  # by host, as NCCL's own network uses them
+    interfaces: dict[str, None] = field(default_factory=dict)  # of IP, that NCCL's sockets use
     speeds_mbps: dict[tuple[str, str], int] = field(default_factory=dict)  # by host and adapter
     instance: str | None = None  # a cloud's name of the machine, where a network plugin says it
     multicast: set[bool] = field(default_factory=set)  # whether GPUs can NVLS, as each rank says it
@@ -414,6 +418,14 @@ class _Reader:
     def adapters(self, line: PrintedLine, match: re.Match[str]) -> None:
         names = tuple(word.partition("]")[2].partition(":")[0] for word in match[1].split())
         self.log.adapters.setdefault(line.thread.host, names)
+
+    def interfaces(self, line: PrintedLine, match: re.Match[str]) -> None:
+        for word in match[1].split():
+            self.log.interfaces.setdefault(word.partition("]")[2].partition(":")[0])
+
+    def bridge(self, line: PrintedLine, match: re.Match[str]) -> None:
+        current = self._rank_log(line, fresh=True)
+        current.bridge_gbs = min(float(match[1]), current.bridge_gbs or float(match[1]))
 
     def speed(self, line: PrintedLine, match: re.Match[str]) -> None:
         self.log.speeds_mbps.setdefault((line.thread.host, match[1]), int(match[2]))
@@ -599,6 +611,7 @@ _METHODS: list[tuple[str, re.Pattern[str], Callable[[_Reader, PrintedLine, re.Ma
     ("=== System : ", re.compile(r"^=== System : (?:max(?:Bw|Width) (\d+(?:\.\d+)?))?"), _Reader.system),
     ("CPU/", _CPU, _Reader.cpu),
     (" - NVS/", re.compile(r"\+ (?:NVL\[(\d+(?:\.\d+)?)\]|\w+\[[\d.]+\]) - NVS/"), _Reader.nvswitch),
+    ("] - PCI/", _PCI, _Reader.bridge),
     (" - GPU/", _GPU, _Reader.system_gpu),
     (" - GPU/", _NVLINK, _Reader.nvlink),
     ("Algorithm ", _HEADER, _Reader.header),
@@ -620,6 +633,7 @@ _METHODS: list[tuple[str, re.Pattern[str], Callable[[_Reader, PrintedLine, re.Ma
     ("GPU Direct RDMA ", _NO_GDR, _Reader.gpudirect),
     (" -> ", _RETURNED, _Reader.returned),
     ("NET/IB : Using ", _ADAPTERS, _Reader.adapters),
+    ("NET/Socket : Using ", _INTERFACES, _Reader.interfaces),
     (" speed=", _SPEED, _Reader.speed),
     ("NET/OFI Running on ", _INSTANCE, _Reader.instance),
     ("NET/OFI Initializing ", _AWS_RELEASE, _Reader.aws_release),
