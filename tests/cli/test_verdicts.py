@@ -21,7 +21,7 @@ VERDICTS = {
     "verify": (("verify", *ARMS, *ON), 0, "regret: mean"),
     "decide": (("decide", *ARMS, *ON, "--no-gate", "--out", "/dev/null"), 0, "/dev/null: 2 rows"),
     "budget": (("budget", str(EXAMPLES / "step.csv"), *ON, "--nodes", "2"), 0, "2 x dgx-h100, 8 GPUs each, NCCL"),
-    "log": (("log", str(EXAMPLES / "nccl.log")), 0, "log: no NVLS, because"),
+    "log": (("log", str(EXAMPLES / "nccl.log")), 0, "log, as expected: no NVLS, because"),
     "diagnose what is unlike and what cannot be judged": (
         ("diagnose", str(EXAMPLES / "nccl.log"), ARMS[0]),
         3,

@@ -724,3 +724,14 @@ def test_a_log_without_a_communicator_says_so_at_once(tmp_path: Path) -> None:
     said = run("pick", "allreduce", "--log", str(log), code=2).stderr
     assert "it shows no communicator; valid: a log of NCCL_DEBUG=INFO with" in said
     assert "--machine NAME and --nodes N" in said
+
+
+def test_nodes_that_no_line_shows_are_one_row_and_a_fault_comes_before_what_is_expected(tmp_path: Path) -> None:
+    text = (CASES / "8xV100-8nodes-socket-nccl2.18.1" / "EXTRACT.txt").read_text("utf-8") if CASES.is_dir() else ""
+    if not text:
+        pytest.skip("the collected cases are not here")
+    (tmp_path / "nccl.log").write_text(text, "utf-8")
+    shown = run("log", str(tmp_path / "nccl.log")).stdout
+    assert shown.startswith("log: IP sockets, not InfiniBand or RoCE")
+    assert shown.index("log, as expected: 2 channels") > 0
+    assert shown.count("7 not shown") == shown.count("not shown") == 1

@@ -1,6 +1,7 @@
 """``nccl-tuner log``: what a NCCL log says of a communicator, and whether the emulator agrees."""
 
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from tuner.cli.output import human_bytes, print_json, print_table, say, show
 from tuner.machine import graphs, topology
 from tuner.release.environment import parse_assignments
 from tuner.scenario.logs import importer
-from tuner.scenario.logs.imported import Imported, LogAdditions, LoggedChoice, NodeFacts
+from tuner.scenario.logs.imported import Imported, LogAdditions, LoggedChoice, NodeFacts, Weight
 
 
 def _topology(path: Path | None) -> topology.Topology | None:
@@ -127,12 +128,12 @@ def _check(imported: Imported, call: options.CallOptions, as_json: bool) -> None
 
 
 def _print(imported: Imported) -> None:
-    for answer in imported.evidence.answers:
-        say(f"log: {answer}")
+    for answer in sorted(imported.evidence.answers, key=lambda each: list(Weight).index(each.weight)):
+        say(f"{'log' if answer.weight is not Weight.expected else 'log, as expected'}: {answer}")
     nccl = imported.release or "of an unknown release"
     if imported.communicator is None and not imported.ranks:
-        for text in imported.needed:
-            say(f"NCCL {nccl}: {text}; nccl-tuner diagnose says what else a file is")
+        of = f"NCCL {nccl}: " if imported.release else ""
+        say(f"{of}{'; '.join(reversed(imported.needed))}; nccl-tuner diagnose says what else a file is")
         return
     say(
         f"NCCL {nccl}{'' if imported.emulated else ' (not emulated)'}: {_counted(imported.ranks, 'rank')}"
@@ -181,9 +182,11 @@ def _counted(number: int | None, what: str) -> str:
 
 def _print_nodes(imported: Imported) -> None:
     rows: list[tuple[object, ...]] = []
-    for node in imported.nodes:
+    alike = Counter(map(repr, imported.nodes))  # those that the log does not show, and takes for another
+    for node in {repr(each): each for each in imported.nodes}.values():
+        unseen = f"{alike[repr(node)]} not shown" if alike[repr(node)] > 1 else "not shown"
         facts: tuple[object, ...] = (
-            ",".join(map(str, node.ranks)) or "not shown",
+            ",".join(map(str, node.ranks)) or unseen,
             node.local_ranks or "?",
             ",".join(sorted({f"{cap / 10:.1f}" for cap in node.comp_caps or ()})) or "?",
             f"{node.cpu_vendor or ''} {node.cpu_arch or '?'}".strip(),

@@ -450,9 +450,12 @@ def _on_any_machine(file: MeasurementFile, given: Given, known: _Known) -> tuple
 def machines_with_such_gpus(file: MeasurementFile) -> tuple[str | None, list[str]]:
     """The GPUs of a node that results name, and the machines of the catalogue that have as many of them.
 
-    None and no machine where they do not say which GPUs, or how many of a node. Errors: BadMeasurement.
+    None and no machine where they do not say which GPUs, or how many of a node. Errors: BadMeasurement; BadInput
+    for a file without times.
     """
     table = file.table(Given())
+    if not table.blocks:
+        raise BadInput(f"{file.path}: nothing to judge: no times in it; valid: what nccl-tests printed")
     counts = {row.gpus_per_node for row in table.blocks if row.nodes}
     if not table.header.gpu or len(counts) != 1:
         return None, []

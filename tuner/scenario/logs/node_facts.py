@@ -8,6 +8,7 @@ import numpy as np
 
 from tuner.base.errors import BadInput
 from tuner.base.names import CPU_ARCHS, CPU_VENDORS, PATH_NAMES, Pattern
+from tuner.base.sizes import plural
 from tuner.emulator.rules import init
 from tuner.machine import gpus
 from tuner.machine.graphs import Graph, Graphs
@@ -32,7 +33,7 @@ def count(reading: Reading) -> int | None:
     if reading.group.ranks and len(sizes) == 1 and reading.group.ranks % min(sizes)[0] == 0:
         size, shown_by = min(sizes)
         nodes = reading.group.ranks // size
-        reading.notes.append(f"{nodes} nodes: no line 'nNodes ...', the {shown_by} has {size} GPUs")
+        reading.notes.append(f"{nodes} nodes: no line 'nNodes ...', the {shown_by} has {plural(size, 'GPU')}")
         return nodes
     reading.needed.append("the number of nodes: a line 'nNodes ...' or the ring's channels, or `nodes`")
     return None
