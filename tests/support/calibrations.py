@@ -8,12 +8,12 @@ from tuner.base.names import ALGO_PROTOS, Collective
 from tuner.times.timemodel import calibration
 from tuner.times.timemodel.calibration import Calibration
 from tuner.times.timemodel.form import believed
-from tuner.times.timemodel.intervals import BEYOND, ON_ONE_NODE, CarriedOver, Place, Regime, Surface
+from tuner.times.timemodel.intervals import BEYOND, ON_ONE_NODE, WITH_FACTOR, CarriedOver, Place, Regime, Surface
 
 NAME, MACHINE, RELEASE = "made-up", "dgx-h100", "2.28.9"
 # Half an interval around the logarithm of a time is the scatter, alike for all regimes, times these.
 SCATTER = 0.05
-FACTORS = {kind: (0.1 if kind in BEYOND else 1) * (1 + 0.6 * at) for at, kind in enumerate(ON_ONE_NODE)}
+FACTORS = {kind: (0.1 if kind in BEYOND else 1) * (1 + 0.6 * at) for at, kind in enumerate(WITH_FACTOR)}
 MEASURED = ("Ring/LL", "Ring/LL128", "Ring/Simple", "Tree/LL", "Tree/LL128")
 
 

@@ -111,21 +111,25 @@ def test_the_shipped_intervals_are_those_of_the_splits() -> None:
             assert factor == pytest.approx(KEPT["factors"][kind.name], rel=1e-4), (source.name, kind)
 
 
-@pytest.mark.parametrize("at", [0, 34])
-def test_no_interval_is_learnt_from_what_it_is_judged_by(at: int) -> None:
+@pytest.mark.parametrize(
+    ("kind", "machine"), [("sizes", "dgx-a100"), ("one_run", "dgx-h100"), ("nodes_beyond", "alps")]
+)
+def test_no_interval_is_learnt_from_what_it_is_judged_by(kind: str, machine: str) -> None:
     """Errors of the split's own machine that are a hundred times as large change nothing of its widths."""
 
     def scores(split: Split, factor: float) -> Scores:
         off = np.linspace(0.01, 0.1, 20) * factor
-        kind = CarriedOver[split.kind]
-        return Scores(kind, split, split.machine, off, np.full(20, 0.05), np.full(20, 0.05))
+        return Scores(factor_of(split), split, split.machine, off, np.full(20, 0.05), np.full(20, 0.05))
 
-    on_one_node = [each for each in splits.splits() if not each.is_between_nodes]
-    judged = on_one_node[at]
+    def factor_of(split: Split) -> CarriedOver:
+        return CarriedOver.nodes if split.is_between_nodes else CarriedOver[split.kind]
+
+    every = splits.splits()
+    judged = next(each for each in every if (each.kind, each.machine) == (kind, machine))
     learnt = []
     for factor in (1.0, 100.0):
-        every = [scores(each, factor if each.machine == judged.machine else 1.0) for each in on_one_node]
-        learnt.append(learn(of_others(every, judged))[CarriedOver[judged.kind]])
+        changed = [scores(each, factor if each.machine == machine else 1.0) for each in every]
+        learnt.append(learn(of_others(changed, judged))[factor_of(judged)])
     assert learnt[0] == learnt[1]
 
 

@@ -75,8 +75,8 @@ def test_what_is_no_calibration_is_one_error(name: str, tmp_path: Path) -> None:
     [
         (b"\x93NUMPY\x01\x00\xff\xfe", "not JSON"),
         (b"{]", "not JSON"),
-        (b'{"calibration": 4}', "'parameters' is missing"),
-        (b'{"calibration": 2, "parameters": {}}', "version 2, valid: 4; fit it anew with this version"),
+        (b'{"calibration": 5}', "'parameters' is missing"),
+        (b'{"calibration": 2, "parameters": {}}', "version 2, valid: 5; fit it anew with this version"),
         (b"[1]", "a value of another kind than it has"),
     ],
 )

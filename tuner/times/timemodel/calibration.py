@@ -18,7 +18,7 @@ from tuner.base.records import to_json
 from tuner.times.timemodel import point_to_point
 from tuner.times.timemodel.form import PARAMETERS, Form, believed
 from tuner.times.timemodel.intervals import (
-    ON_ONE_NODE,
+    WITH_FACTOR,
     CarriedOver,
     Certainty,
     Factors,
@@ -30,9 +30,9 @@ from tuner.times.timemodel.intervals import (
     SurfaceCurve,
     shared,
 )
-from tuner.times.timemodel.sites import SiteProcess, SiteRows
+from tuner.times.timemodel.sites import MANY_ROWS, WIDENING, SiteProcess, SiteRows
 
-VERSION = 4
+VERSION = 5
 _OF_SITE = ("name", "launch", "measured", "alltoall", "site", "network", "between_releases", "between")
 EXCHANGES_CARRIED_OVER = (CarriedOver.sizes, CarriedOver.gpus, CarriedOver.machine)
 
@@ -91,7 +91,8 @@ class Calibration:
     @cached_property
     def process(self) -> SiteProcess:
         """Process of calls between nodes, conditioned on the site's rows where there are some."""
-        return SiteProcess(self.parameters, self.between)
+        many = self.factors[CarriedOver.nodes]
+        return SiteProcess(self.parameters, self.between, {**WIDENING, MANY_ROWS: (many, many)})
 
     @cached_property
     def form(self) -> Form:
@@ -190,7 +191,7 @@ def text(calibration: Calibration) -> str:
             name: _rounded(value) for name, value in calibration.parameters.items() if value != beliefs[name]
         },
         "scatter": {regime.name: _rounded(calibration.scatter[regime]) for regime in Regime},
-        "factors": {kind.name: _rounded(calibration.factors[kind]) for kind in ON_ONE_NODE},
+        "factors": {kind.name: _rounded(calibration.factors[kind]) for kind in WITH_FACTOR},
         "scope": [[place.nccl, *_numbers(place)] for place in scope],
         "sizes": [[*key, *limits] for key, limits in sorted(calibration.sizes.items())],
         "site": calibration.site,
@@ -306,7 +307,7 @@ def _parsed(record: Mapping[str, Any]) -> Calibration:
         ),
         scatter={regime: float(record["scatter"][regime.name]) for regime in Regime},
         spread=shared([_curve((0, int(each["key"][0]), 0), each) for each in record["spread"]], scope),
-        factors={kind: float(record["factors"][kind.name]) for kind in ON_ONE_NODE},
+        factors={kind: float(record["factors"][kind.name]) for kind in WITH_FACTOR},
         scope=scope,
         exchange=_exchange(record["alltoall"]),
         sizes={(int(a), int(b)): (float(least), float(most)) for a, b, least, most in record["sizes"]},

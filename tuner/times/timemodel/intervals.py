@@ -5,8 +5,8 @@ Half an interval is the scatter of the machine's own times around a fit that has
 times a factor. What a calibration was fitted to has a scope, and a call outside of it asks for something to be carried
 over: to sizes beyond those measured, to GPUs of a node, to another release, machine or collective, or to an algorithm
 and protocol that were never measured. Each adds, as independent errors add, a factor of its own: the 90 % quantile of
-what was seen where just that was held out (``nccl-tuner fit accuracy``), in units of the scatter. What nothing like it
-was measured of (``BEYOND``) is off by as much whatever the scatter is: there the factor is half the interval itself.
+what was seen where just that was held out (``nccl-tuner fit accuracy``), in units of the scatter. Most (``BEYOND``) are
+off by as much whatever the scatter is: there the factor is half the interval itself.
 
 Shapes: logarithms (numbers) are [call], or of a curve [octave of bytes]; times are in us.
 """
@@ -191,9 +191,12 @@ class Regime(StrEnum):
 
 
 BETWEEN_NODES = (CarriedOver.site, CarriedOver.nodes, CarriedOver.site_combination)
-# What has a factor: what is carried over on one node.
 ON_ONE_NODE = tuple(kind for kind in CarriedOver if kind not in BETWEEN_NODES)
+# What has a factor: what is carried over on one node, and how sure many rows of a site are of what is near them.
+WITH_FACTOR = (*ON_ONE_NODE, CarriedOver.nodes)
 BEYOND = (
+    CarriedOver.gpus,
+    CarriedOver.release,
     CarriedOver.combination,
     CarriedOver.sizes_beyond,
     CarriedOver.domain,

@@ -67,6 +67,7 @@ SCALE_FREEDOM = 4.0  # degrees of freedom of the factor that all variances of a 
 # from them, where they leave three quarters or more. In between by the logarithm of the rows, and by what they leave.
 WIDENING = {0: (1.1, 1.1), 1: (1.2, 1.7), 4: (1.1, 1.1)}
 NEAR, FAR = 0.25, 0.75
+MANY_ROWS = 32  # from which a site is so well known that splits of its rows say how wide intervals are
 MOST_FROM_NCCL = 1.06  # of the base, to either side: a factor of 2.9
 STEP_SHARE = 0.01  # by which parameters move to see what a time depends on
 TABLE_POINTS = 256  # of sizes, where more calls than these of a kind are asked about
@@ -299,6 +300,12 @@ class SiteProcess:
         left = left + noise
         wider = self._covered * widened(*self._widening, left / before)
         return moved, sqrt(wider * wider * left + COVERED_SDS**2 * _day(asked))
+
+    def squares(self, calls: Features) -> tuple[Array, Array]:
+        """Squares of half of the 90 % intervals, [call]: what another day makes, and the rest before it is widened."""
+        _, half = SiteProcess(self.parameters, self.rows, {0: (1.0, 1.0)}).corrected(calls)
+        of_day = COVERED_SDS**2 * _day(_rows(calls, base(calls, self._forms)))
+        return of_day, half**2 - of_day
 
     def _explained(self, asked: SiteRows) -> tuple[Numbers, Numbers]:
         """Logarithms that the rows add, and the variance that they take away, [call]."""

@@ -18,17 +18,20 @@ from tuner.times.calibration.measured_calls import MeasuredCalls
 from tuner.times.timemodel import predict
 from tuner.times.timemodel.calibration import Calibration
 from tuner.times.timemodel.features import Array, Ints
-from tuner.times.timemodel.intervals import BEYOND, COVERED, ON_ONE_NODE, CarriedOver, Factors, Place
+from tuner.times.timemodel.intervals import BEYOND, COVERED, ON_ONE_NODE, WITH_FACTOR, CarriedOver, Factors, Place
 from tuner.times.timemodel.predict import CalibratedTimes
+from tuner.times.timemodel.sites import MANY_ROWS
 
 _NEVER_TRIED = 1.5  # what was never held out, against the widest that was
+COVERED_BETWEEN = 0.92  # of times between nodes: those of one table are off alike, and some tables more than others
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Scores:
     """Errors of the predictions of one split: absolute logarithms as numbers without a unit, [row].
 
-    ``scatter``: of the fit near each row; ``unit``: what the factor of the kind multiplies there.
+    ``scatter``: of the fit near each row; ``unit``: what the factor of the kind multiplies there. Between nodes, where
+    many rows of a site are known: half of the interval that another day makes, and the rest of it before it is widened.
     """
 
     kind: CarriedOver
@@ -44,12 +47,15 @@ def learn(scores: Iterable[Scores]) -> Factors:
 
     Of sizes, how far predictions are off; of the others, how much more than that, as independent errors add.
     """
-    known = _tried(scores)
+    everything = list(scores)
+    between = [_beside(each, 1.0) for each in everything if each.kind is CarriedOver.nodes]
+    known = _tried(each for each in everything if each.kind is not CarriedOver.nodes)
     never = {
         beyond: max(value for kind, value in known.items() if _alike(kind, beyond)) * _NEVER_TRIED
         for beyond in (False, True)
     }
-    return {kind: known.get(kind, never[kind in BEYOND]) for kind in ON_ONE_NODE}
+    factors = {kind: known.get(kind, never[kind in BEYOND]) for kind in ON_ONE_NODE}
+    return {**factors, CarriedOver.nodes: _quantile(between, COVERED_BETWEEN)}
 
 
 def learn_scaled(scores: Iterable[Scores]) -> Factors:
@@ -64,7 +70,7 @@ def _tried(scores: Iterable[Scores]) -> Factors:
     for each in scores:
         by_kind[each.kind].append(each)
     sizes = _quantile([each.off / each.scatter for each in by_kind.pop(CarriedOver.sizes)])
-    others = {kind: _quantile([_more(each, sizes) for each in its]) for kind, its in by_kind.items()}
+    others = {kind: _quantile([_beside(each, sizes) for each in its]) for kind, its in by_kind.items()}
     return {**others, CarriedOver.sizes: sizes}
 
 
@@ -73,17 +79,18 @@ def _alike(kind: CarriedOver, beyond: bool) -> bool:
     return (kind in BEYOND) == beyond
 
 
-def _more(scores: Scores, sizes: float) -> Array:
-    more: Array = np.sqrt(np.maximum(scores.off**2 - (sizes * scores.scatter) ** 2, 0.0)) / scores.unit
+def _beside(scores: Scores, scatters: float) -> Array:
+    """Factors of the unit that errors need beside so many scatters, [row]."""
+    more: Array = np.sqrt(np.maximum(scores.off**2 - (scatters * scores.scatter) ** 2, 0.0)) / scores.unit
     return more
 
 
-def _quantile(off: list[Array]) -> float:
+def _quantile(off: list[Array], covered: float = COVERED) -> float:
     together = np.concatenate(off)
     weights = np.concatenate([np.full(len(each), 1 / len(each)) for each in off])
     order = np.argsort(together)
     reached = np.cumsum(weights[order]) / weights.sum() * len(together) / (len(together) + 1)
-    place = min(int(np.searchsorted(reached, COVERED)), len(together) - 1)
+    place = min(int(np.searchsorted(reached, covered)), len(together) - 1)
     return float(together[order[place]])
 
 
@@ -253,7 +260,7 @@ class _Predicted:
 
 
 def run(progress: Callable[[int, int], None] | None = None) -> tuple[tuple[SplitResult, ...], Factors]:
-    """All splits, and the factors that the errors of those on one node say, all machines together.
+    """All splits, and the factors that their errors say, all machines together.
 
     The intervals of a split go by the errors on other machines.
     """
@@ -262,7 +269,7 @@ def run(progress: Callable[[int, int], None] | None = None) -> tuple[tuple[Split
         predicted.append(_predict(split))
         if progress:
             progress(done, len(everything))
-    scores = [_scores(each) for each in predicted if not each.split.is_between_nodes]
+    scores = [score for each in predicted if (score := _scores(each)) is not None]
     results = tuple(_result(each, learn(of_others(scores, each.split))) for each in predicted)
     return results, learn(scores)
 
@@ -299,12 +306,15 @@ def predicted_times(calibration: Calibration, test: MeasuredCalls, *, same_machi
 
 def _predict(split: Split) -> _Predicted:
     both = splits.halves(split)
-    calibration = of_calls(both.fit, dict.fromkeys(ON_ONE_NODE, 0.0))
+    calibration = of_calls(both.fit, dict.fromkeys(WITH_FACTOR, 0.0))
     times = predicted_times(calibration, both.test, same_machine=True)
     return _Predicted(split, both, calibration, np.log(times.time_us))
 
 
-def _scores(predicted: _Predicted) -> Scores:
+def _scores(predicted: _Predicted) -> Scores | None:
+    """Errors that factors are learnt from; None of times between nodes by few rows of the site, or none."""
+    if predicted.split.is_between_nodes:
+        return _scores_between(predicted)
     kind, test = CarriedOver[predicted.split.kind], predicted.halves.test
     certainty = predicted.calibration.certainty(same_machine=predicted.same_machine)
     calls, places = test.measured.calls, test.places()
@@ -320,6 +330,14 @@ def _scores(predicted: _Predicted) -> Scores:
     alone &= (unit > 0) & (calls.nodes == 1)
     split = predicted.split
     return Scores(kind, split, split.machine, predicted.off[alone], scatter[alone], unit[alone])
+
+
+def _scores_between(predicted: _Predicted) -> Scores | None:
+    rows, split = predicted.calibration.between, predicted.split
+    if rows is None or len(rows) < MANY_ROWS:
+        return None
+    of_day, rest = map(np.sqrt, predicted.calibration.process.squares(predicted.halves.test.measured.calls))
+    return Scores(CarriedOver.nodes, split, split.machine, predicted.off, of_day, rest)
 
 
 def _result(predicted: _Predicted, learnt: Factors) -> SplitResult:
