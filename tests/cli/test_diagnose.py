@@ -481,3 +481,46 @@ def test_adapters_below_one_bridge_are_not_taken_for_alike(tmp_path: Path) -> No
         )
         (seen,) = findings(tmp_path / "node.xml")
         assert ("adapter-speed: mlx5_1: 100 Gb/s" in " ".join((seen["finding"], *seen["evidence"]))) is is_said
+
+
+ENDLESS = (
+    "[rank{rank}]:[E ProcessGroupNCCL.cpp:616] [Rank {rank}] Watchdog caught collective operation timeout: "
+    "WorkNCCL(SeqNum={number}, OpType={what}, NumelIn=8, NumelOut=8, Timeout(ms)=600000) ran for 600029 milliseconds"
+)
+
+
+@pytest.mark.parametrize(
+    ("calls", "says"),
+    [
+        ([(7, "ALLREDUCE"), (7, "ALLREDUCE")], "2 ranks (0, 1) in ALLREDUCE 7; a rank that is not among these"),
+        ([(7, "ALLREDUCE"), (8, "ALLREDUCE")], "1 rank (0) in ALLREDUCE 7; 1 rank (1) in ALLREDUCE 8; ranks are at"),
+        ([(7, "ALLREDUCE"), (7, "BROADCAST")], "ranks are at different collectives"),
+    ],
+)
+def test_a_collective_that_did_not_end_is_named_with_its_ranks(
+    tmp_path: Path, calls: list[tuple[int, str]], says: str
+) -> None:
+    lines = (ENDLESS.format(rank=rank, number=number, what=what) for rank, (number, what) in enumerate(calls))
+    (tmp_path / "run.log").write_text("\n".join(lines) + "\n", "utf-8")
+    (seen,) = findings(tmp_path / "run.log")
+    assert (seen["kind"], seen["severity"]) == ("log of NCCL", "fault")
+    assert says in seen["finding"]
+
+
+def test_an_error_as_pytorch_says_it_is_read(tmp_path: Path) -> None:
+    (tmp_path / "run.log").write_text(
+        "[rank0]: torch.distributed.DistBackendError: NCCL error in: NCCLUtils.hpp:268, unhandled system error, NCCL "
+        "version 2.21.5\n[rank0]: Last error:\n[rank0]: Error while creating shared memory segment /dev/shm/nccl-1\n",
+        "utf-8",
+    )
+    (seen,) = findings(tmp_path / "run.log")
+    assert seen["finding"].startswith("NCCL warned: Error while creating shared memory segment")
+    assert "shared memory is too small" in seen["finding"]
+    assert seen["nccl"] == "2.21.5"
+
+
+@pytest.mark.parametrize("line", ["RCCL Unroll Factor (pre-set): 4", "PROFILER/Plugin: Could not find: librccl-x.so"])
+def test_a_log_of_rccl_without_its_version_is_told(tmp_path: Path, line: str) -> None:
+    seen = log_of(tmp_path, "comm 0x1 rank 0 nranks 2 commId 0x5 - Init COMPLETE", line)
+    assert seen["severity"] == "cannot be judged"
+    assert "RCCL of an unknown release" in seen["finding"]

@@ -56,6 +56,7 @@ NVLINK = "NVL"  # NCCL's word for paths over it
 ALLREDUCE = Request(Collective.AllReduce, DataType.float32, Op.sum)
 PRICED_SIZES = (8, 64 << 10, 1 << 20, 64 << 20, 1 << 30)
 MOST_EVIDENCE = 8  # lines of one file; its own command has all
+OF_LOGS = (b" NCCL INFO ", b" NCCL WARN ", b"NCCL error in: ", b"Watchdog caught collective operation timeout")
 KNOWN_FILES = (
     "valid: a log of NCCL, a topology that it dumped, what nccl-tests printed, what nvidia-smi topo or lstopo printed, "
     "a trace or counters of a job, a folder of preflight records or of NCCL_TUNER_JOB"
@@ -196,7 +197,7 @@ def kinds_of(file: Path) -> tuple[FileKind, ...]:
             return (FileKind.listing,)
     except BadTopology:
         return (FileKind.listing,)
-    logged = (FileKind.log,) if b" NCCL INFO " in start or b" NCCL WARN " in start else ()
+    logged = (FileKind.log,) if any(part in start for part in OF_LOGS) else ()
     try:
         measured = MeasurementFile(file)
         if measured.format in NCCL_TESTS or (measured.format is FileFormat.columns and b"time_us" in start):

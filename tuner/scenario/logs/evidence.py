@@ -46,6 +46,7 @@ def evidence(
     answers = [
         *_of_tuner(plugin, log.tuner_plugins.get(plugin or "", "")),
         *_of_single_ranks(reading),
+        *_of_timeouts(reading),
         *_of_warnings(reading),
         *_of_channels(reading, variables, channels),
         *_of_network(reading, variables),
@@ -240,8 +241,8 @@ def _of_network(reading: Reading, variables: Mapping[str, str]) -> Iterator[LogA
     )
 
 
-# Interfaces that a container engine, a virtual machine or a pod network makes; NCCL leaves out lo and docker alone.
-_OF_ONE_HOST = re.compile(r"(docker|veth|virbr|br-|cni|cali|flannel|tunl|lxc|podman|cilium|vxlan)")
+# Ends of a container engine's, a virtual machine's or a pod network's bridges; NCCL leaves out lo and docker alone.
+_OF_ONE_HOST = re.compile(r"docker\d|virbr\d|lxcbr\d|podman\d|cni\d|(veth|cali|br-)[0-9a-f]{6}")
 
 
 def _of_bridges(reading: Reading) -> Iterator[LogAnswer]:
@@ -347,6 +348,25 @@ class KnownWarning:
 def _known_warnings() -> tuple[tuple[re.Pattern[str], str], ...]:
     rows = [KnownWarning(**row) for row in tables.toml(tables.folder() / "warnings.toml")["warning"]]
     return tuple((re.compile(row.pattern), row.says) for row in rows)
+
+
+def _of_timeouts(reading: Reading) -> Iterator[LogAnswer]:
+    """Collectives that PyTorch waited for in vain: ranks that are at different ones do not fit each other."""
+    places: dict[tuple[int, str], list[int]] = {}
+    for rank, at in sorted(reading.log.timed_out.items()):
+        places.setdefault(at, []).append(rank)
+    if not places:
+        return
+    said = [
+        f"{plural(len(ranks), 'rank')} ({', '.join(map(str, ranks[:4]))}{' ...' * (len(ranks) > 4)}) in {what} {number}"
+        for (number, what), ranks in sorted(places.items())
+    ]
+    why = (
+        "ranks are at different collectives, so the program calls them in different order or not on all"
+        if len(places) > 1
+        else "a rank that is not among these did not call it, ended, or cannot reach the others: its own log says"
+    )
+    yield LogAnswer(f"a collective did not end: {'; '.join(said[:MOST_WARNINGS])}; {why}")
 
 
 def _of_warnings(reading: Reading) -> Iterator[LogAnswer]:

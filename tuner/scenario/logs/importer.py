@@ -37,6 +37,8 @@ def read(path: Path, given: LogAdditions) -> Imported:
         log.warnings,
         log.transports,
         log.returned,
+        log.timed_out,
+        log.rccl,
     )
     if not any(facts):
         raise BadInput(

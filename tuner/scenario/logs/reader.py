@@ -22,8 +22,9 @@ from tuner.scenario.logs import choice
 _PREFIX = re.compile(r"([^\s:\[\]()]+):(\d+):(\d+) \[-?\d+\]")
 _MARK = "NCCL INFO "
 _WARNS = "NCCL WARN "
-# Of lines without a prefix, behind whatever a launcher tags: nccl-tests' list of devices, what NCCL writes to stdout.
-_KEPT = re.compile(r"#\s+Rank\s+\d|[NR]CCL version (?:: )?\d")
+# Of lines without a prefix, behind whatever a launcher tags: nccl-tests' list of devices, what NCCL writes to stdout,
+# and PyTorch's word of a collective that did not end.
+_KEPT = re.compile(r"#\s+Rank\s+\d|[NR]CCL version (?:: )?\d|Watchdog caught collective")
 _NO_NUMBER = re.compile(r"\d{4000}")  # Python reads no more than 4300 digits, NCCL prints some tens
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
@@ -158,6 +159,13 @@ _CHANNELS = re.compile(
 _NETWORK = re.compile(r"Using network (.+?)\s*$")
 _VERSION = re.compile(r"NCCL version (\d+\.\d+\.\d+)")
 _RCCL = re.compile(r"RCCL version (?:: )?(\S+)")  # AMD's
+_OF_RCCL = re.compile(r"\bRCCL |librccl|\[RINGS\]")  # lines of it alone, where that with the version is missing
+# PyTorch, torch/csrc/distributed/c10d: ProcessGroupNCCL.cpp, and NCCLUtils.cpp with ncclGetLastError
+_TIMED_OUT = re.compile(
+    r"[Rr]ank ?(\d+)\].*Watchdog caught collective operation timeout: WorkNCCL\(SeqNum=(\d+), OpType=(\w+)"
+)
+_LAST_ERROR = re.compile(r"Last error:\s*$")
+_OF_RANK = re.compile(r"^\[rank\d+\]:\s*")
 # src/graph/search.cc, ncclTopoPrintGraph; "speed" up to 2.17
 _PATTERN = re.compile(
     r"Pattern (\d+), crossNic (\d+), nChannels (\d+), (?:bw|speed) ([\d.]+)/([\d.]+), type (\w+)/(\w+), "
@@ -331,6 +339,7 @@ class NcclLog:
     multicast: set[bool] = field(default_factory=set)  # whether GPUs can NVLS, as each rank says it
     devices: dict[int, str] = field(default_factory=dict)  # GPU names by rank, as nccl-tests lists them
     warnings: dict[str, None] = field(default_factory=dict)
+    timed_out: dict[int, tuple[int, str]] = field(default_factory=dict)  # by rank: sequence number and collective
     transports: dict[str, int] = field(default_factory=dict)  # connections by their way
     rings: dict[int, tuple[int, ...]] = field(default_factory=dict)  # by channel, as rank 0 prints them
     trees: dict[int, dict[int, TreePlace]] = field(default_factory=dict)  # by channel and rank
@@ -362,8 +371,13 @@ class _Reader:
         self._calls: dict[Thread, list[LoggedCall]] = {}
         self._chosen: set[Thread] = set()
         self._alike: dict[tuple[str, ...], LoggedCall] = {}
+        self._error_follows = False  # in the next line, without NCCL's prefix
 
     def read(self, line: PrintedLine) -> None:
+        if self._error_follows:
+            self._error_follows = False
+            self.warning(PrintedLine(line.thread, _OF_RANK.sub("", line.text)))
+            return
         if line.warns:
             self.warning(line)
             return
@@ -385,6 +399,15 @@ class _Reader:
 
     def rccl(self, line: PrintedLine, match: re.Match[str]) -> None:
         self.log.rccl = match[1]
+
+    def of_rccl(self, line: PrintedLine, match: re.Match[str]) -> None:
+        self.log.rccl = self.log.rccl or "of an unknown release"
+
+    def timed_out(self, line: PrintedLine, match: re.Match[str]) -> None:
+        self.log.timed_out.setdefault(int(match[1]), (int(match[2]), match[3]))
+
+    def last_error(self, line: PrintedLine, match: re.Match[str]) -> None:
+        self._error_follows = True
 
     def rank(self, line: PrintedLine, match: re.Match[str]) -> None:
         nodes = _NODES.search(line.text)
@@ -463,7 +486,7 @@ class _Reader:
     def pattern(self, line: PrintedLine, match: re.Match[str]) -> None:
         pattern, cross_nic, channels, intra, inter, type_intra, type_inter, same = match.groups()
         if "XGMI" in (type_intra, type_inter):  # the links of AMD's GPUs, where the line with the version is missing
-            self.log.rccl = self.log.rccl or "of an unknown release"
+            self.of_rccl(line, match)
         current = self._rank_log(line, fresh=True)
         if current.graphs and pattern == "4":  # each rank starts with its ring: its lines before this are missing
             del self._making[line.thread]
@@ -642,5 +665,10 @@ _METHODS: list[tuple[str, re.Pattern[str], Callable[[_Reader, PrintedLine, re.Ma
     ("Using network ", _NETWORK, _Reader.network),
     ("NCCL version ", _VERSION, _Reader.version),
     ("RCCL version ", _RCCL, _Reader.rccl),
+    ("RCCL ", _OF_RCCL, _Reader.of_rccl),
+    ("librccl", _OF_RCCL, _Reader.of_rccl),
+    ("[RINGS]", _OF_RCCL, _Reader.of_rccl),
+    ("Watchdog caught ", _TIMED_OUT, _Reader.timed_out),
+    ("Last error:", _LAST_ERROR, _Reader.last_error),
     ("# ", _DEVICE, _Reader.device),
 ]
