@@ -413,6 +413,17 @@ def test_the_share_of_the_adapters_tells_a_slow_cluster_from_a_healthy_one(tmp_p
     assert half["share"] == pytest.approx(healthy["share"] / 2)
 
 
+def test_a_cluster_with_half_its_adapters_looks_slow_and_the_same_with_all_does_not() -> None:
+    """Four nodes of B200, measured with faults of the network, without variables that it wants, and repaired."""
+    calls = {}
+    for name in ("b200-8x-4n__2.30.7__flapping-slow", "b200-8x-4n__2.30.7__flapping"):  # its Tree was forced
+        found = json.loads(run("accept", name, "--machine", "dgx-b200", "--json", code=3).stdout)
+        calls[name] = [share["share"] < share["usual"][0] for share in found["adapter_shares"]]
+    slow, healthy = calls.values()
+    assert (slow.count(True), len(slow)) == (5, 6)
+    assert healthy == [False] * 6
+
+
 def test_a_calibration_of_times_that_fail_says_so(tmp_path: Path) -> None:
     example = Path(__file__).parents[2] / "docs" / "examples" / "all_reduce.log"
     done = run("fit", "calibration", str(example), "--machine", "dgx-h100", "-o", str(tmp_path / "own.json"))

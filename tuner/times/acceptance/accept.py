@@ -1,5 +1,6 @@
 """Results of a cluster accepted or not: every file judged, and what a loss points to."""
 
+import math
 import xml.etree.ElementTree as ET
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -260,10 +261,12 @@ class AdapterShare:
 
 
 SHARE_BYTES = 1 << 30  # smaller calls wait as well
-# By whether it is an AllReduce and there are two nodes: calls from 1 GiB on all GPUs of a node in 13 tables of
-# tables/measured. One cluster of H100 whose release is not known is left out as well, at 26 % on two nodes.
-USUAL_SHARES = {(True, True): (0.40, 0.95), (True, False): (0.18, 0.50), (False, True): (0.41, 0.59)}
-USUAL_SHARES[False, False] = (0.35, 0.93)
+# By whether it is an AllReduce: most nodes, and the least and most that calls from 1 GiB on all GPUs of as many reach
+# in 26 tables of tables/measured. One cluster of H100 of an unknown release is left out as well, at 26 % on two nodes.
+USUAL_SHARES = {
+    True: ((2, 0.40, 0.96), (8, 0.30, 0.50), (math.inf, 0.18, 0.50)),
+    False: ((2, 0.40, 0.84), (8, 0.62, 0.85), (math.inf, 0.35, 0.94)),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -442,9 +445,12 @@ def _adapter_share(file: ResultFile, judged: JudgedCurve, scenario: Scenario) ->
         return
     if shape.nodes < 2 or shape.gpus_per_node != len(own.topology.gpus) or not own.topology.nets:
         return
+    if dict(shape.settings).get("NCCL_ALGO", "Ring").lower() != "ring":  # a forced tree carries half of it by itself
+        return
     row = next(row for row in file.table.blocks if row.line == judged.curve.lines[-1][0])
     share = plausible.least_us(row, own.topology) / float(judged.curve.time_us[-1])
-    usual = USUAL_SHARES[request.collective is Collective.AllReduce, shape.nodes == 2]
+    by_nodes = USUAL_SHARES[request.collective is Collective.AllReduce]
+    usual = next((low, high) for most, low, high in by_nodes if shape.nodes <= most)
     yield AdapterShare(request.collective.name, shape.nodes, nbytes, share, usual)
 
 
