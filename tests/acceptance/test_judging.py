@@ -182,7 +182,7 @@ def test_rows_in_place_are_judged_where_there_are_no_others() -> None:
     scenario = EXPECTATION.scenario
     out_of_place, _ = curves.of_table(table, name, scenario)
     assert not any(each.kind.in_place for each in out_of_place)
-    assert list(drifts(MeasurementFile(Path(__file__)), table)) == []
+    assert list(drifts(MeasurementFile(Path(__file__)), table, Given())) == []
 
 
 def of_rows(folder: Path, name: str, factor: float) -> Path:

@@ -39,12 +39,12 @@ _SLOWER = 1.1  # the last third against the first, the median over points
 _MOST = 2 / 3  # of the points go the same way
 
 
-def drifts(file: MeasurementFile, table: Measurements) -> Iterator[Problem]:
+def drifts(file: MeasurementFile, table: Measurements, given: Given) -> Iterator[Problem]:
     """Said where most points that were measured over and over take longer at the end, or shorter, by over 10 %.
 
     Single times are those of calls in nccl-tests' JSON, of samples in our own runs, or of rows that repeat a point.
     """
-    series = [(line, name, times) for line, name, times in _series(file, table) if len(times) >= _LONG]
+    series = [(line, name, times) for line, name, times in _series(file, table, given) if len(times) >= _LONG]
     if not series:
         return
     ratios = [(_last_to_first(times), line, name) for line, name, times in series]
@@ -65,17 +65,17 @@ def _last_to_first(times: Sequence[float]) -> float:
     return median(times[-third:]) / median(times[:third])
 
 
-def _series(file: MeasurementFile, table: Measurements) -> Iterator[tuple[int, str, Sequence[float]]]:
+def _series(file: MeasurementFile, table: Measurements, given: Given) -> Iterator[tuple[int, str, Sequence[float]]]:
     """Line, name and times of each point, in their order."""
     if file.format is FileFormat.nccl_tests_json:
-        for each in file.run().times:
-            yield each.line, f"{each.bytes} bytes", each.times_us
+        for each in file.read(given).blocks:
+            yield each.line, f"{each.point.bytes} bytes", each.times_us
     elif file.format is FileFormat.measure:
         runs: dict[object, list[float]] = defaultdict(list)
         lines: dict[object, int] = {}
-        for line, block in enumerate(file.measurements().blocks, 2):
+        for block in file.measurements().blocks:
             key = block.point, block.requested
-            lines.setdefault(key, line)
+            lines.setdefault(key, block.line)
             runs[key] += block.times_us if block.counts else ()
         yield from ((lines[key], str(key), times) for key, times in runs.items())
     else:
@@ -138,7 +138,7 @@ def read_results(path: Path | MeasurementFile, given: Given, scenario: Scenario)
             raise BadMeasurement(
                 f"{path}:{each.lines[0]}: {each.text}; valid: `machine` of the machine that was measured"
             )
-    problems = (*judged.problems, *_other_machine(table, scenario), *drifts(file, table))
+    problems = (*judged.problems, *_other_machine(table, scenario), *drifts(file, table, given))
     out = {line for each in problems if each.refused and each.kind not in _JUDGED for line in each.lines}
     if any(each.kind in (Kind.mixed_machines, Kind.mixed_releases) for each in problems):
         out = {row.line for row in table.blocks}

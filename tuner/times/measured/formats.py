@@ -1,8 +1,7 @@
 """Measured times of any file, as a table or as sample blocks: one reader for each format, chosen by the content."""
 
 import json
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import field, replace
 from enum import StrEnum
@@ -13,13 +12,13 @@ from typing import Any
 
 from tuner.base import extras
 from tuner.base.dataclass import dataclass
-from tuner.base.errors import BadInput, BadMeasurement
+from tuner.base.errors import BadInput, BadMeasurement, one_of
 from tuner.base.files import read_bytes
 from tuner.base.names import Collective, DataType, Op, P2pOperation, by_name
 from tuner.base.sizes import plural
 from tuner.times.measured import nccl_tests, reader, records, samples
 from tuner.times.measured.header import Header, MeasuredLaunch, MeasuredRun
-from tuner.times.measured.nccl_tests import PROGRAMS, NcclTestsRun
+from tuner.times.measured.nccl_tests import PROGRAMS
 from tuner.times.measured.reader import check_row
 from tuner.times.measured.samples import Combination, Measurements, Point, SampleBlock
 from tuner.times.statistics import LEAST_PROCESSES
@@ -27,6 +26,7 @@ from tuner.times.statistics import LEAST_PROCESSES
 WRONG = "results that were wrong"
 BY_MEASURE = "nccl-tuner measure"  # how the times of such files were measured, to begin with
 SIMULATED_TRAP = "The times are simulated: no machine took them."
+_NONE = "no measurements; valid: a file of `nccl-tuner measure`, what nccl-tests prints or writes with -J, a NCCL log"
 _REPLACED = "NCCL ran something else than was requested"
 
 
@@ -71,7 +71,7 @@ class MeasurementFile:
     def __init__(self, path: Path) -> None:
         self.path, self.content = path, read_bytes(path, BadMeasurement)
         self._record: Any = None
-        self._runs: dict[tuple[str, Collective | None], NcclTestsRun] = {}
+        self._read: dict[tuple[str, Collective | P2pOperation | None], Measurements] = {}
         self.format = self._recognized()
 
     @cached_property
@@ -95,47 +95,55 @@ class MeasurementFile:
             return FileFormat.columns
         return FileFormat.nccl_log if " NCCL INFO " in self.text or " NCCL WARN " in self.text else None
 
-    def run(self, otherwise: Collective | None = None) -> NcclTestsRun:
-        """The run of a file of nccl-tests; ``otherwise`` as in :func:`nccl_tests.of_text`. Errors: BadMeasurement."""
-        if self.format is FileFormat.nccl_tests_json:
-            return nccl_tests.of_json(self.path, self._record)
-        return self._of_text(self.text, otherwise)
+    def read(self, given: Given) -> Measurements:
+        """All that is in the file, as it stands there, of the collective ``given`` where the file names none.
 
-    def _of_text(self, text: str, otherwise: Collective | None = None) -> NcclTestsRun:
-        """The run of a program, of the text or a part of it."""
-        if (text, otherwise) not in self._runs:
-            self._runs[text, otherwise] = nccl_tests.of_text(self.path, text, otherwise)
-        return self._runs[text, otherwise]
+        Errors: BadMeasurement where it is of no format that has measurements, or not whole.
+        """
+        otherwise = records.operation(given.collective) if given.collective else None
+        key = given.nccl, otherwise
+        if key not in self._read:
+            self._read[key] = self._measurements(given.nccl, otherwise)
+        return self._read[key]
+
+    def _measurements(self, nccl: str, otherwise: Collective | P2pOperation | None) -> Measurements:
+        match self.format:
+            case FileFormat.parquet:
+                return _of_parquet(self.path, nccl)
+            case FileFormat.columns:
+                return reader.read(self.path)
+            case FileFormat.measure:
+                return samples.from_content(self.path, self.content)
+            case FileFormat.nccl_tests_json:
+                return nccl_tests.of_json(self.path, self._record, otherwise)
+            case FileFormat.nccl_tests_text:
+                return nccl_tests.of_text(self.path, self.text, otherwise)
+            case FileFormat.nccl_log:
+                return nccl_tests.from_log(self.path)
+        raise BadMeasurement(f"{self.path}: {_NONE}")
 
     def measurements(self, collective: Collective | None = None) -> Measurements:
-        """The file as sample blocks; ``collective`` is that of a text of nccl-tests which does not name its own.
+        """The file's single times of a collective that NCCL tunes; ``collective`` is as of :meth:`read`.
 
-        BadMeasurement where it is of no format that has them, or not whole; NCCL's log alone has no times.
+        BadMeasurement as of that, for columns, and where something else was run; NCCL's log alone has no times.
         """
-        if self.format is FileFormat.measure:
-            return samples.from_content(self.path, self.content)
-        if self.format in NCCL_TESTS:
-            return nccl_tests.measurements_of(self.path, self.run(collective))
-        if self.format is FileFormat.nccl_log:
-            return nccl_tests.from_log(self.path)
-        raise BadMeasurement(
-            f"{self.path}: no measurements; "
-            f"valid: a file of `nccl-tuner measure`, what nccl-tests prints or writes with -J, a NCCL log"
-        )
+        if self.format in (FileFormat.parquet, FileFormat.columns):
+            raise BadMeasurement(f"{self.path}: {_NONE}")
+        found = self.read(Given(collective="" if collective is None else collective.name))
+        operations = list(dict.fromkeys(block.point.operation for block in found.blocks))
+        if self.format in NCCL_TESTS and len(operations) > 1:
+            raise BadMeasurement(f"{self.path}: several collectives in one file; valid: a file for each")
+        if operations and isinstance(operations[0], P2pOperation):
+            name = f"{operations[0].name.lower()}_perf"
+            raise BadMeasurement(f"{self.path}: {name} is no collective that NCCL tunes; {one_of(PROGRAMS)}")
+        return found
 
     def table(self, given: Given) -> Measurements:
         """The file as a table, as :func:`read` says. Errors: as of :func:`read`."""
-        if self.format is FileFormat.parquet:
-            table = _of_parquet(self.path, given.nccl)
-        elif self.format is FileFormat.columns:
-            table = reader.read(self.path)
-        elif self.format is FileFormat.nccl_tests_text and len(texts := nccl_tests.runs_apart(self.text)) > 1:
-            table = _of_programs(self.path, [self._of_text(text) for text in texts], given)
-        elif self.format in NCCL_TESTS:
-            table = _of_run(self.path, self.run(_tuned(given.collective)), given)
-        else:
-            table = _of_measurements(self.path, self.measurements(), given)
-        return _agreed(self.path, table, given)
+        found = self.read(given)
+        if self.format not in (FileFormat.parquet, FileFormat.columns):
+            found = _rows(self.path, found, given)
+        return _agreed(self.path, found, given)
 
     @property
     def forces(self) -> bool:
@@ -143,7 +151,7 @@ class MeasurementFile:
         if self.format is FileFormat.nccl_tests_text:
             return bool(nccl_tests.choosing_variables(self.text))
         if self.format is FileFormat.nccl_tests_json:
-            variables = self.run().variables.items()
+            variables = nccl_tests.json_header(self.path, self._record).variables.items()
             return bool(nccl_tests.choosing_variables("\n".join(f"{name}={value}" for name, value in variables)))
         return self.format in (FileFormat.parquet, FileFormat.columns)
 
@@ -151,8 +159,11 @@ class MeasurementFile:
     def release(self) -> str | None:
         """The release that a file of nccl-tests names; None where it names none, or is of another format."""
         if self.format is FileFormat.nccl_tests_text:
-            return self._of_text(nccl_tests.runs_apart(self.text)[0]).header.nccl
-        return self.run().header.nccl if self.format in NCCL_TESTS else None
+            text = nccl_tests.runs_apart(self.text)[0]
+            return nccl_tests.Text(self.path, text.rpartition("\n")[0]).release
+        if self.format is FileFormat.nccl_tests_json:
+            return nccl_tests.json_header(self.path, self._record).nccl or None
+        return None
 
 
 def read(path: Path, given: Given | None = None) -> Measurements:
@@ -170,124 +181,75 @@ def read_any(path: Path, collective: Collective | None = None) -> Measurements:
     return MeasurementFile(path).measurements(collective)
 
 
-def _of_run(path: Path, run: NcclTestsRun, given: Given) -> Measurements:
-    operation = _operation(path, run.program, given)
-    shape = _communicator(path, run.header, given)
-    executed = run.executed
-    rows = []
-    for each in run.times:
-        if not each.wrong:
-            time_us = fmean(each.times_us)
-            point = Point(operation, each.bytes, each.dtype, Op.sum, each.in_place)
-            ran = None if run.collective is None else executed.get((run.collective, each.bytes))
-            rows.append(SampleBlock(point, None, ran, (time_us,), line=each.line, shape=shape))
-    calls = f", {run.header.warmup_calls} warm-up calls, {run.header.calls} calls" if run.header.calls else ""
-    left = {WRONG: sum(bool(each.wrong) for each in run.times)}
-    if run.broken:
-        left[f"whose numbers cannot be times (lines {', '.join(map(str, run.broken[:6]))})"] = len(run.broken)
-    header = Header(
-        gpu=", ".join(run.header.gpus).replace("NVIDIA ", ""),
-        nccl=run.header.nccl,
-        nccl_note="As nccl-tests prints." if run.header.nccl else "",
-        how_measured=f"nccl-tests{calls}.",
-        launch=_launch(*run.threads_and_gpus) if run.threads_and_gpus else MeasuredLaunch.unknown,
-        cuda_graph=any(each.graph for each in run.times),
-        left_out={why: count for why, count in left.items() if count},
-    )
-    return _one_run(path, header, rows, run.variables)
-
-
-def _of_programs(path: Path, runs: Sequence[NcclTestsRun], given: Given) -> Measurements:
-    """The rows of several programs in one text; of what is no known collective, how many were left out."""
-    tables, left = [], Counter[str]()
-    for run in runs:
-        try:
-            records.operation(run.program or "")
-        except BadInput:
-            left[f"of {run.program}: no collective that is known"] += len(run.times)
-        else:
-            tables.append(_of_run(path, run, given))
-    if not tables:
-        raise BadMeasurement(f"{path}: no collective that is known: {', '.join(str(run.program) for run in runs)}")
-    for table in tables:
-        left.update(table.header.left_out)
-    rows = tuple(row for table in tables for row in table.blocks)
-    return replace(tables[0], header=replace(tables[0].header, left_out=dict(left)), blocks=rows)
-
-
-def _of_measurements(path: Path, measurements: Measurements, given: Given) -> Measurements:
-    """Runs of `measure`: a row for each point and what was requested, the median of its times."""
-    said = measurements.header
-    scenario = said.scenario
+def _rows(path: Path, measured: Measurements, given: Given) -> Measurements:
+    """Blocks of one time each: of nccl-tests the mean of a line's calls, else of each point and what was requested the
+    median, by round where that is ``given``. What does not count is left out and counted.
+    """
+    said = measured.header
+    scenario, of_lines = said.scenario, said.backend == nccl_tests.NAME
     shape = _communicator(path, replace(said, nodes=scenario.nodes) if scenario else said, given)
-    blocks: dict[tuple[Point, Combination | None, tuple[int, int]], list[tuple[int, SampleBlock]]] = {}
-    by_process = len({block.process for block in measurements.blocks}) >= LEAST_PROCESSES
-    left = {WRONG: 0, _REPLACED: 0}
-    for line, block in enumerate(measurements.blocks, 2):  # after the header
+    together: dict[_Unit, list[SampleBlock]] = {}
+    by_process = len({block.process for block in measured.blocks}) >= LEAST_PROCESSES
+    for block in measured.blocks:
         if block.counts and block.table is None:
             unit = (block.process, 0 if by_process else block.round) if given.by_round else (0, 0)
-            blocks.setdefault((block.point, block.combination, unit), []).append((line, block))
-        left[WRONG] += block.wrong > 0
-        left[_REPLACED] += block.wrong == 0 and block.replaced
+            unit = (block.line, 0) if of_lines else unit
+            together.setdefault((block.point, block.combination, unit), []).append(block)
     rows = []
-    for (point, requested, _), those in sorted(blocks.items(), key=_by_call):  # not in the random order of measuring
-        time_us = median(time_us for _, block in those for time_us in block.times_us)
-        point = replace(point, op=Op.sum, graph=False)
-        executed = those[-1][1].executed if requested is None else None
-        run = path.stem if requested is None else f"{path.stem}-forced"
-        rows.append(SampleBlock(point, requested, executed, (time_us,), line=those[0][0], shape=shape, run=run))
-    header = Header(
-        machine=(scenario.machine or "") if scenario else "",
-        gpu=said.gpu,
+    units = together.items() if of_lines else sorted(together.items(), key=_by_call)  # no random order of measuring
+    for (point, requested, _), blocks in units:
+        times_us = [time_us for block in blocks for time_us in block.times_us]
+        operation = records.operation(given.collective) if given.collective and of_lines else point.operation
+        rows.append(
+            SampleBlock(
+                Point(operation, point.bytes, point.dtype, Op.sum, point.in_place),
+                requested,
+                blocks[-1].executed if requested is None else None,
+                (fmean(times_us) if of_lines else median(times_us),),
+                line=blocks[0].line,
+                shape=shape,
+                run=path.stem if requested is None else f"{path.stem}-forced",
+            )
+        )
+        try:
+            check_row(rows[-1])
+        except BadInput as error:
+            raise BadMeasurement(f"{path}:{rows[-1].line}: {error}") from None
+    left = {
+        WRONG: sum(block.wrong > 0 for block in measured.blocks),
+        _REPLACED: sum(block.wrong == 0 and block.replaced for block in measured.blocks),
+        **said.left_out,
+    }
+    what = {path.stem: path.name, f"{path.stem}-forced": f"{path.name}, combinations forced call by call"}
+    variables = dict(said.variables or (scenario.environment if scenario else None) or {})
+    header = replace(
+        said if of_lines else _of_runs(said),
+        variables={},
+        left_out={reason: count for reason, count in left.items() if count},
+        runs={run: MeasuredRun(what[run], variables) for run in dict.fromkeys(row.run for row in rows)},
+        cuda_graph=said.cuda_graph or any(point.graph for point, *_ in together),
+    )
+    return Measurements(header, tuple(rows), name=path.stem)
+
+
+_Unit = tuple[Point, Combination | None, tuple[int, int]]
+
+
+def _of_runs(said: Header) -> Header:
+    """The head of a run with what the head of a table says of it."""
+    return replace(
+        said,
+        machine=(said.scenario.machine or "") if said.scenario else "",
         nccl=said.release or "",
         nccl_note="As the file says.",
         how_measured=f"{BY_MEASURE}, {said.how} times: medians of all times of a combination.",
         traps=(SIMULATED_TRAP,) if said.is_simulated else (),
-        cuda_graph=any(point.graph for point, *_ in blocks),
-        left_out={reason: count for reason, count in left.items() if count},
     )
-    variables = said.variables or (scenario.environment if scenario else None) or {}
-    return _one_run(path, header, rows, variables)
 
 
-def _by_call(measured: tuple[tuple[Point, Combination | None, object], object]) -> tuple[object, ...]:
+def _by_call(measured: tuple[_Unit, object]) -> tuple[object, ...]:
     (point, requested, _), _ = measured
     return point, requested is not None, requested or ()
-
-
-def _one_run(path: Path, header: Header, rows: list[SampleBlock], variables: Mapping[str, str]) -> Measurements:
-    for row in rows:
-        try:
-            check_row(row)
-        except BadInput as error:
-            raise BadMeasurement(f"{path}:{row.line}: {error}") from None
-    named = tuple(replace(row, run=row.run or path.stem) for row in rows)
-    what = {path.stem: path.name, f"{path.stem}-forced": f"{path.name}, combinations forced call by call"}
-    used = dict.fromkeys(row.run for row in named)
-    runs = {run: MeasuredRun(what[run], dict(variables)) for run in used}
-    return Measurements(replace(header, runs=runs), named, name=path.stem)
-
-
-def _tuned(name: str) -> Collective | None:
-    """The collective of a name in any of its spellings; None for one that NCCL does not tune, and for no name."""
-    try:
-        operation = records.operation(name) if name else None
-    except BadInput:
-        return None
-    return operation if isinstance(operation, Collective) else None
-
-
-def _operation(path: Path, program: str | None, given: Given) -> Collective | P2pOperation:
-    named = given.collective or program
-    if named is None:
-        raise BadMeasurement(
-            f"{path}: does not say which collective was run; valid: a name of {', '.join(PROGRAMS)} in it, "
-            "or `collective`"
-        )
-    try:
-        return records.operation(named)
-    except BadInput as error:
-        raise BadMeasurement(f"{path}: {error}") from None
 
 
 def _communicator(path: Path, said: Header, given: Given) -> tuple[int, int]:
@@ -310,13 +272,6 @@ def _agreed(path: Path, table: Measurements, given: Given) -> Measurements:
         raise BadMeasurement(f"{path}: says NCCL {head.nccl}; `nccl` says {given.nccl}")
     variables = {**head.variables, **given.environment}
     return replace(table, header=replace(head, nccl=head.nccl or given.nccl, variables=variables))
-
-
-def _launch(threads: int, gpus: int) -> MeasuredLaunch:
-    """Launch by nccl-tests' -t and -g."""
-    if gpus > 1:
-        return MeasuredLaunch.one_thread if threads == 1 else MeasuredLaunch.unknown
-    return MeasuredLaunch.thread_per_gpu if threads > 1 else MeasuredLaunch.process_per_gpu
 
 
 _PARQUET = ("version", "device", "op_name", "nccl_dtype", "num_gpus", "message_size", "latency")

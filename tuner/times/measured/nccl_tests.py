@@ -5,6 +5,7 @@ What was executed is taken from NCCL's log where that is in the same file.
 
 import math
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
@@ -12,13 +13,14 @@ from pathlib import Path
 from typing import Any
 
 from tuner.base.dataclass import dataclass
-from tuner.base.errors import BadInput, BadMeasurement, one_of
-from tuner.base.names import Collective, DataType, Op
+from tuner.base.errors import BadInput, BadMeasurement
+from tuner.base.names import Collective, DataType, Op, P2pOperation
 from tuner.base.sizes import ranks_on_nodes
 from tuner.release import of_code
 from tuner.scenario.logs import choice, imported, importer, reader
 from tuner.scenario.logs.imported import Imported, LogAdditions
-from tuner.times.measured.header import Header
+from tuner.times.measured import records
+from tuner.times.measured.header import Header, MeasuredLaunch
 from tuner.times.measured.samples import Combination, Measurements, Point, SampleBlock
 
 
@@ -158,6 +160,7 @@ def program(text: str) -> str | None:
 # Largest error that nccl-tests took for right, while it printed errors and not counts (deltaMaxValue, v2.10.0).
 _RIGHT = {DataType.float16: 1e-2, DataType.bfloat16: 1e-2, DataType.float32: 1e-5, DataType.float64: 1e-12}
 
+NOT_NAMED = f"does not say which collective was run; valid: one name of {', '.join(PROGRAMS)} in it, or `collective`"
 CPU_TIMES = "CPU times (-C 1), not those of the GPUs; valid: nccl-tests without -C"
 # Of mpirun, torchrun, srun, MPICH's mpiexec and kubectl, and a time with what a container's log file adds, at a line.
 _TAG = re.compile(
@@ -224,9 +227,9 @@ class Text:
     several collectives or several sets of GPUs are in one text, or times of CPUs.
     """
 
-    def __init__(self, path: Path, content: str, otherwise: Collective | None = None) -> None:
-        """Read a text; ``otherwise`` is the collective where it names none, None: the one that its columns show."""
-        self._path = path
+    def __init__(self, path: Path, content: str, otherwise: Collective | P2pOperation | None = None) -> None:
+        """Read a text; ``otherwise`` is the operation where it names none, None: the one that its columns show."""
+        self._path, self._otherwise = path, otherwise
         self.rows: list[_Row] = []
         self.release: str | None = None
         self._graph = False
@@ -242,11 +245,23 @@ class Text:
         self.release = self.release or _printed_release(path, content)
         if self.collective is None and self.other is None:
             ranks = _machine(self._runs[0])[0] if self._runs else 0
-            self.collective = _followed(self.rows, ranks or None) if otherwise is None else otherwise
+            self.collective = _followed(self.rows, ranks or None) if otherwise is None else None
         machines = list(dict.fromkeys(map(_machine, self._runs)))
         if len(machines) > 1:
             each = ", ".join(ranks_on_nodes(ranks, nodes) for ranks, nodes, _ in machines)
             raise BadMeasurement(f"{path}: runs on different GPUs in one file ({each}); valid: a file for each")
+
+    @property
+    def operation(self) -> Collective | P2pOperation:
+        """Operation that was run. BadMeasurement where that is not said, or is none that is known."""
+        if self.collective is not None:
+            return self.collective
+        try:
+            return records.operation(self.other or "")
+        except BadInput as error:
+            if self._otherwise is not None:
+                return self._otherwise
+            raise BadMeasurement(f"{self._path}: {error if self.other else NOT_NAMED}") from None
 
     @property
     def header(self) -> Header:
@@ -430,49 +445,6 @@ def is_json(record: Any) -> bool:
     return isinstance(record, dict) and "results" in record and "args" in record
 
 
-@dataclass(frozen=True, slots=True)
-class NcclTestsTime:
-    """One time of a run of nccl-tests, or those of its single calls, us; ``wrong`` counts wrong results.
-
-    ``line`` is that of the text, or the place of the result in a record, counted from 1.
-    """
-
-    line: int
-    bytes: int
-    dtype: DataType
-    op: Op
-    in_place: bool
-    graph: bool
-    times_us: tuple[float, ...]
-    wrong: int
-
-
-@dataclass(frozen=True, slots=True)
-class NcclTestsRun:
-    """A run as nccl-tests printed it, or wrote it with ``-J``.
-
-    ``program`` is None where the file does not name it; ``collective`` is that which NCCL tunes, also where only the
-    columns of a text tell it. ``threads_and_gpus``: threads of a process and GPUs of a thread, where they are said.
-    ``variables`` are those of NCCL that the file says were set, ``log`` is NCCL's in the same file. ``broken`` lines
-    have no times; ``truncated``: a last line without its end is left out, as it may be cut.
-    """
-
-    header: Header
-    program: str | None
-    collective: Collective | None
-    times: tuple[NcclTestsTime, ...]
-    threads_and_gpus: tuple[int, int] | None
-    variables: Mapping[str, str]
-    log: Imported | None = None
-    broken: tuple[int, ...] = ()
-    truncated: bool = False
-
-    @property
-    def executed(self) -> dict[tuple[Collective, int], Combination]:
-        """Combinations that ran as NCCL's log says, by collective and size."""
-        return {} if self.collective is None else executed_by_size(self.log)
-
-
 _CHOOSING = re.compile(
     r"\b(NCCL_(?:ALGO|PROTO|(?:MIN|MAX)_NCHANNELS|NVLS_ENABLE|COLLNET_ENABLE))"
     r"(?:=| set by environment to )[\"']?([\w,;:^]+)"
@@ -502,81 +474,108 @@ def runs_apart(content: str) -> list[str]:
     return ["\n" * start + text for start, text in zip(bounds, own, strict=True) if is_text(text)]
 
 
-def of_text(path: Path, content: str, otherwise: Collective | None = None) -> NcclTestsRun:
-    """A run as nccl-tests printed it; ``otherwise`` is the collective of a text that names no program.
+def of_text(path: Path, content: str, otherwise: Collective | P2pOperation | None = None) -> Measurements:
+    """Measurements as nccl-tests printed them; ``otherwise`` is the operation of a text that names no program.
 
-    BadMeasurement where the text has several runs in one, or no row.
+    Of several programs one after the other, what none is known of is left out and counted. A last line without its end
+    is left out, as it may be cut. BadMeasurement where the text has several runs in one, or no row.
     """
-    whole, _, cut = content.rpartition("\n")
-    text = Text(path, whole, otherwise)
+    texts = runs_apart(content)
+    if len(texts) == 1:
+        return _of_program(path, content, _parsed(path, content, otherwise))
+    made, left = [], Counter[str]()
+    parsed = [_parsed(path, each) for each in texts]
+    for part, text in zip(texts, parsed, strict=True):
+        try:
+            made.append(_of_program(path, part, text))
+        except BadMeasurement:
+            left[f"of {text.other}: no collective that is known"] += sum(len(row.bodies) for row in text.rows)
+    if not made:
+        raise BadMeasurement(f"{path}: no collective that is known: {', '.join(str(text.other) for text in parsed)}")
+    for each in made:
+        left.update(each.header.left_out)
+    header = replace(made[0].header, left_out=dict(left))
+    return Measurements(header, tuple(block for each in made for block in each.blocks), made[-1].truncated)
+
+
+def _parsed(path: Path, content: str, otherwise: Collective | P2pOperation | None = None) -> Text:
+    text = Text(path, content.rpartition("\n")[0], otherwise)
     if text.collective is not None and text.other is not None:
         raise BadMeasurement(f"{path}: several programs in one file; valid: a file for each")
     if not text.rows:
         raise BadMeasurement(f"{path}: no row of nccl-tests in it is whole")
-    log = imported_log(path, Collective.AllReduce if text.collective is None else text.collective, text.release)
-    times = (
-        NcclTestsTime(
-            row.line,
-            row.bytes,
-            row.dtype,
-            row.op,
-            in_place,
-            row.graph,
+    return text
+
+
+def _of_program(path: Path, content: str, text: Text) -> Measurements:
+    operation = text.operation
+    tuned = operation if isinstance(operation, Collective) else Collective.AllReduce
+    log = imported_log(path, tuned, text.release)
+    executed: Mapping[Any, Combination] = executed_by_size(log)
+    blocks = tuple(
+        SampleBlock(
+            Point(operation, row.bytes, row.dtype, row.op, in_place, row.graph),
+            None,
+            executed.get((operation, row.bytes)),
             (body.time_us,),
-            wrong_count(body.wrong, row.dtype, text.prints_errors),
+            wrong=wrong_count(body.wrong, row.dtype, text.prints_errors),
+            line=row.line,
         )
         for row in text.rows
         for body, in_place in zip(row.bodies, (False, True), strict=False)
     )
-    return NcclTestsRun(
-        replace(text.header, nccl=text.release or ""),
-        text.other if text.collective is None else text.collective.name,
-        text.collective,
-        tuple(times),
-        text.threads_and_gpus,
-        {**choosing_variables(content), **(log.environment if log else {})},
-        log,
-        tuple(row.line for row in text.rows if not row.bodies),
-        truncated=bool(cut),
+    header = replace(
+        text.header,
+        nccl=text.release or (log.release if log else None) or "",
+        variables={**choosing_variables(content), **(log.environment if log else {})},
+        launch=_launch(*text.threads_and_gpus) if text.threads_and_gpus else MeasuredLaunch.unknown,
+    )
+    broken = [row.line for row in text.rows if not row.bodies]
+    if broken:
+        lines = ", ".join(map(str, broken[:6]))
+        header = replace(header, left_out={f"whose numbers cannot be times (lines {lines})": len(broken)})
+    return Measurements(_of_table(header, blocks), blocks, truncated=bool(content.rpartition("\n")[2]))
+
+
+def _of_table(header: Header, blocks: Sequence[SampleBlock]) -> Header:
+    """With what the head of a table says of it."""
+    calls = f", {header.warmup_calls} warm-up calls, {header.calls} calls" if header.calls else ""
+    return replace(
+        header,
+        gpu=", ".join(header.gpus).replace("NVIDIA ", ""),
+        nccl_note="As nccl-tests prints." if header.nccl else "",
+        how_measured=f"nccl-tests{calls}.",
+        cuda_graph=any(block.point.graph for block in blocks),
     )
 
 
-def of_json(path: Path, record: Mapping[str, Any]) -> NcclTestsRun:
-    """A run as ``-J`` writes it; its list of times per iteration, where there is one, is taken whole.
+def _launch(threads: int, gpus: int) -> MeasuredLaunch:
+    """Launch by nccl-tests' -t and -g."""
+    if gpus > 1:
+        return MeasuredLaunch.one_thread if threads == 1 else MeasuredLaunch.unknown
+    return MeasuredLaunch.thread_per_gpu if threads > 1 else MeasuredLaunch.process_per_gpu
+
+
+def of_json(path: Path, record: Mapping[str, Any], otherwise: Collective | P2pOperation | None = None) -> Measurements:
+    """Measurements as ``-J`` writes them; the list of times per iteration, where there is one, is taken whole.
 
     BadMeasurement where it is not what nccl-tests writes.
     """
     ran = next((name for name in map(program, record["args"]) if name), None)
-    given = (str(each).partition("=") for each in record.get("env") or ())
-    return NcclTestsRun(
-        _json_header(path, record),
-        ran,
-        None if ran is None else PROGRAMS.get(ran),
-        tuple(_json_times(path, record)),
-        _threads_and_gpus(record["args"]),
-        {name: value for name, _, value in given if name.startswith("NCCL_")},
-    )
+    try:
+        operation = otherwise if ran is None else records.operation(ran)
+    except BadInput as error:
+        if otherwise is None:
+            raise BadMeasurement(f"{path}: {error}") from None
+        operation = otherwise
+    if operation is None:
+        raise BadMeasurement(f"{path}: {NOT_NAMED}")
+    blocks = tuple(_json_blocks(path, record, operation))
+    header = replace(json_header(path, record), launch=_launch(*_threads_and_gpus(record["args"])))
+    return Measurements(_of_table(header, blocks), blocks)
 
 
-def measurements_of(path: Path, run: NcclTestsRun) -> Measurements:
-    """NCCL's own choices and their times, a sample block each. BadMeasurement where NCCL does not tune what was run."""
-    if run.collective is None and run.program is not None:
-        raise BadMeasurement(f"{path}: {run.program} is no collective that NCCL tunes; {one_of(PROGRAMS)}")
-    if run.collective is None:
-        raise BadMeasurement(
-            f"{path}: does not say which collective was run; valid: one name of {', '.join(PROGRAMS)} in it"
-        )
-    executed = run.executed
-    blocks = []
-    for each in run.times:
-        point = Point(run.collective, each.bytes, each.dtype, each.op, each.in_place, each.graph)
-        ran = executed.get((run.collective, each.bytes))
-        blocks.append(SampleBlock(point, None, ran, each.times_us, wrong=each.wrong))
-    header = replace(run.header, nccl=run.header.nccl or (run.log.release if run.log else None) or "")
-    return Measurements(header, tuple(blocks), truncated=run.truncated)
-
-
-def _json_times(path: Path, record: Mapping[str, Any]) -> Iterator[NcclTestsTime]:
+def _json_blocks(path: Path, record: Mapping[str, Any], operation: Collective | P2pOperation) -> Iterator[SampleBlock]:
     graph, index = bool(record.get("config", {}).get("graph", 0)), 0
     try:
         for index, row in enumerate(record["results"]):
@@ -591,7 +590,8 @@ def _json_times(path: Path, record: Mapping[str, Any]) -> Iterator[NcclTestsTime
                 per_call = row.get(f"{key}_per_iter") or {}
                 times = tuple(map(float, per_call.get("times_us") or [body["time"]]))
                 wrong = int(float(body["nwrong"] or 0))
-                yield NcclTestsTime(index + 1, int(row["size"]), dtype, op, in_place, graph, times, wrong)
+                point = Point(operation, int(row["size"]), dtype, op, in_place, graph)
+                yield SampleBlock(point, None, None, times, wrong=wrong, line=index + 1)
     except (KeyError, OverflowError, TypeError, ValueError) as error:
         raise BadMeasurement(f"{path}: results[{index}]: not what nccl-tests writes: {error!r}") from None
 
@@ -604,10 +604,12 @@ def _threads_and_gpus(arguments: Sequence[str]) -> tuple[int, int]:
     return max(int(values["-t"]), int(values["--nthreads"])), max(int(values["-g"]), int(values["--ngpus"]))
 
 
-def _json_header(path: Path, record: Mapping[str, Any]) -> Header:
+def json_header(path: Path, record: Mapping[str, Any]) -> Header:
+    """The head of what ``-J`` writes."""
     config = record.get("config", {})
     devices = config.get("devices") or []
     code = record.get("nccl_version")
+    given = (str(each).partition("=") for each in record.get("env") or ())
     return Header(
         NAME,
         file=str(path),
@@ -618,4 +620,5 @@ def _json_header(path: Path, record: Mapping[str, Any]) -> Header:
         date=record.get("start_time"),
         warmup_calls=config.get("warmup_iters"),
         calls=config.get("iterations"),
+        variables={name: value for name, _, value in given if name.startswith("NCCL_")},
     )

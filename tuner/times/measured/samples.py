@@ -355,7 +355,7 @@ def from_content(path: Path, content: bytes) -> Measurements:
     blocks = []
     for number, record in enumerate(rest, start=2):
         try:
-            blocks.append(_block(record))
+            blocks.append(_block(number, record))
         except (KeyError, OverflowError, TypeError, ValueError) as error:
             raise BadMeasurement(f"{path}:{number}: not a sample block: {error!r}") from None
     return Measurements(header, tuple(blocks), truncated=bool(cut))
@@ -383,7 +383,7 @@ def _records(path: Path, lines: Iterable[bytes]) -> Iterator[dict[str, Any]]:
         yield record
 
 
-def _block(record: Mapping[str, Any]) -> SampleBlock:
+def _block(line: int, record: Mapping[str, Any]) -> SampleBlock:
     point = Point(
         _named(Collective, record["collective"]),
         _size(record["bytes"]),
@@ -405,6 +405,7 @@ def _block(record: Mapping[str, Any]) -> SampleBlock:
         int(record.get("process", 0)),
         tuple((int(rank), float(late_us)) for rank, late_us in record.get("late_us", ())),
         record.get("time"),
+        line,
     )
 
 
