@@ -436,3 +436,8 @@ def test_results_without_a_machine_are_refused_with_those_that_have_such_gpus() 
     assert said.rstrip().endswith(
         "with 8 x H100 80GB HBM3 a node: aws-p5, aws-p5-rdma, azure-nd-h100-v5, dgx-h100, hgx-h100-amd, oci-h100"
     )
+
+
+def test_what_a_loss_points_to_comes_right_after_the_verdict() -> None:
+    said = run("accept", "docs/examples/all_reduce.log", *MACHINE, code=1).stdout.splitlines()
+    assert said[:2] == ["FAIL: 5 of 18 sizes fail", "points to NVLS: the NVSwitches do not reduce"]

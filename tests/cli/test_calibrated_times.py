@@ -226,7 +226,7 @@ def test_a_change_that_may_be_none_says_so_and_is_no_loss() -> None:
     words = ("diff", "allreduce", "--machine", "dgx-b200", "--nodes", "4", "--nccl", "2.28.9", "2.30.7")
     out = run(*words, "--from", "8G", "--to", "32G", "--fail-above", "1%").stdout
     assert "cannot be told" in out
-    assert " [1] extrapolated both: another site\n" in out
+    assert " [1] extrapolated, both sides: another site\n" in out
 
 
 def test_a_side_without_a_calibration_says_why() -> None:

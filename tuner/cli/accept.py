@@ -155,7 +155,7 @@ def _verdict(result: Acceptance) -> Iterator[str]:
 
 
 def _print(result: Acceptance) -> None:
-    for line in _verdict(result):
+    for line in (*_verdict(result), *_causes(result)):
         say(line)
     click.echo()
     for title, sizes in groupby(result.sizes, accept.suite):
@@ -164,6 +164,21 @@ def _print(result: Acceptance) -> None:
         print_table(f"{own[0].file}: {title}" if several else title, COLUMNS, _rows(own), SPARE)
     for line in _notes(result):
         say(line)
+
+
+def _causes(result: Acceptance) -> Iterator[str]:
+    """What a loss, or a refusal, may come from, the likeliest first."""
+    for each in result.problems:
+        yield f"{'refused: ' if each.refused else ''}{each.file}: {each.kind}: {each.text}"
+    if result.wrong_results:
+        yield f"refused: {plural(result.wrong_results, 'call')} had wrong results"
+    for number, one in enumerate(result.diagnosis):
+        before = "points to" if number == 0 else "or as well to"
+        yield f"{before} {one.resource}: {one.what}"
+    if any(each.verdict is Verdict.slow for each in result.sizes) and not result.diagnosis:
+        yield "no single fault that is known here explains the loss"
+    if result.passes_as:
+        yield f"all sizes would pass as NCCL {', '.join(result.passes_as)}: is the release right?"
 
 
 def _rows(sizes: list[JudgedSize]) -> Iterator[tuple[object, ...]]:
@@ -198,17 +213,6 @@ def _notes(result: Acceptance) -> Iterator[str]:
         yield call.in_words + (", so this looks slow" if call.looks_slow else "")
     for reason, count in result.skipped.items():
         yield f"not judged: {plural(count, 'row')} {reason}"
-    for each in result.problems:
-        yield f"{'refused: ' if each.refused else ''}{each.file}: {each.kind}: {each.text}"
-    if result.wrong_results:
-        yield f"refused: {plural(result.wrong_results, 'call')} had wrong results"
-    for number, one in enumerate(result.diagnosis):
-        before = "points to" if number == 0 else "or as well to"
-        yield f"{before} {one.resource}: {one.what}"
-    if any(each.verdict is Verdict.slow for each in result.sizes) and not result.diagnosis:
-        yield "no single fault that is known here explains the loss"
-    if result.passes_as:
-        yield f"all sizes would pass as NCCL {', '.join(result.passes_as)}: is the release right?"
     otherwise = [each for each in result.sizes if each.executed not in (None, each.pick)]
     if otherwise:
         first = otherwise[0]

@@ -166,7 +166,7 @@ def _print(decided: Decided) -> None:
         )
         if out.sizes:
             say(
-                f"  checked at the {out.sizes} sizes between, with rows made from every other size: "
+                f"  checked at {plural(out.sizes, 'size')} between, with rows made from every other size: "
                 f"{100 * out.after:.2f} % longer with these rows, {100 * out.before:.2f} % without"
             )
     for other in decided.other_ranks:

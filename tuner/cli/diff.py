@@ -542,7 +542,8 @@ def print_changes(title: str, changes: list[PickChange], *, by_nccl: bool = True
         print_table(title, columns, [_row(change, shown) for change in left], models[::-1])
     if ties:
         sizes = sum(change.to_bytes - change.from_bytes + 1 for change in ties)
-        say(f"{title}: {len(ties)} more around these, {sizes} bytes in all, where float32 cannot part the times\n")
+        more = plural(len(ties), "more range")
+        say(f"{title}: {more} around these, {plural(sizes, 'byte')} in all, where both times round alike: not listed\n")
 
 
 def shown_times(by_nccl: bool, calibrated: "Sequence[CalibratedChange | None]") -> list[str]:

@@ -29,7 +29,8 @@ def change(times: CalibratedRatio | None) -> str | NotedCell:
     if times is None:
         return "-"
     bounds = change_between(times.low - 1, times.high - 1)
-    return NotedCell(bounds, f"extrapolated {times.extrapolated}") if times.extrapolated else bounds
+    over = times.extrapolated.replace("both: ", "both sides: ", 1)
+    return NotedCell(bounds, f"extrapolated, {over}") if over else bounds
 
 
 def change_between(low: float, high: float) -> str:

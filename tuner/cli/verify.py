@@ -35,12 +35,14 @@ def print_regret(regret: MeasuredRegret) -> None:
     if known:
         columns = ("call", "size", "pick", "us", "best", "us", "regret", "95 % interval", "", "NCCL ran")
         how = "best of simulated times" if regret.simulated else "measured best"
-        print_table(
-            f"NCCL's picks against the {how} on {where}, NCCL {regret.nccl}",
-            columns,
-            map(_row, known),
-            ("NCCL ran", "95 % interval"),
-        )
+        title = f"NCCL's picks against the {how} on {where}, NCCL {regret.nccl}"
+        calls, spare = list(dict.fromkeys(map(_call, known))), ("NCCL ran", "95 % interval")
+        if len(calls) > CALLS_NAMED:
+            print_table(title, columns, map(_row, known), spare)
+        else:
+            say(f"{title}\n")
+            for call in calls:
+                print_table(call, columns[1:], [_row(one)[1:] for one in known if _call(one) == call], spare)
     if regret.simulated:
         say(f"simulated times, which no machine took: {', '.join(regret.simulated)}")
     _print_unknown([one for one in regret.sizes if one.regret is None])
