@@ -96,7 +96,7 @@ struct context {
     _Atomic(uint64_t) group;       /* of the program, that its last call was in */
     _Atomic(uint32_t) group_calls; /* in it, on this communicator */
     _Atomic(struct room *) room;   /* NULL once the communicator is gone and all is written */
-    atomic_bool gone;
+    atomic_bool gone, warned;
     struct explorer explorer; /* of version 5 and later */
 };
 
@@ -254,15 +254,29 @@ static void begin_p2p(struct context *context, const void *plan, int rank, int p
     }
 }
 
+/* Seen under 2.29.7 and 2.30.7, and neither before nor under 2.32.3: what NCCL waits for is a work that no kernel notes. */
+enum { BROADCASTS_UNSEEN = 22902, WAITS_NO_MORE = 23100 };
+
+__attribute__((cold, noinline)) static void note_capture(struct context *context, const char *function) {
+    uint32_t nccl = job.file.head.nccl;
+    atomic_store_explicit(&context->untimed, UNTIMED_GRAPHS, memory_order_relaxed);
+    if (function && strcmp(function, "Broadcast") == 0 && nccl >= BROADCASTS_UNSEEN && nccl < WAITS_NO_MORE &&
+        !atomic_exchange(&context->warned, true)) {
+        log_warn(context->explorer.logger,
+                 "a broadcast goes into a CUDA graph: ncclCommDestroy() may wait for its kernel for ever, with any "
+                 "profiler that asks for kernels; start this job without NCCL_PROFILER_PLUGIN");
+    }
+}
+
 /* A call of the program. */
-static void note_call(struct context *context, const void *group, bool captured) {
+static void note_call(struct context *context, const void *group, const char *function, bool captured) {
     uint64_t in = (uint64_t)(uintptr_t)group;
     bool more = in && in == atomic_load_explicit(&context->group, memory_order_relaxed);
     uint32_t calls = more ? atomic_load_explicit(&context->group_calls, memory_order_relaxed) : 0;
     atomic_store_explicit(&context->group, in, memory_order_relaxed);
     atomic_store_explicit(&context->group_calls, calls + 1, memory_order_relaxed);
     if (captured) {
-        atomic_store_explicit(&context->untimed, UNTIMED_GRAPHS, memory_order_relaxed);
+        note_capture(context, function);
     }
 }
 
@@ -372,11 +386,11 @@ static int start_v5(void *given, void **handle, const struct event *event) {
         *handle = handle_of(HANDLE_GROUP, context, atomic_fetch_add_explicit(&job.groups, 1, memory_order_relaxed) + 1);
         return RESULT_SUCCESS;
     case EVENT_COLLECTIVE_API:
-        note_call(context, event->parent, event->call.captured != 0);
+        note_call(context, event->parent, event->call.function, event->call.captured != 0);
         explorer_call(&context->explorer, event->call.function, event->parent, event->call.captured != 0);
         return RESULT_SUCCESS;
     case EVENT_P2P_API:
-        note_call(context, event->parent, event->p2p_call.captured != 0);
+        note_call(context, event->parent, NULL, event->p2p_call.captured != 0);
         explorer_call(&context->explorer, NULL, event->parent, event->p2p_call.captured != 0);
         return RESULT_SUCCESS;
     case EVENT_KERNEL_LAUNCH:

@@ -100,7 +100,7 @@ def test_a_call_without_a_time_on_one_rank_has_none_and_is_counted_with_its_reas
     folder = joined.read_folder(tmp_path)
     (calls,) = joined.joined(folder)
     assert (calls.sequence.tolist(), calls.transfer_us.tolist(), calls.incomplete) == ([0], [10], 0)
-    assert calls.untimed == {Untimed.graphs: 1, Untimed.group: 1, Untimed.self_sends: 1, Untimed.overlap: 1}
+    assert folder.untimed == {Untimed.graphs: 1, Untimed.group: 1, Untimed.self_sends: 1, Untimed.overlap: 1}
     found = report.report(folder, [calls])
     assert (found.calls, found.untimed) == (1, 4)
     assert len([note for note in found.notes if note.startswith("without a time: 1 call ")]) == 4
@@ -115,6 +115,11 @@ def test_without_any_time_reading_says_so(tmp_path: Path) -> None:
     ran = CliRunner().invoke(main, ["job", "read", str(tmp_path)])
     assert ran.exit_code == 3
     assert ran.output.startswith("no call has a time")
+    for words in (["job", "plan", "--machine", "dgx-h100"], ["decide"], ["job", "read"]):
+        ran = CliRunner().invoke(main, [*words, str(tmp_path), "--out", str(tmp_path / "out")])
+        assert isinstance(ran.exception, BadInput)
+        assert "a time" in str(ran.exception)
+        assert not (tmp_path / "out").exists()
 
 
 def test_kernels_that_took_longer_together_than_passed_have_no_time(tmp_path: Path) -> None:
@@ -132,8 +137,9 @@ def test_kernels_that_took_longer_together_than_passed_have_no_time(tmp_path: Pa
     times = [float(each) for each in times_us]
     for rank in range(2):
         inspected(tmp_path, rank, times)  # noted 1 us apart
-    (calls,) = joined.joined(joined.read_folder(tmp_path))
-    assert calls.untimed[Untimed.overlap] > 2000
+    folder = joined.read_folder(tmp_path)
+    (calls,) = joined.joined(folder)
+    assert folder.untimed[Untimed.overlap] > 2000
     assert calls.transfer_us.sum() < 1e6
 
 

@@ -64,11 +64,12 @@ def read_command(folder: Path, machine: str | None, out: Path | None, parquet: P
 
 
 def say_left_out(files: joined.JobFolder) -> None:
-    """Prints what of a job's files is not read, to standard error."""
-    for note in files.left_out[:MOST_SHOWN]:
+    """Prints what of a job's files is not read, or has no time, to standard error."""
+    notes = list(files.notes)
+    for note in notes[:MOST_SHOWN]:
         say(f"note: {note}", err=True)
-    if len(files.left_out) > MOST_SHOWN:
-        say(f"note: and {len(files.left_out) - MOST_SHOWN} more", err=True)
+    if len(notes) > MOST_SHOWN:
+        say(f"note: and {len(notes) - MOST_SHOWN} more", err=True)
 
 
 def scenario_of(machine: str, files: joined.JobFolder) -> Scenario:

@@ -123,7 +123,7 @@ def decide(joined: Iterable[JoinedCalls], provenance: dict[str, str], steps: Job
             calls.setdefault(key, []).append(usual_us)
             extra_us += more_us
     if not blocks:
-        raise BadInput("the job ran one choice of each call: it did not explore")
+        raise BadInput("the job ran one choice of each call that has a time: it did not explore")
     span_s = max(end_s - begin_s, 1e-9)
     judged = [
         _judged(key, found, span_s, begin_s, sum(calls[key]), steps is not None, key in apart)

@@ -5,7 +5,7 @@ whose kernel is shortest came last. Calls are told apart by communicator, functi
 those of its function, which all ranks count alike (comm->seqNumber, src/plugin/profiler.cc, v2.28.9-1).
 """
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
@@ -76,8 +76,7 @@ class JoinedCalls:
 
     ``at_s`` is the wall clock at the end; ``waiting_us`` the sum over all ranks of what their kernels waited, ``last``
     the rank that came last. ``calls`` are told by ``call``, the place in ``kinds``; ``sequence`` is NCCL's number.
-    ``incomplete`` are calls that some ranks have no record of; ``mismatched`` those of which ranks ran something else;
-    ``untimed`` those that have no time on some rank, by the reason.
+    ``incomplete`` are calls that some ranks have no record of; ``mismatched`` those of which ranks ran something else.
     """
 
     communicator: JobCommunicator
@@ -90,7 +89,6 @@ class JoinedCalls:
     at_s: NDArray[np.float64]
     incomplete: int
     mismatched: int
-    untimed: Mapping[Untimed, int] = field(default_factory=dict)
 
 
 @dataclass
@@ -116,7 +114,8 @@ class _Gathered:
 class JobFolder:
     """The files of a job. ``lost``: calls without room in the plugin; every 2**``thinned``-th call has a record.
 
-    ``left_out`` is what cannot be read of them, to which joining adds.
+    ``left_out`` is what cannot be read of them, and ``untimed`` counts calls that ran on all ranks and have no time on
+    some, by the reason; joining adds to both.
     """
 
     files: tuple[JobFile, ...]
@@ -124,6 +123,14 @@ class JobFolder:
     thinned: int
     host_clock: bool
     left_out: list[str]
+    untimed: Counter[Untimed] = field(default_factory=Counter)
+
+    @property
+    def notes(self) -> Iterator[str]:
+        """Sentences on calls without a time, and on what is left out."""
+        for why, count in sorted(self.untimed.items()):
+            yield f"without a time: {plural(count, 'call')} {why.why}"
+        yield from self.left_out
 
     @property
     def releases(self) -> tuple[str, ...]:
@@ -229,7 +236,7 @@ def joined(folder: JobFolder, fold: Fold | None = None) -> Iterator[JoinedCalls]
     """
     gathered = _gathered(folder)
     for number in gathered.by_time():
-        yield _joined_one(gathered, number, fold or _folded, folder.left_out)
+        yield _joined_one(gathered, number, fold or _folded, folder)
 
 
 def largest(folder: JobFolder) -> JobCommunicator:
@@ -321,7 +328,8 @@ def _rank_calls(
 def overlapping(times_us: NDArray[np.float64], at_ms: NDArray[np.float64]) -> NDArray[np.bool_]:
     """Mask of calls of a rank on a communicator, [call], in a row of which kernels took longer together than passed.
 
-    Kernels of a communicator run one after the other. ``at_ms`` is when each was noted, at or after its end.
+    Kernels of a communicator run one after the other. ``at_ms``, [call] in ms, is when each was
+    noted, at or after its end; ``times_us``, [call] in us, is 0 where there is none.
     """
     found, order = np.zeros(len(at_ms), np.bool_), np.argsort(at_ms, kind="stable")
     if len(order) < 2:
@@ -434,16 +442,17 @@ def by_dask(to: Path, parts: int = 1) -> Fold:
     return fold
 
 
-def _joined_one(gathered: _Gathered, number: int, fold: Fold, left_out: list[str]) -> JoinedCalls:
+def _joined_one(gathered: _Gathered, number: int, fold: Fold, folder: JobFolder) -> JoinedCalls:
     communicator = gathered.communicator(number)
     ranks = communicator.ranks
     kinds: dict[JobCall, int] = {}
-    found = fold(_rank_calls(gathered.files[number], kinds, ranks, left_out))
+    found = fold(_rank_calls(gathered.files[number], kinds, ranks, folder.left_out))
     # a rank that is there twice, or is none of it, shows in the sum of their numbers, or in that of the squares
     of_all = ranks * (ranks - 1) // 2, ranks * (ranks - 1) * (2 * ranks - 1) // 6
     whole = (found["ranks"] == ranks) & (found["sum"] == of_all[0]) & (found["squares"] == of_all[1])
     mismatched = found["kind"] != found["other"]
     untimed = np.where(whole & ~mismatched, found["untimed"], 0)
+    folder.untimed.update({why: count for why in Untimed if (count := int((untimed == why).sum()))})
     own = np.flatnonzero(whole & ~mismatched & (untimed == 0))
     own = own[np.lexsort((found["key"][own], found["at"][own]))]
     least = found["least"][own]
@@ -459,5 +468,4 @@ def _joined_one(gathered: _Gathered, number: int, fold: Fold, left_out: list[str
         found["at"][own] / 1e3,
         int((~whole).sum()),
         int((whole & mismatched).sum()),
-        {why: count for why in Untimed if (count := int((untimed == why).sum()))},
     )

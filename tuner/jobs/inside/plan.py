@@ -85,7 +85,7 @@ def plan(
     """
     found = _counted(joined, scenario.ranks, steps)
     if not found.communicators:
-        raise BadInput(f"calls of communicators of {found.there} ranks; valid: of {scenario.title}")
+        raise BadInput(f"calls with a time are of communicators of {found.there} ranks; valid: of {scenario.title}")
     if found.whole_us <= 0:
         raise BadInput("the job's calls took no time: nothing to plan by")
     selection = Selection(scenario.communicator())
@@ -190,8 +190,10 @@ def _counted(joined: Iterable[JoinedCalls], ranks: int, steps: JobSteps | None) 
     found, sizes = _CountedCalls(), set[int]()
     for each in joined:
         found.whole_us += float(each.transfer_us.sum())
+        if not len(each.call):
+            continue
         sizes.add(each.communicator.ranks)
-        if each.communicator.ranks != ranks or not len(each.call):
+        if each.communicator.ranks != ranks:
             continue
         found.communicators += 1
         found.begin_s, found.end_s = min(found.begin_s, float(each.at_s[0])), max(found.end_s, float(each.at_s[-1]))

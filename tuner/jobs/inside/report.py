@@ -11,8 +11,7 @@ import numpy as np
 
 from tuner.base import extras
 from tuner.base.errors import BadInput
-from tuner.base.sizes import plural
-from tuner.jobs.inside.files import INSPECTOR, Untimed
+from tuner.jobs.inside.files import INSPECTOR
 from tuner.jobs.inside.joined import JobCall, JobFolder, JoinedCalls
 from tuner.scenario import Scenario
 from tuner.times.measured.header import Header
@@ -90,7 +89,6 @@ def report(folder: JobFolder, joined: Iterable[JoinedCalls]) -> JobReport:
     ranks: dict[str, _Counts] = {}
     transfer = waiting = 0.0
     calls = mismatched = incomplete = communicators = 0
-    untimed = Counter[Untimed]()
     for each in joined:
         communicators += 1
         calls, mismatched, incomplete = (
@@ -98,7 +96,6 @@ def report(folder: JobFolder, joined: Iterable[JoinedCalls]) -> JobReport:
             mismatched + each.mismatched,
             incomplete + each.incomplete,
         )
-        untimed.update(each.untimed)
         transfer += float(each.transfer_us.sum()) * each.communicator.ranks
         waiting += float(each.waiting_us.sum())
         rows += _rows(each)
@@ -114,8 +111,8 @@ def report(folder: JobFolder, joined: Iterable[JoinedCalls]) -> JobReport:
         tuple(sorted(_stragglers(ranks), key=lambda each: -each.waiting_s)),
         mismatched,
         incomplete,
-        untimed.total(),
-        tuple(_notes(folder, incomplete, untimed)),
+        folder.untimed.total(),
+        tuple(_notes(folder, incomplete)),
     )
 
 
@@ -150,7 +147,7 @@ def _stragglers(ranks: dict[str, _Counts]) -> Iterable[Straggler]:
             yield Straggler(name, one.calls, one.last, one.accident / one.calls, one.waiting_us / 1e6)
 
 
-def _notes(folder: JobFolder, incomplete: int, untimed: Counter[Untimed]) -> Iterable[str]:
+def _notes(folder: JobFolder, incomplete: int) -> Iterable[str]:
     if any(file.build == INSPECTOR for file in folder.files):
         yield "the Inspector says no types: sizes are those of bytes; before NCCL 2.31 it says nothing of what ran"
     if folder.host_clock:
@@ -161,9 +158,7 @@ def _notes(folder: JobFolder, incomplete: int, untimed: Counter[Untimed]) -> Ite
         yield f"of the calls of an hour every {2**folder.thinned}th has a record, on all ranks the same ones"
     if incomplete:
         yield f"{incomplete} calls are left out: not every rank has a record of them"
-    for why, count in sorted(untimed.items()):
-        yield f"without a time: {plural(count, 'call')} {why.why}"
-    yield from folder.left_out
+    yield from folder.notes
 
 
 # --- measured times ---
@@ -184,9 +179,9 @@ def measurements(joined: Sequence[JoinedCalls], scenario: Scenario | None) -> Me
             sizes[each.communicator.ranks] += int(each.transfer_us.sum())
         own = [each for each in joined if each.communicator.ranks == max(sizes, key=lambda size: sizes[size])]
     if not own or not any(len(each.call) for each in own):
-        there = ", ".join(sorted({str(each.communicator.ranks) for each in joined})) or "no"
+        there = ", ".join(sorted({str(each.communicator.ranks) for each in joined if len(each.call)})) or "no"
         wanted = f"; valid: of {scenario.title}" if scenario is not None else ""
-        raise BadInput(f"calls of communicators of {there} ranks{wanted}")
+        raise BadInput(f"calls with a time are of communicators of {there} ranks{wanted}")
     one = own[0].communicator
     header = Header(
         BACKEND,
