@@ -139,3 +139,10 @@ def test_of_many_names_the_nearest_are_listed() -> None:
     said = run("pick", "allreduce", "--machine", "qqq", code=2).stderr
     assert said.count(",") == 4
     assert "more (all: nccl-tuner machines)" in said
+
+
+@pytest.mark.parametrize("words", [("measure",), ("cost", "step"), ("budget",), ("fit", "constants")])
+def test_help_has_no_words_of_its_library_for_numbers(words: tuple[str, ...]) -> None:
+    shown = run(*words, "--help-all").stdout
+    assert not re.search(r"INTEGER|FLOAT|RANGE\b|\d<=?x|x[<>]=?\d", shown)
+    assert re.search(r"  --[a-z-]+ N ", shown)

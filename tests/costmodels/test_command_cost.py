@@ -654,8 +654,7 @@ NUMBERS = ("0", "-1", "nan", "inf", "-inf", "1e400", "1e300", "1e-300", "abc", "
         f"{' '.join(STEP)} --expert-parameters 1e9 --expert-layers 16 --ep 2 --buckets 4 --micro-batch-sequences 1 "
         f"--gradient-bytes 17GB --activation-bytes 64MB {LEVEL_TEXT} --compute-us 1500000 --overlap 0.5",
         "step --compute-us 2000 --communication-us 600 --overlap 0.5",
-        "ideal --fabric aurora --bytes 2GB --nodes 2 --ranks-per-node 12 --mdfi-gbs 180 --nic-gbs 23 --nics-per-node 8 "
-        "--measured-ms 9",
+        "ideal --fabric aurora --bytes 2GB --nodes 2 --ranks-per-node 12 --measured-ms 9",
         "fit alpha-beta --experiment beta_intra_gbs --elapsed-us 1000 --ranks 8 --iterations 10 --bytes 4",
     ],
     ids=lambda text: text.split()[0],

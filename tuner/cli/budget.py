@@ -440,7 +440,7 @@ def model_options(function: F) -> F:
         click.option("--sequence", type=click.IntRange(1), help="Tokens of a sequence. [default: the model's]"),
         click.option("--micro-batches", type=click.IntRange(1), help="Of a step, of one sequence each. [default: 1]"),
         click.option("--sp", is_flag=True, help="Sequence parallelism beside tensor parallelism."),
-        click.option("--zero", type=click.IntRange(0, 3), help="ZeRO's stage. [default: 0]"),
+        click.option("--zero", type=click.IntRange(0, 3), help="ZeRO's stage, 0 to 3. [default: 0]"),
         click.option(
             "--imbalance",
             type=float,

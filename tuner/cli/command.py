@@ -47,6 +47,8 @@ def options_named() -> Iterator[None]:
 F = TypeVar("F", bound=Callable[..., Any])
 SHORT = 14  # options that a short help shows at most, as tests/cli holds
 EXAMPLES = 3  # of a short help
+NUMBERS = {"INTEGER RANGE": "N", "INTEGER": "N", "FLOAT RANGE": "NUMBER", "FLOAT": "NUMBER"}  # in click's words
+BOUNDS = re.compile(r"  \[[\d.e+-]*<?=?x[<>=\d.e+-]*\]$")  # that click adds to them; an error says them
 WIDTH = 80  # of examples, with their indent: a terminal's, and that of docs/commands.md
 INDENT = 2
 _ALL = "tuner.cli.help_all"  # in click's context: whether every option is asked for
@@ -196,7 +198,7 @@ class Command(Help):
         for each in self.get_params(ctx):
             record = each.get_help_record(ctx) if isinstance(each, click.Option) else None
             if record is not None:
-                below.setdefault(_heading(each) or "", []).append(record)
+                below.setdefault(_heading(each) or "", []).append(_plain(record))
         with formatter.section(bold("Options")):
             formatter.write_dl(below.pop("", []))
         if ctx.meta.get(_ALL):
@@ -207,6 +209,14 @@ class Command(Help):
             formatter.write_paragraph()
             counts = (f"{_inside(heading)} ({len(those)})" for heading, those in below.items())
             formatter.write_text(f"More with --help-all: {', '.join(counts)}.")
+
+
+def _plain(record: tuple[str, str]) -> tuple[str, str]:
+    """An option and its help, without the names that click has for numbers, and without the bounds that it adds."""
+    named, text = record
+    for clicks, ours in NUMBERS.items():
+        named = re.sub(rf" {clicks}$", f" {ours}", named)
+    return named, re.sub(r"; (?=[^\[\]]*\]$)[^\[\];]*<?=?x[^\[\];]*\]$", "]", BOUNDS.sub("", text)).rstrip()
 
 
 def _read_from(value: Any) -> Any:

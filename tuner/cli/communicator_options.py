@@ -254,7 +254,9 @@ def _options(several_releases: str | None, tuner: bool) -> Iterable[Callable[[An
         ],
         help="A machine by name (nccl-tuner machines), or a cloud's instance type such as p5.48xlarge.",
     )
-    yield _own("--topology", type=FILE, metavar="FILE.xml", help="Instead of it a topology in NCCL's XML format.")
+    yield _own(
+        "--topology", type=FILE, metavar="FILE.xml", help="Instead of --machine: a topology in NCCL's XML format."
+    )
     yield _own("--nodes", type=int, metavar="N", help="Number of nodes. [default: 1, or as in the log]")
     yield _own("--gpus-per-node", type=int, metavar="N", help="GPUs used of each node. [default: all]")
     yield _own(

@@ -23,7 +23,9 @@ from tuner.plugin.table.parse import size_text
 
 
 @click.command(name="decide", cls=options.Command)
-@options.under("A/B runs", "--rounds", "--processes", "--repeats", "--warmup", "--seed", "--no-gate", "--library")
+@options.under(
+    "A/B runs", "--rounds", "--processes", "--apart-s", "--repeats", "--warmup", "--seed", "--no-gate", "--library"
+)
 @options.under("Output", "--parquet", "--prometheus")
 @options.under("Arms that a job explored", "--steps", "--range")
 @click.argument("files", nargs=-1, type=FILE, metavar="[FILE|DIR]...")
@@ -47,7 +49,8 @@ from tuner.plugin.table.parse import size_text
 @click.option(
     "--apart-s",
     type=click.FloatRange(min=0),
-    help="Seconds between those processes. [default: as long as 1,500 of their sample blocks take, at most 60]",
+    help="Seconds between the processes of the A/B run. [default: as long as 1,500 of their sample blocks take, at "
+    "most 60]",
 )
 @click.option(
     "--repeats", type=click.IntRange(min=1), default=10, show_default=True, help="Runs kept per sample block."

@@ -44,7 +44,7 @@ OF_SCHEDULES = ("wire", "root", "rank", "peer")
     "--bytes",
     "sizes",
     type=options.Sizes(),
-    help=f"Sizes of xla, NCCL's nBytes. [default: {XLA_SIZES}] The size of a schedule.",
+    help=f"NCCL's nBytes: the sizes of xla, several [default: {XLA_SIZES}], or the one size of a schedule.",
 )
 @click.option("--wire", is_flag=True, help="Bytes with the flags that LL and LL128 send along; csv has both.")
 @click.option("--root", type=int, default=0, metavar="RANK", help=f"Of {ROOTED_WORDS}. [default: 0]")

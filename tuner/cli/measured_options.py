@@ -46,7 +46,9 @@ def site_options(function: F) -> F:
     return stacked(
         made,
         click.option("--machine", metavar="NAME", help="The machine that was measured. [default: what the files say]"),
-        click.option("--topology", type=FILE, metavar="FILE.xml", help="Instead of it, a topology in NCCL's XML."),
+        click.option(
+            "--topology", type=FILE, metavar="FILE.xml", help="Instead of --machine: a topology in NCCL's XML."
+        ),
         release_option("The release that was measured. [default: what the files say]", only_known=False),
         click.option(
             "--nodes",
@@ -101,7 +103,9 @@ def place_options(function: F) -> F:
         function,
         arm_option,
         click.option("--machine", metavar="NAME", help="The machine that was measured. [default: what files say]"),
-        click.option("--topology", type=FILE, metavar="FILE.xml", help="Instead of it, a topology in NCCL's XML."),
+        click.option(
+            "--topology", type=FILE, metavar="FILE.xml", help="Instead of --machine: a topology in NCCL's XML."
+        ),
         release_option("The release that was measured. [default: what files say]", default=""),
         click.option(
             "--nodes", type=click.IntRange(min=1), help="Nodes of files that do not say it; of a table, which rows."

@@ -33,16 +33,12 @@ class _Answer:
 
 
 OF_LEVELS = ("intra_gbs", "inter_gbs", "gpus_per_node", "busbw_gbs")
-OF_FABRICS = (
-    *("profile", "sizes", "ranks_per_node", "path", "one_tile_per_gpu", "measured_ms"),
-    *("mdfi_gbs", "xe_gbs", "nic_gbs", "pcie_gbs", "nics_per_node"),
-)
+OF_FABRICS = ("profile", "sizes", "ranks_per_node", "path", "one_tile_per_gpu", "measured_ms")
 TILED = "Nodes with tiled GPUs"
 
 
 @click.command(name="ideal", cls=options.Command)
 @options.under(TILED, "--profile", "--bytes", "--ranks-per-node", "--path", "--one-tile-per-gpu", "--measured-ms")
-@options.under(TILED, "--mdfi-gbs", "--xe-gbs", "--nic-gbs", "--pcie-gbs", "--nics-per-node")
 @click.option(
     "--intra-gbs",
     type=values.POSITIVE,
@@ -83,21 +79,6 @@ TILED = "Nodes with tiled GPUs"
     help="direct: equations 4, 5 and 10; pcie: with copies to the host, 6; host: all through it, 1 and 7.",
 )
 @click.option("--one-tile-per-gpu", is_flag=True, help="Ranks on one tile of each GPU. [default: on both]")
-@click.option(
-    "--mdfi-gbs",
-    type=values.POSITIVE,
-    metavar="GBS",
-    help="Inside a GPU, not the profile's; as the next ones.",
-)
-@click.option(
-    "--xe-gbs",
-    type=values.POSITIVE,
-    metavar="GBS",
-    help="Of the links between GPUs.",
-)
-@click.option("--nic-gbs", type=values.POSITIVE, metavar="GBS", help="Of an adapter.")
-@click.option("--pcie-gbs", type=values.POSITIVE, metavar="GBS", help="Of PCIe.")
-@click.option("--nics-per-node", type=int, help="Adapters of a node.")
 @click.option("--measured-ms", type=values.POSITIVE, metavar="MS", help="A measured time, for its efficiency.")
 @options.json_option
 def ideal_command(
@@ -292,10 +273,9 @@ def _show_fabric(
     path: str,
     one_tile_per_gpu: bool,
     measured_ms: float | None,
-    **other: float | None,
 ) -> None:
     table = fabric.read(name)
-    described = fabric.fabric(table, profile, **other)
+    described = fabric.fabric(table, profile)
     if sizes is None:
         _tables(described, table, as_json)
         return

@@ -49,7 +49,7 @@ from tuner.times.costmodels.step import Cluster, Model, Parallelism
 @click.option("--sp", is_flag=True, help="Sequence parallelism beside it: ReduceScatter and AllGather for AllReduce.")
 @click.option("--dp", type=int, help="Degree of data parallelism. [default: 1, or what fills --nodes]")
 @click.option("--nodes", type=int, help="Nodes that the job fills, instead of --dp.")
-@click.option("--zero", type=click.IntRange(0, 3), default=0, show_default=True, help="ZeRO's stage.")
+@click.option("--zero", type=click.IntRange(0, 3), default=0, show_default=True, help="ZeRO's stage, 0 to 3.")
 @click.option("--ep", type=int, default=1, show_default=True, help="Degree of expert parallelism; it divides --dp.")
 @click.option("--pp", type=int, default=1, show_default=True, help="Pipeline stages.")
 @click.option("--micro-batches", type=int, default=1, show_default=True, help="Of a step, on each replica.")
