@@ -63,18 +63,18 @@ def test_what_is_kept_is_what_is_promised(kind: str) -> None:
 @pytest.mark.parametrize("kind", PROMISED)
 def test_intervals_hold_as_many_times_as_they_promise(kind: str) -> None:
     """90 % of the held-out times, over the splits of a kind: 85 to 95 %, as they are learnt on other machines; to 97 %
-    between nodes, where all calls of a table may be off alike, and more beyond: every table has to be held."""
+    between nodes, where all calls of a table may be off alike."""
     covered = [each["coverage"] for each in KEPT["splits"] if each["group"] == kind]
     # Of domains there is one split.
-    most = {"domain": 1.0, "nodes_between": 0.97, "nodes_beyond": 1.0}.get(kind, 0.95)
+    most = {"domain": 1.0, "nodes_between": 0.97, "nodes_beyond": 0.97}.get(kind, 0.95)
     assert 0.85 <= np.mean(covered) <= most
 
 
 @pytest.mark.parametrize("group", [*PROMISED, "sizes, several nodes", "collective, several nodes"])
 def test_intervals_are_hardly_wider_than_three_times_the_error(group: str) -> None:
-    """Four and a half times between nodes, where the same call takes another time on another day."""
+    """Nearly four times between nodes, where the same call takes another time on another day."""
     own = [each for each in KEPT["splits"] if each["group"] == group]
-    most = 4.6 if "nodes" in group else 3.4
+    most = 3.8 if "nodes" in group else 3.4
     assert np.mean([each["half_width"] for each in own]) <= most * KEPT["summary"][group][evaluate.MODEL]
 
 
