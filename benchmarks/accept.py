@@ -36,10 +36,11 @@ from tuner.times.acceptance.judge import Verdict
 from tuner.times.calibration import calibrate
 from tuner.times.calibration.accuracy import splits
 from tuner.times.calibration.accuracy.splits import Split
-from tuner.times.calibration.calibrate import MeasuredPlace, Widths
+from tuner.times.calibration.calibrate import Widths
 from tuner.times.calibration.measured_calls import one_way_runs, splits_file
 from tuner.times.measured.formats import Given
 from tuner.times.measured.samples import Measurements, SampleBlock
+from tuner.times.placement import Site
 from tuner.times.timemodel import calibration as calibrations
 from tuner.times.timemodel import predict
 from tuner.times.timemodel.features import Array
@@ -318,9 +319,7 @@ def held_out() -> Iterator[dict[str, Any]]:
 def _failed(split: Split, widths: Widths) -> Iterator[bool]:
     halves = splits.halves(split)
     fit, test = measured.load(split.fit[0]), measured.load((split.test or split.fit)[0])
-    made = calibrate.of_tables(
-        "held out", [replace(fit, rows=halves.fit.rows)], MeasuredPlace(fit.header.machine), widths
-    )
+    made = calibrate.of_tables("held out", [replace(fit, rows=halves.fit.rows)], Site(fit.header.machine), widths)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "held-out.json"
         path.write_text(calibrations.text(made), encoding="utf-8")

@@ -17,6 +17,7 @@ from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
 from tuner.plugin.table import parse
 from tuner.scenario import Scenario
+from tuner.times.placement import Site
 from tuner.times.regret import arms, workflow
 from tuner.times.regret.workflow import RunsQuery
 
@@ -72,7 +73,7 @@ PLACE = ("--machine", "dgx-h100")
 
 
 def test_arms_are_what_the_variables_forced(runs: list[Path]) -> None:
-    placed = workflow.read(RunsQuery(files=tuple(runs), machine="dgx-h100"))
+    placed = workflow.read(RunsQuery(files=tuple(runs), site=Site("dgx-h100")))
     (measured,) = arms.of_arms(placed)
     assert measured.header.scenario is not None
     assert measured.header.scenario.title == "2 x dgx-h100, 8 GPUs each, NCCL 2.28.9"
@@ -227,9 +228,9 @@ def test_labels_are_escaped() -> None:
 def test_errors_are_of_the_file_that_is_wrong(tmp_path: Path) -> None:
     wrong = as_text(tmp_path / "wrong", [(size, time_us / 20) for size, time_us in model_us()], "Ring")
     with pytest.raises(BadMeasurement, match=r"above the links|times too short"):
-        workflow.read(RunsQuery(files=(wrong,), machine="dgx-h100"))
+        workflow.read(RunsQuery(files=(wrong,), site=Site("dgx-h100")))
     with pytest.raises(BadInput, match="nothing to judge"):
-        workflow.read(RunsQuery(machine="dgx-h100"))
+        workflow.read(RunsQuery(site=Site("dgx-h100")))
 
 
 def test_columns_of_public_runs_go_the_same_way() -> None:

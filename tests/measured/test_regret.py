@@ -30,8 +30,8 @@ LARGE = [(MIB << power, 100.0 * 2**power) for power in range(6, 12)]
 
 
 def of_files(*labelled: tuple[str, Path], **asked: object) -> MeasuredRegret:
-    given = {"machine": "dgx-h100", "nccl": "2.28.9", **asked}
-    return workflow.of_arms(workflow.read(RunsQuery(labelled=labelled, **given)))  # type: ignore[arg-type]
+    query = RunsQuery(labelled=labelled, site=Site("dgx-h100", "2.28.9"), **asked)  # type: ignore[arg-type]
+    return workflow.of_arms(workflow.read(query))
 
 
 def noise_of(one: RunsPick) -> Noise:
@@ -239,7 +239,7 @@ def test_a_text_that_names_its_variables_is_an_arm_of_these(tmp_path: Path) -> N
     ring, tree = log(tmp_path / "ring.log"), log(tmp_path / "tree.log")
     ring.write_text("mpirun -np 16 -x NCCL_ALGO=Ring -x NCCL_PROTO=Simple all_reduce_perf\n" + ring.read_text())
     tree.write_text("n:1:1 [0] NCCL INFO NCCL_ALGO set by environment to TREE\n" + tree.read_text())
-    found = workflow.read(RunsQuery(files=(ring, tree), machine="dgx-h100", nccl="2.28.9"))
+    found = workflow.read(RunsQuery(files=(ring, tree), site=Site("dgx-h100", "2.28.9")))
     assert [[arm.label for arm in one.forced] for one in found.calls] == [["Ring/Simple", "Tree"]] * len(found.calls)
     with pytest.raises(BadInput, match=r"ring\.log:\d+: Ring/Simple was forced; `arm` says Tree"):
         of_files(("Tree", ring))
@@ -259,7 +259,7 @@ def test_json_of_nccl_tests_names_its_variables(tmp_path: Path) -> None:
     }
     path = tmp_path / "ring.json"
     path.write_text(json.dumps(record))
-    (one,) = workflow.read(RunsQuery(files=(path,), machine="dgx-h100")).calls
+    (one,) = workflow.read(RunsQuery(files=(path,), site=Site("dgx-h100"))).calls
     assert [arm.label for arm in one.forced] == ["Ring"]
 
 

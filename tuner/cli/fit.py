@@ -15,21 +15,13 @@ from tuner.cli import options
 from tuner.cli.command import FILE, Group
 from tuner.cli.cost import values
 from tuner.cli.measure import library_option
-from tuner.cli.measured_options import (
-    MeasuredSite,
-    asked,
-    check_place,
-    is_asked,
-    place_options,
-    site_options,
-)
+from tuner.cli.measured_options import asked, check_place, is_asked, place_options, site_options
 from tuner.cli.output import command_line, human_bytes, number, plural, print_json, print_table, progress, say, show
 from tuner.scenario.describe import describe
 from tuner.times.acceptance.accept import AcceptOptions, accept
 from tuner.times.calibration import calibrate, sweep
 from tuner.times.calibration.accuracy.evaluate import SplitResult, of_splits
-from tuner.times.calibration.accuracy.of_file import FileAccuracy, Held, of_path
-from tuner.times.calibration.calibrate import MeasuredPlace
+from tuner.times.calibration.accuracy.of_file import FileAccuracy, of_path
 from tuner.times.calibration.fit import KEPT_ALIKE, KEPT_WITHOUT_EFFECT, Fitted
 from tuner.times.calibration.sweep import SweepFit, described
 from tuner.times.calibration.workflow import AlphaBetaReport, FitReport, FittedFiles, fit, fit_alpha_beta
@@ -37,7 +29,9 @@ from tuner.times.costmodels import algorithms
 from tuner.times.costmodels.alphabeta import FORMULAS
 from tuner.times.costmodels.line import Repeated
 from tuner.times.costmodels.operations import CostOperation
+from tuner.times.measured.formats import Given
 from tuner.times.measured.samples import NEAR, Measurements
+from tuner.times.placement import Site
 from tuner.times.regret import arms, workflow
 from tuner.times.timemodel import calibration
 
@@ -370,7 +364,8 @@ def _shown(value: Repeated) -> tuple[str, str]:
 @options.json_option
 def calibration_command(
     files: tuple[Path, ...],
-    site: MeasuredSite,
+    site: Site,
+    given: Given,
     update: str | None,
     name: str,
     out: Path,
@@ -387,10 +382,10 @@ def calibration_command(
     nccl-tuner pick allreduce --machine dgx-h100 --nccl 2.29.2 --bytes 64M --calibration own.json
     nccl-tuner fit calibration --update dgx-h100 all_reduce.log --machine dgx-h100 --name pod7 -o pod7.json
     """
-    made = calibrate.of_paths(files, MeasuredPlace(site.machine, site.topology, site.nccl), name, update, site.given)
+    made = calibrate.of_paths(files, site, name, update, given)
     write_text(out, calibration.text(made))
     for path in files:
-        if why := _unhealthy(path, made.machine, site):
+        if why := _unhealthy(path, made.machine, site, given):
             say(f"note: {path}: {why}; what is expected by this calibration is that again", err=True)
     rows = sum(each.rows for each in made.measured)
     if as_json:
@@ -401,11 +396,11 @@ def calibration_command(
         click.echo(f"{out}: {made.machine}, {done} {plural(rows, 'row')} of {of_tables}")
 
 
-def _unhealthy(path: Path, machine: str, site: MeasuredSite) -> str:
+def _unhealthy(path: Path, machine: str, site: Site, given: Given) -> str:
     """Reason why the times of a file are not those of a healthy machine; empty where nothing says so."""
     try:
         scenario = describe(None if site.topology else machine, topology=site.topology, nccl=site.nccl or None)
-        found = accept([path], AcceptOptions(scenario, replace(site.given, nccl=site.given.nccl or site.nccl or "")))
+        found = accept([path], AcceptOptions(scenario, replace(given, nccl=given.nccl or site.nccl)))
     except TunerError:  # a file that 'accept' cannot place says nothing
         return ""
     slow = sum(size.verdict.fails for size in found.sizes)
@@ -429,7 +424,8 @@ def _unhealthy(path: Path, machine: str, site: MeasuredSite) -> str:
 @options.json_option
 def accuracy_command(
     file: Path | None,
-    site: MeasuredSite,
+    site: Site,
+    given: Given,
     calibration: str | None,
     update: Path | None,
     as_json: bool,
@@ -451,7 +447,7 @@ def accuracy_command(
         else:
             _print_splits(accuracy.splits)
         return
-    held = of_path(file, Held(site.machine, site.topology, site.nccl, calibration, update, site.given))
+    held = of_path(file, site, given, calibration, update)
     if as_json:
         print_json(held.as_json())
     else:

@@ -10,10 +10,9 @@ from tuner.base.errors import BadInput
 from tuner.base.records import to_json
 from tuner.cli import options
 from tuner.cli.command import FILE
-from tuner.cli.measured_options import MeasuredSite, site_options
+from tuner.cli.measured_options import site_options
 from tuner.cli.output import plural, print_json, print_table, span, verdict
-from tuner.machine import catalogue, skeleton
-from tuner.machine.topology import Topology
+from tuner.machine import catalogue
 from tuner.release.environment import parse_assignments
 from tuner.times import measured
 from tuner.times.calibration import calibrate, plausible
@@ -21,6 +20,7 @@ from tuner.times.measured import Problem, formats
 from tuner.times.measured.formats import Given
 from tuner.times.measured.header import Header, MeasuredLaunch, MeasuredSource, table_record
 from tuner.times.measured.samples import Measurements
+from tuner.times.placement import Site
 
 LAUNCHES = {launch.name.replace("_", "-"): launch for launch in MeasuredLaunch}
 HEAD = "Where the times are from"
@@ -52,7 +52,8 @@ OF_A_TABLE = (  # parameters with -o alone
 @options.json_option
 def command(
     files: tuple[Path, ...],
-    site: MeasuredSite,
+    site: Site,
+    given: Given,
     out: Path | None,
     as_json: bool,
     **head: Any,
@@ -71,18 +72,20 @@ def command(
     nccl-tuner measured all_reduce.log --machine dgx-h100 --source "our cluster, 2026-11-20" -o h100.csv
     nccl-tuner measured nccl_perf.parquet --machine dgx-a100 --nccl 2.27.3 --source aiconfigurator -o a100.csv
     """
-    given = replace(site.given, nccl=site.nccl or "")
+    given = replace(given, nccl=site.nccl)
+    if site.machine is not None and site.topology is not None:
+        raise BadInput("--machine and --topology; valid: one of both")
     if not files:
         options.refuse_others("no FILE", ("machine", "as_json"))
         _print_tables(site.machine, as_json)
     elif out is not None:
-        _write_table(files, out, site.machine, site.topology, given, as_json, **head)
+        _write_table(files, out, site, given, as_json, **head)
     elif len(files) == 1 and str(files[0]) in measured.names():
         options.refuse_others("NAME of a shipped table", ("files", "as_json"))
         _print_table(str(files[0]), as_json)
     else:
         options.refuse_with("FILEs without -o", OF_A_TABLE)
-        _check(files, site.machine, site.topology, given, as_json)
+        _check(files, site, given, as_json)
 
 
 def _print_table(name: str, as_json: bool) -> None:
@@ -121,11 +124,9 @@ def _print_tables(machine: str | None, as_json: bool) -> None:
     )
 
 
-def _check(files: tuple[Path, ...], machine: str | None, topology: Path | None, given: Given, as_json: bool) -> None:
-    nodes = _topology(machine, topology)
+def _check(files: tuple[Path, ...], site: Site, given: Given, as_json: bool) -> None:
     tables = [(path, formats.read(measured.file_of(path), given)) for path in files]
-    trays = catalogue.load(machine).trays if machine else None
-    problems = [(path, each) for path, table in tables for each in plausible.judge(table, nodes, trays).problems]
+    problems = [(path, each) for path, table in tables for each in plausible.judge(table, *site.node).problems]
     left = [(path, f"{count} {why}") for path, table in tables for why, count in table.header.left_out.items() if count]
     if as_json:
         print_json([*(_record(path, each) for path, each in problems), *(_left_out(path, text) for path, text in left)])
@@ -145,8 +146,7 @@ def _check(files: tuple[Path, ...], machine: str | None, topology: Path | None, 
 def _write_table(
     files: tuple[Path, ...],
     out: Path,
-    machine: str | None,
-    topology: Path | None,
+    site: Site,
     given: Given,
     as_json: bool,
     *,
@@ -162,12 +162,12 @@ def _write_table(
     env: tuple[str, ...],
     traps: tuple[str, ...],
 ) -> None:
-    wanted = [] if machine or machine_note else ["which machine: --machine NAME, or --machine-note TEXT"]
+    wanted = [] if site.machine or machine_note else ["which machine: --machine NAME, or --machine-note TEXT"]
     wanted += [] if source else ["where the numbers are from: --source TEXT"]
     if wanted:
         raise BadInput(f"{out}: a table says {'; and '.join(wanted)}")
     assert source is not None
-    name = "" if machine is None else catalogue.load(machine).name
+    name = "" if site.machine is None else catalogue.load(site.machine).name
     facts = Header(
         title=title,
         machine=name,
@@ -179,7 +179,7 @@ def _write_table(
         variables=parse_assignments(env),
         traps=traps,
     )
-    table, problems = calibrate.table_of(files, facts, given, _topology(machine, topology))
+    table, problems = calibrate.table_of(files, facts, given, site.node[0])
     measured.write(out, table)
     if as_json:
         summary = {"file": str(out), **to_json(_listed(table)), "left_out": table.header.left_out}
@@ -224,14 +224,6 @@ def _listed(table: Measurements) -> ListedTable:
         rows=len(table.blocks),
         source=head.source,
     )
-
-
-def _topology(machine: str | None, file: Path | None) -> Topology | None:
-    if machine is not None and file is not None:
-        raise BadInput("--machine and --topology; valid: one of both")
-    if file is not None:
-        return skeleton.read_complete(file)[1]
-    return None if machine is None else catalogue.load(machine).topology
 
 
 def _record(file: Path, problem: Problem) -> dict[str, object]:

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput
 from tuner.cli import options
 from tuner.cli.command import FILE, F, stacked
@@ -15,32 +14,23 @@ from tuner.cli.communicator_options import TOPOLOGY, described_by_log, release_o
 from tuner.scenario import MOST_NODES, Scenario
 from tuner.scenario.describe import describe
 from tuner.times.measured.formats import NCCL_TESTS, Given, MeasurementFile
+from tuner.times.placement import Site
 
 if TYPE_CHECKING:
     from tuner.times.regret.arms import MeasuredArms
     from tuner.times.regret.workflow import RunsQuery
 
 
-@dataclass(frozen=True, slots=True)
-class MeasuredSite:
-    """Site of files of measured times, as options say it: machine or topology, release, and nodes of each."""
-
-    machine: str | None
-    topology: Path | None
-    nccl: str | None
-    given: Given
-
-
 def site_options(function: F) -> F:
-    """Options for what files of measured times do not say of where they are from, as the parameter ``site``."""
+    """Options for what files of measured times do not say of where they are from, as ``site`` and ``given``."""
 
     @wraps(function)
     def at_site(
         *arguments: Any, nodes: int | None, gpus_per_node: int | None, trays: int | None, program: str, **others: Any
     ) -> Any:
         given = Given(nodes=nodes or trays, gpus_per_node=gpus_per_node, collective=program)
-        site = MeasuredSite(others.pop("machine"), others.pop("topology"), others.pop("nccl"), given)
-        return function(*arguments, site=site, **others)
+        site = Site(others.pop("machine"), others.pop("nccl") or "", others.pop("topology"))
+        return function(*arguments, site=site, given=given, **others)
 
     made: F = at_site  # type: ignore[assignment]
     return stacked(
@@ -132,12 +122,9 @@ def asked(files: tuple[Path, ...], given: Mapping[str, Any], **more: Any) -> "Ru
     return RunsQuery(
         labelled=tuple(given.get("labelled", ())),
         files=files,
-        machine=given.get("machine"),
-        topology=given.get("topology"),
-        nccl=given.get("nccl") or "",
+        site=Site(given.get("machine"), given.get("nccl") or "", given.get("topology"), words),
         nodes=given.get("nodes"),
         gpus_per_node=given.get("gpus_per_node"),
-        words=words,
         **more,
     )
 

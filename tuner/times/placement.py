@@ -1,7 +1,7 @@
 """Measured times placed in NCCL's model: the communicator that a row was measured on, and what NCCL reads of it."""
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Generic, TypedDict, TypeVar
 
@@ -15,10 +15,11 @@ from tuner.base.sizes import plural
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Picks, Selection
 from tuner.machine import catalogue, skeleton
+from tuner.machine.topology import Topology
 from tuner.release import Release
 from tuner.scenario import Scenario
 from tuner.scenario.describe import Description, describe
-from tuner.times.measured.samples import SampleBlock
+from tuner.times.measured.samples import Measurements, SampleBlock
 
 Key = TypeVar("Key")
 SOCKETS = "sockets"  # the network's name in tables of measured times
@@ -65,13 +66,40 @@ def nearest_release(name: str) -> tuple[str, str]:
 class Site:
     """Place of rows: a machine of the catalogue, a topology file or the node of a log, and a release.
 
-    ``words`` are further ones that describe it, as ``tuner.scenario.describe`` takes them: ``log``, ``gpu``.
+    What is None or empty is not said yet. ``words`` are further ones that describe it, as ``tuner.scenario.describe``
+    takes them: ``log``, ``gpu``.
     """
 
-    machine: str | None
-    nccl: str
+    machine: str | None = None
+    nccl: str = ""
     topology: Path | None = None
     words: tuple[tuple[str, Any], ...] = ()
+
+    @property
+    def log(self) -> Path | None:
+        """The log that shows the communicator."""
+        return dict(self.words).get("log")
+
+    def completed(self, tables: Sequence[Measurements]) -> "Site":
+        """Site with what the tables say where this does not. BadInput where none says machine or release, or several
+        are said; UnknownMachine.
+        """
+        machine = self.machine or (None if self.topology or self.log else _one("machine", tables))
+        nccl = self.nccl
+        if not nccl and self.log and not any(table.header.nccl for table in tables):
+            nccl = describe(machine, topology=self.topology, **dict(self.words)).nccl
+        name = catalogue.load(machine).name if machine else None
+        return Site(name, nccl or _one("nccl", tables), self.topology, self.words)
+
+    @property
+    def node(self) -> tuple[Topology | None, int | None]:
+        """Topology whose links bound what can be true, None of a log, which shows none; and trays of a domain."""
+        if self.machine is not None:
+            return catalogue.load(self.machine).topology, catalogue.load(self.machine).trays
+        if self.topology is None:
+            return None, None
+        words = dict(self.words)
+        return describe(None, topology=self.topology, nccl=self.nccl or None, **words).resolve().own.topology, None
 
     def scenario(self, nodes: int, gpus_per_node: int, variables: Mapping[str, str]) -> Scenario:
         """A communicator there. Errors: those of ``describe``."""
@@ -96,14 +124,23 @@ class Site:
     @property
     def name(self) -> str | None:
         """Name of the machine: by the catalogue, or by its topology file or log."""
-        if "log" in dict(self.words) and self.topology is None and self.machine is None:
-            return str(dict(self.words)["log"])
+        if self.log and self.topology is None and self.machine is None:
+            return str(self.log)
         return skeleton.name_of(self.topology) if self.topology and not self.machine else self.machine
 
     @property
     def environment(self) -> Mapping[str, str]:
         """The variables that the machine itself sets for NCCL's search."""
         return catalogue.load(self.machine).environment if self.machine else {}
+
+
+def _one(what: str, tables: Sequence[Measurements]) -> str:
+    """Value that all tables say that say anything. BadInput where none does, or several things are said."""
+    names = list(dict.fromkeys(getattr(table.header, what) for table in tables if getattr(table.header, what)))
+    if len(names) == 1:
+        return str(names[0])
+    says = f"files of several ({', '.join(names)})" if names else "no file says it"
+    raise BadInput(f"`{what}`: {says}; valid: `{what}` NAME, and files of one")
 
 
 def read_by_model(nccl: Release, own: Mapping[str, str]) -> set[str]:

@@ -12,7 +12,7 @@ from tuner.base import tables
 from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput, BadMeasurement, TunerError
 from tuner.emulator.communicator import Comm
-from tuner.machine import catalogue, skeleton
+from tuner.machine import catalogue
 from tuner.machine.topology import Topology
 from tuner.times import measured as measured_tables
 from tuner.times.calibration import plausible, time_fit
@@ -137,19 +137,10 @@ class Widths:
     exchanges: Factors
 
 
-@dataclass(frozen=True, slots=True)
-class MeasuredPlace:
-    """Place of measured rows where files do not say it: a machine or a topology file, and a release."""
-
-    machine: str | None = None
-    topology: Path | None = None
-    nccl: str | None = None
-
-
 def shipped(source: CalibrationSource, widths: Widths) -> Calibration:
     """A shipped calibration, made anew. Errors: those of :func:`of_tables`."""
     tables = [table_of_one_way(name) for name in source.tables]
-    measured = MeasuredPlace(source.machine or tables[0].header.machine)
+    measured = Site(source.machine or tables[0].header.machine)
     if source.base:
         (of_nodes,) = (each for each in sources() if each.name == source.base)
         made = of_site(shipped(of_nodes, widths), source.name, tables, measured, widths)
@@ -160,7 +151,7 @@ def shipped(source: CalibrationSource, widths: Widths) -> Calibration:
 
 
 def of_site(
-    nodes: Calibration, name: str, tables: Sequence[Measurements], measured: MeasuredPlace, widths: Widths
+    nodes: Calibration, name: str, tables: Sequence[Measurements], measured: Site, widths: Widths
 ) -> Calibration:
     """The calibration of ``nodes`` with the rows of a site's tables, which one row is enough of.
 
@@ -184,7 +175,7 @@ def of_site(
     )
 
 
-def of_tables(name: str, tables: Sequence[Measurements], measured: MeasuredPlace, widths: Widths) -> Calibration:
+def of_tables(name: str, tables: Sequence[Measurements], measured: Site, widths: Widths) -> Calibration:
     """A calibration of a machine from tables that say their release. BadInput where they hold too few rows."""
     launches = list(dict.fromkeys(table.header.launch for table in tables))
     sites = [_site(table, measured) for table in tables]
@@ -283,7 +274,7 @@ def read_table(path: Path, given: Given) -> Measurements:
 
 
 def of_paths(
-    paths: Sequence[Path], measured: MeasuredPlace, name: str, update: str | None = None, given: Given | None = None
+    paths: Sequence[Path], measured: Site, name: str, update: str | None = None, given: Given | None = None
 ) -> Calibration:
     """A calibration of files; ``measured`` and ``given`` stand for what these do not say.
 
@@ -295,21 +286,14 @@ def of_paths(
     if measured.machine is not None and measured.topology is not None:
         raise BadInput("`machine` and `topology`: one node has one of them")
     tables = [_of_release(path, read_table(path, given or Given()), measured.nccl) for path in paths]
-    if measured.topology is not None:
-        topology = skeleton.read_complete(measured.topology)[1]
-        where = measured
-    else:
-        machine = measured.machine or tables[0].header.machine
-        if not machine:
-            raise BadInput(f"{paths[0]}: which machine was measured is not said; valid: `machine`, `topology`")
-        there = catalogue.load(machine)
-        topology, where = there.topology, MeasuredPlace(there.name)
-        for path, table in zip(paths, tables, strict=True):
-            said = table.header.machine
-            if said and catalogue.load(said).gpu != there.gpu:
-                raise BadMeasurement(f"{path}: of {said}, and the calibration is of {there.name}, which has other GPUs")
+    where = measured.completed(tables[:1])
+    there = catalogue.load(where.machine) if where.machine else None
+    topology, trays = where.node
     for path, table in zip(paths, tables, strict=True):
-        plausible.refuse(table, topology, str(path), catalogue.load(where.machine).trays if where.machine else None)
+        said = table.header.machine
+        if there and said and catalogue.load(said).gpu != there.gpu:
+            raise BadMeasurement(f"{path}: of {said}, and the calibration is of {there.name}, which has other GPUs")
+        plausible.refuse(table, topology, str(path), trays)
     if update is not None:
         return of_site(calibrations.load(update), name, tables, where, known_widths())
     return of_tables(name, tables, where, known_widths())
@@ -320,9 +304,9 @@ def known_widths() -> Widths:
     return Widths(calibrations.load(calibrations.names()[0]).factors, calibrations.shipped_exchange_factors())
 
 
-def _of_release(path: Path, table: Measurements, nccl: str | None) -> Measurements:
+def _of_release(path: Path, table: Measurements, nccl: str) -> Measurements:
     """With the release that is given, where the table says none."""
-    if nccl is None:
+    if not nccl:
         return table
     said = table.header.nccl
     if said and said != nccl:
@@ -351,10 +335,9 @@ def _alike(table: Measurements, first: Measurements) -> bool:
     return table.header.launch == first.header.launch
 
 
-def _site(table: Measurements, measured: MeasuredPlace) -> Site:
-    if not table.header.nccl:
-        raise BadInput(f"{table.name}: which release of NCCL was measured is not known; valid: `nccl`")
-    return Site(measured.machine, nearest_release(table.header.nccl)[0], measured.topology)
+def _site(table: Measurements, measured: Site) -> Site:
+    there = replace(measured, nccl="").completed([table])
+    return replace(there, nccl=nearest_release(there.nccl)[0])
 
 
 _SAME = ("nccl", "gpu", "launch", "cuda_graph", "network")

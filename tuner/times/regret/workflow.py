@@ -5,7 +5,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from itertools import groupby
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -15,11 +14,8 @@ from tuner.base.errors import BadInput, TunerError
 from tuner.base.names import AlgoProto, Collective, DataType, Op
 from tuner.base.records import json_form
 from tuner.emulator.request import Request
-from tuner.machine import catalogue
-from tuner.machine.topology import Topology
 from tuner.plugin.table.parse import decision_text
 from tuner.plugin.table.records import Choice, Decision, Interval
-from tuner.scenario.describe import describe
 from tuner.times import measured
 from tuner.times.calibration import plausible
 from tuner.times.measured import formats
@@ -175,31 +171,22 @@ class RunsQuery:
     """Files to read: ``labelled`` files by what they forced (``Ring``, ``default``), ``files`` that say so themselves,
     ``tables`` by their shipped name or path; ``nodes`` chooses rows of tables, and is said of files without ranks.
 
-    ``machine`` and ``nccl`` are what tables say where they are not given, ``words`` what else describes where it was
-    measured: a log, the GPUs of a skeleton, as ``tuner.scenario.describe`` takes them. ``noise_percent`` is by how
-    much two runs of the same differ, where that is known otherwise.
+    ``site`` is what tables say where it is empty. ``noise_percent`` is by how much two runs of the same differ, where
+    that is known otherwise.
     """
 
     labelled: tuple[tuple[str, Path], ...] = ()
     files: tuple[Path, ...] = ()
     tables: tuple[str, ...] = ()
-    machine: str | None = None
-    topology: Path | None = None
-    nccl: str = ""
+    site: Site = field(default_factory=Site)
     nodes: int | None = None
     gpus_per_node: int | None = None
     noise_percent: float | None = None
-    words: tuple[tuple[str, Any], ...] = ()
 
     @property
     def paths(self) -> tuple[Path, ...]:
         """All files."""
         return (*(path for _, path in self.labelled), *self.files)
-
-    @property
-    def log(self) -> Path | None:
-        """The log that shows the communicator."""
-        return dict(self.words).get("log")
 
 
 def read(asked: RunsQuery) -> MeasuredArms:
@@ -208,7 +195,7 @@ def read(asked: RunsQuery) -> MeasuredArms:
     Errors: BadInput where machine or release are missing, where a label is none, or a file forced something else than
     its label; BadMeasurement for a file that has no times or some that cannot be true.
     """
-    given = Given(asked.nccl, asked.nodes, asked.gpus_per_node, by_round=True)
+    given = Given(asked.site.nccl, asked.nodes, asked.gpus_per_node, by_round=True)
     sources = [
         *(TableSource(formats.read(path, given), path, arms.by_label(label)) for label, path in asked.labelled),
         *(TableSource(formats.read(path, given), path) for path in asked.files),
@@ -216,10 +203,9 @@ def read(asked: RunsQuery) -> MeasuredArms:
     ]
     if not sources:
         raise BadInput("nothing to judge; valid: `arm` NAME=FILE, `table` NAME, or FILE")
-    site = _site(asked, [source.table for source in sources])
-    topology = _topology(site)
+    site = asked.site.completed([source.table for source in sources])
+    topology, trays = site.node
     for source in sources if topology is not None else ():
-        trays = catalogue.load(site.machine).trays if site.machine else None
         plausible.refuse(source.table, topology, str(source.path or source.table.name), trays)
     placed = arms.of_sources(sources, site)
     return placed if asked.noise_percent is None else replace(placed, noise_percent={"1": asked.noise_percent})
@@ -238,37 +224,6 @@ def _of_nodes(table: Measurements, nodes: int | None) -> Measurements:
         there = ", ".join(map(str, sorted({row.nodes for row in table.blocks})))
         raise BadInput(f"{table.name}: no row of {nodes} nodes; valid: {there}")
     return replace(table, blocks=rows)
-
-
-def _topology(site: Site) -> Topology | None:
-    """Topology whose links bound what can be true; None of a log, which shows none."""
-    if site.machine is not None:
-        return catalogue.load(site.machine).topology
-    if site.topology is None:
-        return None
-    return describe(None, topology=site.topology, nccl=site.nccl, **dict(site.words)).resolve().own.topology
-
-
-def _site(asked: RunsQuery, tables: Sequence[Measurements]) -> Site:
-    described_otherwise = asked.topology or asked.log
-    machine = asked.machine or (None if described_otherwise else _one("machine", tables))
-    names = {table.header.nccl for table in tables if table.header.nccl}
-    if asked.log is not None and not asked.nccl and not names:
-        nccl = describe(machine, topology=asked.topology, **dict(asked.words)).nccl
-    else:
-        nccl = asked.nccl or _one("nccl", tables)
-    if machine is not None:
-        machine = catalogue.load(machine).name
-    return Site(machine, nccl, asked.topology, asked.words)
-
-
-def _one(what: str, tables: Sequence[Measurements]) -> str:
-    """Value that all tables say that say anything. BadInput where none does, or several things are said."""
-    names = list(dict.fromkeys(getattr(table.header, what) for table in tables if getattr(table.header, what)))
-    if len(names) == 1:
-        return str(names[0])
-    says = f"files of several ({', '.join(names)})" if names else "no file says it"
-    raise BadInput(f"`{what}`: {says}; valid: `{what}` NAME, and files of one")
 
 
 FIRST_SIZES = 4

@@ -7,11 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from tuner.base.dataclass import dataclass
-from tuner.base.errors import BadInput, BadMeasurement
+from tuner.base.errors import BadMeasurement
 from tuner.base.records import to_json
 from tuner.base.sizes import plural
-from tuner.machine import catalogue, skeleton
-from tuner.machine.topology import Topology
+from tuner.machine import catalogue
 from tuner.times.calibration import calibrate, plausible
 from tuner.times.calibration.accuracy.evaluate import mean_absolute_error, predicted_times
 from tuner.times.calibration.calibrate import MeasuredExchanges
@@ -78,50 +77,32 @@ class FileAccuracy:
         }
 
 
-@dataclass(frozen=True, slots=True)
-class Held:
-    """Reference of a file: the machine or topology, the release and the calibration; None is what fits.
+def of_path(
+    path: Path, site: Site, given: Given | None = None, calibration: str | None = None, update: Path | None = None
+) -> FileAccuracy:
+    """Accuracy on a file, held against a ``site`` and a ``calibration``, or what fits where these are not said.
 
     ``update``: a file of rows of the same cluster, which the calibration is updated with first. ``given``: what files
-    do not say of their rows.
+    do not say of their rows. Rows that the machine's links rule out are left out. Errors: BadMeasurement also where the
+    file cannot be read, or no row is left; BadInput where it does not say what was measured.
     """
-
-    machine: str | None = None
-    topology: Path | None = None
-    nccl: str | None = None
-    calibration: str | None = None
-    update: Path | None = None
-    given: Given = field(default_factory=Given)
-
-
-def of_path(path: Path, held: Held) -> FileAccuracy:
-    """Accuracy on a file.
-
-    Rows that the machine's links rule out are left out. Errors: BadMeasurement also where the file cannot be read, or
-    no row is left; BadInput where it does not say what was measured.
-    """
-    table = calibrate.read_table(path, held.given)
-    nccl = held.nccl or table.header.nccl
-    machine = held.machine or (None if held.topology else table.header.machine or None)
-    if machine is None and held.topology is None:
-        raise BadInput(f"{path}: which machine was measured is not said; valid: `machine`, `topology`")
-    if not nccl:
-        raise BadInput(f"{path}: which release was measured is not said; valid: `nccl`")
-    name = catalogue.load(machine).name if machine else None
-    judged = plausible.judge(table, _node(name, held.topology), catalogue.load(name).trays if name else None)
+    given = given or Given()
+    table = calibrate.read_table(path, given)
+    site = site.completed([table])
+    judged = plausible.judge(table, *site.node)
     if not judged.rows:
         raise BadMeasurement(f"{path}: no row is left; {'; '.join(each.text for each in judged.refused)}")
-    known_nccl, note = nearest_release(nccl)
-    site = Site(name, known_nccl, held.topology)
-    update = None if held.update is None else calibrate.read_table(held.update, held.given)
-    result = of_file(replace(table, blocks=judged.rows), site, held.calibration, update)
+    nccl, note = nearest_release(site.nccl)
+    site = replace(site, nccl=nccl)
+    rows = None if update is None else calibrate.read_table(update, given)
+    result = of_file(replace(table, blocks=judged.rows), site, calibration, rows)
     refused, counted = dict[str, int](), set[int]()
     for each in judged.refused:
         if rest := set(each.lines) - counted:
             refused[each.text] = len(rest)
             counted |= rest
     said = tuple(f"{each.text} ({each.where})" for each in judged.problems if not each.refused)
-    said += tuple(_contradictions(table, name, site.nccl, note))
+    said += tuple(_contradictions(table, site.machine, nccl, note))
     skipped = {**result.skipped, **refused, **table.header.left_out}
     return replace(result, skipped=skipped, problems=(*result.problems, *said))
 
@@ -135,12 +116,6 @@ def _contradictions(table: Measurements, machine: str | None, nccl: str, note: s
         yield f"the file says NCCL {head.nccl}, and is held against {nccl}"
     if machine and head.machine and catalogue.load(head.machine).gpu != catalogue.load(machine).gpu:
         yield f"the file says {head.machine}, and is held against {machine}, which has other GPUs"
-
-
-def _node(machine: str | None, topology: Path | None) -> Topology | None:
-    if topology is not None:
-        return skeleton.read_complete(topology)[1]
-    return catalogue.load(machine).topology if machine else None
 
 
 def of_file(
