@@ -139,8 +139,10 @@ def _one(what: str, tables: Sequence[Measurements]) -> str:
     names = list(dict.fromkeys(getattr(table.header, what) for table in tables if getattr(table.header, what)))
     if len(names) == 1:
         return str(names[0])
-    says = f"files of several ({', '.join(names)})" if names else "no file says it"
-    raise BadInput(f"`{what}`: {says}; valid: `{what}` NAME, and files of one")
+    of = names or dict.fromkeys(table.name for table in tables)
+    says = f"{'files of several' if names else 'no file says it'} ({', '.join(of)})"
+    valid = "`machine`, `topology`" if what == "machine" else f"`{what}`"
+    raise BadInput(f"`{what}`: {says}; valid: {valid}, and files of one")
 
 
 def read_by_model(nccl: Release, own: Mapping[str, str]) -> set[str]:

@@ -7,6 +7,7 @@ from dataclasses import field, replace
 from functools import cached_property
 from os import PathLike
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -86,7 +87,7 @@ def regret_interval(one: RoundsPick) -> tuple[float | None, float | None]:
     return (0.0 if one.evidence.rounds > 1 else None, 0.0) if one.best == one.pick else (one.low, one.high)
 
 
-def _sizes_record(sizes: Sequence[RoundsPick]) -> list[dict[str, object]]:
+def _sizes_record(sizes: Sequence[RoundsPick]) -> list[dict[str, Any]]:
     return [
         {
             "collective": one.call.collective,
@@ -418,6 +419,20 @@ class VerifiedFile:
     comparison: Comparison = field(repr=False, metadata=json_form(omitted=True))
 
 
+_COLUMNS = (
+    *("collective", "bytes", "pick", "pick_us", "best", "best_us", "regret", "regret_low", "regret_high"),
+    *("significant", "rounds", "dtype", "op", "in_place", "graph", "file"),
+)
+
+
+def _column(name: str, values: list[Any]) -> Column:
+    if name in ("pick", "best", "file"):
+        return list(map(str, values))
+    if (kind := {"collective": Collective, "dtype": DataType, "op": Op}.get(name)) is not None:
+        return NamedColumn(kind, np.array(values))
+    return np.array(values, np.float64 if name.startswith("regret") else None)
+
+
 @dataclass(frozen=True, slots=True)
 class Verification(Framed):
     """Answer of :func:`verify`: ``regret_mean`` over all sizes at which something beside NCCL's pick was measured, and
@@ -433,24 +448,8 @@ class Verification(Framed):
 
     def columns(self) -> dict[str, Column]:
         """collective, bytes, pick, pick_us, best, best_us, regret with its interval (NaN: none), and more; [size]."""
-        return {
-            "collective": NamedColumn(Collective, np.array([one.call.collective for one in self.sizes])),
-            "bytes": np.array([one.call.bytes for one in self.sizes]),
-            "pick": [str(one.pick) for one in self.sizes],
-            "pick_us": np.array([one.pick_us for one in self.sizes]),
-            "best": [str(one.best) for one in self.sizes],
-            "best_us": np.array([one.best_us for one in self.sizes]),
-            "regret": np.array([one.regret for one in self.sizes], np.float64),
-            "regret_low": np.array([regret_interval(one)[0] for one in self.sizes], np.float64),
-            "regret_high": np.array([regret_interval(one)[1] for one in self.sizes], np.float64),
-            "significant": np.array([one.loses for one in self.sizes]),
-            "rounds": np.array([one.evidence.rounds for one in self.sizes]),
-            "dtype": NamedColumn(DataType, np.array([one.call.dtype for one in self.sizes])),
-            "op": NamedColumn(Op, np.array([one.call.op for one in self.sizes])),
-            "in_place": np.array([one.call.in_place for one in self.sizes]),
-            "graph": np.array([one.call.graph for one in self.sizes]),
-            "file": [str(one.file) for one in self.sizes],
-        }
+        rows = _sizes_record(self.sizes)
+        return {name: _column(name, [row[name] for row in rows]) for name in _COLUMNS}
 
 
 def verify(files: Files, *, histogram: str | PathLike[str] | Histogram | None = None) -> Verification:

@@ -16,11 +16,11 @@ from tuner.emulator.selection import Selection
 from tuner.plugin.compile import CommunicatorShape, between
 from tuner.plugin.table.parse import choice_text, read, size_text, write
 from tuner.plugin.table.records import Choice, Decision, Interval, Table
-from tuner.times.evidence import LEAST_GAIN, LEVEL, Evidence, by_size
+from tuner.times.evidence import LEAST_GAIN, LEVEL, by_size
 from tuner.times.measured.header import scenario_of
 from tuner.times.measured.samples import Combination, Point
-from tuner.times.picks import columns_of, is_same
-from tuner.times.verify import Comparison, EmulatedModel, compare, middle
+from tuner.times.picks import judge
+from tuner.times.verify import Comparison, EmulatedModel, RoundsPick, compare, middle
 
 TOLERANCE = 0.001  # of the mean regret, for fewer rows
 MOST_ROWS = 16  # of one collective
@@ -98,47 +98,34 @@ class DecisionRow:
         return f"{self.collective.name.lower()} bytes={size_text(self.low)}..{high} -> {choice_text(self._requested)}"
 
 
-@dataclass(eq=False)
-class Size:
-    """Choices at one measured size."""
-
-    bytes: int
-    evidence: Evidence
-    pick: Combination
-    own: Combination | None  # the column of the pick
-
-    @cached_property
-    def credits(self) -> dict[Combination, float]:
-        """Gain over the pick by option, a logarithm, which is none where it is small or may be noise."""
-        others = [column for column in self.evidence.columns if column is not None]
-        gains: dict[Combination, float] = {}
-        for option in others:  # plain ones sort before those with channels
-            if is_same(option, self.pick):
-                gains[option] = -_IDLE
-            elif option.channels and option.plain in gains:
-                gains[option] = gains[option.plain] + self._credit(option, option.plain, len(others), _FEWER)
-            else:
-                gains[option] = self._credit(option, self.own, len(others))
-        return gains
-
-    def _credit(self, option: Combination, over: Option, comparisons: int, idle: float = _IDLE) -> float:
-        gain = self.evidence.gain(option, over)
-        sure = gain.p * comparisons <= LEVEL and gain.estimate > LOG_GAIN
-        return gain.estimate if sure else min(gain.estimate, 0.0) - idle
-
-    def regret(self, option: Option) -> float:
-        """Over the best that was measured, as a share; an option that was not measured here leaves it to NCCL.
-
-        As ``verify`` has it: what is the same as the pick counts once, as NCCL's own choice where that was measured.
-        """
-        levels, columns = self.evidence.levels, self.evidence.columns
-        same = columns_of(self.pick, self.evidence)
-        at = {column: level for column, level in zip(columns, levels, strict=True) if column not in same}
-        at[self.own] = levels[columns.index(self.own)]
-        return float(np.expm1(at.get(option, at[self.own]) - min(at.values())))
+def credits_of(one: RoundsPick) -> dict[Combination, float]:
+    """Gain over the pick by option, a logarithm, which is none where it is small or may be noise."""
+    others = [column for column in one.evidence.columns if column is not None]
+    gains: dict[Combination, float] = {}
+    for option in others:  # plain ones sort before those with channels
+        if option in one.same:
+            gains[option] = -_IDLE
+        elif option.channels and option.plain in gains:
+            gains[option] = gains[option.plain] + _credit(one, option, option.plain, len(others), _FEWER)
+        else:
+            gains[option] = _credit(one, option, one.same[0], len(others))
+    return gains
 
 
-Sizes = Mapping[Collective, Sequence[Size]]
+def _credit(one: RoundsPick, option: Combination, over: Option, comparisons: int, idle: float = _IDLE) -> float:
+    gain = one.evidence.gain(option, over)
+    sure = gain.p * comparisons <= LEVEL and gain.estimate > LOG_GAIN
+    return gain.estimate if sure else min(gain.estimate, 0.0) - idle
+
+
+def regret_of(one: RoundsPick, option: Option) -> float:
+    """Regret over the best that was measured, as a share; an option not measured here leaves it to NCCL."""
+    own = one.same[0]
+    at = {column: one.evidence.level(column) for column in (own, *one.others)}
+    return float(np.expm1(at.get(option, at[own]) - min(at.values())))
+
+
+Sizes = Mapping[Collective, Sequence[RoundsPick]]  # what was measured at each, in their order
 
 
 @dataclass(eq=False)
@@ -151,18 +138,18 @@ class Proposal:
     fitted: EmulatedModel | None = None
 
     @cached_property
-    def sizes(self) -> dict[Collective, list[Size]]:
+    def sizes(self) -> dict[Collective, list[RoundsPick]]:
         """Sizes that can be decided, in order: those whose pick is known."""
         picks = {(one.call.collective, one.call.bytes): one.pick for one in self.comparison.sizes}
         model = self.comparison.model
-        by_collective: dict[Collective, list[Size]] = {}
+        by_collective: dict[Collective, list[RoundsPick]] = {}
         for (collective, size), evidence in by_size(self.comparison.evidence).items():
             if (collective, size) not in picks:
                 continue
             modelled = model.pick(Point(collective, size)) if model else None
             pick = evidence.executed or modelled or picks[collective, size]
-            if same := columns_of(pick, evidence):
-                by_collective.setdefault(collective, []).append(Size(size, evidence, pick, same[0]))
+            if (one := judge(Point(collective, size), pick, evidence, modelled)).same:
+                by_collective.setdefault(collective, []).append(one)
         return by_collective
 
     @cached_property
@@ -179,8 +166,8 @@ class Proposal:
         rows = self.rows_from({collective: sizes[::2] for collective, sizes in self.sizes.items()})
         return regrets({collective: sizes[1::2] for collective, sizes in self.sizes.items()}, rows)
 
-    def _rows(self, collective: Collective, sizes: Sequence[Size]) -> list[DecisionRow]:
-        options = assign([size.credits for size in sizes])
+    def _rows(self, collective: Collective, sizes: Sequence[RoundsPick]) -> list[DecisionRow]:
+        options = assign([credits_of(one) for one in sizes])
         rows, start = [], 0
         while start < len(sizes):
             stop = start + 1
@@ -191,16 +178,18 @@ class Proposal:
             start = stop
         return rows
 
-    def _row(self, collective: Collective, sizes: Sequence[Size], options: Sequence[Option], run: slice) -> DecisionRow:
+    def _row(
+        self, collective: Collective, sizes: Sequence[RoundsPick], options: Sequence[Option], run: slice
+    ) -> DecisionRow:
         """For the sizes of ``run``, which have one option."""
         start, stop, choice = run.start, run.stop, options[run.start]
         assert choice is not None
-        inside = tuple(size.bytes for size in sizes[run])
+        inside = tuple(one.call.bytes for one in sizes[run])
         low, high = inside[0], None
         if start > 0:
-            low = self._border(collective, sizes[start - 1].bytes, inside[0], options[start - 1], choice)
+            low = self._border(collective, sizes[start - 1].call.bytes, inside[0], options[start - 1], choice)
         if stop < len(sizes):
-            high = self._border(collective, inside[-1], sizes[stop].bytes, choice, options[stop]) - 1
+            high = self._border(collective, inside[-1], sizes[stop].call.bytes, choice, options[stop]) - 1
         elif stop - start < SIZES_TO_END_OPEN:
             high = inside[-1]
         return DecisionRow(collective, low, high, choice, inside)
@@ -253,10 +242,10 @@ def regrets(sizes: Sizes, rows: Sequence[DecisionRow]) -> Regrets:
     """Rows are taken as if for these ranks, whatever they were made for."""
     before, after = [], []
     for collective, those in sizes.items():
-        for size in those:
-            row = next((row for row in rows if row.collective is collective and row.holds(size.bytes)), None)
-            before.append(size.regret(None))
-            after.append(size.regret(row.choice if row else None))
+        for one in those:
+            row = next((row for row in rows if row.collective is collective and row.holds(one.call.bytes)), None)
+            before.append(regret_of(one, None))
+            after.append(regret_of(one, row.choice if row else None))
     return Regrets(len(before), float(np.mean(before or [0])), float(np.mean(after or [0])))
 
 

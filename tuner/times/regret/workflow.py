@@ -21,11 +21,11 @@ from tuner.times.calibration import plausible
 from tuner.times.measured import formats
 from tuner.times.measured.formats import Given
 from tuner.times.measured.samples import Combination, Measurements
-from tuner.times.picks import PickVerdict, is_same
+from tuner.times.picks import PickVerdict, columns_of
 from tuner.times.placement import Site, read_by_model
 from tuner.times.regret import arms, judged
 from tuner.times.regret.arms import MeasuredArms, MeasuredCall, TableSource
-from tuner.times.regret.judged import RunsPick, SplitGain, sizes_record, split_gains
+from tuner.times.regret.judged import RunEvidence, RunsPick, SplitGain, sizes_record, split_gains
 from tuner.times.timemodel import features, predict
 
 
@@ -358,10 +358,8 @@ def _of_curve(calls: Sequence[MeasuredCall], site: Site, calibration: str | None
 
 
 def _pick_us(one: MeasuredCall) -> float | None:
-    if one.default is not None:
-        return one.default.time_us
-    same = [arm.time_us for arm in one.forced if is_same(arm.combination, one.pick)]
-    return same[0] if same else None
+    same = columns_of(one.pick, RunEvidence(one, None))
+    return same[0].time_us if same else None
 
 
 def _is_measured(one: MeasuredCall, algo_proto: AlgoProto) -> bool:
