@@ -5,7 +5,6 @@ import os
 import re
 import shutil
 import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -16,7 +15,6 @@ from elftools.elf.relocation import RelocationSection
 from elftools.elf.sections import SymbolTableSection
 
 from tests.support.programs import CHECKS, PLUGIN, checker, clang, compiled, compiler
-from tuner import plugin
 from tuner.jobs.inside.files import Untimed, read_file
 
 FUZZERS = ["table", "call", "events"]
@@ -308,30 +306,18 @@ def test_a_call_whose_time_may_be_anothers_has_none(calls: str, expected: list[i
     ]
 
 
-CLOSED_LIBRARY = """
-import ctypes, sys, _ctypes
-plugin, nccl = ctypes.CDLL(sys.argv[1]), ctypes.CDLL(sys.argv[2])
-assert nccl.call(ctypes.byref(ctypes.c_char.in_dll(plugin, "ncclProfiler_v6"))) == 0
-_ctypes.dlclose(nccl._handle)
-print("closed", flush=True)
-"""
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("folder", ["job", "file/job"])
-def test_a_process_ends_well_after_it_has_closed_nccl(folder: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("flags", [["-O2"], *map(sanitized, SANITIZERS)], ids=["plain", *SANITIZERS])
+def test_a_process_ends_well_after_it_has_closed_nccl(flags: list[str], folder: str, tmp_path: Path) -> None:
     """What is not written yet is, with NCCL's words; where it cannot be, NCCL's logger is called at the end."""
     source = Path(__file__).parents[1] / "support" / "closed_library.c"
-    library = tmp_path / "libclosed.so"
-    flags = ["-O1", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", f"-I{PLUGIN}"]
-    subprocess.run(["cc", *flags, source, "-o", library], check=True)
+    shared = ["-O1", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", f"-I{PLUGIN}"]
+    library = compiled(compiler(), [*shared, source], suffix=".so")
     (tmp_path / "file").touch()
-    env = {**os.environ, "NCCL_TUNER_JOB": str(tmp_path / folder), "NCCL_DEBUG": "INFO"}
-    command = [sys.executable, "-c", CLOSED_LIBRARY, str(plugin.path()), str(library)]
-    ran = subprocess.run(command, env=env, capture_output=True, text=True, check=False, timeout=60)
-    assert ran.returncode == 0, ran.stdout + ran.stderr
-    said = ran.stdout.partition("closed\n")[2]
-    assert ("not written" in said) == (folder == "file/job"), ran.stdout
+    program = checker("events", flags)
+    said = drive([program, "closed", library], NCCL_TUNER_JOB=str(tmp_path / folder), NCCL_DEBUG="INFO")
+    assert ("not written" in said.partition("closed\n")[2]) == (folder == "file/job"), said
     if folder == "job":
         (file,) = map(read_file, (tmp_path / "job").glob("*.job"))
         assert [(kind["function"], kind["protocol"], kind["calls"]) for kind in file.kinds] == [

@@ -3,6 +3,7 @@
  *     events random SEED COUNT     random events of every version, with handles that were never given, or are old
  *     events threads SEED COUNT    communicators come and go; of each one thread launches, another sees kernels end
  *     events rate A_SECOND COUNT   COUNT collectives, so many in a second
+ *     events closed LIBRARY        a call by a library that is closed before the process ends
  *     events cost COUNT            COUNT collectives of CHANNELS channels, as NCCL reports them, and nothing else
  *     events launch COUNT          the same without what is seen of their kernels
  *     events nothing COUNT         the same without any: what the loop takes itself
@@ -11,6 +12,7 @@
  *                                  to itself, l looked at so late that its times are those of 64 calls later
  */
 #define _GNU_SOURCE
+#include <dlfcn.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>
@@ -231,6 +233,15 @@ static void check_rate(void *context, uint64_t a_second, size_t count) {
     printf("%zu calls\n", count);
 }
 
+static void check_closed(const char *path) {
+    void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL), *symbol = library ? dlsym(library, "call") : NULL;
+    int (*call)(const struct profiler_v5 *profiler) = NULL;
+    memcpy(&call, &symbol, sizeof call);
+    CHECK(call && call(&ncclProfiler_v6) == 0);
+    CHECK(dlclose(library) == 0);
+    puts("closed");
+}
+
 __attribute__((noinline)) static void check_cost(void *context, size_t count, bool events, bool kernels) {
 
     for (size_t i = 0; i < count; i++) {
@@ -300,6 +311,8 @@ int main(int argc, char **argv) {
         printf("%zu events\n", count);
     } else if (strcmp(what, "threads") == 0) {
         check_threads(source.seed, strtoul(argv[3], NULL, 10));
+    } else if (strcmp(what, "closed") == 0) {
+        check_closed(argv[2]);
     } else if (strcmp(what, "rate") == 0) {
         check_rate(open_context(1, 0), source.seed, strtoul(argv[3], NULL, 10));
     } else if (strcmp(what, "marks") == 0) {
