@@ -52,6 +52,16 @@ def test_the_inspectors_json_is_joined_as_our_own(tmp_path: Path, more: dict[str
     assert [block.times_us for block in report.measurements([calls], None).blocks] == [(10, 18, 30)]
 
 
+@pytest.mark.parametrize("command", [["decide"], ["job", "plan", "--machine", "dgx-h100"]])
+def test_without_what_ran_that_is_the_reason(command: list[str], tmp_path: Path) -> None:
+    for rank in range(2):
+        inspected(tmp_path, rank, [10, 20, 30])
+    done = CliRunner().invoke(main, [*command, str(tmp_path), "--out", str(tmp_path / "t.table")])
+    assert isinstance(done.exception, BadInput)
+    assert str(done.exception).startswith("no file says what calls ran")
+    assert not (tmp_path / "t.table").exists()
+
+
 def test_a_file_that_is_none_or_cut_is_named_and_left_out(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="No such file"):
         joined.read_folder(tmp_path / "nowhere")

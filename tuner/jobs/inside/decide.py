@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tuner.base.errors import BadInput
-from tuner.jobs.inside.joined import JoinedCalls
+from tuner.jobs.inside.joined import NOTHING_RAN, JoinedCalls
 from tuner.jobs.inside.steps import JobSteps
 from tuner.plugin.table.records import ANY_COUNT, Choice, Decision, Interval, Table
 from tuner.times.evidence import gain_of, holm, too_small
@@ -109,8 +109,10 @@ def decide(joined: Iterable[JoinedCalls], provenance: dict[str, str], steps: Job
     apart: set[_Key] = set()
     begin_s, end_s, whole_us, extra_us = float("inf"), 0.0, 0.0, 0.0
     explored: list[JoinedCalls] = []
+    says_what_ran = False
     for each in joined:
         whole_us += float(each.transfer_us.sum())
+        says_what_ran |= any(call.executed is not None for call in each.kinds)
         if len(each.at_s):
             begin_s, end_s = min(begin_s, float(each.at_s[0])), max(end_s, float(each.at_s[-1]))
         if any(len(places) > 1 for places in _points(each).values()):
@@ -123,7 +125,8 @@ def decide(joined: Iterable[JoinedCalls], provenance: dict[str, str], steps: Job
             calls.setdefault(key, []).append(usual_us)
             extra_us += more_us
     if not blocks:
-        raise BadInput("the job ran one choice of each call that has a time: it did not explore")
+        alone = "the job ran one choice of each call that has a time: it did not explore"
+        raise BadInput(alone if says_what_ran else NOTHING_RAN)
     span_s = max(end_s - begin_s, 1e-9)
     judged = [
         _judged(key, found, span_s, begin_s, sum(calls[key]), steps is not None, key in apart)

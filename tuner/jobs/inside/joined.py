@@ -29,6 +29,10 @@ AT_ONCE = 500_000  # records of calls that no rank had before
 _RANK_BITS = 20
 _NUMBER_BITS = np.uint64(32)  # of a key's end: NCCL's number of the call, after its function
 _NUMBER = np.uint64((1 << 32) - 1)
+NOTHING_RAN = (
+    "no file says what calls ran, as NCCL Inspector's do not before NCCL 2.31; valid: files of this project's plugin, "
+    "or the Inspector's of NCCL 2.31 and later"
+)
 MOST_SIZE = (1 << 63) - 1  # bytes of a call
 _MOST_SHOWN = 5  # broken files that are named
 _TICKS = 1000  # a time is kept in ns

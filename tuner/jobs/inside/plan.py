@@ -18,7 +18,7 @@ from tuner.base.errors import BadInput
 from tuner.base.names import AlgoProto, Algorithm, Collective, Op, Protocol
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
-from tuner.jobs.inside.joined import JoinedCalls
+from tuner.jobs.inside.joined import NOTHING_RAN, JoinedCalls
 from tuner.jobs.inside.steps import JobSteps
 from tuner.plugin.table.records import CALLS_EXPLORED, MOST_BLOCK, Arms, Choice, Decision, Interval, Table
 from tuner.scenario import Scenario
@@ -88,6 +88,8 @@ def plan(
         raise BadInput(f"calls with a time are of communicators of {found.there} ranks; valid: of {scenario.title}")
     if found.whole_us <= 0:
         raise BadInput("the job's calls took no time: nothing to plan by")
+    if not found.counts:
+        raise BadInput(NOTHING_RAN)
     selection = Selection(scenario.communicator())
     model, times = _model(selection, scenario)
     planned = sorted(_planned(found, times, most_factor), key=lambda call: -call.share)[:MOST_ROWS]
