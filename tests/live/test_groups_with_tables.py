@@ -1,6 +1,9 @@
 """Groups with the plugin and a table that sets channels: the emulator against libnccl, kernels and channels exactly."""
 
+from dataclasses import replace
+from itertools import product
 from pathlib import Path
+from random import Random
 
 import pytest
 
@@ -16,12 +19,13 @@ from tuner.emulator.selection import Selection
 from tuner.machine import catalogue
 from tuner.oracle.api import Oracle
 from tuner.oracle.conformance.check import compare
-from tuner.plugin.asked import opened
+from tuner.plugin.asked import FileTuner, opened
 from tuner.scenario import Scenario
 from tuner.scenario.oracle_configuration import OracleConfiguration
 
 EMULATED = [nccl for nccl in WITH_PLUGINS if interface(nccl) >= 2]
 KIB = 1 << 10
+KINDS = tuple(Collective)
 AR = Request(Collective.AllReduce, DataType.float32, Op.sum)
 TABLES = [
     ["allreduce -> ring/simple channels=2"],
@@ -92,6 +96,35 @@ def test_groups_of_all_kinds_and_sizes(nccl: str, rows: list[str], tmp_path: Pat
     sizes = [64 * KIB << place % 6 for place in range(12)]
     groups += [[Operation(AR, size) for size in sizes[:count]] for count in (2, 5, 12)]
     assert differing(machine(nccl), table_of(tmp_path, *rows), groups) == []
+
+
+@pytest.mark.each_choice
+@pytest.mark.parametrize(("name", "nodes", "gpus"), [("dgx-h100", 2, 2), ("dgx-h100", 1, 8), ("dgx-a100", 2, 4)])
+@pytest.mark.parametrize("nccl", WITH_PLUGINS)
+def test_single_calls(nccl: str, name: str, nodes: int, gpus: int, tmp_path: Path) -> None:
+    """Also channels beyond those that there are, and rows whose choice cannot run."""
+    draw = Random(f"{nccl} {name}")
+    rows = []
+    for kind, interval in product(KINDS, ("..16K", "32K..1M", "2M..")):
+        choice = draw.choice(["ring/ll", "ring/ll128", "ring/simple", "tree/ll", "tree/simple", "nvls/simple"])
+        channels = draw.choice([0, 1, 3, 8, 16, 24, 32])
+        rows.append(f"{kind.name.lower()} bytes={interval} -> {choice}" + f" channels={channels}" * (channels > 0))
+    table = table_of(tmp_path, *rows)
+    alone = Scenario(nccl=nccl, machine=name, nodes=nodes, gpus_per_node=gpus)
+    selection = Selection(replace(alone, tuner=FileTuner("table", table)).communicator())
+    configuration = alone.oracle_configuration()
+    env = {**configuration.env, "NCCL_TUNER_TABLE": str(table)}
+    with Oracle(replace(configuration, env=env, plugin=plugin.path())) as oracle:
+        for kind in KINDS:
+            request = Request(kind, DataType.float32, Op.sum)
+            unit = request.unit_bytes(nodes * gpus)
+            sizes = [size // unit * unit for size in (320, 10000, 16384, 1 << 17, 1 << 20, 5000000, 1 << 28)]
+            picks = selection.pick(request, sizes)
+            emulated = zip(picks.algorithm, picks.protocol, picks.channels, picks.threads, strict=True)
+            launched = [
+                (one.algorithm, one.protocol, one.channels, one.threads) for one in oracle.launch(request, sizes)
+            ]
+            assert list(emulated) == launched, rows
 
 
 def test_releases_that_ask_in_another_way_are_refused(tmp_path: Path) -> None:

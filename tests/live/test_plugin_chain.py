@@ -113,8 +113,7 @@ class NextTuner:
         return False
 
 
-# Before interface 3 channels that a tuner names are not emulated.
-@pytest.mark.parametrize("name", [each for each in LOADING if loading.interface(release.load(each)).version >= 3])
+@pytest.mark.parametrize("name", LOADING)
 def test_the_chain_answers_as_emulated(name: str, other: Path, tmp_path: Path) -> None:
     """Where the table writes nothing the other tuner decides; a row that leaves the call to NCCL is no such place."""
     rows = (

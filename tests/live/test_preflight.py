@@ -16,7 +16,7 @@ from tests.support.preflight_records import AMD, INTEL, Host, with_processor, wr
 from tuner import plugin, release
 from tuner.base.names import Collective, DataType, Op
 from tuner.emulator.request import Request
-from tuner.jobs.preflight.alone import DifferingPicks, RankPick, SizeBounds, all_differing_picks, asking
+from tuner.jobs.preflight.alone import DifferingPicks, RankPick, SizeBounds, all_differing_picks
 from tuner.jobs.preflight.reading import read
 from tuner.jobs.preflight.settings import DescribedNodes, RankSetting, Views, assemble, node_of
 from tuner.oracle.api import Oracle
@@ -28,10 +28,7 @@ pytestmark = pytest.mark.live
 REQUESTS = tuple(Request(kind, DataType.float32, Op.sum) for kind in (Collective.AllReduce, Collective.AllGather))
 MOST_BYTES = 1 << 30
 MOST_SIZES = 60  # of each collective
-PLUGGED = [release.load(name) for name in HERE if loading.has_plugins(release.load(name))]
-WITH_TABLES = [
-    nccl.name for nccl in PLUGGED if loading.interface(nccl).says_who_asks
-]  # others keep their own picks here
+WITH_TABLES = [name for name in HERE if loading.has_plugins(release.load(name))]
 
 
 def hosts(nccl: str) -> dict[str, tuple[Host, ...]]:
@@ -95,14 +92,14 @@ def pick_at(differing_picks: list[DifferingPicks], size: int, at: int) -> RankPi
 def test_each_kind_of_rank_launches_what_it_is_said_to(nccl: str, case: str, tmp_path: Path) -> None:
     views = views_of(tmp_path, *hosts(nccl)[case])
     assert len(views.settings) == 2
-    differing_picks, asked = all_differing_picks(views, REQUESTS, SizeBounds(None, MOST_BYTES)), asking(views)
+    differing_picks = all_differing_picks(views, REQUESTS, SizeBounds(None, MOST_BYTES))
     launched: dict[tuple[Collective, int], list[tuple[object, ...]]] = {}
     for at, own in enumerate(views.settings):
         with Oracle(configuration(views, own)) as oracle:
             for request in REQUESTS:
                 of_one = [each for each in differing_picks if each.collective is request.collective]
                 sizes = sizes_of(of_one, request, oracle.facts.n_ranks)
-                picks = asked[at].selection.pick(request, sizes)
+                picks = views.selection(own).pick(request, sizes)
                 for row, real in enumerate(oracle.launch(request, sizes)):
                     libnccl = real.algorithm, real.protocol, real.channels
                     assert libnccl == (picks.algorithm[row], picks.protocol[row], picks.channels[row]), sizes[row]
@@ -122,8 +119,9 @@ def test_each_kind_of_rank_launches_what_it_is_said_to(nccl: str, case: str, tmp
 @pytest.mark.parametrize("nccl", WITH_TABLES)
 def test_a_host_with_another_decision_table(nccl: str, tmp_path: Path) -> None:
     tables = [tmp_path / "one.table", tmp_path / "other.table"]
-    tables[0].write_text("nccl-tuner-table 1\nallreduce bytes=64K..1M -> tree/simple\n")
-    tables[1].write_text("nccl-tuner-table 1\nallreduce bytes=64K..2M -> tree/simple\n")
+    both = "allgather -> ring/ll channels=5\nallreduce bytes=..32K -> ring/simple channels=20\n"
+    for table, end in zip(tables, ("1M", "2M"), strict=True):
+        table.write_text(f"nccl-tuner-table 1\n{both}allreduce bytes=64K..{end} -> tree/simple channels=3\n")
     views = views_of(tmp_path / "records", Host("a", "dgx-h100", nccl, ranks=2), Host("b", "dgx-h100", nccl, ranks=2))
     (alike,) = views.settings
     one, other = (replace(alike, table=table) for table in tables)
@@ -134,7 +132,12 @@ def test_a_host_with_another_decision_table(nccl: str, tmp_path: Path) -> None:
         described = configuration(views, own)
         with_table = {**described.env, "NCCL_TUNER_TABLE": str(own.table)}
         with Oracle(replace(described, plugin=plugin.path(), env=with_table)) as oracle:
-            sizes = [size for size in sizes_of(differing_picks, REQUESTS[0], 4) if size > 1 << 20]
-            for size, real in zip(sizes, oracle.launch(REQUESTS[0], sizes), strict=True):
-                if (said := pick_at(differing_picks, size, at)) is not None:
-                    assert (real.algorithm, real.protocol) == (said.algorithm, said.protocol), size
+            for request in REQUESTS:
+                sizes = sizes_of(differing_picks, request, 4)
+                picks = views.selection(own).pick(request, sizes)
+                for row, real in enumerate(oracle.launch(request, sizes)):
+                    libnccl = real.algorithm, real.protocol, real.channels, real.threads
+                    columns = picks.algorithm, picks.protocol, picks.channels, picks.threads
+                    assert libnccl == tuple(column[row] for column in columns), sizes[row]
+                    said = pick_at(differing_picks, sizes[row], at) if request is REQUESTS[0] else None
+                    assert said is None or (said.algorithm, said.protocol, said.channels) == libnccl[:3], sizes[row]

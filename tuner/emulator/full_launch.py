@@ -3,6 +3,8 @@
 from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import partial
 
+import numpy as np
+
 from tuner.base.errors import BadInput
 from tuner.base.names import Algorithm, DataType, Op, Protocol
 from tuner.base.numerics import ceil_div
@@ -101,7 +103,8 @@ def _work(selection: Selection, task: CollectiveTask, root: int, heads: HeadsOf,
     taken = takers(call, None if own.network is None else partial(_whatever_came_first, own.network, later))
     shared = rules.channel_work(ScheduledTask(task, call, tables, own, ZeroCopyPeer.network in taken))
     algorithm, protocol = task.algo_proto
-    threads = bounds.own_threads(call, tables, task.together_bytes, task.together_tuned)
+    together_bytes = np.array([task.together_bytes], np.uint64)
+    threads = int(bounds.own_threads(call, tables, together_bytes, task.together_tuned)[0])
     return Work(
         place=task.place,
         collective=request.collective,

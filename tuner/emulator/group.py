@@ -263,8 +263,8 @@ class SelectionChooser:
         if request.buffers is not Buffers.plain:
             plain, _ = self._bounds(replace(request, buffers=Buffers.plain), tuned.algo_proto, nbytes)
         if tuned.channels:
-            call = Call(self.communicator, request, tuned.algo_proto)
-            threads = bounds.block_threads(call, self._selection.tables, nbytes, tuned.channels)
+            call, together_bytes = Call(self.communicator, request, tuned.algo_proto), np.array([nbytes], np.uint64)
+            threads = int(bounds.block_threads(call, self._selection.tables, together_bytes, tuned.channels)[0])
         for task in tasks:
             task.algo_proto, task.threads = tuned.algo_proto, threads
             task.together_bytes, task.together_tuned = nbytes, tuned.channels

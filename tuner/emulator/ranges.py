@@ -19,7 +19,7 @@ from tuner.emulator.model import Tables
 from tuner.emulator.request import Request
 from tuner.emulator.rules import bounds, symmetric
 from tuner.emulator.rules.call import Call
-from tuner.emulator.rules.launch import Piece, tuned_bounds
+from tuner.emulator.rules.launch import Piece
 from tuner.emulator.selection import MAX_BYTES, Selection
 
 FOLLOWED_BYTES = 1 << 40  # how far ranges are followed
@@ -146,8 +146,10 @@ def classic_launches(selection: Selection, request: Request, low: int, high: int
         at = np.searchsorted(starts, sizes, side="right") - 1
         return picked[at], named[at]
 
+    rule = selection.communicator.rules.launch
+
     def bound_of(call: Call, tables: Tables, sizes: SizeArray, channels: int) -> tuple[IntArray, IntArray]:
-        return tuned_bounds(call, tables, sizes, channels) if channels else bounds.bounds(call, tables, sizes)
+        return rule.tuned_bounds(call, tables, sizes, channels) if channels else bounds.bounds(call, tables, sizes)
 
     def bounded(sizes: SizeArray) -> Labels:
         return _by_cell(selection, request, bound_of, (*cells(sizes), sizes))
@@ -155,7 +157,6 @@ def classic_launches(selection: Selection, request: Request, low: int, high: int
     # Only where these change may channels and threads jump; in between, they turn where the rule says.
     pieces = breakpoints.find(bounded, low, high, starts, steps=0)
     ends = np.append(pieces[1:] - np.uint64(1), np.uint64(high))
-    rule = selection.communicator.rules.launch
     turning = [
         rule.turning(_call(selection, request, algo_proto), Piece(bound, threads, first, last))
         for (algo_proto, bound, threads), first, last in zip(

@@ -39,7 +39,15 @@ def bound(call: Call, tables: Tables, nbytes: int) -> int:
 
 def bounds(call: Call, tables: Tables, nbytes: SizeArray) -> tuple[IntArray, IntArray]:
     """:func:`bound` of each of the sizes, and the threads of its blocks: numbers [size]."""
-    return bounds_to(call.rules.bound_channels(call.communicator), call, tables, nbytes)
+    most = call.rules.bound_channels(call.communicator)
+    bound = plain_bound(most, call, tables, nbytes)
+    trace.step("channels", "", plain_bound, most, bound)
+    shrunk = _shrunk_threads(most, call, tables, nbytes, bound)
+    trace.step("threads", "", fewer_threads, int(tables.max_threads[call.algo_proto]), shrunk)
+    bound = of_registered(call, tables, bound)
+    block = call.rules.block(call.communicator, call.algo_proto, shrunk, call.limits.min_block_threads)
+    trace.step("threads", "", call.rules.block, shrunk, block)
+    return bound, block
 
 
 @BOUND_CHANNELS_RULES(nccl.TOPO_GET_ALGO_INFO(since="2.22.3"), nccl.TUNING_GET_CHANNELS(since="2.31.2"))
@@ -91,18 +99,6 @@ def by_the_tuners_channels(tuned: int) -> int:
     return tuned
 
 
-def bounds_to(most: int, call: Call, tables: Tables, nbytes: SizeArray) -> tuple[IntArray, IntArray]:
-    """The most channels, of ``most``, of each size ``nbytes``, and the threads of its blocks: numbers [size]."""
-    bound = plain_bound(most, call, tables, nbytes)
-    trace.step("channels", "", plain_bound, most, bound)
-    shrunk = _shrunk_threads(most, call, tables, nbytes, bound)
-    trace.step("threads", "", fewer_threads, int(tables.max_threads[call.algo_proto]), shrunk)
-    bound = of_registered(call, tables, bound)
-    block = call.rules.block(call.communicator, call.algo_proto, shrunk, call.limits.min_block_threads)
-    trace.step("threads", "", call.rules.block, shrunk, block)
-    return bound, block
-
-
 def of_registered(call: Call, tables: Tables, bound: IntArray) -> IntArray:
     """Bounds with registered buffers, numbers of channels [size]; the same where there are none."""
     if registered.kept(call.communicator, call.request):
@@ -112,25 +108,25 @@ def of_registered(call: Call, tables: Tables, bound: IntArray) -> IntArray:
     return bound
 
 
-def block_threads(call: Call, tables: Tables, nbytes: int, tuned: int) -> int:
-    """The threads of a block for operations of this size, where a tuner sets ``tuned`` channels; 0 for none."""
+def block_threads(call: Call, tables: Tables, nbytes: SizeArray, tuned: int) -> IntArray:
+    """Threads of a block for operations of these sizes, [size], where a tuner sets ``tuned`` channels; 0 for none."""
     return _block(call, tables, nbytes, tuned, call.limits.min_block_threads)
 
 
-def own_threads(call: Call, tables: Tables, nbytes: int, tuned: int) -> int:
-    """The threads that work on operations of this size: a block may have more of them. ``tuned`` as above."""
+def own_threads(call: Call, tables: Tables, nbytes: SizeArray, tuned: int) -> IntArray:
+    """Threads that work on operations of these sizes, [size]: a block may have more of them."""
     return _block(call, tables, nbytes, tuned, 0)
 
 
-def _block(call: Call, tables: Tables, nbytes: int, tuned: int, least: int) -> int:
-    sizes, most = np.array([nbytes], np.uint64), call.rules.bound_channels(call.communicator)
-    over = call.rules.tuned_threads(tuned)
+def _block(call: Call, tables: Tables, nbytes: SizeArray, tuned: int, least: int) -> IntArray:
+    most, over = call.rules.bound_channels(call.communicator), call.rules.tuned_threads(tuned)
     if over and not _keeps_threads(call):
         threads, threshold = int(tables.max_threads[call.algo_proto]), over * _threshold(call, tables)
-        shrunk = fewer_threads(sizes, np.ones(1, np.int64), threads, threshold, int32(threads * threshold))
+        one = np.ones(nbytes.shape, np.int64)
+        shrunk = fewer_threads(nbytes, one, threads, threshold, int32(threads * threshold))
     else:
-        shrunk = _shrunk_threads(most, call, tables, sizes, plain_bound(most, call, tables, sizes))
-    return int(call.rules.block(call.communicator, call.algo_proto, shrunk, least)[0])
+        shrunk = _shrunk_threads(most, call, tables, nbytes, plain_bound(most, call, tables, nbytes))
+    return call.rules.block(call.communicator, call.algo_proto, shrunk, least)
 
 
 def _keeps_threads(call: Call) -> bool:

@@ -12,7 +12,7 @@ import numpy as np
 
 from tuner.base import trace
 from tuner.base.dataclass import dataclass
-from tuner.base.errors import BadInput, TooManyRanges
+from tuner.base.errors import TooManyRanges
 from tuner.base.names import Collective, Protocol
 from tuner.base.numerics import IntArray, SizeArray, ceil_div
 from tuner.base.registry import Registry, Variant
@@ -20,7 +20,7 @@ from tuner.emulator import nccl_source as nccl
 from tuner.emulator.communicator import Comm
 from tuner.emulator.model import Tables
 from tuner.emulator.request import Request
-from tuner.emulator.rules.bounds import bounds_to, of_registered
+from tuner.emulator.rules.bounds import block_threads, bounds, of_registered
 from tuner.emulator.rules.call import Call
 from tuner.release.schema import given
 
@@ -188,16 +188,26 @@ class Piece:
 class LaunchRule(Variant, ABC):
     """Rule that makes channels of the bytes of one operation."""
 
-    @abstractmethod
     def __call__(self, call: Call, tables: Tables, nbytes: SizeArray) -> tuple[IntArray, IntArray]:
         """Channels and threads of each size."""
+        bound, threads = bounds(call, tables, nbytes)
+        return self._used(call, nbytes, bound, threads), threads
 
     def tuned(self, call: Call, tables: Tables, nbytes: SizeArray, named: int) -> tuple[IntArray, IntArray]:
-        """Channels and threads of each size where a tuner names so many channels. Errors: BadInput before 2.22."""
-        raise BadInput(
-            f"NCCL {call.communicator.release.name}: channels that a tuner names are not emulated here; valid: a later "
-            "release"
-        )
+        """Channels and threads of each size where a tuner names so many channels."""
+        bound, threads = self.tuned_bounds(call, tables, nbytes, named)
+        return self._used(call, nbytes, bound, threads), threads
+
+    def tuned_bounds(self, call: Call, tables: Tables, nbytes: SizeArray, named: int) -> tuple[IntArray, IntArray]:
+        """The most channels of each size where a tuner names some, and the threads of its blocks: numbers [size]."""
+        own, _ = bounds(call, tables, nbytes)
+        left = int(of_registered(call, tables, np.array([named], np.int64))[0])
+        bound = np.array([call.rules.tuned_channels(each, left) for each in own.tolist()], np.int64)
+        return bound, block_threads(call, tables, nbytes, named)
+
+    @abstractmethod
+    def _used(self, call: Call, nbytes: SizeArray, bound: IntArray, threads: IntArray) -> IntArray:
+        """Channels, of the bound, that get work; all [size]."""
 
     @abstractmethod
     def turning(self, call: Call, piece: Piece) -> SizeArray:
@@ -214,14 +224,8 @@ RULES: Registry[LaunchRule] = Registry()
 class ShrinkThenCells(LaunchRule):
     """Channels and threads by size: a bound that shrinks with the size, then cells dealt out to the channels."""
 
-    def __call__(self, call: Call, tables: Tables, nbytes: SizeArray) -> tuple[IntArray, IntArray]:
-        bound, threads = bounds_to(call.communicator.channels, call, tables, nbytes)
-        return _dealt_channels(call, nbytes, bound), threads
-
-    def tuned(self, call: Call, tables: Tables, nbytes: SizeArray, named: int) -> tuple[IntArray, IntArray]:
-        """Channels and threads over the bound of :func:`tuned_bounds`; threads go by NCCL's own."""
-        bound, threads = tuned_bounds(call, tables, nbytes, named)
-        return _dealt_channels(call, nbytes, bound), threads
+    def _used(self, call: Call, nbytes: SizeArray, bound: IntArray, threads: IntArray) -> IntArray:
+        return _dealt_channels(call, nbytes, bound)
 
     def turning(self, call: Call, piece: Piece) -> SizeArray:
         """Every further cell may take a channel, until each channel has twice as many cells as there are channels.
@@ -246,16 +250,10 @@ class ShrinkThenCells(LaunchRule):
 class ShrinkWithinCtasThenCells(ShrinkThenCells):
     """The fewest and the most blocks of a collective hold for the bound, before cells are dealt out to the channels."""
 
-    def __call__(self, call: Call, tables: Tables, nbytes: SizeArray) -> tuple[IntArray, IntArray]:
-        bound, threads = bounds_to(call.communicator.channels, call, tables, nbytes)
+    def _used(self, call: Call, nbytes: SizeArray, bound: IntArray, threads: IntArray) -> IntArray:
         within = np.clip(bound, *ctas(call.communicator, call.request))
         trace.step("channels", "", self, bound, within)
-        return _dealt_channels(call, nbytes, within), threads
-
-    def tuned(self, call: Call, tables: Tables, nbytes: SizeArray, named: int) -> tuple[IntArray, IntArray]:
-        """Channels and threads as of :class:`ShrinkThenCells`, within the fewest and the most blocks."""
-        bound, threads = tuned_bounds(call, tables, nbytes, named)
-        return _dealt_channels(call, nbytes, np.clip(bound, *ctas(call.communicator, call.request))), threads
+        return _dealt_channels(call, nbytes, within)
 
     def turning(self, call: Call, piece: Piece) -> SizeArray:
         """Sizes in bytes as of :class:`ShrinkThenCells`, for the bound within the fewest and the most blocks."""
@@ -267,10 +265,15 @@ class ShrinkWithinCtasThenCells(ShrinkThenCells):
 class ShrinkThenBytes(LaunchRule):
     """Bytes are cut into equal parts, one a channel of the bound, each rounded up to what a block moves at once."""
 
-    def __call__(self, call: Call, tables: Tables, nbytes: SizeArray) -> tuple[IntArray, IntArray]:
-        bound, threads = bounds_to(call.communicator.coll_channels, call, tables, nbytes)
+    def tuned_bounds(self, call: Call, tables: Tables, nbytes: SizeArray, named: int) -> tuple[IntArray, IntArray]:
+        """Bounds and threads as of all rules, the bounds no more than there are channels."""
+        bound, threads = super().tuned_bounds(call, tables, nbytes, named)
+        most = call.communicator.nvls_channels if call.like_nvls else call.communicator.coll_channels
+        return np.minimum(bound, most), threads
+
+    def _used(self, call: Call, nbytes: SizeArray, bound: IntArray, threads: IntArray) -> IntArray:
         if call.like_collnet:
-            return bound, threads
+            return bound
         align_bytes, type_bytes = (
             given(call.limits.part_alignment_bytes, "limits.part_alignment_bytes"),
             call.request.device_dtype.size_bytes,
@@ -283,7 +286,7 @@ class ShrinkThenBytes(LaunchRule):
         part = np.maximum(part, np.uint64(1))  # less than an element a rank, which no call has, is nobody's part
         channels: IntArray = ceil_div(work_bytes // np.uint64(type_bytes), part).astype(np.int64)
         trace.step("channels", "", self, bound, channels)
-        return channels, threads
+        return channels
 
     def turning(self, call: Call, piece: Piece) -> SizeArray:
         """Channels rise while the parts stay as they are, and fall where the parts grow by what a block moves at once.
@@ -304,20 +307,12 @@ class ShrinkThenBytes(LaunchRule):
 class ShrinkOnly(LaunchRule):
     """All channels of the bound."""
 
-    def __call__(self, call: Call, tables: Tables, nbytes: SizeArray) -> tuple[IntArray, IntArray]:
-        return bounds_to(call.communicator.coll_channels, call, tables, nbytes)
+    def _used(self, call: Call, nbytes: SizeArray, bound: IntArray, threads: IntArray) -> IntArray:
+        return bound
 
     def turning(self, call: Call, piece: Piece) -> SizeArray:
         """No sizes, in bytes: the bound alone never turns."""
         return NONE
-
-
-def tuned_bounds(call: Call, tables: Tables, nbytes: SizeArray, named: int) -> tuple[IntArray, IntArray]:
-    """The most channels of each size where a tuner names some, and the threads of its blocks: numbers [size]."""
-    own, threads = bounds_to(call.communicator.channels, call, tables, nbytes)
-    left = int(of_registered(call, tables, np.array([named], np.int64))[0])
-    bound = np.array([call.rules.tuned_channels(each, left) for each in own.tolist()], np.int64)
-    return bound, threads
 
 
 def elements_at_once(call: Call, threads: Any) -> Any:

@@ -1,39 +1,30 @@
 """Effect of one difference by itself: a communicator of ranks alike but for this, against one without it."""
 
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tuner.base import breakpoints
-from tuner.base.errors import NoAlgorithm
+from tuner.base.errors import NoAlgorithm, TooManyRanges
 from tuner.base.names import Algorithm, Collective, Protocol
 from tuner.base.numerics import SizeArray, shortest
 from tuner.base.sizes import human_bytes
-from tuner.emulator.ranges import FOLLOWED_BYTES, Ranges, launches
+from tuner.emulator.ranges import FOLLOWED_BYTES, Ranges, combinations, launches
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
 from tuner.jobs.preflight import differences as named
 from tuner.jobs.preflight.differences import Reach
 from tuner.jobs.preflight.settings import Assembled, HostsAlike, RankSetting, Views
-from tuner.plugin.asked import opened
-from tuner.plugin.formats import convert
 
 NOTHING = (-1, -1, 0, 0)  # NCCL fails the call
 UNSAID = 0  # threads
-Labels = Callable[[SizeArray], NDArray[np.int64]]
 
 
 @dataclass(frozen=True, slots=True)
 class RankPick:
-    """Choice of the ranks of one setting; ``threads`` of a block where ranks differ in them, too, else None.
-
-    Channels that a decision table sets are an upper bound, which NCCL may deal out otherwise.
-    """
+    """Choice of the ranks of one setting; ``threads`` of a block where ranks differ in them, too, else None."""
 
     algorithm: Algorithm
     protocol: Protocol
@@ -59,31 +50,23 @@ class DifferingPicks:
     picks: tuple[RankPick | None, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Asking:
-    """Selection of ranks of one setting; ``table`` is the decision table that their plugin reads."""
-
-    selection: Selection
-    table: Path | None = None
-
-
 def differing_picks(
-    ranks: Sequence[Asking], request: Request, low: int | None = None, high: int = FOLLOWED_BYTES
+    ranks: Sequence[Selection], request: Request, low: int | None = None, high: int = FOLLOWED_BYTES
 ) -> list[DifferingPicks]:
     """Ranges of sizes at which the ranks choose differently, ascending. Sizes are from one element to ``high``.
 
     Threads count for releases whose blocks divide their data by them. Neighbours with the same picks are one range.
+    Where channels change too often to look at each, as under NCCL 2.22 with a table's, sizes between are looked at.
     Errors: those of :func:`tuner.emulator.ranges.launches`, BadTable.
     """
-    if not any(asking.selection.usable(request) for asking in ranks):
+    if not any(selection.usable(request) for selection in ranks):
         return []
-    first = low or request.unit_bytes(ranks[0].selection.communicator.ranks)
-    with ExitStack() as stack:
-        sides = [_side(asking, request, first, high, stack) for asking in ranks]
-        starts = np.unique(np.concatenate([_starts(side, first, high) for side in sides]))
-        labelled = np.stack([side(starts) for side in sides], axis=1)  # [size][setting][label]
-    threads_count = any(asking.selection.communicator.release.ranks.threads_divide_data for asking in ranks)
-    if not threads_count or any(asking.table for asking in ranks):  # the plugin does not say them
+    first = low or request.unit_bytes(ranks[0].communicator.ranks)
+    sides = [ranges_of(selection, request, first, high) for selection in ranks]
+    begun = [side.from_bytes for side in sides if side is not None]
+    starts = np.unique(np.concatenate([_between(ranks, request, first, high), *begun]))
+    labelled = np.stack([_labels(*side, request, starts) for side in zip(ranks, sides, strict=True)], axis=1)
+    if not any(selection.communicator.release.ranks.threads_divide_data for selection in ranks):
         labelled[:, :, 3] = UNSAID
     differ = (labelled != labelled[:, :1]).any(axis=(1, 2))
     begins = np.append(True, (labelled[1:] != labelled[:-1]).any(axis=(1, 2)))
@@ -98,73 +81,37 @@ def differing_picks(
     return made
 
 
-@dataclass(frozen=True, slots=True)
-class _Side:
-    """One setting's labels by size: algorithm, protocol, channels, threads; and where NCCL's own begin."""
-
-    labels: Labels
-    own: SizeArray
-    followed: bool  # whether other sizes than NCCL's own begin a range
-
-    def __call__(self, sizes: SizeArray) -> NDArray[np.int64]:
-        return self.labels(sizes)
+def _between(ranks: Sequence[Selection], request: Request, low: int, high: int) -> SizeArray:
+    """Sizes of every eighth of an octave, and those at which a tuner changes its mind."""
+    sizes = {round(size) for size in np.geomspace(low, high, 8 * (high // low).bit_length())}
+    for selection in ranks:
+        if (tuner := selection.communicator.tuner) is not None:
+            sizes |= {size for size in tuner.breaks(selection.communicator, request) if low <= size <= high}
+    return np.array(sorted({low, *sizes}), np.uint64)
 
 
-def _side(asking: Asking, request: Request, low: int, high: int, stack: ExitStack) -> _Side:
-    ranges = ranges_of(asking.selection, request, low, high)
-
-    def own(sizes: SizeArray) -> NDArray[np.int64]:
-        labels = np.tile(np.array(NOTHING, np.int64), (len(sizes), 1))
-        if ranges is not None:
-            at = np.searchsorted(ranges.from_bytes, sizes, side="right").astype(np.int64) - 1
-            runs = (at >= 0) & (sizes <= ranges.to_bytes[-1])
-            columns = (ranges.algorithm, ranges.protocol, ranges.channels, ranges.threads)
-            labels[runs] = np.column_stack([column[at[runs]] for column in columns])
-        return labels
-
-    begins = np.array([low], np.uint64) if ranges is None else ranges.from_bytes
-    if asking.table is None or ranges is None:
-        return _Side(own, begins, followed=False)
-    asked = stack.enter_context(opened(asking.table, asking.selection))
-
-    def with_table(sizes: SizeArray) -> NDArray[np.int64]:
-        labels, costs_us = own(sizes), asking.selection.cost_table(request, sizes)
-        for at, size in enumerate(sizes.tolist()):
-            call = asked.call(request, size)
-            followed = asking.selection.communicator.tuner is not None and asked.rows(call, costs_us[at]).undecided
-            tuned = None if followed else asked.answer(call, costs_us[at])
-            if tuned is not None:
-                channels = asking.selection.channels(request, size, tuned.algo_proto)
-                labels[at] = (*tuned.algo_proto, min(channels, tuned.channels or channels), 0)
-        return labels
-
-    return _Side(with_table, np.union1d(begins, _row_ends(asking, low, high)), followed=True)
+def _labels(selection: Selection, ranges: Ranges | None, request: Request, sizes: SizeArray) -> NDArray[np.int64]:
+    """Algorithm, protocol, channels and threads of each size, [size][4]."""
+    labels = np.tile(np.array(NOTHING, np.int64), (len(sizes), 1))
+    if ranges is not None:
+        runs = (sizes >= ranges.from_bytes[0]) & (sizes <= ranges.to_bytes[-1])
+        picks = selection.pick(request, sizes[runs])
+        labels[runs] = np.column_stack([picks.algorithm, picks.protocol, picks.channels, picks.threads])
+    return labels
 
 
 @lru_cache(maxsize=256)
 def ranges_of(selection: Selection, request: Request, low: int | None, high: int) -> Ranges | None:
-    """:func:`tuner.emulator.ranges.launches`; None where no algorithm can run. Errors: its others."""
+    """Ranges of :func:`tuner.emulator.ranges.launches`, or of combinations alone where there are too many.
+
+    None where no algorithm can run. Errors: those of both but these.
+    """
     try:
         return launches(selection, request, low, high)
+    except TooManyRanges:
+        return combinations(selection, request, low, high)
     except NoAlgorithm:
         return None
-
-
-def _starts(side: _Side, low: int, high: int) -> SizeArray:
-    return breakpoints.find(side, low, high, side.own, steps=0) if side.followed else side.own
-
-
-def _row_ends(asking: Asking, low: int, high: int) -> SizeArray:
-    """Sizes at which rows of the table begin, or are over."""
-    assert asking.table is not None
-    table, ranks = convert.read(asking.table).table, asking.selection.communicator.ranks
-    ends = set[int]()
-    for row in (*table.decisions, *table.costs):
-        for interval, factor in ((row.bytes, 1), (row.bytes_per_rank, ranks)):
-            ends.add(interval.low * factor)
-            if interval.high is not None:
-                ends.add((interval.high + 1) * factor)
-    return np.array(sorted(end for end in ends if low <= end <= high), np.uint64)
 
 
 def _pick(label: Sequence[int]) -> RankPick | None:
@@ -203,16 +150,11 @@ class ChoiceCost:
         return f"what differs costs up to {per_cent:.1f} % by NCCL's times ({where})"
 
 
-def asking(views: Views) -> list[Asking]:
-    """Each setting's ranks as they choose. Errors: those of :meth:`Views.of`."""
-    return [Asking(views.selection(setting), setting.table) for setting in views.settings]
-
-
 def all_differing_picks(views: Views, requests: Iterable[Request], over: SizeBounds) -> list[DifferingPicks]:
     """Sizes at which ranks choose differently. Errors: those of :func:`differing_picks` and :meth:`Views.of`."""
     if len(views.settings) < 2:
         return []
-    asked = asking(views)
+    asked = [views.selection(setting) for setting in views.settings]
     return [each for request in requests for each in differing_picks(asked, request, over.low, over.high)]
 
 

@@ -15,14 +15,16 @@ from tuner.emulator.build import build
 from tuner.emulator.communicator import Comm, Node
 from tuner.emulator.rules import init
 from tuner.emulator.selection import Selection
+from tuner.emulator.tuner_plugin import TunerPlugin
 from tuner.jobs.preflight import place as places
 from tuner.jobs.preflight.collect import attachment
 from tuner.jobs.preflight.differences import known_release, reaches_choice
 from tuner.jobs.preflight.place import HostLocation
 from tuner.jobs.preflight.reading import Collected, NamedFile, RankFacts
 from tuner.machine.graphs import EMPTY
-from tuner.plugin.asked import PREFIX
+from tuner.plugin.asked import PREFIX, FileTuner
 from tuner.plugin.dry_run import DryRun, PluginRefused
+from tuner.plugin.formats import convert
 from tuner.release import Release
 from tuner.release.environment import Environment
 from tuner.release.variables import not_emulated
@@ -44,9 +46,12 @@ class RankSetting:
     cloud_tuner: tuple[str, str | None] | None = None
 
     @property
-    def tuner(self) -> AwsTuner | None:
-        """The tuner of that release on that product."""
-        return self.cloud_tuner and AwsTuner(aws_release.load(self.cloud_tuner[0]), self.cloud_tuner[1], {})
+    def tuner(self) -> TunerPlugin | None:
+        """This project's plugin with the table, the cloud's tuner, or both."""
+        cloud = self.cloud_tuner and AwsTuner(aws_release.load(self.cloud_tuner[0]), self.cloud_tuner[1], {})
+        if self.table is None:
+            return cloud
+        return FileTuner(convert.read(self.table).format, self.table, cloud, by_default=True)
 
     @property
     def variables(self) -> dict[str, str]:
