@@ -77,6 +77,13 @@ def test_the_switch_holds_for_jobs_that_begin_later(tmp_path: Path) -> None:
     assert "not there" in run("plugin", "env", "--nccl", "2.28.9", "--switch", str(tmp_path / "no"), code=2).stderr
 
 
+def test_a_table_is_no_switch_and_stays_as_it_is(tmp_path: Path) -> None:
+    table = tmp_path / "pod.table"
+    table.write_text("nccl-tuner-table 1\nallreduce -> ring/ll\n", "utf-8")
+    assert "pod.table: not a switch" in run("plugin", "switch", str(table), "off", code=2).stderr
+    assert table.read_text("utf-8") == "nccl-tuner-table 1\nallreduce -> ring/ll\n"
+
+
 def test_rows_for_ranks_have_no_effect_where_nccl_does_not_say_them(tmp_path: Path) -> None:
     table = tmp_path / "t"
     table.write_text("nccl-tuner-table 1\nallreduce -> ring/ll\nallreduce ranks=16 -> tree/ll\n")

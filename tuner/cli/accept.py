@@ -167,7 +167,7 @@ def _print(result: Acceptance) -> None:
 
 
 def _causes(result: Acceptance) -> Iterator[str]:
-    """What a loss, or a refusal, may come from, the likeliest first."""
+    """Causes of a loss, the likeliest first, and of a refusal."""
     for each in result.problems:
         yield f"{'refused: ' if each.refused else ''}{each.file}: {each.kind}: {each.text}"
     if result.wrong_results:

@@ -148,7 +148,12 @@ def _print_examined(seen: "Examination") -> None:
     near = seen.nearness
     severities = Counter(finding.severity for finding in seen.findings)
     found = ", ".join(f"{count} {severity}" for severity, count in severities.items())
-    click.echo(verdict(f"found: {found}" if found else "nothing is wrong", not severities[WRONG]))
+    kinds = ", ".join(dict.fromkeys(each.kind for each in seen.findings if each.severity == WRONG))
+    click.echo(
+        verdict(
+            f"found: {found}{f' ({kinds})' if kinds else ''}" if found else "nothing is wrong", not severities[WRONG]
+        )
+    )
     paragraph(
         f"{seen.file}: held against its parts alone, as no machine of the catalogue has as many such GPUs"
         if near is None

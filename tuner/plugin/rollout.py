@@ -5,6 +5,7 @@ A rank never decides for itself: its host, its clock or a number that it draws w
 
 import hashlib
 import os
+import re
 import shutil
 import subprocess
 import time
@@ -18,6 +19,7 @@ from tuner.base.records import sha256
 
 JOB_VARIABLES = ("SLURM_JOB_ID", "TORCHELASTIC_RUN_ID", "PBS_JOBID", "LSB_JOBID")
 NAMESPACE = "nccl-tuner"  # of signatures by ssh-keygen
+SWITCHED = re.compile(rb"\s*(?:(?:off|on)\s+\d+\s*)?(?:#|$)")  # a line of a switch
 LEAST_MARGIN_S = 120  # until each node sees a changed file, and what clocks may differ by
 
 
@@ -70,12 +72,17 @@ def switch(path: Path, off: bool, margin_s: int = LEAST_MARGIN_S, why: str = "")
     """Appends a line to the switch that all ranks see; jobs that begin from the returned second on go by it.
 
     Those that have begun before stay as they are, communicators that they create later included, so that ranks which
-    read the file at different moments agree. Raises BadInput for a margin in which nodes may not yet see the file.
+    read the file at different moments agree. Raises BadInput for a margin in which nodes may not yet see the file, and
+    for a file that is no switch, such as a table.
     """
     if margin_s < LEAST_MARGIN_S:
         raise BadInput(f"{margin_s} s are too few for all nodes to see the file; valid: {LEAST_MARGIN_S} and more")
     if "\n" in why:
         raise BadInput("the reason is one line")
+    if path.is_file() and not all(map(SWITCHED.match, read_bytes(path, BadInput).splitlines())):
+        raise BadInput(
+            f"{path}: not a switch: not all its lines are 'off SECONDS' or 'on SECONDS'; valid: another file"
+        )
     since_s = int(time.time()) + margin_s
     line = f"{'off' if off else 'on'} {since_s}{f' # {why}' if why else ''}\n"
     try:
