@@ -47,7 +47,7 @@ def test_twelve_columns_keep_what_was_forced_and_make_runs_of_notes() -> None:
     note = "NCCL 22903; arm NCCL_ALGO=Ring; NVIDIA B200"
     table = parsed(f"{TWELVE}\njob-1,AllReduce,float32,2,8,1048576,120.5,1,Ring,LL128,12,{note}\n")
     (row,) = table.blocks
-    assert row.requested == Combination(Algorithm.Ring, Protocol.LL128, 12)
+    assert (row.requested, row.executed) == (None, Combination(Algorithm.Ring, Protocol.LL128, 12))
     assert row.point.in_place is True
     assert row.ranks == 16
     assert table.header.nccl == "2.29.3"

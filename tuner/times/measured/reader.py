@@ -22,10 +22,18 @@ from typing import Any, TypeVar
 
 from tuner.base.errors import BadInput, BadMeasurement, did_you_mean, nearest_of, one_of
 from tuner.base.files import read_bytes, write_text
-from tuner.base.names import Algorithm, Collective, DataType, Op, P2pOperation, Protocol, by_name
+from tuner.base.names import Algorithm, DataType, Op, Protocol, by_name
 from tuner.times.measured import records
 from tuner.times.measured.header import TABLE_KEYS, Header, MeasuredLaunch, MeasuredRun, MeasuredSource, table_record
-from tuner.times.measured.samples import Combination, Forced, Measurements, Point, SampleBlock
+from tuner.times.measured.samples import (
+    DEFAULT,
+    Combination,
+    Forced,
+    Measurements,
+    Point,
+    SampleBlock,
+    forced_by_variables,
+)
 
 Record = TypeVar("Record")
 _TABLES = ("source", "environment", "noise_percent", "left_out", "runs")
@@ -184,7 +192,23 @@ def parse(name: str, content: str, where: str) -> Measurements:
     if not rows:
         raise BadMeasurement(f"{where}: no rows")
     head = replace(head, left_out={**head.left_out, **left_out})
-    return _checked(where, _with_runs(Measurements(head, tuple(rows), name=name), columns, cells))
+    return _logged(_checked(where, _with_runs(Measurements(head, tuple(rows), name=name), columns, cells)))
+
+
+def _logged(table: Measurements) -> Measurements:
+    """With what NCCL's log says that ran in its place: columns that are not what their run forced.
+
+    Of a run that forced something by its variables, or is called default or as the file itself.
+    """
+    blocks = []
+    for block in table.blocks:
+        took = block.took
+        if isinstance(block.requested, Combination):
+            forced = forced_by_variables(table.environment_of(block))
+            if took != forced and (forced != Forced() or block.run in (DEFAULT, table.name)):
+                block = replace(block, requested=None, executed=block.requested)
+        blocks.append(block)
+    return replace(table, blocks=tuple(blocks))
 
 
 def _numbered(where: str, comments: int, lines: list[str]) -> Iterator[tuple[int, list[str]]]:
@@ -215,22 +239,26 @@ def _check_columns(where: str, columns: tuple[str, ...]) -> None:
         raise BadMeasurement(f"{where}: gpus, and nodes or gpus_per_node; valid: one of both")
 
 
+@lru_cache(4096)
+def _point(collective: str, nbytes: str, dtype: str, in_place: str) -> Point:
+    operation = records.operation(collective)
+    return Point(operation, _whole(nbytes, "bytes"), by_name(DataType, dtype, "type"), Op.sum, _in_place(in_place))
+
+
 def _row(line: int, cell: Mapping[str, str]) -> SampleBlock:
     algorithm, protocol = _name(Algorithm, cell, "algorithm"), _name(Protocol, cell, "protocol")
-    point = Point(_operation(cell["collective"]), _whole(cell, "bytes"), _dtype(cell["dtype"]), Op.sum, _in_place(cell))
-    channels = _whole(cell, "channels") if cell.get("channels") else 0
-    shape = (
-        _whole(cell, "nodes") if "nodes" in cell else 1,
-        _whole(cell, "gpus_per_node" if "gpus_per_node" in cell else "gpus"),
+    point = _point(cell["collective"], cell["bytes"], cell["dtype"], cell.get("in_place", "0"))
+    channels = _whole(cell["channels"], "channels") if cell.get("channels") else 0
+    gpus = "gpus_per_node" if "gpus_per_node" in cell else "gpus"
+    shape = _whole(cell["nodes"], "nodes") if "nodes" in cell else 1, _whole(cell[gpus], gpus)
+    requested: Combination | Forced | None = None
+    if algorithm is not None or protocol is not None or channels:
+        names = ["" if each is None else each.name for each in (algorithm, protocol)]
+        forced = Forced(names[0], names[1], channels)
+        requested = forced.combination or forced
+    row = SampleBlock(
+        point, requested, None, (_time_us(cell["time_us"]),), line=line, shape=shape, run=cell.get("run", "")
     )
-    took: Combination | Forced | None = None
-    if algorithm is not None and protocol is not None:
-        took = Combination(algorithm, protocol, channels)
-    elif algorithm is not None or protocol is not None or channels:
-        took = Forced(
-            algorithm.name if algorithm is not None else "", protocol.name if protocol is not None else "", channels
-        )
-    row = SampleBlock(point, took, None, (_time_us(cell["time_us"]),), line=line, shape=shape, run=cell.get("run", ""))
     _check_values(row)
     return row
 
@@ -276,35 +304,24 @@ def _with_runs(table: Measurements, columns: Iterable[str], cells: Iterable[Mapp
     return replace(table, header=head, blocks=rows)
 
 
-@lru_cache
-def _operation(word: str) -> Collective | P2pOperation:
-    return records.operation(word)
-
-
-@lru_cache
-def _dtype(word: str) -> DataType:
-    return by_name(DataType, word, "type")
-
-
 def _name(members: type[Name], cell: Mapping[str, str], column: str) -> Name | None:
     return by_name(members, cell[column], column) if cell.get(column) else None
 
 
-def _in_place(cell: Mapping[str, str]) -> bool | None:
-    if "in_place" not in cell:
-        return False
-    if cell["in_place"].lower() not in _PLACES:
-        raise BadInput(f"in_place {cell['in_place']!r}; valid: 0, 1, or empty where it is not known")
-    return _PLACES[cell["in_place"].lower()]
+def _in_place(word: str) -> bool | None:
+    if word.lower() not in _PLACES:
+        raise BadInput(f"in_place {word!r}; valid: 0, 1, or empty where it is not known")
+    return _PLACES[word.lower()]
 
 
-def _whole(cell: Mapping[str, str], column: str) -> int:
+@lru_cache(4096)
+def _whole(text: str, column: str) -> int:
     try:
-        value = int(cell[column])
+        value = int(text)
     except ValueError:
         value = 0
     if value < 1:
-        raise BadInput(f"{column} {cell[column]!r}; expected a whole number from 1")
+        raise BadInput(f"{column} {text!r}; expected a whole number from 1")
     return value
 
 

@@ -100,6 +100,20 @@ class Forced:
         return {name: text for name, text in texts.items() if text}
 
 
+ALGORITHMS, PROTOCOLS = ({each.name.lower(): each.name for each in kind} for kind in (Algorithm, Protocol))
+
+
+def forced_by_variables(environment: Mapping[str, str]) -> Forced:
+    """Choice that NCCL's variables force; several algorithms, and what NCCL does not know, stay as they stand there."""
+    algorithm, protocol = environment.get(ALGO, ""), environment.get(PROTO, "")
+    channels = environment.get(MOST) or environment.get(LEAST) or ""
+    return Forced(
+        ALGORITHMS.get(algorithm.lower(), algorithm),
+        PROTOCOLS.get(protocol.lower(), protocol),
+        int(channels) if channels.isdigit() else 0,
+    )
+
+
 @dataclass(frozen=True, slots=True, order=True)
 class Point:
     """One call: ``bytes`` is NCCL's nBytes. ``in_place`` is None where nobody says it."""
@@ -212,7 +226,8 @@ class SampleBlock:
     @property
     def ranks(self) -> int:
         """All GPUs, of a block that has a shape."""
-        return self.nodes * self.gpus_per_node
+        assert self.shape is not None
+        return self.shape[0] * self.shape[1]
 
     @property
     def combination(self) -> Combination | None:
@@ -234,6 +249,8 @@ class SampleBlock:
     @property
     def median_us(self) -> float:
         """The typical time of its runs; of none where there are none."""
+        if len(self.times_us) == 1:
+            return self.times_us[0]
         return median(self.times_us) if self.times_us else float("nan")
 
     @property

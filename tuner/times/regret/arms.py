@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from tuner.base.errors import BadInput, BadMeasurement
-from tuner.base.names import ALGO_PROTOS, Algorithm, Collective, DataType, Op, Protocol
+from tuner.base.names import ALGO_PROTOS, Collective, DataType, Op
 from tuner.base.records import json_form
 from tuner.base.sizes import plural
 from tuner.scenario import Scenario
@@ -17,15 +17,18 @@ from tuner.times.measured.formats import BY_MEASURE, SIMULATED_TRAP
 from tuner.times.measured.header import SIMULATED, Header
 from tuner.times.measured.samples import (
     ALGO,
+    ALGORITHMS,
     DEFAULT,
     LEAST,
     MOST,
     PROTO,
+    PROTOCOLS,
     Combination,
     Forced,
     Measurements,
     Point,
     SampleBlock,
+    forced_by_variables,
 )
 from tuner.times.placement import Placement, Site
 
@@ -114,7 +117,6 @@ class MeasuredArms:
 
 
 FORCING = (ALGO, PROTO, LEAST, MOST)
-ALGORITHMS, PROTOCOLS = ({each.name.lower(): each.name for each in kind} for kind in (Algorithm, Protocol))
 
 
 def by_label(label: str) -> Forced:
@@ -138,26 +140,14 @@ def by_label(label: str) -> Forced:
     return Forced(algorithm, protocol, channels)
 
 
-def forced_by_variables(environment: Mapping[str, str]) -> Forced:
-    """Choice that NCCL's variables force; several algorithms, and what NCCL does not know, stay as they stand there."""
-    algorithm, protocol = environment.get(ALGO, ""), environment.get(PROTO, "")
-    channels = environment.get(MOST) or environment.get(LEAST) or ""
-    return Forced(
-        ALGORITHMS.get(algorithm.lower(), algorithm),
-        PROTOCOLS.get(protocol.lower(), protocol),
-        int(channels) if channels.isdigit() else 0,
-    )
-
-
 def of_row(table: Measurements, row: SampleBlock) -> Forced:
-    """Choice that a row of a table forced: by its run's variables, else by its columns.
+    """Choice that a row of a table forced: by its run's variables, else call by call.
 
     In a run that is called default or as the file itself, columns are what NCCL's log says that it chose.
     """
     forced = forced_by_variables(table.environment_of(row))
-    if forced != Forced() or row.run in (DEFAULT, table.name):
-        return forced
-    return row.took
+    by_log = row.requested is None or row.run in (DEFAULT, table.name)
+    return forced if forced != Forced() or by_log else row.took
 
 
 # They take algorithms away from NCCL's choice: how runs of one setting are made to differ beside the variables above.
@@ -271,8 +261,7 @@ def _says_its_arms(table: Measurements, settings: Forced) -> bool:
 
 
 def _logged(table: Measurements, row: SampleBlock) -> Combination | None:
-    took = row.took
-    return None if of_row(table, row) == took else took.combination
+    return None if row.requested is not None or row.took == of_row(table, row) else row.executed
 
 
 def _is_without_nvls(table: Measurements, row: SampleBlock) -> bool:
