@@ -233,6 +233,7 @@ def test_what_ran_unlike_the_emulated_pick_is_said(tmp_path: Path) -> None:
     assert found.agreement.clear_agreeing == 0
     ran = [(one.evidence.identified, one.verdict) for one in found.sizes]
     assert {(each.label, verdict) for each, verdict in ran if each} == {("Ring", PickVerdict.best)}
+    assert all(one.same[0].is_default for one in found.sizes)  # Ring ran, and its time is the default's
 
 
 def test_a_text_that_names_its_variables_is_an_arm_of_these(tmp_path: Path) -> None:
