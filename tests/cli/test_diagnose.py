@@ -329,6 +329,16 @@ def test_a_release_that_is_not_known_makes_no_result_slow(tmp_path: Path) -> Non
     assert "slow" not in seen["finding"]
 
 
+def test_a_patch_release_that_is_not_known_is_judged_by_the_nearest(tmp_path: Path) -> None:
+    text = (EXAMPLES / "all_reduce.log").read_text("utf-8")
+    for patch, number, is_judged in (("2.28.8", 22808, True), ("2.16.5", 21605, False)):
+        (tmp_path / "run.log").write_text(text.replace("nccl-library=22902", f"nccl-library={number}"), "utf-8")
+        (seen,) = findings(tmp_path / "run.log", "--machine", "dgx-h100")
+        said = " ".join((seen["finding"], *seen["evidence"]))
+        assert ("too slow at" in said) is is_judged, said
+        assert (f"NCCL {patch} is not in the catalogue: the nearest, 2.28." in said) is is_judged
+
+
 def test_a_listing_names_no_machine_where_others_are_as_near(tmp_path: Path) -> None:
     gpus = range(8)
     names = [f"GPU{gpu}" for gpu in gpus] + [f"NIC{gpu}" for gpu in gpus]

@@ -4,6 +4,7 @@ import math
 import xml.etree.ElementTree as ET
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import field, replace
 from itertools import groupby
 from pathlib import Path
@@ -13,7 +14,7 @@ import numpy as np
 
 from tuner import release
 from tuner.base.dataclass import dataclass
-from tuner.base.errors import BadMeasurement, TunerError
+from tuner.base.errors import BadMeasurement, TunerError, UnknownRelease
 from tuner.base.files import write_text
 from tuner.base.names import Collective
 from tuner.base.records import json_form
@@ -31,6 +32,7 @@ from tuner.times.measured import Kind, Problem
 from tuner.times.measured.checks import named
 from tuner.times.measured.formats import WRONG, FileFormat, Given, MeasurementFile
 from tuner.times.measured.samples import Measurements, SampleBlock
+from tuner.times.placement import nearest_release
 from tuner.times.timemodel import calibration as calibrations
 from tuner.times.timemodel.features import Array
 
@@ -96,8 +98,9 @@ _JUDGED = (Kind.above_links, Kind.too_short)
 class ResultFile:
     """A file's rows that can be judged, and what is wrong with them and the others.
 
-    ``names_release``: whether it says itself of which release it is. ``wrong_results``: how many calls had wrong
-    values. ``executed``: what NCCL's log says ran, by line.
+    ``names_release``: whether it says itself of which release it is; ``stand_in`` says which one stands for a release
+    that is not known. ``wrong_results``: how many calls had wrong values. ``executed``: what NCCL's log says ran, by
+    line.
     """
 
     path: Path
@@ -106,6 +109,7 @@ class ResultFile:
     names_release: bool
     wrong_results: int
     executed: dict[int, str]
+    stand_in: str = ""
 
     @property
     def is_refused(self) -> bool:
@@ -132,6 +136,11 @@ def read_results(path: Path | MeasurementFile, given: Given, scenario: Scenario)
         }
         rows = (replace(row, executed=None) for row in table.blocks)
         table = replace(table, blocks=tuple(rows))
+    names_release = _names_release(file, table, given)
+    stand_in = ""
+    with suppress(UnknownRelease):  # of no minor release that is known: refused below
+        name, stand_in = nearest_release(table.header.nccl or scenario.nccl)
+        table = replace(table, header=replace(table.header, nccl=name)) if stand_in else table
     judged = plausible.judge(table, own.topology, own.trays)
     for each in judged.problems:
         if each.kind is Kind.too_many_gpus:
@@ -146,9 +155,10 @@ def read_results(path: Path | MeasurementFile, given: Given, scenario: Scenario)
         path,
         replace(table, blocks=tuple(row for row in table.blocks if row.line not in out)),
         problems,
-        names_release=_names_release(file, table, given),
+        names_release=names_release,
         wrong_results=table.header.left_out.get(WRONG, 0),
         executed=executed,
+        stand_in=stand_in,
     )
 
 
@@ -319,7 +329,7 @@ def accept(files: Sequence[Path | MeasurementFile], asked: AcceptOptions) -> Acc
         judged += [(file, nccl, each) for file, each in own]
         extras += _extras([each for _, each in own])
         diagnoses += _diagnosed([each for _, each in own], expectation)
-        expected_by |= expectation.reasons
+        expected_by |= {file.stand_in: None for file in those if file.stand_in} | expectation.reasons
     for file in read:
         skipped.update({why: count for why, count in file.table.header.left_out.items() if why != WRONG})
     problems = [_problem(str(file.path), each) for file in read for each in file.problems]
