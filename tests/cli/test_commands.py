@@ -391,3 +391,9 @@ def test_all_that_is_missing_is_named_at_once(words: str, says: str) -> None:
     result = CliRunner().invoke(everything, words.split())
     assert result.exit_code == 2
     assert says in result.output
+
+
+@pytest.mark.parametrize("words", ["verify", "plot measured", "fit constants", "decide --out x"])
+def test_what_takes_files_or_something_else_gives_an_example(words: str) -> None:
+    said = run(*words.split(), code=2).stderr
+    assert said.startswith("nccl-tuner: Missing argument 'FILE...'; such as: nccl-tuner ")

@@ -270,3 +270,13 @@ def test_the_example_names_its_straggler_right_after_the_verdict() -> None:
     first, second = result.output.splitlines()[:2]
     assert first.endswith("is waiting for the last rank")
     assert second.startswith("straggler: rank 5 on node01 came last in 50 % of 120 calls")
+
+
+def test_one_file_names_its_folder_and_trays_are_those_of_the_job(tmp_path: Path) -> None:
+    refused = CliRunner().invoke(main, ["job", "read", "docs/examples/job/node01.4711.0.job"])
+    assert str(refused.exception).endswith("a file; valid: the folder that it is in")
+    measured = CliRunner().invoke(
+        main, ["job", "read", "docs/examples/job", "--machine", "gb200-nvl72", "--out", str(tmp_path / "job.jsonl")]
+    )
+    assert measured.exit_code == 0
+    assert '"trays":2,' in (tmp_path / "job.jsonl").read_text("utf-8").splitlines()[0]

@@ -184,9 +184,7 @@ class Command(Help):
             required = (each for each in self.params if each.required)
             missing = [each for each in required if each.value_is_missing(each.consume_value(ctx, opts)[0])]
             names = ", ".join(f"{each.param_type_name} {each.get_error_hint(ctx)}" for each in missing)
-            examples = filter(_is_example, inspect.cleandoc(self.help or "").splitlines())
-            example = next((f"; such as: {each}" for each in examples), "")
-            raise click.UsageError(f"Missing {names}{example}", ctx) from None
+            raise missing_of(ctx, names) from None
         for name, value in ctx.params.items():
             if name not in WRITTEN:
                 ctx.params[name] = _read_from(value)
@@ -209,6 +207,13 @@ class Command(Help):
             formatter.write_paragraph()
             counts = (f"{_inside(heading)} ({len(those)})" for heading, those in below.items())
             formatter.write_text(f"More with --help-all: {', '.join(counts)}.")
+
+
+def missing_of(ctx: click.Context, names: str) -> click.UsageError:
+    """Error that something is missing, with the first example of the command's help."""
+    examples = filter(_is_example, inspect.cleandoc(ctx.command.help or "").splitlines())
+    example = next((f"; such as: {each}" for each in examples), "")
+    return click.UsageError(f"Missing {names}{example}", ctx)
 
 
 def _plain(record: tuple[str, str]) -> tuple[str, str]:

@@ -13,7 +13,7 @@ from tuner.bench.decision.gate import GateSettings
 from tuner.bench.decision.rows import interpolate as interpolated
 from tuner.bench.opened import OtherRank
 from tuner.cli import options
-from tuner.cli.command import FILE
+from tuner.cli.command import FILE, missing_of
 from tuner.cli.exports import Exports, export_options, of_decision
 from tuner.cli.measure import library_option
 from tuner.cli.measured_options import asked, check_place, is_asked, place_options
@@ -127,7 +127,7 @@ def command(
             print_json(of_runs) if as_json else _print(of_runs)
         return
     if not files:
-        raise click.UsageError("Missing argument 'FILE...'.")
+        raise missing_of(click.get_current_context(), "argument 'FILE...'")
     check_place(files)
     settings = None if no_gate else GateSettings(rounds, repeats, warmup, seed, processes, apart_s)
     try:

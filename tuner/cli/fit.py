@@ -12,7 +12,7 @@ from tuner.base.errors import BadInput, TunerError
 from tuner.base.files import write_text
 from tuner.base.names import Collective
 from tuner.cli import options
-from tuner.cli.command import FILE, Group
+from tuner.cli.command import FILE, Group, missing_of
 from tuner.cli.cost import values
 from tuner.cli.measure import library_option
 from tuner.cli.measured_options import asked, check_place, is_asked, place_options, site_options
@@ -47,7 +47,7 @@ def measured_files(
         runs = asked(files, given)
         return arms.of_arms(workflow.read(runs)), runs.paths
     if not files:
-        raise click.UsageError("Missing argument 'FILE...'.")
+        raise missing_of(click.get_current_context(), "argument 'FILE...'")
     check_place(files)
     return None, files
 
@@ -261,7 +261,7 @@ def alpha_beta_command(
     if swept:
         options.refuse_others("--sweep", ("swept", *ONLY_SWEPT, "as_json"))
         if not files:
-            raise click.UsageError("Missing argument 'FILE...'.")
+            raise missing_of(click.get_current_context(), "argument 'FILE...'")
         _show_sweep(files, collective, ranks, algorithm, as_json)
         return
     options.refuse("--sweep", ONLY_SWEPT)

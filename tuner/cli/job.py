@@ -14,6 +14,7 @@ from tuner.cli.command import FILE, Group
 from tuner.cli.output import human_bytes, plural, print_json, print_table, say, show, verdict
 from tuner.jobs.inside import decide, joined, plan, report
 from tuner.jobs.inside.steps import read_steps
+from tuner.machine import catalogue
 from tuner.plugin.table.parse import from_text, to_text, write
 from tuner.scenario import Scenario
 from tuner.scenario.describe import describe
@@ -77,7 +78,10 @@ def scenario_of(machine: str, files: joined.JobFolder) -> Scenario:
     most = joined.largest(files)
     nodes = most.nodes or 1
     release = files.releases[0] if files.releases else None
-    return describe(machine=machine, nodes=nodes, gpus_per_node=most.ranks // nodes, nccl=release)
+    of_node, known = most.ranks // nodes, catalogue.load(machine)
+    if known.trays:
+        return describe(machine=machine, nodes=nodes, trays=max(1, of_node // known.gpus_per_node), nccl=release)
+    return describe(machine=machine, nodes=nodes, gpus_per_node=of_node, nccl=release)
 
 
 def _print_read(found: report.JobReport) -> None:

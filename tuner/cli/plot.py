@@ -17,6 +17,7 @@ from tuner.base.names import Algorithm, Buffers, Collective, DataType, Op, Proto
 from tuner.base.numerics import SizeArray, shortest
 from tuner.base.records import json_form
 from tuner.cli import options
+from tuner.cli.command import missing_of
 from tuner.cli.communicator_options import of_all_ranks
 from tuner.cli.measured_options import arm_option, runs_there
 from tuner.cli.output import print_json
@@ -398,7 +399,7 @@ def _measured(
 ) -> None:
     """Measured times against what NCCL's model predicts, and their ratio."""
     if not files and not labelled:
-        raise click.UsageError("Missing argument 'FILE...'.")
+        raise missing_of(click.get_current_context(), "argument 'FILE...'")
     file, described, measurements = _read(files, labelled, collective, communicator)
     if collective is not None:
         blocks = tuple(block for block in measurements.blocks if block.point.collective is collective)

@@ -11,7 +11,7 @@ import click
 from tuner.base.errors import BadInput
 from tuner.base.records import to_json
 from tuner.cli import options
-from tuner.cli.command import FILE
+from tuner.cli.command import FILE, missing_of
 from tuner.cli.measure import library_option
 from tuner.cli.measured_options import asked, is_asked, place_options
 from tuner.cli.output import human_bytes, plural, print_json, print_table, say, verdict
@@ -250,7 +250,7 @@ def command(files: tuple[Path, ...], histogram: Path | None, plot: Path | None, 
         _arms(asked(files, given, tables=tables, noise_percent=noise), wants_next, calibration, as_json)
         return
     if not files:
-        raise click.UsageError("Missing argument 'FILE...'.")
+        raise missing_of(click.get_current_context(), "argument 'FILE...'")
     verified = verify(files, histogram=histogram)
     if plot is not None:
         from tuner.answers.charts import save

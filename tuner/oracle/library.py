@@ -401,7 +401,7 @@ def _release(version: str) -> str:
 
 def _check_release(release: str, build: str) -> None:
     if _RELEASE.fullmatch(release) is None:
-        raise BadInput(f"{release!r} is not a release; they look like 2.28.9")
+        raise BadInput(f"{release!r} is not a release; valid: three numbers, such as 2.28.9 (all: nccl-tuner doctor)")
     if build not in WHEELS:
         raise BadInput(f"no build {build!r}; {one_of(WHEELS)}")
     if release in releases.names() and build not in releases.load(release).library:

@@ -194,6 +194,8 @@ def files_of(folder: Path) -> list[Path]:
         return sorted(folder.glob("*.job")) or sorted(
             each for each in folder.iterdir() if each.is_file() and not each.name.startswith(".")
         )
+    except NotADirectoryError:
+        raise BadInput(f"{folder}: a file; valid: the folder that it is in") from None
     except OSError as error:
         raise BadInput(f"{folder}: {error.strerror}") from None
 

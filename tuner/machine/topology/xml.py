@@ -101,7 +101,10 @@ def parse(data: bytes, where: str, by_nccl: bool = True) -> list[Element]:
     try:
         parser.Parse(data, True)
     except expat.ExpatError as error:
-        raise BadTopology(f"{where}:{error.lineno}: not XML: {expat.ErrorString(error.code)}") from None
+        raise BadTopology(
+            f"{where}:{error.lineno}: not XML: {expat.ErrorString(error.code)}; "
+            "valid: what NCCL dumps; 'nccl-tuner diagnose' says what a file is"
+        ) from None
     return elements
 
 
