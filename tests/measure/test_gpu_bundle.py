@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import zipfile
+from collections.abc import Mapping
 from pathlib import Path
 from runpy import run_path
 
@@ -49,6 +50,17 @@ def run(bundle: Path, *words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
 
 
+def changed(bundle: Path, name: str, replaced: Mapping[str, bytes | None]) -> Path:
+    """The bundle under another name, with other contents of what begins with these names; None: without it."""
+    path = bundle.with_name(name)
+    with zipfile.ZipFile(bundle) as packed, zipfile.ZipFile(path, "w") as out:
+        for each in packed.namelist():
+            own = [content for begin, content in replaced.items() if each.startswith(begin)]
+            if (content := own[0] if own else packed.read(each)) is not None:
+                out.writestr(each, content)
+    return path
+
+
 def test_it_unpacks_itself_once_and_runs_the_loop(bundle: Path) -> None:
     home = bundle.with_suffix("")
     for _ in range(2):
@@ -62,16 +74,25 @@ def test_it_unpacks_itself_once_and_runs_the_loop(bundle: Path) -> None:
     assert run(bundle, "pick", "--help").stdout.startswith("Usage: ")
 
 
+def test_a_changed_bundle_takes_the_place_of_what_an_older_one_unpacked(bundle: Path, tmp_path: Path) -> None:
+    older = bundle.with_suffix("") / "site" / "older.py"
+    assert run(bundle).stdout.startswith("unpacked ")
+    older.touch()
+    assert run(bundle).stdout.startswith("unpacked ")
+    assert older.exists(), "what is unpacked already stays as it is"
+    inside = wheel(tmp_path / "inside.whl", "inside", "WORD = 'newer'").read_bytes()
+    changed(bundle, "newer.pyz", {"wheels/inside": inside}).replace(bundle)
+    assert run(bundle).stdout.startswith("newer ")
+    assert not older.exists()
+
+
 def test_from_a_checkout_it_runs_what_it_brings(bundle: Path, tmp_path: Path) -> None:
     """There, the current folder has packages of the same names, without what is built."""
     checkout = tmp_path / "checkout"
     (checkout / "inside").mkdir(parents=True)
     (checkout / "inside" / "__init__.py").write_text("raise SystemExit('the checkout was imported')")
     said = "import subprocess, sys; sys.exit(subprocess.run([sys.executable, '-c', 'import inside']).returncode)"
-    loop = bundle.with_name("loop.pyz")
-    with zipfile.ZipFile(bundle) as packed, zipfile.ZipFile(loop, "w") as out:
-        for name in packed.namelist():
-            out.writestr(name, said if name == "gpu_loop.py" else packed.read(name))
+    loop = changed(bundle, "loop.pyz", {"gpu_loop.py": said.encode()})
     for words in (["--out", "folder"], ["-m", "inside"]):
         command = [sys.executable, str(loop), *words]
         done = subprocess.run(command, cwd=checkout, capture_output=True, text=True, timeout=60, check=False)
@@ -79,22 +100,13 @@ def test_from_a_checkout_it_runs_what_it_brings(bundle: Path, tmp_path: Path) ->
 
 
 def test_a_library_that_is_another_is_refused(bundle: Path) -> None:
-    broken = bundle.with_name("broken.pyz")
-    with zipfile.ZipFile(bundle) as packed, zipfile.ZipFile(broken, "w") as out:
-        for name in packed.namelist():
-            out.writestr(name, lzma.compress(b"other") if name.endswith(".xz") else packed.read(name))
-    done = run(broken)
+    done = run(changed(bundle, "broken.pyz", {"libnccl.so.2.xz": lzma.compress(b"other")}))
     assert done.returncode == 1
     assert "libnccl.so.2: sha256 " in done.stderr
 
 
 def test_a_python_without_its_wheel_is_named(bundle: Path) -> None:
-    poor = bundle.with_name("poor.pyz")
-    with zipfile.ZipFile(bundle) as packed, zipfile.ZipFile(poor, "w") as out:
-        for name in packed.namelist():
-            if "cffi" not in name:
-                out.writestr(name, packed.read(name))
-    done = run(poor)
+    done = run(changed(bundle, "poor.pyz", {"wheels/cffi": None}))
     assert done.returncode == 1
     assert done.stderr.startswith(f"no cffi for Python 3.{sys.version_info.minor} in ")
 
