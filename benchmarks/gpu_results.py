@@ -3,8 +3,8 @@
     python benchmarks/gpu_results.py FOLDER
 
 Prints what docs/one-gpu.md says: exactness, noise by where it comes from, latency by protocol and ranks, the rate of
-one channel, the host's time with and without a tuner plugin, and which rows two A/B runs kept. What is not there is
-left out.
+one channel, the host's time with and without a tuner plugin, which rows two A/B runs kept, what the plugin measured
+inside jobs, and what NCCL's event masks cost. What is not there is left out.
 """
 
 import argparse
@@ -12,15 +12,17 @@ import json
 import re
 import sys
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 import numpy as np
 from gpu_own_choices import compare
 from numpy.typing import NDArray
 
 from tuner.base.names import Collective, Protocol
+from tuner.jobs.inside import joined, report
 from tuner.plugin.table.parse import size_text
 from tuner.times.costmodels.operations import algorithm_gbs, bus_factor
 from tuner.times.measured import samples
@@ -40,6 +42,8 @@ def main() -> int:
         ("GB/s of one channel", channel_rates(folder)),
         ("host", host_times(folder)),
         ("rows", rows(folder)),
+        ("jobs", jobs(folder)),
+        ("masks, us of a call beyond none", masks(folder)),
     ):
         print(f"== {title}")
         print("\n".join(lines))
@@ -137,19 +141,32 @@ def channel_rates(folder: Path) -> Iterator[str]:
                 yield f"{size_text(size):>5} {protocol.name:7} {text}"
 
 
+def lines_by(
+    folder: Path, pattern: str, key: Callable[[dict[str, Any]], tuple[Any, ...]]
+) -> dict[tuple[Any, ...], list[dict[str, Any]]]:
+    """Lines of JSON of all such files by a key, in its order."""
+    found: dict[tuple[Any, ...], list[dict[str, Any]]] = defaultdict(list)
+    for path in sorted(folder.glob(pattern)):
+        for line in map(json.loads, path.read_text().splitlines()):
+            found[key(line)].append(line)
+    return dict(sorted(found.items()))
+
+
+def middle_us(lines: Sequence[Mapping[str, Any]], name: str) -> float:
+    """Median of all times of that name, us."""
+    return float(np.median(np.ravel([line[name] for line in lines])))
+
+
 def host_times(folder: Path) -> Iterator[str]:
     """Medians in us by ranks, plugin and size: calls by events and by the host's clock, in graphs, and starting one."""
-    found: dict[tuple[int, str, int], list[dict[str, object]]] = defaultdict(list)
-    for path in sorted(folder.glob("host-*[0-9].jsonl")):
-        for line in map(json.loads, path.read_text().splitlines()):
-            plugin = "no plugin" if line["table"] is None else Path(line["table"]).stem
-            found[line["ranks_per_gpu"], plugin, line["bytes"]].append(line)
-    for (ranks, plugin, size), lines in sorted(found.items()):
-        middle = {
-            name: median(np.ravel([line[name] for line in lines]).tolist())
-            for name in ("events_us", "host_clock_us", "graph_us", "host_us", "graph_host_us")
-        }
-        text = "  ".join(f"{name.removesuffix('_us')} {time_us:8.2f}" for name, time_us in middle.items())
+
+    def key(line: dict[str, Any]) -> tuple[Any, ...]:
+        plugin = "no plugin" if line["table"] is None else Path(line["table"]).stem
+        return line["ranks_per_gpu"], plugin, line["bytes"]
+
+    names = ("events_us", "host_clock_us", "graph_us", "host_us", "graph_host_us")
+    for (ranks, plugin, size), lines in lines_by(folder, "host-*[0-9].jsonl", key).items():
+        text = "  ".join(f"{name.removesuffix('_us')} {middle_us(lines, name):8.2f}" for name in names)
         yield f"{ranks} ranks {plugin:10} {size_text(size):>5}  {text}"
 
 
@@ -161,6 +178,50 @@ def rows(folder: Path) -> Iterator[str]:
         for line in path.read_text().splitlines():
             if line.startswith(("kept", "dropped", "no row")):
                 yield f"{path.stem}: {line}"
+
+
+def jobs(folder: Path) -> Iterator[str]:
+    """What each stage in a job said, and 'job read' of its files; of plain calls, kernels' times over events'."""
+    for path in sorted(folder.glob("*.jsonl.job")):
+        name = path.name.removesuffix(".jsonl.job")
+        said = (folder / f"{name}.out").read_text().splitlines()
+        read = joined.read_folder(path)
+        calls = list(joined.joined(read))
+        found = report.report(read, calls)
+        yield f"{name}: {said[-1] if said else 'nothing said'}"
+        notes = "; ".join(found.notes) or "no note"
+        yield f"{name}: {found.calls} calls joined, {100 * found.waiting:.0f} % waiting; {notes}"
+        if name.startswith("profile"):
+            yield from kernels_over_events(folder / f"{name}.jsonl", calls)
+
+
+def kernels_over_events(path: Path, calls: Sequence[joined.JoinedCalls]) -> Iterator[str]:
+    """Medians in us of a call by its kernels, the waiting of its ranks left out, and by events around it."""
+    events_us: dict[tuple[Collective, int], list[float]] = defaultdict(list)
+    for block in samples.read(path).blocks:
+        if not block.point.graph:
+            events_us[block.point.collective, block.point.bytes].extend(block.times_us)
+    for each in calls:
+        for place, kind in enumerate(each.kinds):
+            if its := events_us.get((kind.collective, kind.bytes)):
+                own = each.transfer_us[each.call == place]
+                if len(own):
+                    by = f"kernels {np.median(own):9.2f}  events {median(its):9.2f}"
+                    yield f"{path.stem} {kind.collective.name:13} {size_text(kind.bytes):>5}  {by}"
+
+
+def masks(folder: Path) -> Iterator[str]:
+    """By size and mask, outside CUDA graphs and in them: medians over those without a profiler."""
+    found = lines_by(folder, "masks-*[0-9].jsonl", lambda line: (line["graph"], line["bytes"], line["mask"]))
+    for (graph, size, mask), lines in found.items():
+        if mask == "none":
+            more_us = {
+                other: middle_us(its, "events_us") - middle_us(lines, "events_us")
+                for (of_graph, of_size, other), its in found.items()
+                if (of_graph, of_size) == (graph, size) and other != mask
+            }
+            text = "  ".join(f"{other} {us:+6.2f}" for other, us in more_us.items())
+            yield f"{'graphs' if graph else 'calls':6} {size_text(size):>5}  {text}"
 
 
 if __name__ == "__main__":
