@@ -321,14 +321,6 @@ def test_results_are_held_against_machines_of_their_gpus_form_alone(tmp_path: Pa
         assert machine in said
 
 
-def test_a_release_that_is_not_known_makes_no_result_slow(tmp_path: Path) -> None:
-    text = (EXAMPLES / "all_reduce.log").read_text("utf-8")
-    (tmp_path / "run.log").write_text("NCCL version 2.1.2+cuda9.0\n" + text, "utf-8")
-    (seen,) = findings(tmp_path / "run.log")
-    assert seen["severity"] == "cannot be judged"
-    assert "slow" not in seen["finding"]
-
-
 def test_a_patch_release_that_is_not_known_is_judged_by_the_nearest(tmp_path: Path) -> None:
     text = (EXAMPLES / "all_reduce.log").read_text("utf-8")
     for patch, number, is_judged in (("2.28.8", 22808, True), ("2.16.5", 21605, False)):

@@ -436,7 +436,6 @@ def _on_any_machine(file: MeasurementFile, given: Given, known: _Known) -> tuple
         with suppress(TunerError):
             there = replace(known, machine=machine).scenario()
             seen.append(acceptance.accept([file], acceptance.AcceptOptions(there, given)))
-    seen = [each for each in seen if each.sizes]
     slow = [[share for share in each.adapter_shares if share.looks_slow] for each in seen]
     if seen and all(each.judged and each.passes for each in seen):
         return f"it is as fast as each machine with such GPUs should be, but {UNKNOWN_MACHINE}", evidence
