@@ -283,20 +283,19 @@ class Certainty:
         """Half the interval around the logarithm of each call at ``place``, [call]; numbers without a unit."""
         if place not in self._squares:
             self._squares[place] = self._squared_factors(self.carried_over(place))
-        scattered, alike = self._squares[place]
-        beyond = self.factors[CarriedOver.sizes_beyond]
-        near = self._scatter_near(calls)
-        return sqrt(scattered * (near * near) + alike + beyond * beyond * octaves_beyond)
+        return self._half(calls, self._squares[place], octaves_beyond)
 
     def half_widths_of(self, calls: Features, carried: Iterable[CarriedOver]) -> Array:
         """Half an interval, [call], where just that is carried over, beside sizes."""
         kinds = {CarriedOver.sizes, *carried}
-        scattered, alike = self._squared_factors(kinds - {CarriedOver.sizes_beyond})
-        half: Array = scattered * self._scatter_near(calls) ** 2 + alike
-        if CarriedOver.sizes_beyond in kinds:
-            half += self.factors[CarriedOver.sizes_beyond] ** 2 * self.octaves_beyond(calls)
-        halves: Array = np.sqrt(half)
-        return halves
+        octaves = self.octaves_beyond(calls) if CarriedOver.sizes_beyond in kinds else 0.0
+        half: Array = self._half(calls, self._squared_factors(kinds - {CarriedOver.sizes_beyond}), octaves)
+        return half
+
+    def _half(self, calls: Features, squares: tuple[float, float], octaves_beyond: Numbers) -> Numbers:
+        scattered, alike = squares
+        beyond, near = self.factors[CarriedOver.sizes_beyond], self._scatter_near(calls)
+        return sqrt(scattered * (near * near) + alike + beyond * beyond * octaves_beyond)
 
     @cached_property
     def _squares(self) -> dict[Place, tuple[float, float]]:

@@ -275,8 +275,7 @@ class SiteProcess:
         """Half of the 90 % interval of the logarithm of one call's time over another's at one site, a day apart."""
         both = one.joined(other)
         covariances = self._covariances_left(both)
-        unknown = np.where(is_known(both.collective, both.algo_proto // PROTOCOLS), 0.0, UNKNOWN_SD**2).sum()
-        variance = covariances[0, 0] + covariances[1, 1] - 2 * covariances[0, 1] + _noise(both).sum() + unknown
+        variance = covariances[0, 0] + covariances[1, 1] - 2 * covariances[0, 1] + _alone(both).sum()
         return float(np.hypot(self._covered * np.sqrt(max(variance, 0.0)), COVERED_SDS * np.sqrt(_day(both).mean())))
 
     def _covariances_left(self, rows: SiteRows) -> Array:
@@ -290,8 +289,7 @@ class SiteProcess:
 
     def _posterior(self, asked: SiteRows) -> tuple[Numbers, Numbers]:
         """Logarithms that the site adds to the base's, and half of the 90 % intervals, [call]."""
-        known = is_known(asked.collective, asked.algo_proto // PROTOCOLS)
-        noise, left = _noise(asked) + where(known, 0.0, UNKNOWN_SD**2), _variances(asked)
+        noise, left = _alone(asked), _variances(asked)
         before, moved = left + noise, asked.bandwidth * 0.0
         if self.rows is not None:
             moved, explained = self._explained(asked)
@@ -325,10 +323,8 @@ class SiteProcess:
     def left(self, calls: Features) -> Array:
         """The part of the variance of each call that the site's rows leave, numbers from 0 to 1, [call]."""
         asked = _rows(calls, base(calls, self._forms))
-        unknown = _noise(asked) + np.where(
-            is_known(asked.collective, asked.algo_proto // PROTOCOLS), 0.0, UNKNOWN_SD**2
-        )
-        return np.asarray((np.diag(self._covariances_left(asked)) + unknown) / (_variances(asked) + unknown))
+        alone = _alone(asked)
+        return np.asarray((np.diag(self._covariances_left(asked)) + alone) / (_variances(asked) + alone))
 
     @cached_property
     def _covered(self) -> float:
@@ -467,6 +463,11 @@ def _noise(rows: SiteRows) -> Numbers:
     """The variance of single rows, [row]."""
     sd = NOISE_SD * (1 - (1 - NOISE_LEFT) * rows.bandwidth)
     return sd * sd
+
+
+def _alone(rows: SiteRows) -> Numbers:
+    """The variance of calls that no row says anything of, [call]: of single rows, and of what was never measured."""
+    return _noise(rows) + where(is_known(rows.collective, rows.algo_proto // PROTOCOLS), 0.0, UNKNOWN_SD**2)
 
 
 def _day(rows: SiteRows) -> Numbers:

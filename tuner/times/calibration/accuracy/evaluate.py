@@ -51,7 +51,7 @@ def learn(scores: Iterable[Scores]) -> Factors:
     between = [_beside(each, 1.0) for each in everything if each.kind is CarriedOver.nodes]
     known = _tried(each for each in everything if each.kind is not CarriedOver.nodes)
     never = {
-        beyond: max(value for kind, value in known.items() if _alike(kind, beyond)) * _NEVER_TRIED
+        beyond: max(value for kind, value in known.items() if (kind in BEYOND) == beyond) * _NEVER_TRIED
         for beyond in (False, True)
     }
     factors = {kind: known.get(kind, never[kind in BEYOND]) for kind in ON_ONE_NODE}
@@ -72,11 +72,6 @@ def _tried(scores: Iterable[Scores]) -> Factors:
     sizes = _quantile([each.off / each.scatter for each in by_kind.pop(CarriedOver.sizes)])
     others = {kind: _quantile([_beside(each, sizes) for each in its]) for kind, its in by_kind.items()}
     return {**others, CarriedOver.sizes: sizes}
-
-
-def _alike(kind: CarriedOver, beyond: bool) -> bool:
-    """Whether the factors of kinds are in one unit."""
-    return (kind in BEYOND) == beyond
 
 
 def _beside(scores: Scores, scatters: float) -> Array:
