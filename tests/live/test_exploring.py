@@ -165,6 +165,20 @@ def test_a_rank_without_something_has_nobody_explore(missing: str, rank: int, tm
     assert not list((tmp_path / "job").glob(".explore.*")) or (missing, rank) == ("folder", 0)
 
 
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_rank_that_sends_to_itself_has_nobody_explore(rank: int, tmp_path: Path) -> None:
+    """NCCL may say there that a kernel has ended before it has, and what ranks agree on rests on that."""
+    rest = [f"allreduce {LARGE} {FIRST + 90}"]
+    table = tmp_path / "explore.table"
+    table.write_text(f"nccl-tuner-table 1\n{ROW}\n")
+    script = {each: ["selfsend 1024"] * (each == rank) + [AGREE, *rest] for each in range(2)}
+    done = training_job.run(tmp_path, NEWEST, 2, script, NCCL_TUNER_TABLE=str(table))
+    assert done.codes == [0, 0], done.outputs
+    (calls,) = same_on_all_ranks(tmp_path).values()
+    assert not arms_of(calls)
+    assert "not all ranks are there to explore" in done.outputs[0]
+
+
 def test_nothing_that_an_earlier_start_left_is_believed(tmp_path: Path) -> None:
     """With NCCL_COMM_ID communicators of all starts have one id, and here all starts one folder."""
     script = [f"allreduce {LARGE} 600", "sleep 0.2"]

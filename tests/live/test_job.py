@@ -69,6 +69,15 @@ def test_times_of_a_communicator_that_was_captured_are_absent_and_not_wrong(name
     assert any(note.startswith("without a time: 41 calls in CUDA graphs") for note in found.notes)
 
 
+@pytest.mark.parametrize("name", TIMED)
+def test_calls_after_a_send_to_itself_have_no_time(name: str, tmp_path: Path) -> None:
+    script = ["allreduce 1024 3"]
+    ran = training_job.run(tmp_path, name, 2, [*script, "selfsend 1024", *script, "sleep 0.2"])
+    assert ran.codes == [0, 0], ran.outputs
+    files, (calls,) = read(tmp_path)
+    assert (sorted(calls.sequence), files.untimed) == ([0, 1, 2], {Untimed.self_sends: 3})
+
+
 @pytest.mark.parametrize("name", [name for name in HERE if name.startswith(("2.28.", "2.30.", "2.32."))])
 def test_a_broadcast_in_a_graph_is_warned_of_where_the_job_may_not_end(name: str, tmp_path: Path) -> None:
     """Once it is launched twice, 2.30 waits at the communicator's end for what no kernel notes; here it is not."""

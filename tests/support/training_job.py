@@ -9,6 +9,7 @@ rank: it makes the calls that its script names, one a line:
     broadcast ELEMENTS [TIMES]    NCCL does not profile it in some releases
     capture ELEMENTS [TIMES] [BROADCASTS]   inside a CUDA graph, with so many broadcasts before
     replay [TIMES]                the last graph is launched
+    selfsend ELEMENTS             this rank sends to itself
     split COLOUR_OF_RANK_MODULO   a communicator of some ranks, which calls are of from here on
     world                         calls are of all ranks again
     shrink RANK [FLAGS]           a communicator of all but one rank, for calls of the others from here on
@@ -315,6 +316,13 @@ class _Rank:
             self.here.sim_graph_launch(self.graphs[-1])
             self.calls.launched(self.rank, 1)
             time.sleep(0.002)
+
+    def do_selfsend(self, elements: int) -> None:
+        arguments = c_size_t(elements), FLOAT32, self.rank, self.comm, self.stream
+        _check(self.here.ncclGroupStart())
+        _check(self.here.ncclSend(self.buffer, *arguments))
+        _check(self.here.ncclRecv(c_void_p((self.buffer.value or 0) + (1 << 20)), *arguments))
+        _check(self.here.ncclGroupEnd())
 
     def do_split(self, modulo: int) -> None:
         made, colour = c_void_p(), self.rank % modulo
