@@ -287,6 +287,7 @@ T, GRAPHS, SELF, GROUP, OVERLAP = 0, *(-each for each in Untimed)
     [
         ("ccc", [T] * 3),
         ("cgcbc", [T, GROUP, GROUP, T, GROUP, T]),
+        ("cpc", [T, GROUP, GROUP, T]),
         ("ccxcc", [T, T, GRAPHS, GRAPHS, GRAPHS]),
         ("ccscc", [T, T, SELF, SELF, SELF]),
         ("ccl" + "c" * 70, [T, T, *[OVERLAP] * 65, *[T] * 6]),

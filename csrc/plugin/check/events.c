@@ -8,8 +8,9 @@
  *     events launch COUNT          the same without what is seen of their kernels
  *     events nothing COUNT         the same without any: what the loop takes itself
  *     events marks CALLS           calls that follow each other, a letter each: c alone, g two of one group and kernel,
- *                                  b in a group with one that NCCL does not profile, x in a CUDA graph, s after a send
- *                                  to itself, l looked at so late that its times are those of 64 calls later
+ *                                  p the same where NCCL does not say which calls are in a group, b in a group with
+ *                                  one that NCCL does not profile, x in a CUDA graph, s after a send to itself, l looked
+ *                                  at so late that its times are those of 64 calls later
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -272,12 +273,12 @@ static void check_marks(void *context, const char *calls) {
                      of_plan = {.type = EVENT_GROUP};
         struct event p2p = {.type = EVENT_P2P};
         void *of_group = NULL, *plan = NULL, *none = NULL, *handles[2] = {NULL, NULL};
-        int count = *calls == 'g' ? 2 : 1;
+        int count = *calls == 'g' || *calls == 'p' ? 2 : 1, said = *calls == 'p' ? 1 : count + (*calls == 'b');
         ncclProfiler_v6.start(context, &of_group, &group);
         call.parent = of_group;
         call.call.function = "AllReduce";
         call.call.captured = *calls == 'x';
-        for (int i = 0; i < count + (*calls == 'b'); i++) {
+        for (int i = 0; i < said; i++) {
             ncclProfiler_v6.start(context, &none, &call);
         }
         ncclProfiler_v6.start(context, &plan, &of_plan);
