@@ -320,7 +320,7 @@ def command(
         moved = f"; in a checkout: python -m {REHEARSED} measure --backend double" if kind == DOUBLE else ""
         raise BadInput(f"unknown backend {kind!r}; {one_of(BACKENDS)}{moved}")
     if communicator["constants"] is not None:
-        raise BadInput("--constants: what is measured does not depend on them; valid for: pick, table, group")
+        raise BadInput("--constants: what is measured does not depend on them; valid for: pick, table")
     if nothing_planted and kind == "gpu":
         raise BadInput(f"--nothing-planted: there is nothing to plant with --backend {kind}; valid: simulated")
     ranks_per_gpu = communicator["ranks_per_gpu"] or 1

@@ -386,7 +386,7 @@ class ResolvedScenario:
     def oracle_configuration(self) -> "OracleConfiguration":
         """The communicator for the oracle. BadInput for what libnccl cannot take: other constants, graphs."""
         if self.scenario.fitted_constants is not None:
-            raise BadInput("`constants`: libnccl computes with its own constants; valid for: pick, table, group")
+            raise BadInput("`constants`: libnccl computes with its own constants; valid for: pick, table")
         if any(kind.scenario.graphs is not None for kind in self.kinds):
             raise BadInput("`graphs`: libnccl searches its own graphs; valid for it: `machine`, `topology`")
         if (made := self.scenario.members) is not None:
