@@ -275,7 +275,7 @@ def updates() -> str:
 Of {len(tables)} tables between nodes, each predicted with its site left out whole: the median table is {of_rows}
 off when it is given {", ".join(map(str, given))} rows of the site (from 16 MiB on {", ".join(large)}), where NCCL's own
 model is {_percent(shares[-1])} off. Their intervals, whose widths were learnt without the site, too, hold at least
-{least} of every table but one that is known to be slow, and
+{least} of every table but those that are known to be slow, and
 end at {wide} times the time in the median table.
 """
 

@@ -89,12 +89,12 @@ def test_few_rows_of_a_site_say_much_of_it() -> None:
     """Of sites that nothing was learnt from: errors fall with the rows given, intervals hold."""
     of_given = {given: [each for each in KEPT["updates"] if each["given"] == given] for given in (0, 1, 4)}
     errors = {given: float(np.median([each["error"] for each in kept])) for given, kept in of_given.items()}
-    assert errors[1] < 0.28 < errors[0]
+    assert errors[1] < 0.25 < errors[0]
     assert errors[4] < 0.16
     widths = {given: float(np.median([each["half_width"] for each in kept])) for given, kept in of_given.items()}
-    assert widths[4] < 0.6 < widths[1] < widths[0]
+    assert widths[4] < 0.75 < widths[1] < widths[0]
     better = [each for each in of_given[4] if each["error"] < each["nccl_error"]]
-    assert len(better) >= len(of_given[4]) - 1
+    assert len(better) >= 0.9 * len(of_given[4])
 
 
 @pytest.mark.slow
@@ -355,7 +355,7 @@ def test_a_calibration_of_milliseconds_is_refused(tmp_path: Path) -> None:
 
 def test_intervals_hold_every_table_of_a_site_that_was_left_out() -> None:
     kept = [each for each in KEPT["updates"] if not each["known_slow"]]
-    assert len({each["table"] for each in kept}) >= 14
+    assert len({each["table"] for each in kept}) >= 28
     assert {each["table"]: each["coverage"] for each in kept if each["coverage"] < 0.85} == {}
 
 
