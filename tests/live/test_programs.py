@@ -2,7 +2,6 @@
 
 import os
 import re
-import runpy
 import shutil
 import subprocess
 import sys
@@ -12,6 +11,7 @@ import pytest
 
 from tests.support.available_releases import BUILDS, HERE
 from tests.support.command_line import run_process
+from tests.support.programs import ROOT, sanitized_object
 from tuner.api import Communicator, communicator
 from tuner.base.errors import BadInput
 from tuner.base.names import Algorithm, Protocol
@@ -20,7 +20,6 @@ from tuner.oracle.preloaded import preloaded
 from tuner.oracle.process import SIM
 from tuner.scenario.describe import describe
 
-ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "docs" / "examples" / "all_reduce.c"
 BYTES = 1 << 20
 LOG = {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,TUNING,COLL"}
@@ -185,22 +184,11 @@ def test_what_no_program_can_be_run_on(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.slow
 def test_addresses_and_undefined_behaviour(program: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    compiler = shutil.which("gcc")
-    if compiler is None:
-        pytest.skip("no gcc")
-    asked = [compiler, "-print-file-name=libasan.so"]
-    sanitizer = subprocess.run(asked, capture_output=True, text=True, check=True).stdout.strip()
-    if not Path(sanitizer).is_absolute():
-        pytest.skip("no gcc with its address sanitizer")
-    macro = "-D{}={}".format(*runpy.run_path(str(ROOT / "csrc" / "sources.py"))["macro"](ROOT / "csrc"))
-    simulated = tmp_path / "libnccl_tuner_sim.so"
-    sanitized = ["-O1", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
-    subprocess.run([compiler, macro, "@csrc/sim.args", *sanitized, "-o", simulated], cwd=ROOT, check=True)
+    simulated, sanitizer = sanitized_object("sim", tmp_path)
     monkeypatch.setattr("tuner.oracle.preloaded.SIM", simulated)
     described = describe(machine="dgx-h100", nccl=ANY, gpus_per_node=2).oracle_configuration()
     with preloaded(described) as prepared:
         variables = prepared.variables()
-        variables["LD_PRELOAD"] = f"{sanitizer}:{variables['LD_PRELOAD']}"
-        variables["ASAN_OPTIONS"] = "detect_leaks=0"
+        variables |= {**sanitizer, "LD_PRELOAD": f"{sanitizer['LD_PRELOAD']}:{variables['LD_PRELOAD']}"}
         done = subprocess.run([program, str(BYTES)], env=variables, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (0, "2 of 2 GPUs: done\n"), done.stderr

@@ -1,8 +1,6 @@
 """The simulated hardware under sanitizers, while libnccl runs on it: on a host, and on hosts that NVLink joins."""
 
 import os
-import runpy
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -10,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.support.available_releases import HERE
+from tests.support.programs import ROOT, sanitized_object
 
-ROOT = Path(__file__).parents[2]
-SANITIZED = ["-O1", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
 CALLS = """
 import sys
 from dataclasses import replace
@@ -42,20 +39,9 @@ print("done")
 pytestmark = [pytest.mark.live, pytest.mark.slow]
 
 
-def runtime(compiler: str) -> str:
-    """The address sanitizer's own library, which has to be loaded before all others."""
-    found = subprocess.run([compiler, "-print-file-name=libasan.so"], capture_output=True, text=True, check=True)
-    return found.stdout.strip()
-
-
 @pytest.mark.parametrize("name", [HERE[0], HERE[-1]])
 def test_addresses_and_undefined_behaviour(name: str, tmp_path: Path) -> None:
-    compiler = shutil.which("gcc")
-    if compiler is None or not Path(runtime(compiler)).is_absolute():
-        pytest.skip("no gcc with its address sanitizer")
-    macro = "-D{}={}".format(*runpy.run_path(str(ROOT / "csrc" / "sources.py"))["macro"](ROOT / "csrc"))
-    simulated = tmp_path / "libnccl_tuner_sim.so"
-    subprocess.run([compiler, macro, "@csrc/sim.args", *SANITIZED, "-o", str(simulated)], cwd=ROOT, check=True)
+    simulated, sanitizer = sanitized_object("sim", tmp_path)
     registers = str(int(name != HERE[0]))
     done = subprocess.run(
         [sys.executable, "-c", CALLS, str(simulated), name, registers],
@@ -63,8 +49,7 @@ def test_addresses_and_undefined_behaviour(name: str, tmp_path: Path) -> None:
             **os.environ,
             "PYTHONPATH": str(ROOT),
             "LD_LIBRARY_PATH": str(tmp_path),  # the Python module finds this one first
-            "LD_PRELOAD": runtime(compiler),
-            "ASAN_OPTIONS": "detect_leaks=0",
+            **sanitizer,
         },
         cwd=ROOT,
         capture_output=True,

@@ -5,6 +5,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from elftools.elf.elffile import ELFFile
 from elftools.elf.relocation import RelocationSection
 from elftools.elf.sections import SymbolTableSection
 
-from tests.support.programs import CHECKS, PLUGIN, checker, clang, compiled, compiler
+from tests.support.programs import CHECKS, PLUGIN, ROOT, checker, clang, compiled, compiler, sanitized_object
 from tuner.jobs.inside.files import Untimed, read_file
 
 FUZZERS = ["table", "call", "events"]
@@ -364,6 +365,38 @@ def test_a_launch_costs_a_few_hundred_instructions(tmp_path: Path) -> None:
     channel = (instructions("cost") - instructions("launch")) / 4000 / 16
     assert launch < 600
     assert channel < 250
+
+
+# What Python calls
+
+OTHER_PICKS = """
+import sys
+from pathlib import Path
+import pytest
+from tuner.emulator import compiled as picks
+from tuner.graphs import compiled as graphs
+graphs.shared_object = lambda name: Path(sys.argv[1])
+picks.LIBRARY = Path(sys.argv[1])
+ended = pytest.main(["-q", "-n", "0", "-p", "no:cacheprovider", *sys.argv[2:]])
+assert sys.argv[1] in Path("/proc/self/maps").read_text()
+sys.exit(ended)
+"""
+
+
+@pytest.mark.slow
+def test_the_search_and_look_ups_under_the_sanitizers(tmp_path: Path) -> None:
+    """Tests that hold C against Python."""
+    picks, variables = sanitized_object("picks", tmp_path)
+    asked = [
+        "tests/unit/test_search.py::test_c_searches_random_topologies_as_python_does",
+        "tests/golden/test_pick_tables.py::test_one_size_gets_what_an_array_gets",
+        "tests/golden/test_pick_tables.py::test_what_is_no_size_is_refused_as_before",
+    ]
+    command = [sys.executable, "-c", OTHER_PICKS, str(picks), *asked]
+    done = subprocess.run(
+        command, env={**os.environ, **variables}, cwd=ROOT, capture_output=True, text=True, check=False, timeout=300
+    )
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
 
 
 # What a call takes, counted by callgrind

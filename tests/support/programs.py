@@ -7,6 +7,7 @@ import fcntl
 import functools
 import hashlib
 import os
+import runpy
 import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
@@ -81,6 +82,24 @@ def checker(
     sources = [*sorted(PLUGIN.glob("*.c")), PLUGIN.parent / "call" / "versions.c", *checks]
     objects = [compiled(program, [*flags, *more.get(each.name, ()), "-c", each], suffix=".o") for each in sources]
     return compiled(program, [*flags, *link, *objects, "-lpthread", "-ldl"])
+
+
+def sanitized_object(name: str, folder: Path) -> tuple[Path, dict[str, str]]:
+    """A shared object of the wheel (``picks``), made in ``folder`` under the sanitizers of addresses and undefined
+    behaviour.
+
+    With it the variables of a process that loads it; skips where there is no gcc with its own.
+    """
+    gcc = shutil.which("gcc")
+    asked = [gcc or "false", "-print-file-name=libasan.so"]
+    own = subprocess.run(asked, capture_output=True, text=True, check=False).stdout.strip()
+    if gcc is None or not Path(own).is_absolute():
+        pytest.skip("no gcc with its address sanitizer")
+    macro = "-D{}={}".format(*runpy.run_path(str(ROOT / "csrc" / "sources.py"))["macro"](ROOT / "csrc"))
+    made = folder / f"libnccl_tuner_{name}.so"
+    flags = ["-O1", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
+    subprocess.run([gcc, macro, f"@csrc/{name}.args", *flags, "-o", made], cwd=ROOT, check=True)
+    return made, {"LD_PRELOAD": own, "ASAN_OPTIONS": "detect_leaks=0"}
 
 
 @functools.cache
