@@ -13,7 +13,7 @@ from tuner.times import measured
 from tuner.times.calibration import plausible
 from tuner.times.measured import Kind
 from tuner.times.measured.header import Header, MeasuredRun
-from tuner.times.measured.samples import Combination, Measurements, Point, SampleBlock
+from tuner.times.measured.samples import Combination, Forced, Measurements, Point, SampleBlock
 
 FIVE = "collective,dtype,gpus,bytes,time_us"
 TWELVE = "source_id,collective,dtype,nodes,gpus_per_node,bytes,time_us,in_place,algorithm,protocol,channels,notes"
@@ -53,6 +53,38 @@ def test_twelve_columns_keep_what_was_forced_and_make_runs_of_notes() -> None:
     assert table.header.nccl == "2.29.3"
     assert table.header.gpu == "B200"
     assert table.environment_of(row) == {"NCCL_ALGO": "Ring"}
+
+
+RUNS = """# [runs]
+# default = {what = ""}
+# arm = {what = ""}
+# ring = {what = "", environment = {NCCL_ALGO = "Ring"}}
+"""
+RING_LL, FORCED_RING = Combination(Algorithm.Ring, Protocol.LL, 2), Forced("Ring", "", 0)
+
+
+@pytest.mark.parametrize(
+    ("run", "columns", "requested", "executed"),
+    [
+        ("arm", "Ring,LL,2", RING_LL, None),
+        ("arm", "Ring,,", FORCED_RING, None),
+        ("arm", ",,", None, None),
+        ("default", "Ring,LL,2", None, RING_LL),
+        ("ring", "Ring,LL,2", None, RING_LL),
+        ("ring", "Ring,,", FORCED_RING, None),
+    ],
+)
+def test_columns_are_what_was_forced_or_what_a_log_says_that_ran(
+    run: str, columns: str, requested: object, executed: object
+) -> None:
+    names = "collective,dtype,nodes,gpus_per_node,bytes,time_us,algorithm,protocol,channels,run"
+    (row,) = parsed(f"{RUNS}{names}\nallreduce,float,1,8,1024,9.5,{columns},{run}\n").blocks
+    assert (row.requested, row.executed) == (requested, executed)
+    if requested == FORCED_RING:
+        with pytest.raises(BadMeasurement, match="Ring was forced, and the rest left to NCCL"):
+            _ = row.combination
+    else:
+        assert row.combination == requested
 
 
 @pytest.mark.parametrize("word", ["all_gather", "AllGather", "allgather", "all_gather_perf", "ALL-GATHER"])

@@ -46,6 +46,8 @@ def test_text_of_sends_and_receives(tmp_path: Path, program: str) -> None:
     table = formats.read(nccl_tests_text.write(tmp_path / "run.log", TIMES, program=program))
     assert {row.point.name for row in table.blocks} == {program.removesuffix("_perf")}
     assert all(row.point.is_point_to_point for row in table.blocks)
+    with pytest.raises(BadMeasurement, match="is made of sends and receives: NCCL picks nothing for it"):
+        _ = table.blocks[0].point.collective
 
 
 def test_one_thread_is_told_from_a_process_a_gpu(tmp_path: Path) -> None:
@@ -54,6 +56,15 @@ def test_one_thread_is_told_from_a_process_a_gpu(tmp_path: Path) -> None:
     assert formats.read(file).header.launch is MeasuredLaunch.one_thread
     file.write_text(file.read_text().replace("nThread 1 nGpus 8", "nThread 8 nGpus 1"))
     assert formats.read(file).header.launch is MeasuredLaunch.thread_per_gpu
+
+
+def test_rows_are_those_blocks_of_a_file_that_count(tmp_path: Path) -> None:
+    file = nccl_tests_text.write(tmp_path / "run.log", TIMES, nodes=2)
+    file.write_text(file.read_text().replace(" 1.00 1.00 0 ", " 1.00 1.00 3 ", 1))
+    blocks, rows = formats.read_any(file).blocks, formats.read(file).blocks
+    assert [block.wrong for block in blocks] == [3, *[0] * (len(blocks) - 1)]
+    assert [replace(block, shape=(2, 8), run="run") for block in blocks[1:]] == list(rows)
+    assert [block.line for block in blocks[1:]] == [row.line for row in rows]
 
 
 def test_wrong_results_are_left_out_and_counted(tmp_path: Path) -> None:
