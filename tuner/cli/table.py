@@ -11,7 +11,7 @@ from tuner.base.errors import BadInput
 from tuner.base.names import Buffers, DataType, Op
 from tuner.base.sizes import size_list
 from tuner.cli import options
-from tuner.cli.output import human_bytes, note_after, print_json, print_table
+from tuner.cli.output import human_bytes, print_json, print_table
 from tuner.emulator import model
 from tuner.emulator.fitted_constants import FittedConstants
 from tuner.emulator.model import Tables
@@ -82,7 +82,6 @@ def command(
             if described.fitted_constants is not None:
                 click.echo(f"with fitted constants {described.fitted_constants.file}, not NCCL's own")
             click.echo("\n".join(model.lines(model.printed(made, tables), algorithms)))
-            note_after("latency us / bandwidth GB/s, as NCCL_DEBUG_SUBSYS=TUNING prints them")
     if times is not None:
         _print_calibrated(_records(tables, algorithms, described.fitted_constants), described, times, as_json)
 
