@@ -169,6 +169,11 @@ def test_another_gpu_than_the_machines(tmp_path: Path) -> None:
     assert found["sizes"] == []
 
 
+@pytest.mark.parametrize("gpu", ["H100 PCIe", "H100 NVL", "H100 80GB HBM3 MIG 3g.40gb", "H800", "GH200 480GB"])
+def test_a_gpu_with_a_like_name_is_another(gpu: str, tmp_path: Path) -> None:
+    assert problem(accepted(tmp_path, headed(gpu=gpu), code=1), "mixed machines")
+
+
 def test_a_gpu_that_its_driver_does_not_know_is_no_other_machine(tmp_path: Path) -> None:
     found = accepted(tmp_path, headed(gpu="Graphics Device"), code=0)
     assert found["pass"]

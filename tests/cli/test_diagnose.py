@@ -94,6 +94,29 @@ def test_slow_adapters_are_said_where_the_machine_is_not(report: str, says: str)
     assert results["finding"].startswith(says)
 
 
+def test_results_are_not_slow_by_times_of_gpus_with_other_nvlinks(tmp_path: Path) -> None:
+    """An H800 has 8 NVLinks, and no times were measured with as many: those of H100, which has 18, are not its."""
+    file = nccl_tests_text.write(tmp_path / "run.log", [(1 << size, (2**size) / 9e4) for size in range(20, 33)])
+    file.write_text(file.read_text("utf-8").replace("NVIDIA H100", "NVIDIA H800"), "utf-8")
+    (results,) = findings(file)
+    assert results["finding"].startswith("the machine is not known")
+    assert "machines with such GPUs: hgx-h800" in results["evidence"]
+    assert "no times were measured with as many NVLinks: 8 of a GPU here, 18 of dgx-h100's" in results["evidence"]
+    (results,) = findings(file, "--machine", "hgx-h800")
+    assert results["severity"] == "cannot be judged"
+
+
+@pytest.mark.parametrize("names", [("NVIDIA H20",), ("NVIDIA H100", "NVIDIA H800")])
+def test_results_of_gpus_that_no_machine_has_are_held_against_none(names: tuple[str, ...], tmp_path: Path) -> None:
+    text = nccl_tests_text.write(tmp_path / "run.log", [(1 << 30, 4600.0)]).read_text("utf-8")
+    for number in range(8):
+        text = text.replace(f"[0000:{number:02}:00] NVIDIA H100", f"[0000:{number:02}:00] {names[number % len(names)]}")
+    (tmp_path / "run.log").write_text(text, "utf-8")
+    (results,) = findings(tmp_path / "run.log")
+    assert results["finding"].startswith("no machine of the catalogue has 8 x H")
+    assert results["severity"] == "cannot be judged"
+
+
 def test_a_release_that_is_not_known_looks_like_nothing(tmp_path: Path) -> None:
     """Its results are refused on each machine, which is not slow."""
     file = nccl_tests_text.write(tmp_path / "run.log", [(1 << 30, 4600.0)], nodes=2, nccl=21403)
@@ -141,14 +164,18 @@ def test_calls_that_ran_otherwise_are_a_fault() -> None:
 
 
 @pytest.mark.skipif(not FAULT.is_file(), reason="../shared/cases is absent")
-def test_a_log_that_holds_results_is_both() -> None:
+def test_a_log_that_holds_results_is_both(tmp_path: Path) -> None:
     alone = diagnosed(FAULT)
     assert alone.exit_code == 1
     assert "2 channels, because: the ring has 1 of 20 GB/s" in " ".join(alone.output.partition("\n\n")[0].split())
-    log, results = findings(FAULT, "--machine", "a100-4x-1nic")
+    (refused,) = (each for each in findings(FAULT, "--machine", "a100-4x-1nic") if "results" in each["kind"])
+    assert refused["finding"].startswith("the file says A100 80GB PCIe, and a100-4x-1nic has A100 SXM4")
+    as_sxm = tmp_path / FAULT.name
+    as_sxm.write_text(FAULT.read_text("utf-8").replace("A100 80GB PCIe", "A100-SXM4-80GB"), "utf-8")
+    log, results = findings(as_sxm, "--machine", "a100-4x-1nic")
     assert (log["kind"], results["kind"]) == ("log of NCCL", "results of nccl-tests")
     assert results["finding"].startswith("too slow at 11 of 11 sizes")
-    assert f"NVLinks: {FAULT} shows what is left of them" in results["evidence"]  # no number that the log denies
+    assert f"NVLinks: {as_sxm} shows what is left of them" in results["evidence"]  # no number that the log denies
 
 
 def test_what_cannot_be_judged_decides_the_code_where_nothing_is_wrong() -> None:
@@ -157,7 +184,7 @@ def test_what_cannot_be_judged_decides_the_code_where_nothing_is_wrong() -> None
     assert diagnosed(*files[2:]).exit_code == 0
     results = [each for each in findings(*files) if each["kind"] == "results of nccl-tests"]
     assert {each["finding"] for each in results} == {
-        "the file says H100 80GB HBM3, and dgx-a100 has A100; valid: --machine of these GPUs"
+        "the file says H100 80GB HBM3, and dgx-a100 has A100 SXM4; valid: --machine of these GPUs"
     }
     assert {each["command"].partition(" --")[2] for each in results} == {"machine NAME"}
     assert 'What is "unlike"' in " ".join(diagnosed("--help").output.split())

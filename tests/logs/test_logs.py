@@ -641,6 +641,64 @@ def test_product_names(name: str, comp_cap: int | None) -> None:
     assert gpus.capability_of_product(name) == comp_cap
 
 
+@pytest.mark.parametrize(
+    ("name", "models"),
+    [
+        ("NVIDIA H800", {"H800 SXM5"}),
+        ("NVIDIA H800 PCIe", set()),
+        ("NVIDIA H100 80GB HBM3", {"H100 SXM5"}),
+        ("NVIDIA H100 80GB HBM3 MIG 3g.40gb", set()),
+        ("NVIDIA H100 PCIe", set()),
+        ("NVIDIA H100 NVL", set()),
+        ("NVIDIA H200", {"H200 SXM5"}),
+        ("NVIDIA H200 NVL", set()),
+        ("NVIDIA H20", set()),
+        ("NVIDIA H20-3e", set()),
+        ("NVIDIA GH200 480GB", {"GH200"}),
+        ("NVIDIA A100-SXM4-40GB", {"A100 SXM4"}),
+        ("A100 SXM", {"A100 SXM4"}),
+        ("NVIDIA A100-SXM-64GB", set()),
+        ("NVIDIA A100-PCIE-40GB", set()),
+        ("NVIDIA A100 80GB PCIe", set()),
+        ("NVIDIA A800-SXM4-80GB", set()),
+        ("NVIDIA B200", {"B200"}),
+        ("NVIDIA GB200", {"GB200"}),
+        ("NVIDIA B300 SXM6 AC", {"B300"}),
+        ("Tesla V100-SXM2-16GB", {"V100 SXM2"}),
+        ("Tesla V100-SXM3-32GB", {"V100 SXM3"}),
+        ("Tesla V100-PCIE-32GB", set()),
+        ("Tesla V100-DGXS-32GB", set()),
+        ("NVIDIA L40", set()),
+        ("NVIDIA L40S", {"L40S"}),
+        ("NVIDIA RTX A6000", {"RTX A6000"}),
+        ("NVIDIA RTX 6000 Ada Generation", set()),
+        ("NVIDIA GeForce RTX 4090", set()),
+        ("NVIDIA GeForce RTX 5090", set()),
+        ("NVIDIA RTX PRO 6000 Blackwell Server Edition", {"RTX PRO 6000 Blackwell Server Edition"}),
+        ("NVIDIA RTX PRO 6000 Blackwell Workstation Edition", set()),
+        ("NVIDIA RTX PRO 6000 Blackwell Max-Q Workstation Edition", set()),
+    ],
+)
+def test_models_of_the_catalogue_that_a_product_may_be(name: str, models: set[str]) -> None:
+    of_machines = {catalogue.load(machine).gpu for machine in catalogue.names()}
+    assert {model for model in of_machines if gpus.is_product(name, model)} == models
+
+
+@pytest.mark.parametrize(
+    ("name", "model"),
+    [
+        ("NVIDIA B300 SXM6 AC", "b300-sxm"),
+        ("NVIDIA H100 NVL", "h100-nvl"),
+        ("NVIDIA A100-SXM-64GB", "a100-sxm-64gb"),
+        ("Tesla V100-DGXS-32GB", "v100-dgxs"),
+        ("NVIDIA A100 80GB PCIe", "a100-pcie-bridged"),
+        ("NVIDIA RTX PRO 6000 Blackwell Server Edition", "rtx-pro-6000-server"),
+    ],
+)
+def test_products_are_the_models_of_their_form(name: str, model: str) -> None:
+    assert gpus.is_product(name, model)
+
+
 # The command line
 
 

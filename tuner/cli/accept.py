@@ -19,7 +19,7 @@ from tuner.emulator.selection import Selection
 from tuner.times.acceptance import accept, judge
 from tuner.times.acceptance import accept as acceptance
 from tuner.times.acceptance.accept import Acceptance, AcceptOptions, JudgedSize
-from tuner.times.acceptance.expected import Expectation, Whose
+from tuner.times.acceptance.expected import OTHER_LINKS, Expectation, Whose
 from tuner.times.acceptance.judge import WIDEST, Verdict
 from tuner.times.measured.formats import Given, MeasurementFile
 
@@ -141,7 +141,10 @@ def _verdict(result: Acceptance) -> Iterator[str]:
         yield f"{'pass' if result.passes else 'FAIL'}: {sizes_failed}"
         return
     open_sizes = sum(each.verdict is Verdict.not_judged for each in result.sizes)
-    why = f"the band of {open_sizes} of {len(result.sizes)} sizes is wider than {WIDEST:g} times"
+    why = next(
+        (each for each in result.expected_by if each.startswith(OTHER_LINKS)),
+        f"the band of {open_sizes} of {len(result.sizes)} sizes is wider than {WIDEST:g} times",
+    )
     slow = [each.in_words for each in result.adapter_shares if each.looks_slow]
     if slow:
         yield f"cannot be judged, but looks slow: {slow[0]}"

@@ -46,6 +46,7 @@ from tuner.scenario.logs.evidence import MULTICAST_CHIPS, NEVER_NVLS, NO_NVLS
 from tuner.scenario.logs.imported import Imported, LogAnswer, Weight
 from tuner.scenario.logs.imported import LogAdditions as GivenOfLog
 from tuner.times.acceptance import accept as acceptance
+from tuner.times.acceptance.expected import OTHER_LINKS
 from tuner.times.acceptance.faults import Resource
 from tuner.times.acceptance.judge import Verdict
 from tuner.times.measured import Kind
@@ -409,11 +410,9 @@ def _results(file: Path, known: _Known) -> FileDiagnosis:
     if seen.passes:
         says = f"as fast as it should be, at {len(seen.sizes)} of {len(seen.sizes)} sizes"
         return _diagnosis(file, FileKind.results, Severity.sound, says, evidence, known)
-    says = (
-        f"{plural(seen.wrong_results, 'call')} had wrong results"
-        if seen.wrong_results
-        else "results that cannot be true"
-    )
+    says = of_others[0] if of_others else "results that cannot be true"
+    if seen.wrong_results:
+        says = f"{plural(seen.wrong_results, 'call')} had wrong results"
     if failing:
         worst = max(failing, key=lambda each: each.bytes)
         says = (
@@ -431,11 +430,14 @@ def _on_any_machine(file: MeasurementFile, given: Given, known: _Known) -> tuple
     gpu, machines = machines_with_such_gpus(file)
     evidence = [gpu] if gpu else []
     evidence += [f"machines with such GPUs: {', '.join(machines)}"] if machines else []
+    if gpu and not machines:
+        return f"no machine of the catalogue has {gpu}: {UNKNOWN_MACHINE}", evidence
     seen = []
     for machine in machines:
         with suppress(TunerError):
             there = replace(known, machine=machine).scenario()
             seen.append(acceptance.accept([file], acceptance.AcceptOptions(there, given)))
+    evidence += dict.fromkeys(why for each in seen for why in each.expected_by if why.startswith(OTHER_LINKS))
     slow = [[share for share in each.adapter_shares if share.looks_slow] for each in seen]
     if seen and all(each.judged and each.passes for each in seen):
         return f"it is as fast as each machine with such GPUs should be, but {UNKNOWN_MACHINE}", evidence
@@ -463,7 +465,8 @@ def machines_with_such_gpus(file: MeasurementFile) -> tuple[str | None, list[str
     names = [
         each.name
         for each in map(catalogue.load, catalogue.names())
-        if each.gpus_per_node == count and gpus.is_product(table.header.gpu, each.gpu)
+        if each.gpus_per_node == count
+        and all(gpus.is_product(product, each.gpu) for product in table.header.gpu.split(", "))
     ]
     return f"{count} x {table.header.gpu} a node", names
 

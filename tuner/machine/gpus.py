@@ -79,18 +79,21 @@ def chip(model: str) -> str:
 
 def is_product(name: str, model: str) -> bool:
     """Whether a product by CUDA's name ("NVIDIA A100-SXM4-80GB") may be a model ("A100 SXM4"): the same chip in the
-    same form; a name that says no form may be any but PCIe or NVL.
+    same form; a name that says no form may be any but PCIe or NVL. A part of a GPU (MIG) is no product.
     """
     product, known = _words_of_name(name), _words_of_name(model)
     sockets = [{word for word in words if word.startswith("SXM")} for words in (product, known)]
     return (
         _words_of_name(chip(model)) <= product
-        and _OF_CARDS & product <= known
-        and (not sockets[0] or not sockets[1] or sockets[0] == sockets[1])
+        and _OWN_FORMS & product <= known
+        and all((edition <= product) == (edition <= known) for edition in _EDITIONS)
+        and ({"SXM"} in sockets or not all(sockets) or sockets[0] == sockets[1])
     )
 
 
-_OF_CARDS = frozenset({"PCIE", "NVL"})  # forms that a board with NVSwitches has not
+_OWN_FORMS = frozenset({"PCIE", "NVL", "DGXS", "MIG"})  # a model of which says so
+# The other RTX PRO 6000 are for workstations, the other A100 not Leonardo's.
+_EDITIONS = (frozenset({"SERVER"}), frozenset({"SXM", "64GB"}))
 
 
 def _words_of_name(name: str) -> frozenset[str]:

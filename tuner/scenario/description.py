@@ -186,10 +186,15 @@ class Scenario:
         return " with ".join([own, *(f"{key}={value}" for key, value in (self.hardware or {}).items())])
 
     @property
+    def gpu_models(self) -> tuple[str, ...]:
+        """The models of all nodes' GPUs, each once; none where those of a node are not known."""
+        models = [kind.gpu or (kind.machine and catalogue.load(kind.machine).gpu) for kind in self.kinds]
+        return () if None in models else tuple(dict.fromkeys(map(str, models)))
+
+    @property
     def gpu_names(self) -> tuple[str, ...]:
         """The GPUs of all nodes as NVML's names contain them, each once; none where those of a node are not known."""
-        models = [kind.gpu or (kind.machine and catalogue.load(kind.machine).gpu) for kind in self.kinds]
-        return () if None in models else tuple(dict.fromkeys(gpus.chip(str(model)) for model in models))
+        return tuple(dict.fromkeys(map(gpus.chip, self.gpu_models)))
 
     @property
     def constants(self) -> ConstantsUsed:

@@ -13,6 +13,8 @@ from tuner.base.names import ALGO_PROTOS, Algorithm
 from tuner.base.numerics import SizeArray
 from tuner.emulator.build import build
 from tuner.emulator.selection import Picks, Selection
+from tuner.machine import catalogue
+from tuner.machine.topology.records import Topology
 from tuner.scenario import Scenario
 from tuner.times.acceptance.curves import Curve, CurveKind, Exchange, Shape
 from tuner.times.acceptance.faults import Fault, faulty
@@ -44,6 +46,7 @@ _NEVER_HELD_OUT = 1.5
 # below 1 MiB, above, and with each power of two to the next size of the reference.
 REFERENCE_BYTES = 2**20
 REFERENCE_SMALL, REFERENCE_LARGE, REFERENCE_OCTAVE = 0.15, 0.06, 0.15
+OTHER_LINKS = "no times were measured with as many NVLinks"
 _LATENCIES = ("net_ll_hop_us", "net_simple_hop_us", "tree_hop_us", "nvls_tree_hop_us", "pat_hop_us")
 
 
@@ -139,6 +142,24 @@ class Expectation:
                 otherwise |= self._of_releases[nccl, kind.shape].pick(kind.request, sizes).combinations != own
         return otherwise
 
+    def has_other_links(self, shape: Shape) -> bool:
+        """Whether the times were measured where GPUs have other NVLinks, as H100's 18 for H800's 8: none is judged by
+        them. A calibration that is named is taken as it is.
+        """
+        model = self._model(shape)
+        if model is None or model.same_machine or self._asked is not None or shape.nodes * shape.gpus_per_node == 1:
+            return False
+        measured_at = model.calibration.machine
+        if measured_at not in catalogue.names():
+            return False
+        named = self.scenario.machine  # whose own links count, whatever was changed
+        node = catalogue.load(named).topology if named else self.scenario.resolve().own.topology
+        own, there = _nvlinks(node), _nvlinks(catalogue.load(measured_at).topology)
+        if own == there:
+            return False
+        self.reasons[f"{OTHER_LINKS}: {own} of a GPU here, {there} of {measured_at}'s"] = None
+        return True
+
     def _model(self, shape: Shape) -> TimeModel | None:
         if shape not in self._models:
             self._models[shape] = self._found_model(shape)
@@ -181,6 +202,11 @@ class Expectation:
         return self._faulty[shape, fault]
 
 
+def _nvlinks(node: Topology) -> int:
+    """NVLinks of the GPU of a node that has most."""
+    return max(sum(link.count for link in gpu.nvlinks) for gpu in node.gpus)
+
+
 class ReferenceRun(Expectation):
     """The times of a run of the same cluster, expected again; what a fault would make of them, by the model's ratio."""
 
@@ -188,6 +214,10 @@ class ReferenceRun(Expectation):
         super().__init__(scenario, calibration)
         self._curves = {curve.kind: curve for curve in curves}
         self.reasons["those of the reference run"] = None
+
+    def has_other_links(self, shape: Shape) -> bool:
+        """False: the run was measured on the links that are judged."""
+        return False
 
     def picked_otherwise(self, kind: CurveKind, sizes: SizeArray) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
         """Whether others pick otherwise, [size]: nowhere, as a cluster takes again what it took; sizes in bytes."""
