@@ -96,17 +96,23 @@ class Features:
 Part: TypeAlias = tuple[int, NDArray[np.bool_], Features]  # the first an index into ``ALGO_PROTOS``
 
 
-def _of_either(of_array: Callable[[Any], Any], of_number: Callable[[float], float]) -> Callable[[Numbers], Numbers]:
+def _of_either(
+    of_array: Callable[[Any], Any], of_number: Callable[[float], float], says: str
+) -> Callable[[Numbers], Numbers]:
     """A function of arrays, or of single numbers at a tenth of the cost; both agree but for the last bit."""
 
     def chosen(numbers: Numbers) -> Numbers:
         return of_array(numbers) if isinstance(numbers, np.ndarray) else of_number(numbers)
 
+    chosen.__doc__ = f"{says} of numbers: of each element of an array, or of one number."
     return chosen
 
 
-exp, log, log2 = _of_either(np.exp, math.exp), _of_either(np.log, math.log), _of_either(np.log2, math.log2)
-sqrt, ceil = _of_either(np.sqrt, math.sqrt), _of_either(np.ceil, math.ceil)
+exp = _of_either(np.exp, math.exp, "Exponential")
+log = _of_either(np.log, math.log, "Natural logarithm")
+log2 = _of_either(np.log2, math.log2, "Logarithm to base 2")
+sqrt = _of_either(np.sqrt, math.sqrt, "Square root")
+ceil = _of_either(np.ceil, math.ceil, "Least integer not below")
 
 
 def where(condition: Numbers, one: Numbers, other: Numbers) -> Numbers:

@@ -300,7 +300,10 @@ class SiteProcess:
         return moved, sqrt(wider * wider * left + COVERED_SDS**2 * _day(asked))
 
     def squares(self, calls: Features) -> tuple[Array, Array]:
-        """Squares of half of the 90 % intervals, [call]: what another day makes, and the rest before it is widened."""
+        """Squares of half of the 90 % intervals of logarithms of times, [call]; two numbers for each.
+
+        The first is what another day makes, the second the rest before it is widened.
+        """
         _, half = SiteProcess(self.parameters, self.rows, {0: (1.0, 1.0)}).corrected(calls)
         of_day = COVERED_SDS**2 * _day(_rows(calls, base(calls, self._forms)))
         return of_day, half**2 - of_day
