@@ -369,8 +369,9 @@ def test_bad_input(words: tuple[str, ...], says: str) -> None:
 
 def test_rows_of_other_nodes_are_left_out(tmp_path: Path) -> None:
     measured.write(tmp_path / "given.csv", HEALTHY)
-    done = run("accept", str(tmp_path / "given.csv"), *MACHINE, "--nodes", "2", code=2)
-    assert "nothing to judge: 84 rows: of 1 x 8 GPUs" in done.stderr
+    done = run("accept", str(tmp_path / "given.csv"), *MACHINE, "--nodes", "2", code=3)
+    assert done.stderr.startswith("nccl-tuner: cannot be judged: ")
+    assert "84 rows: of 1 x 8 GPUs" in done.stderr
 
 
 @pytest.mark.parametrize(("nodes", "gpus"), [(2, 72), (36, 4), (9, 4), (1, 8), (5, 2)])

@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 from tests.support import trace_files
 from tests.support.trace_files import JOB, Made
-from tuner.base.errors import BadInput
+from tuner.base.errors import BadInput, CannotBeJudged
 from tuner.base.names import Algorithm, Collective
 from tuner.cli import everything
 from tuner.jobs.check_run import CheckedRun, check
@@ -30,6 +30,12 @@ def run(*arguments: str | Path, code: int = 0) -> str:
     done = CliRunner().invoke(everything, ["check", *map(str, arguments)])
     assert done.exit_code == code, (done.output, done.exception)
     return done.output
+
+
+def not_judged(*arguments: str | Path) -> str:
+    done = CliRunner().invoke(everything, ["check", *map(str, arguments)])
+    assert isinstance(done.exception, CannotBeJudged), (done.output, done.exception)
+    return str(done.exception)
 
 
 def refused(*arguments: str | Path) -> str:
@@ -112,8 +118,8 @@ def test_a_kineto_trace_says_channels_threads_and_trees(tmp_path: Path) -> None:
     assert checked(trace(tree, 16)).differing == ()
     assert checked(trace(ring, 16)).differing[0].differs == ("algorithm",)
     assert checked(trace(tree, 12)).differing[0].differs == ("channels",)
-    assert "a symmetric kernel ran" in refused(trace("ncclSymkDevKernel_AllReduce_AGxLL_R", 8), *PLACE)
-    assert "does not say what ran" in refused(trace(tree, 16, more=1), *PLACE)  # of two kernels none is the call's
+    assert "a symmetric kernel ran" in not_judged(trace("ncclSymkDevKernel_AllReduce_AGxLL_R", 8), *PLACE)
+    assert "does not say what ran" in not_judged(trace(tree, 16, more=1), *PLACE)  # of two kernels none is the call's
 
 
 def test_logs_are_compared_by_what_they_print() -> None:
@@ -141,5 +147,5 @@ def test_exit_codes_and_what_is_printed(tmp_path: Path) -> None:
     record = json.loads(run(bad, *PLACE, "--json", code=1))
     assert [each["differs"] for each in record["mismatches"]] == [["algorithm"]]
     assert (record["compared_calls"], record["agreeing_calls"]) == (8, 5)
-    assert "does not say what ran" in refused(trace_files.deepspeed(tmp_path / "x"), *PLACE)
+    assert "does not say what ran" in not_judged(trace_files.deepspeed(tmp_path / "x"), *PLACE)
     assert "--communicator 'x'" in refused(good, *PLACE, "--communicator", "x")

@@ -333,7 +333,10 @@ def test_missing_twice_and_unreadable(tmp_path: Path) -> None:
     assert report.missing == (2, 4, 9, 10)
     assert report.duplicates == {5: ("rank-000005.a.json", "rank-000005.c.json")}
     assert [each.file for each in report.unreadable] == ["rank-000004.a.json"]
-    shown = run("preflight", "check", str(folder), "allreduce", code=2).stdout
+    shown = run("preflight", "check", str(folder), "allreduce", code=3).stdout
+    assert shown.startswith(
+        "cannot be judged: ranks 2,4,9-10 are missing; 1 rank there more than once; 1 file not readable"
+    )
     assert "missing: ranks 2,4,9-10" in shown
     assert "rank 5 is there 2 times" in shown
     assert "unreadable: rank-000004.a.json" in shown

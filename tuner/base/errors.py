@@ -58,6 +58,13 @@ class BadMeasurement(TunerError):
     """A file of measurements that cannot be read."""
 
 
+class CannotBeJudged(TunerError):
+    """Input that can be read, in which nothing can be judged; the message says what is missing."""
+
+    def __init__(self, missing: str) -> None:
+        super().__init__(f"cannot be judged: {missing}")
+
+
 class MeasuringFailed(TunerError):
     """Measuring on GPUs came to a stop: a rank is gone, or NCCL or CUDA failed."""
 

@@ -10,7 +10,7 @@ from typing import Any, NoReturn, TextIO
 import click
 
 from tuner.base import extras
-from tuner.base.errors import OracleFailed, TunerError
+from tuner.base.errors import CannotBeJudged, OracleFailed, TunerError
 from tuner.base.interrupts import interruptible, sigterm_interrupts
 from tuner.cli.command import Group
 
@@ -162,9 +162,10 @@ def everything() -> None:
 
 
 def main() -> None:
-    """Runs a verb. Exit codes: 0 answered, 1 the answer is "no", 2 bad input; errors are one line on stderr.
+    """Runs a verb. Exit codes: 0 answered, 1 the answer is "no", 2 bad input, 3 cannot be judged.
 
-    130 and 141: interrupted, and nobody read on, as shells have it for SIGINT and SIGPIPE.
+    An error is one line on stderr. 130 and 141: interrupted, and nobody read on, as shells have it for SIGINT and
+    SIGPIPE.
     """
     gc.set_threshold(OBJECTS_BETWEEN_COLLECTIONS)
     _open_streams()
@@ -177,6 +178,8 @@ def main() -> None:
         if (missing := extras.missing(error.name, "this command")) is None:
             raise
         _end(2, str(missing))
+    except CannotBeJudged as error:
+        _end(3, str(error))
     except TunerError as error:
         _end(1 if isinstance(error, OracleFailed) else 2, str(error))
     except click.exceptions.NoArgsIsHelpError as error:

@@ -71,7 +71,7 @@ def command(
 
     Of FILEs algorithm and protocol are said by NCCL Inspector, NCCL's example profiler plugin and NCCL's logs; channels
     and threads by the kernels in traces of PyTorch's profiler and Nsight Systems, and by the former where they have
-    them. Compared is what a FILE says; calls that were launched together with others are not. Exit code 2 if nothing
+    them. Compared is what a FILE says; calls that were launched together with others are not. Exit code 3 if nothing
     can be compared. 'log --check' compares with a log.
 
     \b

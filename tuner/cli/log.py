@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from tuner.base.errors import BadInput
+from tuner.base.errors import BadInput, CannotBeJudged
 from tuner.base.names import Collective, Protocol
 from tuner.base.records import to_json
 from tuner.base.sizes import plural
@@ -87,7 +87,7 @@ def command(
     Prints the communicator, its tables and its choices, and names what the log does not say. --json prints everything.
     With --check it says whether the emulator agrees: compared, as the text NCCL prints, are every cell of the tuning
     table, threads, thread thresholds, channels and choices. --dtype and --op are of calls whose own the log does not
-    say (NCCL_DEBUG_SUBSYS=COLL says them). Exit code 1 if anything differs, 2 if nothing can be compared.
+    say (NCCL_DEBUG_SUBSYS=COLL says them). Exit code 1 if anything differs, 3 if nothing can be compared.
 
     \b
     nccl-tuner log nccl.log
@@ -122,7 +122,7 @@ def _check(imported: Imported, call: options.CallOptions, as_json: bool) -> None
 
     compared = compare(imported, call.dtype, call.op)
     if not compared.report.compared:
-        raise BadInput(f"nothing to compare: {'; '.join(compared.missing + compared.not_compared)}")
+        raise CannotBeJudged(f"nothing to compare: {'; '.join(compared.missing + compared.not_compared)}")
     show(compared, as_json, print_log)
     sys.exit(1 if compared.report.mismatches else 0)
 

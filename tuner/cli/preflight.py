@@ -11,12 +11,13 @@ import click
 
 from tuner.base.errors import BadInput
 from tuner.base.names import Collective
-from tuner.base.sizes import as_ranges
+from tuner.base.sizes import as_ranges, plural
 from tuner.cli import options
 from tuner.cli.command import FILE, Group
 from tuner.cli.output import human_bytes, print_table, say, show, span, verdict
 from tuner.jobs.preflight import collect
 from tuner.jobs.preflight.alone import SizeBounds
+from tuner.jobs.preflight.differences import Reach
 from tuner.jobs.preflight.settings import DescribedNodes
 from tuner.jobs.preflight.workflow import PreflightQuery, RankKind, RanksVerdict, Report, check
 
@@ -78,7 +79,7 @@ def check_command(
 
     Ranks that choose otherwise than their peers hang, or end with "message truncated". Each kind of ranks is emulated
     with its release, variables, processor, GPUs, adapters and decision table. Exit code 1 where ranks would choose
-    differently, or go without the table that they name, 2 where the records do not say it: ranks are missing, or a
+    differently, or go without the table that they name, 3 where the records do not say it: ranks are missing, or a
     difference is not known.
 
     \b
@@ -89,7 +90,7 @@ def check_command(
     report = check(folder, PreflightQuery(requests, SizeBounds(low, high), DescribedNodes(machine, topology)))
     show(report, as_json, _print)
     sys.exit(
-        {RanksVerdict.same: 0, RanksVerdict.differing: 1, RanksVerdict.refused: 1, RanksVerdict.unknown: 2}[
+        {RanksVerdict.same: 0, RanksVerdict.differing: 1, RanksVerdict.refused: 1, RanksVerdict.unknown: 3}[
             report.verdict
         ]
     )
@@ -114,6 +115,18 @@ def _print(report: Report) -> None:
     whys = [f"{each.what}: {each.why}" for each in report.differences if each.why]
     for note in [*_taken_for(report.kinds), *whys, *report.notes]:
         say(f"note: {note}")
+
+
+def _lacks(report: Report) -> str:
+    """List of what the records lack: ranks, readable files, what a difference reaches; else the notes say it."""
+    unknown = ", ".join(each.what for each in report.differences if each.reach is Reach.unknown)
+    lacks = {
+        f"ranks {as_ranges(report.missing)} are missing": report.missing,
+        f"{plural(len(report.duplicates), 'rank')} there more than once": report.duplicates,
+        f"{plural(len(report.unreadable), 'file')} not readable": report.unreadable,
+        f"not known what a difference reaches: {unknown}": unknown,
+    }
+    return "; ".join(words for words, there in lacks.items() if there) or "the notes below say what is missing"
 
 
 def _problems(report: Report) -> Iterator[str]:
@@ -202,7 +215,7 @@ def _verdict(report: Report) -> str:
     if report.verdict is RanksVerdict.refused:
         return "the decision table that the ranks name would not be used"
     if report.verdict is RanksVerdict.unknown:
-        return "not known whether all ranks would choose the same"
+        return f"cannot be judged: {_lacks(report)}"
     return f"all ranks choose the same{f'; {report.cost.in_words}' if report.cost is not None else ''}"
 
 

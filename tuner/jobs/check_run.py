@@ -4,7 +4,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from tuner.base.errors import BadInput, NoAlgorithm
+from tuner.base.errors import CannotBeJudged, NoAlgorithm
 from tuner.base.names import Algorithm, Collective, DataType, Op, Protocol
 from tuner.base.records import json_form
 from tuner.emulator import ranges
@@ -89,7 +89,7 @@ class CheckedRun:
 
 
 def check(lists: Sequence[CallList], scenario: Scenario, wanted: WantedCalls) -> CheckedRun:
-    """Every call of the described communicator that says what ran. BadInput where none does."""
+    """Every call of the described communicator that says what ran. CannotBeJudged where none does."""
     wanted.check_names([call for each in lists for call in each.executed])
     selection = Selection(scenario.communicator())
     counted: Counter[tuple[Request, int, int | None, ExecutedCall]] = Counter()
@@ -107,7 +107,7 @@ def check(lists: Sequence[CallList], scenario: Scenario, wanted: WantedCalls) ->
             counted[wanted.request(call), call.bytes, _to_bytes(call), call.ran] += call.calls  # type: ignore[assignment]
     if not counted:
         reasons = "; ".join(f"{number(calls)} calls: {why}" for why, calls in without.items())
-        raise BadInput(f"nothing to compare: {reasons or 'the files have no calls'}")
+        raise CannotBeJudged(f"nothing to compare: {reasons or 'the files have no calls'}")
     checked = sorted(
         (_checked(selection, request, sizes, ran, float(calls)) for (request, *sizes, ran), calls in counted.items()),
         key=lambda one: (one.collective, one.dtype, one.op, one.bytes),

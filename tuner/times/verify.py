@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tuner.base.dataclass import dataclass
-from tuner.base.errors import BadInput, BadMeasurement, NoAlgorithm, one_of
+from tuner.base.errors import BadInput, BadMeasurement, CannotBeJudged, NoAlgorithm, one_of
 from tuner.base.frames import Column, Framed, NamedColumn
 from tuner.base.names import ALGO_PROTOS, AlgoProto, Algorithm, Collective, DataType, Op, Protocol, by_name
 from tuner.base.records import Files, json_form, paths
@@ -337,12 +337,12 @@ class Total:
 
 
 def compare(path: Path) -> Comparison:
-    """A file of any kind that has measurements, judged. BadMeasurement where nothing in it can be."""
+    """A file of any kind that has measurements, judged. CannotBeJudged where nothing in it can be."""
     measurements = read_any(path)
     comparison = Comparison(measurements, model_of(measurements), path)
     if not comparison.sizes:
         why = comparison.skipped[0].reason if comparison.skipped else "it has no times that count"
-        raise BadMeasurement(f"{path}: nothing to judge: {why}")
+        raise CannotBeJudged(f"{path}: {why}")
     return comparison
 
 
@@ -457,7 +457,7 @@ def verify(files: Files, *, histogram: str | PathLike[str] | Histogram | None = 
 
     ``histogram`` says how often which size is called: {(collective, nBytes): calls}, or a CSV of
     collective,bytes,count; each file then has the total over these calls.
-    Errors: BadMeasurement for a file of which nothing can be judged, and for calls outside of the measured sizes.
+    Errors: CannotBeJudged for a file of which nothing can be; BadMeasurement for calls outside of the measured sizes.
     """
     given = paths(files)
     compared = [compare(path) for path in given]

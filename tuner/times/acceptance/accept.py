@@ -14,7 +14,7 @@ import numpy as np
 
 from tuner import release
 from tuner.base.dataclass import dataclass
-from tuner.base.errors import BadMeasurement, TunerError, UnknownRelease
+from tuner.base.errors import BadMeasurement, CannotBeJudged, TunerError, UnknownRelease
 from tuner.base.files import write_text
 from tuner.base.names import Collective
 from tuner.base.records import json_form
@@ -311,8 +311,8 @@ def accept(files: Sequence[Path | MeasurementFile], asked: AcceptOptions) -> Acc
 
     Sizes that are too slow or too fast fail, and so do rows that cannot be true.
 
-    Errors: BadMeasurement for a file that cannot be read, says otherwise than ``asked``, or has nothing to judge;
-    BadInput for a scenario or calibration that is none.
+    Errors: BadMeasurement for a file that cannot be read, says otherwise than ``asked``, or has no times;
+    CannotBeJudged where every row is left out; BadInput for a scenario or calibration that is none.
     """
     read = [read_results(path, asked.given, asked.scenario) for path in files]
     like = None if asked.like is None else read_results(asked.like, asked.given, asked.scenario)
@@ -342,9 +342,11 @@ def accept(files: Sequence[Path | MeasurementFile], asked: AcceptOptions) -> Acc
     counted = [each for _, _, each in judged if not isinstance(each.curve.kind.request, Exchange)]
     known = all(each.judged for each in counted or [each for _, _, each in judged])
     if not judged and not refused:
+        names = ", ".join(str(file.path) for file in read)
+        if not skipped:
+            raise BadMeasurement(f"{names}: no times in it; valid: what nccl-tests printed")
         reasons = "; ".join(f"{plural(count, 'row')}: {why}" for why, count in skipped.items())
-        reasons = reasons or "no times in it; valid: what nccl-tests printed"
-        raise BadMeasurement(f"{', '.join(str(file.path) for file in read)}: nothing to judge: {reasons}")
+        raise CannotBeJudged(f"{names}: {reasons}")
     return Acceptance(
         passes=passes and known and not refused,
         judged=known or not passes or refused,

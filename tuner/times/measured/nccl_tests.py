@@ -160,7 +160,7 @@ def program(text: str) -> str | None:
 # Largest error that nccl-tests took for right, while it printed errors and not counts (deltaMaxValue, v2.10.0).
 _RIGHT = {DataType.float16: 1e-2, DataType.bfloat16: 1e-2, DataType.float32: 1e-5, DataType.float64: 1e-12}
 
-NOT_NAMED = f"does not say which collective was run; valid: one name of {', '.join(PROGRAMS)} in it, or `collective`"
+NOT_NAMED = f"does not say which collective was run; valid: one name of {', '.join(PROGRAMS)} in the file"
 CPU_TIMES = "CPU times (-C 1), not those of the GPUs; valid: nccl-tests without -C"
 # Of mpirun, torchrun, srun, MPICH's mpiexec and kubectl, and a time with what a container's log file adds, at a line.
 _TAG = re.compile(
