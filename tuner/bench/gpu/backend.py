@@ -82,7 +82,7 @@ def order_of(message: Message) -> Order | None:
     point = message["point"]
     return Order(
         Point(
-            Collective(point["collective"]),
+            Collective(point["operation"]),
             point["bytes"],
             DataType(point["dtype"]),
             Op(point["op"]),
