@@ -48,8 +48,8 @@ struct job_kind {
 /* Why a call has no time, though it ran. NCCL finds a kernel's times by the number that its host code gave the work on each
  * channel, and the kernel counts its works itself, in 64 places a channel:
  *  - a launch of a CUDA graph is counted by the kernel, and by the host only where no call outside graphs came since the
- *    capture (SaveProxyProfiler(), src/proxy.cc, v2.27.3-1 to v2.30.7-1: comm->planner.persistent); calls that are not
- *    profiled (Broadcast, v2.30.7-1) are counted at the capture, and never at a launch. Both differ from there on;
+ *    capture (SaveProxyProfiler(), src/proxy.cc, v2.27.3-1 to v2.30.7-1: comm->planner.persistent): both differ from
+ *    there on;
  *  - a rank's send to itself is a work of the kernel, and nothing that the host counts (addP2pToPlan(), src/enqueue.cc,
  *    v2.26.2-1 to v2.30.7-1: nProxyOps is 0);
  *  - works of one kernel begin and end together where they share a batch;

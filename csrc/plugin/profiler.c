@@ -96,7 +96,7 @@ struct context {
     _Atomic(uint64_t) group;       /* of the program, that its last call was in */
     _Atomic(uint32_t) group_calls; /* in it, on this communicator */
     _Atomic(struct room *) room;   /* NULL once the communicator is gone and all is written */
-    atomic_bool gone, warned;
+    atomic_bool gone;
     struct explorer explorer; /* of version 5 and later */
 };
 
@@ -254,29 +254,19 @@ static void begin_p2p(struct context *context, const void *plan, int rank, int p
     }
 }
 
-/* Seen under 2.29.7 and 2.30.7, and neither before nor under 2.32.3: what NCCL waits for is a work that no kernel notes. */
-enum { BROADCASTS_UNSEEN = 22902, WAITS_NO_MORE = 23100 };
-
-__attribute__((cold, noinline)) static void note_capture(struct context *context, const char *function) {
-    uint32_t nccl = job.file.head.nccl;
+__attribute__((cold, noinline)) static void note_capture(struct context *context) {
     atomic_store_explicit(&context->untimed, UNTIMED_GRAPHS, memory_order_relaxed);
-    if (function && strcmp(function, "Broadcast") == 0 && nccl >= BROADCASTS_UNSEEN && nccl < WAITS_NO_MORE &&
-        !atomic_exchange(&context->warned, true)) {
-        log_warn(context->explorer.logger,
-                 "a broadcast goes into a CUDA graph: ncclCommDestroy() may wait for its kernel for ever, with any "
-                 "profiler that asks for kernels; start this job without NCCL_PROFILER_PLUGIN");
-    }
 }
 
 /* A call of the program. */
-static void note_call(struct context *context, const void *group, const char *function, bool captured) {
+static void note_call(struct context *context, const void *group, bool captured) {
     uint64_t in = (uint64_t)(uintptr_t)group;
     bool more = in && in == atomic_load_explicit(&context->group, memory_order_relaxed);
     uint32_t calls = more ? atomic_load_explicit(&context->group_calls, memory_order_relaxed) : 0;
     atomic_store_explicit(&context->group, in, memory_order_relaxed);
     atomic_store_explicit(&context->group_calls, calls + 1, memory_order_relaxed);
     if (captured) {
-        note_capture(context, function);
+        note_capture(context);
     }
 }
 
@@ -386,11 +376,11 @@ static int start_v5(void *given, void **handle, const struct event *event) {
         *handle = handle_of(HANDLE_GROUP, context, atomic_fetch_add_explicit(&job.groups, 1, memory_order_relaxed) + 1);
         return RESULT_SUCCESS;
     case EVENT_COLLECTIVE_API:
-        note_call(context, event->parent, event->call.function, event->call.captured != 0);
+        note_call(context, event->parent, event->call.captured != 0);
         explorer_call(&context->explorer, event->call.function, event->parent, event->call.captured != 0);
         return RESULT_SUCCESS;
     case EVENT_P2P_API:
-        note_call(context, event->parent, NULL, event->p2p_call.captured != 0);
+        note_call(context, event->parent, event->p2p_call.captured != 0);
         explorer_call(&context->explorer, NULL, event->parent, event->p2p_call.captured != 0);
         return RESULT_SUCCESS;
     case EVENT_KERNEL_LAUNCH:
@@ -758,17 +748,32 @@ static struct context *take_context(const struct identity *is, nccl_logger logge
     return NULL;
 }
 
+/* Kernels of a broadcast count a work there and note no number of it (src/enqueue.cc: ncclTaskBcast; src/device/common.h:
+ * profilerEnabled()). Once host and kernel count differently (enum untimed) NCCL's proxy may wait for such a number, and
+ * ncclCommDestroy() for the proxy, for ever. Nothing helps when it is known: a captured call keeps its mask for all launches,
+ * and kernels of calls without one note no number either. NCCL_ALLGATHERV_ENABLE=0 has broadcasts as all other collectives. */
+enum { BROADCASTS_UNSEEN = 22902, WAITS_NO_MORE = 23100 };
+
+static bool may_wait_for_ever(int nccl) {
+    const char *said = getenv("NCCL_ALLGATHERV_ENABLE");
+    return nccl >= BROADCASTS_UNSEEN && nccl < WAITS_NO_MORE && !(said && strcmp(said, "0") == 0);
+}
+
 static int open_context(void **given, int *mask, const struct identity *is, nccl_logger logger, const void *nccl) {
     const char *folder = getenv(JOB_VARIABLE);
-    *mask = 0;
     *given = NULL;
     if (!folder || !folder[0] || !start_writer(folder, logger, nccl)) {
+        *mask = 0; /* never for a moment: another thread's calls would have it */
         return RESULT_SUCCESS;
     }
-    *mask = EVENT_COLLECTIVE | EVENT_KERNEL_CHANNEL; /* of the whole process */
-    if (is->version >= 5) {
-        *mask |= EVENT_COLLECTIVE_API | EVENT_KERNEL_LAUNCH;
+    if (may_wait_for_ever(nccl_version(logger))) {
+        log_warn(logger, "nothing of this job is measured (" JOB_VARIABLE "): NCCL 2.29 and 2.30 may never end where kernels "
+                         "are profiled and there are broadcasts; NCCL_ALLGATHERV_ENABLE=0 lets it measure");
+        *mask = 0;
+        return RESULT_SUCCESS;
     }
+    int calls = is->version >= 5 ? EVENT_COLLECTIVE_API | EVENT_KERNEL_LAUNCH : 0;
+    *mask = EVENT_COLLECTIVE | EVENT_KERNEL_CHANNEL | calls; /* of the whole process */
     struct context *context = take_context(is, logger);
     if (!context) {
         log_warn(logger, "too many communicators, or no memory: this one is not measured (" JOB_VARIABLE ")");

@@ -48,8 +48,8 @@ def graphs(*, planted_us: float = 100) -> Planted:
 
 @pytest.mark.parametrize("name", TIMED)
 def test_times_of_a_communicator_that_was_captured_are_absent_and_not_wrong(name: str, tmp_path: Path) -> None:
-    """Launches of a graph that come after a call outside of it are not counted by NCCL up to 2.30, and those of a
-    broadcast not from 2.29 on, so that it takes times of earlier kernels: of all channels, or of one and not the other.
+    """Launches of a graph that come after a call outside of it are not counted by NCCL up to 2.30, so that it takes
+    times of earlier kernels: of all channels, or of one and not the other.
     """
     before, after = ["allreduce 1024 5", f"allreduce {MIB} 5"], ["allreduce 1024 9", f"allreduce {MIB} 9"]
     captured = [f"capture {MIB} 3", "replay 3", "allreduce 1024 2", "replay 4"]
@@ -78,12 +78,41 @@ def test_calls_after_a_send_to_itself_have_no_time(name: str, tmp_path: Path) ->
     assert (sorted(calls.sequence), files.untimed) == ([0, 1, 2], {Untimed.self_sends: 3})
 
 
-@pytest.mark.parametrize("name", [name for name in HERE if name.startswith(("2.28.", "2.30.", "2.32."))])
-def test_a_broadcast_in_a_graph_is_warned_of_where_the_job_may_not_end(name: str, tmp_path: Path) -> None:
-    """Once it is launched twice, 2.30 waits at the communicator's end for what no kernel notes; here it is not."""
-    ran = training_job.run(tmp_path, name, 2, ["allreduce 1024 2", "capture 1024 1 2", "sleep 0.2"])
+CALL = "allreduce 1024"
+ORDERS = {
+    "broadcast in the first graph": [CALL, "capture 1024 1 2", "replay 3", CALL],
+    "broadcast in a second graph": [CALL, "capture 1024 2", "replay 2", "capture 1024 1 2", "replay 3", CALL],
+    "broadcast beside a graph": [CALL, "capture 1024", CALL, "replay 3", "broadcast 1024 2", f"{CALL} 3"],
+    "another communicator": [
+        "capture 1024",
+        "replay 2",
+        "again",
+        "capture 1024 1 2",
+        "replay 3",
+        CALL,
+        "broadcast 1024",
+    ],
+}
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("name", [name for name in HERE if name.startswith(("2.28.", "2.29.", "2.30."))])
+def test_a_job_with_graphs_and_broadcasts_ends(name: str, order: str, tmp_path: Path) -> None:
+    """2.29.2 to 2.30.7 would wait for ever in ncclCommDestroy() where kernels are profiled, and broadcasts are not."""
+    ran = training_job.run(tmp_path, name, 2, [*ORDERS[order], "sleep 0.2"], timeout_s=60, NCCL_ALLGATHERV_ENABLE="1")
     assert ran.codes == [0, 0], ran.outputs
-    assert [text.count("may wait for its kernel for ever") for text in ran.outputs] == [name.startswith("2.30.")] * 2
+    unmeasured = not name.startswith("2.28.")
+    assert ["nothing of this job is measured" in text for text in ran.outputs] == [unmeasured] * 2
+    files, calls = read(tmp_path)
+    assert any("NCCL_ALLGATHERV_ENABLE=0" in note for note in report.report(files, calls).notes) == unmeasured
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("name", [name for name in HERE if name.startswith(("2.29.", "2.30."))])
+def test_a_job_is_measured_and_ends_where_broadcasts_are_profiled(name: str, order: str, tmp_path: Path) -> None:
+    ran = training_job.run(tmp_path, name, 2, [*ORDERS[order], "sleep 0.2"], timeout_s=60)
+    assert ran.codes == [0, 0], ran.outputs
+    assert read(tmp_path)[1]
 
 
 @pytest.mark.parametrize("name", TIMED[-1:])

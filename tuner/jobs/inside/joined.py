@@ -134,6 +134,8 @@ class JobFolder:
         """Sentences on calls without a time, and on what is left out."""
         for why, count in sorted(self.untimed.items()):
             yield f"without a time: {plural(count, 'call')} {why.why}"
+        if not any(len(file.communicators) for file in self.files):
+            yield "not measured: NCCL 2.29 and 2.30 need NCCL_ALLGATHERV_ENABLE=0; else NCCL's log says why (WARN)"
         yield from self.left_out
 
     @property
