@@ -63,7 +63,7 @@ struct ended {
 
 /* What is looked at late has times of so many works later (MAX_PROFILER_EVENTS_PER_CHANNEL, src/include/device.h,
  * v2.27.3-1): until as many more calls have ended it is not known of a call. */
-enum { HELD = 64 };
+enum { HELD = 64, RESTS_NS = 200000000 };
 
 /* The room of a communicator, for the next one when it is gone. */
 struct room {
@@ -553,6 +553,16 @@ static void take(struct context *context, struct job_file *file) {
         hold(room, file, room->ring[taken & (RING - 1)], context->is.version > 3);
     }
     atomic_store_explicit(&room->taken, taken, memory_order_release);
+    if (room->n_held > 0) { /* of a communicator that rests, whose process may be killed before it ends */
+        struct timespec now;
+        clock_gettime(CLOCK_REALTIME, &now);
+        uint64_t now_ns = (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+        if (now_ns > room->held[(room->held_from + room->n_held - 1) % HELD].at_ns + RESTS_NS) {
+            while (room->n_held > 0) {
+                let_go(room, file);
+            }
+        }
+    }
 }
 
 /* Takes the last ones before a file, or a communicator, ends. */
