@@ -206,11 +206,14 @@ def job_folder(out: Path) -> Path:
     return out.with_name(f"{out.name}.job")
 
 
+PROFILES_BROADCASTS = {"NCCL_ALLGATHERV_ENABLE": "0"}  # without it the plugin measures nothing under 2.29 and 2.30
+
+
 def job_variables(out: Path) -> dict[str, str]:
     """The plugin as tuner and profiler, which writes every second."""
     shared = str(plugin.path())
     folder = {"NCCL_TUNER_JOB": str(job_folder(out).resolve()), "NCCL_TUNER_JOB_SECONDS": "1"}
-    return {"NCCL_TUNER_PLUGIN": shared, "NCCL_PROFILER_PLUGIN": shared, **folder}
+    return {"NCCL_TUNER_PLUGIN": shared, "NCCL_PROFILER_PLUGIN": shared, **folder, **PROFILES_BROADCASTS}
 
 
 def profile(given: argparse.Namespace) -> tuple[str, bool]:
@@ -365,7 +368,8 @@ def masks(given: argparse.Namespace) -> tuple[str, bool]:
     """Adds a line of JSON for each block: its mask, times of a call in us by events and on the host, and CPU time of
     all threads.
     """
-    shared, none = str(plugin.path()), {"NCCL_TUNER_PLUGIN": "none", "NCCL_PROFILER_PLUGIN": "none"}
+    shared = str(plugin.path())
+    none = {"NCCL_TUNER_PLUGIN": "none", "NCCL_PROFILER_PLUGIN": "none", **PROFILES_BROADCASTS}
     variables = {"none": none, "idle": {**none, "NCCL_PROFILER_PLUGIN": shared}, "job": job_variables(given.out)}
     gpu = open_gpu(given, variables[given.profiler])
     names: Sequence[str] = list(MASKS) if given.profiler == "idle" else [given.profiler]

@@ -82,8 +82,8 @@ struct job_file {
 uint64_t jobfile_now_ns(void);
 void jobfile_open(struct job_file *file, const char *folder, uint32_t seconds, int nccl, nccl_logger logger);
 
-/* A call that ended, its time as in its record. Where there are too many records, half of them go: by the call's number, so that on all ranks the
- * same ones stay. */
+/* A call that ended, its time as in its record. Where there are too many records, half of them go: by the call's number, so
+ * that on all ranks the same ones stay. */
 void jobfile_add(struct job_file *file, uint32_t kind, uint64_t sequence, double time_us, uint64_t ended_ns);
 
 /* Writes what there is: under another name first, so that whoever looks sees a file whole or not at all. */

@@ -254,10 +254,6 @@ static void begin_p2p(struct context *context, const void *plan, int rank, int p
     }
 }
 
-__attribute__((cold, noinline)) static void note_capture(struct context *context) {
-    atomic_store_explicit(&context->untimed, UNTIMED_GRAPHS, memory_order_relaxed);
-}
-
 /* A call of the program. */
 static void note_call(struct context *context, const void *group, bool captured) {
     uint64_t in = (uint64_t)(uintptr_t)group;
@@ -266,7 +262,7 @@ static void note_call(struct context *context, const void *group, bool captured)
     atomic_store_explicit(&context->group, in, memory_order_relaxed);
     atomic_store_explicit(&context->group_calls, calls + 1, memory_order_relaxed);
     if (captured) {
-        note_capture(context);
+        atomic_store_explicit(&context->untimed, UNTIMED_GRAPHS, memory_order_relaxed);
     }
 }
 
@@ -542,7 +538,8 @@ static void hold(struct room *room, struct job_file *file, struct ended ended, b
     room->held[(room->held_from + room->n_held++) % HELD] = ended;
 }
 
-static void take(struct context *context, struct job_file *file) {
+/* `all`: those that are held, too, as are those of a communicator that rests: its process may be killed before it ends. */
+static void take(struct context *context, struct job_file *file, bool all) {
     struct room *room = atomic_load_explicit(&context->room, memory_order_acquire);
     if (!room) {
         return;
@@ -553,23 +550,9 @@ static void take(struct context *context, struct job_file *file) {
         hold(room, file, room->ring[taken & (RING - 1)], context->is.version > 3);
     }
     atomic_store_explicit(&room->taken, taken, memory_order_release);
-    if (room->n_held > 0) { /* of a communicator that rests, whose process may be killed before it ends */
-        struct timespec now;
-        clock_gettime(CLOCK_REALTIME, &now);
-        uint64_t now_ns = (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
-        if (now_ns > room->held[(room->held_from + room->n_held - 1) % HELD].at_ns + RESTS_NS) {
-            while (room->n_held > 0) {
-                let_go(room, file);
-            }
-        }
-    }
-}
-
-/* Takes the last ones before a file, or a communicator, ends. */
-static void take_held(struct context *context, struct job_file *file) {
-    struct room *room = atomic_load_explicit(&context->room, memory_order_acquire);
-    take(context, file);
-    while (room && room->n_held > 0) {
+    const struct ended *newest = &room->held[(room->held_from + room->n_held + HELD - 1) % HELD];
+    bool last = all || (room->n_held > 0 && jobfile_now_ns() > newest->at_ns + RESTS_NS);
+    while (last && room->n_held > 0) {
         let_go(room, file);
     }
 }
@@ -578,7 +561,7 @@ static void take_held(struct context *context, struct job_file *file) {
 static void end_room(struct context *context, struct job_file *file) {
     struct room *room = atomic_load_explicit(&context->room, memory_order_acquire);
     if (room) {
-        take_held(context, file);
+        take(context, file, true);
         atomic_store_explicit(&context->room, NULL, memory_order_release);
         give_room(room);
     }
@@ -589,10 +572,10 @@ static struct context *context_of(uint32_t number) {
     return number < MOST_COMMUNICATORS ? atomic_load_explicit(&job.contexts[number], memory_order_acquire) : NULL;
 }
 
-static void take_all(struct job_file *file, bool held) {
+static void take_all(struct job_file *file, bool all) {
     struct context *context;
     for (uint32_t i = 0; (context = context_of(i)); i++) {
-        (held ? take_held : take)(context, file);
+        take(context, file, all);
     }
 }
 

@@ -103,10 +103,10 @@ struct table_error {
 
 void table_free(struct table *table);
 
-/* For the formats' readers. Each returns false with the reason set; a row gets the error's line. */
 /* The number and its noun, for "%zu %s". */
 #define COUNTED(number, one, many) (number), (number) == 1 ? (one) : (many)
 
+/* For the formats' readers. Each returns false with the reason set; a row gets the error's line. */
 __attribute__((format(printf, 2, 3))) bool table_fail(struct table_error *error, const char *format, ...);
 bool table_add_choice(struct table *table, struct choice choice, struct table_error *error);
 bool table_add_decision(struct table *table, struct decision decision, struct table_error *error);
