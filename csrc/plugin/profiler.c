@@ -760,8 +760,9 @@ static int open_context(void **given, int *mask, const struct identity *is, nccl
         return RESULT_SUCCESS;
     }
     if (may_wait_for_ever(nccl_version(logger))) {
-        log_warn(logger, "nothing of this job is measured (" JOB_VARIABLE "): NCCL 2.29 and 2.30 may never end where kernels "
-                         "are profiled and there are broadcasts; NCCL_ALLGATHERV_ENABLE=0 lets it measure");
+        log_warn(logger,
+                 "nothing of this job is measured (" JOB_VARIABLE "): NCCL 2.29 and 2.30 may never end where kernels "
+                 "are profiled and there are broadcasts; NCCL_ALLGATHERV_ENABLE=0 lets it measure");
         *mask = 0;
         return RESULT_SUCCESS;
     }
