@@ -319,7 +319,7 @@ def held_out() -> Iterator[dict[str, Any]]:
 def _failed(split: Split, widths: Widths) -> Iterator[bool]:
     halves = splits.halves(split)
     fit, test = measured.load(split.fit[0]), measured.load((split.test or split.fit)[0])
-    made = calibrate.of_tables("held out", [replace(fit, rows=halves.fit.rows)], Site(fit.header.machine), widths)
+    made = calibrate.of_tables("held out", [replace(fit, blocks=halves.fit.rows)], Site(fit.header.machine), widths)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "held-out.json"
         path.write_text(calibrations.text(made), encoding="utf-8")
