@@ -553,3 +553,35 @@ def test_a_log_of_rccl_without_its_version_is_told(tmp_path: Path, line: str) ->
     seen = log_of(tmp_path, "comm 0x1 rank 0 nranks 2 commId 0x5 - Init COMPLETE", line)
     assert seen["severity"] == "cannot be judged"
     assert "RCCL of an unknown release" in seen["finding"]
+
+
+def test_a_log_of_rings_alone_is_one_of_nccl(tmp_path: Path) -> None:
+    (tmp_path / "run.log").write_text("h:1:2 [0] NCCL INFO Channel 00/24 : 0 1 2 3\n", "utf-8")
+    (found,) = findings(tmp_path / "run.log")
+    assert found["kind"] == "log of NCCL"
+    assert "neither graphs nor channels are printed" in found["finding"]
+
+
+def test_results_with_a_line_of_nccl_that_says_nothing_are_results_alone(tmp_path: Path) -> None:
+    text = (EXAMPLES / "all_reduce.log").read_text("utf-8").replace("#\n", "h:1:1 [0] NCCL INFO Launch mode Parallel\n")
+    (tmp_path / "run.log").write_text(text, "utf-8")
+    assert [each["kind"] for each in findings(tmp_path / "run.log")] == ["results of nccl-tests"]
+
+
+def test_results_of_part_of_a_node_are_held_against_machines_with_more_gpus(tmp_path: Path) -> None:
+    (found,) = findings(nccl_tests_text.write(tmp_path / "run.log", [(1 << 30, 4600.0)], gpus=4))
+    assert any(line.startswith("machines with such GPUs: ") and "dgx-h100" in line for line in found["evidence"])
+
+
+@pytest.mark.parametrize("start", ["[2026-11-29 08:50:44,619] [INFO] ready", "[rank0]: loss 2.0"])
+def test_a_program_whose_lines_begin_with_brackets_wrote_no_json(start: str, tmp_path: Path) -> None:
+    (tmp_path / "run.log").write_text(f"{start}\n", "utf-8")
+    (found,) = findings(tmp_path / "run.log")
+    assert found["finding"].startswith("nothing that NCCL or its tools write")
+
+
+def test_a_trace_without_a_collective_asks_for_no_machine(tmp_path: Path) -> None:
+    event = {"ph": "X", "name": "aten::add", "cat": "cpu_op", "ts": 1, "dur": 1, "pid": 1, "tid": 1}
+    (tmp_path / "rank.pt.trace.json").write_text(json.dumps({"schemaVersion": 1, "traceEvents": [event]}), "utf-8")
+    (found,) = findings(tmp_path / "rank.pt.trace.json")
+    assert found["finding"].startswith("no call of NCCL's in it: Kineto trace")

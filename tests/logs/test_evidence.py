@@ -220,3 +220,24 @@ def test_another_tuner_in_a_report() -> None:
     assert done.stderr.startswith("note: a tuner plugin chooses: other_tuner (v5) (libnccl-tuner-other.so);")
     said = json.loads(run(*done.args[1:], "--json").stdout)[0]["log"]["answers"]
     assert said[0].startswith("a tuner plugin chooses")
+
+
+def test_a_tree_with_its_way_down_is_read(tmp_path: Path) -> None:
+    log = said(tmp_path, "Trees [0] 3/-1/-1->1->0|0->1->3/-1/-1 [1] -1/-1/-1->1->0|0->1->-1/-1/-1")
+    assert log.evidence.trees == {0: {1: (0, (3,))}, 1: {1: (0, ())}}
+
+
+def test_an_adapter_too_far_for_gpudirect_is_no_missing_module(tmp_path: Path) -> None:
+    far = "GPU Direct RDMA Disabled for GPU 0-81000 / HCA 0 (distance 6 > 4)"
+    host = "Channel 00/0 : 1[1] -> 0[0] [receive] via NET/IB/0"
+    answered = answers(tmp_path, "NET/IB : GPU Direct RDMA Enabled for HCA 0 'mlx5_2'", far, host, nodes=2)
+    assert "each adapter is too far from its GPU (distance 6, at most 4)" in answered
+    assert "nvidia-peermem" not in answered
+    omni_path = answers(tmp_path, "NET/IB : Using [0]hfi1_0:1/IB [1]hfi1_1:1/IB ; OOB ib0:10.1.1.1<0>", host, nodes=2)
+    assert "because: Omni-Path's adapters (hfi1) have it with their own network plugin alone" in omni_path
+    without = answers(tmp_path, "NET/IB : GPU Direct RDMA Disabled for HCA 0 'mlx5_2'", far, host, nodes=2)
+    assert "nvidia-peermem is not loaded" in without
+
+
+def test_a_variable_is_read_whoever_set_it(tmp_path: Path) -> None:
+    assert said(tmp_path, "NCCL_IB_HCA set to mlx5_2").environment == {"NCCL_IB_HCA": "mlx5_2"}

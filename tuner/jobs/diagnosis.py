@@ -171,8 +171,10 @@ def diagnose(files: Sequence[Path], options: DiagnosisOptions) -> list[FileDiagn
         try:
             one = _OF_KIND[kind](file, known)
         except TunerError as error:
+            if isinstance(error, importer.NothingLogged) and (FileKind.results, file) in kinds:
+                continue
             says = _cut(file) if kind in (FileKind.topology, FileKind.graphs) else None
-            says = says or str(error).removeprefix(f"{file}: ")
+            says = says or str(error).removeprefix(f"{file}: ").removeprefix(f"{Severity.not_judged}: ")
             one = _diagnosis(file, kind, Severity.not_judged, says, (), known)
         found.append(replace(one, evidence=(*one.evidence, *known.said_by[said:])))
     return sorted(found, key=lambda each: list(Severity).index(each.severity))
@@ -450,7 +452,7 @@ def _on_any_machine(file: MeasurementFile, given: Given, known: _Known) -> tuple
 
 
 def machines_with_such_gpus(file: MeasurementFile) -> tuple[str | None, list[str]]:
-    """The GPUs of a node that results name, and the machines of the catalogue that have as many of them.
+    """The GPUs of a node that results name, and the machines of the catalogue that have as many of them, else more.
 
     None and no machine where they do not say which GPUs, or how many of a node. Errors: BadMeasurement; BadInput
     for a file without times.
@@ -462,13 +464,13 @@ def machines_with_such_gpus(file: MeasurementFile) -> tuple[str | None, list[str
     if not table.header.gpu or len(counts) != 1:
         return None, []
     (count,) = counts
-    names = [
-        each.name
+    such = [
+        each
         for each in map(catalogue.load, catalogue.names())
-        if each.gpus_per_node == count
-        and all(gpus.is_product(product, each.gpu) for product in table.header.gpu.split(", "))
+        if all(gpus.is_product(product, each.gpu) for product in table.header.gpu.split(", "))
     ]
-    return f"{count} x {table.header.gpu} a node", names
+    whole = [each.name for each in such if each.gpus_per_node == count]
+    return f"{count} x {table.header.gpu} a node", whole or [each.name for each in such if each.gpus_per_node > count]
 
 
 def _given(file: MeasurementFile, known: _Known) -> Given:
@@ -517,11 +519,14 @@ def _trace(file: Path, known: _Known) -> FileDiagnosis:
         calls = traces.read(file, 1 if known.machine is None and known.topology is None else known.scenario().ranks)
     except BadInput as error:
         start = read_bytes(file, BadInput)[:4096].lstrip().lower()
-        begins = (b"{", b"[", nsight.REPORT.lower())
-        if traces.VALID not in str(error) and (start.startswith(begins) or b"collective" in start.splitlines()[0]):
+        is_one = traces.JSON.match(start) or start.startswith(nsight.REPORT.lower())
+        if traces.VALID not in str(error) and (is_one or b"collective" in start.splitlines()[0]):
             raise
         says = f"nothing that NCCL or its tools write; {KNOWN_FILES}"
         return _diagnosis(file, FileKind.unknown, Severity.not_judged, says, (), known)
+    if not calls.calls:
+        says = f"no call of NCCL's in it: {calls.kind}; valid: one of a rank while it uses its GPU"
+        return _diagnosis(file, FileKind.trace, Severity.not_judged, says, calls.notes, known)
     scenario = known.scenario()
     known.learn(file, nccl=next(iter(calls.releases), None), nodes=_nodes_of(calls, scenario))
     scenario = known.scenario()

@@ -1,6 +1,7 @@
 """Collectives from a list, a log, a trace, counters or a dump; the content of the file decides which it is."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,8 @@ VALID = (
     "NCCL Inspector's JSON or Prometheus text, a Flight Recorder dump, Nsight Systems' SQLite export, DeepSpeed's "
     "communication log, each also gzipped"
 )
+
+JSON = re.compile(rb"\s*[\[{]\s*(?:[\[{\"\]}]|$)")  # how records begin; a log may with "[2026-" or "[rank0]"
 
 
 def read(path: Path, ranks: int) -> CallList:
@@ -48,7 +51,7 @@ def _read(path: Path, ranks: int) -> CallList:
         except (ValueError, RecursionError) as error:
             if (several := _several_values(str(path), content, ranks)) is not None:
                 return several
-            if not logged and not deepspeed.is_text(content.decode(errors="replace")):  # tags may begin a log
+            if JSON.match(content) and not logged and not deepspeed.is_text(content.decode(errors="replace")):
                 raise BadInput(f"{path}: not whole JSON: {error}") from None
         else:
             return _of_json(path, value, content, ranks)

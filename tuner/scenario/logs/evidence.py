@@ -312,13 +312,18 @@ def _of_gpudirect(reading: Reading, variables: Mapping[str, str]) -> Iterator[Lo
         return
     level = variables.get("NCCL_NET_GDR_LEVEL")
     if direct:
-        why = "those adapters are far from their GPU, or not near enough by NCCL_NET_GDR_LEVEL"
+        why = "the other adapters are farther from their GPU than NCCL_NET_GDR_LEVEL allows"
         share = f"on {direct} of {sum(ways.values())} connections to the network alone"
         yield LogAnswer(f"GPUDirect RDMA {share}: {why}", Weight.unlike)
         return
+    names = {name for used in reading.log.adapters.values() for name in used}
     why = (
         f"NCCL_NET_GDR_LEVEL={level}"
         if level is not None
+        else f"each adapter is too far from its GPU ({far}), mostly over a CPU; NCCL_NET_GDR_LEVEL=PHB or SYS allows it"
+        if (far := reading.log.far_adapters) and not refused
+        else "Omni-Path's adapters (hfi1) have it with their own network plugin alone"
+        if names and all(name.startswith("hfi1") for name in names)
         else "nvidia-peermem is not loaded (lsmod) and there is no DMA-BUF"
         + ("" if refused else ", or no adapter is near its GPU")
     )

@@ -24,6 +24,10 @@ from tuner.scenario.logs.imported import (
 from tuner.scenario.logs.reader import Block, ChoiceLine, LoggedCall, NcclLog
 
 
+class NothingLogged(BadInput):
+    """A file without a line of NCCL's that says anything."""
+
+
 def read(path: Path, given: LogAdditions) -> Imported:
     """One communicator of a log file: the one ``given`` names, else the largest. BadInput where there is nothing."""
     lines = reader.read_lines(path)
@@ -39,9 +43,12 @@ def read(path: Path, given: LogAdditions) -> Imported:
         log.returned,
         log.timed_out,
         log.rccl,
+        log.rings,
+        log.environment,
+        log.adapters,
     )
     if not any(facts):
-        raise BadInput(
+        raise NothingLogged(
             f"{path}: no line of NCCL's in it; valid: what NCCL prints with NCCL_DEBUG=INFO; "
             "nccl-tuner diagnose FILE says what a file is"
         )

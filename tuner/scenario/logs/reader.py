@@ -181,7 +181,7 @@ _ROW = re.compile(rf"^\s*({'|'.join(c.name for c in Collective)})\s+\|(.*)")
 _CELL = re.compile(r"\s*([^\s/|]+)/\s*([^\s/|]+)\s*\|")
 _THRESHOLDS = re.compile(r"threadThresholds (-?\d+)/(-?\d+)/(-?\d+) \| (-?\d+)/(-?\d+)/(-?\d+) \| (-?\d+) \| (-?\d+)")
 # src/misc/param.cc and many others; integers end with a full stop
-_VARIABLE = re.compile(r"(NCCL_\w+) set by environment to (.*?)\s*$")
+_VARIABLE = re.compile(r"(NCCL_\w+) set (?:by environment )?to (.*?)\s*$")
 # src/transport/net_ib.cc, ncclIbInit; src/transport/nvls.cc, ncclNvlsInit; aws-ofi-nccl, src/platform-aws.c
 _ADAPTERS = re.compile(r"NET/IB : Using ((?:\[\d+\]\S+ ?)+)")
 _INTERFACES = re.compile(r"NET/Socket : Using ((?:\[\d+\][^\s:]+:\S+ ?)+)")  # src/transport/net_socket.cc
@@ -197,8 +197,8 @@ _NVLINK = re.compile(r"\+ NVL\[[\d.]+\] - GPU/(\S+)")
 # src/transport/p2p.cc, shm.cc, net.cc: a connection and its way; src/graph/connect.cc: the ring of a channel
 _VIA = re.compile(r"Channel \d+(?:/\d+)? : (\d+)\[\S+\] -> \d+\[\S+\] (?:\[(send|receive)\] )?via (\S+)")
 _RING = re.compile(r"^Channel (\d+)/\d+ :((?:\s+\d+)+)\s*$")
-_TREES = re.compile(r"^Trees((?: \[\d+\] \S+->\d+->-?\d+)+)")  # src/init.cc; of one rank, up to where the line is cut
-_TREE = re.compile(r"\[(\d+)\] (\S+)->(\d+)->(-?\d+)")
+_TREES = re.compile(r"^Trees((?: \[\d+\] \S+->\d+->[-\d/]+)+)")  # src/init.cc; of one rank, up to where the line is cut
+_TREE = re.compile(r"\[(\d+)\] ([-\d/]+)->(\d+)->(-?\d+)")  # up to 2.7 with its way down behind a bar
 _NVLS_HEAD = re.compile(r"^NVLS Head +(\d+):((?: +\d+)+)\s*$")  # src/graph/connect.cc, up to 20 nodes
 _FALLBACK = re.compile(r"Could not find a path for pattern (\d+), falling back to simple order")  # src/graph/search.cc
 _P2P = re.compile(r"intraNodeP2pSupport ([01])")  # src/init.cc
@@ -212,6 +212,8 @@ _FAULTS = {
     "NET/IB": "NCCL found no device: none is up, or the container has no /dev/infiniband",
 }
 _NO_GDR = re.compile(r"GPU Direct RDMA (Enabled|Disabled) for HCA \d+ '([^']+)'(?: \((.+?)\))?")  # src/transport/net.cc
+# src/graph/paths.cc, ncclTopoCheckGdr: numbers of path types, the second of NCCL_NET_GDR_LEVEL
+_FAR = re.compile(r"GPU Direct RDMA Disabled for GPU \S+ / HCA \S+ \(distance (\d+) >=? (\d+)\)")
 _RETURNED = re.compile(r"^(\S+\.(?:cc|c|h|cu):\d+) -> ([1-6])\b")  # src/include/checks.h, NCCLCHECK and those like it
 _CONFIG = re.compile(r"Comm config (\w+) set to (\S+)")
 # src/enqueue.cc, ncclEnqueueCheck
@@ -353,6 +355,7 @@ class NcclLog:
     gpudirect: dict[str, str | None] = field(
         default_factory=dict
     )  # by adapter, None where it works, else why it does not
+    far_adapters: str | None = None  # how far an adapter is from its GPU for GPUDirect RDMA, and how far it may be
     returned: tuple[str, int] | None = None  # where a call of NCCL's own failed first, and ncclResult_t
 
 
@@ -572,6 +575,9 @@ class _Reader:
     def gpudirect(self, line: PrintedLine, match: re.Match[str]) -> None:
         self.log.gpudirect.setdefault(match[2], None if match[1] == "Enabled" else match[3] or "")
 
+    def far(self, line: PrintedLine, match: re.Match[str]) -> None:
+        self.log.far_adapters = f"distance {match[1]}, at most {match[2]}"
+
     def returned(self, line: PrintedLine, match: re.Match[str]) -> None:
         self.log.returned = self.log.returned or (match[1], int(match[2]))
 
@@ -651,8 +657,9 @@ _METHODS: list[tuple[str, re.Pattern[str], Callable[[_Reader, PrintedLine, re.Ma
     ("TUNER/Plugin: ", _TUNER, _Reader.tuner),
     ("ibverbs", _NO_IB, _Reader.no_infiniband),
     ("No device found", _NO_IB, _Reader.no_infiniband),
-    (" set by environment to ", _VARIABLE, _Reader.variable),
+    (" to ", _VARIABLE, _Reader.variable),
     ("Comm config ", _CONFIG, _Reader.config),
+    ("GPU Direct RDMA Disabled for GPU ", _FAR, _Reader.far),
     ("GPU Direct RDMA ", _NO_GDR, _Reader.gpudirect),
     (" -> ", _RETURNED, _Reader.returned),
     ("NET/IB : Using ", _ADAPTERS, _Reader.adapters),
