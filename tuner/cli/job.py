@@ -143,7 +143,8 @@ def plan_command(
 
     Of each call NCCL's own choice and up to three others that calibrated times, or where there are none NCCL's model,
     take for at most half as slow again. The shares are such that all of it is predicted to cost at most 1 % of the time
-    in collectives. With --steps blocks are so long that decide can tell by the steps what an arm does to them.
+    in collectives; where the job explores already, by what its blocks took. With --steps blocks are so long that decide
+    can tell by the steps what an arm does to them.
 
     \b
     nccl-tuner job plan /shared/job --machine dgx-h100 --out explore.table
@@ -176,7 +177,7 @@ def plan_command(
             human_bytes(call.point.bytes),
             f"{100 * call.share:.0f} %",
             f"{call.usual.algorithm.name}/{call.usual.protocol.name}",
-            ", ".join(f"{arm} {factor:.2f}" for arm, factor in call.factors),
+            ", ".join(f"{each.arm} {each.factor:.2f}" for each in call.arms),
         )
         for call in found.calls
     ]
@@ -221,7 +222,7 @@ def _print_decided(found: decide.JobDecision, out: Path) -> None:
     elif any(arm.judged for arm in found.arms):
         say(verdict("no arm is faster: NCCL's own choices stay", False))
     else:
-        say(verdict("no arm has blocks enough to be judged", None))
+        say(verdict("no arm can be judged", None))
     shown = [
         (
             arm.ranks,

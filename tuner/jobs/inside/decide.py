@@ -12,8 +12,8 @@ its blocks.
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import groupby
-from math import expm1
+from itertools import chain, groupby
+from math import expm1, inf
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,6 +31,7 @@ MOST_UNITS = 24
 FEWEST_UNITS = 6
 ALIKE = 0.3  # correlation of neighbours up to which stretches count as independent
 AROUND = 2  # calls before and after a block, times its own, that it is compared with
+NOT_EXPLORED = 256  # calls of a communicator; its first arm is that of call 512 (FIRST_CALL, csrc/plugin/explorer.c)
 LEAST_ELAPSED_S = 0.05  # of a block, for the job's own progress: wall clocks are read every 4 ms
 LEAST_PART = 0.2  # of a step's calls of a size that an arm has to have, for the step to tell anything of it
 LEAST_MOVED = 0.2  # part of the calls whose last rank is another one under the arm, beyond what chance moves
@@ -84,15 +85,18 @@ class JobDecision:
 
 
 @dataclass(frozen=True, slots=True)
-class _Block:
+class JobBlock:
+    """Calls of an arm in a row, beside those around them: gains are logarithms, NaN where the job's is not seen."""
+
     at_s: float
-    gain: float  # logarithms
+    gain: float
     job_gain: float
-    calls: int
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class _Key:
+class ArmKey:
+    """Communicators of one size, a call, what it runs else, and the arm."""
+
     ranks: int
     nodes: int
     point: Point
@@ -100,40 +104,61 @@ class _Key:
     arm: Combination
 
 
+@dataclass(frozen=True, slots=True)
+class ExploredArm:
+    """An arm on one communicator: its blocks, and the time of all its calls and of the usual ones, us.
+
+    ``ends_apart``: its ranks do not end together. ``own``: it ran before any rank can have explored, so it is no arm
+    but what NCCL chooses for some of the calls.
+    """
+
+    key: ArmKey
+    blocks: tuple[JobBlock, ...]
+    usual_us: float
+    usual_calls: int
+    arm_us: float
+    arm_calls: int
+    ends_apart: bool
+    own: bool
+
+
 def decide(joined: Iterable[JoinedCalls], provenance: dict[str, str], steps: JobSteps | None = None) -> JobDecision:
     """Arms of all communicators; ``steps`` are the job's. BadInput where nothing but one choice of each call ran: the
     job did not explore.
     """
-    blocks: dict[_Key, list[_Block]] = {}
-    calls: dict[_Key, list[float]] = {}
-    apart: set[_Key] = set()
-    begin_s, end_s, whole_us, extra_us = float("inf"), 0.0, 0.0, 0.0
-    explored: list[JoinedCalls] = []
+    spans, whole_us = list[tuple[float, float]](), 0.0
+    candidates: list[JoinedCalls] = []
     says_what_ran = False
     for each in joined:
         whole_us += float(each.transfer_us.sum())
         says_what_ran |= any(call.executed is not None for call in each.kinds)
         if len(each.at_s):
-            begin_s, end_s = min(begin_s, float(each.at_s[0])), max(end_s, float(each.at_s[-1]))
+            spans.append((float(each.at_s[0]), float(each.at_s[-1])))
         if any(len(places) > 1 for places in _points(each).values()):
-            explored.append(each)  # of a job with thousands of communicators all others are gone by now
-    steps = steps.since(begin_s) if steps is not None else None
-    for each in explored:
-        for key, found, usual_us, more_us, ends_apart in _blocks(each, steps):
-            blocks.setdefault(key, []).extend(found)
-            apart |= {key} if ends_apart else set()
-            calls.setdefault(key, []).append(usual_us)
-            extra_us += more_us
-    if not blocks:
+            candidates.append(each)  # of a job with thousands of communicators all others are gone by now
+    steps = steps.since(min(spans)[0]) if steps is not None and spans else steps
+    arms: dict[ArmKey, list[ExploredArm]] = {}
+    for arm in chain.from_iterable(explored(each, steps) for each in candidates):
+        arms.setdefault(arm.key, []).append(arm)
+    if not arms:
         alone = "the job ran one choice of each call that has a time: it did not explore"
         raise BadInput(alone if says_what_ran else NOTHING_RAN)
-    span_s = max(end_s - begin_s, 1e-9)
-    judged = [
-        _judged(key, found, span_s, begin_s, sum(calls[key]), steps is not None, key in apart)
-        for key, found in sorted(blocks.items())
-    ]
-    arms = tuple(sorted(_corrected(judged), key=lambda arm: -arm.saved_s))
-    return JobDecision(arms, extra_us / max(whole_us, 1e-9), _table(arms, provenance))
+    extra_us = sum(
+        each.arm_us - each.usual_us * each.arm_calls / each.usual_calls
+        for each in chain.from_iterable(arms.values())
+        if not each.own
+    )
+    judged = [_judged(each, covered_s(spans), steps is not None) for _, each in sorted(arms.items())]
+    found = tuple(sorted(_corrected(judged), key=lambda arm: -arm.saved_s))
+    return JobDecision(found, extra_us / max(whole_us, 1e-9), _table(found, provenance))
+
+
+def covered_s(spans: Iterable[tuple[float, float]]) -> float:
+    """Seconds that are within any of these spans: a job's restarts may be days apart."""
+    total_s, end_s = 0.0, -inf
+    for first, last in sorted(spans):
+        total_s, end_s = total_s + max(0.0, last - max(first, end_s)), max(end_s, last)
+    return max(total_s, 1e-9)
 
 
 def _points(each: JoinedCalls) -> dict[Point, list[int]]:
@@ -145,29 +170,35 @@ def _points(each: JoinedCalls) -> dict[Point, list[int]]:
     return points
 
 
-def _blocks(each: JoinedCalls, steps: JobSteps | None) -> Iterator[tuple[_Key, list[_Block], float, float, bool]]:
-    """Arms with their blocks, the time of the calls that they would be taken for, and what theirs took longer than as
-    many of those, us over the whole job; and whether their ranks do not end together.
-    """
+def explored(each: JoinedCalls, steps: JobSteps | None = None) -> Iterator[ExploredArm]:
+    """Arms of a communicator that have blocks between calls of what it runs else."""
     counts = np.bincount(each.call, minlength=len(each.kinds))
     log_us = np.log(np.maximum(each.transfer_us, 1e-3))
+    own_kinds = _own_kinds(each)
     for point, places in _points(each).items():
-        if len(places) < 2:
-            continue
         usual = max(places, key=lambda place: int(counts[place]))
-        own = np.flatnonzero(np.isin(each.call, places))
-        own = own[np.argsort(each.sequence[own], kind="stable")]
-        base = np.flatnonzero(each.call[own] == usual)
+        mine = np.flatnonzero(np.isin(each.call, places))
+        mine = mine[np.argsort(each.sequence[mine], kind="stable")]
+        base = np.flatnonzero(each.call[mine] == usual)
         for arm in places:
-            found = (
-                list(_of_arm(each.call[own] == arm, base, log_us[own], each.at_s[own], steps)) if arm != usual else []
-            )
             now, other = each.kinds[usual].executed, each.kinds[arm].executed
-            if found and now is not None and other is not None:
-                key = _Key(each.communicator.ranks, each.communicator.nodes or 0, point, now, other)
-                usual_us, arm_us = each.transfer_us[own[base]], each.transfer_us[each.call == arm]
-                more_us = float(arm_us.sum() - usual_us.mean() * len(arm_us))
-                yield key, found, float(usual_us.sum()), more_us, _ends_apart(each, usual, arm)
+            if now is None or other is None or now == other:
+                continue
+            is_arm = each.call[mine] == arm
+            if found := tuple(_blocks(is_arm, base, log_us[mine], each.at_s[mine], steps)):
+                key = ArmKey(each.communicator.ranks, each.communicator.nodes or 0, point, now, other)
+                usual_us, arm_us = each.transfer_us[mine[base]], each.transfer_us[mine[is_arm]]
+                times = float(usual_us.sum()), len(usual_us), float(arm_us.sum()), len(arm_us)
+                yield ExploredArm(key, found, *times, _ends_apart(each, usual, arm), arm in own_kinds)
+
+
+def _own_kinds(each: JoinedCalls) -> set[int]:
+    """Kinds that ran before a communicator can explore: its calls are counted by NCCL's numbers, of all functions."""
+    functions = np.array([int(call.collective) for call in each.kinds], np.int64)[each.call]
+    count = np.zeros(len(each.call), np.int64)
+    for function in np.unique(functions):
+        count += np.maximum.accumulate(np.where(functions == function, each.sequence + 1, 0))
+    return set(np.unique(each.call[count <= NOT_EXPLORED]).tolist())
 
 
 def _ends_apart(each: JoinedCalls, usual: int, arm: int) -> bool:
@@ -189,13 +220,13 @@ def _ends_apart(each: JoinedCalls, usual: int, arm: int) -> bool:
     return moved > LEAST_MOVED + 2 * by_chance or further_us > MOST_SPREAD * max(gained_us, 0.01 * time_us[0])
 
 
-def _of_arm(
+def _blocks(
     is_arm: NDArray[np.bool_],
     base: NDArray[np.int64],
     log_us: NDArray[np.float64],
     at_s: NDArray[np.float64],
     steps: JobSteps | None,
-) -> Iterator[_Block]:
+) -> Iterator[JobBlock]:
     edges = np.flatnonzero(np.diff(np.concatenate([[False], is_arm, [False]]).astype(np.int8)))
     for start, stop in zip(edges[::2], edges[1::2], strict=True):
         count = int(stop - start)
@@ -208,7 +239,7 @@ def _of_arm(
             progress = _progress(at_s, int(start), int(stop))
         else:
             progress = _of_steps(steps, is_arm, at_s, float(at_s[start]), float(at_s[stop - 1]))
-        yield _Block(float(at_s[stop - 1]), gain, progress, count)
+        yield JobBlock(float(at_s[stop - 1]), gain, progress)
 
 
 def _progress(at_s: NDArray[np.float64], start: int, stop: int) -> float:
@@ -243,40 +274,36 @@ def _of_steps(
     return float(np.log(around.mean()) - np.log(steps.time_s[start:stop].mean())) / part
 
 
-def _units(blocks: Sequence[_Block], begin_s: float, span_s: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Gains and the job's gains by stretch, [unit]; as many as noise allows."""
-    at = np.array([block.at_s for block in blocks])
-    gains, job = (np.array([getattr(block, name) for block in blocks]) for name in ("gain", "job_gain"))
+def _units(blocks: Sequence[JobBlock]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Gains and the job's gains by stretch, [unit]; as many as noise allows. Stretches have as many blocks each, so
+    none is empty where restarts are days apart.
+    """
+    ordered = sorted(blocks, key=lambda block: block.at_s)
+    gains, job = (np.array([getattr(block, name) for block in ordered]) for name in ("gain", "job_gain"))
     wanted = min(MOST_UNITS, len(blocks))
     while True:
-        stretch = np.minimum(((at - begin_s) / span_s * wanted).astype(np.int64), wanted - 1)
-        there = np.unique(stretch)
-        of_gain = np.array([np.median(gains[stretch == each]) for each in there])
+        of_gain = np.array([np.median(its) for its in np.array_split(gains, wanted)])
         if wanted // 2 < FEWEST_UNITS or correlation([(0, of_gain)]) <= ALIKE:
-            seen = [job[stretch == each] for each in there]
-            of_job = np.array([np.nanmedian(its) if np.isfinite(its).any() else np.nan for its in seen])
-            return of_gain, of_job
+            seen = [its[np.isfinite(its)] for its in np.array_split(job, wanted)]
+            return of_gain, np.array([np.median(its) if len(its) else np.nan for its in seen])
         wanted //= 2
 
 
-def _judged(
-    key: _Key,
-    blocks: Sequence[_Block],
-    span_s: float,
-    begin_s: float,
-    usual_us: float,
-    by_steps: bool,
-    ends_apart: bool,
-) -> JobArm:
-    of_gain, of_job = _units(blocks, begin_s, span_s)
+def _judged(arms: Sequence[ExploredArm], span_s: float, by_steps: bool) -> JobArm:
+    """Verdict on an arm by all communicators that have it. What its kernels' times do not say, the job alone does."""
+    key, blocks = arms[0].key, [block for each in arms for block in each.blocks]
+    of_gain, of_job = _units(blocks)
     gain = gain_of(of_gain)
     job = gain_of(of_job) if np.isfinite(of_job).sum() >= FEWEST_UNITS else None
     enough = len(of_gain) >= FEWEST_UNITS
-    saved_s = usual_us / 1e6 * -expm1(-gain.estimate) / span_s * DAY_S
+    ends_apart = any(each.ends_apart for each in arms) and too_small(expm1(gain.estimate)) is None
+    saved_s = sum(each.usual_us for each in arms) / 1e6 * -expm1(-gain.estimate) / span_s * DAY_S
     why_not = None if enough else f"{len(blocks)} blocks in {len(of_gain)} stretches of time; at least {FEWEST_UNITS}"
-    if enough and job is not None and job.high < 0:
+    if any(each.own for each in arms):
+        why_not, enough = "ran before any rank explored: NCCL's own choice for some of these calls, no arm", False
+    elif enough and job is not None and job.high < 0:
         why_not = f"the job itself is {-100 * expm1(job.estimate):.1f} % slower in its blocks"
-    elif enough and ends_apart and too_small(expm1(gain.estimate)) is None and (job is None or job.low <= 0):
+    elif enough and ends_apart and (job is None or job.low <= 0):
         why_not = (
             "its ranks do not end together, so kernels' times do not say how long it takes; steps of the job would"
         )
@@ -288,7 +315,7 @@ def _judged(
         key.usual,
         expm1(gain.estimate),
         (float(np.expm1(gain.low)), float(np.expm1(gain.high))),
-        gain.p,
+        job.p if ends_apart and job is not None else gain.p,
         len(blocks),
         len(of_gain),
         None if job is None else expm1(job.estimate),

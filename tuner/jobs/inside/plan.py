@@ -2,13 +2,13 @@
 
 Candidates are what the emulator says can run, by calibrated times where the machine's GPUs have any, else by NCCL's own
 model. Its ratios to what runs now, applied to the measured time, are what a block of an arm costs; how far the model is
-known to be off says between what limits.
+known to be off says between what limits. Where the job explored already, its blocks say the ratios themselves.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from math import hypot, log
+from math import hypot, log, sqrt
 from typing import NamedTuple
 
 import numpy as np
@@ -18,6 +18,7 @@ from tuner.base.errors import BadInput
 from tuner.base.names import AlgoProto, Algorithm, Collective, Op, Protocol
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
+from tuner.jobs.inside.decide import FEWEST_UNITS, ExploredArm, covered_s, explored
 from tuner.jobs.inside.joined import NOTHING_RAN, JoinedCalls
 from tuner.jobs.inside.steps import JobSteps
 from tuner.plugin.table.records import CALLS_EXPLORED, MOST_BLOCK, Arms, Choice, Decision, Interval, Table
@@ -36,22 +37,33 @@ LEAST_SHARE = 0.02  # of the job's time in collectives that a call has to have
 BLOCK = 10
 STEPS_OF_BLOCK = 2  # at least one whole step is in a block then, wherever it begins
 BLOCKS_OF_ARM = 50  # that there are at least before exploring ends
+LEAST_SD = 0.01  # of the ratio that blocks say: two starts of a job are no more alike
 DRAWS = 4000  # of the model's errors
 MOST_COST = 0.01  # of the time in collectives
 EVERY = (10, 1000)
 
 
 @dataclass(frozen=True, slots=True)
-class PlannedCall:
-    """A call that is worth exploring. ``share`` is its part of all time in collectives; ``factors`` are by arm what
-    the model says it takes, over what runs now. ``block`` is a number of calls.
+class PlannedArm:
+    """An arm, and what it takes over what runs now, by ``blocks`` in this job or, where these are 0, by the model.
+    ``sd`` is how far the logarithm of that may be off, None where it is not known.
     """
+
+    arm: Combination
+    factor: float
+    sd: float | None
+    blocks: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedCall:
+    """A call that is worth exploring. ``share`` is its part of all time in collectives, ``block`` a number of calls."""
 
     point: Point
     usual: Combination
     calls: int
     share: float
-    factors: tuple[tuple[Combination, float], ...]
+    arms: tuple[PlannedArm, ...]
     block: int
 
 
@@ -97,13 +109,16 @@ def plan(
         raise BadInput(f"no call with {100 * LEAST_SHARE:.0f} % of the job's time has another choice that can run")
     at_every_block = sum(call.share * _mean_cost(call) for call in planned)
     every = int(np.clip(np.ceil(at_every_block / MOST_COST), *EVERY))
-    span_s = found.end_s - found.begin_s
+    span_s = covered_s(found.spans)
     cost = at_every_block / every
     calls = sum(call.calls for call in planned) / found.communicators
     rows = tuple(_row(call, scenario, every) for call in planned)
     days = rows[0].arms.calls / max(calls, 1) * span_s / 86400 if rows[0].arms else 0.0
-    of_job = cost * found.whole_us / 1e6 / max(span_s, 1e-9) / found.communicators
-    interval = _interval(planned, times, every)
+    of_job = cost * found.whole_us / 1e6 / span_s / found.communicators
+    known = [arm.blocks > 0 for call in planned for arm in call.arms]
+    if any(known):
+        model = f"blocks in this job{'' if all(known) else f', and {model}'}"
+    interval = _interval(planned, every)
     return JobPlan(model, tuple(planned), every, cost, interval, of_job, days, Table(rows, provenance=provenance))
 
 
@@ -127,21 +142,18 @@ class _ArmTime(NamedTuple):
 _Times = Callable[[Point], Mapping[AlgoProto, _ArmTime]]
 
 
-def _interval(planned: Iterable[PlannedCall], model: _Times, every: int) -> tuple[float, float] | None:
-    """Cost within which 90 % of it is, were each arm as far off as the model can be, and that at all sizes."""
+def _interval(planned: Iterable[PlannedCall], every: int) -> tuple[float, float] | None:
+    """Cost within which 90 % of it is, were each arm as far off as it can be; the model is so at all sizes alike."""
     random, errors = np.random.default_rng(0), dict[AlgoProto, NDArray[np.float64]]()
     costs = np.zeros(DRAWS)
     for call in planned:
-        times = model(call.point)
-        for arm, factor in call.factors:
-            usual = times.get(call.usual.algo_proto)
-            sd = None if usual is None else times[arm.algo_proto].sd_of_ratio(usual)
-            if sd is None:
+        for arm in call.arms:
+            if arm.sd is None:
                 return None
-            if arm.algo_proto not in errors:
-                errors[arm.algo_proto] = random.normal(size=DRAWS)
-            off = np.exp(sd * errors[arm.algo_proto])
-            costs += call.share * (factor * off - 1) / (len(call.factors) + 1) / every
+            error = random.normal(size=DRAWS) if arm.blocks else errors.get(arm.arm.algo_proto)
+            if error is None:
+                error = errors[arm.arm.algo_proto] = random.normal(size=DRAWS)
+            costs += call.share * (arm.factor * np.exp(arm.sd * error) - 1) / (len(call.arms) + 1) / every
     low, high = np.percentile(costs, (5, 95))
     return float(low), float(high)
 
@@ -181,10 +193,10 @@ class _CountedCalls:
     times_us: dict[Point, float] = field(default_factory=lambda: defaultdict(float))
     blocks: dict[Collective, int] = field(default_factory=dict)
     counts: dict[Point, Counter[Combination]] = field(default_factory=lambda: defaultdict(Counter))
+    explored: dict[Point, dict[AlgoProto, list[ExploredArm]]] = field(default_factory=lambda: defaultdict(dict))
+    spans: list[tuple[float, float]] = field(default_factory=list)
     communicators: int = 0
     whole_us: float = 0.0
-    begin_s: float = float("inf")
-    end_s: float = 0.0
     there: str = "no"
 
 
@@ -198,7 +210,10 @@ def _counted(joined: Iterable[JoinedCalls], ranks: int, steps: JobSteps | None) 
         if each.communicator.ranks != ranks:
             continue
         found.communicators += 1
-        found.begin_s, found.end_s = min(found.begin_s, float(each.at_s[0])), max(found.end_s, float(each.at_s[-1]))
+        found.spans.append((float(each.at_s[0]), float(each.at_s[-1])))
+        for arm in explored(each):
+            if not arm.own:
+                found.explored[arm.key.point].setdefault(arm.key.arm.algo_proto, []).append(arm)
         for place, call in enumerate(each.kinds):
             if call.executed is not None and call.bytes:
                 own = each.call == place
@@ -226,33 +241,43 @@ def _calls_of_step(each: JoinedCalls, collective: Collective, steps: JobSteps) -
 
 def _planned(found: _CountedCalls, model: _Times, most_factor: float) -> Iterator[PlannedCall]:
     for point, time_us in found.times_us.items():
+        if time_us < LEAST_SHARE * found.whole_us:
+            continue
         ((usual, _),) = found.counts[point].most_common(1)
-        worth = time_us >= LEAST_SHARE * found.whole_us
-        if factors := tuple(_factors(model(point), usual, most_factor)) if worth else ():
-            calls = found.counts[point].total()
-            block = found.blocks.get(point.collective, BLOCK)
-            yield PlannedCall(point, usual, calls, time_us / found.whole_us, factors, block)
+        explored = found.explored[point]
+        measured = {name: arm for name, arms in explored.items() if (arm := _measured(arms)).blocks >= FEWEST_UNITS}
+        arms = {arm.arm.algo_proto: arm for arm in _modelled(model(point), usual)} | measured
+        few = sorted((arm for name, arm in arms.items() if name in (explored or arms)), key=lambda arm: arm.factor)
+        if kept := tuple(arm for arm in few if arm.factor <= most_factor)[:MOST_ARMS]:
+            calls, block = found.counts[point].total(), found.blocks.get(point.collective, BLOCK)
+            yield PlannedCall(point, usual, calls, time_us / found.whole_us, kept, block)
 
 
-def _factors(
-    times: Mapping[AlgoProto, _ArmTime], usual: Combination, most_factor: float
-) -> Iterator[tuple[Combination, float]]:
-    all_us = {arm: time.us for arm, time in times.items()}
-    own_us = all_us.get(usual.algo_proto) or min(all_us.values(), default=0.0)
-    others = sorted((us, arm) for arm, us in all_us.items() if arm != usual.algo_proto and us <= most_factor * own_us)
-    for us, arm in others[:MOST_ARMS]:
-        yield Combination(*arm), us / own_us
+def _measured(arms: Sequence[ExploredArm]) -> PlannedArm:
+    """Arm by its blocks on all communicators."""
+    usual_us = sum(arm.usual_us * arm.arm_calls / arm.usual_calls for arm in arms)
+    gains = [block.gain for arm in arms for block in arm.blocks]
+    sd = max(LEAST_SD, float(np.std(gains)) / sqrt(len(gains)))
+    return PlannedArm(arms[0].key.arm, sum(arm.arm_us for arm in arms) / usual_us, sd, len(gains))
+
+
+def _modelled(times: Mapping[AlgoProto, _ArmTime], usual: Combination) -> Iterator[PlannedArm]:
+    now = times.get(usual.algo_proto)
+    now_us = now.us if now is not None else min((time.us for time in times.values()), default=0.0)
+    for arm, time in times.items():
+        if arm != usual.algo_proto:
+            yield PlannedArm(Combination(*arm), time.us / now_us, None if now is None else time.sd_of_ratio(now))
 
 
 def _mean_cost(call: PlannedCall) -> float:
     """Time that a block of an arm takes beyond the usual one's, on average over the arms and NCCL's own, as a share:
     below 0 where arms are faster.
     """
-    return sum(factor - 1 for _, factor in call.factors) / (len(call.factors) + 1)
+    return sum(arm.factor - 1 for arm in call.arms) / (len(call.arms) + 1)
 
 
 def _row(call: PlannedCall, scenario: Scenario, every: int) -> Decision:
-    arms = (*(Choice(*arm.algo_proto) for arm, _ in call.factors), None)
+    arms = (*(Choice(*each.arm.algo_proto) for each in call.arms), None)
     return Decision(
         call.point.collective,
         (),
