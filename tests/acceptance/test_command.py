@@ -353,6 +353,15 @@ def test_floors(tmp_path: Path) -> None:
     assert "AllReduce" in run("accept", "--floors", *MACHINE, "--nccl", "2.28.9").stdout
 
 
+def test_there_are_no_floors_by_times_of_other_links() -> None:
+    words = "accept", "--floors", "--machine", "hgx-h800", "--nccl", "2.28.9", "--bytes", "1G"
+    said = run(*words, code=3).stderr
+    assert (
+        "no times were measured with as many NVLinks: 8 of a GPU here, 18 of dgx-h100's; valid: --calibration" in said
+    )
+    assert run(*words, "--calibration", "dgx-h100").stdout.count("1 GiB") == 5
+
+
 @pytest.mark.parametrize(
     ("words", "says"),
     [

@@ -78,10 +78,11 @@ def test_oracle_answers_the_same_table(nccl: str) -> None:
 
 
 @pytest.mark.live
-def test_table_is_what_nccl_prints() -> None:
+def test_table_is_what_nccl_prints(monkeypatch: pytest.MonkeyPatch) -> None:
     from tuner.oracle.api import Oracle
     from tuner.scenario import Scenario
 
+    monkeypatch.setenv("COLUMNS", "1000")
     ours = run("table", "--machine", "dgx-h100", "--nodes", "2", "--nccl", "2.28.9").stdout.splitlines()
     with Oracle(Scenario(nccl="2.28.9", machine="dgx-h100", nodes=2).oracle_configuration()) as oracle:
         log = oracle.log_lines()

@@ -54,6 +54,26 @@ def refusal(words: tuple[str, ...], file: Path) -> str:
     return said
 
 
+CR_ALONE = {
+    "all_reduce.log": ("accept", "FILE", *DGX),
+    "step.csv": ("budget", "FILE", *DGX),
+    "nccl.log": ("log", "FILE"),
+    "topo.txt": ("machines", "--like", "FILE", "--gpu", "h100-sxm"),
+    "deepspeed.log": ("budget", "FILE", *DGX),
+}
+
+
+@pytest.mark.parametrize("name", CR_ALONE)
+def test_lines_may_end_in_cr_alone(name: str, tmp_path: Path) -> None:
+    content = (EXAMPLES / name).read_bytes()
+    answers = []
+    for end in (b"\n", b"\r"):
+        (file := tmp_path / name).write_bytes(content.replace(b"\n", end))
+        words = [word.replace("FILE", str(file)) for word in CR_ALONE[name]]
+        answers.append(run(*words, code=1 if words[0] == "accept" else 0).stdout)
+    assert answers[0] == answers[1]
+
+
 @pytest.mark.parametrize("deep", DEEP)
 @pytest.mark.parametrize("words", READERS, ids=" ".join)
 def test_json_that_is_nested_too_deep(words: tuple[str, ...], deep: str, tmp_path: Path) -> None:

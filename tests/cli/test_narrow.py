@@ -47,6 +47,24 @@ def test_without_a_terminal_a_table_has_80_columns(name: str, monkeypatch: pytes
     assert max(map(len, tables(run(*COMMANDS[name]).stdout))) <= 80
 
 
+@pytest.mark.parametrize(("columns", "together"), [(80, 1), (120, 2), (200, 3)])
+def test_nccls_table_has_as_many_algorithms_in_a_line_as_fit(
+    columns: int, together: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    shown = run("table", *ON).stdout.splitlines()
+    (first, *_) = [line for line in shown if line.startswith("  Algorithm ")]
+    assert len(first.replace("|", " ").split()) == 1 + together
+    assert max(map(len, shown)) <= columns
+    cells = [cell for line in shown for cell in line.split("|")[1:] if "/" in cell]
+    assert len(cells) == 5 * 7 * 3
+
+
+def test_headings_of_graphs_are_words_with_units() -> None:
+    (head,) = (line for line in run("graphs", *ON).stdout.splitlines() if line.startswith(" graph "))
+    assert "_" not in head
+
+
 def test_notes_of_cells_stand_below_their_table_once(capsys: pytest.CaptureFixture[str]) -> None:
     cell = NotedCell("1 to 2", "extrapolated: sizes")
     print_table("", ("file", "us"), [("a; extrapolated.csv", cell), ("b", cell)])

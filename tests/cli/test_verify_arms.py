@@ -1,6 +1,7 @@
 """``nccl-tuner verify`` of several arms of one machine, as a user meets it."""
 
 import json
+import re
 from pathlib import Path
 
 from tests.support import nccl_tests_text
@@ -47,6 +48,16 @@ def test_what_to_force_next_is_listed_with_its_variables() -> None:
 def test_where_there_are_no_calibrated_times_the_reason_is_said() -> None:
     printed = run("verify", "--table", "v100-8x__2.27.5__dgx1", "--next").stdout
     assert "not known what to force next: no calibration for Volta GPUs" in printed
+
+
+def test_nothing_is_judged_where_all_results_were_wrong(tmp_path: Path) -> None:
+    right, wrong = log(tmp_path / "a.log", 1.0), tmp_path / "wrong.log"
+    lines = (re.sub(r"(?<=\.\d\d) +0(?= |$)", "  12", line) for line in right.read_text().splitlines())
+    wrong.write_text("".join(f"{line}\n" for line in lines))
+    for words in ((), ("--machine", "dgx-h100")):
+        said = run("verify", str(wrong), *words, code=3).stderr
+        assert said.startswith("nccl-tuner: cannot be judged: ")
+    assert "12 rows: results that were wrong" in said
 
 
 def test_bad_input_is_one_line(tmp_path: Path) -> None:

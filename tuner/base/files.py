@@ -64,7 +64,7 @@ def _too_large(most: int) -> OSError:
 
 def read_bytes(path: Path, wrong: type[TunerError], most: int | None = None) -> bytes:
     """The content of a file, unpacked where it is gzipped, of which the bounds of :func:`contents` hold too; text of
-    UTF-16 as UTF-8.
+    UTF-16 as UTF-8, and lines that end in CR alone as such that end in LF.
 
     A gzipped file of 1 MB may unpack to 1 GB, so ``MOST_BYTES`` bounds every unpacked one. Raises ``wrong`` where there
     is nothing to read, or more than that.
@@ -75,20 +75,29 @@ def read_bytes(path: Path, wrong: type[TunerError], most: int | None = None) -> 
             with contextlib.suppress(UnicodeError):  # others begin so as well
                 return content.decode("utf-16").encode()
         if not content.startswith(GZIPPED):
-            return content
+            return content.replace(b"\r", b"\n") if _ends_in_cr(content) else content
         with gzip.GzipFile(fileobj=io.BytesIO(content)) as packed:
             return _up_to(MOST_BYTES if most is None else most, packed)
     except (OSError, EOFError, zlib.error) as error:
         raise wrong(f"{path}: {getattr(error, 'strerror', None) or error}") from error
 
 
+def _ends_in_cr(content: bytes) -> bool:
+    """Whether it is text whose lines end in CR alone, as old editors write them."""
+    return b"\r" in content and b"\n" not in content and b"\0" not in content
+
+
 def is_plain_file(path: Path) -> bool:
-    """Whether a path is a regular file, neither gzipped nor UTF-16: one that can be read in pieces, and again."""
+    """Whether a path is a regular file whose lines end in LF, neither gzipped nor UTF-16.
+
+    Such a one can be read in pieces, and again.
+    """
     try:
         if not stat.S_ISREG(path.stat().st_mode):
             return False
         with path.open("rb") as file:
-            return file.read(len(GZIPPED)) not in (GZIPPED, *UTF_16)
+            piece = file.read(PIECE_BYTES)
+            return not piece.startswith((GZIPPED, *UTF_16)) and not _ends_in_cr(piece)
     except OSError:
         return False
 

@@ -3,7 +3,6 @@
 import shlex
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import fields
 from itertools import groupby
 from pathlib import Path
 
@@ -23,7 +22,7 @@ from tuner.emulator.connect import Across, Crossing, RingOrder, TreeOrder
 from tuner.graphs.explain.records import GraphExplanation, SearchTried
 from tuner.graphs.explain.runs import PATHS, of_found
 from tuner.graphs.system import HOST_BIT
-from tuner.machine.graphs import COLLNET_GRAPHS, Graph, OrderedGraph
+from tuner.machine.graphs import COLLNET_GRAPHS, OrderedGraph
 from tuner.scenario import Scenario
 
 WIDTH = 80
@@ -329,14 +328,25 @@ def print_with_across(title: str, answer: GraphsAcross, as_json: bool) -> None:
         print_across(title, answer.across)
 
 
-SPARE = ("heads", "latency_inter_us", "same_channels", "cross_nic")  # where little room is
+NUMBERS = {  # of a graph, by their headings; bandwidths are those of a channel
+    "pattern": "pattern",
+    "channels": "channels",
+    "same channels": "same_channels",
+    "node GB/s": "bw_intra_gbs",
+    "network GB/s": "bw_inter_gbs",
+    "latency us": "latency_inter_us",
+    "GPUs by": "type_intra",
+    "NICs by": "type_inter",
+    "cross NIC": "cross_nic",
+    "heads": "heads",
+}
+SPARE = ("heads", "latency us", "same channels", "cross NIC")  # where little room is
 
 
 def print_graphs(title: str, found: Mapping[str, OrderedGraph]) -> None:
     """The numbers of each graph."""
-    columns = [each.name for each in fields(Graph)]
-    rows = [(name, *(_shown(getattr(each.graph, column)) for column in columns)) for name, each in found.items()]
-    print_table(title, ("graph", *columns), rows, SPARE)
+    rows = [(name, *(_shown(getattr(each.graph, own)) for own in NUMBERS.values())) for name, each in found.items()]
+    print_table(title, ("graph", *NUMBERS), rows, SPARE)
 
 
 def print_channels(found: Mapping[str, OrderedGraph]) -> None:

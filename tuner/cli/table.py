@@ -11,7 +11,7 @@ from tuner.base.errors import BadInput
 from tuner.base.names import Buffers, DataType, Op
 from tuner.base.sizes import size_list
 from tuner.cli import options
-from tuner.cli.output import human_bytes, print_json, print_table
+from tuner.cli.output import human_bytes, print_json, print_table, width_to_fit
 from tuner.emulator import model
 from tuner.emulator.fitted_constants import FittedConstants
 from tuner.emulator.model import Tables
@@ -48,8 +48,9 @@ def command(
 ) -> None:
     """The latencies (us) and bandwidths (GB/s) of every combination, in the layout NCCL prints.
 
-    They hold for every kind of buffers but windows. With --buffers window the times of symmetric kernels instead, by
-    NCCL's own model of them: of AllGather, AllReduce and ReduceScatter of --dtype and --op, at some sizes.
+    A narrow terminal has fewer algorithms beside each other. They hold for every kind of buffers but windows.
+    With --buffers window the times of symmetric kernels instead, by NCCL's own model of them: of AllGather, AllReduce
+    and ReduceScatter of --dtype and --op, at some sizes.
 
     \b
     nccl-tuner table --machine dgx-h100 --nodes 2 --nccl 2.28.9
@@ -81,7 +82,7 @@ def command(
         else:
             if described.fitted_constants is not None:
                 click.echo(f"with fitted constants {described.fitted_constants.file}, not NCCL's own")
-            click.echo("\n".join(model.lines(model.printed(made, tables), algorithms)))
+            _print_lines(model.printed(made, tables), algorithms)
     if times is not None:
         _print_calibrated(_records(tables, algorithms, described.fitted_constants), described, times, as_json)
 
@@ -95,7 +96,16 @@ def _show_libnccl(described: Scenario, timeout_s: float, as_json: bool) -> None:
         print_json(cells(tables, algorithms))
         return
     numbers = model.PrintedNumbers(tables.latency_us, tables.bandwidth_gbs, tables.max_threads)
-    click.echo("\n".join(model.lines(numbers, algorithms)))
+    _print_lines(numbers, algorithms)
+
+
+def _print_lines(numbers: model.PrintedNumbers, algorithms: int) -> None:
+    """NCCL's lines, with as many algorithms beside each other as the width has room for, three at most as in NCCL's."""
+    for together in (3, 2, 1):
+        lines = model.lines(numbers, algorithms, together)
+        if max(map(len, lines)) <= width_to_fit():
+            break
+    click.echo("\n".join(lines))
 
 
 def _windows(described: Scenario, like: Request, sizes: list[int] | None, as_json: bool) -> None:

@@ -244,17 +244,19 @@ def before_exclusions(communicator: Comm, tables: Tables) -> PrintedNumbers:
     return PrintedNumbers(latencies_us, bandwidths_gbs, None)
 
 
-def lines(numbers: PrintedNumbers, algorithms: int) -> list[str]:
-    """NCCL's lines: blocks of three of its ``algorithms``; latency in us / bandwidth in GB/s a cell."""
+def lines(numbers: PrintedNumbers, algorithms: int, together: int = 3) -> list[str]:
+    """NCCL's lines: blocks of three of its ``algorithms``, or so many ``together``; latency in us / bandwidth in GB/s
+    a cell.
+    """
     there = list(Algorithm)[:algorithms]
-    blocks = [there[start : start + 3] for start in range(0, len(there), 3)]
-    return [line for block in blocks for line in _block(numbers, block)]
+    blocks = [there[start : start + together] for start in range(0, len(there), together)]
+    return [line for block in blocks for line in _block(numbers, block, together)]
 
 
-def _block(numbers: PrintedNumbers, block: list[Algorithm]) -> list[str]:
+def _block(numbers: PrintedNumbers, block: list[Algorithm], together: int) -> list[str]:
     names = "".join(f" {'':>14}   {algorithm.name:>14}   {'':>14} |" for algorithm in block)
     # sic: the protocols are printed for three algorithms even where the last block has fewer
-    protocols = "".join(f" {protocol.name:>14} |" for _ in range(3) for protocol in Protocol)
+    protocols = "".join(f" {protocol.name:>14} |" for _ in range(together) for protocol in Protocol)
     printed = [f"  Algorithm   |{names}", f"  Protocol    |{protocols}"]
     if numbers.max_threads is not None:
         threads = "".join(f" {numbers.max_threads[a, p]:>14} |" for a in block for p in Protocol)

@@ -9,7 +9,7 @@ import numpy as np
 
 from tuner import release
 from tuner.base.dataclass import dataclass
-from tuner.base.errors import BadInput, BadMeasurement, TunerError
+from tuner.base.errors import BadInput, CannotBeJudged, TunerError
 from tuner.base.names import DataType, Op
 from tuner.base.sizes import plural
 from tuner.emulator.request import Request
@@ -225,10 +225,11 @@ class Placement(Generic[Key]):
                 continue
             yield selection, kind.request, picks, [key for _, key in rows]
 
-    def nothing(self, name: str) -> BadMeasurement:
+    def nothing(self, table: Measurements) -> CannotBeJudged:
         """The error where no row of a table is placed."""
-        counted = "; ".join(f"{plural(count, 'row')}: {why}" for why, count in self.skipped.items()) or "it has none"
-        return BadMeasurement(f"{name}: no row that NCCL's model can be asked about; {counted}")
+        reasons = {**self.skipped, **table.header.left_out}
+        counted = "; ".join(f"{plural(count, 'row')}: {why}" for why, count in reasons.items()) or "it has none"
+        return CannotBeJudged(f"{table.name}: no row that NCCL's model can be asked about; {counted}")
 
     def _skipped(self, row: SampleBlock, of_run: Mapping[str, str], network: str) -> str | None:
         if row.point.is_point_to_point:

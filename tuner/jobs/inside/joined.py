@@ -29,6 +29,7 @@ AT_ONCE = 500_000  # records of calls that no rank had before
 _RANK_BITS = 20
 _NUMBER_BITS = np.uint64(32)  # of a key's end: NCCL's number of the call, after its function
 _NUMBER = np.uint64((1 << 32) - 1)
+NO_TIMES = "no call has a time and a record of every rank; nccl-tuner job read DIR says what is missing"
 NOTHING_RAN = (
     "no file says what calls ran, as NCCL Inspector's do not before NCCL 2.31; valid: files of this project's plugin, "
     "or the Inspector's of NCCL 2.31 and later"

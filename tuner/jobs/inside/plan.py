@@ -14,12 +14,12 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from tuner.base.errors import BadInput
+from tuner.base.errors import BadInput, CannotBeJudged
 from tuner.base.names import AlgoProto, Algorithm, Collective, Op, Protocol
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
 from tuner.jobs.inside.decide import FEWEST_UNITS, ExploredArm, covered_s, explored
-from tuner.jobs.inside.joined import NOTHING_RAN, JoinedCalls
+from tuner.jobs.inside.joined import NO_TIMES, NOTHING_RAN, JoinedCalls
 from tuner.jobs.inside.steps import JobSteps
 from tuner.plugin.table.records import CALLS_EXPLORED, MOST_BLOCK, Arms, Choice, Decision, Interval, Table
 from tuner.scenario import Scenario
@@ -93,9 +93,11 @@ def plan(
 ) -> JobPlan:
     """Arms of the communicators of the scenario's size, which the model says take at most ``most_factor`` times as long
     as what runs now. With the job's ``steps`` blocks are so long that a whole step is in each. BadInput where the job
-    has no such communicator, or nothing is worth a try.
+    has no such communicator, or nothing is worth a try; CannotBeJudged where no call has a time.
     """
     found = _counted(joined, scenario.ranks, steps)
+    if not found.there:
+        raise CannotBeJudged(NO_TIMES)
     if not found.communicators:
         raise BadInput(f"calls with a time are of communicators of {found.there} ranks; valid: of {scenario.title}")
     if found.whole_us <= 0:
@@ -225,7 +227,7 @@ def _counted(joined: Iterable[JoinedCalls], ranks: int, steps: JobSteps | None) 
                 break
             block = STEPS_OF_BLOCK * _calls_of_step(each, collective, steps.since(float(each.at_s[0])))
             found.blocks[collective] = min(max(block, found.blocks.get(collective, BLOCK)), MOST_BLOCK)
-    found.there = ", ".join(map(str, sorted(sizes))) or "no"
+    found.there = ", ".join(map(str, sorted(sizes)))
     return found
 
 

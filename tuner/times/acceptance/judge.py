@@ -8,10 +8,11 @@ from itertools import groupby
 import numpy as np
 
 from tuner.base.dataclass import dataclass
+from tuner.base.errors import CannotBeJudged
 from tuner.base.sizes import human_bytes
 from tuner.emulator.request import Request
 from tuner.times.acceptance.curves import Curve, CurveKind, Shape
-from tuner.times.acceptance.expected import Expectation, Expected, Whose
+from tuner.times.acceptance.expected import OTHER_LINKS, Expectation, Expected, Whose
 from tuner.times.calibration import plausible
 from tuner.times.costmodels.operations import bus_factor, bus_gbs
 from tuner.times.measured import Kind, Problem
@@ -209,9 +210,15 @@ class Floor:
 
 
 def floors(expectation: Expectation, requests: Sequence[Request], sizes: Sequence[int]) -> Iterator[Floor]:
-    """The floors of calls of ``sizes``, NCCL's nBytes, on the communicator of the expectation's scenario."""
+    """The floors of calls of ``sizes``, NCCL's nBytes, on the communicator of the expectation's scenario.
+
+    CannotBeJudged where times were measured with other NVLinks alone.
+    """
     scenario = expectation.scenario
     shape = Shape(scenario.nodes, scenario.gpus())
+    if expectation.has_other_links(shape):
+        why = next(each for each in expectation.reasons if each.startswith(OTHER_LINKS))
+        raise CannotBeJudged(f"{why}; valid: `calibration` of a healthy machine of this kind")
     nbytes = np.array(sizes, np.uint64)
     for request in requests:
         expected = expectation.times(CurveKind(shape, request), nbytes)

@@ -155,7 +155,7 @@ def of_site(
 ) -> Calibration:
     """The calibration of ``nodes`` with the rows of a site's tables, which one row is enough of.
 
-    Errors: BadInput where no row is between nodes, or release or machine are not known; BadMeasurement for a table
+    Errors: BadInput where no row is between nodes, or release or machine are not known; CannotBeJudged for a table
     without rows that NCCL's model can be asked about.
     """
     sites = [_site(table, measured) for table in tables]

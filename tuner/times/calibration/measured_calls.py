@@ -75,7 +75,7 @@ def of_table(table: Measurements, site: Site, *, launch: int = 0) -> MeasuredCal
     """The rows that the emulator can place on ``site``. ``launch`` numbers the way they were launched.
 
     In-place rows, sends and receives, and rows of another setting of the search or the network are skipped and counted.
-    BadMeasurement where none is left.
+    CannotBeJudged where none is left.
     """
     placement = Placement[SampleBlock](site)
     # In place alone counts where no such call was measured out of place.
@@ -92,7 +92,7 @@ def of_table(table: Measurements, site: Site, *, launch: int = 0) -> MeasuredCal
         calls.append(features.of_picks(selection, request, picks))
         nccl_us.append(picks.time_us.astype(np.float64))
     if not rows:
-        raise placement.nothing(table.name)
+        raise placement.nothing(table)
     times_us = np.array([row.median_us for row in rows])
     together = features.concatenated(calls)
     return MeasuredCalls(

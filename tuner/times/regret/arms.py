@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tuner.base.errors import BadInput, BadMeasurement
+from tuner.base.errors import BadInput, BadMeasurement, CannotBeJudged
 from tuner.base.names import ALGO_PROTOS, Collective, DataType, Op
 from tuner.base.records import json_form
 from tuner.base.sizes import plural
@@ -184,12 +184,12 @@ _Emulated = tuple[_Read, Combination]  # and what the emulator says that runs, w
 def of_sources(sources: Sequence[TableSource], site: Site) -> MeasuredArms:
     """All arms of one machine.
 
-    Errors: BadInput where a file names another arm than was said; BadMeasurement where no row can be placed there.
+    Errors: BadInput where a file names another arm than was said; CannotBeJudged where no row can be placed there.
     """
     times: dict[ArmCall, dict[str, list[_Emulated]]] = defaultdict(lambda: defaultdict(list))
     picks: dict[ArmCall, _Emulated] = {}
     skipped: Counter[str] = Counter()
-    failed: BadMeasurement | None = None
+    failed: CannotBeJudged | None = None
     for source in sources:
         read = _read(source)
         placement, is_placed = _placement(source, read, site), False
@@ -205,10 +205,10 @@ def of_sources(sources: Sequence[TableSource], site: Site) -> MeasuredArms:
         if is_placed:
             skipped.update(placement.skipped)
         else:
-            failed = placement.nothing(source.table.name)
+            failed = placement.nothing(source.table)
     if not times:
         reasons = "; ".join(f"{plural(rows, 'row')}: {why}" for why, rows in skipped.items())
-        raise failed or BadMeasurement(f"no row that NCCL's model can be asked about; {reasons}")
+        raise failed or CannotBeJudged(f"no row that NCCL's model can be asked about; {reasons}")
     noise = {nodes: value for source in sources for nodes, value in source.table.header.noise_percent.items()}
     calls = tuple(_measured_call(call, times[call], picks[call]) for call in sorted(times) if call in picks)
     simulated = [source for source in sources if SIMULATED_TRAP in source.table.header.traps]
