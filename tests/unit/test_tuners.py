@@ -10,6 +10,7 @@ from tuner import communicator
 from tuner.answers import picks as pick_answers
 from tuner.answers.tuners import notes, word_of
 from tuner.api import Communicator
+from tuner.base import tables
 from tuner.base.errors import BadInput
 from tuner.base.names import Algorithm, Collective, DataType, Op, Protocol
 from tuner.base.numerics import NEVER_US, is_time
@@ -152,14 +153,15 @@ def test_a_table_decides_as_a_tuner(tmp_path: Path) -> None:
 
 
 def test_releases_are_data_with_their_sources() -> None:
-    folder = Path(release.__file__).parents[3] / "tables" / "tuners" / "aws-ofi-nccl"
-    for name in release.names():
-        tag = release.load(name).tag
-        for line in (folder / f"{name}.toml").read_text().splitlines():
-            if line.startswith("[regions."):
-                assert line.endswith(tag), line
-            if line.startswith('    ["'):
-                assert "# :" in line, line
+    names = release.names()
+    assert names == sorted(names, key=lambda name: [int(part) for part in name.split(".")])
+    text = (tables.folder() / "tuners" / "aws-ofi-nccl" / "releases.toml").read_text()
+    assert text.count(".regions.") > 30
+    for line in text.splitlines():
+        if ".regions." in line:
+            assert line.endswith(release.load(line.split('"')[1]).tag), line
+        if line.startswith('    ["'):
+            assert "# :" in line, line
     assert AwsTuner(release.load("1.21.1"), "p5.48xlarge", {}).title == "aws-ofi-nccl 1.21.1"
 
 

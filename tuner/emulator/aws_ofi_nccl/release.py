@@ -1,9 +1,8 @@
-"""Reads ``tables/tuners/aws-ofi-nccl``: a release of the plugin over its parent, as records."""
+"""Reads ``tables/tuners/aws-ofi-nccl``: each release of the plugin over its parent, as records."""
 
 import re
 from collections.abc import Mapping, Sequence
 from functools import cache
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -14,7 +13,6 @@ from tuner.base.names import AlgoProto, Algorithm, Collective, Protocol
 from tuner.emulator.aws_ofi_nccl.regions import Plane, Region, regions_of
 
 NAME = "aws-ofi-nccl"
-HEAD = ("release", "parent", "tag", "date")
 MERGED = ("regions", "model")  # tables that a release changes in part
 
 
@@ -43,7 +41,7 @@ class PluginSettings:
 
 @dataclass(frozen=True, slots=True)
 class TunerRelease:
-    """One release of the plugin: what of its tuner other releases have otherwise. Its file says what each is."""
+    """One release of the plugin: what of its tuner other releases have otherwise; ``releases.toml`` explains each."""
 
     name: str
     tag: str
@@ -82,8 +80,7 @@ class TunerRelease:
 
 def names() -> list[str]:
     """All releases with a table, oldest first."""
-    there = (entry.name.removesuffix(".toml") for entry in _folder().iterdir() if entry.name[0].isdigit())
-    return sorted(there, key=_numbers)
+    return list(_releases())
 
 
 def newest() -> str:
@@ -125,16 +122,13 @@ def load(name: str) -> TunerRelease:
     }
     settings = tuple(PluginSettings(each["product"], each["set"]) for each in values.pop("environment", ()))
     model = {platform: _model(platform, table) for platform, table in values.pop("model", {}).items()}
-    head = {"name": values.pop("release"), "tag": values.pop("tag"), "date": values.pop("date")}
     values.pop("parent", None)
-    return TunerRelease(**head, **values, settings=settings, regions=regions, model=model)
+    return TunerRelease(name=name, **values, settings=settings, regions=regions, model=model)
 
 
 def _data(name: str) -> dict[str, Any]:
-    own = tables.toml(_folder() / f"{name}.toml")
-    if (parent := own.get("parent")) is None:
-        return own
-    data = _data(parent)
+    own = _releases()[name]
+    data = _data(own["parent"]) if "parent" in own else {}
     for key, value in own.items():
         data[key] = _merged(data.get(key, {}), value) if key in MERGED else value
     return data
@@ -209,13 +203,10 @@ def _unread() -> Mapping[str, str]:
 
 
 @cache
+def _releases() -> dict[str, dict[str, Any]]:
+    return tables.toml(tables.folder() / "tuners" / NAME / "releases.toml")
+
+
+@cache
 def _images() -> dict[str, Any]:
-    return tables.toml(_folder() / "images.toml")
-
-
-def _folder() -> Path:
-    return tables.folder() / "tuners" / NAME
-
-
-def _numbers(name: str) -> tuple[int, ...]:
-    return tuple(map(int, name.split(".")))
+    return tables.toml(tables.folder() / "tuners" / NAME / "images.toml")
