@@ -104,6 +104,4 @@ def test_recording_goes_on_where_it_stopped(tmp_path: Path, monkeypatch: pytest.
     assert run() == 3
     recorded.write(machine, dataclasses.replace(golden, topology_sha256="another topology's"))
     assert run() == 4
-    (tmp_path / f"{machine}.toml").unlink()
-    assert run() == 5, "data without its stamp is nothing"
     assert (tmp_path / f"{machine}.npz").read_bytes() == first

@@ -1,19 +1,19 @@
 """What libnccl answered, as `tests/scripts/record_golden.py` recorded it in `tests/golden`.
 
-A machine has two files. `<machine>.toml` is the stamp: the sha256 of its topology.xml, of each release's libnccl.so.2,
-and the command that records it again. `<machine>.npz` is a zip of .npy arrays, LZMA inside: a column that two releases
-share costs a few bytes. R releases, H shapes, 5 collectives, S sizes, A = 7 algorithms, 3 protocols, no pickle:
+A machine has one file, `<machine>.npz`, a zip of .npy arrays, LZMA inside: a column that two releases share costs a few
+bytes. R releases, H shapes, 5 collectives, S sizes, A = 7 algorithms, 3 protocols, no pickle:
 
-    releases    [R]             text, oldest first
-    algorithms  [R]             how many of the A the release has; beyond them everything is 0
-    shapes      [H, 2]          nodes, GPUs of each
-    sizes_bytes [H, 5, S]       NCCL's nBytes, float32 and sum throughout
+    releases        [R]         text, oldest first
+    libnccl_sha256  [R]         text, of the libnccl.so.2 that answered
+    topology_sha256 []          text, of the machine's topology.xml
+    algorithms      [R]         how many of the A the release has; beyond them everything is 0
+    shapes          [H, 2]      nodes, GPUs of each
+    sizes_bytes     [H, 5, S]   NCCL's nBytes, float32 and sum throughout
     and with [R, H] in front, what Answers says
 """
 
 import hashlib
 import os
-import tomllib
 import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
@@ -69,7 +69,7 @@ class Golden:
 
 def machines() -> list[str]:
     """Those that libnccl was asked about; a machine may be in the catalogue without."""
-    return sorted(stamp.stem for stamp in FOLDER.glob("*.toml"))
+    return sorted(file.stem for file in FOLDER.glob("*.npz"))
 
 
 def topology_sha256(machine: str) -> str:
@@ -188,30 +188,31 @@ def _where(name: str, at: tuple[int, ...], sizes: NDArray[np.int64]) -> str:
 
 
 def read(machine: str) -> Golden:
-    """What is recorded of a machine; a release counts only if stamp and data both have it."""
-    stamp, data = FOLDER / f"{machine}.toml", FOLDER / f"{machine}.npz"
-    if not stamp.is_file() or not data.is_file():
+    """What is recorded of a machine; nothing of one without a file."""
+    data = FOLDER / f"{machine}.npz"
+    if not data.is_file():
         found = shapes(machine)
         return Golden(found, sizes(found), topology_sha256(machine), {}, {}, {})
-    stamped = tomllib.loads(stamp.read_text())
     with np.load(data, allow_pickle=False) as arrays:
         loaded = {name: arrays[name] for name in arrays.files}
-    releases = {release: at for at, release in enumerate(loaded["releases"].tolist())}
+    releases = loaded["releases"].tolist()
     return Golden(
         shapes=loaded["shapes"],
         sizes_bytes=loaded["sizes_bytes"],
-        topology_sha256=stamped["topology_sha256"],
-        libnccl_sha256={r: sha for r, sha in stamped["libnccl_sha256"].items() if r in releases},
-        answers={r: Answers(**{name: loaded[name][at] for name in NAMES}) for r, at in releases.items()},
-        algorithms={release: int(loaded["algorithms"][at]) for release, at in releases.items()},
+        topology_sha256=str(loaded["topology_sha256"]),
+        libnccl_sha256=dict(zip(releases, loaded["libnccl_sha256"].tolist(), strict=True)),
+        answers={r: Answers(**{name: loaded[name][at] for name in NAMES}) for at, r in enumerate(releases)},
+        algorithms=dict(zip(releases, loaded["algorithms"].tolist(), strict=True)),
     )
 
 
 def write(machine: str, golden: Golden) -> None:
-    """Both files, each replaced at once: the data first, so that the stamp never promises what is not there."""
+    """The file, replaced at once."""
     releases = sorted(golden.libnccl_sha256, key=release_key)
     arrays: dict[str, NDArray[Any]] = {
         "releases": np.array(releases),
+        "libnccl_sha256": np.array([golden.libnccl_sha256[release] for release in releases]),
+        "topology_sha256": np.array(golden.topology_sha256),
         "algorithms": np.array([golden.algorithms[release] for release in releases], np.int32),
         "shapes": golden.shapes,
         "sizes_bytes": golden.sizes_bytes,
@@ -224,22 +225,5 @@ def write(machine: str, golden: Golden) -> None:
             entry = zipfile.ZipInfo(f"{name}.npy")  # without a date: the same answers give the same file
             entry.compress_type = zipfile.ZIP_LZMA
             with archive.open(entry, "w", force_zip64=True) as file:
-                np.lib.format.write_array(file, np.ascontiguousarray(array), allow_pickle=False)
+                np.lib.format.write_array(file, np.asarray(array, order="C"), allow_pickle=False)
     os.replace(data.with_suffix(".part"), data)
-    stamp = FOLDER / f"{machine}.toml"
-    stamp.with_suffix(".part").write_text(_stamp(machine, golden, releases))
-    os.replace(stamp.with_suffix(".part"), stamp)
-
-
-def _stamp(machine: str, golden: Golden, releases: list[str]) -> str:
-    return "\n".join(
-        [
-            f"# Autogenerated by 'python -m tests.scripts.record_golden --machine {machine}'; do not edit. "
-            f"Stamps {machine}.npz.",
-            f'topology_sha256 = "{golden.topology_sha256}"',
-            "",
-            "[libnccl_sha256]",
-            *(f'"{release}" = "{golden.libnccl_sha256[release]}"' for release in releases),
-            "",
-        ]
-    )
