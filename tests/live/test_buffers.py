@@ -1,25 +1,32 @@
-"""Calls on registered buffers, and NCCL_CTA_POLICY, against libnccl: picks, channels, threads."""
+"""Calls on registered buffers, and NCCL_CTA_POLICY, against libnccl: picks, channels, threads, connections."""
 
 import contextlib
 import dataclasses
 import re
+from itertools import islice
 from pathlib import Path
 
 import pytest
 
 from tests.support.available_releases import HERE
+from tests.support.connections import MOST_RANKS, connections, differences, drawn, marked
 from tests.support.draws import Draws
 from tests.support.random_windows import registering
 from tuner import release
+from tuner.answers.scale import NodeCounts, scale
 from tuner.base.errors import BadInput, NoAlgorithm, OracleFailed
 from tuner.base.names import Buffers, Collective, DataType, Op
-from tuner.emulator.request import Request
+from tuner.emulator.connect.network import ORDER
+from tuner.emulator.request import NonClassicPath, Request
 from tuner.emulator.selection import Selection
 from tuner.machine import catalogue
+from tuner.oracle.answers import OracleLaunch
 from tuner.oracle.api import Oracle
 from tuner.oracle.conformance.check import ALL_COLLECTIVES, check, sizes_bytes
 from tuner.oracle.launches import LaunchedCall
 from tuner.scenario import Scenario
+from tuner.scenario.description import Members
+from tuner.scenario.p2p import network_of
 
 REGISTERED = [Request(collective, DataType.float32, Op.sum, buffers=Buffers.registered) for collective in Collective]
 SHAPES = [("dgx-h100", 1, 8), ("dgx-h100", 1, 3), ("dgx-h100", 2, 8), ("dgx-b200", 2, 2), ("dgx-a100", 1, 8)]
@@ -397,3 +404,71 @@ def test_a_group_after_registered_buffers_has_plain_ones(name: str) -> None:
         after = oracle.launch_group([call])
     assert before.kernels == after.kernels
     assert registered.channels != before.kernels[0].channels
+
+
+HAVE_KERNELS = [name for name in HERE if release.load(name).rules.non_classic_path != "classic_path_only"]
+SIZES = [3 << 12, 3 << 20, 3 << 26]  # that 3 and 6 ranks share
+MOST_NODES = 2
+
+
+def words(launched: NonClassicPath | OracleLaunch) -> tuple[str, int, int]:
+    if isinstance(launched, NonClassicPath):
+        return launched.name, launched.blocks, launched.threads
+    return f"{launched.algorithm.name}/{launched.protocol.name}", launched.channels, launched.threads
+
+
+@pytest.mark.parametrize("buffers", [Buffers.registered, Buffers.window], ids=lambda each: each.name)
+@pytest.mark.parametrize("name", HAVE_KERNELS)
+def test_libnccl_launches_what_scale_says(name: str, buffers: Buffers) -> None:
+    scenario = Scenario(name, 1, machine="dgx-h100", gpus_per_node=3, environment={"NCCL_GIN_TYPE": "3"})
+    request = Request(Collective.ReduceScatter, DataType.float32, Op.sum, buffers=buffers)
+    found = scale(scenario, [request], SIZES, NodeCounts(high=MOST_NODES, every=True)).ranges
+    for nodes in range(1, MOST_NODES + 1):
+        said = [one for one in found if one.from_nodes <= nodes <= one.to_nodes]
+        with Oracle(scenario.with_nodes(nodes).resolve().oracle_configuration_to_launch()) as oracle:
+            launched = oracle.launch_on_any_path(request, SIZES)
+        for own, each in zip(said, launched, strict=True):
+            assert (own.name, own.channels, own.threads) == words(each), (nodes, own.bytes)
+
+
+WITH_NETWORK = [name for name in HERE if release.load(name).registration.network != "never"]
+AT_ONCE = {"NCCL_RUNTIME_CONNECT": "0"}
+
+
+@pytest.mark.parametrize("nccl", WITH_NETWORK)
+def test_marks_are_what_nccl_says_of_rings_and_of_all_algorithms(nccl: str) -> None:
+    """Rings of this machine keep to the GPUs that adapters are near, and trees of two ranks do not."""
+    for settings in ({}, AT_ONCE):
+        environment = {"NCCL_CROSS_NIC": "1", **settings}
+        scenario = Scenario(nccl, 3, machine="aws-p4d", gpus_per_node=3, environment=environment)
+        ours = [network_of(scenario.resolve(), rank, ORDER if settings else ()) for rank in range(scenario.ranks)]
+        noted = marked(scenario.oracle_configuration())
+        assert [(use.direct, use.relayed) for use in ours] == [(rank.direct, rank.relayed) for rank in noted]
+        assert [use.relayed for use in ours].count(True) == (2 if settings else 0)
+
+
+@pytest.mark.parametrize("nccl", WITH_NETWORK[-1:])
+@pytest.mark.parametrize("ranks", [(3, 10), (0, 1, 8, 13)])
+def test_nodes_of_a_part_differ_in_which_adapters_are_near(nccl: str, ranks: tuple[int, ...]) -> None:
+    scenario = Scenario(nccl, 2, machine="dgx-b200", members=Members(ranks, shares=False, by="split"))
+    ours = [network_of(scenario.resolve(), rank) for rank in range(len(ranks))]
+    noted = marked(scenario.oracle_configuration())
+    assert [(use.direct, use.relayed) for use in ours] == [(rank.direct, rank.relayed) for rank in noted]
+
+
+@pytest.mark.parametrize("nccl", WITH_NETWORK[-1:])
+def test_ranks_that_connect_note_what_is_emulated(nccl: str, draws: Draws) -> None:
+    most = 4 if draws.times == 1 else MOST_RANKS
+    small = (each for each in drawn(nccl, draws.seed, 100 * draws.times) if each[0].ranks <= most)
+    for scenario, how in islice(small, draws.times):
+        found, ranks, _ = differences(scenario, how)
+        assert not found, f"{scenario.title} {scenario.environment} {how}"
+        assert ranks > 1
+
+
+def test_releases_that_note_nothing_are_refused() -> None:
+    nccl = next(name for name in HERE if name not in WITH_NETWORK)
+    old = Scenario(nccl, 2, machine="dgx-h100", gpus_per_node=1).oracle_configuration()
+    for asked in (marked, lambda configuration: connections(configuration, [])):
+        with pytest.raises(BadInput, match=r"valid: 2\.24\.3 and later"):
+            asked(old)

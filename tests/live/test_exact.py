@@ -22,7 +22,7 @@ def assert_exact(report: MatchReport, least_cells: int) -> None:
 
 
 # Whole nodes of the common machines; of every machine one whole node, and two GPUs each of a few nodes. Two racks of
-# several GPUs each, which libnccl may search for 10 s, are in test_domain_choices.py.
+# several GPUs each, which libnccl may search for 10 s, are in test_domains.py.
 WHOLE = [(name, nodes, None) for name in ("dgx-a100", "dgx-b200", "dgx-h100") for nodes in (2, 4)]
 WHOLE += [(name, 2, None) for name in ("dgx-1v", "aws-p4d", "aws-p5", "gh200-4x", "pcie-l40s")]
 RACKS = [name for name in catalogue.names() if catalogue.load(name).trays]

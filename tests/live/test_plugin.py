@@ -5,8 +5,12 @@ The cases are those in which users were let down by other plugins.
 
 import dataclasses
 import hashlib
+import json
+import re
+import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -14,16 +18,20 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from tests.support.available_releases import WITH_PLUGINS
+from tests.support.available_releases import BUILDS, HERE, WITH_PLUGINS
+from tests.support.command_line import run
 from tests.support.plugin_tables import interface, table_of
 from tuner import plugin, release
 from tuner.base.errors import OracleFailed
 from tuner.base.names import Algorithm, Buffers, Collective, DataType, Op, Protocol
+from tuner.emulator.group import Operation
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
 from tuner.machine import catalogue
+from tuner.oracle import library
 from tuner.oracle.answers import OracleLaunch
 from tuner.oracle.api import Oracle
+from tuner.oracle.launches import IssuedCall
 from tuner.plugin import loading, trial
 from tuner.plugin.table.records import HEADER
 from tuner.plugin.table.values import close
@@ -434,3 +442,176 @@ def test_nccl_has_as_many_nvlink_domains_as_nodes(nccl: str, tmp_path: Path) -> 
         assert tried.decision == nodes + 1
         assert tried.picked is not None
         assert (tried.picked.algorithm, tried.picked.protocol) == choice[:2]
+
+
+HASH = re.compile(r"TUNER/nccl-tuner: table \S+ \(sha256 ([0-9a-f]{12})\)")
+RANKS = 16
+
+
+@contextmanager
+def replaced(table: Path) -> Iterator[None]:
+    """Another thread writes other tables in its place, one after the other, each by an atomic rename."""
+    stop = threading.Event()
+
+    def write() -> None:
+        number = 0
+        while not stop.is_set():
+            number += 1
+            following = table_of(table.parent, *[f"allreduce -> ring/ll channels={number % 64 + 1}"] * (number % 100))
+            following.rename(table)
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
+
+
+@pytest.mark.parametrize("nccl", ["2.21.5", "2.23.4", "2.28.9"])
+def test_all_ranks_go_by_one_content(nccl: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Oracle, "_check_log", lambda oracle: None)  # that the file has changed is a warning
+    table = tmp_path / "pod.table"
+    table_of(tmp_path, "allreduce -> ring/ll").rename(table)
+    env = {"NCCL_TUNER_TABLE": str(table), "NCCL_TUNER_STRICT": "1"}
+    topology = catalogue.load("dgx-h100").topology_xml
+    with replaced(table):
+        for _ in range(3):
+            configuration = OracleConfiguration(topology, 2, 8, nccl, env, plugin=plugin.path())
+            with Oracle(configuration) as oracle:
+                read = HASH.findall("\n".join(oracle.log_lines()))
+            assert len(read) == RANKS
+            assert len(set(read)) == 1
+
+
+ROWS = """nccl-tuner-table 1
+allreduce bytes=64K..4M ranks=16 nodes=2 -> ring/ll128 channels=8 | tree/ll128
+allreduce bytes=128K..1M -> tree/simple
+allreduce bytes=8G.. -> nvls/simple
+allgather ranks=8 -> ring/ll
+allgather bytes-per-rank=..32K -> nccl
+cost allreduce bytes=..1K -> ring/ll latency-us=20 bandwidth-gbs=1
+"""
+EFFECTS = {
+    2: "decides",
+    3: "no call reaches it",
+    4: "cannot run here",
+    5: "for other communicators",
+    6: "leaves it to NCCL",
+    7: "gives times",
+}
+ON = ("--machine", "dgx-h100", "--nodes", "2", "--nccl")
+
+
+def rows_of(table: Path, nccl: str, code: int) -> list[dict[str, object]]:
+    said = json.loads(run("plugin", "lint", "--libnccl", str(table), *ON, nccl, "--json", code=code).stdout)
+    rows: list[dict[str, object]] = said["rows"]
+    return rows
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("nccl", [name for name in ("2.22.3", "2.28.9", "2.32.3") if name in WITH_PLUGINS])
+def test_every_row_is_seen_or_said_to_have_no_effect(tmp_path: Path, nccl: str) -> None:
+    table = tmp_path / "t"
+    table.write_text(ROWS)
+    rows = rows_of(table, nccl, code=1)
+    assert {row["line"]: row["effect"] for row in rows} == EFFECTS
+    after = rows[0]["after"]
+    assert isinstance(after, dict)
+    assert (after["algorithm"], after["protocol"], after["channels"]) == ("Ring", "LL128", 8)
+
+
+@pytest.mark.slow
+def test_a_table_whose_rows_all_take_effect(tmp_path: Path) -> None:
+    table = tmp_path / "t"
+    table.write_text("nccl-tuner-table 1\nallreduce bytes=..1M -> ring/simple channels=2\nreduce -> ring/ll\n")
+    done = run("plugin", "lint", "--libnccl", str(table), *ON, "2.28.9")
+    assert done.stdout.startswith("every row for this communicator takes effect: 2 of 2 rows seen to\n")
+    assert "Ring/Simple x1" in done.stdout
+
+
+def test_an_exported_table_is_not_ignored_in_silence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NCCL_TUNER_TABLE", str(tmp_path / "t"))
+    said = run("pick", "--libnccl", "allreduce", "--machine", "dgx-h100", "--nccl", "2.28.9", "--bytes", "8").stderr
+    assert (
+        "note: NCCL_TUNER_TABLE is set, and no plugin reads it here; `nccl-tuner plugin lint --libnccl` loads a table"
+        in said
+    )
+
+
+UNMATCHED_SIZES = [*(64 << shift for shift in range(0, 28, 2)), (1 << 20) + 64, 3 << 20, 5 << 26]
+UNMATCHED_ROWS = [
+    "allreduce nodes=99 -> tree/simple channels=3",
+    "allreduce ranks=3 bytes=1M.. -> ring/ll",
+    "allgather bytes=7 -> ring/ll",
+    "broadcast pipelined=77 -> ring/ll",
+    "cost allreduce ranks=3 -> ring/ll never",
+    "cost reducescatter nodes=99 -> ring/simple latency-us=0 bandwidth-gbs=900",
+]
+STEPS = 8  # of a buffer: NCCL_STEPS
+CHUNKS_SINCE = 6  # version of the tuner interface
+FP8_SINCE = 4  # version of the tuner interface: both came with 2.24
+
+
+def asked(nccl: str) -> int:
+    """The version of the tuner interface; 0 for a release that asks no tuner."""
+    known = release.load(nccl)
+    return loading.interface(known).version if known.plugin else 0
+
+
+def requests(nccl: str) -> list[Request]:
+    dtypes = [DataType.float32, DataType.bfloat16]
+    if asked(nccl) >= FP8_SINCE:
+        dtypes += [DataType.float8e4m3, DataType.float8e5m2]
+    return [Request(collective, dtype, Op.sum) for collective in Collective for dtype in dtypes]
+
+
+def launched(configuration: OracleConfiguration, asking: list[Request]) -> list[OracleLaunch]:
+    with Oracle(configuration, timeout_s=600) as oracle:
+        return [each for request in asking for each in oracle.launch(request, UNMATCHED_SIZES)]
+
+
+@pytest.mark.each_choice
+@pytest.mark.parametrize("machine", ["dgx-h100", "dgx-b200"])
+@pytest.mark.parametrize(("nccl", "build"), [*((nccl, library.BUILD) for nccl in HERE), *BUILDS])
+def test_nothing_changes(nccl: str, build: str, machine: str, tmp_path: Path) -> None:
+    """Two nodes of eight GPUs: more ranks than those from which on NCCL guards sums of 8-bit floats."""
+    if not asked(nccl):
+        pytest.skip(f"{nccl} asks no tuner plugin")
+    own = Scenario(nccl, 2, machine=machine, build=build).oracle_configuration()
+    table = {"NCCL_TUNER_TABLE": str(table_of(tmp_path, *UNMATCHED_ROWS))}
+    given = replace(own, plugin=plugin.path(), env={**own.env, **table})
+    asking = requests(nccl)
+    alone = launched(replace(own, without_tuner=True), asking)
+    assert len(alone) == len(asking) * len(UNMATCHED_SIZES) >= 170
+    changed = [was for was, now in zip(alone, launched(given, asking), strict=True) if was != now]
+    assert changed == []
+
+
+def chunks_bytes(configuration: OracleConfiguration, operations: list[Operation]) -> list[list[int]]:
+    """Of each call, those of the network's operations."""
+    calls = [[IssuedCall(each.request.collective, each.request.dtype, each.bytes // 4)] for each in operations]
+    with Oracle(configuration) as oracle:
+        return [each.operations["chunkSize"].tolist() for each in oracle.launch_groups_in_full(calls)]
+
+
+@pytest.mark.parametrize("nccl", [name for name in WITH_PLUGINS if asked(name) >= CHUNKS_SINCE])
+def test_chunks_stay_where_no_row_says_any(nccl: str, tmp_path: Path) -> None:
+    """NCCL cuts what a tuner answers to a step of the buffer, even its own size; NVLSTree's chunks may be larger."""
+    env = {"NCCL_BUFFSIZE": "65536", "NCCL_ALGO": "NVLSTree"}
+    own = Scenario(nccl, 2, machine="dgx-h100", environment=env).oracle_configuration()
+
+    def with_table(*rows: str) -> OracleConfiguration:
+        table = {"NCCL_TUNER_TABLE": str(table_of(tmp_path, *rows))}
+        return replace(own, plugin=plugin.path(), env={**own.env, **table})
+
+    operations = [
+        Operation(Request(Collective.AllReduce, DataType.float32, Op.sum), size) for size in UNMATCHED_SIZES[8:]
+    ]
+    alone = chunks_bytes(replace(own, without_tuner=True), operations)
+    assert max(map(max, alone)) > 65536 // STEPS
+    assert chunks_bytes(own, operations) == alone, "the recorder"
+    assert chunks_bytes(with_table(*UNMATCHED_ROWS, "allreduce ranks=16 -> nvlstree/simple"), operations) == alone
+    said = chunks_bytes(with_table("allreduce -> nvlstree/simple chunk=4K"), operations)
+    assert {size for of_call in said for size in of_call} == {4096}

@@ -2,15 +2,19 @@
 
 import pytest
 
+from tests.scripts.add_release import variables_in
+from tests.scripts.record_defaults import asked
 from tests.support.available_releases import HERE
 from tuner import release
 from tuner.base.errors import BadInput, OracleFailed
 from tuner.base.names import Buffers, Collective, DataType, Op
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
+from tuner.oracle import library
 from tuner.oracle.api import Oracle
 from tuner.oracle.conformance.check import ALL_COLLECTIVES, check
 from tuner.oracle.process import OWN_VARIABLES
+from tuner.release.variables import defaults, in_library
 from tuner.scenario import Scenario
 
 # A value unlike NCCL's default for each.
@@ -337,3 +341,27 @@ def test_what_holds_no_call_is_refused(name: str) -> None:
         Selection(scenario.communicator()).pick(request, 1 << 20)
     with Oracle(scenario.oracle_configuration(), timeout_s=2) as oracle, pytest.raises(OracleFailed):
         oracle.launch(request, [1 << 20])
+
+
+@pytest.mark.parametrize("nccl", HERE)
+def test_recorded_defaults_are_libnccls(nccl: str) -> None:
+    assert asked(nccl) == defaults(nccl)
+
+
+@pytest.mark.live
+@pytest.mark.parametrize("nccl", HERE)
+def test_names_are_those_of_the_library(nccl: str) -> None:
+    of_another_text = {"NCCL_IPC_USE_ABSTRACT_SOCKET"}  # its end, in some
+    assert in_library(nccl) == variables_in(library.find(nccl).path) | of_another_text
+
+
+def test_every_release_has_a_list() -> None:
+    for name in release.names():
+        assert {"NCCL_ALGO", "NCCL_DMABUF_ENABLE", "NCCL_IB_MERGE_VFS", "NCCL_HOSTID"} <= in_library(name), name
+    assert "NCCL_PAT_ENABLE" not in in_library("2.22.3")
+    for name in release.names():  # debug subsystems, a level: names, but of no variables
+        assert not {"NCCL_VERSION", "NCCL_GRAPH", "NCCL_COLL", "NCCL_LOG_WARN"} & in_library(name)
+
+
+def test_a_release_without_a_list_is_like_the_one_before() -> None:
+    assert in_library("99.9.9") == in_library(release.names()[-1])

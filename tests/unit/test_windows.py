@@ -1,6 +1,7 @@
-"""Windows of every kind: how they are said, what is refused, and which buffers kernels and registration need."""
+"""Windows of every kind and registered buffers: how they are said, what is refused, and how kernels use them."""
 
 import json
+import random
 import re
 from contextlib import nullcontext
 
@@ -8,10 +9,12 @@ import pytest
 
 import nccl_tuner
 from tests.support.command_line import run
+from tuner import api
 from tuner.api import request
 from tuner.base.errors import BadInput
 from tuner.base.names import (
     SYMMETRIC,
+    Algorithm,
     Buffers,
     Collective,
     DataType,
@@ -22,7 +25,9 @@ from tuner.base.names import (
     flag_words,
     flags_of,
 )
+from tuner.emulator.full_launch import dealt, parts
 from tuner.emulator.request import Request
+from tuner.emulator.rules import symmetric_variables
 from tuner.emulator.rules.symmetric import weighed
 from tuner.emulator.selection import Selection
 from tuner.scenario import Scenario
@@ -181,7 +186,7 @@ def test_gin_is_not_for_every_network(nccl: str, machine: str, crossing: str, ma
 def test_nccl_aborts_without_room_for_the_arguments_of_a_symmetric_kernel(
     nccl: str, nodes: int, collective: str, kind: str, aborts: bool
 ) -> None:
-    """As libnccl does: tests/live/test_symmetric_variables.py."""
+    """As libnccl does: tests/live/test_symmetric_kernels.py."""
     scenario = Scenario(nccl, nodes, machine="dgx-b200", environment={"NCCL_WORK_ARGS_BYTES": "400"})
     selection, call = Selection(scenario.communicator()), request(collective, buffers=kind)
     refused = pytest.raises(BadInput, match="NCCL_WORK_ARGS_BYTES=400: too small for a symmetric kernel")
@@ -191,9 +196,135 @@ def test_nccl_aborts_without_room_for_the_arguments_of_a_symmetric_kernel(
 
 @pytest.mark.parametrize(("variable", "taken"), [(None, False), ("", True), ("^AllGather_LL", True)])
 def test_a_list_of_kernels_lets_those_that_copy_in_bulk_take_little(variable: str | None, taken: bool) -> None:
-    """As libnccl does: tests/live/test_symmetric_variables.py."""
+    """As libnccl does: tests/live/test_symmetric_kernels.py."""
     settings = {} if variable is None else {"NCCL_SYM_KERNEL": variable}
     scenario = Scenario("2.32.3", 1, machine="dgx-b200", gpus_per_node=4, environment=settings)
     call = request("allgather", buffers="window")
     found = [choice.kernel for choice in weighed(scenario.communicator(), call, 8192)]
     assert ("AllGather_TmaSTMC" in found) is taken
+
+
+@pytest.mark.parametrize(
+    ("name", "buffers", "since"),
+    [
+        ("2.18.1", Buffers.window, "2.27.3"),
+        ("2.26.2", Buffers.window, "2.27.3"),
+        ("2.18.3", Buffers.registered, "2.19.3"),
+    ],
+)
+def test_a_release_without_such_buffers_names_the_first_that_has_them(name: str, buffers: Buffers, since: str) -> None:
+    selection = Selection(Scenario(name, 1, "dgx-h100").communicator())
+    with pytest.raises(BadInput, match=f"valid: {since} and later"):
+        selection.check_buffers(buffers)
+
+
+@pytest.mark.parametrize(("name", "captured"), [("2.21.5", 4), ("2.22.3", 16), ("2.23.4", 16), ("2.24.3", 4)])
+def test_two_releases_do_not_register_what_is_captured(name: str, captured: int) -> None:
+    selection = Selection(Scenario(name, machine="dgx-h100", nodes=1).communicator())
+    for buffers, channels in ((Buffers.plain, 16), (Buffers.registered, 4), (Buffers.graph, captured)):
+        request = Request(Collective.AllReduce, DataType.float32, Op.sum, buffers=buffers)
+        pick = selection.pick(request, 64 << 20)
+        assert (pick.algorithm, pick.channels) == (Algorithm.NVLS, channels), buffers
+
+
+CELL = 256  # elements of float32
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_blocks_move_every_element_once(seed: int) -> None:
+    draw = random.Random(seed)
+    counts = [int(2 ** draw.uniform(0, draw.choice((4, 12, 24)))) for _ in range(draw.randint(1, 12))]
+    cells = sum(-(-count // CELL) for count in counts)
+    share = -(-cells // draw.randint(1, 64))
+    blocks = -(-cells // share)
+    ends, together = dealt(counts, CELL, blocks, last=True)
+    made = list(parts(counts, CELL, ends))
+    assert len(made) == blocks
+    assert len(together) == len(counts)
+    for call, count in enumerate(counts):
+        own = [part for block in made for part in block.parts if part.work == call]
+        assert [part.offset for part in own] == [sum(each.count for each in own[:at]) for at in range(len(own))]
+        assert sum(part.count for part in own) == count
+        assert all(part.offset % CELL == 0 for part in own)
+
+
+def test_a_call_behind_another_shares_no_block() -> None:
+    """Blocks that do a call together begin with the first that has nothing else."""
+    ends, together = dealt([1000, 262144, 77], CELL, 3, last=False)
+    assert [call for call, _ in ends] == [1, 1, 2]
+    assert together == [(0, 1), (1, 2), (2, 1)]  # the second begins on block 0, and ends a cell before the third
+    assert dealt([1000, 262144, 77 * CELL], CELL, 3, last=True)[1] == [(0, 1), (1, 1), (2, 1)]
+
+
+@pytest.mark.parametrize(("last", "blocks"), [(True, 2), (False, 1)])
+def test_the_last_block_counts_where_nothing_follows(last: bool, blocks: int) -> None:
+    assert dealt([CELL * 7, CELL * 20], CELL, 3, last)[1][0] == (0, 1)
+    assert dealt([CELL * 12], CELL, 2, True)[1] == [(0, 2)]
+    assert dealt([CELL * 15], CELL, 2, last)[1] == [(0, 2)]  # of 8 cells each one is left
+    assert dealt([CELL * 13, CELL], CELL, 2, last) == ([(0, 35289), (1, 65536)], [(0, 2), (1, 1)])
+    assert dealt([CELL * 21], CELL, 4, last)[1] == [(0, 3 + blocks - 1)]
+
+
+def test_the_command_says_what_blocks_do() -> None:
+    words = "pick", "allreduce", "--machine", "dgx-b200", "--nccl", "2.30.7", "--buffers", "window", "--bytes", "1M"
+    (answer,) = json.loads(run(*words, "--launch", "--json").stdout)
+    (kernel,) = answer["launch"]["kernels"]
+    assert kernel["name"] == "ncclSymkDevKernel_AllReduce_RSxLDMC_AGxSTMC_sum_f32"
+    assert [block["parts"] for block in kernel["symmetric"]["blocks"]] == [
+        [{"work": 0, "offset": 0, "count": 131072}],
+        [{"work": 0, "offset": 131072, "count": 131072}],
+    ]
+    out = run(*words, "--launch").stdout
+    assert "call 0: 262144 elements of float32, blocks 0-1 together" in out
+    assert "are not told their parts" in run(*words[:5], "2.27.7", *words[6:], "--launch").stdout
+
+
+APART, ALL, NONE = "dgx-1v", "pcie-l40s", "pcie-l40s-no-p2p"  # of some GPUs far apart, peer-to-peer of all, of some
+KERNEL, COPIES, ALGORITHM = "symmetric kernel AllGather_ST", "copy engines", None
+
+
+def taken(machine: str, nccl: str, **described: object) -> tuple[bool, str | None]:
+    """Whether there is symmetric memory, and what takes an AllGather of 1 MiB on windows."""
+    communicator = api.communicator(machine, nodes=1, nccl=nccl, **described)  # type: ignore[arg-type]
+    (path,) = communicator.selection.non_classic_paths(api.request("allgather", buffers="window"), [1 << 20])
+    return symmetric_variables.supported(communicator.selection.communicator), None if path is None else path.name
+
+
+@pytest.mark.parametrize(
+    ("nccl", "joined", "far"),
+    [
+        ("2.27.7", (True, KERNEL), (False, ALGORITHM)),
+        ("2.28.3", (True, KERNEL), (False, ALGORITHM)),
+        ("2.28.9", (True, KERNEL), (True, KERNEL)),
+        ("2.29.2", (True, ALGORITHM), (True, ALGORITHM)),
+        ("2.32.3", (True, ALGORITHM), (True, ALGORITHM)),
+    ],
+)
+def test_without_nvlink_between_all_gpus(
+    nccl: str, joined: tuple[bool, str | None], far: tuple[bool, str | None]
+) -> None:
+    """By peer-to-peer within NCCL_P2P_LEVEL, from 2.28.7 on by CUDA's; kernels from 2.29 on want NVLink."""
+    assert taken(ALL, nccl) == joined
+    assert taken(APART, nccl) == far
+    assert taken(NONE, nccl) == (False, ALGORITHM)
+
+
+@pytest.mark.parametrize(("nccl", "level", "expected"), [("2.28.3", "NVL", False), ("2.28.9", "NVL", True)])
+def test_the_level_of_peer_to_peer(nccl: str, level: str, expected: bool) -> None:
+    assert taken(ALL, nccl, env={"NCCL_P2P_LEVEL": level, "NCCL_NET_DISABLE_INTRA": "1"})[0] is expected
+
+
+@pytest.mark.parametrize("machine", [ALL, APART])
+def test_copy_engines_need_no_nvlink(machine: str) -> None:
+    assert taken(machine, "2.30.7", env={"NCCL_CTA_POLICY": "ZERO"}) == (True, COPIES)
+
+
+def test_denied_peer_to_peer_may_be_ignored() -> None:
+    assert taken(NONE, "2.28.9", env={"NCCL_IGNORE_DISABLED_P2P": "2"})[0]
+    assert not taken(NONE, "2.28.9", env={"NCCL_IGNORE_DISABLED_P2P": "1"})[0]
+
+
+def test_small_arguments_matter_in_2_28_3_where_there_is_symmetric_memory() -> None:
+    words = "pick", "allreduce", "--nccl", "2.28.3", "--nodes", "1", "--env", "NCCL_WORK_ARGS_BYTES=400", "--bytes", "8"
+    assert "too small for a symmetric kernel" in run(*words, "--machine", ALL, code=2).stderr
+    assert "Ring/LL" in run(*words, "--machine", NONE).stdout

@@ -122,7 +122,7 @@ LL_MESSAGE_BYTES = 32768  # the most of LL that a step sends at once
 SIMPLE_MESSAGE_BYTES = 524288  # the same of Simple
 INLINE_BYTES = 128.0
 # NVLS's chunk, by how many rounds of it a call would take. Source: calcCollChunking, src/enqueue.cc, v2.28.9-1; libnccl
-# takes the same (tests/live/test_chunks.py), but within a cell of where it changes, where its channels differ.
+# takes the same (tests/live/test_launches.py), but within a cell of where it changes, where its channels differ.
 NVLS_CHUNKS = ((131072.0, 64, 65536.0), (65536.0, 8, 32768.0), (32768.0, 2, 16384.0))
 NVLS_HEADS = 8.0  # the most that a round's time is shared by: so measured on domains of 8 to 72 GPUs
 

@@ -1,6 +1,7 @@
-"""Windows with any flags, and calls of which one buffer alone is in a window, against libnccl."""
+"""Calls on windows of every kind against libnccl, on one node and several: picks, channels, edges."""
 
 from itertools import product
+from pathlib import Path
 
 import pytest
 
@@ -11,12 +12,16 @@ from tuner import release
 from tuner.answers.exchanges import ExchangeQuery, answers
 from tuner.base.errors import BadInput, OracleFailed
 from tuner.base.names import Buffers, Collective, DataType, Op, PeerCall, Sides, WindowFlag, Windows
-from tuner.emulator.request import COPY_ENGINES, Request
+from tuner.emulator.ranges import answers as answers_by_range
+from tuner.emulator.request import COPY_ENGINES, NonClassicPath, Request
 from tuner.emulator.selection import Selection
+from tuner.machine import catalogue
+from tuner.oracle.answers import OracleLaunch
 from tuner.oracle.api import Oracle
 from tuner.oracle.conformance.check import check
 from tuner.oracle.launches import IssuedCall
 from tuner.scenario import Scenario
+from tuner.scenario.describe import describe
 
 pytestmark = pytest.mark.live
 
@@ -148,3 +153,131 @@ def test_copy_engines_between_nodes(name: str, setting: dict[str, str]) -> None:
             assert answer.launch is not None
             exchanged = function is PeerCall.AllToAll and sides is Sides.both
             assert bool(answer.launch.copy_engines) == (not launched) == (copies and exchanged)
+
+
+MOST_BYTES = 1 << 34
+
+
+def words(launched: NonClassicPath | OracleLaunch) -> tuple[str, int, int]:
+    if isinstance(launched, NonClassicPath):
+        return launched.name, launched.blocks, launched.threads
+    return f"{launched.algorithm.name}/{launched.protocol.name}", launched.channels, launched.threads
+
+
+@pytest.mark.each_choice
+@pytest.mark.parametrize("collective", [Collective.AllGather, Collective.AllReduce, Collective.ReduceScatter])
+@pytest.mark.parametrize("name", WITH_WINDOWS)
+def test_libnccl_launches_what_the_ranges_say_on_both_sides_of_each_edge(name: str, collective: Collective) -> None:
+    scenario = Scenario(name, 1, machine="dgx-b200")
+    request = Request(collective, DataType.float32, Op.sum, buffers=Buffers.window)
+    found = answers_by_range(Selection(scenario.communicator()), request, high=MOST_BYTES).records(request)
+    unit = request.unit_bytes(scenario.ranks)
+    said: dict[int, tuple[str, int, int]] = {}
+    for each in found:
+        first, last = -(-each.from_bytes // unit) * unit, each.to_bytes // unit * unit  # of those that calls have
+        said |= {size: (each.name, each.channels, each.threads) for size in (first, last) if first <= last}
+    assert len(said) >= 10
+    with Oracle(scenario.resolve().oracle_configuration_to_launch(), timeout_s=120) as oracle:
+        launched = oracle.launch_on_any_path(request, list(said))
+    assert dict(zip(said, map(words, launched), strict=True)) == said
+
+
+WITH_RAILS = [name for name in WITH_WINDOWS if release.load(name).symmetric.rail]
+OFFERED, NO_GIN = {"NCCL_GIN_TYPE": "3"}, {"NCCL_GIN_TYPE": "0"}
+WITH_RAIL_KERNELS = (Collective.AllGather, Collective.ReduceScatter, Collective.AllReduce)
+GIN_SETTINGS = [
+    {"NCCL_SYM_CTAS": "7"},
+    {"NCCL_MIN_CTAS": "5", "NCCL_MAX_CTAS": "9"},
+    {"NCCL_SYM_GIN_KERNELS_ENABLE": "0"},
+    {"NCCL_SYM_RS_GIN_CHUNK_SIZE": "300000"},
+    {"NCCL_NVLS_ENABLE": "0"},
+]
+
+
+def compare(scenario: Scenario, dtype: DataType = DataType.float32) -> None:
+    """All three collectives on windows at sizes from a few bytes to gigabytes."""
+    requests = [Request(collective, dtype, Op.sum, buffers=Buffers.window) for collective in WITH_RAIL_KERNELS]
+    unit = max(request.unit_bytes(scenario.ranks) for request in requests)
+    report = check(scenario, requests, [unit * max(1, 3 * 5**power // unit) for power in range(2, 14)])
+    assert report.mismatches == ()
+    assert report.compared["channels"] >= 3 * 10
+
+
+@pytest.mark.parametrize("name", WITH_RAILS)
+@pytest.mark.parametrize(("machine", "nodes", "gpus"), [("dgx-h100", 2, 8), ("dgx-b200", 3, 2), ("dgx-a100", 2, 1)])
+def test_kernels_of_rails(name: str, machine: str, nodes: int, gpus: int) -> None:
+    compare(Scenario(name, nodes, machine=machine, gpus_per_node=gpus, environment=OFFERED), DataType.bfloat16)
+
+
+@pytest.mark.parametrize("name", WITH_RAILS)
+@pytest.mark.parametrize(
+    "nodes",
+    [
+        ["dgx-h100:4", "dgx-h100:2"],
+        ["dgx-h100:3", "dgx-h100:2"],
+        ["dgx-h100:1", "dgx-h100:2"],
+        ["dgx-a100:5", "oci-a100:8"],  # which merges adapters
+        ["dgx-h100:4", "dgx-a100:2"],
+        ["dgx-a100:4", "dgx-b200:4"],
+        ["dgx-a100:4", "aws-p4d:4"],  # half as fast; in 2.29.7 each rank goes by its own
+    ],
+    ids=" ".join,
+)
+def test_nodes_that_differ(name: str, nodes: list[str]) -> None:
+    compare(describe(node=nodes, nccl=name, env=OFFERED))
+
+
+@pytest.mark.parametrize("name", WITH_RAILS)
+def test_generations_without_nvls(name: str) -> None:
+    compare(describe(node=["dgx-b200:4", "dgx-h100:2"], nccl=name, env=OFFERED | {"NCCL_NVLS_ENABLE": "0"}))
+
+
+def test_gpus_of_several_kinds_within_a_node_are_refused(tmp_path: Path) -> None:
+    """Symmetric kernels there go by each rank's own GPU."""
+    path = tmp_path / "mixed.xml"
+    path.write_text(catalogue.load("dgx-a100").topology_xml.replace('sm="80"', 'sm="100"', 1))
+    request = Request(Collective.AllGather, DataType.float32, Op.sum, buffers=Buffers.window)
+    with pytest.raises(BadInput, match="within a node or with NVLS"):
+        Selection(Scenario("2.30.7", 1, topology=path).communicator()).non_classic_paths(request, [1 << 20])
+
+
+@pytest.mark.parametrize("name", WITH_RAILS[-1:])
+def test_copy_engines_want_nodes_of_as_many_ranks(name: str) -> None:
+    compare(describe(node=["dgx-b200:4", "dgx-b200:2"], nccl=name, env=OFFERED | {"NCCL_CTA_POLICY": "2"}))
+
+
+@pytest.mark.parametrize("name", WITH_RAILS[-1:])
+@pytest.mark.parametrize("settings", GIN_SETTINGS, ids=lambda settings: next(iter(settings)))
+def test_settings_between_nodes(name: str, settings: dict[str, str]) -> None:
+    compare(Scenario(name, 2, machine="dgx-h100", gpus_per_node=2, environment=OFFERED | settings))
+
+
+@pytest.mark.parametrize("name", WITH_WINDOWS)
+def test_without_gin(name: str) -> None:
+    compare(Scenario(name, 2, machine="dgx-h100", gpus_per_node=2, environment=NO_GIN))
+
+
+@pytest.mark.parametrize("name", WITH_RAILS)
+def test_order_of_a_group(name: str) -> None:
+    scenario = Scenario(name, 2, machine="dgx-h100", gpus_per_node=2, environment=OFFERED)
+    report = check(scenario, sizes=[scenario.ranks << power for power in (10, 20)])
+    assert report.mismatches == ()
+    assert report.compared["groups"] > 50
+
+
+def test_whether_there_is_gin_has_to_be_said() -> None:
+    scenario = Scenario("2.30.7", 2, machine="dgx-h100")
+    with pytest.raises(BadInput, match=r"whether the network lets GPUs start transfers \(GIN\) is not known"):
+        Selection(scenario.communicator()).non_classic_paths(
+            Request(Collective.AllGather, DataType.float32, Op.sum, buffers=Buffers.window), [1 << 20]
+        )
+
+
+FOLLOWED = [name for name in WITH_WINDOWS if release.load(name).rules.windows_between_nodes]
+
+
+@pytest.mark.parametrize("name", FOLLOWED)
+@pytest.mark.parametrize(("machine", "setting"), [("dgx-h100", {"NCCL_CROSS_NIC": "0"}), ("oci-h100", {})])
+def test_networks_that_gin_is_not_for(name: str, machine: str, setting: dict[str, str]) -> None:
+    """Rings that may not cross adapters, in 2.29.2 and 2.29.3, and adapters that NCCL merges, up to 2.30.4."""
+    compare(Scenario(name, 2, machine=machine, gpus_per_node=4, environment=OFFERED | setting))
