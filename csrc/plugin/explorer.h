@@ -31,7 +31,8 @@ struct explorer {
     const void *group;
     uint32_t pending[COLLECTIVES];
     _Atomic(uint64_t) calls[COLLECTIVES], all;
-    atomic_bool captured, distrusted;
+    atomic_bool captured;
+    _Atomic(uint64_t) miscounted;
     /* Between it and the thread that writes. */
     atomic_bool wanted;         /* a table explores here */
     uint64_t table;             /* a hash of it, and of the plugin */
@@ -66,9 +67,10 @@ static inline void explorer_end_call(struct explorer *explorer) {
 
 bool explorer_is_of_all(const char *function);
 
-/* Kernels may be said to have ended before they have: this rank binds itself to no further round, so that nobody is
- * decided for. */
-void explorer_distrust(struct explorer *explorer);
+/* A kernel counts one work more than NCCL does: each later call may be said to have ended when the one before it has. */
+static inline void explorer_miscount(struct explorer *explorer) {
+    atomic_fetch_add_explicit(&explorer->miscounted, 1, memory_order_relaxed);
+}
 
 /* Its communicator is gone: a call that waits goes on. */
 void explorer_stop(struct explorer *explorer);

@@ -36,6 +36,7 @@ enum {
     LOOKS = 25 /* until it goes on to files and to other ranks, where no call waits for these */
 };
 enum { SECONDS = 60 };
+enum { COUNTS_EACH_LAUNCH = 23100 }; /* from that release on NCCL does: enum untimed */
 
 _Static_assert(1 << CONTEXT_BITS == MOST_COMMUNICATORS, "a handle has room for each");
 
@@ -89,6 +90,7 @@ struct identity {
 struct context {
     uint32_t number;
     struct identity is;
+    bool counts_each_launch; /* NCCL does: what is in a graph, and what a rank sends to itself (enum untimed) */
     char name[48];
     _Atomic(uint64_t) started, finished, lost;
     _Atomic(uint32_t) plans;
@@ -247,21 +249,22 @@ static void begin_p2p(struct context *context, const void *plan, int rank, int p
     if (room) {
         add_to_plan(room, plan);
     }
-    if (peer == rank) {
+    if (peer == rank && !context->counts_each_launch) {
         uint32_t timed = TIMED;
         atomic_compare_exchange_strong(&context->untimed, &timed, UNTIMED_SELF_SENDS);
-        explorer_distrust(&context->explorer);
+        explorer_miscount(&context->explorer);
     }
 }
 
-/* A call of the program. */
-static void note_call(struct context *context, const void *group, bool captured) {
+/* A call of the program; `function`: NULL for a send or receive. */
+static void note_call(struct context *context, const char *function, const void *group, bool captured) {
     uint64_t in = (uint64_t)(uintptr_t)group;
+    explorer_call(&context->explorer, function, group, captured);
     bool more = in && in == atomic_load_explicit(&context->group, memory_order_relaxed);
     uint32_t calls = more ? atomic_load_explicit(&context->group_calls, memory_order_relaxed) : 0;
     atomic_store_explicit(&context->group, in, memory_order_relaxed);
     atomic_store_explicit(&context->group_calls, calls + 1, memory_order_relaxed);
-    if (captured) {
+    if (captured && !context->counts_each_launch) {
         atomic_store_explicit(&context->untimed, UNTIMED_GRAPHS, memory_order_relaxed);
     }
 }
@@ -372,12 +375,10 @@ static int start_v5(void *given, void **handle, const struct event *event) {
         *handle = handle_of(HANDLE_GROUP, context, atomic_fetch_add_explicit(&job.groups, 1, memory_order_relaxed) + 1);
         return RESULT_SUCCESS;
     case EVENT_COLLECTIVE_API:
-        note_call(context, event->parent, event->call.captured != 0);
-        explorer_call(&context->explorer, event->call.function, event->parent, event->call.captured != 0);
+        note_call(context, event->call.function, event->parent, event->call.captured != 0);
         return RESULT_SUCCESS;
     case EVENT_P2P_API:
-        note_call(context, event->parent, event->p2p_call.captured != 0);
-        explorer_call(&context->explorer, NULL, event->parent, event->p2p_call.captured != 0);
+        note_call(context, NULL, event->parent, event->p2p_call.captured != 0);
         return RESULT_SUCCESS;
     case EVENT_KERNEL_LAUNCH:
         if (explorer_launch(&context->explorer, event->parent)) {
@@ -715,7 +716,7 @@ static bool start_writer(const char *folder, nccl_logger logger, const void *ncc
 
 /* A number and room for a new one; NULL where there are too many, or no memory. Each keeps its number for good: a file
  * may speak of it. */
-static struct context *take_context(const struct identity *is, nccl_logger logger) {
+static struct context *take_context(const struct identity *is, int release, nccl_logger logger) {
     bool full = atomic_load(&job.made) == MOST_COMMUNICATORS;
     struct context *context = full ? NULL : calloc(1, sizeof *context);
     struct room *room = context ? take_room() : NULL;
@@ -724,6 +725,7 @@ static struct context *take_context(const struct identity *is, nccl_logger logge
         return NULL;
     }
     context->is = *is;
+    context->counts_each_launch = release >= COUNTS_EACH_LAUNCH;
     snprintf(context->name, sizeof context->name, "%s", is->name ? is->name : "");
     atomic_init(&context->room, room);
     if (is->version >= 5) { /* before the writer can see it */
@@ -741,15 +743,17 @@ static struct context *take_context(const struct identity *is, nccl_logger logge
     return NULL;
 }
 
-/* Kernels of a broadcast count a work there and note no number of it (src/enqueue.cc: ncclTaskBcast; src/device/common.h:
- * profilerEnabled()). Once host and kernel count differently (enum untimed) NCCL's proxy may wait for such a number, and
- * ncclCommDestroy() for the proxy, for ever. Nothing helps when it is known: a captured call keeps its mask for all launches,
- * and kernels of calls without one note no number either. NCCL_ALLGATHERV_ENABLE=0 has broadcasts as all other collectives. */
-enum { BROADCASTS_UNSEEN = 22902, WAITS_NO_MORE = 23100 };
-
-static bool may_wait_for_ever(int nccl) {
+/* From 2.29.2 on kernels of a broadcast count a work, and note no number of it (src/enqueue.cc: ncclTaskBcast;
+ * src/device/common.h: profilerEnabled()); host and kernel then count differently, at once from 2.31 on, before with a
+ * graph. NCCL may wait for such a number for ever: up to 2.30 ncclCommDestroy() does not return, and later it frees what
+ * NCCL's thread for the profiler still reads (commFree(), src/init.cc). NCCL_ALLGATHERV_ENABLE=0 has broadcasts as all
+ * other collectives. Nothing helps once one is seen: NCCL reads the mask before a call's first event
+ * (ncclProfilerStartGroupApiEvent()), a captured call keeps its mask for all launches, and kernels of calls without one
+ * note no number either. So orders are left that wait, whether the mask is taken back at a capture or at a broadcast. */
+static bool may_wait_for_ever(int release) {
+    enum { BROADCASTS_UNSEEN = 22902 };
     const char *said = getenv("NCCL_ALLGATHERV_ENABLE");
-    return nccl >= BROADCASTS_UNSEEN && nccl < WAITS_NO_MORE && !(said && strcmp(said, "0") == 0);
+    return release >= BROADCASTS_UNSEEN && !(said && strcmp(said, "0") == 0);
 }
 
 static int open_context(void **given, int *mask, const struct identity *is, nccl_logger logger, const void *nccl) {
@@ -759,16 +763,19 @@ static int open_context(void **given, int *mask, const struct identity *is, nccl
         *mask = 0; /* never for a moment: another thread's calls would have it */
         return RESULT_SUCCESS;
     }
-    if (may_wait_for_ever(nccl_version(logger))) {
+    int release = nccl_version(logger);
+    if (may_wait_for_ever(release)) {
         log_warn(logger,
-                 "nothing of this job is measured (" JOB_VARIABLE "): NCCL 2.29 and 2.30 may never end where kernels "
-                 "are profiled and there are broadcasts; NCCL_ALLGATHERV_ENABLE=0 lets it measure");
+                 "nothing of this job is measured (" JOB_VARIABLE
+                 "): NCCL 2.29 and later may never end, or crash at its "
+                 "end, where kernels are profiled and broadcasts are not; NCCL_ALLGATHERV_ENABLE=0 on all ranks has "
+                 "them profiled");
         *mask = 0;
         return RESULT_SUCCESS;
     }
     int calls = is->version >= 5 ? EVENT_COLLECTIVE_API | EVENT_KERNEL_LAUNCH : 0;
     *mask = EVENT_COLLECTIVE | EVENT_KERNEL_CHANNEL | calls; /* of the whole process */
-    struct context *context = take_context(is, logger);
+    struct context *context = take_context(is, release, logger);
     if (!context) {
         log_warn(logger, "too many communicators, or no memory: this one is not measured (" JOB_VARIABLE ")");
         return RESULT_SUCCESS;

@@ -8,10 +8,8 @@
  *     straggler RANK PERCENT                                which rank comes last, in so many of the calls
  *     noise PERCENT                                         of each time
  *     plain                                                 counters without times: 2.26
- *     plan HEAD MASK CHANNEL STARTED COMPLETED COUNTER      2.31 and later, where NCCL has a thread for its profiler: bytes
- *                                                           from the start of struct ncclKernelPlan (collTaskQueue.head),
- *                                                           of ncclTaskColl (eActivationMask, channelLo) and of ncclComm
- *                                                           (profiler.workStarted, .workCompleted, .workCounter)
+ *     plan ...                                              2.31 and later, where NCCL has a thread for its profiler: the
+ *                                                           bytes of struct plan
  */
 #define _GNU_SOURCE
 #include "counters.h"
@@ -37,8 +35,12 @@ static struct {
         int collective, algorithm, protocol;
         double us, us_per_mib;
     } times[MOST_TIMES];
-    struct {
-        int head, mask, channel, started, completed, counter;
+    struct plan {
+        int head, arguments;                    /* struct ncclKernelPlan: collTaskQueue.head, kernelArgs */
+        int mask, channel;                      /* ncclTaskColl: eActivationMask, channelLo */
+        int started, completed, counter;        /* ncclComm: profiler.workStarted, .workCompleted, .workCounter */
+        int channels, batches, of_batch, works; /* ncclDevKernelArgs: channelMask, its size; ncclDevWorkBatch: its size,
+                                                   offsetBitset */
     } plan;
 } planted = {.straggler = -1};
 
@@ -55,8 +57,10 @@ int sim_read_times(const char *path) {
         sscanf(line, "skew %lf", &planted.skew_us);
         sscanf(line, "straggler %d %d", &planted.straggler, &planted.straggler_percent);
         sscanf(line, "noise %lf", &planted.noise_percent);
-        sscanf(line, "plan %d %d %d %d %d %d", &planted.plan.head, &planted.plan.mask, &planted.plan.channel,
-               &planted.plan.started, &planted.plan.completed, &planted.plan.counter);
+        struct plan *plan = &planted.plan;
+        sscanf(line, "plan %d %d %d %d %d %d %d %d %d %d %d", &plan->head, &plan->arguments, &plan->mask,
+               &plan->channel, &plan->started, &plan->completed, &plan->counter, &plan->channels, &plan->batches,
+               &plan->of_batch, &plan->works);
         planted.plain |= strncmp(line, "plain", 5) == 0;
     }
     return fclose(file);
@@ -231,11 +235,34 @@ typedef status post(unsigned char *comm, const unsigned char *plan);
 
 static void *own_post;
 
-/* NCCL gives each channel of each collective the next number of that channel, as its kernels do; then its thread waits for
- * them. What it counts besides is of sends and receives. */
+/* How many works a kernel does on each channel: those of its batches, as it is handed them. */
+static void count_works(const unsigned char *plan, uint64_t works[CHANNELS]) {
+    enum { NEXT = (1 << 14) - 1 }; /* bits of a batch that say how far on the next one of the channel is; 0: none is */
+    const unsigned char *arguments;
+    uint64_t mask, bits;
+    uint32_t next;
+    memcpy(&arguments, plan + planted.plan.arguments, sizeof arguments);
+    memcpy(&mask, arguments + planted.plan.channels, sizeof mask);
+    const unsigned char *first = arguments + planted.plan.batches;
+    for (int channel = 0; channel < CHANNELS; channel++) {
+        const unsigned char *batch = first;
+        works[channel] = 0;
+        for (next = mask >> channel & 1; next != 0; batch += next * (uint32_t)planted.plan.of_batch) {
+            memcpy(&bits, batch + planted.plan.works, sizeof bits);
+            works[channel] += (uint64_t)__builtin_popcountll(bits);
+            memcpy(&next, batch, sizeof next);
+            next &= NEXT;
+        }
+        first += (mask >> channel & 1) * (uint64_t)planted.plan.of_batch;
+    }
+}
+
+/* At each launch NCCL gives a channel's next number to what is profiled of its works, and its thread waits for them. A
+ * kernel counts all that it does: collectives first, then sends and receives, of which each is profiled that NCCL counts. */
 static status post_for_profiler(unsigned char *comm, const unsigned char *plan) {
     enum { KERNEL_CHANNEL = 1 << 6 };
     uint64_t before[CHANNELS], *after = (uint64_t *)(void *)(comm + planted.plan.counter), any = 0;
+    uint64_t of_kernel[CHANNELS], profiled[CHANNELS] = {0};
     struct counter *started, *completed;
     struct counted *counted = counted_of(comm);
     int rank, ranks;
@@ -266,12 +293,18 @@ static status post_for_profiler(unsigned char *comm, const unsigned char *plan) 
             counted->works[channel]++;
             if (mask & KERNEL_CHANNEL) {
                 write_counters(started, completed, channel, counted->works[channel], start_ns, us);
+                profiled[channel]++;
             }
         }
     }
+    count_works(plan, of_kernel);
     for (int channel = 0; channel < CHANNELS; channel++) {
-        for (; before[channel] + works[channel] < after[channel]; works[channel]++) {
-            write_counters(started, completed, channel, ++counted->works[channel], now, 1);
+        for (; works[channel] < of_kernel[channel]; works[channel]++) {
+            counted->works[channel]++;
+            if (before[channel] + profiled[channel] < after[channel]) {
+                write_counters(started, completed, channel, counted->works[channel], now, 1);
+                profiled[channel]++;
+            }
         }
     }
     return result;

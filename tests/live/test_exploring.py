@@ -20,6 +20,7 @@ from tuner.times.measured.samples import Combination
 COUNTING = [name for name in HERE if tuple(map(int, name.split(".")[:2])) >= (2, 28)]
 BEFORE = [name for name in HERE if (2, 24) <= tuple(map(int, name.split(".")[:2])) <= (2, 27)]
 NEWEST = COUNTING[-1]
+COUNTS_NOT_EACH = [name for name in COUNTING if tuple(map(int, name.split(".")[:2])) <= (2, 30)]  # launch of a kernel
 EVERY, BLOCK, FIRST = 3, 10, 512
 TREE, RING = (Combination(Algorithm.Tree, Protocol.Simple, 8), Combination(Algorithm.Ring, Protocol.LL128, 16))
 ARMS = [TREE, RING, None]
@@ -167,18 +168,24 @@ def test_a_rank_without_something_has_nobody_explore(missing: str, rank: int, tm
     assert not list((tmp_path / "job").glob(".explore.*")) or (missing, rank) == ("folder", 0)
 
 
-@pytest.mark.parametrize("rank", [0, 1])
-def test_a_rank_that_sends_to_itself_has_nobody_explore(rank: int, tmp_path: Path) -> None:
-    """NCCL may say there that a kernel has ended before it has, and what ranks agree on rests on that."""
-    rest = [f"allreduce {LARGE} {FIRST + 90}"]
+@pytest.mark.parametrize("name", [*COUNTS_NOT_EACH[-1:], NEWEST])
+@pytest.mark.parametrize("sends", [1, 60])
+def test_ranks_explore_unless_one_sends_too_often_to_itself(name: str, sends: int, tmp_path: Path) -> None:
+    """Up to 2.30 NCCL may say there that a kernel has ended before it has, and what ranks agree on rests on that."""
+    count = FIRST + 90
+    own = ["selfsend 1024"] * sends
+    script = {
+        each: [*own * (each == 1), f"allreduce {LARGE} 20", AGREE, f"allreduce {LARGE} {count}"] for each in (0, 1)
+    }
     table = tmp_path / "explore.table"
     table.write_text(f"nccl-tuner-table 1\n{ROW}\n")
-    script = {each: ["selfsend 1024"] * (each == rank) + [AGREE, *rest] for each in range(2)}
-    done = training_job.run(tmp_path, NEWEST, 2, script, NCCL_TUNER_TABLE=str(table))
+    done = training_job.run(tmp_path, name, 2, script, NCCL_TUNER_TABLE=str(table))
     assert done.codes == [0, 0], done.outputs
     (calls,) = same_on_all_ranks(tmp_path).values()
-    assert not arms_of(calls)
-    assert "not all ranks are there to explore" in done.outputs[0]
+    explores = sends == 1 or name == NEWEST
+    expected = [(n, arm) for n in range(FIRST, 20 + count) if explores and (arm := scheduled(n)) is not None]
+    assert arms_of(calls) == expected
+    assert ("not all ranks are there to explore" in done.outputs[0]) != explores
 
 
 def test_nothing_that_an_earlier_start_left_is_believed(tmp_path: Path) -> None:

@@ -279,6 +279,14 @@ def test_calls_as_fast_as_a_gpu_ends_them_are_not_lost(tmp_path: Path) -> None:
     assert (int(file.communicators["finished"].sum()), file.lost) == (25_000, 0)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("pairs", ["0", "400"])
+def test_a_rank_that_is_bound_and_then_sends_to_itself_explores_with_the_others(pairs: str, tmp_path: Path) -> None:
+    """NCCL says there that a kernel has ended before it has: it is no sign of what rank 0 has launched."""
+    said = drive([checker("events", ["-O2"]), "bound", pairs], NCCL_TUNER_JOB=str(tmp_path / "job"))
+    assert said.split() == ["explores"] * 3
+
+
 T, GRAPHS, SELF, GROUP, OVERLAP = 0, *(-each for each in Untimed)
 
 

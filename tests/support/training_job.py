@@ -7,8 +7,9 @@ rank: it makes the calls that its script names, one a line:
     group N ELEMENTS              N of them in one group
     simulate ELEMENTS             a group that NCCL only estimates
     broadcast ELEMENTS [TIMES]
+    roots ELEMENTS                a broadcast of each rank, in one group
     capture ELEMENTS [TIMES] [BROADCASTS]   inside a CUDA graph, with so many broadcasts before
-    replay [TIMES]                the last graph is launched
+    replay [TIMES] [GRAPH]        the last graph is launched, or the one of that number
     selfsend ELEMENTS             this rank sends to itself
     split COLOUR_OF_RANK_MODULO   a communicator of some ranks, which calls are of from here on
     world                         calls are of all ranks again
@@ -66,6 +67,9 @@ class Planted:
         return "\n".join([*lines, f"noise {self.noise_percent}", *(["plain"] if plain else []), ""])
 
 
+_OF_PLAN = (b"ncclKernelPlan", b"ncclTaskColl", b"ncclDevKernelArgs", b"ncclDevWorkBatch")
+
+
 @cache
 def _plan_line(nccl: str) -> str:
     """Where a release has what its thread for the profiler waits for, from 2.31 on; "" where it has no such thread."""
@@ -85,11 +89,18 @@ def _plan_line(nccl: str) -> str:
             if top.attributes["DW_AT_name"].value.endswith(b"enqueue.cc"):
                 for die in top.iter_children():
                     name = die.attributes.get("DW_AT_name")
-                    if name and name.value in (b"ncclKernelPlan", b"ncclTaskColl") and die.has_children:
-                        numbers |= {path: each.bit // 8 for path, each in symbols.layout(die).numbers.items()}
-    task = [numbers[name] for name in ("collTaskQueue.head", "eActivationMask", "channelLo")]
+                    if name and name.value in _OF_PLAN and die.has_children:
+                        layout, owner = symbols.layout(die), name.value.decode().removeprefix("nccl")
+                        numbers |= {f"{owner}.{path}": each.bit // 8 for path, each in layout.numbers.items()}
+                        numbers[owner] = layout.size_bytes
+    plan = [numbers[f"KernelPlan.{name}"] for name in ("collTaskQueue.head", "kernelArgs")]
+    task = [numbers[f"TaskColl.{name}"] for name in ("eActivationMask", "channelLo")]
     comm = [located.comm.members[f"profiler.{name}"].offset for name in ("workStarted", "workCompleted", "workCounter")]
-    return " ".join(map(str, ["plan", *task, *comm]))
+    device = [
+        numbers[f"Dev{name}"]
+        for name in ("KernelArgs.channelMask", "KernelArgs", "WorkBatch", "WorkBatch.offsetBitset")
+    ]
+    return " ".join(map(str, ["plan", *plan, *task, *comm, *device]))
 
 
 @dataclass(frozen=True)
@@ -292,9 +303,16 @@ class _Rank:
         self.call(elements)
         _check(self.here.ncclGroupSimulateEnd(byref(info)))
 
-    def broadcast(self, elements: int) -> None:
-        arguments = self.buffer, self.buffer, c_size_t(elements), FLOAT32, 0, self.comm, self.stream
+    def broadcast(self, elements: int, root: int = 0) -> None:
+        arguments = self.buffer, self.buffer, c_size_t(elements), FLOAT32, root, self.comm, self.stream
         self.done(self.here.ncclBroadcast(*arguments), self.comm)
+
+    def do_roots(self, elements: int) -> None:
+        _check(self.here.ncclGroupStart())
+        for root in range(self.ranks):
+            self.broadcast(elements, root)
+        _check(self.here.ncclGroupEnd())
+        self.calls.launched(self.rank, 1)
 
     def do_broadcast(self, elements: int, times: int = 1) -> None:
         for _ in range(times):
@@ -312,9 +330,9 @@ class _Rank:
         _check(self.here.cudaStreamEndCapture(self.stream, byref(graph)))
         self.graphs.append(graph)
 
-    def do_replay(self, times: int = 1) -> None:
+    def do_replay(self, times: int = 1, graph: int = -1) -> None:
         for _ in range(times):
-            self.here.sim_graph_launch(self.graphs[-1])
+            self.here.sim_graph_launch(self.graphs[graph])
             self.calls.launched(self.rank, 1)
             time.sleep(0.002)
 

@@ -4,6 +4,9 @@
  *     events threads SEED COUNT    communicators come and go; of each one thread launches, another sees kernels end
  *     events rate A_SECOND COUNT   COUNT collectives, so many in a second
  *     events closed LIBRARY        a call by a library that is closed before the process ends
+ *     events bound PAIRS           three ranks agree on exploring, of which one sends so often to itself after it has bound
+ *                                  itself that all its kernels are said to have ended, while rank 0 has launched none;
+ *                                  0: not once. Whether each explores
  *     events cost COUNT            COUNT collectives of CHANNELS channels, as NCCL reports them, and nothing else
  *     events launch COUNT          the same without what is seen of their kernels
  *     events nothing COUNT         the same without any: what the loop takes itself
@@ -68,11 +71,15 @@ static void *launch(void *context, uint64_t sequence, size_t count, int which) {
     return handle;
 }
 
-static void *open_context(uint64_t id, int rank) {
+static void *open_of_ranks(uint64_t id, int rank, int ranks) {
     void *context = NULL;
     int mask = -1;
-    CHECK(ncclProfiler_v6.init(&context, id, &mask, "a name", 2, 16, rank, NULL) == 0 && mask >= 0);
+    CHECK(ncclProfiler_v6.init(&context, id, &mask, "a name", 2, ranks, rank, NULL) == 0 && mask >= 0);
     return context;
+}
+
+static void *open_context(uint64_t id, int rank) {
+    return open_of_ranks(id, rank, 16);
 }
 
 /* --- random --- */
@@ -97,17 +104,23 @@ static void check_event(struct source *source, struct communicators *those) {
     if (below(source, 30) == 0) {
         other = (void *)(uintptr_t)draw(source);
     }
-    event.parent = other;
+    event.parent = event.collective.group = other;
     event.type = below(source, 2) ? EVENT_COLLECTIVE : (uint64_t)1 << below(source, 15);
+    event.rank = (int)below(source, 3);
+    struct event_v3 old = {.type = (uint8_t)event.type, .parent = other, .rank = event.rank};
     if (event.type == EVENT_KERNEL_CHANNEL) {
         event.kernel.channel = (uint8_t)draw(source);
         event.kernel.start_ns = draw(source);
-    }
-    if (event.type == EVENT_COLLECTIVE_API || event.type == EVENT_P2P_API) {
+    } else if (event.type == EVENT_P2P) {
+        event.p2p.peer = old.p2p.peer = (int)below(source, 8);
+        event.p2p.group = other;
+    } else if (event.type == EVENT_COLLECTIVE_API || event.type == EVENT_P2P_API) {
         event.call.function = below(source, 9) ? functions[below(source, 6)] : NULL;
+        bool captured = below(source, 200) == 1;
+        *(event.type == EVENT_P2P_API ? &event.p2p_call.captured : &event.call.captured) = captured;
+    } else if (event.type == EVENT_COLLECTIVE) {
+        old.collective.function = "AllReduce";
     }
-    struct event_v3 old = {.type = (uint8_t)event.type, .parent = other};
-    old.collective.function = event.type == EVENT_COLLECTIVE ? "AllReduce" : NULL;
     struct event_state state = {draw(source)};
     switch (below(source, 5)) {
     case 0:
@@ -298,6 +311,39 @@ static void check_marks(void *context, const char *calls) {
     printf("%llu calls\n", (unsigned long long)sequence);
 }
 
+/* --- bound --- */
+
+static void check_bound(unsigned pairs) {
+    enum { RANKS = 3, SENDS = 1, LAST = 2, BEFORE = 400, CALLS = 600, WAIT_US = 900000 };
+    void *contexts[RANKS], *none = NULL;
+    struct explorer *explorers[RANKS];
+    struct event to_itself = {.type = EVENT_P2P, .rank = SENDS, .p2p = {.peer = SENDS}};
+    for (int rank = 0; rank < RANKS; rank++) {
+        contexts[rank] = open_of_ranks(7, rank, RANKS);
+        explorers[rank] = rank == LAST ? NULL : explorer_open(7, "a table", "a build");
+    }
+    usleep(WAIT_US); /* until the second is bound */
+    for (unsigned i = 0; i < 2 * pairs; i++) {
+        ncclProfiler_v6.start(contexts[SENDS], &none, &to_itself);
+    }
+    for (uint64_t i = 0; i < BEFORE; i++) {
+        void *handle = launch(contexts[SENDS], i, 1024, 0);
+        for (unsigned channel = 0; pairs > 0 && channel < CHANNELS; channel++) {
+            kernel(contexts[SENDS], handle, channel, 1000, 2000);
+        }
+    }
+    usleep(WAIT_US);
+    explorers[LAST] = explorer_open(7, "a table", "a build");
+    usleep(2 * WAIT_US);
+    for (int rank = 0; rank < RANKS; rank++) {
+        uint64_t counted;
+        for (uint64_t i = rank == SENDS ? BEFORE : 0; i < CALLS; i++) {
+            launch(contexts[rank], i, 1024, 0);
+        }
+        puts(explorer_counts(explorers[rank], COLLECTIVE_ALL_REDUCE, &counted) ? "explores" : "does not");
+    }
+}
+
 int main(int argc, char **argv) {
     CHECK(argc >= 3);
     const char *what = argv[1];
@@ -316,6 +362,8 @@ int main(int argc, char **argv) {
         check_closed(argv[2]);
     } else if (strcmp(what, "rate") == 0) {
         check_rate(open_context(1, 0), source.seed, strtoul(argv[3], NULL, 10));
+    } else if (strcmp(what, "bound") == 0) {
+        check_bound((unsigned)source.seed);
     } else if (strcmp(what, "marks") == 0) {
         check_marks(open_context(1, 0), argv[2]);
     } else {

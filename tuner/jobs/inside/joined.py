@@ -136,7 +136,7 @@ class JobFolder:
         for why, count in sorted(self.untimed.items()):
             yield f"without a time: {plural(count, 'call')} {why.why}"
         if not any(len(file.communicators) for file in self.files):
-            yield "not measured: NCCL 2.29 and 2.30 need NCCL_ALLGATHERV_ENABLE=0; else NCCL's log says why (WARN)"
+            yield "not measured: NCCL 2.29 and later need NCCL_ALLGATHERV_ENABLE=0; else NCCL's log says why (WARN)"
         yield from self.left_out
 
     @property
