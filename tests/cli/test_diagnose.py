@@ -585,3 +585,42 @@ def test_a_trace_without_a_collective_asks_for_no_machine(tmp_path: Path) -> Non
     (tmp_path / "rank.pt.trace.json").write_text(json.dumps({"schemaVersion": 1, "traceEvents": [event]}), "utf-8")
     (found,) = findings(tmp_path / "rank.pt.trace.json")
     assert found["finding"].startswith("no call of NCCL's in it: Kineto trace")
+
+
+RAS = """NCCL version 2.27.3 compiled with CUDA 12.9
+
+Communicators... (0.00s)
+=============
+
+Group     Comms     Nodes     Ranks     Ranks     Ranks    Status  Errors
+    0         1         4         8        32        32   RUNNING  {status}
+
+Errors
+======
+
+{errors}
+Warnings
+========
+
+{warnings}"""
+DEAD = "INCOMPLETE\n  Missing communicator data from 1 job process\n  Process 6 on node 10.4.1.3 managing GPU 0\n"
+BEHIND = "#0-0 (1) MISMATCH\n  Communicator ranks have different Reduce operation counts\n  Rank 12 -- GPU 4\n"
+
+
+@pytest.mark.parametrize(
+    ("errors", "warnings", "severity", "says"),
+    [
+        (DEAD, "", "fault", "INCOMPLETE: Missing communicator data from 1 job process; Process 6 on node 10.4.1.3"),
+        (DEAD, BEHIND, "fault", "INCOMPLETE: Missing"),
+        ("", BEHIND, "unlike", "#0-0 (1) MISMATCH: Communicator ranks have different Reduce operation counts; Rank 12"),
+        ("", "", "nothing wrong", "RAS saw no error"),
+    ],
+)
+def test_a_report_of_ras_says_which_ranks_are_missing_or_behind(
+    tmp_path: Path, errors: str, warnings: str, severity: str, says: str
+) -> None:
+    (tmp_path / "ras.txt").write_text(RAS.format(status="OK", errors=errors, warnings=warnings), "utf-8")
+    (found,) = findings(tmp_path / "ras.txt")
+    assert (found["kind"], found["severity"]) == ("report of ncclras", severity)
+    assert found["finding"].startswith(says)
+    assert diagnosed(tmp_path / "ras.txt").exit_code == (1 if severity == "fault" else 0)

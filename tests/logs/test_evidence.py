@@ -241,3 +241,46 @@ def test_an_adapter_too_far_for_gpudirect_is_no_missing_module(tmp_path: Path) -
 
 def test_a_variable_is_read_whoever_set_it(tmp_path: Path) -> None:
     assert said(tmp_path, "NCCL_IB_HCA set to mlx5_2").environment == {"NCCL_IB_HCA": "mlx5_2"}
+
+
+def test_a_network_with_a_blank_in_its_name_has_gpudirect(tmp_path: Path) -> None:
+    """AWS's plugin is called AWS Libfabric."""
+    ways = (f"Channel 0{n}/0 : 1[1] -> 0[0] [{way}] via NET/AWS Libfabric/{n}(8)/GDRDMA" for n, way in ((1, "send"),))
+    log = said(tmp_path, *ways, "Channel 00/0 : 0[0] -> 1[1] [send] via NET/AWS Libfabric/0/GDRDMA/Shared", nodes=2)
+    assert log.evidence.transports == {"NET/AWS Libfabric/GDRDMA": 2}
+    assert log.evidence.adapters_of_ranks == {0: (0,), 1: (1,)}
+    assert "GPUDirect" not in "".join(map(str, log.evidence.answers))
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("transport/nvls.cc:254 NCCL WARN Cuda failure 401 'not now'", "(transport/nvls.cc:254); that is: multicast"),
+        (
+            "transport/p2p.cc:275 NCCL WARN Cuda failure 1 'no'",
+            "(transport/p2p.cc:275); that is: a GPU of the same host",
+        ),
+        ("enqueue.cc:1 NCCL WARN Cuda failure 700 'illegal'", "'illegal'; that is: CUDA itself failed"),
+        (
+            "graph/xml.h:101 NCCL WARN Attribute arch of node cpu not found",
+            "that is: the topology file (NCCL_TOPO_FILE",
+        ),
+        (
+            "graph/search.cc:702 NCCL WARN XML Import Channel : dev 2 not found.",
+            "that is: a graph file is of other GPUs",
+        ),
+        ("of:9 NCCL WARN NET/OFI Couldn't open AV. RC: -22", "that is: libfabric cannot open the EFA device"),
+        ("of:9 NCCL WARN NET/OFI Request 0x1 completed with error. RC: 21", "that is: the other host did not answer"),
+    ],
+)
+def test_what_a_warning_means_by_its_place_and_text(tmp_path: Path, line: str, says: str) -> None:
+    assert says in answers(tmp_path, line)
+
+
+@pytest.mark.parametrize("record", ['{{"log": {}, "stream": "stdout"}}', '{{"timestamp": 1, "message": {}, "id": 2}}'])
+def test_lines_in_json_records_are_read(tmp_path: Path, record: str) -> None:
+    lines = ["NCCL version 2.28.9+cuda12.9", "h:1:1 [0] misc/socket.cc:1 NCCL WARN Connect to 10.0.0.4<5> failed"]
+    (tmp_path / "pod.log").write_text("".join(record.format(json.dumps(line)) + "\n" for line in lines))
+    log = importer.read(tmp_path / "pod.log", LogAdditions())
+    assert log.release == "2.28.9"
+    assert log.evidence.warnings == ("Connect to 10.0.0.4<5> failed",)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import field, replace
 from enum import StrEnum
+from itertools import pairwise
 from pathlib import Path
 
 from tuner import release
@@ -58,8 +59,9 @@ ALLREDUCE = Request(Collective.AllReduce, DataType.float32, Op.sum)
 PRICED_SIZES = (8, 64 << 10, 1 << 20, 64 << 20, 1 << 30)
 MOST_EVIDENCE = 8  # lines of one file; its own command has all
 OF_LOGS = (b" NCCL INFO ", b" NCCL WARN ", b"NCCL error in: ", b"Watchdog caught collective operation timeout")
+OF_RAS = b"Communicators... ("  # src/ras/client_support.cc
 KNOWN_FILES = (
-    "valid: a log of NCCL, a topology that it dumped, what nccl-tests printed, what nvidia-smi topo or lstopo printed, "
+    "valid: a log of NCCL, a topology that it dumped, what nccl-tests, ncclras, nvidia-smi topo or lstopo printed, "
     "a trace or counters of a job, a folder of preflight records or of NCCL_TUNER_JOB"
 )
 MOST_NAMES = 3  # of files in a folder that is no kind
@@ -83,6 +85,7 @@ class FileKind(StrEnum):
     graphs = "graphs of NCCL"
     preflight = "preflight records"
     job = "files of a job's ranks"
+    ras = "report of ncclras"
     results = "results of nccl-tests"
     trace = "trace or counters of a job"
     table = "decision table"
@@ -200,7 +203,8 @@ def kinds_of(file: Path) -> tuple[FileKind, ...]:
             return (FileKind.listing,)
     except BadTopology:
         return (FileKind.listing,)
-    logged = (FileKind.log,) if any(part in start for part in OF_LOGS) else ()
+    logged: tuple[FileKind, ...] = (FileKind.ras,) if OF_RAS in start else ()
+    logged += (FileKind.log,) if any(part in start for part in OF_LOGS) else ()
     try:
         measured = MeasurementFile(file)
         if measured.format in NCCL_TESTS or (measured.format is FileFormat.columns and b"time_us" in start):
@@ -338,6 +342,30 @@ def _has_nvls(scenario: Scenario) -> bool:
 def _communicator(imported: Imported) -> str:
     sizes = [plural(count, what) for count, what in ((imported.ranks, "rank"), (imported.node_count, "node")) if count]
     return f"NCCL {imported.release or 'of an unknown release'}, {' on '.join(sizes) or 'ranks not shown'}"
+
+
+def _ras(file: Path, known: _Known) -> FileDiagnosis:
+    """The finding of a report of NCCL's RAS as text: headings of errors and warnings, with indented lines below."""
+    lines = read_bytes(file, BadInput).decode("utf-8", "replace").splitlines()
+    found: dict[Severity, list[list[str]]] = {Severity.fault: [], Severity.unlike: []}
+    section = None
+    for before, line in pairwise(["", *map(str.rstrip, lines)]):
+        if set(line) == {"="}:
+            section = {"Errors": Severity.fault, "Warnings": Severity.unlike}.get(before)
+        elif section is not None and line.startswith("  "):
+            if not before.startswith("  "):
+                found[section].append([before])
+            found[section][-1].append(line.strip())
+    severity = next((each for each, blocks in found.items() if blocks), Severity.sound)
+    if severity is Severity.sound:
+        says = "RAS saw no error, and all ranks at the same operations, when it was asked"
+        return _diagnosis(file, FileKind.ras, severity, says, (), known)
+    first, *others = [
+        f"{heading}: {'; '.join(says[:MOST_EVIDENCE])}" for blocks in found.values() for heading, *says in blocks
+    ]
+    moment = "ranks may differ for a moment: the same counts in a later report are a hang"
+    others += [moment] if severity is Severity.unlike else []
+    return _diagnosis(file, FileKind.ras, severity, first, others, known)
 
 
 def _of_one(file: Path, kind: FileKind, known: _Known) -> FileDiagnosis:
@@ -562,6 +590,7 @@ _OF_KIND: dict[FileKind, Callable[[Path, _Known], FileDiagnosis]] = {
     FileKind.graphs: _graphs,
     FileKind.preflight: _preflight,
     FileKind.job: _job,
+    FileKind.ras: _ras,
     FileKind.results: _results,
     FileKind.trace: _trace,
     FileKind.table: _table,

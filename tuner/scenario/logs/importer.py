@@ -49,8 +49,8 @@ def read(path: Path, given: LogAdditions) -> Imported:
     )
     if not any(facts):
         raise NothingLogged(
-            f"{path}: no line of NCCL's in it; valid: what NCCL prints with NCCL_DEBUG=INFO; "
-            "nccl-tuner diagnose FILE says what a file is"
+            f"{path}: no line of NCCL's in it that says anything of a communicator; valid: what NCCL prints with "
+            "NCCL_DEBUG=INFO; nccl-tuner diagnose FILE says what a file is"
         )
     imported = of(log, given)
     return (

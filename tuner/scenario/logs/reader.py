@@ -4,9 +4,11 @@ Every line is read for itself, and belongs to the communicator that its thread w
 come in any order. Sources are named at the expressions; where a release prints a line differently, both forms are read.
 """
 
+import json
 import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import field
 from functools import lru_cache, partial
 from io import BytesIO
@@ -26,6 +28,7 @@ _WARNS = "NCCL WARN "
 # and PyTorch's word of a collective that did not end.
 _KEPT = re.compile(r"#\s+Rank\s+\d|[NR]CCL version (?:: )?\d|Watchdog caught collective")
 _NO_NUMBER = re.compile(r"\d{4000}")  # Python reads no more than 4300 digits, NCCL prints some tens
+_PLACE = re.compile(r"\w+/\w+\.(?:cc|h):\d+")
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
@@ -128,11 +131,24 @@ def _line(line: str) -> PrintedLine:
     if len(line) > 4000 and _NO_NUMBER.search(line):
         return PrintedLine(UNKNOWN, "")
     line = (_ANSI.sub("", line) if "\x1b" in line else line).strip("\r\0")
+    if line.startswith("{"):
+        line = _wrapped(line)
     head, mark, text = line.rpartition(_MARK)
     warns = not mark and _WARNS in line
     if warns:
         head, mark, text = line.rpartition(_WARNS)
+        if text.startswith("Cuda failure") and (place := _PLACE.search(head)):
+            text = f"{text.rstrip()} ({place[0]})"  # which says what of CUDA was used
     return PrintedLine(_thread(head), text, warns) if mark else PrintedLine(UNKNOWN, line)
+
+
+def _wrapped(line: str) -> str:
+    """The text in a JSON record of a line, as Docker, CloudWatch and journald keep it; any other line as it is."""
+    with suppress(ValueError, RecursionError):
+        for value in json.loads(line).values():
+            if isinstance(value, str) and "NCCL" in value:
+                return value.rstrip("\r\n")
+    return line
 
 
 @lru_cache(4096)
@@ -195,7 +211,7 @@ _PCI = re.compile(r"\+ PCI\[(\d+(?:\.\d+)?)\] - PCI/")
 _GPU = re.compile(r"\+ PCI\[[\d.]+\] - GPU/(\S+) \(")
 _NVLINK = re.compile(r"\+ NVL\[[\d.]+\] - GPU/(\S+)")
 # src/transport/p2p.cc, shm.cc, net.cc: a connection and its way; src/graph/connect.cc: the ring of a channel
-_VIA = re.compile(r"Channel \d+(?:/\d+)? : (\d+)\[\S+\] -> \d+\[\S+\] (?:\[(send|receive)\] )?via (\S+)")
+_VIA = re.compile(r"Channel \d+(?:/\d+)? : (\d+)\[\S+\] -> \d+\[\S+\] (?:\[(send|receive)\] )?via (NET/.+?/\d\S*|\S+)")
 _RING = re.compile(r"^Channel (\d+)/\d+ :((?:\s+\d+)+)\s*$")
 _TREES = re.compile(r"^Trees((?: \[\d+\] \S+->\d+->[-\d/]+)+)")  # src/init.cc; of one rank, up to where the line is cut
 _TREE = re.compile(r"\[(\d+)\] ([-\d/]+)->(\d+)->(-?\d+)")  # up to 2.7 with its way down behind a bar
