@@ -54,7 +54,7 @@ def request(machine: catalogue.Machine, gpus: int, nodes: int, gpu_of_rank: tupl
         gpus,
         nodes > 1,
         machine.environment,
-        machine.peer_to_peer_across_sockets,
+        machine.peer_to_peer,
         gpu_of_rank,
         bool(gpu_of_rank),
     )

@@ -51,7 +51,7 @@ def examined(text: str, like: str | None = None) -> tuple[list[Finding], str]:
 
 
 def graphs(text: str) -> Mapping[str, OrderedGraph]:
-    return searched(SearchRequest(text, len(read(text).gpus), True, {}, True, (), False), NCCL).graphs
+    return searched(SearchRequest(text, len(read(text).gpus), True), NCCL).graphs
 
 
 def every() -> list[ParameterSet]:

@@ -17,6 +17,7 @@ from tuner.base.errors import OracleFailed, TunerError
 from tuner.cli import everything as main
 from tuner.emulator.connect import Connected, Tree
 from tuner.machine import catalogue
+from tuner.machine.gpus import PeerToPeer
 from tuner.oracle.api import Oracle
 from tuner.scenario import Scenario
 
@@ -141,7 +142,7 @@ def test_random_topologies_have_the_channels_of_libnccl(nccl: str, draws: Draws,
     for _ in range(draws.times):
         nodes = (drawn(f"{draws.seed} channels {number} {nccl}") for number in numbers)
         # No file says that peer-to-peer fails.
-        node = next(node for node in nodes if node.across and node.gpus * node.nodes > 1)
+        node = next(node for node in nodes if node.peer_to_peer is PeerToPeer.all and node.gpus * node.nodes > 1)
         file.write_text(node.xml)
         own = Scenario(nccl, node.nodes, topology=file, gpus_per_node=node.gpus, environment=node.environment)
         compare_or_refuse(replace(own, collnet=True))

@@ -22,6 +22,7 @@ from tuner.base.names import Algorithm, Collective, DataType, Op, Pattern, Proto
 from tuner.cli import everything
 from tuner.emulator.request import Request
 from tuner.machine import catalogue
+from tuner.machine.gpus import PeerToPeer
 from tuner.oracle import answers, hardware, library, process
 from tuner.oracle.answers import OracleLaunch
 from tuner.oracle.api import Oracle
@@ -614,10 +615,17 @@ def test_gpus_and_nets_are_taken_in_their_order() -> None:
     assert hardware.read(Host(xml, 1), hardware.Surroundings()).coll_nets == 0
 
 
-@pytest.mark.parametrize(("across_sockets", "groups"), [(True, [0, 0, 0, 0, 0]), (False, [0, 0, 0, 0, 1])])
-def test_peers_are_the_gpus_of_a_socket_or_all(across_sockets: bool, groups: list[int]) -> None:
+@pytest.mark.parametrize(
+    ("allowed", "groups"),
+    [
+        (PeerToPeer.all, [0, 0, 0, 0, 0]),
+        (PeerToPeer.within_sockets, [0, 0, 0, 0, 1]),
+        (PeerToPeer.none, [0, 1, 2, 3, 4]),
+    ],
+)
+def test_peers_are_the_gpus_of_a_socket_or_all_or_none(allowed: PeerToPeer, groups: list[int]) -> None:
     xml = catalogue.load("dgx-h100").topology_xml
-    read = hardware.read(Host(xml, 5, across_sockets), hardware.Surroundings())
+    read = hardware.read(Host(xml, 5, allowed), hardware.Surroundings())
     assert [gpu.peer_group for gpu in read.gpus] == groups
 
 

@@ -159,7 +159,7 @@ def test_every_channel_of_a_random_node_is_libnccls(nccl: str, kind: str, draws:
             xml, settings = machine.topology_xml, dict([random.choice(ASSIGNMENTS).split("=")])
             if kind == "ports":
                 xml, settings = with_two_ports(xml, random.choice(HOW)), random.choice(MERGING)
-            gpus, across = random.choice(sorted(machine.gpu_counts)), machine.peer_to_peer_across_sockets
+            gpus, across = random.choice(sorted(machine.gpu_counts)), machine.peer_to_peer
             node = Drawn(xml, gpus, random.choice((1, 2, 3)), {**machine.environment, **settings}, across)
         elif kind == "processors":
             node = replace(node, xml=with_processors(node.xml, random.choice(PROCESSORS), str(number)))

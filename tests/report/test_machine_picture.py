@@ -26,7 +26,7 @@ WHOLE_AND_PARTS = [("dgx-1v", False, 8), ("dgx-1v", True, 3), ("gh200-4x", False
 
 def request(name: str, several: bool, gpus: int, hosts: int = 1) -> SearchRequest:
     machine = catalogue.load(name)
-    across = machine.peer_to_peer_across_sockets
+    across = machine.peer_to_peer
     asked = SearchRequest(machine.topology_xml, gpus, several, dict(machine.environment), across)
     return replace(asked, hosts=hosts)
 

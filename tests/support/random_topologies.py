@@ -6,6 +6,7 @@ from itertools import combinations
 from random import Random
 
 from tests.support.search_variables import ASSIGNMENTS
+from tuner.machine.gpus import PeerToPeer
 from tuner.scenario.oracle_configuration import OracleConfiguration
 
 PCIE = ("8.0 GT/s PCIe", "16.0 GT/s PCIe", "32.0 GT/s PCIe", "64.0 GT/s PCIe")
@@ -27,7 +28,7 @@ class Drawn:
     gpus: int  # used of it
     nodes: int
     environment: dict[str, str]
-    across: bool  # peer-to-peer works between sockets
+    peer_to_peer: PeerToPeer
 
     def oracle_configuration(self, nccl: str) -> OracleConfiguration:
         """The same for libnccl, on a network that reduces."""
@@ -37,7 +38,7 @@ class Drawn:
             self.gpus,
             nccl,
             self.environment,
-            peer_to_peer_across_sockets=self.across,
+            peer_to_peer=self.peer_to_peer,
             network_reduces=True,
         )
 
@@ -48,10 +49,11 @@ def drawn(seed: str) -> Drawn:
     node = _Node(random)
     used = random.choice([node.gpus, node.gpus, max(1, node.gpus // 2), random.randint(1, node.gpus)])
     # Where NVLinks join GPUs that NVML denies peer-to-peer, NCCL refuses the machine.
-    across = node.linked != "none" or random.random() < 0.7
+    draw = 0.0 if node.linked != "none" else random.random()
+    allowed = PeerToPeer.all if draw < 0.7 else PeerToPeer.within_sockets if draw < 0.85 else PeerToPeer.none
     set_ = random.sample(ASSIGNMENTS, random.choice([0, 0, 1, 1, 2]))
     environment = dict(assignment.split("=") for assignment in set_)
-    return Drawn(node.xml(), used, random.choice([1, 2, 2, 3]), environment, across)
+    return Drawn(node.xml(), used, random.choice([1, 2, 2, 3]), environment, allowed)
 
 
 class _Node:

@@ -27,7 +27,7 @@ WHOLE = 10  # of every so many topologies all nodes are initialised
 
 def request_of(asked: OracleConfiguration) -> SearchRequest:
     """The same question to our own search."""
-    across, reduces = asked.peer_to_peer_across_sockets, asked.network_reduces
+    across, reduces = asked.peer_to_peer, asked.network_reduces
     return SearchRequest(
         asked.topology, asked.gpus_per_node, asked.nodes > 1, dict(asked.env), across, network_reduces=reduces
     )
@@ -199,5 +199,5 @@ def _with_one_other_gpu(configuration: OracleConfiguration) -> OracleConfigurati
     """A node searches the same whatever the others are, where there are others."""
     if configuration.nodes == 1:
         return configuration
-    other = Host(configuration.topology, 1, configuration.peer_to_peer_across_sockets)
+    other = Host(configuration.topology, 1, configuration.peer_to_peer)
     return replace(configuration, nodes=1, others=(other,))

@@ -68,7 +68,7 @@ def request(topology: str, gpus: int, several: bool, **variables: str) -> Search
 
 def of_machine(name: str, gpus: int | None = None, several: bool = False) -> SearchRequest:
     machine = catalogue.load(name)
-    across = machine.peer_to_peer_across_sockets
+    across = machine.peer_to_peer
     return SearchRequest(
         machine.topology_xml, gpus or machine.gpus_per_node, several, dict(machine.environment), across
     )

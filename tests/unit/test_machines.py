@@ -722,7 +722,7 @@ def test_a_machine_that_cannot_be_simulated_says_why_and_what_there_is_instead()
         assert row.name not in NAMES
         assert row.why.strip()
         assert row.instead
-        assert set(row.instead) <= set(NAMES)
+        assert all(map(catalogue.load, row.instead))
         for name in (row.name, row.name.upper()):
             with pytest.raises(UnknownMachine, match=f"^{re.escape(row.name)}: .*; valid: {row.instead[0]}"):
                 catalogue.load(name)
@@ -946,7 +946,7 @@ def test_an_unknown_name_that_several_missing_machines_have_names_them() -> None
         catalogue.load("a4x")
 
 
-@pytest.mark.parametrize("asked", ["v100-pcie-h100", "t4", "nothing", "tpu-v5", "mi300x"])
+@pytest.mark.parametrize("asked", ["v100-pcie-h100", "nothing", "tpu-v5", "mi300x"])
 def test_an_unknown_name_leads_nowhere_where_no_machine_has_its_gpu(asked: str) -> None:
     with pytest.raises(UnknownMachine, match=f"^no machine '{asked}'; valid: "):
         catalogue.load(asked)

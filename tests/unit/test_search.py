@@ -56,7 +56,7 @@ def request_of(machine: str, gpus: int | None, several: bool, **variables: str) 
         gpus or node.gpus_per_node,
         several,
         environment,
-        node.peer_to_peer_across_sockets,
+        node.peer_to_peer,
         network_reduces="NCCL_COLLNET_ENABLE" in variables,
     )
 
@@ -64,7 +64,9 @@ def request_of(machine: str, gpus: int | None, several: bool, **variables: str) 
 def request_of_random(seed: str) -> SearchRequest:
     node = drawn(seed)
     reduces = node.environment.get("NCCL_COLLNET_ENABLE") == "1"
-    return SearchRequest(node.xml, node.gpus, node.nodes > 1, node.environment, node.across, network_reduces=reduces)
+    return SearchRequest(
+        node.xml, node.gpus, node.nodes > 1, node.environment, node.peer_to_peer, network_reduces=reduces
+    )
 
 
 def known_graphs(machine: str) -> Mapping[Shape, Graphs]:

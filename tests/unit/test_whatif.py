@@ -19,6 +19,7 @@ from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
 from tuner.graphs.request import SearchResult
 from tuner.machine import catalogue
+from tuner.machine.gpus import PeerToPeer
 from tuner.machine.topology import read
 from tuner.machine.topology.edit import edited
 from tuner.oracle.api import Oracle
@@ -118,7 +119,7 @@ def test_pcie() -> None:
         ("dgx-h100", "sockets=0", "valid: 1 to 8"),
         ("dgx-h100", "sockets=9", "valid: 1 to 8"),
         ("dgx-h100", "pcie=4@0000:ff:00.0", "no device 0000:ff:00.0"),
-        ("dgx-h100", "p2p=some", "valid: all, within-sockets, off"),
+        ("dgx-h100", "p2p=some", "valid: all, within-sockets, none, off"),
         ("pcie-l40s", "nvlinks=4", "no GPU of this node has NVLinks"),
         ("dgx-1v", "nvlinks=4", r"1\+1\+2\+2.*valid: a multiple of 6$"),
         ("a100-4x-1nic", "nvlinks=4", r"4\+4\+4.*valid: a multiple of 3$"),
@@ -191,9 +192,9 @@ def test_changes_by_name_add_up_and_others_replace() -> None:
 
 def test_peer_to_peer_is_what_nvml_says_or_a_variable() -> None:
     node = replace(H100, machine="pcie-l40s")
-    assert not changed(node, ["p2p=within-sockets"]).oracle_configuration().peer_to_peer_across_sockets
+    assert changed(node, ["p2p=within-sockets"]).oracle_configuration().peer_to_peer == "within-sockets"
     other = changed(replace(H100, machine="pcie-l40s-no-p2p"), ["p2p=all"])
-    assert other.oracle_configuration().peer_to_peer_across_sockets
+    assert other.oracle_configuration().peer_to_peer == "all"
     assert changed(node, ["p2p=off"]).environment == {"NCCL_P2P_DISABLE": "1"}
 
 
@@ -321,7 +322,7 @@ def test_the_machines_own_settings_stay() -> None:
     ).oracle_configuration()
     assert configuration.env == {**machine.environment, "NCCL_PROTO": "Simple"}
     assert machine.environment
-    assert not configuration.peer_to_peer_across_sockets
+    assert configuration.peer_to_peer == "within-sockets"
 
 
 def test_the_search_is_asked_as_described(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -338,7 +339,7 @@ def test_the_search_is_asked_as_described(monkeypatch: pytest.MonkeyPatch) -> No
             replace(several, nodes=nodes).communicator()
         topology = edited(machine.topology_xml, {"nic-gbps": "26"})
         expected = graphs.SearchRequest(
-            topology, 8, together, dict(machine.environment), peer_to_peer_across_sockets=False
+            topology, 8, together, dict(machine.environment), peer_to_peer=PeerToPeer.within_sockets
         )
         assert asked.value.args == (expected, "2.28.9")
 

@@ -18,9 +18,10 @@ from tuner.base.records import json_form
 from tuner.emulator.aws_ofi_nccl.tuner import AwsTuner
 from tuner.emulator.request import Request
 from tuner.machine import catalogue
+from tuner.machine.gpus import PeerToPeer
 from tuner.machine.topology.edit import EDITS, adds_up, together
 from tuner.release.environment import parse_assignments
-from tuner.scenario import MOST_NODES, PEER_TO_PEER, Scenario
+from tuner.scenario import MOST_NODES, Scenario
 from tuner.times.costmodels.operations import bus_gbs
 
 if TYPE_CHECKING:  # with the time model, which a plain pick does without
@@ -142,8 +143,8 @@ def _hardware(key: str, scenario: Scenario, value: str) -> Scenario:
 def _peer_to_peer(scenario: Scenario, value: str) -> Scenario:
     if value == "off":  # which NCCL has a variable for
         return replace(scenario, environment={**(scenario.environment or {}), "NCCL_P2P_DISABLE": "1"})
-    if value not in PEER_TO_PEER:
-        raise BadInput(f"change p2p={value}; {one_of([*PEER_TO_PEER, 'off'])}")
+    if value not in list(PeerToPeer):
+        raise BadInput(f"change p2p={value}; {one_of([*PeerToPeer, 'off'])}")
     return _hardware("p2p", scenario, value)
 
 

@@ -134,7 +134,8 @@ def _scenarios(nodes_given: bool, given: options.CommunicatorOptions) -> Iterato
         if nodes_given:
             yield scenario
         else:  # one rank has nothing to pick
-            yield from (each for nodes in (1, 2, 4) if (each := scenario.with_nodes(nodes)).ranks > 1)
+            counts = (1, 2, 4) if scenario.resolve().own.topology.nets else (1,)
+            yield from (each for nodes in counts if (each := scenario.with_nodes(nodes)).ranks > 1)
 
 
 def _print_report(reports: "list[MatchReport]") -> None:

@@ -17,7 +17,7 @@ from tuner.base.names import CPU_ARCHS, CPU_VENDORS
 from tuner.base.sizes import from_ranges
 from tuner.cli.command import FILE, F, Option, note, option, stacked
 from tuner.cli.output import LOG, note_after
-from tuner.machine import catalogue
+from tuner.machine import catalogue, described
 from tuner.machine.topology.edit import EDITS
 from tuner.release import BUILDS, learnt
 from tuner.release.environment import parse_assignments
@@ -504,8 +504,11 @@ def say_log(scenario: Scenario) -> None:
 
 
 def say_whose_parts(names: Iterable[str]) -> None:
-    """A line on stderr, once a command, for each name that is another name of a machine: whose parts, and why."""
+    """A line on stderr, once a command, for each name that is another name of a machine, or describes one in words."""
+    names = list(names)
     _say_once(alias.note for alias in filter(None, map(catalogue.alias, names)))
+    in_words = filter(None, map(described.read, names))
+    _say_once(f"{machine.name}: {note}" for machine in in_words for note in machine.notes)
 
 
 def say_notes(scenario: Scenario) -> None:

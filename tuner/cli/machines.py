@@ -16,6 +16,7 @@ from tuner.cli import options
 from tuner.cli.command import FILE, STANDARD_INPUT
 from tuner.cli.output import print_json, print_table, say
 from tuner.machine import catalogue
+from tuner.machine.gpus import PeerToPeer
 from tuner.scenario import Scenario
 
 if TYPE_CHECKING:
@@ -198,7 +199,7 @@ class ListedMachine:
     compute_capability: str
     nics: int
     cpu: str
-    peer_to_peer_across_sockets: bool
+    peer_to_peer: PeerToPeer
     environment: Mapping[str, str]
     trays: int | None = field(default=None, metadata=json_form(optional=True))  # of a machine that is a NVLink domain
 
@@ -213,7 +214,7 @@ def _listed(machine: catalogue.Machine) -> ListedMachine:
         compute_capability=", ".join(f"{capability / 10:.1f}" for capability in capabilities),
         nics=len(topology.nets) * (machine.trays or 1),
         cpu=" ".join(filter(None, (topology.cpu_vendor, topology.cpu_arch))),
-        peer_to_peer_across_sockets=machine.peer_to_peer_across_sockets,
+        peer_to_peer=machine.peer_to_peer,
         environment=machine.environment,
         trays=machine.trays,
     )

@@ -159,5 +159,5 @@ def _with_channels(found: SearchResult) -> dict[str, Graph]:
 def _request(machine: Machine, gpus: int, several: bool, variables: dict[str, str]) -> SearchRequest:
     """GPUs of a host, or of whole trays where the GPUs are more than one has."""
     environment, of_host = {**machine.environment, **variables}, min(gpus, machine.gpus_per_node)
-    across = machine.peer_to_peer_across_sockets
-    return SearchRequest(machine.topology_xml, of_host, several, environment, across, hosts=gpus // of_host)
+    allowed = machine.peer_to_peer
+    return SearchRequest(machine.topology_xml, of_host, several, environment, allowed, hosts=gpus // of_host)

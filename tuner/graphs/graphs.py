@@ -29,6 +29,7 @@ from tuner.graphs.request import SearchRequest, SearchResult, request_of
 from tuner.graphs.system import HOST_BIT, DeviceKind, GpuDevice, PathTypes, System
 from tuner.graphs.trial import Trial
 from tuner.machine.adapters import AdapterAccess, PeerLinks
+from tuner.machine.gpus import PeerToPeer
 from tuner.machine.graphs import ENTER_THE_NETWORK, Graph, OrderedGraph
 from tuner.machine.topology import Target, Topology
 from tuner.machine.topology import read as read_topology
@@ -52,8 +53,7 @@ def built(request: SearchRequest, nccl: Release) -> System:
     if request.several_nodes and not all(nets):
         raise BadTopology("topology has no <net> element, which a communicator of several nodes needs")
     root = xml.of_hosts(request, topologies, search)
-    across = request.peer_to_peer_across_sockets
-    groups = {text: _peer_groups(topology, across) for text, topology in topologies.items()}
+    groups = {text: _peer_groups(topology, request.peer_to_peer) for text, topology in topologies.items()}
     of_hosts = [groups[host.topology] for host in request.each_host]
     system = build(root, search.devices, PathTypes.of(nccl.paths.types), of_hosts)
     system.in_network = request.in_network and all(nets)  # a network without devices is none to NCCL
@@ -68,10 +68,10 @@ def complete(system: System, request: SearchRequest, nccl: Release, variables: E
     bound(system, unbounded_if_one=nccl.search.loop.one_gpu_unbounded)
 
 
-def _peer_groups(topology: Topology, across: bool) -> dict[str, int]:
+def _peer_groups(topology: Topology, allowed: PeerToPeer) -> dict[str, int]:
     """GPUs by bus id that NVML and CUDA allow peer-to-peer between."""
     sockets = {cpu.numaid: number for number, cpu in enumerate(topology.cpus)}
-    return {gpu.busid: 0 if across else sockets[gpu.numaid] for gpu in topology.gpus}
+    return {gpu.busid: allowed.group(sockets[gpu.numaid], n) for n, gpu in enumerate(topology.gpus)}
 
 
 def compute_paths(system: System, nccl: Release, variables: Environment) -> None:

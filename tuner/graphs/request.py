@@ -6,6 +6,7 @@ from dataclasses import field
 
 from tuner.base.dataclass import dataclass
 from tuner.base.records import from_json
+from tuner.machine.gpus import PeerToPeer
 from tuner.machine.graphs import OrderedGraph
 
 
@@ -30,7 +31,7 @@ class SearchRequest:
     gpus: int  # used of it: the first by dev
     several_nodes: bool  # whether the communicator has ranks on other nodes
     environment: Mapping[str, str] = field(default_factory=dict)  # NCCL_* variables
-    peer_to_peer_across_sockets: bool = True  # whether NVML and CUDA allow it between GPUs of two sockets
+    peer_to_peer: PeerToPeer = PeerToPeer.all  # between which GPUs of a host NVML and CUDA allow it
     gpu_of_rank: Sequence[int] = ()  # which of the GPUs each local rank is on, where ranks share some
     nvls_off: bool = False  # as ranks share GPUs
     hosts: int = 1  # of the NVLink domain that are like this

@@ -33,7 +33,7 @@ from tuner.jobs.preflight.workflow import check as check_preflight
 from tuner.jobs.traces import nsight
 from tuner.jobs.traces import read as traces
 from tuner.jobs.traces.calls import CallList, WantedCalls
-from tuner.machine import catalogue, gpus, listings
+from tuner.machine import catalogue, described, gpus, listings
 from tuner.machine.listings import ListingAdditions, complete, completed
 from tuner.machine.listings.shape import of_listing
 from tuner.machine.skeleton import read_complete
@@ -43,7 +43,7 @@ from tuner.plugin.table.records import HEADER
 from tuner.scenario import Scenario
 from tuner.scenario.describe import describe
 from tuner.scenario.logs import importer
-from tuner.scenario.logs.evidence import MULTICAST_CHIPS, NEVER_NVLS, NO_NVLS
+from tuner.scenario.logs.evidence import NEVER_NVLS, NO_NVLS
 from tuner.scenario.logs.imported import Imported, LogAnswer, Weight
 from tuner.scenario.logs.imported import LogAdditions as GivenOfLog
 from tuner.times.acceptance import accept as acceptance
@@ -53,7 +53,7 @@ from tuner.times.acceptance.judge import Verdict
 from tuner.times.measured import Kind
 from tuner.times.measured.formats import NCCL_TESTS, FileFormat, Given, MeasurementFile
 
-UNKNOWN_MACHINE = "the machine is not known; valid: `machine` NAME, or the topology of one with a name beside it"
+UNKNOWN_MACHINE = "the machine is not known; valid: `machine` NAME, or its topology beside it"
 NVLINK = "NVL"  # NCCL's word for paths over it
 ALLREDUCE = Request(Collective.AllReduce, DataType.float32, Op.sum)
 PRICED_SIZES = (8, 64 << 10, 1 << 20, 64 << 20, 1 << 30)
@@ -336,7 +336,7 @@ def _never(answer: LogAnswer, machine: str) -> LogAnswer:
 
 def _has_nvls(scenario: Scenario) -> bool:
     """Whether any GPU of it may have NVLS; where they are not known, too."""
-    return not scenario.gpu_names or any(name.upper() in MULTICAST_CHIPS for name in scenario.gpu_names)
+    return not scenario.gpu_names or any(name.upper() in gpus.multicast_chips() for name in scenario.gpu_names)
 
 
 def _communicator(imported: Imported) -> str:
@@ -498,7 +498,9 @@ def machines_with_such_gpus(file: MeasurementFile) -> tuple[str | None, list[str
         if all(gpus.is_product(product, each.gpu) for product in table.header.gpu.split(", "))
     ]
     whole = [each.name for each in such if each.gpus_per_node == count]
-    return f"{count} x {table.header.gpu} a node", whole or [each.name for each in such if each.gpus_per_node > count]
+    names = whole or [each.name for each in such if each.gpus_per_node > count]
+    of_node, words = f"{count} x {table.header.gpu} a node", described.in_words(table.header.gpu, count)
+    return of_node if names or words is None else f"{of_node} (in words, with your CPUs: {words})", names
 
 
 def _given(file: MeasurementFile, known: _Known) -> Given:

@@ -18,7 +18,9 @@ from tuner import release
 from tuner.base import tables
 from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput, UnknownMachine, nearest_of, one_of
+from tuner.machine import described as in_words
 from tuner.machine import gpus
+from tuner.machine.gpus import PeerToPeer
 from tuner.machine.graphs import GraphTable, from_table
 from tuner.machine.topology import Topology, read
 
@@ -150,7 +152,7 @@ class Machine:
     notes: tuple[str, ...]
     sources: tuple[DocumentSource, ...]
     gpu_counts: tuple[int, ...]
-    peer_to_peer_across_sockets: bool
+    peer_to_peer: PeerToPeer
     environment: Mapping[str, str]
     crashes: Mapping[str, str]
     since: str | None  # the first release that takes all trays for one node
@@ -231,6 +233,8 @@ def load(name: str) -> Machine:
     other = None if _plain(name) in valid else alias(name)
     known = valid.get(_plain(name if other is None else other.machine))
     if known is None:
+        if (described := in_words.read(name)) is not None:
+            return _described(described)
         raise UnknownMachine(_unknown(name))
     name = known
     home = folder() / name
@@ -247,12 +251,34 @@ def load(name: str) -> Machine:
         notes=tuple(facts["notes"]),
         sources=tuple(DocumentSource(**source) for source in facts["source"]),
         gpu_counts=tuple(facts.get("gpu_counts", range(1, facts["gpus_per_node"] + 1))),
-        peer_to_peer_across_sockets=facts.get("peer_to_peer_across_sockets", True),
+        peer_to_peer=PeerToPeer(facts.get("peer_to_peer", PeerToPeer.all)),
         crashes=facts.get("crashes", {}),
         since=facts.get("since"),
         trays=facts.get("trays"),
         tray_counts=tuple(facts.get("tray_counts", ())),
         environment=facts.get("environment", {}),
+    )
+
+
+def _described(machine: in_words.DescribedMachine) -> Machine:
+    model = machine.model
+    return Machine(
+        name=machine.name,
+        title=machine.title,
+        vendor="in words",
+        gpu=model.name,
+        gpus_per_node=machine.gpus,
+        topology_xml=machine.topology,
+        topology=read(machine.topology),
+        notes=machine.notes,
+        sources=(DocumentSource("the machine's name", "", machine.title),),
+        gpu_counts=tuple(range(1, machine.gpus + 1)),
+        peer_to_peer=model.peer_to_peer,
+        environment={},
+        crashes={},
+        since=None,
+        trays=None,
+        tray_counts=(),
     )
 
 
@@ -276,6 +302,9 @@ def _unknown(name: str) -> str:
     not_here = having_all_words(name, {each: words_of(each) for each in missing()})
     if not_here and not having_all_words(name, known):
         return f"no machine {name!r}; {_are_missing([missing()[each] for each in not_here])}"
+    here = {gpus.chip(str(row["gpu"])) for row in facts.values()}
+    if (words := in_words.of_chip(_words(name), here)) is not None:
+        return f"no machine {name!r}; in words: {words}, with your GPUs and CPUs"
     meant = nearest(name, known, chips | elsewhere)
     hint = f"; did you mean {', '.join(meant)}?" if meant else f"; {nearest_of(name, facts)}"
     return f"no machine {name!r}{hint} (all: nccl-tuner machines)"

@@ -3,6 +3,7 @@
 import math
 import re
 from collections.abc import Sequence
+from enum import StrEnum
 from functools import cache
 
 from tuner.base import tables
@@ -11,6 +12,19 @@ from tuner.base.errors import BadInput, UnknownGpu, did_you_mean, nearest_of
 
 # The address NVML gives for an NVSwitch that the host does not see, as in a virtual machine (xml.cc, v2.28.9-1).
 HIDDEN_NVSWITCH = "fffffff:ffff:ff"
+FIRST_WITH_MULTICAST = 90  # compute capability: Hopper
+
+
+class PeerToPeer(StrEnum):
+    """Pairs of GPUs of a node between which NVML and CUDA allow peer-to-peer."""
+
+    all = "all"
+    within_sockets = "within-sockets"
+    none = "none"
+
+    def group(self, socket: int, gpu: int) -> int:
+        """Group of GPUs that it is allowed within, of a GPU by its place in the topology and its socket's."""
+        return {PeerToPeer.all: 0, PeerToPeer.within_sockets: socket, PeerToPeer.none: gpu}[self]
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +42,7 @@ class GpuModel:
     mesh: tuple[tuple[int, ...], ...] = ()
     pcie: str | None = None  # generation and lanes, 4x8, where others of its compute capability have another link
     c2c: bool = False  # whether NVLink-C2C joins it with its CPU
+    peer_to_peer: PeerToPeer = PeerToPeer.all  # none: the driver denies it between any two, as of some GeForce
 
     @property
     def pcie_link(self) -> tuple[int, int]:
@@ -117,9 +132,18 @@ def of_device(device: str | None) -> tuple[str, ...]:
     return tuple(name for name in names() if (device or "").lower() in load(name).pci_devices)
 
 
+@cache
 def most_nvlinks(compute_capability: int) -> int:
     """The most NVLinks that any GPU of a compute capability (90 for 9.0) has."""
-    return _most_nvlinks().get(str(compute_capability), 0)
+    alike = (model for model in map(load, names()) if model.compute_capability == compute_capability)
+    return max((model.nvlinks for model in alike), default=0)
+
+
+@cache
+def multicast_chips() -> tuple[str, ...]:
+    """The chips that NVSwitches join in some form and that multicast over these, so that NVLS may be there."""
+    switched = (model for model in map(load, names()) if model.lead_to == "nvswitch")
+    return tuple({chip(model.name): None for model in switched if model.compute_capability >= FIRST_WITH_MULTICAST})
 
 
 def pcie_generation(compute_capability: int) -> int:
@@ -136,21 +160,22 @@ def _pcie_gbs() -> dict[str, float]:
 
 
 @cache
-def _most_nvlinks() -> dict[str, int]:
-    return tables.toml(tables.folder() / "nvlinks.toml")
-
-
-@cache
 def _table() -> dict[str, GpuModel]:
     return {name: _model(name, row) for name, row in tables.toml(tables.folder() / "gpus.toml").items()}
 
 
 def _model(name: str, row: dict[str, object]) -> GpuModel:
     mesh = row.pop("mesh", [])
-    devices = row.pop("pci_devices")
+    devices, allowed = row.pop("pci_devices"), PeerToPeer(str(row.pop("peer_to_peer", "all")))
     assert isinstance(mesh, list)
     assert isinstance(devices, list)
-    return GpuModel(name=name, mesh=tuple(map(tuple, mesh)), pci_devices=tuple(devices), **row)  # type: ignore[arg-type]
+    return GpuModel(
+        name=name,
+        mesh=tuple(map(tuple, mesh)),
+        pci_devices=tuple(devices),
+        peer_to_peer=allowed,
+        **row,  # type: ignore[arg-type]
+    )
 
 
 def nccls_family(family: int) -> int:

@@ -8,13 +8,13 @@ from dataclasses import field
 from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput, BadTopology
 from tuner.machine import adapters
+from tuner.machine.gpus import FIRST_WITH_MULTICAST, PeerToPeer
 from tuner.oracle.messages import GpuMessage, NetMessage
 from tuner.scenario.oracle_configuration import Host
 
 MAX_GPUS_PER_NODE = 64  # SIM_MAX_LOCAL_GPUS in csrc/sim/hardware.h
 MAX_NETS_PER_NODE = 64  # SIM_MAX_NETS
 MAX_KINDS = 16  # SIM_MAX_KINDS
-MIN_MULTICAST_SM = 90  # NVLink multicast came with Hopper
 HOST_HASH = 0x1000  # SIM_HOST_HASH
 HOST_OF_GUID_BIT = 32  # SIM_HOST_OF_GUID_BIT
 DRIVER_VERSION = 13000  # new enough for every kernel of every release: a driver's age is not what is emulated
@@ -34,7 +34,7 @@ class SimulatedNode:
     @property
     def multicast(self) -> bool:
         """Whether the GPUs offer multicast, which NVLink switches do."""
-        return self.switched and all(gpu.compute_capability >= MIN_MULTICAST_SM for gpu in self.gpus)
+        return self.switched and all(gpu.compute_capability >= FIRST_WITH_MULTICAST for gpu in self.gpus)
 
 
 # A node without network devices still has a network. NCCL drops it from a communicator of one node.
@@ -61,7 +61,7 @@ def read(host: Host, around: Surroundings) -> SimulatedNode:
         root = ElementTree.fromstring(host.topology)
     except ElementTree.ParseError as error:
         raise BadTopology(f"topology is not XML: {error}") from None
-    listed = sorted(_gpus(root, host.peer_to_peer_across_sockets), key=lambda pair: pair[0])
+    listed = sorted(_gpus(root, host.peer_to_peer), key=lambda pair: pair[0])
     if not listed:
         raise BadTopology("topology has no <gpu> element; the oracle needs the GPUs with their bus ids and sm")
     most = min(len(listed), MAX_GPUS_PER_NODE)
@@ -111,16 +111,16 @@ def of_host(topology: str, number: int) -> str:
     )
 
 
-def _gpus(root: ElementTree.Element, peer_to_peer_across_sockets: bool) -> list[tuple[int, GpuMessage]]:
+def _gpus(root: ElementTree.Element, allowed: PeerToPeer) -> list[tuple[int, GpuMessage]]:
     gpus: list[tuple[int, GpuMessage]] = []
     for socket, cpu in enumerate(root.iter("cpu")):
-        peer_group = 0 if peer_to_peer_across_sockets else socket
         for pci in cpu.iter("pci"):
             for gpu in pci.findall("gpu"):
                 bus_id, sm = pci.get("busid"), gpu.get("sm")
                 if bus_id is None or sm is None:
                     raise BadTopology("a <gpu> needs its compute capability in sm= and its <pci> a busid=")
-                gpus.append((_int(gpu, "dev", len(gpus)), GpuMessage(bus_id, int(sm), peer_group)))
+                peers = allowed.group(socket, len(gpus))
+                gpus.append((_int(gpu, "dev", len(gpus)), GpuMessage(bus_id, int(sm), peers)))
     return gpus
 
 

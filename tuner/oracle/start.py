@@ -13,6 +13,7 @@ from tuner.base.files import cache_folder
 from tuner.base.names import PATHS_WITHOUT_WORD, Algorithm, Buffers
 from tuner.emulator.rules import init
 from tuner.machine import adapters
+from tuner.machine.gpus import PeerToPeer
 from tuner.machine.skeleton import Skeleton
 from tuner.oracle import facts, hardware, library, symbols
 from tuner.oracle.messages import (
@@ -89,7 +90,7 @@ def prepare(configuration: OracleConfiguration) -> Preparation:
     kinds = {host: hardware.read(host, around) for host in dict.fromkeys(configuration.hosts)}
     if len(kinds) > hardware.MAX_KINDS:
         raise BadInput(f"{len(kinds)} kinds of nodes; the oracle simulates at most {hardware.MAX_KINDS}")
-    if len({host.peer_to_peer_across_sockets for host in kinds}) > 1:
+    if len({host.peer_to_peer for host in kinds}) > 1:
         raise BadInput("NCCL asks for peer-to-peer once per process: the oracle cannot mix nodes with and without")
     if (given := configuration.library) is None:
         nccl = library.find(configuration.release, configuration.build)
@@ -370,7 +371,7 @@ def _systems(located: symbols.Symbols, configuration: OracleConfiguration) -> Sy
     """Ranks of several hosts make the same system, unless what NVML says of peer-to-peer goes into it host by host."""
     if max(configuration.domains, default=1) == 1:
         return None
-    if not all(host.peer_to_peer_across_sockets for host in configuration.hosts):
+    if any(host.peer_to_peer is not PeerToPeer.all for host in configuration.hosts):
         return None
     return SystemFunctions(
         compute_paths=located.functions["ncclTopoComputePaths"][0][0],

@@ -1,7 +1,6 @@
 """Descriptions by users - machine or topology, nodes, release, settings - and what emulator and oracle take of it."""
 
 from tuner.scenario.description import MOST_NODES as MOST_NODES
-from tuner.scenario.description import PEER_TO_PEER as PEER_TO_PEER
 from tuner.scenario.description import ConstantsUsed as ConstantsUsed
 from tuner.scenario.description import Members as Members
 from tuner.scenario.description import Scenario as Scenario

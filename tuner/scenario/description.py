@@ -26,9 +26,6 @@ if TYPE_CHECKING:
 MOST_NODES = 2**20  # beyond any machine there is, and still quick to answer
 
 
-PEER_TO_PEER = {"all": True, "within-sockets": False}  # between which GPUs, by whether also across sockets
-
-
 @dataclass(frozen=True, slots=True)
 class ConstantsUsed:
     """Constants that an answer is made with: a release's own, or those fitted to measurements in their place."""

@@ -16,12 +16,13 @@ from tuner.emulator.communicator import Node
 from tuner.emulator.rules import resolved
 from tuner.machine import catalogue, gpus, graphs
 from tuner.machine.adapters import PeerLinks, mergeable, network_of, used
+from tuner.machine.gpus import GpuModel, PeerToPeer
 from tuner.machine.graphs import Graphs
 from tuner.machine.topology import Topology, edit, reader
 from tuner.machine.topology import read as read_topology
 from tuner.machine.topology.xml import MAX_BYTES
 from tuner.release.environment import Environment
-from tuner.scenario.description import PEER_TO_PEER, Scenario
+from tuner.scenario.description import Scenario
 
 if TYPE_CHECKING:
     from tuner.graphs import SearchRequest
@@ -240,7 +241,7 @@ class ResolvedNode:
             gpus_per_node=self.gpus,
             release=scenario.nccl,
             env=self._variables_of_nccl,
-            peer_to_peer_across_sockets=self._peer_to_peer_across_sockets,
+            peer_to_peer=self.peer_to_peer,
             build=scenario.build,
             gpu_of_rank=self._gpu_of_ranks_that_share,
             network_reduces=self.network_reduces,
@@ -265,12 +266,22 @@ class ResolvedNode:
         return {**kept, **scenario.variables}
 
     @property
-    def _peer_to_peer_across_sockets(self) -> bool:
-        """Whether NVML and CUDA allow it between GPUs of two sockets."""
-        changed = (self.scenario.hardware or {}).get("p2p")
-        if changed is not None:
-            return PEER_TO_PEER[changed]
-        return self.scenario.machine is None or catalogue.load(self.scenario.machine).peer_to_peer_across_sockets
+    def peer_to_peer(self) -> PeerToPeer:
+        """GPUs that NVML and CUDA allow it between: as changed, of the machine, or as the GPUs' model has it."""
+        scenario = self.scenario
+        if (changed := (scenario.hardware or {}).get("p2p")) is not None:
+            return PeerToPeer(changed)
+        if scenario.machine is not None:
+            return catalogue.load(scenario.machine).peer_to_peer
+        return PeerToPeer.none if self.gpus_without_peer_to_peer else PeerToPeer.all
+
+    @cached_property
+    def gpus_without_peer_to_peer(self) -> tuple[GpuModel, ...]:
+        """The models that its GPUs are, where none of these reaches another GPU's memory; else none."""
+        scenario = self.scenario
+        named = [(scenario.gpu,)] if scenario.gpu else [gpus.of_device(gpu.device) for gpu in self._own.topology.gpus]
+        models = dict.fromkeys(gpus.load(name) for names in named for name in names)
+        return tuple(models) if all(named) and all(model.peer_to_peer is PeerToPeer.none for model in models) else ()
 
     def for_search(self, several: bool) -> "SearchRequest":
         """The node as the search of graphs takes it, alone or one of several."""
@@ -283,7 +294,7 @@ class ResolvedNode:
             self.gpus,
             several,
             {name: value for name, value in variables.items() if name in nccl.search_variables},
-            self._peer_to_peer_across_sockets,
+            self.peer_to_peer,
             self._gpu_of_ranks_that_share,
             nvls_off is not None and nvls_off([self.gpu_of_rank]),
             graph_file=_graph_file(variables),
@@ -379,8 +390,8 @@ class ResolvedNode:
             return _Source(host, read_topology(host))
         from tuner.machine import skeleton
 
-        given = scenario.gpu, scenario.net_gbps, scenario.net_latency_us
-        if (text := _of_listing(scenario.topology, *given)) is not None:
+        given, hardware = (scenario.gpu, scenario.net_gbps, scenario.net_latency_us), scenario.hardware or {}
+        if (text := _of_listing(scenario.topology, *given, hardware.get("cpu"))) is not None:
             return _Source(text, read_topology(text, f"{scenario.topology}, completed"))
         if scenario.gpu is None:
             return _Source(*skeleton.read_complete(scenario.topology))
@@ -391,7 +402,9 @@ class ResolvedNode:
 MOST_NEAR_LISTING = 2
 
 
-def _of_listing(file: Path, gpu: str | None, net_gbps: float | None, net_latency_us: float | None) -> str | None:
+def _of_listing(
+    file: Path, gpu: str | None, net_gbps: float | None, net_latency_us: float | None, cpu: str | None
+) -> str | None:
     """Topology of a node that nvidia-smi or lstopo listed; None for a file of neither.
 
     Errors: BadInput says what the listing does not, how to say it, and which machines are nearest.
@@ -404,7 +417,7 @@ def _of_listing(file: Path, gpu: str | None, net_gbps: float | None, net_latency
     if listing is None:
         return None
     try:
-        return completed(file, ListingAdditions(gpu, net_gbps, net_latency_us)).topology
+        return completed(file, ListingAdditions(gpu, net_gbps, net_latency_us, cpu)).topology
     except BadInput as error:
         near = ranked(of_listing(listing, None if gpu is None else gpus.load(gpu)))[:MOST_NEAR_LISTING]
         raise BadInput(

@@ -12,6 +12,7 @@ from tuner.base.names import Collective, DataType, Op, Protocol
 from tuner.base.numerics import parse_long
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
+from tuner.machine.gpus import PeerToPeer
 from tuner.release import Release
 from tuner.release.environment import Environment
 from tuner.release.variables import everywhere, ignored
@@ -31,14 +32,25 @@ NOT_SET = -2
 
 
 def of_scenario(scenario: Scenario) -> list[str]:
-    """One line for each of its variables that the release ignores, takes for something else, or that harms."""
+    """One line for each of its variables that the release ignores, takes for something else, or that harms, and for
+    GPUs that reach none."""
     values = scenario.environment or {}
     lines = of_variables(release.load(scenario.nccl), values)
     if values:
         lines += harmful(values, scenario.nodes, scenario)
     if values.get(ENABLE) == "1" and not any(kind.network_reduces for kind in scenario.resolve().kinds):
         lines.append(f"{ENABLE}=1: no adapter reduces (coll in the topology), so no CollNet; with SHARP say `collnet`")
-    return lines
+    return [*lines, *_of_peer_to_peer(scenario)]
+
+
+def _of_peer_to_peer(scenario: Scenario) -> Iterator[str]:
+    """A note for GPUs whose driver denies peer-to-peer, where no change says otherwise."""
+    if "p2p" not in (scenario.hardware or {}):
+        kinds = [kind for kind in scenario.kinds if kind.logged is None]
+        own = [kind.resolve().own for kind in kinds]
+        without = [node for node in own if node.peer_to_peer is PeerToPeer.none]
+        if models := {model.name for node in without for model in node.gpus_without_peer_to_peer}:
+            yield f"{', '.join(sorted(models))}: the driver denies peer-to-peer; `change` p2p=all where yours allows it"
 
 
 def of_variables(nccl: Release, values: Mapping[str, str]) -> list[str]:

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tuner.base.dataclass import dataclass
+from tuner.machine.gpus import PeerToPeer
 from tuner.release import BUILDS
 
 if TYPE_CHECKING:
@@ -17,7 +18,7 @@ class Host:
 
     topology: str
     gpus: int
-    peer_to_peer_across_sockets: bool = True  # whether NVML and CUDA say that GPUs of two sockets reach each other
+    peer_to_peer: PeerToPeer = PeerToPeer.all  # between which GPUs NVML and CUDA allow it
     gpu_of_rank: tuple[int, ...] = ()  # which of the GPUs each of its ranks is on; empty: one rank on each
 
     @property
@@ -58,7 +59,7 @@ class OracleConfiguration:
     library: Path | None = None  # this file instead of the release's installed or cached library
     skeleton: "Skeleton | None" = None  # what NCCL reads instead of the topology, to complete it
     others: tuple[Host, ...] = ()  # nodes after the ``nodes``, in the order of their ranks
-    peer_to_peer_across_sockets: bool = True  # as of a Host, of the ``nodes``
+    peer_to_peer: PeerToPeer = PeerToPeer.all  # as of a Host, of the ``nodes``
     build: str = BUILDS[0]  # of the release's libnccl
     gpu_of_rank: tuple[int, ...] = ()  # as of a Host, of the ``nodes``
     dumps_topology: bool = False  # NCCL writes the topology it made, which takes time; of a skeleton it always does
@@ -76,7 +77,7 @@ class OracleConfiguration:
     @property
     def host(self) -> Host:
         """One of the ``nodes``."""
-        return Host(self.topology, self.gpus_per_node, self.peer_to_peer_across_sockets, self.gpu_of_rank)
+        return Host(self.topology, self.gpus_per_node, self.peer_to_peer, self.gpu_of_rank)
 
     @property
     def domain_of_host(self) -> tuple[int, ...]:

@@ -285,7 +285,7 @@ def _peer_notes(printed: Printed, numa_of: Mapping[str, int]) -> Iterator[str]:
     cells = {pair: cell for table in printed.peer for pair, cell in table.cells.items()}
     refused = {pair for pair, cell in cells.items() if cell in REFUSED}
     if refused and refused == set(cells):
-        yield f"no GPU reaches another's memory ({_words(cells, refused)}): NCCL_P2P_DISABLE=1 says it to NCCL's search"
+        yield f"no GPU reaches another's memory ({_words(cells, refused)}): `change` p2p=none"
     elif refused and refused == {pair for pair in cells if len({numa_of.get(name) for name in pair}) > 1}:
         why = _words(cells, refused)
         yield f"GPUs of two sockets do not reach each other's memory ({why}): `change` p2p=within-sockets"

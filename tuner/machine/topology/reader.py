@@ -116,6 +116,7 @@ def _gpu(element: Element) -> Gpu:
             for link in element.children
             if link.tag == "nvlink"
         ),
+        device=pci.attributes.get("device"),
     )
 
 

@@ -61,6 +61,7 @@ class Gpu:
     numaid: int
     gpu_direct: bool  # whether adapters may read and write its memory
     nvlinks: tuple[NvLink, ...]
+    device: str | None = None  # id of NVIDIA's, as in 0x2330
 
     def count_nvlinks(self, kind: Target) -> int:
         """Number of NVLinks that lead to devices of that kind."""

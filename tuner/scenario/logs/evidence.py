@@ -12,6 +12,7 @@ from tuner.base import tables
 from tuner.base.dataclass import dataclass
 from tuner.base.names import Pattern
 from tuner.base.sizes import plural
+from tuner.machine.gpus import FIRST_WITH_MULTICAST, multicast_chips
 from tuner.release import Release
 from tuner.scenario.logs.imported import LogAnswer, LogEvidence, Reading, Weight
 from tuner.scenario.logs.reader import PrintedGraph
@@ -22,9 +23,7 @@ MOST_WARNINGS = 6
 NO_NVLS = "no NVLS, because"  # how that answer begins
 NEVER_NVLS = "Hopper and later with NVSwitches do"  # how it ends where the GPUs never have it
 SOCKET, GDRDMA = "Socket", "GDRDMA"  # of NCCL's own network, and in the names of plugins such as FastSocket
-MULTICAST_CHIPS = ("H100", "H200", "H800", "H20", "GH200", "B100", "B200", "B300", "GB200", "GB300")
 SLOWEST_LINK_GBS = 0.7  # of a bridge above GPUs: PCIe 3.0 with one lane, as NCCL counts it
-FIRST_WITH_NVLS = 90  # compute capability
 RESULTS = (  # ncclResult_t, src/nccl.h.in
     "ncclSuccess",
     "ncclUnhandledCudaError",
@@ -199,13 +198,13 @@ def _of_nvls(
 
 def _has_multicast(names: str) -> bool:
     """Whether GPUs of such names may have it: cards have no NVSwitches."""
-    return any(chip in names for chip in MULTICAST_CHIPS) and "PCIE" not in names and " NVL" not in names
+    return any(chip in names for chip in multicast_chips()) and "PCIE" not in names and " NVL" not in names
 
 
 def _links_before_nvls(reading: Reading, nccl: Release) -> bool:
     """Whether the printed bandwidths to NVSwitches are whole numbers of NVLinks of GPUs without NVLS alone."""
     printed = {log.nvswitch_gbs for log in reading.logs if log.nvswitch_gbs is not None}
-    later = [gbs for least, gbs in nccl.search.devices.nvlink_gbs if least >= FIRST_WITH_NVLS]
+    later = [gbs for least, gbs in nccl.search.devices.nvlink_gbs if least >= FIRST_WITH_MULTICAST]
     return bool(printed) and not any(abs(each / gbs - round(each / gbs)) < 0.01 for each in printed for gbs in later)
 
 

@@ -1,0 +1,144 @@
+"""Machines in words, which are in no catalogue: ``8xrtx-4090@2xmilan/4+2x200g`` is eight GPUs of one model on two CPUs.
+
+Nothing is guessed: the words say the model, the CPUs, how many GPUs are below each PCI switch, and adapters. All
+links have the GPU model's generation of PCIe. Bus ids, names and guids are invented, and no choice goes by them.
+"""
+
+import re
+import xml.etree.ElementTree as ET
+from collections.abc import Collection
+from functools import cache
+
+from tuner.base import tables
+from tuner.base.dataclass import dataclass
+from tuner.base.errors import BadInput, did_you_mean, one_of
+from tuner.machine import gpus, skeleton
+from tuner.machine.gpus import GpuModel
+from tuner.machine.topology.edit_devices import PCIE_SPEEDS, cpu
+from tuner.machine.topology.xml import to_text
+
+EXAMPLE = "8xrtx-4090@2xmilan"
+FORM = "GPUSxMODEL@CPUSxCPU[/GPUS below a PCI switch][+ADAPTERSxGBPSg]"
+WORDS = re.compile(r"(\d{1,2})x([a-z0-9-]+)@(\d{1,2})x([a-z0-9-]+)(?:/(\d{1,2}))?(?:\+(\d{1,2})x(\d{1,4})g)?")
+BEGINS = re.compile(r"\d{1,2}x[a-z][a-z0-9-]*(@.*)?")
+MOST_GPUS, MOST_CPUS, MOST_ADAPTERS = 16, 8, 16
+GPU_CLASS, ADAPTER_CLASS, SWITCH_CLASS = "0x030200", "0x020700", "0x060400"
+
+
+@dataclass(frozen=True, slots=True)
+class DescribedMachine:
+    """A node in words, completed: its title, its topology in NCCL's format, and what was assumed."""
+
+    name: str
+    title: str
+    model: GpuModel
+    gpus: int
+    topology: str
+    notes: tuple[str, ...]
+
+
+@cache
+def _cpus() -> dict[str, str]:
+    """The generations of CPUs by name, each as a change of a topology says it: VENDOR:FAMILY:MODEL as NCCL counts."""
+    return {name: row["cpu"] for name, row in tables.toml(tables.folder() / "cpus.toml").items()}
+
+
+def in_words(product: str, count: int) -> str | None:
+    """Words for so many GPUs of a product by CUDA's name, on CPUs that are only an example; None without such words."""
+    models = [gpus.load(name) for name in gpus.names() if gpus.is_product(product, name)]
+    if not (models and all(map(_is_describable, models))):
+        return None
+    return f"{count}x{models[0].name}@{1 + (count % 2 == 0 and count > 2)}xmilan"
+
+
+def of_chip(asked: Collection[str], known: Collection[str]) -> str | None:
+    """Words for the first model whose chip's name is among those asked for; None for ``known`` chips, and others."""
+    joined = f" {' '.join(re.sub('^[0-9]+x', '', each) for each in asked)} "
+    for model in filter(_is_describable, map(gpus.load, gpus.names())):
+        chip = gpus.chip(model.name)
+        spellings = (chip.lower(), chip.lower().replace(" ", ""), *re.findall(r"[0-9]{4}$", chip))
+        if chip not in known and any(f" {each} " in joined for each in spellings):
+            return f"8x{model.name}@2xmilan"
+    return None
+
+
+def _is_describable(model: GpuModel) -> bool:
+    """Whether its cards are put into servers of any kind: others come on boards of their maker, with adapters."""
+    return model.lead_to != "nvswitch" and not model.c2c
+
+
+@cache
+def read(name: str) -> DescribedMachine | None:
+    """The machine that a name describes; None for a name of another kind.
+
+    Errors: UnknownGpu, BadInput for what is missing or cannot be.
+    """
+    plain = "".join(name.lower().split())
+    if BEGINS.fullmatch(plain) is None:
+        return None
+    match = WORDS.fullmatch(plain)
+    if match is None:
+        raise BadInput(f"machine {name!r}: valid: {FORM}, such as {EXAMPLE}; CPU is one of {', '.join(_cpus())}")
+    count, model_name, sockets, cpu_name, below, adapters, gbps = match.groups()
+    model = gpus.load(model_name)
+    if cpu_name not in _cpus():
+        raise BadInput(f"machine {name!r}: no CPU {cpu_name!r}{did_you_mean(cpu_name, _cpus())}; {one_of(_cpus())}")
+    if not _is_describable(model):
+        raise BadInput(f"machine {name!r}: {model.name} comes on boards that the catalogue has; valid: its machines")
+    parts = _Parts(model, int(count), int(sockets), int(below or 0), int(adapters or 0))
+    parts.check(name)
+    root = parts.root()
+    cpu(root, _cpus()[cpu_name], f"machine {name!r}")
+    text = skeleton.SkeletonText(to_text(root), name)
+    topology = skeleton.completed(text, model.name, float(gbps) if adapters else None, None)
+    title = f"{count} x {model.title} on {sockets} x {cpu_name}"
+    return DescribedMachine(plain, title, model, int(count), topology, tuple(parts.notes()))
+
+
+@dataclass(frozen=True, slots=True)
+class _Parts:
+    model: GpuModel
+    gpus: int
+    sockets: int
+    below: int  # GPUs of each PCI switch; 0: none has one
+    adapters: int
+
+    def check(self, name: str) -> None:
+        for what, number, most in (
+            ("GPUs", self.gpus, MOST_GPUS),
+            ("CPUs", self.sockets, MOST_CPUS),
+            ("adapters", max(self.adapters, 1), MOST_ADAPTERS),
+        ):
+            if not 1 <= number <= most:
+                raise BadInput(f"machine {name!r}: {number} {what}; valid: 1 to {most}")
+        if self.gpus % (self.sockets * max(self.below, 1)):
+            switches = f", {self.below} a switch" if self.below else ""
+            raise BadInput(f"machine {name!r}: {self.gpus} GPUs on {self.sockets} CPUs{switches}; valid: as many each")
+
+    def root(self) -> ET.Element:
+        """The places of all devices, GPUs and adapters shared out evenly."""
+        generation, lanes = self.model.pcie_link
+        link = {"link_speed": PCIE_SPEEDS[generation], "link_width": str(lanes)}
+        root, of_socket = ET.Element("system", {"version": "1"}), self.gpus // self.sockets
+        for socket in range(self.sockets):
+            cpu = ET.SubElement(root, "cpu", {"numaid": str(socket)})
+            above = cpu
+            for number in range(socket * of_socket, (socket + 1) * of_socket):
+                if self.below and number % self.below == 0:
+                    busid = f"ff00:{number:02x}:00.0"
+                    above = ET.SubElement(cpu, "pci", {"busid": busid, "class": SWITCH_CLASS, **link})
+                device = {"class": GPU_CLASS, "vendor": skeleton.NVIDIA, "device": self.model.pci_devices[0]}
+                ET.SubElement(above, "pci", {"busid": f"0000:{number:02x}:00.0", **device, **link})
+            for number in range(self.adapters):
+                if number * self.sockets // self.adapters == socket:
+                    ET.SubElement(cpu, "pci", {"busid": f"0001:{number:02x}:00.0", "class": ADAPTER_CLASS, **link})
+        return root
+
+    def notes(self) -> list[str]:
+        """Statements of what the words leave open."""
+        generation, lanes = self.model.pcie_link
+        where = (
+            f"{self.below} GPUs below each PCI switch" if self.below else "each GPU on its CPU, without PCI switches"
+        )
+        nets = f"{self.adapters} adapters on the CPUs" if self.adapters else "no adapter, so one node"
+        return [f"taken for {where}, {nets}; PCIe {generation}.0 x{lanes}; 'nvidia-smi topo -m' would tell"]
