@@ -408,7 +408,7 @@ def test_what_is_no_thousandth_may_be_lost() -> None:
 def test_a_refused_route_leaves_links_as_taking_and_giving_back_does(gbs: float) -> None:
     """Where something is lost, each refusal changes the links before the short one, as in NCCL."""
     node, nccl = catalogue.load("dgx-h100"), release.load("2.28.9")
-    request = SearchRequest(node.topology_xml, 8, True, dict(node.environment), node.peer_to_peer_across_sockets)
+    request = SearchRequest(node.topology_xml, 8, True, dict(node.environment), node.peer_to_peer)
     system = prepared(request, nccl, Environment(request.environment, non_numeric_is_default=False))
     load, gpu = Load(system, False, False), system.gpus[0]
     path = max(gpu.paths[DeviceKind.NET], key=lambda path: len(path.links))
