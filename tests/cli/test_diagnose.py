@@ -62,7 +62,7 @@ def test_results_alone_cannot_be_judged_and_say_what_they_lack() -> None:
     result = diagnosed(EXAMPLES / "all_reduce.log")
     assert result.exit_code == 3
     text = " ".join(result.output.split())
-    assert text.startswith("cannot be judged: the machine is not known")
+    assert text.startswith("cannot be judged: it looks slow on each machine with such GPUs; the machine is not known")
     assert "8 x H100 80GB HBM3 a node machines with such GPUs: " in text
     assert " dgx-h100," in text
     assert "a100" not in text
@@ -571,6 +571,16 @@ def test_results_with_a_line_of_nccl_that_says_nothing_are_results_alone(tmp_pat
 def test_results_of_part_of_a_node_are_held_against_machines_with_more_gpus(tmp_path: Path) -> None:
     (found,) = findings(nccl_tests_text.write(tmp_path / "run.log", [(1 << 30, 4600.0)], gpus=4))
     assert any(line.startswith("machines with such GPUs: ") and "dgx-h100" in line for line in found["evidence"])
+
+
+def test_bus_ids_of_results_narrow_the_machines_down(tmp_path: Path) -> None:
+    file = nccl_tests_text.write(tmp_path / "run.log", [(1 << 30, 4600.0)])
+    text = file.read_text("utf-8")
+    assert "with the bus ids" not in " ".join(findings(file)[0]["evidence"])
+    for number, bus in enumerate(("1b", "43", "52", "61", "9d", "c3", "d1", "df")):
+        text = text.replace(f"[0000:{number:02}:00]", f"[0000:{bus}:00]")
+    file.write_text(text, "utf-8")
+    assert "with the bus ids of these GPUs: dgx-h100" in findings(file)[0]["evidence"]
 
 
 @pytest.mark.parametrize("start", ["[2026-11-29 08:50:44,619] [INFO] ready", "[rank0]: loss 2.0"])

@@ -13,7 +13,7 @@ from tuner.emulator.connect import TreeOrder, summarize
 from tuner.scenario import from_log
 from tuner.scenario.describe import describe
 from tuner.scenario.logs import importer
-from tuner.scenario.logs.imported import Imported, LogAdditions
+from tuner.scenario.logs.imported import Imported, LogAdditions, Weight
 
 HEAD = """\
 h:10:10 [0] NCCL INFO NCCL version 2.25.1+cuda12.8
@@ -284,3 +284,10 @@ def test_lines_in_json_records_are_read(tmp_path: Path, record: str) -> None:
     log = importer.read(tmp_path / "pod.log", LogAdditions())
     assert log.release == "2.28.9"
     assert log.evidence.warnings == ("Connect to 10.0.0.4<5> failed",)
+
+
+def test_a_warning_that_harms_nothing_is_no_fault(tmp_path: Path) -> None:
+    log = said(tmp_path, "ras/client_support.cc:160 NCCL WARN Call to bind failed: Address already in use", n=8)
+    (answer,) = (each for each in log.evidence.answers if "bind" in each.text)
+    assert answer.weight is Weight.expected
+    assert "(ras/client_support.cc:160); that is: another job on this host" in answer.text

@@ -4,6 +4,7 @@ Files say different things of one machine: a topology or a listing which it is, 
 fast it was, a trace what ran. What one of them says goes for the others, and what a user says goes before that.
 """
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import field, replace
@@ -462,6 +463,9 @@ def _on_any_machine(file: MeasurementFile, given: Given, known: _Known) -> tuple
     evidence += [f"machines with such GPUs: {', '.join(machines)}"] if machines else []
     if gpu and not machines:
         return f"no machine of the catalogue has {gpu}: {UNKNOWN_MACHINE}", evidence
+    if alike := [machine for machine in machines if _has_bus_ids(machine, file)]:
+        machines = alike
+        evidence.append(f"with the bus ids of these GPUs: {', '.join(machines)}")
     seen = []
     for machine in machines:
         with suppress(TunerError):
@@ -477,6 +481,15 @@ def _on_any_machine(file: MeasurementFile, given: Given, known: _Known) -> tuple
         how = f": {max(shares, key=lambda each: each.share).in_words}" if shares else ""
         return f"it looks slow on each machine with such GPUs{how}; {UNKNOWN_MACHINE}", evidence
     return UNKNOWN_MACHINE, evidence
+
+
+_LISTED = re.compile(rb"\bdevice +\d+ \[([0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2})\]")  # nccl-tests from 2.16 on
+
+
+def _has_bus_ids(machine: str, file: MeasurementFile) -> bool:
+    """Whether the bus ids of GPUs that nccl-tests lists are all of that machine; more than one has to be listed."""
+    listed = {each.decode() for each in _LISTED.findall(read_bytes(file.path, BadInput))}
+    return len(listed) > 1 and listed <= {gpu.busid.rpartition(".")[0] for gpu in catalogue.load(machine).topology.gpus}
 
 
 def machines_with_such_gpus(file: MeasurementFile) -> tuple[str | None, list[str]]:

@@ -346,12 +346,12 @@ class KnownWarning:
     pattern: str
     says: str
     source: str
+    harmless: bool = False
 
 
 @cache
-def _known_warnings() -> tuple[tuple[re.Pattern[str], str], ...]:
-    rows = [KnownWarning(**row) for row in tables.toml(tables.folder() / "warnings.toml")["warning"]]
-    return tuple((re.compile(row.pattern), row.says) for row in rows)
+def _known_warnings() -> tuple[KnownWarning, ...]:
+    return tuple(KnownWarning(**row) for row in tables.toml(tables.folder() / "warnings.toml")["warning"])
 
 
 def _of_timeouts(reading: Reading) -> Iterator[LogAnswer]:
@@ -388,8 +388,9 @@ def _of_warnings(reading: Reading) -> Iterator[LogAnswer]:
         yield LogAnswer(f"NCCL failed with {RESULTS[number]} at {where}, without a warning that says why")
     shown = list(alike.values())[:MOST_WARNINGS]
     for text, *others in shown:
-        means = next((says for pattern, says in _known_warnings() if pattern.search(text)), None)
+        known = next((each for each in _known_warnings() if re.search(each.pattern, text)), None)
         more = f" (and {len(others)} alike)" if others else ""
-        yield LogAnswer(f"NCCL warned: {text}{more}{f'; that is: {means}' if means else ''}")
+        weight = Weight.expected if known is not None and known.harmless else Weight.fault
+        yield LogAnswer(f"NCCL warned: {text}{more}{f'; that is: {known.says}' if known else ''}", weight)
     if left := len(alike) - len(shown):
         yield LogAnswer(f"NCCL warned of {plural(left, 'other thing')}")

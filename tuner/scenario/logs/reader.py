@@ -137,8 +137,8 @@ def _line(line: str) -> PrintedLine:
     warns = not mark and _WARNS in line
     if warns:
         head, mark, text = line.rpartition(_WARNS)
-        if text.startswith("Cuda failure") and (place := _PLACE.search(head)):
-            text = f"{text.rstrip()} ({place[0]})"  # which says what of CUDA was used
+        if text.startswith(("Cuda failure", "Call to ")) and (place := _PLACE.search(head)):
+            text = f"{text.rstrip()} ({place[0]})"  # which says what it was for
     return PrintedLine(_thread(head), text, warns) if mark else PrintedLine(UNKNOWN, line)
 
 
