@@ -83,25 +83,24 @@ void jobfile_add(struct job_file *file, uint32_t kind, uint64_t sequence, double
 static bool write_all(int file, const void *bytes, size_t count) {
     for (const char *at = bytes; count > 0;) {
         ssize_t written = write(file, at, count);
-        if (written < 0 && errno != EINTR) {
+        if (written <= 0) { /* no signal comes here that would make it worth another try */
             return false;
         }
-        if (written > 0) {
-            at += written;
-            count -= (size_t)written;
-        }
+        at += written;
+        count -= (size_t)written;
     }
     return true;
 }
 
 void jobfile_write(struct job_file *file) {
     struct job_head *head = &file->head;
-    char name[3400], begun[3400];
+    char own[160], name[3400], begun[3400];
     int kept = errno;
     head->ended_ns = jobfile_now_ns();
-    snprintf(name, sizeof name, "%s/%s.%" PRIu64 ".%" PRIu64 ".%" PRIu64 ".job", file->folder, head->host, head->pid,
-             head->started_ns / 1000000000u, head->number);
-    snprintf(begun, sizeof begun, "%s/.%s.%" PRIu64 ".begun", file->folder, head->host, head->pid);
+    snprintf(own, sizeof own, "%s.%" PRIu64 ".%" PRIu64 ".%" PRIu64, head->host, head->pid, head->started_ns,
+             head->number);
+    snprintf(name, sizeof name, "%s/%s.job", file->folder, own);
+    snprintf(begun, sizeof begun, "%s/.%s.begun", file->folder, own);
     if (mkdir(file->folder, 0755) != 0 && errno == EEXIST) {
         errno = 0;
     }

@@ -87,7 +87,8 @@ void jobfile_open(struct job_file *file, const char *folder, uint32_t seconds, i
  * that on all ranks the same ones stay. */
 void jobfile_add(struct job_file *file, uint32_t kind, uint64_t sequence, double time_us, uint64_t ended_ns);
 
-/* Writes what there is: under another name first, so that whoever looks sees a file whole or not at all. */
+/* Writes what there is: under another name first, so that whoever looks sees a file whole or not at all. Names have the
+ * nanosecond of the start: containers may share the host's name and each have a process 1. */
 void jobfile_write(struct job_file *file);
 
 /* Whether the hour is over: the next call goes to a new file. Kinds and communicators keep their numbers. */

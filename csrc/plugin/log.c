@@ -3,6 +3,7 @@
 #include "log.h"
 
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <strings.h>
@@ -10,20 +11,23 @@
 /* NCCL cuts a line at 1024 bytes, its own beginning included. */
 enum { LINE_BYTES = 1024 };
 
+static atomic_int most; /* number of the last level that is printed */
+
 /* The words are NCCL's (ncclDebugInit, src/debug.cc, v2.28.9-1); of an environment plugin, which may say the variable to
  * NCCL alone, it is not known. Its files of variables set them in the environment. */
-bool log_prints(int level) {
+void log_look(void) {
     static const char *const words[] = {"VERSION", "WARN", "INFO", "ABORT", "TRACE"};
+    enum { WORDS = sizeof words / sizeof *words };
     const char *said = getenv("NCCL_DEBUG");
-    if (getenv("NCCL_ENV_PLUGIN")) {
-        return true;
+    int level = getenv("NCCL_ENV_PLUGIN") ? WORDS : 0;
+    for (int word = 0; level == 0 && said && word < WORDS; word++) {
+        level = strcasecmp(said, words[word]) == 0 ? word + 1 : 0;
     }
-    for (int word = 0; said && word < (int)(sizeof words / sizeof *words); word++) {
-        if (strcasecmp(said, words[word]) == 0) {
-            return word + 1 >= level;
-        }
-    }
-    return false;
+    atomic_store_explicit(&most, level, memory_order_relaxed);
+}
+
+bool log_prints(int level) {
+    return atomic_load_explicit(&most, memory_order_relaxed) >= level;
 }
 
 /* Always handed over as "%s" and one text: a path or a word of a table is never read as a format. */

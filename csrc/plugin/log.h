@@ -8,8 +8,10 @@
 
 #define LOG_NAME "TUNER/nccl-tuner: "
 
-/* Whether NCCL prints lines of a level: by NCCL_DEBUG, which a logger cannot be asked for. A line that would be dropped
- * is not formatted. */
+/* Looks at NCCL_DEBUG, as a communicator starts: a thread of the plugin's own must not, the program may set variables. */
+void log_look(void);
+
+/* Whether NCCL prints lines of a level, which a logger cannot be asked for. A line that would be dropped is not formatted. */
 bool log_prints(int level);
 
 __attribute__((format(printf, 2, 3))) void log_info(nccl_logger logger, const char *format, ...);

@@ -37,6 +37,8 @@ enum {
 };
 enum { SECONDS = 60 };
 enum { COUNTS_EACH_LAUNCH = 23100 }; /* from that release on NCCL does: enum untimed */
+/* 10 s: a file system may hold its writer for ever, and never the end of a process. */
+enum { MOST_LOOKS_AT_END = 1000 };
 
 _Static_assert(1 << CONTEXT_BITS == MOST_COMMUNICATORS, "a handle has room for each");
 
@@ -120,9 +122,10 @@ struct kind {
 static struct {
     _Atomic(struct context *) contexts[MOST_COMMUNICATORS]; /* never freed: an event may still be about one */
     _Atomic(uint32_t) made;                                 /* no number below is free */
+    atomic_bool full;                                       /* the log says that there are too many */
     struct kind kinds[MOST_KINDS];
     _Atomic(uint32_t) writer;  /* FREE, TAKEN while one is made, READY */
-    _Atomic(uint32_t) filing;  /* 1 while somebody is at the file */
+    _Atomic(uint32_t) end;     /* TAKEN once the process ends, READY when all is written */
     _Atomic(uint64_t) groups;  /* that were begun */
     _Atomic(uint32_t) pooling; /* 1 while somebody is at the rooms that nobody has */
     struct room *pool;
@@ -600,17 +603,7 @@ static bool agree_all(struct job_file *file) {
     return waiting;
 }
 
-/* One at a time: the thread, or the end of the process. */
-static bool enter(void) {
-    uint32_t nobody = 0;
-    return atomic_compare_exchange_strong(&job.filing, &nobody, 1);
-}
-
-static void leave(void) {
-    atomic_store_explicit(&job.filing, 0, memory_order_release);
-}
-
-/* By who has entered; `write`: the process ends. Whether a call waits. */
+/* `write`: the process ends. Whether a call waits. */
 static bool go_on(bool write) {
     struct job_file *file = &job.file;
     struct timespec now;
@@ -629,43 +622,41 @@ static bool go_on(bool write) {
     return waiting;
 }
 
+/* All of it is this thread's, the end as well: whose thread ends the process may get a signal for a file that is too large
+ * (RLIMIT_FSIZE), or none to read what it logs. */
 static void *write_on(void *nothing) {
     const struct timespec pause = {0, LOOK_NS};
     bool waiting = false;
+    struct context *context;
     (void)nothing;
-    for (unsigned looks = 1;; looks++) {
-        nanosleep(&pause, NULL);
-        if (!enter()) {
-            continue;
-        }
+    for (unsigned looks = 1; atomic_load_explicit(&job.end, memory_order_acquire) == FREE; looks++) {
         if (waiting || looks % LOOKS == 0) {
             waiting = go_on(false);
         } else {
             take_all(&job.file, false);
         }
-        leave();
+        nanosleep(&pause, NULL);
     }
+    go_on(true);
+    for (uint32_t i = 0; (context = context_of(i)); i++) {
+        explorer_end(&context->explorer, job.file.folder);
+    }
+    atomic_store_explicit(&job.end, READY, memory_order_release);
     return NULL;
 }
 
 /* The process ends: what is not written yet is. A child that was forked has nothing of its own. */
 __attribute__((destructor)) static void end(void) {
+    const struct timespec pause = {0, LOOK_NS / 10};
     if (atomic_load_explicit(&job.writer, memory_order_acquire) != READY || job.process != getpid()) {
         return;
     }
-    const struct timespec pause = {0, LOOK_NS};
-    bool entered = enter();
-    for (int wait = 0; wait < 100 && !entered; wait++) {
-        nanosleep(&pause, NULL);
-        entered = enter();
-    }
-    if (entered) {
-        struct context *context;
-        go_on(true);
-        for (uint32_t i = 0; (context = context_of(i)); i++) {
-            explorer_end(&context->explorer, job.file.folder);
+    atomic_store_explicit(&job.end, TAKEN, memory_order_release);
+    for (int looks = 0; looks < 10 * MOST_LOOKS_AT_END; looks++) {
+        if (atomic_load_explicit(&job.end, memory_order_acquire) == READY) {
+            return;
         }
-        leave();
+        nanosleep(&pause, NULL);
     }
 }
 
@@ -693,12 +684,10 @@ static uint32_t seconds(void) {
     return number >= 1 && number <= FILE_SECONDS ? (uint32_t)number : SECONDS;
 }
 
-/* There is one writer for the process, whose folder is that of its first communicator. It reads the words of kinds, and
- * logs, when NCCL may be closed: `nccl`, an address in it, keeps it. */
-static bool start_writer(const char *folder, nccl_logger logger, const void *nccl) {
+/* There is one writer for the process, whose folder is that of its first communicator. */
+static bool start_writer(const char *folder, nccl_logger logger) {
     uint32_t none = FREE;
     if (atomic_compare_exchange_strong(&job.writer, &none, TAKEN)) {
-        nccl_keep(nccl);
         jobfile_open(&job.file, folder, seconds(), nccl_version(logger), logger);
         clock_gettime(CLOCK_MONOTONIC, &job.wrote);
         job.process = getpid();
@@ -756,15 +745,21 @@ static bool may_wait_for_ever(int release) {
     return release >= BROADCASTS_UNSEEN && !(said && strcmp(said, "0") == 0);
 }
 
+/* The mask is one for all communicators of this NCCL: once one is measured it stays, whatever becomes of the variables. A rank
+ * that took it back would count no further call, and take other arms than the rest. The writer reads NCCL's words, and logs,
+ * when NCCL may be closed: `nccl`, an address in it, keeps it. */
 static int open_context(void **given, int *mask, const struct identity *is, nccl_logger logger, const void *nccl) {
     const char *folder = getenv(JOB_VARIABLE);
+    bool measures = atomic_load(&job.made) > 0 && *mask != 0;
     *given = NULL;
-    if (!folder || !folder[0] || !start_writer(folder, logger, nccl)) {
+    log_look();
+    if (!measures && (!folder || !folder[0] || !start_writer(folder, logger))) {
         *mask = 0; /* never for a moment: another thread's calls would have it */
         return RESULT_SUCCESS;
     }
+    nccl_keep(nccl);
     int release = nccl_version(logger);
-    if (may_wait_for_ever(release)) {
+    if (!measures && may_wait_for_ever(release)) {
         log_warn(logger,
                  "nothing of this job is measured (" JOB_VARIABLE
                  "): NCCL 2.29 and later may never end, or crash at its "
@@ -777,11 +772,13 @@ static int open_context(void **given, int *mask, const struct identity *is, nccl
     *mask = EVENT_COLLECTIVE | EVENT_KERNEL_CHANNEL | calls; /* of the whole process */
     struct context *context = take_context(is, release, logger);
     if (!context) {
-        log_warn(logger, "too many communicators, or no memory: this one is not measured (" JOB_VARIABLE ")");
+        if (!atomic_exchange(&job.full, true)) {
+            log_warn(logger, "too many communicators, or no memory: no more are measured (" JOB_VARIABLE ")");
+        }
         return RESULT_SUCCESS;
     }
     *given = context;
-    log_info(logger, "measures the collectives of this communicator into %.512s (" JOB_VARIABLE ")", folder);
+    log_info(logger, "measures the collectives of this communicator into %.512s (" JOB_VARIABLE ")", job.file.folder);
     return RESULT_SUCCESS;
 }
 

@@ -393,6 +393,7 @@ static void say_build(const struct opening *opening) {
 /* The next tuner starts first: of the constants that both change, the table's hold. */
 int tuner_open(const struct opening *asked, struct tuner **tuner) {
     *tuner = NULL;
+    log_look();
     struct settings settings = settings_read(asked->logger);
     if (settings.strict && settings.wrong) {
         return RESULT_INVALID_USAGE;

@@ -1,7 +1,6 @@
 """Arms of a table inside a job, under the real libnccl: what runs is what the schedule says, on every rank."""
 
 import os
-import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -11,7 +10,7 @@ import pytest
 from tests.support import training_job
 from tests.support.available_releases import HERE
 from tests.support.draws import Draws
-from tests.support.training_job import Planted, Ran
+from tests.support.training_job import Planted, Ran, hostile_files
 from tuner.base.names import Algorithm, Protocol
 from tuner.jobs.inside import joined
 from tuner.jobs.inside.decide import decide
@@ -304,14 +303,6 @@ def test_an_abort_while_ranks_agree_holds_nobody(tmp_path: Path) -> None:
     assert done.codes == [0] * 3, done.outputs
 
 
-@pytest.fixture(scope="module")
-def hostile_files(tmp_path_factory: pytest.TempPathFactory) -> str:
-    to = tmp_path_factory.mktemp("hostile") / "hostile_files.so"
-    source = Path(training_job.__file__).parent / "hostile_files.c"
-    subprocess.run(["cc", "-O1", "-Wall", "-Wextra", "-shared", "-fPIC", source, "-o", to, "-ldl"], check=True)
-    return str(to)
-
-
 @pytest.mark.parametrize(
     ("rank", "how", "explores"),
     [
@@ -322,11 +313,9 @@ def hostile_files(tmp_path_factory: pytest.TempPathFactory) -> str:
         (1, "hang 5", True),  # it does not go on before it knows
     ],
 )
-def test_ranks_do_not_part_where_files_fail_in_the_middle(
-    rank: int, how: str, explores: bool, hostile_files: str, tmp_path: Path
-) -> None:
+def test_ranks_do_not_part_where_files_fail_in_the_middle(rank: int, how: str, explores: bool, tmp_path: Path) -> None:
     script = [f"allreduce {LARGE} 900", "sleep 0.2"]
-    done = explored(tmp_path, script, each={rank: {"LD_PRELOAD": hostile_files, "HOSTILE_FILES": how}})
+    done = explored(tmp_path, script, each={rank: hostile_files(how)})
     assert done.codes == [0] * 3, done.outputs
     files = list(ran(tmp_path).values())
     if how != "hang 600":  # whose thread writes nothing any more
@@ -345,8 +334,8 @@ ON_NFS = {
 
 
 @pytest.mark.parametrize("how", ON_NFS)
-def test_ranks_do_not_part_as_clients_of_nfs(how: str, hostile_files: str, tmp_path: Path) -> None:
-    each = {rank: {"LD_PRELOAD": hostile_files, "HOSTILE_FILES": mode} for rank, mode in enumerate(ON_NFS[how]) if mode}
+def test_ranks_do_not_part_as_clients_of_nfs(how: str, tmp_path: Path) -> None:
+    each = {rank: hostile_files(mode) for rank, mode in enumerate(ON_NFS[how]) if mode}
     done = explored(tmp_path, [f"allreduce {LARGE} 900", "sleep 0.2"], each=each)
     assert done.codes == [0] * 3, done.outputs
     files = list(ran(tmp_path).values())
@@ -364,6 +353,22 @@ def test_communicators_made_in_another_order_explore_by_their_own_counts(tmp_pat
     assert sorted(map(len, found)) == [600, 600, 650]
     for calls in found:
         assert arms_of(calls) == [(n, arm) for n in range(FIRST, len(calls)) if (arm := scheduled(n)) is not None]
+
+
+@pytest.mark.parametrize("variable", ["NCCL_TUNER_JOB", "NCCL_ALLGATHERV_ENABLE"])
+@pytest.mark.parametrize("name", {NEWEST, *(name for name in COUNTING if name == "2.30.7")})
+def test_a_variable_that_one_rank_loses_parts_nobody(name: str, variable: str, tmp_path: Path) -> None:
+    """NCCL has one mask of events for all communicators of a process: without it this rank would count no more."""
+    lost, rest = f"unset {variable}", ["again 2", "world", f"allreduce {LARGE} 200", "sleep 0.2"]
+    script = {rank: [FIRST_600, *[lost] * (rank == 0), *rest] for rank in range(4)}
+    done = explored(tmp_path, script, name, ranks=4, NCCL_DEBUG_SUBSYS="COLL,TUNING,INIT")
+    assert done.codes == [0] * 4, done.outputs
+    expected = [(n, arm) for n in range(FIRST, 800) if (arm := scheduled(n)) is not None]
+    assert [number for number, line in enumerate(logged(done)) if "Algo TREE" in line] == [
+        number for number, arm in expected if arm == TREE
+    ], "rank 0 took other arms"
+    (calls,) = same_on_all_ranks(tmp_path).values()
+    assert arms_of(calls) == expected
 
 
 def test_the_decision_finds_what_was_planted(tmp_path: Path) -> None:

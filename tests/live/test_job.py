@@ -1,5 +1,6 @@
 """Jobs that the plugin measures from inside, under the real libnccl: what is read is what was planted, call by call."""
 
+from errno import EDQUOT, EFBIG, EINTR, ESTALE
 from pathlib import Path
 
 import numpy as np
@@ -184,3 +185,47 @@ def test_without_a_folder_nothing_is_measured_and_with_a_bad_one_the_job_goes_on
         assert ran.codes == [0, 0], ran.outputs
         assert not folder or says in ran.outputs[0]
     assert not (tmp_path / "job").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "how", ["job-hang 600", "job-nothing", *(f"job-error {each}" for each in (EINTR, ESTALE, EDQUOT))]
+)
+def test_a_job_ends_whatever_its_file_system_does_at_the_end(how: str, tmp_path: Path) -> None:
+    """A process waits for 10 s at most."""
+    script = ["allreduce 1024 3", "sleep 0.2"]
+    ran = training_job.run(
+        tmp_path,
+        TIMED[-1],
+        2,
+        script,
+        each={1: training_job.hostile_files(how)},
+        timeout_s=60,
+        NCCL_TUNER_JOB_SECONDS="3600",
+    )
+    assert ran.codes == [0, 0], ran.outputs
+    assert ("not written" in ran.outputs[1]) == (how != "job-hang 600")
+    assert [int(file.communicators["rank"][0]) for file in joined.read_folder(tmp_path / "job").files] == [0]
+
+
+@pytest.mark.slow
+def test_files_that_may_not_grow_end_no_job(tmp_path: Path) -> None:
+    """The thread that would have a file grow beyond RLIMIT_FSIZE gets a signal, which kills the process."""
+    (tmp_path / "stats").write_text("\n" * 8192)
+    table = tmp_path / "job.table"
+    table.write_text("nccl-tuner-table 1\nallreduce -> tree/simple\n")
+    script = ["allreduce 1024 3", "sleep 0.2", "limit 8192"]
+    ran = training_job.run(
+        tmp_path,
+        TIMED[-1],
+        2,
+        script,
+        NCCL_DEBUG="WARN",
+        NCCL_TUNER_TABLE=str(table),
+        NCCL_TUNER_JOB_SECONDS="3600",
+        NCCL_TUNER_STATS=str(tmp_path / "stats"),
+    )
+    assert ran.codes == [0, 0], ran.outputs
+    for text in ran.outputs:
+        assert f"errno {EFBIG}; what is measured of this job is not written" in text
+    assert [*(tmp_path / "job").iterdir(), (tmp_path / "stats").read_text().strip()] == [""]

@@ -16,6 +16,7 @@ from elftools.elf.relocation import RelocationSection
 from elftools.elf.sections import SymbolTableSection
 
 from tests.support.programs import CHECKS, PLUGIN, ROOT, checker, clang, compiled, compiler, sanitized_object
+from tests.support.training_job import hostile_files
 from tuner.jobs.inside.files import Untimed, read_file
 
 FUZZERS = ["table", "call", "events"]
@@ -253,6 +254,14 @@ def test_an_event_can_neither_allocate_nor_block(tmp_path: Path, function: str) 
     assert {"calloc", "open", "getenv"} <= outside(tmp_path, "init_v5", "profiler"), "what init reaches is seen"
 
 
+@pytest.mark.slow
+def test_the_thread_that_writes_reads_no_variable(tmp_path: Path) -> None:
+    """The program may set one meanwhile, which moves all of them."""
+    reached = outside(tmp_path, "write_on", "profiler")
+    assert {"rename", "pwrite"} <= reached
+    assert "getenv" not in reached
+
+
 # The profiler
 
 
@@ -285,6 +294,25 @@ def test_a_rank_that_is_bound_and_then_sends_to_itself_explores_with_the_others(
     """NCCL says there that a kernel has ended before it has: it is no sign of what rank 0 has launched."""
     said = drive([checker("events", ["-O2"]), "bound", pairs], NCCL_TUNER_JOB=str(tmp_path / "job"))
     assert said.split() == ["explores"] * 3
+
+
+@pytest.mark.slow
+def test_of_thousands_of_communicators_the_first_are_measured_and_the_log_says_so_once(tmp_path: Path) -> None:
+    said = drive([checker("events", ["-O2"]), "many", "3000"], NCCL_TUNER_JOB=str(tmp_path), NCCL_DEBUG="WARN")
+    assert said.count("too many communicators") == len(said.splitlines()) == 1
+    (path,) = tmp_path.glob("*.job")
+    assert path.stat().st_size < 1 << 20
+    assert len(read_file(path).communicators) == 1024
+
+
+@pytest.mark.slow
+def test_processes_of_one_number_on_one_host_write_files_of_their_own(tmp_path: Path) -> None:
+    """As in containers that share the host's name, each with a process 1, which begin within a second."""
+    program = checker("events", ["-O2"])
+    environment = {**os.environ, **hostile_files("process"), "NCCL_TUNER_JOB": str(tmp_path)}
+    started = [subprocess.Popen([program, "marks", "c"], env=environment) for _ in range(5)]
+    assert [each.wait(60) for each in started] == [0] * 5
+    assert [int(read_file(path).pid) for path in tmp_path.glob("*.job")] == [1] * 5
 
 
 T, GRAPHS, SELF, GROUP, OVERLAP = 0, *(-each for each in Untimed)
@@ -320,19 +348,23 @@ def test_a_call_whose_time_may_be_anothers_has_none(calls: str, expected: list[i
 @pytest.mark.parametrize("folder", ["job", "file/job"])
 @pytest.mark.parametrize("flags", [["-O2"], *map(sanitized, SANITIZERS)], ids=["plain", *SANITIZERS])
 def test_a_process_ends_well_after_it_has_closed_nccl(flags: list[str], folder: str, tmp_path: Path) -> None:
-    """What is not written yet is, with NCCL's words; where it cannot be, NCCL's logger is called at the end."""
+    """What is not written yet is, with NCCL's words; where it cannot be, NCCL's logger is called at the end.
+
+    A process may have two NCCLs: a framework's own, and another one.
+    """
     source = Path(__file__).parents[1] / "support" / "closed_library.c"
     shared = ["-O1", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", f"-I{PLUGIN}"]
     library = compiled(compiler(), [*shared, source], suffix=".so")
+    other = shutil.copy(library, tmp_path / "other.so")
     (tmp_path / "file").touch()
     program = checker("events", flags)
-    said = drive([program, "closed", library], NCCL_TUNER_JOB=str(tmp_path / folder), NCCL_DEBUG="INFO")
+    said = drive([program, "closed", library, other], NCCL_TUNER_JOB=str(tmp_path / folder), NCCL_DEBUG="INFO")
     assert ("not written" in said.partition("closed\n")[2]) == (folder == "file/job"), said
     if folder == "job":
         (file,) = map(read_file, (tmp_path / "job").glob("*.job"))
         assert [(kind["function"], kind["protocol"], kind["calls"]) for kind in file.kinds] == [
             (b"AllReduce", b"SIMPLE", 1)
-        ]
+        ] * 2
 
 
 @pytest.mark.slow

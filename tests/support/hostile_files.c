@@ -1,5 +1,11 @@
-/* Loaded before a rank: the files by which ranks agree to explore misbehave as HOSTILE_FILES says.
+/* Loaded before a rank: the files by which ranks agree to explore misbehave as HOSTILE_FILES says, and with the first three
+ * words those that it measures into.
  *
+ *     job-hang SECONDS  so long a write takes
+ *     job-nothing       a write takes no byte, and says no error
+ *     job-error NUMBER  each write, and the rename after it, fails with this errno
+ *
+ *     process           it is process 1, as in a container; its host has the name that others have
  *     hang SECONDS      once the rank has said that it is there, whatever it reads or writes
  *     yes SECONDS       the decision of rank 0 takes so long to be written
  *     full              it cannot be
@@ -21,6 +27,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -40,11 +47,35 @@ static double seconds(const char *what) {
     return value && strncmp(value, what, length) == 0 && strchr(" ", value[length]) ? strtod(value + length, NULL) : -1;
 }
 
-static int is_ours(int file) {
+pid_t getpid(void) {
+    const char *how = getenv("HOSTILE_FILES");
+    return how && strcmp(how, "process") == 0 ? 1 : (pid_t)syscall(SYS_getpid);
+}
+
+static int is_named(int file, const char *part) {
     char name[64], path[4096];
     snprintf(name, sizeof name, "/proc/self/fd/%d", file);
     ssize_t length = readlink(name, path, sizeof path - 1);
-    return length > 0 && memmem(path, (size_t)length, "/.explore.", 10) != NULL;
+    return length > 0 && memmem(path, (size_t)length, part, strlen(part)) != NULL;
+}
+
+static int is_ours(int file) {
+    return is_named(file, "/.explore.");
+}
+
+ssize_t write(int file, const void *bytes, size_t count) {
+    ssize_t (*next)(int file, const void *bytes, size_t count);
+    *(void **)&next = dlsym(RTLD_NEXT, "write");
+    const char *how = getenv("HOSTILE_FILES");
+    if (!how || strncmp(how, "job-", 4) != 0 || !is_named(file, ".begun")) {
+        return next(file, bytes, count);
+    }
+    if (seconds("job-hang") >= 0) {
+        usleep((useconds_t)(1e6 * seconds("job-hang")));
+        return next(file, bytes, count);
+    }
+    errno = (int)seconds("job-error");
+    return errno > 0 ? -1 : 0;
 }
 
 static void hang(int file) {

@@ -21,6 +21,8 @@ rank: it makes the calls that its script names, one a line:
     abort                         this rank aborts its communicator, and makes calls of all ranks again
     again [MODULO]                another communicator, of all ranks or of those alike by it, for calls from here on
     sleep SECONDS
+    unset VARIABLE                of the environment
+    limit BYTES                   no file may grow beyond, and the signal for one that would is not ignored
     kill RANK                     this rank dies
     leave                         all end without ending their communicators
 
@@ -28,6 +30,8 @@ No rank goes past a call before all ranks of its communicator have launched it: 
 """
 
 import os
+import resource
+import signal
 import struct
 import subprocess
 import sys
@@ -109,6 +113,15 @@ class Ran:
 
     codes: list[int]
     outputs: list[str]
+
+
+def hostile_files(how: str) -> dict[str, str]:
+    """Variables of a rank whose files misbehave: hostile_files.c has the words."""
+    from tests.support.programs import compiled, compiler
+
+    source = Path(__file__).parent / "hostile_files.c"
+    shared = compiled(compiler(), ["-O1", "-Wall", "-Wextra", "-shared", "-fPIC", source, "-ldl"], suffix=".so")
+    return {"LD_PRELOAD": str(shared), "HOSTILE_FILES": how}
 
 
 def run(
@@ -280,8 +293,8 @@ class _Rank:
 
     def do(self, line: str) -> None:
         word, *numbers = line.split()
-        values: list[Any] = [float(each) if "." in each else int(each) for each in numbers]
-        getattr(self, f"do_{word}")(*values)
+        values: list[Any] = [float(each) if "." in each else int(each) for each in numbers if word != "unset"]
+        getattr(self, f"do_{word}")(*values or numbers)
 
     def do_allreduce(self, elements: int, times: int = 1) -> None:
         for _ in range(times):
@@ -399,6 +412,13 @@ class _Rank:
 
     def do_sleep(self, seconds: float) -> None:
         time.sleep(seconds)
+
+    def do_unset(self, variable: str) -> None:
+        del os.environ[variable]
+
+    def do_limit(self, size: int) -> None:
+        signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
 
     def do_leave(self) -> None:
         sys.stdout.flush()

@@ -3,13 +3,14 @@
  *     events random SEED COUNT     random events of every version, with handles that were never given, or are old
  *     events threads SEED COUNT    communicators come and go; of each one thread launches, another sees kernels end
  *     events rate A_SECOND COUNT   COUNT collectives, so many in a second
- *     events closed LIBRARY        a call by a library that is closed before the process ends
+ *     events closed LIBRARY...     a call by each library, which is closed before the process ends
  *     events bound PAIRS           three ranks agree on exploring, of which one sends so often to itself after it has bound
  *                                  itself that all its kernels are said to have ended, while rank 0 has launched none;
  *                                  0: not once. Whether each explores
  *     events cost COUNT            COUNT collectives of CHANNELS channels, as NCCL reports them, and nothing else
  *     events launch COUNT          the same without what is seen of their kernels
  *     events nothing COUNT         the same without any: what the loop takes itself
+ *     events many COUNT            so many communicators, one after the other
  *     events marks CALLS           calls that follow each other, a letter each: c alone, g two of one group and kernel,
  *                                  p the same where NCCL does not say which calls are in a group, b in a group with
  *                                  one that NCCL does not profile, x in a CUDA graph, s after a send to itself, l looked
@@ -18,6 +19,7 @@
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <pthread.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
@@ -247,13 +249,35 @@ static void check_rate(void *context, uint64_t a_second, size_t count) {
     printf("%zu calls\n", count);
 }
 
+static void log_line(int level, unsigned long flags, const char *file, int line, const char *format, ...) {
+    va_list values;
+    (void)level, (void)flags, (void)file, (void)line;
+    va_start(values, format);
+    vprintf(format, values);
+    va_end(values);
+    puts("");
+}
+
+static void check_many(size_t count) {
+    for (size_t i = 0; i < count; i++) {
+        void *context = NULL;
+        int mask;
+        CHECK(ncclProfiler_v6.init(&context, i, &mask, "a name", 2, 16, 0, log_line) == 0 && mask > 0);
+        void *handle = launch(context, 0, 1024u << i % 7, (int)i);
+        for (unsigned channel = 0; channel < CHANNELS; channel++) {
+            kernel(context, handle, channel, 1000, 2000);
+        }
+        ncclProfiler_v6.finalize(context);
+        usleep(1000);
+    }
+}
+
 static void check_closed(const char *path) {
     void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL), *symbol = library ? dlsym(library, "call") : NULL;
     int (*call)(const struct profiler_v5 *profiler) = NULL;
     memcpy(&call, &symbol, sizeof call);
     CHECK(call && call(&ncclProfiler_v6) == 0);
     CHECK(dlclose(library) == 0);
-    puts("closed");
 }
 
 __attribute__((noinline)) static void check_cost(void *context, size_t count, bool events, bool kernels) {
@@ -359,7 +383,12 @@ int main(int argc, char **argv) {
     } else if (strcmp(what, "threads") == 0) {
         check_threads(source.seed, strtoul(argv[3], NULL, 10));
     } else if (strcmp(what, "closed") == 0) {
-        check_closed(argv[2]);
+        for (int i = 2; i < argc; i++) {
+            check_closed(argv[i]);
+        }
+        puts("closed");
+    } else if (strcmp(what, "many") == 0) {
+        check_many(source.seed);
     } else if (strcmp(what, "rate") == 0) {
         check_rate(open_context(1, 0), source.seed, strtoul(argv[3], NULL, 10));
     } else if (strcmp(what, "bound") == 0) {
