@@ -372,8 +372,10 @@ def test_a_variable_that_one_rank_loses_parts_nobody(name: str, variable: str, t
 
 
 def test_the_decision_finds_what_was_planted(tmp_path: Path) -> None:
-    """As if beside computation: Tree is a tenth faster there than what NCCL picks."""
-    times = {(-1, 0, 2): (90.0, 9.0), (-1, 1, 1): (105.0, 10.5), (-1, -1, -1): (100.0, 10.0)}
+    """As if beside computation: Ring/LL128 is a tenth faster there than what NCCL picks. Tree's kernels say so, too, and
+    the job does not.
+    """
+    times = {(-1, 0, 2): (80.0, 8.0), (-1, 1, 1): (90.0, 9.0), (-1, -1, -1): (100.0, 10.0)}
     table = tmp_path / "explore.table"
     table.write_text(f"nccl-tuner-table 1\n{ROW}\n")
     planted = Planted(times, skew_us=30, noise_percent=10)
@@ -381,6 +383,7 @@ def test_the_decision_finds_what_was_planted(tmp_path: Path) -> None:
     done = training_job.run(tmp_path, NEWEST, 3, script, planted, NCCL_TUNER_TABLE=str(table))
     assert done.codes == [0] * 3, done.outputs
     decision = decide(list(joined.joined(joined.read_folder(tmp_path / "job"))), {})
-    assert [arm.arm for arm in decision.kept] == [TREE], decision.arms
-    (tree,) = decision.kept
-    assert tree.interval[0] < 140 / 126 - 1 < tree.interval[1]
+    assert [arm.arm for arm in decision.kept] == [RING], decision.arms
+    (ring,) = decision.kept
+    assert ring.interval[0] < 140 / 126 - 1 < ring.interval[1]
+    assert ["do not end together" in (arm.why_not or "") for arm in decision.arms if arm.arm == TREE] == [True]

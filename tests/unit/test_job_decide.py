@@ -20,12 +20,15 @@ from tuner.scenario.describe import describe
 from tuner.times.measured.samples import Combination
 
 USUAL = Combination(Algorithm.Ring, Protocol.Simple, 24)
-ARMS = [Combination(Algorithm.Tree, Protocol.Simple, 8), Combination(Algorithm.Ring, Protocol.LL128, 16)]
+ARMS = [Combination(Algorithm.Ring, Protocol.LL128, 16), Combination(Algorithm.Ring, Protocol.LL, 8)]
+TREES = [Combination(Algorithm.Tree, Protocol.Simple, 8), Combination(Algorithm.NVLSTree, Protocol.Simple, 8)]
 BLOCK, EVERY, STEP_S = 10, 20, 0.02
 FIRST = 600  # call that can be an arm's
 
 
-def job(seed: int, factors: tuple[float, float], calls: int = 20_000, slowed: float = 1.0) -> JoinedCalls:
+def job(
+    seed: int, factors: tuple[float, float], calls: int = 20_000, slowed: float = 1.0, arms: list[Combination] = ARMS
+) -> JoinedCalls:
     """A job of some minutes: noise of 10 % a call, a drift of some percent over seconds, and arms in turns.
 
     ``factors`` are the arms' times over the usual one's; in their blocks the job takes ``slowed`` times as long.
@@ -40,7 +43,7 @@ def job(seed: int, factors: tuple[float, float], calls: int = 20_000, slowed: fl
     transfer_us = 500 * factor * np.exp(drift + random.normal(0, 0.1, calls))
     elapsed = STEP_S * np.where(explores, slowed, 1.0) * np.exp(random.normal(0, 0.02, calls))
     kinds = tuple(
-        JobCall(Collective.AllReduce, 64 << 20, DataType.bfloat16, executed, 17) for executed in (USUAL, *ARMS)
+        JobCall(Collective.AllReduce, 64 << 20, DataType.bfloat16, executed, 17) for executed in (USUAL, *arms)
     )
     none = np.zeros(calls)
     return JoinedCalls(
@@ -73,16 +76,16 @@ def test_no_arm_stays_where_none_is_better() -> None:
 
 def test_gains_and_the_table_are_those_that_were_planted() -> None:
     decision = decide([job(1, (0.8, 1.2))], {"from": "a test"})
-    tree, ring = sorted(decision.arms, key=lambda arm: -arm.gain)
-    assert tree.interval[0] < 0.25 < tree.interval[1]
-    assert ring.interval[0] < 1 / 1.2 - 1 < ring.interval[1]
-    assert (tree.arm, tree.usual, tree.why_not, ring.why_not is None) == (ARMS[0], USUAL, None, False)
-    assert tree.p <= ERROR
+    faster, slower = sorted(decision.arms, key=lambda arm: -arm.gain)
+    assert faster.interval[0] < 0.25 < faster.interval[1]
+    assert slower.interval[0] < 1 / 1.2 - 1 < slower.interval[1]
+    assert (faster.arm, faster.usual, faster.why_not, slower.why_not is None) == (ARMS[0], USUAL, None, False)
+    assert faster.p <= ERROR
     (row,) = from_text(to_text(decision.table)).decisions
-    assert (row.choices[0].algo_proto, row.choices[0].channels) == (ARMS[0].algo_proto, 8)
+    assert (row.choices[0].algo_proto, row.choices[0].channels) == (ARMS[0].algo_proto, 16)
     assert (row.bytes.low, row.bytes.high, row.ranks.low, row.nodes.high) == (64 << 20, 64 << 20, 16, 2)
     base_s = 20_000 * 0.95 * 500e-6 * 0.2 / (20_000 * STEP_S) * 86400  # what 20 % of the usual calls take in a day
-    assert tree.saved_s == pytest.approx(base_s, rel=0.1)
+    assert faster.saved_s == pytest.approx(base_s, rel=0.1)
 
 
 def test_an_arm_in_whose_blocks_the_job_is_slower_does_not_stay() -> None:
@@ -91,25 +94,46 @@ def test_an_arm_in_whose_blocks_the_job_is_slower_does_not_stay() -> None:
     assert any("the job itself is" in (arm.why_not or "") for arm in decision.arms)
 
 
-@pytest.mark.parametrize("ranks", [2, 16])
-@pytest.mark.parametrize("apart", ["nothing", "last", "spread"])
+@pytest.mark.parametrize("ranks", [2, 16, 512])
+@pytest.mark.parametrize("apart", ["nothing", "last", "tree", "root"])
 def test_an_arm_whose_ranks_do_not_end_together_stays_by_the_job_alone(apart: str, ranks: int) -> None:
     """As Tree on an H200: the rank at one end of it is in its kernel for less time than a call takes."""
     random = np.random.default_rng(5)
-    plain = job(4, (0.8, 1.0))
-    is_arm, calls = plain.call == 1, len(plain.call)
-    last, spread_us = random.integers(0, ranks, calls), random.exponential(20, calls)
+    arms = TREES if apart == "tree" else ARMS
+    plain = job(4, (0.8, 1.0), arms=arms)
+    kinds = [replace(kind, collective=Collective.Broadcast) for kind in plain.kinds]
     alike = replace(
         plain,
         communicator=replace(plain.communicator, ranks=ranks),
-        last=np.where(is_arm & (apart == "last"), ranks - 1, last),
-        waiting_us=(spread_us + np.where(is_arm & (apart == "spread"), 90, 0)) * (ranks - 1),
+        kinds=tuple(kinds) if apart == "root" else plain.kinds,
+        last=np.where((plain.call == 1) & (apart == "last"), ranks - 1, random.integers(0, ranks, len(plain.call))),
     )
-    assert kept(decide([alike], {})) == (ARMS[:1] if apart == "nothing" else [])
+    assert kept(decide([alike], {})) == (arms[:1] if apart == "nothing" else [])
     if apart != "nothing":
         assert any("do not end together" in (arm.why_not or "") for arm in decide([alike], {}).arms)
         faster = replace(alike, at_s=job(4, (0.8, 1.0), slowed=0.9).at_s)
-        assert kept(decide([faster], {})) == ARMS[:1]
+        assert kept(decide([faster], {})) == arms[:1]
+
+
+@pytest.mark.parametrize("skew_us", [1, 60, 2000])
+def test_a_tree_that_is_no_faster_does_not_stay_however_late_ranks_come(skew_us: float) -> None:
+    """From the last rank's start to the last end it is the ring; ranks near its root end a quarter of that before."""
+    random, plain, ranks = np.random.default_rng(6), job(6, (1.0, 1.0), calls=6000, arms=TREES), 64
+    depth = np.floor(np.log2(np.arange(ranks) // 8 + 1))
+    early = np.where(plain.call[:, None] > 0, 0.25 * (1 - depth / depth.max()), 0)
+    start_us = random.exponential(skew_us, (len(plain.call), ranks))
+    times_us = start_us.max(axis=1)[:, None] - start_us + plain.transfer_us[:, None] * (1 - early)
+    least_us = times_us.min(axis=1)
+    seen = replace(
+        plain,
+        communicator=replace(plain.communicator, ranks=ranks),
+        transfer_us=least_us,
+        waiting_us=times_us.sum(axis=1) - ranks * least_us,
+        last=times_us.argmin(axis=1),
+    )
+    decision = decide([seen], {})
+    assert any(arm.gain > 0.02 for arm in decision.arms)
+    assert not decision.kept
 
 
 def test_what_ran_before_any_rank_can_explore_is_no_arm() -> None:
@@ -133,9 +157,8 @@ def test_starts_that_are_days_apart_are_as_good_as_one() -> None:
 
 def test_an_arm_that_the_job_alone_can_speak_for_is_corrected_by_what_the_job_says() -> None:
     """A tree's kernels seem faster whatever it does, which says nothing."""
-    random, plain = np.random.default_rng(5), job(4, (0.8, 0.8), slowed=0.999)
-    last = np.where(plain.call > 0, 15, random.integers(0, 16, len(plain.call)))
-    for arm in decide([replace(plain, last=last)], {}).arms:
+    for arm in decide([job(4, (0.8, 0.8), slowed=0.999, arms=TREES)], {}).arms:
+        assert arm.gain > 0.2
         assert arm.p > ERROR
 
 

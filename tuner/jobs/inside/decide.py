@@ -5,9 +5,9 @@ minutes cancels. The unit is a stretch of time, over all communicators of one si
 then in one unit. Stretches are made longer until neighbours are no more alike than by accident.
 
 The least time over the ranks is how long a call takes where all ranks end together. In a tree they do not: on two
-ranks of an H200 one rank's kernel took 46 us and the other's 60, always the same, beside 63 of the ring. So an arm
-under which other ranks come last than else, or which spreads them more, stays only where the job itself was faster in
-its blocks.
+ranks of an H200 one rank's kernel took 46 us and the other's 60, always the same, beside 63 of the ring. Where ranks
+come late by more than that, the least time is now of one rank and now of another, and nothing in the times tells a tree
+that is faster from one whose ranks end apart. So such an arm stays only where the job itself was faster in its blocks.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tuner.base.errors import BadInput
+from tuner.base.names import Algorithm, Collective
 from tuner.jobs.inside.joined import NOTHING_RAN, JoinedCalls
 from tuner.jobs.inside.steps import JobSteps
 from tuner.plugin.table.records import ANY_COUNT, Choice, Decision, Interval, Table
@@ -35,7 +36,8 @@ NOT_EXPLORED = 256  # calls of a communicator; its first arm is that of call 512
 LEAST_ELAPSED_S = 0.05  # of a block, for the job's own progress: wall clocks are read every 4 ms
 LEAST_PART = 0.2  # of a step's calls of a size that an arm has to have, for the step to tell anything of it
 LEAST_MOVED = 0.2  # part of the calls whose last rank is another one under the arm, beyond what chance moves
-MOST_SPREAD = 0.25  # of what an arm gains, that the ranks' times may lie further apart under it
+ENDS_TOGETHER = {Algorithm.Ring, Algorithm.NVLS, Algorithm.PAT}  # all ranks do the same
+WITHOUT_ROOT = {Collective.AllReduce, Collective.AllGather, Collective.ReduceScatter}
 DAY_S = 86400.0
 
 
@@ -202,22 +204,19 @@ def _own_kinds(each: JoinedCalls) -> set[int]:
 
 
 def _ends_apart(each: JoinedCalls, usual: int, arm: int) -> bool:
-    """Whether other ranks come last in calls of the arm than in those of the usual kind, or the ranks' times lie
-    further apart: then the least of them is not how long a call takes.
+    """Whether the least time over the ranks may be less than an arm's call takes: where ranks do not all do the same,
+    or other ranks come last in its calls than in those of the usual kind.
     """
+    call = each.kinds[arm]
+    if call.collective not in WITHOUT_ROOT or call.executed is None or call.executed.algorithm not in ENDS_TOGETHER:
+        return True
     calls = [each.call == place for place in (usual, arm)]
     of_usual, of_arm = (
         np.bincount(each.last[which], minlength=each.communicator.ranks) / which.sum() for which in calls
     )
     both = (of_usual + of_arm) / 2
     by_chance = float(np.sqrt(2 / np.pi * both * sum(1 / which.sum() for which in calls)).sum()) / 2
-    moved = float(np.abs(of_usual - of_arm).sum()) / 2
-    spread_us, time_us = (
-        [float(np.median(values[which])) for which in calls]
-        for values in (each.waiting_us / max(each.communicator.ranks - 1, 1), each.transfer_us)
-    )
-    further_us, gained_us = spread_us[1] - spread_us[0], time_us[0] - time_us[1]
-    return moved > LEAST_MOVED + 2 * by_chance or further_us > MOST_SPREAD * max(gained_us, 0.01 * time_us[0])
+    return float(np.abs(of_usual - of_arm).sum()) / 2 > LEAST_MOVED + 2 * by_chance
 
 
 def _blocks(
