@@ -161,7 +161,8 @@ class Run:
         apart += ["--rounds", "15", "--repeats", "5"] if self.ranks_per_gpu >= 8 else []
         said = ["--out", str(self.file(name, ".table")), *apart, *self.words[2:], *words]
         command = [*NCCL_TUNER, "decide", str(self.file("run", ".jsonl")), *said]
-        return Stage(self.name(name), command, limit_s, (self.name(needs),), variables=self.setup.variables, about_s=27)
+        needed, variables = (self.name(needs),), self.setup.variables
+        return Stage(self.name(name), command, limit_s, needed, variables=variables, about_s=27, answers_no=True)
 
     def noise(self) -> Stage:
         """Two combinations at six sizes, 20 sample blocks of each in each of 6 processes."""

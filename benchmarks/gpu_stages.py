@@ -46,7 +46,8 @@ class Stage:
     NAME.out and NAME.err.
 
     ``goes_on``: the command continues from what it wrote. To be interrupted at its limit is a success then, and it is
-    called again in a run that is started again. ``about_s`` is what it is expected to take.
+    called again in a run that is started again. ``answers_no``: exit code 1 is an answer. ``about_s`` is what it is
+    expected to take.
     """
 
     name: str
@@ -56,6 +57,7 @@ class Stage:
     goes_on: bool = False
     variables: Mapping[str, str] = field(default_factory=dict)
     about_s: float = 0.0
+    answers_no: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +144,7 @@ class Stages:
             except OSError as error:
                 return Done(stage.name, Ended.failed, 0.0, str(error))
         seconds = round(time.monotonic() - start_s, 1)
-        kept = code == 0 or (at_limit and stage.goes_on and code == INTERRUPTED)
+        kept = code == 0 or (code == 1 and stage.answers_no) or (at_limit and stage.goes_on and code == INTERRUPTED)
         at_limit |= code == TOOK_TOO_LONG
         # What hangs has been told where on stderr, and what it was about to do stands last on stdout.
         first, second = (out, err) if kept or at_limit else (err, out)

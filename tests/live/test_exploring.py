@@ -372,9 +372,7 @@ def test_a_variable_that_one_rank_loses_parts_nobody(name: str, variable: str, t
 
 
 def test_the_decision_finds_what_was_planted(tmp_path: Path) -> None:
-    """As if beside computation: Ring/LL128 is a tenth faster there than what NCCL picks. Tree's kernels say so, too, and
-    the job does not.
-    """
+    """Ring/LL128 is a tenth faster beside computation than what NCCL picks; of Tree only the kernels are."""
     times = {(-1, 0, 2): (80.0, 8.0), (-1, 1, 1): (90.0, 9.0), (-1, -1, -1): (100.0, 10.0)}
     table = tmp_path / "explore.table"
     table.write_text(f"nccl-tuner-table 1\n{ROW}\n")

@@ -9,6 +9,7 @@ import sys
 import tarfile
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -55,6 +56,14 @@ def test_a_stage_writes_and_its_results_are_copied_out(folders: tuple[Path, Path
         log = packed.extractfile("quick.nccl.log")
         assert log is not None
         assert log.read() == f"NCCL version 2.30.7\n{PLANNED}the end\n".encode(), "each line once"
+
+
+def test_exit_code_1_is_an_answer_of_stages_that_can_say_no(folders: tuple[Path, Path], said: list[str]) -> None:
+    stages = Stages(folders[0], 60, None, said.append)
+    decides = replace(python("decide", "print('no row survives'); exit(1)"), answers_no=True)
+    assert stages.run(decides)
+    assert not stages.run(replace(decides, name="again", answers_no=False))
+    assert not stages.run(replace(decides, name="broken", command=(sys.executable, "-c", "exit(2)")))
 
 
 def test_what_fails_is_named_and_what_needs_it_left_out(folders: tuple[Path, Path], said: list[str]) -> None:

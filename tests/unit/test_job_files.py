@@ -119,6 +119,14 @@ def test_a_call_without_a_time_on_one_rank_has_none_and_is_counted_with_its_reas
     assert " ".join(ran.output.split()).count("without a time: 1 call") == 4
 
 
+@pytest.mark.parametrize("command", [["decide"], ["job", "plan", "--machine", "dgx-h100"]])
+def test_a_rank_without_a_file_is_the_reason(command: list[str], tmp_path: Path) -> None:
+    written(tmp_path, 1, [10, 20])
+    ran = CliRunner().invoke(main, [*command, str(tmp_path), "--out", str(tmp_path / "t.table")])
+    assert isinstance(ran.exception, CannotBeJudged)
+    assert str(ran.exception).endswith("no call has a time on every rank; of 2 ranks 1 have a file")
+
+
 def test_without_any_time_reading_says_so(tmp_path: Path) -> None:
     for rank in range(2):
         written(tmp_path, rank, [-1, -1])
@@ -127,8 +135,8 @@ def test_without_any_time_reading_says_so(tmp_path: Path) -> None:
     assert ran.output.startswith("no call has a time")
     for words in (["job", "plan", "--machine", "dgx-h100"], ["decide"], ["job", "read"]):
         ran = CliRunner().invoke(main, [*words, str(tmp_path), "--out", str(tmp_path / "out")])
-        assert isinstance(ran.exception, BadInput if words == ["decide"] else CannotBeJudged)
-        assert "a time" in str(ran.exception)
+        assert isinstance(ran.exception, CannotBeJudged)
+        assert "no call has a time on every rank" in str(ran.exception)
         assert not (tmp_path / "out").exists()
 
 

@@ -10,6 +10,7 @@ from tuner.base.errors import BadInput
 from tuner.base.records import to_json
 from tuner.bench.decide import Decided, DecidedRow, decide, decide_runs
 from tuner.bench.decision.gate import GateSettings
+from tuner.bench.decision.rows import Interpolated
 from tuner.bench.decision.rows import interpolate as interpolated
 from tuner.bench.opened import OtherRank
 from tuner.cli import options
@@ -100,7 +101,8 @@ def command(
     DIR is what a job wrote that explored arms (several: its restarts): an arm stays where it gains more than 2 % over
     the calls around its blocks, with an error of at most 0.025 for all arms together, and the job itself is not slower
     in them: by its steps, or without --steps by the time that passes between calls. Nothing changes while the job runs.
-    Exit code 0 with rows, 1 where NCCL's own choices stay, 3 where no arm has blocks enough.
+
+    Exit code 0 with rows, 1 where NCCL's own choices stay, 3 where nothing can be judged.
 
     \b
     nccl-tuner decide run.jsonl --out pod.table
@@ -125,7 +127,7 @@ def command(
         of_runs = decide_runs(asked(files, given), out, command_line())
         if not exports.deliver(of_runs, of_decision(of_runs)):
             print_json(of_runs) if as_json else _print(of_runs)
-        return
+        sys.exit(0 if of_runs.kept else 1)
     if not files:
         raise missing_of(click.get_current_context(), "argument 'FILE...'")
     check_place(files)
@@ -138,10 +140,15 @@ def command(
     if interpolate:
         between = interpolated(out, {CommunicatorShape(file.ranks, file.nodes): file.file for file in decided.files})
     if exports.deliver(decided, of_decision(decided)):
-        return
-    if as_json:
+        pass
+    elif as_json:
         print_json(to_json(decided) | (to_json(between) if between else {}))
-        return
+    else:
+        _print_all(decided, out, between)
+    sys.exit(0 if decided.kept else 1)
+
+
+def _print_all(decided: Decided, out: Path, between: Interpolated | None) -> None:
     _print(decided)
     if between:
         for held_out in between.held_out:

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from tuner.base.errors import BadInput
 from tuner.base.names import Algorithm, Collective
-from tuner.jobs.inside.joined import NOTHING_RAN, JoinedCalls
+from tuner.jobs.inside.joined import NOTHING_RAN, JobCommunicator, JoinedCalls, no_call
 from tuner.jobs.inside.steps import JobSteps
 from tuner.plugin.table.records import ANY_COUNT, Choice, Decision, Interval, Table
 from tuner.times.evidence import gain_of, holm, too_small
@@ -126,19 +126,23 @@ class ExploredArm:
 
 def decide(joined: Iterable[JoinedCalls], provenance: dict[str, str], steps: JobSteps | None = None) -> JobDecision:
     """Arms of all communicators; ``steps`` are the job's. BadInput where nothing but one choice of each call ran: the
-    job did not explore.
+    job did not explore; CannotBeJudged where no call has a time on every rank.
     """
     spans, whole_us = list[tuple[float, float]](), 0.0
     candidates: list[JoinedCalls] = []
+    communicators: list[JobCommunicator] = []
     says_what_ran = False
     for each in joined:
+        communicators.append(each.communicator)
         whole_us += float(each.transfer_us.sum())
         says_what_ran |= any(call.executed is not None for call in each.kinds)
         if len(each.at_s):
             spans.append((float(each.at_s[0]), float(each.at_s[-1])))
         if any(len(places) > 1 for places in _points(each).values()):
             candidates.append(each)  # of a job with thousands of communicators all others are gone by now
-    steps = steps.since(min(spans)[0]) if steps is not None and spans else steps
+    if not spans:
+        raise no_call(communicators)
+    steps = steps.since(min(spans)[0]) if steps is not None else None
     arms: dict[ArmKey, list[ExploredArm]] = {}
     for arm in chain.from_iterable(explored(each, steps) for each in candidates):
         arms.setdefault(arm.key, []).append(arm)
@@ -230,7 +234,8 @@ def _blocks(
     for start, stop in zip(edges[::2], edges[1::2], strict=True):
         count = int(stop - start)
         before, after = np.searchsorted(base, [start, stop])
-        around = base[max(0, before - AROUND * count) : after + AROUND * count]
+        later = after + count  # what comes right after a block may still be slower for it
+        around = np.concatenate([base[max(0, before - AROUND * count) : before], base[later : later + AROUND * count]])
         if len(around) < count:
             continue
         gain = float(np.median(log_us[around]) - np.median(log_us[start:stop]))

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tuner.base.errors import BadInput
+from tuner.base.errors import BadInput, CannotBeJudged
 from tuner.base.names import Algorithm, Collective, DataType, Protocol
 from tuner.base.sizes import plural
 from tuner.jobs.inside.files import HOST_CLOCK, MOST_US, JobFile, Untimed, files_of, read_any
@@ -29,7 +29,6 @@ AT_ONCE = 500_000  # records of calls that no rank had before
 _RANK_BITS = 20
 _NUMBER_BITS = np.uint64(32)  # of a key's end: NCCL's number of the call, after its function
 _NUMBER = np.uint64((1 << 32) - 1)
-NO_TIMES = "no call has a time and a record of every rank; nccl-tuner job read DIR says what is missing"
 NOTHING_RAN = (
     "no file says what calls ran, as NCCL Inspector's do not before NCCL 2.31; valid: files of this project's plugin, "
     "or the Inspector's of NCCL 2.31 and later"
@@ -244,6 +243,13 @@ def joined(folder: JobFolder, fold: Fold | None = None) -> Iterator[JoinedCalls]
     gathered = _gathered(folder)
     for number in gathered.by_time():
         yield _joined_one(gathered, number, fold or _folded, folder)
+
+
+def no_call(communicators: Iterable[JobCommunicator]) -> CannotBeJudged:
+    """Reason where no call of these has a time on every rank."""
+    absent = [f"of {each.ranks} ranks {each.seen} have a file" for each in communicators if each.seen < each.ranks]
+    why = "; ".join(absent[:_MOST_SHOWN]) or "nccl-tuner job read DIR says what is missing"
+    return CannotBeJudged(f"no call has a time on every rank; {why}")
 
 
 def largest(folder: JobFolder) -> JobCommunicator:

@@ -14,12 +14,12 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from tuner.base.errors import BadInput, CannotBeJudged
+from tuner.base.errors import BadInput
 from tuner.base.names import AlgoProto, Algorithm, Collective, Op, Protocol
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
 from tuner.jobs.inside.decide import FEWEST_UNITS, ExploredArm, covered_s, explored
-from tuner.jobs.inside.joined import NO_TIMES, NOTHING_RAN, JoinedCalls
+from tuner.jobs.inside.joined import NOTHING_RAN, JobCommunicator, JoinedCalls, no_call
 from tuner.jobs.inside.steps import JobSteps
 from tuner.plugin.table.records import CALLS_EXPLORED, MOST_BLOCK, Arms, Choice, Decision, Interval, Table
 from tuner.scenario import Scenario
@@ -93,11 +93,11 @@ def plan(
 ) -> JobPlan:
     """Arms of the communicators of the scenario's size, which the model says take at most ``most_factor`` times as long
     as what runs now. With the job's ``steps`` blocks are so long that a whole step is in each. BadInput where the job
-    has no such communicator, or nothing is worth a try; CannotBeJudged where no call has a time.
+    has no such communicator, or nothing is worth a try; CannotBeJudged where no call has a time on every rank.
     """
     found = _counted(joined, scenario.ranks, steps)
     if not found.there:
-        raise CannotBeJudged(NO_TIMES)
+        raise no_call(found.all)
     if not found.communicators:
         raise BadInput(f"calls with a time are of communicators of {found.there} ranks; valid: of {scenario.title}")
     if found.whole_us <= 0:
@@ -190,7 +190,8 @@ def _model(selection: Selection, scenario: Scenario) -> tuple[str, _Times]:
 
 @dataclass
 class _CountedCalls:
-    """Time of calls on communicators of one size. ``whole_us`` is that of all; ``there`` are the sizes."""
+    """Time of calls on communicators of one size. ``whole_us`` is that of all; ``there`` are the sizes, and ``all`` the
+    communicators."""
 
     times_us: dict[Point, float] = field(default_factory=lambda: defaultdict(float))
     blocks: dict[Collective, int] = field(default_factory=dict)
@@ -199,13 +200,15 @@ class _CountedCalls:
     spans: list[tuple[float, float]] = field(default_factory=list)
     communicators: int = 0
     whole_us: float = 0.0
-    there: str = "no"
+    there: str = ""
+    all: list[JobCommunicator] = field(default_factory=list)
 
 
 def _counted(joined: Iterable[JoinedCalls], ranks: int, steps: JobSteps | None) -> _CountedCalls:
     found, sizes = _CountedCalls(), set[int]()
     for each in joined:
         found.whole_us += float(each.transfer_us.sum())
+        found.all.append(each.communicator)
         if not len(each.call):
             continue
         sizes.add(each.communicator.ranks)

@@ -10,9 +10,9 @@ from pathlib import Path
 import numpy as np
 
 from tuner.base import extras
-from tuner.base.errors import BadInput, CannotBeJudged
+from tuner.base.errors import BadInput
 from tuner.jobs.inside.files import INSPECTOR
-from tuner.jobs.inside.joined import NO_TIMES, JobCall, JobFolder, JoinedCalls
+from tuner.jobs.inside.joined import JobCall, JobFolder, JoinedCalls, no_call
 from tuner.scenario import Scenario
 from tuner.times.measured.header import Header
 from tuner.times.measured.samples import Combination, Measurements, Point, SampleBlock
@@ -169,8 +169,10 @@ def measurements(joined: Sequence[JoinedCalls], scenario: Scenario | None) -> Me
 
     What most calls of a size ran is NCCL's own choice, or the table's; what else ran was explored. The operation is not
     known, and taken for a sum. Communicators are those of ``scenario``'s size; without one, of the size that has most
-    time. BadInput where there is none, CannotBeJudged where no call has a time.
+    time. BadInput where there is none, CannotBeJudged where no call has a time on every rank.
     """
+    if not any(len(each.call) for each in joined):
+        raise no_call(each.communicator for each in joined)
     if scenario is not None:
         own = [each for each in joined if each.communicator.ranks == scenario.ranks]
     else:
@@ -178,10 +180,8 @@ def measurements(joined: Sequence[JoinedCalls], scenario: Scenario | None) -> Me
         for each in joined:
             sizes[each.communicator.ranks] += int(each.transfer_us.sum())
         own = [each for each in joined if each.communicator.ranks == max(sizes, key=lambda size: sizes[size])]
-    if not own or not any(len(each.call) for each in own):
+    if not any(len(each.call) for each in own):
         there = ", ".join(sorted({str(each.communicator.ranks) for each in joined if len(each.call)}))
-        if not there:
-            raise CannotBeJudged(NO_TIMES)
         wanted = f"; valid: of {scenario.title}" if scenario is not None else ""
         raise BadInput(f"calls with a time are of communicators of {there} ranks{wanted}")
     one = own[0].communicator
