@@ -224,6 +224,14 @@ def test_one_other_number_is_one_mismatch_with_both_values(small: list[str], old
 
 
 @pytest.mark.live
+def test_a_table_that_a_variable_emptied_says_so(small: list[str]) -> None:
+    off = [line.replace("18.0/  16.6 |", "18.0/   0.0 |") for line in small]
+    (note,) = (note for note in check(off, SMALL_GIVEN).notes if "has Tree/LL off" in note)
+    assert "say with which it ran" in note
+    assert not any(" off, as NCCL_ALGO" in note for note in check(small, SMALL_GIVEN).notes)
+
+
+@pytest.mark.live
 def test_another_choice_is_a_mismatch(small: list[str]) -> None:
     at = next(index for index, line in enumerate(small) if "AllReduce: 256 Bytes" in line)
     for old, new in (("proto LL", "proto SIMPLE"), ("={0..0}", "={0..1}"), ("256 Bytes", "1048576 Bytes")):

@@ -61,10 +61,13 @@ def compare(imported: Imported, dtype: DataType = DataType.float32, op: Op = Op.
         comparing.compare("channels", "nvls channels", str(communicator.nvls_channels), imported.nvls_channels)
     not_compared = _compare_choices(comparing, imported.choices, selection, dtype, op)
     silent = sum(made.count for made in imported.choices if made.dtype is None or made.op is None)
-    notes = (f"{silent} choices do not show their call: taken as {dtype.name} {op.name}",) if silent else ()
-    return LogComparison(
-        comparing.report(title), imported.missing, (*not_compared, *imported.symmetric), (*imported.notes, *notes)
-    )
+    notes = [f"{silent} choices do not show their call: taken as {dtype.name} {op.name}"] if silent else []
+    report = comparing.report(title)
+    off = [each for each in report.mismatches if each.what == "table" and str(each.libnccl).endswith("/0.0")]
+    if off and not {"NCCL_ALGO", "NCCL_PROTO"} & set(imported.environment):
+        names = ", ".join(dict.fromkeys(each.where.split()[1] for each in off))
+        notes.append(f"the log's table has {names} off, as NCCL_ALGO or NCCL_PROTO does: say with which it ran (`env`)")
+    return LogComparison(report, imported.missing, (*not_compared, *imported.symmetric), (*imported.notes, *notes))
 
 
 def _compare_table(comparing: Comparing, imported: Imported, selection: Selection) -> None:
