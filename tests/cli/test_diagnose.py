@@ -1,6 +1,7 @@
 """``nccl-tuner diagnose``: the finding comes first, files say of each other what they lack, and exit codes hold."""
 
 import json
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -634,3 +635,67 @@ def test_a_report_of_ras_says_which_ranks_are_missing_or_behind(
     assert (found["kind"], found["severity"]) == ("report of ncclras", severity)
     assert found["finding"].startswith(says)
     assert diagnosed(tmp_path / "ras.txt").exit_code == (1 if severity == "fault" else 0)
+
+
+def dump(folder: Path, rank: int, *calls: tuple[str, int, str]) -> None:
+    """A Flight Recorder's dump of one rank of four: names, numbers and states of calls; sends have number 0."""
+    entries = [
+        {
+            "record_id": place,
+            "process_group": ("7", "TENSOR_PARALLEL"),
+            "collective_seq_id": number,
+            "profiling_name": f"nccl:{name}",
+            "input_sizes": [[4]],
+            "input_dtypes": ["Float"],
+            "output_sizes": [[4]],
+            "output_dtypes": ["Float"],
+            "state": state,
+            "is_p2p": number == 0,
+        }
+        for place, (name, number, state) in enumerate(calls)
+    ]
+    group = {"7": {"name": "7", "desc": "TENSOR_PARALLEL", "ranks": "[0, 1, 2, 3]"}}
+    value = {"version": "2.5", "pg_config": group, "entries": entries}
+    (folder / f"nccl_trace_rank_{rank}").write_bytes(pickle.dumps(value, protocol=2))
+
+
+DONE, WAITS = ("all_reduce", 4, "completed"), ("all_gather", 5, "scheduled")
+SENT = ("send 0->1", 0, "scheduled")
+
+
+@pytest.mark.parametrize(
+    ("ranks", "severity", "says"),
+    [
+        ({0: (DONE, WAITS), 1: (WAITS,), 2: (DONE,), 3: (WAITS,)}, "fault", "rank 2 did not call what others wait in"),
+        ({0: (WAITS,), 1: (SENT,), 2: (), 3: (WAITS,)}, "fault", "ranks 1, 2 did not call"),
+        ({0: (DONE, WAITS), 1: (WAITS,), 3: (WAITS,)}, JUDGED_NOT, "no rank with a dump is behind"),
+        ({0: (DONE,), 1: (SENT,), 2: (), 3: (DONE,)}, JUDGED_NOT, "no rank with a dump is behind"),
+    ],
+)
+def test_dumps_of_all_ranks_say_who_is_behind(
+    tmp_path: Path, ranks: dict[int, tuple[tuple[str, int, str], ...]], severity: str, says: str
+) -> None:
+    for rank, calls in ranks.items():
+        dump(tmp_path, rank, *calls)
+    (found,) = findings(tmp_path)
+    assert (found["kind"], found["severity"]) == ("Flight Recorder dumps", severity)
+    assert found["finding"].startswith(says)
+    shown = " ".join(found["evidence"])
+    assert ("rank 2 is at 4 in TENSOR_PARALLEL [0, 1, 2, 3], where ranks 0, 1, 3 are at all_gather 5" in shown) == (
+        2 in ranks and ranks[2] == (DONE,)
+    )
+    assert ("without a dump: rank 2" in shown) == (2 not in ranks)
+
+
+def test_one_dump_asks_for_the_others(tmp_path: Path) -> None:
+    dump(tmp_path, 0, DONE, WAITS)
+    (found,) = findings(tmp_path / "nccl_trace_rank_0")
+    assert found["finding"].startswith("one rank's dump does not say what ran; valid: the folder of all ranks' dumps")
+    assert "1 calls had not completed when it was dumped" in found["evidence"]
+
+
+def test_a_broken_dump_is_named(tmp_path: Path) -> None:
+    dump(tmp_path, 0, DONE, WAITS)
+    (tmp_path / "nccl_trace_rank_1").write_bytes(pickle.dumps({"pg_config": {}, "entries": [7]}, protocol=2))
+    (found,) = findings(tmp_path)
+    assert "nccl_trace_rank_1: not what the Flight Recorder writes" in found["finding"]

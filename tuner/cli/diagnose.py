@@ -31,6 +31,7 @@ COMMANDS = {  # by the kind of a file: what says more of it, and whether it want
     "preflight records": ("preflight check", False),
     "files of a job's ranks": ("job read", False),
     "report of ncclras": ("", False),
+    "Flight Recorder dumps": ("", False),
     "results of nccl-tests": ("accept", True),
     "trace or counters of a job": ("check", True),
     "decision table": ("plugin lint", False),
@@ -73,8 +74,9 @@ def command(
     """Says what is wrong, from FILEs of any kind, the gravest first; what one of them shows goes for the others.
 
     FILE is a log of NCCL, a topology that it dumped, what nccl-tests, ncclras, nvidia-smi topo or lstopo printed,
-    a trace or counters of a job, or a folder: of preflight records, or that NCCL_TUNER_JOB named. Each finding names
-    the command that shows more. Exit code 1 where something is wrong, else 3 where something cannot be judged, else 0.
+    a trace or counters of a job, or a folder: of preflight records, of all ranks' Flight Recorder dumps, or that
+    NCCL_TUNER_JOB named. Each finding names the command that shows more. Exit code 1 where something is wrong, else 3
+    where something cannot be judged, else 0.
     What is "unlike" is otherwise than usual, which may be meant: no fault.
 
     Of one topology alone also what each finding costs, and its repair, which 'nccl-tuner diff' takes as well. Parts are

@@ -31,7 +31,7 @@ from tuner.jobs.preflight import reading
 from tuner.jobs.preflight.alone import SizeBounds
 from tuner.jobs.preflight.workflow import PreflightQuery, RanksVerdict
 from tuner.jobs.preflight.workflow import check as check_preflight
-from tuner.jobs.traces import nsight
+from tuner.jobs.traces import flight_recorder, nsight
 from tuner.jobs.traces import read as traces
 from tuner.jobs.traces.calls import CallList, WantedCalls
 from tuner.machine import catalogue, described, gpus, listings
@@ -63,7 +63,7 @@ OF_LOGS = (b" NCCL INFO ", b" NCCL WARN ", b"NCCL error in: ", b"Watchdog caught
 OF_RAS = b"Communicators... ("  # src/ras/client_support.cc
 KNOWN_FILES = (
     "valid: a log of NCCL, a topology that it dumped, what nccl-tests, ncclras, nvidia-smi topo or lstopo printed, "
-    "a trace or counters of a job, a folder of preflight records or of NCCL_TUNER_JOB"
+    "a trace or counters of a job, a folder of preflight records, of Flight Recorder dumps or of NCCL_TUNER_JOB"
 )
 MOST_NAMES = 3  # of files in a folder that is no kind
 
@@ -87,6 +87,7 @@ class FileKind(StrEnum):
     preflight = "preflight records"
     job = "files of a job's ranks"
     ras = "report of ncclras"
+    recorder = "Flight Recorder dumps"
     results = "results of nccl-tests"
     trace = "trace or counters of a job"
     table = "decision table"
@@ -227,9 +228,18 @@ def _kind_of_folder(folder: Path) -> FileKind:
         of_job = [job_files.is_of_job(each) for each in job_files.files_of(folder)]
         if 2 * sum(of_job) > len(of_job):
             return FileKind.job
+        if _dumps(folder):
+            return FileKind.recorder
     except OSError as error:
         raise BadInput(f"{folder}: {error.strerror}") from None
     return FileKind.unknown
+
+
+def _dumps(folder: Path) -> list[Path]:
+    """The Flight Recorder's dumps of ranks in a folder."""
+    files = [each for each in sorted(folder.iterdir()) if each.is_file()]
+    named = [each for each in files if flight_recorder.rank_of(each) is not None]
+    return [each for each in named if flight_recorder.is_pickle(read_bytes(each, BadInput)[:2])]
 
 
 def _cut(file: Path) -> str | None:
@@ -367,6 +377,30 @@ def _ras(file: Path, known: _Known) -> FileDiagnosis:
     moment = "ranks may differ for a moment: the same counts in a later report are a hang"
     others += [moment] if severity is Severity.unlike else []
     return _diagnosis(file, FileKind.ras, severity, first, others, known)
+
+
+def _recorder(folder: Path, known: _Known) -> FileDiagnosis:
+    """The finding of all ranks' dumps: who did not call what others wait in."""
+    dumped, absent, behind = flight_recorder.laggards(_dumps(folder))
+    evidence = [f"{plural(len(dumped), 'rank')} with a dump"]
+    if absent:
+        evidence.append(f"without a dump: {_ranks(absent)}: they ended, or hang where the recorder does not run")
+    late = [
+        f"rank {each.rank} {'has no call' if each.at is None else f'is at {each.at}'} in {each.group}, where "
+        f"{_ranks(each.others)} {'is' if len(each.others) == 1 else 'are'} at {each.name} {each.other_at}"
+        for each in behind
+    ]
+    if behind:
+        which = _ranks([each.rank for each in behind])
+        says = f"{which} did not call what others wait in: their stacks, their GPUs (dmesg, Xid), their own logs"
+        return _diagnosis(folder, FileKind.recorder, Severity.fault, says, [*late, *evidence], known)
+    says = "no rank with a dump is behind the others of its process groups: a rank without one, a GPU or the network"
+    return _diagnosis(folder, FileKind.recorder, Severity.not_judged, says, evidence, known)
+
+
+def _ranks(ranks: Sequence[int]) -> str:
+    shown = ", ".join(map(str, ranks[:MOST_EVIDENCE]))
+    return f"rank{'s' * (len(ranks) > 1)} {shown}{' ...' * (len(ranks) > MOST_EVIDENCE)}"
 
 
 def _of_one(file: Path, kind: FileKind, known: _Known) -> FileDiagnosis:
@@ -567,6 +601,9 @@ def _trace(file: Path, known: _Known) -> FileDiagnosis:
             raise
         says = f"nothing that NCCL or its tools write; {KNOWN_FILES}"
         return _diagnosis(file, FileKind.unknown, Severity.not_judged, says, (), known)
+    if calls.kind == flight_recorder.KIND:
+        says = "one rank's dump does not say what ran; valid: the folder of all ranks' dumps, which says who is behind"
+        return _diagnosis(file, FileKind.trace, Severity.not_judged, says, calls.notes, known)
     if not calls.calls:
         says = f"no call of NCCL's in it: {calls.kind}; valid: one of a rank while it uses its GPU"
         return _diagnosis(file, FileKind.trace, Severity.not_judged, says, calls.notes, known)
@@ -606,6 +643,7 @@ _OF_KIND: dict[FileKind, Callable[[Path, _Known], FileDiagnosis]] = {
     FileKind.preflight: _preflight,
     FileKind.job: _job,
     FileKind.ras: _ras,
+    FileKind.recorder: _recorder,
     FileKind.results: _results,
     FileKind.trace: _trace,
     FileKind.table: _table,

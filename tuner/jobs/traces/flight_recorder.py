@@ -11,9 +11,12 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from math import prod
+from pathlib import Path
 from typing import Any, NoReturn
 
+from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput
+from tuner.base.files import read_bytes
 from tuner.base.names import Collective, DataType, PeerCall, peer_call
 from tuner.jobs.traces import kernels
 from tuner.jobs.traces.calls import CallList, TracedCall, duration, exchanged_bytes, number, spread_bytes
@@ -23,6 +26,7 @@ _PICKLE = re.compile(rb"\x80[\x02-\x05]")
 _PREFIX = "nccl:"
 _GROUP = "nccl:coalesced"  # of calls that are entries themselves
 _COMPLETED = "completed"
+MOST_RANKS = 8  # of a process group that are named
 
 
 def _plain(load: Callable[[Any], None]) -> Callable[[Any], None]:
@@ -74,13 +78,79 @@ def is_dump(value: Any) -> bool:
 
 def from_pickle(file: str, content: bytes) -> CallList:
     """BadInput where it is no dump, or holds anything that has to be imported: nothing of it is run."""
+    return from_value(file, _unpickled(file, content))
+
+
+def _unpickled(file: str, content: bytes) -> Mapping[str, Any]:
     try:
         value = _PlainUnpickler(io.BytesIO(content)).load()
     except Exception as error:  # whatever a broken or a hostile pickle leads to
         raise BadInput(f"{file}: a pickle that is no Flight Recorder dump: {error}") from None
     if not is_dump(value):
         raise BadInput(f"{file}: a pickle that is no Flight Recorder dump: no 'entries' and 'pg_config' in it")
-    return from_value(file, value)
+    dump: Mapping[str, Any] = value
+    return dump
+
+
+@dataclass(frozen=True, slots=True)
+class Laggard:
+    """A rank behind others of a process group: the last collective that it started there, None: none is recorded.
+
+    ``others`` and ``other_at`` are the ranks that are farthest, and at which collective; ``name`` is that one's.
+    """
+
+    rank: int
+    group: str
+    at: int | None
+    others: tuple[int, ...]
+    other_at: int
+    name: str
+
+
+def rank_of(path: Path) -> int | None:
+    """The rank whose dump a file is, by the number that its name ends with (TORCH_NCCL_DEBUG_INFO_TEMP_FILE)."""
+    number = re.search(r"(\d{1,9})$", path.name)
+    return int(number[1]) if number else None
+
+
+def laggards(files: Sequence[Path]) -> tuple[list[int], list[int], list[Laggard]]:
+    """The ranks with a dump, those of their process groups without, and who is behind in collectives that did not end.
+
+    Of each rank that is behind, where it lacks most. Collectives of a group have numbers that all ranks count alike;
+    sends and receives are left out. Errors: BadInput for a file that is no dump.
+    """
+    reached: dict[str, dict[int, tuple[int, str]]] = {}  # by group and rank, the last collective
+    waits, members, dumped = set[str](), dict[str, set[int]](), set[int]()
+    for path in files:
+        rank, value = rank_of(path), _unpickled(str(path), read_bytes(path, BadInput))
+        if rank is None:
+            continue
+        dumped.add(rank)
+        try:
+            for entry in value["entries"]:
+                ranks = _members(value, entry)
+                if entry.get("is_p2p") or _text(entry["profiling_name"]) == _GROUP or not ranks:
+                    continue
+                *_, described = map(_text, entry["process_group"][:2])
+                group = f"{described} {list(ranks[:MOST_RANKS])}"
+                members.setdefault(group, set()).update(ranks)
+                at = int(entry["collective_seq_id"]), _text(entry["profiling_name"]).removeprefix(_PREFIX)
+                there = reached.setdefault(group, {})
+                there[rank] = max(at, there.get(rank, at))
+                if entry.get("state") not in (_COMPLETED, None):
+                    waits.add(group)
+        except (AttributeError, KeyError, TypeError, ValueError, IndexError) as error:
+            raise BadInput(f"{path}: not what the Flight Recorder writes: {error!r}") from None
+    behind: dict[int, Laggard] = {}
+    for group in sorted(waits):
+        most, name = max(reached[group].values())
+        farthest = tuple(sorted(rank for rank, (at, _) in reached[group].items() if at == most))
+        for rank in members[group] & dumped - set(farthest):
+            last = reached[group][rank][0] if rank in reached[group] else None
+            if rank not in behind or (last is None and behind[rank].at is not None):
+                behind[rank] = Laggard(rank, group, last, farthest, most, name)
+    absent = sorted({rank for ranks in members.values() for rank in ranks} - dumped)
+    return sorted(dumped), absent, [behind[rank] for rank in sorted(behind)]
 
 
 def from_value(file: str, value: Mapping[str, Any]) -> CallList:
