@@ -96,10 +96,8 @@ struct context {
     char name[48];
     _Atomic(uint64_t) started, finished, lost;
     _Atomic(uint32_t) plans;
-    _Atomic(uint32_t) untimed;     /* enum untimed: of calls from here on */
-    _Atomic(uint64_t) group;       /* of the program, that its last call was in */
-    _Atomic(uint32_t) group_calls; /* in it, on this communicator */
-    _Atomic(struct room *) room;   /* NULL once the communicator is gone and all is written */
+    _Atomic(uint32_t) untimed;   /* enum untimed: of calls from here on */
+    _Atomic(struct room *) room; /* NULL once the communicator is gone and all is written */
     atomic_bool gone;
     struct explorer explorer; /* of version 5 and later */
 };
@@ -261,12 +259,7 @@ static void begin_p2p(struct context *context, const void *plan, int rank, int p
 
 /* A call of the program; `function`: NULL for a send or receive. */
 static void note_call(struct context *context, const char *function, const void *group, bool captured) {
-    uint64_t in = (uint64_t)(uintptr_t)group;
     explorer_call(&context->explorer, function, group, captured);
-    bool more = in && in == atomic_load_explicit(&context->group, memory_order_relaxed);
-    uint32_t calls = more ? atomic_load_explicit(&context->group_calls, memory_order_relaxed) : 0;
-    atomic_store_explicit(&context->group, in, memory_order_relaxed);
-    atomic_store_explicit(&context->group_calls, calls + 1, memory_order_relaxed);
     if (captured && !context->counts_each_launch) {
         atomic_store_explicit(&context->untimed, UNTIMED_GRAPHS, memory_order_relaxed);
     }
@@ -291,9 +284,6 @@ static void *begin(struct context *context, uint64_t sequence, const struct key 
     slot->sequence = sequence;
     slot->plan = add_to_plan(room, plan);
     slot->untimed = (uint8_t)atomic_load_explicit(&context->untimed, memory_order_relaxed);
-    if (slot->untimed == TIMED && atomic_load_explicit(&context->group_calls, memory_order_relaxed) > 1) {
-        slot->untimed = UNTIMED_GROUP; /* what is not profiled is no work of a plan: Broadcast, v2.30.7-1 */
-    }
     slot->kind = kind < 0 ? NO_KIND : (uint32_t)kind;
     slot->of_all = kind < 0 ? explorer_is_of_all(key->function) : job.kinds[kind].of_all;
     slot->channels = key->shape >> 8;

@@ -323,8 +323,8 @@ T, GRAPHS, SELF, GROUP, OVERLAP = 0, *(-each for each in Untimed)
     ("calls", "expected"),
     [
         ("ccc", [T] * 3),
-        ("cgcbc", [T, GROUP, GROUP, T, GROUP, T]),
-        ("cpc", [T, GROUP, GROUP, T]),
+        ("cgc", [T, GROUP, GROUP, T]),
+        ("ckc", [T] * 4),
         ("ccxcc", [T, T, GRAPHS, GRAPHS, GRAPHS]),
         ("ccscc", [T, T, SELF, SELF, SELF]),
         ("ccl" + "c" * 70, [T, T, *[OVERLAP] * 65, *[T] * 6]),

@@ -12,9 +12,8 @@
  *     events nothing COUNT         the same without any: what the loop takes itself
  *     events many COUNT            so many communicators, one after the other
  *     events marks CALLS           calls that follow each other, a letter each: c alone, g two of one group and kernel,
- *                                  p the same where NCCL does not say which calls are in a group, b in a group with
- *                                  one that NCCL does not profile, x in a CUDA graph, s after a send to itself, l looked
- *                                  at so late that its times are those of 64 calls later
+ *                                  k two of one group with a kernel each, x in a CUDA graph, s after a send to itself, l
+ *                                  looked at so late that its times are those of 64 calls later
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -296,7 +295,7 @@ __attribute__((noinline)) static void check_cost(void *context, size_t count, bo
 /* Ends when it has run from 1,000 ns times its number on for 500. */
 static void run_calls(void *context, uint64_t first, int count, const void *const *handles, bool late) {
     for (int i = 0; i < count; i++) {
-        uint64_t at_ns = 1000 * (first + 1 + (late ? 64 : 0));
+        uint64_t at_ns = 1000 * (first + (uint64_t)i + 1 + (late ? 64 : 0));
         for (unsigned channel = 0; channel < CHANNELS; channel++) {
             kernel(context, (void *)(uintptr_t)handles[i], channel, at_ns, at_ns + 500);
         }
@@ -310,12 +309,12 @@ static void check_marks(void *context, const char *calls) {
                      of_plan = {.type = EVENT_GROUP};
         struct event p2p = {.type = EVENT_P2P};
         void *of_group = NULL, *plan = NULL, *none = NULL, *handles[2] = {NULL, NULL};
-        int count = *calls == 'g' || *calls == 'p' ? 2 : 1, said = *calls == 'p' ? 1 : count + (*calls == 'b');
+        int count = *calls == 'g' || *calls == 'k' ? 2 : 1;
         ncclProfiler_v6.start(context, &of_group, &group);
         call.parent = of_group;
         call.call.function = "AllReduce";
         call.call.captured = *calls == 'x';
-        for (int i = 0; i < said; i++) {
+        for (int i = 0; i < count; i++) {
             ncclProfiler_v6.start(context, &none, &call);
         }
         ncclProfiler_v6.start(context, &plan, &of_plan);
@@ -325,6 +324,9 @@ static void check_marks(void *context, const char *calls) {
             ncclProfiler_v6.start(context, &plan, &of_plan);
         }
         for (int i = 0; i < count; i++) {
+            if (i > 0 && *calls == 'k') {
+                ncclProfiler_v6.start(context, &plan, &of_plan);
+            }
             struct event event = collective(sequence + (uint64_t)i, 1024, CHANNELS, 0);
             event.collective.group = plan;
             ncclProfiler_v6.start(context, &handles[i], &event);
