@@ -142,8 +142,8 @@ def updates() -> list[SiteUpdate]:
     judged_only = [name for name, site in all_sites().items() if site.judged_only]
     for each in every:
         others = [one for one in every if one.site not in (each.site, *judged_only)]
-        near, far = learnt_widening(others)[each.given]
-        error, half = np.abs(np.expm1(each.log_off)), sites.widened(near, far, each.left) * each.log_half
+        factors = learnt_widening(others)[each.given]
+        error, half = np.abs(np.expm1(each.log_off)), sites.widened(factors, each.left) * each.log_half
         found.append(
             SiteUpdate(
                 table=each.table,

@@ -74,7 +74,7 @@ def test_intervals_hold_as_many_times_as_they_promise(kind: str) -> None:
 def test_intervals_are_hardly_wider_than_three_times_the_error(group: str) -> None:
     """Nearly four times between nodes, where the same call takes another time on another day."""
     own = [each for each in KEPT["splits"] if each["group"] == group]
-    most = 3.8 if "nodes" in group else 3.4
+    most = 3.9 if "nodes" in group else 3.4
     assert np.mean([each["half_width"] for each in own]) <= most * KEPT["summary"][group][evaluate.MODEL]
 
 

@@ -104,3 +104,29 @@ def test_another_way_of_launching_has_a_start_of_its_own() -> None:
 def test_student_t_is_that_of_scipy() -> None:
     for freedom in (4.0, 5.0, 8.0, 36.0, 300.0):
         assert sites._student_t95(freedom) == pytest.approx(float(student_t.ppf(0.95, freedom)), rel=1.5e-3)
+
+
+def test_many_rows_narrow_intervals_of_calls_like_them_alone() -> None:
+    """A site with 96 rows of AllGather: intervals of AllReduce on the same ring are those of the process itself."""
+    communicator = tuner.communicator("dgx-h100", nodes=4, nccl="2.28.9", env={"NCCL_ALGO": "Ring"})
+    sizes = (1 << np.arange(10, 34)).astype(np.uint64)
+    of = {}
+    for collective in ("allgather", "allreduce"):
+        picks = communicator.pick(collective, sizes)
+        of[collective] = features.of_picks(communicator.selection, request(collective), picks)
+    rows = sites.rows_of(of["allgather"], np.linspace(1.2, 1.3, len(sizes)) * of["allgather"].nccl_us, believed())
+    rows = rows.joined(rows).joined(rows).joined(rows)
+    assert len(rows) >= sites.MANY_ROWS
+    halves = {}
+    for factor in (0.5, 1.0):
+        process = sites.SiteProcess(believed(), rows, {0: (1.0, 1.0), sites.MANY_ROWS: (factor, factor)})
+        halves[factor] = {collective: process.corrected(calls)[1] for collective, calls in of.items()}
+    assert (halves[0.5]["allgather"] < halves[1.0]["allgather"]).all()
+    assert (halves[0.5]["allreduce"] == halves[1.0]["allreduce"]).all()
+    other = sites.SiteProcess(believed(), rows).corrected(of["allgather"], another_release=True)
+    same = sites.SiteProcess(believed(), rows).corrected(of["allgather"])
+    assert (other[0] == same[0]).all()
+    assert (other[1] > same[1]).all()
+    one = of["allreduce"][np.array([5])]
+    number = features.Features(*(float(getattr(one, each.name)[0]) for each in fields(one)))
+    assert sites.SiteProcess(believed(), rows).has_measured(int(number.collective), int(number.algo_proto)) is False

@@ -122,13 +122,16 @@ def _between_nodes(
     calibration: Calibration, calls: Features, place: Place, adapters_gbs: float, *, same_machine: bool
 ) -> CalibratedTimes:
     """Times by the site's rows, or without any by what sites have in common; never faster than adapters are."""
-    log_us, half = calibration.process.corrected(calls)
+    another_release = calibration.between is not None and place.nccl not in calibration.between_releases
+    log_us, half = calibration.process.corrected(calls, another_release=another_release)
     low = log_us - half
     if adapters_gbs:
         link = log(between_bytes(place.collective, calls.bytes, place.nodes) / (adapters_gbs * 1e3))
         log_us, low = most(log_us, link), most(low, link)
     key = place.collective, place.algo_proto
     carried: list[CarriedOver] = [] if same_machine else [CarriedOver.machine]
+    if another_release:
+        carried.append(CarriedOver.release)
     rows, beyond = calibration.between, calls.bytes < 0
     if rows is None:
         carried.append(CarriedOver.site)

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tuner.base.dataclass import dataclass
-from tuner.base.names import Algorithm, Collective
+from tuner.base.names import ALGO_PROTOS, Algorithm, Collective
 from tuner.times.timemodel.features import (
     PROTOCOLS,
     Array,
@@ -60,14 +60,16 @@ NOISE_SD = 0.08  # of one row,
 DAY_SD = 0.07  # and of the same call on another day between two nodes, by two fifths more with each doubling of them;
 NOISE_LEFT = 0.4  # of either where bandwidth alone bounds the call
 DAY_DOUBLING = 0.4
+RELEASE_SD = 0.15  # of the same call by another release than any of the rows, less where bandwidth bounds it
 UNKNOWN_SD = 0.45  # of what was never measured between nodes anywhere
 SCALE_FREEDOM = 4.0  # degrees of freedom of the factor that all variances of a site have
 # What intervals are wider by, given so many rows of a site, so that they hold 87 % of every table of a site that was
 # left out (tests/scripts/fit_network.py): near the rows, which leave a quarter of a call's variance or less, and far
 # from them, where they leave three quarters or more. In between by the logarithm of the rows, and by what they leave.
-WIDENING = {0: (1.1, 1.1), 1: (1.2, 1.7), 4: (1.1, 1.1)}
+WIDENING = {0: (1.0, 1.34), 1: (1.1, 1.93), 4: (1.44, 1.44)}
 NEAR, FAR = 0.25, 0.75
-MANY_ROWS = 32  # from which a site is so well known that splits of its rows say how wide intervals are
+# From so many rows a site is so well known that splits of them say how wide intervals of calls like those are.
+MANY_ROWS = 32
 MOST_FROM_NCCL = 1.06  # of the base, to either side: a factor of 2.9
 STEP_SHARE = 0.01  # by which parameters move to see what a time depends on
 TABLE_POINTS = 256  # of sizes, where more calls than these of a kind are asked about
@@ -219,11 +221,14 @@ class SiteProcess:
         self.rows = rows if rows is not None and len(rows) else None
         self.widening = widening
 
-    def corrected(self, calls: Features) -> tuple[Numbers, Numbers]:
-        """Logarithms of us, and half of their 90 % intervals, of calls between nodes, [call], or of the one call."""
+    def corrected(self, calls: Features, *, another_release: bool = False) -> tuple[Numbers, Numbers]:
+        """Logarithms of us, and half of their 90 % intervals, of calls between nodes, [call], or of the one call.
+
+        ``another_release``: none of the rows is by the release of the calls.
+        """
         if not isinstance(calls.bytes, np.ndarray) or len(calls) <= TABLE_POINTS:
             of_base = base(calls, self._forms)
-            moved, half = self._posterior(_rows(calls, of_base))
+            moved, half = self._posterior(_rows(calls, of_base), another_release)
             return of_base.log_us + moved, half
         # What the site adds is smooth over sizes: it is asked at some, and between them interpolated.
         log_form = np.log(self._forms[0].times_us(calls))
@@ -233,7 +238,7 @@ class SiteProcess:
             order = which[np.argsort(log2_bytes[which])]
             points = order[np.unique(np.linspace(0, len(order) - 1, TABLE_POINTS).astype(np.int64))]
             some = calls[points]
-            moved, half = self._posterior(_rows(some, base(some, self._forms)))
+            moved, half = self._posterior(_rows(some, base(some, self._forms)), another_release)
             log_us[which] += np.interp(log2_bytes[which], log2_bytes[points], moved)
             halves[which] = np.interp(log2_bytes[which], log2_bytes[points], half)
         return log_us, halves
@@ -276,7 +281,9 @@ class SiteProcess:
         both = one.joined(other)
         covariances = self._covariances_left(both)
         variance = covariances[0, 0] + covariances[1, 1] - 2 * covariances[0, 1] + _alone(both).sum()
-        return float(np.hypot(self._covered * np.sqrt(max(variance, 0.0)), COVERED_SDS * np.sqrt(_day(both).mean())))
+        return float(
+            np.hypot(self._covered * np.sqrt(max(variance, 0.0)), COVERED_SDS * np.sqrt(_another_time(both).mean()))
+        )
 
     def _covariances_left(self, rows: SiteRows) -> Array:
         """Covariances that the site's own rows leave, [row, row]."""
@@ -287,7 +294,7 @@ class SiteProcess:
         left: Array = covariances - across @ self._precision @ across.T
         return left
 
-    def _posterior(self, asked: SiteRows) -> tuple[Numbers, Numbers]:
+    def _posterior(self, asked: SiteRows, another_release: bool) -> tuple[Numbers, Numbers]:
         """Logarithms that the site adds to the base's, and half of the 90 % intervals, [call]."""
         noise, left = _alone(asked), _variances(asked)
         before, moved = left + noise, asked.bandwidth * 0.0
@@ -296,17 +303,31 @@ class SiteProcess:
             left = most(left - explained, 0.0)
         # Days differ at a site whose rows are as far off as they may be, and at a calm one.
         left = left + noise
-        wider = self._covered * widened(*self._widening, left / before)
-        return moved, sqrt(wider * wider * left + COVERED_SDS**2 * _day(asked))
+        alike = self.has_measured(asked.collective, asked.algo_proto)
+        if isinstance(alike, np.ndarray):
+            wider = np.where(alike, *(widened(factors, left / before) for factors in self._widening))
+        else:
+            wider = widened(self._widening[not alike], left / before)
+        wider = wider * self._covered
+        return moved, sqrt(wider * wider * left + COVERED_SDS**2 * _another_time(asked, another_release))
 
-    def squares(self, calls: Features) -> tuple[Array, Array]:
+    def has_measured(self, collective: Numbers, algo_proto: Numbers) -> Numbers:
+        """Whether any row is of the collective by the combination, numbers of NCCL, [call]."""
+        kinds = () if self.rows is None else self.rows.log2_sizes
+        if not isinstance(collective, np.ndarray):
+            return (collective, algo_proto) in kinds
+        together = np.array([one * len(ALGO_PROTOS) + other for one, other in kinds], np.int64)
+        return np.isin(collective * len(ALGO_PROTOS) + algo_proto, together)
+
+    def squares(self, calls: Features, *, another_release: bool) -> tuple[Array, Array]:
         """Squares of half of the 90 % intervals of logarithms of times, [call]; two numbers for each.
 
-        The first is what another day makes, the second the rest before it is widened.
+        The first is what another day, or ``another_release``, makes, the second the rest before it is widened.
         """
-        _, half = SiteProcess(self.parameters, self.rows, {0: (1.0, 1.0)}).corrected(calls)
-        of_day = COVERED_SDS**2 * _day(_rows(calls, base(calls, self._forms)))
-        return of_day, half**2 - of_day
+        unwidened = SiteProcess(self.parameters, self.rows, {0: (1.0, 1.0)})
+        _, half = unwidened.corrected(calls, another_release=another_release)
+        apart = COVERED_SDS**2 * _another_time(_rows(calls, base(calls, self._forms)), another_release)
+        return apart, half**2 - apart
 
     def _explained(self, asked: SiteRows) -> tuple[Numbers, Numbers]:
         """Logarithms that the rows add, and the variance that they take away, [call]."""
@@ -338,13 +359,18 @@ class SiteProcess:
         return _student_t95(freedom) * float(np.sqrt(scale / freedom))
 
     @cached_property
-    def _widening(self) -> tuple[float, float]:
-        """Factors of intervals of single times, near the rows and far; what two have in common needs no widening."""
+    def _widening(self) -> tuple[tuple[float, float], tuple[float, float]]:
+        """Factors of intervals of single times, near the rows and far; what two have in common needs no widening.
+
+        First those of collectives and combinations that the rows are of, then of others, which many rows say no more
+        of than the process does.
+        """
         known = np.log1p(0 if self.rows is None else len(self.rows))
         near, far = (
-            np.interp(known, np.log1p(list(self.widening)), each) for each in zip(*self.widening.values(), strict=True)
+            float(np.interp(known, np.log1p(list(self.widening)), each))
+            for each in zip(*self.widening.values(), strict=True)
         )
-        return float(near), float(far)
+        return (near, far), (max(near, 1.0), max(far, 1.0))
 
     @cached_property
     def _precision(self) -> Array:
@@ -360,8 +386,9 @@ class SiteProcess:
         return weights
 
 
-def widened(near: float, far: float, left: Numbers) -> Numbers:
-    """Factor of an interval, [call], where rows leave such a share of a call's variance."""
+def widened(factors: tuple[float, float], left: Numbers) -> Numbers:
+    """Factor of an interval, [call], where rows leave such a share of a call's variance; ``factors`` near and far."""
+    near, far = factors
     return near + (far - near) * least(most((left - NEAR) / (FAR - NEAR), 0.0), 1.0)
 
 
@@ -473,11 +500,12 @@ def _alone(rows: SiteRows) -> Numbers:
     return _noise(rows) + where(is_known(rows.collective, rows.algo_proto // PROTOCOLS), 0.0, UNKNOWN_SD**2)
 
 
-def _day(rows: SiteRows) -> Numbers:
-    """The variance that another day adds, [call]."""
-    doublings = log2(most(rows.nodes / 2, 1.0))
-    sd = DAY_SD * (1 + DAY_DOUBLING * doublings) * (1 - (1 - NOISE_LEFT) * rows.bandwidth)
-    return sd * sd
+def _another_time(rows: SiteRows, another_release: bool = False) -> Numbers:
+    """The variance that another day adds, and another release, [call]."""
+    of_day = DAY_SD * (1 + DAY_DOUBLING * log2(most(rows.nodes / 2, 1.0)))
+    of_release = RELEASE_SD if another_release else 0.0
+    left = 1 - (1 - NOISE_LEFT) * rows.bandwidth
+    return (of_day * of_day + of_release * of_release) * left * left
 
 
 def _curve_sd(rows: SiteRows) -> Numbers:

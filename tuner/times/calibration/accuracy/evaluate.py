@@ -23,7 +23,7 @@ from tuner.times.timemodel.predict import CalibratedTimes
 from tuner.times.timemodel.sites import MANY_ROWS
 
 _NEVER_TRIED = 1.5  # what was never held out, against the widest that was
-COVERED_BETWEEN = 0.92  # of times between nodes: those of one table are off alike, and some tables more than others
+COVERED_BETWEEN = 0.93  # of times between nodes: those of one table are off alike, and some tables more than others
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -31,7 +31,8 @@ class Scores:
     """Errors of the predictions of one split: absolute logarithms as numbers without a unit, [row].
 
     ``scatter``: of the fit near each row; ``unit``: what the factor of the kind multiplies there. Between nodes, where
-    many rows of a site are known: half of the interval that another day makes, and the rest of it before it is widened.
+    many rows of a site are known: half of the interval that another day or release makes, and the rest of it, of calls
+    like those, before it is widened.
     """
 
     kind: CarriedOver
@@ -331,8 +332,14 @@ def _scores_between(predicted: _Predicted) -> Scores | None:
     rows, split = predicted.calibration.between, predicted.split
     if rows is None or len(rows) < MANY_ROWS:
         return None
-    of_day, rest = map(np.sqrt, predicted.calibration.process.squares(predicted.halves.test.measured.calls))
-    return Scores(CarriedOver.nodes, split, split.machine, predicted.off, of_day, rest)
+    test, process = predicted.halves.test, predicted.calibration.process
+    calls = test.measured.calls
+    alike = process.has_measured(calls.collective, calls.algo_proto)
+    if not alike.any():
+        return None
+    another_release = not {place.nccl for place in test.places()} & {*predicted.calibration.between_releases}
+    apart, rest = (np.sqrt(each) for each in process.squares(calls, another_release=another_release))
+    return Scores(CarriedOver.nodes, split, split.machine, predicted.off[alike], apart[alike], rest[alike])
 
 
 def _result(predicted: _Predicted, learnt: Factors) -> SplitResult:
