@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from tests.support import nccl_tests_text, trace_files
+from tests.support import command_line, nccl_tests_text, trace_files
 from tuner.base.errors import BadInput, BadMeasurement, TunerError
 from tuner.base.names import Algorithm, Collective, DataType, Op
 from tuner.cli import everything
@@ -239,3 +239,35 @@ def test_columns_of_public_runs_go_the_same_way() -> None:
     place = ("--machine", "dgx-b200", "--nodes", "16", "--nccl", "2.29.7", "--json")
     record = json.loads(run("plot", "measured", table, "--collective", "allreduce", *place))
     assert len({series["algorithm"] for each in record for series in each["series"]}) > 1
+
+
+OF_FILES = (
+    ("verify", "PLAIN", "RING"),
+    ("decide", "PLAIN", "RING", "--no-gate", "--out", "OUT"),
+    ("fit", "constants", "PLAIN", "RING", "--out", "OUT"),
+    ("fit", "calibration", "PLAIN", "-o", "OUT"),
+    ("fit", "accuracy", "PLAIN"),
+    ("accept", "PLAIN"),
+    ("plot", "measured", "PLAIN", "-o", "OUT.svg"),
+)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("words", OF_FILES, ids=lambda words: " ".join(words[:2]))
+@pytest.mark.parametrize(("version", "known"), [("22905", True), ("29905", False)])
+def test_the_nearest_patch_release_stands_for_one_that_is_not_known(
+    words: tuple[str, ...], version: str, known: bool, tmp_path: Path
+) -> None:
+    """2.29.5, of which 2.29.2, 2.29.3 and 2.29.7 are known; of 2.99 none is."""
+    files = {"OUT": tmp_path / "out", "OUT.svg": tmp_path / "out.svg"}
+    for name, example in (("PLAIN", "all_reduce.log"), ("RING", "all_reduce-ring.log")):
+        files[name] = tmp_path / example
+        files[name].write_text((EXAMPLES / example).read_text("utf-8").replace("22902", version), "utf-8")
+    code = 1 if words[0] == "accept" else 0 if known else 2
+    done = command_line.run(*(str(files.get(word, word)) for word in words), "--machine", "dgx-h100", code=code)
+    said = " ".join(f"{done.stdout} {done.stderr}".split())
+    assert ("NCCL 2.29.5 is not in the catalogue: the nearest, 2.29.3, stands for it" in said) is known
+    assert known or "NCCL 2.99.5" in said
+    if words[0] == "decide" and known:
+        # The plugin ignores a table of another release than the one that runs.
+        assert "# nccl: 2.29.5\n" in files["OUT"].read_text("utf-8")

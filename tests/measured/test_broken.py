@@ -222,8 +222,8 @@ def test_more_gpus_than_the_machine_has() -> None:
 
 
 def test_an_unknown_release_is_refused() -> None:
-    wrong = replace(HEALTHY, header=replace(HEALTHY.header, nccl="2.29.99"))
-    with pytest.raises(BadMeasurement, match=r"NCCL 2\.29\.99 is no release"):
+    wrong = replace(HEALTHY, header=replace(HEALTHY.header, nccl="2.99.1"))
+    with pytest.raises(BadMeasurement, match=r"NCCL 2\.99\.1 is no release"):
         plausible.refuse(wrong, None, "wrong.csv")
 
 

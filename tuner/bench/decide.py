@@ -87,6 +87,8 @@ class OtherRanks:
 class Decided(Framed):
     """Answer of :func:`decide`: the table it wrote, the rows it kept and dropped, and mean regrets over all files.
 
+    ``stand_in`` says that another release stands for the measured one, else it is empty.
+
     As a frame it has a row for each row of a table, the kept ones first.
     """
 
@@ -98,6 +100,7 @@ class Decided(Framed):
     regret_after: float
     files: tuple[DecidedFile, ...]
     other_ranks: tuple[OtherRanks, ...]
+    stand_in: str = ""
 
     def columns(self) -> dict[str, Column]:
         """collective, low_bytes, high_bytes (-1: none), choice, ranks, nodes, gain, probability (NaN: none); [row]."""
@@ -341,6 +344,7 @@ def decide_runs(asked: RunsQuery, out: Path, command: str | None = None) -> Deci
         regret_after=float(np.mean([file.regret_after for file in files])),
         files=files,
         other_ranks=(),
+        stand_in=regret.stand_in,
     )
 
 
@@ -348,7 +352,10 @@ def _of_runs(asked: RunsQuery, regret: MeasuredRegret, command: str | None) -> d
     said = _by(command)
     for number, path in enumerate(asked.paths, start=1):
         said[f"measured-{number}"] = f"{path} sha256 {sha256(path)}"
-    said |= {"machine": regret.measured.site.name or "", NCCL: regret.nccl, "gate": NOT_GATED}
+    site = regret.measured.site
+    said |= {"machine": site.name or "", NCCL: site.stands_for or regret.nccl, "gate": NOT_GATED}
+    if regret.stand_in:
+        said["release"] = regret.stand_in
     if regret.simulated:
         said["times"] = f"simulated, which no machine took: {', '.join(regret.simulated)}"
     for number, row in enumerate(regret.rows, start=1):

@@ -15,8 +15,19 @@ from tuner.cli import options
 from tuner.cli.command import FILE, Group, missing_of
 from tuner.cli.cost import values
 from tuner.cli.measure import library_option
-from tuner.cli.measured_options import asked, check_place, is_asked, place_options, site_options
-from tuner.cli.output import command_line, human_bytes, number, plural, print_json, print_table, progress, say, show
+from tuner.cli.measured_options import asked, check_place, is_asked, place_options, say_stand_in, site_options
+from tuner.cli.output import (
+    command_line,
+    human_bytes,
+    note_after,
+    number,
+    plural,
+    print_json,
+    print_table,
+    progress,
+    say,
+    show,
+)
 from tuner.scenario.describe import describe
 from tuner.times.acceptance.accept import AcceptOptions, accept
 from tuner.times.calibration import calibrate, sweep
@@ -45,7 +56,9 @@ def measured_files(
     """
     if is_asked(given):
         runs = asked(files, given)
-        return arms.of_arms(workflow.read(runs)), runs.paths
+        placed = workflow.read(runs)
+        say_stand_in(placed.site)
+        return arms.of_arms(placed), runs.paths
     if not files:
         raise missing_of(click.get_current_context(), "argument 'FILE...'")
     check_place(files)
@@ -382,7 +395,9 @@ def calibration_command(
     nccl-tuner pick allreduce --machine dgx-h100 --nccl 2.29.2 --bytes 64M --calibration own.json
     nccl-tuner fit calibration --update dgx-h100 all_reduce.log --machine dgx-h100 --name pod7 -o pod7.json
     """
-    made = calibrate.of_paths(files, site, name, update, given)
+    made, notes = calibrate.of_paths(files, site, name, update, given)
+    for stand_in in notes:
+        note_after(stand_in)
     write_text(out, calibration.text(made))
     for path in files:
         if why := _unhealthy(path, made.machine, site, given):

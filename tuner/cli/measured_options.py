@@ -11,6 +11,7 @@ from tuner.base.errors import BadInput
 from tuner.cli import options
 from tuner.cli.command import FILE, F, stacked
 from tuner.cli.communicator_options import TOPOLOGY, described_by_log, release_option, say_log
+from tuner.cli.output import note_after
 from tuner.scenario import MOST_NODES, Scenario
 from tuner.scenario.describe import describe
 from tuner.times.measured.formats import NCCL_TESTS, Given, MeasurementFile
@@ -96,7 +97,7 @@ def place_options(function: F) -> F:
         click.option(
             "--topology", type=FILE, metavar="FILE.xml", help="Instead of --machine: a topology in NCCL's XML."
         ),
-        release_option("The release that was measured. [default: what files say]", default=""),
+        release_option("The release that was measured. [default: what files say]", only_known=False, default=""),
         click.option(
             "--nodes", type=click.IntRange(min=1), help="Nodes of files that do not say it; of a table, which rows."
         ),
@@ -138,12 +139,19 @@ def runs_there(files: tuple[Path, ...], given: Mapping[str, Any]) -> "tuple[Meas
     from tuner.times.regret.workflow import read
 
     placed = read(asked(files, given))
+    say_stand_in(placed.site)
     words = {name: value for name, value in given.items() if name != "labelled"}
     counts = {(one.call.nodes, one.call.gpus_per_node) for one in placed.calls}
     if given.get("log") is None and len(counts) == 1:
         ((nodes, gpus),) = counts
         words |= {"nodes": given.get("nodes") or nodes, "gpus_per_node": given.get("gpus_per_node") or gpus}
     return placed, options.CommunicatorOptions(words).scenario(nccl=given.get("nccl") or placed.site.nccl)
+
+
+def say_stand_in(site: Site) -> None:
+    """A line on stderr after the answer where a release stands for the measured one, which is not known."""
+    if site.stand_in:
+        note_after(site.stand_in)
 
 
 def check_place(files: tuple[Path, ...]) -> None:

@@ -20,12 +20,13 @@ from tuner.cli import options
 from tuner.cli.command import missing_of
 from tuner.cli.communicator_options import of_all_ranks
 from tuner.cli.measured_options import arm_option, runs_there
-from tuner.cli.output import print_json
+from tuner.cli.output import note_after, print_json
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
 from tuner.scenario import MOST_NODES, Scenario
 from tuner.scenario.description import ConstantsUsed
 from tuner.times.measured import header
+from tuner.times.measured.checks import nearest_release
 from tuner.times.measured.formats import MeasurementFile, read_any
 from tuner.times.measured.samples import Measurements, Point
 from tuner.times.regret.arms import of_communicator
@@ -456,6 +457,11 @@ def _scenario(file: Path, measurements: Measurements, communicator: options.Comm
             option = f"--{said[0].replace('_', '-')}"
             raise BadInput(f"{option}: {file} says its own communicator; valid: with --machine or --topology, or none")
         return given.scenario
+    if given.nccl:
+        nearest, stand_in = nearest_release(given.nccl)
+        given = replace(given, nccl=nearest)
+        if stand_in:
+            note_after(stand_in)
     described = communicator.scenario(nccl=communicator["nccl"] or given.nccl)
     header.check(file, given, described)
     return described

@@ -46,6 +46,8 @@ def print_regret(regret: MeasuredRegret) -> None:
     if regret.simulated:
         say(f"simulated times, which no machine took: {', '.join(regret.simulated)}")
     _print_unknown([one for one in regret.sizes if one.regret is None])
+    if regret.stand_in:
+        say(regret.stand_in)
     for why, rows in regret.skipped.items():
         say(f"left out: {plural(rows, 'row')}: {why}")
     _print_agreement(regret.agreement)

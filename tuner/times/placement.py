@@ -19,6 +19,7 @@ from tuner.machine.topology import Topology
 from tuner.release import Release
 from tuner.scenario import Scenario
 from tuner.scenario.describe import Description, describe
+from tuner.times.measured.checks import nearest_release
 from tuner.times.measured.samples import Measurements, SampleBlock
 
 Key = TypeVar("Key")
@@ -47,33 +48,20 @@ def of_trays(nodes: int, gpus: int, gpus_per_tray: int, trays: int) -> OfTrays:
     )
 
 
-def nearest_release(name: str) -> tuple[str, str]:
-    """The release of the catalogue that stands for ``name``, and what is said of it where it is another one.
-
-    A patch release that the catalogue does not have is taken for the nearest of its minor release. Errors:
-    UnknownRelease where there is none of that.
-    """
-    known = release.names()
-    minor, _, patch = name.rpartition(".")
-    near = [each for each in known if each.rpartition(".")[0] == minor]
-    if name in known or not near or not patch.isdigit():
-        return release.load(name).name, ""
-    nearest = min(near, key=lambda each: abs(int(each.rpartition(".")[2]) - int(patch)))
-    return nearest, f"NCCL {name} is not in the catalogue: the nearest, {nearest}, stands for it"
-
-
 @dataclass(frozen=True, slots=True)
 class Site:
     """Place of rows: a machine of the catalogue, a topology file or the node of a log, and a release.
 
     What is None or empty is not said yet. ``words`` are further ones that describe it, as ``tuner.scenario.describe``
-    takes them: ``log``, ``gpu``.
+    takes them: ``log``, ``gpu``. ``stands_for`` is the measured release where that is
+    not known and ``nccl`` is the nearest.
     """
 
     machine: str | None = None
     nccl: str = ""
     topology: Path | None = None
     words: tuple[tuple[str, Any], ...] = ()
+    stands_for: str = ""
 
     @property
     def log(self) -> Path | None:
@@ -81,15 +69,23 @@ class Site:
         return dict(self.words).get("log")
 
     def completed(self, tables: Sequence[Measurements]) -> "Site":
-        """Site with what the tables say where this does not. BadInput where none says machine or release, or several
-        are said; UnknownMachine.
+        """Site with what the tables say where this does not, and a known release, the nearest one of its minor release.
+
+        Errors: BadInput where none says machine or release, or several are said; UnknownMachine, UnknownRelease.
         """
         machine = self.machine or (None if self.topology or self.log else _one("machine", tables))
         nccl = self.nccl
         if not nccl and self.log and not any(table.header.nccl for table in tables):
             nccl = describe(machine, topology=self.topology, **dict(self.words)).nccl
         name = catalogue.load(machine).name if machine else None
-        return Site(name, nccl or _one("nccl", tables), self.topology, self.words)
+        said = nccl or _one("nccl", tables)
+        nearest, stand_in = nearest_release(said)
+        return Site(name, nearest, self.topology, self.words, said if stand_in else "")
+
+    @property
+    def stand_in(self) -> str:
+        """Words for which release stands for the measured one; empty where that is known."""
+        return nearest_release(self.stands_for)[1] if self.stands_for else ""
 
     @property
     def node(self) -> tuple[Topology | None, int | None]:

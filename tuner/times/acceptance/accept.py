@@ -30,10 +30,9 @@ from tuner.times.acceptance.faults import Resource
 from tuner.times.acceptance.judge import JudgedCurve, Verdict
 from tuner.times.calibration import plausible
 from tuner.times.measured import Kind, Problem
-from tuner.times.measured.checks import named
+from tuner.times.measured.checks import named, nearest_release
 from tuner.times.measured.formats import WRONG, FileFormat, Given, MeasurementFile
 from tuner.times.measured.samples import Measurements, SampleBlock
-from tuner.times.placement import nearest_release
 from tuner.times.timemodel import calibration as calibrations
 from tuner.times.timemodel.features import Array
 

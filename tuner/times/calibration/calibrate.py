@@ -7,7 +7,6 @@ from pathlib import Path
 
 import numpy as np
 
-from tuner import release
 from tuner.base import tables
 from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput, BadMeasurement, TunerError
@@ -19,10 +18,11 @@ from tuner.times.calibration import plausible, time_fit
 from tuner.times.calibration.measured_calls import MeasuredCalls, joined, of_table, table_of_one_way
 from tuner.times.calibration.time_fit import softened
 from tuner.times.measured import Problem, formats
+from tuner.times.measured.checks import nearest_release
 from tuner.times.measured.formats import Given
 from tuner.times.measured.header import Header, MeasuredLaunch, MeasuredRun
 from tuner.times.measured.samples import Measurements, SampleBlock
-from tuner.times.placement import Site, nearest_release
+from tuner.times.placement import Site
 from tuner.times.timemodel import calibration as calibrations
 from tuner.times.timemodel import point_to_point
 from tuner.times.timemodel.calibration import Calibration, ExchangeCalibration, MeasuredFile
@@ -275,8 +275,10 @@ def read_table(path: Path, given: Given) -> Measurements:
 
 def of_paths(
     paths: Sequence[Path], measured: Site, name: str, update: str | None = None, given: Given | None = None
-) -> Calibration:
-    """A calibration of files; ``measured`` and ``given`` stand for what these do not say.
+) -> tuple[Calibration, tuple[str, ...]]:
+    """A calibration of files, and which releases stand for others in words.
+
+    ``measured`` and ``given`` stand for what the files do not say.
 
     ``update``: the calibration that the rows are added to, by its name or file; without, the nodes' own part is fitted.
 
@@ -294,9 +296,12 @@ def of_paths(
         if there and said and catalogue.load(said).gpu != there.gpu:
             raise BadMeasurement(f"{path}: of {said}, and the calibration is of {there.name}, which has other GPUs")
         plausible.refuse(table, topology, str(path), trays)
+    stand_ins = dict.fromkeys(_site(table, where).stand_in for table in tables)
     if update is not None:
-        return of_site(calibrations.load(update), name, tables, where, known_widths())
-    return of_tables(name, tables, where, known_widths())
+        made = of_site(calibrations.load(update), name, tables, where, known_widths())
+    else:
+        made = of_tables(name, tables, where, known_widths())
+    return made, tuple(filter(None, stand_ins))
 
 
 def known_widths() -> Widths:
@@ -336,8 +341,7 @@ def _alike(table: Measurements, first: Measurements) -> bool:
 
 
 def _site(table: Measurements, measured: Site) -> Site:
-    there = replace(measured, nccl="").completed([table])
-    return replace(there, nccl=nearest_release(there.nccl)[0])
+    return replace(measured, nccl="").completed([table])
 
 
 _SAME = ("nccl", "gpu", "launch", "cuda_graph", "network")
@@ -362,7 +366,7 @@ def table_of(
         tables.append(table)
     head = _head(files, tables, facts)
     if head.nccl:
-        release.load(head.nccl)
+        nearest_release(head.nccl)
     rows: list[SampleBlock] = []
     runs: dict[str, MeasuredRun] = {}
     for table in tables:

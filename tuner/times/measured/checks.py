@@ -9,6 +9,7 @@ from statistics import median
 
 from tuner import release
 from tuner.base.dataclass import dataclass
+from tuner.base.errors import UnknownRelease
 from tuner.base.sizes import human_bytes
 from tuner.times.measured import records
 from tuner.times.measured.samples import Measurements, SampleBlock
@@ -26,6 +27,7 @@ class Kind(StrEnum):
     """Kinds of problems."""
 
     unknown_release = "unknown release"
+    stand_in = "the nearest release stands for another"
     mixed_releases = "mixed releases"
     mixed_machines = "mixed machines"
     too_short = "times too short"
@@ -101,14 +103,32 @@ def named(row: SampleBlock) -> str:
     return f"{call.name} {call.dtype.name} {human_bytes(call.bytes)} on {row.nodes} x {row.gpus_per_node} GPUs"
 
 
+def nearest_release(name: str) -> tuple[str, str]:
+    """The release of the catalogue that stands for ``name``, and what is said of it where it is another one.
+
+    A patch release that the catalogue does not have is taken for the nearest of its minor release. Errors:
+    UnknownRelease where there is none of that.
+    """
+    known = release.names()
+    minor, _, patch = name.rpartition(".")
+    near = [each for each in known if each.rpartition(".")[0] == minor]
+    if name in known or not near or not patch.isdigit():
+        return release.load(name).name, ""
+    nearest = min(near, key=lambda each: abs(int(each.rpartition(".")[2]) - int(patch)))
+    return nearest, f"NCCL {name} is not in the catalogue: the nearest, {nearest}, stands for it"
+
+
 def _release(table: Measurements) -> Iterator[Problem]:
-    name = table.header.nccl
-    if name and name not in release.names():
-        yield Problem(
-            Kind.unknown_release,
-            _all(table.blocks),
-            f"NCCL {name} is no release that is known here; valid: {', '.join(release.names())}",
-        )
+    if not (name := table.header.nccl):
+        return
+    try:
+        _, stand_in = nearest_release(name)
+    except UnknownRelease:
+        known = f"NCCL {name} is no release that is known here; valid: {', '.join(release.names())}"
+        yield Problem(Kind.unknown_release, _all(table.blocks), known)
+        return
+    if stand_in:
+        yield Problem(Kind.stand_in, _all(table.blocks), stand_in)
 
 
 def _mixed(table: Measurements) -> Iterator[Problem]:

@@ -125,11 +125,12 @@ class Agreement:
 class MeasuredRegret:
     """``sizes`` are NCCL's picks against what was measured; ``splits`` where two smaller calls would beat one; ``rows``
     what the measurements support. ``skipped`` counts rows that could not be placed, by reason; ``simulated`` are the
-    files whose times no machine took.
+    files whose times no machine took. ``stand_in`` says that ``nccl`` stands for another release, else it is empty.
     """
 
     machine: str | None
     nccl: str
+    stand_in: str
     sizes: tuple[RunsPick, ...] = field(metadata=json_form(convert=sizes_record))
     agreement: Agreement
     splits: tuple[SplitGain, ...]
@@ -150,6 +151,7 @@ def of_arms(placed: MeasuredArms) -> MeasuredRegret:
     return MeasuredRegret(
         placed.site.machine,
         placed.site.nccl,
+        placed.site.stand_in,
         found,
         _agreement(found),
         tuple(split_gains(placed.calls, noises)),

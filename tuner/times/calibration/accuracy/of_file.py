@@ -18,7 +18,7 @@ from tuner.times.calibration.measured_calls import MeasuredCalls, of_table
 from tuner.times.measured import Kind, Problem
 from tuner.times.measured.formats import Given
 from tuner.times.measured.samples import Measurements, SampleBlock
-from tuner.times.placement import Site, nearest_release, point_to_point_reason
+from tuner.times.placement import Site, point_to_point_reason
 from tuner.times.timemodel import calibration as calibrations
 from tuner.times.timemodel.point_to_point import MODELLED
 from tuner.times.timemodel.predict import CalibratedTimes, CalibrationChoice, choose, exchange_times
@@ -92,8 +92,6 @@ def of_path(
     judged = plausible.judge(table, *site.node)
     if not judged.rows:
         raise BadMeasurement(f"{path}: no row is left; {'; '.join(each.text for each in judged.refused)}")
-    nccl, note = nearest_release(site.nccl)
-    site = replace(site, nccl=nccl)
     rows = None if update is None else calibrate.read_table(update, given)
     result = of_file(replace(table, blocks=judged.rows), site, calibration, rows)
     refused, counted = dict[str, int](), set[int]()
@@ -101,19 +99,21 @@ def of_path(
         if rest := set(each.lines) - counted:
             refused[each.text] = len(rest)
             counted |= rest
-    said = tuple(f"{each.text} ({each.where})" for each in judged.problems if not each.refused)
-    said += tuple(_contradictions(table, site.machine, nccl, note))
+    said = tuple(
+        f"{each.text} ({each.where})" for each in judged.problems if not each.refused and each.kind is not Kind.stand_in
+    )
+    said += tuple(_contradictions(table, site))
     skipped = {**result.skipped, **refused, **table.header.left_out}
     return replace(result, skipped=skipped, problems=(*result.problems, *said))
 
 
-def _contradictions(table: Measurements, machine: str | None, nccl: str, note: str) -> Iterator[str]:
-    """Contradictions between the file and what it is held against; ``note`` says so of the release."""
-    head = table.header
-    if note:
-        yield note
-    elif head.nccl and head.nccl != nccl:
-        yield f"the file says NCCL {head.nccl}, and is held against {nccl}"
+def _contradictions(table: Measurements, site: Site) -> Iterator[str]:
+    """Contradictions between the file and what it is held against."""
+    head, machine = table.header, site.machine
+    if site.stand_in:
+        yield site.stand_in
+    elif head.nccl and head.nccl != site.nccl:
+        yield f"the file says NCCL {head.nccl}, and is held against {site.nccl}"
     if machine and head.machine and catalogue.load(head.machine).gpu != catalogue.load(machine).gpu:
         yield f"the file says {head.machine}, and is held against {machine}, which has other GPUs"
 
