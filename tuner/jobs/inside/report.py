@@ -150,6 +150,7 @@ def _stragglers(ranks: dict[str, _Counts]) -> Iterable[Straggler]:
 def _notes(folder: JobFolder, incomplete: int) -> Iterable[str]:
     if any(file.build == INSPECTOR for file in folder.files):
         yield "the Inspector says no types: sizes are those of bytes; before NCCL 2.31 it says nothing of what ran"
+        yield "from NCCL 2.31 on its times after a broadcast are of the work before, without NCCL_ALLGATHERV_ENABLE=0"
     if folder.host_clock:
         yield "NCCL 2.26 has no clock of the kernels: times are when NCCL's thread on the host saw them"
     if folder.lost:
