@@ -194,6 +194,23 @@ def test_launchers_tags(tmp_path: Path, tag: str) -> None:
     assert rows(read(tmp_path, tagged, AR)) == rows(read(tmp_path, V213, AR))
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "Nov 27 08:0{at}:0{at} node-5 slurmstepd[43{at}]: {line}",
+        "\x1b[36mworker-{at}\x1b[0m | \x1b[32mmpi\x1b[0m {line}",
+        "2026-05-16 16:39:51,20{at} INFO runner: {line}",
+        "nccl-1  | {line}",
+        "> {line}",
+        '{{"log": "{line}\\n", "stream": "stdout"}}',
+        '{{"timestamp": 17{at}, "message": "{line}", "ingestionTime": 1}}',
+    ],
+)
+def test_lines_as_keepers_of_logs_have_them(tmp_path: Path, line: str) -> None:
+    kept = "".join(line.format(at=at % 10, line=own) + "\n" for at, own in enumerate(V213.splitlines()))
+    assert rows(read(tmp_path, kept, AR)) == rows(read(tmp_path, V213, AR)) != []
+
+
 def test_rows_in_pieces_with_nccls_log_between(tmp_path: Path) -> None:
     said = "node-1:77:{tid} [0] NCCL INFO {text}\n"
     planned = "AllReduce: {} Bytes -> Algo RING proto LL channel{{Lo..Hi}}={{0..3}}"

@@ -29,7 +29,8 @@ _WARNS = "NCCL WARN "
 _KEPT = re.compile(r"#\s+Rank\s+\d|[NR]CCL version (?:: )?\d|Watchdog caught collective")
 _NO_NUMBER = re.compile(r"\d{4000}")  # Python reads no more than 4300 digits, NCCL prints some tens
 _PLACE = re.compile(r"\w+/\w+\.(?:cc|h):\d+")
-_ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+_TEXTS = ("log", "message", "MESSAGE", "msg", "line")  # keys of a line in a JSON record
+ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,9 +131,9 @@ def _text(line: bytes) -> str:
 def _line(line: str) -> PrintedLine:
     if len(line) > 4000 and _NO_NUMBER.search(line):
         return PrintedLine(UNKNOWN, "")
-    line = (_ANSI.sub("", line) if "\x1b" in line else line).strip("\r\0")
+    line = (ANSI.sub("", line) if "\x1b" in line else line).strip("\r\0")
     if line.startswith("{"):
-        line = _wrapped(line)
+        line = in_record(line)
     head, mark, text = line.rpartition(_MARK)
     warns = not mark and _WARNS in line
     if warns:
@@ -142,12 +143,13 @@ def _line(line: str) -> PrintedLine:
     return PrintedLine(_thread(head), text, warns) if mark else PrintedLine(UNKNOWN, line)
 
 
-def _wrapped(line: str) -> str:
-    """The text in a JSON record of a line, as Docker, CloudWatch and journald keep it; any other line as it is."""
+def in_record(line: str) -> str:
+    """The text in a line that is a JSON record, as Docker, CloudWatch and journald keep it; any other line as it is."""
     with suppress(ValueError, RecursionError):
-        for value in json.loads(line).values():
-            if isinstance(value, str) and "NCCL" in value:
-                return value.rstrip("\r\n")
+        record = json.loads(line)
+        text = next((record[key] for key in _TEXTS if key in record), None)
+        if isinstance(text, str):
+            return text.rstrip("\r\n")
     return line
 
 

@@ -76,8 +76,8 @@ class MeasurementFile:
 
     @cached_property
     def text(self) -> str:
-        """The content as text; what is none in it is replaced."""
-        return self.content.decode(errors="replace")
+        """The content as text, without what a keeper of logs added to its lines; what is none in it is replaced."""
+        return nccl_tests.unwrapped(self.content.decode(errors="replace"))
 
     def _recognized(self) -> FileFormat | None:
         if self.content.startswith(b"PAR1"):

@@ -201,6 +201,28 @@ class _Device:
     gpu: str
 
 
+_COMMENT = re.compile(r"# ?(?:nThread \d|nccl-tests version|Using devices)")
+_LONGEST_RECORD = 1 << 16  # of a line in JSON
+
+
+def unwrapped(content: str) -> str:
+    """The text without colours, and without what a keeper of logs put around or before each line.
+
+    That is a JSON record, or what stands before nccl-tests' first comment, in which words may differ by the line.
+    """
+    if "\x1b" in content:
+        content = reader.ANSI.sub("", content)
+    if content.startswith("{"):
+        lines = content.splitlines()
+        content = "\n".join(reader.in_record(line) if len(line) < _LONGEST_RECORD else line for line in lines)
+    comment = _COMMENT.search(content)
+    before = "" if comment is None else content[content.rfind("\n", 0, comment.start()) + 1 : comment.start()]
+    if not before.strip() or _TAG.fullmatch(before):
+        return content
+    words = (r"\w+" if place % 2 else re.escape(part) for place, part in enumerate(re.split(r"(\w+)", before)))
+    return re.sub(f"^{''.join(words)}", "", content, flags=re.MULTILINE)
+
+
 def is_text(content: str) -> bool:
     """Whether it is what nccl-tests prints."""
     own = (_without_tag(line).strip() for line in content.splitlines())
