@@ -21,8 +21,7 @@ from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
 from tuner.jobs.traces.calls import CallList, TracedCall, WantedCalls
 from tuner.jobs.traces.read import read
-from tuner.jobs.workload import regret
-from tuner.jobs.workload.budget import CountedFiles, budget
+from tuner.jobs.workload.budget import MeasuredRuns, budget, read_runs
 from tuner.jobs.workload.count import Counted, Entry, count
 from tuner.jobs.workload.price import BudgetVariant, Price, Unpriced, prices
 from tuner.jobs.workload.priced import buckets
@@ -425,10 +424,9 @@ def entries(*kinds: tuple[Collective, int, float], dtype: DataType = DataType.fl
 
 
 def costed(
-    what: list[Entry], *variants: BudgetVariant, measured: regret.MeasuredRuns | None = None
+    what: list[Entry], *variants: BudgetVariant, measured: MeasuredRuns | None = None
 ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    calls = CountedFiles([], WANTED, Counted(what, []))
-    found = to_json(budget(calls, variants or [BudgetVariant("own", TWO)], measured))
+    found = to_json(budget([], WANTED, Counted(what, []), variants or [BudgetVariant("own", TWO)], measured))
     return found, found["variants"]
 
 
@@ -521,7 +519,7 @@ def test_a_table_has_the_models_time_of_what_it_chooses(tmp_path: Path) -> None:
 def test_rows_by_powers_of_two_sum_up_the_same(kinds: list[tuple[Collective, int, float]]) -> None:
     calls = tuple(TracedCall(one.name, one, size, calls=times) for one, size, times in kinds)
     counted = count([CallList("x", "", "", calls)], WANTED)
-    made = budget(CountedFiles([], WANTED, counted), [BudgetVariant("own", TWO)])
+    made = budget([], WANTED, counted, [BudgetVariant("own", TWO)])
     found, rows = to_json(made), to_json(buckets(made.entries))
     assert sum(row["calls"] for row in rows) == sum(times for _, _, times in kinds)
     assert sum(row["total_us"] for row in rows) == pytest.approx(found["variants"][0]["total_us"])
@@ -556,7 +554,7 @@ def test_regret_is_the_picks_measured_time_over_the_best(tmp_path: Path) -> None
     """NCCL 2.28.9 takes Tree/LL at all three sizes; times at 128 KiB are straight in logarithms: sqrt(50 x 200)."""
     path = timed(tmp_path / "run.jsonl", {1 << 16: {TREE: 50.0, RING: 40.0}, 1 << 18: {TREE: 200.0, RING: 90.0}})
     what = entries((AR, 1 << 16, 10), (AR, 1 << 17, 3), (AR, 1 << 19, 4), (AG, 1 << 16, 5))
-    found, (variant,) = costed(what, measured=regret.read(path, TWO))
+    found, (variant,) = costed(what, measured=read_runs(path, TWO))
     at_64k, at_128k, above, gathered = (row["prices"][0]["measured"] for row in found["entries"])
     assert at_64k == {
         "pick_us": pytest.approx(50),
@@ -581,15 +579,15 @@ def test_the_best_may_be_the_pick_with_other_channels(tmp_path: Path) -> None:
     tree_8, tree_16 = replace(TREE, channels=8), replace(TREE, channels=16)
     what = entries((AR, 1 << 16, 1))
     path = timed(tmp_path / "a", {1 << 16: {TREE: 50.0, tree_8: 45.0}})
-    (judged,) = [costed(what, measured=regret.read(path, TWO))[0]["entries"][0]["prices"][0]["measured"]]
+    (judged,) = [costed(what, measured=read_runs(path, TWO))[0]["entries"][0]["prices"][0]["measured"]]
     assert (judged["best"], judged["regret_us"]) == ("Tree/LL channels=8", pytest.approx(5))
     # 16 is what NCCL takes by itself, as is what it ran unasked.
     for number, own in enumerate((tree_16, None)):
         path = timed(tmp_path / f"b{number}", {1 << 16: {own: 50.0, RING: 60.0}})
-        (judged,) = [costed(what, measured=regret.read(path, TWO))[0]["entries"][0]["prices"][0]["measured"]]
+        (judged,) = [costed(what, measured=read_runs(path, TWO))[0]["entries"][0]["prices"][0]["measured"]]
         assert (judged["best"], judged["pick_us"], judged["regret_us"]) == ("Tree/LL", pytest.approx(50), 0)
     path = timed(tmp_path / "c", {1 << 16: {tree_8: 50.0, RING: 60.0}})
-    (judged,) = [costed(what, measured=regret.read(path, TWO))[0]["entries"][0]["prices"][0]["measured"]]
+    (judged,) = [costed(what, measured=read_runs(path, TWO))[0]["entries"][0]["prices"][0]["measured"]]
     assert judged == {"reason": "Tree/LL was not measured"}
 
 
@@ -597,7 +595,7 @@ def test_a_tables_channels_are_judged_as_such(tmp_path: Path) -> None:
     table = tmp_path / "my.table"
     table.write_text("nccl-tuner-table 1\nallreduce -> ring/ll channels=8\n")
     path = timed(tmp_path / "run.jsonl", {1 << 22: {TREE: 50.0, RING: 40.0, RING_8: 30.0}})
-    found, _ = costed(entries((AR, 1 << 22, 1)), BudgetVariant("", TWO, table), measured=regret.read(path, TWO))
+    found, _ = costed(entries((AR, 1 << 22, 1)), BudgetVariant("", TWO, table), measured=read_runs(path, TWO))
     (judged,) = [found["entries"][0]["prices"][0]["measured"]]
     assert (judged["pick_us"], judged["best"]) == (pytest.approx(30), "Ring/LL channels=8")
 
@@ -607,11 +605,11 @@ def test_measurements_of_another_communicator_are_refused(tmp_path: Path) -> Non
     for number, other in enumerate((replace(TWO, nodes=4), replace(TWO, machine="dgx-a100"))):
         path = timed(tmp_path / str(number), times_us, other)
         with pytest.raises(BadMeasurement, match=rf"measured on {other.title}; valid: measurements of {TWO.title}"):
-            regret.read(path, TWO)
-    own = regret.read(timed(tmp_path / "own", times_us, replace(TWO, nccl="2.22.3")), TWO)
+            read_runs(path, TWO)
+    own = read_runs(timed(tmp_path / "own", times_us, replace(TWO, nccl="2.22.3")), TWO)
     assert own.notes == (f"{tmp_path / 'own'}: measured with NCCL 2.22.3",)
     with pytest.raises(BadMeasurement, match="no times in it that count"):
-        regret.read(timed(tmp_path / "none", {}), TWO)
+        read_runs(timed(tmp_path / "none", {}), TWO)
 
 
 # The command

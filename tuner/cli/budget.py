@@ -23,7 +23,8 @@ from tuner.cli.measured_options import arm_option, runs_there
 from tuner.cli.output import human_bytes, plural, print_json, print_table, say, span
 from tuner.cli.trace_files import as_they_ran, communicators_options, count_or_part, read_files
 from tuner.jobs.traces.calls import number
-from tuner.jobs.workload import grouped, job, regret
+from tuner.jobs.workload import grouped, job
+from tuner.jobs.workload.budget import MeasuredRuns, read_runs
 from tuner.jobs.workload.count import ExchangesOf
 from tuner.jobs.workload.grouped import GroupBudget, GroupTotal, JobBudget, JobGroups, ModelStep, layout_of
 from tuner.jobs.workload.priced import (
@@ -36,6 +37,7 @@ from tuner.jobs.workload.priced import (
     EntryPrices,
     MeasuredPrice,
     NoPrice,
+    NotMeasured,
     OfCollective,
     OfCombination,
     OfKernel,
@@ -44,7 +46,6 @@ from tuner.jobs.workload.priced import (
     VariantBudget,
     buckets,
 )
-from tuner.jobs.workload.regret import NotMeasured
 from tuner.scenario import Scenario
 from tuner.times.measured.formats import MeasurementFile
 
@@ -633,16 +634,16 @@ def command(
         )
 
 
-def _measured(files: tuple[Path, ...], given: Mapping[str, Any], described: Scenario) -> regret.MeasuredRuns | None:
+def _measured(files: tuple[Path, ...], given: Mapping[str, Any], described: Scenario) -> MeasuredRuns | None:
     """The measured times: of one file as it is, of several and of nccl-tests as arms of the communicator."""
     if not files and not given["labelled"]:
         return None
     if not given["labelled"] and len(files) == 1 and not MeasurementFile(files[0]).forces:
-        return regret.read(files[0], described)
+        return read_runs(files[0], described)
     names = [*files, *(path for _, path in given["labelled"])]
     said = any(MeasurementFile(path).release for path in names)
     from tuner.times.regret.arms import of_communicator  # slow to load
 
     placed, _ = runs_there(files, {**given, "nccl": None if said else described.nccl})
     notes = (f"{len(names)} files of times are of NCCL {placed.site.nccl}, and taken as runs of {described.title}",)
-    return regret.MeasuredRuns(of_communicator(placed, described), Path(" ".join(map(str, names))), notes)
+    return MeasuredRuns(of_communicator(placed, described), Path(" ".join(map(str, names))), notes)

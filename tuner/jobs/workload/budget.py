@@ -1,7 +1,11 @@
 """A job's budget: each kind of call priced in each variant, summed up and compared."""
 
+from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
 from statistics import median
 
 import numpy as np
@@ -17,6 +21,7 @@ from tuner.answers.calibrated import (
     difference,
 )
 from tuner.base.dataclass import dataclass
+from tuner.base.errors import BadMeasurement
 from tuner.base.names import AlgoProto, Buffers
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Picks, Selection
@@ -37,6 +42,7 @@ from tuner.jobs.workload.priced import (
     Kernels,
     MeasuredPrice,
     NoPrice,
+    NotMeasured,
     OfCollective,
     OfCombination,
     OfKernel,
@@ -47,8 +53,81 @@ from tuner.jobs.workload.priced import (
     SmsTaken,
     VariantBudget,
 )
-from tuner.jobs.workload.regret import JudgedCall, MeasuredRuns, NotMeasured
+from tuner.scenario import Scenario
+from tuner.times.evidence import Evidence, by_size, collect
+from tuner.times.measured.formats import read_any
+from tuner.times.measured.header import check
+from tuner.times.measured.samples import Combination, Measurements
 from tuner.times.timemodel.predict import TimeModel
+from tuner.times.verify import between
+
+
+@dataclass(eq=False)
+class MeasuredRuns:
+    """A file of measurements of the described communicator."""
+
+    measurements: Measurements
+    file: Path
+    notes: tuple[str, ...] = ()
+
+    @cached_property
+    def _sizes(self) -> Mapping[int, dict[int, Evidence]]:
+        """Evidence by collective's number and size, in the order of sizes; all kinds of calls of a size are one."""
+        by_collective: dict[int, dict[int, Evidence]] = {}
+        for (collective, size), evidence in by_size(collect(self.measurements.blocks)).items():
+            by_collective.setdefault(collective, {})[size] = evidence
+        return by_collective
+
+    def judge(self, entry: Entry, price: AnyPrice) -> MeasuredPrice | NotMeasured:
+        """Between two measured sizes each combination's time is straight in logarithms of both, as in ``verify``."""
+        if not isinstance(price, Price):
+            return NotMeasured(f"{price.name}: files of times are of algorithms")
+        evidence = self._sizes.get(entry.request.collective, {})
+        sizes = list(evidence)
+        if not sizes:
+            return NotMeasured(f"no {entry.request.collective.name} in the file")
+        at = bisect_left(sizes, entry.bytes)
+        ends = [entry.bytes] if entry.bytes in evidence else sizes[max(0, at - 1) : at + 1]
+        if not ends[0] <= entry.bytes <= ends[-1]:
+            return NotMeasured(f"the file has {sizes[0]} to {sizes[-1]} bytes")
+        times = [_times_us(evidence[size], price) for size in ends]
+        known = {
+            each: between(entry.bytes, ends, [time_us[each] for time_us in times])
+            for each in times[0]
+            if all(each in time_us for time_us in times)
+        }
+        pick = Combination(price.algorithm, price.protocol, 0 if price.own_channels else price.channels)
+        if pick not in known:
+            return NotMeasured(f"{pick} was not measured")
+        best = min(known, key=lambda each: (known[each], each != pick))
+        regret_us = entry.calls * (known[pick] - known[best])
+        return MeasuredPrice(known[pick], str(best), known[best], len(ends) > 1, regret_us)
+
+
+def _times_us(evidence: Evidence, price: Price) -> dict[Combination, float]:
+    """Measured times by combination; one with the channels that NCCL takes by itself is without them."""
+    own = Combination(price.algorithm, price.protocol, price.channels) if price.own_channels else None
+    times_us: dict[Combination, float] = {}
+    for column in evidence.columns:
+        ran = column or (None if evidence.executed is None else replace(evidence.executed, channels=0))
+        if ran is not None:
+            times_us.setdefault(replace(ran, channels=0) if ran == own else ran, evidence.time_us(column))
+    return times_us
+
+
+def read_runs(path: Path, scenario: Scenario) -> MeasuredRuns:
+    """BadMeasurement where the file has no times, or is of another communicator."""
+    measurements = read_any(path)
+    header = measurements.header
+    check(path, header, scenario)
+    if header.scenario is not None:
+        origin = f"{header.origin}, which no machine took"
+        note = f"{path}: {origin if header.is_simulated else f'measured with NCCL {header.scenario.nccl}'}"
+    else:
+        note = f"{path} does not describe the communicator that was measured: taken as this one"
+    if not any(block.counts and block.table is None for block in measurements.blocks):
+        raise BadMeasurement(f"{path}: no times in it that count")
+    return MeasuredRuns(measurements, path, (note,))
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +136,7 @@ class _Priced:
 
     entry: Entry
     price: AnyPrice
-    judged: JudgedCall | NotMeasured | None
+    judged: MeasuredPrice | NotMeasured | None
     estimate: CalibratedEstimate | None
 
     @property
@@ -88,35 +167,28 @@ class _Column:
         return [row for row in self.rows if isinstance(row, _Priced)]
 
 
-@dataclass(frozen=True, slots=True)
-class CountedFiles:
-    """Calls of files, and the count of those that are wanted."""
-
-    files: Sequence[CallList]
-    wanted: WantedCalls
-    counted: Counted
-
-
 def budget(
-    calls: CountedFiles,
+    files: Sequence[CallList],
+    wanted: WantedCalls,
+    counted: Counted,
     variants: Sequence[BudgetVariant],
     measured: MeasuredRuns | None = None,
     times: TimesWanted | None = None,
 ) -> Budget:
-    """The budget of the calls in each variant; they are compared with the first. Calibrated ``times`` where wanted.
+    """The budget of what was ``counted`` of ``files`` in each variant; they are compared with the first. Calibrated
+    ``times`` where wanted.
 
     Errors: those of :func:`prices` and of :func:`tuner.answers.calibrated.answering`.
     """
-    entries, counted = calls.counted.entries, calls.counted
+    entries = counted.entries
     columns = [_column(variant, counted, measured, times) for variant in variants]
     totals_us = [_total_us(column.priced) for column in columns]
     return Budget(
         files=tuple(
-            FileCounted(each.file, each.kind, each.sizes, sum(call.calls for call in each.calls))
-            for each in calls.files
+            FileCounted(each.file, each.kind, each.sizes, sum(call.calls for call in each.calls)) for each in files
         ),
-        ranks=calls.wanted.ranks,
-        priced_ranks=calls.wanted.priced_ranks,
+        ranks=wanted.ranks,
+        priced_ranks=wanted.priced_ranks,
         calls=sum(entry.calls for entry in entries),
         notes=(*counted.notes, *(measured.notes if measured else ())),
         left_out=tuple(counted.left_out),
@@ -126,7 +198,7 @@ def budget(
                 column,
                 columns[0],
                 measured,
-                count.launched(variant.scenario, counted.exchanges, calls.wanted.buffers),
+                count.launched(variant.scenario, counted.exchanges, wanted.buffers),
             )
             for variant, column in zip(variants, columns, strict=True)
         ),
@@ -155,7 +227,7 @@ def _column(
     rows = [
         _Without(entry, price.reason)
         if isinstance(price, Unpriced)
-        else _Priced(entry, price, None if measured is None else _judge(measured, entry, price), estimate)
+        else _Priced(entry, price, None if measured is None else measured.judge(entry, price), estimate)
         for entry, price, estimate in zip(entries, priced, estimates, strict=True)
     ]
     if by_calibration is None:
@@ -163,14 +235,12 @@ def _column(
     return _Column(rows, by_calibration.used(priced), all_to_all(by_calibration.answers, counted.all_to_all))
 
 
-def _judge(measured: MeasuredRuns, entry: Entry, price: AnyPrice) -> JudgedCall | NotMeasured:
-    if isinstance(price, Price):
-        return measured.judge(entry, price)
-    return NotMeasured(f"{price.name}: files of times are of algorithms")
-
-
 def _variant(
-    variant: BudgetVariant, column: _Column, base: _Column, measured: MeasuredRuns | None, made: tuple[ExchangesOf, ...]
+    variant: BudgetVariant,
+    column: _Column,
+    base: _Column,
+    measured: MeasuredRuns | None,
+    made: tuple[ExchangesOf, ...],
 ) -> VariantBudget:
     rows = column.priced
     both = [
@@ -316,7 +386,7 @@ def _price(variant: str, row: _Priced | _Without, total_us: float) -> PriceOf | 
         time_us=price.time_us,
         total_us=row.total_us,
         share=_share(row.total_us, total_us),
-        measured=_judged(row.entry, row.judged),
+        measured=row.judged,
         calibrated=_calibrated_price(row),
         bypass_kernel=price.bypass_kernel if isinstance(price, SymmetricPrice) else None,
     )
@@ -328,21 +398,9 @@ def _calibrated_price(row: _Priced) -> CalibratedPrice | None:
     return CalibratedPrice(row.estimate.time, row.estimate.measured, row.calibrated)
 
 
-def _judged(entry: Entry, judged: JudgedCall | NotMeasured | None) -> MeasuredPrice | NotMeasured | None:
-    if not isinstance(judged, JudgedCall):
-        return judged
-    return MeasuredPrice(
-        pick_us=judged.pick_us,
-        best=str(judged.best),
-        best_us=judged.best_us,
-        interpolated=judged.interpolated,
-        regret_us=entry.calls * (judged.pick_us - judged.best_us),
-    )
-
-
 def _regret(rows: Sequence[_Priced], measured: MeasuredRuns) -> BudgetRegret:
-    known = [(row.entry.calls, row.judged) for row in rows if isinstance(row.judged, JudgedCall)]
-    without = [row for row in rows if not isinstance(row.judged, JudgedCall)]
+    known = [(row.entry.calls, row.judged) for row in rows if isinstance(row.judged, MeasuredPrice)]
+    without = [row for row in rows if not isinstance(row.judged, MeasuredPrice)]
     pick_us = sum(calls * judged.pick_us for calls, judged in known)
     best_us = sum(calls * judged.best_us for calls, judged in known)
     return BudgetRegret(

@@ -14,7 +14,7 @@ from tuner.base.names import Collective, DataType, Op
 from tuner.base.records import json_form
 from tuner.base.sizes import as_ranges
 from tuner.jobs.traces.calls import CallList, TracedCall, WantedCalls
-from tuner.jobs.workload.budget import CountedFiles, budget
+from tuner.jobs.workload.budget import budget
 from tuner.jobs.workload.count import LeftOut, count
 from tuner.jobs.workload.job import BudgetComparison
 from tuner.jobs.workload.priced import AllToAllBudget, Budget
@@ -359,7 +359,7 @@ def of_lists(lists: Sequence[CallList], compared: BudgetComparison, wanted: Want
         except BadInput as error:
             left_out.append(LeftOut(f"group {group}", str(error), sum(c.calls for one in own for c in one.calls), 0.0))
             continue
-        priced = budget(CountedFiles(own, asked, counted), variants.variants(), None, compared.times)
+        priced = budget(own, asked, counted, variants.variants(), None, compared.times)
         own_ranks, nodes = variants.scenarios[0], variants.scenarios[0].communicator().nodes
         budgets.append(GroupBudget(group, as_ranges(ranks), place.groups_like(group), nodes, own_ranks.title, priced))
     if not budgets:
@@ -447,13 +447,14 @@ def _totals(budgets: Sequence[GroupBudget]) -> Iterable[GroupTotal]:
             sum(one.total_us for one in own),
             sum(one.priced_calls for one in own),
             together(known) if known and len(known) == len(times) else None,
-            _of_all_groups(exchanged) if exchanged else None,
+            AllToAllBudget(
+                sum(one.calls for one in exchanged),
+                together([one.time for one in exchanged]),
+                all(one.measured for one in exchanged),
+            )
+            if exchanged
+            else None,
         )
-
-
-def _of_all_groups(exchanged: Sequence[AllToAllBudget]) -> AllToAllBudget:
-    times = together([one.time for one in exchanged])
-    return AllToAllBudget(sum(one.calls for one in exchanged), times, all(one.measured for one in exchanged))
 
 
 def _merged(left_out: Iterable[LeftOut]) -> list[LeftOut]:

@@ -10,12 +10,10 @@ from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput
 from tuner.jobs.traces.calls import CallList, WantedCalls
 from tuner.jobs.traces.read import read
-from tuner.jobs.workload import regret
-from tuner.jobs.workload.budget import CountedFiles, budget
+from tuner.jobs.workload.budget import MeasuredRuns, budget, read_runs
 from tuner.jobs.workload.count import count
 from tuner.jobs.workload.price import BudgetVariant
 from tuner.jobs.workload.priced import Budget
-from tuner.jobs.workload.regret import MeasuredRuns
 from tuner.plugin.asked import other_releases
 from tuner.release import names
 from tuner.scenario import Scenario
@@ -81,8 +79,8 @@ def of_lists(
 ) -> Budget:
     """Compute the budget of lists of calls, also with times that were read. Errors: those of :func:`of_files`."""
     variants, described = compared.variants(), compared.scenarios[0]
-    times = regret.read(measured, described) if isinstance(measured, Path) else measured
-    return budget(CountedFiles(list(lists), wanted, count(list(lists), wanted)), variants, times, compared.times)
+    times = read_runs(measured, described) if isinstance(measured, Path) else measured
+    return budget(lists, wanted, count(list(lists), wanted), variants, times, compared.times)
 
 
 def release_of(lists: Iterable[CallList]) -> str | None:

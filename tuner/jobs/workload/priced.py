@@ -14,7 +14,6 @@ from tuner.base.names import Algorithm, Collective, DataType, Op, Protocol
 from tuner.base.records import json_form
 from tuner.jobs.traces.calls import number
 from tuner.jobs.workload.count import ExchangesOf, LeftOut
-from tuner.jobs.workload.regret import NotMeasured
 from tuner.scenario import ConstantsUsed
 
 
@@ -66,6 +65,13 @@ class MeasuredPrice:
     best_us: float
     interpolated: bool
     regret_us: float
+
+
+@dataclass(frozen=True, slots=True)
+class NotMeasured:
+    """Reason why a call has no regret."""
+
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
