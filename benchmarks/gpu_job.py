@@ -32,12 +32,8 @@ import numpy as np
 from tuner import plugin
 from tuner.base.errors import BadInput, BadMeasurement, MeasuringFailed, TunerError
 from tuner.base.names import Collective
-from tuner.bench.backend import Options
-from tuner.bench.gpu import opening
 from tuner.bench.gpu.nccl import _offset
 from tuner.bench.gpu.process import within
-from tuner.bench.gpu.rendezvous import ALONE
-from tuner.bench.workflow import topology_beside
 from tuner.jobs.inside.files import JobFile, files_of, read_file
 from tuner.jobs.inside.joined import job_call
 from tuner.times.measured import samples
@@ -47,7 +43,7 @@ from tuner.times.verify import EmulatedModel, model_of
 
 sys.path.append(str(Path(__file__).parent))  # the program lies beside, also where Python leaves a script's folder out
 
-from gpu_host_time import UnloggedGpu
+from gpu_calls import UnloggedGpu
 
 PROFILED = (Collective.AllReduce, Collective.AllGather, Collective.ReduceScatter, Collective.Broadcast)
 PROFILED_SIZES = (1 << 10, 1 << 14, 1 << 18, 1 << 20, 8 << 20, 64 << 20, 256 << 20)
@@ -190,17 +186,6 @@ class Beside:
                 self._lane.record(self._queued[-1])
 
 
-def open_gpu(given: argparse.Namespace, variables: Mapping[str, str]) -> JobGpu:
-    """The communicator of a job with these variables of NCCL and the plugin."""
-    JobGpu.plugin = variables
-    options = Options(
-        given.ranks_per_gpu, given.library, topology_beside(given.out), limit_s=20.0, graphs_below_bytes=0
-    )
-    gpu = opening.open_at(ALONE, options, JobGpu)
-    assert isinstance(gpu, JobGpu)
-    return gpu
-
-
 def job_folder(out: Path) -> Path:
     """What the plugin writes while a file is measured."""
     return out.with_name(f"{out.name}.job")
@@ -218,7 +203,7 @@ def job_variables(out: Path) -> dict[str, str]:
 
 def profile(given: argparse.Namespace) -> tuple[str, bool]:
     """Measures into a file as 'measure' does, NCCL's own choices without what ran; what the profiler says of it."""
-    gpu = open_gpu(given, job_variables(given.out))
+    gpu = JobGpu.opened(given, job_variables(given.out))
     header, wrong = gpu.describe(), 0
     with samples.Writer(given.out, header) as writer:
         for number, beyond in product(range(ROUNDS), (0, IN_GRAPH)):
@@ -296,7 +281,7 @@ def explore(given: argparse.Namespace) -> tuple[str, bool]:
     )
     table = given.out.with_name(f"{given.out.stem}.table")
     table.write_text(table_of(10**6 if given.capture else ends_after * len(points)))
-    gpu = open_gpu(given, {**job_variables(given.out), "NCCL_TUNER_TABLE": str(table.resolve())})
+    gpu = JobGpu.opened(given, {**job_variables(given.out), "NCCL_TUNER_TABLE": str(table.resolve())})
     header = gpu.describe()
     time.sleep(AGREE_S)
     beside = gpu.beside() if given.beside else None
@@ -371,7 +356,7 @@ def masks(given: argparse.Namespace) -> tuple[str, bool]:
     shared = str(plugin.path())
     none = {"NCCL_TUNER_PLUGIN": "none", "NCCL_PROFILER_PLUGIN": "none", **PROFILES_BROADCASTS}
     variables = {"none": none, "idle": {**none, "NCCL_PROFILER_PLUGIN": shared}, "job": job_variables(given.out)}
-    gpu = open_gpu(given, variables[given.profiler])
+    gpu = JobGpu.opened(given, variables[given.profiler])
     names: Sequence[str] = list(MASKS) if given.profiler == "idle" else [given.profiler]
     drawn, blocks = random.Random(), 0
     todo = [(name, size, graph) for size in MASKED_SIZES for name in names for graph in (False, True)]

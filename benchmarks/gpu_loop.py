@@ -124,7 +124,7 @@ class Run:
         log = self.file(name, ".nccl.log")
         said = ["--out", str(self.file(name, ".jsonl")), "--nccl-log", str(log), "--most-bytes", most]
         graphs = str(128 << 20) if self.setup.graphs else "0"
-        command = [*PYTHON, str(HERE / "gpu_own_choices.py"), *self.words, *said, "--graphs-below", graphs]
+        command = [*PYTHON, str(HERE / "gpu_calls.py"), "own", *self.words, *said, "--graphs-below", graphs]
         check = [*NCCL_TUNER, "log", str(log), "--check", "--topology", f"{self.file(name, '.jsonl')}.topology.xml"]
         check_name = self.name(f"check-log-{name}" if name != "own" else "check-log")
         return [
@@ -197,7 +197,7 @@ class Run:
             words = ["--out", str(self.file("host", ".jsonl"))]
             if rows is not None:
                 words += ["--plugin", str(plugin.path()), "--table", str(_table_of(self.out, rows))]
-            command = [*PYTHON, str(HERE / "gpu_host_time.py"), *self.words, *words]
+            command = [*PYTHON, str(HERE / "gpu_calls.py"), "host", *self.words, *words]
             yield Stage(self.name(name), command, 20, variables=self.setup.variables, about_s=4)
 
     def job(self) -> Iterator[Stage]:

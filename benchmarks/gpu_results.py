@@ -18,7 +18,7 @@ from statistics import median
 from typing import Any
 
 import numpy as np
-from gpu_own_choices import compare
+from gpu_calls import compare
 from numpy.typing import NDArray
 
 from tuner.base.names import Collective, Protocol

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from elftools.elf.elffile import ELFFile
 
-from benchmarks.gpu_cubins import thin
+from benchmarks.gpu_bundle import thin
 from tuner.base.errors import BadInput
 from tuner.base.names import Collective, DataType, Op
 from tuner.bench.gpu.kernels import LINKED, RELOCATABLE, runs_on

@@ -13,8 +13,7 @@ from unittest.mock import patch
 import pytest
 
 from benchmarks import gpu_stages
-from benchmarks.gpu_host_time import SIZES as host_time_sizes
-from benchmarks.gpu_own_choices import compare
+from benchmarks.gpu_calls import HOST_SIZES, compare
 from benchmarks.gpu_stages import ARCHIVE, Done, Ended, Stage, Stages
 from tests.support.available_releases import HERE
 from tests.support.double.settings import DoubleEnvironment, DoubleSettings, Fault
@@ -207,7 +206,7 @@ def test_the_whole_loop_runs_in_stages_and_goes_on(tmp_path: Path) -> None:
 def test_own_choices_are_compared_with_the_emulators(tmp_path: Path) -> None:
     out = tmp_path / "own.jsonl"
     code, said = on_simulated_gpus(
-        str(ROOT / "benchmarks" / "gpu_own_choices.py"), "--out", str(out), "--most-bytes", "4096"
+        str(ROOT / "benchmarks" / "gpu_calls.py"), "own", "--out", str(out), "--most-bytes", "4096"
     )
     assert code == 0, said
     assert said.splitlines()[-1] == (
@@ -232,12 +231,12 @@ def test_own_choices_are_compared_with_the_emulators(tmp_path: Path) -> None:
 def test_the_hosts_time_with_a_plugin_and_without(tmp_path: Path) -> None:
     table, out = tmp_path / "none.table", tmp_path / "host.jsonl"
     table.write_text("nccl-tuner-table 1\n")
-    host_time = (str(ROOT / "benchmarks" / "gpu_host_time.py"), "--out", str(out))
+    host_time = (str(ROOT / "benchmarks" / "gpu_calls.py"), "host", "--out", str(out))
     for words in ((), ("--plugin", str(plugin.path()), "--table", str(table))):
         code, said = on_simulated_gpus(*host_time, *words)
         assert code == 0, said
     lines = [json.loads(line) for line in out.read_text().splitlines()]
-    assert [line["bytes"] for line in lines] == 2 * list(host_time_sizes)
+    assert [line["bytes"] for line in lines] == 2 * list(HOST_SIZES)
     assert {line["plugin"] for line in lines} == {"none", str(plugin.path())}
     assert all(
         line[name] is not None
