@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from itertools import cycle, groupby, islice
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -124,6 +125,43 @@ def test_symmetric_kernels(nccl: str, case: tuple[list[tuple[Collective, int]], 
         assert {what: pair for what, pair in both.items() if pair[0] != pair[1]} == {}
         kernels += sum(kernel.symmetric is not None for kernel in ours.kernels)
     assert kernels or len(gpus) > 1
+
+
+# By number of nodes, their GPUs, the adapters' speed and distance. Machine, nodes, GPUs or trays of each, what differs.
+TUNED = [name for name in HERE if release.load(name).rules.nvls_chunk == "tuned_for_blackwell"]
+ON_BLACKWELL: list[tuple[str, int, dict[str, Any]]] = [
+    ("dgx-b200", 2, {"gpus_per_node": 4}),
+    ("dgx-b200", 2, {"gpus_per_node": 5}),
+    ("dgx-b200", 2, {}),
+    ("dgx-b300", 2, {}),
+    ("dgx-b200", 3, {}),
+    ("dgx-b300", 3, {}),
+    ("dgx-b200", 3, {"hardware": {"nic-gbps": "200"}}),
+    ("gb200-nvl72", 2, {"trays": 2}),
+    ("gb200-nvl72", 2, {"trays": 4}),
+    ("aws-p6e-gb200", 2, {"trays": 3}),
+    ("gb200-nvl72", 3, {"trays": 1}),
+    ("gb300-nvl72", 3, {"trays": 3}),
+    ("gb300-nvl72", 3, {"trays": 8}),
+]
+
+
+@pytest.mark.each_choice
+@pytest.mark.parametrize("named", [{}, {"NCCL_NVLS_CHUNKSIZE": "1048576"}], ids=["", "named"])
+@pytest.mark.parametrize("algorithm", ["NVLS", "NVLSTree"])
+@pytest.mark.parametrize("case", ON_BLACKWELL, ids=lambda case: f"{case[1]} {case[0]} {case[2]}")
+@pytest.mark.parametrize("nccl", TUNED)
+def test_chunks_between_nodes_on_blackwell(
+    nccl: str, case: tuple[str, int, dict[str, Any]], algorithm: str, named: dict[str, str]
+) -> None:
+    machine, nodes, more = case
+    network = {"NCCL_COLLNET_ENABLE": "1"} if algorithm == "NVLS" else {}
+    environment = {"NCCL_ALGO": algorithm, **network, **named}
+    scenario = Scenario(nccl, nodes, machine=machine, collnet=bool(network), environment=environment, **more)
+    operations = tuple(Operation(Request(Collective.AllReduce, DataType.float32, Op.sum), 1 << n) for n in (24, 33))
+    for _, ours, both in compared(Drawn(scenario, 0, Selection(scenario.resolve().view_of(0)), operations, ())):
+        assert {what: pair for what, pair in both.items() if pair[0] != pair[1]} == {}
+        assert {work.algorithm.name for kernel in ours.kernels for work in kernel.works} == {algorithm}
 
 
 # Whom the buffers of a rank's calls are registered for, which random ones seldom are.

@@ -23,6 +23,7 @@ from tuner.emulator.rules import symmetric
 from tuner.emulator.rules.symmetric_variables import KERNEL
 from tuner.emulator.selection import Selection
 from tuner.oracle import library
+from tuner.oracle.answers import OracleLaunch
 from tuner.oracle.api import Oracle
 from tuner.oracle.conformance.check import check
 from tuner.scenario import Scenario
@@ -85,6 +86,29 @@ def test_listed_kernels_that_copy_in_bulk_take_any_size(name: str, collective: C
     report = check(scenario_of(name, {"NCCL_SYM_KERNEL": kernel}), [request], sizes)
     assert report.mismatches == ()
     assert report.compared["picks"] == len(sizes)
+
+
+@pytest.mark.parametrize("below", [0, 4, 1020, 1024])
+@pytest.mark.parametrize("name", HAVE_KERNELS)
+def test_kernels_of_low_latency_end_where_elements_are_too_many(name: str, below: int) -> None:
+    """In whole cells of a KiB from 2.28.3 on; what is left there is another kernel, an algorithm, or nothing at all."""
+    request, scenario = WINDOWS[1], scenario_of(name, {"NCCL_SYM_KERNEL": ONE})
+    selection, sizes = (
+        Selection(scenario.communicator()),
+        [release.load(name).symmetric.low_latency_below_bytes - below],
+    )
+    with Oracle(scenario.oracle_configuration()) as oracle:
+        try:
+            (path,) = selection.non_classic_paths(request, sizes)
+            classic = None if path else selection.pick(request, sizes).algo_protos()[0]
+        except NoAlgorithm:
+            with pytest.raises(OracleFailed, match=r"No algorithm/protocol nor symKernelId|NCCL returned"):
+                oracle.launch_on_any_path(request, sizes)
+            return
+        (launched,) = oracle.launch_on_any_path(request, sizes)
+        assert (path or classic) == (
+            (launched.algorithm, launched.protocol) if isinstance(launched, OracleLaunch) else launched
+        )
 
 
 @pytest.mark.parametrize("name", TAKE_PLAIN_BUFFERS)

@@ -456,7 +456,7 @@ CTA_POLICY = "NCCL_CTA_POLICY"
 
 
 def policy_of(communicator: Comm) -> CtaPolicy:
-    """The policy policy_of a communicator."""
+    """The policy of a communicator."""
     return communicator.rules.cta_policy(communicator.environment)
 
 
@@ -481,7 +481,7 @@ def one_of_three(environment: Environment) -> CtaPolicy:
 
 @POLICY_RULES(nccl.GET_ENV_CTA_POLICY_ONCE(since="2.29.2"))
 def words_or_digit(environment: Environment) -> CtaPolicy:
-    """Words between bars, policy_of which `zero` wins; policy_of a number only the first digit counts."""
+    """Words between bars, of which `zero` wins; of a number only the first digit counts."""
     text = environment.text(CTA_POLICY) or ""
     if text[:1].isdigit():
         return {"1": CtaPolicy.efficiency, "2": CtaPolicy.zero}.get(text[0], CtaPolicy.default)

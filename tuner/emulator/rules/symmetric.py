@@ -56,9 +56,11 @@ def symmetric_by_cells(
 ) -> NonClassicPath | None:
     """Every call that a symmetric kernel can do, in cells of a KiB, of which there may be fewer than blocks.
 
-    Copy engines run it where no block is to be used.
+    Copy engines run it where no block is to be used. NoAlgorithm where NCCL fails: see :func:`calls_in_windows`.
     """
     choice = _in_cells(communicator, request, nbytes)
+    if choice is None and communicator.rules.bypass_first is calls_in_windows:
+        _check_found(communicator, is_set_aside(communicator, request, nbytes))
     if choice is None or isinstance(choice, NonClassicPath):
         return choice
     if choice.low_latency and request.symmetric is not Sides.both:
@@ -340,20 +342,26 @@ def only_a_call_alone(chooser: Chooser, ordered: list[CollectiveTask]) -> Aside:
 
 @BYPASSING_RULES(nccl.MAKE_SYMMETRIC_TASK_LIST(since="2.28.3"))
 def calls_in_windows(chooser: Chooser, ordered: list[CollectiveTask]) -> Aside:
-    """Calls in windows that a symmetric kernel could do, by kind, smallest first. NoAlgorithm where none does several.
+    """Calls in windows that a symmetric kernel could do, by kind, smallest first. NoAlgorithm where none does them.
 
-    NCCL then fails.
+    NCCL then fails. None does several where only those of low latency are left, nor one whose last cell reaches the
+    most bytes of these (sic): it is set aside by its own bytes.
     """
     communicator = chooser.communicator
     copied, ordered = _copied(communicator, ordered)
     waiting = [each for each in ordered if is_set_aside(communicator, each.request, each.nbytes)]
     kernels, back = _parted(chooser, _full_kernels(communicator, waiting), _others(ordered, waiting))
-    if len(back) > len(ordered) - len(waiting):
-        raise NoAlgorithm(
-            f"NCCL {communicator.release.name} finds no symmetric kernel for several calls at once, and fails; valid: "
-            "each in a group of its own"
-        )
+    _check_found(communicator, len(back) > len(ordered) - len(waiting))
     return copied + kernels, back
+
+
+def _check_found(communicator: Comm, missing: bool) -> None:
+    """NoAlgorithm where a kernel is ``missing`` for calls that NCCL set aside."""
+    if missing:
+        raise NoAlgorithm(
+            f"NCCL {communicator.release.name} finds no symmetric kernel for calls that it set aside, and fails; "
+            "valid: each in a group of its own, and other sizes"
+        )
 
 
 @BYPASSING_RULES(nccl.MAKE_SYMMETRIC_TASK_LIST(since="2.29.2"))

@@ -201,13 +201,15 @@ def best(communicator: Comm, request: Request, counts: KernelCounts) -> KernelCh
 
 
 def weighed(communicator: Comm, request: Request, counts: KernelCounts) -> Iterator[KernelChoice]:
-    """The kernels that can do the calls, in NCCL's order."""
-    bus_bytes = counts.most_bytes * (1 if request.collective is Collective.AllReduce else communicator.ranks)
+    """The kernels that can do the calls, in NCCL's order. Those of low latency end by whole cells, as in the model."""
+    parts = 1 if request.collective is Collective.AllReduce else communicator.ranks
+    bus_bytes = counts.most_bytes * parts
+    whole_bytes = bus_bytes if counts.calls > 1 else counts.modelled_bytes * parts
     if communicator.nodes > 1:
         yield from _of_rails(communicator, request, bus_bytes, counts.modelled_bytes)
         return
     for each in _candidates(communicator, request, counts.calls > 1):
-        if _small_enough(communicator, each.kernel, bus_bytes):
+        if _small_enough(communicator, each.kernel, bus_bytes, whole_bytes):
             choice = _on_blocks(communicator, each, counts)
             if choice is not None:
                 yield choice
@@ -220,7 +222,7 @@ def exists_for(communicator: Comm, request: Request, nbytes: int) -> bool:
         own_bytes = nbytes // request.parts(communicator.ranks)
         return any(_of_rails(communicator, in_windows, nbytes, own_bytes, table.waits_for_any))
     return any(
-        _small_enough(communicator, kernel, nbytes) and _usable(communicator, in_windows, kernel)
+        _small_enough(communicator, kernel, nbytes, nbytes) and _usable(communicator, in_windows, kernel)
         for _, kernel in _kernels(communicator, request.collective, table.waits_for_any)
         if not kernel.multicast or _notes_multicast(communicator, request)
     )
@@ -313,9 +315,9 @@ def _usable(communicator: Comm, request: Request, kernel: SymmetricKernel) -> bo
     return not kernel.multicast or (switch and _notes_multicast(communicator, request))
 
 
-def _small_enough(communicator: Comm, kernel: SymmetricKernel, bus_bytes: int) -> bool:
+def _small_enough(communicator: Comm, kernel: SymmetricKernel, bus_bytes: int, whole_bytes: int) -> bool:
     table = communicator.release.symmetric
-    if kernel.low_latency and bus_bytes >= table.low_latency_below_bytes:
+    if kernel.low_latency and whole_bytes >= table.low_latency_below_bytes:
         return False
     return bus_bytes < table.below_bytes
 
