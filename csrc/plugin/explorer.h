@@ -12,7 +12,9 @@
  *     way its thread that launches waits only for a write that has begun.
  *  3. Who is bound has to know by that call. A kernel that all ranks have a part in has not ended before rank 0 has
  *     launched it. So a rank that has seen enough of them end, and then reads no decision, knows that there will be none,
- *     whatever became of rank 0: nobody waits for another rank, but only where its own files cannot be read.
+ *     whatever became of rank 0: nobody waits for another rank, but only where its own files cannot be read. A call may
+ *     be said to have ended as many works early as kernels did that NCCL does not count: so many more have to end. Only
+ *     where these turn up in most calls after a rank has bound itself, it waits for the decision.
  * A rank that did not say so knows that it was not decided for. */
 #ifndef PLUGIN_EXPLORER_H
 #define PLUGIN_EXPLORER_H
@@ -32,7 +34,7 @@ struct explorer {
     uint32_t pending[COLLECTIVES];
     _Atomic(uint64_t) calls[COLLECTIVES], all;
     atomic_bool captured;
-    _Atomic(uint64_t) miscounted;
+    _Atomic(uint64_t) miscounted; /* works of kernels that NCCL does not count */
     /* Between it and the thread that writes. */
     atomic_bool wanted;         /* a table explores here */
     uint64_t table;             /* a hash of it, and of the plugin */
@@ -67,7 +69,7 @@ static inline void explorer_end_call(struct explorer *explorer) {
 
 bool explorer_is_of_all(const char *function);
 
-/* A kernel counts one work more than NCCL does: each later call may be said to have ended when the one before it has. */
+/* A kernel did a work that NCCL does not count: calls from here on may be said to have ended one work early. */
 static inline void explorer_miscount(struct explorer *explorer) {
     atomic_fetch_add_explicit(&explorer->miscounted, 1, memory_order_relaxed);
 }
