@@ -1,5 +1,6 @@
 """Decisions from jobs that explored, on planted times: the arm that is better in the job stays, and no other one."""
 
+import hashlib
 import json
 import sqlite3
 from dataclasses import replace
@@ -11,6 +12,7 @@ from numpy.typing import NDArray
 
 from tuner.base.errors import BadInput
 from tuner.base.names import Algorithm, Collective, DataType, Protocol
+from tuner.cli import job as job_commands
 from tuner.jobs.inside.decide import ERROR, JobDecision, decide
 from tuner.jobs.inside.joined import JobCall, JobCommunicator, JoinedCalls
 from tuner.jobs.inside.plan import JobPlan, plan
@@ -86,6 +88,20 @@ def test_gains_and_the_table_are_those_that_were_planted() -> None:
     assert (row.bytes.low, row.bytes.high, row.ranks.low, row.nodes.high) == (64 << 20, 64 << 20, 16, 2)
     base_s = 20_000 * 0.95 * 500e-6 * 0.2 / (20_000 * STEP_S) * 86400  # what 20 % of the usual calls take in a day
     assert faster.saved_s == pytest.approx(base_s, rel=0.1)
+
+
+def test_what_to_export_can_be_copied_and_a_gain_is_no_negative_cost(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    decision = decide([job(1, (0.8, 0.9))], {})
+    out = tmp_path / "a table of a job"
+    out.write_text("x\n")
+    job_commands._print_decided(decision, out)
+    *_, gained, _, path, pin = capsys.readouterr().out.splitlines()
+    assert decision.cost < 0
+    assert gained == f"exploring made the time in collectives {-100 * decision.cost:.2g} % shorter"
+    assert path == f"export NCCL_TUNER_TABLE='{out}'"
+    assert pin == f"export NCCL_TUNER_TABLE_SHA256={hashlib.sha256(out.read_bytes()).hexdigest()}"
 
 
 def test_an_arm_in_whose_blocks_the_job_is_slower_does_not_stay() -> None:

@@ -280,6 +280,20 @@ def test_strict_without_a_table_that_shows_that_it_is_whole(tmp_path: Path) -> N
     assert f"{tmp_path}/t does not show that it is whole" in said
 
 
+@pytest.mark.parametrize("other", ["", "NCCL_TUNER_JOB", "NCCL_PROFILER_PLUGIN", "decision table"])
+def test_one_host_of_64_that_has_nobody_explore_is_seen(other: str, tmp_path: Path) -> None:
+    """Ranks choose the same then, and the job measures no arm."""
+    text = "nccl-tuner-table 1\nallreduce bytes=1M.. -> explore tree/simple | ring/ll128 | nccl every=10 block=10\n"
+    same = {"NCCL_TUNER_JOB": "/shared/job", "NCCL_PROFILER_PLUGIN": "/x.so", "NCCL_TUNER_TABLE": str(tmp_path / "t")}
+    (tmp_path / "t").write_text(close(text, 1))
+    (tmp_path / "commented").write_text(close(text.replace(" 1\n", " 1\n# another\n"), 1))
+    odd = {**same, **({"NCCL_TUNER_TABLE": str(tmp_path / "commented")} if other == "decision table" else {other: ""})}
+    usual = [replace(with_plugin("a", same), name=f"node{number}", nccl="2.28.9") for number in range(63)]
+    folder = deployed(tmp_path / "records", *usual, replace(with_plugin("b", odd), nccl="2.28.9"))
+    said = run("preflight", "check", str(folder), "allreduce", code=0).stdout
+    assert (f"note: no rank explores: {other} not the same on all ranks" in " ".join(said.split())) == bool(other)
+
+
 def test_a_plugin_is_found_by_its_name(tmp_path: Path) -> None:
     shutil.copy(plugin.path(), tmp_path / "libnccl-tuner-ours.so")
     for name in ("ours", "libnccl-tuner-ours.so"):

@@ -1,6 +1,7 @@
 """``nccl-tuner job``: collectives of a job, measured while it runs."""
 
 import hashlib
+import shlex
 import sys
 from collections.abc import Iterable, Sequence
 from itertools import chain
@@ -238,11 +239,12 @@ def _print_decided(found: decide.JobDecision, out: Path) -> None:
         for arm in found.arms[:MOST_ARMS]
     ]
     print_table("", ("ranks", "call", "size", "now", "arm", "gain", "95 %", "job", "verdict"), shown)
-    say(f"exploring made the time in collectives {100 * found.cost:.2g} % longer")
+    more = "longer" if found.cost > 0 else "shorter"
+    say(f"exploring made the time in collectives {100 * abs(found.cost):.2g} % {more}")
     if found.kept:
-        say("start the job again with:")
-        say(f"export NCCL_TUNER_TABLE={out.resolve()}")
-        say(f"export NCCL_TUNER_TABLE_SHA256={hashlib.sha256(out.read_bytes()).hexdigest()}")
+        say("start the job again with:")  # whole lines, to be copied
+        click.echo(f"export NCCL_TUNER_TABLE={shlex.quote(str(out.resolve()))}")
+        click.echo(f"export NCCL_TUNER_TABLE_SHA256={hashlib.sha256(out.read_bytes()).hexdigest()}")
 
 
 VERBS = {

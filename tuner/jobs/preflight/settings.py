@@ -296,6 +296,21 @@ def refusal(collected: Collected, facts: RankFacts) -> str | None:
     return _refused(attached, facts)
 
 
+def not_exploring(collected: Collected) -> str | None:
+    """Reason why no rank would explore, though a table does; None where all would, or none has such a table."""
+    tables = [_table(collected, facts) for facts in collected.kinds]
+    if not any(choice.arms for table in set(tables) if table for choice in convert.read(table).table.decisions):
+        return None
+    needed = (
+        ("decision table", [facts.table and facts.table.sha256 for facts in collected.kinds]),
+        ("build of the tuner plugin", [facts.tuner_plugin and facts.tuner_plugin.build for facts in collected.kinds]),
+        ("NCCL_PROFILER_PLUGIN", [bool(facts.settled(None).get("NCCL_PROFILER_PLUGIN")) for facts in collected.kinds]),
+        ("NCCL_TUNER_JOB", [facts.settled(None).get("NCCL_TUNER_JOB") for facts in collected.kinds]),
+    )
+    lacking = [name for name, values in needed if len(set(values)) > 1 or not values[0]]
+    return f"no rank explores: {', '.join(lacking)} not the same on all ranks" if lacking else None
+
+
 def _refused(table: Path, facts: RankFacts) -> str | None:
     own = {name: value for name, value in facts.settled(None).items() if name in _CHECKS}
     # Without strict a file need not show that it is whole: this one is what was read.

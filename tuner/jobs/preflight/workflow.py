@@ -15,7 +15,16 @@ from tuner.jobs.preflight import differences as named
 from tuner.jobs.preflight.alone import ChoiceCost, DifferingPicks, SizeBounds, all_differing_picks, cost, reach_of
 from tuner.jobs.preflight.differences import RankDifference, Reach
 from tuner.jobs.preflight.reading import Collected, Unreadable, read
-from tuner.jobs.preflight.settings import Assembled, DescribedNodes, Views, assemble, machines, place_of, refusal
+from tuner.jobs.preflight.settings import (
+    Assembled,
+    DescribedNodes,
+    Views,
+    assemble,
+    machines,
+    not_exploring,
+    place_of,
+    refusal,
+)
 from tuner.scenario.notes import harmful
 
 HARMFUL = frozenset({Reach.parts, Reach.messages, Reach.network, Reach.start, Reach.exchange})
@@ -101,7 +110,7 @@ def check(folder: Path, question: PreflightQuery) -> Report:
     nodes = machines(collected, question.nodes)
     emulated = _emulated(collected, found, question)
     harmful = bool(emulated.differing_picks) or any(each.reach in HARMFUL for each in emulated.differences)
-    notes = [*_notes(collected), *emulated.notes, *([emulated.why] if emulated.why else [])]
+    notes = [*_notes(collected), *emulated.notes, *filter(None, (not_exploring(collected), emulated.why))]
     incomplete = bool(collected.missing or collected.duplicates or collected.unreadable or emulated.why)
     refused = tuple(
         Refusal(letters(number), ranks_of_kind[number], why, facts.is_strict and facts.plugin_is_own)
