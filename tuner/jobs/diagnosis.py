@@ -237,9 +237,12 @@ def _kind_of_folder(folder: Path) -> FileKind:
 
 def _dumps(folder: Path) -> list[Path]:
     """The Flight Recorder's dumps of ranks in a folder."""
-    files = [each for each in sorted(folder.iterdir()) if each.is_file()]
-    named = [each for each in files if flight_recorder.rank_of(each) is not None]
-    return [each for each in named if flight_recorder.is_pickle(read_bytes(each, BadInput)[:2])]
+    found = []
+    for file in sorted(folder.iterdir()):
+        if file.is_file() and flight_recorder.rank_of(file) is not None:
+            with file.open("rb") as opened:  # others may be large
+                found += [file] if flight_recorder.is_pickle(opened.read(2)) else []
+    return found
 
 
 def _cut(file: Path) -> str | None:
