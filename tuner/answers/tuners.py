@@ -20,7 +20,6 @@ from tuner.machine import catalogue
 from tuner.scenario import Scenario
 
 if TYPE_CHECKING:
-    from tuner.emulator.communicator import Comm
     from tuner.scenario.from_log import FromLog
 
 
@@ -176,13 +175,9 @@ def word_of(selection: Selection, request: Request, size: int) -> TunerWord | No
         return TunerWord(tuner.title, f"leaves this {request.collective.name} to NCCL", alone)
     if not isinstance(tuner, AwsTuner) or answers.region is None:
         return TunerWord(tuner.title, f"says {picked.name}{channels}", alone)
-    number, platform = int(answers.region[0]), _platform(tuner, communicator)
+    number, platform = int(answers.region[0]), (tuner.release.platform(tuner.product) or "any machine")
     per_node = communicator.ranks // communicator.nodes
     where = (
         f"region {number} of {request.collective.name} on {platform} with {per_node} rank{'s' * (per_node > 1)} a node"
     )
     return TunerWord(tuner.title, f"{where} says {picked.name}{channels}", alone, number, platform)
-
-
-def _platform(tuner: AwsTuner, communicator: "Comm") -> str:
-    return tuner.release.platform(tuner.product) or "any machine"

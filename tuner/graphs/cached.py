@@ -2,26 +2,20 @@
 
 import hashlib
 import json
-import os
-from collections.abc import Iterable, Mapping
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import asdict, fields, replace
-from functools import cache, partial
+from dataclasses import asdict, fields
+from functools import cache
 from importlib.resources import files
-from itertools import product
 from pathlib import Path
 from typing import Any
 
 from tuner import release
-from tuner.base.errors import BadInput, BadTopology
 from tuner.base.extras import NotBuilt, shared_object
 from tuner.base.files import cache_folder, recall_own, remember
 from tuner.base.records import from_json, to_json
 from tuner.graphs.request import SearchRequest, SearchResult, request_of
-from tuner.machine.catalogue import Machine
-from tuner.machine.graphs import COLLNET_GRAPHS, WITH_COLLNET, Graph, GraphTable, OrderedGraph, Shape
-from tuner.release import load
+from tuner.machine.graphs import OrderedGraph
 
 
 def find(request: SearchRequest, nccl: str) -> Mapping[str, OrderedGraph]:
@@ -103,61 +97,3 @@ def _code() -> str:
 
 def _sha256(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
-
-
-Found = tuple[dict[str, Graph], float]
-
-
-def find_all(machine: Machine, releases: Iterable[str], processes: int | None = None) -> GraphTable:
-    """The machine's table of graphs with these releases searched anew; others that are in it stay.
-
-    Shapes that NCCL refuses, or takes for several nodes, are left out. ``processes``: as many as processors.
-    """
-    kept = machine.graph_table
-    graphs, net_gbs = dict(kept.graphs), dict(kept.net_gbs)
-    alike: dict[str, list[str]] = {}
-    for name in releases:
-        alike.setdefault(rules_of(name), []).append(name)
-    of_trays = [machine.gpus_per_node * trays for trays in machine.tray_counts]
-    counts = [*of_trays, *range(machine.gpus_per_node, 0, -1)]  # the longest searches first
-    shapes: list[Shape] = [(names[0], *shape) for names in alike.values() for shape in product(counts, (False, True))]
-    with ProcessPoolExecutor(processes or os.cpu_count()) as pool:
-        for (first, gpus, several), found in zip(shapes, pool.map(partial(of_shape, machine), shapes), strict=True):
-            for name in alike[rules_of(first)]:
-                shape = name, gpus, several
-                graphs.pop(shape, None), net_gbs.pop(shape, None)
-                if found is not None:
-                    graphs[shape], net = found
-                    if load(name).search.routing.net_gbs != "unknown":
-                        net_gbs[shape] = net
-    return GraphTable(machine.topology_sha256, graphs, net_gbs)
-
-
-def of_shape(machine: Machine, shape: Shape) -> Found | None:
-    """The graphs of one shape as :class:`GraphTable` has them, and the adapters' bandwidth; None for none."""
-    release, gpus, several = shape
-    try:
-        plain, with_collnet = (
-            searched(replace(_request(machine, gpus, several, variables), network_reduces=bool(variables)), release)
-            for variables in ({}, {"NCCL_COLLNET_ENABLE": "1"})
-        )
-    except (BadInput, BadTopology):
-        return None
-    if plain.parts > 1:
-        return None
-    graphs = _with_channels(plain)
-    for name, graph in _with_channels(with_collnet).items():
-        if graph != graphs.get(name):
-            graphs[name if name in COLLNET_GRAPHS else f"{name}{WITH_COLLNET}"] = graph
-    return graphs, plain.net_gbs
-
-
-def _with_channels(found: SearchResult) -> dict[str, Graph]:
-    return {name: each.graph for name, each in found.graphs.items() if each.graph.channels}
-
-
-def _request(machine: Machine, gpus: int, several: bool, variables: dict[str, str]) -> SearchRequest:
-    """GPUs of a host, or of whole trays where the GPUs are more than one has."""
-    environment, of_host = {**machine.environment, **variables}, min(gpus, machine.gpus_per_node)
-    allowed = machine.peer_to_peer
-    return SearchRequest(machine.topology_xml, of_host, several, environment, allowed, hosts=gpus // of_host)

@@ -6,7 +6,7 @@ Source: ncclTopoSetPaths, addInterStep and ncclGetLocalCpu, src/graph/paths.cc, 
 from tuner.base.errors import BadInput, BadTopology
 from tuner.base.numerics import parse_long
 from tuner.graphs.build import LOCAL_GBS
-from tuner.graphs.system import CpuDevice, DeviceKind, GpuDevice, Link, Path, PathTypes, System, SystemDevice
+from tuner.graphs.system import DeviceKind, GpuDevice, Link, Path, PathTypes, System, SystemDevice
 from tuner.release.environment import Environment
 from tuner.release.search import Routing
 
@@ -177,7 +177,7 @@ class Peers:
         types, cpu = self.system.types, self.system.cpus[0]
         if self.routing.p2p_level == "PXB_but_two_on_amd":
             few = len(self.system.nodes[DeviceKind.DEV] or self.system.gpus) <= FEW_GPUS_ON_AMD
-            return types.SYS if _is_amd(cpu) and few else types.PXB
+            return types.SYS if (cpu.arch == "x86_64" and cpu.vendor == "AuthenticAMD") and few else types.PXB
         x86 = cpu.arch == "x86_64" and cpu.vendor in ("GenuineIntel", "CentaurHauls", "  Shanghai  ")
         return types.PXB if x86 or cpu.arch == "arm64" else types.SYS
 
@@ -260,7 +260,3 @@ class Peers:
             return max((path.gbs for path in gpu.paths.get(DeviceKind.NET, ()) if path.type <= near), default=0.0)
 
         return fastest(source) > gbs and fastest(target) > gbs
-
-
-def _is_amd(cpu: CpuDevice) -> bool:
-    return cpu.arch == "x86_64" and cpu.vendor == "AuthenticAMD"

@@ -6,9 +6,8 @@ Sources: topoGetAlgoInfo (v2.20.5-1 to v2.23.4-1) and scheduleCollTasksToPlan (v
 import re
 from enum import IntEnum
 from functools import lru_cache
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
-from tuner.base.dataclass import dataclass
 from tuner.base.names import Algorithm, Collective, Protocol
 
 E = TypeVar("E", bound=IntEnum)
@@ -19,8 +18,7 @@ _PLANNED = re.compile(r"(\w+): (\d+) Bytes -> Algo (\w+) proto (\w+) channel\{Lo
 _PICKED = re.compile(r"(?:(\w+): )?(\d+) Bytes -> Algo (\d+) proto (\d+) time ([0-9]+\.[0-9]{6})")
 
 
-@dataclass(frozen=True, slots=True)
-class PrintedChoice:
+class PrintedChoice(NamedTuple):
     """One such line, its names as NCCL spells them; what this release's line does not say is None."""
 
     bytes: int  # of a planned one count times type size, so per rank for AllGather and ReduceScatter; else nBytes
@@ -37,6 +35,7 @@ class PrintedChoice:
         return self.channel_hi is not None
 
 
+@lru_cache(maxsize=4096)  # jobs print the same few a million times
 def printed(text: str) -> PrintedChoice | None:
     """The choice that a line's text says; None where it says none."""
     if match := _PLANNED.search(text):

@@ -227,13 +227,13 @@ def choices_of(
     ``collective`` is that of lines that do not name theirs, ``ranks`` those of a log that does not say them.
     """
     own, others = _roots(group, groups)
+    root = group.root if group else None
     tally: dict[tuple[choice.PrintedChoice, tuple[LoggedCall, ...]], int] = {}
     ambiguous = 0
     for line in printed:
-        if not of_group(line.thread, group):
+        if not _of_root(line.thread, root):
             continue
-        comms = {call.comm for call in line.calls} & {own, *others}
-        if others and comms != {own}:
+        if others and (comms := {call.comm for call in line.calls} & {own, *others}) != {own}:
             ambiguous += len(comms) != 1
             continue
         key = line.printed, tuple(call for call in line.calls if own is None or call.comm == own)
@@ -247,8 +247,11 @@ def choices_of(
 
 def of_group(thread: reader.Thread, group: CommunicatorLines | None) -> bool:
     """Whether a thread may be that of the group's rank 0, which prints choices; any may where rank 0 is not seen."""
-    root = group.root if group else None
-    return root is None or thread is reader.UNKNOWN or thread.process == root.thread.process
+    return _of_root(thread, group.root if group else None)
+
+
+def _of_root(thread: reader.Thread, root: reader.RankLog | None) -> bool:
+    return root is None or thread is reader.UNKNOWN or thread[:2] == root.thread[:2]
 
 
 def _roots(group: CommunicatorLines | None, groups: Sequence[CommunicatorLines]) -> tuple[str | None, set[str | None]]:

@@ -13,6 +13,7 @@ from dataclasses import field
 from functools import lru_cache, partial
 from io import BytesIO
 from pathlib import Path
+from typing import NamedTuple
 
 from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput
@@ -33,8 +34,7 @@ _TEXTS = ("log", "message", "MESSAGE", "msg", "line")  # keys of a line in a JSO
 ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
-@dataclass(frozen=True, slots=True)
-class Thread:
+class Thread(NamedTuple):
     """Writer of a line."""
 
     host: str
@@ -50,8 +50,7 @@ class Thread:
 UNKNOWN = Thread("", 0, 0)
 
 
-@dataclass(frozen=True, slots=True)
-class PrintedLine:
+class PrintedLine(NamedTuple):
     """A line of a log, and the thread that wrote it."""
 
     thread: Thread  # UNKNOWN where the line has no prefix
@@ -331,8 +330,7 @@ class LoggedCall:
     ranks: int
 
 
-@dataclass(frozen=True, slots=True)
-class ChoiceLine:
+class ChoiceLine(NamedTuple):
     """A choice, who printed it, and the calls of that thread since the choice before."""
 
     thread: Thread
