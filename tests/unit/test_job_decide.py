@@ -162,6 +162,16 @@ def test_what_ran_before_any_rank_can_explore_is_no_arm() -> None:
     assert (decision.arms[0].gain > 0.2, decision.arms[0].judged, decision.cost) == (True, False, 0.0)
 
 
+def test_calls_right_after_a_block_may_be_slower_for_it() -> None:
+    plain = job(2, (1.0, 1.0))
+    is_arm = plain.call > 0
+    after = np.logical_or.reduce([np.concatenate([np.zeros(k, bool), is_arm[:-k]]) for k in range(1, BLOCK + 1)])
+    slower = np.where(after & ~is_arm, 1.3, 1.0)
+    decision = decide([replace(plain, transfer_us=plain.transfer_us * slower)], {})
+    assert all(abs(arm.gain) < 0.02 for arm in decision.arms)
+    assert not decision.kept
+
+
 def test_starts_that_are_days_apart_are_as_good_as_one() -> None:
     starts = [job(seed, (0.8, 1.2), calls=10_000) for seed in range(2)]
     apart = [replace(each, at_s=each.at_s + day * 86400) for day, each in enumerate(starts)]

@@ -45,7 +45,8 @@ DAY_S = 86400.0
 class JobArm:
     """An arm of one call: what ran, beside what the job ran else. Gains are shares of 1 with the 95 % interval.
 
-    ``p`` is the chance of seeing this without a gain, corrected for all arms (Holm). ``job_gain`` is that of the job's
+    ``p`` is the chance of seeing this without a gain, the job's where ranks do not end together, corrected for all arms
+    (Holm). ``job_gain`` is that of the job's
     steps, as if all calls of the size were the arm's, or where no steps are known of the wall clock of whole blocks;
     None where it was not seen. ``saved_s`` is what it wins in a day, of each rank's time in collectives, and
     ``job_saved_s`` of the wall clock, None where steps do not say it. ``why_not`` None: it stays; ``judged`` False:
