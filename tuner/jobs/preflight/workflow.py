@@ -10,7 +10,6 @@ from tuner.base.errors import TunerError
 from tuner.base.records import json_form
 from tuner.base.sizes import plural
 from tuner.emulator.request import Request
-from tuner.jobs.preflight import differences
 from tuner.jobs.preflight import differences as named
 from tuner.jobs.preflight.alone import ChoiceCost, DifferingPicks, SizeBounds, all_differing_picks, cost, reach_of
 from tuner.jobs.preflight.differences import RankDifference, Reach
@@ -117,8 +116,7 @@ def check(folder: Path, question: PreflightQuery) -> Report:
         for number, facts in enumerate(collected.kinds)
         if (why := refusal(collected, facts))
     )
-    harmful |= any(each.fails for each in refused) and not all(each.fails for each in refused)
-    harmful |= any(each.fails for each in refused) and len(refused) < len(collected.kinds)
+    harmful |= 0 < sum(each.fails for each in refused) < len(collected.kinds)
     unknown = incomplete or any(each.reach is Reach.unknown for each in emulated.differences)
     return Report(
         verdict=_verdict(harmful, bool(refused), unknown),
@@ -261,7 +259,7 @@ def _without_emulator(difference: RankDifference, collected: Collected) -> RankD
         return difference
     if not what.startswith("NCCL_"):
         return replace(difference, reach=Reach.nothing)
-    known = {differences.of_variable(what, nccl) for nccl in releases}
+    known = {named.of_variable(what, nccl) for nccl in releases}
     if known == {Reach.unknown}:
         return replace(difference, why="a variable that is not known")
     settled = next((each for each in known if each is not None and each is not Reach.unknown), None)
