@@ -474,3 +474,20 @@ def test_fitted_constants_and_calibrations_are_told_apart(calibration: str, tmp_
     refused = run(*PICK, "--constants", calibration, code=2).stderr
     assert "calibrated times are another thing, for --calibration" in refused
     assert "with fitted constants" in run(*BUDGET[:-1], "2.28.9", "--constants", str(constants)).stdout
+
+
+@pytest.mark.parametrize(
+    ("machine", "calibration", "why"),
+    [
+        ("dgx-h100", "dgx-h100", "this machine's own"),
+        ("oci-h100", "dgx-h100", "of another machine with H100 SXM5 GPUs"),
+        ("aws-p4d", "dgx-a100", "of another machine with A100 SXM4 GPUs"),
+        ("hgx-h800", "dgx-h100", "of another machine with Hopper GPUs, H100 SXM5; no H800 SXM5 was measured"),
+        ("dgx-h200", "dgx-h100", "of another machine with Hopper GPUs, H100 SXM5; no H200 SXM5 was measured"),
+        ("dgx-b300", "dgx-b200", "of another machine with Blackwell GPUs, B200; no B300 was measured"),
+        ("gb300-nvl72", "dgx-b200", "of another machine with Blackwell GPUs, B200; no GB300 was measured"),
+    ],
+)
+def test_whose_times_they_are_goes_by_the_gpus_name(machine: str, calibration: str, why: str) -> None:
+    words = ("explain", "allreduce", "--bytes", "64M", "--nccl", "2.29.2", "--time", "both", "--machine", machine)
+    assert f"{calibration}, {why}" in run(*words, "--json").stdout

@@ -10,10 +10,12 @@ import pytest
 
 from tuner.base.errors import BadMeasurement
 from tuner.base.names import Algorithm, Collective, DataType, Op, Protocol
-from tuner.times.measured.formats import read_any
+from tuner.times.measured import formats
+from tuner.times.measured.formats import Given, MeasurementFile, read_any
 from tuner.times.measured.header import Header
 from tuner.times.measured.samples import Combination, Measurements, Point, SampleBlock, Writer
 
+EXAMPLES = Path(__file__).resolve().parents[2] / "docs" / "examples"
 CASES = Path(__file__).resolve().parents[3] / "shared" / "cases"
 A100 = CASES / "2xA100-pcie-nvlink-nccl2.27.7"
 AR, AG = Collective.AllReduce, Collective.AllGather
@@ -392,3 +394,27 @@ def test_real_rows_without_any_header() -> None:
     found = read_any(CASES / "32x3090-4nodes-ib-nccl2.12.12" / "TIMINGS-4hosts-run0.txt", AR)
     assert len(found.blocks) == 25
     assert rows(found)[-1] == (1 << 30, False, 515875.0, 0)
+
+
+def test_what_nccl_logs_of_each_call_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lines keep their numbers, cut ones their beginning, and the answer is that of the whole file."""
+    text = (EXAMPLES / "all_reduce.log").read_text("utf-8").splitlines(keepends=True)
+    said = "{}:4711:4720 [{}] NCCL INFO {}\n"
+    logged = [said.format("node07", at % 8, f"AllReduce: opCount {at:x} count 8192") for at in range(4000)]
+    told = [
+        said.format("node07", 0, "NCCL version 2.29.2+cuda12.9"),
+        said.format("node07", 0, "NCCL_ALGO set by environment to Ring"),
+        said.format("node08", 0, "Bootstrap: Using eth0").rstrip("\n") + "\u2028glued\n",
+    ]
+    glued = text[-8].rstrip("\n") + said.format("node07", 3, "AllReduce: opCount 1 count 8192")
+    path = tmp_path / "calls.log"
+    path.write_text("".join([*text[:14], *logged, *told, *logged, *text[14:-8], glued, *text[-7:]]), "utf-8")
+    kept = MeasurementFile(path)
+    assert len(kept.content) < path.stat().st_size / 10
+    monkeypatch.setattr(formats, "_content", lambda path: path.read_bytes())
+    whole = MeasurementFile(path)
+    assert len(whole.content) == path.stat().st_size
+    for given in (Given(), Given(collective="allreduce")):
+        assert kept.read(given) == whole.read(given)
+        assert len(kept.read(given).blocks) == 36
+    assert (kept.format, kept.forces, kept.release) == (whole.format, True, whole.release)

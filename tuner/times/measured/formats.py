@@ -13,7 +13,7 @@ from typing import Any
 from tuner.base import extras
 from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput, BadMeasurement, one_of
-from tuner.base.files import read_bytes
+from tuner.base.files import is_plain_file, read_bytes
 from tuner.base.names import Collective, DataType, Op, P2pOperation, by_name
 from tuner.base.sizes import plural
 from tuner.times.measured import nccl_tests, reader, records, samples
@@ -59,6 +59,7 @@ class FileFormat(StrEnum):
     nccl_log = "a NCCL log"
 
 
+_PARQUET_BEGINS = b"PAR1"
 NCCL_TESTS = (FileFormat.nccl_tests_json, FileFormat.nccl_tests_text)
 
 
@@ -69,7 +70,7 @@ class MeasurementFile:
     """
 
     def __init__(self, path: Path) -> None:
-        self.path, self.content = path, read_bytes(path, BadMeasurement)
+        self.path, self.content = path, _content(path)
         self._record: Any = None
         self._read: dict[tuple[str, Collective | P2pOperation | None], Measurements] = {}
         self.format = self._recognized()
@@ -80,7 +81,7 @@ class MeasurementFile:
         return nccl_tests.unwrapped(self.content.decode(errors="replace"))
 
     def _recognized(self) -> FileFormat | None:
-        if self.content.startswith(b"PAR1"):
+        if self.content.startswith(_PARQUET_BEGINS):
             return FileFormat.parquet
         if samples.FORMAT.encode() in self.content.split(b"\n", 1)[0]:
             return FileFormat.measure
@@ -164,6 +165,22 @@ class MeasurementFile:
         if self.format is FileFormat.nccl_tests_json:
             return nccl_tests.json_header(self.path, self._record).nccl or None
         return None
+
+
+def _content(path: Path) -> bytes:
+    """The content of a file, of NCCL's log only what is read here; the log itself is read in pieces elsewhere.
+
+    BadMeasurement where it cannot be read.
+    """
+    if not is_plain_file(path):
+        return read_bytes(path, BadMeasurement)
+    try:
+        with path.open("rb") as file:
+            if file.peek(len(_PARQUET_BEGINS)).startswith(_PARQUET_BEGINS):
+                return file.read()
+            return b"".join(nccl_tests.without_log(file))
+    except OSError as error:
+        raise BadMeasurement(f"{path}: {error.strerror}") from error
 
 
 def read(path: Path, given: Given | None = None) -> Measurements:

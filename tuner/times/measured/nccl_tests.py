@@ -448,6 +448,28 @@ def _own(content: Iterable[str]) -> Iterator[tuple[int, str]]:
             yield number, own
 
 
+_TELLING = (b"NCCL version ", b"NCCL_", b"_perf", b"#")  # what is read of lines of NCCL's log, too
+
+
+def without_log(lines: Iterable[bytes]) -> Iterator[bytes]:
+    """The lines of a file, those of NCCL's log left empty that nothing here reads: most of a log of many calls.
+
+    The first line of each host stays, by whose name lines are cut where the log begins in them.
+    """
+    hosts = set[str]()
+    for line in lines:
+        if b" NCCL " not in line or any(each in line for each in _TELLING) or not line.endswith(b"\n"):
+            yield line
+            continue
+        text = line.decode(errors="replace")
+        match = _PREFIX.match(_without_tag(text[:-1]))
+        if match is None or match[1] not in hosts or len(text.splitlines()) > 1:
+            hosts.update([match[1]] if match else ())
+            yield line
+        else:
+            yield b"\n"
+
+
 def _without_tag(line: str) -> str:
     return _TAG.sub("", line, count=1).rstrip("\r")
 

@@ -332,11 +332,17 @@ def choose(communicator: Comm, machine: str | None, calibration: str | None = No
     def distance(each: Calibration) -> tuple[bool, bool, bool, int]:
         gpus = communicator.max_local_ranks not in {place.gpus_per_node for place in each.scope}
         rows = sum(file.rows for file in each.measured)
-        return each.machine != machine, gpus, each.gpu != gpu, -rows
+        return each.machine != machine, each.gpu != gpu, gpus, -rows
 
     nearest = min(alike, key=distance)
     same = nearest.machine == machine
-    reason = "this machine's own" if same else f"of another machine with {generation.capitalize()} GPUs"
+    if same:
+        reason = "this machine's own"
+    elif gpu and gpu == nearest.gpu:
+        reason = f"of another machine with {gpu} GPUs"
+    else:
+        reason = f"of another machine with {generation.capitalize()} GPUs"
+        reason += f", {nearest.gpu}; no {gpu} was measured" if gpu else ""
     return CalibrationChoice(nearest, same, f"{nearest.name}, {reason}", adapters_gbs(machine))
 
 
