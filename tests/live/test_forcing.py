@@ -19,7 +19,7 @@ from tuner.oracle.answers import OracleLaunch
 from tuner.oracle.api import Oracle
 from tuner.plugin import loading
 from tuner.plugin.dry_run import DryRun, TunerCall
-from tuner.plugin.forcing import Forcing, ForcingDryRun, forced
+from tuner.plugin.forcing import Forcing, forced
 from tuner.scenario.oracle_configuration import OracleConfiguration
 
 AR, AG, RS = Collective.AllReduce, Collective.AllGather, Collective.ReduceScatter
@@ -28,6 +28,12 @@ KIB, MIB = 1 << 10, 1 << 20
 SIZES = [256, 64 * KIB, MIB, 64 * MIB]
 SAFE = [(a, p) for a in (RING, TREE) for p in (Protocol.LL, Protocol.Simple)]
 CHECKED = [*SAFE, (RING, Protocol.LL128), (TREE, Protocol.LL128), (Algorithm.NVLSTree, Protocol.Simple)]
+
+
+class ForcingDryRun(DryRun):
+    """A communicator of the forcing plugin, asked without NCCL."""
+
+    _module = "_force"
 
 
 def interface(nccl: str) -> int:

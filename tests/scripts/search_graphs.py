@@ -17,6 +17,7 @@ from pathlib import Path
 
 import click
 
+from tests.support.captured_graphs import capture
 from tuner import release
 from tuner.base.errors import BadInput, BadTopology
 from tuner.base.files import check_writable, write_text
@@ -25,7 +26,6 @@ from tuner.graphs.cached import rules_of
 from tuner.machine import catalogue, graphs
 from tuner.machine.catalogue import Machine
 from tuner.machine.graphs import COLLNET_GRAPHS, WITH_COLLNET, Graph, GraphTable, Shape
-from tuner.oracle.conformance.capture import capture
 
 Found = tuple[dict[str, Graph], float]
 

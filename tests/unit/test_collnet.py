@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.captured_graphs import Captured, render
 from tuner.answers.graphs import write_dump
 from tuner.base.errors import BadInput, BadTopology
 from tuner.base.names import Pattern
@@ -17,7 +18,6 @@ from tuner.emulator.rules import collnet
 from tuner.emulator.rules.bounds import _fewer_direct_channels
 from tuner.machine import catalogue
 from tuner.machine.graphs import Graph, GraphTable, from_table, read_dump
-from tuner.oracle.conformance.capture import Captured, render
 from tuner.release.environment import Environment
 from tuner.scenario import Scenario
 from tuner.scenario.notes import of_scenario

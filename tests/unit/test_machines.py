@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from tests.support import captured_graphs
+from tests.support.captured_graphs import Captured, ask, render
 from tuner import release as releases
 from tuner.base.errors import BadInput, OracleFailed, UnknownMachine
 from tuner.base.names import PATH_NAMES, Pattern
@@ -21,7 +22,6 @@ from tuner.machine.catalogue import Alias, Machine
 from tuner.machine.graphs import Graph, Graphs, GraphTable, from_table
 from tuner.machine.topology import Target, read
 from tuner.oracle.api import Oracle
-from tuner.oracle.conformance.capture import Captured, ask, render
 from tuner.scenario import Scenario
 
 

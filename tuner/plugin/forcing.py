@@ -10,7 +10,6 @@ from tuner.base.errors import BadTable
 from tuner.base.extras import bindings
 from tuner.base.names import Algorithm, Collective, Protocol
 from tuner.plugin import forcing_path
-from tuner.plugin.dry_run import DryRun
 from tuner.plugin.table.parse import to_text
 from tuner.plugin.table.records import Choice, Decision, Table
 
@@ -68,9 +67,3 @@ class Forcing:
         seen = self._ffi.new("struct nccl_tuner_seen *")
         self._lib.nccl_tuner_see(seen)
         return SeenByPlugin.of(seen)
-
-
-class ForcingDryRun(DryRun):
-    """A communicator of the forcing plugin, asked without NCCL."""
-
-    _module = "_force"
