@@ -9,11 +9,17 @@ import click
 import pytest
 from click.testing import CliRunner
 
+from tests.scripts.search_graphs import main
 from tests.support.available_releases import HERE
 from tests.support.command_line import run, run_process, subcommands
 from tuner import release
+from tuner.base.errors import BadInput, OracleFailed
+from tuner.base.files import check_writable
 from tuner.cli import everything
 from tuner.cli.output import print_table
+from tuner.machine import catalogue
+from tuner.oracle.conformance.mismatches import MatchReport
+from tuner.scenario import Scenario
 
 PICK = ("pick", "allreduce", "--machine", "dgx-h100", "--nodes", "2", "--nccl", "2.28.9", "--bytes", "8,1K,64MiB")
 
@@ -398,3 +404,146 @@ def test_all_that_is_missing_is_named_at_once(words: str, says: str) -> None:
 def test_what_takes_files_or_something_else_gives_an_example(words: str) -> None:
     said = run(*words.split(), code=2).stderr
     assert said.startswith("nccl-tuner: Missing argument 'FILE...'; such as: nccl-tuner ")
+
+
+PICK_OF_ALIAS = ("pick", "allreduce", "--nccl", "2.28.9", "--bytes", "1M")
+
+
+def test_an_alias_is_said_once_on_stderr_and_changes_no_answer() -> None:
+    own = run(*PICK_OF_ALIAS, "--machine", "aws-p4d", "--nodes", "2", "--json")
+    other = run(*PICK_OF_ALIAS, "--machine", "P4DE.24xlarge", "--nodes", "2", "--json")
+    assert json.loads(other.stdout) == json.loads(own.stdout)
+    assert own.stderr == ""
+    assert other.stderr == f"note: {catalogue.aliases()['p4de.24xlarge'].note}\n"
+
+
+@pytest.mark.parametrize("verb", [("diff", "--change", "nodes=4"), ("diff", "nodes=4")], ids=" ".join)
+def test_a_verb_that_describes_several_scenarios_says_it_once(verb: tuple[str, ...]) -> None:
+    name, *rest = verb
+    said = run(name, "allreduce", "--machine", "p4de.24xlarge", "--nodes", "2", "--nccl", "2.28.9", *rest).stderr
+    assert said.count("note: ") == 1
+
+
+def test_nodes_that_differ_say_each() -> None:
+    said = run(*PICK_OF_ALIAS, "--node", "p4de.24xlarge:8x2", "--node", "dgx-a100", "--node", "p4d.24xlarge").stderr
+    assert said.splitlines() == [
+        f"note: {catalogue.aliases()[name].note}" for name in ("p4de.24xlarge", "p4d.24xlarge")
+    ]
+
+
+def test_machines_show_says_it_too() -> None:
+    shown = run("machines", "p4de.24xlarge")
+    assert shown.stdout == catalogue.load("aws-p4d").topology_xml
+    assert "takes the parts of aws-p4d" in shown.stderr
+
+
+MACHINE = ("--machine", "dgx-h100", "--nodes", "2", "--nccl", "2.28.9")
+
+
+def test_pick_answers_for_some_ranks() -> None:
+    shown = run("pick", "allreduce", *MACHINE, "--ranks", "0-7", "--bytes", "1G").stdout
+    assert "on ranks 0-7 of 2 x dgx-h100, 8 GPUs each, NCCL 2.28.9" in shown
+    shared = run("pick", "allreduce", *MACHINE, "--ranks", "0-7", "--shared", "--bytes", "1G").stdout
+    assert "ranks 0-7 with shared resources of 2 x" in shared
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("memory",),
+        ("plot", "page", "-o", "report.html"),
+        ("measure", "allreduce", "-o", "run.jsonl"),
+        ("accept", "results.txt"),
+        ("plot", "map", "allreduce", "-o", "map.png"),
+    ],
+)
+def test_commands_of_all_ranks_refuse_some(words: tuple[str, ...]) -> None:
+    assert "--ranks, --shared: not for this command" in run(*words, *MACHINE, "--ranks", "0-7", code=2).stderr
+
+
+def test_what_is_no_list_of_ranks_is_refused() -> None:
+    assert "7-0" in run("pick", "allreduce", *MACHINE, "--ranks", "7-0", code=2).stderr
+
+
+@pytest.mark.parametrize("form", [(), ("--json",)], ids=["table", "JSON"])
+def test_a_failure_loses_nothing(form: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    def check(scenario: Scenario, *_: object) -> MatchReport:
+        if scenario.title.startswith("4 x"):
+            raise OracleFailed("libnccl did not answer")
+        return MatchReport(scenario.title, {"cells": 7}, {"cells": 7}, ())
+
+    monkeypatch.setattr("tuner.oracle.conformance.check.check", check)
+    done = run("check", "--machine", "gb200-nvl72", "--nccl", "2.28.9", *form, code=1)
+    assert done.stderr.endswith("nccl-tuner: libnccl did not answer\n")
+    if form:
+        assert [each["compared"] for each in json.loads(done.stdout)] == [{"cells": 7}] * 2
+    else:
+        assert done.stdout.count("7/7") == 2
+        assert "14/14" in done.stdout
+
+
+def test_capture_says_it_before_it_searches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tests.scripts.search_graphs.capture", lambda *_: pytest.fail("searched"))
+    file = tmp_path / "nowhere" / "graphs.toml"
+    result = CliRunner().invoke(main, ["dgx-h100", "--nccl", "2.28.9", "--libnccl", "-o", str(file)])
+    assert isinstance(result.exception, BadInput)
+    assert str(result.exception) == f"{file}: No such file or directory"
+
+
+def test_what_can_be_written_stays_as_it_is(tmp_path: Path) -> None:
+    there, new = tmp_path / "there", tmp_path / "new"
+    there.write_text("text")
+    check_writable(there)
+    check_writable(new)
+    assert there.read_text() == "text"
+    assert not new.exists()
+
+
+ON = ("--machine", "dgx-h100")
+ARMS = (str(EXAMPLES / "all_reduce.log"), str(EXAMPLES / "all_reduce-ring.log"))
+VERDICTS = {
+    "log --check": (
+        ("log", "--check", str(EXAMPLES / "nccl.log"), "--comp-cap", "8.0"),
+        0,
+        "the same as the log: 142 of 142",
+    ),
+    "check run": (("check", str(EXAMPLES / "nsight.sqlite"), *ON, "--nodes", "2"), 0, "8 of 8 calls ran as"),
+    "diagnose": (("diagnose", str(EXAMPLES / "node.xml")), 0, "nothing is wrong"),
+    "diagnose a fault": (("diagnose", str(EXAMPLES / "guest.xml")), 1, "found: 4 wrong"),
+    "verify": (("verify", *ARMS, *ON), 0, "regret: mean"),
+    "decide": (("decide", *ARMS, *ON, "--no-gate", "--out", "/dev/null"), 0, "/dev/null: 2 rows"),
+    "budget": (("budget", str(EXAMPLES / "step.csv"), *ON, "--nodes", "2"), 0, "2 x dgx-h100, 8 GPUs each, NCCL"),
+    "log": (("log", str(EXAMPLES / "nccl.log")), 0, "log, as expected: no NVLS, because"),
+    "diagnose what is unlike and what cannot be judged": (
+        ("diagnose", str(EXAMPLES / "nccl.log"), ARMS[0]),
+        3,
+        "cannot be judged: it looks slow on each machine",
+    ),
+    "accept": (("accept", ARMS[0], *ON), 1, "FAIL: 5 of 18 sizes fail"),
+    "order": (("order", "allreduce", *ON, "--bytes", "1M", "--change", "nodes=2"), 0, "Same bits: no"),
+    "scale over GPUs": (
+        ("edges", "allreduce", *ON, "--over", "gpus-per-node", "--nccl", "2.28.9", "--bytes", "1M"),
+        0,
+        "one pick for every number of GPUs per node",
+    ),
+    "diff of messages": (
+        ("diff", "alltoall", "nodes=8", *ON, "--nodes", "2", "--nccl", "2.28.9"),
+        0,
+        "messages go another way in 9 ranges of sizes",
+    ),
+    "preflight": (("preflight", "check", str(EXAMPLES / "preflight")), 0, "all ranks choose the same"),
+}
+
+
+@pytest.mark.parametrize("name", VERDICTS)
+def test_the_verdict_comes_first(name: str) -> None:
+    words, code, says = VERDICTS[name]
+    assert says in run(*words, code=code).stdout.splitlines()[0]
+
+
+def test_what_lint_finds_comes_after_its_sum(tmp_path: Path) -> None:
+    table = tmp_path / "my.table"
+    table.write_text("nccl-tuner-table 1\nallreduce bytes=..1K -> ring/ll\nallreduce bytes=..1K -> tree/ll\n")
+    first, *found = run("plugin", "lint", str(table), code=1).stdout.splitlines()
+    assert "2 rows (table), 1 warnings and errors" in first
+    assert found

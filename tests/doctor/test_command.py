@@ -1,4 +1,4 @@
-"""``nccl-tuner diagnose``: what it prints, its exit codes, the repaired file, and refusals in one line."""
+"""``nccl-tuner diagnose``: what it prints, its exit codes, the repaired file, refusals; and its table of parts."""
 
 import json
 import xml.etree.ElementTree as ET
@@ -8,9 +8,11 @@ import pytest
 
 from tests.support.command_line import run
 from tests.support.damages import FAULTS
+from tuner.answers.doctor import records
 from tuner.answers.doctor.examine import after
+from tuner.answers.doctor.match import link
 from tuner.answers.doctor.records import KINDS
-from tuner.machine import catalogue
+from tuner.machine import catalogue, gpus
 from tuner.machine.topology import edit
 from tuner.machine.topology.xml import to_text
 
@@ -134,3 +136,36 @@ def test_links_are_repaired_together_as_one_by_one() -> None:
 def test_every_kind_has_its_line_in_the_documentation() -> None:
     page = (GUEST.parents[1] / "doctor.md").read_text("utf-8")
     assert all(f"`{kind}`" in page for kind in KINDS)
+
+
+def test_ids_in_any_case_and_unknown_ones() -> None:
+    part = records.of("0x15B3", "0x1021")
+    assert part is not None
+    assert (part.name, part.kind, part.pcie, part.gbps) == ("ConnectX-7", "adapter", (5, 16), 400)
+    assert records.of(None, None) is None
+    assert records.of("0x15b3", "0xffff") is None
+
+
+def test_every_gpu_model_is_a_part() -> None:
+    for name in gpus.names():
+        model = gpus.load(name)
+        for device in model.pci_devices:
+            part = records.of("0x10de", device)
+            assert part is not None
+            assert part.comp_cap == model.compute_capability
+    bridged = records.of("0x10de", "0x20b5")
+    assert bridged is not None
+    assert bridged.nvlinks == (0, 12)  # without bridges, and with them
+
+
+@pytest.mark.parametrize("machine", catalogue.names())
+def test_no_machine_has_more_than_its_parts_can(machine: str) -> None:
+    for pci in ET.fromstring(catalogue.load(machine).topology_xml).iter("pci"):
+        part = records.of(pci.get("vendor"), pci.get("device"))
+        if part is None:
+            continue
+        if part.pcie is not None and None not in (found := link(pci)):
+            assert found[0] <= part.pcie[0], pci.attrib
+            assert found[1] <= part.pcie[1], pci.attrib
+        for net in pci.findall("nic/net"):
+            assert part.gbps is None or int(net.get("speed", "0")) <= 1000 * part.gbps, pci.attrib

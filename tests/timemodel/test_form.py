@@ -1,6 +1,6 @@
-"""The form of calibrated times: what holds for any parameters, and what a fit finds again."""
+"""The form of calibrated times, and what measurements say beyond it: what holds for any parameters, and fits."""
 
-from dataclasses import fields
+from dataclasses import fields, replace
 
 import numpy as np
 import pytest
@@ -11,9 +11,10 @@ from tuner.api import request
 from tuner.base.names import ALGO_PROTOS, Algorithm, Protocol
 from tuner.times.calibration import time_fit
 from tuner.times.calibration.time_fit import MeasuredTimes
-from tuner.times.timemodel import features, sites
+from tuner.times.timemodel import features, intervals, sites
 from tuner.times.timemodel.features import Features
 from tuner.times.timemodel.form import PARAMETERS, Form, believed, nvls_chunk_bytes
+from tuner.times.timemodel.intervals import Place
 
 SIZES = np.array([1 << power for power in range(3, 34)], np.uint64)
 SHAPES = [("dgx-a100", 1), ("dgx-h100", 1), ("dgx-h100", 4), ("dgx-b200", 2), ("gh200-4x", 8)]
@@ -130,3 +131,69 @@ def test_many_rows_narrow_intervals_of_calls_like_them_alone() -> None:
     one = of["allreduce"][np.array([5])]
     number = features.Features(*(float(getattr(one, each.name)[0]) for each in fields(one)))
     assert sites.SiteProcess(believed(), rows).has_measured(int(number.collective), int(number.algo_proto)) is False
+
+
+RING = (Algorithm.Ring, Protocol.Simple)
+MEASURED_SIZES = np.array([1 << power for power in range(20, 31)], np.uint64)
+
+
+def ring(collective: str = "allreduce") -> Features:
+    selection = tuner.communicator("dgx-h100", nodes=1, nccl="2.28.9").selection
+    return features.of_algo_proto(selection, request(collective), MEASURED_SIZES, RING)
+
+
+def test_it_says_what_was_measured_there() -> None:
+    calls = ring()
+    many = features.concatenated([calls] * 50)
+    residuals = np.tile(np.linspace(-0.2, 0.3, len(MEASURED_SIZES)), 50)
+    factors = intervals.learnt(many, residuals, 100).log_factors(calls)
+    assert np.abs(factors - residuals[: len(MEASURED_SIZES)]).max() < 0.03
+
+
+def test_how_large_errors_are_is_learnt_where_they_are() -> None:
+    calls = ring()
+    many = features.concatenated([calls] * 50)
+    curves = intervals.spread(many, np.tile(np.geomspace(0.25, 4, len(MEASURED_SIZES)), 50), 100)
+    spread = intervals.shared(curves, [Place("2.28.9", calls.collective, calls.algo_proto, 8, 1)])
+    near = np.exp(spread.log_factors(calls))
+    assert (np.diff(near) > 0).all()
+    assert near[0] < 0.5
+    assert near[-1] > 2.5
+    assert (spread.log_factors(ring("allgather")) == 0).all()
+
+
+def test_one_measurement_weighs_less_than_many() -> None:
+    calls = ring()
+    once = intervals.learnt(calls, np.full(len(MEASURED_SIZES), 0.3), 100).log_factors(calls)
+    assert (once > 0.15).all()
+    assert (once < 0.3).all()
+
+
+def test_what_was_not_measured_has_none() -> None:
+    learnt = intervals.learnt(ring(), np.full(len(MEASURED_SIZES), 0.3), 100)
+    assert (learnt.log_factors(ring("allgather")) == 0).all()
+    other = replace(ring(), protocol=int(Protocol.LL))
+    assert (learnt.log_factors(other) == 0).all()
+    fewer_gpus = replace(ring(), ranks=4.0)
+    assert (learnt.log_factors(fewer_gpus) == 0).all()
+
+
+def test_beyond_the_measured_sizes_it_fades_without_a_jump() -> None:
+    many = features.concatenated([ring()] * 50)
+    learnt = intervals.learnt(many, np.full(len(many), 0.6), 100)
+    past = 2.0 ** np.arange(30, 41, 0.25)
+    factors = learnt.log_factors(replace(ring()[np.zeros(len(past), np.intp)], bytes=past))
+    assert (np.diff(factors) <= 0).all()
+    assert (np.diff(factors) > -0.1).all()
+    assert factors[-1] < 0.01
+
+
+def test_no_more_values_than_rows_allow() -> None:
+    """Curves of fewer rows than values are none; where not all may be, the best come first, the last one thinned."""
+    many = features.concatenated([ring()] * 3 + [ring("allgather")] * 2 + [ring("reducescatter")[np.array([0, 10])]])
+    residuals = np.full(len(many), 0.3)
+    named = {
+        most: [each.key[0] for each in intervals.learnt(many, residuals, most).curves] for most in (5, 10, 11, 22, 99)
+    }
+    allgather, allreduce = (int(request(name).collective) for name in ("allgather", "allreduce"))
+    assert named == {5: [], 10: [allreduce], 11: [allreduce], 22: [allgather, allreduce], 99: [allgather, allreduce]}
