@@ -73,6 +73,16 @@ def test_notes_of_cells_stand_below_their_table_once(capsys: pytest.CaptureFixtu
     assert shown.endswith("\n [1] extrapolated: sizes\n")
 
 
+def test_a_note_is_left_out_with_its_column(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for columns, notes in (("80", 1), ("20", 0)):
+        monkeypatch.setenv("COLUMNS", columns)
+        row = "x" * 8, "y" * 8, NotedCell("1 to 2", "extrapolated: sizes")
+        print_table("", ("one", "two", "us"), [row], spare=("us",))
+        assert capsys.readouterr().out.count("extrapolated") == notes
+
+
 def test_a_number_keeps_its_unit() -> None:
     shown = laid_out(("from", "says"), [("1234567 B", "a b c d e f")], 20)
     assert "1234567 B" in shown

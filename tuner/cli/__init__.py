@@ -150,7 +150,7 @@ def _reader_may_go() -> Iterator[None]:
     sections=SECTIONS,
     former=FORMER,
     modules=MODULES,
-    context_settings={"help_option_names": ["-h", "--help"]},
+    context_settings={"help_option_names": ["-h", "--help"], "show_default": True},
 )
 @click.version_option(package_name="nccl-tuner")
 def everything() -> None:

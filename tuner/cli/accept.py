@@ -6,14 +6,13 @@ from pathlib import Path
 from typing import NoReturn
 
 import click
-from click.core import ParameterSource
 
 from tuner.base.errors import BadInput
 from tuner.base.names import Collective, DataType, Op
 from tuner.cli import options
 from tuner.cli.command import FILE
 from tuner.cli.communicator_options import of_all_ranks
-from tuner.cli.output import human_bytes, plural, print_json, print_table, say, show
+from tuner.cli.output import human_bytes, json_wanted, plural, print_json, print_table, say, show
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
 from tuner.times.acceptance import accept, judge
@@ -34,36 +33,31 @@ NOT_MEASURED = "*"
 @click.argument("files", nargs=-1, type=FILE, metavar="[RESULTS]...")
 @of_all_ranks
 @options.communicator_options()
-@click.option("--collective", "program", default="", metavar="NAME", help="What was run, where RESULTS do not say it.")
-@click.option(
+@options.option(
+    "--collective",
+    "program",
+    "What was run, where RESULTS do not say it.",
+    default="",
+    show_default=False,
+    metavar="NAME",
+)
+@options.option(
     "--calibration",
-    metavar="NAME|FILE",
-    help="Expected times by this calibration. [default: that of the machine, else of another with GPUs of its "
+    "Expected times by this calibration. [default: that of the machine, else of another with GPUs of its "
     "generation, else NCCL's own times with their known error]",
+    metavar="NAME|FILE",
 )
-@click.option(
-    "--like",
-    type=FILE,
-    metavar="FILE",
-    help="Judge by this run of the same cluster on a healthy day instead, whatever the model says.",
+@options.file_option(
+    "--like", "FILE", "Judge by this run of the same cluster on a healthy day instead, whatever the model says."
 )
-@click.option("--floors", is_flag=True, help="Print the bandwidths that pass, for a gate; without RESULTS.")
-@click.option(
-    "--bytes",
-    "sizes",
-    type=options.Sizes(),
-    default="1M,4M,16M,64M,256M,1G,4G",
-    show_default=True,
-    help="Sizes of --floors, NCCL's nBytes.",
+@options.flag("--floors", "Print the bandwidths that pass, for a gate; without RESULTS.")
+@options.option(
+    "--bytes", "sizes", "Sizes of --floors, NCCL's nBytes.", type=options.SIZES, default="1M,4M,16M,64M,256M,1G,4G"
 )
-@click.option(
-    "--dtype",
-    type=options.Named(DataType, "type"),
-    default="float32",
-    show_default=True,
-    help="Data type of --floors, NCCL's name.",
+@options.option(
+    "--dtype", "Data type of --floors, NCCL's name.", type=options.Named(DataType, "type"), default="float32"
 )
-@click.option("--junit", "junit_file", type=FILE, metavar="FILE.xml", help="Write JUnit XML for CI.")
+@options.file_option("--junit", "junit_file", "FILE.xml", "Write JUnit XML for CI.")
 @options.json_option
 def command(
     files: tuple[Path, ...],
@@ -74,7 +68,6 @@ def command(
     sizes: list[int],
     dtype: DataType,
     junit_file: Path | None,
-    as_json: bool,
     communicator: options.CommunicatorOptions,
 ) -> None:
     """Passes or fails RESULTS, by collective and size, or says that they cannot be judged, and what a loss points to.
@@ -95,20 +88,20 @@ def command(
     if floors:
         if files or junit_file is not None:
             raise BadInput("--floors judges nothing; valid with it: no RESULTS, no --junit")
-        _print_floors(Expectation(described, calibration), Request(Collective.AllReduce, dtype, Op.sum), sizes, as_json)
+        _print_floors(Expectation(described, calibration), Request(Collective.AllReduce, dtype, Op.sum), sizes)
         return
     if not files:
         raise BadInput("no RESULTS; valid: files of nccl-tests or of 'nccl-tuner measure', or --floors")
     given = Given(
         nccl=described.nccl if communicator["nccl"] else "",
-        nodes=communicator["nodes"] if _was_given("nodes") else communicator["trays"],
+        nodes=communicator["nodes"] if options.is_given("nodes") else communicator["trays"],
         gpus_per_node=communicator["gpus_per_node"],
         collective=program,
     )
     result = acceptance.accept(files, AcceptOptions(described, given, calibration, like))
     if junit_file is not None:
         accept.write_junit(junit_file, result)
-    show(result, as_json, _print)
+    show(result, _print)
     if not result.passes:
         click.get_current_context().exit(1 if result.judged else 3)
 
@@ -124,10 +117,6 @@ def _ask_for_machine(file: Path) -> NoReturn:
     raise BadInput(
         f"name the machine of {file}: --machine NAME (all: nccl-tuner machines), or --topology FILE.xml{such}"
     )
-
-
-def _was_given(name: str) -> bool:
-    return click.get_current_context().get_parameter_source(name) is not ParameterSource.DEFAULT
 
 
 def _verdict(result: Acceptance) -> Iterator[str]:
@@ -224,11 +213,11 @@ def _notes(result: Acceptance) -> Iterator[str]:
         yield f"NCCL's log says that something else ran than a healthy machine picks, at {of}: {on}"
 
 
-def _print_floors(expectation: Expectation, like: Request, sizes: list[int], as_json: bool) -> None:
+def _print_floors(expectation: Expectation, like: Request, sizes: list[int]) -> None:
     selection = Selection(expectation.scenario.communicator())
     requests = options.runnable({"here": selection}, [], like)
     floors = list(judge.floors(expectation, requests, sizes))
-    if as_json:
+    if json_wanted():
         print_json({"machine": expectation.scenario.title, "expected_by": list(expectation.reasons), "floors": floors})
         return
     rows = (

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import click
-from click.core import ParameterSource
 
 from tuner.answers.calibrated import CalibratedTime, TimesWanted
 from tuner.base.dataclass import dataclass
@@ -20,7 +19,7 @@ from tuner.cli.communicator_options import say_notes
 from tuner.cli.exchanges import in_words
 from tuner.cli.exports import Exports, export_options, of_budget
 from tuner.cli.measured_options import arm_option, runs_there
-from tuner.cli.output import human_bytes, plural, print_json, print_table, say, span
+from tuner.cli.output import human_bytes, plural, print_table, say, shown_as_json, span
 from tuner.cli.trace_files import as_they_ran, communicators_options, count_or_part, read_files
 from tuner.jobs.traces.calls import number
 from tuner.jobs.workload import grouped, job
@@ -375,17 +374,15 @@ def group_options(function: F) -> F:
     """Parameters ``job``, ``rank`` and ``by_group``."""
     return stacked(
         function,
-        click.option(
+        options.option(
             "--job",
-            metavar="DEGREES",
-            help="How the job splits its ranks, such as tp=4,pp=2: tp, cp, pp, ep, etp, replicate (of dp, which is "
+            "How the job splits its ranks, such as tp=4,pp=2: tp, cp, pp, ep, etp, replicate (of dp, which is "
             "what is left), order=tp-cp-ep-dp-pp. Each group's calls are priced on its own communicator.",
+            metavar="DEGREES",
         ),
-        click.option("--rank", type=int, help="Whose FILEs they are, with --job. [default: 0]"),
-        click.option(
-            "--by-group",
-            is_flag=True,
-            help="Price each communicator of FILEs on its own ranks, where FILEs say them; as --job does.",
+        options.option("--rank", "Whose FILEs they are, with --job. [default: 0]", type=int),
+        options.flag(
+            "--by-group", "Price each communicator of FILEs on its own ranks, where FILEs say them; as --job does."
         ),
     )
 
@@ -425,35 +422,34 @@ def model_options(function: F) -> F:
                 options_said = ", ".join("--" + each.replace("_", "-") for each in said)
                 raise BadInput(f"{options_said}: of a model's step; valid with --model")
             return function(*arguments, model=None, **given)
-        if click.get_current_context().get_parameter_source("dtype") is not ParameterSource.DEFAULT:
+        if options.is_given("dtype"):
             said["dtype"] = given["call"].dtype
         return function(*arguments, model=ModelStep(name, sequence_parallel=said.pop("sp", False), **said), **given)
 
     made: F = with_model  # type: ignore[assignment]
     return stacked(
         made,
-        click.option(
+        options.option(
             "--model",
-            metavar="NAME",
-            help="Instead of FILEs a training step of a model by name, such as llama-3-70b, of bfloat16 without "
+            "Instead of FILEs a training step of a model by name, such as llama-3-70b, of bfloat16 without "
             "--dtype; --job says how it is split.",
+            metavar="NAME",
         ),
-        click.option("--sequence", type=click.IntRange(1), help="Tokens of a sequence. [default: the model's]"),
-        click.option("--micro-batches", type=click.IntRange(1), help="Of a step, of one sequence each. [default: 1]"),
-        click.option("--sp", is_flag=True, help="Sequence parallelism beside tensor parallelism."),
-        click.option("--zero", type=click.IntRange(0, 3), help="ZeRO's stage, 0 to 3. [default: 0]"),
-        click.option(
+        options.option("--sequence", "Tokens of a sequence. [default: the model's]", type=click.IntRange(1)),
+        options.option("--micro-batches", "Of a step, of one sequence each. [default: 1]", type=click.IntRange(1)),
+        options.flag("--sp", "Sequence parallelism beside tensor parallelism."),
+        options.option("--zero", "ZeRO's stage, 0 to 3. [default: 0]", type=click.IntRange(0, 3)),
+        options.option(
             "--imbalance",
+            "Tokens of the busiest expert rank over the mean: its AllToAll is priced. [default: 1]",
             type=float,
-            help="Tokens of the busiest expert rank over the mean: its AllToAll is priced. [default: 1]",
         ),
     )
 
 
-def show_groups(title: str, priced: JobBudget, shown: Shown, as_json: bool) -> None:
+def show_groups(title: str, priced: JobBudget, shown: Shown) -> None:
     """A table of the groups, then each with its calls."""
-    if as_json:
-        print_json(priced)
+    if shown_as_json(priced):
         return
     of_job = f", job {priced.job}, rank {priced.rank}" if priced.job else ""
     sums = (_job_total(one, shown, len(priced.totals) > 1) for one in priced.totals)
@@ -508,34 +504,31 @@ def _row(one: GroupBudget, whole_us: float) -> tuple[object, ...]:
 @model_options
 @communicators_options("Count")
 @group_options
-@click.option(
+@options.option(
     "--setting",
     "settings",
+    "A further column with these NCCL variables, in every release; repeatable.",
     multiple=True,
     metavar="NAME=VALUE[,...]",
-    help="A further column with these NCCL variables, in every release; repeatable.",
 )
-@click.option(
+@options.option(
     "--table",
     "tables",
+    "A further column with the choices of a decision table, in every release; repeatable.",
     multiple=True,
     type=FILE,
-    help="A further column with the choices of a decision table, in every release; repeatable.",
 )
-@click.option(
+@options.file_option(
     "--measured",
-    multiple=True,
-    type=FILE,
-    metavar="FILE",
-    help="Times of this communicator ('nccl-tuner measure', nccl-tests): adds the regret of the picks; repeatable, for "
+    "FILE",
+    "Times of this communicator ('nccl-tuner measure', nccl-tests): adds the regret of the picks; repeatable, for "
     "runs that say by NCCL_ALGO and NCCL_PROTO what they forced.",
+    multiple=True,
 )
 @arm_option
 @options.time_options("both")
-@click.option(
-    "--overlap", is_flag=True, help="The SMs that calls take from compute beside them: the channels of their picks."
-)
-@click.option("--exact", is_flag=True, help=f"A row for every size, even where there are more than {MOST_ROWS}.")
+@options.flag("--overlap", "The SMs that calls take from compute beside them: the channels of their picks.")
+@options.flag("--exact", f"A row for every size, even where there are more than {MOST_ROWS}.")
 @export_options
 @options.json_option
 def command(
@@ -554,7 +547,6 @@ def command(
     as_csv: bool,
     parquet: Path | None,
     as_prometheus: bool,
-    as_json: bool,
     communicator: options.CommunicatorOptions,
     **grouping: Any,
 ) -> None:
@@ -584,7 +576,7 @@ def command(
         raise BadInput("name the calls of the job: FILEs that have them, or --model NAME with --job, not both")
     if model and (of_files := [name for name in ("rank", "by_group") if grouping[name]]):
         raise BadInput(f"--{of_files[0].replace('_', '-')}: of FILEs; --model is of rank 0")
-    exports = Exports(as_csv, parquet, as_prometheus, as_json)
+    exports = Exports(as_csv, parquet, as_prometheus)
     count, part = count_or_part(ranks)
     shared = communicator["shared"] and part is None
     communicator = communicator.but(ranks=part, shared=communicator["shared"] and part is not None)
@@ -619,14 +611,12 @@ def command(
             priced = grouped.of_model(model, compared, wanted, groups)
         else:
             priced = grouped.of_lists(lists, compared, wanted, groups)
-        show_groups(scenarios[0].title, priced, shown, as_json)
+        show_groups(scenarios[0].title, priced, shown)
         return
     budget = job.of_lists(lists, job.BudgetComparison(scenarios, settings, tables, times), wanted, times_of)
     if exports.deliver(budget.by_size, of_budget(budget)):
         return
-    if as_json:
-        print_json(budget)
-    else:
+    if not shown_as_json(budget):
         show(
             scenarios[0].title,
             budget,

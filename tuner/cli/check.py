@@ -13,7 +13,7 @@ from tuner.base.errors import BadInput
 from tuner.base.names import Collective, Op
 from tuner.cli import options
 from tuner.cli.communicator_options import LIBNCCL
-from tuner.cli.output import human_bytes, print_json, print_table, progress, say, show, verdict
+from tuner.cli.output import human_bytes, json_wanted, print_json, print_table, progress, say, show, verdict
 from tuner.cli.trace_files import as_they_ran, communicators_options, count_or_part, read_files
 from tuner.jobs.traces.calls import number
 from tuner.machine import catalogue
@@ -50,7 +50,7 @@ class CollectiveOrFile(click.ParamType):  # type: ignore[type-arg]
 @click.argument("words", nargs=-1, type=CollectiveOrFile(), metavar="[COLLECTIVE|FILE]...")
 @options.communicator_options(changes=True, build=True, tuner=True)
 @options.call_options()
-@click.option("--bytes", "sizes", type=options.Sizes(), help="Sizes. [default: over 60 from 4 B to 16 GiB]")
+@options.option("--bytes", "sizes", "Sizes. [default: over 60 from 4 B to 16 GiB]", type=options.SIZES)
 @options.timeout_option
 @communicators_options("Compare")
 @options.json_option
@@ -61,7 +61,6 @@ def command(
     timeout_s: float,
     ranks: int | tuple[int, ...] | None,
     communicators: tuple[str, ...],
-    as_json: bool,
     communicator: options.CommunicatorOptions,
 ) -> None:
     """Compares the emulator, exactly: COLLECTIVES (default: all five) with libnccl, or what FILEs say that a job ran.
@@ -88,12 +87,12 @@ def command(
         raise BadInput(f"{collectives[0].name} beside {files[0]}; valid: COLLECTIVEs, or FILEs, whose calls are theirs")
     if files:
         options.refuse_with("FILEs, which say what ran", OF_LIBNCCL)
-        _check_files(files, call, ranks, communicators, as_json, communicator)
+        _check_files(files, call, ranks, communicators, communicator)
         return
     options.refuse_with("libnccl; it is of FILEs", OF_FILES)
     if isinstance(ranks, int):
         raise BadInput(f"--ranks {ranks}: how many ranks, of FILEs; valid with libnccl: RANGES, such as 0-7:2")
-    _check_libnccl(collectives, call, sizes, timeout_s, as_json, communicator.but(ranks=ranks).without("tuner"))
+    _check_libnccl(collectives, call, sizes, timeout_s, communicator.but(ranks=ranks).without("tuner"))
 
 
 def _check_libnccl(
@@ -101,23 +100,20 @@ def _check_libnccl(
     call: options.CallOptions,
     sizes: list[int] | None,
     timeout_s: float,
-    as_json: bool,
     communicator: options.CommunicatorOptions,
 ) -> None:
-    given = click.get_current_context().get_parameter_source("nodes")
-    nodes_given = given is click.core.ParameterSource.COMMANDLINE
     like = call.request()
     requests = [replace(like, collective=collective) for collective in collectives or Collective]
     from tuner.oracle.conformance.check import check
 
     reports: list[MatchReport] = []
     try:
-        for scenario in _scenarios(nodes_given, communicator):
+        for scenario in _scenarios(options.is_given("nodes"), communicator):
             progress(scenario.title)
             reports.append(check(scenario, requests, sizes, timeout_s))
     finally:  # what was compared before one failed is not lost
         if reports:
-            (print_json if as_json else _print_report)(reports)
+            (print_json if json_wanted() else _print_report)(reports)
     sys.exit(1 if any(report.mismatches for report in reports) else 0)
 
 
@@ -204,7 +200,6 @@ def _check_files(
     call: options.CallOptions,
     ranks: int | tuple[int, ...] | None,
     communicators: tuple[str, ...],
-    as_json: bool,
     communicator: options.CommunicatorOptions,
 ) -> None:
     from tuner.jobs.check_run import check as check_run
@@ -223,7 +218,7 @@ def _check_files(
     lists = read_files(files, described.ranks)
     described = as_they_ran(lists, communicator, described, "compared")
     checked = check_run(lists, described, wanted)
-    show(checked, as_json, _print_run)
+    show(checked, _print_run)
     sys.exit(1 if checked.differing else 0)
 
 

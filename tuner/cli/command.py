@@ -45,6 +45,19 @@ def options_named() -> Iterator[None]:
 
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+
+class Parsed(click.ParamType):  # type: ignore[type-arg]
+    """Values that ``parse`` makes of texts, called ``name`` in help; what is no text is a default, made already."""
+
+    def __init__(self, name: str, parse: Callable[[str], Any]) -> None:
+        self.name = name
+        self.parse = parse
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        return self.parse(value) if isinstance(value, str) else value
+
+
 SHORT = 14  # options that a short help shows at most, as tests/cli holds
 EXAMPLES = 3  # of a short help
 NUMBERS = {"INTEGER RANGE": "N", "INTEGER": "N", "FLOAT RANGE": "NUMBER", "FLOAT": "NUMBER"}  # in click's words
@@ -89,9 +102,21 @@ class Option(click.Option):
         return super().consume_value(ctx, {**opts, str(self.name): opts[self.former]})
 
 
-def option(*declarations: Any, **attributes: Any) -> Callable[[F], F]:
-    """A ``click.option`` that takes ``heading`` and ``former`` as well."""
-    return click.option(*declarations, cls=Option, **attributes)
+def option(*words: str, cls: type[Option] = Option, **attributes: Any) -> Callable[[F], F]:
+    """A ``click.option`` of these names, the last of ``words`` being its help, with ``heading`` and ``former``."""
+    *names, says = words
+    return click.option(*names, cls=cls, help=says, **attributes)
+
+
+def flag(*words: str, **attributes: Any) -> Callable[[F], F]:
+    """An :func:`option` without a value."""
+    return option(*words, is_flag=True, **attributes)
+
+
+def file_option(*words: str, **attributes: Any) -> Callable[[F], F]:
+    """An :func:`option` that names a file; the last but one of ``words`` stands for it in help."""
+    *names, metavar, says = words
+    return option(*names, says, type=FILE, metavar=metavar, **attributes)
 
 
 def stacked(function: F, *options: Callable[[F], F]) -> F:

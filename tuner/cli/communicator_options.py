@@ -15,7 +15,7 @@ from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput, UnknownRelease
 from tuner.base.names import CPU_ARCHS, CPU_VENDORS
 from tuner.base.sizes import from_ranges
-from tuner.cli.command import FILE, F, Option, note, option, stacked
+from tuner.cli.command import FILE, F, Option, Parsed, file_option, note, option, stacked
 from tuner.cli.output import LOG, note_after
 from tuner.machine import catalogue, described
 from tuner.machine.topology.edit import EDITS
@@ -72,7 +72,9 @@ def release_option(
 ) -> Callable[[F], F]:
     """``--nccl RELEASE``, as the parameter ``nccl`` or the one ``names`` gives."""
     kind = ReleaseName(only_known)
-    return click.option("--nccl", *names, type=kind, metavar="RELEASE", multiple=multiple, default=default, help=says)
+    return option(
+        "--nccl", *names, says, type=kind, metavar="RELEASE", multiple=multiple, default=default, show_default=False
+    )
 
 
 class Change(click.ParamType):  # type: ignore[type-arg]
@@ -101,51 +103,31 @@ CONSTANTS = "Constants and calibrations"
 LIBNCCL = "The real libnccl"
 
 
-class Numbers(click.ParamType):  # type: ignore[type-arg]
-    """A comma-separated list of whole numbers."""
-
-    name = "numbers"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> list[int]:
-        if isinstance(value, list):
-            return value
-        try:
-            return [int(word) for word in str(value).split(",")]
-        except ValueError:
-            self.fail(f"{value!r}: expected whole numbers with commas between them, such as 18 or 8,4", param, ctx)
+def _whole_numbers(text: str) -> list[int]:
+    try:
+        return [int(word) for word in text.split(",")]
+    except ValueError:
+        said = f"{text!r}: expected whole numbers with commas between them, such as 18 or 8,4"
+        raise click.BadParameter(said) from None
 
 
-class CompCaps(click.ParamType):  # type: ignore[type-arg]
+def _comp_caps(text: str) -> tuple[int, ...]:
     """Compute capabilities: ``8.0`` or ``80``, one or one per rank."""
-
-    name = "compute capabilities"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        if isinstance(value, tuple):
-            return value
-        words = [word.strip().replace(".", "") for word in str(value).split(",")]
-        if not all(word.isdecimal() and int(word) in COMP_CAPS for word in words):
-            known = ", ".join(f"{cap // 10}.{cap % 10}" for cap in COMP_CAPS)
-            raise BadInput(
-                f"--comp-cap {value!r}: expected one such as 8.0 or 80, or one per rank: 80,80,90,90; valid: {known}"
-            )
-        return tuple(map(int, words))
+    words = [word.strip().replace(".", "") for word in text.split(",")]
+    if not all(word.isdecimal() and int(word) in COMP_CAPS for word in words):
+        known = ", ".join(f"{cap // 10}.{cap % 10}" for cap in COMP_CAPS)
+        raise BadInput(
+            f"--comp-cap {text!r}: expected one such as 8.0 or 80, or one per rank: 80,80,90,90; valid: {known}"
+        )
+    return tuple(map(int, words))
 
 
-class Ranks(click.ParamType):  # type: ignore[type-arg]
-    """Ranks as ranges with strides, such as 0-7:2; with ``counts`` a number alone is how many ranks."""
+def ranks_of(text: str) -> tuple[int, ...]:
+    """Ranks as ranges with strides, such as 0-7:2."""
+    return from_ranges(text, "--ranks")
 
-    name = "ranks"
 
-    def __init__(self, counts: bool = False) -> None:
-        self.counts = counts
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        if not isinstance(value, str):
-            return value
-        if self.counts and value.strip().isdecimal() and int(value) > 0:
-            return int(value)
-        return from_ranges(value, "--ranks")
+NUMBERS = Parsed("numbers", _whole_numbers)
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,162 +223,155 @@ class _Own(Option):
     """One of :func:`communicator_options`."""
 
 
-def _own(*declarations: Any, **attributes: Any) -> Callable[[F], F]:
-    return click.option(*declarations, cls=_Own, **attributes)
+def _own(*words: str, **attributes: Any) -> Callable[[F], F]:
+    return option(*words, cls=_Own, **attributes)
 
 
 def _options(several_releases: str | None, tuner: bool) -> Iterable[Callable[[Any], Any]]:
     yield _own(
         "--machine",
+        "A machine by name (nccl-tuner machines), or a cloud's instance type such as p5.48xlarge.",
         metavar="NAME",
         shell_complete=lambda _ctx, _option, begun: [
             name for name in (*catalogue.names(), *catalogue.aliases()) if name.startswith(begun)
         ],
-        help="A machine by name (nccl-tuner machines), or a cloud's instance type such as p5.48xlarge.",
     )
-    yield _own(
-        "--topology", type=FILE, metavar="FILE.xml", help="Instead of --machine: a topology in NCCL's XML format."
-    )
-    yield _own("--nodes", type=int, metavar="N", help="Number of nodes. [default: 1, or as in the log]")
-    yield _own("--gpus-per-node", type=int, metavar="N", help="GPUs used of each node. [default: all]")
+    yield _own("--topology", "Instead of --machine: a topology in NCCL's XML format.", type=FILE, metavar="FILE.xml")
+    yield _own("--nodes", "Number of nodes. [default: 1, or as in the log]", type=int, metavar="N")
+    yield _own("--gpus-per-node", "GPUs used of each node. [default: all]", type=int, metavar="N")
     yield _own(
         "--nccl",
+        several_releases or "NCCL release. [default: the newest that runs on the machine]",
         type=ReleaseName(),
         metavar="RELEASE",
         multiple=several_releases is not None,
-        help=several_releases or "NCCL release. [default: the newest that runs on the machine]",
     )
-    yield _own(
-        "--env",
-        multiple=True,
-        metavar="NAME=VALUE",
-        help="A NCCL variable; repeatable.",
-    )
+    yield _own("--env", "A NCCL variable; repeatable.", multiple=True, metavar="NAME=VALUE")
     yield _own(
         "--log",
+        "A log of NCCL_DEBUG=INFO instead of all these; with NCCL_DEBUG_SUBSYS=INIT,ENV,GRAPH also its graphs.",
         type=FILE,
         metavar="FILE",
-        help="A log of NCCL_DEBUG=INFO instead of all these; with NCCL_DEBUG_SUBSYS=INIT,ENV,GRAPH also its graphs.",
     )
     if tuner:
         yield _own(
             "--tuner",
+            "The tuner plugin that decides before NCCL: aws-ofi-nccl, aws-ofi-nccl=VERSION, table:FILE[,TUNER], "
+            "nvidia:FILE.csv, none. [default: of AWS's instance types what their images load, else none]",
             metavar="TUNER",
             heading="Who decides",
-            help="The tuner plugin that decides before NCCL: aws-ofi-nccl, aws-ofi-nccl=VERSION, table:FILE[,TUNER], "
-            "nvidia:FILE.csv, none. [default: of AWS's instance types what their images load, else none]",
         )
     yield _own(
         "--trays",
+        "Trays used of each node, of a machine that is a NVLink domain. [default: all]",
         type=int,
         metavar="N",
         heading=SHAPE,
-        help="Trays used of each node, of a machine that is a NVLink domain. [default: all]",
     )
-    yield _own("--gpus-per-tray", type=int, metavar="N", heading=SHAPE, help="GPUs used of each tray. [default: all]")
+    yield _own("--gpus-per-tray", "GPUs used of each tray. [default: all]", type=int, metavar="N", heading=SHAPE)
     yield _own(
         "--hosts-per-domain",
-        type=Numbers(),
+        "Hosts of each NVLink domain (multi-node NVLink, one node to NCCL): of all alike, or one by one.",
+        type=NUMBERS,
         metavar="K[,K...]",
         heading=SHAPE,
-        help="Hosts of each NVLink domain (multi-node NVLink, one node to NCCL): of all alike, or one by one.",
     )
     yield _own(
         "--ranks-without-fabric",
-        type=Numbers(),
+        "Ranks whose GPUs have not joined the NVLink fabric of their domain, without which NCCL uses none.",
+        type=NUMBERS,
         metavar="RANK[,RANK...]",
         heading=SHAPE,
-        help="Ranks whose GPUs have not joined the NVLink fabric of their domain, without which NCCL uses none.",
     )
     yield _own(
         "--ranks-per-gpu",
+        "Ranks on each GPU, which NCCL 2.30.3 and later allow. [default: 1, or as in FILE.xml]",
         type=click.IntRange(min=1),
         metavar="N",
         heading=SHAPE,
-        help="Ranks on each GPU, which NCCL 2.30.3 and later allow. [default: 1, or as in FILE.xml]",
     )
     yield _own(
         "--gpus-per-process",
+        "GPUs of each process, such as nccl-tests' -g; NVLS then takes no registered buffers. [default: 1]",
         type=click.IntRange(min=1),
         metavar="N",
         heading=SHAPE,
-        help="GPUs of each process, such as nccl-tests' -g; NVLS then takes no registered buffers. [default: 1]",
     )
     yield _own(
         "--collnet",
+        "The network reduces: SHARP's plugin is loaded. CollNet itself needs NCCL_COLLNET_ENABLE=1, too. "
+        "[default: as in FILE.xml]",
         is_flag=True,
         heading=SHAPE,
-        help="The network reduces: SHARP's plugin is loaded. CollNet itself needs NCCL_COLLNET_ENABLE=1, too. "
-        "[default: as in FILE.xml]",
     )
     yield _own(
         "--node",
+        "Where nodes differ, instead of --machine and --nodes: a machine or a FILE.xml, the GPUs used of it, "
+        "the number of such nodes; repeatable, in the order of ranks: dgx-h100x2, dgx-a100:4.",
         multiple=True,
         metavar="NODE[:GPUS][xN]",
         heading=SHAPE,
-        help="Where nodes differ, instead of --machine and --nodes: a machine or a FILE.xml, the GPUs used of it, "
-        "the number of such nodes; repeatable, in the order of ranks: dgx-h100x2, dgx-a100:4.",
     )
     yield _own(
         "--ranks",
-        type=Ranks(),
+        "Ranks that have a communicator of their own (ncclCommSplit, ncclCommShrink, or one made of them alone): "
+        "0-7:2 is 0, 2, 4, 6; 0-3,8-11. [default: all]",
+        type=Parsed("ranks", ranks_of),
         metavar="RANGES",
         heading=MEMBERS,
-        help="Ranks that have a communicator of their own (ncclCommSplit, ncclCommShrink, or one made of them alone): "
-        "0-7:2 is 0, 2, 4, 6; 0-3,8-11. [default: all]",
     )
     yield _own(
         "--shared",
+        "It shares the resources of the communicator of all ranks: splitShare or shrinkShare of ncclConfig_t.",
         is_flag=True,
         heading=MEMBERS,
-        help="It shares the resources of the communicator of all ranks: splitShare or shrinkShare of ncclConfig_t.",
     )
     yield from _skeleton(_own, TOPOLOGY)
     yield _own(
         "--topo-graphs",
         "graphs",
+        "Graphs that NCCL dumped (NCCL_GRAPH_DUMP_FILE), for the machine or topology.",
         former="--graphs",
         type=FILE,
         metavar="FILE.xml",
         heading=TOPOLOGY,
-        help="Graphs that NCCL dumped (NCCL_GRAPH_DUMP_FILE), for the machine or topology.",
     )
-    yield _own("--log-communicator", metavar="ID", heading=LOGGED, help="The commId in the log, where it has several.")
+    yield _own("--log-communicator", "The commId in the log, where it has several.", metavar="ID", heading=LOGGED)
     yield from fact_options(_own)
     yield _own(
         "--constants",
+        "Fitted constants ('nccl-tuner fit constants') instead of NCCL's own; not for libnccl.",
         former="--layer",
         type=FILE,
         metavar="FILE",
         heading=CONSTANTS,
-        help="Fitted constants ('nccl-tuner fit constants') instead of NCCL's own; not for libnccl.",
     )
 
 
 def _skeleton(own: Callable[..., Callable[[Any], Any]], heading: str | None) -> Iterable[Callable[[Any], Any]]:
     yield own(
         "--gpu",
+        "The GPU model of a topology that only places its GPUs, such as h100-sxm.",
         metavar="MODEL",
         heading=heading,
-        help="The GPU model of a topology that only places its GPUs, such as h100-sxm.",
     )
     yield own(
         "--nic-gbps",
         "net_gbps",
+        "Speed of adapters that the topology only places, 1e9 bits per second; with --gpu.",
         former="--net-gbps",
         type=click.FloatRange(min=0.001, max=1e6),
         metavar="GBPS",
         heading=heading,
-        help="Speed of adapters that the topology only places, 1e9 bits per second; with --gpu.",
     )
     yield own(
         "--nic-latency-us",
         "net_latency_us",
+        "Latency that the network plugin reports for these adapters. [default: 0, as NCCL's own]",
         former="--net-latency-us",
         type=click.FloatRange(min=0, max=1e6),
         metavar="US",
         heading=heading,
-        help="Latency that the network plugin reports for these adapters. [default: 0, as NCCL's own]",
     )
 
 
@@ -411,23 +386,23 @@ def fact_options(
     """Options for what a log may not say, made by ``own``, below ``heading``."""
     yield own(
         "--comp-cap",
-        type=CompCaps(),
+        "GPUs' compute capability: one, or one per rank. No line of NCCL's says it.",
+        type=Parsed("compute capabilities", _comp_caps),
         default=(),
         metavar="8.0",
         heading=heading,
-        help="GPUs' compute capability: one, or one per rank. No line of NCCL's says it.",
     )
-    yield own("--cpu-arch", type=click.Choice(CPU_ARCHS), heading=heading, metavar="ARCH", help=_of(CPU_ARCHS))
-    yield own("--cpu-vendor", type=click.Choice(CPU_VENDORS), heading=heading, metavar="VENDOR", help=_of(CPU_VENDORS))
-    yield own("--nvswitch/--no-nvswitch", default=None, heading=heading, help="Whether there is an NVSwitch.")
+    yield own("--cpu-arch", _of(CPU_ARCHS), type=click.Choice(CPU_ARCHS), heading=heading, metavar="ARCH")
+    yield own("--cpu-vendor", _of(CPU_VENDORS), type=click.Choice(CPU_VENDORS), heading=heading, metavar="VENDOR")
+    yield own("--nvswitch/--no-nvswitch", "Whether there is an NVSwitch.", default=None, heading=heading)
     yield own(
         "--slowest-path-gbs",
         "net_gbs",
+        "Slowest path from a GPU to its adapter, 1e9 bytes per second.",
         former="--net-gbs",
         type=click.FloatRange(0, 1e5, min_open=True),
         metavar="GBS",
         heading=heading,
-        help="Slowest path from a GPU to its adapter, 1e9 bytes per second.",
     )
 
 
@@ -439,15 +414,14 @@ def described_by_log(function: F) -> F:
     """The option ``--log``, which communicator of it, and what else it may lack, each as a parameter of its own."""
     return stacked(
         function,
-        option(
+        file_option(
             "--log",
-            type=FILE,
-            metavar="FILE",
-            heading=LOGGED,
-            help="A log of NCCL_DEBUG=INFO: release, nodes, GPUs, variables, and with NCCL_DEBUG_SUBSYS=INIT,ENV,GRAPH "
+            "FILE",
+            "A log of NCCL_DEBUG=INFO: release, nodes, GPUs, variables, and with NCCL_DEBUG_SUBSYS=INIT,ENV,GRAPH "
             "its graphs.",
+            heading=LOGGED,
         ),
-        option("--log-communicator", metavar="ID", heading=LOGGED, help="The commId in the log, if it has several."),
+        option("--log-communicator", "The commId in the log, if it has several.", metavar="ID", heading=LOGGED),
         *fact_options(option),
     )
 
@@ -472,21 +446,20 @@ def of_all_ranks(function: F) -> F:
 of_nodes_option = _own(
     "--change",
     "changes",
+    f"What is different of the nodes, such as remove-nic=mlx5_0: {', '.join(EDITS)}, p2p; repeatable.",
     multiple=True,
     metavar="KEY=VALUE",
     type=Change(),
     heading=TOPOLOGY,
-    help=f"What is different of the nodes, such as remove-nic=mlx5_0: {', '.join(EDITS)}, p2p; repeatable.",
 )
 
 
 _BUILD = _own(
     "--build",
+    "Which libnccl of the release: for CUDA 12 or CUDA 13.",
     type=click.Choice(BUILDS),
     default=BUILDS[0],
-    show_default=True,
     heading=LIBNCCL,
-    help="Which libnccl of the release: for CUDA 12 or CUDA 13.",
 )
 
 

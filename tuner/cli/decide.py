@@ -18,7 +18,7 @@ from tuner.cli.command import FILE, missing_of
 from tuner.cli.exports import Exports, export_options, of_decision
 from tuner.cli.measure import library_option
 from tuner.cli.measured_options import asked, check_place, is_asked, place_options
-from tuner.cli.output import command_line, plural, print_json, say, verdict
+from tuner.cli.output import command_line, json_wanted, plural, print_json, say, show, verdict
 from tuner.plugin.compile import CommunicatorShape
 from tuner.plugin.table.parse import size_text
 
@@ -32,37 +32,31 @@ from tuner.plugin.table.parse import size_text
 @click.argument("files", nargs=-1, type=FILE, metavar="[FILE|DIR]...")
 @options.out_option("TABLE", "The table to write.")
 @place_options
-@options.option(
+@options.file_option(
     "--constants",
+    "CONSTANTS",
+    "Fitted constants ('nccl-tuner fit constants'): rows end where these say, not halfway between two sizes.",
     former="--layer",
-    type=FILE,
-    metavar="CONSTANTS",
-    help="Fitted constants ('nccl-tuner fit constants'): rows end where these say, not halfway between two sizes.",
 )
-@click.option("--rounds", type=click.IntRange(min=3), default=20, show_default=True, help="Of the A/B run.")
-@click.option(
+@options.option("--rounds", "Of the A/B run.", type=click.IntRange(min=3), default=20)
+@options.option(
     "--processes",
+    "Fresh ones that the rounds are dealt out to, each with and without the table.",
     type=click.IntRange(min=3),
     default=5,
-    show_default=True,
-    help="Fresh ones that the rounds are dealt out to, each with and without the table.",
 )
-@click.option(
+@options.option(
     "--apart-s",
+    "Seconds between the processes of the A/B run. [default: as long as 1,500 of their sample blocks take, at most 60]",
     type=click.FloatRange(min=0),
-    help="Seconds between the processes of the A/B run. [default: as long as 1,500 of their sample blocks take, at "
-    "most 60]",
 )
-@click.option(
-    "--repeats", type=click.IntRange(min=1), default=10, show_default=True, help="Runs kept per sample block."
-)
-@click.option("--warmup", type=click.IntRange(min=0), default=2, show_default=True, help="Runs before them.")
-@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of the order of the A/B run.")
-@click.option("--no-gate", is_flag=True, help="No A/B run: rows are as measured, and the table says so.")
-@click.option(
+@options.option("--repeats", "Runs kept per sample block.", type=click.IntRange(min=1), default=10)
+@options.option("--warmup", "Runs before them.", type=click.IntRange(min=0), default=2)
+@options.option("--seed", "Of the order of the A/B run.", type=click.IntRange(min=0), default=0)
+@options.flag("--no-gate", "No A/B run: rows are as measured, and the table says so.")
+@options.flag(
     "--interpolate",
-    is_flag=True,
-    help="Also rows for the numbers of nodes between those of the FILEs, where both neighbours choose the same.",
+    "Also rows for the numbers of nodes between those of the FILEs, where both neighbours choose the same.",
 )
 @options.steps_options
 @library_option
@@ -83,7 +77,6 @@ def command(
     as_csv: bool,
     parquet: Path | None,
     as_prometheus: bool,
-    as_json: bool,
     steps: Path | None,
     name: str,
     **given: Any,
@@ -112,13 +105,13 @@ def command(
     nccl-tuner decide plain.log --arm Ring=ring.log --machine dgx-h100 --nccl 2.28.9 --no-gate --out pod.table
     """
     if files and all(file.is_dir() for file in files):
-        options.refuse_others("DIR of a job", ("files", "out", "steps", "name", "as_json"))
+        options.refuse_others("DIR of a job", ("files", "out", "steps", "name"))
         from tuner.cli.job import decide_in_job
 
-        decide_in_job(files, out, steps, name, as_json)
+        decide_in_job(files, out, steps, name)
         return
     options.refuse_with("FILEs", ("steps", "name"))
-    exports = Exports(as_csv, parquet, as_prometheus, as_json)
+    exports = Exports(as_csv, parquet, as_prometheus)
     if is_asked(given):
         if constants is not None or interpolate:
             raise BadInput("--constants and --interpolate are for FILEs of measure alone, without --arm, --machine")
@@ -126,7 +119,7 @@ def command(
             raise BadInput("runs of nccl-tests cannot be repeated in an A/B run here; valid with them: --no-gate")
         of_runs = decide_runs(asked(files, given), out, command_line())
         if not exports.deliver(of_runs, of_decision(of_runs)):
-            print_json(of_runs) if as_json else _print(of_runs)
+            show(of_runs, _print)
         sys.exit(0 if of_runs.kept else 1)
     if not files:
         raise missing_of(click.get_current_context(), "argument 'FILE...'")
@@ -141,7 +134,7 @@ def command(
         between = interpolated(out, {CommunicatorShape(file.ranks, file.nodes): file.file for file in decided.files})
     if exports.deliver(decided, of_decision(decided)):
         pass
-    elif as_json:
+    elif json_wanted():
         print_json(to_json(decided) | (to_json(between) if between else {}))
     else:
         _print_all(decided, out, between)

@@ -16,7 +16,7 @@ from tuner.base.sizes import human_bytes, plural
 from tuner.cli import options
 from tuner.cli.command import FILE, with_options
 from tuner.cli.communicator_options import release_option
-from tuner.cli.output import number, print_json, print_table, verdict, width_to_fit
+from tuner.cli.output import json_wanted, number, print_json, print_table, verdict, width_to_fit
 
 if TYPE_CHECKING:
     from tuner.answers.doctor.examine import Examination
@@ -45,14 +45,14 @@ WIDTH = 100  # of text, at most
 @click.argument("files", nargs=-1, required=True, type=FILE, metavar="FILE...")
 @options.option(
     "--machine",
+    "The machine, where no FILE shows it, or that a topology is held against instead of the nearest.",
     metavar="NAME",
     former="--like",
-    help="The machine, where no FILE shows it, or that a topology is held against instead of the nearest.",
 )
-@click.option(
+@options.option(
     "--nodes",
+    "Nodes, where no FILE says them. [default: 2, for what a topology costs]",
     type=click.IntRange(1, 1 << 20),
-    help="Nodes, where no FILE says them. [default: 2, for what a topology costs]",
 )
 @release_option("Release, where no FILE says it. [default: the newest]")
 @options.skeleton_options()
@@ -69,7 +69,6 @@ def command(
     net_gbps: float | None,
     net_latency_us: float | None,
     out: Path | None,
-    as_json: bool,
 ) -> None:
     """Says what is wrong, from FILEs of any kind, the gravest first; what one of them shows goes for the others.
 
@@ -101,7 +100,7 @@ def command(
         if examined is None:
             raise BadInput("--out: the repaired topology; valid: with one FILE alone that is a topology")
         write_text(out, examined.topology)
-    if as_json:
+    if json_wanted():
         print_json({"severity": worst, "files": [{**to_json(each), "command": _command(each)} for each in found]})
     elif examined is not None:
         _print_examined(examined)

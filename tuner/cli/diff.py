@@ -4,7 +4,7 @@ import math
 import textwrap
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import chain, combinations, pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -17,10 +17,23 @@ from tuner.answers.diff import PickChange, Side, diff, loss, share_changed
 from tuner.answers.symmetric import AnyPick, NonClassicPick
 from tuner.base.errors import BadInput
 from tuner.base.names import Buffers, Collective, PeerCall
-from tuner.base.records import json_form
+from tuner.base.records import to_json
 from tuner.cli import exchanges, options
+from tuner.cli.command import Parsed
 from tuner.cli.communicator_options import exact
-from tuner.cli.output import folded, human_bytes, number, plural, print_json, print_table, say, verdict, width_to_fit
+from tuner.cli.output import (
+    folded,
+    human_bytes,
+    json_wanted,
+    number,
+    plural,
+    print_json,
+    print_table,
+    say,
+    shown_as_json,
+    verdict,
+    width_to_fit,
+)
 from tuner.emulator.request import Request
 from tuner.emulator.rules import registered
 from tuner.machine import catalogue
@@ -32,27 +45,23 @@ if TYPE_CHECKING:
     from tuner.answers.diff import CalibratedChange
 
 
-class Percent(click.ParamType):  # type: ignore[type-arg]
-    """``5%`` or ``5``, as a part of 1."""
-
-    name = "percent"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        try:
-            part = float(str(value).removesuffix("%")) / 100
-        except ValueError:
-            part = math.nan
-        if not 0 <= part < math.inf:
-            self.fail(f"{value!r}: expected a percentage of 0 or more, such as 5% or 2.5", param, ctx)
-        return part
+def _part(text: str) -> float:
+    """A percentage, ``5%`` or ``5``, as a part of 1."""
+    try:
+        part = float(text.removesuffix("%")) / 100
+    except ValueError:
+        part = math.nan
+    if not 0 <= part < math.inf:
+        raise click.BadParameter(f"{text!r}: expected a percentage of 0 or more, such as 5% or 2.5")
+    return part
 
 
-fail_above_option = click.option(
+fail_above_option = options.option(
     "--fail-above",
-    type=Percent(),
-    metavar="PERCENT",
-    help="Exit with 1 where a new pick takes more than PERCENT longer than the old one, by measurements where there "
+    "Exit with 1 where a new pick takes more than PERCENT longer than the old one, by measurements where there "
     "are some, else by NCCL's model of before.",
+    type=Parsed("percent", _part),
+    metavar="PERCENT",
 )
 
 
@@ -132,11 +141,11 @@ def releases_of(scenario: Scenario, buffers: Buffers) -> list[Scenario]:
     return [replace(scenario, nccl=name) for name in scenario.every_release if name not in lacking]
 
 
-def print_pairs(scenario: Scenario, sides: Sequence[Side], requests: Sequence[Request], as_json: bool) -> None:
+def print_pairs(scenario: Scenario, sides: Sequence[Side], requests: Sequence[Request]) -> None:
     """Prints as JSON every pair with its changes; as a table each release against the one before it."""
-    pairs = list(combinations(sides, 2)) if as_json else list(pairwise(sides))
+    pairs = list(combinations(sides, 2)) if json_wanted() else list(pairwise(sides))
     compared = [(before, after, [diff(before, after, request) for request in requests]) for before, after in pairs]
-    if as_json:
+    if json_wanted():
         print_json(
             [
                 {
@@ -158,7 +167,7 @@ def print_pairs(scenario: Scenario, sides: Sequence[Side], requests: Sequence[Re
         )
         for before, after, of_all in compared
     ]
-    click.echo(
+    say(
         f"{scenario.nodes} x {scenario.name}: the part of the sizes from 1 KiB to 1 GiB, in octaves, whose pick "
         "changes, and the most that a new pick loses by the model of the release before"
     )
@@ -248,13 +257,12 @@ VERDICTS = {
 }
 
 
-def _show_regressions(releases: Sequence[str], as_json: bool) -> None:
+def _show_regressions(releases: Sequence[str]) -> None:
     """Upgrades after which people saw less performance; with two releases those that the later has alone."""
     if len(releases) not in (0, 2):
         raise BadInput(f"{len(releases)} releases; valid: none, or BEFORE AFTER")
     known = between(*releases) if releases else list(regressions())
-    if as_json:
-        print_json(known)
+    if shown_as_json(known):
         return
     width = width_to_fit()
     say(_verdict_of(known, releases))
@@ -300,22 +308,18 @@ class DiffWord(options.CallOrChange):
     "words", nargs=-1, type=DiffWord(Collective, "collective"), metavar="[COLLECTIVE]... [BEFORE] [AFTER] [CHANGE]..."
 )
 @options.change_option
-@click.option(
-    "--bytes", "sizes", type=options.Sizes(), help="Picks and times at these sizes as well, before and after."
-)
-@click.option("--all-releases", is_flag=True, help="Every pair of the machine's releases instead.")
-@click.option("--whole", is_flag=True, help="Ranges whose channels or threads change count as well.")
-@click.option(
+@options.option("--bytes", "sizes", "Picks and times at these sizes as well, before and after.", type=options.SIZES)
+@options.flag("--all-releases", "Every pair of the machine's releases instead.")
+@options.flag("--whole", "Ranges whose channels or threads change count as well.")
+@options.flag(
     "--beyond",
-    is_flag=True,
-    help="What differs beside the picks, too: channels, graphs, LL128, symmetric kernels, defaults; with --json an "
+    "What differs beside the picks, too: channels, graphs, LL128, symmetric kernels, defaults; with --json an "
     "object. [default: for two releases, without --json]",
 )
-@click.option(
+@options.flag(
     "--regressions",
     "known",
-    is_flag=True,
-    help="Instead upgrades after which people saw less performance: the thread, what this tool says about it, and "
+    "Instead upgrades after which people saw less performance: the thread, what this tool says about it, and "
     "commands to try; with BEFORE AFTER those that AFTER has and BEFORE does not.",
 )
 @fail_above_option
@@ -364,11 +368,11 @@ def command(
     others = [word for word in words if not isinstance(word, Collective | PeerCall)]
     releases = [word for word in others if "=" not in word]
     assignments = (*(word for word in others if "=" in word), *assignments)
-    nccl, as_json, libnccl = asked.communicator["nccl"], asked.as_json, asked.libnccl
+    nccl, libnccl = asked.communicator["nccl"], asked.libnccl
     if known:
         if collectives or assignments:
             raise BadInput("--regressions: of upgrades; valid with it: BEFORE AFTER, or nothing")
-        _show_regressions([each for each in (nccl, *releases) if each], as_json)
+        _show_regressions([each for each in (nccl, *releases) if each])
         return
     exchanged = exchanges.alone(word for word in words if isinstance(word, Collective | PeerCall))
     if nccl is None and len(releases) == 2:
@@ -396,11 +400,11 @@ def command(
         sides = [Side(one, asked.low, asked.high, whole) for one in releases_of(described, like.buffers)]
         selections = {f"on NCCL {side.scenario.nccl}": side.selection for side in sides}
         requests = options.runnable(selections, collectives, like)
-        print_pairs(described, sides, requests, as_json)
+        print_pairs(described, sides, requests)
         return
     if len(releases) > 1:
         raise BadInput(f"more than two releases: {', '.join(filter(None, (nccl, *releases)))}; valid: BEFORE AFTER")
-    query = DiffQuery(asked, whole, sizes, beyond or (bool(releases) and not as_json))
+    query = DiffQuery(asked, whole, sizes, beyond or (bool(releases) and not json_wanted()))
     ways, compared = [], []
     for changes in each_of([*(f"nccl={name}" for name in releases), *assignments]):
         after = options.after(described, changes)
@@ -415,9 +419,9 @@ def command(
         requests = options.runnable({"before": old.selection, "after": new.selection}, collectives, like)
         compared.append(_compared(old, new, requests, query))
     if exchanged:
-        exchanges.show_changes(ways, as_json)
+        exchanges.show_changes(ways)
         return
-    if as_json:
+    if json_wanted():
         several = len(compared) > 1
         answers = [one.answer(several or sizes is not None) for one in compared]
         print_json(answers if several else answers[0])
@@ -438,19 +442,6 @@ class DiffQuery:
 
 
 @dataclass(frozen=True, slots=True)
-class WhatChanges:
-    """Both sides in words, what the sizes get, and where the pick changes, of one collective after the other."""
-
-    before: str
-    after: str
-    sizes: list[AtSize] | None = field(metadata=json_form(optional=True))
-    changes: list[PickChange]
-    beyond: list[OtherChange] | None = field(metadata=json_form(optional=True))
-    selection_identical: bool | None = field(metadata=json_form(optional=True))
-    known_regressions: list[Regression] | None = field(metadata=json_form(optional=True))
-
-
-@dataclass(frozen=True, slots=True)
 class ComparedSides:
     """Two sides with all that was compared of them."""
 
@@ -466,19 +457,13 @@ class ComparedSides:
         """The changes of all collectives."""
         return list(chain(*self.changes.values()))
 
-    def answer(self, whole: bool) -> "list[PickChange] | Upgrade | WhatChanges":
-        """Record for JSON: ``whole`` with both sides in words, else the changes alone, or what differs beside them."""
+    def answer(self, whole: bool) -> "list[PickChange] | Upgrade | Mapping[str, object]":
+        """Record for JSON: the changes alone, or what differs beside them; ``whole``: with both sides, and sizes."""
         if not whole:
             return self.upgrade or self.every_change
-        more = self.upgrade
-        beside = (None, None, None) if more is None else (more.beyond, more.selection_identical, more.known_regressions)
-        return WhatChanges(
-            self.old.scenario.heading,
-            self.new.scenario.heading,
-            list(chain(*self.sizes.values())) if self.query.sizes is not None else None,
-            self.every_change,
-            *beside,
-        )
+        sides = {"before": self.old.scenario.heading, "after": self.new.scenario.heading}
+        sizes = {} if self.query.sizes is None else {"sizes": list(chain(*self.sizes.values()))}
+        return {**sides, **sizes, **to_json(self.upgrade or {"changes": self.every_change})}
 
 
 def _compared(old: Side, new: Side, requests: Sequence[Request], query: DiffQuery) -> ComparedSides:

@@ -12,7 +12,7 @@ from tuner.base.errors import BadInput
 from tuner.base.names import Buffers, Collective
 from tuner.base.sizes import about
 from tuner.cli import options
-from tuner.cli.output import human_bytes, number, print_json, print_table, say, span
+from tuner.cli.output import human_bytes, json_wanted, number, print_json, print_table, say, shown_as_json, span
 from tuner.emulator.ranges import SizeRange, answers, goes_on
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
@@ -26,39 +26,30 @@ OF_COUNTS = ("sizes", "per_rank", "from_nodes", "to_nodes", "time", "calibration
 @click.command(name="edges", cls=options.Command)
 @options.under(OVER, "--bytes", "--per-rank", "--from-nodes", "--to-nodes")
 @options.collectives_argument
-@click.option(
+@options.option(
     "--over",
+    "What grows: bytes; nodes, at --bytes; or gpus-per-node, of --nodes, each number with graphs of its own.",
     type=click.Choice(("bytes", "nodes", "gpus-per-node")),
     default="bytes",
-    show_default=True,
     metavar="WHAT",
-    help="What grows: bytes; nodes, at --bytes; or gpus-per-node, of --nodes, each number with graphs of its own.",
 )
-@click.option(
+@options.flag(
     "--every",
-    is_flag=True,
-    help="Every range of sizes, where else those of an algorithm and protocol are one; every number of nodes, which "
+    "Every range of sizes, where else those of an algorithm and protocol are one; every number of nodes, which "
     "takes about 3 ms for each.",
 )
-@click.option(
+@options.option(
     "--bytes",
     "sizes",
-    type=options.Sizes(),
+    "NCCL's nBytes, as in pick: of AllGather and ReduceScatter those of all ranks together.",
+    type=options.SIZES,
     default="1K,64K,1M,16M,256M,1G",
-    show_default=True,
-    help="NCCL's nBytes, as in pick: of AllGather and ReduceScatter those of all ranks together.",
 )
-@click.option("--per-rank", is_flag=True, help="--bytes are each rank's part instead.")
-@click.option(
-    "--from-nodes",
-    type=click.IntRange(1, MOST_NODES),
-    default=1,
-    show_default=True,
-    help="The fewest nodes; 2 where a node has one GPU.",
+@options.flag("--per-rank", "--bytes are each rank's part instead.")
+@options.option(
+    "--from-nodes", "The fewest nodes; 2 where a node has one GPU.", type=click.IntRange(1, MOST_NODES), default=1
 )
-@click.option(
-    "--to-nodes", type=click.IntRange(1, MOST_NODES), default=TO_NODES, show_default=True, help="The most nodes."
-)
+@options.option("--to-nodes", "The most nodes.", type=click.IntRange(1, MOST_NODES), default=TO_NODES)
 @options.question(ranges=True, times="nccl", times_said="nccl, over nodes both")
 def command(
     collectives: tuple[Collective, ...],
@@ -93,7 +84,7 @@ def command(
     elif asked.call.buffers is Buffers.window:
         raise BadInput("--over gpus-per-node: not on windows; valid: --buffers plain|registered|graph")
     else:
-        _over_gpus(asked.scenario(), collectives, sizes, asked.call.request(), asked.as_json)
+        _over_gpus(asked.scenario(), collectives, sizes, asked.call.request())
 
 
 def _over_sizes(collectives: Sequence[Collective], every: bool, asked: options.CommunicatorQuestion) -> None:
@@ -101,11 +92,11 @@ def _over_sizes(collectives: Sequence[Collective], every: bool, asked: options.C
     selection = Selection(described.communicator())
     requests = options.runnable({"here": selection}, collectives, asked.call.request())
     records = {request.collective: answers(selection, request, low, high).records(request) for request in requests}
-    if asked.as_json:
+    if json_wanted():
         print_json([record for of_one in records.values() for record in of_one])
     for request in requests:
         of_one = records[request.collective]
-        if not asked.as_json:
+        if not json_wanted():
             rows = [_size_row([record]) for record in of_one] if every else _by_combination(of_one)
             print_table(f"{request.collective.name} on {described.title}", BY_SIZE, rows)
         if goes_on(selection, request, of_one[-1].to_bytes, high):
@@ -138,8 +129,7 @@ def _over_nodes(
         scaled = scale(described, requests, sizes, counts, per_rank=per_rank)
     if (times := options.times_or_both(asked.times)) is not None:
         scaled = with_times(scaled, described, requests, times, per_rank=per_rank)
-    if asked.as_json:
-        print_json(scaled)
+    if shown_as_json(scaled):
         return
     measured = any(each.calibrated_from for each in scaled.ranges)
     by_nccl = not measured or times is None or times.beside_nccl
@@ -165,13 +155,11 @@ def _over_nodes(
         say(calibrated_times.whose_of_all(scaled.calibrations))
 
 
-def _over_gpus(
-    scenario: Scenario, collectives: Sequence[Collective], sizes: Sequence[int], like: Request, as_json: bool
-) -> None:
+def _over_gpus(scenario: Scenario, collectives: Sequence[Collective], sizes: Sequence[int], like: Request) -> None:
     most = Selection(scenario.communicator())
     requests = options.runnable({f"with {scenario.gpus()} GPUs": most}, collectives, like, everywhere=False)
     ranges = over_gpus(scenario, requests, sizes)
-    if as_json:
+    if json_wanted():
         print_json({"ranges": ranges})
         return
     say(_verdict(((one.collective, one.bytes, _pick(one)) for one in ranges), "GPUs per node"))

@@ -20,7 +20,7 @@ from tuner.answers.mixed import CallInKernel, MixedAnswer
 from tuner.base.errors import BadInput
 from tuner.base.names import Buffers, DataType, PeerCall
 from tuner.cli import times
-from tuner.cli.output import human_bytes, plural, print_json, print_table, say
+from tuner.cli.output import human_bytes, json_wanted, plural, print_json, print_table, say, shown_as_json
 from tuner.emulator.p2p.plan import POINT_TO_POINT
 from tuner.emulator.request import Request
 from tuner.scenario import Scenario
@@ -35,12 +35,11 @@ NO_MODEL = "NCCL makes it of sends and receives: it picks no algorithm and predi
 COPIED = "copy engines move it: no kernel runs, and NCCL predicts no time"
 
 
-def show(scenario: Scenario, call: ExchangeQuery, wanted: "TimesWanted | None", as_json: bool) -> None:
+def show(scenario: Scenario, call: ExchangeQuery, wanted: "TimesWanted | None") -> None:
     """Each size with what is launched, and with a time where one was measured."""
     timed = wanted is not None and not wanted.beside_nccl
     answers = exchanges.answers(scenario, call, wanted.calibration if wanted else None, must_time=timed)
-    if as_json:
-        print_json(answers)
+    if shown_as_json(answers):
         return
     used = next((each.calibration for each in answers if each.calibration is not None), None)
     measured = used is not None
@@ -93,13 +92,12 @@ def in_words(found: Iterable[Way]) -> str:
     return "; ".join(said) or "-"
 
 
-def show_uneven(scenario: Scenario, parts: Sequence[int], dtype: DataType, rank: int, as_json: bool) -> None:
+def show_uneven(scenario: Scenario, parts: Sequence[int], dtype: DataType, rank: int) -> None:
     """An AllToAll with unequal parts of a rank: each message."""
     where = p2p_context(ResolvedScenario(scenario), rank)
     calls = exchanges.uneven(parts, where.communicator.ranks, dtype, rank)
     answer = mixed.mixed_from_emulator(scenario, where, (), calls)
-    if as_json:
-        print_json(answer)
+    if shown_as_json(answer):
         return
     print_mixed(f"{PeerCall.AllToAll.name} with unequal parts on {scenario.title}, rank {rank}", answer)
 
@@ -191,9 +189,9 @@ def compared(
 SAME_WAY = "every message goes the same way at every size"
 
 
-def show_changes(found: Sequence[ExchangeComparison], as_json: bool) -> None:
+def show_changes(found: Sequence[ExchangeComparison]) -> None:
     """Every comparison."""
-    if as_json:
+    if json_wanted():
         print_json(found[0] if len(found) == 1 else found)
         return
     for one in found:

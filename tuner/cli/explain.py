@@ -14,7 +14,7 @@ from tuner.base.names import Algorithm, Collective, Protocol
 from tuner.base.numerics import is_time
 from tuner.base.trace import TraceStep
 from tuner.cli import options
-from tuner.cli.output import human_bytes, number, print_json, print_table, say
+from tuner.cli.output import human_bytes, json_wanted, number, print_table, say, shown_as_json
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
 from tuner.scenario import Scenario
@@ -83,13 +83,13 @@ def _classic(each: WindowExplanation) -> str:
 
 @click.command(name="explain", cls=options.Command)
 @options.collective_argument
-@click.option(
+@options.option(
     "--bytes",
     "size",
+    "NCCL's nBytes: count x type size, times the ranks for AllGather and ReduceScatter; 64K is 65536.",
     type=options.size_bytes,
     required=True,
     metavar="N",
-    help="NCCL's nBytes: count x type size, times the ranks for AllGather and ReduceScatter; 64K is 65536.",
 )
 @options.question(times="nccl")
 def command(collective: Collective, size: int, asked: options.CommunicatorQuestion) -> None:
@@ -99,18 +99,16 @@ def command(collective: Collective, size: int, asked: options.CommunicatorQuesti
     nccl-tuner explain allreduce --machine dgx-h100 --nodes 2 --nccl 2.28.9 --bytes 1M
     """
     log = asked.communicator["log"]
-    if log and not asked.as_json:
+    if log and not json_wanted():
         _print_log(Path(log), asked.communicator["log_communicator"])
     described, request = asked.scenario(), asked.call.request(collective)
     if Selection(described.communicator()).may_leave_classic_path(request):
-        _explain_off_classic_path(described, request, size, asked.times, asked.as_json)
+        _explain_off_classic_path(described, request, size, asked.times)
         return
     explanation = explain(described, request, size)
     if asked.times is not None:
         explanation = with_times(explanation, described, request, asked.times)
-    if asked.as_json:
-        print_json(explanation)
-    else:
+    if not shown_as_json(explanation):
         _print(f"{collective.name} of {human_bytes(size)} on {described.title}", explanation)
 
 
@@ -124,9 +122,7 @@ def _print_log(file: Path, name: str | None) -> None:
         click.echo("\n".join(["What the log shows", "", *(f"  - {answer}" for answer in answers), ""]))
 
 
-def _explain_off_classic_path(
-    scenario: Scenario, request: Request, size: int, times: "TimesWanted | None", as_json: bool
-) -> None:
+def _explain_off_classic_path(scenario: Scenario, request: Request, size: int, times: "TimesWanted | None") -> None:
     from tuner.answers.symmetric import explain_window
 
     if times is not None:
@@ -134,8 +130,7 @@ def _explain_off_classic_path(
             "--time, --calibration: not of calls that symmetric kernels may take, which none is for; valid: neither"
         )
     explanation = explain_window(scenario, request, size)
-    if as_json:
-        print_json(explanation)
+    if shown_as_json(explanation):
         return
     show(f"{request.collective.name} of {human_bytes(size)} on {scenario.title}", explanation)
 

@@ -15,7 +15,6 @@ from tuner.base.files import write_text
 from tuner.base.names import Buffers, Collective, DataType, Op, PeerCall
 from tuner.base.sizes import size_list
 from tuner.cli import options
-from tuner.cli.command import FILE
 from tuner.cli.options import ROOTED, ROOTED_WORDS
 from tuner.cli.output import print_json
 from tuner.emulator.request import Request
@@ -39,24 +38,24 @@ OF_SCHEDULES = ("wire", "root", "rank", "peer")
 @options.under("Sizes of choices", "--from", "--to")
 @options.under("Schedules of one call", "--wire", "--root", "--rank", "--peer")
 @click.argument("collectives", nargs=-1, type=options.AnyCall(Collective, "collective"), metavar="[COLLECTIVE]...")
-@click.option("--format", "kind", type=click.Choice(FORMATS), required=True, help="Whose file.")
-@click.option(
+@options.option("--format", "kind", "Whose file.", type=click.Choice(FORMATS), required=True)
+@options.option(
     "--bytes",
     "sizes",
-    type=options.Sizes(),
-    help=f"NCCL's nBytes: the sizes of xla, several [default: {XLA_SIZES}], or the one size of a schedule.",
+    f"NCCL's nBytes: the sizes of xla, several [default: {XLA_SIZES}], or the one size of a schedule.",
+    type=options.SIZES,
 )
-@click.option("--wire", is_flag=True, help="Bytes with the flags that LL and LL128 send along; csv has both.")
-@click.option("--root", type=int, default=0, metavar="RANK", help=f"Of {ROOTED_WORDS}. [default: 0]")
-@click.option("--rank", type=int, default=0, help="Of send and recv: whose. [default: 0]")
-@click.option("--peer", type=int, default=1, help="Of send and recv: the other rank. [default: 1]")
-@click.option("--nvlink-gbs", type=float, help="simai: what NVLink carries of a GPU in one direction, in GB/s.")
-@click.option("--nics-gbs", type=float, help="simai: the same of all adapters of a node together.")
+@options.flag("--wire", "Bytes with the flags that LL and LL128 send along; csv has both.")
+@options.option("--root", f"Of {ROOTED_WORDS}.", type=int, default=0, metavar="RANK")
+@options.option("--rank", "Of send and recv: whose.", type=int, default=0)
+@options.option("--peer", "Of send and recv: the other rank.", type=int, default=1)
+@options.option("--nvlink-gbs", "simai: what NVLink carries of a GPU in one direction, in GB/s.", type=float)
+@options.option("--nics-gbs", "simai: the same of all adapters of a node together.", type=float)
 @options.range_options
 @options.communicator_options(tuner=True)
 @options.call_options()
 @options.time_options("nccl")
-@click.option("-o", "--out", type=FILE, metavar="FILE", help="Instead of standard output.")
+@options.file_option("-o", "--out", "FILE", "Instead of standard output.")
 def command(
     collectives: tuple[Collective | PeerCall, ...],
     kind: str,

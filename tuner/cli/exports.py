@@ -13,8 +13,8 @@ from tuner.base.frames import Framed
 from tuner.base.names import Algorithm, Protocol
 from tuner.bench.decide import Decided, DecidedRow
 from tuner.cli import options
-from tuner.cli.command import FILE, F, stacked
-from tuner.cli.output import print_csv
+from tuner.cli.command import F, stacked
+from tuner.cli.output import json_wanted, print_csv
 from tuner.jobs.workload.priced import Budget, CallPrice, MeasuredPrice, PriceOf
 
 Sample = tuple[Mapping[str, object], float | None]  # labels, and a value where it is known
@@ -34,17 +34,11 @@ def export_options(function: F) -> F:
     return stacked(
         function,
         options.csv_option,
-        click.option(
-            "--parquet",
-            type=FILE,
-            metavar="FILE",
-            help="Write the same rows as parquet; needs polars (nccl-tuner[parquet]).",
-        ),
-        click.option(
+        options.file_option("--parquet", "FILE", "Write the same rows as parquet; needs polars (nccl-tuner[parquet])."),
+        options.flag(
             "--prometheus",
             "as_prometheus",
-            is_flag=True,
-            help="Print metrics in Prometheus' text, for a node exporter's textfile collector.",
+            "Print metrics in Prometheus' text, for a node exporter's textfile collector.",
         ),
     )
 
@@ -56,10 +50,9 @@ class Exports:
     as_csv: bool
     parquet: Path | None
     as_prometheus: bool
-    as_json: bool
 
     def __post_init__(self) -> None:
-        if self.as_csv + self.as_prometheus + self.as_json > 1:
+        if self.as_csv + self.as_prometheus + json_wanted() > 1:
             raise BadInput("--json, --csv, --prometheus: one of them")
 
     def deliver(self, frame: Framed, metrics: Iterable[Metric]) -> bool:

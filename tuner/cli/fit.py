@@ -19,6 +19,7 @@ from tuner.cli.measured_options import asked, check_place, is_asked, place_optio
 from tuner.cli.output import (
     command_line,
     human_bytes,
+    json_wanted,
     note_after,
     number,
     plural,
@@ -27,6 +28,7 @@ from tuner.cli.output import (
     progress,
     say,
     show,
+    shown_as_json,
 )
 from tuner.scenario.describe import describe
 from tuner.times.acceptance.accept import AcceptOptions, accept
@@ -94,7 +96,6 @@ WORSE = 2.0  # times what the model misses in the middle: sizes that are named
 def constants_command(
     files: tuple[Path, ...],
     out: Path | None,
-    as_json: bool,
     **given: Any,
 ) -> None:
     """Fits the constants of NCCL's model to the measurements in FILE, of one machine and release.
@@ -111,9 +112,7 @@ def constants_command(
     """
     read, files = measured_files(files, given)
     report = fit(files, out=out, command=command_line(), progress=progress, measured=read)
-    if as_json:
-        print_json(report)
-    else:
+    if not shown_as_json(report):
         _print_constants(report)
         if out is not None:
             say(f"{out}: {len(report.fitted)} constants of NCCL {report.files.nccl}")
@@ -196,47 +195,38 @@ ONLY_SWEPT = ("collective", "ranks", "algorithm")
 @options.under("One experiment for each parameter", "--experiment", "--elapsed-us", "--iterations", "--bytes")
 @click.argument("files", metavar="[FILE|PARAMETER]...", nargs=-1, type=FILE)
 @place_options
-@click.option(
-    "--cost-table",
-    type=FILE,
-    metavar="TABLE",
-    help="Write the times as `cost` rows of a decision table, for the plugin.",
-)
+@options.file_option("--cost-table", "TABLE", "Write the times as `cost` rows of a decision table, for the plugin.")
 @library_option
-@click.option(
+@options.flag(
     "--sweep",
     "swept",
-    is_flag=True,
-    help="Each FILE is a run of the same over sizes instead, what nccl-tests prints or writes with -J or 'measure' "
+    "Each FILE is a run of the same over sizes instead, what nccl-tests prints or writes with -J or 'measure' "
     "wrote, with NCCL's own choices: alpha of a step and beta of a link, as in the textbook.",
 )
-@click.option(
-    "--collective",
-    type=options.Named(Collective, "collective"),
-    help="Of a file with several, or one that does not say.",
+@options.option(
+    "--collective", "Of a file with several, or one that does not say.", type=options.Named(Collective, "collective")
 )
-@click.option("--ranks", type=int, help="Of files that do not say.")
-@click.option(
+@options.option("--ranks", "Of files that do not say.", type=int)
+@options.option(
     "--algorithm",
+    f"Whose steps and bytes the times are taken for: {', '.join(_ALGORITHMS)}. "
+    "[default: ring; of Broadcast and Reduce tree]",
     type=click.Choice(_ALGORITHMS),
     metavar="NAME",
-    help=f"Whose steps and bytes the times are taken for: {', '.join(_ALGORITHMS)}. "
-    "[default: ring; of Broadcast and Reduce tree]",
 )
-@click.option(
+@options.flag(
     "--experiment",
-    is_flag=True,
-    help="The ring AllReduce that measures each parameter of two levels; of PARAMETER, instead of FILE, what it gave. "
+    "The ring AllReduce that measures each parameter of two levels; of PARAMETER, instead of FILE, what it gave. "
     "Repeat each five times for a mean and a deviation.",
 )
-@click.option(
+@options.option(
     "--elapsed-us",
+    "Elapsed times of all iterations, one for each repetition.",
     type=values.POSITIVES,
     metavar="US[,US...]",
-    help="Elapsed times of all iterations, one for each repetition.",
 )
-@click.option("--iterations", type=int, help="Of each repetition. [default: the experiment's]")
-@click.option("--bytes", "size", type=options.Sizes(), help="Its size. [default: the experiment's]")
+@options.option("--iterations", "Of each repetition. [default: the experiment's]", type=int)
+@options.option("--bytes", "size", "Its size. [default: the experiment's]", type=options.SIZES)
 @options.json_option
 def alpha_beta_command(
     files: tuple[Path, ...],
@@ -249,7 +239,6 @@ def alpha_beta_command(
     elapsed_us: list[float] | None,
     iterations: int | None,
     size: list[int] | None,
-    as_json: bool,
     **given: Any,
 ) -> None:
     """Fits a latency and a bandwidth to each algorithm and protocol that FILEs measured apart, or to a sweep of sizes.
@@ -263,24 +252,24 @@ def alpha_beta_command(
     nccl-tuner fit alpha-beta --experiment alpha_intra_us --elapsed-us 322000,320000,325000 --ranks 8
     """
     if experiment:
-        options.refuse_others("--experiment", ("experiment", "elapsed_us", "ranks", "iterations", "size", "as_json"))
+        options.refuse_others("--experiment", ("experiment", "elapsed_us", "ranks", "iterations", "size"))
         if len(files) > 1:
             raise BadInput(f"{files[1]}: --experiment takes one PARAMETER; remove it")
         from tuner.cli.cost.bandwidths import show_experiment
 
-        show_experiment(str(files[0]) if files else None, elapsed_us, ranks, iterations, size, as_json)
+        show_experiment(str(files[0]) if files else None, elapsed_us, ranks, iterations, size)
         return
     options.refuse("--experiment", ("elapsed_us", "iterations", "size"))
     if swept:
-        options.refuse_others("--sweep", ("swept", *ONLY_SWEPT, "as_json"))
+        options.refuse_others("--sweep", ("swept", *ONLY_SWEPT))
         if not files:
             raise missing_of(click.get_current_context(), "argument 'FILE...'")
-        _show_sweep(files, collective, ranks, algorithm, as_json)
+        _show_sweep(files, collective, ranks, algorithm)
         return
     options.refuse("--sweep", ONLY_SWEPT)
     read, files = measured_files(files, given)
     fits = fit_alpha_beta(files, cost_table=cost_table, command=command_line(), measured=read)
-    show(fits, as_json, _print_alpha_beta, cost_table)
+    show(fits, _print_alpha_beta, cost_table)
 
 
 def _print_alpha_beta(report: AlphaBetaReport, cost_table: Path | None) -> None:
@@ -327,13 +316,13 @@ def _print_alpha_beta(report: AlphaBetaReport, cost_table: Path | None) -> None:
 
 
 def _show_sweep(
-    files: tuple[Path, ...], collective: Collective | None, ranks: int | None, algorithm: str | None, as_json: bool
+    files: tuple[Path, ...], collective: Collective | None, ranks: int | None, algorithm: str | None
 ) -> None:
     sweeps = [sweep.read(path, collective) for path in files]
     algorithm = algorithm or algorithms.names(CostOperation[sweeps[0].collective.name])[0]
     terms = sweep.terms_of(sweeps, algorithm, ranks)
     fitted = described(sweeps, algorithm, sweep.fit(sweeps, terms))
-    show(fitted, as_json, _print_sweep)
+    show(fitted, _print_sweep)
 
 
 def _print_sweep(fitted: SweepFit) -> None:
@@ -367,12 +356,12 @@ def _shown(value: Repeated) -> tuple[str, str]:
 @click.command(name="calibration", cls=options.Command)
 @click.argument("files", nargs=-1, required=True, type=FILE, metavar="FILE...")
 @site_options
-@click.option(
+@options.option(
     "--update",
+    "Add the rows between nodes to this calibration, as those of one's own site: one row is enough.",
     metavar="NAME|FILE",
-    help="Add the rows between nodes to this calibration, as those of one's own site: one row is enough.",
 )
-@click.option("--name", default="own", show_default=True, help="What answers call the calibration, and the site.")
+@options.option("--name", "What answers call the calibration, and the site.", default="own")
 @options.out_option("OUT.json", "The file to write.")
 @options.json_option
 def calibration_command(
@@ -382,7 +371,6 @@ def calibration_command(
     update: str | None,
     name: str,
     out: Path,
-    as_json: bool,
 ) -> None:
     """A calibration from FILEs of measured times, for '--calibration' of pick, budget, edges and others.
 
@@ -403,7 +391,7 @@ def calibration_command(
         if why := _unhealthy(path, made.machine, site, given):
             say(f"note: {path}: {why}; what is expected by this calibration is that again", err=True)
     rows = sum(each.rows for each in made.measured)
-    if as_json:
+    if json_wanted():
         print_json({"file": out, "name": made.name, "machine": made.machine, "measured": made.measured})
     else:
         of_tables = ", ".join(each.name for each in made.measured)
@@ -424,17 +412,14 @@ def _unhealthy(path: Path, machine: str, site: Site, given: Given) -> str:
 
 @click.command(name="accuracy", cls=options.Command)
 @click.argument("file", required=False, type=FILE, metavar="[FILE]")
-@click.option(
+@options.option(
     "--calibration",
+    "The calibration to hold against it. [default: the machine's own, else one of its generation]",
     metavar="NAME|FILE",
-    help="The calibration to hold against it. [default: the machine's own, else one of its generation]",
 )
 @site_options
-@click.option(
-    "--update",
-    type=FILE,
-    metavar="FILE",
-    help="Rows of the same cluster that the calibration is updated with first; they are not judged.",
+@options.file_option(
+    "--update", "FILE", "Rows of the same cluster that the calibration is updated with first; they are not judged."
 )
 @options.json_option
 def accuracy_command(
@@ -443,7 +428,6 @@ def accuracy_command(
     given: Given,
     calibration: str | None,
     update: Path | None,
-    as_json: bool,
 ) -> None:
     """Show how far off calibrated times are: on a FILE of measured times, or on the frozen splits.
 
@@ -457,13 +441,11 @@ def accuracy_command(
     """
     if file is None:
         accuracy = of_splits(_split_done)
-        if as_json:
-            print_json(accuracy)
-        else:
+        if not shown_as_json(accuracy):
             _print_splits(accuracy.splits)
         return
     held = of_path(file, site, given, calibration, update)
-    if as_json:
+    if json_wanted():
         print_json(held.as_json())
     else:
         _print_file(held)

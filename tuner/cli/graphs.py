@@ -15,8 +15,7 @@ from tuner.base.files import write_text
 from tuner.base.names import Pattern
 from tuner.base.sizes import plural
 from tuner.cli import options
-from tuner.cli.command import FILE
-from tuner.cli.output import print_json, print_table, say
+from tuner.cli.output import json_wanted, print_json, print_table, say, shown_as_json
 from tuner.cli.reports.machine_picture import picture
 from tuner.emulator.connect import Across, Crossing, RingOrder, TreeOrder
 from tuner.graphs.explain.records import GraphExplanation, SearchTried
@@ -146,7 +145,7 @@ def print_across(title: str, across: Across, *, only_present: bool = False) -> N
     nodes = {rank: node for node, ranks in enumerate(across.ranks_of_nodes) for rank in ranks}
     rings = {ring.channel: (_ring(ring),) for ring in across.rings}
     if rings or not only_present:
-        print_table(f"Rings of {title}", ("channels", "ranks in their order"), _alike(rings))
+        print_table(f"Rings of {title}", ("channels", "ranks in their order"), alike(rings))
     if across.trees or not only_present:
         print_trees("Trees, from every node up to its parent", across.trees, nodes)
     if across.nvls_heads:
@@ -156,7 +155,7 @@ def print_across(title: str, across: Across, *, only_present: bool = False) -> N
         print_trees("Trees of NVLS heads, from every node up to its parent", across.nvls_trees, nodes)
     if across.collnet_chains:
         chains = {tree.channel: (" ".join(map(str, _roots(tree, nodes))),) for tree in across.collnet_chains}
-        print_table("Chains of CollNet", ("channels", "ranks that reduce inside the network"), _alike(chains))
+        print_table("Chains of CollNet", ("channels", "ranks that reduce inside the network"), alike(chains))
     if heads_of_direct := [rank for rank, place in enumerate(across.collnet_direct) if place.head is not None]:
         click.echo(f"Heads of CollNet direct: {' '.join(map(str, heads_of_direct))}\n")
     if across.pat_peers:
@@ -175,7 +174,7 @@ def print_trees(title: str, trees: Sequence[TreeOrder], nodes: Mapping[int, int]
         )
         for tree in trees
     }
-    print_table(title, ("channels", "roots", "child and parent on two nodes"), _alike(rows))
+    print_table(title, ("channels", "roots", "child and parent on two nodes"), alike(rows))
 
 
 def _roots(tree: TreeOrder, nodes: Mapping[int, int]) -> list[int]:
@@ -202,7 +201,7 @@ def _net(number: int | None) -> str:
     return "no net" if number is None else f"net:{number}"
 
 
-def _alike(of_channel: Mapping[int, tuple[str, ...]]) -> list[tuple[str, ...]]:
+def alike(of_channel: Mapping[int, tuple[str, ...]]) -> list[tuple[str, ...]]:
     """Rows with the channels that they are of."""
     channels: dict[tuple[str, ...], list[int]] = {}
     for channel, row in of_channel.items():
@@ -227,28 +226,25 @@ GRAPHS = ("ring", "tree", "nvls", *COLLNET_GRAPHS)
 
 @click.command(name="graphs", cls=options.Command)
 @options.communicator_options(changes=True, build=True)
-@click.option(
+@options.file_option(
     "--dump",
-    type=FILE,
-    metavar="FILE.xml",
-    help="Write them to a file as NCCL does (NCCL_GRAPH_DUMP_FILE), which it reads back (NCCL_GRAPH_FILE).",
+    "FILE.xml",
+    "Write them to a file as NCCL does (NCCL_GRAPH_DUMP_FILE), which it reads back (NCCL_GRAPH_FILE).",
 )
-@click.option(
+@options.option(
     "--explain",
     "explained",
+    "Instead, why one graph has these channels: what refused more, what limits it, and what would lift that.",
     type=click.Choice((*GRAPHS, COLLNET)),
-    help="Instead, why one graph has these channels: what refused more, what limits it, and what would lift that.",
 )
-@click.option(
+@options.file_option(
     "--svg",
-    type=FILE,
-    metavar="FILE.svg",
-    help="Draw the machine: each link with what the channels of a graph take of it (--explain, else the ring).",
+    "FILE.svg",
+    "Draw the machine: each link with what the channels of a graph take of it (--explain, else the ring).",
 )
-@click.option(
+@options.flag(
     "--across",
-    is_flag=True,
-    help="Instead (in JSON besides) the channels of all ranks across nodes: rings, trees, heads, and their adapters.",
+    "Instead (in JSON besides) the channels of all ranks across nodes: rings, trees, heads, and their adapters.",
 )
 @options.libnccl_option("The graphs that libnccl finds instead, with exact bandwidths.")
 @options.json_option
@@ -258,7 +254,6 @@ def command(
     svg: Path | None,
     across: bool,
     libnccl: float | None,
-    as_json: bool,
     communicator: options.CommunicatorOptions,
 ) -> None:
     """The graphs that NCCL's search finds on a node, every channel with its GPUs and adapters.
@@ -279,7 +274,7 @@ def command(
     if libnccl is not None:
         if any(each is not None for each in (dump, explained, svg)):
             raise BadInput("--libnccl: its graphs alone; valid: without --dump, --explain and --svg")
-        _show_libnccl(described, libnccl, across, as_json)
+        _show_libnccl(described, libnccl, across)
         return
     graph = OF_COLLNET if explained == COLLNET else explained
     explanation = None if graph is None else graphs.explained(described, graph)
@@ -288,43 +283,39 @@ def command(
         write_text(svg, picture(drawn, described.title))
         say(f"picture of {described.title} written to {svg}", err=True)
     if explanation is not None:
-        if as_json:
-            print_json(explanation)
-        else:
+        if not shown_as_json(explanation):
             print_explained(described.title, explanation)
         return
     if across:
-        print_with_across(described.title, graphs.with_across(described), as_json)
+        print_with_across(described.title, graphs.with_across(described))
         return
-    if svg is not None and dump is None and not as_json:
+    if svg is not None and dump is None and not json_wanted():
         return
     found = graphs.of_scenario(described)
     if dump is not None:
         graphs.write_dump(described, dump)
         say(f"graphs of {described.title} written to {dump}", err=True)
-    if as_json:
+    if json_wanted():
         print_json(found)
     elif dump is None:
         print_graphs(f"Graphs of {described.title}", found)
         print_channels(found)
 
 
-def _show_libnccl(described: Scenario, timeout_s: float, across: bool, as_json: bool) -> None:
+def _show_libnccl(described: Scenario, timeout_s: float, across: bool) -> None:
     from tuner.answers import library
 
     if across:
-        print_with_across(described.title, library.with_across(described, timeout_s), as_json)
-    elif as_json:
+        print_with_across(described.title, library.with_across(described, timeout_s))
+    elif json_wanted():
         print_json(library.graphs(described, timeout_s))
     else:
         print_graphs(f"Graphs of {described.title}", library.graphs(described, timeout_s))
 
 
-def print_with_across(title: str, answer: GraphsAcross, as_json: bool) -> None:
+def print_with_across(title: str, answer: GraphsAcross) -> None:
     """The channels across nodes; in JSON beside the graphs of a node, where nodes are alike."""
-    if as_json:
-        print_json(answer)
-    else:
+    if not shown_as_json(answer):
         print_across(title, answer.across)
 
 

@@ -18,7 +18,7 @@ from tuner.base.files import read_bytes
 from tuner.base.names import Collective, DataType, Op, PeerCall
 from tuner.cli import options
 from tuner.cli.options import ROOTED, ROOTED_WORDS
-from tuner.cli.output import human_bytes, plural, print_json, print_table, say
+from tuner.cli.output import human_bytes, plural, print_table, say, show, shown_as_json
 from tuner.emulator.group import Operation
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
@@ -141,16 +141,20 @@ def show_group(
     calls: list[GivenCall], described: Scenario, asked: options.CommunicatorQuestion, rank: int, in_full: bool
 ) -> None:
     """Prints what NCCL makes of the calls, or libnccl's answer. Errors: BadInput for what a group has not."""
-    like, as_json = asked.call.request(), asked.as_json
+    like = asked.call.request()
     if asked.libnccl is not None:
-        _show_libnccl(described, calls, like, asked.libnccl, as_json)
+        from tuner.answers import library
+
+        made = library.of_group(described, of_libnccl(calls, like), asked.libnccl)
+        title = f"A group of {plural(len(calls), 'call')} on {described.title}: the real libnccl"
+        show(made, lambda answer: print_group(title, answer))
         return
     exchanged = any(isinstance(call.function, PeerCall) for call in calls)
     if exchanged and in_full:
         raise BadInput("--launch: of collectives; valid without sends and receives")
     if exchanged or (not in_full and any(call.peer is not None for call in calls)):
         options.refuse_with("sends, receives and roots, of which no tuner plugin is asked", ("tuner",))
-        _show_mixed(described, calls, like, rank, as_json)
+        _show_mixed(described, calls, like, rank)
         return
     if rank != 0 and not in_full:
         raise BadInput("--rank: whose sends and receives these are; valid for collectives alone: 0, or with --launch")
@@ -160,8 +164,7 @@ def show_group(
         from tuner.answers.launches import Launches  # with the search, which nothing else here needs
 
         answer = replace(answer, launch=Launches(described, rank).of(operations))
-    if as_json:
-        print_json(answer)
+    if shown_as_json(answer):
         return
     title = f"A group of {plural(len(calls), 'call')} on {described.title}" + (f", rank {rank}" if rank else "")
     print_group(title, answer)
@@ -171,7 +174,7 @@ def show_group(
         print_launch(title[0].lower() + title[1:], answer.launch)
 
 
-def _show_mixed(scenario: Scenario, calls: Sequence[GivenCall], like: Request, rank: int, as_json: bool) -> None:
+def _show_mixed(scenario: Scenario, calls: Sequence[GivenCall], like: Request, rank: int) -> None:
     """A group with sends and receives of a rank; types and operations that are not given are those of ``like``."""
     from tuner.answers import exchanges
     from tuner.cli.exchanges import print_mixed
@@ -192,22 +195,9 @@ def _show_mixed(scenario: Scenario, calls: Sequence[GivenCall], like: Request, r
         else:
             operations.append(call.operation(like, call.peer_of(rank, where.communicator.ranks)))
     answer = mixed.mixed_from_emulator(scenario, where, operations, exchanged, like.buffers)
-    if as_json:
-        print_json(answer)
+    if shown_as_json(answer):
         return
     print_mixed(f"A group of {plural(len(calls), 'call')} on {scenario.title}, rank {rank}", answer)
-
-
-def _show_libnccl(
-    described: Scenario, calls: Sequence[GivenCall], like: Request, timeout_s: float, as_json: bool
-) -> None:
-    from tuner.answers import library
-
-    made = library.of_group(described, of_libnccl(calls, like), timeout_s)
-    if as_json:
-        print_json(made)
-    else:
-        print_group(f"A group of {plural(len(calls), 'call')} on {described.title}: the real libnccl", made)
 
 
 BYPASSED = "The calls of a symmetric kernel share its blocks, and are not among what is chosen together."

@@ -18,7 +18,7 @@ from tuner.base.extras import EXTRAS, FOLDER, MissingExtra, bindings
 from tuner.base.files import cache_folder
 from tuner.cli import options
 from tuner.cli.communicator_options import ReleaseName
-from tuner.cli.output import print_json, print_table, say, verdict
+from tuner.cli.output import json_wanted, print_json, print_table, say, verdict
 from tuner.oracle import library, process
 
 OBJECTS = ("libnccl_tuner_plugin.so", "libnccl_tuner_force.so", "libnccl_tuner_sim.so", "libnccl_tuner_picks.so")
@@ -167,7 +167,7 @@ def _installed() -> list[CachedLibrary]:
 @click.command(name="doctor", cls=options.Command)
 @options.json_option
 @click.pass_context
-def doctor_command(ctx: click.Context, as_json: bool) -> None:
+def doctor_command(ctx: click.Context) -> None:
     """Says what of nccl-tuner is installed on this computer, which extras are missing, which libnccl it has.
 
     It looks at the installation alone; 'nccl-tuner diagnose FILE' says what is wrong with a topology.
@@ -179,7 +179,7 @@ def doctor_command(ctx: click.Context, as_json: bool) -> None:
     """
 
     found = inspect()
-    if as_json:
+    if json_wanted():
         print_json(found)
         ctx.exit(0 if found.works else 1)
     say(_verdict(found))
@@ -234,27 +234,24 @@ def completion_command(shell: str) -> None:
 
 @click.command(name="fetch-nccl", cls=options.Command)
 @click.argument("releases", nargs=-1, type=ReleaseName(only_known=False), metavar="[RELEASES]...")
-@click.option("--all", "every", is_flag=True, help="Every release with a table and such a build.")
-@click.option(
+@options.flag("--all", "every", "Every release with a table and such a build.")
+@options.option(
     "--build",
     "builds",
+    "For CUDA 12 or CUDA 13: of the wheel nvidia-nccl-cu12 or nvidia-nccl-cu13; repeatable.",
     type=click.Choice(tuple(library.WHEELS)),
     multiple=True,
     default=(library.BUILD,),
-    show_default=True,
-    help="For CUDA 12 or CUDA 13: of the wheel nvidia-nccl-cu12 or nvidia-nccl-cu13; repeatable.",
 )
-@click.option(
+@options.option(
     "--from",
     "source",
+    "Take the wheels from this folder; nothing is downloaded.",
     type=click.Path(path_type=Path, file_okay=False, exists=True),
     metavar="DIR",
-    help="Take the wheels from this folder; nothing is downloaded.",
 )
 @options.json_option
-def fetch_nccl_command(
-    releases: tuple[str, ...], every: bool, builds: tuple[str, ...], source: Path | None, as_json: bool
-) -> None:
+def fetch_nccl_command(releases: tuple[str, ...], every: bool, builds: tuple[str, ...], source: Path | None) -> None:
     """Fetches libnccl of RELEASES with pip into the cache (NCCL_TUNER_CACHE); only the .so is kept.
 
     What is there already is not fetched again, so a call that was interrupted can be repeated.
@@ -273,7 +270,7 @@ def fetch_nccl_command(
         for wheel in library.fetch_all(wanted, lambda message: click.echo(message, err=True), build, source):
             row = {"release": wheel.release, "build": build, "path": str(wheel.path), "sha256": wheel.sha256}
             fetched.append(row)
-            if not as_json:
+            if not json_wanted():
                 click.echo(f"{wheel.release} {wheel.path} sha256 {wheel.sha256}")
-    if as_json:
+    if json_wanted():
         print_json(fetched)

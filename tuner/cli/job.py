@@ -12,7 +12,7 @@ import click
 from tuner.base.errors import BadInput
 from tuner.cli import options
 from tuner.cli.command import FILE, Group
-from tuner.cli.output import human_bytes, plural, print_json, print_table, say, show, verdict
+from tuner.cli.output import human_bytes, plural, print_table, say, show, shown_as_json, verdict
 from tuner.jobs.inside import decide, joined, plan, report
 from tuner.jobs.inside.steps import read_steps
 from tuner.machine import catalogue
@@ -28,17 +28,13 @@ COLUMNS = ("ranks", "call", "size", "executed", "calls", "us", "+-", "waiting")
 
 @click.command(name="read", cls=options.Command)
 @click.argument("folder", type=FILE, metavar="DIR")
-@click.option("--machine", metavar="NAME", help="What the nodes are, for the measured times of --out.")
-@options.option(
-    "-o",
-    "--out",
-    type=FILE,
-    metavar="FILE.jsonl",
-    help="Write the times as 'measure' does, for verify, fit, accept and decide.",
+@options.option("--machine", "What the nodes are, for the measured times of --out.", metavar="NAME")
+@options.file_option(
+    "-o", "--out", "FILE.jsonl", "Write the times as 'measure' does, for verify, fit, accept and decide."
 )
-@click.option("--parquet", type=FILE, metavar="OUT", help="Write every joined call, partitioned.")
+@options.file_option("--parquet", "OUT", "Write every joined call, partitioned.")
 @options.json_option
-def read_command(folder: Path, machine: str | None, out: Path | None, parquet: Path | None, as_json: bool) -> None:
+def read_command(folder: Path, machine: str | None, out: Path | None, parquet: Path | None) -> None:
     """Joins the files of all ranks in DIR, the folder that NCCL_TUNER_JOB named while the job ran.
 
     Of a call the least time over the ranks is its transfer; the rest of a rank's time it waited for the last one.
@@ -61,7 +57,7 @@ def read_command(folder: Path, machine: str | None, out: Path | None, parquet: P
             for block in measured.blocks:
                 writer.add(block)
     found = report.report(files, calls)
-    show(found, as_json, _print_read)
+    show(found, _print_read)
     sys.exit(1 if found.mismatched else 3 if not found.calls else 0)
 
 
@@ -126,20 +122,17 @@ def _print_read(found: report.JobReport) -> None:
 
 @click.command(name="plan", cls=options.Command)
 @click.argument("folder", type=FILE, metavar="DIR")
-@click.option("--machine", metavar="NAME", required=True, help="What the nodes are.")
+@options.option("--machine", "What the nodes are.", metavar="NAME", required=True)
 @options.out_option("TABLE", "The table to write.")
-@click.option(
+@options.option(
     "--most-factor",
+    "No arm that is predicted to take more times as long as what runs now.",
     type=click.FloatRange(1.0, 100.0),
     default=plan.MOST_FACTOR,
-    show_default=True,
-    help="No arm that is predicted to take more times as long as what runs now.",
 )
 @options.steps_options
 @options.json_option
-def plan_command(
-    folder: Path, machine: str, out: Path, most_factor: float, steps: Path | None, name: str, as_json: bool
-) -> None:
+def plan_command(folder: Path, machine: str, out: Path, most_factor: float, steps: Path | None, name: str) -> None:
     """Writes a table with arms for the calls that most time of the job in DIR is in, and says what exploring costs.
 
     Of each call NCCL's own choice and up to three others that calibrated times, or where there are none NCCL's model,
@@ -159,8 +152,7 @@ def plan_command(
         say_left_out(files)
     from_text(to_text(found.table))  # what its own reader refuses is not written
     write(out, found.table)
-    if as_json:
-        print_json(found)
+    if shown_as_json(found):
         return
     say(
         verdict(f"{plural(len(found.calls), 'row')} in {out}: ", True)
@@ -189,7 +181,7 @@ def plan_command(
     say(f"one block in {found.every} is of an arm ({said}); it ends after {found.days:.2g} days")
 
 
-def decide_in_job(folders: Sequence[Path], out: Path, steps: Path | None, name: str, as_json: bool) -> None:
+def decide_in_job(folders: Sequence[Path], out: Path, steps: Path | None, name: str) -> None:
     """Judges the arms that the job explored, writes a table of those that stay, and ends with the exit code."""
     if steps is not None and len(folders) > 1:
         raise BadInput("steps are those of one start of a job; valid: one DIR")
@@ -204,7 +196,7 @@ def decide_in_job(folders: Sequence[Path], out: Path, steps: Path | None, name: 
     if found.kept:
         from_text(to_text(found.table))  # what its own reader refuses is not written
         write(out, found.table)
-    show(found, as_json, _print_decided, out)
+    show(found, _print_decided, out)
     sys.exit(0 if found.kept else 1 if any(arm.judged for arm in found.arms) else 3)
 
 

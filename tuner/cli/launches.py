@@ -6,7 +6,7 @@ from itertools import groupby
 
 from tuner.answers.launches import LaunchAnswer
 from tuner.base.names import Protocol
-from tuner.cli.graphs import numbers_in_words, print_across
+from tuner.cli.graphs import alike, numbers_in_words, print_across
 from tuner.cli.output import human_bytes, print_table, say
 from tuner.emulator.launches import ChannelShare, LaunchedKernel, Sharing, SymmetricLaunch, SymmetricWork, Work
 
@@ -35,23 +35,16 @@ def print_launch(title: str, answer: LaunchAnswer) -> None:
         say("The graphs are from a file, which says nothing of the ranks of other nodes\n")
     else:
         print_across("the channels in use", answer.across, only_present=True)
-    rings = {ring.channel: " ".join(map(str, ring.nodes)) for ring in answer.node_rings}
+    rings = {ring.channel: (" ".join(map(str, ring.nodes)),) for ring in answer.node_rings}
     if any(len(ring.nodes) > 1 for ring in answer.node_rings):
-        print_table("Rings of nodes", ("channels", "nodes in their order"), _alike(rings))
-    trees = {tree.channel: " ".join(_parent(each) for each in tree.parents) for tree in answer.node_trees}
+        print_table("Rings of nodes", ("channels", "nodes in their order"), alike(rings))
+    trees = {tree.channel: (" ".join(map(_parent, tree.parents)),) for tree in answer.node_trees}
     if any(len(tree.parents) > 1 for tree in answer.node_trees):
-        print_table("Trees of nodes", ("channels", "parent of each node"), _alike(trees))
+        print_table("Trees of nodes", ("channels", "parent of each node"), alike(trees))
 
 
 def _parent(node: int | None) -> str:
     return "-" if node is None else str(node)
-
-
-def _alike(of_channel: dict[int, str]) -> list[tuple[str, str]]:
-    channels: dict[str, list[int]] = {}
-    for channel, text in of_channel.items():
-        channels.setdefault(text, []).append(channel)
-    return [(numbers_in_words(numbers), text) for text, numbers in channels.items()]
 
 
 def _print_kernel(kernel: LaunchedKernel) -> None:

@@ -15,7 +15,7 @@ from tuner.cli import options
 from tuner.cli.command import FILE, option, stacked
 from tuner.cli.communicator_options import fact_options, release_option
 from tuner.cli.options import Named
-from tuner.cli.output import human_bytes, print_json, print_table, say, show
+from tuner.cli.output import human_bytes, json_wanted, print_json, print_table, say, show
 from tuner.machine import graphs, topology
 from tuner.release.environment import parse_assignments
 from tuner.scenario.logs import importer
@@ -35,38 +35,34 @@ def _graphs(path: Path | None) -> graphs.Graphs | None:
     "What a log seldom lacks", "--cpu-arch", "--cpu-vendor", "--nvswitch", "--nic-latency-us", "--slowest-path-gbs"
 )
 @click.argument("file", type=FILE)
-@click.option("--check", "checked", is_flag=True, help="Compare the emulator with what the run printed.")
-@click.option("--communicator", metavar="ID", help="Its commId in the log. [default: the largest]")
+@options.flag("--check", "checked", "Compare the emulator with what the run printed.")
+@options.option("--communicator", "Its commId in the log. [default: the largest]", metavar="ID")
 @release_option("Release, instead of the log's line 'NCCL version'.", only_known=False)
-@click.option("--nodes", type=click.IntRange(1), help="Number of nodes.")
+@options.option("--nodes", "Number of nodes.", type=click.IntRange(1))
 @lambda function: stacked(function, *fact_options(option, heading=None))
-@option(
+@options.option(
     "--nic-latency-us",
     "net_latency_us",
+    "Latency that the network plugin reports.",
     former="--net-latency-us",
     type=click.FloatRange(0, 1e6),
     metavar="US",
-    help="Latency that the network plugin reports.",
 )
-@click.option(
-    "--topology",
-    type=FILE,
-    metavar="FILE.xml",
-    help="A node's dump (NCCL_TOPO_DUMP_FILE): compute capability, CPU, NVSwitch.",
+@options.file_option(
+    "--topology", "FILE.xml", "A node's dump (NCCL_TOPO_DUMP_FILE): compute capability, CPU, NVSwitch."
 )
-@option(
+@options.file_option(
     "--topo-graphs",
     "graphs",
+    "FILE.xml",
+    "A node's graphs (NCCL_GRAPH_DUMP_FILE), instead of the log's.",
     former="--graphs",
-    type=FILE,
-    metavar="FILE.xml",
-    help="A node's graphs (NCCL_GRAPH_DUMP_FILE), instead of the log's.",
 )
-@click.option("--env", multiple=True, metavar="NAME=VALUE", help="A variable the log does not show.")
-@click.option(
+@options.option("--env", "A variable the log does not show.", multiple=True, metavar="NAME=VALUE")
+@options.option(
     "--collective",
+    "The collective of all choices that do not name theirs (2.20 to 2.22).",
     type=Named(Collective, "collective"),
-    help="The collective of all choices that do not name theirs (2.20 to 2.22).",
 )
 @options.call_options(buffers=False, in_place=False, windows=False)
 @options.json_option
@@ -79,7 +75,6 @@ def command(
     nccl: str | None,
     comp_cap: tuple[int, ...],
     env: tuple[str, ...],
-    as_json: bool,
     **given: Any,
 ) -> None:
     """Reads FILE, a log of NCCL_DEBUG=INFO with NCCL_DEBUG_SUBSYS=INIT,GRAPH,TUNING,ENV, of any release and all ranks.
@@ -106,24 +101,24 @@ def command(
         ),
     )
     if checked:
-        _check(imported, call, as_json)
+        _check(imported, call)
         return
     if call != options.CallOptions():
         raise BadInput("--dtype, --op: of what is compared; valid: with --check")
-    if as_json:
+    if json_wanted():
         print_json(_record(imported))
     else:
         _print(imported)
 
 
-def _check(imported: Imported, call: options.CallOptions, as_json: bool) -> None:
+def _check(imported: Imported, call: options.CallOptions) -> None:
     from tuner.cli.check import print_log
     from tuner.oracle.conformance.check_log import compare
 
     compared = compare(imported, call.dtype, call.op)
     if not compared.report.compared:
         raise CannotBeJudged(f"nothing to compare: {'; '.join(compared.missing + compared.not_compared)}")
-    show(compared, as_json, print_log)
+    show(compared, print_log)
     sys.exit(1 if compared.report.mismatches else 0)
 
 

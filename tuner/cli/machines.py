@@ -13,8 +13,8 @@ from tuner.base.errors import BadInput, UnknownMachine
 from tuner.base.files import write_text
 from tuner.base.records import json_form, to_json
 from tuner.cli import options
-from tuner.cli.command import FILE, STANDARD_INPUT
-from tuner.cli.output import print_json, print_table, say
+from tuner.cli.command import STANDARD_INPUT
+from tuner.cli.output import json_wanted, print_json, print_table, say, shown_as_json
 from tuner.machine import catalogue
 from tuner.machine.gpus import PeerToPeer
 from tuner.scenario import Scenario
@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 
 MOST_SHOWN = 5
 OF_MODES = {  # which parameters each has
-    "no NAME": ("as_json",),
-    "NAME": ("what", "changes", "out", "as_json"),
-    "FILE": ("what", "gpu", "net_gbps", "net_latency_us", "cpu", "pcie", "out", "as_json"),
-    "--like": ("like", "gpu", "as_json"),
+    "no NAME": (),
+    "NAME": ("what", "changes", "out"),
+    "FILE": ("what", "gpu", "net_gbps", "net_latency_us", "cpu", "pcie", "out"),
+    "--like": ("like", "gpu"),
 }
 
 
@@ -37,22 +37,19 @@ OF_MODES = {  # which parameters each has
 @options.under(None, "--change")
 @click.argument("what", required=False, metavar="[NAME|FILE]")
 @options.of_nodes_option
-@click.option(
-    "--like",
-    type=FILE,
-    metavar="FILE",
-    help="The machines nearest to FILE instead: what agrees, what differs, and what FILE does not say.",
+@options.file_option(
+    "--like", "FILE", "The machines nearest to FILE instead: what agrees, what differs, and what FILE does not say."
 )
 @options.skeleton_options()
-@click.option(
+@options.option(
     "--cpu",
+    "The CPUs, where FILE does not say them: GenuineIntel:6:143, AuthenticAMD:143:49 as NCCL counts, or arm64.",
     metavar="CPU",
-    help="The CPUs, where FILE does not say them: GenuineIntel:6:143, AuthenticAMD:143:49 as NCCL counts, or arm64.",
 )
-@click.option(
+@options.option(
     "--pcie",
+    "All PCIe links, where FILE does not say their speed. [default: as the GPU model has, x16]",
     metavar="GEN[xLANES]",
-    help="All PCIe links, where FILE does not say their speed. [default: as the GPU model has, x16]",
 )
 @options.out_option("OUT.xml", "Write the topology there, not to stdout.", required=False)
 @options.json_option
@@ -66,7 +63,6 @@ def command(
     cpu: str | None,
     pcie: str | None,
     out: Path | None,
-    as_json: bool,
 ) -> None:
     """The machines known by name; of NAME or FILE the topology in NCCL's XML, with the source of every fact of NAME.
 
@@ -84,18 +80,18 @@ def command(
     """
     if like is not None:
         options.refuse_others("--like", OF_MODES["--like"])
-        _print_nearest(like, gpu, as_json)
+        _print_nearest(like, gpu)
     elif what is None:
         options.refuse_others("no NAME or FILE", OF_MODES["no NAME"])
-        _print_all(as_json)
+        _print_all()
     elif (file := _file(what)) is not None:
         options.refuse_others("FILE", OF_MODES["FILE"])
         from tuner.machine.listings import ListingAdditions
 
-        _print_completed(file, ListingAdditions(gpu, net_gbps, net_latency_us, cpu, pcie), out, as_json)
+        _print_completed(file, ListingAdditions(gpu, net_gbps, net_latency_us, cpu, pcie), out)
     else:
         options.refuse_others("NAME", OF_MODES["NAME"])
-        _print_topology(what, changes, out, as_json)
+        _print_topology(what, changes, out)
 
 
 def _file(what: str) -> Path | None:
@@ -111,7 +107,7 @@ def _file(what: str) -> Path | None:
     return None
 
 
-def _print_topology(name: str, changes: tuple[str, ...], out: Path | None, as_json: bool) -> None:
+def _print_topology(name: str, changes: tuple[str, ...], out: Path | None) -> None:
     machine = catalogue.load(name)
     options.say_whose_parts([name])
     topology, record = machine.topology_xml, to_json(_listed(machine))
@@ -120,25 +116,25 @@ def _print_topology(name: str, changes: tuple[str, ...], out: Path | None, as_js
         record = {"name": machine.name, "changes": changes}
     else:
         record |= {"notes": machine.notes, "sources": to_json(machine.sources)}
-    _deliver(topology, {**record, "topology": topology}, out, as_json)
+    _deliver(topology, {**record, "topology": topology}, out)
 
 
-def _print_completed(file: Path, added: "ListingAdditions", out: Path | None, as_json: bool) -> None:
+def _print_completed(file: Path, added: "ListingAdditions", out: Path | None) -> None:
     from tuner.machine.listings import completed
 
     made = completed(file, added)
-    if not as_json:
+    if not json_wanted():
         for note in made.notes:
             say(f"note: {note}", err=True)
     record = {"file": str(file), "gpu": added.gpu, "nccl": release.names()[-1]}
-    _deliver(made.topology, {**record, "topology": made.topology, "notes": made.notes}, out, as_json)
+    _deliver(made.topology, {**record, "topology": made.topology, "notes": made.notes}, out)
 
 
-def _deliver(topology: str, record: Mapping[str, object], out: Path | None, as_json: bool) -> None:
+def _deliver(topology: str, record: Mapping[str, object], out: Path | None) -> None:
     """Writes the topology into the file, and prints the record, or what was written, or the topology."""
     if out is not None:
         write_text(out, topology)
-    if as_json:
+    if json_wanted():
         print_json(record)
     elif out is not None:
         click.echo(f"wrote {out}")
@@ -146,12 +142,12 @@ def _deliver(topology: str, record: Mapping[str, object], out: Path | None, as_j
         click.echo(topology, nl=False)
 
 
-def _print_nearest(file: Path, gpu: str | None, as_json: bool) -> None:
+def _print_nearest(file: Path, gpu: str | None) -> None:
     """The machines of the catalogue nearest to FILE: what agrees, what differs, and what FILE does not say."""
     from tuner.machine.listings.complete import ranked
 
     every = ranked(_shape(file, gpu))
-    if as_json:
+    if json_wanted():
         print_json({"file": str(file), "machines": to_json(every)})
         return
     rows = [
@@ -179,10 +175,9 @@ def _shape(file: Path, gpu: str | None) -> "NodeShape":
     return of_topology(text)
 
 
-def _print_all(as_json: bool) -> None:
+def _print_all() -> None:
     records = [_listed(catalogue.load(name)) for name in catalogue.names()]
-    if as_json:
-        print_json(records)
+    if shown_as_json(records):
         return
     columns = ("name", "title", "GPUs", "compute capability", "NICs", "CPU")
     rows = [(r.name, r.title, r.gpus_per_node, r.compute_capability, r.nics, r.cpu) for r in records]

@@ -13,30 +13,21 @@ import click
 
 from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput, one_of
-from tuner.base.names import Algorithm, Collective, Protocol
+from tuner.base.names import Algorithm, Collective, Protocol, by_name
 from tuner.base.sizes import size_bytes
 from tuner.bench.backend import Options
 from tuner.bench.gpu.states import States
 from tuner.bench.loop import End, How, Loop, Settings, Wanted
 from tuner.bench.workflow import DEFAULT, INTERRUPTED, Opener, Plan, Progress, gpus, measure, simulated
 from tuner.cli import options
-from tuner.cli.command import FILE, F, option, stacked
+from tuner.cli.command import F, Parsed, stacked
 from tuner.cli.communicator_options import of_all_ranks
-from tuner.cli.output import human_bytes, print_json, print_table, say
+from tuner.cli.output import human_bytes, json_wanted, print_table, say, shown_as_json
 from tuner.plugin.table.records import MAX_CHANNELS
 from tuner.times.costmodels.operations import algorithm_gbs, bus_factor
 from tuner.times.measured.header import DOUBLE
 from tuner.times.measured.samples import Combination, Point
 from tuner.times.results import Result
-
-
-class _Size(click.ParamType):  # type: ignore[type-arg]
-    """A size, or 0."""
-
-    name = "size"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        return value if isinstance(value, int) else 0 if value == "0" else size_bytes(str(value))
 
 
 def _give(ctx: click.Context, param: click.Parameter, path: Path | None) -> None:
@@ -48,13 +39,12 @@ def _give(ctx: click.Context, param: click.Parameter, path: Path | None) -> None
 
 def library_option(function: F) -> F:
     """Option for the libnccl that is asked, and measures again; the callback takes nothing of it."""
-    return click.option(
+    return options.file_option(
         "--library",
-        type=FILE,
-        metavar="FILE",
+        "FILE",
+        "This libnccl.so.2 for its release, whatever its sha256. [default: the installed wheel's, or the cached]",
         callback=_give,
         expose_value=False,
-        help="This libnccl.so.2 for its release, whatever its sha256. [default: the installed wheel's, or the cached]",
     )(function)
 
 
@@ -62,28 +52,19 @@ def gpu_options(function: F) -> F:
     """Options for how GPUs are measured; the callback takes ``library``, ``graphs_below`` and ``nccl_log``."""
     return stacked(
         function,
-        click.option(
-            "--library",
-            type=FILE,
-            metavar="FILE",
-            help="With --backend gpu: this libnccl.so.2. [default: the installed wheel's]",
+        options.file_option(
+            "--library", "FILE", "With --backend gpu: this libnccl.so.2. [default: the installed wheel's]"
         ),
-        option(
+        options.option(
             "--cuda-graph-below",
             "graphs_below",
+            "With --backend gpu: smaller calls are timed inside CUDA graphs: the host's time does not count.",
             former="--graphs-below",
-            type=_Size(),
+            type=Parsed("size", lambda text: 0 if text == "0" else size_bytes(text)),
             default="64M",
-            show_default=True,
             metavar="BYTES",
-            help="With --backend gpu: smaller calls are timed inside CUDA graphs: the host's time does not count.",
         ),
-        click.option(
-            "--nccl-log",
-            type=FILE,
-            metavar="FILE",
-            help="With --backend gpu: keep NCCL's own log, of rank 0's process.",
-        ),
+        options.file_option("--nccl-log", "FILE", "With --backend gpu: keep NCCL's own log, of rank 0's process."),
     )
 
 
@@ -190,32 +171,18 @@ _ENDS: dict[str, str] = {
 }
 
 
-class Names(click.ParamType):  # type: ignore[type-arg]
+def _names(members: Any, name: str) -> Parsed:
     """Members of an enumeration, separated by commas."""
-
-    def __init__(self, members: Any, name: str) -> None:
-        self._one = options.Named(members, name)
-        self.name = f"{name}s"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[Any, ...]:
-        if isinstance(value, tuple):
-            return value
-        return tuple(self._one.convert(word.strip(), param, ctx) for word in str(value).split(","))
+    return Parsed(f"{name}s", lambda text: tuple(by_name(members, word.strip(), name) for word in text.split(",")))
 
 
-class Channels(click.ParamType):  # type: ignore[type-arg]
+def _channels(text: str) -> tuple[int, ...]:
     """Numbers of channels, separated by commas."""
-
-    name = "channels"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, ...]:
-        if isinstance(value, tuple):
-            return value
-        words = [word.strip() for word in str(value).split(",")]
-        for word in words:
-            if not (word.isdecimal() and 1 <= int(word) <= MAX_CHANNELS):
-                raise BadInput(f"channels {word!r}; valid: 1 to {MAX_CHANNELS}, separated by commas")
-        return tuple(map(int, words))
+    words = [word.strip() for word in text.split(",")]
+    for word in words:
+        if not (word.isdecimal() and 1 <= int(word) <= MAX_CHANNELS):
+            raise BadInput(f"channels {word!r}; valid: 1 to {MAX_CHANNELS}, separated by commas")
+    return tuple(map(int, words))
 
 
 @click.command(name="measure", cls=options.Command)
@@ -224,60 +191,41 @@ class Channels(click.ParamType):  # type: ignore[type-arg]
 @options.under("On GPUs", "--library", "--cuda-graph-below", "--nccl-log")
 @options.under("Without GPUs", "--seed", "--nothing-planted")
 @options.collectives_argument
-@click.option(
-    "--backend",
-    "kind",
-    default="gpu",
-    show_default=True,
-    metavar="|".join(BACKENDS),
-    help="The GPUs at hand, or a planted truth behind noise.",
+@options.option(
+    "--backend", "kind", "The GPUs at hand, or a planted truth behind noise.", default="gpu", metavar="|".join(BACKENDS)
 )
 @options.out_option("FILE", "The file of measurements; an existing one is continued.")
-@click.option("--bytes", "sizes", type=options.Sizes(), help="NCCL's nBytes. [default: powers of two, 8 to 1G]")
-@click.option("--algorithms", type=Names(Algorithm, "algorithm"), default=(), help="Only these, such as ring,tree.")
-@click.option("--protocols", type=Names(Protocol, "protocol"), default=(), help="Only these, such as ll,simple.")
-@click.option("--channels", type=Channels(), default=(), help="These numbers of channels besides NCCL's own.")
-@click.option("--in-place", is_flag=True, help="In place as well.")
-@options.option("--cuda-graph", "graph", former="--graph", is_flag=True, help="Inside CUDA graphs.")
-@click.option(
+@options.option("--bytes", "sizes", "NCCL's nBytes. [default: powers of two, 8 to 1G]", type=options.SIZES)
+@options.option("--algorithms", "Only these, such as ring,tree.", type=_names(Algorithm, "algorithm"), default=())
+@options.option("--protocols", "Only these, such as ll,simple.", type=_names(Protocol, "protocol"), default=())
+@options.option(
+    "--channels", "These numbers of channels besides NCCL's own.", type=Parsed("channels", _channels), default=()
+)
+@options.flag("--in-place", "In place as well.")
+@options.flag("--cuda-graph", "graph", "Inside CUDA graphs.", former="--graph")
+@options.option(
     "--precision",
+    "A median is known when its 95 % confidence interval is within this of it.",
     type=click.FloatRange(min=0, min_open=True),
     default=2.0,
-    show_default=True,
     metavar="PERCENT",
-    help="A median is known when its 95 % confidence interval is within this of it.",
 )
-@click.option(
-    "--rounds",
-    type=click.IntRange(min=1),
-    default=30,
-    show_default=True,
-    help="The most sample blocks of each combination.",
-)
-@click.option(
+@options.option("--rounds", "The most sample blocks of each combination.", type=click.IntRange(min=1), default=30)
+@options.option(
     "--rounds-per-process",
+    "Rounds until it goes on in a fresh process; how much processes differ takes 3 of them.",
     type=click.IntRange(min=1),
     default=3,
-    show_default=True,
-    help="Rounds until it goes on in a fresh process; how much processes differ takes 3 of them.",
 )
-@click.option(
-    "--repeats", type=click.IntRange(min=1), default=10, show_default=True, help="Runs kept per sample block."
-)
-@click.option("--warmup", type=click.IntRange(min=0), default=5, show_default=True, help="Runs before them.")
-@click.option("--budget-s", type=click.FloatRange(min=0), help="Seconds until it stops. [default: no limit]")
-@click.option(
-    "--seed",
-    type=click.IntRange(min=0),
-    default=0,
-    show_default=True,
-    help="Of the order of sample blocks, and of what is planted.",
+@options.option("--repeats", "Runs kept per sample block.", type=click.IntRange(min=1), default=10)
+@options.option("--warmup", "Runs before them.", type=click.IntRange(min=0), default=5)
+@options.option("--budget-s", "Seconds until it stops. [default: no limit]", type=click.FloatRange(min=0))
+@options.option(
+    "--seed", "Of the order of sample blocks, and of what is planted.", type=click.IntRange(min=0), default=0
 )
 @gpu_options
-@click.option(
-    "--nothing-planted",
-    is_flag=True,
-    help="With --backend simulated: the truth is NCCL's own model, so nothing is to be gained.",
+@options.flag(
+    "--nothing-planted", "With --backend simulated: the truth is NCCL's own model, so nothing is to be gained."
 )
 @of_all_ranks
 @options.communicator_options()
@@ -305,7 +253,6 @@ def command(
     nccl_log: Path | None,
     nothing_planted: bool,
     call: options.CallOptions,
-    as_json: bool,
     communicator: options.CommunicatorOptions,
 ) -> None:
     """Measures COLLECTIVES (default: AllReduce, AllGather, ReduceScatter) by every algorithm and protocol.
@@ -333,7 +280,7 @@ def command(
         Wanted(algorithms, protocols, channels),
         Settings(precision / 100, rounds, repeats, warmup, budget_s, seed, rounds_per_process),
     )
-    progress: Progress = partial(_progress, quiet=as_json)
+    progress: Progress = partial(_progress, quiet=json_wanted())
     if kind == "gpu":
         progress = noting(progress, States(out.with_name(f"{out.name}.gpu-states.jsonl")))
     measured = measure(out, opener, plan, progress)
@@ -348,9 +295,7 @@ def command(
         f"{late.late_blocks} of {late.blocks} sample blocks"
         for late in measured.late_ranks
     ]
-    if as_json:
-        print_json(measured)
-    else:
+    if not shown_as_json(measured):
         for line in said:
             say(line)
         say(f"{measured.title}; backend {measured.backend}")

@@ -1,5 +1,6 @@
 """``nccl-tuner measured``: the public measured times that are shipped, and tables of one's own."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from tuner.base.records import to_json
 from tuner.cli import options
 from tuner.cli.command import FILE
 from tuner.cli.measured_options import site_options
-from tuner.cli.output import plural, print_json, print_table, span, verdict
+from tuner.cli.output import json_wanted, plural, print_json, print_table, span, verdict
 from tuner.machine import catalogue
 from tuner.release.environment import parse_assignments
 from tuner.times import measured
@@ -35,19 +36,25 @@ OF_A_TABLE = (  # parameters with -o alone
 @options.under(HEAD, "--env", "--trap")
 @click.argument("files", metavar="[NAME|FILE]...", nargs=-1, type=FILE)
 @site_options
-@click.option("--machine-note", metavar="TEXT", help="How sure that is; needed with -o where there is no --machine.")
-@click.option("--source", metavar="TEXT", help="Where the numbers are from: a repository, a document; needed with -o.")
-@click.option("--commit", metavar="TEXT", default="not stated", help="The state of the source.")
-@click.option("--path", "path_in_source", metavar="TEXT", help="The path in the source. [default: the files' names]")
-@click.option("--licence", metavar="TEXT", default="not stated", help="The licence of the numbers.")
-@click.option("--title", metavar="TEXT", default="", help="What it is, in a line.")
-@click.option("--how", metavar="TEXT", default="", help="How it was measured. [default: what FILE says]")
-@click.option("--launch", type=click.Choice(list(LAUNCHES)), default="unknown", help="How ranks were started.")
-@click.option("--network", metavar="TEXT", default="", help="What went between nodes: InfiniBand, sockets, a plugin.")
-@click.option("--env", multiple=True, metavar="NAME=VALUE", help="A variable that was set; repeatable.")
-@click.option(
-    "--trap", "traps", multiple=True, metavar="TEXT", help="What a user of the numbers must know; repeatable."
+@options.option("--machine-note", "How sure that is; needed with -o where there is no --machine.", metavar="TEXT")
+@options.option("--source", "Where the numbers are from: a repository, a document; needed with -o.", metavar="TEXT")
+@options.option("--commit", "The state of the source.", metavar="TEXT", default="not stated")
+@options.option("--path", "path_in_source", "The path in the source. [default: the files' names]", metavar="TEXT")
+@options.option("--licence", "The licence of the numbers.", metavar="TEXT", default="not stated")
+@options.option("--title", "What it is, in a line.", metavar="TEXT", default="", show_default=False)
+@options.option(
+    "--how", "How it was measured. [default: what FILE says]", metavar="TEXT", default="", show_default=False
 )
+@options.option("--launch", "How ranks were started.", type=click.Choice(list(LAUNCHES)), default="unknown")
+@options.option(
+    "--network",
+    "What went between nodes: InfiniBand, sockets, a plugin.",
+    metavar="TEXT",
+    default="",
+    show_default=False,
+)
+@options.option("--env", "A variable that was set; repeatable.", multiple=True, metavar="NAME=VALUE")
+@options.option("--trap", "traps", "What a user of the numbers must know; repeatable.", multiple=True, metavar="TEXT")
 @options.out_option("OUT.csv", "Write one table of FILEs.", required=False)
 @options.json_option
 def command(
@@ -55,7 +62,6 @@ def command(
     site: Site,
     given: Given,
     out: Path | None,
-    as_json: bool,
     **head: Any,
 ) -> None:
     """The tables of measured times that are shipped; of NAME all that is known; of FILEs what is wrong with them.
@@ -76,21 +82,21 @@ def command(
     if site.machine is not None and site.topology is not None:
         raise BadInput("--machine and --topology; valid: one of both")
     if not files:
-        options.refuse_others("no FILE", ("machine", "as_json"))
-        _print_tables(site.machine, as_json)
+        options.refuse_others("no FILE", ("machine",))
+        _print_tables(site.machine)
     elif out is not None:
-        _write_table(files, out, site, given, as_json, **head)
+        _write_table(files, out, site, given, head)
     elif len(files) == 1 and str(files[0]) in measured.names():
-        options.refuse_others("NAME of a shipped table", ("files", "as_json"))
-        _print_table(str(files[0]), as_json)
+        options.refuse_others("NAME of a shipped table", ("files",))
+        _print_table(str(files[0]))
     else:
         options.refuse_with("FILEs without -o", OF_A_TABLE)
-        _check(files, site, given, as_json)
+        _check(files, site, given)
 
 
-def _print_table(name: str, as_json: bool) -> None:
+def _print_table(name: str) -> None:
     table = measured.load(name)
-    if as_json:
+    if json_wanted():
         rows = [{"line": row.line, **measured.columns_of(row)} for row in table.blocks]
         print_json({"name": table.name, "header": table_record(table.header), "rows": rows})
         return
@@ -98,10 +104,10 @@ def _print_table(name: str, as_json: bool) -> None:
         click.echo(line.removeprefix("#").removeprefix(" "))
 
 
-def _print_tables(machine: str | None, as_json: bool) -> None:
+def _print_tables(machine: str | None) -> None:
     name = None if machine is None else catalogue.load(machine).name
     tables = [table for table in map(measured.load, measured.names()) if name in (None, table.header.machine)]
-    if as_json:
+    if json_wanted():
         print_json([to_json(_listed(table)) for table in tables])
         return
     listed = [_listed(table) for table in tables]
@@ -124,11 +130,11 @@ def _print_tables(machine: str | None, as_json: bool) -> None:
     )
 
 
-def _check(files: tuple[Path, ...], site: Site, given: Given, as_json: bool) -> None:
+def _check(files: tuple[Path, ...], site: Site, given: Given) -> None:
     tables = [(path, formats.read(measured.file_of(path), given)) for path in files]
     problems = [(path, each) for path, table in tables for each in plausible.judge(table, *site.node).problems]
     left = [(path, f"{count} {why}") for path, table in tables for why, count in table.header.left_out.items() if count]
-    if as_json:
+    if json_wanted():
         print_json([*(_record(path, each) for path, each in problems), *(_left_out(path, text) for path, text in left)])
     else:
         refused = sum(each.refused for _, each in problems)
@@ -148,40 +154,29 @@ def _write_table(
     out: Path,
     site: Site,
     given: Given,
-    as_json: bool,
-    *,
-    machine_note: str | None,
-    source: str | None,
-    commit: str,
-    path_in_source: str | None,
-    licence: str,
-    title: str,
-    how: str,
-    launch: str,
-    network: str,
-    env: tuple[str, ...],
-    traps: tuple[str, ...],
+    head: Mapping[str, Any],
 ) -> None:
-    wanted = [] if site.machine or machine_note else ["which machine: --machine NAME, or --machine-note TEXT"]
+    note, source = head["machine_note"], head["source"]
+    wanted = [] if site.machine or note else ["which machine: --machine NAME, or --machine-note TEXT"]
     wanted += [] if source else ["where the numbers are from: --source TEXT"]
     if wanted:
         raise BadInput(f"{out}: a table says {'; and '.join(wanted)}")
-    assert source is not None
     name = "" if site.machine is None else catalogue.load(site.machine).name
+    path_in_source = head["path_in_source"] or ", ".join(path.name for path in files)
     facts = Header(
-        title=title,
+        title=head["title"],
         machine=name,
-        machine_note=machine_note or "",
-        source=MeasuredSource(source, commit, path_in_source or ", ".join(path.name for path in files), licence),
-        how_measured=how,
-        launch=LAUNCHES[launch],
-        network=network,
-        variables=parse_assignments(env),
-        traps=traps,
+        machine_note=note or "",
+        source=MeasuredSource(source, head["commit"], path_in_source, head["licence"]),
+        how_measured=head["how"],
+        launch=LAUNCHES[head["launch"]],
+        network=head["network"],
+        variables=parse_assignments(head["env"]),
+        traps=head["traps"],
     )
     table, problems = calibrate.table_of(files, facts, given, site.node[0])
     measured.write(out, table)
-    if as_json:
+    if json_wanted():
         summary = {"file": str(out), **to_json(_listed(table)), "left_out": table.header.left_out}
         print_json({**summary, "name": out.stem, "problems": [_record(path, each) for path, each in problems]})
         return

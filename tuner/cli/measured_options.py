@@ -9,7 +9,7 @@ import click
 
 from tuner.base.errors import BadInput
 from tuner.cli import options
-from tuner.cli.command import FILE, F, stacked
+from tuner.cli.command import F, Parsed, stacked
 from tuner.cli.communicator_options import TOPOLOGY, described_by_log, release_option, say_log
 from tuner.cli.output import note_after
 from tuner.scenario import MOST_NODES, Scenario
@@ -36,49 +36,43 @@ def site_options(function: F) -> F:
     made: F = at_site  # type: ignore[assignment]
     return stacked(
         made,
-        click.option("--machine", metavar="NAME", help="The machine that was measured. [default: what the files say]"),
-        click.option(
-            "--topology", type=FILE, metavar="FILE.xml", help="Instead of --machine: a topology in NCCL's XML."
-        ),
+        options.option("--machine", "The machine that was measured. [default: what the files say]", metavar="NAME"),
+        options.file_option("--topology", "FILE.xml", "Instead of --machine: a topology in NCCL's XML."),
         release_option("The release that was measured. [default: what the files say]", only_known=False),
-        click.option(
+        options.option(
             "--nodes",
+            "How many nodes took part, where the files do not say it.",
             type=click.IntRange(1, MOST_NODES),
             metavar="N",
-            help="How many nodes took part, where the files do not say it.",
         ),
-        click.option(
-            "--gpus-per-node", type=click.IntRange(1), metavar="N", help="How many GPUs of each did, or of each tray."
+        options.option(
+            "--gpus-per-node", "How many GPUs of each did, or of each tray.", type=click.IntRange(1), metavar="N"
         ),
-        click.option(
-            "--trays", type=click.IntRange(1), metavar="N", help="Instead of --nodes: trays of one NVLink domain."
+        options.option(
+            "--trays", "Instead of --nodes: trays of one NVLink domain.", type=click.IntRange(1), metavar="N"
         ),
-        click.option("--collective", "program", default="", metavar="NAME", help="What was run, likewise."),
+        options.option(
+            "--collective", "program", "What was run, likewise.", default="", show_default=False, metavar="NAME"
+        ),
     )
 
 
-class ArmFile(click.ParamType):  # type: ignore[type-arg]
+def _arm(text: str) -> tuple[str, Path]:
     """``NAME=FILE``."""
-
-    name = "arm"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, Path]:
-        if isinstance(value, tuple):
-            return value
-        label, equals, path = str(value).partition("=")
-        if not equals or not label or not path:
-            raise BadInput(f"--arm {value}; valid: NAME=FILE, such as Ring=ring.log or default=plain.log")
-        return label, Path(path)
+    label, equals, path = text.partition("=")
+    if not equals or not label or not path:
+        raise BadInput(f"--arm {text}; valid: NAME=FILE, such as Ring=ring.log or default=plain.log")
+    return label, Path(path)
 
 
-arm_option = click.option(
+arm_option = options.option(
     "--arm",
     "labelled",
-    multiple=True,
-    type=ArmFile(),
-    metavar="NAME=FILE",
-    help="A file and what was forced in it: default (nothing), Ring, LL128, Ring/LL, or Ring/LL/8 with channels; "
+    "A file and what was forced in it: default (nothing), Ring, LL128, Ring/LL, or Ring/LL/8 with channels; "
     "repeatable.",
+    multiple=True,
+    type=Parsed("arm", _arm),
+    metavar="NAME=FILE",
 )
 # Beside machine, topology, release and node counts: what else describes a communicator.
 _WORDS = (
@@ -93,16 +87,14 @@ def place_options(function: F) -> F:
     return stacked(
         function,
         arm_option,
-        click.option("--machine", metavar="NAME", help="The machine that was measured. [default: what files say]"),
-        click.option(
-            "--topology", type=FILE, metavar="FILE.xml", help="Instead of --machine: a topology in NCCL's XML."
-        ),
+        options.option("--machine", "The machine that was measured. [default: what files say]", metavar="NAME"),
+        options.file_option("--topology", "FILE.xml", "Instead of --machine: a topology in NCCL's XML."),
         release_option("The release that was measured. [default: what files say]", only_known=False, default=""),
-        click.option(
-            "--nodes", type=click.IntRange(min=1), help="Nodes of files that do not say it; of a table, which rows."
+        options.option(
+            "--nodes", "Nodes of files that do not say it; of a table, which rows.", type=click.IntRange(min=1)
         ),
-        click.option(
-            "--gpus-per-node", type=click.IntRange(min=1), help="GPUs of each node, of files that do not say it."
+        options.option(
+            "--gpus-per-node", "GPUs of each node, of files that do not say it.", type=click.IntRange(min=1)
         ),
     )
 

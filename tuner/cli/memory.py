@@ -8,7 +8,7 @@ import click
 from tuner.cli import options
 from tuner.cli.communicator_options import of_all_ranks
 from tuner.cli.group import AnyCalls, GivenCall, of_libnccl
-from tuner.cli.output import human_bytes, print_json, print_table, progress, say, span
+from tuner.cli.output import human_bytes, print_table, progress, say, shown_as_json, span
 from tuner.oracle import bill
 from tuner.oracle.bill import MemoryStage
 
@@ -29,7 +29,6 @@ def command(
     calls: list[GivenCall] | None,
     call: options.CallOptions,
     timeout_s: float,
-    as_json: bool,
     communicator: options.CommunicatorOptions,
 ) -> None:
     """The device memory that a communicator takes, and the SMs that its kernels hold: libnccl's own requests.
@@ -48,8 +47,7 @@ def command(
     asked = [(one.request, one.bytes) for one in of_libnccl(calls, call.request())]
     progress(f"asking the libnccl of {described.title}")
     stages = bill.bill(described.oracle_configuration(), asked, timeout_s)
-    if as_json:
-        print_json(stages)
+    if shown_as_json(stages):
         return
     peak = max(bytes_ for stage in stages for bytes_ in stage.peak_device_bytes) / 2**20
     sms = max((blocks for stage in stages if stage.collective for blocks in stage.blocks), default=0)

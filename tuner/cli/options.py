@@ -26,20 +26,22 @@ from tuner.base.names import (
     windows_of,
 )
 from tuner.base.sizes import size_bytes as size_bytes
-from tuner.base.sizes import size_list
-from tuner.cli.command import FILE, F, stacked
+from tuner.base.sizes import size_list as size_list
 from tuner.cli.command import Command as Command
+from tuner.cli.command import F, Parsed, stacked
+from tuner.cli.command import file_option as file_option
+from tuner.cli.command import flag as flag
 from tuner.cli.command import option as option
 from tuner.cli.command import under as under
 from tuner.cli.communicator_options import CONSTANTS, LIBNCCL, Change
+from tuner.cli.communicator_options import NUMBERS as NUMBERS
 from tuner.cli.communicator_options import CommunicatorOptions as CommunicatorOptions
-from tuner.cli.communicator_options import Numbers as Numbers
 from tuner.cli.communicator_options import after as after
 from tuner.cli.communicator_options import communicator_options as communicator_options
 from tuner.cli.communicator_options import of_nodes_option as of_nodes_option
 from tuner.cli.communicator_options import say_whose_parts as say_whose_parts
 from tuner.cli.communicator_options import skeleton_options as skeleton_options
-from tuner.cli.output import progress
+from tuner.cli.output import JSON, progress
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
 from tuner.scenario import Scenario
@@ -111,15 +113,6 @@ class CallOptions:
         )
 
 
-class Flags(click.ParamType):  # type: ignore[type-arg]
-    """Flags of windows, with commas between them."""
-
-    name = "flags"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> WindowFlag:
-        return flags_of(value)
-
-
 def call_options(buffers: bool = True, in_place: bool = True, windows: bool = True) -> Callable[[F], F]:
     """Options for type and operation, and unless they are off for ``buffers``, in place, and windows.
 
@@ -139,22 +132,8 @@ def call_options(buffers: bool = True, in_place: bool = True, windows: bool = Tr
         made: F = with_call  # type: ignore[assignment]
         return stacked(
             made,
-            option(
-                "--dtype",
-                type=Named(DataType, "type"),
-                default="float32",
-                show_default=True,
-                heading=CALL,
-                help="Data type, NCCL's name.",
-            ),
-            option(
-                "--op",
-                type=Named(Op, "operation"),
-                default="sum",
-                show_default=True,
-                heading=CALL,
-                help="Reduction operation.",
-            ),
+            option("--dtype", "Data type, NCCL's name.", type=Named(DataType, "type"), default="float32", heading=CALL),
+            option("--op", "Reduction operation.", type=Named(Op, "operation"), default="sum", heading=CALL),
             *([_BUFFERS] if buffers else ()),
             *(_WINDOWS if windows else ()),
             *([_IN_PLACE] if in_place else ()),
@@ -165,59 +144,47 @@ def call_options(buffers: bool = True, in_place: bool = True, windows: bool = Tr
 
 _BUFFERS = option(
     "--buffers",
+    "How the buffers are registered: plain (not at all), registered (ncclCommRegister), window "
+    "(ncclCommWindowRegister, symmetric), graph (by NCCL, as the call is captured into a CUDA graph).",
     type=Named(Buffers, "kind of buffers"),
     default="plain",
-    show_default=True,
     metavar="KIND",
     heading=CALL,
-    help="How the buffers are registered: plain (not at all), registered (ncclCommRegister), window "
-    "(ncclCommWindowRegister, symmetric), graph (by NCCL, as the call is captured into a CUDA graph).",
 )
 _WINDOWS = (
     option(
         "--windows",
+        "Which buffers are in windows, with --buffers window; the other is plain. [default: both]",
         type=click.Choice(("send", "receive", "both")),
         heading=CALL,
-        help="Which buffers are in windows, with --buffers window; the other is plain. [default: both]",
     ),
     option(
         "--window-flags",
-        type=Flags(),
+        f"Flags of these windows, NCCL_WIN_*: {', '.join(map(flag_words, WindowFlag.__members__.values()))}. "
+        "[default: coll-symmetric]",
+        type=Parsed("flags", flags_of),
         metavar="FLAG[,FLAG...]",
         heading=CALL,
-        help=f"Flags of these windows, NCCL_WIN_*: {', '.join(map(flag_words, WindowFlag.__members__.values()))}. "
-        "[default: coll-symmetric]",
     ),
 )
-_IN_PLACE = option(
-    "--in-place",
-    is_flag=True,
-    heading=CALL,
-    help="What is received replaces what is sent; only calls on registered buffers differ.",
+_IN_PLACE = flag(
+    "--in-place", "What is received replaces what is sent; only calls on registered buffers differ.", heading=CALL
 )
 
 
-class Sizes(click.ParamType):  # type: ignore[type-arg]
-    """A comma-separated list of sizes, and of ranges of them."""
-
-    name = "sizes"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> list[int]:
-        return value if isinstance(value, list) else size_list(str(value))
+SIZES = Parsed("sizes", size_list)  # and ranges of sizes
 
 
 def out_option(metavar: str, says: str, required: bool = True) -> Callable[[F], F]:
     """The file to write, as the parameter ``out``: ``-o`` and ``--out``."""
-    return option("-o", "--out", "out", required=required, type=FILE, metavar=metavar, help=says)
+    return file_option("-o", "--out", "out", metavar, says, required=required)
 
 
 def steps_options(function: F) -> F:
     """Options for when a job's steps ended, as the parameters ``steps`` and ``name``."""
-    named = click.option(
-        "--range", "name", default="step", show_default=True, metavar="NAME", help="What those ranges are called."
-    )
+    named = option("--range", "name", "What those ranges are called.", default="step", metavar="NAME")
     says = "When a job's steps ended: seconds a line, JSON lines, or NVTX ranges of nsys (SQLite, CSV)."
-    return click.option("--steps", type=FILE, metavar="FILE", help=says)(named(function))
+    return file_option("--steps", "FILE", says)(named(function))
 
 
 def time_options(default: str, said: str | None = None) -> Callable[[F], F]:
@@ -235,17 +202,17 @@ def time_options(default: str, said: str | None = None) -> Callable[[F], F]:
         for each in (
             option(
                 "--calibration",
+                "Calibrated times by this calibration; implies --time calibrated. [default: that of the machine, "
+                "else of another with GPUs of its generation]",
                 metavar="NAME|FILE",
                 heading=CONSTANTS,
-                help="Calibrated times by this calibration; implies --time calibrated. [default: that of the machine, "
-                "else of another with GPUs of its generation]",
             ),
             option(
                 "--time",
+                "Times shown: nccl (its own prediction), calibrated (from measurements, with 90 % intervals) or "
+                f"both; picks are NCCL's in any case. [default: {said or default}]",
                 type=click.Choice(("nccl", "calibrated", "both")),
                 metavar="WHOSE",
-                help="Times shown: nccl (its own prediction), calibrated (from measurements, with 90 % intervals) or "
-                f"both; picks are NCCL's in any case. [default: {said or default}]",
             ),
         ):
             timed = each(timed)
@@ -266,7 +233,7 @@ def _times_wanted(whose: str, calibration: str | None) -> "TimesWanted | None":
 
 def times_or_both(times: "TimesWanted | None") -> "TimesWanted | None":
     """The times that were asked for; where nothing was said of them, both NCCL's and calibrated ones."""
-    if any(each.name == "time" for each in _given()):
+    if is_given("time"):
         return times
     return times or _times_wanted("both", None)
 
@@ -276,14 +243,13 @@ collective_argument = click.argument("collective", type=Named(Collective, "colle
 collectives_argument = click.argument(
     "collectives", nargs=-1, type=Named(Collective, "collective"), metavar="[COLLECTIVE]..."
 )
-bytes_option = click.option(
+bytes_option = option(
     "--bytes",
     "sizes",
-    type=Sizes(),
-    default="8,1K,32K,256K,1M,4M,16M,64M,256M,1G",
-    show_default=True,
-    help="NCCL's nBytes: count x type size, times the ranks for AllGather and ReduceScatter; 64K is 65536; 8..1G*2 as "
+    "NCCL's nBytes: count x type size, times the ranks for AllGather and ReduceScatter; 64K is 65536; 8..1G*2 as "
     "nccl-tests' -b 8 -e 1G -f 2.",
+    type=SIZES,
+    default="8,1K,32K,256K,1M,4M,16M,64M,256M,1G",
 )
 
 
@@ -294,17 +260,15 @@ class CallOrChange(AnyCall):
         return Change().convert(value, param, ctx) if "=" in str(value) else super().convert(value, param, ctx)
 
 
-change_option = click.option(
+change_option = option(
     "--change",
     "assignments",
+    f"What is different afterwards: {', '.join(KEYS)}, or a NCCL variable; repeatable.",
     multiple=True,
     metavar="KEY=VALUE",
     type=Change(),
-    help=f"What is different afterwards: {', '.join(KEYS)}, or a NCCL variable; repeatable.",
 )
-timeout_option = click.option(
-    "--timeout", "timeout_s", type=float, default=120.0, show_default=True, help="Seconds a libnccl answer may take."
-)
+timeout_option = option("--timeout", "timeout_s", "Seconds a libnccl answer may take.", type=float, default=120.0)
 
 
 def libnccl_option(says: str) -> Callable[[F], F]:
@@ -315,32 +279,36 @@ def libnccl_option(says: str) -> Callable[[F], F]:
         def asking(*given: Any, libnccl: bool, timeout_s: float, **others: Any) -> Any:
             if libnccl:
                 progress("asking the real libnccl")
-            source = click.get_current_context().get_parameter_source
             for name in () if libnccl else ("timeout_s", "build"):
-                if source(name) is ParameterSource.COMMANDLINE:
+                if is_given(name):
                     raise BadInput(
                         f"--{name.removesuffix('_s')}: of libnccl, which is not asked; valid: with --libnccl"
                     )
             return function(*given, libnccl=timeout_s if libnccl else None, **others)
 
         made: F = asking  # type: ignore[assignment]
-        stacked(made, option("--libnccl", is_flag=True, heading=LIBNCCL, help=says), timeout_option)
+        stacked(made, flag("--libnccl", says, heading=LIBNCCL), timeout_option)
         return under(LIBNCCL, "--timeout")(made)
 
     return decorated
 
 
-csv_option = option(
-    "--csv", "as_csv", is_flag=True, heading=OUTPUT, help="Print comma-separated values, for a spreadsheet."
-)
-launch_option = option(
+csv_option = flag("--csv", "as_csv", "Print comma-separated values, for a spreadsheet.", heading=OUTPUT)
+launch_option = flag(
     "--launch",
     "in_full",
-    is_flag=True,
+    "Besides what each block and proxy is handed: elements, chunks, steps, kernels, rings and trees.",
     heading=OUTPUT,
-    help="Besides what each block and proxy is handed: elements, chunks, steps, kernels, rings and trees.",
 )
-json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+
+
+def json_option(function: F, says: str = "Print JSON.") -> F:
+    """``--json``, which :func:`tuner.cli.output.json_wanted` answers by: commands take nothing of it."""
+    return flag("--json", says, expose_value=False, callback=_want_json)(function)
+
+
+def _want_json(ctx: click.Context, _option: click.Parameter, given: bool) -> None:
+    ctx.meta[JSON] = given
 
 
 def refuse(other: str, names: Collection[str]) -> None:
@@ -357,6 +325,7 @@ def refuse_with(what: str, names: Collection[str]) -> None:
 
 def refuse_others(option: str, valid: Collection[str]) -> None:
     """Refuses options that are given and are not among these parameters, beside ``option``. Raises BadInput."""
+    valid = (*valid, "json")
     if given := [_spelled(each) for each in _given() if each.name not in valid]:
         every = (each for each in click.get_current_context().command.params if isinstance(each, click.Option))
         known = [_spelled(each) for each in every if each.name in valid]
@@ -364,9 +333,13 @@ def refuse_others(option: str, valid: Collection[str]) -> None:
 
 
 def _given() -> list[click.Option]:
-    ctx = click.get_current_context()
-    options = (each for each in ctx.command.params if isinstance(each, click.Option) and each.name is not None)
-    return [each for each in options if ctx.get_parameter_source(str(each.name)) is ParameterSource.COMMANDLINE]
+    params = click.get_current_context().command.params
+    return [each for each in params if isinstance(each, click.Option) and each.name is not None and is_given(each.name)]
+
+
+def is_given(name: str) -> bool:
+    """Whether the option of this parameter stands on the command line."""
+    return click.get_current_context().get_parameter_source(name) is ParameterSource.COMMANDLINE
 
 
 def _spelled(parameter: click.Parameter) -> str:
@@ -377,15 +350,14 @@ def range_options(function: F) -> F:
     """The sizes that ranges are looked for in."""
     return stacked(
         function,
-        option("--from", "low", type=size_bytes, metavar="SIZE", help="The least size. [default: one element]"),
+        option("--from", "low", "The least size. [default: one element]", type=size_bytes, metavar="SIZE"),
         option(
             "--to",
             "high",
+            "The greatest size; NCCL's nBytes, as in pick.",
             type=size_bytes,
             metavar="SIZE",
             default="1T",
-            show_default=True,
-            help="The greatest size; NCCL's nBytes, as in pick.",
         ),
     )
 
@@ -399,7 +371,6 @@ class CommunicatorQuestion:
 
     communicator: CommunicatorOptions
     call: CallOptions
-    as_json: bool
     times: "TimesWanted | None" = None
     low: int | None = None
     high: int = 0
@@ -433,7 +404,7 @@ def question(
     ``libnccl`` says what it adds where it can be asked.
     """
 
-    names = ["communicator", "call", "as_json", *(["low", "high"] if ranges else [])]
+    names = ["communicator", "call", *(["low", "high"] if ranges else [])]
     names += [*(["times"] if times else []), *(["libnccl"] if libnccl else [])]
 
     def decorated(function: F) -> F:

@@ -8,7 +8,7 @@ import click
 from tuner.answers import library
 from tuner.cli import options
 from tuner.cli.command import FILE, Group
-from tuner.cli.output import print_json, progress, show
+from tuner.cli.output import json_wanted, print_json, progress, show
 
 if TYPE_CHECKING:
     from tuner.oracle.conformance.learn import Learning
@@ -32,17 +32,16 @@ def command() -> None:
 
 @click.command(name="run", cls=options.Command, context_settings={"ignore_unknown_options": True})
 @options.communicator_options(without=["graphs", "constants", "ranks", "shared"], build=True)
-@click.option(
+@options.option(
     "--processes-per-node",
+    "Processes of the program on each node, of several. [default: one for each GPU]",
     type=click.IntRange(min=1),
-    help="Processes of the program on each node, of several. [default: one for each GPU]",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print JSON; the program's own output goes to stderr.")
+@lambda function: options.json_option(function, "Print JSON; the program's own output goes to stderr.")
 @click.argument("program", nargs=-1, required=True, type=click.UNPROCESSED)
 def run_command(
     program: tuple[str, ...],
     processes_per_node: int | None,
-    as_json: bool,
     communicator: options.CommunicatorOptions,
 ) -> None:
     """Runs a program that calls NCCL, as it is, on simulated GPUs, with its exit code. No kernel runs.
@@ -51,8 +50,8 @@ def run_command(
     nccl-tuner oracle run --machine dgx-h100 --nccl 2.28.9 -- ./all_reduce_perf -g 8 -c 0
     """
     described = communicator.scenario()
-    ended = library.run(described, program, processes_per_node, to_stderr=as_json)
-    if as_json:
+    ended = library.run(described, program, processes_per_node, to_stderr=json_wanted())
+    if json_wanted():
         print_json(ended)
     click.get_current_context().exit(ended.exit_code)
 
@@ -60,7 +59,7 @@ def run_command(
 @click.command(name="learn", cls=options.Command)
 @click.argument("path", metavar="LIBNCCL", type=FILE)
 @options.json_option
-def learn_command(path: Path, as_json: bool) -> None:
+def learn_command(path: Path) -> None:
     """Learns a libnccl that has no file here: a new release, a vendor's build, your own patch.
 
     The nearest known release, tables that the library has as data, and values and rules that make the emulator give
@@ -73,7 +72,7 @@ def learn_command(path: Path, as_json: bool) -> None:
     from tuner.oracle.conformance.learn import learn
 
     learning = learn(path, progress=progress)
-    show(learning, as_json, print_learning)
+    show(learning, print_learning)
     if not learning.exact:
         click.get_current_context().exit(1)
 

@@ -1,7 +1,6 @@
 """``nccl-tuner order``: in which order the numbers of each element are added, and whether the bits stay the same."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
 
 import click
 
@@ -12,8 +11,9 @@ from tuner.base.errors import BadInput
 from tuner.base.names import Collective, DataType
 from tuner.base.sizes import LARGEST_BYTES
 from tuner.cli import options
+from tuner.cli.command import Parsed
 from tuner.cli.options import ROOTED
-from tuner.cli.output import human_bytes, print_json, print_table, say, verdict
+from tuner.cli.output import human_bytes, print_table, say, shown_as_json, verdict
 from tuner.emulator.ranges import goes_on
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
@@ -25,40 +25,33 @@ MOST_CLASSES = 16  # of a call that a table shows
 MOST_RANGES = 3  # of a class that a table shows
 
 
-class Range(click.ParamType):  # type: ignore[type-arg]
+def _range(text: str) -> tuple[int, int]:
     """Two sizes, ``8..1G``."""
-
-    name = "range"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, int]:
-        low, dots, high = str(value).partition("..")
-        if not dots:
-            raise BadInput(f"--range {value!r}: valid: FROM..TO, as in 8..1G")
-        return options.size_bytes(low), options.size_bytes(high)
+    low, dots, high = text.partition("..")
+    if not dots:
+        raise BadInput(f"--range {text!r}: valid: FROM..TO, as in 8..1G")
+    return options.size_bytes(low), options.size_bytes(high)
 
 
 @click.command(name="order", cls=options.Command)
 @options.under("Which calls", "--group", "--root", "--rows")
 @options.under("Output", "--settings")
 @options.collective_argument
-@click.option("--bytes", "sizes", type=options.Sizes(), help="NCCL's nBytes, as in pick. [default: 1M]")
-@click.option(
+@options.option("--bytes", "sizes", "NCCL's nBytes, as in pick. [default: 1M]", type=options.SIZES)
+@options.option(
     "--row-bytes",
+    "A row that is to have the same bits wherever it is, such as a token's: hidden size x type size.",
     type=options.size_bytes,
     metavar="SIZE",
-    help="A row that is to have the same bits wherever it is, such as a token's: hidden size x type size.",
 )
-@click.option("--rows", type=options.Numbers(), metavar="N,...", help="Calls of so many rows, such as batch sizes.")
-@click.option("--range", "ends", type=Range(), metavar="FROM..TO", help="The order by ranges of sizes instead.")
-@click.option("--group", "together", is_flag=True, help="The calls are those of one group, in this order.")
+@options.option("--rows", "Calls of so many rows, such as batch sizes.", type=options.NUMBERS, metavar="N,...")
+@options.option(
+    "--range", "ends", "The order by ranges of sizes instead.", type=Parsed("range", _range), metavar="FROM..TO"
+)
+@options.flag("--group", "together", "The calls are those of one group, in this order.")
 @options.change_option
-@click.option("--root", type=int, default=0, show_default=True, metavar="RANK", help="The root of Reduce.")
-@click.option(
-    "--settings/--no-settings",
-    default=True,
-    show_default=True,
-    help="Look for the variables that would make the answer yes.",
-)
+@options.option("--root", "The root of Reduce.", type=int, default=0, metavar="RANK")
+@options.option("--settings/--no-settings", "Look for the variables that would make the answer yes.", default=True)
 @options.communicator_options()
 @options.call_options(windows=False)
 @options.json_option
@@ -73,7 +66,6 @@ def command(
     root: int,
     settings: bool,
     call: options.CallOptions,
-    as_json: bool,
     communicator: options.CommunicatorOptions,
 ) -> None:
     """In which order of ranks COLLECTIVE adds the numbers of each element, and whether calls give the same bits.
@@ -99,7 +91,7 @@ def command(
             raise BadInput(
                 "--range: of calls alone on one communicator; valid: without --bytes, --row-bytes, --group, --change"
             )
-        _ranges(described, request, ends, root, as_json)
+        _ranges(described, request, ends, root)
         return
     if row_bytes is not None and row_bytes % dtype.size_bytes:
         raise BadInput(f"--row-bytes {row_bytes}: valid: multiples of {dtype.size_bytes}, the size of {dtype.name}")
@@ -111,19 +103,17 @@ def command(
     calls = tuple(call for one in compared for call in question.of_calls(one))
     same = ask(question, compared, settings) if row_bytes or len(calls) > 1 else None
     answer = OrderAnswer(calls, same)
-    if as_json:
-        print_json(answer)
+    if shown_as_json(answer):
         return
     title = f"{request.title} on {described.title}"
     print_order(title if not assignments else f"{title}, and with {', '.join(assignments)}", answer, dtype)
 
 
-def _ranges(described: Scenario, request: Request, ends: tuple[int, int], root: int, as_json: bool) -> None:
+def _ranges(described: Scenario, request: Request, ends: tuple[int, int], root: int) -> None:
     from tuner.answers.order import order_ranges
 
     found = order_ranges(described, request, ends, root)
-    if as_json:
-        print_json(found)
+    if shown_as_json(found):
         return
     rows = [
         (

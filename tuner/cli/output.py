@@ -174,6 +174,7 @@ def _is_number(text: str) -> bool:
 
 
 NOTES = "tuner.cli.notes_after"  # in click's context: lines that come after the answer
+JSON = "tuner.cli.json"  # in click's context: whether the answer is to be JSON
 LOG = "tuner.cli.log"  # in click's context: what the command's description has of a log
 
 
@@ -225,11 +226,21 @@ def print_json(value: Any) -> None:
     click.echo(with_options(json.dumps(written, indent=1)))
 
 
-def show(answer: Any, as_json: bool, printed: Callable[..., None], *more: Any) -> None:
-    """An answer: its record as JSON, or as ``printed`` prints it for people, with what else that takes."""
-    if as_json:
+def json_wanted() -> bool:
+    """Whether the answer is to be JSON: the command has ``--json``, and it is given."""
+    return bool(click.get_current_context().meta.get(JSON))
+
+
+def shown_as_json(answer: Any) -> bool:
+    """Whether the answer is to be JSON, which it is printed as then."""
+    if json_wanted():
         print_json(answer)
-    else:
+    return json_wanted()
+
+
+def show(answer: Any, printed: Callable[..., None], *more: Any) -> None:
+    """An answer: its record as JSON, or as ``printed`` prints it for people, with what else that takes."""
+    if not shown_as_json(answer):
         printed(answer, *more)
 
 
@@ -245,9 +256,11 @@ def print_table(
         click.echo(folded(title))
     numbers: dict[str, int] = {}  # of notes
     body = [[_shown(cell, numbers) for cell in row] for row in rows]
-    click.echo(laid_out(columns, body, width_to_fit(), spare))
+    table = laid_out(columns, body, width_to_fit(), spare)
+    click.echo(table)
     for text, number in numbers.items():
-        click.echo(folded(f" [{number}] {text}"))
+        if f"[{number}]" in table:  # else its column was left out for the width
+            click.echo(folded(f" [{number}] {text}"))
 
 
 @dataclass(frozen=True, slots=True)

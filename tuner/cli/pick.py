@@ -15,8 +15,9 @@ from tuner.base.errors import BadInput
 from tuner.base.names import Collective, PeerCall
 from tuner.base.numerics import is_time
 from tuner.cli import options
+from tuner.cli.command import Parsed
 from tuner.cli.options import CALL, ROOTED
-from tuner.cli.output import human_bytes, number, print_csv, print_json, print_table, say
+from tuner.cli.output import human_bytes, json_wanted, number, print_csv, print_table, say, shown_as_json
 from tuner.emulator.group import Operation
 from tuner.emulator.selection import Pick
 from tuner.scenario import Scenario
@@ -40,42 +41,33 @@ class CallOrCalls(options.AnyCall):
         return super().convert(value, param, ctx)
 
 
-class Parts(options.Sizes):
-    """A comma-separated list of sizes, of which some may be 0."""
-
-    name = "parts"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> list[int]:
-        words = str(value).split(",")
-        return [0 if word.strip() == "0" else super(Parts, self).convert(word, param, ctx)[0] for word in words]
+def _parts(text: str) -> list[int]:
+    """Sizes, of which some may be 0."""
+    return [0 if word.strip() == "0" else options.size_list(word)[0] for word in text.split(",")]
 
 
 @click.command(name="pick", cls=options.Command)
 @click.argument("collective", type=CallOrCalls(Collective, "collective"), metavar="COLLECTIVE|CALLS")
 @options.bytes_option
 @options.option(
-    "--rank",
-    type=int,
-    metavar="N",
-    heading=CALL,
-    help="Whose launch, of sends and receives or with --launch. [default: 0]",
+    "--rank", "Whose launch, of sends and receives or with --launch. [default: 0]", type=int, metavar="N", heading=CALL
 )
 @options.option(
     "--peer",
     "--root",
+    "Of send and recv the peer, of gather, scatter and, with --launch, broadcast and reduce the root. "
+    "[default: 1, or 0]",
     type=int,
     metavar="N",
     heading=CALL,
-    help="Of send and recv the peer, of gather, scatter and, with --launch, broadcast and reduce the root. "
-    "[default: 1, or 0]",
 )
 @options.option(
     "--parts",
-    type=Parts(),
+    "Of alltoall with unequal parts: bytes that every rank sends to each rank, or what each sends to each, the "
+    "first rank's first.",
+    type=Parsed("parts", _parts),
     heading=CALL,
     metavar="BYTES,...",
-    help="Of alltoall with unequal parts: bytes that every rank sends to each rank, or what each sends to each, the "
-    "first rank's first.",
 )
 @options.launch_option
 @options.csv_option
@@ -121,7 +113,7 @@ def command(
     nccl-tuner pick allreduce:25M*4,allgather:4M --machine dgx-h100 --nodes 2 --nccl 2.28.9 --libnccl
     nccl-tuner pick allreduce --machine dgx-h100 --nodes 2 --nccl 2.28.9 --bytes 8,1K,64MiB --libnccl --json
     """
-    call, times, as_json = asked.call, asked.times, asked.as_json
+    call, times = asked.call, asked.times
     if asked.libnccl is not None:
         options.refuse_with("--libnccl", NOT_OF_LIBNCCL)
     if isinstance(collective, list):
@@ -130,7 +122,7 @@ def command(
         options.refuse_with("several calls, which have their own sizes and roots", NOT_OF_GROUPS)
         show_group(collective, _described(asked), asked, rank or 0, in_full)
         return
-    if as_csv and (in_full or as_json):
+    if as_csv and (in_full or json_wanted()):
         raise BadInput("--csv cannot be combined with --launch or --json")
     if parts is not None and (collective is not PeerCall.AllToAll or times is not None or peer is not None):
         raise BadInput("--parts is of alltoall, which has no time then; remove it, or --time, --calibration and --peer")
@@ -149,11 +141,11 @@ def command(
         if call.in_place:
             raise BadInput(f"--in-place has no meaning for {collective.name}; remove it")
         if parts is not None:
-            exchanges.show_uneven(asked.scenario(), parts, call.dtype, rank or 0, as_json)
+            exchanges.show_uneven(asked.scenario(), parts, call.dtype, rank or 0)
             return
         query = of_rank(collective, sizes, call.dtype, rank, peer)
         query = replace(query, buffers=call.buffers, windows=call.windows)
-        exchanges.show(asked.scenario(), query, times, as_json)
+        exchanges.show(asked.scenario(), query, times)
         return
     if not in_full and (rank is not None or peer is not None):
         raise BadInput(
@@ -170,8 +162,7 @@ def command(
         from tuner.answers.launches import Launches, with_launches
 
         answers = with_launches(answers, Launches(described, rank or 0), Operation(request, 0, peer or 0))
-    if as_json:
-        print_json(answers)
+    if shown_as_json(answers):
         return
     if as_csv:
         print_csv(CSV_COLUMNS, map(partial(_csv_row, described.nccl), answers))
@@ -202,9 +193,7 @@ def _show_libnccl(function: Collective | PeerCall, sizes: list[int], asked: opti
     collective = options.Named(Collective, "collective").convert(function.name, None, None)
     described = _described(asked)
     answers = library.of_sizes(described, asked.call.request(collective), sizes, asked.libnccl or 0)
-    if asked.as_json:
-        print_json(answers)
-    else:
+    if not shown_as_json(answers):
         print_answers(f"{collective.name} on {described.title}: the real libnccl", answers)
 
 

@@ -2,29 +2,27 @@
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 import numpy as np
-from click.core import ParameterSource
 from numpy.typing import NDArray
 
 from tuner.answers.choices import Choices, changed, choices, curves, ratio
 from tuner.base.errors import BadInput, BadMeasurement
-from tuner.base.names import Algorithm, Buffers, Collective, DataType, Op, Protocol
+from tuner.base.names import Algorithm, Collective, Protocol
 from tuner.base.numerics import SizeArray, shortest
-from tuner.base.records import json_form
+from tuner.base.records import to_json
 from tuner.cli import options
 from tuner.cli.command import missing_of
 from tuner.cli.communicator_options import of_all_ranks
 from tuner.cli.measured_options import arm_option, runs_there
-from tuner.cli.output import note_after, print_json
+from tuner.cli.output import json_wanted, note_after, print_json, say
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
 from tuner.scenario import MOST_NODES, Scenario
-from tuner.scenario.description import ConstantsUsed
 from tuner.times.measured import header
 from tuner.times.measured.checks import nearest_release
 from tuner.times.measured.formats import MeasurementFile, read_any
@@ -106,180 +104,51 @@ def nodes_alike(scenario: Scenario) -> str:
     return ", ".join([scenario.name, each, f"NCCL {scenario.nccl}", *constants, *scenario.settings])
 
 
-def deliver(
-    out: Path | None, as_json: bool, record: Callable[[], Any], draw: Callable[[], "Figure"], says: Callable[[], str]
-) -> None:
+def deliver(out: Path | None, record: Callable[[], Any], draw: Callable[[], "Figure"], says: Callable[[], str]) -> None:
     """Writes the picture, and prints the record or what the picture ``says`` in a line."""
-    if out is None and not as_json:
+    if out is None and not json_wanted():
         raise BadInput("nothing to do; valid: --out FILE.png (.svg, .pdf) for a picture, --json for what it would show")
     if out is not None:
         from tuner.answers.charts import save
 
         save(draw(), out)
-    if as_json:
+    if json_wanted():
         print_json(record())
     else:
-        click.echo(f"{out}: {says()}")
+        say(f"{out}: {says()}")
 
 
-@dataclass(frozen=True, slots=True)
-class PicturedCall:
-    """The calls of a picture, of all its sizes."""
-
-    collective: Collective
-    dtype: DataType
-    op: Op
-    buffers: Buffers
-
-    @classmethod
-    def of(cls, request: Request) -> "PicturedCall":
-        return cls(request.collective, request.dtype, request.op, request.buffers)
+def _of_call(request: Request) -> dict[str, object]:
+    """The calls of a picture, of all its sizes, as JSON has them."""
+    return {"collective": request.collective, "dtype": request.dtype, "op": request.op, "buffers": request.buffers}
 
 
-@dataclass(frozen=True, slots=True)
-class PicturedMachine:
-    """Machine they run on; the number of nodes is the picture's."""
-
-    constants: ConstantsUsed = field(metadata=json_form(merged=True))
-    machine: str
-    gpus_per_node: int
-    environment: Mapping[str, str]
-
-    @classmethod
-    def of(cls, scenario: Scenario) -> "PicturedMachine":
-        return cls(scenario.constants, scenario.name, scenario.gpus(), scenario.environment or {})
+def _of_machine(scenario: Scenario) -> dict[str, object]:
+    """The machine that they run on, as JSON has it; the number of nodes is the picture's."""
+    own = {"machine": scenario.name, "gpus_per_node": scenario.gpus(), "environment": scenario.environment or {}}
+    return {**to_json(scenario.constants), **own}
 
 
-@dataclass(frozen=True, slots=True)
-class PicturedRow:
-    """Picks on one number of nodes, [bytes]; None where NCCL finds nothing to run."""
-
-    algorithm: list[str | None]
-    protocol: list[str | None]
-    channels: list[int]
-    threads: list[int]
-    time_us: list[float | None]
-
-    @classmethod
-    def of(cls, picks: Choices, row: int) -> "PicturedRow":
-        return cls(
-            [Algorithm(one).name if one >= 0 else None for one in picks.algorithm[row].tolist()],
-            [Protocol(one).name if one >= 0 else None for one in picks.protocol[row].tolist()],
-            picks.channels[row].tolist(),
-            picks.threads[row].tolist(),
-            known(picks.time_us[row]),
-        )
+def _of_picks(picks: Choices, row: int | slice = slice(None)) -> dict[str, object]:
+    """The picks by number of nodes and size, [nodes][bytes], or of one ``row``; None where nothing can run."""
+    names = {kind: np.array([*(each.name for each in kind), None], object) for kind in (Algorithm, Protocol)}
+    return {
+        "algorithm": names[Algorithm][picks.algorithm[row]],
+        "protocol": names[Protocol][picks.protocol[row]],
+        "channels": picks.channels[row],
+        "threads": picks.threads[row],
+        "time_us": known(picks.time_us[row]),
+    }
 
 
-@dataclass(frozen=True, slots=True)
-class PicturedPicks:
-    """Picks by number of nodes and size, [nodes][bytes], as :class:`PicturedRow`."""
-
-    algorithm: list[list[str | None]]
-    protocol: list[list[str | None]]
-    channels: list[list[int]]
-    threads: list[list[int]]
-    time_us: list[list[float | None]]
-
-    @classmethod
-    def of(cls, picks: Choices) -> "PicturedPicks":
-        rows = [PicturedRow.of(picks, row) for row in range(len(picks.nodes))]
-        return cls(
-            [row.algorithm for row in rows],
-            [row.protocol for row in rows],
-            [row.channels for row in rows],
-            [row.threads for row in rows],
-            [row.time_us for row in rows],
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class PicturedMap:
-    """``plot map``."""
-
-    call: PicturedCall = field(metadata=json_form(merged=True))
-    machine: PicturedMachine = field(metadata=json_form(merged=True))
-    nodes: tuple[int, ...]
-    bytes: NDArray[np.uint64]
-    picks: PicturedPicks = field(metadata=json_form(merged=True))
-
-
-@dataclass(frozen=True, slots=True)
-class PicturedSide:
-    """One side of ``plot diff``."""
-
-    machine: PicturedMachine = field(metadata=json_form(merged=True))
-    picks: PicturedPicks = field(metadata=json_form(merged=True))
-
-
-@dataclass(frozen=True, slots=True)
-class PicturedChange:
-    """``plot diff``: ``changed`` and the ``ratio`` of times, after to before, are [nodes][bytes]."""
-
-    call: PicturedCall = field(metadata=json_form(merged=True))
-    nodes: list[int]
-    bytes: NDArray[np.uint64]
-    before: PicturedSide
-    after: PicturedSide
-    changed: NDArray[np.bool_]
-    ratio: list[list[float | None]]
-
-
-@dataclass(frozen=True, slots=True)
-class PicturedCurves:
-    """``plot curves``: times by combination, [bytes]; ``bus_factor`` makes bus bandwidths of them."""
-
-    call: PicturedCall = field(metadata=json_form(merged=True))
-    machine: PicturedMachine = field(metadata=json_form(merged=True))
-    nodes: int
-    ranks: int
-    bytes: NDArray[np.uint64]
-    bus_factor: float
-    pick: PicturedRow
-    time_us: Mapping[str, list[float | None]]
-
-
-@dataclass(frozen=True, slots=True)
-class PicturedSeries:
-    """Measured times of a combination with their bounds, and predicted ones, [bytes]; channels None: NCCL's own."""
-
-    algorithm: Algorithm
-    protocol: Protocol
-    channels: int | None
-    bytes: NDArray[np.int64]
-    measured_us: list[float | None]
-    low_us: list[float | None]
-    high_us: list[float | None]
-    predicted_us: list[float | None]
-
-    @classmethod
-    def of(cls, one: Series) -> "PicturedSeries":
-        times = (known(values) for values in (one.measured_us, one.low_us, one.high_us, one.predicted_us))
-        combination = one.combination
-        return cls(combination.algorithm, combination.protocol, combination.channels or None, one.bytes, *times)
-
-
-@dataclass(frozen=True, slots=True)
-class PicturedMeasurements:
-    """``plot measured``, of one kind of call."""
-
-    collective: Collective
-    dtype: DataType
-    op: Op
-    in_place: bool
-    graph: bool
-    machine: PicturedMachine = field(metadata=json_form(merged=True))
-    nodes: int
-    ranks: int
-    series: tuple[PicturedSeries, ...]
-
-
-def known(values: NDArray[Any]) -> list[float | None]:
-    """None for what is not a number."""
+def known(values: NDArray[Any]) -> list[Any]:
+    """The values as lists, None for what is not a number."""
+    if values.ndim > 1:
+        return [known(row) for row in values]
     return [shortest(value) if np.isfinite(value) else None for value in values]
 
 
-def _map(measured: str | None, out: Path | None, as_json: bool, given: Mapping[str, Any]) -> None:
+def _map(measured: str | None, out: Path | None, given: Mapping[str, Any]) -> None:
     """Draws what NCCL picks over sizes and node counts: algorithm as colour, protocol as hatch."""
     query = asked(given)
     described, request = query.scenario, query.request
@@ -288,9 +157,9 @@ def _map(measured: str | None, out: Path | None, as_json: bool, given: Mapping[s
 
     marks = [] if measured is None else _marks(measured, drawn.nodes, request.collective)
 
-    def record() -> PicturedMap:
-        where, picks = PicturedMachine.of(described), PicturedPicks.of(drawn)
-        return PicturedMap(PicturedCall.of(request), where, tuple(drawn.nodes), drawn.bytes, picks)
+    def record() -> dict[str, object]:
+        where = {**_of_call(request), **_of_machine(described), "nodes": drawn.nodes, "bytes": drawn.bytes}
+        return {**where, **_of_picks(drawn)}
 
     def draw() -> "Figure":
         from tuner.answers.charts import figures
@@ -304,7 +173,7 @@ def _map(measured: str | None, out: Path | None, as_json: bool, given: Mapping[s
         points = f"; the pick loses at {loses} of {len(marks)} measured points" if marks else ""
         return f"{number} combinations on {len(drawn.nodes)} node counts at {len(drawn.bytes)} sizes{points}"
 
-    deliver(out, as_json, record, draw, says)
+    deliver(out, record, draw, says)
 
 
 def _marks(measured: str, nodes: Sequence[int], collective: Collective) -> "list[RegretMark]":
@@ -324,23 +193,24 @@ def _marks(measured: str, nodes: Sequence[int], collective: Collective) -> "list
     return marks
 
 
-def _curves(out: Path | None, as_json: bool, given: Mapping[str, Any]) -> None:
+def _curves(out: Path | None, given: Mapping[str, Any]) -> None:
     """Predicted time and bus bandwidth of every combination, and NCCL's pick."""
     communicator: options.CommunicatorOptions = given["communicator"]
     described, request = communicator.scenario(), given["call"].request(given["collective"])
     drawn = curves(described, request, sizes_of(given["from_bytes"], given["to_bytes"], given["points"]))
 
-    def record() -> PicturedCurves:
-        return PicturedCurves(
-            PicturedCall.of(request),
-            PicturedMachine.of(described),
-            described.nodes,
-            described.ranks,
-            drawn.bytes,
-            drawn.bus_factor,
-            PicturedRow.of(drawn.picks, 0),
-            {f"{a.name}/{p.name}": known(us) for (a, p), us in zip(drawn.algo_protos, drawn.time_us, strict=True)},
-        )
+    def record() -> dict[str, object]:
+        times_us = zip(drawn.algo_protos, drawn.time_us, strict=True)
+        return {
+            **_of_call(request),
+            **_of_machine(described),
+            "nodes": described.nodes,
+            "ranks": described.ranks,
+            "bytes": drawn.bytes,
+            "bus_factor": drawn.bus_factor,
+            "pick": _of_picks(drawn.picks, 0),
+            "time_us": {f"{a.name}/{p.name}": known(us) for (a, p), us in times_us},
+        }
 
     def draw() -> "Figure":
         from tuner.answers.charts import figures as picture
@@ -351,10 +221,10 @@ def _curves(out: Path | None, as_json: bool, given: Mapping[str, Any]) -> None:
     def says() -> str:
         return f"{len(drawn.algo_protos)} combinations at {len(drawn.bytes)} sizes"
 
-    deliver(out, as_json, record, draw, says)
+    deliver(out, record, draw, says)
 
 
-def _diff(assignments: tuple[str, ...], out: Path | None, as_json: bool, given: Mapping[str, Any]) -> None:
+def _diff(assignments: tuple[str, ...], out: Path | None, given: Mapping[str, Any]) -> None:
     """Draws where another release or setting changes the pick: before, after, and the predicted times."""
     query = asked(given)
     first, request, sizes, nodes = query.scenario, query.request, query.sizes, query.nodes
@@ -366,16 +236,16 @@ def _diff(assignments: tuple[str, ...], out: Path | None, as_json: bool, given: 
     with bar_of_nodes([*nodes, *nodes]) as bar:
         before, after = (choices(one, request, sizes, nodes, lambda: bar.update(1)) for one in (first, second))
 
-    def record() -> PicturedChange:
-        return PicturedChange(
-            PicturedCall.of(request),
-            nodes,
-            sizes,
-            PicturedSide(PicturedMachine.of(first), PicturedPicks.of(before)),
-            PicturedSide(PicturedMachine.of(second), PicturedPicks.of(after)),
-            changed(before, after),
-            [known(row) for row in ratio(before, after)],
-        )
+    def record() -> dict[str, object]:
+        return {
+            **_of_call(request),
+            "nodes": nodes,
+            "bytes": sizes,
+            "before": {**_of_machine(first), **_of_picks(before)},
+            "after": {**_of_machine(second), **_of_picks(after)},
+            "changed": changed(before, after),
+            "ratio": known(ratio(before, after)),
+        }
 
     def draw() -> "Figure":
         from tuner.answers.charts import figures
@@ -387,7 +257,7 @@ def _diff(assignments: tuple[str, ...], out: Path | None, as_json: bool, given: 
         share = changed(before, after).mean()
         return f"the pick changes at {share:.2%} of {len(nodes)} node counts x {len(sizes)} sizes"
 
-    deliver(out, as_json, record, draw, says)
+    deliver(out, record, draw, says)
 
 
 def _measured(
@@ -395,7 +265,6 @@ def _measured(
     labelled: tuple[tuple[str, Path], ...],
     collective: Collective | None,
     out: Path | None,
-    as_json: bool,
     communicator: options.CommunicatorOptions,
 ) -> None:
     """Measured times against what NCCL's model predicts, and their ratio."""
@@ -413,7 +282,7 @@ def _measured(
         why = comparison.skipped[0].reason if comparison.skipped else "no times that count"
         raise BadMeasurement(f"{file}: nothing to draw: {why}")
 
-    def record() -> list[PicturedMeasurements]:
+    def record() -> list[dict[str, object]]:
         return [_pictured(described, kind, series(comparison, kind)) for kind in comparison.kinds]
 
     def draw() -> "Figure":
@@ -427,7 +296,7 @@ def _measured(
         names = ", ".join(sorted({kind.collective.name for kind in kinds}))
         return f"{sum(map(len, kinds.values()))} points of {names}, {given.origin}"
 
-    deliver(out, as_json, record, draw, says)
+    deliver(out, record, draw, says)
 
 
 def _read(
@@ -453,7 +322,7 @@ def _scenario(file: Path, measurements: Measurements, communicator: options.Comm
     if not communicator.says_where:
         if given.scenario is None:
             raise BadInput(f"{file} does not say where it was measured; valid: --machine NAME --nodes N --nccl RELEASE")
-        if said := [name for name in communicator.given if _said(name)]:
+        if said := [name for name in communicator.given if options.is_given(name)]:
             option = f"--{said[0].replace('_', '-')}"
             raise BadInput(f"{option}: {file} says its own communicator; valid: with --machine or --topology, or none")
         return given.scenario
@@ -467,22 +336,22 @@ def _scenario(file: Path, measurements: Measurements, communicator: options.Comm
     return described
 
 
-def _said(name: str) -> bool:
-    return click.get_current_context().get_parameter_source(name) is ParameterSource.COMMANDLINE
-
-
-def _pictured(scenario: Scenario, kind: Point, drawn: list[Series]) -> PicturedMeasurements:
-    return PicturedMeasurements(
-        kind.collective,
-        kind.dtype,
-        kind.op,
-        bool(kind.in_place),
-        kind.graph,
-        PicturedMachine.of(scenario),
-        scenario.nodes,
-        scenario.ranks,
-        tuple(map(PicturedSeries.of, drawn)),
-    )
+def _pictured(scenario: Scenario, kind: Point, drawn: list[Series]) -> dict[str, object]:
+    """Measured times of a kind of call with their bounds, and predicted ones; no channels are NCCL's own number."""
+    series = [
+        {
+            "algorithm": one.combination.algorithm,
+            "protocol": one.combination.protocol,
+            "channels": one.combination.channels or None,
+            "bytes": one.bytes,
+            **{name: known(getattr(one, name)) for name in ("measured_us", "low_us", "high_us", "predicted_us")},
+        }
+        for one in drawn
+    ]
+    call = {name: getattr(kind, name) for name in ("collective", "dtype", "op")}
+    how = {"in_place": bool(kind.in_place), "graph": kind.graph}
+    size = {"nodes": scenario.nodes, "ranks": scenario.ranks}
+    return {**call, **how, **_of_machine(scenario), **size, "series": series}
 
 
 SIZES = ("from_bytes", "to_bytes", "points")
@@ -505,50 +374,24 @@ MEANINGLESS = {  # parameters of other kinds of pictures
 @options.under("The page", "--time")
 @click.argument("kind", type=click.Choice(tuple(MEANINGLESS)), metavar="KIND")
 @click.argument("words", nargs=-1, metavar="COLLECTIVE|FILE...")
-@click.option(
-    "--from",
-    "from_bytes",
-    type=options.size_bytes,
-    default="8",
-    show_default=True,
-    metavar="SIZE",
-    help="The smallest size.",
+@options.option("--from", "from_bytes", "The smallest size.", type=options.size_bytes, default="8", metavar="SIZE")
+@options.option("--to", "to_bytes", "The largest size.", type=options.size_bytes, default="16G", metavar="SIZE")
+@options.option("--points", "Sizes between them, at equal ratios.", type=click.IntRange(2, 100_000), default=400)
+@options.option(
+    "--to-nodes", "Every number of nodes up to this one. [default: 64]", type=click.IntRange(1, MOST_ROWS), metavar="N"
 )
-@click.option(
-    "--to",
-    "to_bytes",
-    type=options.size_bytes,
-    default="16G",
-    show_default=True,
-    metavar="SIZE",
-    help="The largest size.",
-)
-@click.option(
-    "--points",
-    type=click.IntRange(2, 100_000),
-    default=400,
-    show_default=True,
-    help="Sizes between them, at equal ratios.",
-)
-@click.option(
-    "--to-nodes",
-    type=click.IntRange(1, MOST_ROWS),
-    metavar="N",
-    help="Every number of nodes up to this one. [default: 64]",
-)
-@click.option("--nodes-list", metavar="N,N,...", help="These numbers of nodes instead: 1,2,4,8,512.")
-@click.option(
+@options.option("--nodes-list", "These numbers of nodes instead: 1,2,4,8,512.", metavar="N,N,...")
+@options.option(
     "--measured",
+    "map: mark the points at which a measured table has the pick and something else forced, with what the pick loses.",
     metavar="NAME|FILE",
-    help="map: mark the points at which a measured table has the pick and something else forced, with what the pick "
-    "loses.",
 )
 @options.change_option
-@click.option(
+@options.option(
     "--collective",
     "of_collective",
+    "Only this collective; also the collective of a nccl-tests text that does not name it. [default: all]",
     type=options.Named(Collective, "collective"),
-    help="Only this collective; also the collective of a nccl-tests text that does not name it. [default: all]",
 )
 @arm_option
 @of_all_ranks
@@ -570,7 +413,6 @@ def command(
     communicator: options.CommunicatorOptions,
     times: "TimesWanted | None",
     out: Path | None,
-    as_json: bool,
     **given: Any,
 ) -> None:
     """Pictures of choices and times; --out FILE.png or FILE.svg draws one, --json prints what it shows.
@@ -603,21 +445,21 @@ def command(
             raise BadInput(f"{words[0]}: page is of every collective; remove it")
         from tuner.cli.reports.page import write_page
 
-        write_page(communicator, given["call"], options.times_or_both(times), out, as_json)
+        write_page(communicator, given["call"], options.times_or_both(times), out)
         return
     if len(communicator["nccl"]) > 1:
         raise BadInput(f"--nccl: several, of page; valid for {kind}: one")
     communicator = communicator.but(nccl=next(iter(communicator["nccl"]), None)).without("tuner")
     if kind == "measured":
-        _measured(tuple(map(Path, words)), labelled, of_collective, out, as_json, communicator)
+        _measured(tuple(map(Path, words)), labelled, of_collective, out, communicator)
         return
     given["communicator"] = communicator
     if len(words) != 1:
         raise BadInput(f"{kind}: of which collective? valid: one of {', '.join(each.name for each in Collective)}")
     given["collective"] = options.Named(Collective, "collective").convert(words[0], None, None)
     if kind == "map":
-        _map(measured, out, as_json, given)
+        _map(measured, out, given)
     elif kind == "curves":
-        _curves(out, as_json, given)
+        _curves(out, given)
     else:
-        _diff(assignments, out, as_json, given)
+        _diff(assignments, out, given)

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
 @click.command(name="collect", cls=options.Command)
 @click.argument("folder", type=FILE, required=False, metavar="DIR")
-@click.option("--library", type=FILE, metavar="FILE", help="The libnccl.so.2 that the job loads, if known.")
-@click.option("--script", is_flag=True, help="Print the one file that does the same with Python alone.")
+@options.file_option("--library", "FILE", "The libnccl.so.2 that the job loads, if known.")
+@options.flag("--script", "Print the one file that does the same with Python alone.")
 def collect_command(folder: Path | None, library: Path | None, script: bool) -> None:
     """Writes what this rank would give NCCL to choose by into DIR, which all ranks share.
 
@@ -60,8 +60,8 @@ WIDTH = 42
 @click.command(name="check", cls=options.Command)
 @click.argument("folder", type=FILE, metavar="DIR")
 @options.collectives_argument
-@click.option("--machine", metavar="NAME", help="What the hosts are, where the records do not tell.")
-@click.option("--topology", type=FILE, metavar="FILE.xml", help="The topology of all hosts instead.")
+@options.option("--machine", "What the hosts are, where the records do not tell.", metavar="NAME")
+@options.file_option("--topology", "FILE.xml", "The topology of all hosts instead.")
 @options.range_options
 @options.call_options(buffers=False, in_place=False, windows=False)
 @options.json_option
@@ -73,7 +73,6 @@ def check_command(
     low: int | None,
     high: int,
     call: options.CallOptions,
-    as_json: bool,
 ) -> None:
     """Says whether the ranks whose records are in DIR would choose the same for COLLECTIVES (default: all five).
 
@@ -88,7 +87,7 @@ def check_command(
     """
     requests = tuple(call.request(collective) for collective in dict.fromkeys(collectives or Collective))
     report = check(folder, PreflightQuery(requests, SizeBounds(low, high), DescribedNodes(machine, topology)))
-    show(report, as_json, _print)
+    show(report, _print)
     sys.exit(
         {RanksVerdict.same: 0, RanksVerdict.differing: 1, RanksVerdict.refused: 1, RanksVerdict.unknown: 3}[
             report.verdict

@@ -11,7 +11,7 @@ from tuner.base.errors import BadInput
 from tuner.base.names import Buffers, DataType, Op
 from tuner.base.sizes import size_list
 from tuner.cli import options
-from tuner.cli.output import human_bytes, print_json, print_table, width_to_fit
+from tuner.cli.output import human_bytes, json_wanted, print_json, print_table, say, shown_as_json, width_to_fit
 from tuner.emulator import model
 from tuner.emulator.fitted_constants import FittedConstants
 from tuner.emulator.model import Tables
@@ -29,11 +29,11 @@ DEFAULT_SIZES = "1K,16K,64K,256K,1M,16M,256M,1G"
 @click.command(name="table", cls=options.Command)
 @options.communicator_options(build=True)
 @options.call_options(in_place=False, windows=False)
-@click.option(
+@options.option(
     "--bytes",
     "sizes",
-    type=options.Sizes(),
-    help=f"With --buffers window the columns: NCCL's nBytes, as in pick. [default: {DEFAULT_SIZES}]",
+    f"With --buffers window the columns: NCCL's nBytes, as in pick. [default: {DEFAULT_SIZES}]",
+    type=options.SIZES,
 )
 @options.time_options("nccl")
 @options.libnccl_option("libnccl's own table instead.")
@@ -43,7 +43,6 @@ def command(
     sizes: list[int] | None,
     times: "TimesWanted | None",
     libnccl: float | None,
-    as_json: bool,
     communicator: options.CommunicatorOptions,
 ) -> None:
     """The latencies (us) and bandwidths (GB/s) of every combination, in the layout NCCL prints.
@@ -63,36 +62,36 @@ def command(
             raise BadInput(
                 "--libnccl: the table is of all calls; valid: without --bytes, --dtype, --op, --buffers, --time"
             )
-        _show_libnccl(described, libnccl, as_json)
+        _show_libnccl(described, libnccl)
         return
     if call.buffers is Buffers.window:
         if times is not None:
             raise BadInput(
                 "--time, --calibration: no measured times of symmetric kernels are known; valid: --time nccl"
             )
-        _windows(described, call.request(), sizes, as_json)
+        _windows(described, call.request(), sizes)
         return
     if sizes is not None or (call.dtype, call.op) != (DataType.float32, Op.sum):
         raise BadInput("--bytes, --dtype, --op: the table is of all sizes and types; valid: with --buffers window")
     made = described.communicator()
     tables, algorithms = Selection(made).tables, made.release.limits.algorithms
-    if times is None or (times.beside_nccl and not as_json):
-        if as_json:
+    if times is None or (times.beside_nccl and not json_wanted()):
+        if json_wanted():
             print_json(_records(tables, algorithms, described.fitted_constants))
         else:
             if described.fitted_constants is not None:
                 click.echo(f"with fitted constants {described.fitted_constants.file}, not NCCL's own")
             _print_lines(model.printed(made, tables), algorithms)
     if times is not None:
-        _print_calibrated(_records(tables, algorithms, described.fitted_constants), described, times, as_json)
+        _print_calibrated(_records(tables, algorithms, described.fitted_constants), described, times)
 
 
-def _show_libnccl(described: Scenario, timeout_s: float, as_json: bool) -> None:
+def _show_libnccl(described: Scenario, timeout_s: float) -> None:
     from tuner.answers import library
 
     tables = library.tables(described, timeout_s)
     algorithms = len(tables.max_threads)
-    if as_json:
+    if json_wanted():
         print_json(cells(tables, algorithms))
         return
     numbers = model.PrintedNumbers(tables.latency_us, tables.bandwidth_gbs, tables.max_threads)
@@ -108,14 +107,12 @@ def _print_lines(numbers: model.PrintedNumbers, algorithms: int) -> None:
     click.echo("\n".join(lines))
 
 
-def _windows(described: Scenario, like: Request, sizes: list[int] | None, as_json: bool) -> None:
+def _windows(described: Scenario, like: Request, sizes: list[int] | None) -> None:
     from tuner.answers.symmetric import explain_windows
     from tuner.cli.explain import show_table
 
     explanations = explain_windows(described, like, size_list(DEFAULT_SIZES) if sizes is None else sizes)
-    if as_json:
-        print_json(explanations)
-    else:
+    if not shown_as_json(explanations):
         show_table(f"{described.title}: {like.dtype.name} {like.op.name}, window buffers", explanations)
 
 
@@ -123,14 +120,14 @@ def _records(tables: Tables, algorithms: int, fitted: FittedConstants | None) ->
     return cells(tables, algorithms, fitted.record if fitted else None)
 
 
-def _print_calibrated(records: list[TableCell], scenario: Scenario, wanted: "TimesWanted", as_json: bool) -> None:
+def _print_calibrated(records: list[TableCell], scenario: Scenario, wanted: "TimesWanted") -> None:
     from tuner.cli import times
 
     table = tables.with_times(records, scenario, wanted)
     said = times.whose(replace(table.calibration, not_measured=()))  # the column says it by collective
-    if as_json:
+    if json_wanted():
         print_json(table.cells)
-        click.echo(said, err=True)
+        say(said, err=True)
         return
     rows = [
         (
@@ -150,4 +147,4 @@ def _print_calibrated(records: list[TableCell], scenario: Scenario, wanted: "Tim
         smallest = "smallest call us", f"{times.INTERVAL} us"
         columns = ("collective", "combination", *smallest, f"GB/s at {size}", f"{times.INTERVAL} GB/s", "measured")
         print_table(f"calibrated times and algorithm bandwidths on {scenario.title}", columns, rows)
-    click.echo(said)
+    say(said)

@@ -3,11 +3,9 @@
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-import click
-
 from tuner.base.errors import BadInput
-from tuner.cli.command import F, stacked
-from tuner.cli.communicator_options import CommunicatorOptions, Ranks
+from tuner.cli.command import F, Parsed, option, stacked
+from tuner.cli.communicator_options import CommunicatorOptions, ranks_of
 from tuner.cli.output import human_bytes, progress, say
 from tuner.jobs.traces.calls import CallList
 from tuner.jobs.traces.read import read
@@ -20,21 +18,25 @@ def communicators_options(verb: str) -> Callable[[F], F]:
     """Options for which communicators of the files; ``verb`` says what is done with their calls."""
     return lambda function: stacked(
         function,
-        click.option(
+        option(
             "--ranks",
-            type=Ranks(counts=True),
-            metavar="COUNT|RANGES",
-            help=f"{verb} calls of communicators with this many ranks, or of one of these ranks, such as 0-7:2, of the "
+            f"{verb} calls of communicators with this many ranks, or of one of these ranks, such as 0-7:2, of the "
             "one described. [default: all ranks of the one described]",
+            type=Parsed("ranks", _ranks_or_count),
+            metavar="COUNT|RANGES",
         ),
-        click.option(
+        option(
             "--communicator",
             "communicators",
+            f"{verb} calls of this communicator, by the FILE's name for it; repeatable.",
             multiple=True,
             metavar="NAME",
-            help=f"{verb} calls of this communicator, by the FILE's name for it; repeatable.",
         ),
     )
+
+
+def _ranks_or_count(text: str) -> int | tuple[int, ...]:
+    return int(text) if text.strip().isdecimal() and int(text) > 0 else ranks_of(text)
 
 
 def count_or_part(ranks: int | tuple[int, ...] | None) -> tuple[int | None, tuple[int, ...] | None]:

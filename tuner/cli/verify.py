@@ -14,7 +14,7 @@ from tuner.cli import options
 from tuner.cli.command import FILE, missing_of
 from tuner.cli.measure import library_option
 from tuner.cli.measured_options import asked, is_asked, place_options
-from tuner.cli.output import human_bytes, plural, print_json, print_table, say, verdict
+from tuner.cli.output import human_bytes, json_wanted, plural, print_json, print_table, say, shown_as_json, verdict
 from tuner.times.picks import PickVerdict
 from tuner.times.regret import workflow
 from tuner.times.regret.judged import RunsPick, SplitGain, best_arm
@@ -199,35 +199,27 @@ def _span(low: int, high: int) -> str:
 @options.under("Output", "--noise", "--next", "--plot")
 @click.argument("files", nargs=-1, type=FILE, metavar="[FILE]...")
 @place_options
-@click.option("--table", "tables", multiple=True, metavar="NAME|FILE", help="A table of measured times; repeatable.")
-@click.option(
+@options.option("--table", "tables", "A table of measured times; repeatable.", multiple=True, metavar="NAME|FILE")
+@options.option(
     "--noise",
     "noise_percent",
+    "By how much two runs of the same differ, where more is known than repeats and neighbouring sizes show.",
     type=click.FloatRange(min=0, max=1000),
     metavar="PERCENT",
-    help="By how much two runs of the same differ, where more is known than repeats and neighbouring sizes show.",
 )
-@click.option("--next", "wants_next", is_flag=True, help="Which few combinations to force to know more.")
-@click.option(
+@options.flag("--next", "wants_next", "Which few combinations to force to know more.")
+@options.option(
     "--calibration",
+    "The calibrated times that --next goes by. [default: the machine's own, else one of its generation]",
     metavar="NAME|FILE",
-    help="The calibrated times that --next goes by. [default: the machine's own, else one of its generation]",
 )
-@click.option(
-    "--histogram",
-    type=FILE,
-    metavar="CSV",
-    help="How often which size is called, collective,bytes,count: the total is over these calls.",
+@options.file_option(
+    "--histogram", "CSV", "How often which size is called, collective,bytes,count: the total is over these calls."
 )
-@click.option(
-    "--plot",
-    type=FILE,
-    metavar="OUT.png",
-    help="The measured times as a picture: .png, .svg or .pdf; needs matplotlib.",
-)
+@options.file_option("--plot", "OUT.png", "The measured times as a picture: .png, .svg or .pdf; needs matplotlib.")
 @library_option
 @options.json_option
-def command(files: tuple[Path, ...], histogram: Path | None, plot: Path | None, as_json: bool, **given: Any) -> None:
+def command(files: tuple[Path, ...], histogram: Path | None, plot: Path | None, **given: Any) -> None:
     """NCCL's pick against the measured best, by size.
 
     FILEs of 'nccl-tuner measure' alone are judged one by one. With any option but --histogram and --plot all files are
@@ -249,7 +241,7 @@ def command(files: tuple[Path, ...], histogram: Path | None, plot: Path | None, 
     if is_asked(given) or tables or wants_next or noise is not None:
         if histogram is not None or plot is not None:
             raise BadInput("--histogram and --plot are for FILEs of measure alone, without --arm, --table, --machine")
-        _arms(asked(files, given, tables=tables, noise_percent=noise), wants_next, calibration, as_json)
+        _arms(asked(files, given, tables=tables, noise_percent=noise), wants_next, calibration)
         return
     if not files:
         raise missing_of(click.get_current_context(), "argument 'FILE...'")
@@ -260,8 +252,7 @@ def command(files: tuple[Path, ...], histogram: Path | None, plot: Path | None, 
 
         names = [f"{file.file}: {file.origin}" for file in verified.files]
         save(figures.measured([file.comparison for file in verified.files], names), plot)
-    if as_json:
-        print_json(verified)
+    if shown_as_json(verified):
         return
     for file in verified.files:
         _print(file)
@@ -273,10 +264,10 @@ def command(files: tuple[Path, ...], histogram: Path | None, plot: Path | None, 
             )
 
 
-def _arms(runs_of: RunsQuery, wants_next: bool, calibration: str | None, as_json: bool) -> None:
+def _arms(runs_of: RunsQuery, wants_next: bool, calibration: str | None) -> None:
     regret = workflow.of_arms(workflow.read(runs_of))
     runs = workflow.next_runs(regret.measured, calibration) if wants_next else None
-    if as_json:
+    if json_wanted():
         print_json({**to_json(regret), **({"next": to_json(runs)} if runs else {})})
         return
     print_regret(regret)

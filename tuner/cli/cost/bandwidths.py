@@ -1,7 +1,7 @@
 """``nccl-tuner cost ideal``: what links allow, and how ``fit alpha-beta`` has their bandwidths measured."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import product
 from typing import Any
 
@@ -11,7 +11,7 @@ from tuner.base.errors import BadInput, one_of
 from tuner.base.records import json_form
 from tuner.cli import options
 from tuner.cli.cost import values
-from tuner.cli.output import print_json, print_table, say
+from tuner.cli.output import json_wanted, print_json, print_table, say, shown_as_json
 from tuner.times.costmodels import fabric, line, wires
 from tuner.times.costmodels.fabric import PATHS, Fabric
 from tuner.times.costmodels.line import EXPERIMENTS, Experiment, Repeated, repeated
@@ -39,47 +39,40 @@ TILED = "Nodes with tiled GPUs"
 
 @click.command(name="ideal", cls=options.Command)
 @options.under(TILED, "--profile", "--bytes", "--ranks-per-node", "--path", "--one-tile-per-gpu", "--measured-ms")
-@click.option(
+@options.option(
     "--intra-gbs",
+    "A GPU's bandwidth to GPUs of its node, 1e9 bytes per second in one direction.",
     type=values.POSITIVE,
     metavar="GBS",
-    help="A GPU's bandwidth to GPUs of its node, 1e9 bytes per second in one direction.",
 )
-@click.option(
-    "--inter-gbs", type=values.POSITIVE, metavar="GBS", help="A node's bandwidth to other nodes, all adapters together."
+@options.option(
+    "--inter-gbs", "A node's bandwidth to other nodes, all adapters together.", type=values.POSITIVE, metavar="GBS"
 )
-@click.option("--gpus-per-node", type=values.WHOLES, help="GPUs of each node; several with commas.")
-@click.option("--nodes", type=values.WHOLES, help="Nodes; several with commas. [default: 1, with --fabric 2]")
-@click.option("--busbw-gbs", type=values.POSITIVE, metavar="GBS", help="A measured busbw, for its efficiency.")
-@click.option(
+@options.option("--gpus-per-node", "GPUs of each node; several with commas.", type=values.WHOLES)
+@options.option("--nodes", "Nodes; several with commas. [default: 1, with --fabric 2]", type=values.WHOLES)
+@options.option("--busbw-gbs", "A measured busbw, for its efficiency.", type=values.POSITIVE, metavar="GBS")
+@options.option(
     "--fabric",
     "name",
+    "Nodes with tiled GPUs that are described, such as aurora; instead of --intra-gbs and --inter-gbs.",
     metavar="NAME|FILE.toml",
-    help="Nodes with tiled GPUs that are described, such as aurora; instead of --intra-gbs and --inter-gbs.",
 )
-@click.option("--profile", default="measured", show_default=True, help="Whose values: nominal, measured, tables.")
-@click.option(
+@options.option("--profile", "Whose values: nominal, measured, tables.", default="measured")
+@options.option(
     "--bytes",
     "sizes",
-    type=options.Sizes(),
-    help="Sizes of an AllReduce; 2GB is 2e9 bytes. [default: the tables of the fabric's file]",
+    "Sizes of an AllReduce; 2GB is 2e9 bytes. [default: the tables of the fabric's file]",
+    type=options.SIZES,
 )
-@click.option(
-    "--ranks-per-node",
-    type=values.WHOLES,
-    default="1",
-    show_default=True,
-    help="Several with commas.",
-)
-@click.option(
+@options.option("--ranks-per-node", "Several with commas.", type=values.WHOLES, default="1")
+@options.option(
     "--path",
+    "direct: equations 4, 5 and 10; pcie: with copies to the host, 6; host: all through it, 1 and 7.",
     type=click.Choice(PATHS),
     default="direct",
-    show_default=True,
-    help="direct: equations 4, 5 and 10; pcie: with copies to the host, 6; host: all through it, 1 and 7.",
 )
-@click.option("--one-tile-per-gpu", is_flag=True, help="Ranks on one tile of each GPU. [default: on both]")
-@click.option("--measured-ms", type=values.POSITIVE, metavar="MS", help="A measured time, for its efficiency.")
+@options.flag("--one-tile-per-gpu", "Ranks on one tile of each GPU. [default: on both]")
+@options.option("--measured-ms", "A measured time, for its efficiency.", type=values.POSITIVE, metavar="MS")
 @options.json_option
 def ideal_command(
     intra_gbs: float | None,
@@ -88,7 +81,6 @@ def ideal_command(
     nodes: list[int] | None,
     busbw_gbs: float | None,
     name: str | None,
-    as_json: bool,
     **projected: Any,
 ) -> None:
     """The bus bandwidth of links that carry the least there is to carry, and do nothing else.
@@ -103,7 +95,7 @@ def ideal_command(
     """
     if name is not None:
         options.refuse_with("--fabric", OF_LEVELS)
-        _show_fabric(name, nodes or [2], as_json, **projected)
+        _show_fabric(name, nodes or [2], **projected)
         return
     options.refuse("--fabric", OF_FABRICS)
     if not gpus_per_node:
@@ -111,7 +103,7 @@ def ideal_command(
     answers = [
         _answer(intra_gbs, inter_gbs, gpus, count, busbw_gbs) for gpus in gpus_per_node for count in nodes or [1]
     ]
-    if as_json:
+    if json_wanted():
         values.print_records(answers)
         return
     rows = [
@@ -163,20 +155,6 @@ def _gbs(value: float | None) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class _Protocol:
-    """Measuring of a parameter: its AllReduce, how often, in what range it usually is, and nccl-tests' arguments."""
-
-    parameter: str
-    ranks: str
-    bytes: int
-    iterations: int
-    warmup: int
-    repetitions: int
-    usual_range: tuple[float, float]
-    nccl_tests: str
-
-
-@dataclass(frozen=True, slots=True)
 class _Measured:
     """Result of repetitions; in us of a latency, in GB/s of a bandwidth."""
 
@@ -196,13 +174,12 @@ def show_experiment(
     ranks: int | None,
     iterations: int | None,
     size: list[int] | None,
-    as_json: bool,
 ) -> None:
     """Prints how the four parameters of two levels are measured; of one what its times gave. Errors: BadInput."""
     if parameter is None:
         if (elapsed_us, ranks, iterations, size) != (None, None, None, None):
             raise BadInput(f"measurements without PARAMETER; {one_of(_BY_NAME)}")
-        _print_protocol(as_json)
+        _print_protocol()
         return
     if parameter not in _BY_NAME:
         raise BadInput(f"--experiment: no parameter {parameter!r}; {one_of(_BY_NAME)}")
@@ -212,7 +189,7 @@ def show_experiment(
     calls = experiment.iterations if iterations is None else iterations
     value = _of(experiment, elapsed_us, ranks, calls, (size or [experiment.bytes])[0])
     within = experiment.within(value.mean)
-    if as_json:
+    if json_wanted():
         print_json(_Measured(parameter, value.mean, value.deviation, within, experiment.usual))
         return
     spread = "" if value.deviation is None else f" +- {value.deviation:.3f}"
@@ -226,22 +203,23 @@ def _of(experiment: Experiment, elapsed_us: list[float], ranks: int, iterations:
     return repeated([float(line.beta_gbs(size, each, iterations, ranks)) for each in elapsed_us])
 
 
-def _protocol(each: Experiment) -> _Protocol:
-    return _Protocol(
-        each.parameter,
-        each.ranks,
-        each.bytes,
-        each.iterations,
-        each.warmup,
-        line.REPETITIONS,
-        each.usual,
-        each.nccl_tests,
-    )
-
-
-def _print_protocol(as_json: bool) -> None:
-    if as_json:
-        print_json([_protocol(each) for each in EXPERIMENTS])
+def _print_protocol() -> None:
+    if json_wanted():
+        print_json(
+            [
+                {
+                    "parameter": each.parameter,
+                    "ranks": each.ranks,
+                    "bytes": each.bytes,
+                    "iterations": each.iterations,
+                    "warmup": each.warmup,
+                    "repetitions": line.REPETITIONS,
+                    "usual_range": each.usual,
+                    "nccl_tests": each.nccl_tests,
+                }
+                for each in EXPERIMENTS
+            ]
+        )
         return
     rows = [
         (
@@ -265,7 +243,6 @@ def _print_protocol(as_json: bool) -> None:
 def _show_fabric(
     name: str,
     nodes: list[int],
-    as_json: bool,
     *,
     profile: str,
     sizes: list[int] | None,
@@ -277,13 +254,13 @@ def _show_fabric(
     table = fabric.read(name)
     described = fabric.fabric(table, profile)
     if sizes is None:
-        _tables(described, table, as_json)
+        _tables(described, table)
         return
     records = [
         _projected(described, _Job(size, count, ranks, path, one_tile_per_gpu), measured_ms)
         for size, count, ranks in product(sizes, nodes, ranks_per_node)
     ]
-    if as_json:
+    if json_wanted():
         values.print_records(records)
     else:
         _print_projections(f"AllReduce on {table.get('title', name)}, {profile}", records)
@@ -299,17 +276,11 @@ class _Job:
 
 
 @dataclass(frozen=True, slots=True)
-class MeasuredStep:
-    """A measured time, how much of it the model explains, and the bandwidth of an adapter that it speaks for."""
-
-    measured_us: float
-    efficiency: float
-    effective_nic_gbs: float | None = field(metadata=json_form(optional=True))
-
-
-@dataclass(frozen=True, slots=True)
 class Projected:
-    """The time of an AllReduce by the links it passes, and the parts of it."""
+    """The time of an AllReduce by the links it passes, and the parts of it.
+
+    Beside a measured time how much of it the model explains, and the bandwidth of an adapter that it speaks for.
+    """
 
     bytes: int
     nodes: int
@@ -317,7 +288,9 @@ class Projected:
     path: str
     time_us: float
     parts_us: Mapping[str, float]
-    measured: MeasuredStep | None = field(metadata=json_form(merged=True, optional=True))
+    measured_us: float | None = field(default=None, metadata=json_form(optional=True))
+    efficiency: float | None = field(default=None, metadata=json_form(optional=True))
+    effective_nic_gbs: float | None = field(default=None, metadata=json_form(optional=True))
 
 
 @dataclass(frozen=True, slots=True)
@@ -332,15 +305,15 @@ def _projected(described: Fabric, job: _Job, measured_ms: float | None) -> Proje
     run = job.bytes, job.nodes, job.ranks_per_node
     parts_us = values.floats(described.parts_us(*run, job.path, job.one_tile_per_gpu))
     time_us = float(described.time_us(*run, job.path, job.one_tile_per_gpu))
-    measured = None
-    if measured_ms is not None:
-        measured_us = 1000 * measured_ms
-        nic_gbs = float(described.effective_nic_gbs(measured_us, *run)) if job.nodes > 1 else None
-        measured = MeasuredStep(measured_us, time_us / measured_us, nic_gbs)
-    return Projected(*run, job.path, time_us, {name: us for name, us in parts_us.items() if us}, measured)
+    found = Projected(*run, job.path, time_us, {name: us for name, us in parts_us.items() if us})
+    if measured_ms is None:
+        return found
+    measured_us = 1000 * measured_ms
+    nic_gbs = float(described.effective_nic_gbs(measured_us, *run)) if job.nodes > 1 else None
+    return replace(found, measured_us=measured_us, efficiency=time_us / measured_us, effective_nic_gbs=nic_gbs)
 
 
-def _tables(described: Fabric, table: Mapping[str, Any], as_json: bool) -> None:
+def _tables(described: Fabric, table: Mapping[str, Any]) -> None:
     made = [
         ProjectedTable(
             one.title,
@@ -351,8 +324,7 @@ def _tables(described: Fabric, table: Mapping[str, Any], as_json: bool) -> None:
         )
         for one in fabric.measured(table)
     ]
-    if as_json:
-        print_json(made)
+    if shown_as_json(made):
         return
     for each in made:
         _print_projections(each.title, each.rows)
@@ -365,16 +337,11 @@ def _print_projections(title: str, records: Sequence[Projected]) -> None:
             record.nodes,
             record.ranks_per_node,
             f"{record.time_us / 1000:.1f}",
-            *(_measured(record.measured)),
+            "-" if record.measured_us is None else f"{record.measured_us / 1000:g}",
+            "-" if record.efficiency is None else f"{100 * record.efficiency:.1f} %",
             ", ".join(f"{name} {us / 1000:.1f}" for name, us in record.parts_us.items()),
         )
         for record in records
     ]
     columns = ("size", "nodes", "ranks per node", "model ms", "measured ms", "efficiency", "made of, ms")
     print_table(title, columns, rows)
-
-
-def _measured(measured: MeasuredStep | None) -> tuple[str, str]:
-    if measured is None:
-        return "-", "-"
-    return f"{measured.measured_us / 1000:g}", f"{100 * measured.efficiency:.1f} %"

@@ -1,7 +1,7 @@
 """``nccl-tuner cost allreduce`` and the other operations: times by alpha and beta, bandwidths, crossovers."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from itertools import combinations, product
 from typing import Any
 
@@ -12,7 +12,7 @@ from tuner.base.names import DataType
 from tuner.base.records import json_form
 from tuner.cli import options
 from tuner.cli.cost import values
-from tuner.cli.output import print_table
+from tuner.cli.output import json_wanted, print_table, say
 from tuner.times.costmodels import algorithms, line, operations, wires
 from tuner.times.costmodels.algorithms import USUAL, Overheads, overheads
 from tuner.times.costmodels.alphabeta import crossover_bytes, fastest
@@ -25,9 +25,9 @@ def _usual(factor: str) -> str:
 
 
 NETWORK = ("alpha_us", "beta_gbs", "inter_alpha_us", "inter_beta_gbs")
-OF_CROSSOVERS = ("ranks", "gpus_per_node", "crossovers", "as_json", *NETWORK)
+OF_CROSSOVERS = ("ranks", "gpus_per_node", "crossovers", *NETWORK)
 OF_MEASURED = (
-    *("ranks", "sizes", "count", "dtype", "time_us", "busbw_gbs", "as_json"),
+    *("ranks", "sizes", "count", "dtype", "time_us", "busbw_gbs"),
     *("peak_gbs", "peak_gbps", "algorithm", "gpus_per_node", "ranks_per_switch"),
 )
 ONLY_MEASURED = ("count", "dtype", "peak_gbs", "peak_gbps", "ranks_per_switch")
@@ -44,77 +44,75 @@ ONLY_MEASURED = ("count", "dtype", "peak_gbs", "peak_gbps", "ranks_per_switch")
 )
 @options.under("Between nodes", "--inter-alpha-us", "--inter-beta-gbs")
 @values.operation_argument
-@click.option(
+@options.option(
     "--algorithm",
-    metavar="NAME",
-    help="Of the textbook. [default: ring where the operation has one] With --time-us and --busbw-gbs what ran: ring, "
+    "Of the textbook. [default: ring where the operation has one] With --time-us and --busbw-gbs what ran: ring, "
     "tree, nvls, nvlstree, pat; adds what the wires carried.",
+    metavar="NAME",
 )
 @values.ranks_option
-@click.option(
+@options.option(
     "--bytes",
     "sizes",
-    type=options.Sizes(),
-    help="nccl-tests' size: the whole array. 1GB is 1e9 bytes, 1GiB and 1G are 2**30.",
+    "nccl-tests' size: the whole array. 1GB is 1e9 bytes, 1GiB and 1G are 2**30.",
+    type=options.SIZES,
 )
 @values.level_options
-@click.option(
+@options.option(
     "--overhead-us",
+    "LogP's o of a processor: the alphas are then LogP's latency L, and a step takes L + 2 o.",
     type=values.NOT_NEGATIVE,
     default=0.0,
     metavar="US",
-    help="LogP's o of a processor: the alphas are then LogP's latency L, and a step takes L + 2 o.",
 )
-@click.option(
-    "--gap-us", type=values.NOT_NEGATIVE, default=0.0, metavar="US", help="LogP's g, the least time of a step."
-)
-@click.option(
+@options.option("--gap-us", "LogP's g, the least time of a step.", type=values.NOT_NEGATIVE, default=0.0, metavar="US")
+@options.option(
     "--software-us",
+    f"Library, driver and launch of a call; {_usual('software')}.",
     type=values.NOT_NEGATIVE,
     default=0.0,
     metavar="US",
-    help=f"Library, driver and launch of a call; {_usual('software')}.",
 )
-@click.option(
+@options.option(
     "--protocol",
+    f"Of the bandwidth, for headers and repeats; {_usual('protocol')}.",
     type=values.SHARE,
     default=0.0,
     metavar="SHARE",
-    help=f"Of the bandwidth, for headers and repeats; {_usual('protocol')}.",
 )
-@click.option(
+@options.option(
     "--contention",
+    f"Of the bandwidth, taken by others; {_usual('contention')} in shared clusters.",
     type=values.SHARE,
     default=0.0,
     metavar="SHARE",
-    help=f"Of the bandwidth, taken by others; {_usual('contention')} in shared clusters.",
 )
-@click.option(
-    "--copy-gbs", type=values.POSITIVE, metavar="GBS", help="Bandwidth of a copy of the whole size, such as PCIe."
+@options.option(
+    "--copy-gbs", "Bandwidth of a copy of the whole size, such as PCIe.", type=values.POSITIVE, metavar="GBS"
 )
-@click.option(
+@options.option(
     "--straggler",
+    f"How much longer the slowest rank takes; {_usual('straggler')}.",
     type=values.NOT_NEGATIVE,
     default=0.0,
     metavar="SHARE",
-    help=f"How much longer the slowest rank takes; {_usual('straggler')}.",
 )
-@click.option("--measured-us", type=values.POSITIVE, metavar="US", help="A measured time, for the model's error.")
-@click.option("--crossovers", is_flag=True, help="The sizes at which two algorithms are equally fast instead.")
-@click.option("--time-us", type=values.POSITIVES, help="Measured times, for bandwidths; several with commas.")
-@click.option("--busbw-gbs", type=values.POSITIVES, help="Instead of --time-us: bus bandwidths, for the times.")
-@click.option("--count", type=int, help="Instead of --bytes, NCCL's count argument, of --dtype.")
-@click.option("--dtype", type=options.Named(DataType, "type"), default="float32", show_default=True, help="Its type.")
-@click.option(
-    "--peak-gbs", type=values.POSITIVE, metavar="GBS", help="Peak of the hardware in one direction, for an efficiency."
+@options.option("--measured-us", "A measured time, for the model's error.", type=values.POSITIVE, metavar="US")
+@options.flag("--crossovers", "The sizes at which two algorithms are equally fast instead.")
+@options.option("--time-us", "Measured times, for bandwidths; several with commas.", type=values.POSITIVES)
+@options.option("--busbw-gbs", "Instead of --time-us: bus bandwidths, for the times.", type=values.POSITIVES)
+@options.option("--count", "Instead of --bytes, NCCL's count argument, of --dtype.", type=int)
+@options.option("--dtype", "Its type.", type=options.Named(DataType, "type"), default="float32")
+@options.option(
+    "--peak-gbs", "Peak of the hardware in one direction, for an efficiency.", type=values.POSITIVE, metavar="GBS"
 )
-@click.option(
-    "--peak-gbps", type=values.POSITIVE, metavar="GBPS", help="The same in 1e9 bits per second, as networks are sold."
+@options.option(
+    "--peak-gbps", "The same in 1e9 bits per second, as networks are sold.", type=values.POSITIVE, metavar="GBPS"
 )
-@click.option(
+@options.option(
     "--ranks-per-switch",
+    "With --algorithm ring or pat: adds the uplinks of switches to so many neighbouring ranks.",
     type=int,
-    help="With --algorithm ring or pat: adds the uplinks of switches to so many neighbouring ranks.",
 )
 @options.json_option
 def operation_command(
@@ -126,7 +124,6 @@ def operation_command(
     time_us: list[float] | None,
     busbw_gbs: list[float] | None,
     measured_us: float | None,
-    as_json: bool,
     **given: Any,
 ) -> None:
     """Time of OPERATION by the alpha-beta model: steps of alpha, and a share of the size over beta.
@@ -149,7 +146,7 @@ def operation_command(
     if crossovers:
         options.refuse_others("--crossovers", OF_CROSSOVERS)
         levels = network.levels()
-        _show_crossovers([_crossovers(operation, each, network.gpus_per_node, levels) for each in ranks], as_json)
+        _show_crossovers([_crossovers(operation, each, network.gpus_per_node, levels) for each in ranks])
     elif time_us is not None or busbw_gbs is not None:
         options.refuse_others("--time-us and --busbw-gbs", OF_MEASURED)
         if (sizes is None) == (measured["count"] is None):
@@ -162,8 +159,8 @@ def operation_command(
         for n in ranks:
             for size in sizes or [int(size_bytes(operation, count or 0, dtype.size_bytes, n))]:
                 times = time_us or [float(operations.time_us(operation, size, gbs, n)) for gbs in busbw_gbs or ()]
-                records += [_bandwidths(_Call(operation, n, size, time), hardware) for time in times]
-        _show_bandwidths(operation, records, as_json)
+                records += [_bandwidths(operation, n, size, time, hardware) for time in times]
+        _show_bandwidths(operation, records)
     else:
         options.refuse("--time-us or --busbw-gbs", ONLY_MEASURED)
         if sizes is None:
@@ -174,7 +171,7 @@ def operation_command(
         logp = LogP(given.pop("overhead_us"), given.pop("gap_us"))
         model = _Model(operation, algorithm or names[0], network, logp, overheads(**given))
         predicted = [model.predict(each, size, measured_us) for each, size in product(ranks, sizes)]
-        if as_json:
+        if json_wanted():
             values.print_records(predicted)
         else:
             _print(operation, predicted)
@@ -188,12 +185,9 @@ class LogP:
     gap_us: float
 
 
-@dataclass(frozen=True, slots=True)
-class Phases:
-    """The time of each phase of the hierarchical algorithm, and what the first flat one takes instead."""
-
-    phases_us: Mapping[str, float]
-    flat_us: float
+def _maybe() -> Any:
+    """A field that JSON has where it is known."""
+    return field(default=None, metadata=json_form(optional=True))
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,7 +202,10 @@ class JudgedTime:
 
 @dataclass(frozen=True, slots=True)
 class Predicted:
-    """The time of an operation by the alpha-beta model, and the parts of it."""
+    """The time of an operation by the alpha-beta model, and the parts of it.
+
+    Of the hierarchical algorithm also the time of each phase, and what the first flat one takes instead.
+    """
 
     operation: CostOperation
     algorithm: str
@@ -220,8 +217,9 @@ class Predicted:
     latency_us: float
     busbw_gbs: float
     parts_us: Mapping[str, float]
-    two_level: Phases | None = field(metadata=json_form(merged=True, optional=True))
-    judged: JudgedTime | None = field(metadata=json_form(merged=True, optional=True))
+    phases_us: Mapping[str, float] | None = _maybe()
+    flat_us: float | None = _maybe()
+    judged: JudgedTime | None = field(default=None, metadata=json_form(merged=True, optional=True))
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,7 +247,8 @@ class _Model:
             latency_us=float(made.latency_us),
             busbw_gbs=float(made.busbw_gbs),
             parts_us=values.floats(made.parts_us),
-            two_level=None if made.flat_us is None else Phases(values.floats(made.phases_us), float(made.flat_us)),
+            phases_us=None if made.flat_us is None else values.floats(made.phases_us),
+            flat_us=None if made.flat_us is None else float(made.flat_us),
             judged=None if measured_us is None else _judged(float(made.time_us), measured_us),
         )
 
@@ -276,30 +275,22 @@ def _print(operation: CostOperation, records: list[Predicted]) -> None:
     print_table(f"{operation.name} by alpha and beta", columns, rows)
     for record in records:
         if parts := _parts(record):
-            click.echo(f"{values.named_bytes(record.bytes)}: {parts}")
+            say(f"{values.named_bytes(record.bytes)}: {parts}")
         if (judged := record.judged) is not None:
             error = f"{100 * judged.error:+.1f} %"
-            click.echo(f"measured {judged.measured_us:g} us: the model is off by {error}: {judged.verdict}")
+            say(f"measured {judged.measured_us:g} us: the model is off by {error}: {judged.verdict}")
             for cause in judged.causes:
-                click.echo(f"  look for {cause}")
+                say(f"  look for {cause}")
 
 
 def _parts(record: Predicted) -> str:
     """The phases, and what overheads add to the model."""
     added = {f"{name} +{us:.2f}": us for name, us in record.parts_us.items() if name != "model" and us}
-    if (two_level := record.two_level) is None:
+    if record.phases_us is None or record.flat_us is None:
         return ", ".join(added)
-    parts = [f"{name} {us:.2f}" for name, us in two_level.phases_us.items()]
-    longer = two_level.flat_us / record.parts_us["model"]
-    return ", ".join([*parts, f"flat {two_level.flat_us:.2f} ({longer:.2f} times as long)", *added])
-
-
-@dataclass(frozen=True, slots=True)
-class _Call:
-    operation: CostOperation
-    ranks: int
-    bytes: int
-    time_us: float
+    parts = [f"{name} {us:.2f}" for name, us in record.phases_us.items()]
+    longer = record.flat_us / record.parts_us["model"]
+    return ", ".join([*parts, f"flat {record.flat_us:.2f} ({longer:.2f} times as long)", *added])
 
 
 @dataclass(frozen=True, slots=True)
@@ -321,36 +312,12 @@ class _Hardware:
 
 
 @dataclass(frozen=True, slots=True)
-class OfPeak:
-    """Part of the hardware's peak that was reached, of 1."""
-
-    peak_gbs: float
-    efficiency: float
-
-
-@dataclass(frozen=True, slots=True)
-class OnWires:
-    """Load that an algorithm puts on the wires: as a share of algorithm bandwidth, and in GB/s."""
-
-    algorithm: str
-    gpus_per_node: int
-    gpu_share: float
-    gpu_wire_gbs: float
-    node_share: float
-    node_wire_gbs: float
-
-
-@dataclass(frozen=True, slots=True)
-class OnUplinks:
-    """Load on a switch's uplinks, likewise."""
-
-    uplink_share: float
-    uplink_wire_gbs: float
-
-
-@dataclass(frozen=True, slots=True)
 class Bandwidths:
-    """Algorithm and bus bandwidth of a call, GB/s (1e9 bytes per second)."""
+    """Algorithm and bus bandwidth of a call, GB/s (1e9 bytes per second).
+
+    Where they are known also the part of the hardware's peak that was reached, of 1, and the load that an algorithm
+    puts on the wires of a GPU and of a node, and on a switch's uplinks: as a share of algorithm bandwidth, and in GB/s.
+    """
 
     operation: CostOperation
     ranks: int
@@ -359,59 +326,47 @@ class Bandwidths:
     algbw_gbs: float
     busbw_gbs: float
     bus_factor: float
-    of_peak: OfPeak | None = field(metadata=json_form(merged=True, optional=True))
-    on_wires: OnWires | None = field(metadata=json_form(merged=True, optional=True))
-    on_uplinks: OnUplinks | None = field(metadata=json_form(merged=True, optional=True))
+    peak_gbs: float | None = _maybe()
+    efficiency: float | None = _maybe()
+    algorithm: str | None = _maybe()
+    gpus_per_node: int | None = _maybe()
+    gpu_share: float | None = _maybe()
+    gpu_wire_gbs: float | None = _maybe()
+    node_share: float | None = _maybe()
+    node_wire_gbs: float | None = _maybe()
+    uplink_share: float | None = _maybe()
+    uplink_wire_gbs: float | None = _maybe()
 
 
-def _bandwidths(call: _Call, hardware: _Hardware) -> Bandwidths:
-    algbw_gbs = float(operations.algorithm_gbs(call.bytes, call.time_us))
-    busbw_gbs = float(operations.bus_gbs(call.operation, call.bytes, call.time_us, call.ranks))
+def _bandwidths(operation: CostOperation, ranks: int, size: int, time_us: float, hardware: _Hardware) -> Bandwidths:
+    algbw_gbs = float(operations.algorithm_gbs(size, time_us))
+    busbw_gbs = float(operations.bus_gbs(operation, size, time_us, ranks))
+    factor = float(operations.bus_factor(operation, ranks))
+    found = Bandwidths(operation, ranks, size, time_us, algbw_gbs, busbw_gbs, factor)
     peak_gbs = hardware.peak_gbs if hardware.peak_gbps is None else float(operations.of_bits(hardware.peak_gbps))
-    return Bandwidths(
-        operation=call.operation,
-        ranks=call.ranks,
-        bytes=call.bytes,
-        time_us=call.time_us,
-        algbw_gbs=algbw_gbs,
-        busbw_gbs=busbw_gbs,
-        bus_factor=float(operations.bus_factor(call.operation, call.ranks)),
-        of_peak=None if peak_gbs is None else OfPeak(peak_gbs, busbw_gbs / peak_gbs),
-        on_wires=_on_wires(call, hardware, algbw_gbs),
-        on_uplinks=_on_uplinks(call, hardware, algbw_gbs),
-    )
+    if peak_gbs is not None:
+        found = replace(found, peak_gbs=peak_gbs, efficiency=busbw_gbs / peak_gbs)
+    if (algorithm := hardware.algorithm) is None:
+        return found
+    gpus, nodes = values.shape(ranks, hardware.gpus_per_node)
+    loads = wires.loads(operation, algorithm, gpus, nodes)
+    gpu, node = float(loads.gpu_share), float(loads.node_share)
+    found = replace(found, algorithm=algorithm, gpus_per_node=gpus, gpu_share=gpu, gpu_wire_gbs=algbw_gbs * gpu)
+    found = replace(found, node_share=node, node_wire_gbs=algbw_gbs * node)
+    if hardware.ranks_per_switch is None:
+        return found
+    uplink = float(wires.uplink_share(operation, algorithm, ranks, hardware.ranks_per_switch))
+    return replace(found, uplink_share=uplink, uplink_wire_gbs=algbw_gbs * uplink)
 
 
-def _on_wires(call: _Call, hardware: _Hardware, algbw_gbs: float) -> OnWires | None:
-    if hardware.algorithm is None:
-        return None
-    gpus, nodes = values.shape(call.ranks, hardware.gpus_per_node)
-    loads = wires.loads(call.operation, hardware.algorithm, gpus, nodes)
-    return OnWires(
-        algorithm=hardware.algorithm,
-        gpus_per_node=gpus,
-        gpu_share=float(loads.gpu_share),
-        gpu_wire_gbs=float(algbw_gbs * loads.gpu_share),
-        node_share=float(loads.node_share),
-        node_wire_gbs=float(algbw_gbs * loads.node_share),
-    )
-
-
-def _on_uplinks(call: _Call, hardware: _Hardware, algbw_gbs: float) -> OnUplinks | None:
-    if hardware.algorithm is None or hardware.ranks_per_switch is None:
-        return None
-    share = wires.uplink_share(call.operation, hardware.algorithm, call.ranks, hardware.ranks_per_switch)
-    return OnUplinks(float(share), float(algbw_gbs * share))
-
-
-def _show_bandwidths(operation: CostOperation, records: list[Bandwidths], as_json: bool) -> None:
-    if as_json:
+def _show_bandwidths(operation: CostOperation, records: list[Bandwidths]) -> None:
+    if json_wanted():
         values.print_records(records)
         return
     columns = ["ranks", "size", "time us", "algbw GB/s", "busbw GB/s"]
-    columns += ["efficiency"] if records[0].of_peak else []
-    columns += ["on a GPU's links", "on a node's network"] if records[0].on_wires else []
-    columns += ["on a switch's uplink"] if records[0].on_uplinks else []
+    columns += ["efficiency"] if records[0].efficiency is not None else []
+    columns += ["on a GPU's links", "on a node's network"] if records[0].algorithm else []
+    columns += ["on a switch's uplink"] if records[0].uplink_share is not None else []
     title = f"{operation.name}: bandwidths in 1e9 bytes per second"
     print_table(title, columns, [tuple(_cells(record)) for record in records])
 
@@ -419,12 +374,12 @@ def _show_bandwidths(operation: CostOperation, records: list[Bandwidths], as_jso
 def _cells(record: Bandwidths) -> Iterator[object]:
     yield from (record.ranks, values.named_bytes(record.bytes), f"{record.time_us:.2f}")
     yield from (f"{record.algbw_gbs:.3f}", f"{record.busbw_gbs:.3f}")
-    if record.of_peak:
-        yield f"{100 * record.of_peak.efficiency:.2f} %"
-    if record.on_wires:
-        yield from (f"{record.on_wires.gpu_wire_gbs:.3f}", f"{record.on_wires.node_wire_gbs:.3f}")
-    if record.on_uplinks:
-        yield f"{record.on_uplinks.uplink_wire_gbs:.3f}"
+    if record.efficiency is not None:
+        yield f"{100 * record.efficiency:.2f} %"
+    if record.algorithm:
+        yield from (f"{record.gpu_wire_gbs:.3f}", f"{record.node_wire_gbs:.3f}")
+    if record.uplink_share is not None:
+        yield f"{record.uplink_wire_gbs:.3f}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -471,8 +426,8 @@ def _crossovers(
     return Crossovers(operation, ranks, gpus, nodes, ranges, tuple(crossovers))
 
 
-def _show_crossovers(records: list[Crossovers], as_json: bool) -> None:
-    if as_json:
+def _show_crossovers(records: list[Crossovers]) -> None:
+    if json_wanted():
         values.print_records(records)
         return
     for record in records:

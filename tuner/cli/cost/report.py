@@ -1,30 +1,27 @@
 """``nccl-tuner cost report``: measured times against everything that says how fast they could be."""
 
-from dataclasses import dataclass, field
+from collections.abc import Mapping
 from pathlib import Path
 
 import click
 
 from tuner.answers import efficiency
-from tuner.answers.calibrated import CalibrationUsed, TimesWanted
+from tuner.answers.calibrated import TimesWanted
 from tuner.answers.efficiency import (
     ALPHA_INTER_US,
     ALPHA_INTRA_US,
     Assumed,
     CalibratedRow,
     EfficiencyReport,
-    EfficiencyRow,
 )
 from tuner.base.names import Collective
-from tuner.base.records import json_form
 from tuner.cli import options
 from tuner.cli import times as calibrated_times
 from tuner.cli.command import FILE
 from tuner.cli.communicator_options import of_all_ranks
 from tuner.cli.cost import values
-from tuner.cli.output import human_bytes, print_json, print_table, say
+from tuner.cli.output import human_bytes, json_wanted, print_json, print_table, say
 from tuner.times.calibration import plausible, sweep
-from tuner.times.calibration.plausible import Links
 from tuner.times.costmodels.alphabeta import Level
 
 
@@ -41,48 +38,37 @@ from tuner.times.costmodels.alphabeta import Level
 @click.argument("file", type=FILE)
 @of_all_ranks
 @options.communicator_options()
-@click.option(
-    "--collective",
-    type=options.Named(Collective, "collective"),
-    help="Of a file with several, or one that does not say.",
+@options.option(
+    "--collective", "Of a file with several, or one that does not say.", type=options.Named(Collective, "collective")
 )
-@click.option(
-    "--intra-gbs",
-    type=values.POSITIVE,
-    metavar="GBS",
-    help="A GPU's links in its node. [default: the data sheets' NVLinks]",
+@options.option(
+    "--intra-gbs", "A GPU's links in its node. [default: the data sheets' NVLinks]", type=values.POSITIVE, metavar="GBS"
 )
-@click.option(
-    "--inter-gbs", type=values.POSITIVE, metavar="GBS", help="A node's adapters together. [default: the topology's]"
+@options.option(
+    "--inter-gbs", "A node's adapters together. [default: the topology's]", type=values.POSITIVE, metavar="GBS"
 )
-@click.option(
+@options.option(
     "--alpha-us",
     "alpha_intra_us",
+    "Alpha-beta: latency of a step inside a node.",
     type=values.NOT_NEGATIVE,
     default=ALPHA_INTRA_US,
-    show_default=True,
     metavar="US",
-    help="Alpha-beta: latency of a step inside a node.",
 )
-@click.option("--beta-gbs", "beta_intra_gbs", type=values.POSITIVE, metavar="GBS", help="[default: --intra-gbs]")
-@click.option(
+@options.option("--beta-gbs", "beta_intra_gbs", "[default: --intra-gbs]", type=values.POSITIVE, metavar="GBS")
+@options.option(
     "--inter-alpha-us",
     "alpha_inter_us",
+    "The same between nodes.",
     type=values.NOT_NEGATIVE,
     default=ALPHA_INTER_US,
-    show_default=True,
     metavar="US",
-    help="The same between nodes.",
 )
-@click.option(
-    "--inter-beta-gbs",
-    "beta_inter_gbs",
-    type=values.POSITIVE,
-    metavar="GBS",
-    help="[default: a GPU's share of --inter-gbs]",
+@options.option(
+    "--inter-beta-gbs", "beta_inter_gbs", "[default: a GPU's share of --inter-gbs]", type=values.POSITIVE, metavar="GBS"
 )
 @options.time_options("both")
-@click.option("--plot", type=FILE, metavar="OUT.png", help="A picture of it: .png, .svg or .pdf; needs matplotlib.")
+@options.file_option("--plot", "OUT.png", "A picture of it: .png, .svg or .pdf; needs matplotlib.")
 @options.json_option
 def command(
     file: Path,
@@ -95,7 +81,6 @@ def command(
     beta_inter_gbs: float | None,
     times: TimesWanted | None,
     plot: Path | None,
-    as_json: bool,
     communicator: options.CommunicatorOptions,
 ) -> None:
     """Compare measured times, by size, with NCCL's prediction, calibrated times, the alpha-beta model, ideal and links.
@@ -123,55 +108,33 @@ def command(
         from tuner.answers.charts import save
 
         save(picture.efficiency(report), plot)
-    if as_json:
-        print_json(_as_json(report))
+    if json_wanted():
+        print_json(_record(report))
     else:
         _print(report, by_nccl=times is None or times.beside_nccl or not report.rows[0].calibrated)
 
 
-@dataclass(frozen=True, slots=True)
-class _Level:
-    alpha_us: float
-    beta_gbs: float
-
-
-@dataclass(frozen=True, slots=True)
-class _Report:
+def _record(report: EfficiencyReport) -> Mapping[str, object]:
     """The report as JSON has it."""
-
-    file: Path
-    collective: str
-    nccl: str
-    ranks: int
-    nodes: int
-    links: Links
-    intra: _Level | None
-    inter: _Level | None
-    in_cuda_graphs: bool
-    wrong_bytes: tuple[int, ...]
-    calibration: CalibrationUsed | None = field(metadata=json_form(optional=True))
-    sizes: tuple[EfficiencyRow, ...]
-
-
-def _as_json(report: EfficiencyReport) -> _Report:
-    return _Report(
-        report.sweep.path,
-        report.sweep.collective.name,
-        report.scenario.nccl,
-        report.scenario.ranks,
-        report.scenario.nodes,
-        report.links,
-        _level(report.intra),
-        _level(report.inter),
-        report.sweep.in_graphs,
-        report.sweep.wrong_bytes,
-        report.calibration,
-        report.rows,
-    )
+    calibration = {} if report.calibration is None else {"calibration": report.calibration}
+    return {
+        "file": report.sweep.path,
+        "collective": report.sweep.collective.name,
+        "nccl": report.scenario.nccl,
+        "ranks": report.scenario.ranks,
+        "nodes": report.scenario.nodes,
+        "links": report.links,
+        "intra": _level(report.intra),
+        "inter": _level(report.inter),
+        "in_cuda_graphs": report.sweep.in_graphs,
+        "wrong_bytes": report.sweep.wrong_bytes,
+        **calibration,
+        "sizes": report.rows,
+    }
 
 
-def _level(level: Level | None) -> _Level | None:
-    return None if level is None else _Level(float(level.alpha_us), float(level.beta_gbs))
+def _level(level: Level | None) -> Mapping[str, float] | None:
+    return None if level is None else {"alpha_us": float(level.alpha_us), "beta_gbs": float(level.beta_gbs)}
 
 
 def _print(report: EfficiencyReport, *, by_nccl: bool) -> None:

@@ -1,6 +1,7 @@
 """``nccl-tuner cost step``: communication of training steps, and what hides it."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import click
 
@@ -13,11 +14,16 @@ from tuner.cli import options
 from tuner.cli import times as calibrated_times
 from tuner.cli.communicator_options import release_option
 from tuner.cli.cost import values
-from tuner.cli.output import print_json, print_table, say
+from tuner.cli.output import json_wanted, print_table, say, shown_as_json
 from tuner.times.costmodels import step
 from tuner.times.costmodels.alphabeta import level
 from tuner.times.costmodels.operations import not_negative, positive
 from tuner.times.costmodels.step import Cluster, Model, Parallelism
+
+OF_MODEL = (
+    *("parameters", "layers", "hidden", "sequence"),
+    *("expert_parameters", "expert_layers", "experts_per_token"),
+)
 
 
 @click.command(name="step", cls=options.Command)
@@ -30,97 +36,69 @@ from tuner.times.costmodels.step import Cluster, Model, Parallelism
 @options.under("Output", "--time")
 @options.under("Computation beside it", "--compute-us", "--overlap", "--communication-us")
 @click.argument("name", required=False, metavar="[MODEL]")
-@click.option("--parameters", type=values.Count(positive), help="Of the whole model, such as 70B or 70e9.")
-@click.option("--layers", type=int, help="Layers of the model.")
-@click.option("--hidden", type=int, help="Its hidden size, in elements.")
-@click.option("--sequence", type=int, help="Tokens of a sequence.")
-@click.option(
-    "--dtype",
-    type=options.Named(DataType, "type"),
-    default="float16",
-    show_default=True,
-    help="Of activations and parameters.",
-)
-@click.option("--gradient-dtype", type=options.Named(DataType, "type"), help="Of gradients. [default: --dtype]")
-@click.option("--expert-parameters", type=values.Count(not_negative), help="Of experts, out of --parameters.")
-@click.option("--expert-layers", type=int, help="Layers with experts.")
-@click.option("--experts-per-token", type=int, help="Experts that a token is sent to. [default: 1]")
-@click.option("--tp", type=int, default=1, show_default=True, help="Degree of tensor parallelism.")
-@click.option("--sp", is_flag=True, help="Sequence parallelism beside it: ReduceScatter and AllGather for AllReduce.")
-@click.option("--dp", type=int, help="Degree of data parallelism. [default: 1, or what fills --nodes]")
-@click.option("--nodes", type=int, help="Nodes that the job fills, instead of --dp.")
-@click.option("--zero", type=click.IntRange(0, 3), default=0, show_default=True, help="ZeRO's stage, 0 to 3.")
-@click.option("--ep", type=int, default=1, show_default=True, help="Degree of expert parallelism; it divides --dp.")
-@click.option("--pp", type=int, default=1, show_default=True, help="Pipeline stages.")
-@click.option("--micro-batches", type=int, default=1, show_default=True, help="Of a step, on each replica.")
-@click.option("--micro-batch-sequences", type=values.POSITIVE, default=1.0, show_default=True, help="Its sequences.")
-@click.option("--buckets", type=int, default=1, show_default=True, help="Calls in which gradients go.")
-@click.option(
+@options.option("--parameters", "Of the whole model, such as 70B or 70e9.", type=values.Count(positive))
+@options.option("--layers", "Layers of the model.", type=int)
+@options.option("--hidden", "Its hidden size, in elements.", type=int)
+@options.option("--sequence", "Tokens of a sequence.", type=int)
+@options.option("--dtype", "Of activations and parameters.", type=options.Named(DataType, "type"), default="float16")
+@options.option("--gradient-dtype", "Of gradients. [default: --dtype]", type=options.Named(DataType, "type"))
+@options.option("--expert-parameters", "Of experts, out of --parameters.", type=values.Count(not_negative))
+@options.option("--expert-layers", "Layers with experts.", type=int)
+@options.option("--experts-per-token", "Experts that a token is sent to. [default: 1]", type=int)
+@options.option("--tp", "Degree of tensor parallelism.", type=int, default=1)
+@options.flag("--sp", "Sequence parallelism beside it: ReduceScatter and AllGather for AllReduce.")
+@options.option("--dp", "Degree of data parallelism. [default: 1, or what fills --nodes]", type=int)
+@options.option("--nodes", "Nodes that the job fills, instead of --dp.", type=int)
+@options.option("--zero", "ZeRO's stage, 0 to 3.", type=click.IntRange(0, 3), default=0)
+@options.option("--ep", "Degree of expert parallelism; it divides --dp.", type=int, default=1)
+@options.option("--pp", "Pipeline stages.", type=int, default=1)
+@options.option("--micro-batches", "Of a step, on each replica.", type=int, default=1)
+@options.option("--micro-batch-sequences", "Its sequences.", type=values.POSITIVE, default=1.0)
+@options.option("--buckets", "Calls in which gradients go.", type=int, default=1)
+@options.option(
     "--activation-bytes",
-    type=options.Sizes(),
-    help="Of a micro-batch between two layers. [default: sequences x sequence x hidden x type]",
+    "Of a micro-batch between two layers. [default: sequences x sequence x hidden x type]",
+    type=options.SIZES,
 )
-@click.option(
-    "--gradient-bytes", type=options.Sizes(), help="Of one GPU. [default: parameters x type over --tp x --pp]"
-)
-@click.option("--gpus-per-node", type=int, help="GPUs of each node. [default: the machine's, or 8]")
-@click.option(
-    "--alpha-us", type=values.NOT_NEGATIVE, default=1.0, show_default=True, help="Latency of a step inside a node."
-)
-@click.option(
-    "--beta-gbs", type=values.POSITIVE, default=300.0, show_default=True, help="Bandwidth of a GPU inside a node."
-)
-@click.option(
-    "--inter-alpha-us", type=values.NOT_NEGATIVE, default=5.0, show_default=True, help="Latency between nodes."
-)
-@click.option(
-    "--inter-beta-gbs", type=values.POSITIVE, default=50.0, show_default=True, help="Bandwidth of a GPU between nodes."
-)
-@click.option(
+@options.option("--gradient-bytes", "Of one GPU. [default: parameters x type over --tp x --pp]", type=options.SIZES)
+@options.option("--gpus-per-node", "GPUs of each node. [default: the machine's, or 8]", type=int)
+@options.option("--alpha-us", "Latency of a step inside a node.", type=values.NOT_NEGATIVE, default=1.0)
+@options.option("--beta-gbs", "Bandwidth of a GPU inside a node.", type=values.POSITIVE, default=300.0)
+@options.option("--inter-alpha-us", "Latency between nodes.", type=values.NOT_NEGATIVE, default=5.0)
+@options.option("--inter-beta-gbs", "Bandwidth of a GPU between nodes.", type=values.POSITIVE, default=50.0)
+@options.option(
     "--model",
     "model_name",
+    "Whose times count; nccl shows both and the difference. [default: nccl with --machine, else alphabeta]",
     type=click.Choice(["alphabeta", "nccl"]),
-    help="Whose times count; nccl shows both and the difference. [default: nccl with --machine, else alphabeta]",
 )
-@click.option("--machine", metavar="NAME", help="With nccl: a machine by name.")
+@options.option("--machine", "With nccl: a machine by name.", metavar="NAME")
 @release_option("With nccl: the release. [default: the newest of the machine]")
-@click.option("--compute-us", type=values.POSITIVE, metavar="US", help="Computation of a step.")
-@click.option(
+@options.option("--compute-us", "Computation of a step.", type=values.POSITIVE, metavar="US")
+@options.option(
     "--overlap",
     "overlapped",
-    type=values.PARTS,
-    help="Share of the communication that runs beside the computation; with nccl also the SMs that its calls take. "
+    "Share of the communication that runs beside the computation; with nccl also the SMs that its calls take. "
     "[default: 0; with --communication-us 0,0.5,0.8,1]",
+    type=values.PARTS,
 )
-@click.option(
+@options.option(
     "--communication-us",
+    "Instead of a model: the communication of a step, for its time at each share of --overlap.",
     type=values.POSITIVE,
     metavar="US",
-    help="Instead of a model: the communication of a step, for its time at each share of --overlap.",
 )
 @options.time_options("both")
 @options.json_option
 def step_command(
     name: str | None,
-    parameters: float | None,
-    layers: int | None,
-    hidden: int | None,
-    sequence: int | None,
     dtype: DataType,
     gradient_dtype: DataType | None,
-    expert_parameters: float | None,
-    expert_layers: int | None,
-    experts_per_token: int | None,
     tp: int,
     sp: bool,
     dp: int | None,
     nodes: int | None,
-    zero: int,
-    ep: int,
     pp: int,
-    micro_batches: int,
-    micro_batch_sequences: float,
-    buckets: int,
     activation_bytes: list[int] | None,
     gradient_bytes: list[int] | None,
     gpus_per_node: int | None,
@@ -135,7 +113,7 @@ def step_command(
     overlapped: list[float] | None,
     communication_us: float | None,
     times: TimesWanted | None,
-    as_json: bool,
+    **given: Any,
 ) -> None:
     """Every collective of a training step, its bytes, its calls and its time, by parallelism.
 
@@ -148,10 +126,10 @@ def step_command(
     nccl-tuner cost step --communication-us 600000 --compute-us 2000000 --overlap 0,0.8,1
     """
     if communication_us is not None:
-        options.refuse_others("--communication-us", ("communication_us", "compute_us", "overlapped", "as_json"))
+        options.refuse_others("--communication-us", ("communication_us", "compute_us", "overlapped"))
         if compute_us is None or name is not None:
             raise BadInput("--communication-us: a step that is known; valid with it: --compute-us, without MODEL")
-        _show_overlap(compute_us, communication_us, overlapped or SHARES, as_json)
+        _show_overlap(compute_us, communication_us, overlapped or SHARES)
         return
     share, *more = overlapped or [0.0]
     if more:
@@ -179,17 +157,8 @@ def step_command(
         dp = _copies(nodes * gpus_per_node, tp, pp)
     cluster = Cluster(gpus_per_node, level(alpha_us, beta_gbs), level(inter_alpha_us, inter_beta_gbs))
     types = Types(dtype, gradient_dtype or dtype)
-    given = {
-        "parameters": parameters,
-        "layers": layers,
-        "hidden": hidden,
-        "sequence": sequence,
-        "expert_parameters": expert_parameters,
-        "expert_layers": expert_layers,
-        "experts_per_token": experts_per_token,
-    }
     model = Model(
-        **step.model_fields(name, given),
+        **step.model_fields(name, {each: given.pop(each) for each in OF_MODEL}),
         element_bytes=types.dtype.size_bytes,
         gradient_element_bytes=types.gradient_dtype.size_bytes,
     )
@@ -197,21 +166,15 @@ def step_command(
         tp=tp,
         dp=1 if dp is None else dp,
         pp=pp,
-        ep=ep,
         sequence_parallel=sp,
-        zero=zero,
-        micro_batches=micro_batches,
-        micro_batch_sequences=micro_batch_sequences,
-        buckets=buckets,
+        **given,  # what is called as its option
         activation_bytes=activation_bytes and activation_bytes[0],
         gradient_bytes=gradient_bytes and gradient_bytes[0],
     )
     rows = training_step.rows(step.traffic(model, plan), cluster, types, scenario, times)
     computation = None if compute_us is None else Computation(compute_us, share)
     answer = report(rows, plan, computation, scenario.nccl if scenario else None)
-    if as_json:
-        print_json(answer)
-    else:
+    if not shown_as_json(answer):
         _print(answer, f", NCCL on {scenario.name}, {scenario.nccl}" if scenario else "")
         _print_whose(answer, share)
 
@@ -300,7 +263,7 @@ def _print(answer: StepReport, by: str) -> None:
         )
 
 
-def _show_overlap(compute_us: float, communication_us: float, hidden: Sequence[float], as_json: bool) -> None:
+def _show_overlap(compute_us: float, communication_us: float, hidden: Sequence[float]) -> None:
     """The time of a step whose communication is partly hidden, and the speed-up over one after the other."""
     times = compute_us, communication_us
     records = [
@@ -312,7 +275,7 @@ def _show_overlap(compute_us: float, communication_us: float, hidden: Sequence[f
         }
         for share in hidden
     ]
-    if as_json:
+    if json_wanted():
         values.print_records(records)
         return
     rows = [

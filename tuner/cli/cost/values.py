@@ -74,8 +74,8 @@ POSITIVES, PARTS, WHOLES = CheckedNumbers(positive), CheckedNumbers(part), Check
 
 
 operation_argument = click.argument("operation", type=options.Named(CostOperation, "operation"), metavar="OPERATION")
-ranks_option = click.option(
-    "--ranks", type=CheckedNumbers(partial(whole, least=2), int), required=True, help="Ranks; several with commas."
+ranks_option = options.option(
+    "--ranks", "Ranks; several with commas.", type=CheckedNumbers(partial(whole, least=2), int), required=True
 )
 
 
@@ -83,18 +83,18 @@ def level_options(function: F) -> F:
     """``alpha_us`` and ``beta_gbs`` of the one network, or of nodes and what is between them."""
     return stacked(
         function,
-        click.option(
-            "--alpha-us", type=NOT_NEGATIVE, metavar="US", help="Latency of a step; inside a node of several GPUs."
+        options.option(
+            "--alpha-us", "Latency of a step; inside a node of several GPUs.", type=NOT_NEGATIVE, metavar="US"
         ),
-        click.option(
+        options.option(
             "--beta-gbs",
+            "Bandwidth of a rank, 1e9 bytes per second in one direction; inside a node of several GPUs.",
             type=POSITIVE,
             metavar="GBS",
-            help="Bandwidth of a rank, 1e9 bytes per second in one direction; inside a node of several GPUs.",
         ),
-        click.option("--inter-alpha-us", type=NOT_NEGATIVE, metavar="US", help="The same between nodes."),
-        click.option("--inter-beta-gbs", type=POSITIVE, metavar="GBS", help="The same between nodes, of a GPU."),
-        click.option("--gpus-per-node", type=int, help="GPUs of a node. [default: one network for all ranks]"),
+        options.option("--inter-alpha-us", "The same between nodes.", type=NOT_NEGATIVE, metavar="US"),
+        options.option("--inter-beta-gbs", "The same between nodes, of a GPU.", type=POSITIVE, metavar="GBS"),
+        options.option("--gpus-per-node", "GPUs of a node. [default: one network for all ranks]", type=int),
     )
 
 

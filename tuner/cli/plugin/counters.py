@@ -10,7 +10,7 @@ from tuner.base.files import check_writable, write_text
 from tuner.base.records import to_json
 from tuner.cli import options
 from tuner.cli.command import FILE
-from tuner.cli.output import print_json, print_table, verdict
+from tuner.cli.output import json_wanted, print_json, print_table, shown_as_json, verdict
 from tuner.plugin import live, stats
 
 MOST_SHOWN = 12
@@ -18,16 +18,15 @@ MOST_SHOWN = 12
 
 @click.command(name="stats", cls=options.Command)
 @click.argument("files", metavar="FILE|DIR...", nargs=-1, required=True, type=FILE)
-@click.option("--prometheus", is_flag=True, help="Counts of a DIR as Prometheus reads them; exit code 0.")
-@click.option(
+@options.flag("--prometheus", "Counts of a DIR as Prometheus reads them; exit code 0.")
+@options.file_option(
     "-o",
     "--out",
-    type=FILE,
-    metavar="FILE.prom",
-    help="With --prometheus: a file that is replaced at once, in the folder of the node exporter's textfile collector.",
+    "FILE.prom",
+    "With --prometheus: a file that is replaced at once, in the folder of the node exporter's textfile collector.",
 )
 @options.json_option
-def stats_command(files: tuple[Path, ...], prometheus: bool, out: Path | None, as_json: bool) -> None:
+def stats_command(files: tuple[Path, ...], prometheus: bool, out: Path | None) -> None:
     """Sums what the plugin counted: which rows decide, which never match, which sizes no row decides.
 
     FILE are those that NCCL_TUNER_STATS named in a job, of all ranks, written at its end. DIR is what NCCL_TUNER_LIVE
@@ -41,23 +40,21 @@ def stats_command(files: tuple[Path, ...], prometheus: bool, out: Path | None, a
     nccl-tuner plugin stats /dev/shm/nccl-tuner
     nccl-tuner plugin stats /dev/shm/nccl-tuner --prometheus --out /var/lib/node_exporter/nccl_tuner.prom
     """
-    if (out is not None and not prometheus) or (prometheus and as_json):
+    if (out is not None and not prometheus) or (prometheus and json_wanted()):
         raise BadInput("--out is of --prometheus, which has no --json; valid: --json, or --prometheus with --out")
     folders = [each for each in files if each.is_dir()]
     if folders and len(folders) < len(files):
         raise BadInput("FILEs of jobs that ended beside DIRs of jobs that run; valid: either alone")
     if folders:
-        _show_live(live.read(folders), prometheus, out, as_json)
+        _show_live(live.read(folders), prometheus, out)
     elif prometheus:
         raise BadInput("--prometheus: of jobs that run; valid: with DIR, what NCCL_TUNER_LIVE names")
     else:
-        _show_ended(stats.read(files), as_json)
+        _show_ended(stats.read(files))
 
 
-def _show_ended(counts: stats.Stats, as_json: bool) -> None:
-    if as_json:
-        print_json(counts)
-    else:
+def _show_ended(counts: stats.Stats) -> None:
+    if not shown_as_json(counts):
         apart = len(counts.disagreements)
         said = f"{apart} communicators with DIFFERENT TABLES" if apart else "every communicator has one table"
         click.echo(verdict(said, not apart))
@@ -93,12 +90,12 @@ def _table(table: stats.TableStats) -> list[str]:
     return lines
 
 
-def _show_live(counts: list[live.LiveCounts], prometheus: bool, out: Path | None, as_json: bool) -> None:
+def _show_live(counts: list[live.LiveCounts], prometheus: bool, out: Path | None) -> None:
     if prometheus:
         _write_metrics(counts, out)
         return
     apart, refused = live.disagreements(counts), [each for each in counts if each.refused is not None]
-    if as_json:
+    if json_wanted():
         print_json({"ranks": to_json(counts), "tables": to_json(live.tables(counts)), "different_tables": apart})
     else:
         click.echo(_verdict(counts, len(refused), len(apart)))

@@ -12,7 +12,7 @@ from tuner.base.errors import BadInput, one_of
 from tuner.cli import options
 from tuner.cli.command import FILE
 from tuner.cli.communicator_options import release_option
-from tuner.cli.output import print_json
+from tuner.cli.output import json_wanted, print_json
 from tuner.plugin import headers, loading, rollout
 from tuner.plugin.formats import convert as formats
 from tuner.plugin.table.values import VALID
@@ -20,14 +20,14 @@ from tuner.plugin.table.values import VALID
 
 @click.command(name="path", cls=options.Command)
 @options.json_option
-def path_command(as_json: bool) -> None:
+def path_command() -> None:
     """Prints the path of the plugin's shared object, for NCCL_TUNER_PLUGIN.
 
     \b
     export NCCL_TUNER_PLUGIN=$(nccl-tuner plugin path)
     """
     installed = str(plugin.path())
-    if as_json:
+    if json_wanted():
         print_json({"path": installed})
     else:
         click.echo(installed)
@@ -48,26 +48,24 @@ def path_command(as_json: bool) -> None:
     "--identity",
 )
 @release_option("NCCL release. [default: the installed nvidia-nccl wheel's; without one, the newest]")
-@click.option("--table", type=FILE, metavar="FILE", help="The decision table to apply.")
-@click.option("--strict", is_flag=True, help="A table that cannot be read fails the communicator.")
-@click.option(
-    "--next", "following", metavar="TUNER", help="The tuner to ask where no row matches: a path, a name, or none."
+@options.file_option("--table", "FILE", "The decision table to apply.")
+@options.flag("--strict", "A table that cannot be read fails the communicator.")
+@options.option(
+    "--next", "following", "The tuner to ask where no row matches: a path, a name, or none.", metavar="TUNER"
 )
-@click.option("--live", type=FILE, metavar="DIR", help="A folder for counts while the job runs.")
-@click.option("--switch", type=FILE, metavar="FILE", help="The switch that all ranks see.")
-@click.option("--canary", type=FILE, metavar="FILE", help="The table that some jobs get instead.")
-@click.option("--percent", type=float, default=0.0, help="Of how many jobs in a hundred, by the job's name.")
-@click.option("--canary-jobs", type=FILE, metavar="FILE", help="Names of jobs that get it.")
-@click.option("--canary-hosts", type=FILE, metavar="FILE", help="Hosts whose jobs get it.")
-@click.option("--job", metavar="NAME", help="The job, as all its ranks know it. [default: Slurm's, torchrun's ...]")
-@click.option("--job-hosts", metavar="NAMES", default="", help="The job's hosts, with blanks between.")
-@click.option("--signature", type=FILE, metavar="FILE", help="The table's signature.")
-@click.option("--signers", type=FILE, metavar="FILE", help="Allowed signers, or a public key.")
-@click.option("--identity", metavar="NAME", help="Whose signature it has to be, of the allowed signers.")
+@options.file_option("--live", "DIR", "A folder for counts while the job runs.")
+@options.file_option("--switch", "FILE", "The switch that all ranks see.")
+@options.file_option("--canary", "FILE", "The table that some jobs get instead.")
+@options.option("--percent", "Of how many jobs in a hundred, by the job's name.", type=float, default=0.0)
+@options.file_option("--canary-jobs", "FILE", "Names of jobs that get it.")
+@options.file_option("--canary-hosts", "FILE", "Hosts whose jobs get it.")
+@options.option("--job", "The job, as all its ranks know it. [default: Slurm's, torchrun's ...]", metavar="NAME")
+@options.option("--job-hosts", "The job's hosts, with blanks between.", metavar="NAMES", default="", show_default=False)
+@options.file_option("--signature", "FILE", "The table's signature.")
+@options.file_option("--signers", "FILE", "Allowed signers, or a public key.")
+@options.option("--identity", "Whose signature it has to be, of the allowed signers.", metavar="NAME")
 @options.json_option
-def env_command(
-    nccl: str | None, table: Path | None, strict: bool, following: str | None, as_json: bool, **given: Any
-) -> None:
+def env_command(nccl: str | None, table: Path | None, strict: bool, following: str | None, **given: Any) -> None:
     """Prints the variables that make a release of NCCL load the plugin, as lines for a shell.
 
     With --table also the SHA-256 of its content: the plugin then takes no other. Run it once for a job, in the script
@@ -93,7 +91,7 @@ def env_command(
             click.echo(f"{read.place(finding.line)}: {finding.severity}: {finding.reason}", err=True)
     variables = loading.environment(chosen, plugin.path(), table, strict, following)
     variables.set.update(loading.job_settings(given["live"], given["switch"], timed))
-    if as_json:
+    if json_wanted():
         print_json({"release": chosen.name, "set": variables.set, "prepend": variables.prepend})
     else:
         click.echo("\n".join(variables.exports()))
@@ -131,11 +129,14 @@ def _check_signature(table: Path, signature: Path, signers: Path | None, identit
 @click.command(name="switch", cls=options.Command)
 @click.argument("file", type=FILE)
 @click.argument("state", type=click.Choice(["off", "on"]))
-@click.option(
-    "--margin", "margin_s", type=int, default=rollout.LEAST_MARGIN_S, show_default=True,
-    help="Seconds from now on: until all nodes see the file, and what clocks differ by.",
-)  # fmt: skip
-@click.option("--reason", "why", default="", help="One line that stands in the file.")
+@options.option(
+    "--margin",
+    "margin_s",
+    "Seconds from now on: until all nodes see the file, and what clocks differ by.",
+    type=int,
+    default=rollout.LEAST_MARGIN_S,
+)
+@options.option("--reason", "why", "One line that stands in the file.", default="", show_default=False)
 def switch_command(file: Path, state: str, margin_s: int, why: str) -> None:
     """Has jobs that begin from now on go without the plugin's table (off), or with it again (on).
 

@@ -1,7 +1,7 @@
 """``nccl-tuner plugin convert``, ``lint``, ``compile``: decision tables as files."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -12,10 +12,10 @@ from tuner import release
 from tuner.base.errors import BadInput
 from tuner.base.files import write_text
 from tuner.base.names import Collective, DataType, Op
-from tuner.base.records import today
+from tuner.base.records import json_form, today
 from tuner.cli import options
 from tuner.cli.command import FILE
-from tuner.cli.output import command_line, plural, print_json, say, verdict
+from tuner.cli.output import command_line, json_wanted, plural, print_json, say, shown_as_json, verdict
 from tuner.emulator.selection import Selection
 from tuner.plugin import compile, headers, lint, lint_scenario
 from tuner.plugin.compile import CommunicatorShape, between, held_out
@@ -31,16 +31,15 @@ from tuner.scenario import Scenario
 @click.command(name="convert", cls=options.Command)
 @click.argument("file", metavar="IN", type=FILE)
 @options.out_option("OUT", "The file to write.")
-@click.option(
+@options.option(
     "--to",
     "target",
+    "Format to write: ours, the one of NVIDIA's example plugin, those of Meta's NCCLX.",
     type=click.Choice(convert.FORMATS),
     default="table",
-    show_default=True,
-    help="Format to write: ours, the one of NVIDIA's example plugin, those of Meta's NCCLX.",
 )
 @options.json_option
-def convert_command(file: Path, out: Path, target: str, as_json: bool) -> None:
+def convert_command(file: Path, out: Path, target: str) -> None:
     """Writes a decision table in another format; the content of IN decides what it is in.
 
     What the other format cannot say is an error that names the row, and nothing is written.
@@ -52,7 +51,7 @@ def convert_command(file: Path, out: Path, target: str, as_json: bool) -> None:
     read = convert.read(file)
     write_text(out, convert.to_text(read, target))
     rows = len(read.table.decisions)
-    if as_json:
+    if json_wanted():
         print_json({"from": read.format, "to": target, "out": str(out), "rows": rows})
     else:
         click.echo(f"{out}: {plural(rows, 'row')} of {file} ({read.format}) as {target}")
@@ -72,7 +71,6 @@ def lint_command(
     files: tuple[Path, ...],
     call: options.CallOptions,
     libnccl: float | None,
-    as_json: bool,
     communicator: options.CommunicatorOptions,
 ) -> None:
     """Find what is wrong with each decision table FILE, of any format that convert reads.
@@ -92,7 +90,7 @@ def lint_command(
             raise BadInput("--libnccl: of one FILE, whose rows say the types; valid: without others, --dtype and --op")
         from tuner.cli.plugin.trials import show_tried
 
-        show_tried(files[0], communicator.scenario(), libnccl, as_json)
+        show_tried(files[0], communicator.scenario(), libnccl)
         return
     tables = [(file, convert.read(file)) for file in files]
     linted = []
@@ -103,10 +101,7 @@ def lint_command(
             checks[running] = list(_checks(communicator.but(nccl=running), call.dtype, call.op))
         findings = [finding for check in checks[running] for finding in check(read.table)]
         linted.append(_Linted(file, read, sorted(findings, key=lambda finding: finding.line)))
-    if as_json:
-        answers = [each.answer() for each in linted]
-        print_json(answers[0] if len(answers) == 1 else answers)
-    else:
+    if not shown_as_json(linted[0] if len(linted) == 1 else linted):
         for each in linted:
             each.print()
     if any(each.bad for each in linted):
@@ -141,28 +136,16 @@ def _checks(
 
 
 @dataclass(frozen=True, slots=True)
-class LintAnswer:
-    """Findings of a table, by line, as JSON has them."""
-
-    file: Path
-    format: str
-    findings: list[TableFinding]
-
-
-@dataclass(frozen=True, slots=True)
 class _Linted:
     """A table with what was found, by line."""
 
     file: Path
-    read: convert.File
+    read: convert.File = field(metadata=json_form("format", convert=lambda read: read.format))
     findings: list[TableFinding]
 
     @property
     def bad(self) -> int:
         return sum(finding.severity != NOTE for finding in self.findings)
-
-    def answer(self) -> "LintAnswer":
-        return LintAnswer(self.file, self.read.format, self.findings)
 
     def print(self) -> None:
         table = self.read.table
@@ -178,33 +161,31 @@ class _Linted:
 @options.under("Which rows", "--interpolate", "--channels", "--for")
 @options.collectives_argument
 @options.communicator_options()
-@click.option(
+@options.option(
     "--as",
     "form",
+    "Rows that name the release's picks, or rows with its times, which other releases then pick by.",
     type=click.Choice(["decisions", "costs"]),
     default="decisions",
-    show_default=True,
-    help="Rows that name the release's picks, or rows with its times, which other releases then pick by.",
 )
-@click.option(
+@options.option(
     "--interpolate",
     "node_counts",
+    "Rows for these numbers of nodes, and for those between by edges interpolated over the ranks; no --nodes.",
     metavar="NODES,NODES,...",
-    help="Rows for these numbers of nodes, and for those between by edges interpolated over the ranks; no --nodes.",
 )
-@click.option("--channels", is_flag=True, help="Decisions also set the most channels that the release allows.")
-@click.option(
+@options.flag("--channels", "Decisions also set the most channels that the release allows.")
+@options.option(
     "--for",
     "runs",
+    "The release that will run the table: rows that it cannot run are left out, with a note.",
     metavar="RELEASE",
-    help="The release that will run the table: rows that it cannot run are left out, with a note.",
 )
-@click.option(
+@options.file_option(
     "--measured",
     "samples",
-    type=FILE,
-    metavar="FILE.csv",
-    help="Instead of a machine: a CSV of measurements with the columns of NVIDIA's optimize_config.py.",
+    "FILE.csv",
+    "Instead of a machine: a CSV of measurements with the columns of NVIDIA's optimize_config.py.",
 )
 @options.out_option("TABLE", "The table to write.")
 @options.json_option
@@ -216,7 +197,6 @@ def compile_command(
     runs: str | None,
     samples: Path | None,
     out: Path,
-    as_json: bool,
     communicator: options.CommunicatorOptions,
 ) -> None:
     """Writes a decision table that makes other releases pick as one does on a machine, or as was measured.
@@ -241,7 +221,7 @@ def compile_command(
     for note in notes:
         say(f"note: {note}", err=True)
     counts = {"decisions": len(table.decisions), "costs": len(table.costs)}
-    if as_json:
+    if json_wanted():
         print_json({"out": str(out), **counts, "notes": notes})
     else:
         say(f"{out}: {plural(counts['decisions'] or counts['costs'], 'row')}")

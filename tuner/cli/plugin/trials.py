@@ -10,7 +10,7 @@ from tuner.base.names import Collective
 from tuner.base.records import to_json
 from tuner.cli import options
 from tuner.cli.command import FILE
-from tuner.cli.output import human_bytes, number, print_json, print_table, say
+from tuner.cli.output import human_bytes, json_wanted, number, print_json, print_table, say
 from tuner.emulator.group import Operation
 from tuner.emulator.selection import Selection
 from tuner.oracle.answers import OracleLaunch
@@ -27,18 +27,14 @@ from tuner.scenario import Scenario
 @options.bytes_option
 @options.communicator_options()
 @options.call_options(windows=False)
-@click.option(
-    "--pipelined",
-    type=click.IntRange(1, 2**31 - 1),
-    default=1,
-    show_default=True,
-    help="numPipeOps: operations that NCCL counts together.",
+@options.option(
+    "--pipelined", "numPipeOps: operations that NCCL counts together.", type=click.IntRange(1, 2**31 - 1), default=1
 )
-@click.option(
+@options.option(
     "--grouped",
+    "Also N such calls in one group: the grids of its kernels. NCCL 2.21 and later.",
     type=click.IntRange(2, 1000),
     metavar="N",
-    help="Also N such calls in one group: the grids of its kernels. NCCL 2.21 and later.",
 )
 @options.json_option
 def dry_run_command(
@@ -48,7 +44,6 @@ def dry_run_command(
     call: options.CallOptions,
     pipelined: int,
     grouped: int | None,
-    as_json: bool,
     communicator: options.CommunicatorOptions,
 ) -> None:
     """Sends sizes through the plugin's own code, with the cost table that the emulator computes.
@@ -82,7 +77,7 @@ def dry_run_command(
         if grouped is None
         else trial.grouped(table, selection, [[Operation(request, size)] * grouped for size in sizes], settings)
     )
-    if as_json:
+    if json_wanted():
         print_json(to_json(trials) | ({"groups": to_json(groups)} if groups else {}))
         return
     title = f"{collective.name} on {described.title}, interface v{trials.interface}"
@@ -143,11 +138,11 @@ def _lines(each: trial.TableTrial) -> str:
 MOST_SHOWN = 40
 
 
-def show_tried(table: Path, described: Scenario, timeout_s: float, as_json: bool) -> None:
+def show_tried(table: Path, described: Scenario, timeout_s: float) -> None:
     """Every row's effect in the real libnccl; exit code 1 where one has none."""
     rows = tried.run(table, described, timeout_s)
     idle = [row for row in rows if row.effect in tried.NO_EFFECT]
-    if as_json:
+    if json_wanted():
         print_json({"rows": to_json(rows), "no_effect": [row.line for row in idle]})
     else:
         say(_verdict(rows, idle))

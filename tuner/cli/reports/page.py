@@ -22,7 +22,7 @@ from tuner.base.errors import BadInput, TunerError
 from tuner.base.files import check_writable, write_text
 from tuner.base.names import ALGO_PROTOS, Collective, DataType, Op
 from tuner.cli import options
-from tuner.cli.output import print_json, say
+from tuner.cli.output import json_wanted, print_json, say
 from tuner.cli.reports import data
 from tuner.cli.reports.data import CalibratedLines, Packer, PageData
 from tuner.cli.reports.machine_picture import picture
@@ -171,7 +171,6 @@ def write_page(
     call: options.CallOptions,
     times: "TimesWanted | None",
     out: Path | None,
-    as_json: bool,
 ) -> None:
     """Writes the page of a machine, and prints what is in it. Errors: BadInput for no file; MissingExtra."""
     if out is None:
@@ -203,7 +202,7 @@ def write_page(
         "different_lines": made.different_lines,
     }
     used = {} if lines is None else {line.used.reason: line.used for line in lines.values()}
-    if as_json:
+    if json_wanted():
         print_json({**summary, "calibrations": [each.name for each in used.values() if each.name]})
     else:
         counts = ", ".join(
