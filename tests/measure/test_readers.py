@@ -213,6 +213,11 @@ def test_lines_as_keepers_of_logs_have_them(tmp_path: Path, line: str) -> None:
     assert rows(read(tmp_path, kept, AR)) == rows(read(tmp_path, V213, AR)) != []
 
 
+def test_json_that_is_no_record_of_lines_is_no_format(tmp_path: Path) -> None:
+    (tmp_path / "trace.json").write_text('{"deviceProperties": [\n7\n, [1]]}\n', "utf-8")
+    assert MeasurementFile(tmp_path / "trace.json").format is None
+
+
 def test_rows_in_pieces_with_nccls_log_between(tmp_path: Path) -> None:
     said = "node-1:77:{tid} [0] NCCL INFO {text}\n"
     planned = "AllReduce: {} Bytes -> Algo RING proto LL channel{{Lo..Hi}}={{0..3}}"

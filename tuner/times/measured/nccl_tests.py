@@ -214,7 +214,9 @@ def unwrapped(content: str) -> str:
         content = reader.ANSI.sub("", content)
     if content.startswith("{"):
         lines = content.splitlines()
-        content = "\n".join(reader.in_record(line) if len(line) < _LONGEST_RECORD else line for line in lines)
+        content = "\n".join(
+            reader.in_record(line) if line.startswith("{") and len(line) < _LONGEST_RECORD else line for line in lines
+        )
     comment = _COMMENT.search(content)
     before = "" if comment is None else content[content.rfind("\n", 0, comment.start()) + 1 : comment.start()]
     if not before.strip() or _TAG.fullmatch(before):
