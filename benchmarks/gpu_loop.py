@@ -218,7 +218,7 @@ class Run:
         yield stage("overlap", 60, 15, "explore", "--beside")
         profilers = (("no-masks", "none"), ("masks", "idle"), ("masks-job", "job"))
         for name, profiler in (*profilers, ("masks-again", "idle"), ("no-masks-again", "none")):
-            yield stage(name, 20, 7, "masks", "--profiler", profiler, into="masks")
+            yield stage(name, 40, 7, "masks", "--profiler", profiler, into="masks")
 
     def analysis(self, command: str, *words: str, needs: str) -> Stage:
         said = [*NCCL_TUNER, *command.split(), str(self.file("run", ".jsonl")), *words, *self.words[2:]]
