@@ -18,7 +18,7 @@ from tuner.base.names import Collective
 from tuner.times.costmodels import algorithms, fabric, line, operations, step, wires
 from tuner.times.costmodels.algorithms import HIERARCHICAL, CostSystem, cost, costs, names, predict
 from tuner.times.costmodels.alphabeta import FORMULAS, Linear, crossover_bytes, fastest, level, log2_rounds, terms
-from tuner.times.costmodels.operations import CostOperation, size_bytes, timed_bytes
+from tuner.times.costmodels.operations import CostOperation, size_bytes
 from tuner.times.costmodels.step import Cluster, Model, Parallelism
 
 NOTHING = algorithms.overheads()
@@ -93,22 +93,6 @@ def test_sizes_are_of_the_whole_array() -> None:
         CostOperation.Gather,
         CostOperation.Scatter,
     }
-
-
-@pytest.mark.parametrize(
-    ("operation", "asked", "element", "ranks", "timed"),
-    [
-        (CostOperation.AllReduce, 1000, 4, 8, 1000),
-        (CostOperation.AllGather, 1000, 4, 8, 896),  # 31 floats of a rank are 28 of whole 16 bytes
-        (CostOperation.AllGather, 1 << 20, 4, 8, 1 << 20),
-        (CostOperation.ReduceScatter, 100, 4, 8, 0),
-        (CostOperation.AllToAll, 1 << 20, 8, 3, 3 * 43690 * 8),
-    ],
-)
-def test_nccl_tests_times_whole_parts(
-    operation: CostOperation, asked: int, element: int, ranks: int, timed: int
-) -> None:
-    assert timed_bytes(operation, asked, element, ranks) == timed
 
 
 # Alpha and beta: the algorithms played through
@@ -736,7 +720,6 @@ def test_numbers_in_give_numbers_out() -> None:
         step.achieved(1, 1, 0.5),
         aurora.time_us(2e9, 2, 2),
         *aurora.parts_us(2e9, 2, 2, "pcie").values(),
-        timed_bytes(CostOperation.AllGather, 100, 4, 2),
         line.alpha_us(1, 1, 2),
     ]
     assert [one for one in found if not isinstance(one, float)] == []

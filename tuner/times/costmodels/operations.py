@@ -71,9 +71,6 @@ def _checked(name: str, value: ArrayLike, holds: Callable[[Array], Any], valid: 
     return checked
 
 
-_ALIGNED_BYTES = 16
-
-
 class CostOperation(Enum):
     """NCCL's five collectives by its spelling, and what is made of sends and receives."""
 
@@ -108,21 +105,6 @@ def size_bytes(operation: CostOperation, count: ArrayLike, element_bytes: ArrayL
     """
     parts = whole("ranks", ranks) if operation in PER_RANK else 1.0
     size: Array = whole("count", count) * whole("element_bytes", element_bytes) * parts
-    return size
-
-
-def timed_bytes(operation: CostOperation, asked: ArrayLike, element_bytes: ArrayLike, ranks: ArrayLike) -> Array:
-    """The size that nccl-tests runs and prints for one of ``-b`` and ``-e``: whole parts of a multiple of 16 bytes.
-
-    It is 0 where no part has 16 bytes. Source: the GetCollByteCount functions of nccl-tests, v2.19.6.
-    """
-    elements = np.floor(whole("bytes", asked) / whole("element_bytes", element_bytes))
-    if operation not in PER_RANK:
-        plain: Array = elements * np.asarray(element_bytes, np.float64)
-        return plain
-    aligned = _ALIGNED_BYTES // whole("element_bytes", element_bytes)
-    count = np.floor(np.floor(elements / whole("ranks", ranks)) / aligned) * aligned
-    size: Array = count * np.asarray(element_bytes, np.float64) * np.asarray(ranks, np.float64)
     return size
 
 
