@@ -21,7 +21,7 @@ EXAMPLE = "8xrtx-4090@2xmilan"
 FORM = "GPUSxMODEL@CPUSxCPU[/GPUS below a PCI switch][+ADAPTERSxGBPSg]"
 WORDS = re.compile(r"(\d{1,2})x([a-z0-9-]+)@(\d{1,2})x([a-z0-9-]+)(?:/(\d{1,2}))?(?:\+(\d{1,2})x(\d{1,4})g)?")
 BEGINS = re.compile(r"\d{1,2}x[a-z][a-z0-9-]*(@.*)?")
-MOST_GPUS, MOST_CPUS, MOST_ADAPTERS = 16, 8, 16
+MOST_GPUS, MOST_CPUS = 16, 8
 GPU_CLASS, ADAPTER_CLASS, SWITCH_CLASS = "0x030200", "0x020700", "0x060400"
 
 
@@ -104,11 +104,8 @@ class _Parts:
     adapters: int
 
     def check(self, name: str) -> None:
-        for what, number, most in (
-            ("GPUs", self.gpus, MOST_GPUS),
-            ("CPUs", self.sockets, MOST_CPUS),
-            ("adapters", max(self.adapters, 1), MOST_ADAPTERS),
-        ):
+        most_of = {"GPUs": (self.gpus, MOST_GPUS), "CPUs": (self.sockets, MOST_CPUS)}
+        for what, (number, most) in most_of.items():
             if not 1 <= number <= most:
                 raise BadInput(f"machine {name!r}: {number} {what}; valid: 1 to {most}")
         if self.gpus % (self.sockets * max(self.below, 1)):

@@ -109,6 +109,8 @@ def describe(machine: str | None = None, **given: Unpack[Description]) -> Scenar
         )
     ]
     kinds, sizes = _hosts_of_dump(kinds, _hosts_per_domain(given.get("hosts_per_domain")))
+    if (build := given.get("build", BUILDS[0])) not in BUILDS:
+        raise BadInput(f"build {build!r}; {one_of(BUILDS)}")
     constants = _path(given.get("constants"))
     fitted = None if constants is None else _fitted(constants)
     nccl = given.get("nccl") or (fitted.nccl if fitted else None)
@@ -122,12 +124,14 @@ def describe(machine: str | None = None, **given: Unpack[Description]) -> Scenar
         others=tuple(others),
         from_log=logged.says if logged else None,
         fitted_constants=fitted,
-        build=_build(given.get("build", BUILDS[0])),
+        build=build,
         ranks_per_gpu=_at_least_one("ranks_per_gpu", given.get("ranks_per_gpu")),
         gpus_per_process=_at_least_one("gpus_per_process", given.get("gpus_per_process")),
         collnet=given.get("collnet", False),
         hosts_per_domain=sizes,
-        ranks_without_fabric=_ranks_without_fabric(given.get("ranks_without_fabric")),
+        ranks_without_fabric=tuple(
+            whole(rank, "ranks_without_fabric") for rank in given.get("ranks_without_fabric") or ()
+        ),
         members=_members(given.get("ranks"), given.get("shared", False)),
     )
 
@@ -222,12 +226,6 @@ def _fitted(path: Path) -> "FittedConstants":
     return fitted_constants.read(path)
 
 
-def _build(build: str) -> str:
-    if build not in BUILDS:
-        raise BadInput(f"build {build!r}; {one_of(BUILDS)}")
-    return build
-
-
 def _at_least_one(name: str, number: int | None) -> int | None:
     if number is not None and whole(number, name) < 1:
         raise BadInput(f"{name} {number}: valid: 1 or more")
@@ -239,10 +237,6 @@ def _hosts_per_domain(hosts: int | Sequence[int] | None) -> Sizes:
     for size in sizes:
         _at_least_one("hosts_per_domain", size)
     return sizes if len(sizes) > 1 else next(iter(sizes), None)
-
-
-def _ranks_without_fabric(ranks: Sequence[int] | None) -> tuple[int, ...]:
-    return tuple(whole(rank, "ranks_without_fabric") for rank in ranks or ())
 
 
 def _members(ranks: str | Sequence[int] | None, shares: bool) -> Members | None:

@@ -302,7 +302,9 @@ class ResolvedScenario:
         """
         hosts = [(kind, kind.hosts) for kind in self.kinds]
         fabric = DomainHosts(
-            Environment(self.scenario.variables, non_numeric_is_default=self._non_numeric_is_default),
+            Environment(
+                self.scenario.variables, non_numeric_is_default=self.release.environment.non_numeric_is_default
+            ),
             hosts=sum(count for _, count in hosts),
             domains=self.domains,
             ready=not self.ranks_without_fabric,
@@ -344,10 +346,6 @@ class ResolvedScenario:
         else:
             why = f"the variables or NCCL {self.release.name} rule out NVLink between hosts"
         return f"NVLink joins hosts, but NCCL takes each of the {hosts} for a node: {why}."
-
-    @property
-    def _non_numeric_is_default(self) -> bool:
-        return self.release.environment.non_numeric_is_default
 
     @cached_property
     def ranks_without_fabric(self) -> tuple[int, ...]:

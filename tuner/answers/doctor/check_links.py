@@ -5,8 +5,8 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
 from tuner.answers.doctor.check_gpus import reaches_memory
-from tuner.answers.doctor.match import counterparts, link, switches
-from tuner.answers.doctor.records import NOTE, WRONG, ExaminedNode, Finding, gpu_name, listed, most_common, number
+from tuner.answers.doctor.match import counterparts, device_name, link, switches
+from tuner.answers.doctor.records import NOTE, WRONG, ExaminedNode, Finding, listed, most_common, number
 from tuner.machine.topology.reader import DEFAULT_SPEED_MBPS
 
 Link = tuple[int, int]  # generation, lanes
@@ -28,7 +28,7 @@ def check_links(node: ExaminedNode) -> Iterator[Finding]:
         elif expected is not None and _speed((generation, lanes)) < _speed(expected):
             slow[pci] = expected
     if missing:
-        names = [_name(pci) for pci in missing]
+        names = [device_name(pci) for pci in missing]
         yield Finding(
             "link-speed",
             WRONG,
@@ -39,7 +39,7 @@ def check_links(node: ExaminedNode) -> Iterator[Finding]:
         )
     for expected, part in dict.fromkeys((each, by_part.get(pci)) for pci, each in slow.items()):
         alike = {pci: each for pci, each in slow.items() if (each, by_part.get(pci)) == (expected, part)}
-        names = [_name(pci) for pci in alike]
+        names = [device_name(pci) for pci in alike]
         have = ", ".join(dict.fromkeys(_in_words(link(pci)) for pci in alike))
         severity, unlike = (WRONG, None) if part is None else node.judged(part)
         usual = f"{part} can" if part not in (None, OTHERS) else "such devices here have"
@@ -63,7 +63,7 @@ def _by_c2c(node: ExaminedNode) -> Iterator[Finding]:
         if pci.find("gpu/c2c") is not None and None not in (own := link(pci)) and _speed(own) <= _speed((1, 16))  # type: ignore[arg-type]
     ]
     if slow:
-        names = [gpu_name(pci) for pci in slow]
+        names = [device_name(pci) for pci in slow]
         yield Finding(
             "gpu-link",
             NOTE,
@@ -142,14 +142,7 @@ def _in_words(found: tuple[int | None, int | None]) -> str:
 
 
 def _changes(found: Mapping[ET.Element, Link | None]) -> tuple[str, ...]:
-    return tuple(f"pcie={each[0]}x{each[1]}@{_name(pci)}" for pci, each in found.items() if each is not None)
-
-
-def _name(pci: ET.Element) -> str:
-    if pci.find("gpu") is not None:
-        return gpu_name(pci)
-    net = pci.find("nic/net")
-    return pci.get("busid", "") if net is None else net.get("name", "")
+    return tuple(f"pcie={each[0]}x{each[1]}@{device_name(pci)}" for pci, each in found.items() if each is not None)
 
 
 def check_adapters(node: ExaminedNode) -> Iterator[Finding]:

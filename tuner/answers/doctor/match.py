@@ -142,9 +142,11 @@ def _ids(pci: ET.Element) -> str:
 
 
 def device_name(pci: ET.Element) -> str:
-    """A GPU or adapter as changes call it."""
+    """A GPU or adapter as changes call it; another PCI device by its bus id."""
+    if pci.find("gpu") is not None:
+        return gpu_name(pci)
     net = pci.find("nic/net")
-    return gpu_name(pci) if net is None else net.get("name", "")
+    return pci.get("busid", "") if net is None else net.get("name", "")
 
 
 def _cpu(above: Mapping[ET.Element, ET.Element], element: ET.Element) -> ET.Element:
