@@ -811,3 +811,8 @@ def test_nodes_that_no_line_shows_are_one_row_and_a_fault_comes_before_what_is_e
     assert shown.startswith("log: IP sockets, not InfiniBand or RoCE")
     assert shown.index("log, as expected: 2 channels") > 0
     assert shown.count("7 not shown") == shown.count("not shown") == 1
+
+
+@pytest.mark.parametrize("line", ["12", "null", "[1]", '"NCCL INFO"', '{"log": 12}'])
+def test_json_that_is_no_record_of_a_line_stays_as_it_is(line: str) -> None:
+    assert reader.in_record(line) == line

@@ -146,7 +146,8 @@ def in_record(line: str) -> str:
     """The text in a line that is a JSON record, as Docker, CloudWatch and journald keep it; any other line as it is."""
     with suppress(ValueError, RecursionError):
         record = json.loads(line)
-        text = next((record[key] for key in _TEXTS if key in record), None)
+        keys = _TEXTS if isinstance(record, dict) else ()  # 12 is JSON, too, and no record
+        text = next((record[key] for key in keys if key in record), None)
         if isinstance(text, str):
             return text.rstrip("\r\n")
     return line
