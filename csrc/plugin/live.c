@@ -51,7 +51,9 @@ static int create(const char *folder, const char *host, const char *kind, int mo
 
 /* Space for all of it is had at once: a full disk shows here, and not as a signal when a page is touched. */
 static struct live_head *map(int file, size_t bytes) {
+    bool held = stats_hold_signal();
     int wrong = posix_fallocate(file, 0, (off_t)bytes);
+    stats_let_signal(held, wrong);
     void *memory = wrong ? MAP_FAILED : mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
     errno = wrong ? wrong : errno;
     return memory == MAP_FAILED ? NULL : memory;

@@ -281,34 +281,37 @@ static void add_counts(const struct stats *stats, const struct decider *decider,
     add_undecided(counters, json);
 }
 
-/* Of a file that would grow beyond RLIMIT_FSIZE a write's error is enough. */
-static void hold_signal(sigset_t *before) {
-    sigset_t too_large;
-    sigemptyset(&too_large);
-    sigaddset(&too_large, SIGXFSZ);
-    sigprocmask(SIG_BLOCK, &too_large, before); /* the calling thread's alone, on Linux */
+static sigset_t too_large(void) {
+    sigset_t signals;
+    sigemptyset(&signals);
+    sigaddset(&signals, SIGXFSZ);
+    return signals;
 }
 
-/* One that came in between is taken away first. */
-static void let_signal(const sigset_t *before, int wrong) {
+bool stats_hold_signal(void) {
+    sigset_t signals = too_large(), before;
+    sigprocmask(SIG_BLOCK, &signals, &before); /* the calling thread's alone, on Linux */
+    return sigismember(&before, SIGXFSZ) == 1;
+}
+
+void stats_let_signal(bool held, int wrong) {
     const struct timespec at_once = {0, 0};
-    sigset_t too_large;
-    sigemptyset(&too_large);
-    sigaddset(&too_large, SIGXFSZ);
-    while (wrong == EFBIG && !sigismember(before, SIGXFSZ) && sigtimedwait(&too_large, NULL, &at_once) > 0) {
+    sigset_t signals = too_large();
+    while (wrong == EFBIG && !held && sigtimedwait(&signals, NULL, &at_once) > 0) {
     }
-    sigprocmask(SIG_SETMASK, before, NULL);
+    if (!held) {
+        sigprocmask(SIG_UNBLOCK, &signals, NULL);
+    }
 }
 
 /* 0, or the errno. Never waits: not at a pipe that nobody reads, and no signal comes from one that nobody reads on. */
 static int append(const char *path, const char *bytes, size_t count) {
-    sigset_t before;
     int file = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NONBLOCK | O_NOCTTY | O_NOFOLLOW, 0666);
     if (file < 0) {
         return errno;
     }
     int wrong = lseek(file, 0, SEEK_END) < 0 ? errno : 0;
-    hold_signal(&before);
+    bool held = stats_hold_signal();
     while (!wrong && count > 0) { /* at once, but for a full disk: lines of several processes stay whole */
         ssize_t written = write(file, bytes, count);
         if (written > 0) {
@@ -318,7 +321,7 @@ static int append(const char *path, const char *bytes, size_t count) {
             wrong = written == 0 ? EIO : errno;
         }
     }
-    let_signal(&before, wrong);
+    stats_let_signal(held, wrong);
     if (close(file) != 0 && !wrong) {
         wrong = errno;
     }

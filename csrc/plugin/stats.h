@@ -2,6 +2,7 @@
 #ifndef PLUGIN_STATS_H
 #define PLUGIN_STATS_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "abi.h"
@@ -40,5 +41,10 @@ void stats_open(struct stats *stats);
 
 /* Writes the line, at most once. Without a decider (NULL) it says that the table could not be used. */
 void stats_write(struct stats *stats, const struct decider *decider);
+
+/* Of a file that would grow beyond RLIMIT_FSIZE an error, EFBIG, is enough: its signal is held while one is written, and one
+ * that came, as the errno `wrong` says, is taken away. Whether this thread held it before. */
+bool stats_hold_signal(void);
+void stats_let_signal(bool held, int wrong);
 
 #endif

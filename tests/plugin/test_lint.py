@@ -112,6 +112,9 @@ def test_gaps() -> None:
     gap = (3, "warning", "no row for bytes=65537, between line 2 and this one: NCCL's own choice there")
     assert only(*rows) == gap
     assert gap not in found(*rows, "allreduce ranks=2.. -> ring/simple")
+    explores = [f"allreduce bytes={size} -> explore ring/ll | nccl every=10 block=10" for size in ("1M", "32M")]
+    assert {each[1] for each in found(*explores)} == {"note"}, "other sizes are not explored, as is meant"
+    assert "warning" in {each[1] for each in found(explores[0], "allreduce bytes=32M -> ring/ll")}
     part = "no row for part of bytes=65537, between line 2 and this one: NCCL's own choice there"
     assert (3, "warning", part) in found(*rows, "allreduce ranks=3.. -> ring/simple")
     other = "allgather bytes-per-rank=2..4 -> ring/ll", "allgather bytes-per-rank=9.. -> ring/ll"

@@ -105,6 +105,21 @@ def test_a_folder_that_cannot_be_made_is_one_warning(tmp_path: Path) -> None:
     assert "1 decided by the table" in one.log[-1].text
 
 
+def test_a_file_that_may_not_grow_so_far_is_one_warning(tmp_path: Path) -> None:
+    """The signal for it would kill the process."""
+    code = (
+        "import sys, resource; from tests.plugin.test_live import *\n"
+        "signal.signal(signal.SIGXFSZ, signal.SIG_DFL)\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (1024, 1024))\n"
+        "one = opened(Path(sys.argv[1]), Path(sys.argv[2])); one.ask(TunerCall(Collective.AllReduce, 5), COSTS)\n"
+        "print(*(line.text for line in one.log if line.level == WARN))"
+    )
+    command = [sys.executable, "-c", code, str(tmp_path / "live"), str(table_in(tmp_path))]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert (done.returncode, done.stdout.count("nobody can look at the counts")) == (0, 1), done
+    assert not list((tmp_path / "live").iterdir())
+
+
 def test_files_of_others_are_left_out(tmp_path: Path) -> None:
     (tmp_path / "x").write_bytes(b"ncclt01\0")
     (tmp_path / "y").write_bytes(bytes(5000))

@@ -104,6 +104,17 @@ def test_what_to_export_can_be_copied_and_a_gain_is_no_negative_cost(
     assert pin == f"export NCCL_TUNER_TABLE_SHA256={hashlib.sha256(out.read_bytes()).hexdigest()}"
 
 
+def test_too_few_blocks_say_what_to_do() -> None:
+    for arm in decide([job(1, (0.9, 1.1), calls=1500)], {}).arms:
+        assert (arm.judged, (arm.why_not or "").partition(": ")[::2]) == (
+            False,
+            (
+                "2 blocks in 2 stretches of time; at least 6",
+                "explore longer, or start the job again with this table, and give decide both folders",
+            ),
+        )
+
+
 def test_an_arm_in_whose_blocks_the_job_is_slower_does_not_stay() -> None:
     decision = decide([job(3, (0.9, 1.1), slowed=1.2)], {})
     assert not decision.kept

@@ -181,7 +181,8 @@ def _gaps(
         end, last = ranges[0][0][1], ranges[0][1]
         for (low, high), at in ranges[1:]:
             gap = others._replace(**{axis: (end + 1, low - 1)})
-            if low > end + 1 and _open(gap, shapes, index):
+            both_explore = rows[last].arms is not None and rows[at].arms is not None  # NCCL's choice is meant elsewhere
+            if low > end + 1 and not both_explore and _open(gap, shapes, index):
                 part = "" if not index.meeting(gap, 0, len(rows)) else "part of "
                 reason = f"no row for {part}{_named(gap, axis)}, between line {rows[last].line} and this one"
                 yield TableFinding(rows[at].line, WARNING, f"{reason}: NCCL's own choice there")

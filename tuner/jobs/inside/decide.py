@@ -303,7 +303,12 @@ def _judged(arms: Sequence[ExploredArm], span_s: float, by_steps: bool) -> JobAr
     enough = len(of_gain) >= FEWEST_UNITS
     ends_apart = any(each.ends_apart for each in arms) and too_small(expm1(gain.estimate)) is None
     saved_s = sum(each.usual_us for each in arms) / 1e6 * -expm1(-gain.estimate) / span_s * DAY_S
-    why_not = None if enough else f"{len(blocks)} blocks in {len(of_gain)} stretches of time; at least {FEWEST_UNITS}"
+    why_not = None
+    if not enough:
+        why_not = (
+            f"{len(blocks)} blocks in {len(of_gain)} stretches of time; at least {FEWEST_UNITS}: explore longer, "
+            "or start the job again with this table, and give decide both folders"
+        )
     if any(each.own for each in arms):
         why_not, enough = "ran before any rank explored: NCCL's own choice for some of these calls, no arm", False
     elif enough and job is not None and job.high < 0:
