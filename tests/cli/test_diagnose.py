@@ -537,6 +537,39 @@ def test_a_collective_that_did_not_end_is_named_with_its_ranks(
     assert says in seen["finding"]
 
 
+AT_WORK = (
+    "[rank{rank}]:[E ProcessGroupNCCL.cpp:1785] {group} Exception (either an error or timeout) detected by watchdog at "
+    "work: {number}, last enqueued NCCL work: {number}, last completed NCCL work: 4."
+)
+TP, DP = "[PG ID 2 PG GUID 9(TP) Rank 0]", "[PG ID 1 PG GUID 3(DP) Rank 0]"
+NOT_AMONG, DIFFERENT = "a rank that is not among these", "ranks are at different collectives"
+
+
+@pytest.mark.parametrize(
+    ("calls", "says"),
+    [
+        ([(7, TP), (7, TP)], ["2 ranks (0, 1) in ALLREDUCE 7;", NOT_AMONG]),
+        ([(7, TP), (9, DP)], ["(1) in ALLREDUCE 9 of process group 3(DP); 1 rank (0) in ALLREDUCE 7 of", NOT_AMONG]),
+        ([(7, TP), (9, TP), (9, DP)], [DIFFERENT, "or not on all"]),
+        ([(7, TP), (9, "")], [DIFFERENT, "if they are of one process group"]),
+        ([(7, "[PG 1 Rank 0]"), (9, "[PG 2 Rank 0]")], ["process group 2", NOT_AMONG]),
+    ],
+)
+def test_collectives_of_several_process_groups_are_not_compared(
+    tmp_path: Path, calls: list[tuple[int, str]], says: list[str]
+) -> None:
+    lines = [
+        line.format(rank=rank, number=number, what="ALLREDUCE", group=group)
+        for rank, (number, group) in enumerate(calls)
+        for line in (ENDLESS, AT_WORK)
+    ]
+    (tmp_path / "run.log").write_text("\n".join(lines) + "\n", "utf-8")
+    (seen,) = findings(tmp_path / "run.log")
+    assert all(each in seen["finding"] for each in says)
+    assert (DIFFERENT in seen["finding"]) == (DIFFERENT in says)
+    assert ("one process group" in seen["finding"]) == ("one process group" in says[-1])
+
+
 def test_an_error_as_pytorch_says_it_is_read(tmp_path: Path) -> None:
     (tmp_path / "run.log").write_text(
         "[rank0]: torch.distributed.DistBackendError: NCCL error in: NCCLUtils.hpp:268, unhandled system error, NCCL "
@@ -623,7 +656,12 @@ BEHIND = "#0-0 (1) MISMATCH\n  Communicator ranks have different Reduce operatio
     [
         (DEAD, "", "fault", "INCOMPLETE: Missing communicator data from 1 job process; Process 6 on node 10.4.1.3"),
         (DEAD, BEHIND, "fault", "INCOMPLETE: Missing"),
-        ("", BEHIND, "unlike", "#0-0 (1) MISMATCH: Communicator ranks have different Reduce operation counts; Rank 12"),
+        (
+            "",
+            BEHIND,
+            JUDGED_NOT,
+            "#0-0 (1) MISMATCH: Communicator ranks have different Reduce operation counts; Rank 12",
+        ),
         ("", "", "nothing wrong", "RAS saw no error"),
     ],
 )
@@ -634,7 +672,7 @@ def test_a_report_of_ras_says_which_ranks_are_missing_or_behind(
     (found,) = findings(tmp_path / "ras.txt")
     assert (found["kind"], found["severity"]) == ("report of ncclras", severity)
     assert found["finding"].startswith(says)
-    assert diagnosed(tmp_path / "ras.txt").exit_code == (1 if severity == "fault" else 0)
+    assert diagnosed(tmp_path / "ras.txt").exit_code == {"fault": 1, JUDGED_NOT: 3}.get(severity, 0)
 
 
 def dump(folder: Path, rank: int, *calls: tuple[str, int, str]) -> None:
@@ -685,6 +723,32 @@ def test_dumps_of_all_ranks_say_who_is_behind(
         2 in ranks and ranks[2] == (DONE,)
     )
     assert ("without a dump: rank 2" in shown) == (2 not in ranks)
+
+
+@pytest.mark.parametrize(
+    ("first", "status", "calls", "dropped"),
+    [
+        (0, 0, [SENT], False),
+        (3000, 0, [SENT], True),
+        (3000, 0, [DONE], False),  # it keeps the last of them
+        (0, 0, [], False),
+        (0, 5, [], True),
+    ],
+)
+def test_a_rank_whose_recorder_dropped_calls_is_not_called_behind(
+    tmp_path: Path, first: int, status: int, calls: list[tuple[str, int, str]], dropped: bool
+) -> None:
+    for rank in range(4):
+        dump(tmp_path, rank, *(calls if rank == 2 else (DONE, WAITS)))
+    changed = tmp_path / "nccl_trace_rank_2"
+    value = pickle.loads(changed.read_bytes())
+    value["entries"] = [{**entry, "record_id": first + entry["record_id"]} for entry in value["entries"]]
+    value["pg_status"] = {"0": {"last_enqueued_collective": status}}
+    changed.write_bytes(pickle.dumps(value, protocol=2))
+    (found,) = findings(tmp_path)
+    assert found["severity"] == (JUDGED_NOT if dropped else "fault")
+    assert found["finding"].startswith("whether rank 2 called" if dropped else "rank 2 did not call")
+    assert any(each.startswith("may be behind: rank 2") for each in found["evidence"]) == dropped
 
 
 def test_one_dump_asks_for_the_others(tmp_path: Path) -> None:

@@ -52,7 +52,7 @@ def command(
     peak = max(bytes_ for stage in stages for bytes_ in stage.peak_device_bytes) / 2**20
     sms = max((blocks for stage in stages if stage.collective for blocks in stage.blocks), default=0)
     say(f"each rank takes up to {peak:.1f} MiB of device memory{f', and its calls up to {sms} SMs' if sms else ''}")
-    say(f"{described.heading}\n\n{WHOSE}\n")
+    say(f"{described.heading}\n\n{WHOSE}")
     print_stages(stages)
 
 

@@ -361,11 +361,11 @@ def _communicator(imported: Imported) -> str:
 def _ras(file: Path, known: _Known) -> FileDiagnosis:
     """The finding of a report of NCCL's RAS as text: headings of errors and warnings, with indented lines below."""
     lines = read_bytes(file, BadInput).decode("utf-8", "replace").splitlines()
-    found: dict[Severity, list[list[str]]] = {Severity.fault: [], Severity.unlike: []}
+    found: dict[Severity, list[list[str]]] = {Severity.fault: [], Severity.not_judged: []}
     section = None
     for before, line in pairwise(["", *map(str.rstrip, lines)]):
         if set(line) == {"="}:
-            section = {"Errors": Severity.fault, "Warnings": Severity.unlike}.get(before)
+            section = {"Errors": Severity.fault, "Warnings": Severity.not_judged}.get(before)
         elif section is not None and line.startswith("  "):
             if not before.startswith("  "):
                 found[section].append([before])
@@ -378,16 +378,20 @@ def _ras(file: Path, known: _Known) -> FileDiagnosis:
         f"{heading}: {'; '.join(says[:MOST_EVIDENCE])}" for blocks in found.values() for heading, *says in blocks
     ]
     moment = "ranks may differ for a moment: the same counts in a later report are a hang"
-    others += [moment] if severity is Severity.unlike else []
+    others += [moment] if severity is Severity.not_judged else []
     return _diagnosis(file, FileKind.ras, severity, first, others, known)
 
 
 def _recorder(folder: Path, known: _Known) -> FileDiagnosis:
     """The finding of all ranks' dumps: who did not call what others wait in."""
-    dumped, absent, behind = flight_recorder.laggards(_dumps(folder))
+    dumped, absent, behind, untold = flight_recorder.laggards(_dumps(folder))
     evidence = [f"{plural(len(dumped), 'rank')} with a dump"]
     if absent:
         evidence.append(f"without a dump: {_ranks(absent)}: they ended, or hang where the recorder does not run")
+    if untold:
+        evidence.append(
+            f"may be behind: {_ranks(untold)}: the recorder dropped its calls in a group where others wait"
+        )
     late = [
         f"rank {each.rank} {'has no call' if each.at is None else f'is at {each.at}'} in {each.group}, where "
         f"{_ranks(each.others)} {'is' if len(each.others) == 1 else 'are'} at {each.name} {each.other_at}"
@@ -398,6 +402,8 @@ def _recorder(folder: Path, known: _Known) -> FileDiagnosis:
         says = f"{which} did not call what others wait in: their stacks, their GPUs (dmesg, Xid), their own logs"
         return _diagnosis(folder, FileKind.recorder, Severity.fault, says, [*late, *evidence], known)
     says = "no rank with a dump is behind the others of its process groups: a rank without one, a GPU or the network"
+    if untold:
+        says = f"whether {_ranks(untold)} called what others wait in; valid: a larger TORCH_NCCL_TRACE_BUFFER_SIZE"
     return _diagnosis(folder, FileKind.recorder, Severity.not_judged, says, evidence, known)
 
 

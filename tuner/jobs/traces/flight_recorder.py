@@ -113,12 +113,14 @@ def rank_of(path: Path) -> int | None:
     return int(number[1]) if number else None
 
 
-def laggards(files: Sequence[Path]) -> tuple[list[int], list[int], list[Laggard]]:
+def laggards(files: Sequence[Path]) -> tuple[list[int], list[int], list[Laggard], list[int]]:
     """The ranks with a dump, those of their process groups without, and who is behind in collectives that did not end.
 
     Of each rank that is behind, where it lacks most. Collectives of a group have numbers that all ranks count alike;
-    sends and receives are left out. Errors: BadInput for a file that is no dump.
+    sends and receives are left out. The last ranks may be behind: no entry of the group is left, and others were
+    dropped. Errors: BadInput for a file that is no dump.
     """
+    dropping = set[int]()
     reached: dict[str, dict[int, tuple[int, str]]] = {}  # by group and rank, the last collective
     waits, members, dumped = set[str](), dict[str, set[int]](), set[int]()
     for path in files:
@@ -127,6 +129,8 @@ def laggards(files: Sequence[Path]) -> tuple[list[int], list[int], list[Laggard]
             continue
         dumped.add(rank)
         try:
+            if _drops(value):
+                dropping.add(rank)
             for entry in value["entries"]:
                 ranks = _members(value, entry)
                 if entry.get("is_p2p") or _text(entry["profiling_name"]) == _GROUP or not ranks:
@@ -142,15 +146,26 @@ def laggards(files: Sequence[Path]) -> tuple[list[int], list[int], list[Laggard]
         except (AttributeError, KeyError, TypeError, ValueError, IndexError) as error:
             raise BadInput(f"{path}: not what the Flight Recorder writes: {error!r}") from None
     behind: dict[int, Laggard] = {}
+    untold = set[int]()
     for group in sorted(waits):
         most, name = max(reached[group].values())
         farthest = tuple(sorted(rank for rank, (at, _) in reached[group].items() if at == most))
         for rank in members[group] & dumped - set(farthest):
             last = reached[group][rank][0] if rank in reached[group] else None
-            if rank not in behind or (last is None and behind[rank].at is not None):
+            if last is None and rank in dropping:
+                untold.add(rank)
+            elif rank not in behind or (last is None and behind[rank].at is not None):
                 behind[rank] = Laggard(rank, group, last, farthest, most, name)
     absent = sorted({rank for ranks in members.values() for rank in ranks} - dumped)
-    return sorted(dumped), absent, [behind[rank] for rank in sorted(behind)]
+    return sorted(dumped), absent, [behind[rank] for rank in sorted(behind)], sorted(untold - behind.keys())
+
+
+def _drops(value: Mapping[str, Any]) -> bool:
+    """Whether the recorder had more calls than it dumped: the first has a number, or a group's status knows of some."""
+    if value["entries"]:
+        return min(int(entry.get("record_id") or 0) for entry in value["entries"]) > 0
+    status = value.get("pg_status") or {}
+    return any(int(each.get("last_enqueued_collective", -1)) > 0 for each in status.values())
 
 
 def from_value(file: str, value: Mapping[str, Any]) -> CallList:

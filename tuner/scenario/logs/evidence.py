@@ -5,6 +5,7 @@ is as it should be only explains.
 """
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from functools import cache
 
@@ -356,20 +357,23 @@ def _known_warnings() -> tuple[KnownWarning, ...]:
 
 def _of_timeouts(reading: Reading) -> Iterator[LogAnswer]:
     """Collectives that PyTorch waited for in vain: ranks that are at different ones do not fit each other."""
-    places: dict[tuple[int, str], list[int]] = {}
-    for rank, at in sorted(reading.log.timed_out.items()):
-        places.setdefault(at, []).append(rank)
+    places: dict[tuple[str, int, str], list[int]] = {}  # each process group counts for itself
+    for rank, (number, what) in sorted(reading.log.timed_out.items()):
+        group = reading.log.process_groups.get((rank, number), "")
+        places.setdefault((group, number, what), []).append(rank)
     if not places:
         return
+    groups = Counter(group for group, *_ in places)
     said = [
         f"{plural(len(ranks), 'rank')} ({', '.join(map(str, ranks[:4]))}{' ...' * (len(ranks) > 4)}) in {what} {number}"
-        for (number, what), ranks in sorted(places.items())
+        f"{f' of process group {group}' if len(groups) > 1 and group else ''}"
+        for (group, number, what), ranks in sorted(places.items())
     ]
-    why = (
-        "ranks are at different collectives, so the program calls them in different order or not on all"
-        if len(places) > 1
-        else "a rank that is not among these did not call it, ended, or cannot reach the others: its own log says"
-    )
+    why = "ranks are at different collectives, so the program calls them in different order or not on all"
+    if len(places) == 1 or ("" not in groups and len(places) == len(groups)):
+        why = "a rank that is not among these did not call it, ended, or cannot reach the others: its own log says"
+    elif all(count == 1 for group, count in groups.items() if group):
+        why += ", if they are of one process group"
     yield LogAnswer(f"a collective did not end: {'; '.join(said[:MOST_WARNINGS])}; {why}")
 
 

@@ -27,7 +27,7 @@ _MARK = "NCCL INFO "
 _WARNS = "NCCL WARN "
 # Of lines without a prefix, behind whatever a launcher tags: nccl-tests' list of devices, what NCCL writes to stdout,
 # and PyTorch's word of a collective that did not end.
-_KEPT = re.compile(r"#\s+Rank\s+\d|[NR]CCL version (?:: )?\d|Watchdog caught collective")
+_KEPT = re.compile(r"#\s+Rank\s+\d|[NR]CCL version (?:: )?\d|Watchdog caught collective|last enqueued NCCL work")
 _NO_NUMBER = re.compile(r"\d{4000}")  # Python reads no more than 4300 digits, NCCL prints some tens
 _PLACE = re.compile(r"\w+/\w+\.(?:cc|h):\d+")
 _TEXTS = ("log", "message", "MESSAGE", "msg", "line")  # keys of a line in a JSON record
@@ -182,6 +182,8 @@ _OF_RCCL = re.compile(r"\bRCCL |librccl|\[RINGS\]")  # lines of it alone, where 
 _TIMED_OUT = re.compile(
     r"[Rr]ank ?(\d+)\].*Watchdog caught collective operation timeout: WorkNCCL\(SeqNum=(\d+), OpType=(\w+)"
 )
+_AT_WORK = re.compile(r"[Rr]ank ?(\d+)\].* work: (\d+), last enqueued NCCL work")
+_PROCESS_GROUP = re.compile(r"\[PG (?:ID )?(\S+)(?: PG GUID ([^\]]+))? Rank \d+\]")  # its GUID is the same on all ranks
 _LAST_ERROR = re.compile(r"Last error:\s*$")
 _OF_RANK = re.compile(r"^\[rank\d+\]:\s*")
 # src/graph/search.cc, ncclTopoPrintGraph; "speed" up to 2.17
@@ -359,6 +361,7 @@ class NcclLog:
     devices: dict[int, str] = field(default_factory=dict)  # GPU names by rank, as nccl-tests lists them
     warnings: dict[str, None] = field(default_factory=dict)
     timed_out: dict[int, tuple[int, str]] = field(default_factory=dict)  # by rank: sequence number and collective
+    process_groups: dict[tuple[int, int], str] = field(default_factory=dict)  # of what timed out: by rank and number
     transports: dict[str, int] = field(default_factory=dict)  # connections by their way
     rings: dict[int, tuple[int, ...]] = field(default_factory=dict)  # by channel, as rank 0 prints them
     trees: dict[int, dict[int, TreePlace]] = field(default_factory=dict)  # by channel and rank
@@ -425,6 +428,11 @@ class _Reader:
 
     def timed_out(self, line: PrintedLine, match: re.Match[str]) -> None:
         self.log.timed_out.setdefault(int(match[1]), (int(match[2]), match[3]))
+        self.process_group(line, match)
+
+    def process_group(self, line: PrintedLine, match: re.Match[str]) -> None:
+        if group := _PROCESS_GROUP.search(line.text):
+            self.log.process_groups.setdefault((int(match[1]), int(match[2])), group[2] or group[1])
 
     def last_error(self, line: PrintedLine, match: re.Match[str]) -> None:
         self._error_follows = True
@@ -693,6 +701,7 @@ _METHODS: list[tuple[str, re.Pattern[str], Callable[[_Reader, PrintedLine, re.Ma
     ("librccl", _OF_RCCL, _Reader.of_rccl),
     ("[RINGS]", _OF_RCCL, _Reader.of_rccl),
     ("Watchdog caught ", _TIMED_OUT, _Reader.timed_out),
+    ("last enqueued ", _AT_WORK, _Reader.process_group),
     ("Last error:", _LAST_ERROR, _Reader.last_error),
     ("# ", _DEVICE, _Reader.device),
 ]
