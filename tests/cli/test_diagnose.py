@@ -722,7 +722,7 @@ def test_dumps_of_all_ranks_say_who_is_behind(
     assert ("rank 2 is at 4 in TENSOR_PARALLEL [0, 1, 2, 3], where ranks 0, 1, 3 are at all_gather 5" in shown) == (
         2 in ranks and ranks[2] == (DONE,)
     )
-    assert ("without a dump: rank 2" in shown) == (2 not in ranks)
+    assert ("without a whole dump: rank 2" in shown) == (2 not in ranks)
 
 
 @pytest.mark.parametrize(
@@ -749,6 +749,32 @@ def test_a_rank_whose_recorder_dropped_calls_is_not_called_behind(
     assert found["severity"] == (JUDGED_NOT if dropped else "fault")
     assert found["finding"].startswith("whether rank 2 called" if dropped else "rank 2 did not call")
     assert any(each.startswith("may be behind: rank 2") for each in found["evidence"]) == dropped
+
+
+def test_a_dump_that_is_cut_is_of_a_rank_without_one(tmp_path: Path) -> None:
+    for rank in range(4):
+        dump(tmp_path, rank, *((DONE,) if rank == 2 else (DONE, WAITS)))
+    cut = tmp_path / "nccl_trace_rank_3"
+    cut.write_bytes(cut.read_bytes()[:150])
+    (found,) = findings(tmp_path)
+    assert found["finding"].startswith("rank 2 did not call")
+    assert "without a whole dump: rank 3" in " ".join(found["evidence"])
+    for rank in range(3):
+        (tmp_path / f"nccl_trace_rank_{rank}").unlink()
+    (found,) = findings(tmp_path)
+    assert "a pickle that is no Flight Recorder dump" in found["finding"]
+
+
+def test_process_groups_of_the_same_ranks_are_not_compared(tmp_path: Path) -> None:
+    for rank in range(4):
+        dump(tmp_path, rank, WAITS, ("all_reduce", 100 + (rank == 0), "completed"))
+        changed = tmp_path / f"nccl_trace_rank_{rank}"
+        value = pickle.loads(changed.read_bytes())
+        value["entries"][1]["process_group"] = ("8", "TENSOR_PARALLEL")
+        value["pg_config"]["8"] = value["pg_config"]["7"]
+        changed.write_bytes(pickle.dumps(value, protocol=2))
+    (found,) = findings(tmp_path)
+    assert found["finding"].startswith("no rank with a dump is behind")
 
 
 def test_one_dump_asks_for_the_others(tmp_path: Path) -> None:

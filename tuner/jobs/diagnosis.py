@@ -387,11 +387,9 @@ def _recorder(folder: Path, known: _Known) -> FileDiagnosis:
     dumped, absent, behind, untold = flight_recorder.laggards(_dumps(folder))
     evidence = [f"{plural(len(dumped), 'rank')} with a dump"]
     if absent:
-        evidence.append(f"without a dump: {_ranks(absent)}: they ended, or hang where the recorder does not run")
+        evidence.append(f"without a whole dump: {_ranks(absent)}: they ended, or hang where the recorder does not run")
     if untold:
-        evidence.append(
-            f"may be behind: {_ranks(untold)}: the recorder dropped its calls in a group where others wait"
-        )
+        evidence.append(f"may be behind: {_ranks(untold)}: the recorder dropped its calls in a group where others wait")
     late = [
         f"rank {each.rank} {'has no call' if each.at is None else f'is at {each.at}'} in {each.group}, where "
         f"{_ranks(each.others)} {'is' if len(each.others) == 1 else 'are'} at {each.name} {each.other_at}"

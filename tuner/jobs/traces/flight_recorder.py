@@ -26,6 +26,7 @@ _PICKLE = re.compile(rb"\x80[\x02-\x05]")
 _PREFIX = "nccl:"
 _GROUP = "nccl:coalesced"  # of calls that are entries themselves
 _COMPLETED = "completed"
+_NAMELESS = "undefined"  # the description of a group without one
 MOST_RANKS = 8  # of a process group that are named
 
 
@@ -118,13 +119,17 @@ def laggards(files: Sequence[Path]) -> tuple[list[int], list[int], list[Laggard]
 
     Of each rank that is behind, where it lacks most. Collectives of a group have numbers that all ranks count alike;
     sends and receives are left out. The last ranks may be behind: no entry of the group is left, and others were
-    dropped. Errors: BadInput for a file that is no dump.
+    dropped. Errors: BadInput for a file that is not what the recorder writes, or where none is a whole dump.
     """
-    dropping = set[int]()
-    reached: dict[str, dict[int, tuple[int, str]]] = {}  # by group and rank, the last collective
-    waits, members, dumped = set[str](), dict[str, set[int]](), set[int]()
+    dropping, broken = set[int](), list[BadInput]()
+    reached: dict[tuple[str, str], dict[int, tuple[int, str]]] = {}  # by group and rank, the last collective
+    waits, members, dumped = set[tuple[str, str]](), dict[tuple[str, str], set[int]](), set[int]()
     for path in files:
-        rank, value = rank_of(path), _unpickled(str(path), read_bytes(path, BadInput))
+        try:
+            rank, value = rank_of(path), _unpickled(str(path), read_bytes(path, BadInput))
+        except BadInput as error:  # a process that was ended while it wrote
+            broken.append(error)
+            continue
         if rank is None:
             continue
         dumped.add(rank)
@@ -135,8 +140,8 @@ def laggards(files: Sequence[Path]) -> tuple[list[int], list[int], list[Laggard]
                 ranks = _members(value, entry)
                 if entry.get("is_p2p") or _text(entry["profiling_name"]) == _GROUP or not ranks:
                     continue
-                *_, described = map(_text, entry["process_group"][:2])
-                group = f"{described} {list(ranks[:MOST_RANKS])}"
+                name, described = map(_text, entry["process_group"][:2])  # each name counts for itself
+                group = name, f"{described if described != _NAMELESS else name} {list(ranks[:MOST_RANKS])}"
                 members.setdefault(group, set()).update(ranks)
                 at = int(entry["collective_seq_id"]), _text(entry["profiling_name"]).removeprefix(_PREFIX)
                 there = reached.setdefault(group, {})
@@ -145,6 +150,8 @@ def laggards(files: Sequence[Path]) -> tuple[list[int], list[int], list[Laggard]
                     waits.add(group)
         except (AttributeError, KeyError, TypeError, ValueError, IndexError) as error:
             raise BadInput(f"{path}: not what the Flight Recorder writes: {error!r}") from None
+    if broken and not dumped:
+        raise broken[0]
     behind: dict[int, Laggard] = {}
     untold = set[int]()
     for group in sorted(waits):
@@ -155,7 +162,7 @@ def laggards(files: Sequence[Path]) -> tuple[list[int], list[int], list[Laggard]
             if last is None and rank in dropping:
                 untold.add(rank)
             elif rank not in behind or (last is None and behind[rank].at is not None):
-                behind[rank] = Laggard(rank, group, last, farthest, most, name)
+                behind[rank] = Laggard(rank, group[1], last, farthest, most, name)
     absent = sorted({rank for ranks in members.values() for rank in ranks} - dumped)
     return sorted(dumped), absent, [behind[rank] for rank in sorted(behind)], sorted(untold - behind.keys())
 
@@ -235,7 +242,7 @@ def _call(entry: Mapping[str, Any], ranks: int | None) -> TracedCall:
         collective,
         None,
         ranks=ranks,
-        communicator=(f"{named} ({described})" if described not in ("", "undefined", named) else named) or None,
+        communicator=(f"{named} ({described})" if described not in ("", _NAMELESS, named) else named) or None,
     )
     function = peer_call(name)
     if collective is None and function is None:
