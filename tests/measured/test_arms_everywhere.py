@@ -105,6 +105,12 @@ def test_decide_finds_nothing_where_nothing_is_faster(tmp_path: Path) -> None:
     assert "no row: NCCL's default" in out.read_text()
 
 
+def test_decide_judges_nothing_where_one_choice_was_measured(runs: list[Path], tmp_path: Path) -> None:
+    said = refused("decide", runs[0], *PLACE, "--no-gate", "--out", tmp_path / "pod.table")
+    assert said == "cannot be judged: no size can be decided: nothing else was measured"
+    assert not (tmp_path / "pod.table").exists()
+
+
 def test_fit_takes_the_arms(runs: list[Path], tmp_path: Path) -> None:
     record = json.loads(run("fit", "constants", *runs, *PLACE, "--out", tmp_path / "pod.toml", "--json"))
     assert record["communicators"] == ["2 x dgx-h100, 8 GPUs each, NCCL 2.28.9"]

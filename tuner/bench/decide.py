@@ -6,11 +6,12 @@ from dataclasses import asdict, field, replace
 from itertools import chain, groupby
 from os import PathLike
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from tuner.base.dataclass import dataclass
-from tuner.base.errors import BadMeasurement
+from tuner.base.errors import BadMeasurement, CannotBeJudged
 from tuner.base.frames import Column, Framed, NamedColumn
 from tuner.base.names import Collective
 from tuner.base.records import Files, json_form, paths, sha256, today
@@ -24,6 +25,7 @@ from tuner.plugin.table.records import Table
 from tuner.plugin.table.values import GPUS
 from tuner.times.measured.header import noting, scenario_of
 from tuner.times.measured.samples import Combination, SampleBlock, Writer, check_same, existing, sha256s
+from tuner.times.picks import JudgedPick
 from tuner.times.regret import workflow
 from tuner.times.regret.judged import RunsPick, best_arm
 from tuner.times.regret.workflow import MeasuredRegret, RecommendedRow, RunsQuery, recommended
@@ -135,13 +137,15 @@ def decide(
     together; that run is kept beside ``out``, as out.ab.jsonl. ``gate`` None: no
     such run, and the table says so. With a file of fitted ``constants`` rows end where these say, not halfway between
     two sizes. ``command`` is named in the table.
-    Errors: BadMeasurement for files that cannot be judged, or two of one communicator size; BadConstants; BadInput
-    where the table cannot be written; MeasuringFailed where the A/B run fails; OtherRank on processes of a launcher
-    other than the first, which have the A/B run done with them and write nothing.
+    Errors: BadMeasurement for files that cannot be judged, or two of one communicator size; CannotBeJudged where no
+    size has two choices; BadConstants; BadInput where the table cannot be written; MeasuringFailed where the A/B run
+    fails; OtherRank on processes of a launcher other than the first, which have the A/B run done with them and write
+    nothing.
     """
     given, out = paths(files), Path(out)
     fitted = None if constants is None else Path(constants)
     proposals = [proposed(path, fitted) for path in given]
+    _check_compared([one for proposal in proposals for one in proposal.comparison.sizes])
     read = dict(zip(given, sha256s(given), strict=True))
     sizes = [(proposal.ranks, proposal.nodes) for proposal in proposals]
     if len(set(sizes)) < len(sizes):
@@ -236,6 +240,12 @@ class _Decision:
         )
 
 
+def _check_compared(sizes: Sequence[JudgedPick[Any, Any, Any]]) -> None:
+    """CannotBeJudged where nothing was measured beside NCCL's pick at any size."""
+    if not any(one.same and one.others for one in sizes):
+        raise CannotBeJudged(f"no size can be decided: {'; '.join(dict.fromkeys(one.why for one in sizes))}")
+
+
 def _beside(out: Path, proposal: Proposal, proposals: Sequence[Proposal]) -> Path:
     """Path of the A/B run: a file for each communicator, named by what distinguishes it."""
     names = [out.name, *([str(proposal.ranks)] if len(proposals) > 1 else [])]
@@ -328,10 +338,11 @@ _Shape = tuple[int, int]  # nodes and GPUs of each
 def decide_runs(asked: RunsQuery, out: Path, command: str | None = None) -> Decided:
     """Writes ``out``: a row for neighbouring sizes at which one forced combination is faster beyond the noise.
 
-    No row has been tried in an A/B run, and the table says so. Errors: those of ``workflow.read``; BadInput where the
-    table cannot be written.
+    No row has been tried in an A/B run, and the table says so. Errors: those of ``workflow.read``; CannotBeJudged where
+    no size has two choices; BadInput where the table cannot be written.
     """
     regret = workflow.of_arms(workflow.read(asked))
+    _check_compared(regret.sizes)
     write(out, Table(tuple(row.decision for row in regret.rows), provenance=_of_runs(asked, regret, command)))
     shapes = list(dict.fromkeys(_shape(one) for one in regret.sizes))
     files = tuple(_decided_file(asked, regret, shape) for shape in shapes)

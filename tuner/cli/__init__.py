@@ -2,6 +2,7 @@
 
 import contextlib
 import gc
+import io
 import os
 import sys
 from collections.abc import Iterator
@@ -205,6 +206,8 @@ def _open_streams() -> None:
             os.open(os.devnull, os.O_RDWR)  # the least number that is free
     if sys.stderr is None:
         sys.stderr = open(2, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
+    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
+        sys.stdout.reconfigure(errors="replace")  # an encoding that has no lines of tables
     if not answering:
         _end(2, "standard output is closed")
 

@@ -153,7 +153,8 @@ def _print_all(decided: Decided, out: Path, between: Interpolated | None) -> Non
 
 def _print(decided: Decided) -> None:
     kept = f"{decided.table}: {plural(len(decided.kept), 'row')}"
-    say(verdict(kept if decided.kept else "no row survives: NCCL's default is the best", bool(decided.kept)))
+    none = "no row survives: NCCL's default is the best that was measured"
+    say(verdict(kept if decided.kept else none, bool(decided.kept)))
     if decided.stand_in:
         say(decided.stand_in)
     for row in decided.kept:
