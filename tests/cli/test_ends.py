@@ -70,8 +70,8 @@ def test_nobody_who_reads_is_no_answer(name: str) -> None:
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1", "cp1252"])
 def test_an_encoding_without_the_lines_of_tables_ends_nothing(encoding: str) -> None:
     environment = os.environ | {"PYTHONIOENCODING": encoding}
-    words = [COMMAND, "pick", "allreduce", *ON, "--bytes", "8"]
-    done = subprocess.run(words, env=environment, capture_output=True, timeout=300)
+    words = ("pick", "allreduce", *ON, "--bytes", "8")
+    done = subprocess.run([COMMAND, *words], env=environment, capture_output=True, timeout=300)
     assert (done.returncode, done.stderr) == (0, b"")
     assert b"Tree/LL" in done.stdout
 

@@ -277,7 +277,17 @@ def test_what_a_warning_means_by_its_place_and_text(tmp_path: Path, line: str, s
     assert says in answers(tmp_path, line)
 
 
-@pytest.mark.parametrize("record", ['{{"log": {}, "stream": "stdout"}}', '{{"timestamp": 1, "message": {}, "id": 2}}'])
+@pytest.mark.parametrize(
+    "record",
+    [
+        '{{"log": {}, "stream": "stdout"}}',
+        '{{"timestamp": 1, "message": {}, "id": 2}}',
+        '{{"textPayload": {}, "timestamp": 1}}',
+        '{{"insertId": "1", "jsonPayload": {{"message": {}}}}}',
+        '  {{\n    "textPayload": {},\n    "timestamp": "1"\n  }},',
+        '    {{\n        "timestamp": 1,\n        "message": {}\n    }},',
+    ],
+)
 def test_lines_in_json_records_are_read(tmp_path: Path, record: str) -> None:
     lines = ["NCCL version 2.28.9+cuda12.9", "h:1:1 [0] misc/socket.cc:1 NCCL WARN Connect to 10.0.0.4<5> failed"]
     (tmp_path / "pod.log").write_text("".join(record.format(json.dumps(line)) + "\n" for line in lines))

@@ -30,7 +30,9 @@ _WARNS = "NCCL WARN "
 _KEPT = re.compile(r"#\s+Rank\s+\d|[NR]CCL version (?:: )?\d|Watchdog caught collective|last enqueued NCCL work")
 _NO_NUMBER = re.compile(r"\d{4000}")  # Python reads no more than 4300 digits, NCCL prints some tens
 _PLACE = re.compile(r"\w+/\w+\.(?:cc|h):\d+")
-_TEXTS = ("log", "message", "MESSAGE", "msg", "line")  # keys of a line in a JSON record
+# Keys of a line in a JSON record; Google Cloud, Azure and Splunk have the last ones.
+_TEXTS = ("log", "message", "MESSAGE", "msg", "line", "textPayload", "LogEntry", "LogMessage", "_raw")
+_FIELD = re.compile(r' +"\w+": (".*"),?\s*')  # of a record that is printed over several lines
 ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
@@ -131,7 +133,7 @@ def _line(line: str) -> PrintedLine:
     if len(line) > 4000 and _NO_NUMBER.search(line):
         return PrintedLine(UNKNOWN, "")
     line = (ANSI.sub("", line) if "\x1b" in line else line).strip("\r\0")
-    if line.startswith("{"):
+    if line.startswith(("{", " ")):
         line = in_record(line)
     head, mark, text = line.rpartition(_MARK)
     warns = not mark and _WARNS in line
@@ -143,11 +145,17 @@ def _line(line: str) -> PrintedLine:
 
 
 def in_record(line: str) -> str:
-    """The text in a line that is a JSON record, as Docker, CloudWatch and journald keep it; any other line as it is."""
+    """The text in a line that is a JSON record or a field of one, as Docker, CloudWatch and journald keep it.
+
+    It may be in a record in the record. Any other line stays as it is.
+    """
     with suppress(ValueError, RecursionError):
-        record = json.loads(line)
-        keys = _TEXTS if isinstance(record, dict) else ()  # 12 is JSON, too, and no record
-        text = next((record[key] for key in keys if key in record), None)
+        field = _FIELD.fullmatch(line)
+        if field is None and not line.startswith("{"):
+            return line
+        record = {_TEXTS[0]: json.loads(field[1])} if field else json.loads(line)
+        records = [record, *record.values()] if isinstance(record, dict) else []  # 12 is JSON, too, and no record
+        text = next((each[key] for each in records if isinstance(each, dict) for key in _TEXTS if key in each), None)
         if isinstance(text, str):
             return text.rstrip("\r\n")
     return line
