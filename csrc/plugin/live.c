@@ -151,8 +151,12 @@ void live_refuse(const struct stats *stats, const char *reason) {
 
 void live_close(struct live *live) {
     if (live->head) {
+        uint64_t pid = live->head->pid;
         munmap(live->head, live->head->bytes);
-        unlink(live->path);
+        if (pid ==
+            (uint64_t)getpid()) { /* not a child that was forked since, which may end its parent's communicators */
+            unlink(live->path);
+        }
         free(live->path);
         *live = (struct live){NULL, NULL};
     }

@@ -52,6 +52,16 @@ def test_what_is_counted_shows_at_once(tmp_path: Path) -> None:
     assert not list(folder.iterdir()), "the communicator has ended"
 
 
+def test_a_child_leaves_what_its_parent_counts(tmp_path: Path) -> None:
+    """A child that was forked may end its parent's communicators, as up to NCCL 2.21 ncclCommAbort does there."""
+    with opened(tmp_path / "live", table_in(tmp_path)) as one:
+        if (child := os.fork()) == 0:
+            one.__exit__(None, None, None)
+            os._exit(0)
+        assert os.waitpid(child, 0) == (child, 0)
+        assert [counts.pid for counts in live.read([tmp_path / "live"])] == [os.getpid()]
+
+
 def test_a_process_that_was_killed_leaves_its_counts(tmp_path: Path) -> None:
     code = (
         "import sys, time; from tests.plugin.test_live import *\n"
