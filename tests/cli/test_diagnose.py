@@ -675,6 +675,15 @@ def test_a_report_of_ras_says_which_ranks_are_missing_or_behind(
     assert diagnosed(tmp_path / "ras.txt").exit_code == {"fault": 1, JUDGED_NOT: 3}.get(severity, 0)
 
 
+@pytest.mark.parametrize("status", ["MISMATCH", "INCOMPLETE", None])
+def test_a_report_of_ras_without_its_sections_is_cut(tmp_path: Path, status: str | None) -> None:
+    whole = RAS.format(status=status, errors="", warnings="")
+    (tmp_path / "ras.txt").write_text(whole[: whole.index("\nErrors\n" if status else "    0  ")], "utf-8")
+    (found,) = findings(tmp_path / "ras.txt")
+    assert found["severity"] == JUDGED_NOT
+    assert found["finding"].startswith(f"cut: no line on {status or 'a communicator'}")
+
+
 def dump(folder: Path, rank: int, *calls: tuple[str, int, str]) -> None:
     """A Flight Recorder's dump of one rank of four: names, numbers and states of calls; sends have number 0."""
     entries = [

@@ -61,6 +61,7 @@ PRICED_SIZES = (8, 64 << 10, 1 << 20, 64 << 20, 1 << 30)
 MOST_EVIDENCE = 8  # lines of one file; its own command has all
 OF_LOGS = (b" NCCL INFO ", b" NCCL WARN ", b"NCCL error in: ", b"Watchdog caught collective operation timeout")
 OF_RAS = b"Communicators... ("  # src/ras/client_support.cc
+_OF_GROUP = re.compile(r" *\d+(?: +[\d-]+){5} +\w\S* +(\w\S*)")  # of communicators: their errors
 KNOWN_FILES = (
     "valid: a log of NCCL, a topology that it dumped, what nccl-tests, ncclras, nvidia-smi topo or lstopo printed, "
     "a trace or counters of a job, a folder of preflight records, of Flight Recorder dumps or of NCCL_TUNER_JOB"
@@ -371,6 +372,10 @@ def _ras(file: Path, known: _Known) -> FileDiagnosis:
                 found[section].append([before])
             found[section][-1].append(line.strip())
     severity = next((each for each, blocks in found.items() if blocks), Severity.sound)
+    errors = [row[1] for row in map(_OF_GROUP.fullmatch, map(str.rstrip, lines)) if row]
+    if severity is Severity.sound and set(errors) != {"OK"}:
+        says = f"cut: no line on {', '.join(sorted(set(errors) - {'OK'})) or 'a communicator'}; valid: the whole report"
+        return _diagnosis(file, FileKind.ras, Severity.not_judged, says, (), known)
     if severity is Severity.sound:
         says = "RAS saw no error, and all ranks at the same operations, when it was asked"
         return _diagnosis(file, FileKind.ras, severity, says, (), known)
