@@ -211,7 +211,9 @@ def test_rows_of_another_machine_among_them(tmp_path: Path) -> None:
 
 
 def test_wrong_release_labels(tmp_path: Path) -> None:
-    assert problem(accepted(tmp_path, headed(nccl="2.99.1"), code=1), "unknown release")["lines"]
+    measured.write(tmp_path / "given.csv", headed(nccl="2.99.1"))
+    done = run("accept", str(tmp_path / "given.csv"), *MACHINE, code=3)
+    assert "given.csv: NCCL 2.99.1 is no release that is known here" in done.stderr
     measured.write(tmp_path / "given.csv", HEALTHY)
     done = run("accept", str(tmp_path / "given.csv"), *MACHINE, "--nccl", "2.28.9", code=2)
     assert "says NCCL 2.29.2; --nccl says 2.28.9" in done.stderr

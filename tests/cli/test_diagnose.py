@@ -250,6 +250,10 @@ def test_no_nvls_is_right_where_the_machine_never_has_it(tmp_path: Path) -> None
     (whole,) = findings(EXAMPLES / "nccl.log")
     assert whole["severity"] == "nothing wrong"
     assert "no NVLS, because: such NVLinks are of GPUs before Hopper" in " ".join(whole["evidence"])
+    later = tmp_path / "later.log"  # of a release without a table
+    later.write_text((EXAMPLES / "nccl.log").read_text("utf-8").replace("2.28.9", "2.28.4"), "utf-8")
+    (whole,) = findings(later)
+    assert whole["severity"] == "nothing wrong"
 
 
 def log_of(tmp_path: Path, *lines: str) -> dict[str, Any]:

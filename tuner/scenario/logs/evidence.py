@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from functools import cache
 
+from tuner import release
 from tuner.base import tables
 from tuner.base.dataclass import dataclass
 from tuner.base.names import Pattern
@@ -177,7 +178,7 @@ def _of_nvls(
         why = "NCCL_NVLS_ENABLE=0"
     elif not able:
         why, weight = f"{names} has none: {NEVER_NVLS}", Weight.expected
-    elif nccl is not None and _links_before_nvls(reading, nccl):
+    elif _links_before_nvls(reading, nccl or release.load(release.names()[-1])):
         why, weight = f"such NVLinks are of GPUs before Hopper: {NEVER_NVLS}", Weight.expected
     elif False in reading.log.multicast:
         why = (

@@ -311,7 +311,8 @@ def accept(files: Sequence[Path | MeasurementFile], asked: AcceptOptions) -> Acc
     Sizes that are too slow or too fast fail, and so do rows that cannot be true.
 
     Errors: BadMeasurement for a file that cannot be read, says otherwise than ``asked``, or has no times;
-    CannotBeJudged where every row is left out; BadInput for a scenario or calibration that is none.
+    CannotBeJudged where every row is left out or of a release that is not known; BadInput for a scenario or calibration
+    that is none.
     """
     read = [read_results(path, asked.given, asked.scenario) for path in files]
     like = None if asked.like is None else read_results(asked.like, asked.given, asked.scenario)
@@ -340,6 +341,10 @@ def accept(files: Sequence[Path | MeasurementFile], asked: AcceptOptions) -> Acc
     # AllToAll between nodes has no frozen split, and is not what collectives beside it are judged by.
     counted = [each for _, _, each in judged if not isinstance(each.curve.kind.request, Exchange)]
     known = all(each.judged for each in counted or [each for _, _, each in judged])
+    faults = {each.kind: f"{each.file}: {each.text}" for each in problems if each.refused}
+    is_wrong = slipped or any(file.wrong_results for file in read)
+    if passes and faults.keys() == {Kind.unknown_release} and not is_wrong:
+        raise CannotBeJudged(faults[Kind.unknown_release])
     if not judged and not refused:
         names = ", ".join(str(file.path) for file in read)
         if not skipped:
