@@ -77,7 +77,7 @@ def read(name: str) -> DescribedMachine | None:
     if BEGINS.fullmatch(plain) is None:
         return None
     match = WORDS.fullmatch(plain)
-    if match is None:
+    if match is None or (match[6] and 0 in (int(match[6]), float(match[7]))):
         raise BadInput(f"machine {name!r}: valid: {FORM}, such as {EXAMPLE}; CPU is one of {', '.join(_cpus())}")
     count, model_name, sockets, cpu_name, below, adapters, gbps = match.groups()
     model = gpus.load(model_name)
