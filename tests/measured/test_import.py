@@ -329,3 +329,8 @@ def test_a_table_says_all_that_it_lacks(tmp_path: Path) -> None:
     assert "which machine: --machine NAME, or --machine-note TEXT; and where the numbers are from: --source" in said
     assert "--source: no meaning with FILEs without -o" in run("measured", str(file), "--source", "x", code=2).stderr
     assert "--nccl: no meaning with no FILE" in run("measured", "--nccl", "2.28.9", code=2).stderr
+
+
+def test_a_log_without_times_is_not_called_sound() -> None:
+    log = Path(__file__).parents[2] / "docs" / "examples" / "nccl.log"
+    assert "no times in it" in run("measured", str(log), code=2).stderr

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from tuner.base.errors import BadInput
+from tuner.base.errors import BadInput, BadMeasurement
 from tuner.base.records import to_json
 from tuner.cli import options
 from tuner.cli.command import FILE
@@ -132,6 +132,9 @@ def _print_tables(machine: str | None) -> None:
 
 def _check(files: tuple[Path, ...], site: Site, given: Given) -> None:
     tables = [(path, formats.read(measured.file_of(path), given)) for path in files]
+    for path, table in tables:
+        if not table.blocks and not table.header.left_out:
+            raise BadMeasurement(f"{path}: no times in it; valid: what nccl-tests printed")
     problems = [(path, each) for path, table in tables for each in plausible.judge(table, *site.node).problems]
     left = [(path, f"{count} {why}") for path, table in tables for why, count in table.header.left_out.items() if count]
     if json_wanted():
