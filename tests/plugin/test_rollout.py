@@ -61,8 +61,9 @@ def test_env_decides_for_the_job(tables: tuple[Path, Path], tmp_path: Path, monk
 
 def test_the_switch_holds_for_jobs_that_begin_later(tmp_path: Path) -> None:
     file = tmp_path / "switch"
-    file.touch()
     before = int(time.time())
+    assert f"{file}: No such file" in run("plugin", "switch", str(file), "off", code=2).stderr, "no job looks at it"
+    file.touch()
     assert "off for jobs that begin from" in run("plugin", "switch", str(file), "off", "--reason", "slow").stdout
     since_s = rollout.switch(file, off=False, margin_s=300)
     first, second = file.read_text().splitlines()

@@ -359,8 +359,10 @@ def _known_warnings() -> tuple[KnownWarning, ...]:
 def _of_timeouts(reading: Reading) -> Iterator[LogAnswer]:
     """Collectives that PyTorch waited for in vain: ranks that are at different ones do not fit each other."""
     places: dict[tuple[str, int, str], list[int]] = {}  # each process group counts for itself
+    said_of = reading.log.process_groups
+    likely = {reading.log.timed_out.get(rank): group for (rank, _), group in said_of.items()}
     for rank, (number, what) in sorted(reading.log.timed_out.items()):
-        group = reading.log.process_groups.get((rank, number), "")
+        group = said_of.get((rank, number)) or likely.get((number, what), "")  # of a rank that ended before it said it
         places.setdefault((group, number, what), []).append(rank)
     if not places:
         return
