@@ -555,6 +555,7 @@ NOT_AMONG, DIFFERENT = "a rank that is not among these", "ranks are at different
         ([(7, TP), (7, TP)], ["2 ranks (0, 1) in ALLREDUCE 7;", NOT_AMONG]),
         ([(7, TP), (9, DP)], ["(1) in ALLREDUCE 9 of process group 3(DP); 1 rank (0) in ALLREDUCE 7 of", NOT_AMONG]),
         ([(7, TP), (9, TP), (9, DP)], [DIFFERENT, "or not on all"]),
+        ([(7, TP), (7, "")], ["2 ranks (0, 1) in ALLREDUCE 7;", NOT_AMONG]),
         ([(7, TP), (9, "")], [DIFFERENT, "if they are of one process group"]),
         ([(7, "[PG 1 Rank 0]"), (9, "[PG 2 Rank 0]")], ["process group 2", NOT_AMONG]),
     ],

@@ -73,7 +73,7 @@ def switch(path: Path, off: bool, margin_s: int = LEAST_MARGIN_S, why: str = "")
 
     Those that have begun before stay as they are, communicators that they create later included, so that ranks which
     read the file at different moments agree. Raises BadInput for a margin in which nodes may not yet see the file, and
-    for a file that is no switch, such as a table.
+    for a file that is no switch, such as a table, or is not there, so that no job looks at it.
     """
     if margin_s < LEAST_MARGIN_S:
         raise BadInput(f"{margin_s} s are too few for all nodes to see the file; valid: {LEAST_MARGIN_S} and more")
@@ -86,7 +86,7 @@ def switch(path: Path, off: bool, margin_s: int = LEAST_MARGIN_S, why: str = "")
     since_s = int(time.time()) + margin_s
     line = f"{'off' if off else 'on'} {since_s}{f' # {why}' if why else ''}\n"
     try:
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        descriptor = os.open(path, os.O_WRONLY | os.O_APPEND)
         try:
             os.write(descriptor, line.encode())
             os.fsync(descriptor)
