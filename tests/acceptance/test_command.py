@@ -415,6 +415,17 @@ def test_a_row_whose_time_is_negative_is_named_and_ends_nothing(tmp_path: Path) 
     assert 268435456 not in {size["bytes"] for size in found["sizes"]}
 
 
+def test_a_run_that_ended_within_a_row_does_not_pass_by_the_sizes_before(tmp_path: Path) -> None:
+    """Its large sizes, which are missing, are those that fail."""
+    whole = (Path(__file__).parents[2] / "docs" / "examples" / "all_reduce.log").read_text("utf-8")
+    cut, unended = tmp_path / "cut.log", tmp_path / "unended.log"
+    cut.write_text(whole[: whole.index("524288 ") + 40], "utf-8")
+    said = run("accept", str(cut), "--machine", "dgx-h100", code=3).stdout
+    assert said.startswith("cannot be judged: 0 of 6 sizes fail, but the rest of ")
+    unended.write_text(whole.rstrip(), "utf-8")  # pasted without the end of its last line, a comment
+    assert run("accept", str(unended), "--machine", "dgx-h100", code=1).stdout.startswith("FAIL: 5 of 18 sizes fail")
+
+
 def test_the_share_of_the_adapters_tells_a_slow_cluster_from_a_healthy_one(tmp_path: Path) -> None:
     """Two nodes of nobody's site: neither can be judged, and what the adapters carry differs."""
     table, words = measured.load("h100-8x-2n__2.21.5__oci"), ("--machine", "dgx-h100", "--nccl", "2.21.5", "--json")

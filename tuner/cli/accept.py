@@ -17,7 +17,7 @@ from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
 from tuner.times.acceptance import accept, judge
 from tuner.times.acceptance import accept as acceptance
-from tuner.times.acceptance.accept import Acceptance, AcceptOptions, JudgedSize
+from tuner.times.acceptance.accept import REST, Acceptance, AcceptOptions, JudgedSize
 from tuner.times.acceptance.expected import OTHER_LINKS, Expectation, Whose
 from tuner.times.acceptance.judge import WIDEST, Verdict
 from tuner.times.measured.formats import Given, MeasurementFile
@@ -128,6 +128,9 @@ def _verdict(result: Acceptance) -> Iterator[str]:
         return
     if result.judged:
         yield f"{'pass' if result.passes else 'FAIL'}: {sizes_failed}"
+        return
+    if result.missing[0].startswith(REST):
+        yield f"cannot be judged: {sizes_failed}, but {'; '.join(result.missing)}, is missing"
         return
     open_sizes = sum(each.verdict is Verdict.not_judged for each in result.sizes)
     why = next(

@@ -340,7 +340,8 @@ def accept(files: Sequence[Path | MeasurementFile], asked: AcceptOptions) -> Acc
     passes = all(each.passes for _, _, each in judged)
     # AllToAll between nodes has no frozen split, and is not what collectives beside it are judged by.
     counted = [each for _, _, each in judged if not isinstance(each.curve.kind.request, Exchange)]
-    known = all(each.judged for each in counted or [each for _, _, each in judged])
+    ends_early = tuple(f"{REST} {file.path}, which ends within a row" for file in read if file.table.ends_early)
+    known = not ends_early and all(each.judged for each in counted or [each for _, _, each in judged])
     faults = {each.kind: f"{each.file}: {each.text}" for each in problems if each.refused}
     is_wrong = slipped or any(file.wrong_results for file in read)
     if passes and faults.keys() == {Kind.unknown_release} and not is_wrong:
@@ -354,7 +355,7 @@ def accept(files: Sequence[Path | MeasurementFile], asked: AcceptOptions) -> Acc
     return Acceptance(
         passes=passes and known and not refused,
         judged=known or not passes or refused,
-        missing=() if known else (*_no_release(read, asked.given), *MISSING),
+        missing=ends_early or (() if known else (*_no_release(read, asked.given), *MISSING)),
         machine=asked.scenario.name,
         expected_by=tuple(expected_by),
         problems=(*problems, *slipped),
@@ -368,6 +369,7 @@ def accept(files: Sequence[Path | MeasurementFile], asked: AcceptOptions) -> Acc
     )
 
 
+REST = "the rest of"
 MISSING = (
     "four rows of this cluster on a healthy day, spread over sizes, as a calibration of its own",
     "a run of this cluster that is known to be healthy, as a reference",

@@ -246,7 +246,7 @@ def _rows(path: Path, measured: Measurements, given: Given) -> Measurements:
         runs={run: MeasuredRun(what[run], variables) for run in dict.fromkeys(row.run for row in rows)},
         cuda_graph=said.cuda_graph or any(point.graph for point, *_ in together),
     )
-    return Measurements(header, tuple(rows), name=path.stem)
+    return replace(measured, header=header, blocks=tuple(rows), name=path.stem)
 
 
 _Unit = tuple[Point, Combination | None, tuple[int, int]]

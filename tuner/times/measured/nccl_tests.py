@@ -177,6 +177,8 @@ _RANK = re.compile(
 _SETTINGS = re.compile(
     r"# ?nThread (\d{1,9}) nGpus (\d{1,9}) .*?warmup iters: (\d{1,9}) iters: (\d{1,9})(?:.*? graph: (\d{1,9}))?"
 )
+_MOST_BYTES = re.compile(r"# ?nThread .* maxBytes (\d{1,19}) ")
+_SIZE = re.compile(r"\s*(\d{1,19})\b")
 _VERSION = re.compile(r"nccl-library=(\d{1,9})")
 _NCCL_SAYS = re.compile(r"NCCL version (\d+\.\d+\.\d+)")  # NCCL_DEBUG=VERSION prints it alone, INFO in its own lines
 _OUT_OF_BOUNDS = re.compile(r"Out of bounds values\s*:\s*(\d{1,18})")
@@ -541,7 +543,8 @@ def of_text(path: Path, content: str, otherwise: Collective | P2pOperation | Non
     for each in made:
         left.update(each.header.left_out)
     header = replace(made[0].header, left_out=dict(left))
-    return Measurements(header, tuple(block for each in made for block in each.blocks), made[-1].truncated)
+    blocks = tuple(block for each in made for block in each.blocks)
+    return Measurements(header, blocks, made[-1].truncated, made[-1].ends_early)
 
 
 def _parsed(path: Path, content: str, otherwise: Collective | P2pOperation | None = None) -> Text:
@@ -580,7 +583,13 @@ def _of_program(path: Path, content: str, text: Text) -> Measurements:
     if broken:
         lines = ", ".join(map(str, broken[:6]))
         header = replace(header, left_out={f"whose numbers cannot be times (lines {lines})": len(broken)})
-    return Measurements(_of_table(header, blocks), blocks, truncated=bool(content.rpartition("\n")[2]))
+    last = content.rpartition("\n")[2]
+    return Measurements(_of_table(header, blocks), blocks, bool(last), _ends_early(last, content))
+
+
+def _ends_early(last: str, content: str) -> bool:
+    cut, most = _SIZE.match(last), _MOST_BYTES.search(content)
+    return cut is not None and most is not None and int(cut[1]) < int(most[1])
 
 
 def _of_table(header: Header, blocks: Sequence[SampleBlock]) -> Header:

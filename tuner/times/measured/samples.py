@@ -277,12 +277,14 @@ class SampleBlock:
 class Measurements:
     """A file: ``header`` says where, when and how; ``blocks`` are in the order of the run, or of the file.
 
-    ``name`` is that of a table: of its file, without the ending.
+    ``name`` is that of a table: of its file, without the ending. ``truncated``: the last line has no end and is left
+    out; ``ends_early``: that is a row, and the head names larger sizes.
     """
 
     header: Header
     blocks: tuple[SampleBlock, ...]
     truncated: bool = False
+    ends_early: bool = False
     name: str = ""
 
     def environment_of(self, block: SampleBlock) -> dict[str, str]:
