@@ -33,13 +33,6 @@ from tuner.times.measured import samples
 from tuner.times.measured.samples import Point
 from tuner.times.verify import model_of
 
-COLLECTIVES = (
-    Collective.AllReduce,
-    Collective.AllGather,
-    Collective.ReduceScatter,
-    Collective.Broadcast,
-    Collective.Reduce,
-)
 HOST_SIZES = (8, 1 << 10, 1 << 16, 1 << 20, 1 << 24, 1 << 28)
 CALLS = 20  # in a row, as nccl-tests does without options
 _REPEATS = 5
@@ -115,7 +108,7 @@ def own_choices(given: argparse.Namespace) -> tuple[str, bool]:
     options = Options(given.ranks_per_gpu, given.library, log=given.nccl_log, limit_s=20.0, graphs_below_bytes=below)
     settings = Settings(rounds=1, repeats=3, warmup=0, rounds_per_process=None)
     sizes = [size for size in SIZES if size <= given.most_bytes] if given.most_bytes < SIZES[-1] else None
-    plan = Plan(COLLECTIVES, sizes, wanted=Wanted(own_alone=True), settings=settings)
+    plan = Plan(tuple(Collective), sizes, wanted=Wanted(own_alone=True), settings=settings)
     return ("", True) if measure(given.out, gpus(options), plan) is None else compare(given.out)
 
 

@@ -52,9 +52,10 @@ struct job_kind {
  *    there on;
  *  - a rank's send to itself is a work of the kernel, and nothing that the host counts (addP2pToPlan(), src/enqueue.cc,
  *    v2.26.2-1 to v2.30.7-1: nProxyOps is 0);
- *    From 2.31 on the host counts both, at each launch (ncclProfilerPostPlanWork(), src/plugin/profiler.cc of 2.31.2);
  *  - works of one kernel begin and end together where they share a batch;
- *  - a place that NCCL looks at late has times of 64 works later. */
+ *  - a place that NCCL looks at late has times of 64 works later.
+ * From 2.31 on the first two do not hold: the host counts at each launch, what is in graphs and what a rank sends to itself
+ * too (ncclProfilerPostPlanWork(), src/plugin/profiler.cc of 2.31.2). */
 enum untimed { TIMED = 0, UNTIMED_GRAPHS = 1, UNTIMED_SELF_SENDS = 2, UNTIMED_GROUP = 3, UNTIMED_OVERLAP = 4 };
 
 struct job_record {

@@ -151,10 +151,10 @@ void live_refuse(const struct stats *stats, const char *reason) {
 
 void live_close(struct live *live) {
     if (live->head) {
-        uint64_t pid = live->head->pid;
+        /* A child that was forked since may end its parent's communicators: the file is not its own. */
+        bool own = live->head->pid == (uint64_t)getpid();
         munmap(live->head, live->head->bytes);
-        if (pid ==
-            (uint64_t)getpid()) { /* not a child that was forked since, which may end its parent's communicators */
+        if (own) {
             unlink(live->path);
         }
         free(live->path);

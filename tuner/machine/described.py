@@ -12,6 +12,7 @@ from functools import cache
 from tuner.base import tables
 from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput, did_you_mean, one_of
+from tuner.base.sizes import plural
 from tuner.machine import gpus, skeleton
 from tuner.machine.gpus import GpuModel
 from tuner.machine.topology.edit_devices import PCIE_SPEEDS, cpu
@@ -110,7 +111,8 @@ class _Parts:
                 raise BadInput(f"machine {name!r}: {number} {what}; valid: 1 to {most}")
         if self.gpus % (self.sockets * max(self.below, 1)):
             switches = f", {self.below} a switch" if self.below else ""
-            raise BadInput(f"machine {name!r}: {self.gpus} GPUs on {self.sockets} CPUs{switches}; valid: as many each")
+            there = f"{plural(self.gpus, 'GPU')} on {plural(self.sockets, 'CPU')}{switches}"
+            raise BadInput(f"machine {name!r}: {there}; valid: as many each")
 
     def root(self) -> ET.Element:
         """The places of all devices, GPUs and adapters shared out evenly."""
@@ -135,7 +137,9 @@ class _Parts:
         """Statements of what the words leave open."""
         generation, lanes = self.model.pcie_link
         where = (
-            f"{self.below} GPUs below each PCI switch" if self.below else "each GPU on its CPU, without PCI switches"
+            f"{plural(self.below, 'GPU')} below each PCI switch"
+            if self.below
+            else "each GPU on its CPU, without PCI switches"
         )
-        nets = f"{self.adapters} adapters on the CPUs" if self.adapters else "no adapter, so one node"
+        nets = f"{plural(self.adapters, 'adapter')} on the CPUs" if self.adapters else "no adapter, so one node"
         return [f"taken for {where}, {nets}; PCIe {generation}.0 x{lanes}; 'nvidia-smi topo -m' would tell"]

@@ -53,8 +53,8 @@ class Site:
     """Place of rows: a machine of the catalogue, a topology file or the node of a log, and a release.
 
     What is None or empty is not said yet. ``words`` are further ones that describe it, as ``tuner.scenario.describe``
-    takes them: ``log``, ``gpu``. ``stands_for`` is the measured release where that is
-    not known and ``nccl`` is the nearest.
+    takes them: ``log``, ``gpu``. ``stands_for`` is the measured release where that is not known and ``nccl`` is the
+    nearest.
     """
 
     machine: str | None = None
