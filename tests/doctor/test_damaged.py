@@ -9,7 +9,7 @@ from _pytest.mark import ParameterSet
 
 from tests.support.damages import FAULTS, Fault, flatten
 from tuner.answers.doctor.examine import after, found, nearest, node_of
-from tuner.answers.doctor.records import Finding
+from tuner.answers.doctor.records import TopologyFinding
 from tuner.base.errors import BadTopology, TunerError
 from tuner.graphs import SearchRequest, searched
 from tuner.machine import catalogue, skeleton
@@ -44,7 +44,7 @@ def damaged(topology: str, name: str) -> tuple[str, Fault]:
     return to_text(root), FAULTS[name]
 
 
-def examined(text: str, like: str | None = None) -> tuple[list[Finding], str]:
+def examined(text: str, like: str | None = None) -> tuple[list[TopologyFinding], str]:
     """What is found, and the repaired text."""
     findings = found(node_of(text, nearest(text, like)))
     return findings, after(text, [change for finding in findings for change in finding.changes])

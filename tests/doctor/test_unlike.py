@@ -9,7 +9,7 @@ from tests.support.cases import CASES, report
 from tests.support.command_line import run
 from tests.support.damages import FAULTS
 from tuner.answers.doctor.examine import DoctorOptions, examine, found, nearest, node_of
-from tuner.answers.doctor.records import UNLIKE, WRONG, Finding
+from tuner.answers.doctor.records import UNLIKE, WRONG, TopologyFinding
 from tuner.base.errors import TunerError
 from tuner.base.names import Collective, DataType, Op
 from tuner.emulator.request import Request
@@ -30,7 +30,7 @@ def renumbered(machine: str) -> ET.Element:
     return ET.fromstring(text)
 
 
-def findings(root: ET.Element) -> list[Finding]:
+def findings(root: ET.Element) -> list[TopologyFinding]:
     text = to_text(root)
     return found(node_of(text, nearest(text, None)))
 

@@ -14,7 +14,6 @@ Found = dict[str, dict[str, list[str]]]  # of each rule, of each name of a class
 RULES = {
     "classes": "a class of this name exists already: say of what it is",
     "options": "only tuner/cli knows options; below it, name the parameter or the thing",
-    "docstrings": "a docstring begins with a noun or a verb",
 }
 OF_THE_COMMAND_LINE = ("tuner/cli/", "tuner/__main__.py")
 # Options of pip and of nvidia-smi, which this project starts; of nccl-tests, torchrun, lstopo and nsys, which it names.
@@ -24,9 +23,6 @@ OF_OTHERS = {
     "--ngpus", "--nproc-per-node", "--nthreads", "--of", "--trace",
 }  # fmt: skip
 OPTION = re.compile(r"(?<![\w-])--[a-z][\w-]*")
-# "Whether ..." of a truth value is the usual form.
-PRESUPPOSES = re.compile(r"(As|By|How|It|Its|Of|Per|Such|That|The same|Those|What|Where|Which|Who|Whom|Whose|Why)\b")
-
 Documented = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 
 
@@ -50,10 +46,8 @@ def found_in(files: Mapping[str, str]) -> Found:
         for node in ast.walk(tree := ast.parse(source)):
             if isinstance(node, ast.ClassDef):
                 found["classes"][node.name].append(f"{path}:{node.lineno}")
-            if isinstance(node, Documented) and (text := ast.get_docstring(node)) is not None:
+            if isinstance(node, Documented) and ast.get_docstring(node) is not None:
                 of_documentation.add(node.body[0].value)  # type: ignore[attr-defined]
-                if first := PRESUPPOSES.match(text):
-                    found["docstrings"][room].append(f"{path}:{node.body[0].lineno}: {first[0]}")
         if not path.startswith(OF_THE_COMMAND_LINE):
             of_programs = {part for node in ast.walk(tree) for part in _arguments(node)}
             for node in ast.walk(tree):

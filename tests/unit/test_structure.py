@@ -79,7 +79,6 @@ class A:
     assert {name: len(places) for name, places in found["classes"].items()} == {"A": 4}
     at = "tuner/emulator/a.py:8: "
     assert found["options"] == {"tuner/emulator": [f"{at}--env", f"{at}--node", f"{at}--machine"]}
-    assert found["docstrings"]["tuner/cli"] == ["tuner/cli/a.py:1: Those", "tuner/cli/a.py:5: What"]
 
 
 def words(identifier: str) -> set[str]:

@@ -57,6 +57,7 @@ def json_form(
 def to_json(value: Any) -> Any:
     """Value for ``json.dumps``: records and mappings as dictionaries, sequences and arrays as lists.
 
+    A record with a method ``as_json`` is what that returns, as a finding is, whose words are in no field.
     Enumerations are their names (text enumerations their text), paths their text; None stays, and so do numbers, but
     for numpy's, which become Python's. TypeError for anything else.
     """
@@ -67,7 +68,8 @@ def to_json(value: Any) -> Any:
     if isinstance(value, bool | str | int | float):
         return value
     if is_dataclass(value) and not isinstance(value, type):
-        return _record(value)
+        own = getattr(value, "as_json", None)
+        return _record(value) if own is None else to_json(own())
     if isinstance(value, Mapping):
         return {_key(key): to_json(item) for key, item in value.items()}
     if isinstance(value, list | tuple):

@@ -126,8 +126,12 @@ def as_ranges(numbers: Sequence[int]) -> str:
 
 
 def plural(count: int, what: str) -> str:
-    """Number and noun, such as ``1 channel`` and ``2 channels``."""
-    return f"{count} {what}" if count == 1 else f"{count} {what}s"
+    """Number and noun, such as ``1 channel``, ``2 channels``, ``2 switches`` and ``2 entries``."""
+    if count == 1:
+        return f"{count} {what}"
+    if what.endswith("y") and what[-2:-1] not in "aeiou":
+        return f"{count} {what[:-1]}ies"
+    return f"{count} {what}{'es' if what.endswith(('s', 'x', 'ch', 'sh')) else 's'}"
 
 
 def ranks_on_nodes(ranks: int, nodes: int) -> str:

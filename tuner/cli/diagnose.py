@@ -20,7 +20,7 @@ from tuner.cli.output import json_wanted, number, print_json, print_table, verdi
 
 if TYPE_CHECKING:
     from tuner.answers.doctor.examine import Examination
-    from tuner.answers.doctor.records import Finding
+    from tuner.answers.doctor.records import TopologyFinding
     from tuner.jobs.diagnosis import FileDiagnosis
 
 COMMANDS = {  # by the kind of a file: what says more of it, and whether it wants what is known of the machine
@@ -89,7 +89,7 @@ def command(
     nccl-tuner diagnose node.xml -o repaired.xml
     nccl-tuner diagnose skeleton.xml --gpu h100-sxm --nic-gbps 400 --machine azure-nd-h100-v5
     """
-    from tuner.jobs.diagnosis import DiagnosisOptions, Severity, diagnose
+    from tuner.jobs.diagnosis import DiagnosisOptions, DiagnosisSeverity, diagnose
 
     asked = DiagnosisOptions(machine, nodes, nccl, gpu, net_gbps, net_latency_us)
     found = [_in_options(each) for each in diagnose(files, asked)]
@@ -108,14 +108,14 @@ def command(
             click.echo(f"wrote {out}; NCCL reads it with NCCL_TOPO_FILE={out}")
     else:
         for place, each in enumerate(found):
-            good = {Severity.fault: False, Severity.sound: True}.get(each.severity)
+            good = {DiagnosisSeverity.fault: False, DiagnosisSeverity.sound: True}.get(each.severity)
             click.echo(verdict(_filled(f"{each.severity}: {each.finding}", 2), good))
             more = _command(each)
             for line in (f"{each.file}: {each.kind}", *each.evidence, *([f"more: {more}"] if more else [])):
                 paragraph(f"  {line}", 4)
             if place < len(found) - 1:
                 click.echo("")
-    ctx.exit(1 if Severity.fault in severities else 3 if Severity.not_judged in severities else 0)
+    ctx.exit(1 if DiagnosisSeverity.fault in severities else 3 if DiagnosisSeverity.not_judged in severities else 0)
 
 
 def _in_options(each: "FileDiagnosis") -> "FileDiagnosis":
@@ -175,7 +175,7 @@ def _print_examined(seen: "Examination") -> None:
         paragraph(f"left after the repair: {', '.join(dict.fromkeys(finding.kind for finding in seen.left))}")
 
 
-def _print_finding(number: int, finding: "Finding", seen: "Examination") -> None:
+def _print_finding(number: int, finding: "TopologyFinding", seen: "Examination") -> None:
     whole = seen.sizes[-1].busbw_gbs_after if seen.sizes else None
     severity = finding.severity if finding.unlike is None else f"{finding.severity} {finding.unlike}"
     paragraph(f"{number}. {severity}: {finding.kind}. {finding.says}", 3)

@@ -69,7 +69,7 @@ KNOWN_FILES = (
 MOST_NAMES = 3  # of files in a folder that is no kind
 
 
-class Severity(StrEnum):
+class DiagnosisSeverity(StrEnum):
     """Weight of a finding, the gravest first."""
 
     fault = "fault"
@@ -119,7 +119,7 @@ class FileDiagnosis:
 
     file: str
     kind: FileKind
-    severity: Severity
+    severity: DiagnosisSeverity
     finding: str
     evidence: tuple[str, ...]
     machine: str | None
@@ -180,10 +180,10 @@ def diagnose(files: Sequence[Path], options: DiagnosisOptions) -> list[FileDiagn
             if isinstance(error, importer.NothingLogged) and (FileKind.results, file) in kinds:
                 continue
             says = _cut(file) if kind in (FileKind.topology, FileKind.graphs) else None
-            says = says or str(error).removeprefix(f"{file}: ").removeprefix(f"{Severity.not_judged}: ")
-            one = _diagnosis(file, kind, Severity.not_judged, says, (), known)
+            says = says or str(error).removeprefix(f"{file}: ").removeprefix(f"{DiagnosisSeverity.not_judged}: ")
+            one = _diagnosis(file, kind, DiagnosisSeverity.not_judged, says, (), known)
         found.append(replace(one, evidence=(*one.evidence, *known.said_by[said:])))
-    return sorted(found, key=lambda each: list(Severity).index(each.severity))
+    return sorted(found, key=lambda each: list(DiagnosisSeverity).index(each.severity))
 
 
 def kinds_of(file: Path) -> tuple[FileKind, ...]:
@@ -270,14 +270,14 @@ def _topology(file: Path, known: _Known) -> FileDiagnosis:
     shown = grave or [each for each in seen.findings if each.severity == UNLIKE]
     if not shown:
         says = f"no fault among {len(seen.findings)} notes" if seen.findings else "no fault found"
-        return replace(_diagnosis(file, FileKind.topology, Severity.sound, says, (), known), examined=seen)
+        return replace(_diagnosis(file, FileKind.topology, DiagnosisSeverity.sound, says, (), known), examined=seen)
     first, *others = shown
     evidence = [f"on {', '.join(first.devices)}"] if first.devices else []
     evidence += [f"do: {first.do}"] if first.do != "nothing" else []
     evidence += [*_cost(seen), *(f"also {each.kind}: {each.says}" for each in others)]
     if any(each.kind == "nvlinks" for each in grave):
         known.links_of = known.links_of or str(file)
-    severity = Severity.fault if grave else Severity.unlike
+    severity = DiagnosisSeverity.fault if grave else DiagnosisSeverity.unlike
     found = _diagnosis(file, FileKind.topology, severity, f"{first.kind}: {first.says}", evidence, known)
     return replace(found, examined=seen)
 
@@ -310,7 +310,7 @@ def _listing(file: Path, known: _Known) -> FileDiagnosis:
     as_near = [each.machine for each in ranked if (each.agrees, each.differs) == (near.agrees, near.differs)]
     if near.identified and not near.differs and len(as_near) == 1:
         known.learn(file, machine=near.machine)
-    severity = Severity.unlike if near.differs else Severity.sound
+    severity = DiagnosisSeverity.unlike if near.differs else DiagnosisSeverity.sound
     says = f"nearest is {near.in_words}"
     others = f"as near, where the GPUs' model would tell: {', '.join(as_near[1:])}"
     return _diagnosis(file, FileKind.listing, severity, says, [others] if len(as_near) > 1 else (), known)
@@ -331,13 +331,15 @@ def _log(file: Path, known: _Known) -> FileDiagnosis:
     grave = sorted((each for each in answers if each.weight is not Weight.expected), key=lambda each: each.weight)
     if not answers and imported.coll_channels is None and not any(each.graphs for each in imported.nodes):
         says = "neither graphs nor channels are printed: cut, or not with NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,GRAPH"
-        return _diagnosis(file, FileKind.log, Severity.not_judged, says, evidence, known)
+        return _diagnosis(file, FileKind.log, DiagnosisSeverity.not_judged, says, evidence, known)
     if any(" channels, because: the ring has " in each.text and f" over {NVLINK} " in each.text for each in grave):
         known.links_of = known.links_of or str(file)
     if not grave:
-        return _diagnosis(file, FileKind.log, Severity.sound, "the log shows no fault", [*evidence, *expected], known)
+        return _diagnosis(
+            file, FileKind.log, DiagnosisSeverity.sound, "the log shows no fault", [*evidence, *expected], known
+        )
     first, *others = grave
-    severity = Severity.fault if first.weight is Weight.fault else Severity.unlike
+    severity = DiagnosisSeverity.fault if first.weight is Weight.fault else DiagnosisSeverity.unlike
     evidence = [*(each.text for each in others), *evidence, *expected]
     return _diagnosis(file, FileKind.log, severity, first.text, evidence, known)
 
@@ -362,28 +364,28 @@ def _communicator(imported: Imported) -> str:
 def _ras(file: Path, known: _Known) -> FileDiagnosis:
     """The finding of a report of NCCL's RAS as text: headings of errors and warnings, with indented lines below."""
     lines = read_bytes(file, BadInput).decode("utf-8", "replace").splitlines()
-    found: dict[Severity, list[list[str]]] = {Severity.fault: [], Severity.not_judged: []}
+    found: dict[DiagnosisSeverity, list[list[str]]] = {DiagnosisSeverity.fault: [], DiagnosisSeverity.not_judged: []}
     section = None
     for before, line in pairwise(["", *map(str.rstrip, lines)]):
         if set(line) == {"="}:
-            section = {"Errors": Severity.fault, "Warnings": Severity.not_judged}.get(before)
+            section = {"Errors": DiagnosisSeverity.fault, "Warnings": DiagnosisSeverity.not_judged}.get(before)
         elif section is not None and line.startswith("  "):
             if not before.startswith("  "):
                 found[section].append([before])
             found[section][-1].append(line.strip())
-    severity = next((each for each, blocks in found.items() if blocks), Severity.sound)
+    severity = next((each for each, blocks in found.items() if blocks), DiagnosisSeverity.sound)
     errors = [row[1] for row in map(_OF_GROUP.fullmatch, map(str.rstrip, lines)) if row]
-    if severity is Severity.sound and set(errors) != {"OK"}:
+    if severity is DiagnosisSeverity.sound and set(errors) != {"OK"}:
         says = f"cut: no line on {', '.join(sorted(set(errors) - {'OK'})) or 'a communicator'}; valid: the whole report"
-        return _diagnosis(file, FileKind.ras, Severity.not_judged, says, (), known)
-    if severity is Severity.sound:
+        return _diagnosis(file, FileKind.ras, DiagnosisSeverity.not_judged, says, (), known)
+    if severity is DiagnosisSeverity.sound:
         says = "RAS saw no error, and all ranks at the same operations, when it was asked"
         return _diagnosis(file, FileKind.ras, severity, says, (), known)
     first, *others = [
         f"{heading}: {'; '.join(says[:MOST_EVIDENCE])}" for blocks in found.values() for heading, *says in blocks
     ]
     moment = "ranks may differ for a moment: the same counts in a later report are a hang"
-    others += [moment] if severity is Severity.not_judged else []
+    others += [moment] if severity is DiagnosisSeverity.not_judged else []
     return _diagnosis(file, FileKind.ras, severity, first, others, known)
 
 
@@ -403,11 +405,11 @@ def _recorder(folder: Path, known: _Known) -> FileDiagnosis:
     if behind:
         which = _ranks([each.rank for each in behind])
         says = f"{which} did not call what others wait in: their stacks, their GPUs (dmesg, Xid), their own logs"
-        return _diagnosis(folder, FileKind.recorder, Severity.fault, says, [*late, *evidence], known)
+        return _diagnosis(folder, FileKind.recorder, DiagnosisSeverity.fault, says, [*late, *evidence], known)
     says = "no rank with a dump is behind the others of its process groups: a rank without one, a GPU or the network"
     if untold:
         says = f"whether {_ranks(untold)} called what others wait in; valid: a larger TORCH_NCCL_TRACE_BUFFER_SIZE"
-    return _diagnosis(folder, FileKind.recorder, Severity.not_judged, says, evidence, known)
+    return _diagnosis(folder, FileKind.recorder, DiagnosisSeverity.not_judged, says, evidence, known)
 
 
 def _ranks(ranks: Sequence[int]) -> str:
@@ -418,7 +420,7 @@ def _ranks(ranks: Sequence[int]) -> str:
 def _of_one(file: Path, kind: FileKind, known: _Known) -> FileDiagnosis:
     """The finding of one rank's or host's file, which says nothing by itself."""
     says = "one of several files that are read together; valid: the folder that it is in"
-    return _diagnosis(file, kind, Severity.not_judged, says, (), known)
+    return _diagnosis(file, kind, DiagnosisSeverity.not_judged, says, (), known)
 
 
 def _job(folder: Path, known: _Known) -> FileDiagnosis:
@@ -427,13 +429,13 @@ def _job(folder: Path, known: _Known) -> FileDiagnosis:
     files = job.read_folder(folder)
     seen = job_report(files, job.joined(files))
     waiting = f"{100 * seen.waiting:.0f} % of the time of {plural(seen.calls, 'collective')} is waiting"
-    severity, says = Severity.sound, f"all ranks ran the same; {waiting}"
+    severity, says = DiagnosisSeverity.sound, f"all ranks ran the same; {waiting}"
     if seen.mismatched:
-        severity, says = Severity.fault, f"ranks ran different things: {plural(seen.mismatched, 'call')}"
+        severity, says = DiagnosisSeverity.fault, f"ranks ran different things: {plural(seen.mismatched, 'call')}"
     elif not seen.calls:
-        severity, says = Severity.not_judged, "no call has a record of every rank"
+        severity, says = DiagnosisSeverity.not_judged, "no call has a record of every rank"
     elif seen.stragglers:
-        severity, says = Severity.unlike, f"{waiting}, and one rank or more comes last too often"
+        severity, says = DiagnosisSeverity.unlike, f"{waiting}, and one rank or more comes last too often"
     late = [f"{each.name} came last in {each.last} of {each.calls} calls" for each in seen.stragglers]
     return _diagnosis(folder, FileKind.job, severity, says, [*late, *seen.notes], known)
 
@@ -446,7 +448,7 @@ def _unknown(folder: Path, known: _Known) -> FileDiagnosis:
     says = (
         f"a folder of neither preflight records nor a job's files (NCCL_TUNER_JOB): {has}; valid: files by their names"
     )
-    return _diagnosis(folder, FileKind.unknown, Severity.not_judged, says, (), known)
+    return _diagnosis(folder, FileKind.unknown, DiagnosisSeverity.not_judged, says, (), known)
 
 
 def _preflight(folder: Path, known: _Known) -> FileDiagnosis:
@@ -454,8 +456,10 @@ def _preflight(folder: Path, known: _Known) -> FileDiagnosis:
         return _of_one(folder, FileKind.preflight, known)
     requests = tuple(replace(ALLREDUCE, collective=each) for each in Collective)
     report = check_preflight(folder, PreflightQuery(requests, SizeBounds(None, FOLLOWED_BYTES)))
-    same = Severity.sound if report.cost is None else Severity.unlike
-    severity = {RanksVerdict.same: same, RanksVerdict.unknown: Severity.not_judged}.get(report.verdict, Severity.fault)
+    same = DiagnosisSeverity.sound if report.cost is None else DiagnosisSeverity.unlike
+    severity = {RanksVerdict.same: same, RanksVerdict.unknown: DiagnosisSeverity.not_judged}.get(
+        report.verdict, DiagnosisSeverity.fault
+    )
     says = f"{plural(report.records, 'rank')}: the ranks' choices are {report.verdict.value}"
     if report.verdict is RanksVerdict.same and report.cost is not None:
         says += f"; {report.cost.in_words}"
@@ -469,13 +473,13 @@ def _results(file: Path, known: _Known) -> FileDiagnosis:
     given = _given(opened, known)
     if known.machine is None:
         seen_there = _on_any_machine(opened, given, known)
-        return _diagnosis(file, FileKind.results, Severity.not_judged, *seen_there, known)
+        return _diagnosis(file, FileKind.results, DiagnosisSeverity.not_judged, *seen_there, known)
     asked = acceptance.AcceptOptions(known.scenario(), given)
     seen = acceptance.accept([opened], asked)
     of_others = [each.text for each in seen.problems if each.kind == Kind.mixed_machines]
     if of_others and known.given.machine is None:  # what another file shows is not this one's machine
         nowhere = replace(known, machine=None, nodes=asked.given.nodes, nccl=asked.given.nccl or None)
-        return _diagnosis(file, FileKind.results, Severity.not_judged, of_others[0], (), nowhere)
+        return _diagnosis(file, FileKind.results, DiagnosisSeverity.not_judged, of_others[0], (), nowhere)
     failing = [each for each in seen.sizes if each.verdict.fails]
     evidence = [*_causes(seen, asked, known), *(f"{each.kind}: {each.text}" for each in seen.problems)]
     evidence += [f"expected times: {each}" for each in seen.expected_by]
@@ -483,10 +487,10 @@ def _results(file: Path, known: _Known) -> FileDiagnosis:
         wanted = [f"would let it be judged: {each}" for each in seen.missing]
         slow = [each.in_words for each in seen.adapter_shares if each.looks_slow]
         says = f"it looks slow, though: {slow[0]}" if slow else "whether this is as fast as it should be"
-        return _diagnosis(file, FileKind.results, Severity.not_judged, says, [*wanted, *evidence], known)
+        return _diagnosis(file, FileKind.results, DiagnosisSeverity.not_judged, says, [*wanted, *evidence], known)
     if seen.passes:
         says = f"as fast as it should be, at {len(seen.sizes)} of {len(seen.sizes)} sizes"
-        return _diagnosis(file, FileKind.results, Severity.sound, says, evidence, known)
+        return _diagnosis(file, FileKind.results, DiagnosisSeverity.sound, says, evidence, known)
     says = of_others[0] if of_others else "results that cannot be true"
     if seen.wrong_results:
         says = f"{plural(seen.wrong_results, 'call')} had wrong results"
@@ -496,7 +500,7 @@ def _results(file: Path, known: _Known) -> FileDiagnosis:
             f"{worst.verdict.value} at {len(failing)} of {len(seen.sizes)} sizes: {worst.collective} of "
             f"{human_bytes(worst.bytes)} takes {worst.time_us:.0f} us, expected {worst.expected_us:.0f}"
         )
-    return _diagnosis(file, FileKind.results, Severity.fault, says, evidence, known)
+    return _diagnosis(file, FileKind.results, DiagnosisSeverity.fault, says, evidence, known)
 
 
 def _on_any_machine(file: MeasurementFile, given: Given, known: _Known) -> tuple[str, list[str]]:
@@ -595,12 +599,12 @@ def _causes(seen: acceptance.Acceptance, asked: acceptance.AcceptOptions, known:
 
 def _graphs(file: Path, known: _Known) -> FileDiagnosis:
     says = "graphs of NCCL, taken by commands with `graphs` and `machine`; valid here: the topology or log of the run"
-    return _diagnosis(file, FileKind.graphs, Severity.not_judged, _cut(file) or says, (), known)
+    return _diagnosis(file, FileKind.graphs, DiagnosisSeverity.not_judged, _cut(file) or says, (), known)
 
 
 def _table(file: Path, known: _Known) -> FileDiagnosis:
     says = "a table of a tuner plugin: the plugin's own commands check, convert and try it"
-    return _diagnosis(file, FileKind.table, Severity.not_judged, says, (), known)
+    return _diagnosis(file, FileKind.table, DiagnosisSeverity.not_judged, says, (), known)
 
 
 def _trace(file: Path, known: _Known) -> FileDiagnosis:
@@ -612,13 +616,13 @@ def _trace(file: Path, known: _Known) -> FileDiagnosis:
         if traces.VALID not in str(error) and (is_one or b"collective" in start.splitlines()[0]):
             raise
         says = f"nothing that NCCL or its tools write; {KNOWN_FILES}"
-        return _diagnosis(file, FileKind.unknown, Severity.not_judged, says, (), known)
+        return _diagnosis(file, FileKind.unknown, DiagnosisSeverity.not_judged, says, (), known)
     if calls.kind == flight_recorder.KIND:
         says = "one rank's dump does not say what ran; valid: the folder of all ranks' dumps, which says who is behind"
-        return _diagnosis(file, FileKind.trace, Severity.not_judged, says, calls.notes, known)
+        return _diagnosis(file, FileKind.trace, DiagnosisSeverity.not_judged, says, calls.notes, known)
     if not calls.calls:
         says = f"no call of NCCL's in it: {calls.kind}; valid: one of a rank while it uses its GPU"
-        return _diagnosis(file, FileKind.trace, Severity.not_judged, says, calls.notes, known)
+        return _diagnosis(file, FileKind.trace, DiagnosisSeverity.not_judged, says, calls.notes, known)
     scenario = known.scenario()
     known.learn(file, nccl=next(iter(calls.releases), None), nodes=_nodes_of(calls, scenario))
     scenario = known.scenario()
@@ -629,7 +633,7 @@ def _trace(file: Path, known: _Known) -> FileDiagnosis:
         f"{' or '.join(map(str, each.emulated)) or 'nothing'}"
         for each in seen.differing
     ]
-    severity = Severity.fault if seen.differing else Severity.sound
+    severity = DiagnosisSeverity.fault if seen.differing else DiagnosisSeverity.sound
     return _diagnosis(file, FileKind.trace, severity, compared, [*evidence, *seen.notes], known)
 
 
@@ -640,7 +644,7 @@ def _nodes_of(calls: CallList, of_node: Scenario) -> int | None:
 
 
 def _diagnosis(
-    file: Path, kind: FileKind, severity: Severity, finding: str, evidence: Sequence[str], known: _Known
+    file: Path, kind: FileKind, severity: DiagnosisSeverity, finding: str, evidence: Sequence[str], known: _Known
 ) -> FileDiagnosis:
     more = len(evidence) - MOST_EVIDENCE
     shown = [*evidence[:MOST_EVIDENCE], *([f"and {more} more"] if more > 0 else [])]

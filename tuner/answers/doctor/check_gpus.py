@@ -10,7 +10,7 @@ from tuner.answers.doctor.records import (
     UNLIKE,
     WRONG,
     ExaminedNode,
-    Finding,
+    TopologyFinding,
     gpu_name,
     listed,
     most_common,
@@ -19,7 +19,7 @@ from tuner.answers.doctor.records import (
 from tuner.machine.topology import Gpu, Target
 
 
-def check(node: ExaminedNode) -> Iterator[Finding]:
+def check(node: ExaminedNode) -> Iterator[TopologyFinding]:
     """All of them."""
     yield from _capability(node)
     yield from _dangling(node)
@@ -33,7 +33,7 @@ def check(node: ExaminedNode) -> Iterator[Finding]:
     yield from _unknown(node)
 
 
-def _capability(node: ExaminedNode) -> Iterator[Finding]:
+def _capability(node: ExaminedNode) -> Iterator[TopologyFinding]:
     pairs = counterparts(node)
     for pci in node.gpus:
         part, other, has = node.part(pci), pairs.get(pci), number(pci.find("gpu"), "sm")
@@ -41,7 +41,7 @@ def _capability(node: ExaminedNode) -> Iterator[Finding]:
         if known is None and other is not None and other.get("device") == pci.get("device") is not None:
             known = number(other.find("gpu"), "sm")
         if known not in (None, has):
-            yield Finding(
+            yield TopologyFinding(
                 "compute-capability",
                 WRONG,
                 f"{gpu_name(pci)}: sm={has}, and a GPU of device {pci.get('device')} has {known}",
@@ -51,14 +51,14 @@ def _capability(node: ExaminedNode) -> Iterator[Finding]:
             )
 
 
-def _dangling(node: ExaminedNode) -> Iterator[Finding]:
+def _dangling(node: ExaminedNode) -> Iterator[TopologyFinding]:
     """Links to a GPU that is none, which NCCL drops, and to a GPU by the class of a switch."""
     busids = {gpu.busid: f"gpu:{gpu.dev}" for gpu in node.topology.gpus}
     for gpu in node.topology.gpus:
         for link in gpu.nvlinks:
             if link.kind is Target.GPU and (link.target not in busids or link.target == gpu.busid):
                 what = "itself" if link.target == gpu.busid else f"{link.target}, which is no GPU here"
-                yield Finding(
+                yield TopologyFinding(
                     "nvlink-target",
                     WRONG,
                     f"gpu:{gpu.dev}: {link.count} NVLinks lead to {what}: NCCL makes no use of them",
@@ -66,7 +66,7 @@ def _dangling(node: ExaminedNode) -> Iterator[Finding]:
                     "nvidia-smi nvlink -R says where they lead",
                 )
             elif link.kind is Target.SWITCH and link.target in busids:
-                yield Finding(
+                yield TopologyFinding(
                     "nvlink-target",
                     WRONG,
                     f"gpu:{gpu.dev}: NVLinks to {busids[link.target]} have the class of a switch ({link.tclass})",
@@ -76,7 +76,7 @@ def _dangling(node: ExaminedNode) -> Iterator[Finding]:
                 )
 
 
-def _to_switches(node: ExaminedNode) -> Iterator[Finding]:
+def _to_switches(node: ExaminedNode) -> Iterator[TopologyFinding]:
     """GPUs with fewer links to NVSwitches than their model, the machine or most of them have."""
     have = [gpu.count_nvlinks(Target.SWITCH) for gpu in node.topology.gpus]
     expected = _expected(node, have)
@@ -86,7 +86,7 @@ def _to_switches(node: ExaminedNode) -> Iterator[Finding]:
         return
     counts = ", ".join(map(str, sorted({have[at] for at in fewer})))
     if any(have) or _certain(node):
-        yield Finding(
+        yield TopologyFinding(
             "nvlinks",
             WRONG,
             f"{listed(names)}: {counts} NVLinks of {expected}; NCCL counts with the fewest of all GPUs",
@@ -126,7 +126,7 @@ def _expected(node: ExaminedNode, have: list[int]) -> int | None:
     return most_common(have)
 
 
-def _between(node: ExaminedNode) -> Iterator[Finding]:
+def _between(node: ExaminedNode) -> Iterator[TopologyFinding]:
     """Links that only one of two GPUs has, that GPUs of no form of their model lack, or that the same machine has."""
     gpus, here = node.topology.gpus, _pairs(node.topology.gpus)
     same = node.same and node.like is not None and len(node.like.topology.gpus) == len(gpus) and _same_model(node)
@@ -137,7 +137,7 @@ def _between(node: ExaminedNode) -> Iterator[Finding]:
         most = max(one, other, there.get((a, b), 0))
         if min(one, other) < most:
             names = f"gpu:{gpus[a].dev}", f"gpu:{gpus[b].dev}"
-            yield Finding(
+            yield TopologyFinding(
                 "nvlinks",
                 WRONG,
                 f"NVLinks from {names[0]} to {names[1]}: {one}, and back: {other}; such GPUs have {most}",
@@ -174,7 +174,7 @@ def _pairs(gpus: tuple[Gpu, ...]) -> Mapping[tuple[int, int], int]:
     }
 
 
-def _gpudirect(node: ExaminedNode) -> Iterator[Finding]:
+def _gpudirect(node: ExaminedNode) -> Iterator[TopologyFinding]:
     """GPUs that adapters cannot read and write, where their model can and an adapter that reaches memory is there.
 
     Beside sockets alone NCCL writes gdr="0" for every GPU.
@@ -187,7 +187,7 @@ def _gpudirect(node: ExaminedNode) -> Iterator[Finding]:
         severity, unlike = (
             (WRONG, None) if node.same or len(off) < len(node.gpus) else node.judged(_model(node, able[0]))
         )
-        yield Finding(
+        yield TopologyFinding(
             "gpudirect",
             severity,
             f'{listed(names)}: gdr="0": data to and from adapters goes over the CPU\'s memory',
@@ -222,7 +222,7 @@ def _is_off(element: ET.Element | None) -> bool:
     return element is not None and element.get("gdr") == "0"
 
 
-def _unknown(node: ExaminedNode) -> Iterator[Finding]:
+def _unknown(node: ExaminedNode) -> Iterator[TopologyFinding]:
     strange = [
         pci
         for pci in node.root.iter("pci")
@@ -230,7 +230,7 @@ def _unknown(node: ExaminedNode) -> Iterator[Finding]:
     ]
     ids = dict.fromkeys(f"{pci.get('vendor')}:{pci.get('device')}" for pci in strange)
     if ids:
-        yield Finding(
+        yield TopologyFinding(
             "unknown-device",
             NOTE,
             f"{listed(list(ids))}: not among the parts known here: what they can is not judged",
@@ -239,7 +239,7 @@ def _unknown(node: ExaminedNode) -> Iterator[Finding]:
         )
     count = len(node.gpus)
     if count > 2 and count & (count - 1) and node.topology.has_nvswitch(count):
-        yield Finding(
+        yield TopologyFinding(
             "gpus",
             UNLIKE,
             f"{count} GPUs with NVSwitches, which come as 4, 8 or 16",

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from tuner.answers.doctor.check_gpus import reaches_memory
 from tuner.answers.doctor.match import counterparts, device_name, link, switches
-from tuner.answers.doctor.records import NOTE, WRONG, ExaminedNode, Finding, listed, most_common, number
+from tuner.answers.doctor.records import NOTE, WRONG, ExaminedNode, TopologyFinding, listed, most_common, number
 from tuner.machine.topology.reader import DEFAULT_SPEED_MBPS
 
 Link = tuple[int, int]  # generation, lanes
@@ -14,7 +14,7 @@ OTHERS = "the others here"
 Kind = tuple[str | None, ...]  # class, vendor and device
 
 
-def check_links(node: ExaminedNode) -> Iterator[Finding]:
+def check_links(node: ExaminedNode) -> Iterator[TopologyFinding]:
     """Links without a speed, which NCCL takes for PCIe 3.0, and slow ones."""
     wanted, by_part = _wanted(node)
     missing, slow = dict[ET.Element, Link | None](), dict[ET.Element, Link]()
@@ -29,7 +29,7 @@ def check_links(node: ExaminedNode) -> Iterator[Finding]:
             slow[pci] = expected
     if missing:
         names = [device_name(pci) for pci in missing]
-        yield Finding(
+        yield TopologyFinding(
             "link-speed",
             WRONG,
             f"{listed(names)}: PCIe link without speed or lanes, which NCCL takes for 8 GT/s and for 16 lanes",
@@ -43,7 +43,7 @@ def check_links(node: ExaminedNode) -> Iterator[Finding]:
         have = ", ".join(dict.fromkeys(_in_words(link(pci)) for pci in alike))
         severity, unlike = (WRONG, None) if part is None else node.judged(part)
         usual = f"{part} can" if part not in (None, OTHERS) else "such devices here have"
-        yield Finding(
+        yield TopologyFinding(
             "link-slow",
             severity,
             f"{listed(names)}: PCIe {have}, where {usual} {_in_words(expected)}",
@@ -55,7 +55,7 @@ def check_links(node: ExaminedNode) -> Iterator[Finding]:
     yield from _by_c2c(node)
 
 
-def _by_c2c(node: ExaminedNode) -> Iterator[Finding]:
+def _by_c2c(node: ExaminedNode) -> Iterator[TopologyFinding]:
     """GPUs that NVLink-C2C joins with their CPU: NCCL's search counts all that a GPU has by its PCIe link."""
     slow = [
         pci
@@ -64,7 +64,7 @@ def _by_c2c(node: ExaminedNode) -> Iterator[Finding]:
     ]
     if slow:
         names = [device_name(pci) for pci in slow]
-        yield Finding(
+        yield TopologyFinding(
             "gpu-link",
             NOTE,
             f"{listed(names)}: PCIe {_in_words(link(slow[0]))} beside NVLink-C2C, as such parts show it: NCCL's search "
@@ -145,7 +145,7 @@ def _changes(found: Mapping[ET.Element, Link | None]) -> tuple[str, ...]:
     return tuple(f"pcie={each[0]}x{each[1]}@{device_name(pci)}" for pci, each in found.items() if each is not None)
 
 
-def check_adapters(node: ExaminedNode) -> Iterator[Finding]:
+def check_adapters(node: ExaminedNode) -> Iterator[TopologyFinding]:
     """All of them."""
     yield from _speeds(node)
     yield from _gpudirect(node)
@@ -154,7 +154,7 @@ def check_adapters(node: ExaminedNode) -> Iterator[Finding]:
     yield from _count(node)
 
 
-def _speeds(node: ExaminedNode) -> Iterator[Finding]:
+def _speeds(node: ExaminedNode) -> Iterator[TopologyFinding]:
     pairs = counterparts(node)
     groups: dict[tuple[str, float, tuple[str, str | None]], list[str]] = {}
     speeds = {net: number(net, "speed") for net in node.adapters}
@@ -183,7 +183,7 @@ def _speeds(node: ExaminedNode) -> Iterator[Finding]:
             state = "no speed, which reads as 10 Gb/s" if speed <= 0 else f"{speed / 1000:g} Gb/s"
             groups.setdefault((state, expected / 1000, judged), []).append(net.get("name", ""))
     for (state, gbps, (severity, unlike)), names in groups.items():
-        yield Finding(
+        yield TopologyFinding(
             "adapter-speed",
             severity,
             f"{listed(names)}: {state}, where {gbps:g} Gb/s is usual for such adapters",
@@ -208,7 +208,7 @@ def _ids(slot: ET.Element) -> tuple[str | None, str | None]:
     return slot.get("vendor"), slot.get("device")
 
 
-def _gpudirect(node: ExaminedNode) -> Iterator[Finding]:
+def _gpudirect(node: ExaminedNode) -> Iterator[TopologyFinding]:
     """Adapters that do not reach GPUs' memory, where they and a GPU can."""
     if not any(part.gpudirect_rdma for pci in node.gpus if (part := node.part(pci)) is not None):
         return
@@ -223,7 +223,7 @@ def _gpudirect(node: ExaminedNode) -> Iterator[Finding]:
     if names:
         some = any(net.get("gdr") != "0" for net in node.adapters)
         severity, unlike = (WRONG, None) if node.same or some else node.judged("such adapters")
-        yield Finding(
+        yield TopologyFinding(
             "gpudirect",
             severity,
             f'{listed(names)}: gdr="0": data to and from GPUs goes over the CPU\'s memory',
@@ -234,7 +234,7 @@ def _gpudirect(node: ExaminedNode) -> Iterator[Finding]:
         )
 
 
-def _guids(node: ExaminedNode) -> Iterator[Finding]:
+def _guids(node: ExaminedNode) -> Iterator[TopologyFinding]:
     """Adapters of different PCI devices with one guid and port."""
     seen: dict[tuple[str, str], list[ET.Element]] = {}
     for net in node.adapters:
@@ -243,7 +243,7 @@ def _guids(node: ExaminedNode) -> Iterator[Finding]:
     for (guid, _), nets in seen.items():
         if len(nets) > 1 and len({node.slot(net) for net in nets}) == len(nets):
             names = [net.get("name", "") for net in nets]
-            yield Finding(
+            yield TopologyFinding(
                 "guid",
                 WRONG,
                 f"{listed(names)} have one guid ({guid}) and port: NCCL takes them for one port, and its bandwidth",
@@ -253,11 +253,11 @@ def _guids(node: ExaminedNode) -> Iterator[Finding]:
             )
 
 
-def _dropped(node: ExaminedNode) -> Iterator[Finding]:
+def _dropped(node: ExaminedNode) -> Iterator[TopologyFinding]:
     """Adapters with coll="1" and without keep="1"."""
     names = [net.get("name", "") for net in node.adapters if net.get("coll") == "1" and net.get("keep") != "1"]
     if names:
-        yield Finding(
+        yield TopologyFinding(
             "keep",
             NOTE,
             f'{listed(names)}: coll="1" without keep="1": given as NCCL_TOPO_FILE, NCCL 2.24 to 2.26 drop them',
@@ -267,14 +267,14 @@ def _dropped(node: ExaminedNode) -> Iterator[Finding]:
         )
 
 
-def _count(node: ExaminedNode) -> Iterator[Finding]:
+def _count(node: ExaminedNode) -> Iterator[TopologyFinding]:
     if node.like is None:
         return
     have, there = len(node.adapters), len(node.like.topology.nets)
     if have != there:
         fewer = have < there
         severity, unlike = node.judged() if fewer else (NOTE, None)
-        yield Finding(
+        yield TopologyFinding(
             "adapters",
             severity,
             f"adapters: {have}, and {node.like.name} has {there}",

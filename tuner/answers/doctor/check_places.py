@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from itertools import combinations
 
 from tuner.answers.doctor.match import PlacementPlan, counterparts, link, plan
-from tuner.answers.doctor.records import NOTE, WRONG, ExaminedNode, Finding, ancestors, gpu_name, listed
+from tuner.answers.doctor.records import NOTE, WRONG, ExaminedNode, TopologyFinding, ancestors, gpu_name, listed
 from tuner.machine.listings.shape import PXB, SYS, nearness
 
 FROM_LINUX = {"23": "143", "25": "175", "26": "191"}  # AMD's families as Linux counts them, and as NCCL does
@@ -13,7 +13,7 @@ QEMU = "0x1b36"
 MOST_MOVED = 0.5  # of all devices: where more lie elsewhere than in the machine, it is another one
 
 
-def check(node: ExaminedNode) -> Iterator[Finding]:
+def check(node: ExaminedNode) -> Iterator[TopologyFinding]:
     """All of them."""
     yield from _virtual(node)
     yield from _structure(node)
@@ -22,11 +22,11 @@ def check(node: ExaminedNode) -> Iterator[Finding]:
     yield from _far(node)
 
 
-def _virtual(node: ExaminedNode) -> Iterator[Finding]:
+def _virtual(node: ExaminedNode) -> Iterator[TopologyFinding]:
     slots = [pci for pci in node.root.iter("pci") if pci.get("vendor", "").lower() == QEMU]
     if slots:
         names = [pci.get("busid", "") for pci in slots]
-        yield Finding(
+        yield TopologyFinding(
             "virtual-machine",
             NOTE,
             f"{listed(names)}: made by QEMU; what the host has above it is not shown",
@@ -40,7 +40,7 @@ def is_flat(node: ExaminedNode) -> bool:
     return all(node.above[pci].tag == "cpu" for pci in node.gpus) and len(node.gpus) > 1
 
 
-def _structure(node: ExaminedNode) -> Iterator[Finding]:
+def _structure(node: ExaminedNode) -> Iterator[TopologyFinding]:
     wanted = plan(node)
     like = node.like.name if node.like else ""
     if wanted.changes and not _judged(node):
@@ -54,7 +54,7 @@ def _structure(node: ExaminedNode) -> Iterator[Finding]:
     devices = len(node.gpus) + len(node.adapters)
     if is_flat(node) and wanted.switches:
         severity, unlike = (WRONG, None) if _too_many_lanes(node) else node.judged()
-        yield Finding(
+        yield TopologyFinding(
             "pci-flat",
             severity,
             f"no PCI switch above any GPU or adapter, where {like} has {wanted.switches}: NCCL takes every way between "
@@ -69,7 +69,7 @@ def _structure(node: ExaminedNode) -> Iterator[Finding]:
         count = len({cpu.get("numaid") for cpu in node.root.iter("cpu") if cpu.find("pci") is not None})
         unknown = any(cpu.get("numaid") == "-1" for cpu in node.root.iter("cpu"))
         severity, unlike = node.judged()
-        yield Finding(
+        yield TopologyFinding(
             "numa-nodes",
             severity,
             f"NUMA nodes with devices: {count}{', numbered -1' if unknown else ''}; {like} has {count + wanted.cpus}",
@@ -86,7 +86,7 @@ def _structure(node: ExaminedNode) -> Iterator[Finding]:
     kind = "numa" if wanted.sockets or any(change.startswith("move-switch") for change in wanted.changes) else "place"
     words = "below another NUMA node" if kind == "numa" else "below another PCI switch"
     severity, unlike = node.judged()
-    yield Finding(
+    yield TopologyFinding(
         kind,
         severity,
         f"{listed(moved)}: {words} than in {like}, which is otherwise alike",
@@ -118,8 +118,8 @@ def _judged(node: ExaminedNode) -> bool:
     return alike and len(counterparts(node)) == len({*node.gpus, *filter(None, map(node.slot, node.adapters))})
 
 
-def _elsewhere(wanted: PlacementPlan, devices: int, like: str) -> Finding:
-    return Finding(
+def _elsewhere(wanted: PlacementPlan, devices: int, like: str) -> TopologyFinding:
+    return TopologyFinding(
         "another-layout",
         NOTE,
         f"{len(wanted.moved)} of {devices} devices are elsewhere than in {like}, the nearest machine: not judged",
@@ -128,7 +128,7 @@ def _elsewhere(wanted: PlacementPlan, devices: int, like: str) -> Finding:
     )
 
 
-def _in_order(node: ExaminedNode) -> Iterator[Finding]:
+def _in_order(node: ExaminedNode) -> Iterator[TopologyFinding]:
     """Without a machine: of each NUMA node GPUs and adapters that go up are paired in the order of bus ids."""
     changes, names, switches = list[str](), list[str](), 0
     for cpu in node.root.iter("cpu"):
@@ -150,7 +150,7 @@ def _in_order(node: ExaminedNode) -> Iterator[Finding]:
     if changes:
         changes.append(f"order={','.join(names)}")
         severity, unlike = (WRONG, None) if _too_many_lanes(node) else node.judged("servers with NVSwitches")
-        yield Finding(
+        yield TopologyFinding(
             "pci-flat",
             severity,
             "no PCI switch above any GPU or adapter, as servers with NVSwitches have: paired in the order of bus ids",
@@ -161,11 +161,11 @@ def _in_order(node: ExaminedNode) -> Iterator[Finding]:
         )
 
 
-def _processors(node: ExaminedNode) -> Iterator[Finding]:
+def _processors(node: ExaminedNode) -> Iterator[TopologyFinding]:
     cpus = list(node.root.iter("cpu"))
     kinds = {tuple(cpu.get(name) for name in ("arch", "vendor", "familyid", "modelid")) for cpu in cpus}
     if len(kinds) > 1:
-        yield Finding(
+        yield TopologyFinding(
             "processors",
             WRONG,
             f"{len(kinds)} kinds of processors: NCCL tunes for the first, and takes the link between sockets for its",
@@ -176,7 +176,7 @@ def _processors(node: ExaminedNode) -> Iterator[Finding]:
     amd = [cpu for cpu in cpus if cpu.get("vendor") == "AuthenticAMD" and cpu.get("familyid") in FROM_LINUX]
     if amd:
         family = amd[0].get("familyid", "")
-        yield Finding(
+        yield TopologyFinding(
             "processor-family",
             NOTE,
             f"family {family} is Linux's number; NCCL itself finds {FROM_LINUX[family]}: no choice depends on it",
@@ -189,7 +189,7 @@ def _words(cpu: ET.Element) -> str:
     return ":".join(cpu.get(name, "") for name in ("vendor", "familyid", "modelid"))
 
 
-def _affinity(node: ExaminedNode) -> Iterator[Finding]:
+def _affinity(node: ExaminedNode) -> Iterator[TopologyFinding]:
     masks = {f"cpu:{cpu.get('numaid')}": _mask(cpu) for cpu in node.root.iter("cpu") if cpu.find("pci") is not None}
     says = None
     if empty := [name for name, mask in masks.items() if not mask]:
@@ -200,7 +200,9 @@ def _affinity(node: ExaminedNode) -> Iterator[Finding]:
             list(masks),
         )
     if says:
-        yield Finding("affinity", NOTE, says, tuple(names), "no choice depends on it; lscpu says the CPUs of each")
+        yield TopologyFinding(
+            "affinity", NOTE, says, tuple(names), "no choice depends on it; lscpu says the CPUs of each"
+        )
 
 
 def _mask(cpu: ET.Element) -> int:
@@ -211,7 +213,7 @@ def _mask(cpu: ET.Element) -> int:
         return 0
 
 
-def _far(node: ExaminedNode) -> Iterator[Finding]:
+def _far(node: ExaminedNode) -> Iterator[TopologyFinding]:
     """Adapters without a GPU near them, where others have one: for storage, mostly, and NCCL uses them."""
     levels = {net.get("name", ""): _nearest_gpu(node, net) for net in node.adapters}
     if not any(level <= PXB for level in levels.values()):
@@ -221,7 +223,7 @@ def _far(node: ExaminedNode) -> Iterator[Finding]:
     if there and plan(node).changes == []:  # as in the machine, which is like it
         return
     if alone and len(alone) < len(levels):
-        yield Finding(
+        yield TopologyFinding(
             "adapter-far",
             NOTE,
             f"{listed(alone)}: no GPU below the same PCI switch, as other adapters have",

@@ -11,7 +11,7 @@ from pathlib import Path
 from tuner.answers.changes import AtSize, at_sizes
 from tuner.answers.diff import Side
 from tuner.answers.doctor import check_gpus, check_links, check_places
-from tuner.answers.doctor.records import NOTE, UNLIKE, WRONG, ExaminedNode, Finding
+from tuner.answers.doctor.records import NOTE, UNLIKE, WRONG, ExaminedNode, TopologyFinding
 from tuner.base.errors import BadTopology, TunerError
 from tuner.emulator.request import Request
 from tuner.machine import catalogue
@@ -37,9 +37,9 @@ class Examination:
 
     file: str
     nearness: Nearness | None
-    findings: tuple[Finding, ...]
+    findings: tuple[TopologyFinding, ...]
     changes: tuple[str, ...]
-    left: tuple[Finding, ...]
+    left: tuple[TopologyFinding, ...]
     topology: str
     sizes: tuple[AtSize, ...]
     not_priced: str | None
@@ -98,14 +98,14 @@ def nearest(text: str, like: str | None) -> Nearness | None:
     return None
 
 
-def found(node: ExaminedNode) -> list[Finding]:
+def found(node: ExaminedNode) -> list[TopologyFinding]:
     """All findings, those that are wrong first."""
     every = [finding for check in CHECKS for finding in check(node)]
     order = (WRONG, UNLIKE, NOTE)
     return sorted(every, key=lambda finding: order.index(finding.severity))
 
 
-def _split(file: str, text: str, asked: DoctorOptions) -> Iterator[Finding]:
+def _split(file: str, text: str, asked: DoctorOptions) -> Iterator[TopologyFinding]:
     """The host that NCCL takes for several nodes of its own, and by which ways: no fault, and much follows from it."""
     try:
         with tempfile.TemporaryDirectory() as name:
@@ -115,7 +115,9 @@ def _split(file: str, text: str, asked: DoctorOptions) -> Iterator[Finding]:
         return
     if says is not None:
         says = says.replace(str(own), file)
-        yield Finding("split-host", NOTE, says, (), "NCCL_NET_DISABLE_INTRA=1 where one node of all GPUs is meant")
+        yield TopologyFinding(
+            "split-host", NOTE, says, (), "NCCL_NET_DISABLE_INTRA=1 where one node of all GPUs is meant"
+        )
 
 
 def after(text: str, changes: Sequence[str]) -> str:
@@ -159,8 +161,8 @@ def _devices(root: ET.Element) -> set[tuple[str | None, ...]]:
 
 
 def _priced(
-    text: str, repaired: str, findings: Sequence[Finding], asked: DoctorOptions
-) -> tuple[tuple[AtSize, ...], list[Finding]]:
+    text: str, repaired: str, findings: Sequence[TopologyFinding], asked: DoctorOptions
+) -> tuple[tuple[AtSize, ...], list[TopologyFinding]]:
     """Picks before and after, and of each finding the bus bandwidth where it alone is left, at the last size."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -175,7 +177,9 @@ def _priced(
         return sizes, [replace(each, busbw_gbs_left=left.get(id(each))) for each in findings]
 
 
-def _left(folder: Path, text: str, left: Finding, among: tuple[Sequence[Finding], Side, DoctorOptions]) -> float | None:
+def _left(
+    folder: Path, text: str, left: TopologyFinding, among: tuple[Sequence[TopologyFinding], Side, DoctorOptions]
+) -> float | None:
     """The bus bandwidth where all but one finding is repaired; None where that cannot be answered for."""
     findings, whole, asked = among
     changes = [change for finding in findings if finding is not left for change in finding.changes]

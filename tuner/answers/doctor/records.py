@@ -104,7 +104,7 @@ WRONG, UNLIKE, NOTE = "wrong", "unlike", "note"
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class TopologyFinding:
     """One thing: of which ``kind``, ``wrong``, ``unlike`` something or a ``note``, in words, on which devices.
 
     ``changes`` repair it, or make it like ``unlike``, in the words of ``diff``; empty where only the machine can.
@@ -139,7 +139,7 @@ class ExaminedNode:
     same: bool = False  # whether it is that machine: a user says so, or its GPUs and adapters have that one's bus ids
 
     def judged(self, name: str | None = None) -> tuple[str, str | None]:
-        """Severity and ``unlike`` of what is otherwise than in the machine, or than ``name``."""
+        """DiagnosisSeverity and ``unlike`` of what is otherwise than in the machine, or than ``name``."""
         if name is None and self.same:
             return WRONG, None
         return UNLIKE, name or (self.like.name if self.like else None)

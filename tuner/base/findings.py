@@ -1,0 +1,163 @@
+"""Findings: what a check found, as a code with facts; and the one place where a code becomes words.
+
+A check yields :class:`Finding` objects. Code decides on ``code``, ``severity`` and ``facts`` alone; people read what
+:func:`words` makes of them from ``tables/findings/ROOM.toml``, where the part of the code before the first dot is the
+room: ``accept.step`` stands under ``[step]`` in ``accept.toml``. An entry of a table has
+
+======== ============================================================================================================
+says     what is the matter, one sentence; ``{fact}`` stands for a fact
+cause    where it comes from, optional
+costs    what it costs, optional
+do       what to do next, optional
+also     a table of facts and sentences: each sentence is added to ``says`` where its fact is there and not false
+======== ============================================================================================================
+
+A fact may name its form: ``{bytes:size}`` is ``64 MiB``, ``{sizes:sizes}`` a list of sizes, ``{ranks:ranges}`` is
+``0-3,7``, ``{names:list}`` is ``a, b and c``, ``{line:count}`` has commas between thousands, ``{text:quoted}`` is in
+quotes, and ``{gpus:counted GPU}`` is ``1 GPU`` or ``8 GPUs``. Any other form is Python's own, as ``{busbw_gbs:.1f}``.
+``{option:topology}`` is an option in the reader's own spelling: ``--topology`` or ``topology=``.
+"""
+
+import string
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from enum import Enum, StrEnum
+from functools import cache
+from typing import Any
+
+from tuner.base import tables
+from tuner.base.dataclass import dataclass
+from tuner.base.sizes import as_ranges, human_bytes, plural
+
+FOLDER = "findings"
+PARTS = ("says", "cause", "costs", "do")
+
+
+class Severity(StrEnum):
+    """How much a finding matters, the worst first."""
+
+    FAULT = "fault"  # it is wrong
+    UNKNOWN = "unknown"  # it cannot be judged: something is missing
+    UNLIKE = "unlike"  # it differs from something that it need not be like
+    NOTE = "note"  # it is good to know
+
+
+class Spelling(Enum):
+    """How an option is spelled: for the command line, or for a caller in Python."""
+
+    COMMAND_LINE = "command line"
+    PYTHON = "Python"
+
+    def option(self, name: str) -> str:
+        """``--gpus-per-node``, or ``gpus_per_node=``."""
+        return f"--{name.replace('_', '-')}" if self is Spelling.COMMAND_LINE else f"{name.replace('-', '_')}="
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What a check found: ``code`` is ``room.name``, ``facts`` are the values that its words name.
+
+    Facts are texts, numbers, booleans, None, and lists or mappings of these.
+    """
+
+    code: str
+    severity: Severity
+    facts: Mapping[str, Any]
+
+    def as_json(self) -> dict[str, Any]:
+        """Code, severity and facts as JSON has them, and ``text``: the words for the command line."""
+        return {
+            "code": self.code,
+            "severity": self.severity.value,
+            "facts": dict(self.facts),
+            "text": words(self),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Words:
+    """A finding in words: one sentence that ``says`` it, and what else its table has to say (None: nothing)."""
+
+    says: str
+    cause: str | None = None
+    costs: str | None = None
+    do: str | None = None
+
+
+def worst(findings: Iterable[Finding]) -> Severity | None:
+    """The severity that matters most; None without a finding."""
+    found = {each.severity for each in findings}
+    return next((each for each in Severity if each in found), None)
+
+
+def words(finding: Finding, spelling: Spelling = Spelling.COMMAND_LINE) -> str:
+    """What the finding says, in one or several sentences. KeyError for a code or a fact that is not known."""
+    return explained(finding, spelling).says
+
+
+def explained(finding: Finding, spelling: Spelling = Spelling.COMMAND_LINE) -> Words:
+    """The finding with its cause, what it costs and what to do. KeyError for a code or a fact that is not known."""
+    entry = entry_of(finding.code)
+    form = _Form(spelling)
+    made = {part: form.vformat(entry[part], (), finding.facts) for part in PARTS if part in entry}
+    for fact, sentence in entry.get("also", {}).items():
+        value = finding.facts.get(fact)
+        if value is not None and value is not False and value != [] and value != ():
+            made["says"] += " " + form.vformat(sentence, (), finding.facts)
+    return Words(**made)
+
+
+def entry_of(code: str) -> Mapping[str, Any]:
+    """The words of a code, as its table has them. KeyError for a code that no table has."""
+    room, _, name = code.partition(".")
+    entry: Mapping[str, Any] = _table(room)[name]
+    return entry
+
+
+def codes() -> tuple[str, ...]:
+    """All codes that have words, in the order of their tables."""
+    rooms = sorted(each.stem for each in (tables.folder() / FOLDER).glob("*.toml"))
+    return tuple(f"{room}.{name}" for room in rooms for name in _table(room))
+
+
+@cache
+def _table(room: str) -> Mapping[str, Any]:
+    try:
+        return tables.toml(tables.folder() / FOLDER / f"{room}.toml")
+    except FileNotFoundError:
+        raise KeyError(room) from None
+
+
+class _Form(string.Formatter):
+    """Writes facts in the forms that the head of this module names."""
+
+    def __init__(self, spelling: Spelling) -> None:
+        self.spelling = spelling
+
+    def get_value(self, key: int | str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """The fact of this name; ``option`` is no fact but the reader's spelling. KeyError for no such fact."""
+        return self.spelling if key == "option" and "option" not in kwargs else kwargs[str(key)]
+
+    def format_field(self, value: Any, format_spec: str) -> str:
+        """A fact in the form that its place asks for."""
+        if isinstance(value, Spelling):
+            return value.option(format_spec)
+        form, _, noun = format_spec.partition(" ")
+        if form == "counted":
+            return plural(value, noun)
+        return FORMS[form](value) if form in FORMS else str(super().format_field(value, format_spec))
+
+
+def listed(values: Iterable[object]) -> str:
+    """``a``, ``a and b``, or ``a, b and c``."""
+    texts = [str(each) for each in values]
+    return " and ".join([", ".join(texts[:-1]), texts[-1]] if len(texts) > 1 else texts)
+
+
+FORMS: Mapping[str, Callable[[Any], str]] = {
+    "size": human_bytes,
+    "sizes": lambda values: listed(human_bytes(each) for each in values),
+    "ranges": lambda values: as_ranges(sorted(set(values))),
+    "list": listed,
+    "count": lambda value: f"{value:,}",
+    "quoted": lambda value: f"{str(value)!r}",
+}
