@@ -12,6 +12,7 @@ from unittest.mock import patch
 import pytest
 
 from tests.support.not_live import sitecustomize as not_live
+from tuner.base import children
 from tuner.oracle import process
 
 
@@ -53,7 +54,7 @@ def test_a_process_of_the_test_opens_none_either(tried: Path, library: Path) -> 
 
 def test_the_oracle_is_not_started(tried: Path) -> None:
     with guarded(tried), pytest.raises(RuntimeError, match="not marked live started the oracle"):
-        subprocess.run([sys.executable, "-P", "-m", process.CHILD, "0"], check=False)
+        subprocess.run(children.command(process.CHILD, "0"), check=False)
 
 
 def test_no_other_computer_is_called(tried: Path) -> None:

@@ -20,6 +20,7 @@ from functools import partial
 from types import MappingProxyType
 from typing import Any
 
+from tuner.base import children
 from tuner.base.dataclass import dataclass
 from tuner.base.errors import MeasuringFailed, TunerError
 from tuner.bench.backend import Backend, Run
@@ -175,13 +176,17 @@ Opener = Callable[[], Backend]  # a function that pickle knows: of a module, or 
 
 
 def _begun(folder: str, number: int, descriptor: int) -> "subprocess.Popen[bytes]":
-    """A process whose temporary files lie in this folder, so that none stays behind where it is killed."""
-    return subprocess.Popen(
-        [sys.executable, "-P", "-c", f"from {__name__} import main; main()", str(descriptor)],
+    """A process whose temporary files lie in this folder, so that none stays behind where it is killed.
+
+    It runs in the current folder, which it imports nothing from: names of files in what it is asked start there.
+    """
+    return children.start(
+        children.MEASURING,
+        str(descriptor),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         pass_fds=(descriptor,),
-        env={**os.environ, "TMPDIR": folder},
+        env={**children.environment(), "TMPDIR": folder},
         start_new_session=True,  # Ctrl-C is for the process that asks
     )
 

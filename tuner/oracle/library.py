@@ -24,7 +24,7 @@ from mmap import ACCESS_READ, mmap
 from pathlib import Path
 
 from tuner import release as releases
-from tuner.base import extras
+from tuner.base import children, extras
 from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput, OracleUnavailable, one_of
 from tuner.base.files import cache_folder, sha256
@@ -341,16 +341,16 @@ def _download(release: str, build: str, folder: Path, progress: Callable[[str], 
     errors = []
     for wanted in (release, f"{release}.*"):
         progress(f"downloading {name}=={wanted}")
-        command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:", "--no-cache-dir"]
-        command += [] if sys.stderr.isatty() else ["--quiet"]  # a terminal: pip's bar
-        command += ["--disable-pip-version-check", "--dest", str(folder), f"{name}=={wanted}"]
+        options = ["--no-deps", "--only-binary=:all:", "--no-cache-dir", "--disable-pip-version-check"]
+        options += [] if sys.stderr.isatty() else ["--quiet"]  # a terminal: pip's bar
         run = subprocess.run(
-            command,
+            children.command(children.PIP, "download", *options, "--dest", str(folder), f"{name}=={wanted}"),
+            cwd=folder,
             stdout=sys.stderr,
             stderr=subprocess.PIPE,
             text=True,
             check=False,
-            env={**os.environ, "TMPDIR": str(folder)},
+            env={**children.environment(), "TMPDIR": str(folder)},
         )
         if run.returncode == 0:
             return next(folder.glob("*.whl"))

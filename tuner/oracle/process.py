@@ -15,14 +15,13 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from tuner.base import extras
+from tuner.base import children, extras
 from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput, OracleFailed, OracleUnavailable
 from tuner.oracle.library import MACHINES
 from tuner.oracle.messages import Failed
 
-CHILD = "tuner.oracle.child"
-ROOT = Path(__file__).parents[2]  # where the package lies
+CHILD = children.ORACLE
 SIM = Path(__file__).parents[1] / "_native" / "libnccl_tuner_sim.so"
 SIM_NAMES = ("libcuda.so", "libcuda.so.1", "libnvidia-ml.so.1", "libnccl-net-sim.so", "libnccl-tuner-sim.so")
 
@@ -115,11 +114,14 @@ class Child:
         if tuner_plugin is not None:
             (self.folder / TUNER_NAME).symlink_to(tuner_plugin.resolve())
             tuner_value = str(tuner_plugin.resolve()) if configuration.by_path else TUNER_NAME
+        (empty := self.folder / "empty").mkdir()
         self._socket, other = socket.socketpair()
         self._stream = self._socket.makefile("rwb")
         with other, (self.folder / "stderr").open("wb") as stderr:
-            self._process = subprocess.Popen(
-                [sys.executable, "-P", "-m", configuration.program, str(other.fileno())],
+            self._process = children.start(
+                configuration.program,
+                str(other.fileno()),
+                cwd=empty,
                 env=self._environment(configuration, tuner_value),
                 stdin=subprocess.DEVNULL,
                 stdout=stderr,
@@ -129,14 +131,14 @@ class Child:
             )
 
     def _environment(self, configuration: ChildConfiguration, plugin: str) -> dict[str, str]:
-        own = {name: value for name, value in os.environ.items() if not name.startswith(_FOREIGN)}
-        own["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), own.get("PYTHONPATH")]))
+        given = children.environment()
+        own = {name: value for name, value in given.items() if not name.startswith(_FOREIGN)}
         own["LD_LIBRARY_PATH"] = os.pathsep.join(filter(None, [str(self.folder), own.get("LD_LIBRARY_PATH")]))
         return {
             **own,
             # The default, the tuner in the network plugin's library, is the recorder.
             "NCCL_TUNER_NEXT": "none",
-            **configuration.env,
+            **children.environment(configuration.env),
             # A heap for every rank, as in a process of its own: 2.18 reads past the end of its adapters, and crashed
             # on what other ranks left there (ncclTopoSearchRecNet, src/graph/search.cc, v2.18.3-1).
             "MALLOC_ARENA_MAX": "1024",

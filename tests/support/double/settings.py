@@ -13,12 +13,13 @@ from types import TracebackType
 from typing import Any, Self
 
 from tests.support.double import errors
+from tuner.base.children import ROOT
 from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput, one_of
 from tuner.base.names import Algorithm, Protocol
 from tuner.oracle import start
 from tuner.oracle.preloaded import Places
-from tuner.oracle.process import ROOT, SIM, SIM_NAMES, check_platform
+from tuner.oracle.process import SIM, SIM_NAMES, check_platform
 from tuner.scenario import Scenario
 from tuner.times.measured.header import scenario_from, scenario_record
 

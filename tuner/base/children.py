@@ -1,0 +1,73 @@
+"""The one place that starts Python: every child runs apart from the current folder and from the user's PYTHON*.
+
+A folder with somebody's logs may hold a `pip`, a `pickle.py` or a `sitecustomize.py`: none of it may run because a
+command was given there. A child imports the standard library and its own installation first, and then from the folders
+that this process imports from, but for the current one: what is installed for the user alone, or unpacked, is there.
+"""
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+# Every module that is started as a program; tests/unit/test_children.py runs each beside modules that must not run.
+PIP = "pip"  # fetches libnccl (tuner/oracle/library.py)
+ORACLE = "tuner.oracle.child"  # loads libnccl (tuner/oracle/process.py)
+MEASURING = "tuner.bench"  # has a measurement's GPUs (tuner/bench/exchange.py)
+PROGRAMS = (PIP, ORACLE, MEASURING)
+
+ROOT = Path(__file__).parents[2]  # where the package lies
+# Arguments: the folders, the module, and its own. `-c` has no folder of its own to import from under `-I`.
+_BOOT = (
+    "import sys; folders, name = sys.argv[1].split('\\n'), sys.argv[2]; del sys.argv[1:3]; "
+    "sys.path += [each for each in folders if each not in sys.path]; "
+    "import runpy; runpy.run_module(name, run_name='__main__', alter_sys=True)"
+)
+_NAMES_FILE = re.compile(r"NCCL_\w+_FILE|NCCL_CUDA_PATH|NCCL_TUNER_(TABLE|SWITCH|LIVE|STATS|JOB)")
+_NAMES_PLUGIN = re.compile(r"NCCL_\w+_PLUGIN|NCCL_TUNER_NEXT")  # a file where it has a slash, else a name
+_NAMES_PIPS = re.compile(r"PIP_(CONFIG_FILE|CERT|CLIENT_CERT|FIND_LINKS)")
+_NO_FILES = ("", "stdout", "stderr")
+
+
+def command(program: str, *arguments: str) -> list[str]:
+    """The command line that runs a module as a program, isolated."""
+    own = ["-B"] if sys.dont_write_bytecode else []
+    if sys.pycache_prefix is not None and os.path.isabs(sys.pycache_prefix):
+        own += ["-X", f"pycache_prefix={sys.pycache_prefix}"]
+    return [sys.executable, "-I", *own, "-c", _BOOT, "\n".join(_folders()), program, *arguments]
+
+
+def environment(given: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """Variables of a child, without PYTHON*; names of files that start in the current folder as full ones.
+
+    Only variables of NCCL, of this project and of pip are looked at: a child may run in another folder.
+    """
+    kept = {name: value for name, value in given.items() if not name.startswith("PYTHON")}
+    for name, value in kept.items():
+        if name == "LD_LIBRARY_PATH":  # an empty part is the current folder
+            kept[name] = os.pathsep.join(os.path.abspath(part) for part in value.split(os.pathsep) if part)
+        elif (
+            (value not in _NO_FILES and _NAMES_FILE.fullmatch(name))
+            or (_NAMES_PLUGIN.fullmatch(name) and "/" in value)
+            or (_NAMES_PIPS.fullmatch(name) and os.path.exists(value))
+        ):
+            kept[name] = os.path.abspath(value)
+    return kept
+
+
+def start(program: str, *arguments: str, **popen: Any) -> "subprocess.Popen[Any]":
+    """Starts one of ``PROGRAMS``; ``popen`` is what subprocess.Popen takes, its environment as it is to be."""
+    return subprocess.Popen(command(program, *arguments), **popen)
+
+
+def _folders() -> list[str]:
+    """Folders that this process imports from, each once; not the current one, under whatever name."""
+    try:
+        here = os.path.realpath(os.getcwd())
+    except OSError:  # it was removed
+        here = ""
+    known = (each for each in sys.path if each and os.path.isabs(each) and os.path.realpath(each) != here)
+    return list(dict.fromkeys([*known, str(ROOT)]))
