@@ -1,10 +1,13 @@
 """Variables a user may set: those without effect on the choice have none in libnccl, the others the emulated one."""
 
+from itertools import combinations
+
 import pytest
 
 from tests.scripts.add_release import variables_in
 from tests.scripts.record_defaults import asked
 from tests.support.available_releases import HERE
+from tests.support.draws import Draws
 from tuner import release
 from tuner.base.errors import BadInput, OracleFailed
 from tuner.base.names import Buffers, Collective, DataType, Op
@@ -296,6 +299,42 @@ def test_what_has_an_effect(name: str, settings: dict[str, str]) -> None:
     report = check(scenario, [request for request in ALL_COLLECTIVES if selection.usable(request)])
     assert report.mismatches == ()
     assert report.compared["picks"] >= 60
+
+
+# What bounds channels, with values on both sides of each other's and of what the machines below have.
+CHANNEL_BOUNDS = {
+    "NCCL_MIN_CTAS": (1, 2, 5, 12, 24, 32, 40, 64),
+    "NCCL_MAX_CTAS": (1, 2, 5, 12, 24, 32, 64),
+    "NCCL_NVLS_NCHANNELS": (0, 1, 4, 8, 17, 24, 32, 40),
+    "NCCL_MIN_NCHANNELS": (1, 5, 20, 32, 40, 64),
+    "NCCL_MAX_NCHANNELS": (1, 3, 9, 16, 30, 64),
+    "NCCL_MIN_NRINGS": (1, 7, 33),
+    "NCCL_MAX_NRINGS": (1, 4, 18),
+    "NCCL_WORK_ARGS_BYTES": (1000, 2000, 4096),
+    "NCCL_NVLS_ENABLE": (0, 1),
+}
+BOUNDED = (("dgx-h100", 1, None), ("dgx-h100", 2, 4), ("dgx-b200", 1, None), ("dgx-b200", 2, 4), ("dgx-a100", 2, 2))
+
+
+@pytest.mark.parametrize("name", HERE)
+def test_pairs_of_variables_that_bound_channels(name: str, draws: Draws) -> None:
+    random = draws.random(f"bounds of channels {name}")
+    pairs = random.sample(list(combinations(CHANNEL_BOUNDS, 2)), k=12) * draws.times
+    for pair in pairs:
+        machine, nodes, gpus = random.choice(BOUNDED)
+        settings = {variable: str(random.choice(CHANNEL_BOUNDS[variable])) for variable in pair}
+        asked = Scenario(name, nodes, machine=machine, gpus_per_node=gpus, environment=settings)
+        report = check(asked, sizes=[1 << power for power in range(6, 31, 3)], timeout_s=300)
+        assert report.mismatches == (), f"{machine}, {nodes} nodes, {settings}"
+        assert report.compared["channels"] > 20
+
+
+def test_fewer_nvls_channels_than_the_fewest_blocks() -> None:
+    settings = {"NCCL_NVLS_NCHANNELS": "8", "NCCL_MIN_CTAS": "32"}
+    for name, channels in (("2.28.9", 32), ("2.30.7", 32), ("2.31.2", 8), ("2.32.3", 8)):
+        communicator = Scenario(name, 1, machine="dgx-h100", environment=settings).communicator()
+        asked = Selection(communicator).pick(Request(Collective.AllReduce, DataType.float32, Op.sum), [256 << 20])
+        assert asked.channels.tolist() == [channels]
 
 
 @pytest.mark.parametrize("asked", ["0", "-3"])

@@ -251,14 +251,15 @@ class ShrinkWithinCtasThenCells(ShrinkThenCells):
     """The fewest and the most blocks of a collective hold for the bound, before cells are dealt out to the channels."""
 
     def _used(self, call: Call, nbytes: SizeArray, bound: IntArray, threads: IntArray) -> IntArray:
-        within = np.clip(bound, *ctas(call.communicator, call.request))
+        least, most = bound_ctas(call)
+        within = np.minimum(np.maximum(bound, least), most)
         trace.step("channels", "", self, bound, within)
         return _dealt_channels(call, nbytes, within)
 
     def turning(self, call: Call, piece: Piece) -> SizeArray:
         """Sizes in bytes as of :class:`ShrinkThenCells`, for the bound within the fewest and the most blocks."""
-        least, most = ctas(call.communicator, call.request)
-        return super().turning(call, replace(piece, bound=max(least, min(piece.bound, most))))
+        least, most = bound_ctas(call)
+        return super().turning(call, replace(piece, bound=min(max(least, piece.bound), most)))
 
 
 @RULES.variant(nccl.ADD_CBD_COLL_TO_PLAN(since="2.20.5"))
@@ -339,6 +340,20 @@ def ctas(communicator: Comm, request: Request) -> tuple[int, int]:
         requested = communicator.environment.optional("NCCL_MIN_CTAS")
         if requested is not None and 1 <= requested <= communicator.release.limits.max_channels:
             least = requested if requested <= most else 1
+    return least, most
+
+
+def bound_ctas(call: Call) -> tuple[int, int]:
+    """The fewest and the most channels that a call's bound may be; the most counts where it is below the fewest.
+
+    Calls on NVLS's channels look at the number of those in the environment again, and have no more than that: a number
+    below the fewest CTAs, up to which init raised NVLS's channels, counts here. Source: scheduleCollTasksToPlan,
+    src/enqueue/enqueue.cc, v2.31.2-1.
+    """
+    least, most = ctas(call.communicator, call.request)
+    requested = call.communicator.environment.optional("NCCL_NVLS_NCHANNELS") if call.like_nvls else None
+    if requested is not None and 1 <= requested <= call.limits.max_channels:
+        most = min(most, requested)
     return least, most
 
 

@@ -19,7 +19,7 @@ from tuner.emulator.communicator import Comm
 from tuner.emulator.request import NonClassicPath
 from tuner.emulator.rules import registered
 from tuner.emulator.rules.candidate import collnet_missing
-from tuner.emulator.rules.launch import ChannelPosition, TrafficCells, cells_of, ctas, elements_at_once
+from tuner.emulator.rules.launch import ChannelPosition, TrafficCells, bound_ctas, cells_of, elements_at_once
 from tuner.emulator.rules.schedule.task import (
     Chooser,
     CollectiveTask,
@@ -278,8 +278,8 @@ class _WithinCtas:
     def choose(self, tasks: Sequence[CollectiveTask], pipelined: int = 1, preset_channels: int = 0) -> None:
         self._chooser.choose(tasks, pipelined, preset_channels)
         for task in tasks:
-            low, high = ctas(self.communicator, task.request)
-            task.bound = between(low, task.bound, high)
+            least, most = bound_ctas(task.call(self.communicator))
+            task.bound = min(max(least, task.bound), most)
 
     def bind(self, task: CollectiveTask) -> None:
         self._chooser.bind(task)
