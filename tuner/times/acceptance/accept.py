@@ -6,6 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import field, replace
+from enum import StrEnum
 from itertools import groupby
 from pathlib import Path
 from statistics import median
@@ -16,6 +17,7 @@ from tuner import release
 from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadMeasurement, CannotBeJudged, TunerError, UnknownRelease
 from tuner.base.files import write_text
+from tuner.base.findings import Finding
 from tuner.base.names import Collective
 from tuner.base.records import json_form
 from tuner.base.sizes import human_bytes, plural
@@ -25,6 +27,7 @@ from tuner.times import measured
 from tuner.times.acceptance import curves, diagnosis, judge
 from tuner.times.acceptance.curves import Curve, Exchange
 from tuner.times.acceptance.diagnosis import Diagnosis
+from tuner.times.acceptance.evidence import NOTHING_LOGGED, LogFacts
 from tuner.times.acceptance.expected import Expectation, ReferenceRun, Whose
 from tuner.times.acceptance.faults import Resource
 from tuner.times.acceptance.judge import JudgedCurve, Verdict
@@ -187,13 +190,15 @@ class AcceptOptions:
     """Options of a judgement: the machine and its settings, and what the files have to agree with.
 
     ``given`` has release, nodes and GPUs where they were said. ``calibration``: a name or file, None for the machine's.
-    ``like``: a run of the same cluster on a healthy day, whose times are expected instead.
+    ``like``: a run of the same cluster on a healthy day, whose times are expected instead. ``log``: what a log beside
+    the results shows of the run; what the results' own lines show is read as well.
     """
 
     scenario: Scenario
     given: Given = field(default_factory=Given)
     calibration: str | None = None
     like: Path | None = None
+    log: LogFacts = NOTHING_LOGGED
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,6 +285,14 @@ USUAL_SHARES = {
 }
 
 
+class RunVerdict(StrEnum):
+    """Verdict on results; never a better one where a row is slower or a result is wrong."""
+
+    passes = "pass"
+    not_judged = "cannot be judged"
+    fails = "FAIL"
+
+
 @dataclass(frozen=True, slots=True)
 class Acceptance:
     """Whether results are those of a healthy machine, and why.
@@ -287,7 +300,8 @@ class Acceptance:
     ``judged``: whether that can be said; where not, ``missing`` says what would make it so. ``sizes`` has every size
     that was judged, ``skipped`` counts the rows that were not. ``expected_by`` says whose times were expected.
     ``diagnosis``: the faults that explain a loss, the best first. ``passes_as``: releases that all sizes would pass
-    with, where some fail and the files do not name theirs.
+    with, where some fail and the files do not name theirs. ``findings``: all of this as codes with facts, the gravest
+    first; the first one is the verdict.
     """
 
     passes: bool = field(metadata=json_form(key="pass"))
@@ -303,6 +317,14 @@ class Acceptance:
     adapter_shares: tuple[AdapterShare, ...]
     skipped: Mapping[str, int]
     sizes: tuple[JudgedSize, ...]
+    findings: tuple[Finding, ...] = ()
+
+    @property
+    def verdict(self) -> RunVerdict:
+        """The verdict on all files together."""
+        if self.passes:
+            return RunVerdict.passes
+        return RunVerdict.fails if self.judged else RunVerdict.not_judged
 
 
 def accept(files: Sequence[Path | MeasurementFile], asked: AcceptOptions) -> Acceptance:

@@ -1,0 +1,92 @@
+"""What lies beside results and decides how they are judged: facts that a log of NCCL shows of the run."""
+
+import re
+from collections.abc import Iterable
+from pathlib import Path
+
+from tuner.base.dataclass import dataclass
+from tuner.base.errors import BadInput
+from tuner.base.files import read_bytes
+
+MOST_BYTES = 64 << 20  # of a log; connections are made before the first call
+
+
+@dataclass(frozen=True, slots=True)
+class LogFacts:
+    """Facts of a run by NCCL's log; None or empty for what it does not show.
+
+    ``networks``: what NCCL sent over between nodes, as in its lines of connections: ``IB``, ``Socket``, or a plugin's
+    name. ``gpudirect``: whether all connections between nodes use GPUDirect RDMA. ``adapters``: how many adapters of
+    a node connections use. ``nvls``: whether the communicator has NVLS channels. ``tuner``: the tuner plugin that
+    chooses. ``model_us``: NCCL's own time beside its choice, us, by bytes (nBytes); the first one where there are
+    several.
+    """
+
+    networks: tuple[str, ...] = ()
+    gpudirect: bool | None = None
+    adapters: int | None = None
+    nvls: bool | None = None
+    tuner: str | None = None
+    model_us: tuple[tuple[int, float], ...] = ()
+
+    def joined(self, other: "LogFacts") -> "LogFacts":
+        """These facts, and the ``other`` log's for what these do not say."""
+        return LogFacts(
+            networks=self.networks or other.networks,
+            gpudirect=other.gpudirect if self.gpudirect is None else self.gpudirect,
+            adapters=self.adapters or other.adapters,
+            nvls=other.nvls if self.nvls is None else self.nvls,
+            tuner=self.tuner or other.tuner,
+            model_us=self.model_us or other.model_us,
+        )
+
+
+NOTHING_LOGGED = LogFacts()
+
+# A connection: "Channel 00/0 : 0[0] -> 8[0] [send] via NET/IB/3/GDRDMA", src/transport/net.cc and src/init.cc.
+_CONNECTION = re.compile(r"\bvia NET/([^/\n]+)/(\d+)(?:\([^)]*\))?(/GDRDMA)?")
+_NETWORK = re.compile(r"NCCL INFO Using network (.+)")
+_NVLS = re.compile(r"\b(\d+) nvls channels\b")
+_TUNER = re.compile(r"TUNER/Plugin: Using (?:tuner plugin )?(\S+)")
+# "AllReduce: 8589934592 Bytes -> Algo RING proto SIMPLE channel{Lo..Hi}={0..31} time 86069.968750", src/enqueue.cc.
+_TIME = re.compile(r"\b(\d+) Bytes -> Algo \S+ proto \S+ .*?\btime ([\d.]+)")
+
+
+def of_lines(lines: Iterable[str]) -> LogFacts:
+    """The facts that lines of a log show."""
+    networks: dict[str, None] = {}
+    used: set[str] = set()
+    direct: list[bool] = []
+    nvls: bool | None = None
+    tuner: str | None = None
+    named: dict[str, None] = {}
+    times: dict[int, float] = {}
+    for line in lines:
+        if match := _CONNECTION.search(line):
+            networks[match[1]] = None
+            used.add(match[2])
+            direct.append(match[3] is not None)
+        elif match := _NETWORK.search(line):
+            named[match[1].strip()] = None
+        elif match := _NVLS.search(line):
+            nvls = int(match[1]) > 0
+        elif match := _TUNER.search(line):
+            tuner = match[1]
+        elif match := _TIME.search(line):
+            times.setdefault(int(match[1]), float(match[2]))
+    return LogFacts(
+        networks=tuple(networks or named),
+        gpudirect=all(direct) if direct else None,
+        adapters=len(used) or None,
+        nvls=nvls,
+        tuner=tuner,
+        model_us=tuple(sorted(times.items())),
+    )
+
+
+def of_file(path: Path) -> LogFacts:
+    """The facts that a file shows, of its first 64 MiB. BadInput where it cannot be read."""
+    content = read_bytes(path, BadInput)[:MOST_BYTES]
+    if b"NCCL INFO" not in content:
+        return NOTHING_LOGGED
+    return of_lines(content.decode("utf-8", "replace").splitlines())
