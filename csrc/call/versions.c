@@ -21,6 +21,8 @@ int call_init(int version, const struct call_communicator *communicator, nccl_lo
         return ncclTunerPlugin_v4.init(ranks, nodes, logger, context);
     case 5:
         return ncclTunerPlugin_v5.init(context, 1, ranks, nodes, logger, domains, (struct constants *)constants);
+    case 7:
+        return ncclTunerPlugin_v7.init(context, 1, ranks, nodes, logger, domains, (struct constants_v7 *)constants);
     default:
         return ncclTunerPlugin_v6.nccl.base.init(context, 1, ranks, nodes, logger, domains,
                                                  (struct constants *)constants);
@@ -39,6 +41,8 @@ int call_finalize(int version, void *context) {
         return ncclTunerPlugin_v4.destroy(context);
     case 5:
         return ncclTunerPlugin_v5.finalize(context);
+    case 7:
+        return ncclTunerPlugin_v7.finalize(context);
     default:
         return ncclTunerPlugin_v6.nccl.base.finalize(context);
     }
@@ -52,6 +56,7 @@ int call_with_costs(int version, void *context, const struct call *call, struct 
     }
     coll_info_v4 *get_coll_info = version == 4   ? ncclTunerPlugin_v4.get_coll_info
                                   : version == 5 ? ncclTunerPlugin_v5.get_coll_info
+                                  : version == 7 ? ncclTunerPlugin_v7.get_coll_info
                                                  : ncclTunerPlugin_v6.nccl.base.get_coll_info;
     return get_coll_info(context, call->collective, call->bytes, call->pipelined, costs, cells.algorithms,
                          cells.protocols, call->registered, channels);
@@ -66,9 +71,12 @@ int call_by_name(int version, void *context, const struct call *call, int *algor
                                             call->pipelined, algorithm, protocol, channels);
 }
 
-int call_chunk_size(void *context, int collective, int algorithm, int protocol, size_t *chunk_bytes) {
-    chunk_size_v6 *get_chunk_size = __atomic_load_n(&ncclTunerPlugin_v6.nccl.get_chunk_size, __ATOMIC_ACQUIRE);
-    return get_chunk_size ? get_chunk_size(context, collective, 0, algorithm, protocol, 1, chunk_bytes)
+int call_chunk_size(int version, void *context, const struct chunk_call *call, size_t *chunk_bytes) {
+    chunk_size_v6 **function =
+        version == 7 ? &ncclTunerPlugin_v7.get_chunk_size : &ncclTunerPlugin_v6.nccl.get_chunk_size;
+    chunk_size_v6 *get_chunk_size = __atomic_load_n(function, __ATOMIC_ACQUIRE);
+    return get_chunk_size ? get_chunk_size(context, call->collective, call->bytes, call->algorithm, call->protocol,
+                                           call->channels, chunk_bytes)
                           : RESULT_SUCCESS;
 }
 

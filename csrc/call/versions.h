@@ -13,19 +13,19 @@ struct call_communicator {
     int domains;
 };
 
-/* Each returns what the plugin does, a ncclResult_t. Version 1 has no context, and constants only 5 and 6. */
+/* Each returns what the plugin does, a ncclResult_t. Version 1 has no context, and constants from 5 on. */
 int call_init(int version, const struct call_communicator *communicator, nccl_logger logger, double *constants,
               void **context);
 int call_finalize(int version, void *context);
 
-/* Versions 3 to 6. */
+/* Versions 3 to 7. */
 int call_with_costs(int version, void *context, const struct call *call, struct cost_cells cells, int *channels);
 
 /* Versions 1 and 2. */
 int call_by_name(int version, void *context, const struct call *call, int *algorithm, int *protocol, int *channels);
 
-/* Version 6: a success without effect where the plugin says no chunk sizes. */
-int call_chunk_size(void *context, int collective, int algorithm, int protocol, size_t *chunk_bytes);
+/* Versions 6 and 7: a success without effect where the plugin says no chunk sizes. */
+int call_chunk_size(int version, void *context, const struct chunk_call *call, size_t *chunk_bytes);
 
 /* Which rows decide a call (interface.h); false in the plugin that forces, which does not say it. */
 bool call_explain(int version, const void *context, const struct call *call, struct cost_cells cells,

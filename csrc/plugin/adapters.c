@@ -232,7 +232,7 @@ const struct plugin_v3 ncclTunerPlugin_v3 = {TUNER_NAME, init_v3, get_coll_info_
 
 const struct plugin_v4 ncclTunerPlugin_v4 = {TUNER_NAME, init_v4, get_coll_info_v4, close_context};
 
-/* ncclTunerPlugin_v5: looked up by 2.28 and 2.29, and v6 by 2.30 and later, which also asks for chunk sizes where one
+/* ncclTunerPlugin_v5: looked up by 2.28 and 2.29, and v6 by 2.30 to 2.32.3, which also asks for chunk sizes where one
  * may be said. */
 
 static int get_chunk_size(void *context, int collective, size_t bytes, int algorithm, int protocol, int channels,
@@ -242,9 +242,10 @@ static int get_chunk_size(void *context, int collective, size_t bytes, int algor
     return RESULT_SUCCESS;
 }
 
-static int open_v5(struct opening *opening, struct constants *constants, void **context) {
+static int open_v5(struct opening *opening, double *constants, int generations, void **context) {
     opening->hands_cells = true;
-    opening->constants = (double *)constants;
+    opening->constants = constants;
+    opening->generations = generations;
     if (opening->domains && opening->domains->count > 0) {
         opening->shape.domains = (size_t)opening->domains->count;
     }
@@ -259,7 +260,7 @@ static int init_v5(void **context, uint64_t communicator, size_t ranks, size_t n
     struct opening opening = {{ranks, nodes, .known = true}, .version = 5, .logger = logger};
     opening.communicator = communicator;
     opening.domains = domains;
-    return open_v5(&opening, constants, context);
+    return open_v5(&opening, (double *)constants, GENERATIONS, context);
 }
 
 static int init_v6(void **context, uint64_t communicator, size_t ranks, size_t nodes, nccl_logger logger,
@@ -267,9 +268,22 @@ static int init_v6(void **context, uint64_t communicator, size_t ranks, size_t n
     struct opening opening = {{ranks, nodes, .known = true}, .version = 6, .logger = logger};
     opening.communicator = communicator;
     opening.domains = domains;
-    int result = open_v5(&opening, constants, context);
+    int result = open_v5(&opening, (double *)constants, GENERATIONS, context);
     if (tuner_sets_chunks(*context)) {
         __atomic_store_n(&ncclTunerPlugin_v6.nccl.get_chunk_size, get_chunk_size, __ATOMIC_RELEASE);
+    }
+    return result;
+}
+
+/* ncclTunerPlugin_v7: looked up by 2.32.6 and later. */
+static int init_v7(void **context, uint64_t communicator, size_t ranks, size_t nodes, nccl_logger logger,
+                   struct domains *domains, struct constants_v7 *constants) {
+    struct opening opening = {{ranks, nodes, .known = true}, .version = 7, .logger = logger};
+    opening.communicator = communicator;
+    opening.domains = domains;
+    int result = open_v5(&opening, (double *)constants, MOST_GENERATIONS, context);
+    if (tuner_sets_chunks(*context)) {
+        __atomic_store_n(&ncclTunerPlugin_v7.get_chunk_size, get_chunk_size, __ATOMIC_RELEASE);
     }
     return result;
 }
@@ -278,3 +292,5 @@ const struct plugin_v5 ncclTunerPlugin_v5 = {TUNER_NAME, init_v5, get_coll_info_
 
 struct plugin_v6_and_trial ncclTunerPlugin_v6 = {{{TUNER_NAME, init_v6, get_coll_info_v4, close_context}, NULL},
                                                  &tuner_trial};
+
+struct plugin_v7 ncclTunerPlugin_v7 = {TUNER_NAME, init_v7, get_coll_info_v4, close_context, NULL};

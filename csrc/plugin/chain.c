@@ -18,10 +18,10 @@
 
 /* Calls of a tuner of another library, through whichever version of the interface it has. */
 
-enum { OLDEST_VERSION = 1, NEWEST_VERSION = 6 };
+enum { OLDEST_VERSION = 1, NEWEST_VERSION = 7 };
 
 struct next_tuner {
-    const void *plugin; /* struct plugin_v1 to v6 */
+    const void *plugin; /* struct plugin_v1 to v7 */
     int version;
     void *context; /* of one communicator; none in version 1 */
 };
@@ -119,18 +119,37 @@ static int decide_v4(const struct next_tuner *next, const struct call *call, str
                                  cells.algorithms, cells.protocols, call->registered, channels);
 }
 
-/* Version 5: 2.28 and 2.29; version 6, of 2.30 and later, begins the same. */
+/* Version 5: 2.28 and 2.29; version 6, of 2.30 to 2.32.3, begins the same. From constants of more generations it gets
+ * those that it knows, as NCCL itself does it (src/plugin/tuner/tuner_v6.cc, 2.32.6). */
 
 static int init_v5(struct next_tuner *next, const struct opening *opening) {
     const struct plugin_v5 *plugin = next->plugin;
+    struct constants known, *constants = opening->constants ? &known : NULL;
+    double *numbers = (double *)&known;
+    for (int i = 0; constants && i < CONSTANTS; i++) {
+        numbers[i] = opening->constants[constant_among(opening->generations, i)];
+    }
+    int result = plugin->init(&next->context, opening->communicator, opening->shape.ranks, opening->shape.nodes,
+                              opening->logger, opening->domains, constants);
+    for (int i = 0; constants && i < CONSTANTS; i++) {
+        opening->constants[constant_among(opening->generations, i)] = numbers[i];
+    }
+    return result;
+}
+
+/* Version 7: 2.32.6 and later, which alone hand over constants of five generations. */
+
+static int init_v7(struct next_tuner *next, const struct opening *opening) {
+    const struct plugin_v7 *plugin = next->plugin;
     return plugin->init(&next->context, opening->communicator, opening->shape.ranks, opening->shape.nodes,
-                        opening->logger, opening->domains, (struct constants *)opening->constants);
+                        opening->logger, opening->domains, (struct constants_v7 *)opening->constants);
 }
 
 static const struct adapter adapters[NEWEST_VERSION + 1] = {
     [1] = {init_v1, decide_by_name, choose_v1, close_v1}, [2] = {init_v2, decide_by_name, choose_v2, close_v2},
     [3] = {init_v2, decide_v3, NULL, close_v2},           [4] = {init_v2, decide_v4, NULL, close_v2},
     [5] = {init_v5, decide_v4, NULL, close_v2},           [6] = {init_v5, decide_v4, NULL, close_v2},
+    [7] = {init_v7, decide_v4, NULL, close_v2},
 };
 
 _Static_assert(offsetof(struct plugin_v2, init) == offsetof(struct plugin_v4, init), "read as version 2");
@@ -138,6 +157,11 @@ _Static_assert(offsetof(struct plugin_v2, destroy) == offsetof(struct plugin_v4,
 _Static_assert(offsetof(struct plugin_v2, destroy) == offsetof(struct plugin_v5, finalize), "read as version 2");
 _Static_assert(offsetof(struct plugin_v4, get_coll_info) == offsetof(struct plugin_v5, get_coll_info),
                "read as version 4");
+_Static_assert(offsetof(struct plugin_v2, destroy) == offsetof(struct plugin_v7, finalize), "read as version 2");
+_Static_assert(offsetof(struct plugin_v4, get_coll_info) == offsetof(struct plugin_v7, get_coll_info),
+               "read as version 4");
+_Static_assert(offsetof(struct plugin_v6, get_chunk_size) == offsetof(struct plugin_v7, get_chunk_size),
+               "read as version 6");
 
 /* Whether all functions are there that NCCL calls unasked. */
 static bool next_is_whole(const struct next_tuner *next) {
@@ -170,7 +194,7 @@ static int next_choose(const struct next_tuner *next, const struct call *call, i
     return adapters[next->version].choose(next, call, algorithm, protocol, channels);
 }
 
-/* Whether it says chunk sizes: version 6, and there it need not. */
+/* Whether it says chunk sizes: from version 6 on, and there it need not. */
 static bool next_sets_chunks(const struct next_tuner *next) {
     return next->version >= 6 && ((const struct plugin_v6 *)next->plugin)->get_chunk_size;
 }
@@ -386,9 +410,10 @@ static int note_start(void) {
 }
 
 static int init_next(struct chain *chain, const struct opening *opening) {
-    struct constants before;
+    struct constants_v7 before;
+    size_t bytes = opening->generations == MOST_GENERATIONS ? sizeof before : sizeof(struct constants);
     if (opening->constants) {
-        memcpy(&before, opening->constants, sizeof before);
+        memcpy(&before, opening->constants, bytes);
     }
     int noted = note_start();
     int result = next_init(&chain->library.tuner, opening);
@@ -403,7 +428,7 @@ static int init_next(struct chain *chain, const struct opening *opening) {
                  chain->library.tuner.version, chain->library.path);
     } else {
         if (opening->constants) {
-            memcpy(opening->constants, &before, sizeof before);
+            memcpy(opening->constants, &before, bytes);
         }
         log_warn(chain->logger, "the tuner \"%.64s\" of %.256s failed to start (%d): it is not asked", name,
                  chain->library.path, result);

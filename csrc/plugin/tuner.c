@@ -138,7 +138,8 @@ static void use_constants(const struct table *table, const struct opening *openi
                  COUNTED(table->constant_count, "constant stays", "constants stay"));
     } else {
         for (size_t i = 0; i < table->constant_count; i++) {
-            opening->constants[table->constants[i].number] = table->constants[i].value;
+            int place = constant_among(opening->generations, table->constants[i].number);
+            opening->constants[place] = table->constants[i].value;
         }
         log_info(opening->logger, "%zu %s of NCCL's model set",
                  COUNTED(table->constant_count, "constant", "constants"));

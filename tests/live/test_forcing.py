@@ -156,7 +156,7 @@ allgather -> ring/simple channels=2
 """
 
 
-@pytest.mark.parametrize("version", range(3, 7))
+@pytest.mark.parametrize("version", range(3, 8))
 def test_it_decides_as_the_plugin_does(tmp_path: Path, version: int) -> None:
     """Communicators that were there before the table, and those that came after it."""
     (tmp_path / "test.table").write_text(TABLE)

@@ -615,3 +615,16 @@ def test_chunks_stay_where_no_row_says_any(nccl: str, tmp_path: Path) -> None:
     assert chunks_bytes(with_table(*UNMATCHED_ROWS, "allreduce ranks=16 -> nvlstree/simple"), operations) == alone
     said = chunks_bytes(with_table("allreduce -> nvlstree/simple chunk=4K"), operations)
     assert {size for of_call in said for size in of_call} == {4096}
+
+
+SAYS_INTERFACE = [name for name in WITH_PLUGINS if interface(name) >= 5]  # those before name the tuner alone
+
+
+@pytest.mark.parametrize("nccl", SAYS_INTERFACE)
+def test_libnccl_takes_the_newest_interface_that_it_knows(nccl: str) -> None:
+    """Not version 7, which 2.32.6 looks up first."""
+    configuration = Scenario(nccl, 1, machine="dgx-h100", gpus_per_node=2).oracle_configuration()
+    with Oracle(replace(configuration, plugin=plugin.path(), record_plugin=False)) as oracle:
+        said = [line for line in oracle.log_lines() if "nccl-tuner (v" in line]
+    assert said
+    assert all(f"nccl-tuner (v{interface(nccl)})" in line for line in said)

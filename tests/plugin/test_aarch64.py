@@ -105,7 +105,7 @@ def test_make_builds_it_for_any_glibc_from_2_17_on(built: Path) -> None:
 def test_the_object_loads_and_has_every_version(built: Path, cross: str, run_there: list[str], tmp_path: Path) -> None:
     (tmp_path / "loader.c").write_text(LOADER)
     subprocess.run([cross, tmp_path / "loader.c", "-ldl", "-o", tmp_path / "loader"], check=True)
-    versions = [f"ncclTunerPlugin_v{version}" for version in range(1, 7)]
+    versions = [f"ncclTunerPlugin_v{version}" for version in range(1, 8)]
     command = [*run_there, str(tmp_path / "loader"), str(built), *versions]
     ran = subprocess.run(command, capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stdout

@@ -105,7 +105,7 @@ def test_a_row_wins_and_the_other_is_not_asked(build: Build, tmp_path: Path, ver
         assert answer(run, TunerCall(AR, 10)) == (*TREE_LL, 3)
 
 
-@pytest.mark.parametrize("version", range(3, 7))
+@pytest.mark.parametrize("version", range(3, 8))
 def test_a_cost_row_wins_and_the_other_is_not_asked(build: Build, tmp_path: Path, version: int) -> None:
     row = "cost allreduce bytes=..9 -> ring/ll latency-us=2 bandwidth-gbs=10"
     with opened(version, build(), tmp_path, row) as run:
@@ -114,7 +114,7 @@ def test_a_cost_row_wins_and_the_other_is_not_asked(build: Build, tmp_path: Path
         assert answer(run, TunerCall(AR, 10)) == (*TREE_LL, 3)
 
 
-@pytest.mark.parametrize("version", range(3, 7))
+@pytest.mark.parametrize("version", range(3, 8))
 def test_a_row_that_cannot_run_leaves_the_call_to_the_other(build: Build, tmp_path: Path, version: int) -> None:
     with opened(version, build(), tmp_path, "allreduce -> collnetchain/simple") as run:
         assert answer(run, TunerCall(AR, 10)) == (*TREE_LL, 3)
@@ -223,7 +223,7 @@ def test_chunks_of_what_the_other_decided(build: Build, tmp_path: Path) -> None:
         assert run.chunk_bytes(AR, *TREE_LL, 77) == 77, "version 5 has none"
 
 
-@pytest.mark.parametrize("version", [5, 6])
+@pytest.mark.parametrize("version", [5, 6, 7])
 def test_constants_of_the_table_win(build: Build, tmp_path: Path, version: int) -> None:
     row = "constant base-latency-us tree/ll 6.5"
     with opened(version, build(constants=7), tmp_path, row, NCCL_TUNER_CONSTANTS="1") as run:

@@ -130,7 +130,7 @@ def test_exports_the_plugin_and_nothing_else() -> None:
         symbols = section(ELFFile(file), ".dynsym").iter_symbols()
         exported = {symbol.name for symbol in symbols if symbol["st_shndx"] != "SHN_UNDEF"}
     profilers = {f"ncclProfiler_v{version}" for version in range(3, 7)}
-    assert exported == {f"ncclTunerPlugin_v{version}" for version in range(1, 7)} | profilers
+    assert exported == {f"ncclTunerPlugin_v{version}" for version in range(1, 8)} | profilers
 
 
 def test_is_bound_at_load_and_guards_its_stack() -> None:

@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from tests.support import next_tuner, programs
+from tuner import plugin
 from tuner.base.errors import BadTable
 from tuner.base.names import Algorithm, Collective, Protocol
 from tuner.plugin.dry_run import INFO, WARN, CommunicatorSize, DryRun, NamedPick, PluginRefused, TunerCall
@@ -22,7 +24,7 @@ HEADER = "nccl-tuner-table 1"
 AR, AG = Collective.AllReduce, Collective.AllGather
 RING_LL, RING_SIMPLE = (Algorithm.Ring, Protocol.LL), (Algorithm.Ring, Protocol.Simple)
 TREE_LL, NVLS = (Algorithm.Tree, Protocol.LL), (Algorithm.NVLS, Protocol.Simple)
-VERSIONS_WITH_CELLS = (3, 4, 5, 6)
+VERSIONS_WITH_CELLS = (3, 4, 5, 6, 7)
 
 
 def cells(**times_us: float) -> NDArray[np.float32]:
@@ -140,7 +142,7 @@ def test_unchecked_names_what_the_table_says(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("variable", ["NCCL_ALGO", "NCCL_PROTO"])
-@pytest.mark.parametrize("version", range(1, 7))
+@pytest.mark.parametrize("version", range(1, 8))
 def test_the_log_says_who_wins_beside_nccls_own_variables(tmp_path: Path, variable: str, version: int) -> None:
     table = table_of(tmp_path, "allreduce -> ring/simple")
     with DryRun(table, ranks=16, nodes=2, version=version, env={variable: "Tree"}) as run:
@@ -382,20 +384,114 @@ CONSTANTS = {
 }
 
 
-@pytest.mark.parametrize("version", range(1, 7))
+def among_five_generations(number: int) -> int:
+    """Where version 7 has what version 5 has at a place: three numbers more after the twelve of each cap."""
+    return number if number < 84 else number + (number - 84) // 12 * 3
+
+
+@pytest.mark.parametrize("version", range(1, 8))
 @pytest.mark.parametrize("allowed", ["", "0", "1"])
 def test_constants_are_set_where_they_are_handed_over_and_allowed(tmp_path: Path, version: int, allowed: str) -> None:
     table = table_of(tmp_path, *(f"constant {text}" for text in CONSTANTS))
     with opened(table, version, NCCL_TUNER_CONSTANTS=allowed) as run:
-        expected = np.zeros(144)
+        expected = np.zeros(144 if version < 7 else 159)
         if allowed == "1" and version >= 5:
-            expected[list(CONSTANTS.values())] = [float(text.split()[-1]) for text in CONSTANTS]
+            places = CONSTANTS.values() if version < 7 else map(among_five_generations, CONSTANTS.values())
+            expected[list(places)] = [float(text.split()[-1]) for text in CONSTANTS]
             assert "9 constants of NCCL's model set" in said(run)
         elif allowed == "1":
             assert "9 constants stay NCCL's own: this NCCL hands none to a tuner (2.28 and later do)" in said(run, WARN)
         else:
             assert "9 constants stay NCCL's own (NCCL_TUNER_CONSTANTS=1 sets them)" in said(run)
         assert (run.constants == expected).all()
+
+
+# What NCCL 2.32.6 does with a tuner: the newest version that the object has, from v7 down to v2; constants with five
+# rows in each cap, of which the fifth, Rubin's, is handed on as it is. The layouts are written down here once more.
+LOADER = r"""
+#include <dlfcn.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+struct domains { int domains, least, most; };
+struct constants { double base[7][3], hardware[3][7][3], caps[5][5][3]; };
+struct tuner {
+    const char *name;
+    int (*init)(void **, uint64_t, size_t, size_t, void *, struct domains *, struct constants *);
+    int (*ask)(void *, int, size_t, int, float **, int, int, int, int *);
+    int (*end)(void *);
+    int (*chunk)(void *, int, size_t, int, int, int, size_t *);
+};
+static void say(int level, unsigned long flags, const char *file, int line, const char *format, ...) {
+    va_list values;
+    va_start(values, format);
+    vprintf(format, values);
+    va_end(values);
+    putchar('\n');
+    (void)level, (void)flags, (void)file, (void)line;
+}
+int main(int count, char **words) {
+    void *library = dlopen(words[1], RTLD_NOW | RTLD_LOCAL);
+    struct tuner *tuner = NULL;
+    int version = 8;
+    while (library && !tuner && --version >= 2) {
+        char symbol[32];
+        snprintf(symbol, sizeof symbol, "ncclTunerPlugin_v%d", version);
+        tuner = dlsym(library, symbol);
+    }
+    if (count != 2 || version != 7) return 2;
+    /* The constants end where memory that nobody may touch begins. */
+    long page = sysconf(_SC_PAGESIZE);
+    char *memory = mmap(NULL, 2 * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (memory == MAP_FAILED || mprotect(memory + page, page, PROT_NONE)) return 3;
+    struct constants *constants = (struct constants *)(memory + page - sizeof *constants);
+    double *numbers = (double *)constants;
+    for (int i = 0; i < 159; i++) numbers[i] = 1000 + i;
+    struct domains domains = {2, 8, 8};
+    void *context = NULL;
+    if (tuner->init(&context, 7, 16, 2, say, &domains, constants)) return 4;
+    float costs[7][3] = {{9, 8, 30}, {40, 20, 25}};
+    int channels = 0;
+    size_t chunk = 77;
+    if (tuner->ask(context, 4, 1 << 20, 1, (float **)costs, 7, 3, 0, &channels)) return 5;
+    if (tuner->chunk && tuner->chunk(context, 4, 1 << 20, 1, 2, channels, &chunk)) return 6;
+    printf("%s v%d channels %d chunk %zu", tuner->name, version, channels, chunk);
+    printf(" costs %g below %d\n", costs[1][2], costs[1][2] < costs[0][1] && costs[1][2] < costs[0][0]);
+    for (int i = 0; i < 159; i++)
+        if (numbers[i] != 1000 + i) printf("%d = %g\n", i, numbers[i]);
+    return tuner->end(context);
+}
+"""
+
+
+def loaded_as_newest_nccl(table: Path, **env: str) -> list[str]:
+    loader = programs.compiled(programs.compiler(), ["-w"], text=LOADER)
+    variables = {"NCCL_TUNER_TABLE": str(table), "NCCL_TUNER_NEXT": "none", **env}
+    ran = subprocess.run([loader, plugin.path()], env=variables, capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran
+    return ran.stdout.splitlines()
+
+
+def test_a_loader_like_that_of_nccl_2_32_6(tmp_path: Path) -> None:
+    rows = ["constant tree-per-channel-gbs ampere more 1e1", "constant nvlstree-per-channel-gbs blackwell more 43.8"]
+    table = table_of(tmp_path, *rows, "allreduce -> ring/simple channels=5 chunk=4096")
+    lines = loaded_as_newest_nccl(table, NCCL_TUNER_CONSTANTS="1")
+    assert "nccl-tuner v7 channels 5 chunk 4096 costs 25 below 1" in lines
+    assert lines[-3:-1] == [f"{129 + 5} = 10", f"{144 + 11} = 43.8"]
+
+
+@pytest.mark.parametrize("version", range(5, 8))
+def test_the_next_tuner_gets_the_constants_that_it_knows(tmp_path: Path, version: int) -> None:
+    other = next_tuner.build(tmp_path / "other.so", [version], constants=7)
+    lines = loaded_as_newest_nccl(table_of(tmp_path, "broadcast -> ring/ll"), NCCL_TUNER_NEXT=str(other))
+    numbers = (re.fullmatch(r"(\d+) = (\S+)", line) for line in lines)
+    changed = {int(number[1]): float(number[2]) for number in numbers if number}
+    known = set(range(159)) if version == 7 else set(map(among_five_generations, range(144)))
+    assert changed == {place: 1007 + place for place in known}
 
 
 # Chunk sizes
@@ -501,7 +597,7 @@ def test_our_variable_wins_over_nvidias(tmp_path: Path) -> None:
 BAD = {"a mistake": "nccl-tuner-table 1\nallreduce -> ring\n", "empty": "", "missing": None}
 
 
-@pytest.mark.parametrize("version", range(1, 7))
+@pytest.mark.parametrize("version", range(1, 8))
 @pytest.mark.parametrize("content", BAD.values(), ids=BAD)
 def test_strict_fails_the_communicator(tmp_path: Path, version: int, content: str | None) -> None:
     table = tmp_path / "t"
@@ -517,7 +613,7 @@ STRICT = "NCCL_TUNER_STRICT"
 HASHES = "NCCL_TUNER_TABLE_SHA256"
 
 
-@pytest.mark.parametrize("version", range(1, 7))
+@pytest.mark.parametrize("version", range(1, 8))
 def test_strict_takes_a_good_table_and_refuses_none(tmp_path: Path, version: int) -> None:
     with opened(whole(table_of(tmp_path, "allreduce -> ring/ll")), version, NCCL_TUNER_STRICT="1") as run:
         assert not said(run, WARN)
@@ -554,7 +650,7 @@ def test_another_setting_of_no_known_word_is_named(tmp_path: Path) -> None:
 # Which content may be used, and how often it is read
 
 
-@pytest.mark.parametrize("version", range(1, 7))
+@pytest.mark.parametrize("version", range(1, 8))
 def test_a_hash_pins_the_content(tmp_path: Path, version: int) -> None:
     table = table_of(tmp_path, "allreduce -> ring/ll")
     right, wrong = hashlib.sha256(table.read_bytes()).hexdigest(), "0" * 64
@@ -579,7 +675,7 @@ def test_a_pin_that_is_no_hash(tmp_path: Path, hashes: str) -> None:
         opened(table, NCCL_TUNER_TABLE_SHA256=hashes, NCCL_TUNER_STRICT="1")
 
 
-@pytest.mark.parametrize("version", range(1, 7))
+@pytest.mark.parametrize("version", range(1, 8))
 def test_a_table_is_read_once_while_a_process_has_communicators(tmp_path: Path, version: int) -> None:
     table = whole(table_of(tmp_path, "allreduce -> ring/ll"))
     before = hashlib.sha256(table.read_bytes()).hexdigest()[:12]
@@ -621,7 +717,7 @@ def test_the_same_content_written_again_is_no_change(tmp_path: Path) -> None:
             assert not said(run, WARN)
 
 
-@pytest.mark.parametrize("version", range(2, 7))
+@pytest.mark.parametrize("version", range(2, 8))
 def test_the_commid_stands_beside_the_hash(tmp_path: Path, version: int) -> None:
     with opened(table_of(tmp_path, "allreduce -> ring/ll"), version) as run:
         assert said(run)[0].endswith(", commId 0x1" if version >= 5 else "on 2 nodes")
@@ -637,7 +733,7 @@ def expanded(path: str, version: int = 6, ranks: int = 16, nodes: int = 2) -> li
 
 def test_a_path_says_nodes_and_ranks_per_node(tmp_path: Path) -> None:
     (tmp_path / "2x8%.table").write_text(f"{HEADER}\nallreduce -> ring/ll\n")
-    for version in range(2, 7):
+    for version in range(2, 8):
         assert f"table {tmp_path}/2x8%.table (" in expanded(f"{tmp_path}/%nx%l%%.table", version)[0]
     assert "this NCCL does not say which communicator asks; there is no table" in expanded("/x/%n", 1)[0]
     assert "the nodes have different numbers of ranks" in expanded("/x/%l", ranks=15)[0]
@@ -647,7 +743,7 @@ def test_a_path_says_nodes_and_ranks_per_node(tmp_path: Path) -> None:
     assert "File name too long" in expanded("/" + "x" * 5000)[0]
 
 
-@pytest.mark.parametrize("version", range(2, 7))
+@pytest.mark.parametrize("version", range(2, 8))
 def test_a_row_for_nvlink_domains_is_nccls_where_they_are_not_known(tmp_path: Path, version: int) -> None:
     table = table_of(
         tmp_path, "allreduce nvlink-domains=2 -> ring/ll", "cost reduce nvlink-domains=..3 -> ring/ll never"
@@ -658,7 +754,7 @@ def test_a_row_for_nvlink_domains_is_nccls_where_they_are_not_known(tmp_path: Pa
     assert from_text(to_text(read(table))).decisions == read(table).decisions
 
 
-@pytest.mark.parametrize("version", [5, 6])
+@pytest.mark.parametrize("version", [5, 6, 7])
 def test_a_row_for_nvlink_domains_is_for_those(tmp_path: Path, version: int) -> None:
     table = table_of(tmp_path, "allreduce nvlink-domains=2..3 -> ring/simple", "allreduce nvlink-domains=4 -> nccl")
     (row, other) = read(table).decisions

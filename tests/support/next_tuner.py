@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tests.support import programs
 
-VERSIONS = range(1, 7)
+VERSIONS = range(1, 8)
 
 # Takes Tree/LL on 3 channels for AllReduce, from 1 MiB on Ring/Simple, and chunks of 4242 bytes. Logs what it is asked.
 _SOURCE = r"""
@@ -38,13 +38,14 @@ static int cheapest(size_t bytes, float *costs, int *channels) {
 #define START(v) static int start##v(size_t r, size_t n, logger l, void **c) { *c = &starts; return start(v, r, n, l); }
 #define START_WITH_CONSTANTS(v) \
   static int start##v(void **c, uint64_t id, size_t r, size_t n, logger l, void *domains, double *constants) { \
-    for (int i = 0; i < 144; i++) constants[i] += CONSTANTS; \
+    for (int i = 0; i < (v > 6 ? 159 : 144); i++) constants[i] += CONSTANTS; \
     *c = &starts; \
     l(3, ~0ul, "next", 1, "NEXT communicator %llu", (unsigned long long)id); \
     return start(v, r, n, l); \
   }
 static int start1(size_t r, size_t n, logger l) { return start(1, r, n, l); }
 START(2) START(3) START(4) START_WITH_CONSTANTS(5) START_WITH_CONSTANTS(6)
+START_WITH_CONSTANTS(7)
 static int ask1(int f, size_t b, int coll_net, int nvls, int p, int *algorithm, int *protocol, int *channels) {
   return asked(f, b, p, -1) ? named(coll_net, nvls, b, algorithm, protocol, channels) : 0;
 }
@@ -79,6 +80,7 @@ _EXPORTS = {
     4: "PLUGIN(4, ask4, end)",
     5: "PLUGIN(5, ask4, end)",
     6: "PLUGIN(6, ask4, end)",
+    7: "PLUGIN(7, ask4, end)",
 }
 
 

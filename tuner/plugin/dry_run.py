@@ -34,8 +34,8 @@ VARIABLES = (
 IGNORED_US = -1.0
 WARN = 2
 INFO = 3
-OLDEST, NEWEST = 1, 6  # versions of the interface
-_CONSTANTS = 144  # doubles in ncclTunerConstants_v5_t
+OLDEST, NEWEST = 1, 7  # versions of the interface
+_CONSTANTS, _CONSTANTS_V7 = 144, 159  # doubles in ncclTunerConstants_v5_t and v7_t
 
 # What the plugin reads travels in the environment, which belongs to the whole process.
 _environment = threading.Lock()
@@ -123,7 +123,7 @@ class DryRun:
 
     As in a job, a file is read once: those that are open together see one content of it.
 
-    ``version`` is the interface, 1 to 6: what a release looks up. Below 3 there are no cost tables: see :meth:`name`.
+    ``version`` is the interface, 1 to 7: what a release looks up. Below 3 there are no cost tables: see :meth:`name`.
     ``env`` are the variables the plugin reads beside the table's; the caller's own never reach it. No other tuner is
     asked unless ``env`` names one in NCCL_TUNER_NEXT.
     """
@@ -160,7 +160,7 @@ class DryRun:
     ) -> None:
         self.log: list[LogLine] = []
         self.version = version
-        self.constants = np.zeros(_CONSTANTS)
+        self.constants = np.zeros(_CONSTANTS if version < 7 else _CONSTANTS_V7)
         native = _native(self._module)
         self._ffi, self._lib = native.ffi, native.lib
         context = self._ffi.new("void **")
@@ -217,10 +217,11 @@ class DryRun:
     def chunk_bytes(
         self, collective: Collective | int, algorithm: Algorithm, protocol: Protocol, chunk_bytes: int
     ) -> int:
-        """One ``getChunkSize`` of version 6, after :meth:`ask`; ``chunk_bytes`` is what NCCL would take."""
+        """One ``getChunkSize`` of versions 6 and 7, after :meth:`ask`; ``chunk_bytes`` is what NCCL would take."""
         size = self._ffi.new("size_t *", chunk_bytes)
+        call = self._ffi.new("struct chunk_call *", (0, int(collective), int(algorithm), int(protocol), 1))
         with self._listen(self.log):
-            result = self._lib.call_chunk_size(self._context, int(collective), int(algorithm), int(protocol), size)
+            result = self._lib.call_chunk_size(self.version, self._context, call, size)
         _check(result, "getChunkSize")
         return int(size[0])
 

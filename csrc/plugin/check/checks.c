@@ -127,7 +127,7 @@ static void check_content(const struct table *table) {
         CHECK(cost->never || (cost->bandwidth_gbs > 0 && cost->bandwidth_gbs <= FLT_MAX && cost->batch > 0));
     }
     for (size_t i = 0; i < table->constant_count; i++) {
-        CHECK(table->constants[i].number >= 0 && table->constants[i].number < 144);
+        CHECK(table->constants[i].number >= 0 && table->constants[i].number < CONSTANTS);
         CHECK(table->constants[i].value >= 0 && table->constants[i].value <= DBL_MAX);
     }
 }
@@ -180,7 +180,7 @@ __attribute__((format(printf, 5, 6))) static void listen(int level, unsigned lon
 void communicator_open(struct communicator *communicator, int version, size_t ranks, size_t nodes, bool logs) {
     nccl_logger logger = logs ? listen : NULL;
     void **context = &communicator->context;
-    double constants[144] = {0};
+    double constants[MOST_CONSTANTS] = {0};
     communicator->version = version;
     size_t domains = version >= 5 ? communicator->domains : 0;
     communicator->shape = (struct shape){ranks, nodes, version > 1 || communicator->unchecked, domains};
@@ -292,11 +292,8 @@ static void check_chunk(const struct communicator *communicator, const struct ca
     size_t chunk_bytes = 12345;
     uint32_t line;
     int channels = draw_int(source);
-    chunk_size_v6 *get_chunk_size = __atomic_load_n(&ncclTunerPlugin_v6.nccl.get_chunk_size, __ATOMIC_ACQUIRE);
-    if (get_chunk_size) {
-        CHECK(get_chunk_size(communicator->context, call->collective, call->bytes, algorithm, protocol, channels,
-                             &chunk_bytes) == RESULT_SUCCESS);
-    }
+    struct chunk_call chunk = {call->bytes, call->collective, algorithm, protocol, channels};
+    CHECK(call_chunk_size(communicator->version, communicator->context, &chunk, &chunk_bytes) == RESULT_SUCCESS);
     const struct choice *taken =
         scan_decisions(communicator->table, &communicator->shape, call, after, algorithms, protocols, true, &line);
     bool asked = taken && taken->chunk_bytes > 0 && taken->algorithm == algorithm && taken->protocol == protocol;
@@ -333,7 +330,7 @@ void check_call(const struct communicator *communicator, struct source *source) 
     if (below(source, 8)) {
         ask_cells(communicator, &call, (struct cost_cells){after, algorithms, protocols}, &channels);
         check_cells(communicator, &call, before, after, algorithms, protocols, channels);
-        if (communicator->version == 6) {
+        if (communicator->version >= 6) {
             check_chunk(communicator, &call, after, algorithms, protocols, source);
         }
     } else { /* what NCCL never leaves out */

@@ -20,7 +20,7 @@
         }                                                                       \
     } while (0)
 
-enum { LEAST_VERSION = 1, MOST_VERSION = 6 };
+enum { LEAST_VERSION = 1, MOST_VERSION = 7 };
 
 /* Parses, and holds lookup and costs against a scan of the rows at the ends of every interval and at `queries` drawn
  * points. Whether the text is a table. */

@@ -102,6 +102,12 @@ static int init_v5(void **context, uint64_t communicator, size_t ranks, size_t n
     return start(ranks, nodes, logger, context);
 }
 
+static int init_v7(void **context, uint64_t communicator, size_t ranks, size_t nodes, nccl_logger logger,
+                   struct domains *domains, struct constants_v7 *constants) {
+    (void)communicator, (void)domains, (void)constants;
+    return start(ranks, nodes, logger, context);
+}
+
 static int get_chunk_size(void *context, int collective, size_t bytes, int algorithm, int protocol, int channels,
                           size_t *chunk_bytes) {
     (void)context, (void)collective, (void)bytes, (void)algorithm, (void)protocol, (void)channels;
@@ -114,4 +120,5 @@ const struct plugin_v2 ncclTunerPlugin_v2 = {"next", start, ask_v2, end};
 const struct plugin_v3 ncclTunerPlugin_v3 = {"next", start, ask_v3, end};
 const struct plugin_v4 ncclTunerPlugin_v4 = {"next", start, ask_v4, end};
 const struct plugin_v5 ncclTunerPlugin_v5 = {"next", init_v5, ask_v4, end};
+struct plugin_v7 ncclTunerPlugin_v7 = {"next", init_v7, ask_v4, end, get_chunk_size};
 struct plugin_v6_and_trial ncclTunerPlugin_v6 = {{{"next", init_v5, ask_v4, end}, get_chunk_size}, NULL};
