@@ -9,12 +9,15 @@ import pytest
 from click.testing import CliRunner, Result
 
 from tests.support import nccl_tests_text
+from tests.support.cases import CASES
 from tuner.base.errors import UnknownMachine
+from tuner.base.findings import Severity
 from tuner.cli import everything
+from tuner.cli.diagnose import VERDICTS
 from tuner.times.measured import nccl_tests
 
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
-CASES = Path(__file__).parents[3] / "shared/cases"
+
 JUDGED_NOT = "cannot be judged"
 FAULT = CASES / "2xA100-pcie-nvlink-nccl2.27.7/raw/nccl-fault.log"
 SOCKETS = """\
@@ -34,6 +37,9 @@ def diagnosed(*words: object) -> Result:
 
 def findings(*words: object) -> list[dict[str, Any]]:
     files: list[dict[str, Any]] = json.loads(diagnosed(*words, "--json").output)["files"]
+    for file in files:
+        file["severity"] = VERDICTS[Severity(file["severity"])]
+        file["finding"], *file["evidence"] = (each["text"] for each in file["findings"])
     return files
 
 
@@ -233,7 +239,7 @@ def test_graphs_and_cut_topologies_say_so(tmp_path: Path) -> None:
 def test_messages_name_options_and_a_command_that_has_them() -> None:
     (skeleton,) = findings(EXAMPLES / "skeleton.xml")
     assert "`" not in skeleton["finding"]
-    assert skeleton["finding"].endswith("with --gpu MODEL, and how fast its 4 adapters are with --nic-gbps 400")
+    assert skeleton["finding"].endswith("with --gpu MODEL and how fast its 4 adapters are with --nic-gbps 400")
     assert skeleton["command"].startswith(f"nccl-tuner machines {EXAMPLES / 'skeleton.xml'} --gpu MODEL --nic")
     (results,) = findings(EXAMPLES / "all_reduce.log", "--machine", "dgx-h100", "--nodes", "2")
     assert results["finding"] == "1 node; --nodes says 2"

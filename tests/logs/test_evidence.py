@@ -9,11 +9,12 @@ import pytest
 from tests.support.cases import report
 from tests.support.command_line import run
 from tests.support.plain_logs import plain
+from tuner.base.findings import Severity, words
 from tuner.emulator.connect import TreeOrder, summarize
 from tuner.scenario import from_log
 from tuner.scenario.describe import describe
 from tuner.scenario.logs import importer
-from tuner.scenario.logs.imported import Imported, LogAdditions, Weight
+from tuner.scenario.logs.imported import Imported, LogAdditions
 
 HEAD = """\
 h:10:10 [0] NCCL INFO NCCL version 2.25.1+cuda12.8
@@ -31,7 +32,7 @@ def said(tmp_path: Path, *lines: str, nodes: int = 1, n: int = 2, nvls: int = 0)
 
 
 def answers(tmp_path: Path, *lines: str, nodes: int = 1, n: int = 2, nvls: int = 0) -> str:
-    return "\n".join(map(str, said(tmp_path, *lines, nodes=nodes, n=n, nvls=nvls).evidence.answers))
+    return "\n".join(map(words, said(tmp_path, *lines, nodes=nodes, n=n, nvls=nvls).evidence.findings))
 
 
 SHM = "Channel 00 : 0[0] -> 1[1] via SHM/direct/direct"
@@ -51,7 +52,7 @@ def test_a_gpu_without_multicast_is_named_once(tmp_path: Path) -> None:
     device = "#  Rank  {n} Group  0 Pid     10 on          h device  {n} [0x{n}a] NVIDIA RTX A6000"
     devices = (device.format(n=number) for number in (0, 1))
     file.write_text("\n".join((*devices, HEAD.format(nodes=1) + CHANNELS.format(n=8, nvls=0))))
-    answered = "\n".join(map(str, importer.read(file, LogAdditions()).evidence.answers))
+    answered = "\n".join(map(words, importer.read(file, LogAdditions()).evidence.findings))
     assert "no NVLS, because: NVIDIA RTX A6000 has none: Hopper" in answered
 
 
@@ -117,13 +118,13 @@ def test_the_graphs_that_a_warning_states(tmp_path: Path) -> None:
         (("TUNER/Plugin: Using other_tuner (v5)",), "a tuner plugin chooses: other_tuner (v5);"),
         (
             ("TUNER/Plugin: Plugin name set by env to libx.so", "TUNER/Plugin: Using other (v4)"),
-            "a tuner plugin chooses: other (v4) (libx.so);",
+            "a tuner plugin chooses: other (v4);",
         ),
         (("TUNER/Plugin: Using tuner plugin nccl_ofi_tuner",), "a tuner plugin chooses: nccl_ofi_tuner;"),
     ],
 )
 def test_another_tuner_is_said_first(tmp_path: Path, lines: tuple[str, ...], says: str) -> None:
-    assert said(tmp_path, *lines).evidence.answers[0].text.startswith(says)
+    assert words(said(tmp_path, *lines).evidence.findings[0]).startswith(says)
 
 
 def test_nccls_own_choice_is_no_other_tuner(tmp_path: Path) -> None:
@@ -196,7 +197,7 @@ def test_a_warning_alone_is_read(tmp_path: Path) -> None:
     file.write_text(
         "h:1:2 [0] misc/ibvwrap.cc:284 NCCL WARN Call to ibv_modify_qp failed with error Invalid argument\n"
     )
-    assert "ibv_modify_qp" in importer.read(file, LogAdditions()).evidence.answers[0].text
+    assert "ibv_modify_qp" in words(importer.read(file, LogAdditions()).evidence.findings[0])
 
 
 # --- what people brought ---
@@ -217,9 +218,10 @@ def test_warnings_of_a_report() -> None:
 
 def test_another_tuner_in_a_report() -> None:
     done = run("pick", "allreduce", "--log", report("R7-foreign-tuner.log"), "--bytes", "1M,1G")
-    assert done.stderr.startswith("note: a tuner plugin chooses: other_tuner (v5) (libnccl-tuner-other.so);")
-    said = json.loads(run(*done.args[1:], "--json").stdout)[0]["log"]["answers"]
-    assert said[0].startswith("a tuner plugin chooses")
+    assert done.stderr.startswith("note: a tuner plugin chooses: other_tuner (v5);")
+    said = json.loads(run(*done.args[1:], "--json").stdout)[0]["log"]["findings"]
+    assert said[0]["code"] == "diagnose.tuner_chooses"
+    assert said[0]["facts"]["file"] == "libnccl-tuner-other.so"
 
 
 def test_a_tree_with_its_way_down_is_read(tmp_path: Path) -> None:
@@ -249,7 +251,7 @@ def test_a_network_with_a_blank_in_its_name_has_gpudirect(tmp_path: Path) -> Non
     log = said(tmp_path, *ways, "Channel 00/0 : 0[0] -> 1[1] [send] via NET/AWS Libfabric/0/GDRDMA/Shared", nodes=2)
     assert log.evidence.transports == {"NET/AWS Libfabric/GDRDMA": 2}
     assert log.evidence.adapters_of_ranks == {0: (0,), 1: (1,)}
-    assert "GPUDirect" not in "".join(map(str, log.evidence.answers))
+    assert "GPUDirect" not in "".join(map(words, log.evidence.findings))
 
 
 @pytest.mark.parametrize(
@@ -298,6 +300,6 @@ def test_lines_in_json_records_are_read(tmp_path: Path, record: str) -> None:
 
 def test_a_warning_that_harms_nothing_is_no_fault(tmp_path: Path) -> None:
     log = said(tmp_path, "ras/client_support.cc:160 NCCL WARN Call to bind failed: Address already in use", n=8)
-    (answer,) = (each for each in log.evidence.answers if "bind" in each.text)
-    assert answer.weight is Weight.expected
-    assert "(ras/client_support.cc:160); that is: another job on this host" in answer.text
+    (answer,) = (each for each in log.evidence.findings if "bind" in words(each))
+    assert answer.severity is Severity.NOTE
+    assert "(ras/client_support.cc:160); that is: another job on this host" in words(answer)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput
+from tuner.base.findings import words
 from tuner.base.records import json_form
 from tuner.emulator.aws_ofi_nccl import release as aws_release
 from tuner.emulator.aws_ofi_nccl.tuner import VARIABLES, AwsTuner
@@ -118,9 +119,11 @@ def with_tuner(scenario: Scenario, text: str | None) -> Scenario:
 
 def _with_its_tuner(scenario: Scenario, tuner: AwsTuner) -> "FromLog":
     """The log of the scenario without the warning that a tuner chose which is not emulated."""
+    from tuner.scenario.logs.checks.communication import TUNER_CHOOSES  # with the reader of logs
+
     said = scenario.from_log
     assert said is not None
-    warning = said.answers[:1]  # the first, where a tuner chooses
+    warning = [words(each) for each in said.findings if each.code == TUNER_CHOOSES]
     notes = (f"{tuner.title} chooses, as the log says", *(note for note in said.notes if note not in warning))
     return replace(said, notes=notes)
 

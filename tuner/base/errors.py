@@ -42,6 +42,14 @@ class BadTopology(TunerError):
     """A topology or graph file that cannot be read or does not describe a machine."""
 
 
+class IncompleteTopology(BadTopology):
+    """A topology that places parts without describing them: ``gpus`` of ``of`` GPUs, and ``adapters``."""
+
+    def __init__(self, message: str, gpus: int, of: int, adapters: int) -> None:
+        super().__init__(message)
+        self.gpus, self.of, self.adapters = gpus, of, adapters
+
+
 class BadTable(TunerError):
     """A decision table that cannot be read."""
 

@@ -108,7 +108,7 @@ def command(
 
 def _ask_for_machine(file: Path) -> NoReturn:
     """Raises BadInput with the machines that have such GPUs as the results name; of those that cannot be read why."""
-    from tuner.jobs.diagnosis import machines_with_such_gpus
+    from tuner.jobs.diagnosis.results import machines_with_such_gpus
 
     gpus, names = machines_with_such_gpus(MeasurementFile(file))
     such = (

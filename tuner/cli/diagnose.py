@@ -3,14 +3,14 @@
 import shlex
 import textwrap
 from collections import Counter
-from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from tuner.base.errors import BadInput
 from tuner.base.files import write_text
+from tuner.base.findings import Finding, Severity, explained
 from tuner.base.records import to_json
 from tuner.base.sizes import human_bytes, plural
 from tuner.cli import options
@@ -21,7 +21,7 @@ from tuner.cli.output import json_wanted, number, print_json, print_table, verdi
 if TYPE_CHECKING:
     from tuner.answers.doctor.examine import Examination
     from tuner.answers.doctor.records import TopologyFinding
-    from tuner.jobs.diagnosis import FileDiagnosis
+    from tuner.jobs.diagnosis.records import FileDiagnosis
 
 COMMANDS = {  # by the kind of a file: what says more of it, and whether it wants what is known of the machine
     "topology": ("diagnose", False),
@@ -37,6 +37,15 @@ COMMANDS = {  # by the kind of a file: what says more of it, and whether it want
     "decision table": ("plugin lint", False),
     "no kind that is known": ("", False),
 }
+VERDICTS = {
+    Severity.FAULT: "fault",
+    Severity.UNKNOWN: "cannot be judged",
+    Severity.UNLIKE: "unlike",
+    Severity.NOTE: "nothing wrong",
+}
+GOOD = {Severity.FAULT: False, Severity.NOTE: True}
+EXIT_CODES = {Severity.FAULT: 1, Severity.UNKNOWN: 3}
+MOST_FINDINGS = 8  # of one file that are shown after the verdict
 MOST_CHANGES = 6  # of a finding that are shown; --json has all
 WIDTH = 100  # of text, at most
 
@@ -89,11 +98,10 @@ def command(
     nccl-tuner diagnose node.xml -o repaired.xml
     nccl-tuner diagnose skeleton.xml --gpu h100-sxm --nic-gbps 400 --machine azure-nd-h100-v5
     """
-    from tuner.jobs.diagnosis import DiagnosisOptions, DiagnosisSeverity, diagnose
+    from tuner.jobs.diagnosis.diagnose import diagnose
+    from tuner.jobs.diagnosis.records import DiagnosisOptions
 
-    asked = DiagnosisOptions(machine, nodes, nccl, gpu, net_gbps, net_latency_us)
-    found = [_in_options(each) for each in diagnose(files, asked)]
-    severities = {each.severity for each in found}
+    found = diagnose(files, DiagnosisOptions(machine, nodes, nccl, gpu, net_gbps, net_latency_us))
     worst = found[0].severity
     examined = found[0].examined if len(found) == 1 else None
     if out is not None:
@@ -101,30 +109,41 @@ def command(
             raise BadInput("--out: the repaired topology; valid: with one FILE alone that is a topology")
         write_text(out, examined.topology)
     if json_wanted():
-        print_json({"severity": worst, "files": [{**to_json(each), "command": _command(each)} for each in found]})
+        print_json({"severity": worst, "files": [_as_json(each) for each in found]})
     elif examined is not None:
         _print_examined(examined)
         if out is not None:
             click.echo(f"wrote {out}; NCCL reads it with NCCL_TOPO_FILE={out}")
     else:
         for place, each in enumerate(found):
-            good = {DiagnosisSeverity.fault: False, DiagnosisSeverity.sound: True}.get(each.severity)
-            click.echo(verdict(_filled(f"{each.severity}: {each.finding}", 2), good))
-            more = _command(each)
-            for line in (f"{each.file}: {each.kind}", *each.evidence, *([f"more: {more}"] if more else [])):
-                paragraph(f"  {line}", 4)
+            verdict_of, *others = each.findings
+            click.echo(verdict(_filled(f"{VERDICTS[each.severity]}: {_said(verdict_of)}", 2), GOOD.get(each.severity)))
+            paragraph(f"  {each.file}: {each.kind}", 4)
+            for finding in others[:MOST_FINDINGS]:
+                paragraph(f"  {_said(finding)}", 4)
+            if len(others) > MOST_FINDINGS:
+                paragraph(f"  and {len(others) - MOST_FINDINGS} more (--json has all)", 4)
+            if (more := _command(each)) is not None:
+                paragraph(f"  more: {more}", 4)
             if place < len(found) - 1:
                 click.echo("")
-    ctx.exit(1 if DiagnosisSeverity.fault in severities else 3 if DiagnosisSeverity.not_judged in severities else 0)
+    ctx.exit(EXIT_CODES.get(worst, 0))
 
 
-def _in_options(each: "FileDiagnosis") -> "FileDiagnosis":
-    """The diagnosis with options for arguments; of a topology to complete, all of its GPUs' names are left out."""
-    finding = each.finding
-    if "`gpu`" in finding:
-        finding = finding.partition("; valid: ")[0]
-    evidence = tuple(map(with_options, each.evidence))
-    return replace(each, finding=with_options(finding), evidence=evidence)
+def _said(finding: Finding) -> str:
+    """A finding in words, with what to do; arguments that an error names are options here."""
+    said = explained(finding)
+    parts = [f"because: {said.cause}"] if said.cause else []
+    parts += [f"costs: {said.costs}"] if said.costs else []
+    parts += [f"do: {said.do}"] if said.do else []
+    return with_options("; ".join([said.says, *parts]))
+
+
+def _as_json(each: "FileDiagnosis") -> dict[str, Any]:
+    found = to_json(each)
+    for finding in found["findings"]:
+        finding["text"] = with_options(finding["text"])
+    return {**found, "severity": each.severity, "command": _command(each)}
 
 
 def _command(each: "FileDiagnosis") -> str | None:
@@ -132,8 +151,8 @@ def _command(each: "FileDiagnosis") -> str | None:
     words, wants_machine = COMMANDS[each.kind]
     if not words:
         return None
-    if each.kind == "topology" and "--gpu" in each.finding:
-        speed = " --nic-gbps 400" if "--nic-gbps" in each.finding else ""
+    if each.findings[0].code == "diagnose.incomplete_topology":
+        speed = " --nic-gbps 400" if each.findings[0].facts["adapters"] else ""
         return f"nccl-tuner machines {shlex.quote(each.file)} --gpu MODEL{speed} -o complete.xml"
     file = Path(each.file)
     of_folder = words in (COMMANDS["preflight records"][0], COMMANDS["files of a job's ranks"][0])

@@ -10,6 +10,7 @@ import click
 from tuner.answers.explain import Explanation, Slower, explain, with_times
 from tuner.answers.symmetric import WindowExplanation
 from tuner.base.errors import BadInput
+from tuner.base.findings import words
 from tuner.base.names import Algorithm, Collective, Protocol
 from tuner.base.numerics import is_time
 from tuner.base.trace import TraceStep
@@ -117,9 +118,9 @@ def _print_log(file: Path, name: str | None) -> None:
     from tuner.scenario.logs import importer
     from tuner.scenario.logs.imported import LogAdditions
 
-    answers = importer.read(file, LogAdditions(communicator=name)).evidence.answers
-    if answers:
-        click.echo("\n".join(["What the log shows", "", *(f"  - {answer}" for answer in answers), ""]))
+    found = importer.read(file, LogAdditions(communicator=name)).evidence.findings
+    if found:
+        click.echo("\n".join(["What the log shows", "", *(f"  - {words(each)}" for each in found), ""]))
 
 
 def _explain_off_classic_path(scenario: Scenario, request: Request, size: int, times: "TimesWanted | None") -> None:

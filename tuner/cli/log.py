@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from tuner.base.errors import BadInput, CannotBeJudged
+from tuner.base.findings import Severity, words
 from tuner.base.names import Collective, Protocol
 from tuner.base.records import to_json
 from tuner.base.sizes import plural
@@ -19,7 +20,7 @@ from tuner.cli.output import human_bytes, json_wanted, print_json, print_table, 
 from tuner.machine import graphs, topology
 from tuner.release.environment import parse_assignments
 from tuner.scenario.logs import importer
-from tuner.scenario.logs.imported import Imported, LogAdditions, LoggedChoice, NodeFacts, Weight
+from tuner.scenario.logs.imported import Imported, LogAdditions, LoggedChoice, NodeFacts
 
 
 def _topology(path: Path | None) -> topology.Topology | None:
@@ -123,8 +124,8 @@ def _check(imported: Imported, call: options.CallOptions) -> None:
 
 
 def _print(imported: Imported) -> None:
-    for answer in sorted(imported.evidence.answers, key=lambda each: list(Weight).index(each.weight)):
-        say(f"{'log' if answer.weight is not Weight.expected else 'log, as expected'}: {answer}")
+    for found in sorted(imported.evidence.findings, key=lambda each: list(Severity).index(each.severity)):
+        say(f"{'log' if found.severity is not Severity.NOTE else 'log, as expected'}: {words(found)}")
     nccl = imported.release or "of an unknown release"
     if imported.communicator is None and not imported.ranks:
         of = f"NCCL {nccl}: " if imported.release else ""

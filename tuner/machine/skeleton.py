@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NoReturn, Protocol, TypeVar
 
 from tuner.base.dataclass import dataclass
-from tuner.base.errors import BadInput, BadTopology, one_of
+from tuner.base.errors import BadInput, BadTopology, IncompleteTopology, one_of
 from tuner.base.files import read_bytes
 from tuner.machine import gpus
 from tuner.machine.gpus import GpuModel
@@ -67,21 +67,26 @@ def read_complete(file: Path) -> tuple[str, Topology]:
     bare = [pci for pci in placed if (gpu := pci.find("gpu")) is None or gpu.get("sm") is None]
     if bare:
         known = dict.fromkeys(name for pci in bare for name in gpus.of_device(pci.get("device")))
-        skeleton.fail(
-            f"{len(bare)} of {len(placed)} GPUs have no <gpu> with sm: a skeleton for NCCL to complete on its machine; "
-            f"say what they are with `gpu` MODEL{_and_speeds(skeleton.elements)}; {one_of(known or gpus.names())}"
+        adapters = _without_speed(skeleton.elements)
+        speeds = f", and how fast its {adapters} adapters are with `net_gbps` 400" if adapters else ""
+        raise IncompleteTopology(
+            f"{skeleton.where}: {len(bare)} of {len(placed)} GPUs have no <gpu> with sm: a skeleton for NCCL to "
+            f"complete on its machine; say what they are with `gpu` MODEL{speeds}; {one_of(known or gpus.names())}",
+            len(bare),
+            len(placed),
+            adapters,
         )
     topology = of_elements(skeleton.elements, skeleton.where)
     text = skeleton.text.replace("\r\n", "\n").replace("\r", "\n")
     return each_gpu_once(text) if topology.gpu_of_rank else text, topology
 
 
-def _and_speeds(elements: "Iterable[_Read]") -> str:
-    """Further facts that a file without models lacks: the speed of its adapters."""
+def _without_speed(elements: "Iterable[_Read]") -> int:
+    """Number of adapters whose speed a file without models lacks."""
     slots = [each for each in elements if each.tag == "pci" and (each.get("class") or "").startswith("0x02")]
     bare = sum(slot.find("nic") is None for slot in slots)
     silent = sum(each.tag == "net" and each.get("speed") is None for each in elements)
-    return f", and how fast its {bare + silent} adapters are with `net_gbps` 400" if bare + silent else ""
+    return bare + silent
 
 
 def name_of(file: Path) -> str:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 from tuner import release
 from tuner.base.errors import BadInput, TunerError
+from tuner.base.findings import Finding, words
 from tuner.base.records import json_form
 from tuner.emulator.communicator import Node
 from tuner.machine import catalogue, gpus, graphs
@@ -22,6 +23,7 @@ from tuner.release.schema import SEARCHED_FOR
 from tuner.release.variables import ignored
 from tuner.scenario.description import Scenario
 from tuner.scenario.logs import importer, node_facts
+from tuner.scenario.logs.checks.communication import TUNER_CHOOSES
 from tuner.scenario.logs.imported import Imported, LogAdditions, LogEvidence, NodeFacts, as_node
 from tuner.scenario.logs.importer import FILES_AND_ADAPTERS
 from tuner.scenario.node import ResolvedNode
@@ -237,7 +239,7 @@ class FromLog:
     """The communicator of a log that a description is of; ``release`` is what the log says.
 
     ``machine`` and ``topology`` have the graphs; where both are None, the log has them. ``notes`` say, a line each,
-    what was assumed, and where what a user says goes before the log; ``answers`` what the log itself explains.
+    what was assumed, and where what a user says goes before the log; ``findings`` what the log itself explains.
     """
 
     file: str
@@ -247,7 +249,7 @@ class FromLog:
     topology: str | None
     nearness: Nearness | None = field(metadata=json_form(optional=True))  # of the machine
     notes: tuple[str, ...]
-    answers: tuple[str, ...] = ()
+    findings: tuple[Finding, ...] = ()
     tuner: LoggedTuner | None = field(default=None, metadata=json_form(optional=True))
 
 
@@ -280,9 +282,7 @@ def read(machine: str | None, given: "Description") -> Logged:
     shown = not named and any(node.graphs for node in imported.nodes)
     if needed := imported.needed if shown else [text for text in imported.needed if text.startswith(_OF_RELEASES)]:
         raise BadInput(f"{file}: needed: {'; '.join(needed)}{OR_A_MACHINE if shown else ''}")
-    foreign = (
-        [str(each) for each in imported.evidence.answers[:1]] if imported.evidence.tuner_plugin is not None else []
-    )
+    foreign = [words(each) for each in imported.evidence.findings if each.code == TUNER_CHOOSES]
     notes = [*foreign, *(imported.notes if shown else ())]
     printed = next(iter(imported.printed_releases), None)
     if printed not in (None, imported.release):
@@ -315,7 +315,7 @@ def read(machine: str | None, given: "Description") -> Logged:
         None if topology is None else str(topology),
         near,
         tuple(notes),
-        tuple(map(str, imported.evidence.answers)),
+        imported.evidence.findings,
         _tuner(imported),
     )
     return Logged(machine, cast("Description", others), kinds, says)

@@ -5,9 +5,9 @@ Facts that a user gives go before the log's. Nothing is guessed: what the emulat
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import StrEnum
 
 from tuner import release
+from tuner.base.findings import Finding
 from tuner.base.names import Collective, DataType, Op
 from tuner.base.records import json_form
 from tuner.emulator.communicator import Node
@@ -88,25 +88,6 @@ class Hardware:
     networks: tuple[str, ...]
 
 
-class Weight(StrEnum):
-    """Weight of an answer: wrong on any machine; otherwise than usual, which may be meant; as it should be."""
-
-    fault = "fault"
-    unlike = "unlike"
-    expected = "expected"
-
-
-@dataclass(frozen=True, slots=True)
-class LogAnswer:
-    """Answer of a log to a question that people ask, in a sentence."""
-
-    text: str
-    weight: Weight = Weight.fault
-
-    def __str__(self) -> str:
-        return self.text
-
-
 @dataclass(frozen=True, slots=True)
 class LogEvidence:
     """Lines of a log beside its graphs and tables; empty where none is printed.
@@ -115,8 +96,8 @@ class LogEvidence:
     the release and the product name that its tuner goes by, where they are printed. ``transports``: connections by
     NCCL's word for their way, P2P/CUMEM, SHM, NET/IB/GDRDMA. ``rings``: ranks of each channel in their order.
     ``trees``: parent and children by channel and rank. ``nvls_heads``: ranks of each head, a node each.
-    ``adapters_of_ranks``: NCCL's numbers of the adapters that a rank sends over. ``answers``: what follows, a sentence
-    each; that of a tuner plugin is the first.
+    ``adapters_of_ranks``: NCCL's numbers of the adapters that a rank sends over. ``findings``: what follows of
+    all lines, in the order of the checks.
     """
 
     tuner_plugin: str | None
@@ -126,7 +107,7 @@ class LogEvidence:
     trees: Mapping[int, Mapping[int, TreePlace]] = field(metadata=json_form(omitted=True))
     nvls_heads: tuple[tuple[int, ...], ...] = field(metadata=json_form(omitted=True))
     adapters_of_ranks: Mapping[int, tuple[int, ...]] = field(metadata=json_form(omitted=True))
-    answers: tuple[LogAnswer, ...] = field(metadata=json_form(convert=lambda answers: [each.text for each in answers]))
+    findings: tuple[Finding, ...]
     aws_release: str | None = field(default=None, metadata=json_form(optional=True))
     tuner_product: str | None = field(default=None, metadata=json_form(optional=True))
 

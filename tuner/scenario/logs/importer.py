@@ -11,7 +11,7 @@ from tuner.base.names import Algorithm, Collective, DataType, Op, Protocol
 from tuner.release import Release
 from tuner.release.variables import not_emulated
 from tuner.scenario.logs import choice, node_facts, reader
-from tuner.scenario.logs.evidence import evidence
+from tuner.scenario.logs.checks.every import evidence
 from tuner.scenario.logs.imported import (
     CommunicatorLines,
     Hardware,

@@ -19,7 +19,8 @@ from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput
 from tuner.base.files import is_plain_file, read_bytes
 from tuner.base.names import Algorithm, Collective
-from tuner.scenario.logs import choice
+from tuner.scenario.logs import choice, endings
+from tuner.scenario.logs.endings import EndingLine
 
 # host:pid:tid [device] NCCL INFO text; some builds put the function before "NCCL", launchers anything before the host.
 _PREFIX = re.compile(r"([^\s:\[\]()]+):(\d+):(\d+) \[-?\d+\]")
@@ -58,6 +59,7 @@ class PrintedLine(NamedTuple):
     thread: Thread  # UNKNOWN where the line has no prefix
     text: str
     warns: bool = False
+    number: int = 0  # of the line in its file, from 1 on
 
 
 class Lines(Iterable[PrintedLine]):
@@ -87,16 +89,16 @@ class Lines(Iterable[PrintedLine]):
 
     def __iter__(self) -> Iterator[PrintedLine]:
         prefixed = bool(self._whole.keys() - {UNKNOWN})
-        for raw in self._raw():
+        for number, raw in enumerate(self._raw(), start=1):
             line = _line(_text(raw))
             if not raw.endswith(b"\n"):
                 if line.warns:
-                    yield PrintedLine(self._whole.get(line.thread, line.thread), line.text, True)
+                    yield PrintedLine(self._whole.get(line.thread, line.thread), line.text, True, number)
                 return
             if line.thread is not UNKNOWN:
-                yield PrintedLine(self._whole[line.thread], line.text, line.warns)
-            elif not prefixed or line.warns or _KEPT.search(line.text):
-                yield line
+                yield PrintedLine(self._whole[line.thread], line.text, line.warns, number)
+            elif not prefixed or line.warns or _KEPT.search(line.text) or endings.of_line(line.text, number):
+                yield line._replace(number=number)
 
 
 def read_lines(path: Path) -> Lines:
@@ -384,6 +386,7 @@ class NcclLog:
         default_factory=dict
     )  # by adapter, None where it works, else why it does not
     far_adapters: str | None = None  # how far an adapter is from its GPU for GPUDirect RDMA, and how far it may be
+    endings: list[EndingLine] = field(default_factory=list)  # how processes and jobs ended
     returned: tuple[str, int] | None = None  # where a call of NCCL's own failed first, and ncclResult_t
 
 
@@ -412,6 +415,8 @@ class _Reader:
         if line.warns:
             self.warning(line)
             return
+        if line.thread is UNKNOWN and (ending := endings.of_line(line.text, line.number)) is not None:
+            self.log.endings.append(ending)
         for part, pattern, method in _METHODS:
             if part in line.text and (match := pattern.search(line.text)):
                 method(self, line, match)

@@ -1,8 +1,4 @@
-"""Evidence of a log: how ranks reach each other, and what its lines answer of questions that people ask.
-
-An answer says how much it weighs. A fault is wrong on any machine; "unlike" may be meant, or right for such GPUs; what
-is as it should be only explains.
-"""
+"""Checks of how ranks reach each other: channels, network, GPUDirect RDMA, shared memory, NVLS, and warnings."""
 
 import re
 from collections import Counter
@@ -12,17 +8,19 @@ from functools import cache
 from tuner import release
 from tuner.base import tables
 from tuner.base.dataclass import dataclass
+from tuner.base.findings import Finding, Severity
 from tuner.base.names import Pattern
 from tuner.base.sizes import plural
 from tuner.machine.gpus import FIRST_WITH_MULTICAST, multicast_chips
 from tuner.release import Release
-from tuner.scenario.logs.imported import LogAnswer, LogEvidence, Reading, Weight
+from tuner.scenario.logs.checks.shown import ShownByLog, in_words
+from tuner.scenario.logs.imported import Reading
 from tuner.scenario.logs.reader import PrintedGraph
 from tuner.scenario.notes import harmful
 
 FEW_CHANNELS = 4  # so many ask why there are no more
 MOST_WARNINGS = 6
-NO_NVLS = "no NVLS, because"  # how that answer begins
+TUNER_CHOOSES = "diagnose.tuner_chooses"
 NEVER_NVLS = "Hopper and later with NVSwitches do"  # how it ends where the GPUs never have it
 SOCKET, GDRDMA = "Socket", "GDRDMA"  # of NCCL's own network, and in the names of plugins such as FastSocket
 SLOWEST_LINK_GBS = 0.7  # of a bridge above GPUs: PCIe 3.0 with one lane, as NCCL counts it
@@ -35,43 +33,6 @@ RESULTS = (  # ncclResult_t, src/nccl.h.in
     "ncclInvalidUsage",
     "ncclRemoteError",
 )
-
-
-def evidence(
-    reading: Reading, variables: Mapping[str, str], channels: tuple[str, str | None] | None, nccl: Release | None
-) -> LogEvidence:
-    """The evidence of the communicator that is read; ``channels`` are NCCL's of collectives and of NVLS."""
-    log = reading.log
-    plugin = next(iter(log.tuner_plugins), None)
-    sends = {rank: tuple(sorted(nets)) for rank, nets in sorted(log.adapters_of_ranks.items())}
-    answers = [
-        *_of_tuner(plugin, log.tuner_plugins.get(plugin or "", "")),
-        *_of_single_ranks(reading),
-        *_of_timeouts(reading),
-        *_of_warnings(reading),
-        *_of_channels(reading, variables, channels),
-        *_of_network(reading, variables),
-        *_of_adapters(reading),
-        *_of_bridges(reading),
-        *_of_gpudirect(reading, variables),
-        *map(LogAnswer, harmful(variables, next((rank.nodes for rank in reading.logs if rank.nodes), None))),
-        *_of_shared_memory(reading, variables),
-        *_of_forced(variables),
-        *_of_nvls(reading, variables, channels, nccl),
-    ]
-    rings = tuple(log.rings[channel] for channel in sorted(log.rings))
-    return LogEvidence(
-        plugin,
-        dict(log.transports),
-        tuple(log.warnings),
-        rings,
-        log.trees,
-        tuple(log.nvls_heads[head] for head in sorted(log.nvls_heads)),
-        sends,
-        tuple(answers),
-        log.aws_release,
-        log.tuner_product or log.instance,
-    )
 
 
 def spans_nodes(reading: Reading) -> bool | None:
@@ -89,67 +50,65 @@ def spans_nodes(reading: Reading) -> bool | None:
     return False if every and len(hosts) == 1 else None
 
 
-def _of_tuner(plugin: str | None, file: str) -> Iterator[LogAnswer]:
+def tuner(shown: ShownByLog) -> Iterator[Finding]:
+    plugin = next(iter(shown.reading.log.tuner_plugins), None)
+    file = shown.reading.log.tuner_plugins.get(plugin or "", "")
     if plugin is not None:
-        where = f" ({file})" if file else ""
-        yield LogAnswer(
-            f"a tuner plugin chooses: {plugin}{where}; what is answered here is NCCL's own choice, "
-            "which may not be what ran",
-            Weight.expected,
-        )
+        yield Finding(TUNER_CHOOSES, Severity.NOTE, {"plugin": plugin, "file": file or None})
 
 
-def _of_single_ranks(reading: Reading) -> Iterator[LogAnswer]:
+def single_ranks(shown: ShownByLog) -> Iterator[Finding]:
     """Processes that each made a communicator of one rank, as programs do that were built or started without MPI."""
+    reading = shown.reading
     sizes = {rank.ranks for rank in reading.log.ranks if rank.ranks is not None}
     processes = {rank.thread.process for rank in reading.log.ranks if rank.ranks is not None}
     if sizes == {1} and len(processes) > 1:
-        yield LogAnswer(
+        yield in_words(
             f"{len(processes)} processes made a communicator of one rank each: none talks to another; nccl-tests was "
             "built without MPI=1, or with another MPI than the one that starts it"
         )
 
 
-def _of_channels(
-    reading: Reading, variables: Mapping[str, str], channels: tuple[str, str | None] | None
-) -> Iterator[LogAnswer]:
+def channels(shown: ShownByLog) -> Iterator[Finding]:
+    reading, variables, channels = shown.reading, shown.variables, shown.channels
     if channels is None or int(channels[0]) > FEW_CHANNELS:
         return
-    log, because, weight = reading.log, list[str](), Weight.unlike
+    log, because, weight = reading.log, list[str](), Severity.UNLIKE
     names = {Pattern.Ring.value: "ring", Pattern.BalancedTree.value: "tree"}
     patterns = sorted({each for rank in reading.logs for each in rank.fallback_patterns}, reverse=True)
     if patterns:
-        weight = Weight.fault
+        weight = Severity.FAULT
         which = ", ".join(names.get(pattern, f"pattern {pattern}") for pattern in patterns)
         because.append(
             f"the search of channels found no way ({which}), so NCCL takes one channel of 0.1 GB/s through all "
             "GPUs in their order, twice: P2P, shared memory or the PCIe links' speed are not as they should be"
         )
     if limits := [name for name in _LIMITS if variables.get(name, "") not in ("", "-2")]:
-        weight = Weight.fault
+        weight = Severity.FAULT
         because += [f"{name}={variables[name]}" for name in limits]
     several = spans_nodes(reading) is not False
     ring = next((graph for rank in reading.logs for graph in rank.graphs if graph.pattern == Pattern.Ring), None)
     if ring is not None and Pattern.Ring not in patterns:
         said, of_ring = _of_ring(reading, ring, several)
         because.append(said)
-        weight = weight if weight is Weight.fault else of_ring
+        weight = weight if weight is Severity.FAULT else of_ring
     elif not patterns:
         if any(way.startswith("SHM") for way in log.transports):
             because.append("GPUs reach each other over the CPU's memory (SHM), not peer to peer")
         if _sockets(log.transports) or (several and "Socket" in log.networks.values()):
             because.append("the network is IP sockets, and a channel takes what an adapter has")
-            weight = weight if weight is Weight.fault or spans_nodes(reading) is None else Weight.fault
+            weight = weight if weight is Severity.FAULT or spans_nodes(reading) is None else Severity.FAULT
     why = "; ".join(because) or "not shown: NCCL_DEBUG_SUBSYS=INIT,ENV,GRAPH prints the graphs that decide it"
     if not because and {rank.local_ranks for rank in reading.logs} == {1}:  # as many as its adapters carry
-        weight = Weight.expected
-    yield LogAnswer(f"{channels[0]} channels, because: {why}", weight)
+        weight = Severity.NOTE
+    facts = {"channels": int(channels[0]), "why": why, "nvlink": ring is not None and ring.type_intra.startswith("NV")}
+    yield Finding("diagnose.few_channels", weight, facts)
 
 
 _LIMITS = ("NCCL_MAX_NCHANNELS", "NCCL_MAX_CTAS", "NCCL_MAX_NRINGS")
 
 
-def _of_ring(reading: Reading, ring: PrintedGraph, several: bool) -> tuple[str, Weight]:
+def _of_ring(reading: Reading, ring: PrintedGraph, several: bool) -> tuple[str, Severity]:
     """The ring in words, and how much that weighs: few over NVLink are a fault, over PCIe what such machines have, and
     nothing where they take all that the system has (its ``maxBw``).
     """
@@ -159,43 +118,42 @@ def _of_ring(reading: Reading, ring: PrintedGraph, several: bool) -> tuple[str, 
     said = f"the ring has {ring.channels} of {' and '.join(f'{gbs:g} GB/s over {way}' for gbs, way in taken)}"
     most = [rank.max_gbs for rank in reading.logs if rank.max_gbs is not None]
     if ring.type_intra.startswith("NV"):
-        return said, Weight.fault
+        return said, Severity.FAULT
     if most and taken and ring.channels * min(gbs for gbs, _ in taken) >= max(most):
-        return f"{said}, all that the system has", Weight.expected
-    return said, Weight.unlike
+        return f"{said}, all that the system has", Severity.NOTE
+    return said, Severity.UNLIKE
 
 
-def _of_nvls(
-    reading: Reading, variables: Mapping[str, str], channels: tuple[str, str | None] | None, nccl: Release | None
-) -> Iterator[LogAnswer]:
+def nvls(shown: ShownByLog) -> Iterator[Finding]:
+    reading, variables, channels, nccl = shown.reading, shown.variables, shown.channels, shown.nccl
     if channels is None or channels[1] != "0":
         return
     names = ", ".join(dict.fromkeys(reading.log.devices.values()))
     per_node = {log.local_ranks for log in reading.logs} - {None}
     able = not names or _has_multicast(names.upper())
-    weight = Weight.unlike
+    weight = Severity.UNLIKE
     if variables.get("NCCL_NVLS_ENABLE") == "0":
         why = "NCCL_NVLS_ENABLE=0"
     elif not able:
-        why, weight = f"{names} has none: {NEVER_NVLS}", Weight.expected
+        why, weight = f"{names} has none: {NEVER_NVLS}", Severity.NOTE
     elif _links_before_nvls(reading, nccl or release.load(release.names()[-1])):
-        why, weight = f"such NVLinks are of GPUs before Hopper: {NEVER_NVLS}", Weight.expected
+        why, weight = f"such NVLinks are of GPUs before Hopper: {NEVER_NVLS}", Severity.NOTE
     elif False in reading.log.multicast:
         why = (
             "the driver says that multicast is not available: fabric manager, its state (nvidia-smi -q, Fabric), or a "
             "virtual machine without all NVSwitches"
         )
     elif any(any(log.linked.values()) for log in reading.logs) and not any(log.nvswitch for log in reading.logs):
-        why, weight = f"NVLinks lead from GPU to GPU: {NEVER_NVLS}", Weight.expected
+        why, weight = f"NVLinks lead from GPU to GPU: {NEVER_NVLS}", Severity.NOTE
     elif per_node == {1}:
-        why, weight = "one GPU a node", Weight.expected
+        why, weight = "one GPU a node", Severity.NOTE
     elif any(log.system for log in reading.logs) and not any(log.nvswitch for log in reading.logs):
-        why, weight = "no NVSwitch in the system that is printed", Weight.expected
+        why, weight = "no NVSwitch in the system that is printed", Severity.NOTE
     elif any(way.startswith("SHM") for way in reading.log.transports):
-        why, weight = "GPUs of a node reach each other over the CPU's memory (SHM): no NVLink is used", Weight.expected
+        why, weight = "GPUs of a node reach each other over the CPU's memory (SHM): no NVLink is used", Severity.NOTE
     else:
         why = "not shown: it wants Hopper or later, NVSwitches, and multicast (NCCL_DEBUG_SUBSYS=INIT,NVLS says it)"
-    yield LogAnswer(f"{NO_NVLS}: {why}", weight)
+    yield Finding("diagnose.no_nvls", weight, {"why": why})
 
 
 def _has_multicast(names: str) -> bool:
@@ -210,14 +168,15 @@ def _links_before_nvls(reading: Reading, nccl: Release) -> bool:
     return bool(printed) and not any(abs(each / gbs - round(each / gbs)) < 0.01 for each in printed for gbs in later)
 
 
-def _of_network(reading: Reading, variables: Mapping[str, str]) -> Iterator[LogAnswer]:
+def network(shown: ShownByLog) -> Iterator[Finding]:
+    reading, variables = shown.reading, shown.variables
     log, several = reading.log, spans_nodes(reading)
     sockets, plugin = _sockets(log.transports), next((each for each in log.networks.values() if each != SOCKET), "")
     if not sockets and (several is False or set(log.networks.values()) != {SOCKET}):
         return
     if plugin.endswith(SOCKET):
-        yield LogAnswer(
-            f"IP sockets, not InfiniBand or RoCE, because: the network plugin {plugin} uses them", Weight.unlike
+        yield in_words(
+            f"IP sockets, not InfiniBand or RoCE, because: the network plugin {plugin} uses them", Severity.UNLIKE
         )
         return
     if variables.get("NCCL_IB_DISABLE", "0") not in ("", "0"):
@@ -233,12 +192,12 @@ def _of_network(reading: Reading, variables: Mapping[str, str]) -> Iterator[LogA
             "not shown: lines of NET/IB say what it found (NCCL_DEBUG_SUBSYS=INIT,NET); ibv_devinfo shows the adapters"
         )
     if own := [name for name in log.interfaces if _OF_ONE_HOST.match(name)]:
-        shown = f"{', '.join(own[:3])}{' and others' * (len(own) > 3)}"
-        why += f"; {shown} lead nowhere but to this host: NCCL_SOCKET_IFNAME names those that all share"
+        named = f"{', '.join(own[:3])}{' and others' * (len(own) > 3)}"
+        why += f"; {named} lead nowhere but to this host: NCCL_SOCKET_IFNAME names those that all share"
     unknown = several is None
     on = "; one node alone would not use them" if unknown else ""
-    yield LogAnswer(
-        f"IP sockets, not InfiniBand or RoCE, because: {why}{on}", Weight.unlike if unknown else Weight.fault
+    yield in_words(
+        f"IP sockets, not InfiniBand or RoCE, because: {why}{on}", Severity.UNLIKE if unknown else Severity.FAULT
     )
 
 
@@ -246,14 +205,15 @@ def _of_network(reading: Reading, variables: Mapping[str, str]) -> Iterator[LogA
 _OF_ONE_HOST = re.compile(r"docker\d|virbr\d|lxcbr\d|podman\d|cni\d|(veth|cali|br-)[0-9a-f]{6}")
 
 
-def _of_bridges(reading: Reading) -> Iterator[LogAnswer]:
+def bridges(shown: ShownByLog) -> Iterator[Finding]:
     """PCI bridges that are slower than any link of today: a virtual machine's, without a speed of their own."""
+    reading = shown.reading
     slowest = min((rank.bridge_gbs for rank in reading.logs if rank.bridge_gbs is not None), default=SLOWEST_LINK_GBS)
     if slowest < SLOWEST_LINK_GBS:
-        yield LogAnswer(
+        yield in_words(
             f"PCI bridges of {slowest:g} GB/s in the system that is printed, as one lane of PCIe 1.0 has: a virtual "
             "machine's, which NCCL believes; NCCL_TOPO_FILE says what is there",
-            Weight.unlike,
+            Severity.UNLIKE,
         )
 
 
@@ -262,30 +222,32 @@ def _sockets(transports: Mapping[str, int]) -> list[str]:
     return [way for way in transports if way.startswith("NET/") and way.partition("/")[2].endswith(SOCKET)]
 
 
-def _of_adapters(reading: Reading) -> Iterator[LogAnswer]:
+def adapters(shown: ShownByLog) -> Iterator[Finding]:
     """Hosts that use different numbers of adapters: channels of one then have no peer, or share the other's."""
+    reading = shown.reading
     counts = {host: len(names) for host, names in reading.log.adapters.items() if host}
     if len(set(counts.values())) > 1:
         fewest, most = min(counts, key=lambda host: counts[host]), max(counts, key=lambda host: counts[host])
-        yield LogAnswer(
+        yield in_words(
             f"hosts use different numbers of adapters: {fewest} {counts[fewest]}, {most} {counts[most]}; NCCL may wait "
             "for ever for channels without a peer (NCCL_IB_HCA takes the same on all)"
         )
 
 
-def _of_shared_memory(reading: Reading, variables: Mapping[str, str]) -> Iterator[LogAnswer]:
+def shared_memory(shown: ShownByLog) -> Iterator[Finding]:
+    reading, variables = shown.reading, shown.variables
     log = reading.log
     count = sum(number for way, number in log.transports.items() if way.startswith("SHM"))
     if not count:
         return
     names = " ".join(log.devices.values()).upper()
-    weight = Weight.unlike
+    weight = Severity.UNLIKE
     if variables.get("NCCL_P2P_DISABLE", "0") not in ("", "0"):
-        why, weight = f"NCCL_P2P_DISABLE={variables['NCCL_P2P_DISABLE']}", Weight.fault
+        why, weight = f"NCCL_P2P_DISABLE={variables['NCCL_P2P_DISABLE']}", Severity.FAULT
     elif "NCCL_P2P_LEVEL" in variables:
-        why, weight = f"NCCL_P2P_LEVEL={variables['NCCL_P2P_LEVEL']}", Weight.fault
+        why, weight = f"NCCL_P2P_LEVEL={variables['NCCL_P2P_LEVEL']}", Severity.FAULT
     elif "GEFORCE" in names and "RTX 30" not in names:
-        why, weight = "the driver gives GeForce GPUs of these generations no peer-to-peer", Weight.expected
+        why, weight = "the driver gives GeForce GPUs of these generations no peer-to-peer", Severity.NOTE
     elif log.p2p_support is False:
         why = (
             "peer-to-peer does not work between GPUs of the node (intraNodeP2pSupport 0): the GPUs cannot ('nvidia-smi "
@@ -297,10 +259,11 @@ def _of_shared_memory(reading: Reading, variables: Mapping[str, str]) -> Iterato
             "as with ACS or an IOMMU"
         )
     said = f"shared memory (SHM) on {plural(count, 'connection')}, not peer to peer, because: {why}"
-    yield LogAnswer(said, weight)
+    yield in_words(said, weight)
 
 
-def _of_gpudirect(reading: Reading, variables: Mapping[str, str]) -> Iterator[LogAnswer]:
+def gpudirect(shown: ShownByLog) -> Iterator[Finding]:
+    reading, variables = shown.reading, shown.variables
     sockets = _sockets(reading.log.transports)
     ways = {
         way: count for way, count in reading.log.transports.items() if way.startswith("NET/") and way not in sockets
@@ -315,7 +278,7 @@ def _of_gpudirect(reading: Reading, variables: Mapping[str, str]) -> Iterator[Lo
     if direct:
         why = "the other adapters are farther from their GPU than NCCL_NET_GDR_LEVEL allows"
         share = f"on {direct} of {sum(ways.values())} connections to the network alone"
-        yield LogAnswer(f"GPUDirect RDMA {share}: {why}", Weight.unlike)
+        yield in_words(f"GPUDirect RDMA {share}: {why}", Severity.UNLIKE)
         return
     names = {name for used in reading.log.adapters.values() for name in used}
     why = (
@@ -329,16 +292,23 @@ def _of_gpudirect(reading: Reading, variables: Mapping[str, str]) -> Iterator[Lo
         + ("" if refused else ", or no adapter is near its GPU")
     )
     without = any("GEFORCE" in name.upper() for name in reading.log.devices.values())
-    yield LogAnswer(
+    yield in_words(
         "no GPUDirect RDMA: data goes over the CPU's memory on the way to the network, because: "
         + ("the driver gives GeForce GPUs none" if without else why),
-        Weight.expected if without else Weight.fault,
+        Severity.NOTE if without else Severity.FAULT,
     )
 
 
-def _of_forced(variables: Mapping[str, str]) -> Iterator[LogAnswer]:
-    if forced := [f"{name}={variables[name]}" for name in ("NCCL_ALGO", "NCCL_PROTO") if variables.get(name)]:
-        yield LogAnswer(f"{', '.join(forced)}: NCCL chooses among these alone, whatever would be faster", Weight.unlike)
+def harmful_settings(shown: ShownByLog) -> Iterator[Finding]:
+    """Variables that harm on as many nodes."""
+    nodes = next((rank.nodes for rank in shown.reading.logs if rank.nodes), None)
+    yield from map(in_words, harmful(shown.variables, nodes))
+
+
+def forced(shown: ShownByLog) -> Iterator[Finding]:
+    variables = shown.variables
+    if named := [f"{name}={variables[name]}" for name in ("NCCL_ALGO", "NCCL_PROTO") if variables.get(name)]:
+        yield in_words(f"{', '.join(named)}: NCCL chooses among these alone, whatever would be faster", Severity.UNLIKE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -356,8 +326,9 @@ def _known_warnings() -> tuple[KnownWarning, ...]:
     return tuple(KnownWarning(**row) for row in tables.toml(tables.folder() / "warnings.toml")["warning"])
 
 
-def _of_timeouts(reading: Reading) -> Iterator[LogAnswer]:
+def timeouts(shown: ShownByLog) -> Iterator[Finding]:
     """Collectives that PyTorch waited for in vain: ranks that are at different ones do not fit each other."""
+    reading = shown.reading
     places: dict[tuple[str, int, str], list[int]] = {}  # each process group counts for itself
     said_of = reading.log.process_groups
     likely = {reading.log.timed_out.get(rank): group for (rank, _), group in said_of.items()}
@@ -377,11 +348,12 @@ def _of_timeouts(reading: Reading) -> Iterator[LogAnswer]:
         why = "a rank that is not among these did not call it, ended, or cannot reach the others: its own log says"
     elif all(count == 1 for group, count in groups.items() if group):
         why += ", if they are of one process group"
-    yield LogAnswer(f"a collective did not end: {'; '.join(said[:MOST_WARNINGS])}; {why}")
+    yield in_words(f"a collective did not end: {'; '.join(said[:MOST_WARNINGS])}; {why}")
 
 
-def _of_warnings(reading: Reading) -> Iterator[LogAnswer]:
+def warnings(shown: ShownByLog) -> Iterator[Finding]:
     """Every warning but those that another answer explains, alike ones once."""
+    reading = shown.reading
     fell_back = any(rank.fallback_patterns for rank in reading.logs)
     alike: dict[str, list[str]] = {}
     for text in reading.log.warnings:
@@ -392,12 +364,12 @@ def _of_warnings(reading: Reading) -> Iterator[LogAnswer]:
         alike.setdefault(re.sub(r"0x[0-9a-f]+|\d+", "#", text), []).append(text)
     if reading.log.returned is not None and not alike:
         where, number = reading.log.returned
-        yield LogAnswer(f"NCCL failed with {RESULTS[number]} at {where}, without a warning that says why")
-    shown = list(alike.values())[:MOST_WARNINGS]
-    for text, *others in shown:
+        yield in_words(f"NCCL failed with {RESULTS[number]} at {where}, without a warning that says why")
+    first = list(alike.values())[:MOST_WARNINGS]
+    for text, *others in first:
         known = next((each for each in _known_warnings() if re.search(each.pattern, text)), None)
         more = f" (and {len(others)} alike)" if others else ""
-        weight = Weight.expected if known is not None and known.harmless else Weight.fault
-        yield LogAnswer(f"NCCL warned: {text}{more}{f'; that is: {known.says}' if known else ''}", weight)
-    if left := len(alike) - len(shown):
-        yield LogAnswer(f"NCCL warned of {plural(left, 'other thing')}")
+        weight = Severity.NOTE if known is not None and known.harmless else Severity.FAULT
+        yield in_words(f"NCCL warned: {text}{more}{f'; that is: {known.says}' if known else ''}", weight)
+    if left := len(alike) - len(first):
+        yield in_words(f"NCCL warned of {plural(left, 'other thing')}")

@@ -1,0 +1,91 @@
+"""The kind of a file or folder, by its content."""
+
+from contextlib import suppress
+from pathlib import Path
+
+from tuner.base.errors import BadInput, BadTopology, TunerError
+from tuner.base.files import read_bytes
+from tuner.base.findings import Finding, Severity
+from tuner.jobs.diagnosis.records import FileKind
+from tuner.jobs.inside import files as job_files
+from tuner.jobs.preflight import reading
+from tuner.jobs.traces import flight_recorder
+from tuner.machine import listings
+from tuner.machine.topology.xml import MAX_BYTES
+from tuner.plugin.formats import convert
+from tuner.plugin.table.records import HEADER
+from tuner.times.measured.formats import NCCL_TESTS, FileFormat, MeasurementFile
+
+OF_LOGS = (b" NCCL INFO ", b" NCCL WARN ", b"NCCL error in: ", b"Watchdog caught collective operation timeout")
+OF_RAS = b"Communicators... ("  # src/ras/client_support.cc
+
+
+def kinds_of(file: Path) -> tuple[FileKind, ...]:
+    """The kinds of a file by its content, one but for a log with results. Errors: BadInput where it cannot be read."""
+    if file.is_dir():
+        return (_kind_of_folder(file),)
+    start = read_bytes(file, BadInput)
+    if start.startswith(HEADER.encode()):
+        return (FileKind.table,)
+    if start.startswith(job_files.MAGIC):
+        return (FileKind.job,)
+    if reading.is_record(file):
+        return (FileKind.preflight,)
+    if start.lstrip()[:1] == b"<":
+        if b"<graphs" in start[:4096]:
+            return (FileKind.graphs,)
+        return (FileKind.topology if b"<system" in start[:4096] else FileKind.listing,)
+    try:
+        if len(start) <= MAX_BYTES and listings.read(file) is not None:  # logs and traces may be larger
+            return (FileKind.listing,)
+    except BadTopology:
+        return (FileKind.listing,)
+    logged: tuple[FileKind, ...] = (FileKind.ras,) if OF_RAS in start else ()
+    logged += (FileKind.log,) if any(part in start for part in OF_LOGS) else ()
+    try:
+        measured = MeasurementFile(file)
+        if measured.format in NCCL_TESTS or (measured.format is FileFormat.columns and b"time_us" in start):
+            return (*logged, FileKind.results)
+    except TunerError:
+        pass
+    if logged:
+        return logged
+    with suppress(TunerError, UnicodeDecodeError):
+        if start.lstrip()[:1] not in (b"{", b"[") and convert.format_of(start.decode(), str(file)):
+            return (FileKind.table,)
+    return (FileKind.trace,)
+
+
+def _kind_of_folder(folder: Path) -> FileKind:
+    try:
+        if any(map(reading.is_record, folder.glob("*.json"))):
+            return FileKind.preflight
+        of_job = [job_files.is_of_job(each) for each in job_files.files_of(folder)]
+        if 2 * sum(of_job) > len(of_job):
+            return FileKind.job
+        if dumps(folder):
+            return FileKind.recorder
+    except OSError as error:
+        raise BadInput(f"{folder}: {error.strerror}") from None
+    return FileKind.unknown
+
+
+def dumps(folder: Path) -> list[Path]:
+    """The Flight Recorder's dumps of ranks in a folder."""
+    found = []
+    for file in sorted(folder.iterdir()):
+        if file.is_file() and flight_recorder.rank_of(file) is not None:
+            with file.open("rb") as opened:  # others may be large
+                found += [file] if flight_recorder.is_pickle(opened.read(2)) else []
+    return found
+
+
+def cut(file: Path) -> Finding | None:
+    """The finding that XML of NCCL ends before its end; None where it does not, or is no XML."""
+    content = read_bytes(file, BadInput)
+    if content.lstrip()[:1] != b"<":
+        return None
+    tag = "system" if b"<system" in content else "graphs"
+    if f"</{tag}>".encode() in content:
+        return None
+    return Finding("diagnose.cut_xml", Severity.UNKNOWN, {"line": len(content.splitlines()), "tag": tag})

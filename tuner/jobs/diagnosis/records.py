@@ -1,0 +1,125 @@
+"""Records of a diagnosis: what a user asks, what files show of each other, and what was found in one of them."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import field
+from enum import StrEnum
+from pathlib import Path
+
+from tuner.answers.doctor.examine import Examination
+from tuner.base.dataclass import dataclass
+from tuner.base.errors import BadInput
+from tuner.base.findings import Finding, Severity
+from tuner.base.records import json_form
+from tuner.scenario import Scenario
+from tuner.scenario.describe import describe
+
+UNKNOWN_MACHINE = "the machine is not known; valid: `machine` NAME, or its topology beside it"
+MOST_EVIDENCE = 8  # lines of one file; its own command has all
+
+
+class FileKind(StrEnum):
+    """Kinds of files, in the order in which they are looked at: the first say what the later ones need."""
+
+    topology = "topology"
+    listing = "listing of a node"
+    log = "log of NCCL"
+    graphs = "graphs of NCCL"
+    preflight = "preflight records"
+    job = "files of a job's ranks"
+    ras = "report of ncclras"
+    recorder = "Flight Recorder dumps"
+    results = "results of nccl-tests"
+    trace = "trace or counters of a job"
+    table = "decision table"
+    unknown = "no kind that is known"
+
+
+@dataclass(frozen=True, slots=True)
+class DiagnosisOptions:
+    """Facts that a user gives of all files; None leaves them to the files. With ``gpu`` listings are topologies, too.
+
+    ``net_gbps`` and ``net_latency_us`` are of adapters that a topology only places.
+    """
+
+    machine: str | None = None
+    nodes: int | None = None
+    nccl: str | None = None
+    gpu: str | None = None
+    net_gbps: float | None = None
+    net_latency_us: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FileDiagnosis:
+    """Findings of a file, the gravest first; machine, nodes and release as far as they are known.
+
+    The first finding is the verdict: a note means that nothing is wrong. ``examined`` is all of a topology, None of
+    other files.
+    """
+
+    file: str
+    kind: FileKind
+    findings: tuple[Finding, ...]
+    machine: str | None
+    nodes: int | None
+    nccl: str | None
+    examined: Examination | None = field(default=None, metadata=json_form(optional=True))
+
+    @property
+    def severity(self) -> Severity:
+        """Severity of the verdict."""
+        return self.findings[0].severity
+
+
+def found_in(
+    file: Path, kind: FileKind, found: Iterable[Finding], known: "KnownFacts", examined: Examination | None = None
+) -> FileDiagnosis:
+    """The diagnosis of a file with ``found``, at least one finding, the gravest of which becomes the first."""
+    order = list(Severity)
+    findings = sorted(found, key=lambda each: order.index(each.severity))
+    return FileDiagnosis(str(file), kind, tuple(findings), known.machine, known.nodes, known.nccl, examined)
+
+
+def in_words(severity: Severity, text: str) -> Finding:
+    """A finding whose check has only a sentence for it, such as the message of an error."""
+    return Finding("diagnose.in_words", severity, {"text": text})
+
+
+def in_sentences(
+    file: Path, kind: FileKind, severity: Severity, says: str, evidence: Sequence[str], known: "KnownFacts"
+) -> FileDiagnosis:
+    """The diagnosis of a file by a check that makes its own sentences: the verdict, then what shows it."""
+    return found_in(
+        file, kind, [in_words(severity, says), *(in_words(Severity.NOTE, each) for each in evidence)], known
+    )
+
+
+@dataclass(slots=True)
+class KnownFacts:
+    """Facts of the machine so far, and which file says them."""
+
+    machine: str | None
+    nodes: int | None
+    nccl: str | None
+    given: DiagnosisOptions  # by the user, whom files have to agree with; of a machine, topologies keep their nearest
+    results: list[Path]
+    topology: Path | None = None  # the first that is whole
+    links_of: str | None = None  # a topology or log that shows by itself which links or channels are fewer
+    learnt: list[Finding] = field(default_factory=list, metadata=json_form(omitted=True))
+
+    def learn(self, file: Path, **facts: str | int | None) -> None:
+        """Fills in what nothing said before."""
+        fresh = {name: value for name, value in facts.items() if value is not None and getattr(self, name) is None}
+        for name, value in fresh.items():
+            setattr(self, name, value)
+        if fresh:
+            said = [f"{name} {value}" for name, value in fresh.items()]
+            self.learnt.append(Finding("diagnose.learnt", Severity.NOTE, {"facts": said, "file": str(file)}))
+
+    def scenario(self) -> Scenario:
+        """Nodes of the machine, else of the topology. Errors: BadInput where neither is known."""
+        if self.machine is None and self.topology is not None:
+            return describe(topology=str(self.topology), nodes=self.nodes or 1, nccl=self.nccl)
+        if self.machine is None:
+            raise BadInput(UNKNOWN_MACHINE)
+        return describe(self.machine, nodes=self.nodes, nccl=self.nccl)

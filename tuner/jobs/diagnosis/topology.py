@@ -1,0 +1,86 @@
+"""Diagnosis of what a machine is: topologies, which the doctor examines, listings of a node, and NCCL's graphs."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+from tuner import release
+from tuner.answers.doctor.examine import DoctorOptions, Examination, examine
+from tuner.answers.doctor.records import UNLIKE, WRONG
+from tuner.base.errors import BadInput
+from tuner.base.findings import Finding, Severity
+from tuner.base.names import Collective, DataType, Op
+from tuner.base.sizes import human_bytes
+from tuner.emulator.request import Request
+from tuner.jobs.diagnosis.kinds import cut
+from tuner.jobs.diagnosis.records import DiagnosisOptions, FileDiagnosis, FileKind, KnownFacts, found_in, in_sentences
+from tuner.machine import listings
+from tuner.machine.listings import ListingAdditions, complete, completed
+from tuner.machine.listings.shape import of_listing as shape_of
+from tuner.machine.skeleton import read_complete
+
+ALLREDUCE = Request(Collective.AllReduce, DataType.float32, Op.sum)
+PRICED_SIZES = (8, 64 << 10, 1 << 20, 64 << 20, 1 << 30)
+
+
+def of_topology(file: Path, known: KnownFacts) -> FileDiagnosis:
+    nccl = release.load(known.nccl or release.names()[-1]).name
+    asked = DoctorOptions(nccl, known.nodes or 2, ALLREDUCE, PRICED_SIZES)
+    seen = examine(str(file), _complete(file, known.given), known.given.machine, asked)
+    if seen.nearness is not None and seen.nearness.identified and not seen.nearness.differs:
+        known.learn(file, machine=seen.nearness.machine)
+    if known.given.gpu is None:
+        known.topology = known.topology or file
+    grave = [each for each in seen.findings if each.severity == WRONG]
+    shown = grave or [each for each in seen.findings if each.severity == UNLIKE]
+    if not shown:
+        says = f"no fault among {len(seen.findings)} notes" if seen.findings else "no fault found"
+        return replace(in_sentences(file, FileKind.topology, Severity.NOTE, says, (), known), examined=seen)
+    first, *others = shown
+    evidence = [f"on {', '.join(first.devices)}"] if first.devices else []
+    evidence += [f"do: {first.do}"] if first.do != "nothing" else []
+    evidence += [*_cost(seen), *(f"also {each.kind}: {each.says}" for each in others)]
+    if any(each.kind == "nvlinks" for each in grave):
+        known.links_of = known.links_of or str(file)
+    severity = Severity.FAULT if grave else Severity.UNLIKE
+    found = in_sentences(file, FileKind.topology, severity, f"{first.kind}: {first.says}", evidence, known)
+    return replace(found, examined=seen)
+
+
+def _complete(file: Path, given: DiagnosisOptions) -> str:
+    """The topology in the file, completed where a GPU model is given."""
+    if given.gpu is None:
+        return read_complete(file)[0]
+    return completed(file, ListingAdditions(given.gpu, given.net_gbps, given.net_latency_us)).topology
+
+
+def _cost(seen: Examination) -> Iterator[str]:
+    for last in seen.sizes[-1:]:
+        now, repaired = last.busbw_gbs_before, last.busbw_gbs_after
+        if now is not None and repaired is not None and now < repaired:
+            wrong = sum(bool(each.changes) and each.severity == WRONG for each in seen.findings)
+            together = f"all {wrong} together, " if wrong > 1 else ""
+            yield (
+                f"costs: {together}AllReduce of {human_bytes(last.bytes)} at {now:.1f} instead of {repaired:.1f} "
+                "GB/s busbw, by NCCL's own prediction"
+            )
+
+
+def of_listing(file: Path, known: KnownFacts) -> FileDiagnosis:
+    listing = listings.read(file)
+    if listing is None:
+        raise BadInput("XML that is neither a topology of NCCL nor of lstopo")
+    ranked = complete.ranked(shape_of(listing, None))
+    near = ranked[0]
+    as_near = [each.machine for each in ranked if (each.agrees, each.differs) == (near.agrees, near.differs)]
+    if near.identified and not near.differs and len(as_near) == 1:
+        known.learn(file, machine=near.machine)
+    severity = Severity.UNLIKE if near.differs else Severity.NOTE
+    says = f"nearest is {near.in_words}"
+    others = f"as near, where the GPUs' model would tell: {', '.join(as_near[1:])}"
+    return in_sentences(file, FileKind.listing, severity, says, [others] if len(as_near) > 1 else (), known)
+
+
+def of_graphs(file: Path, known: KnownFacts) -> FileDiagnosis:
+    """The finding of NCCL's graphs, which are no description of a machine."""
+    return found_in(file, FileKind.graphs, [cut(file) or Finding("diagnose.graphs", Severity.UNKNOWN, {})], known)

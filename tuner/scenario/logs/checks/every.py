@@ -1,0 +1,49 @@
+"""All checks of a log, and the evidence that they and its lines give."""
+
+from collections.abc import Callable, Iterator, Mapping
+
+from tuner.base.findings import Finding
+from tuner.release import Release
+from tuner.scenario.logs.checks import communication, endings
+from tuner.scenario.logs.checks.shown import ShownByLog
+from tuner.scenario.logs.imported import LogEvidence, Reading
+
+Check = Callable[[ShownByLog], Iterator[Finding]]
+CHECKS: tuple[Check, ...] = (
+    communication.tuner,
+    endings.first_cause,
+    communication.single_ranks,
+    communication.timeouts,
+    communication.warnings,
+    endings.first_echo,
+    communication.channels,
+    communication.network,
+    communication.adapters,
+    communication.bridges,
+    communication.gpudirect,
+    communication.harmful_settings,
+    communication.shared_memory,
+    communication.forced,
+    communication.nvls,
+)
+
+
+def evidence(
+    reading: Reading, variables: Mapping[str, str], channels: tuple[str, str | None] | None, nccl: Release | None
+) -> LogEvidence:
+    """The evidence of the communicator that is read; ``channels`` are NCCL's of collectives and of NVLS."""
+    log = reading.log
+    shown = ShownByLog(reading, variables, channels, nccl)
+    sends = {rank: tuple(sorted(nets)) for rank, nets in sorted(log.adapters_of_ranks.items())}
+    return LogEvidence(
+        next(iter(log.tuner_plugins), None),
+        dict(log.transports),
+        tuple(log.warnings),
+        tuple(log.rings[channel] for channel in sorted(log.rings)),
+        log.trees,
+        tuple(log.nvls_heads[head] for head in sorted(log.nvls_heads)),
+        sends,
+        tuple(finding for check in CHECKS for finding in check(shown)),
+        log.aws_release,
+        log.tuner_product or log.instance,
+    )

@@ -1,0 +1,28 @@
+"""What the checks of a log look at."""
+
+from collections.abc import Mapping
+
+from tuner.base.dataclass import dataclass
+from tuner.base.findings import Finding, Severity
+from tuner.release import Release
+from tuner.scenario.logs.imported import Reading
+
+
+@dataclass(frozen=True, slots=True)
+class ShownByLog:
+    """A log and the communicator that is read of it.
+
+    ``reading.log`` has all lines' facts, ``reading.logs`` those of the communicator's ranks. ``variables`` are the
+    environment's that the log or the user says, ``channels`` NCCL's numbers of channels of collectives and of NVLS as
+    printed, ``nccl`` its release; None where it is not known.
+    """
+
+    reading: Reading
+    variables: Mapping[str, str]
+    channels: tuple[str, str | None] | None
+    nccl: Release | None
+
+
+def in_words(text: str, severity: Severity = Severity.FAULT) -> Finding:
+    """A finding whose check has only a sentence for it."""
+    return Finding("diagnose.in_words", severity, {"text": text})
