@@ -192,7 +192,7 @@ class Communicator:
 
         >>> one_node = communicator("dgx-h100", nccl="2.30.7")
         >>> group = one_node.group([("allreduce", 25 << 20), ("allgather", 1 << 20)], buffers="window")
-        >>> [(kernel.bypass_kernel, kernel.channels) for kernel in group.kernels]
+        >>> [(kernel.bypass, kernel.channels) for kernel in group.kernels]
         [('symmetric kernel AllReduce_RSxLDMC_AGxSTMC', 2), ('symmetric kernel AllGather_STMC', 2)]
         """
         from tuner.answers.mixed import from_emulator, operations
@@ -236,7 +236,7 @@ class Communicator:
         """The ranges of nBytes in which algorithm, protocol, channels and threads stay the same, an element each.
 
         They touch, from ``low`` (one element by default) to ``high`` bytes or the largest size NCCL takes.
-        Calls on windows may bypass the algorithms: ``bypass_kernel`` then says what takes them.
+        Calls on windows may bypass the algorithms: ``bypass`` then says what takes them.
         Errors: NoAlgorithm; BadInput for an unknown name, a low above high, windows that are not emulated, and where
         channels change at too many sizes to follow.
         """

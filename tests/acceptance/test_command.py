@@ -17,7 +17,7 @@ from tuner.base.names import Collective, DataType, Op
 from tuner.emulator.request import Request
 from tuner.scenario.describe import describe
 from tuner.times import measured
-from tuner.times.acceptance.curves import CurveKind, Shape
+from tuner.times.acceptance.curves import ConfiguredShape, CurveKind
 from tuner.times.acceptance.expected import Expectation
 from tuner.times.acceptance.faults import Fault, Resource
 from tuner.times.measured.header import Header, MeasuredRun
@@ -388,18 +388,20 @@ def test_rows_of_other_nodes_are_left_out(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("nodes", "gpus"), [(2, 72), (36, 4), (9, 4), (1, 8), (5, 2)])
 def test_results_of_nvlink_domains_count_domains_or_hosts(nodes: int, gpus: int) -> None:
     expectation = Expectation(describe("gb200-nvl72", nccl="2.28.9", nodes=2))
-    found = expectation.selection(Shape(nodes, gpus)).communicator
+    found = expectation.selection(ConfiguredShape(nodes, gpus)).communicator
     assert found.ranks == nodes * gpus
     assert found.nodes == (2 if found.ranks == 144 else 1)
     request, sizes = Request(Collective.AllReduce, DataType.float32, Op.sum), np.array([1 << 30], np.uint64)
     fault = Fault(Resource.nvlinks, "half of the NVLinks", intra=0.5)
-    healthy, slower = (expectation.times(CurveKind(Shape(nodes, gpus), request), sizes, each) for each in (None, fault))
+    healthy, slower = (
+        expectation.times(CurveKind(ConfiguredShape(nodes, gpus), request), sizes, each) for each in (None, fault)
+    )
     assert slower.time_us > healthy.time_us
 
 
 def test_results_that_no_nvlink_domains_have_are_refused() -> None:
     expectation = Expectation(describe("gb200-nvl72", nccl="2.28.9"))
-    for shape in (Shape(19, 4), Shape(1, 76), Shape(1, 6)):
+    for shape in (ConfiguredShape(19, 4), ConfiguredShape(1, 76), ConfiguredShape(1, 6)):
         with pytest.raises(BadInput, match="not of NVLink domains of 18 trays with 4 GPUs"):
             expectation.selection(shape)
 

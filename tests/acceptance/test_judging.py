@@ -17,7 +17,7 @@ from tuner.scenario.describe import describe
 from tuner.times import measured, placement
 from tuner.times.acceptance import curves, diagnosis, faults, judge
 from tuner.times.acceptance.accept import AcceptOptions, accept, drifts
-from tuner.times.acceptance.curves import Curve, CurveKind, Shape
+from tuner.times.acceptance.curves import ConfiguredShape, Curve, CurveKind
 from tuner.times.acceptance.expected import NCCL_ERROR, Expectation, Whose
 from tuner.times.acceptance.faults import Fault, Resource
 from tuner.times.acceptance.judge import JudgedCurve, Verdict
@@ -27,7 +27,7 @@ from tuner.times.timemodel.features import Array
 
 SIZES = np.array([1 << power for power in range(13, 33)], np.uint64)
 REQUEST = Request(Collective.AllGather, DataType.float32, Op.sum)
-KIND = CurveKind(Shape(1, 8), REQUEST)
+KIND = CurveKind(ConfiguredShape(1, 8), REQUEST)
 EXPECTATION = Expectation(describe("dgx-h100", nccl="2.29.2"))
 EXPECTED = EXPECTATION.times(KIND, SIZES)
 HEALTHY = sorted({name for source in calibrate.sources() for name in source.tables})
@@ -161,7 +161,7 @@ def test_a_node_that_nccl_finds_no_way_through_is_said() -> None:
 def test_an_extrapolation_is_trusted_no_more_than_nccls_model() -> None:
     """Broadcast was never measured on 8 H100."""
     broadcast = Request(Collective.Broadcast, DataType.float32, Op.sum)
-    found = EXPECTATION.times(CurveKind(Shape(1, 8), broadcast), SIZES)
+    found = EXPECTATION.times(CurveKind(ConfiguredShape(1, 8), broadcast), SIZES)
     assert not found.measured.any()
     assert found.picks is not None
     assert (found.time_us * np.exp(found.log_half) > found.picks.time_us).all()
@@ -270,7 +270,7 @@ def named(of: Expectation, fault: Fault | None, start_us: float = 3.0) -> list[R
     rng = np.random.default_rng(1)
     those = []
     for request in REQUESTS:
-        kind = CurveKind(Shape(scenario.nodes, scenario.gpus()), request)
+        kind = CurveKind(ConfiguredShape(scenario.nodes, scenario.gpus()), request)
         noise = np.exp(rng.normal(0, 0.01, len(DIAGNOSED_SIZES)))
         times_us = of.times(kind, DIAGNOSED_SIZES, fault).time_us * noise + start_us
         those.append(
@@ -313,7 +313,7 @@ def test_what_leaves_the_same_bandwidth_is_named_together() -> None:
 def test_faults_of_a_communicator() -> None:
     def resources(machine: str, nodes: int) -> set[Resource]:
         of = expectation(machine, nodes, "2.28.9")
-        communicator = of.selection(Shape(nodes, of.scenario.gpus())).communicator
+        communicator = of.selection(ConfiguredShape(nodes, of.scenario.gpus())).communicator
         return {each.resource for each in faults.of_communicator(communicator, of.scenario.resolve().own.topology)}
 
     between = {Resource.adapters, Resource.pcie_link, Resource.gpu_direct, Resource.network_latency, Resource.sockets}

@@ -114,7 +114,7 @@ def test_choices_of_other_buffers() -> None:
     edges = group.edges("allgather", high=4 * MIB, buffers="window")
     kernels = window["collectives"]["AllGather"]
     assert [one["from_bytes"] for one in kernels] == edges.from_bytes.tolist()
-    assert [one["bypass"] for one in kernels] == list(edges.bypass_kernel)
+    assert [one["bypass"] for one in kernels] == list(edges.bypass)
     assert all(one["algorithm"] is None and one["time_us"][0] > 0 for one in kernels)
     assert all("bypass" not in one for one in registered["collectives"]["AllGather"])
     assert "valid with --buffers: choices" in refused("--format", "xla", *NODE, "--buffers", "registered")

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from tests.support.command_line import run
-from tuner.cli.output import LEFT_OUT, NotedCell, laid_out, print_table, say
+from tuner.base.view import LEFT_OUT, NotedCell, laid_out
+from tuner.cli.output import print_table, say
 
 ON = ("--machine", "dgx-h100", "--nodes", "2", "--nccl", "2.28.9")
 COMMANDS = {

@@ -13,7 +13,7 @@ from tests.support.connections import MOST_RANKS, connections, differences, draw
 from tests.support.draws import Draws
 from tests.support.random_windows import registering
 from tuner import release
-from tuner.answers.scale import NodeCounts, scale
+from tuner.answers.scale import CountQuery, scale
 from tuner.base.errors import BadInput, NoAlgorithm, OracleFailed
 from tuner.base.names import Buffers, Collective, DataType, Op
 from tuner.emulator.connect.network import ORDER
@@ -422,9 +422,9 @@ def words(launched: NonClassicPath | OracleLaunch) -> tuple[str, int, int]:
 def test_libnccl_launches_what_scale_says(name: str, buffers: Buffers) -> None:
     scenario = Scenario(name, 1, machine="dgx-h100", gpus_per_node=3, environment={"NCCL_GIN_TYPE": "3"})
     request = Request(Collective.ReduceScatter, DataType.float32, Op.sum, buffers=buffers)
-    found = scale(scenario, [request], SIZES, NodeCounts(high=MOST_NODES, every=True)).ranges
+    found = scale(scenario, [request], SIZES, CountQuery(high=MOST_NODES, every=True)).ranges
     for nodes in range(1, MOST_NODES + 1):
-        said = [one for one in found if one.from_nodes <= nodes <= one.to_nodes]
+        said = [one for one in found if one.first.count <= nodes <= one.last.count]
         with Oracle(scenario.with_nodes(nodes).resolve().oracle_configuration_to_launch()) as oracle:
             launched = oracle.launch_on_any_path(request, SIZES)
         for own, each in zip(said, launched, strict=True):

@@ -11,15 +11,16 @@ from tests.support.table_search import find
 from tuner import release
 from tuner.base.errors import BadInput, BadMeasurement
 from tuner.base.names import Algorithm, Collective, Protocol
+from tuner.base.nouns import Span
 from tuner.emulator.rules import bounds
-from tuner.emulator.rules.call import Call
+from tuner.emulator.rules.call import RuleCall
 from tuner.emulator.selection import Selection
 from tuner.oracle.conformance.check import sizes_bytes
 from tuner.plugin import compile
 from tuner.plugin.dry_run import DryRun, TunerCall
 from tuner.plugin.formats import measured
 from tuner.plugin.table import parse
-from tuner.plugin.table.records import Choice, Interval, Table
+from tuner.plugin.table.records import Table, TableChoice
 from tuner.scenario import Scenario
 
 AR = Collective.AllReduce
@@ -82,7 +83,7 @@ def test_channels_are_the_bound() -> None:
     for row in rows:
         for size in (max(row.bytes.low, 1), row.bytes.high or 2**40):
             algo_proto = row.choices[0].algo_proto
-            bound = bounds.bound(Call(model.communicator, compile.request(AR), algo_proto), model.tables, size)
+            bound = bounds.bound(RuleCall(model.communicator, compile.request(AR), algo_proto), model.tables, size)
             assert row.choices[0].channels == bound
 
 
@@ -148,14 +149,14 @@ def test_the_best_median_wins_up_to_halfway(tmp_path: Path) -> None:
         )
     )
     assert [(row.bytes, row.choices) for row in rows] == [
-        (Interval(0, 3072), (Choice(Algorithm.Ring, Protocol.LL),)),
-        (Interval(3073, None), (Choice(Algorithm.NVLSTree, Protocol.Simple, 8),)),
-        (Interval(0, None), (Choice(Algorithm.Tree, Protocol.LL),)),
+        (Span(0, 3072), (TableChoice(Algorithm.Ring, Protocol.LL),)),
+        (Span(3073, None), (TableChoice(Algorithm.NVLSTree, Protocol.Simple, 8),)),
+        (Span(0, None), (TableChoice(Algorithm.Tree, Protocol.LL),)),
     ]
     assert [(row.ranks.high, row.nodes.high, row.pipelined, row.registered) for row in rows] == [
-        (16, 2, Interval(0), None),
-        (16, 2, Interval(0), None),
-        (None, None, Interval(1, 1), True),
+        (16, 2, Span(0), None),
+        (16, 2, Span(0), None),
+        (None, None, Span(1, 1), True),
     ]
     assert notes == [
         "AllReduce of 2048 bytes: 2 choices are equally fast",

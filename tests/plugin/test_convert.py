@@ -15,13 +15,14 @@ from hypothesis import strategies as st
 from tests.support.table_search import find
 from tuner.base.errors import BadTable
 from tuner.base.names import Algorithm, Collective, Protocol
+from tuner.base.nouns import Span
 from tuner.cli.plugin.tables import convert_command
 from tuner.plugin import lint
 from tuner.plugin.formats import convert, shared
-from tuner.plugin.table.records import HEADER, LARGEST, Choice, Decision, Interval, Table
+from tuner.plugin.table.records import HEADER, LARGEST, Decision, Table, TableChoice
 
 AR, AG = Collective.AllReduce, Collective.AllGather
-RING = Choice(Algorithm.Ring, Protocol.LL128)
+RING = TableChoice(Algorithm.Ring, Protocol.LL128)
 NEWEST = "# collective,bytesPerRank,algorithm,protocol,channels,nNodes,nLocalRanks,chunkSize\n"
 TEN = "# collective,bytesPerRank,algorithm,protocol,channels,nNodes,nLocalRanks,numPipeOps,regBuff,chunkSize\n"
 TEN_BYTES = TEN.replace("bytesPerRank", "bytes")
@@ -144,18 +145,18 @@ def test_any_bytes_are_read_or_refused_in_one_line(content: bytes) -> None:
 
 
 def test_reads_nvidias_columns() -> None:
-    tree = Choice(Algorithm.Tree, Protocol.Simple, 2)
-    expected = Decision(AR, (tree,), bytes=Interval(0, 65536), nodes=Interval(1, 1), registered=True)
+    tree = TableChoice(Algorithm.Tree, Protocol.Simple, 2)
+    expected = Decision(AR, (tree,), bytes=Span(0, 65536), nodes=Span(1, 1), registered=True)
     assert only("allreduce,0,65536,tree,simple,2,1,-1,-1,1") == expected
     row = only(" allgather , 1,-1,\tcollnet_direct,ll128 ,-1, -1, 32, 4\r\n")
     assert row == Decision(
         AG,
-        (Choice(Algorithm.CollNetDirect, Protocol.LL128),),
-        bytes=Interval(1),
-        ranks=Interval(32, 32),
-        pipelined=Interval(4, 4),
+        (TableChoice(Algorithm.CollNetDirect, Protocol.LL128),),
+        bytes=Span(1),
+        ranks=Span(32, 32),
+        pipelined=Span(4, 4),
     )
-    choice = Choice(Algorithm.NVLSTree, Protocol.LL)
+    choice = TableChoice(Algorithm.NVLSTree, Protocol.LL)
     assert only(f"allreduce,0,{LARGEST},nvls_tree,ll,0,-1,-1") == Decision(AR, (choice,))
     assert only("allreduce,0,1,pat,ll,64,-1,-1,-1,0").registered is False
 
@@ -196,25 +197,25 @@ def test_refuses_what_nvidias_reader_guesses_or_drops(row: str, reason: str) -> 
 @pytest.mark.parametrize(
     ("text", "interval"),
     [
-        ("*", Interval(0)),
-        ("", Interval(0)),
-        ("5", Interval(5, 5)),
-        ("[0,2]", Interval(0, 2)),
-        ("(0,2)", Interval(1, 1)),
-        ("(0,2]", Interval(1, 2)),
-        ("[1,3)", Interval(1, 2)),
-        ("(1,)", Interval(2)),
-        ("[2,)", Interval(2)),
-        ("[2,]", Interval(2)),
-        ("(,4]", Interval(0, 4)),
-        ("(,4)", Interval(0, 3)),
-        ("(,)", Interval(0)),
-        ("[1073741824,17179869184]", Interval(1 << 30, 16 << 30)),
-        ("  (1, 4]  ", Interval(2, 4)),
-        ("[-5,4]", Interval(0, 4)),
+        ("*", Span(0)),
+        ("", Span(0)),
+        ("5", Span(5, 5)),
+        ("[0,2]", Span(0, 2)),
+        ("(0,2)", Span(1, 1)),
+        ("(0,2]", Span(1, 2)),
+        ("[1,3)", Span(1, 2)),
+        ("(1,)", Span(2)),
+        ("[2,)", Span(2)),
+        ("[2,]", Span(2)),
+        ("(,4]", Span(0, 4)),
+        ("(,4)", Span(0, 3)),
+        ("(,)", Span(0)),
+        ("[1073741824,17179869184]", Span(1 << 30, 16 << 30)),
+        ("  (1, 4]  ", Span(2, 4)),
+        ("[-5,4]", Span(0, 4)),
     ],
 )
-def test_reads_ncclx_intervals(text: str, interval: Interval) -> None:
+def test_reads_ncclx_intervals(text: str, interval: Span) -> None:
     row = Decision(AR, (RING,), bytes_per_rank=interval)
     assert only(f"allreduce,{text},ring,ll128,-1,*,*") == row
     assert only(rules(({"collective": "allreduce", "bytesPerRank": text}, CONFIG))) == row
@@ -249,17 +250,17 @@ def test_refuses_other_intervals(text: str) -> None:
 
 
 def test_reads_every_version_of_ncclx_columns() -> None:
-    choice = Choice(Algorithm.CollNetChain, Protocol.Simple, 4, 1 << 19)
-    row = Decision(AG, (choice,), bytes_per_rank=Interval(1, 9), nodes=Interval(2, 2), ranks_per_node=Interval(8))
+    choice = TableChoice(Algorithm.CollNetChain, Protocol.Simple, 4, 1 << 19)
+    row = Decision(AG, (choice,), bytes_per_rank=Span(1, 9), nodes=Span(2, 2), ranks_per_node=Span(8))
     assert only("allgather, [1,9] ,collnet_chain,simple,4,2,[8,),524288") == row
     assert only(NEWEST + "allgather,[1,9],collnet_chain,simple,4,2,[8,),524288") == row
     assert only(TEN + "allgather,[1,9],collnet_chain,simple,4,2,[8,),-1,-1,524288") == row
     by_bytes = only(TEN_BYTES + "allgather,[1,9],collnet_chain,simple,4,2,[8,),-1,-1,524288")
-    assert by_bytes == Decision(AG, (choice,), bytes=Interval(1, 9), nodes=Interval(2, 2), ranks_per_node=Interval(8))
+    assert by_bytes == Decision(AG, (choice,), bytes=Span(1, 9), nodes=Span(2, 2), ranks_per_node=Span(8))
     spaced = TEN_BYTES.replace(",", " , ")
     told = only(spaced + "allgather,[1,9],collnet_chain,simple,4,2,[8,),3,0")
-    assert (told.bytes, told.pipelined, told.registered) == (Interval(1, 9), Interval(3, 3), False)
-    assert only("allgather,,ring,ll,,,,") == Decision(AG, (Choice(Algorithm.Ring, Protocol.LL),))
+    assert (told.bytes, told.pipelined, told.registered) == (Span(1, 9), Span(3, 3), False)
+    assert only("allgather,,ring,ll,,,,") == Decision(AG, (TableChoice(Algorithm.Ring, Protocol.LL),))
     match = {"collective": "allgather", "bytes": "[1,9]", "nNodes": 2, "nLocalRanks": "[8,)", "regBuff": -1}
     config = {"algorithm": "collnet_chain", "protocol": "simple", "channels": 4, "chunkSize": 1 << 19}
     assert only(rules((match, config))) == by_bytes
@@ -371,15 +372,15 @@ CALLS: list[Call] = [
     for pipelined in (0, 1, 2)
 ]
 TO_12 = st.integers(0, 12)
-SMALL = st.one_of(st.just(Interval(0)), st.builds(lambda low, more: Interval(low, low + more), TO_12, TO_12))
+SMALL = st.one_of(st.just(Span(0)), st.builds(lambda low, more: Span(low, low + more), TO_12, TO_12))
 
 
-def exact(least: int, *numbers: int) -> st.SearchStrategy[Interval]:
-    return st.sampled_from([Interval(least), Interval(least), *(Interval(number, number) for number in numbers)])
+def exact(least: int, *numbers: int) -> st.SearchStrategy[Span]:
+    return st.sampled_from([Span(least), Span(least), *(Span(number, number) for number in numbers)])
 
 
 CHOICES = st.builds(
-    Choice,
+    TableChoice,
     st.sampled_from([Algorithm.Tree, Algorithm.Ring, Algorithm.NVLSTree]),
     st.just(Protocol.LL),
     st.sampled_from([None, 1, 2]),
@@ -399,7 +400,7 @@ NVIDIA_ROWS = st.builds(
 NCCLX_ROWS = st.builds(
     lambda collective, choice, chunk, size, nodes, per_node: Decision(
         collective,
-        (Choice(choice.algorithm, choice.protocol, choice.channels, chunk),),
+        (TableChoice(choice.algorithm, choice.protocol, choice.channels, chunk),),
         bytes_per_rank=size,
         nodes=nodes,
         ranks_per_node=per_node,
@@ -408,8 +409,8 @@ NCCLX_ROWS = st.builds(
     CHOICES,
     st.sampled_from([None, None, 4096, 8192]),
     SMALL,
-    st.sampled_from([Interval(1), Interval(2), Interval(1, 1)]),
-    st.sampled_from([None, Interval(2), Interval(1, 1), Interval(2, 4)]),
+    st.sampled_from([Span(1), Span(2), Span(1, 1)]),
+    st.sampled_from([None, Span(2), Span(1, 1), Span(2, 4)]),
 )
 
 
@@ -419,17 +420,17 @@ def matching(rows: Iterable[Decision], call: Call) -> list[Decision]:
     return [row for row in rows if find([row], collective, size, **asked)]
 
 
-def passed_on(rows: Iterable[Decision], call: Call, runs: set[Algorithm]) -> Choice | None:
+def passed_on(rows: Iterable[Decision], call: Call, runs: set[Algorithm]) -> TableChoice | None:
     """As NVIDIA's and NCCLX's readers go through rows of one choice; NCCLX looks for the chunk size by itself."""
     found = matching(rows, call)
     taken = next((row.choices[0] for row in found if row.choices[0].algorithm in runs), None)
     if taken is None:
         return None
     chunks = [row.choices[0].chunk_bytes for row in found if row.choices[0].algo_proto == taken.algo_proto]
-    return Choice(*taken.algo_proto, taken.channels, next(filter(None, chunks), None))
+    return TableChoice(*taken.algo_proto, taken.channels, next(filter(None, chunks), None))
 
 
-def decided(rows: Iterable[Decision], call: Call, runs: set[Algorithm]) -> Choice | None:
+def decided(rows: Iterable[Decision], call: Call, runs: set[Algorithm]) -> TableChoice | None:
     """As the plugin goes through ranked rows."""
     for row in matching(rows, call)[:1]:
         return next((choice for choice in row.choices if choice.algorithm in runs), None)
@@ -488,9 +489,9 @@ def test_a_table_is_written_with_its_meaning_or_refused(rows: list[Decision], ru
 def test_a_refusal_is_about_a_meaning_that_would_change() -> None:
     """The upper rows hide the meeting from the walk: nothing is refused for what never decides."""
     rows = [
-        Decision(AR, (RING, Choice(Algorithm.Tree, Protocol.LL)), bytes=Interval(50, 100)),
-        Decision(AR, (RING,), bytes=Interval(0, 100)),
-        Decision(AR, (Choice(Algorithm.Tree, Protocol.LL),), bytes=Interval(50, 150)),
+        Decision(AR, (RING, TableChoice(Algorithm.Tree, Protocol.LL)), bytes=Span(50, 100)),
+        Decision(AR, (RING,), bytes=Span(0, 100)),
+        Decision(AR, (TableChoice(Algorithm.Tree, Protocol.LL),), bytes=Span(50, 150)),
     ]
     assert len(shared.single(rows, str)) == 4
 

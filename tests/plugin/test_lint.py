@@ -14,14 +14,15 @@ from numpy.typing import NDArray
 
 from tuner import release
 from tuner.base.names import Algorithm, Collective, DataType, Op, Protocol
+from tuner.base.nouns import Span
 from tuner.cli.plugin.tables import lint_command
 from tuner.plugin import headers, lint, lint_scenario
 from tuner.plugin.formats import convert
-from tuner.plugin.table.records import HEADER, Choice, Decision, Interval, Table
+from tuner.plugin.table.records import HEADER, Decision, Table, TableChoice
 from tuner.scenario import Scenario
 
 AR = Collective.AllReduce
-RING = Choice(Algorithm.Ring, Protocol.LL)
+RING = TableChoice(Algorithm.Ring, Protocol.LL)
 
 
 def load(*lines: str) -> Table:
@@ -156,13 +157,13 @@ def test_what_exists_is_what_the_releases_have() -> None:
             assert not rules or simple != (algorithm in lint.EVERY_PROTOCOL), (name, algorithm)
 
 
-def intervals(least: int, most: int) -> st.SearchStrategy[Interval]:
+def intervals(least: int, most: int) -> st.SearchStrategy[Span]:
     pairs = st.tuples(st.integers(least, most), st.one_of(st.none(), st.integers(0, most - least)))
-    some = pairs.map(lambda pair: Interval(pair[0], None if pair[1] is None else pair[0] + pair[1]))
-    return st.one_of(st.just(Interval(least)), some)
+    some = pairs.map(lambda pair: Span(pair[0], None if pair[1] is None else pair[0] + pair[1]))
+    return st.one_of(st.just(Span(least)), some)
 
 
-SIZES: st.SearchStrategy[dict[str, Interval]] = st.one_of(
+SIZES: st.SearchStrategy[dict[str, Span]] = st.one_of(
     st.just({}),
     intervals(0, 12).map(lambda one: {"bytes": one}),
     intervals(0, 3).map(lambda one: {"bytes_per_rank": one}),
@@ -189,7 +190,7 @@ WORLD = np.array(
 def reached(row: Decision) -> NDArray[np.bool_]:
     size, ranks, nodes, registered = WORLD
 
-    def within(numbers: NDArray[np.int_], interval: Interval) -> NDArray[np.bool_]:
+    def within(numbers: NDArray[np.int_], interval: Span) -> NDArray[np.bool_]:
         return (numbers >= interval.low) & (True if interval.high is None else numbers <= interval.high)
 
     which = True if row.registered is None else registered == row.registered

@@ -19,6 +19,7 @@ from tests.support.table_search import cost_us, find, find_cost, find_runnable
 from tests.support.table_strategies import costs, decisions
 from tuner.base.errors import BadInput, BadTable
 from tuner.base.names import ALGO_PROTOS, AlgoProto, Algorithm, Collective, Protocol
+from tuner.base.nouns import Span
 from tuner.cli.plugin.tables import compile_command, lint_command
 from tuner.emulator.selection import Selection
 from tuner.plugin import compile
@@ -30,11 +31,10 @@ from tuner.plugin.table.records import (
     HEADER,
     LARGEST,
     LARGEST_COUNT,
-    Choice,
     Conditions,
     Decision,
-    Interval,
     Table,
+    TableChoice,
     pipelined_ends,
 )
 from tuner.scenario import Scenario
@@ -44,18 +44,18 @@ NEVER_US = np.float32(3e9)
 SHAPES = st.sampled_from([(2, 1), (2, 2), (3, 2), (6, 2), (16, 2), (16, 4), (24, 3)])  # ranks, nodes
 
 
-def intervals(least: int, most: int, *far: int) -> st.SearchStrategy[Interval]:
+def intervals(least: int, most: int, *far: int) -> st.SearchStrategy[Span]:
     # Few different ends, so that rows meet, overlap and hide each other.
     number = st.one_of(st.integers(least, most), st.sampled_from(far)) if far else st.integers(least, most)
     pair = st.tuples(number, st.one_of(st.none(), number))
-    return pair.map(lambda ends: Interval(ends[0], None if ends[1] is None else max(ends)))  # type: ignore[type-var]
+    return pair.map(lambda ends: Span(ends[0], None if ends[1] is None else max(ends)))  # type: ignore[type-var]
 
 
 SIZES = intervals(0, 40, 1 << 20, 1 << 32, LARGEST - 1)
 
 
 @st.composite
-def conditions(draw: st.DrawFn) -> dict[str, Interval]:
+def conditions(draw: st.DrawFn) -> dict[str, Span]:
     given = {draw(st.sampled_from(["bytes", "bytes", "bytes_per_rank"])): draw(SIZES)} if draw(st.booleans()) else {}
     for name in ("ranks", "nodes", "ranks_per_node"):
         if draw(st.integers(0, 3)) == 0:
@@ -63,7 +63,7 @@ def conditions(draw: st.DrawFn) -> dict[str, Interval]:
     return given
 
 
-PIPELINED = [Interval(0), Interval(0), Interval(0, 0), Interval(1, 1), Interval(2), Interval(3, 5)]
+PIPELINED = [Span(0), Span(0), Span(0, 0), Span(1, 1), Span(2), Span(3, 5)]
 DECISIONS = decisions(conditions(), [None, None, None, True, False], PIPELINED)
 COSTS = costs(conditions(), st.floats(2.0**-100, 2.0**100, width=32), st.integers(1, 9))
 TABLES = st.builds(
@@ -190,10 +190,10 @@ def test_c_decides_as_python_does_among_thousands(tmp_path: Path) -> None:
     for _ in range(3000):
         low = draw.randrange(1 << draw.randrange(1, 40))
         width = draw.randrange(1 << draw.randrange(1, 36))
-        choice = Choice(draw.choice(list(Algorithm)), draw.choice(list(Protocol)), draw.randrange(1, 65))
+        choice = TableChoice(draw.choice(list(Algorithm)), draw.choice(list(Protocol)), draw.randrange(1, 65))
         registered = draw.choice([None, None, True, False])
         decisions.append(
-            Decision(draw.choice(list(Collective)), (choice,), bytes=Interval(low, low + width), registered=registered)
+            Decision(draw.choice(list(Collective)), (choice,), bytes=Span(low, low + width), registered=registered)
         )
     table = Table(tuple(decisions))
     write(tmp_path / "t", table)
@@ -564,23 +564,23 @@ def test_rows_that_cannot_run_cost_no_time(tmp_path: Path) -> None:
 
 
 AR = Collective.AllReduce
-TREE, RING = Choice(Algorithm.Tree, Protocol.LL), Choice(Algorithm.Ring, Protocol.Simple)
-RING_LL128, NVLS = Choice(Algorithm.Ring, Protocol.LL128), Choice(Algorithm.NVLS, Protocol.Simple)
+TREE, RING = TableChoice(Algorithm.Tree, Protocol.LL), TableChoice(Algorithm.Ring, Protocol.Simple)
+RING_LL128, NVLS = TableChoice(Algorithm.Ring, Protocol.LL128), TableChoice(Algorithm.NVLS, Protocol.Simple)
 KIB, MIB = 1 << 10, 1 << 20
 
 
-def rows(*choices: tuple[int, Choice | None], end: int | None = None) -> list[Decision]:
+def rows(*choices: tuple[int, TableChoice | None], end: int | None = None) -> list[Decision]:
     """Each choice from a size on; None leaves a gap."""
     ends = [*(low - 1 for low, _ in choices[1:]), end]
     return [
-        Decision(AR, (choice,), bytes=Interval(low, high))
+        Decision(AR, (choice,), bytes=Span(low, high))
         for (low, choice), high in zip(choices, ends, strict=True)
         if choice is not None
     ]
 
 
-def chosen(found: list[Decision], nodes: int) -> list[tuple[int, int | None, Choice]]:
-    return [(row.bytes.low, row.bytes.high, row.choices[0]) for row in found if row.nodes == Interval(nodes, nodes)]
+def chosen(found: list[Decision], nodes: int) -> list[tuple[int, int | None, TableChoice]]:
+    return [(row.bytes.low, row.bytes.high, row.choices[0]) for row in found if row.nodes == Span(nodes, nodes)]
 
 
 def test_an_edge_is_a_power_of_the_ranks() -> None:
@@ -590,7 +590,7 @@ def test_an_edge_is_a_power_of_the_ranks() -> None:
     }
     found = between(known)
     assert {row.nodes.low for row in found} == {3, 4, 5, 6, 7}
-    assert {(row.nodes.low, row.ranks) for row in found} == {(n, Interval(4 * n, 4 * n)) for n in range(3, 8)}
+    assert {(row.nodes.low, row.ranks) for row in found} == {(n, Span(4 * n, 4 * n)) for n in range(3, 8)}
     assert chosen(found, 4) == [(0, 256 * KIB - 1, TREE), (256 * KIB, None, RING)]
 
 
@@ -665,8 +665,8 @@ def test_held_out_nodes_beside_the_emulators_own_pick(
                 row.collective,
                 row.choices,
                 bytes=row.bytes,
-                ranks=Interval(here.ranks, here.ranks),
-                nodes=Interval(held, held),
+                ranks=Span(here.ranks, here.ranks),
+                nodes=Span(held, held),
             )
             for row in rows_there
         ]

@@ -23,9 +23,10 @@ from tuner import plugin
 from tuner.base.errors import BadTable, TunerError
 from tuner.base.extras import bindings, shared_object
 from tuner.base.names import Algorithm, Collective, Protocol
+from tuner.base.nouns import Span
 from tuner.plugin.dry_run import INFO, WARN, DryRun, TunedCosts, TunerCall
 from tuner.plugin.table.parse import from_text, read, to_text
-from tuner.plugin.table.records import ANY_BYTES, ANY_COUNT, HEADER, LARGEST, Choice, Decision, Interval, Table
+from tuner.plugin.table.records import ANY_BYTES, ANY_COUNT, HEADER, LARGEST, Decision, Table, TableChoice
 
 SOURCES = Path(__file__).resolve().parents[2] / "csrc" / "plugin"
 WARNINGS = ["-std=c11", "-Wall", "-Wextra", "-Werror", "-Wpedantic", "-Wconversion", "-Wshadow", "-Wstrict-prototypes"]
@@ -38,11 +39,11 @@ def Row(
     algorithm: Algorithm,
     protocol: Protocol,
     channels: int | None = None,
-    bytes: Interval = ANY_BYTES,
-    ranks: Interval = ANY_COUNT,
-    nodes: Interval = ANY_COUNT,
+    bytes: Span = ANY_BYTES,
+    ranks: Span = ANY_COUNT,
+    nodes: Span = ANY_COUNT,
 ) -> Decision:
-    return Decision(collective, (Choice(algorithm, protocol, channels),), bytes=bytes, ranks=ranks, nodes=nodes)
+    return Decision(collective, (TableChoice(algorithm, protocol, channels),), bytes=bytes, ranks=ranks, nodes=nodes)
 
 
 def costs(**cells: float) -> NDArray[np.float32]:

@@ -9,11 +9,12 @@ from hypothesis import strategies as st
 
 from tuner.base.errors import BadTable
 from tuner.base.names import Algorithm, Collective, Protocol
+from tuner.base.nouns import Span
 from tuner.plugin.asked import strict
 from tuner.plugin.dry_run import DryRun, PluginRefused
 from tuner.plugin.formats import convert
 from tuner.plugin.table.parse import from_text, to_text
-from tuner.plugin.table.records import HEADER, Choice, Decision, Interval, Table
+from tuner.plugin.table.records import HEADER, Decision, Table, TableChoice
 
 
 def plugin_takes(file: Path) -> str | None:
@@ -130,9 +131,9 @@ def test_both_readers_say_the_same_of_rows_that_explore(tmp_path: Path, right: s
 
 
 def rows() -> Table:
-    choice = Choice(Algorithm.Ring, Protocol.LL, channels=16)
+    choice = TableChoice(Algorithm.Ring, Protocol.LL, channels=16)
     return Table(
-        tuple(Decision(Collective.AllReduce, (choice,), bytes=Interval(0, end << 10)) for end in range(1, 6)),
+        tuple(Decision(Collective.AllReduce, (choice,), bytes=Span(0, end << 10)) for end in range(1, 6)),
         provenance={"by": "hand", "gpus": "H100"},
     )
 
@@ -177,7 +178,7 @@ def test_both_readers_refuse_a_file_past_16_mib(tmp_path: Path, head: str) -> No
 
 @pytest.mark.slow
 def test_a_table_past_16_mib_is_not_written() -> None:
-    row = Decision(Collective.AllReduce, (), bytes=Interval(0, 1))
+    row = Decision(Collective.AllReduce, (), bytes=Span(0, 1))
     with pytest.raises(
         BadTable, match="a table of 800000 rows is larger than 16777216 bytes, which the plugin does not"
     ):

@@ -14,6 +14,7 @@ from tests.support.table_search import cost_us, find, find_cost
 from tests.support.table_strategies import costs, decisions
 from tuner.base.errors import BadTable
 from tuner.base.names import Algorithm, Collective, Protocol
+from tuner.base.nouns import Span
 from tuner.plugin.table.parse import from_text, read, to_text, write
 from tuner.plugin.table.records import (
     ANY_BYTES,
@@ -25,19 +26,18 @@ from tuner.plugin.table.records import (
     LINKS,
     MOST_PIPELINED_ENDS,
     SCALES,
-    Choice,
     ConstantRow,
     CostLine,
     CostRow,
     Decision,
-    Interval,
     Table,
+    TableChoice,
     pipelined_ends,
 )
 
 AR, AG = Collective.AllReduce, Collective.AllGather
-RING = Choice(Algorithm.Ring, Protocol.LL128)
-TREE = Choice(Algorithm.Tree, Protocol.Simple)
+RING = TableChoice(Algorithm.Ring, Protocol.LL128)
+TREE = TableChoice(Algorithm.Tree, Protocol.Simple)
 
 
 def rows(*lines: str) -> Table:
@@ -57,16 +57,16 @@ GOOD = {
     "allreduce -> nccl": Decision(AR, ()),
     "allreduce -> ring/ll128 | NCCL": Decision(AR, (RING,)),
     "allreduce -> ring/ll128 channels=8 chunk=128K | tree/simple chunk=4096": Decision(
-        AR, (Choice(*RING.algo_proto, 8, 128 << 10), Choice(*TREE.algo_proto, None, 4096))
+        AR, (TableChoice(*RING.algo_proto, 8, 128 << 10), TableChoice(*TREE.algo_proto, None, 4096))
     ),
-    "allreduce bytes=64K..4M -> nccl": Decision(AR, (), bytes=Interval(64 << 10, 4 << 20)),
-    f"allreduce bytes=5..{LARGEST} -> nccl": Decision(AR, (), bytes=Interval(5)),
-    "allgather bytes-per-rank=..32K -> nccl": Decision(AG, (), bytes_per_rank=Interval(0, 32 << 10)),
-    f"allreduce ranks=16 nodes=2..{LARGEST_COUNT} -> nccl": Decision(AR, (), ranks=Interval(16, 16), nodes=Interval(2)),
-    "allreduce ranks-per-node=1.. -> nccl": Decision(AR, (), ranks_per_node=Interval(1)),
+    "allreduce bytes=64K..4M -> nccl": Decision(AR, (), bytes=Span(64 << 10, 4 << 20)),
+    f"allreduce bytes=5..{LARGEST} -> nccl": Decision(AR, (), bytes=Span(5)),
+    "allgather bytes-per-rank=..32K -> nccl": Decision(AG, (), bytes_per_rank=Span(0, 32 << 10)),
+    f"allreduce ranks=16 nodes=2..{LARGEST_COUNT} -> nccl": Decision(AR, (), ranks=Span(16, 16), nodes=Span(2)),
+    "allreduce ranks-per-node=1.. -> nccl": Decision(AR, (), ranks_per_node=Span(1)),
     "allreduce registered=yes -> nccl": Decision(AR, (), registered=True),
-    "allreduce registered=no pipelined=0 -> nccl": Decision(AR, (), registered=False, pipelined=Interval(0, 0)),
-    "allreduce pipelined=2.. bytes=1 -> nccl # why": Decision(AR, (), bytes=Interval(1, 1), pipelined=Interval(2)),
+    "allreduce registered=no pipelined=0 -> nccl": Decision(AR, (), registered=False, pipelined=Span(0, 0)),
+    "allreduce pipelined=2.. bytes=1 -> nccl # why": Decision(AR, (), bytes=Span(1, 1), pipelined=Span(2)),
 }
 
 
@@ -82,11 +82,9 @@ def test_reads_costs() -> None:
         "cost allreduce ranks-per-node=8 ranks=16 -> tree/ll never",
     )
     assert table.costs == (
-        CostRow(
-            AR, Algorithm.Ring, Protocol.LL, CostLine(12.25, 1e-3, 8), bytes=Interval(0, 1 << 20), nodes=Interval(2, 2)
-        ),
-        CostRow(AG, Algorithm.PAT, Protocol.Simple, CostLine(0, 3), bytes_per_rank=Interval(1024)),
-        CostRow(AR, Algorithm.Tree, Protocol.LL, None, ranks=Interval(16, 16), ranks_per_node=Interval(8, 8)),
+        CostRow(AR, Algorithm.Ring, Protocol.LL, CostLine(12.25, 1e-3, 8), bytes=Span(0, 1 << 20), nodes=Span(2, 2)),
+        CostRow(AG, Algorithm.PAT, Protocol.Simple, CostLine(0, 3), bytes_per_rank=Span(1024)),
+        CostRow(AR, Algorithm.Tree, Protocol.LL, None, ranks=Span(16, 16), ranks_per_node=Span(8, 8)),
     )
 
 
@@ -198,10 +196,10 @@ def test_a_file_that_is_not_there_is_one_line(tmp_path: Path) -> None:
 # What is written reads back
 
 
-def intervals(least: int, most: int) -> st.SearchStrategy[Interval]:
-    def ordered(ends: tuple[int, int | None]) -> Interval:
+def intervals(least: int, most: int) -> st.SearchStrategy[Span]:
+    def ordered(ends: tuple[int, int | None]) -> Span:
         low, high = ends
-        return Interval(low, high) if high is None or low <= high else Interval(high, low)
+        return Span(low, high) if high is None or low <= high else Span(high, low)
 
     low = st.one_of(st.integers(least, 40), st.integers(least, most - 1))
     # The largest number is always "no end".
@@ -216,7 +214,7 @@ COUNTS = st.fixed_dictionaries(
     {}, optional={key: intervals(1, LARGEST_COUNT) for key in ("ranks", "nodes", "ranks_per_node")}
 )
 WHERE = st.tuples(SIZES, COUNTS).map(lambda both: {**both[0], **both[1]})
-PIPELINED = [Interval(0), Interval(1, 1), Interval(2), Interval(0, 0), Interval(3, 7)]
+PIPELINED = [Span(0), Span(1, 1), Span(2), Span(0, 0), Span(3, 7)]
 DECISIONS = decisions(WHERE, [None, True, False], PIPELINED)
 COSTS = costs(WHERE, st.floats(1e-30, 1e30, width=64), st.integers(1, LARGEST_COUNT))
 CELL_NAMES = [f"{algorithm.name}/{protocol.name}".lower() for algorithm in Algorithm for protocol in Protocol]
@@ -249,15 +247,13 @@ def test_what_is_written_reads_back_equal(table: Table) -> None:
 def test_writes_what_a_person_would(tmp_path: Path) -> None:
     table = Table(
         (
-            Decision(
-                AR, (Choice(*RING.algo_proto, 8), TREE), bytes=Interval(64 << 10, 4 << 20), ranks=Interval(16, 16)
-            ),
-            Decision(AG, (), bytes_per_rank=Interval(0, 32 << 10), registered=True, pipelined=Interval(1, 1)),
-            Decision(AR, (Choice(Algorithm.NVLSTree, Protocol.Simple, None, 1 << 17),), nodes=Interval(2)),
+            Decision(AR, (TableChoice(*RING.algo_proto, 8), TREE), bytes=Span(64 << 10, 4 << 20), ranks=Span(16, 16)),
+            Decision(AG, (), bytes_per_rank=Span(0, 32 << 10), registered=True, pipelined=Span(1, 1)),
+            Decision(AR, (TableChoice(Algorithm.NVLSTree, Protocol.Simple, None, 1 << 17),), nodes=Span(2)),
         ),
         (
             CostRow(AR, *RING.algo_proto, CostLine(8.5, 20.0, 8)),
-            CostRow(AR, *TREE.algo_proto, None, ranks_per_node=Interval(8, 8)),
+            CostRow(AR, *TREE.algo_proto, None, ranks_per_node=Span(8, 8)),
         ),
         (ConstantRow(("ll-gbs", "hopper", "2"), 0.1),),
         {"machine": "dgx-h100", "release": "2.28.9"},
@@ -290,7 +286,7 @@ def test_provenance_that_would_not_read_back_is_refused(entry: tuple[str, str]) 
 
 def test_a_row_by_both_sizes_is_not_written() -> None:
     with pytest.raises(BadTable, match="'bytes' beside 'bytes-per-rank'"):
-        to_text(Table((Decision(AR, (), bytes=Interval(1), bytes_per_rank=Interval(1)),)))
+        to_text(Table((Decision(AR, (), bytes=Span(1), bytes_per_rank=Span(1)),)))
 
 
 def test_the_documented_tables_are_ones() -> None:

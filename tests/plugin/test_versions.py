@@ -15,9 +15,10 @@ from tests.support import next_tuner, programs
 from tuner import plugin
 from tuner.base.errors import BadTable
 from tuner.base.names import Algorithm, Collective, Protocol
+from tuner.base.nouns import Span
 from tuner.plugin.dry_run import INFO, WARN, CommunicatorSize, DryRun, NamedPick, PluginRefused, TunerCall
 from tuner.plugin.table.parse import from_text, read, to_text
-from tuner.plugin.table.records import Choice, Decision, Interval, Table
+from tuner.plugin.table.records import Decision, Table, TableChoice
 from tuner.plugin.table.values import Comments, close
 
 HEADER = "nccl-tuner-table 1"
@@ -750,7 +751,7 @@ def test_a_row_for_nvlink_domains_is_nccls_where_they_are_not_known(tmp_path: Pa
     )
     with opened(table, version) as run:
         assert "2 rows ask for NVLink domains, and this NCCL does not say how many there are" in said(run)[1]
-    assert read(table).decisions[0].nvlink_domains == Interval(2, 2)
+    assert read(table).decisions[0].nvlink_domains == Span(2, 2)
     assert from_text(to_text(read(table))).decisions == read(table).decisions
 
 
@@ -825,12 +826,14 @@ def test_nvml_names_the_gpus(tmp_path: Path) -> None:
 # Tables that are cut
 
 RING_16, RING_32 = (
-    Decision(Collective.AllReduce, (Choice(Algorithm.Ring, Protocol.LL, channels=each),)) for each in (16, 32)
+    Decision(Collective.AllReduce, (TableChoice(Algorithm.Ring, Protocol.LL, channels=each),)) for each in (16, 32)
 )
 
 
 def test_no_table_that_was_cut_is_used(tmp_path: Path) -> None:
-    rows = tuple(Decision(Collective.AllReduce, (Choice(Algorithm.Ring, Protocol.LL, channels=16),)) for _ in range(5))
+    rows = tuple(
+        Decision(Collective.AllReduce, (TableChoice(Algorithm.Ring, Protocol.LL, channels=16),)) for _ in range(5)
+    )
     whole = to_text(Table(rows, provenance={"by": "hand"})).encode()
     assert re.search(rb"\n# rows: 5 sha256 [0-9a-f]{64}\n$", whole)
     table = tmp_path / "test.table"

@@ -213,10 +213,10 @@ def test_edges_plot_each_range_with_its_channels_and_threads() -> None:
 def test_edges_of_windows_plot_the_kernels_that_bypass_the_algorithms() -> None:
     ranges = nccl_tuner.communicator("dgx-h100", nccl="2.30.7").edges("allreduce", buffers="window", high=1 << 24)
     figure: Any = ranges.plot()
-    assert None not in ranges.bypass_kernel
-    assert labels_over(figure.axes[0], middles(ranges)) == [*ranges.bypass_kernel]
+    assert None not in ranges.bypass
+    assert labels_over(figure.axes[0], middles(ranges)) == [*ranges.bypass]
     shown = [text.get_text() for text in figure.legends[0].get_texts()]
-    assert shown == sorted(set(map(str, ranges.bypass_kernel)))
+    assert shown == sorted(set(map(str, ranges.bypass)))
     assert len(shown) > 1
 
 

@@ -18,7 +18,7 @@ from tuner.base.names import AlgoProto, Collective, DataType, Op
 from tuner.cli.reports.data import NODES, collect, collect_calibrated
 from tuner.cli.reports.page import page
 from tuner.emulator.request import Request
-from tuner.emulator.rules.call import Call
+from tuner.emulator.rules.call import RuleCall
 from tuner.emulator.selection import Selection
 from tuner.scenario import Scenario
 
@@ -43,7 +43,7 @@ def path() -> None:
     costs = selection.cost_table(request, size)[0]
     cells = sorted(selection.candidates(request), key=lambda cell: float(costs[*cell]))
     model: list[tuple[AlgoProto, float, float]] = [
-        (cell, *_numbers(selection.model_of(Call(selection.communicator, request, cell)))) for cell in cells
+        (cell, *_numbers(selection.model_of(RuleCall(selection.communicator, request, cell)))) for cell in cells
     ]
     boxes = {
         "Topology": ["8 GPUs, 4 NVSwitches", "8 adapters of 400 Gb/s", "CPUs, PCI switches", "and how all are linked"],

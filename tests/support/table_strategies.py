@@ -5,11 +5,12 @@ from typing import Any
 from hypothesis import strategies as st
 
 from tuner.base.names import Algorithm, Collective, Protocol
-from tuner.plugin.table.records import Choice, CostLine, CostRow, Decision, Interval
+from tuner.base.nouns import Span
+from tuner.plugin.table.records import CostLine, CostRow, Decision, TableChoice
 
 CHOICES = st.lists(
     st.builds(
-        Choice,
+        TableChoice,
         st.sampled_from(Algorithm),
         st.sampled_from(Protocol),
         st.one_of(st.none(), st.integers(1, 64)),
@@ -18,11 +19,11 @@ CHOICES = st.lists(
     max_size=4,
     unique_by=lambda choice: choice.algo_proto,
 ).map(tuple)
-Where = st.SearchStrategy[dict[str, Interval]]
+Where = st.SearchStrategy[dict[str, Span]]
 
 
-def decisions(where: Where, registered: list[bool | None], pipelined: list[Interval]) -> st.SearchStrategy[Decision]:
-    def row(collective: Collective, choices: tuple[Choice, ...], given: dict[str, Any], **more: Any) -> Decision:
+def decisions(where: Where, registered: list[bool | None], pipelined: list[Span]) -> st.SearchStrategy[Decision]:
+    def row(collective: Collective, choices: tuple[TableChoice, ...], given: dict[str, Any], **more: Any) -> Decision:
         return Decision(collective, choices, **given, **more)
 
     return st.builds(

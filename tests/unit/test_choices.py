@@ -125,7 +125,7 @@ def picks(selection: Selection, request: Request, size: int) -> tuple[np.ndarray
 def in_ranges(found: Ranges, sizes: SizeArray) -> list[tuple[object, ...]]:
     rows = np.searchsorted(found.from_bytes, sizes, side="right") - 1
     columns = (found.algorithm, found.protocol, found.channels, found.threads)
-    return [(found.bypass_kernel[row], *(int(column[row]) for column in columns)) for row in rows.tolist()]
+    return [(found.bypass[row], *(int(column[row]) for column in columns)) for row in rows.tolist()]
 
 
 @pytest.mark.each_choice
@@ -159,7 +159,7 @@ def test_ranges_without_channels_are_those_of_kernels_and_combinations() -> None
     request = Request(Collective.AllGather, DataType.float32, Op.sum, buffers=Buffers.window)
     found = answers(selection, request, whole=False)
     names = ("symmetric kernel AllGather_LLMC", "symmetric kernel AllGather_STMC", None)
-    assert found.bypass_kernel == names
+    assert found.bypass == names
     assert (found.from_bytes[2], found.to_bytes[2]) == (64 << 30, 1 << 40)
 
 
@@ -195,14 +195,14 @@ def test_calls_that_stay_are_answered_as_ever() -> None:
     for whole, follow in ((True, launches), (False, combinations)):
         found, own = answers(selection, request, whole=whole), follow(selection, request)
         assert found.rows() == own.rows()
-        assert "bypass_kernel" not in found.columns()
+        assert "bypass" not in found.columns()
 
 
 def test_a_kernel_where_the_classic_path_has_nothing() -> None:
     selection = selection_of("2.32.3", "dgx-h100", {"NCCL_SYM_KERNEL": "allreduce:AllReduce_AGxLL_R"})
     request = Request(Collective.AllReduce, DataType.float32, Op.sum, buffers=Buffers.window)
     found = answers(selection, request)
-    assert set(found.bypass_kernel) == {"symmetric kernel AllReduce_AGxLL_R"}
+    assert set(found.bypass) == {"symmetric kernel AllReduce_AGxLL_R"}
     first = found.records(request)[0]
     assert (first.algorithm, first.name) == (None, "symmetric kernel AllReduce_AGxLL_R")
 

@@ -27,7 +27,7 @@ from tuner.cli import everything
 from tuner.emulator.request import Request
 from tuner.emulator.rules import bandwidth, bounds, latency, launch, registered
 from tuner.emulator.rules import time as timing
-from tuner.emulator.rules.call import Call
+from tuner.emulator.rules.call import RuleCall
 from tuner.emulator.selection import Selection
 from tuner.machine import catalogue
 from tuner.scenario import Scenario
@@ -91,7 +91,7 @@ def test_the_steps_multiply_up_to_the_time(nccl: str) -> None:
         steps = selection.steps(asked, size, algo_proto)
         latency_us = f32(last(steps, "latency", "latency at this size"))
         bandwidth_gbs = f32(last(steps, "bandwidth", "bandwidth at this size"))
-        batches = ceil_div(1, timing.per_batch(Call(selection.communicator, asked, algo_proto)))
+        batches = ceil_div(1, timing.per_batch(RuleCall(selection.communicator, asked, algo_proto)))
         time_us = f32(size) / (f32(1000) * bandwidth_gbs) + latency_us * f32(batches)
         assert last(steps, "time") == shortest(time_us)
 

@@ -369,7 +369,7 @@ def test_a_kernel_in_a_graph_holds_all_messages(nccl: str, small: tuple[str, ...
 def test_one_buffer_in_a_window() -> None:
     words = "pick", "allgather:64M*2,reducescatter:64M*2", "--machine", "dgx-h100", "--nccl", "2.30.7", "--json"
     sides = {
-        side: [kernel.get("bypass_kernel") for kernel in json.loads(run(*words, *windows, side).stdout)["kernels"]]
+        side: [kernel.get("bypass") for kernel in json.loads(run(*words, *windows, side).stdout)["kernels"]]
         for windows in [("--buffers", "window", "--windows")]
         for side in ("send", "receive")
     }
@@ -399,12 +399,12 @@ def test_the_command() -> None:
     )
     answer = json.loads(run(*words, "--json").stdout)
     first, second = answer["kernels"]
-    assert first["bypass_kernel"] == "symmetric kernel AllReduce_RSxLDMC_AGxSTMC"
+    assert first["bypass"] == "symmetric kernel AllReduce_RSxLDMC_AGxSTMC"
     assert [(call["call"], call["algorithm"], call["choice"]) for call in first["calls"]] == [
         (0, None, None),
         (1, None, None),
     ]
-    assert "bypass_kernel" not in second
+    assert "bypass" not in second
     out = run(*words).stdout
     assert "symmetric kernel AllReduce_RSxLDMC_AGxSTMC" in out
     assert "share its blocks" in out
@@ -417,7 +417,7 @@ def test_python_has_the_same() -> None:
         ("reduce", 4096, "int32", "max"),
     ]
     group = communicator("dgx-h100", nccl="2.30.7").group(calls, buffers="window")
-    assert [(kernel.bypass_kernel is not None, len(kernel.calls)) for kernel in group.kernels] == [
+    assert [(kernel.bypass is not None, len(kernel.calls)) for kernel in group.kernels] == [
         (True, 1),
         (True, 1),
         (False, 1),

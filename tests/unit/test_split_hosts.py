@@ -15,7 +15,7 @@ from tuner.emulator.selection import Selection
 from tuner.oracle.conformance.check import ALL_COLLECTIVES
 from tuner.scenario import Scenario
 from tuner.scenario.describe import describe
-from tuner.times.acceptance.curves import CurveKind, Shape
+from tuner.times.acceptance.curves import ConfiguredShape, CurveKind
 from tuner.times.acceptance.expected import Expectation
 from tuner.times.acceptance.faults import Fault, Resource
 from tuner.times.timemodel import predict
@@ -122,7 +122,7 @@ def test_no_calibrated_times_of_split_hosts() -> None:
 def test_accept_judges_split_hosts(file: Path) -> None:
     file.write_text(SIXTEEN_L20)
     expectation = Expectation(describe(nccl=NCCL, topology=file, nodes=2))
-    kind, sizes = CurveKind(Shape(2, 16), ALL_COLLECTIVES[-1]), np.array([1 << 30], np.uint64)
+    kind, sizes = CurveKind(ConfiguredShape(2, 16), ALL_COLLECTIVES[-1]), np.array([1 << 30], np.uint64)
     (healthy,) = expectation.times(kind, sizes).time_us
     (slower,) = expectation.times(kind, sizes, Fault(Resource.pcie_link, "half", inter=0.5)).time_us
     assert 1.9 < slower / healthy < 2.1

@@ -16,10 +16,11 @@ from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput
 from tuner.base.frames import Column, Framed, NamedColumn
 from tuner.base.names import ALGO_PROTOS, AlgoProto, Algorithm, Buffers, Protocol
+from tuner.base.nouns import Choice, TimeInterval
 from tuner.base.numerics import SizeArray
 from tuner.base.records import json_form
 from tuner.emulator.request import Request
-from tuner.emulator.selection import Pick, Picks, Selection
+from tuner.emulator.selection import Picks, Selection
 from tuner.scenario import Scenario
 from tuner.times.timemodel import features, predict
 from tuner.times.timemodel.features import Array, Features
@@ -49,23 +50,6 @@ class NoCalibration:
 
 
 @dataclass(frozen=True, slots=True)
-class CalibratedTime:
-    """A calibrated time of a call or of several, in us, with its 90 % interval.
-
-    ``extrapolated``: over what, in words; empty where it is inside of what was measured.
-    """
-
-    time_us: float
-    low_us: float
-    high_us: float
-    extrapolated: str = ""
-
-    def times(self, calls: float) -> "CalibratedTime":
-        """Time of so many calls, one after the other: errors are common to them, so the bounds grow alike."""
-        return CalibratedTime(self.time_us * calls, self.low_us * calls, self.high_us * calls, self.extrapolated)
-
-
-@dataclass(frozen=True, slots=True)
 class CalibratedEstimate:
     """The calibrated time of a call. ``measured``: whether its combination was measured for its collective.
 
@@ -75,7 +59,7 @@ class CalibratedEstimate:
     ``site_call``, between nodes, is what it has in common with other calls of the site.
     """
 
-    time: CalibratedTime = field(metadata=json_form(merged=True))
+    time: TimeInterval = field(metadata=json_form(merged=True))
     measured: bool
     widths: Mapping[tuple[CarriedOver, object], float] = field(metadata=json_form(omitted=True), repr=False)
     combination: tuple[str, int, int] = field(metadata=json_form(omitted=True), repr=False)
@@ -155,7 +139,7 @@ def _alike(model: TimeModel, request: Request, calls: Features, number: int) -> 
     combination = model.calibration.name, int(request.collective), number
     for at in range(len(calls)):
         yield CalibratedEstimate(
-            CalibratedTime(
+            TimeInterval(
                 _rounded(times.time_us[at]), _rounded(times.low_us[at]), _rounded(times.high_us[at]), times.why(at)
             ),
             bool(times.measured[at]),
@@ -196,9 +180,9 @@ def of_combinations(
 
 
 def of_launches(
-    model: TimeModel, request: Request, sizes: Sequence[int], launches: Sequence[Pick]
+    model: TimeModel, request: Request, sizes: Sequence[int], launches: Sequence[Choice], nccl_us: Sequence[float]
 ) -> list[CalibratedEstimate]:
-    """Estimates of calls with these algorithms, channels and threads, [size]. ``sizes`` are NCCL's nBytes."""
+    """Estimates of calls by these choices, [size]. ``sizes`` are NCCL's nBytes, ``nccl_us`` the times it predicts."""
     if not launches:
         return []
     return estimates(
@@ -206,9 +190,9 @@ def of_launches(
         request,
         Picks(
             np.array(sizes, np.uint64),
-            np.array([Algorithm[each.algorithm] for each in launches], np.int8),
-            np.array([Protocol[each.protocol] for each in launches], np.int8),
-            np.array([each.time_us for each in launches], np.float32),
+            np.array([each.algo_proto[0] for each in launches], np.int8),
+            np.array([each.algo_proto[1] for each in launches], np.int8),
+            np.array(nccl_us, np.float32),
             np.array([each.channels for each in launches]),
             np.array([each.threads for each in launches]),
         ),
@@ -240,10 +224,10 @@ def merged(several: Sequence[CalibrationUsed]) -> CalibrationUsed:
     return replace(several[0], carried_over=tuple(carried), not_measured=tuple(never))
 
 
-def together(times: Iterable[CalibratedTime]) -> CalibratedTime:
+def together(times: Iterable[TimeInterval]) -> TimeInterval:
     """One after the other. What a calibration is wrong by it is wrong by in all calls, so bounds are added."""
     several = list(times)
-    return CalibratedTime(
+    return TimeInterval(
         sum(each.time_us for each in several),
         sum(each.low_us for each in several),
         sum(each.high_us for each in several),

@@ -15,7 +15,6 @@ from tuner.answers.calibrated import (
     Answering,
     CalibratedEstimate,
     CalibratedRatio,
-    CalibratedTime,
     CalibrationUsed,
     NoCalibration,
     TimesWanted,
@@ -25,6 +24,7 @@ from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput, NoAlgorithm
 from tuner.base.frames import Rows
 from tuner.base.names import Buffers
+from tuner.base.nouns import TimeInterval
 from tuner.base.numerics import SizeArray
 from tuner.base.records import json_form
 from tuner.emulator.ranges import FOLLOWED_BYTES, Ranges, answers
@@ -182,11 +182,11 @@ def _changed(before: Ranges, after: Ranges, whole: bool) -> tuple[SizeArray, Siz
     ends = np.append(starts[1:] - np.uint64(1), high)
     at = [np.searchsorted(side.from_bytes, starts, side="right") - 1 for side in (before, after)]
     names = ("algorithm", "protocol", "channels", "threads") if whole else ("algorithm", "protocol")
-    numbers = {name: at for at, name in enumerate({*before.bypass_kernel, *after.bypass_kernel, None})}
+    numbers = {name: at for at, name in enumerate({*before.bypass, *after.bypass, None})}
     picks = [
         np.column_stack(
             [
-                np.array([numbers[name] for name in side.bypass_kernel or (None,) * len(side)])[where],
+                np.array([numbers[name] for name in side.bypass or (None,) * len(side)])[where],
                 *(getattr(side, name)[where] for name in names),
             ]
         )
@@ -240,8 +240,8 @@ class CalibratedChange:
     Without a calibration for a side its time and the ratio are None.
     """
 
-    before: CalibratedTime | None
-    after: CalibratedTime | None
+    before: TimeInterval | None
+    after: TimeInterval | None
     ratio: CalibratedRatio | None
     calibration_before: CalibrationUsed
     calibration_after: CalibrationUsed
@@ -294,7 +294,10 @@ def _estimates(
     if isinstance(model, NoCalibration):
         return [None] * len(sizes)
     launched = [(size, pick) for size, pick in zip(sizes, picks, strict=True) if isinstance(pick, Pick)]
-    known = iter(calibrated.of_launches(model, request, [at for at, _ in launched], [pick for _, pick in launched]))
+    nccl_us = [pick.time_us for _, pick in launched]
+    known = iter(
+        calibrated.of_launches(model, request, [size for size, _ in launched], [pick for _, pick in launched], nccl_us)
+    )
     return [next(known) if isinstance(pick, Pick) else None for pick in picks]
 
 

@@ -4,9 +4,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 from tuner.answers import calibrated
-from tuner.answers.calibrated import CalibratedTime, CalibrationUsed, NoCalibration, TimesWanted
+from tuner.answers.calibrated import CalibrationUsed, NoCalibration, TimesWanted
 from tuner.base.errors import BadInput
 from tuner.base.names import Algorithm, Protocol
+from tuner.base.nouns import TimeInterval
 from tuner.base.records import json_form
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
@@ -28,7 +29,7 @@ ALPHA_INTRA_US, ALPHA_INTER_US = 1.0, 5.0  # the usual ones, where none were mea
 class CalibratedRow:
     """The calibrated time of the pick, its error relative to the measured time, and whether its interval holds that."""
 
-    time: CalibratedTime = field(metadata=json_form(merged=True))
+    time: TimeInterval = field(metadata=json_form(merged=True))
     error: float
     holds: bool
 
@@ -139,7 +140,7 @@ def _calibrated(
     return with_times, calibrated.used(model, zip((row.pick for row in rows), estimates, strict=True))
 
 
-def _beside(time: CalibratedTime, measured_us: float) -> CalibratedRow:
+def _beside(time: TimeInterval, measured_us: float) -> CalibratedRow:
     return CalibratedRow(time, line.error(time.time_us, measured_us), time.low_us <= measured_us <= time.high_us)
 
 

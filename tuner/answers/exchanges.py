@@ -11,11 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tuner.answers import calibrated
-from tuner.answers.calibrated import CalibratedTime, CalibrationUsed, NoCalibration, TimesWanted
+from tuner.answers.calibrated import CalibrationUsed, NoCalibration, TimesWanted
 from tuner.base import breakpoints
 from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput
 from tuner.base.names import SYMMETRIC, Buffers, DataType, PeerCall, Protocol, Sides, Windows
+from tuner.base.nouns import TimeInterval
 from tuner.base.numerics import SizeArray
 from tuner.base.records import json_form
 from tuner.emulator.p2p.plan import POINT_TO_POINT, ExchangeCall, plan, written
@@ -83,7 +84,7 @@ class ExchangeAnswer:
 
     collective: str
     bytes: int
-    calibrated: CalibratedTime | None = field(default=None, metadata=json_form(optional=True))
+    calibrated: TimeInterval | None = field(default=None, metadata=json_form(optional=True))
     measured: bool | None = field(default=None, metadata=json_form(optional=True))
     busbw_gbs: float | None = field(default=None, metadata=json_form(optional=True))
     calibration: CalibrationUsed | None = field(default=None, metadata=json_form(optional=True))
@@ -210,7 +211,7 @@ def all_to_all(scenario: Scenario, sizes: Sequence[int], calibration: str | None
     for at, size in enumerate(sizes):
         time_us, low_us, high_us = (float(f"{each[at]:.6g}") for each in (said.time_us, said.low_us, said.high_us))
         busbw_gbs = size * (ranks - 1) / ranks / time_us / 1e3
-        time = CalibratedTime(time_us, low_us, high_us, said.why(at))
+        time = TimeInterval(time_us, low_us, high_us, said.why(at))
         timed.append(ExchangeAnswer(PeerCall.AllToAll.name, size, time, bool(said.measured[at]), busbw_gbs, used))
     return timed
 

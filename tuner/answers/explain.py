@@ -23,7 +23,8 @@ from tuner.scenario.domain import what_hosts_are
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from tuner.answers.calibrated import CalibratedTime, CalibrationUsed, TimesWanted
+    from tuner.answers.calibrated import CalibrationUsed, TimesWanted
+    from tuner.base.nouns import TimeInterval
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +75,7 @@ class Explanation:
     holds: Holds
     domains: str | None = field(default=None, metadata=json_form(optional=True))  # what NCCL makes of NVLink domains
     split_hosts: str | None = field(default=None, metadata=json_form(optional=True))  # those that are several nodes
-    calibrated: "Mapping[str, CalibratedTime] | None" = field(default=None, metadata=json_form(optional=True))
+    calibrated: "Mapping[str, TimeInterval] | None" = field(default=None, metadata=json_form(optional=True))
     calibration: "CalibrationUsed | None" = field(default=None, metadata=json_form(optional=True))
     tuner_word: TunerWord | None = field(default=None, metadata=json_form(optional=True))  # of a loaded tuner plugin
 

@@ -40,11 +40,10 @@ def of_sizes(scenario: Scenario, request: Request, sizes: Sequence[int], timeout
     answers, row = [], 0
     for size, real in zip(sizes, launched, strict=True):
         if isinstance(real, NonClassicPath):
-            bypassing = NonClassicPick(real.name, real.blocks, real.threads)
-            answers.append(picks.off_classic_path(scenario, request, size, bypassing))
+            answers.append(picks.off_classic_path(scenario, request, size, NonClassicPick.by(real)))
             continue
         time_us = shortest(answered.winner_us[row])
-        pick = Pick(real.algorithm.name, real.protocol.name, real.channels, real.threads, time_us)
+        pick = Pick(real.algorithm, real.protocol, real.channels, real.threads, time_us)
         cost_us = picks.costs_us(answered.before_us[row])
         answers.append(
             PickAnswer(request.collective, int(size), scenario.constants, cost_us, pick, ranks=scenario.ranks)

@@ -46,13 +46,13 @@ class CallInKernel:
 class KernelAnswer:
     """One launch: blocks of its grid, threads of a block, its calls in NCCL's order.
 
-    ``bypass_kernel`` says what it is where no algorithm does its calls: a symmetric kernel, or copy engines.
+    ``bypass`` says what it is where no algorithm does its calls: a symmetric kernel, or copy engines.
     """
 
     channels: int
     threads: int
     calls: tuple[CallInKernel, ...]
-    bypass_kernel: str | None = field(default=None, metadata=json_form(optional=True))
+    bypass: str | None = field(default=None, metadata=json_form(optional=True))
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ from tuner.base.names import ALGO_PROTOS, Algorithm, Collective, Protocol
 from tuner.base.numerics import FloatArray, SizeArray, is_time, shortest
 from tuner.base.records import json_form
 from tuner.base.sizes import human_bytes
+from tuner.base.view import column, shown
 from tuner.emulator.ranges import Ranges
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Pick, Picks, Selection, of_picks
@@ -26,8 +27,9 @@ from tuner.times.costmodels.operations import algorithm_gbs, bus_factor, bus_gbs
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from tuner.answers.calibrated import CalibratedTime, CalibrationUsed, TimesWanted
+    from tuner.answers.calibrated import CalibrationUsed, TimesWanted
     from tuner.answers.launches import LaunchAnswer
+    from tuner.base.nouns import TimeInterval
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,39 +50,43 @@ class PickAnswer:
     some; the pick is NCCL's all the same. ``alone``: what NCCL would pick by itself, where a tuner has a say.
     """
 
-    collective: Collective
-    bytes: int
+    collective: Collective = field(metadata=column())
+    bytes: int = field(metadata=column("size", text=human_bytes))
     constants: ConstantsUsed = field(metadata=json_form(merged=True))
     cost_us: Mapping[str, float]
     pick: Pick | NonClassicPick
     disagreeing: tuple[NodesPick, ...] = field(default=(), metadata=json_form(optional=True))
     ranks: int = field(default=0, metadata=json_form(omitted=True))  # of the communicator
-    calibrated: "Mapping[str, CalibratedTime] | None" = field(default=None, metadata=json_form(optional=True))
+    calibrated: "Mapping[str, TimeInterval] | None" = field(default=None, metadata=json_form(optional=True))
     calibration: "CalibrationUsed | None" = field(default=None, metadata=json_form(optional=True))
     launch: "LaunchAnswer | None" = field(default=None, metadata=json_form(optional=True))  # in full, where asked for
     alone: Pick | None = field(default=None, metadata=json_form("nccl_alone", optional=True))
 
     @property
+    @shown("NCCL us", digits=2)
     def time_us(self) -> float | None:
         """Time of the pick by NCCL's model of such calls; None where it says nothing."""
         return self.pick.time_us
 
     @property
+    @shown("algbw GB/s", digits=3, spare=1)
     def algbw_gbs(self) -> float | None:
         """nccl-tests' algorithm bandwidth at the predicted time, GB/s (1e9 bytes per second); None without a time."""
         return float(algorithm_gbs(self.bytes, self.time_us)) if is_time(self.time_us) else None
 
     @property
+    @shown("busbw GB/s", digits=3)
     def busbw_gbs(self) -> float | None:
         """nccl-tests' bus bandwidth at the predicted time, GB/s; None without a time."""
         return float(bus_gbs(self.collective, self.bytes, self.time_us, self.ranks)) if is_time(self.time_us) else None
 
     @property
-    def calibrated_pick(self) -> "CalibratedTime | None":
+    def calibrated_pick(self) -> "TimeInterval | None":
         """The calibrated time of the pick; None without one."""
         return self.calibrated.get(self.pick.name) if self.calibrated and isinstance(self.pick, Pick) else None
 
     @property
+    @shown("calibrated busbw GB/s", digits=3, key="")
     def calibrated_busbw_gbs(self) -> float | None:
         """nccl-tests' bus bandwidth at the calibrated time, GB/s; None without one."""
         time = self.calibrated_pick

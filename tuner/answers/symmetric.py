@@ -2,15 +2,17 @@
 
 from collections.abc import Sequence
 from dataclasses import field, replace
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from tuner.base.dataclass import dataclass
 from tuner.base.errors import NoAlgorithm
 from tuner.base.names import Collective
+from tuner.base.nouns import Choice
 from tuner.base.numerics import SizeArray, f32, is_time, shortest
 from tuner.base.records import json_form
+from tuner.base.view import column
 from tuner.emulator.request import NonClassicPath, Request
 from tuner.emulator.rules import symmetric
 from tuner.emulator.selection import Pick, Selection, of_picks
@@ -116,14 +118,14 @@ def classic_pick(selection: Selection, request: Request, size: int) -> Pick | No
 class RunnerUp:
     """The fastest combination besides the pick, ``Ring/LL``, and by how much it is slower."""
 
-    name: str
+    name: str = field(metadata=column("runner-up", spare=4, key="runner_up"))
     time_us: float
-    slower_percent: float
+    slower_percent: float = field(metadata=column(key="runner_up_slower_percent"))
 
 
 @dataclass(frozen=True, slots=True)
-class NonClassicPick:
-    """A call off the classic path: ``bypass_kernel`` names what runs instead; ``channels`` are its blocks.
+class NonClassicPick(Choice):
+    """A call that bypasses algorithm and protocol; ``bypass`` says what takes it.
 
     ``symmetric_model_us`` is its time by NCCL's model of symmetric kernels, which is another than that of algorithms:
     None of copy engines, which NCCL takes without asking for a time, and of what the real library launched.
@@ -131,17 +133,14 @@ class NonClassicPick:
     the call gets on plain buffers' path; None where NCCL has nothing for it there.
     """
 
-    bypass_kernel: str = field(metadata=json_form("bypass", former="leaves_for"))
-    channels: int
-    threads: int
     symmetric_model_us: float | None = field(default=None, metadata=json_form(optional=True))
     runner_up: RunnerUp | None = field(default=None, metadata=json_form(optional=True))
     instead_of: Pick | None = field(default=None, metadata=json_form(optional=True))
 
-    @property
-    def name(self) -> str:
-        """Name of the kernel or engine that takes the call."""
-        return self.bypass_kernel
+    @classmethod
+    def by(cls, path: NonClassicPath, *more: Any) -> "NonClassicPick":
+        """The call on this path; ``more`` are the fields from ``symmetric_model_us`` on."""
+        return cls(None, None, path.blocks, path.threads, *more, bypass=path.name)
 
     @property
     def time_us(self) -> float | None:
@@ -195,7 +194,7 @@ def bypassing_pick(selection: Selection, request: Request, size: int, path: NonC
     """A call of ``size`` bytes (nBytes) that goes by ``path``, with its time and what it would get instead."""
     instead_of = classic_pick(selection, request, size)
     if path.kernel is None:
-        return NonClassicPick(path.name, path.blocks, path.threads, instead_of=instead_of)
+        return NonClassicPick.by(path, None, None, instead_of)
     own, *others = kernel_times(selection, request, size)
     slower = [RunnerUp(each.kernel, each.time_us, 100 * (each.score_us / own.score_us - 1)) for each in others[:1]]
-    return NonClassicPick(path.name, path.blocks, path.threads, own.time_us, slower[0] if slower else None, instead_of)
+    return NonClassicPick.by(path, own.time_us, slower[0] if slower else None, instead_of)

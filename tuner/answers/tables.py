@@ -4,8 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from tuner.answers import calibrated
-from tuner.answers.calibrated import CalibratedEstimate, CalibratedTime, CalibrationUsed, NoCalibration, TimesWanted
+from tuner.answers.calibrated import CalibratedEstimate, CalibrationUsed, NoCalibration, TimesWanted
 from tuner.base.names import ALGO_PROTOS, Algorithm, Collective, DataType, Op, Protocol
+from tuner.base.nouns import TimeInterval
 from tuner.base.numerics import shortest
 from tuner.base.records import json_form
 from tuner.emulator.model import Tables
@@ -65,7 +66,7 @@ class CalibratedCell:
     They are what NCCL's latency and bandwidth stand for. ``measured``: whether the combination was, for the collective.
     """
 
-    smallest: CalibratedTime
+    smallest: TimeInterval
     large_gbs: float
     large_low_gbs: float
     large_high_gbs: float

@@ -4,9 +4,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from tuner.answers import calibrated
-from tuner.answers.calibrated import CalibratedTime, CalibrationUsed, NoCalibration, TimesWanted, merged, together
+from tuner.answers.calibrated import CalibrationUsed, NoCalibration, TimesWanted, merged, together
 from tuner.base.errors import BadInput
 from tuner.base.names import Algorithm, Collective, DataType, Op, Protocol
+from tuner.base.nouns import TimeInterval
 from tuner.base.records import json_form
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Picks, Selection
@@ -39,7 +40,7 @@ class StepCall:
     difference: float | None
     share: float
     channels: int | None = field(default=None, metadata=json_form(optional=True))
-    calibrated_call: CalibratedTime | None = field(default=None, metadata=json_form(optional=True))
+    calibrated_call: TimeInterval | None = field(default=None, metadata=json_form(optional=True))
     calibration: CalibrationUsed | None = field(default=None, metadata=json_form(omitted=True))
 
 
@@ -140,7 +141,7 @@ class StepReport:
     communication_us: float
     alphabeta_us: float
     rows: tuple[StepCall, ...]
-    calibrated: CalibratedTime | None = field(default=None, metadata=json_form(optional=True))
+    calibrated: TimeInterval | None = field(default=None, metadata=json_form(optional=True))
     calibration: CalibrationUsed | None = field(default=None, metadata=json_form(optional=True))
     overlapped: Overlapped | None = field(default=None, metadata=json_form(merged=True, optional=True))
     nccl: str | None = field(default=None, metadata=json_form(optional=True))

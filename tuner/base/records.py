@@ -30,7 +30,7 @@ class _Form:
 
     key: str | None
     convert: Callable[[Any], Any] | None
-    merged: bool
+    merged: bool | str
     omitted: bool
     optional: bool
     former: str | None
@@ -40,14 +40,15 @@ def json_form(
     key: str | None = None,
     *,
     convert: Callable[[Any], Any] | None = None,
-    merged: bool = False,
+    merged: bool | str = False,
     omitted: bool = False,
     optional: bool = False,
     former: str | None = None,
 ) -> Mapping[str, object]:
     """A dataclass field's ``metadata``: JSON holds it under another ``key``, or as what ``convert`` makes of it.
 
-    ``merged``: the keys of this record stand among those of the one around it. ``omitted``: JSON has nothing of it.
+    ``merged``: the keys of this record stand among those of the one around it, in this form where it is a text, such as
+    ``{}_bytes``. ``omitted``: JSON has nothing of it.
     ``optional``: JSON has nothing of it where it is None or empty. ``former``: the key of 0.1, which JSON has as well
     for one release.
     """
@@ -89,7 +90,9 @@ def _record(record: Any) -> dict[str, object]:
         if form.optional and (value is None or value == ()):
             continue
         made = to_json(value if form.convert is None else form.convert(value))
-        if form.merged:
+        if isinstance(form.merged, str):
+            converted |= {form.merged.format(key): item for key, item in made.items()}
+        elif form.merged:
             converted |= made
         else:
             converted[form.key or name] = made

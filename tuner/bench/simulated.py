@@ -23,7 +23,7 @@ from tuner.emulator.build import with_release
 from tuner.emulator.communicator import Comm
 from tuner.emulator.request import MessageSizes, Request
 from tuner.emulator.rules import time as timing
-from tuner.emulator.rules.call import Call
+from tuner.emulator.rules.call import RuleCall
 from tuner.emulator.selection import Selection
 from tuner.plugin import asked, loading
 from tuner.plugin.dry_run import DryRun, TunerCall
@@ -142,7 +142,7 @@ class Truth:
                 continue
             total_us: NDArray[np.float32] = table_us[:, algo_proto[0], algo_proto[1]]
             start_us = tables.latency_us[(request.collective, *algo_proto)]
-            call = Call(communicator, request, algo_proto)
+            call = RuleCall(communicator, request, algo_proto)
             latency_us = timing.time_us(start_us, f32(np.inf), call, MessageSizes(nbytes))
             channels, _ = communicator.rules.launch(call, tables, nbytes)
             for row, costs in enumerate(by_size):

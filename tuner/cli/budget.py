@@ -9,10 +9,11 @@ from typing import Any
 
 import click
 
-from tuner.answers.calibrated import CalibratedTime, TimesWanted
+from tuner.answers.calibrated import TimesWanted
 from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput
 from tuner.base.names import Op
+from tuner.base.nouns import TimeInterval
 from tuner.cli import options, times
 from tuner.cli.command import FILE, F, stacked
 from tuner.cli.communicator_options import say_notes
@@ -198,7 +199,7 @@ def _part(part: BudgetPart[OfCollective] | BudgetPart[OfCombination | OfKernel],
     return shown.of((part.of.name, number(part.calls)), by_nccl, _calibrated_ms(part.calibrated))
 
 
-def _calibrated_ms(time: CalibratedTime | None) -> tuple[object, ...]:
+def _calibrated_ms(time: TimeInterval | None) -> tuple[object, ...]:
     return times.central(time, 1e3, 3), times.interval(time, 1e3, 3)
 
 

@@ -1,22 +1,24 @@
 """``nccl-tuner edges``: where NCCL's choice changes, over sizes, nodes, or GPUs of a node."""
 
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 from itertools import groupby
 from typing import Any
 
 import click
 
-from tuner.answers.scale import TO_NODES, GpuRange, NodeCounts, NodeRange, Scale, over_gpus, scale, with_times
+from tuner.answers.scale import TO_NODES, AtCount, Axis, CountQuery, CountRange, Scale, scale, with_times
 from tuner.base.errors import BadInput
-from tuner.base.names import Buffers, Collective
+from tuner.base.names import Collective
+from tuner.base.nouns import Choice
 from tuner.base.sizes import about
+from tuner.base.view import FIRST, Column, columns_of, of_all, span
 from tuner.cli import options
-from tuner.cli.output import human_bytes, json_wanted, number, print_json, print_table, say, shown_as_json, span
-from tuner.emulator.ranges import SizeRange, answers, goes_on
-from tuner.emulator.request import Request
+from tuner.cli.output import human_bytes, json_wanted, print_json, print_view, say, shown_as_json
+from tuner.emulator.ranges import answers, goes_on
 from tuner.emulator.selection import Selection
-from tuner.scenario import MOST_NODES, Scenario
+from tuner.scenario import MOST_NODES
 
 OVER = "Over nodes, or GPUs of a node"
 OF_SIZES = ("low", "high", "ranks", "shared")  # parameters that have a meaning over sizes alone
@@ -79,12 +81,10 @@ def command(
     options.refuse_with(f"--over {over}", OF_COUNTS if over == "bytes" else OF_SIZES)
     if over == "bytes":
         _over_sizes(collectives, every, asked)
-    elif over == "nodes":
-        _over_nodes(collectives, sizes, (from_nodes, to_nodes), every, per_rank, asked)
-    elif asked.call.buffers is Buffers.window:
-        raise BadInput("--over gpus-per-node: not on windows; valid: --buffers plain|registered|graph")
     else:
-        _over_gpus(asked.scenario(), collectives, sizes, asked.call.request())
+        axis = Axis[over.replace("-", "_")]
+        ends = (from_nodes, to_nodes) if axis is Axis.nodes else (1, asked.scenario().gpus())
+        _over_counts(collectives, sizes, CountQuery(*ends, every or axis is Axis.gpus_per_node, axis), per_rank, asked)
 
 
 def _over_sizes(collectives: Sequence[Collective], every: bool, asked: options.CommunicatorQuestion) -> None:
@@ -96,58 +96,58 @@ def _over_sizes(collectives: Sequence[Collective], every: bool, asked: options.C
         print_json([record for of_one in records.values() for record in of_one])
     for request in requests:
         of_one = records[request.collective]
+        last = of_one[-1].to_bytes
         if not json_wanted():
-            rows = [_size_row([record]) for record in of_one] if every else _by_combination(of_one)
-            print_table(f"{request.collective.name} on {described.title}", BY_SIZE, rows)
-        if goes_on(selection, request, of_one[-1].to_bytes, high):
-            after = human_bytes(of_one[-1].to_bytes + 1)
+            rows = groupby(of_one, key=lambda one: one.from_bytes if every else one.name)
+            title = f"{request.collective.name} on {described.title}"
+            print_view(title, BY_SIZE, [list(same) for _, same in rows])
+        if goes_on(selection, request, last, high):
+            after = human_bytes(last + 1)
             click.echo(f"{request.collective.name}: from {after} on channels change too often to be listed", err=True)
 
 
-def _over_nodes(
+def _over_counts(
     collectives: Sequence[Collective],
     sizes: list[int],
-    ends: tuple[int, int],
-    every: bool,
+    over: CountQuery,
     per_rank: bool,
     asked: options.CommunicatorQuestion,
 ) -> None:
-    described, call = asked.scenario(), asked.call
-    like = call.request()
-    low, high = max(ends[0], described.node_counts[0]), min(ends[1], described.node_counts[1])
-    if described.nodes != 1 and described.from_log is None:
-        raise BadInput(f"--nodes {described.nodes}: what changes is their number; valid: --from-nodes, --to-nodes")
-    several = [nodes for nodes in (low, high) if nodes * described.local_ranks() > 1]
-    selections = {f"on {nodes} nodes": Selection(described.with_nodes(nodes).communicator()) for nodes in several}
+    described, call, what = asked.scenario(), asked.call, over.of.value
+    like, low, high = call.request(), over.low, over.high
+    if over.of is Axis.nodes:
+        low, high = max(low, described.node_counts[0]), min(high, described.node_counts[1])
+        if described.nodes != 1 and described.from_log is None:
+            raise BadInput(f"--nodes {described.nodes}: what changes is their number; valid: --from-nodes, --to-nodes")
+    several = [on for on in (over.of.on(described, low), over.of.on(described, high)) if on.ranks > 1]
+    selections = {f"on {one.nodes} nodes": Selection(one.communicator()) for one in several}
     for one in selections.values():
         one.check_buffers(call.buffers, call.windows)
     requests = options.runnable(selections, collectives, like, everywhere=False)
-    hidden = not every or not sys.stderr.isatty()  # without --every it takes seconds
-    bar: Any = click.progressbar(length=high - low + 1, label="numbers of nodes", file=sys.stderr, hidden=hidden)
+    hidden = not over.every or not sys.stderr.isatty()  # without --every it takes seconds
+    bar: Any = click.progressbar(length=high - low + 1, label=f"numbers of {what}", file=sys.stderr, hidden=hidden)
     with bar:
-        counts = NodeCounts(low, high, every, progress=lambda: bar.update(1))
-        scaled = scale(described, requests, sizes, counts, per_rank=per_rank)
+        over = replace(over, low=low, high=high, progress=lambda: bar.update(1))
+        scaled = scale(described, requests, sizes, over, per_rank=per_rank)
     if (times := options.times_or_both(asked.times)) is not None:
         scaled = with_times(scaled, described, requests, times, per_rank=per_rank)
     if shown_as_json(scaled):
         return
-    measured = any(each.calibrated_from for each in scaled.ranges)
+    measured = any(each.first.calibrated for each in scaled.ranges)
     by_nccl = not measured or times is None or times.beside_nccl
-    columns = [*COLUMNS, *(BY_NCCL if by_nccl else ()), *(CALIBRATED if measured else ())]
-    say(_verdict(((one.collective, one.bytes, one.name) for one in scaled.ranges), "nodes"))
+    columns = [*_by_count(over.of), *(BY_NCCL if by_nccl else ()), *(_calibrated() if measured else ())]
+    say(_verdict(scaled))
     for collective, ranges in groupby(scaled.ranges, key=lambda one: one.collective):
         gpus = f"{described.gpus()} GPUs each{described.resolve().own.sharing}{described.resolve().each_in_words}"
         tuner = f", tuner {described.tuner.title}" if described.tuner else ""
-        title = f"{collective} on nodes of {described.name}, {gpus}, NCCL {described.nccl}{tuner}"
+        where = (
+            f"nodes of {described.name}, {gpus}" if over.of is Axis.nodes else f"{described.nodes} x {described.name}"
+        )
         together = groupby(ranges, key=lambda one: (one.bytes, one.name))
-        rows = []
-        for _, same in together:
-            alike = list(same)
-            by_calibration = _calibrated(alike[0], alike[-1]) if measured else ()
-            rows.append([*_row(alike), *(_by_nccl(alike[0], alike[-1]) if by_nccl else ()), *by_calibration])
-        print_table(title, columns, rows, SPARE)
-    say(_looked_at(scaled, low, high, every))
-    if any(each.bypass_kernel for each in scaled.ranges):
+        title = f"{collective} on {where}, NCCL {described.nccl}{tuner}"
+        print_view(title, columns, [list(same) for _, same in together])
+    say(_looked_at(scaled, over))
+    if any(each.bypass for each in scaled.ranges):
         say(SYMMETRIC_TIMES)
     if scaled.calibrations:
         from tuner.cli import times as calibrated_times
@@ -155,110 +155,68 @@ def _over_nodes(
         say(calibrated_times.whose_of_all(scaled.calibrations))
 
 
-def _over_gpus(scenario: Scenario, collectives: Sequence[Collective], sizes: Sequence[int], like: Request) -> None:
-    most = Selection(scenario.communicator())
-    requests = options.runnable({f"with {scenario.gpus()} GPUs": most}, collectives, like, everywhere=False)
-    ranges = over_gpus(scenario, requests, sizes)
-    if json_wanted():
-        print_json({"ranges": ranges})
-        return
-    say(_verdict(((one.collective, one.bytes, _pick(one)) for one in ranges), "GPUs per node"))
-    for collective, alike in groupby(ranges, key=lambda one: one.collective):
-        rows = [
-            (
-                human_bytes(one.bytes),
-                one.from_gpus_per_node,
-                one.to_gpus_per_node,
-                _pick(one) or "-",
-                one.channels,
-                one.threads,
-                number(one.time_us_from, 2),
-                number(one.time_us_to, 2),
-            )
-            for one in alike
-        ]
-        title = f"{collective} on {scenario.nodes} x {scenario.name}, NCCL {scenario.nccl}"
-        print_table(title, ("size", "GPUs per node", "to", "pick", "channels", "threads", "NCCL us", "to"), rows)
-
-
-def _pick(one: GpuRange) -> str | None:
-    return None if one.algorithm is None else f"{one.algorithm}/{one.protocol}"
-
-
 SYMMETRIC_TIMES = (
     "Times of symmetric kernels are by NCCL's own model of them, which is another than that of algorithms.\n"
 )
-COLUMNS = ("size", "nodes", "to", "ranks", "to", "pick", "channels", "threads")
-SPARE = ("busbw GB/s", "to", "threads", "channels")  # where little room is; the "to" of busbw
-BY_NCCL = ("NCCL us", "to", "busbw GB/s", "to")
-CALIBRATED = ("calibrated us", "90 % interval us", "to us", "90 % interval us")
+PICK = (
+    *columns_of(Choice, "name", of=FIRST),
+    Column("channels", of_all(span, "channels")),
+    Column("threads", of_all(span, "threads")),
+)
+BY_SIZE = (
+    Column("from", lambda ranges: ranges[0].from_bytes, human_bytes),
+    Column("to", lambda ranges: ranges[-1].to_bytes, human_bytes),
+    Column("about", lambda ranges: ranges[-1].to_bytes, about),
+    *PICK,
+    Column("ranges", len),
+)
 
 
-def _verdict(picks: Iterable[tuple[str, int, str | None]], over: str) -> str:
-    """The answer in a line: of which collectives and at how many sizes the pick changes; of each range its pick."""
+def _from(name: str, **changed: Any) -> Column:
+    """The column of a value at the first count of the ranges in a row."""
+    return replace(*columns_of(AtCount, name, of=lambda ranges: ranges[0].first), **changed)
+
+
+def _to(name: str, **changed: Any) -> Column:
+    """The column of a value at the last count of the ranges in a row."""
+    return replace(*columns_of(AtCount, name, of=lambda ranges: ranges[-1].last), **{"title": "to"} | changed)
+
+
+BY_NCCL = _from("time_us"), _to("time_us"), _from("busbw_gbs", spare=1), _to("busbw_gbs", spare=2)
+
+
+def _by_count(over: Axis) -> tuple[Column, ...]:
+    counts = _from("count", title=over.value), _to("count"), _from("ranks"), _to("ranks")
+    name, channels, threads = PICK
+    pick = name, replace(channels, spare=4), replace(threads, spare=3)
+    return (*columns_of(CountRange, "bytes", of=FIRST), *counts, *pick)
+
+
+def _calibrated() -> tuple[Column, ...]:
+    from tuner.cli.times import INTERVAL, central, interval
+
+    us = f"{INTERVAL} us"
+    from_us = _from("calibrated", title="calibrated us", text=central)
+    to_us = _to("calibrated", title="to us", text=central)
+    return from_us, replace(from_us, title=us, text=interval), to_us, replace(to_us, title=us, text=interval)
+
+
+def _verdict(scaled: Scale) -> str:
+    """The answer in a line: of which collectives and at how many sizes the pick changes."""
     names: dict[str, dict[int, set[str | None]]] = {}
-    for collective, size, name in picks:
-        names.setdefault(collective, {}).setdefault(size, set()).add(name)
+    for one in scaled.ranges:
+        names.setdefault(one.collective, {}).setdefault(one.bytes, set()).add(one.name)
     changing = {name: sum(len(picks) > 1 for picks in by_size.values()) for name, by_size in names.items()}
     said = ", ".join(f"{name} at {count} of {len(names[name])} sizes" for name, count in changing.items() if count)
-    return f"the pick changes with the number of {over}: {said}\n" if said else f"one pick for every number of {over}\n"
+    what = scaled.over.value
+    return f"the pick changes with the number of {what}: {said}\n" if said else f"one pick for every number of {what}\n"
 
 
-def _looked_at(scaled: Scale, low: int, high: int, every: bool) -> str:
-    if every:
-        return f"every number of nodes from {low} to {high}\n"
+def _looked_at(scaled: Scale, over: CountQuery) -> str:
+    ends = f"of {over.of.value} from {over.low} to {over.high}"
+    if over.every:
+        return f"every number {ends}\n"
     return (
-        f"{scaled.counts} numbers of nodes from {low} to {high} were looked at; a choice that changes and returns "
-        "between two of them is missed (--every looks at all)\n"
-    )
-
-
-def _row(ranges: Sequence[NodeRange]) -> tuple[object, ...]:
-    first, last = ranges[0], ranges[-1]
-    return (
-        human_bytes(first.bytes),
-        first.from_nodes,
-        last.to_nodes,
-        first.from_ranks,
-        last.to_ranks,
-        first.name or "-",
-        span([one.channels for one in ranges]),
-        span([one.threads for one in ranges]),
-    )
-
-
-def _by_nccl(first: NodeRange, last: NodeRange) -> tuple[str, ...]:
-    return (
-        number(first.time_us_from, 2),
-        number(last.time_us_to, 2),
-        number(first.busbw_gbs_from, 3),
-        number(last.busbw_gbs_to, 3),
-    )
-
-
-def _calibrated(first: NodeRange, last: NodeRange) -> tuple[object, ...]:
-    from tuner.cli import times
-
-    ends = first.calibrated_from, last.calibrated_to
-    return tuple(text for end in ends for text in (times.central(end), times.interval(end)))
-
-
-BY_SIZE = ("from", "to", "about", "pick", "channels", "threads", "ranges")
-
-
-def _by_combination(records: Sequence[SizeRange]) -> list[tuple[object, ...]]:
-    together = groupby(records, key=lambda record: record.name)
-    return [_size_row(list(same)) for _, same in together]
-
-
-def _size_row(records: Sequence[SizeRange]) -> tuple[object, ...]:
-    first, last = records[0], records[-1]
-    return (
-        human_bytes(first.from_bytes),
-        human_bytes(last.to_bytes),
-        about(last.to_bytes),
-        first.name,
-        span([record.channels for record in records]),
-        span([record.threads for record in records]),
-        len(records),
+        f"{scaled.counts} numbers {ends} were looked at; a choice that changes and returns between two of them is "
+        "missed (--every looks at all)\n"
     )

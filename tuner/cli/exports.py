@@ -11,10 +11,11 @@ from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput
 from tuner.base.frames import Framed
 from tuner.base.names import Algorithm, Protocol
+from tuner.base.view import csv_lines
 from tuner.bench.decide import Decided, DecidedRow
 from tuner.cli import options
 from tuner.cli.command import F, stacked
-from tuner.cli.output import json_wanted, print_csv
+from tuner.cli.output import json_wanted
 from tuner.jobs.workload.priced import Budget, CallPrice, MeasuredPrice, PriceOf
 
 Sample = tuple[Mapping[str, object], float | None]  # labels, and a value where it is known
@@ -60,7 +61,7 @@ class Exports:
         if self.parquet is not None:
             _write_parquet(frame, self.parquet)
         if self.as_csv:
-            print_csv(list(frame.columns()), frame.rows())
+            click.echo(csv_lines([*frame.columns()], frame.rows()), nl=False)
         elif self.as_prometheus:
             click.echo("\n".join(_lines(metrics)))
         return self.as_csv or self.as_prometheus

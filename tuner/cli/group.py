@@ -213,8 +213,8 @@ def print_group(title: str, answer: GroupAnswer) -> None:
             _named(each.collective),
             _size(each.bytes),
             _named(each.dtype),
-            kernel.bypass_kernel or f"{_named(each.algorithm)}/{_named(each.protocol)}",
-            kernel.channels if kernel.bypass_kernel else len(each.channels),
+            kernel.bypass or f"{_named(each.algorithm)}/{_named(each.protocol)}",
+            kernel.channels if kernel.bypass else len(each.channels),
             _range(each.channels),
             kernel.threads,
             _known(each.choice),
@@ -229,7 +229,7 @@ def print_group(title: str, answer: GroupAnswer) -> None:
     ]
     if choices:
         print_table("Chosen together", ("choice", "collective", "bytes", "numPipeOps", "NCCL us"), choices)
-    if any(kernel.bypass_kernel for kernel in answer.kernels):
+    if any(kernel.bypass for kernel in answer.kernels):
         say(BYPASSED)
 
 

@@ -3,21 +3,23 @@
 import os
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from tuner.answers import picks
 from tuner.answers.picks import PickAnswer
-from tuner.answers.symmetric import NonClassicPick
+from tuner.answers.symmetric import NonClassicPick, RunnerUp
 from tuner.base.errors import BadInput
 from tuner.base.names import Collective, PeerCall
+from tuner.base.nouns import Choice, TimeInterval
 from tuner.base.numerics import is_time
+from tuner.base.view import Column, columns_of, number, percent
 from tuner.cli import options
 from tuner.cli.command import Parsed
 from tuner.cli.options import CALL, ROOTED
-from tuner.cli.output import human_bytes, json_wanted, number, print_csv, print_table, say, shown_as_json
+from tuner.cli.output import human_bytes, json_wanted, print_csv, print_view, say, shown_as_json
 from tuner.emulator.group import Operation
 from tuner.emulator.selection import Pick
 from tuner.scenario import Scenario
@@ -165,7 +167,7 @@ def command(
     if shown_as_json(answers):
         return
     if as_csv:
-        print_csv(CSV_COLUMNS, map(partial(_csv_row, described.nccl), answers))
+        print_csv((Column("", lambda _: described.nccl, key="nccl"), *CSV), answers)
         return
     title = f"{collective.name} on {described.title}"
     if times is None:
@@ -205,28 +207,16 @@ def _print_launches(title: str, answers: Sequence[PickAnswer]) -> None:
             print_launch(f"{human_bytes(answer.bytes)}: {title}", answer.launch)
 
 
-def print_answers(title: str, answers: Sequence[PickAnswer]) -> None:
-    """The answers as a table, with nccl-tests' bandwidths, the runner-up and its margin."""
-    by = _own(answers)
-    columns = (*COLUMNS, f"{by} us", "algbw GB/s", "busbw GB/s", "runner-up", "slower by")
-    if any(isinstance(answer.pick, NonClassicPick) for answer in answers):
-        rows = [(*_row(answer), _instead_of(answer)) for answer in answers]
-        print_table(title, (*columns, "instead of, us"), rows, SPARE)
-        say(SYMMETRIC_MODEL)
-    elif any(answer.alone for answer in answers):
-        alone = "NCCL alone", "channels", f"{by} us"
-        print_table(title, (*columns[:7], *alone), map(_tuned_row, answers))
-    else:
-        print_table(title, columns, map(_row, answers), SPARE)
-    _print_disagreeing(answers)
-    if any(answer.time_us is not None and not is_time(answer.time_us) for answer in answers):
-        say("never: NCCL gives it no time and takes it only where it is told to (NCCL_ALGO, a tuner)")
+def _columns(answers: Sequence[PickAnswer]) -> tuple[Column, ...]:
+    """Size and pick, and the time by NCCL's model or by the constants that were fitted to measurements instead."""
+    by = "fitted" if any(answer.constants.fitted for answer in answers) else "NCCL"
+    time_us, busbw = columns_of(PickAnswer, "time_us", "busbw_gbs")
+    return (*SIZE, *PICK, replace(time_us, title=f"{by} us"), ALGBW, busbw)
 
 
-SYMMETRIC_MODEL = (
-    "Times of symmetric kernels are by NCCL's own model of them, and their runner-up by that model with CTAs counted; "
-    "it is not compared with the model of algorithms, whose pick stands under 'instead of'."
-)
+def _runner_up_slower(answer: PickAnswer) -> float | None:
+    second = answer.runner_up
+    return second.slower_percent if second and is_time(second.time_us) and is_time(answer.time_us) else None
 
 
 def _instead_of(answer: PickAnswer) -> str:
@@ -236,9 +226,68 @@ def _instead_of(answer: PickAnswer) -> str:
     return "nothing" if pick.instead_of is None else f"{pick.instead_of.name} {pick.instead_of.time_us:.2f}"
 
 
-def _own(answers: Sequence[PickAnswer]) -> str:
-    """Owner of the model's times: NCCL, or those of the constants that were fitted to measurements instead."""
-    return "fitted" if any(answer.constants.fitted for answer in answers) else "NCCL"
+def _alone(answer: PickAnswer) -> Pick | None:
+    """What NCCL would pick without its tuner, where that is something else."""
+    pick, alone = answer.pick, answer.alone
+    same = alone is None or (isinstance(pick, Pick) and (pick.name, pick.channels) == (alone.name, alone.channels))
+    return None if same else alone
+
+
+SIZE = columns_of(PickAnswer, "bytes")
+PICK = columns_of(Choice, "name", "channels", "threads", of="pick")
+(ALGBW,) = columns_of(PickAnswer, "algbw_gbs")
+RUNNER_UP = (
+    *columns_of(RunnerUp, "name", of="runner_up"),
+    Column("slower by", _runner_up_slower, percent, spare=3),
+)
+INSTEAD_OF = Column("instead of, us", _instead_of)
+ALONE = (
+    Column("NCCL alone", lambda answer: alone.name if (alone := _alone(answer)) else "the same"),
+    Column("channels", lambda answer: alone.channels if (alone := _alone(answer)) else ""),
+)
+
+
+def _calibrated(name: str) -> Column:
+    times = columns_of(TimeInterval, name, of="calibrated_pick")
+    return replace(*times, key=f"calibrated_{name.replace('time_', '')}")
+
+
+CSV = (
+    *columns_of(PickAnswer, "collective", "bytes"),
+    *columns_of(Choice, "algorithm", "protocol", "bypass", "channels", "threads", of="pick"),
+    *columns_of(PickAnswer, "time_us", "algbw_gbs", "busbw_gbs"),
+    *columns_of(RunnerUp, "name", "slower_percent", of="runner_up"),
+    *(_calibrated(name) for name in ("time_us", "low_us", "high_us")),
+)
+
+
+def print_answers(title: str, answers: Sequence[PickAnswer]) -> None:
+    """The answers as a table, with nccl-tests' bandwidths, the runner-up and its margin."""
+    columns = _columns(answers)
+    bypassing = any(isinstance(answer.pick, NonClassicPick) for answer in answers)
+    if not bypassing and any(answer.alone for answer in answers):
+        alone_us = Column(
+            columns[4].title, lambda answer: number(alone.time_us, 2) if (alone := _alone(answer)) else ""
+        )
+        print_view(title, [*map(_kept, columns), *ALONE, alone_us], answers)
+    else:
+        print_view(title, (*columns, *RUNNER_UP, *([INSTEAD_OF] if bypassing else [])), answers)
+    if bypassing:
+        say(SYMMETRIC_MODEL)
+    _print_disagreeing(answers)
+    if any(answer.time_us is not None and not is_time(answer.time_us) for answer in answers):
+        say("never: NCCL gives it no time and takes it only where it is told to (NCCL_ALGO, a tuner)")
+
+
+def _kept(column: Column) -> Column:
+    """The column, which no narrow terminal leaves out."""
+    return replace(column, spare=0)
+
+
+SYMMETRIC_MODEL = (
+    "Times of symmetric kernels are by NCCL's own model of them, and their runner-up by that model with CTAs counted; "
+    "it is not compared with the model of algorithms, whose pick stands under 'instead of'."
+)
 
 
 def _print_disagreeing(answers: Sequence[PickAnswer]) -> None:
@@ -246,51 +295,6 @@ def _print_disagreeing(answers: Sequence[PickAnswer]) -> None:
         for other in answer.disagreeing:
             pick = f"{other.pick.name}, channels {other.pick.channels}, threads {other.pick.threads}"
             say(f"DISAGREE {human_bytes(answer.bytes)}: ranks on {other.nodes} pick {pick}")
-
-
-COLUMNS = ("size", "pick", "channels", "threads")
-CALIBRATED_SPARE = ("threads", "NCCL busbw GB/s", "channels")
-SPARE = ("algbw GB/s", "threads", "slower by", "runner-up")  # on a narrow terminal
-
-
-def _row(answer: PickAnswer) -> tuple[object, ...]:
-    pick, second = answer.pick, answer.runner_up
-    return (
-        human_bytes(answer.bytes),
-        pick.bypass_kernel if isinstance(pick, NonClassicPick) else pick.name,
-        pick.channels,
-        pick.threads,
-        number(answer.time_us, 2),
-        number(answer.algbw_gbs, 3),
-        number(answer.busbw_gbs, 3),
-        second.name if second else "-",
-        f"{second.slower_percent:.1f} %" if second and is_time(second.time_us) and is_time(answer.time_us) else "-",
-    )
-
-
-def _tuned_row(answer: PickAnswer) -> tuple[object, ...]:
-    """A row with what NCCL would take without its tuner, where that is something else."""
-    pick, alone = answer.pick, answer.alone
-    same = alone is None or (isinstance(pick, Pick) and (pick.name, pick.channels) == (alone.name, alone.channels))
-    others = ("the same", "", "") if same or alone is None else (alone.name, alone.channels, number(alone.time_us, 2))
-    return *_row(answer)[:7], *others
-
-
-CSV_COLUMNS = (
-    *("nccl", "collective", "bytes", "algorithm", "protocol", "bypass_kernel", "channels", "threads", "time_us"),
-    *("algbw_gbs", "busbw_gbs", "runner_up", "runner_up_slower_percent"),
-    *("calibrated_us", "calibrated_low_us", "calibrated_high_us"),
-)
-
-
-def _csv_row(nccl: str, answer: PickAnswer) -> tuple[object, ...]:
-    pick, second, time = answer.pick, answer.runner_up, answer.calibrated_pick
-    calibrated = (None, None, None) if time is None else (time.time_us, time.low_us, time.high_us)
-    head = nccl, answer.collective.name, answer.bytes
-    names = (None, None, pick.bypass_kernel) if isinstance(pick, NonClassicPick) else (*pick.name.split("/"), None)
-    own = *names, pick.channels, pick.threads, answer.time_us
-    runner_up = (None, None) if second is None else (second.name, second.slower_percent)
-    return *head, *own, answer.algbw_gbs, answer.busbw_gbs, *runner_up, *calibrated
 
 
 def _print_calibrated(title: str, answers: Sequence[PickAnswer], beside_nccl: bool) -> None:
@@ -301,29 +305,19 @@ def _print_calibrated(title: str, answers: Sequence[PickAnswer], beside_nccl: bo
     if not used or used[0].name is None:
         print_answers(title, answers)
     else:
-        by = _own(answers)
         # What is extrapolated may be further off than NCCL's own time, which then stands beside it.
         beside_nccl = beside_nccl or any(each.calibrated_pick and each.calibrated_pick.extrapolated for each in answers)
-        nccl = (f"{by} us", f"{by} busbw GB/s") if beside_nccl else ()
-        columns = (*COLUMNS, *nccl, "calibrated us", f"{times.INTERVAL} us", "calibrated busbw GB/s")
-        print_table(title, columns, [_calibrated_row(answer, beside_nccl) for answer in answers], CALIBRATED_SPARE)
+        size, pick, channels, threads, time_us, _, busbw = _columns(answers)
+        busbw = replace(busbw, title=f"{time_us.title.removesuffix(' us')} busbw GB/s", spare=2)
+        by_calibration = (
+            Column("calibrated us", attrgetter("calibrated_pick"), times.central),
+            Column(f"{times.INTERVAL} us", attrgetter("calibrated_pick"), times.interval),
+            *columns_of(PickAnswer, "calibrated_busbw_gbs"),
+        )
+        columns = size, pick, replace(channels, spare=3), replace(threads, spare=1)
+        print_view(title, (*columns, *((time_us, busbw) if beside_nccl else ()), *by_calibration), answers)
         _print_disagreeing(answers)
     for one in used[:1]:
         picked = [answer.pick.name for answer in answers if not isinstance(answer.pick, NonClassicPick)]
         never = {name for each in used for name in each.not_measured}
         say(times.whose(replace(one, not_measured=tuple(n for n in dict.fromkeys(picked) if n in never))))
-
-
-def _calibrated_row(answer: PickAnswer, beside_nccl: bool) -> tuple[object, ...]:
-    from tuner.cli import times
-
-    own, time = _row(answer), answer.calibrated_pick
-    nccl = (own[4], own[6]) if beside_nccl else ()
-    busbw_gbs = answer.calibrated_busbw_gbs
-    return (
-        *own[:4],
-        *nccl,
-        times.central(time),
-        times.interval(time),
-        number(busbw_gbs, 3),
-    )

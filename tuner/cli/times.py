@@ -2,7 +2,8 @@
 
 from collections.abc import Iterable
 
-from tuner.answers.calibrated import CalibratedRatio, CalibratedTime, CalibrationUsed, merged
+from tuner.answers.calibrated import CalibratedRatio, CalibrationUsed, merged
+from tuner.base.nouns import TimeInterval
 from tuner.cli.output import NotedCell
 
 INTERVAL = "90 % interval"
@@ -11,7 +12,7 @@ ALONE = "predictions are of calls alone, with no compute beside them"
 COST_UNKNOWN = "what that costs either is not known"
 
 
-def interval(time: CalibratedTime | None, scale: float = 1, digits: int = 2) -> str | NotedCell:
+def interval(time: TimeInterval | None, scale: float = 1, digits: int = 2) -> str | NotedCell:
     """Both bounds over ``scale``: ``41.20 to 55.10``; with a note on what the time is extrapolated over."""
     if time is None:
         return "-"
@@ -19,7 +20,7 @@ def interval(time: CalibratedTime | None, scale: float = 1, digits: int = 2) -> 
     return NotedCell(bounds, f"extrapolated: {time.extrapolated}") if time.extrapolated else bounds
 
 
-def central(time: CalibratedTime | None, scale: float = 1, digits: int = 2) -> str:
+def central(time: TimeInterval | None, scale: float = 1, digits: int = 2) -> str:
     """The time over ``scale``: ``47.65``."""
     return "-" if time is None else f"{time.time_us / scale:.{digits}f}"
 

@@ -30,7 +30,7 @@ from tuner.emulator.ranges import followed
 from tuner.emulator.request import MessageSizes, Request
 from tuner.emulator.rules import registered
 from tuner.emulator.rules import time as timing
-from tuner.emulator.rules.call import Call
+from tuner.emulator.rules.call import RuleCall
 from tuner.emulator.selection import Picks, Selection
 
 LIBRARY = Path(__file__).parents[1] / "_native" / "libnccl_tuner_picks.so"
@@ -246,7 +246,9 @@ def pick_table(selection: Selection, request: Request, *, with_launches: bool = 
     cells = rows["algorithm"].astype(np.int64) * len(Protocol) + rows["protocol"]
     for cell in np.unique(cells).tolist():
         here = np.flatnonzero(cells == cell)
-        _fill_times(selection, Call(communicator, request, ALGO_PROTOS[cell]), (rows, here, starts[here], ends[here]))
+        _fill_times(
+            selection, RuleCall(communicator, request, ALGO_PROTOS[cell]), (rows, here, starts[here], ends[here])
+        )
     table = PickTable(np.append(starts, last + np.uint64(1)), rows)
     return table if _is_the_model(selection, request, table, with_launches) else None
 
@@ -262,7 +264,7 @@ def cell_table(selection: Selection, request: Request, cell: AlgoProto) -> PickT
     rows = np.zeros(len(starts), ROW)
     rows["algorithm"], rows["protocol"], rows["channels"] = *cell, 1
     every = np.arange(len(starts))
-    _fill_times(selection, Call(selection.communicator, request, cell), (rows, every, starts, ends))
+    _fill_times(selection, RuleCall(selection.communicator, request, cell), (rows, every, starts, ends))
     sizes = np.concatenate([starts, starts + (ends - starts) // np.uint64(2), ends])
     times_us = sizes.astype(np.float32) / np.tile(rows["bytes_per_us"], 3) + np.tile(rows["latency_us"], 3)
     other = (times_us != selection.cost_table(request, sizes)[:, *cell]).reshape(3, -1).any(axis=0)
@@ -272,7 +274,7 @@ def cell_table(selection: Selection, request: Request, cell: AlgoProto) -> PickT
 
 
 def _fill_times(
-    selection: Selection, call: Call, of_cell: tuple[NDArray[Any], NDArray[np.int64], SizeArray, SizeArray]
+    selection: Selection, call: RuleCall, of_cell: tuple[NDArray[Any], NDArray[np.int64], SizeArray, SizeArray]
 ) -> None:
     """Latency and bandwidth of the ranges that one cell has; where they change inside a range, it has 0 channels.
 

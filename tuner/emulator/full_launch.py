@@ -21,7 +21,7 @@ from tuner.emulator.launches import (
 )
 from tuner.emulator.request import COPY_ENGINES, FP8
 from tuner.emulator.rules import bounds
-from tuner.emulator.rules.call import Call
+from tuner.emulator.rules.call import RuleCall
 from tuner.emulator.rules.channel_work import ScheduledTask
 from tuner.emulator.rules.device_functions import SHORT_TYPES, factor_bits
 from tuner.emulator.rules.registered import (
@@ -145,7 +145,7 @@ def _whatever_came_first(network: NetworkOf, later: Collection[Algorithm]) -> Ne
     return used
 
 
-def _has_heads(call: Call) -> bool:
+def _has_heads(call: RuleCall) -> bool:
     """Whether chunks go by heads, or adapters by the rings, which are not looked for otherwise."""
     if call.algorithm in (*bounds.NVLS, Algorithm.CollNetDirect):
         return True

@@ -12,7 +12,7 @@ from tuner.base.numerics import Float
 from tuner.emulator.communicator import Comm
 from tuner.emulator.request import NonClassicPath, Request
 from tuner.emulator.rules import bounds, registered, symmetric
-from tuner.emulator.rules.call import Call
+from tuner.emulator.rules.call import RuleCall
 from tuner.emulator.rules.schedule.task import CollectiveTask
 from tuner.emulator.selection import Selection
 
@@ -126,7 +126,7 @@ def scheduled_channels(selection: Selection, operation: Operation, tuned: Tuned)
     BadInput for a size that no call of its type can have.
     """
     communicator, request = selection.communicator, operation.request
-    call, named = Call(communicator, request, tuned.algo_proto), np.array([tuned.channels], np.int64)
+    call, named = RuleCall(communicator, request, tuned.algo_proto), np.array([tuned.channels], np.int64)
     bound = bounds.of_registered(call, selection.tables, named)
     task = task_of(0, operation, communicator.ranks)
     communicator.rules.schedule(SelectionChooser(selection, lambda *_: replace(tuned, channels=int(bound[0]))), [task])
@@ -263,7 +263,7 @@ class SelectionChooser:
         if request.buffers is not Buffers.plain:
             plain, _ = self._bounds(replace(request, buffers=Buffers.plain), tuned.algo_proto, nbytes)
         if tuned.channels:
-            call, together_bytes = Call(self.communicator, request, tuned.algo_proto), np.array([nbytes], np.uint64)
+            call, together_bytes = RuleCall(self.communicator, request, tuned.algo_proto), np.array([nbytes], np.uint64)
             threads = int(bounds.block_threads(call, self._selection.tables, together_bytes, tuned.channels)[0])
         for task in tasks:
             task.algo_proto, task.threads = tuned.algo_proto, threads
@@ -302,6 +302,6 @@ class SelectionChooser:
 
     def _bounds(self, request: Request, algo_proto: AlgoProto, nbytes: int) -> tuple[int, int]:
         """The most channels, and the threads of a block."""
-        call = Call(self.communicator, request, algo_proto)
+        call = RuleCall(self.communicator, request, algo_proto)
         bound, threads = bounds.bounds(call, self._selection.tables, np.array([nbytes], np.uint64))
         return int(bound[0]), int(threads[0])

@@ -2,30 +2,30 @@
 
 import bisect
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tuner.base import breakpoints
+from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput, NoAlgorithm, TooManyRanges
 from tuner.base.frames import Column, Framed, NamedColumn
 from tuner.base.names import ALGO_PROTOS, Algorithm, Collective, Protocol
+from tuner.base.nouns import Choice
 from tuner.base.numerics import IntArray, SizeArray
-from tuner.base.records import json_form
 from tuner.base.sizes import whole
 from tuner.emulator.model import Tables
 from tuner.emulator.request import Request
 from tuner.emulator.rules import bounds, symmetric
-from tuner.emulator.rules.call import Call
+from tuner.emulator.rules.call import RuleCall
 from tuner.emulator.rules.launch import Piece
 from tuner.emulator.selection import MAX_BYTES, Selection
 
 FOLLOWED_BYTES = 1 << 40  # how far ranges are followed
 Labels = NDArray[np.int64]
 Asked = Callable[[int], object]  # of a size in bytes; NoAlgorithm where NCCL runs nothing
-LaunchFunction = Callable[[Call, Tables, SizeArray, int], tuple[IntArray, IntArray]]  # with a tuner's channels
+LaunchFunction = Callable[[RuleCall, Tables, SizeArray, int], tuple[IntArray, IntArray]]  # with a tuner's channels
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -33,7 +33,7 @@ class Ranges(Framed):
     """Ranges of nBytes, [range], without gaps; both ends belong to a range.
 
     ``algorithm`` and ``protocol`` are NCCL's numbers. Where ranges are of these two only, ``channels`` and ``threads``
-    are those of the first size. ``bypass_kernel`` says what takes calls that bypass the algorithms, whose numbers are
+    are those of the first size. ``bypass`` says what takes calls that bypass the algorithms, whose numbers are
     then -1 and whose channels are blocks; it is None for the others, and empty where no call can.
     """
 
@@ -43,7 +43,7 @@ class Ranges(Framed):
     protocol: NDArray[np.int8]
     channels: NDArray[np.int64]
     threads: NDArray[np.int64]
-    bypass_kernel: tuple[str | None, ...] = ()
+    bypass: tuple[str | None, ...] = ()
 
     def __len__(self) -> int:
         return len(self.from_bytes)
@@ -51,7 +51,7 @@ class Ranges(Framed):
     def merged(self, whole: bool = True) -> "Ranges":
         """Neighbours that are alike as one range: if not ``whole``, whatever their channels and threads."""
         numbers = (self.algorithm, self.protocol, *((self.channels, self.threads) if whole else ()))
-        labels = list(zip(self.bypass_kernel or (None,) * len(self), *(each.tolist() for each in numbers), strict=True))
+        labels = list(zip(self.bypass or (None,) * len(self), *(each.tolist() for each in numbers), strict=True))
         kept = [row for row, label in enumerate(labels) if not row or label != labels[row - 1]]
         last = np.append(self.from_bytes[kept[1:]] - np.uint64(1), self.to_bytes[-1])
         return Ranges(
@@ -61,11 +61,11 @@ class Ranges(Framed):
             self.protocol[kept],
             self.channels[kept],
             self.threads[kept],
-            tuple(self.bypass_kernel[row] for row in kept) if self.bypass_kernel else (),
+            tuple(self.bypass[row] for row in kept) if self.bypass else (),
         )
 
     def columns(self) -> dict[str, Column]:
-        """A row a range: from_bytes, to_bytes, algorithm, protocol, channels, threads; bypass_kernel where some may."""
+        """A row a range: from_bytes, to_bytes, algorithm, protocol, channels, threads; bypass where some may."""
         columns: dict[str, Column] = {
             "from_bytes": self.from_bytes,
             "to_bytes": self.to_bytes,
@@ -74,51 +74,36 @@ class Ranges(Framed):
             "channels": self.channels,
             "threads": self.threads,
         }
-        return columns | ({"bypass_kernel": self.bypass_kernel} if self.bypass_kernel else {})
+        return columns | ({"bypass": self.bypass} if self.bypass else {})
 
     def records(self, request: Request) -> "list[SizeRange]":
         """One a range, as ``nccl-tuner edges --json`` prints them."""
         columns = (self.from_bytes, self.to_bytes, self.algorithm, self.protocol, self.channels, self.threads)
-        bypassing = self.bypass_kernel or (None,) * len(self)
+        kernels = self.bypass or (None,) * len(self)
         return [
             SizeRange(
-                request.collective,
-                start,
-                end,
                 None if algorithm < 0 else Algorithm(algorithm),
                 None if protocol < 0 else Protocol(protocol),
                 channels,
                 threads,
-                kernel,
+                request.collective,
+                start,
+                end,
+                bypass=kernel,
             )
             for start, end, algorithm, protocol, channels, threads, kernel in zip(
-                *(column.tolist() for column in columns), bypassing, strict=True
+                *(column.tolist() for column in columns), kernels, strict=True
             )
         ]
 
 
 @dataclass(frozen=True, slots=True)
-class SizeRange:
-    """Sizes (nBytes) with one answer, both ends among them; ``threads`` are of a block.
-
-    Where ``bypass_kernel`` names what takes the call instead of an algorithm, ``channels`` are its blocks.
-    """
+class SizeRange(Choice):
+    """Sizes (nBytes) with one choice."""
 
     collective: Collective
     from_bytes: int
     to_bytes: int
-    algorithm: Algorithm | None
-    protocol: Protocol | None
-    channels: int
-    threads: int
-    bypass_kernel: str | None = field(default=None, metadata=json_form("bypass", optional=True, former="leaves_for"))
-
-    @property
-    def name(self) -> str:
-        """Algorithm and protocol, ``Ring/LL``, or what takes the call instead."""
-        if self.algorithm is None or self.protocol is None:
-            return str(self.bypass_kernel)
-        return f"{self.algorithm.name}/{self.protocol.name}"
 
 
 def launches(selection: Selection, request: Request, low: int | None = None, high: int = FOLLOWED_BYTES) -> Ranges:
@@ -148,7 +133,7 @@ def classic_launches(selection: Selection, request: Request, low: int, high: int
 
     rule = selection.communicator.rules.launch
 
-    def bound_of(call: Call, tables: Tables, sizes: SizeArray, channels: int) -> tuple[IntArray, IntArray]:
+    def bound_of(call: RuleCall, tables: Tables, sizes: SizeArray, channels: int) -> tuple[IntArray, IntArray]:
         return rule.tuned_bounds(call, tables, sizes, channels) if channels else bounds.bounds(call, tables, sizes)
 
     def bounded(sizes: SizeArray) -> Labels:
@@ -164,7 +149,7 @@ def classic_launches(selection: Selection, request: Request, low: int, high: int
         )
     ]
 
-    def launch_of(call: Call, tables: Tables, sizes: SizeArray, channels: int) -> tuple[IntArray, IntArray]:
+    def launch_of(call: RuleCall, tables: Tables, sizes: SizeArray, channels: int) -> tuple[IntArray, IntArray]:
         return rule.tuned(call, tables, sizes, channels) if channels else rule(call, tables, sizes)
 
     def launched(sizes: SizeArray) -> Labels:
@@ -277,8 +262,8 @@ def _by_cell(
     return np.column_stack([combination, channels, threads])
 
 
-def _call(selection: Selection, request: Request, combination: int) -> Call:
-    return Call(selection.communicator, request, ALGO_PROTOS[combination])
+def _call(selection: Selection, request: Request, combination: int) -> RuleCall:
+    return RuleCall(selection.communicator, request, ALGO_PROTOS[combination])
 
 
 def _ranges(starts: SizeArray, labels: Labels, high: int) -> Ranges:
@@ -352,7 +337,7 @@ def goes_on(selection: Selection, request: Request, last: int, high: int) -> boo
 def _with_launches(selection: Selection, request: Request, found: Ranges) -> Ranges:
     """The ranges, cut where channels or threads of the classic path change; it ends where those cannot be followed."""
     starts = [found.from_bytes]
-    for start, end, kernel in zip(found.from_bytes.tolist(), found.to_bytes.tolist(), found.bypass_kernel, strict=True):
+    for start, end, kernel in zip(found.from_bytes.tolist(), found.to_bytes.tolist(), found.bypass, strict=True):
         try:
             if kernel is None:
                 starts.append(classic_launches(selection, request, start, end).from_bytes)

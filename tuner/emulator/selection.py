@@ -23,6 +23,7 @@ from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput, NoAlgorithm
 from tuner.base.frames import Column, Framed, NamedColumn
 from tuner.base.names import ALGO_PROTOS, SYMMETRIC, AlgoProto, Algorithm, Buffers, Collective, Protocol, Windows
+from tuner.base.nouns import Choice
 from tuner.base.numerics import NEVER_US, Float, FloatArray, IntArray, SizeArray, shortest
 from tuner.base.sizes import size_list
 from tuner.emulator import model
@@ -31,8 +32,8 @@ from tuner.emulator.request import MessageSizes, NonClassicPath, Request
 from tuner.emulator.rules import registered, symmetric
 from tuner.emulator.rules import time as timing
 from tuner.emulator.rules.bounds import plain_bound
-from tuner.emulator.rules.call import Call
 from tuner.emulator.rules.call import ModelPoint as ModelPoint
+from tuner.emulator.rules.call import RuleCall
 from tuner.emulator.rules.schedule.scheduler import check_alone
 from tuner.emulator.rules.symmetric_rail import ClassicProtocol
 from tuner.emulator.tuner_plugin import OWN, TunerAnswers, TunerQuestion
@@ -429,7 +430,7 @@ class Selection:
         return compute
 
     def _multicast_preferred(
-        self, calls: Sequence[Call], best: NDArray[np.int8], nbytes: SizeArray, channels: int
+        self, calls: Sequence[RuleCall], best: NDArray[np.int8], nbytes: SizeArray, channels: int
     ) -> NDArray[np.int8]:
         """The picks, moved to NVLS where as many channels do; their time stays that of the pick (sic)."""
         moved, multicast = best.copy(), [call.algo_proto for call in calls].index(MULTICAST)
@@ -440,8 +441,8 @@ class Selection:
             moved[chosen] = np.where(bound >= channels, multicast, index)
         return moved
 
-    def _call(self, request: Request, algo_proto: AlgoProto) -> Call:
-        return Call(self.communicator, request, algo_proto)
+    def _call(self, request: Request, algo_proto: AlgoProto) -> RuleCall:
+        return RuleCall(self.communicator, request, algo_proto)
 
     def _bandwidths(self, request: Request) -> dict[AlgoProto, Float]:
         """Bandwidth of every cell the call may use, those of Ring's backup where there is no other; kept unchanged."""
@@ -458,12 +459,12 @@ class Selection:
         backups = {(Algorithm.Ring, protocol): tables.backup_gbs[collective, protocol] for protocol in Protocol}
         return {algo_proto: bandwidth_gbs for algo_proto, bandwidth_gbs in backups.items() if bandwidth_gbs > 0}
 
-    def model_of(self, call: Call) -> tuple[Float, Float]:
+    def model_of(self, call: RuleCall) -> tuple[Float, Float]:
         """Latency in us and bandwidth in GB/s of a cell that the call may use, before the corrections of a size."""
         latency_us = self.tables_of(call.request.collective).latency_us[(call.request.collective, *call.algo_proto)]
         return latency_us, self._bandwidths(call.request)[call.algo_proto]
 
-    def _times(self, call: Call, sizes: MessageSizes, bandwidth_gbs: Float) -> FloatArray:
+    def _times(self, call: RuleCall, sizes: MessageSizes, bandwidth_gbs: Float) -> FloatArray:
         if bandwidth_gbs == 0:
             return timing.penalised(np.full(sizes.nbytes.shape, IGNORED_US), call)
         latency_us = self.tables_of(call.request.collective).latency_us[(call.request.collective, *call.algo_proto)]
@@ -531,25 +532,18 @@ def _chunks(length: int) -> Iterator[slice]:
 
 
 @dataclass(frozen=True, slots=True)
-class Pick:
-    """NCCL's names of algorithm and protocol, channels, threads of a block, and the time that NCCL predicts."""
+class Pick(Choice):
+    """NCCL's choice of an algorithm and protocol, and the time in us that NCCL predicts."""
 
-    algorithm: str
-    protocol: str
-    channels: int
-    threads: int
+    algorithm: Algorithm
+    protocol: Protocol
     time_us: float
-
-    @property
-    def name(self) -> str:
-        """Algorithm and protocol: ``Ring/LL``."""
-        return f"{self.algorithm}/{self.protocol}"
 
 
 def of_picks(picks: Picks) -> list[Pick]:
     """One a size."""
     columns = picks.algorithm, picks.protocol, picks.channels, picks.threads, picks.time_us
     return [
-        Pick(Algorithm(algorithm).name, Protocol(protocol).name, int(channels), int(threads), shortest(time_us))
+        Pick(Algorithm(algorithm), Protocol(protocol), int(channels), int(threads), shortest(time_us))
         for algorithm, protocol, channels, threads, time_us in zip(*columns, strict=True)
     ]

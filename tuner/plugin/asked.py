@@ -11,6 +11,7 @@ import numpy as np
 from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput, BadTable
 from tuner.base.names import ALGO_PROTOS, Algorithm
+from tuner.base.nouns import Span
 from tuner.base.numerics import FloatArray
 from tuner.base.records import sha256
 from tuner.emulator.communicator import Comm
@@ -23,7 +24,7 @@ from tuner.plugin import headers, loading
 from tuner.plugin.dry_run import CommunicatorSize, DecidingRows, DryRun, PluginRefused, TunerCall
 from tuner.plugin.formats import convert
 from tuner.plugin.loading import Interface
-from tuner.plugin.table.records import Interval, Table
+from tuner.plugin.table.records import Table
 
 PREFIX = "TUNER/nccl-tuner: "  # of its lines in the log
 
@@ -257,6 +258,6 @@ class FileTuner:
         return any(choice.chunk_bytes for row in self._table.decisions for choice in row.choices)
 
 
-def _starts(interval: Interval, ranks: int) -> list[int]:
+def _starts(interval: Span, ranks: int) -> list[int]:
     ends = [] if interval.high is None else [(interval.high + 1) * ranks]
     return [interval.low * ranks, *ends]

@@ -13,16 +13,17 @@ from numpy.typing import NDArray
 from tuner.base import breakpoints
 from tuner.base.errors import BadInput
 from tuner.base.names import ALGO_PROTOS, AlgoProto, Collective, DataType, Op
+from tuner.base.nouns import Span
 from tuner.base.numerics import SizeArray, f32, shortest
 from tuner.emulator.ranges import breaks, largest
 from tuner.emulator.request import MessageSizes, Request
 from tuner.emulator.rules import bounds
 from tuner.emulator.rules import time as timing
-from tuner.emulator.rules.call import Call
+from tuner.emulator.rules.call import RuleCall
 from tuner.emulator.selection import MAX_BYTES, Selection
 from tuner.plugin import loading
 from tuner.plugin.lint import exists
-from tuner.plugin.table.records import Choice, CostLine, CostRow, Decision, Interval
+from tuner.plugin.table.records import CostLine, CostRow, Decision, TableChoice
 
 # A line a size bin and algorithm: the corrections have 23 bins. More is a time that is no line in any of them.
 MOST_LINES = 100
@@ -56,10 +57,10 @@ def _decisions(selection: Selection, request: Request, channels: bool) -> Iterat
     most = largest(selection, request)
     starts = breakpoints.find(lambda sizes: _ranked(selection, request, sizes, channels), 1, most, breaks(selection))
     ranks, nodes = _here(selection)
-    chosen: list[tuple[int, Choice]] = []
+    chosen: list[tuple[int, TableChoice]] = []
     for start, label in zip(starts, _ranked(selection, request, starts, channels), strict=True):
         (algorithm, protocol), bound = ALGO_PROTOS[label[-2]], int(label[-1])
-        choice = Choice(algorithm, protocol, bound or None)
+        choice = TableChoice(algorithm, protocol, bound or None)
         if not chosen or chosen[-1][1] != choice:
             chosen.append((int(start), choice))
     for interval, choice in _intervals(chosen):
@@ -77,7 +78,7 @@ def _ranked(selection: Selection, request: Request, sizes: SizeArray, channels: 
     bound = np.zeros(len(sizes), np.int64)
     for index in set(best.tolist()) if channels else ():
         algo_proto, here = ALGO_PROTOS[index], best == index
-        call = Call(selection.communicator, request, algo_proto)
+        call = RuleCall(selection.communicator, request, algo_proto)
         if not call.like_collnet:
             bound[here], _ = bounds.bounds(call, selection.tables, sizes[here])
     return np.column_stack([np.argsort(times, axis=1, kind="stable"), best, bound])
@@ -99,7 +100,7 @@ def _lines(selection: Selection, request: Request, algo_proto: AlgoProto) -> Ite
     at, communicator = (request.collective, *algo_proto), selection.communicator
     where = f"{request.collective.name} {algo_proto[0].name}/{algo_proto[1].name} in NCCL {communicator.release.name}"
     latency_us, bandwidth_gbs = selection.tables.latency_us[at], selection.tables.bandwidth_gbs[at]
-    call = Call(communicator, request, algo_proto)
+    call = RuleCall(communicator, request, algo_proto)
 
     def corrected(sizes: SizeArray) -> NDArray[np.float32]:
         pair = timing.corrected(latency_us, bandwidth_gbs, call, MessageSizes(sizes))
@@ -125,17 +126,17 @@ def _lines(selection: Selection, request: Request, algo_proto: AlgoProto) -> Ite
         yield CostRow(request.collective, *algo_proto, line if left else None, bytes=interval, ranks=ranks, nodes=nodes)
 
 
-def _intervals(chosen: list[tuple[int, _What]]) -> Iterator[tuple[Interval, _What]]:
+def _intervals(chosen: list[tuple[int, _What]]) -> Iterator[tuple[Span, _What]]:
     """Each with the sizes up to the next; the first begins at 0, the last has no end."""
     ends = [start - 1 for start, _ in chosen[1:]]
     for at, (start, what) in enumerate(chosen):
-        yield Interval(start if at else 0, ends[at] if at < len(ends) else None), what
+        yield Span(start if at else 0, ends[at] if at < len(ends) else None), what
 
 
-def _here(selection: Selection) -> tuple[Interval, Interval]:
+def _here(selection: Selection) -> tuple[Span, Span]:
     """Ranks and nodes of the communicator, and no others."""
     ranks, nodes = selection.communicator.ranks, selection.communicator.nodes
-    return Interval(ranks, ranks), Interval(nodes, nodes)
+    return Span(ranks, ranks), Span(nodes, nodes)
 
 
 def for_release(rows: list[Decision], runs: Selection) -> tuple[list[Decision], list[str]]:
@@ -173,7 +174,7 @@ def _interface(runs: Selection) -> list[str]:
     return notes
 
 
-def _bytes(interval: Interval) -> str:
+def _bytes(interval: Span) -> str:
     if interval.high is None:
         return f"of {interval.low} bytes and more"
     return f"of {interval.low} to {interval.high} bytes"
@@ -182,7 +183,7 @@ def _bytes(interval: Interval) -> str:
 MOST_NODES = 4096
 FLICKER = 1.01  # where lines meet, float32 times change the choice within a few bytes: narrower ranges are left out
 PAST_ALL = 1 << 34  # where a choice begins that a communicator does not have after its last: 16 GiB
-Choices = tuple[Choice, ...]
+Choices = tuple[TableChoice, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,8 +276,8 @@ def _rows(
         start = _interpolated(low, high, share)
         end = _interpolated(*aligned[at + 1][:2], share) - 1 if at + 1 < len(aligned) else None
         if choices is not None and (in_both or unequal) and (end is None or end >= start):
-            here = Interval(ranks, ranks), Interval(nodes, nodes)
-            yield Decision(collective, choices, bytes=Interval(start, end), ranks=here[0], nodes=here[1])
+            here = Span(ranks, ranks), Span(nodes, nodes)
+            yield Decision(collective, choices, bytes=Span(start, end), ranks=here[0], nodes=here[1])
 
 
 def _of(rows: Sequence[Decision], collective: Collective) -> list[Decision]:

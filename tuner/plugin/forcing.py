@@ -11,7 +11,7 @@ from tuner.base.extras import bindings
 from tuner.base.names import Algorithm, Collective, Protocol
 from tuner.plugin import forcing_path
 from tuner.plugin.table.parse import to_text
-from tuner.plugin.table.records import Choice, Decision, Table
+from tuner.plugin.table.records import Decision, Table, TableChoice
 
 _MINUS_ONE = -1.0  # a cell that NCCL ignores
 
@@ -43,7 +43,7 @@ class SeenByPlugin:
 
 def forced(collective: Collective, algorithm: Algorithm, protocol: Protocol, channels: int = 0) -> str:
     """The table that forces it; without ``channels`` their number stays NCCL's. The most that NCCL has are an end."""
-    choice = Choice(algorithm, protocol, channels=channels or None)
+    choice = TableChoice(algorithm, protocol, channels=channels or None)
     return to_text(Table((Decision(collective, (choice,)),)))
 
 

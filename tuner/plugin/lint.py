@@ -11,7 +11,7 @@ from tuner.plugin.headers import ERROR, NOTE, WARNING, TableFinding
 from tuner.plugin.table import boxes
 from tuner.plugin.table.boxes import Box, Boxes, Range
 from tuner.plugin.table.parse import choice_text, size_text
-from tuner.plugin.table.records import LARGEST, Choice, Conditions, CostRow, Decision, Table
+from tuner.plugin.table.records import LARGEST, Conditions, CostRow, Decision, Table, TableChoice
 
 # What any release has had, whatever it takes; test_lint.py holds it against the tables of all releases.
 ALGORITHMS = {
@@ -66,7 +66,7 @@ def exists(collective: Collective, algorithm: Algorithm, protocol: Protocol) -> 
 
 def name(algo_proto: tuple[Algorithm, Protocol]) -> str:
     """Algorithm and protocol as a table writes them."""
-    return choice_text(Choice(*algo_proto))
+    return choice_text(TableChoice(*algo_proto))
 
 
 def _impossible(rows: Iterable[Decision | CostRow]) -> Iterator[TableFinding]:

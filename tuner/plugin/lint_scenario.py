@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from tuner.base.names import Algorithm, Collective, DataType, Op, Protocol
+from tuner.base.nouns import Span
 from tuner.base.sizes import ranks_on_nodes
 from tuner.emulator.communicator import Comm
 from tuner.emulator.request import Request
@@ -14,7 +15,7 @@ from tuner.plugin import headers, loading
 from tuner.plugin.headers import ERROR, NOTE, WARNING, TableFinding
 from tuner.plugin.lint import cells, exists, name
 from tuner.plugin.table import boxes
-from tuner.plugin.table.records import ANY_BYTES, ANY_COUNT, Choice, Conditions, CostRow, Decision, Interval, Table
+from tuner.plugin.table.records import ANY_BYTES, ANY_COUNT, Conditions, CostRow, Decision, Table, TableChoice
 from tuner.release import Release
 
 SUMS = (Collective.ReduceScatter, Collective.AllReduce)
@@ -81,10 +82,8 @@ def _applies(row: Conditions, communicator: Comm) -> bool:
     ranks, nodes = communicator.ranks, communicator.nodes
     domains = ANY_COUNT
     if loading.interface(communicator.release).says_domains:
-        domains = Interval(nodes, nodes)  # as NCCL says them: tuner.plugin.asked
-    here = Decision(
-        row.collective, (), ranks=Interval(ranks, ranks), nodes=Interval(nodes, nodes), nvlink_domains=domains
-    )
+        domains = Span(nodes, nodes)  # as NCCL says them: tuner.plugin.asked
+    here = Decision(row.collective, (), ranks=Span(ranks, ranks), nodes=Span(nodes, nodes), nvlink_domains=domains)
     mine, other = boxes.of(row), boxes.of(here)
     return mine is not None and other is not None and boxes.common(mine, other) is not None
 
@@ -173,5 +172,5 @@ def _channels(row: Decision, communicator: Comm) -> Iterator[TableFinding]:
             yield TableFinding(row.line, NOTE, reason)
 
 
-def _most_channels(choice: Choice, communicator: Comm) -> int:
+def _most_channels(choice: TableChoice, communicator: Comm) -> int:
     return communicator.nvls_channels if choice.algorithm in NVLS else communicator.channels

@@ -118,7 +118,7 @@ class TableTrial:
     decides. Channels that the table sets are an upper bound.
 
     Of calls that may bypass the algorithms ``tuner`` says what of this one is a tuner's to decide. ``own_bypass`` takes
-    it without the table and ``bypass`` with it, where that is no algorithm; ``bypass_kernel`` names the latter.
+    it without the table and ``bypass`` with it, where that is no algorithm.
     """
 
     bytes: int
@@ -127,7 +127,6 @@ class TableTrial:
     decision: int | None = field(default=None, metadata=json_form("decision_line"))
     cost: int | None = field(default=None, metadata=json_form("cost_line"))
     unavailable: int | None = field(default=None, metadata=json_form("unavailable_line"))
-    bypass_kernel: str | None = field(default=None, metadata=json_form("bypass", former="leaves_for"))
     fitted: FittedPick | None = field(default=None, metadata=json_form(optional=True))  # with fitted constants alone
     tuner: Say | None = field(default=None, metadata=json_form(optional=True))
     own_bypass: Bypass | None = field(default=None, metadata=json_form("nccl_bypass", optional=True))
@@ -227,7 +226,7 @@ def _may_bypass(asked: AskedPlugin, request: Request, sizes: Sequence[int]) -> I
         else:
             decision = None if own_path == path else protocol.rows().decision
             taken = bypass_of(selection, request, size, path)
-            trial = TableTrial(size, None, None, decision, bypass_kernel=path.name, bypass=taken)
+            trial = TableTrial(size, None, None, decision, bypass=taken)
         if own_path is not None:
             trial = replace(trial, own=None, own_bypass=bypass_of(selection, request, size, own_path))
         elif path is not None:

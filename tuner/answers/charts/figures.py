@@ -260,7 +260,7 @@ KERNELS, KERNEL_HATCHES = 100, ("-", ".", "|", "o", "\\", "*")  # the first clas
 
 def _pick_bars(canvas: NotebookFigure, bars: Mapping[Any, Ranges]) -> None:
     """Each of the axes gets a bar of the picks of its ranges; one legend for all of them."""
-    kernels = sorted({name for ranges in bars.values() for name in ranges.bypass_kernel if name is not None})
+    kernels = sorted({name for ranges in bars.values() for name in ranges.bypass if name is not None})
     styles = parts.PICKS | {
         KERNELS + at: Style(palette.NOTHING_COLOUR, "#000000", KERNEL_HATCHES[at % len(KERNEL_HATCHES)], name)
         for at, name in enumerate(kernels)
@@ -268,7 +268,7 @@ def _pick_bars(canvas: NotebookFigure, bars: Mapping[Any, Ranges]) -> None:
     seen = []
     for axes, ranges in bars.items():
         classed = parts.pick_classes(ranges.algorithm, ranges.protocol)
-        for row, name in enumerate(ranges.bypass_kernel):
+        for row, name in enumerate(ranges.bypass):
             if name is not None:
                 classed[row] = KERNELS + kernels.index(name)
         parts.draw(axes, _range_edges(ranges), classed[np.newaxis], styles)

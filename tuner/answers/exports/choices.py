@@ -2,14 +2,16 @@
 
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
 import numpy as np
 
 from tuner.answers.symmetric import picks_of
+from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput
 from tuner.base.names import Buffers
+from tuner.base.nouns import Choice
 from tuner.base.records import json_form
 from tuner.emulator.compiled import ROW, CompiledSelection, PickTable
 from tuner.emulator.ranges import answers, launches
@@ -19,21 +21,15 @@ from tuner.scenario import Scenario
 
 
 @dataclass(frozen=True, slots=True)
-class ExportedChoice:
+class ExportedChoice(Choice):
     """NCCL's pick for nBytes from one size to another; ``time_us`` is NCCL's prediction at both ends.
 
-    Where ``bypass_kernel`` names what takes the call instead of an algorithm, ``channels`` are its blocks, and times
-    are by NCCL's model of symmetric kernels; copy engines have none.
+    Times of symmetric kernels are by NCCL's model of these; copy engines have none.
     """
 
     from_bytes: int
     to_bytes: int
-    algorithm: str | None
-    protocol: str | None
-    channels: int
-    threads: int
     time_us: tuple[float | None, float | None]
-    bypass_kernel: str | None = field(default=None, metadata=json_form("bypass", optional=True))
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,14 +72,9 @@ def _of(selection: Selection, request: Request, low: int | None, high: int) -> l
     first, last = (picks_of(selection, request, sizes) for sizes in (found.from_bytes, found.to_bytes))
     return [
         ExportedChoice(
-            each.from_bytes,
-            each.to_bytes,
-            None if each.algorithm is None else each.algorithm.name,
-            None if each.protocol is None else each.protocol.name,
-            each.channels,
-            each.threads,
-            (begin.time_us, end.time_us),
-            each.bypass_kernel,
+            *(each.algorithm, each.protocol, each.channels, each.threads),
+            *(each.from_bytes, each.to_bytes, (begin.time_us, end.time_us)),
+            bypass=each.bypass,
         )
         for each, begin, end in zip(found.records(request), first, last, strict=True)
     ]

@@ -9,13 +9,14 @@ import numpy as np
 
 from tuner.base.dataclass import dataclass
 from tuner.base.names import Collective
+from tuner.base.nouns import Span
 from tuner.base.records import json_form
 from tuner.base.sizes import ranks_on_nodes
 from tuner.emulator import fitted_constants
 from tuner.emulator.selection import Selection
 from tuner.plugin.compile import CommunicatorShape, between
 from tuner.plugin.table.parse import choice_text, read, size_text, write
-from tuner.plugin.table.records import Choice, Decision, Interval, Table
+from tuner.plugin.table.records import Decision, Table, TableChoice
 from tuner.times.evidence import LEAST_GAIN, LEVEL, by_size
 from tuner.times.measured.header import scenario_of
 from tuner.times.measured.samples import Combination, Point
@@ -80,18 +81,18 @@ class DecisionRow:
         return Decision(
             self.collective,
             (self._requested,),
-            bytes=Interval(self.low, self.high),
-            ranks=Interval(ranks, ranks),
-            nodes=Interval(nodes, nodes),
+            bytes=Span(self.low, self.high),
+            ranks=Span(ranks, ranks),
+            nodes=Span(nodes, nodes),
         )
 
     def holds(self, size: int) -> bool:
         """Whether the row is for ``size`` bytes."""
-        return size in Interval(self.low, self.high)
+        return size in Span(self.low, self.high)
 
     @property
-    def _requested(self) -> Choice:
-        return Choice(*self.choice.algo_proto, self.choice.channels or None)
+    def _requested(self) -> TableChoice:
+        return TableChoice(*self.choice.algo_proto, self.choice.channels or None)
 
     def __str__(self) -> str:
         high = "" if self.high is None else size_text(self.high)

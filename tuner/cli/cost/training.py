@@ -6,10 +6,11 @@ from typing import Any
 import click
 
 from tuner.answers import training_step
-from tuner.answers.calibrated import CalibratedTime, TimesWanted
+from tuner.answers.calibrated import TimesWanted
 from tuner.answers.training_step import Computation, StepReport, Types, report
 from tuner.base.errors import BadInput
 from tuner.base.names import DataType
+from tuner.base.nouns import TimeInterval
 from tuner.cli import options
 from tuner.cli import times as calibrated_times
 from tuner.cli.communicator_options import release_option
@@ -206,7 +207,7 @@ CALIBRATED = ("calibrated ms", f"{calibrated_times.INTERVAL} ms")
 SPARE = ("alpha-beta ms", "difference", CALIBRATED[1], "GPUs x nodes", "NCCL's pick", CALIBRATED[0], "calls")
 
 
-def _calibrated(call: CalibratedTime | None) -> tuple[str, str]:
+def _calibrated(call: TimeInterval | None) -> tuple[str, str]:
     if call is None:
         return "-", "-"
     return f"{call.time_us / 1000:.3f}", f"{call.low_us / 1000:.3f} to {call.high_us / 1000:.3f}"

@@ -26,7 +26,7 @@ from tuner.emulator.p2p.plan import ExchangeCall, kernels_of_chunks, kernels_of_
 from tuner.emulator.p2p.records import ExchangeKernel, P2pContext, Queues
 from tuner.emulator.request import NonClassicPath, Request
 from tuner.emulator.rules import bounds
-from tuner.emulator.rules.call import Call
+from tuner.emulator.rules.call import RuleCall
 from tuner.emulator.rules.registered import LL128_DATA, LL128_LINE, grain_bytes, step_bytes
 from tuner.emulator.rules.schedule.scheduler import Batches, Works
 from tuner.emulator.rules.schedule.task import CollectiveTask
@@ -102,7 +102,7 @@ def _kernel(
     communicator = p2p_context.communicator
     largest = max(operation.bytes for _, operation in operations) * communicator.ranks
     algo_proto = _choice(selection, largest)
-    found = bounds.bounds(Call(communicator, GATHER, algo_proto), selection.tables, np.array([largest], np.uint64))
+    found = bounds.bounds(RuleCall(communicator, GATHER, algo_proto), selection.tables, np.array([largest], np.uint64))
     channels, threads = int(found[0][0]), int(found[1][0])
     protocol = algo_proto[1]
     kernel = BroadcastKernel(protocol, max(threads, LEAST_THREADS), tuple(operations))

@@ -16,7 +16,7 @@ from tuner.emulator import nccl_source as nccl
 from tuner.emulator.communicator import Comm
 from tuner.emulator.model import Tables
 from tuner.emulator.rules import registered
-from tuner.emulator.rules.call import Call
+from tuner.emulator.rules.call import RuleCall
 
 NVLS_KIND_RULES: Registry[Callable[[Comm, Algorithm], bool]] = Registry()
 NvlsBoundRule = Callable[[Comm, AlgoProto], int]
@@ -32,12 +32,12 @@ TUNED_THREADS_RULES: Registry[Callable[[int], int]] = Registry()  # of a tuner's
 NVLS = (Algorithm.NVLS, Algorithm.NVLSTree)
 
 
-def bound(call: Call, tables: Tables, nbytes: int) -> int:
+def bound(call: RuleCall, tables: Tables, nbytes: int) -> int:
     """The most channels one operation may use."""
     return int(bounds(call, tables, np.array([nbytes], np.uint64))[0][0])
 
 
-def bounds(call: Call, tables: Tables, nbytes: SizeArray) -> tuple[IntArray, IntArray]:
+def bounds(call: RuleCall, tables: Tables, nbytes: SizeArray) -> tuple[IntArray, IntArray]:
     """:func:`bound` of each of the sizes, and the threads of its blocks: numbers [size]."""
     most = call.rules.bound_channels(call.communicator)
     bound = plain_bound(most, call, tables, nbytes)
@@ -99,7 +99,7 @@ def by_the_tuners_channels(tuned: int) -> int:
     return tuned
 
 
-def of_registered(call: Call, tables: Tables, bound: IntArray) -> IntArray:
+def of_registered(call: RuleCall, tables: Tables, bound: IntArray) -> IntArray:
     """Bounds with registered buffers, numbers of channels [size]; the same where there are none."""
     if registered.kept(call.communicator, call.request):
         for rule in call.rules.registered:
@@ -108,17 +108,17 @@ def of_registered(call: Call, tables: Tables, bound: IntArray) -> IntArray:
     return bound
 
 
-def block_threads(call: Call, tables: Tables, nbytes: SizeArray, tuned: int) -> IntArray:
+def block_threads(call: RuleCall, tables: Tables, nbytes: SizeArray, tuned: int) -> IntArray:
     """Threads of a block for operations of these sizes, [size], where a tuner sets ``tuned`` channels; 0 for none."""
     return _block(call, tables, nbytes, tuned, call.limits.min_block_threads)
 
 
-def own_threads(call: Call, tables: Tables, nbytes: SizeArray, tuned: int) -> IntArray:
+def own_threads(call: RuleCall, tables: Tables, nbytes: SizeArray, tuned: int) -> IntArray:
     """Threads that work on operations of these sizes, [size]: a block may have more of them."""
     return _block(call, tables, nbytes, tuned, 0)
 
 
-def _block(call: Call, tables: Tables, nbytes: SizeArray, tuned: int, least: int) -> IntArray:
+def _block(call: RuleCall, tables: Tables, nbytes: SizeArray, tuned: int, least: int) -> IntArray:
     most, over = call.rules.bound_channels(call.communicator), call.rules.tuned_threads(tuned)
     if over and not _keeps_threads(call):
         threads, threshold = int(tables.max_threads[call.algo_proto]), over * _threshold(call, tables)
@@ -129,12 +129,12 @@ def _block(call: Call, tables: Tables, nbytes: SizeArray, tuned: int, least: int
     return call.rules.block(call.communicator, call.algo_proto, shrunk, least)
 
 
-def _keeps_threads(call: Call) -> bool:
+def _keeps_threads(call: RuleCall) -> bool:
     """Whether a block has all threads at every size."""
     return call.like_nvls or call.algorithm is Algorithm.CollNetDirect
 
 
-def _shrunk_threads(most: int, call: Call, tables: Tables, nbytes: SizeArray, bound: IntArray) -> IntArray:
+def _shrunk_threads(most: int, call: RuleCall, tables: Tables, nbytes: SizeArray, bound: IntArray) -> IntArray:
     """Threads before those that only some algorithms add."""
     threads = int(tables.max_threads[call.algo_proto])
     if _keeps_threads(call):
@@ -150,7 +150,7 @@ def _shrunk_threads(most: int, call: Call, tables: Tables, nbytes: SizeArray, bo
     nccl.TOPO_GET_ALGO_INFO(since="2.22.3"),
     nccl.TUNING_GET_CHANNELS(since="2.31.2"),
 )
-def plain_bound(most: int, call: Call, tables: Tables, nbytes: SizeArray) -> IntArray:
+def plain_bound(most: int, call: RuleCall, tables: Tables, nbytes: SizeArray) -> IntArray:
     """The most channels the operation may use, numbers [size], whatever its buffers."""
     if call.like_nvls:
         return np.full(nbytes.shape, call.rules.nvls_bound(call.communicator, call.algo_proto), np.int64)
@@ -161,7 +161,7 @@ def plain_bound(most: int, call: Call, tables: Tables, nbytes: SizeArray) -> Int
     return _fewer_channels(nbytes, _needs(most, call, tables)[0])
 
 
-def _threshold(call: Call, tables: Tables) -> int:
+def _threshold(call: RuleCall, tables: Tables) -> int:
     return int32(int(tables.thread_thresholds_bytes[call.algo_proto]))
 
 
@@ -204,7 +204,7 @@ def nvls_algorithms_and_pat_of_several_ranks(communicator: Comm, algorithm: Algo
     return algorithm in NVLS or (algorithm is Algorithm.PAT and communicator.ranks > communicator.nodes)
 
 
-def _needs(most: int, call: Call, tables: Tables) -> tuple[SizeArray, int]:
+def _needs(most: int, call: RuleCall, tables: Tables) -> tuple[SizeArray, int]:
     threads = int(tables.max_threads[call.algo_proto])
     return _needs_by(call.rules.thread_product, most, threads, _threshold(call, tables))
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Call:
+class RuleCall:
     """A request on a communicator, by the algorithm and protocol that a rule computes for."""
 
     communicator: Comm

@@ -19,7 +19,7 @@ from tuner.emulator.communicator import Comm
 from tuner.emulator.launches import ChannelShare, ProxyOperation, Sharing
 from tuner.emulator.model import Tables
 from tuner.emulator.rules.bounds import NVLS
-from tuner.emulator.rules.call import Call
+from tuner.emulator.rules.call import RuleCall
 from tuner.emulator.rules.launch import elements_at_once
 from tuner.emulator.rules.registered import (
     LL128_DATA,
@@ -42,7 +42,7 @@ DIRECT_RULES: Registry[Callable[[int], int]] = Registry()
 class Sized:
     """Bytes of a call and the number of channels that a chunk is made for."""
 
-    call: Call
+    call: RuleCall
     tables: Tables
     heads: Heads
     channels: int
@@ -187,7 +187,7 @@ def direct(sized: Sized) -> int:
     return sized.call.rules.direct_access(sized.nbytes // sized.channels)
 
 
-def whole_chunk_bytes(call: Call, effective: bool) -> int:
+def whole_chunk_bytes(call: RuleCall, effective: bool) -> int:
     """A chunk of a call that is large enough; ``effective``: without what LL and LL128 need beside data."""
     chunk = step_bytes(call.communicator, call.protocol) * chunk_and_slice_steps(call)[0]
     if effective and call.protocol is Protocol.LL:
@@ -318,7 +318,7 @@ class ScheduledTask:
     """A task whose channels are known, and what its chunks go by."""
 
     task: CollectiveTask
-    call: Call
+    call: RuleCall
     tables: Tables
     heads: Heads
     network_takes_buffers: bool = False
@@ -344,13 +344,13 @@ class ChannelWork(Variant, ABC):
 RULES: Registry[ChannelWork] = Registry()
 
 
-def pattern(call: Call) -> str:
+def pattern(call: RuleCall) -> str:
     """ncclPattern_t without its prefix. Source: calcCollChunking, src/enqueue.cc, v2.28.9-1."""
     own = PATTERNS.get((call.request.collective, call.algorithm))
     return OF_ALGORITHM[call.algorithm] if own is None else own
 
 
-def loops_of(call: Call, heads: Heads) -> tuple[int, int]:
+def loops_of(call: RuleCall, heads: Heads) -> tuple[int, int]:
     """Steps and chunks of one loop, by the pattern. Source: calcCollChunking, src/enqueue.cc, v2.28.9-1."""
     ranks, name = call.communicator.ranks, pattern(call)
     if name in ("Ring", "RingTwice"):
@@ -566,7 +566,7 @@ class ChunksInTurns(ChannelWork):
         ]
         return Shared(Sharing.turns, tuple(sorted(shares, key=lambda share: share.channel)), direct(sized))
 
-    def _effective(self, call: Call, chunk: int) -> int:
+    def _effective(self, call: RuleCall, chunk: int) -> int:
         if call.protocol is Protocol.LL:
             return chunk // 2
         return chunk // 16 * 15 if call.protocol is Protocol.LL128 else chunk
@@ -584,7 +584,7 @@ class ChunksInTurns(ChannelWork):
         return chunk * 15 // (16 * element_bytes) if call.algorithm is Algorithm.Tree else 0
 
 
-def _tree_depth(call: Call) -> int:
+def _tree_depth(call: RuleCall) -> int:
     """Depth of the tree in rank 0's channels. Source: connectTrees, src/graph/connect.cc, v2.18.1-1."""
     communicator = call.communicator
     return communicator.ranks // communicator.nodes - 1 + communicator.nodes.bit_length() - 1

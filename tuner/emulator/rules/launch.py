@@ -21,7 +21,7 @@ from tuner.emulator.communicator import Comm
 from tuner.emulator.model import Tables
 from tuner.emulator.request import Request
 from tuner.emulator.rules.bounds import block_threads, bounds, of_registered
-from tuner.emulator.rules.call import Call
+from tuner.emulator.rules.call import RuleCall
 from tuner.release.schema import given
 
 
@@ -188,17 +188,17 @@ class Piece:
 class LaunchRule(Variant, ABC):
     """Rule that makes channels of the bytes of one operation."""
 
-    def __call__(self, call: Call, tables: Tables, nbytes: SizeArray) -> tuple[IntArray, IntArray]:
+    def __call__(self, call: RuleCall, tables: Tables, nbytes: SizeArray) -> tuple[IntArray, IntArray]:
         """Channels and threads of each size."""
         bound, threads = bounds(call, tables, nbytes)
         return self._used(call, nbytes, bound, threads), threads
 
-    def tuned(self, call: Call, tables: Tables, nbytes: SizeArray, named: int) -> tuple[IntArray, IntArray]:
+    def tuned(self, call: RuleCall, tables: Tables, nbytes: SizeArray, named: int) -> tuple[IntArray, IntArray]:
         """Channels and threads of each size where a tuner names so many channels."""
         bound, threads = self.tuned_bounds(call, tables, nbytes, named)
         return self._used(call, nbytes, bound, threads), threads
 
-    def tuned_bounds(self, call: Call, tables: Tables, nbytes: SizeArray, named: int) -> tuple[IntArray, IntArray]:
+    def tuned_bounds(self, call: RuleCall, tables: Tables, nbytes: SizeArray, named: int) -> tuple[IntArray, IntArray]:
         """The most channels of each size where a tuner names some, and the threads of its blocks: numbers [size]."""
         own, _ = bounds(call, tables, nbytes)
         left = int(of_registered(call, tables, np.array([named], np.int64))[0])
@@ -206,11 +206,11 @@ class LaunchRule(Variant, ABC):
         return bound, block_threads(call, tables, nbytes, named)
 
     @abstractmethod
-    def _used(self, call: Call, nbytes: SizeArray, bound: IntArray, threads: IntArray) -> IntArray:
+    def _used(self, call: RuleCall, nbytes: SizeArray, bound: IntArray, threads: IntArray) -> IntArray:
         """Channels, of the bound, that get work; all [size]."""
 
     @abstractmethod
-    def turning(self, call: Call, piece: Piece) -> SizeArray:
+    def turning(self, call: RuleCall, piece: Piece) -> SizeArray:
         """Sizes in bytes between which the channels only rise or only fall with the size.
 
         Those within the piece count.
@@ -224,10 +224,10 @@ RULES: Registry[LaunchRule] = Registry()
 class ShrinkThenCells(LaunchRule):
     """Channels and threads by size: a bound that shrinks with the size, then cells dealt out to the channels."""
 
-    def _used(self, call: Call, nbytes: SizeArray, bound: IntArray, threads: IntArray) -> IntArray:
+    def _used(self, call: RuleCall, nbytes: SizeArray, bound: IntArray, threads: IntArray) -> IntArray:
         return _dealt_channels(call, nbytes, bound)
 
-    def turning(self, call: Call, piece: Piece) -> SizeArray:
+    def turning(self, call: RuleCall, piece: Piece) -> SizeArray:
         """Every further cell may take a channel, until each channel has twice as many cells as there are channels.
 
         Where NCCL has more channels than the operation may use, one more takes what is left over just before or just
@@ -250,13 +250,13 @@ class ShrinkThenCells(LaunchRule):
 class ShrinkWithinCtasThenCells(ShrinkThenCells):
     """The fewest and the most blocks of a collective hold for the bound, before cells are dealt out to the channels."""
 
-    def _used(self, call: Call, nbytes: SizeArray, bound: IntArray, threads: IntArray) -> IntArray:
+    def _used(self, call: RuleCall, nbytes: SizeArray, bound: IntArray, threads: IntArray) -> IntArray:
         least, most = bound_ctas(call)
         within = np.minimum(np.maximum(bound, least), most)
         trace.step("channels", "", self, bound, within)
         return _dealt_channels(call, nbytes, within)
 
-    def turning(self, call: Call, piece: Piece) -> SizeArray:
+    def turning(self, call: RuleCall, piece: Piece) -> SizeArray:
         """Sizes in bytes as of :class:`ShrinkThenCells`, for the bound within the fewest and the most blocks."""
         least, most = bound_ctas(call)
         return super().turning(call, replace(piece, bound=min(max(least, piece.bound), most)))
@@ -266,13 +266,13 @@ class ShrinkWithinCtasThenCells(ShrinkThenCells):
 class ShrinkThenBytes(LaunchRule):
     """Bytes are cut into equal parts, one a channel of the bound, each rounded up to what a block moves at once."""
 
-    def tuned_bounds(self, call: Call, tables: Tables, nbytes: SizeArray, named: int) -> tuple[IntArray, IntArray]:
+    def tuned_bounds(self, call: RuleCall, tables: Tables, nbytes: SizeArray, named: int) -> tuple[IntArray, IntArray]:
         """Bounds and threads as of all rules, the bounds no more than there are channels."""
         bound, threads = super().tuned_bounds(call, tables, nbytes, named)
         most = call.communicator.nvls_channels if call.like_nvls else call.communicator.coll_channels
         return np.minimum(bound, most), threads
 
-    def _used(self, call: Call, nbytes: SizeArray, bound: IntArray, threads: IntArray) -> IntArray:
+    def _used(self, call: RuleCall, nbytes: SizeArray, bound: IntArray, threads: IntArray) -> IntArray:
         if call.like_collnet:
             return bound
         align_bytes, type_bytes = (
@@ -289,7 +289,7 @@ class ShrinkThenBytes(LaunchRule):
         trace.step("channels", "", self, bound, channels)
         return channels
 
-    def turning(self, call: Call, piece: Piece) -> SizeArray:
+    def turning(self, call: RuleCall, piece: Piece) -> SizeArray:
         """Channels rise while the parts stay as they are, and fall where the parts grow by what a block moves at once.
 
         Parts of as many such moves as there are channels, or more, leave no channel out.
@@ -308,15 +308,15 @@ class ShrinkThenBytes(LaunchRule):
 class ShrinkOnly(LaunchRule):
     """All channels of the bound."""
 
-    def _used(self, call: Call, nbytes: SizeArray, bound: IntArray, threads: IntArray) -> IntArray:
+    def _used(self, call: RuleCall, nbytes: SizeArray, bound: IntArray, threads: IntArray) -> IntArray:
         return bound
 
-    def turning(self, call: Call, piece: Piece) -> SizeArray:
+    def turning(self, call: RuleCall, piece: Piece) -> SizeArray:
         """No sizes, in bytes: the bound alone never turns."""
         return NONE
 
 
-def elements_at_once(call: Call, threads: Any) -> Any:
+def elements_at_once(call: RuleCall, threads: Any) -> Any:
     """Elements that a block of so many threads (an int or an array of them) moves at once."""
     limits, type_bytes = call.limits, call.request.device_dtype.size_bytes
     if call.protocol is Protocol.Simple:
@@ -343,7 +343,7 @@ def ctas(communicator: Comm, request: Request) -> tuple[int, int]:
     return least, most
 
 
-def bound_ctas(call: Call) -> tuple[int, int]:
+def bound_ctas(call: RuleCall) -> tuple[int, int]:
     """The fewest and the most channels that a call's bound may be; the most counts where it is below the fewest.
 
     Calls on NVLS's channels look at the number of those in the environment again, and have no more than that: a number
@@ -357,14 +357,14 @@ def bound_ctas(call: Call) -> tuple[int, int]:
     return least, most
 
 
-def cells_of(call: Call) -> TrafficCells:
+def cells_of(call: RuleCall) -> TrafficCells:
     """Cells that the bytes of a call are dealt out in."""
     communicator, limits = call.communicator, call.limits
     most = communicator.nvls_channels if call.like_nvls else communicator.channels
     return TrafficCells(call.traffic_per_byte, most, limits.min_traffic_per_channel_bytes, limits.cell_alignment_bytes)
 
 
-def _dealt_channels(call: Call, nbytes: SizeArray, bound: IntArray) -> IntArray:
+def _dealt_channels(call: RuleCall, nbytes: SizeArray, bound: IntArray) -> IntArray:
     """Channels that get work: the buffer is cut into cells of a least traffic, dealt out evenly, the rest last.
 
     Operations that the network takes part in use every channel of their bound.
@@ -382,7 +382,7 @@ def _dealt_channels(call: Call, nbytes: SizeArray, bound: IntArray) -> IntArray:
     return channels
 
 
-def _multiples(call: Call, step: int, low: int, high: int) -> SizeArray:
+def _multiples(call: RuleCall, step: int, low: int, high: int) -> SizeArray:
     """The sizes whose count is a multiple of ``step`` bytes, and the next count."""
     parts = call.request.parts(call.communicator.ranks)
     first, last = low // (step * parts), high // (step * parts) + 2  # the cell before the next one counts as well

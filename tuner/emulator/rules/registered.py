@@ -22,7 +22,7 @@ from tuner.emulator.communicator import Comm
 from tuner.emulator.model import Tables
 from tuner.emulator.request import Request
 from tuner.emulator.rules import candidate, symmetric_variables
-from tuner.emulator.rules.call import Call
+from tuner.emulator.rules.call import RuleCall
 from tuner.machine.adapters import PeerLinks
 from tuner.release import Release, first_with
 from tuner.release.environment import Environment
@@ -59,7 +59,7 @@ class Heads:
     network: NetworkOf | None = field(default=None, compare=False, repr=False)
 
 
-RegisteredRule = Callable[[Call, Tables, IntArray], IntArray]
+RegisteredRule = Callable[[RuleCall, Tables, IntArray], IntArray]
 RULES: Registry[RegisteredRule] = Registry()
 
 NVLS = (Algorithm.NVLS, Algorithm.NVLSTree)
@@ -127,7 +127,7 @@ def not_on_nodes(communicator: Comm, buffers: Buffers) -> str | None:
     nccl.REGISTER_COLL_BUFFERS(since="2.23.4"),
     nccl.REGISTER_COLL_NVLS_BUFFERS(since="2.24.3"),
 )
-def few_nvls_channels(call: Call, tables: Tables, bound: IntArray) -> IntArray:
+def few_nvls_channels(call: RuleCall, tables: Tables, bound: IntArray) -> IntArray:
     """The switch reads the user's buffers itself, so few blocks fill it."""
     if not _switch_runs_on_buffers(call):
         return bound
@@ -137,13 +137,13 @@ def few_nvls_channels(call: Call, tables: Tables, bound: IntArray) -> IntArray:
 
 
 @RULES(nccl.SCHEDULE_COLL_TASKS_TO_PLAN(since="2.20.5"))
-def within_the_nvls_channels(call: Call, tables: Tables, bound: IntArray) -> IntArray:
+def within_the_nvls_channels(call: RuleCall, tables: Tables, bound: IntArray) -> IntArray:
     """The kernel has no more channels than NVLS."""
     return np.minimum(bound, call.communicator.nvls_channels) if call.algorithm in NVLS else bound
 
 
 @RULES(nccl.REGISTER_INTRA_NODE_BUFFERS(since="2.19.3"))
-def few_of_the_nvls_channels(call: Call, tables: Tables, bound: IntArray) -> IntArray:
+def few_of_the_nvls_channels(call: RuleCall, tables: Tables, bound: IntArray) -> IntArray:
     """The switch reads the user's buffers itself: few blocks fill it, and no more than NVLS has channels."""
     if not _switch_runs_on_buffers(call):
         return bound
@@ -152,7 +152,7 @@ def few_of_the_nvls_channels(call: Call, tables: Tables, bound: IntArray) -> Int
 
 
 @RULES(nccl.NVLS_REG_RESOURCES_QUERY(since="2.27.3"))
-def few_nvls_channels_by_heads(call: Call, tables: Tables, bound: IntArray) -> IntArray:
+def few_nvls_channels_by_heads(call: RuleCall, tables: Tables, bound: IntArray) -> IntArray:
     """The number is that of eight GPUs; fewer GPUs per node need more blocks each."""
     if not _switch_runs_on_buffers(call):
         return bound
@@ -160,7 +160,7 @@ def few_nvls_channels_by_heads(call: Call, tables: Tables, bound: IntArray) -> I
 
 
 @RULES(nccl.REGISTER_COLL_BUFFERS(since="2.23.4"), nccl.COLL_REG_REGISTER_BUFFERS(since="2.24.3"))
-def cap_17_to_24_channels_at_16(call: Call, tables: Tables, bound: IntArray) -> IntArray:
+def cap_17_to_24_channels_at_16(call: RuleCall, tables: Tables, bound: IntArray) -> IntArray:
     """Channels 17 to 24 become 16 where the GPUs of one node take over each other's buffers.
 
     BadInput where no topology tells.
@@ -172,25 +172,25 @@ def cap_17_to_24_channels_at_16(call: Call, tables: Tables, bound: IntArray) -> 
 
 
 @RULES(nccl.COLL_REG_REGISTER_BUFFERS(since="2.24.3"))
-def one_for_one_rank_per_node_with_gdr(call: Call, tables: Tables, bound: IntArray) -> IntArray:
+def one_for_one_rank_per_node_with_gdr(call: RuleCall, tables: Tables, bound: IntArray) -> IntArray:
     """With one rank per node the adapters take the buffers whole, so one channel starts the transfers."""
     return np.ones_like(bound) if _adapters_take_buffers(call) else bound
 
 
 @RULES(nccl.COLL_REG_REGISTER_BUFFERS(since="2.30.7"))
-def near_adapters_for_one_rank_per_node_with_gdr(call: Call, tables: Tables, bound: IntArray) -> IntArray:
+def near_adapters_for_one_rank_per_node_with_gdr(call: RuleCall, tables: Tables, bound: IntArray) -> IntArray:
     """With one rank per node, a channel for each adapter near the GPU. BadInput without a topology."""
     if not _adapters_take_buffers(call):
         return bound
     return np.full_like(bound, _within(call.communicator, _links(call).adapters[0][0]))
 
 
-def switch_takes_buffers(call: Call) -> bool:
+def switch_takes_buffers(call: RuleCall) -> bool:
     """Whether buffers are registered for NVLS, which then runs on them."""
     return bool(call.rules.registered) and keeps(call.communicator, call.request) and _switch_runs_on_buffers(call)
 
 
-def _switch_runs_on_buffers(call: Call) -> bool:
+def _switch_runs_on_buffers(call: RuleCall) -> bool:
     """Whether NVLS runs on the user's buffers: not over NVLink between hosts, nor where a process has several ranks.
 
     What is gathered is only received, what is reduced and scattered only sent.
@@ -203,7 +203,7 @@ def _switch_runs_on_buffers(call: Call) -> bool:
     return call.algorithm in NVLS and not communicator.fabric and not communicator.ranks_share_processes
 
 
-def _adapters_take_buffers(call: Call) -> bool:
+def _adapters_take_buffers(call: RuleCall) -> bool:
     """Whether the ring's adapters read and write the user's buffers (GPUDirect RDMA), with one rank per node."""
     lone = call.communicator.nodes == call.communicator.ranks
     variables = call.communicator.environment
@@ -217,7 +217,7 @@ def _adapters_take_buffers(call: Call) -> bool:
     return taken and call.algo_proto == (Algorithm.Ring, Protocol.Simple) and _gpu_direct(call)
 
 
-def _gpu_direct(call: Call) -> bool:
+def _gpu_direct(call: RuleCall) -> bool:
     """Whether every adapter of the ring reads and writes its GPU's memory.
 
     One that cannot is searched from the CPU: its path is PHB or farther, or P2C, which alone does not tell.
@@ -234,7 +234,7 @@ def _gpu_direct(call: Call) -> bool:
     return _all_of_the_ring(call, type_inter) if communicator.gpu_direct is None else communicator.gpu_direct
 
 
-def _all_of_the_ring(call: Call, type_inter: str | None) -> bool:
+def _all_of_the_ring(call: RuleCall, type_inter: str | None) -> bool:
     """Channels by adapter, of those as near as the ring's farthest. BadInput where only some are."""
     rank = call.communicator.release.paths.rank
     direct = {
@@ -249,7 +249,7 @@ def _all_of_the_ring(call: Call, type_inter: str | None) -> bool:
     return direct == {True}
 
 
-def _links(call: Call) -> PeerLinks:
+def _links(call: RuleCall) -> PeerLinks:
     """The links of the rank's node. BadInput where there is no topology."""
     if call.communicator.links is None:
         raise BadInput("registered buffers depend here on links, which only a topology tells; valid without it: plain")
@@ -278,7 +278,7 @@ def _within(communicator: Comm, channels: int) -> int:
     return max(least, min(most, channels))
 
 
-def peers_take_buffers(call: Call) -> bool:
+def peers_take_buffers(call: RuleCall) -> bool:
     """Whether GPUs of a rank's node read and write each other's buffers. BadInput where no topology tells."""
     communicator, peers = call.communicator, call.communicator.release.registration.peers
     if peers == "never" or communicator.local_ranks == 1 or call.protocol is not Protocol.Simple:
@@ -288,7 +288,7 @@ def peers_take_buffers(call: Call) -> bool:
     return _links(call).all_peer_to_peer if peers == "direct" else _links(call).all_connected_by_memory
 
 
-def network_takes_buffers(call: Call, network: Callable[[], NetworkUse] | None) -> bool:
+def network_takes_buffers(call: RuleCall, network: Callable[[], NetworkUse] | None) -> bool:
     """Whether adapters read and write a rank's buffers, which goes to other nodes so. BadInput without a topology."""
     if network is None or call.communicator.nodes == 1 or not may_reach_network(call):
         return False
@@ -296,7 +296,7 @@ def network_takes_buffers(call: Call, network: Callable[[], NetworkUse] | None) 
     return used.reached and used.direct and not used.relayed
 
 
-def may_reach_network(call: Call) -> bool:
+def may_reach_network(call: RuleCall) -> bool:
     """Whether adapters would read and write the buffers if they can."""
     network, scales = call.communicator.release.registration.network, call.request.scales
     if network == "never" or not keeps(call.communicator, call.request):
@@ -306,7 +306,7 @@ def may_reach_network(call: Call) -> bool:
     return call.algo_proto == (Algorithm.Ring, Protocol.Simple) and _handed_to_peers(call)
 
 
-def _handed_to_peers(call: Call) -> bool:
+def _handed_to_peers(call: RuleCall) -> bool:
     """Whether the algorithm hands the buffers to the peers: rings that keep nothing in between, and trees.
 
     In place it reads what is overwritten, which rings only do of what they reduce. Rings between nodes want both sides.
@@ -330,7 +330,7 @@ class ZeroCopyPeer(Enum):
     network = 4
 
 
-def takers(call: Call, network: Callable[[], NetworkUse] | None) -> tuple[ZeroCopyPeer, ...]:
+def takers(call: RuleCall, network: Callable[[], NetworkUse] | None) -> tuple[ZeroCopyPeer, ...]:
     """Zero-copy peers of a rank's call, which goes to other nodes so. BadInput without a topology.
 
     Source: ncclRegisterCollBuffers and ncclRegisterCollNvlsBuffers, src/register/coll_reg.cc, v2.28.9-1.
@@ -375,7 +375,7 @@ def step_bytes(communicator: Comm, protocol: Protocol) -> int:
     return buffer_bytes(communicator, protocol) // communicator.release.limits.buffer_steps
 
 
-def chunk_and_slice_steps(call: Call) -> tuple[int, int]:
+def chunk_and_slice_steps(call: RuleCall) -> tuple[int, int]:
     """Steps of a chunk, and of a slice of it: more than one for Ring/Simple where every rank has its own part.
 
     Source: src/include/collectives.h, v2.28.9-1.

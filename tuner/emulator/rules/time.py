@@ -17,18 +17,18 @@ from tuner.base.registry import Registry, found_in
 from tuner.emulator import nccl_source as nccl
 from tuner.emulator.communicator import Comm
 from tuner.emulator.request import FP8, MessageSizes, ring_steps
-from tuner.emulator.rules.call import Call
+from tuner.emulator.rules.call import RuleCall
 from tuner.release.schema import given
 
 Value: TypeAlias = Float | FloatArray
 Corrected = tuple[Value, Value]  # latency in us and bandwidth in GB/s, of one size or each
-CorrectionRule = Callable[[Value, Value, Call, MessageSizes], Corrected]
-PenaltyRule = Callable[[FloatArray, Call], FloatArray]
+CorrectionRule = Callable[[Value, Value, RuleCall, MessageSizes], Corrected]
+PenaltyRule = Callable[[FloatArray, RuleCall], FloatArray]
 CORRECTIONS: Registry[CorrectionRule] = Registry()
 PENALTIES: Registry[PenaltyRule] = Registry()
 
 
-def time_us(latency_us: Value, bandwidth_gbs: Value, call: Call, sizes: MessageSizes) -> FloatArray:
+def time_us(latency_us: Value, bandwidth_gbs: Value, call: RuleCall, sizes: MessageSizes) -> FloatArray:
     """Time of each size: corrected latency, once per batch of pipelined operations, plus size over bandwidth."""
     latency_us, bandwidth_gbs = corrected(latency_us, bandwidth_gbs, call, sizes)
     times = size_over_bandwidth(bandwidth_gbs, sizes)
@@ -56,7 +56,7 @@ def plus_latency(times: FloatArray, latency_us: Value, batches: int) -> FloatArr
     return times
 
 
-def corrected(latency_us: Value, bandwidth_gbs: Value, call: Call, sizes: MessageSizes) -> Corrected:
+def corrected(latency_us: Value, bandwidth_gbs: Value, call: RuleCall, sizes: MessageSizes) -> Corrected:
     """Latency and bandwidth with the corrections of each size."""
     for rule in call.rules.time:
         before = latency_us, bandwidth_gbs
@@ -66,12 +66,12 @@ def corrected(latency_us: Value, bandwidth_gbs: Value, call: Call, sizes: Messag
     return latency_us, bandwidth_gbs
 
 
-def per_batch(call: Call) -> int:
+def per_batch(call: RuleCall) -> int:
     """Number of pipelined operations that share a latency."""
     return 1 if call.algorithm is Algorithm.Ring else call.limits.colls_per_batch
 
 
-def penalised(times: FloatArray, call: Call) -> FloatArray:
+def penalised(times: FloatArray, call: RuleCall) -> FloatArray:
     """The times in us, [size], with the penalties of the release."""
     for rule in call.rules.penalty:
         before, times = times, rule(times, call)
@@ -80,7 +80,7 @@ def penalised(times: FloatArray, call: Call) -> FloatArray:
 
 
 @CORRECTIONS(nccl.TOPO_GET_ALGO_TIME(since="2.22.3"), nccl.TREE_MODEL_SIM(since="2.31.2"))
-def tree_correction(latency_us: Value, bandwidth_gbs: Value, call: Call, sizes: MessageSizes) -> Corrected:
+def tree_correction(latency_us: Value, bandwidth_gbs: Value, call: RuleCall, sizes: MessageSizes) -> Corrected:
     """Trees miss the model at medium sizes: a factor on the bandwidth by power of two, 64 B to 256 MB."""
     if call.algorithm is not Algorithm.Tree or call.request.collective is not Collective.AllReduce:
         return latency_us, bandwidth_gbs
@@ -88,7 +88,9 @@ def tree_correction(latency_us: Value, bandwidth_gbs: Value, call: Call, sizes: 
 
 
 @CORRECTIONS(nccl.TOPO_GET_ALGO_TIME(since="2.18.1"))
-def tree_correction_from_0_bytes(latency_us: Value, bandwidth_gbs: Value, call: Call, sizes: MessageSizes) -> Corrected:
+def tree_correction_from_0_bytes(
+    latency_us: Value, bandwidth_gbs: Value, call: RuleCall, sizes: MessageSizes
+) -> Corrected:
     """Trees miss the model at medium sizes: a factor by power of two to 256 MB; below 64 B the first (sic)."""
     if call.algorithm is not Algorithm.Tree:
         return latency_us, bandwidth_gbs
@@ -98,7 +100,7 @@ def tree_correction_from_0_bytes(latency_us: Value, bandwidth_gbs: Value, call: 
 
 @CORRECTIONS(nccl.TOPO_GET_ALGO_TIME(since="2.29.2"))
 def nvls_tree_correction_on_x86_blackwell(
-    latency_us: Value, bandwidth_gbs: Value, call: Call, sizes: MessageSizes
+    latency_us: Value, bandwidth_gbs: Value, call: RuleCall, sizes: MessageSizes
 ) -> Corrected:
     """NVLSTree on Blackwell beside x86 processors takes the trees' factors by power of two, 64 B to 256 MB."""
     blackwell = call.communicator.min_comp_cap >= 100 and call.communicator.cpu_arch == "x86_64"
@@ -112,7 +114,7 @@ def nvls_tree_correction_on_x86_blackwell(
 
 @CORRECTIONS(nccl.NVLS_MODEL_SIM(since="2.31.2"))
 def nvls_tree_correction_on_blackwell(
-    latency_us: Value, bandwidth_gbs: Value, call: Call, sizes: MessageSizes
+    latency_us: Value, bandwidth_gbs: Value, call: RuleCall, sizes: MessageSizes
 ) -> Corrected:
     """NVLSTree on Blackwell takes the trees' factors beside x86, and beside ARM with 4 ranks a node on fast adapters.
 
@@ -130,7 +132,7 @@ def nvls_tree_correction_on_blackwell(
 
 
 @CORRECTIONS(nccl.TOPO_GET_ALGO_TIME(since="2.18.1"))
-def preset_channels_only(latency_us: Value, bandwidth_gbs: Value, call: Call, sizes: MessageSizes) -> Corrected:
+def preset_channels_only(latency_us: Value, bandwidth_gbs: Value, call: RuleCall, sizes: MessageSizes) -> Corrected:
     """The bandwidth of the channels that operations together are given."""
     if not call.request.preset_channels:
         return latency_us, bandwidth_gbs
@@ -138,7 +140,7 @@ def preset_channels_only(latency_us: Value, bandwidth_gbs: Value, call: Call, si
 
 
 @CORRECTIONS(nccl.TOPO_GET_ALGO_TIME(since="2.18.1"))
-def ring_plateau(latency_us: Value, bandwidth_gbs: Value, call: Call, sizes: MessageSizes) -> Corrected:
+def ring_plateau(latency_us: Value, bandwidth_gbs: Value, call: RuleCall, sizes: MessageSizes) -> Corrected:
     """Ring/Simple AllReduce across nodes: latency rises once every rank and channel has 64 bytes."""
     where = call.algo_proto == (Algorithm.Ring, Protocol.Simple) and call.request.collective is Collective.AllReduce
     if not where or call.communicator.nodes == 1:
@@ -150,7 +152,7 @@ def ring_plateau(latency_us: Value, bandwidth_gbs: Value, call: Call, sizes: Mes
 
 @CORRECTIONS(nccl.RING_MODEL_SIM(since="2.31.2"))
 def ring_plateau_gathering_on_one_blackwell_node(
-    latency_us: Value, bandwidth_gbs: Value, call: Call, sizes: MessageSizes
+    latency_us: Value, bandwidth_gbs: Value, call: RuleCall, sizes: MessageSizes
 ) -> Corrected:
     """Ring/Simple: latency rises from 64 bytes per rank and channel: AllReduce across nodes, gathers on Blackwell."""
     alone = call.algo_proto == (Algorithm.Ring, Protocol.Simple) and call.request.spreads and _one_blackwell_node(call)
@@ -161,7 +163,7 @@ def ring_plateau_gathering_on_one_blackwell_node(
 
 
 @CORRECTIONS(nccl.RING_MODEL_SIM(since="2.32.3"))
-def ring_plateau_graded(latency_us: Value, bandwidth_gbs: Value, call: Call, sizes: MessageSizes) -> Corrected:
+def ring_plateau_graded(latency_us: Value, bandwidth_gbs: Value, call: RuleCall, sizes: MessageSizes) -> Corrected:
     """Ring/Simple: latency rises once every rank and channel has 64 bytes; on one Blackwell node less at large sizes.
 
     How far it fades there depends on the steps of the ring.
@@ -187,25 +189,25 @@ def ring_plateau_graded(latency_us: Value, bandwidth_gbs: Value, call: Call, siz
     return np.where(each >= _plateau_from(call), latency_us * factor, latency_us), bandwidth_gbs
 
 
-def _one_blackwell_node(call: Call) -> bool:
+def _one_blackwell_node(call: RuleCall) -> bool:
     over_nvlink = call.communicator.graphs[Algorithm.Ring].type_intra == "NVL"
     return call.communicator.nodes == 1 and call.communicator.min_comp_cap >= 100 and over_nvlink
 
 
-def _per_channel_and_rank(call: Call, sizes: MessageSizes) -> SizeArray:
+def _per_channel_and_rank(call: RuleCall, sizes: MessageSizes) -> SizeArray:
     each: SizeArray = sizes.nbytes // np.uint64(call.communicator.channels * call.communicator.ranks)
     return each
 
 
-def _plateau_from(call: Call) -> np.uint64:
+def _plateau_from(call: RuleCall) -> np.uint64:
     return np.uint64(call.communicator.release.ring_plateau.from_bytes_per_channel_and_rank)
 
 
-def _plateau(call: Call) -> float:
+def _plateau(call: RuleCall) -> float:
     return call.communicator.release.ring_plateau.factors[call.communicator.generation]
 
 
-def _corrected(bandwidth_gbs: Value, call: Call, sizes: MessageSizes, used: int) -> FloatArray:
+def _corrected(bandwidth_gbs: Value, call: RuleCall, sizes: MessageSizes, used: int) -> FloatArray:
     # One more entry stands for "no correction": index -1 and everything past the table.
     factors = [*call.communicator.release.tree_correction[call.protocol][:used], 1.0]
     scaled: FloatArray = bandwidth_gbs * np.array(factors, f32)
@@ -213,14 +215,14 @@ def _corrected(bandwidth_gbs: Value, call: Call, sizes: MessageSizes, used: int)
 
 
 @PENALTIES(nccl.UPDATE_COLL_COST_TABLE(since="2.24.3"))
-def deep_fp8_ring(times: FloatArray, call: Call) -> FloatArray:
+def deep_fp8_ring(times: FloatArray, call: RuleCall) -> FloatArray:
     """Eight bits lose too much over more than eight additions in a row: such rings become the last choice."""
     lossy = call.algorithm is Algorithm.Ring and call.request.device_dtype in FP8 and call.communicator.ranks > 8
     return times * f32(1024) if lossy else times
 
 
 @PENALTIES(nccl.TUNING_GET_TIME(since="2.31.2"))
-def deep_fp8_ring_where_available(times: FloatArray, call: Call) -> FloatArray:
+def deep_fp8_ring_where_available(times: FloatArray, call: RuleCall) -> FloatArray:
     """Eight bits lose too much over more than eight additions in a row: such rings become the last choice.
 
     What is ignored stays as it is.
@@ -230,7 +232,7 @@ def deep_fp8_ring_where_available(times: FloatArray, call: Call) -> FloatArray:
 
 
 @PENALTIES(nccl.PAT_MODEL_SIM(since="2.31.2"))
-def pat_of_several_ranks_last(times: FloatArray, call: Call) -> FloatArray:
+def pat_of_several_ranks_last(times: FloatArray, call: RuleCall) -> FloatArray:
     """PAT with several ranks per node has no model: it is taken only where nothing else is left."""
     last = call.algorithm is Algorithm.PAT and call.communicator.ranks > call.communicator.nodes
     return np.where(times > 0, np.finfo(f32).max / f32(2), times) if last else times

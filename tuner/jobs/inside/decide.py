@@ -20,9 +20,10 @@ from numpy.typing import NDArray
 
 from tuner.base.errors import BadInput
 from tuner.base.names import Algorithm, Collective
+from tuner.base.nouns import Span
 from tuner.jobs.inside.joined import NOTHING_RAN, JobCommunicator, JoinedCalls, no_call
 from tuner.jobs.inside.steps import JobSteps
-from tuner.plugin.table.records import ANY_COUNT, Choice, Decision, Interval, Table
+from tuner.plugin.table.records import ANY_COUNT, Decision, Table, TableChoice
 from tuner.times.evidence import gain_of, holm, too_small
 from tuner.times.measured.samples import Combination, Point
 from tuner.times.statistics import correlation
@@ -365,10 +366,10 @@ def _table(arms: Iterable[JobArm], provenance: dict[str, str]) -> Table:
             rows.append(
                 Decision(
                     collective,
-                    (Choice(*choice.algo_proto, choice.channels or None),),
-                    bytes=Interval(run[0], run[-1]),
-                    ranks=Interval(ranks, ranks),
-                    nodes=Interval(nodes, nodes) if nodes else ANY_COUNT,
+                    (TableChoice(*choice.algo_proto, choice.channels or None),),
+                    bytes=Span(run[0], run[-1]),
+                    ranks=Span(ranks, ranks),
+                    nodes=Span(nodes, nodes) if nodes else ANY_COUNT,
                 )
             )
     return Table(tuple(rows), provenance=provenance)

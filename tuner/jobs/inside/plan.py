@@ -16,12 +16,13 @@ from numpy.typing import NDArray
 
 from tuner.base.errors import BadInput
 from tuner.base.names import AlgoProto, Algorithm, Collective, Op, Protocol
+from tuner.base.nouns import Span
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
 from tuner.jobs.inside.decide import FEWEST_UNITS, ExploredArm, covered_s, explored
 from tuner.jobs.inside.joined import NOTHING_RAN, JobCommunicator, JoinedCalls, no_call
 from tuner.jobs.inside.steps import JobSteps
-from tuner.plugin.table.records import CALLS_EXPLORED, MOST_BLOCK, Arms, Choice, Decision, Interval, Table
+from tuner.plugin.table.records import CALLS_EXPLORED, MOST_BLOCK, Arms, Decision, Table, TableChoice
 from tuner.scenario import Scenario
 from tuner.times.measured.samples import Combination, Point
 from tuner.times.timemodel import features
@@ -282,11 +283,11 @@ def _mean_cost(call: PlannedCall) -> float:
 
 
 def _row(call: PlannedCall, scenario: Scenario, every: int) -> Decision:
-    arms = (*(Choice(*each.arm.algo_proto) for each in call.arms), None)
+    arms = (*(TableChoice(*each.arm.algo_proto) for each in call.arms), None)
     return Decision(
         call.point.collective,
         (),
         arms=Arms(arms, every, call.block, max(CALLS_EXPLORED, BLOCKS_OF_ARM * len(arms) * every * call.block)),
-        bytes=Interval(call.point.bytes, call.point.bytes),
-        ranks=Interval(scenario.ranks, scenario.ranks),
+        bytes=Span(call.point.bytes, call.point.bytes),
+        ranks=Span(scenario.ranks, scenario.ranks),
     )

@@ -14,7 +14,6 @@ from tuner.answers import calibrated
 from tuner.answers.calibrated import (
     Answering,
     CalibratedEstimate,
-    CalibratedTime,
     CalibrationUsed,
     NoCalibration,
     TimesWanted,
@@ -23,6 +22,7 @@ from tuner.answers.calibrated import (
 from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadMeasurement
 from tuner.base.names import AlgoProto, Buffers
+from tuner.base.nouns import TimeInterval
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Picks, Selection
 from tuner.jobs.traces.calls import CallList, WantedCalls
@@ -144,7 +144,7 @@ class _Priced:
         return self.entry.calls * self.price.time_us
 
     @property
-    def calibrated(self) -> CalibratedTime | None:
+    def calibrated(self) -> TimeInterval | None:
         return None if self.estimate is None else self.estimate.time.times(self.entry.calls)
 
 
@@ -280,7 +280,7 @@ def _variant(
 
 def _combination(row: _Priced) -> OfCombination | OfKernel:
     price = row.price
-    return OfCombination(price.algorithm, price.protocol) if isinstance(price, Price) else OfKernel(price.bypass_kernel)
+    return OfCombination(price.algorithm, price.protocol) if isinstance(price, Price) else OfKernel(price.bypass)
 
 
 def _calibrated(rows: Sequence[_Priced], both: Sequence[tuple[_Priced, _Priced]]) -> CalibratedBudget | None:
@@ -300,7 +300,7 @@ def _calibrated(rows: Sequence[_Priced], both: Sequence[tuple[_Priced, _Priced]]
     )
 
 
-def _calibrated_total(rows: Sequence[_Priced]) -> CalibratedTime | None:
+def _calibrated_total(rows: Sequence[_Priced]) -> TimeInterval | None:
     known = [row.calibrated for row in rows if row.calibrated is not None]
     return calibrated.together(known) if known else None
 
@@ -388,7 +388,7 @@ def _price(variant: str, row: _Priced | _Without, total_us: float) -> PriceOf | 
         share=_share(row.total_us, total_us),
         measured=row.judged,
         calibrated=_calibrated_price(row),
-        bypass_kernel=price.bypass_kernel if isinstance(price, SymmetricPrice) else None,
+        bypass=price.bypass if isinstance(price, SymmetricPrice) else None,
     )
 
 
@@ -476,4 +476,4 @@ def all_to_all(answers: Answering, calls: Mapping[int, float]) -> AllToAllBudget
     answer = answers.all_to_all(list(calls))
     several = np.array(list(calls.values()))
     time_us, low_us, high_us = (float(each @ several) for each in (answer.time_us, answer.low_us, answer.high_us))
-    return AllToAllBudget(float(several.sum()), CalibratedTime(time_us, low_us, high_us), bool(answer.measured.all()))
+    return AllToAllBudget(float(several.sum()), TimeInterval(time_us, low_us, high_us), bool(answer.measured.all()))

@@ -7,10 +7,11 @@ from math import ceil, prod
 
 import numpy as np
 
-from tuner.answers.calibrated import CalibratedTime, together
+from tuner.answers.calibrated import together
 from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput, one_of
 from tuner.base.names import Collective, DataType, Op
+from tuner.base.nouns import TimeInterval
 from tuner.base.records import json_form
 from tuner.base.sizes import as_ranges
 from tuner.jobs.traces.calls import CallList, TracedCall, WantedCalls
@@ -309,7 +310,7 @@ class GroupTotal:
     variant: str
     total_us: float
     priced_calls: float
-    calibrated: CalibratedTime | None = field(default=None, metadata=json_form(optional=True))
+    calibrated: TimeInterval | None = field(default=None, metadata=json_form(optional=True))
     all_to_all: AllToAllBudget | None = field(default=None, metadata=json_form(optional=True))
 
 

@@ -48,14 +48,14 @@ class Price:
 class SymmetricPrice:
     """Price of one call on a symmetric kernel, by NCCL's model of these, which is another than that of algorithms."""
 
-    bypass_kernel: str
+    bypass: str
     channels: int  # its blocks
     time_us: float
 
     @property
     def name(self) -> str:
         """Name of the kernel that takes the call."""
-        return self.bypass_kernel
+        return self.bypass
 
 
 AnyPrice: TypeAlias = Price | SymmetricPrice
@@ -109,8 +109,8 @@ def _picked(picks: Picks) -> Iterator[Price]:
 
 def _of_any(pick: AnyPick) -> AnyPrice | Unpriced:
     if isinstance(pick, NonClassicPick):
-        return _bypassing(pick.bypass_kernel, pick.channels, pick.symmetric_model_us)
-    return Price(Algorithm[pick.algorithm], Protocol[pick.protocol], pick.channels, pick.time_us)
+        return _bypassing(pick.name, pick.channels, pick.symmetric_model_us)
+    return Price(*pick.algo_proto, pick.channels, pick.time_us)
 
 
 def _bypassing(name: str, channels: int, time_us: float | None) -> SymmetricPrice | Unpriced:

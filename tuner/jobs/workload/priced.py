@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Generic, TypeVar
 
 from tuner.answers import calibrated
-from tuner.answers.calibrated import CalibratedDifference, CalibratedTime, CalibrationUsed
+from tuner.answers.calibrated import CalibratedDifference, CalibrationUsed
 from tuner.base.dataclass import dataclass
 from tuner.base.frames import Rows
 from tuner.base.names import Algorithm, Collective, DataType, Op, Protocol
+from tuner.base.nouns import TimeInterval
 from tuner.base.records import json_form
 from tuner.jobs.traces.calls import number
 from tuner.jobs.workload.count import ExchangesOf, LeftOut
@@ -78,16 +79,16 @@ class NotMeasured:
 class CalibratedPrice:
     """Time of one call and of all by a calibration; ``measured`` where that has the combination for the collective."""
 
-    each: CalibratedTime = field(metadata=json_form(merged=True))
+    each: TimeInterval = field(metadata=json_form(merged=True))
     measured: bool
-    total: CalibratedTime
+    total: TimeInterval
 
 
 @dataclass(frozen=True, slots=True)
 class PriceOf:
     """Time of a kind of call in a variant: one call and all of them, and their share of the variant's time.
 
-    Where ``bypass_kernel`` names what takes it instead of an algorithm, the time is by NCCL's model of symmetric
+    Where ``bypass`` names what takes it instead of an algorithm, the time is by NCCL's model of symmetric
     kernels, and ``channels`` are blocks.
     """
 
@@ -100,13 +101,13 @@ class PriceOf:
     share: float
     measured: MeasuredPrice | NotMeasured | None = field(default=None, metadata=json_form(optional=True))
     calibrated: CalibratedPrice | None = field(default=None, metadata=json_form(optional=True))
-    bypass_kernel: str | None = field(default=None, metadata=json_form("bypass", optional=True))
+    bypass: str | None = field(default=None, metadata=json_form("bypass", optional=True))
 
     @property
     def name(self) -> str:
         """Algorithm and protocol, ``Ring/LL``, or what takes the call instead."""
         if self.algorithm is None or self.protocol is None:
-            return str(self.bypass_kernel)
+            return str(self.bypass)
         return f"{self.algorithm.name}/{self.protocol.name}"
 
 
@@ -170,12 +171,12 @@ class OfCombination:
 class OfKernel:
     """A part of the calls: those that a symmetric kernel takes."""
 
-    bypass_kernel: str = field(metadata=json_form("bypass"))
+    bypass: str = field(metadata=json_form("bypass"))
 
     @property
     def name(self) -> str:
         """The kernel's."""
-        return self.bypass_kernel
+        return self.bypass
 
 
 P = TypeVar("P", OfCollective, OfCombination | OfKernel)
@@ -189,7 +190,7 @@ class BudgetPart(Generic[P]):
     calls: float
     total_us: float
     share: float
-    calibrated: CalibratedTime | None = field(default=None, metadata=json_form(optional=True))
+    calibrated: TimeInterval | None = field(default=None, metadata=json_form(optional=True))
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,7 +201,7 @@ class CalibratedBudget:
     was never measured.
     """
 
-    total: CalibratedTime = field(metadata=json_form(merged=True))
+    total: TimeInterval = field(metadata=json_form(merged=True))
     not_measured_share: float
     compared: CalibratedDifference = field(metadata=json_form(merged=True))
 
@@ -213,7 +214,7 @@ class AllToAllBudget:
     """
 
     calls: float
-    time: CalibratedTime = field(metadata=json_form(merged=True))
+    time: TimeInterval = field(metadata=json_form(merged=True))
     measured: bool
 
 
@@ -340,7 +341,7 @@ class Bucket:
     total_us: float
     share: float
     channels: tuple[int, int]
-    calibrated: CalibratedTime | None
+    calibrated: TimeInterval | None
 
 
 def buckets(entries: Sequence[EntryPrices]) -> list[Bucket]:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from tuner.base.errors import BadTable, one_of
 from tuner.base.files import read_bytes
+from tuner.base.nouns import Span
 from tuner.plugin.formats import ncclx, shared
 from tuner.plugin.formats.shared import Place
 from tuner.plugin.table import boxes, parse
@@ -19,7 +20,6 @@ from tuner.plugin.table.records import (
     LARGEST,
     LARGEST_COUNT,
     Decision,
-    Interval,
     Table,
 )
 from tuner.plugin.table.values import CUT, GPUS, LARGE, MOST_BYTES, Comments, Mistake, announce, close, lines_of
@@ -68,7 +68,7 @@ def _row(fields: list[str], line: int) -> Decision:
     return Decision(
         shared.named(shared.COLLECTIVE_KEYS, collective, "collective"),
         (shared.choice(algorithm, protocol, channels),),
-        bytes=Interval(least, None if greatest == LARGEST else greatest),
+        bytes=Span(least, None if greatest == LARGEST else greatest),
         nodes=shared.exactly(shared.any_or(nodes, "nNodes", 1, LARGEST_COUNT - 1), ANY_COUNT),
         ranks=shared.exactly(shared.any_or(ranks, "nRanks", 1, LARGEST_COUNT - 1), ANY_COUNT),
         pipelined=shared.exactly(shared.any_or(pipelined, "numPipeOps", 0, LARGEST_COUNT - 1), ANY_PIPELINED),

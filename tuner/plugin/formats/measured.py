@@ -15,8 +15,9 @@ from typing import TypeVar
 
 from tuner.base.errors import BadMeasurement, one_of
 from tuner.base.names import Algorithm, Collective, Protocol
+from tuner.base.nouns import Span
 from tuner.plugin.formats import shared
-from tuner.plugin.table.records import ANY_COUNT, ANY_PIPELINED, LARGEST_COUNT, MAX_CHANNELS, Choice, Decision, Interval
+from tuner.plugin.table.records import ANY_COUNT, ANY_PIPELINED, LARGEST_COUNT, MAX_CHANNELS, Decision, TableChoice
 
 COLUMNS = (
     "collective",
@@ -45,7 +46,7 @@ class Where:
     registered: int | None
 
 
-Samples = dict[Where, dict[int, dict[Choice, list[float]]]]
+Samples = dict[Where, dict[int, dict[TableChoice, list[float]]]]
 
 
 def read(path: Path) -> Samples:
@@ -90,8 +91,8 @@ def _specific_first(where: Where) -> tuple[tuple[bool, int], ...]:
     return tuple((value is None, value or 0) for value in (getattr(where, key.name) for key in fields(Where)))
 
 
-def _rows(where: Where, by_size: dict[int, dict[Choice, list[float]]], notes: list[str]) -> Iterator[Decision]:
-    winners: list[tuple[int, Choice]] = []  # first size of each interval
+def _rows(where: Where, by_size: dict[int, dict[TableChoice, list[float]]], notes: list[str]) -> Iterator[Decision]:
+    winners: list[tuple[int, TableChoice]] = []  # first size of each interval
     before = None
     for size in sorted(by_size):
         winner = _best(f"{where.collective.name} of {size} bytes", by_size[size], winners, notes)
@@ -103,7 +104,7 @@ def _rows(where: Where, by_size: dict[int, dict[Choice, list[float]]], notes: li
         yield Decision(
             where.collective,
             (winner,),
-            bytes=Interval(start, ends[at] if at < len(ends) else None),
+            bytes=Span(start, ends[at] if at < len(ends) else None),
             nodes=shared.exactly(where.nodes, ANY_COUNT),
             ranks=shared.exactly(where.ranks, ANY_COUNT),
             pipelined=shared.exactly(where.pipelined, ANY_PIPELINED),
@@ -112,8 +113,8 @@ def _rows(where: Where, by_size: dict[int, dict[Choice, list[float]]], notes: li
 
 
 def _best(
-    call: str, times_us: dict[Choice, list[float]], winners: list[tuple[int, Choice]], notes: list[str]
-) -> Choice:
+    call: str, times_us: dict[TableChoice, list[float]], winners: list[tuple[int, TableChoice]], notes: list[str]
+) -> TableChoice:
     """Choose the least median; of equal ones the one that already won at the size before, else the first measured."""
     medians = {choice: median(values) for choice, values in times_us.items()}
     least = min(medians.values())
@@ -128,9 +129,9 @@ def _best(
     return winner
 
 
-def _sample(row: dict[str, str]) -> tuple[Where, int, Choice, float]:
+def _sample(row: dict[str, str]) -> tuple[Where, int, TableChoice, float]:
     """ValueError says what is wrong."""
-    choice = Choice(
+    choice = TableChoice(
         _named(Algorithm, row["algorithm"], "algorithm"),
         _named(Protocol, row["protocol"], "protocol"),
         _number(row, "channels", 1, MAX_CHANNELS),

@@ -11,19 +11,11 @@ from itertools import pairwise
 from typing import Any
 
 from tuner.base.errors import BadTable, one_of
+from tuner.base.nouns import Span
 from tuner.plugin.formats import shared
 from tuner.plugin.formats.shared import Place
 from tuner.plugin.table import boxes
-from tuner.plugin.table.records import (
-    ANY_BYTES,
-    ANY_COUNT,
-    ANY_PIPELINED,
-    CHUNK_BYTES,
-    LARGEST_COUNT,
-    Decision,
-    Interval,
-    Table,
-)
+from tuner.plugin.table.records import ANY_BYTES, ANY_COUNT, ANY_PIPELINED, CHUNK_BYTES, LARGEST_COUNT, Decision, Table
 from tuner.plugin.table.values import Mistake
 
 _TEN = "collective,{size},algorithm,protocol,channels,nNodes,nLocalRanks,numPipeOps,regBuff,chunkSize"
@@ -145,7 +137,7 @@ def _row(fields: dict[str, str], line: int) -> Decision:
     )
 
 
-def _interval(text: str, key: str, least: int) -> Interval | None:
+def _interval(text: str, key: str, least: int) -> Span | None:
     """``*``, ``N``, ``[a,b]`` with either bracket open, or without an end; None is every number."""
     if text in ("", "*"):
         return None
@@ -160,7 +152,7 @@ def _interval(text: str, key: str, least: int) -> Interval | None:
     low = max(low, least)
     if low > _MOST or (high is not None and not low <= high <= _MOST):
         raise Mistake(f"{key} '{shared.shown(text)}' holds no number from {least} to {_MOST}")
-    return Interval(low, high)
+    return Span(low, high)
 
 
 def csv_text(rows: Sequence[Decision], place: Place, provenance: Mapping[str, str]) -> str:
@@ -203,7 +195,7 @@ def _columns(row: Decision) -> dict[str, str]:
         even = [low for low, high in (box.ranks, box.nodes, box.ranks_per_node) if low == high]
         if len(even) < 3 or box.ranks_per_node[0] == 0:
             raise Mistake("NCCLX's format has no 'ranks'; valid with them: 'nodes', both exact and even")
-        nodes, per_node = Interval(*box.nodes), Interval(*box.ranks_per_node)
+        nodes, per_node = Span(*box.nodes), Span(*box.ranks_per_node)
     algorithm, protocol = shared.cell_keys(choice)
     return {
         "collective": row.collective.name.lower(),
@@ -217,17 +209,17 @@ def _columns(row: Decision) -> dict[str, str]:
     }
 
 
-def _per_rank(row: Decision, box: boxes.Box) -> Interval:
+def _per_rank(row: Decision, box: boxes.Box) -> Span:
     if row.bytes == ANY_BYTES:
         return row.bytes_per_rank
     ranks, (low, high) = box.ranks[0], box.bytes
     ends_fit = low % ranks == 0 and (row.bytes.high is None or (high + 1) % ranks == 0)
     if box.ranks[0] != box.ranks[1] or not ends_fit:
         raise Mistake("NCCLX knows sizes per rank; valid: 'bytes-per-rank', or 'bytes' of exact ranks that divide them")
-    return Interval(low // ranks, None if row.bytes.high is None else high // ranks)
+    return Span(low // ranks, None if row.bytes.high is None else high // ranks)
 
 
-def _text(interval: Interval) -> str:
+def _text(interval: Span) -> str:
     if max(interval.low, interval.high or 0) > _MOST:
         raise Mistake(f"NCCLX's numbers end at {_MOST}")
     if interval.low == interval.high:

@@ -9,9 +9,10 @@ from typing import Any, TypeVar
 
 from tuner.base.errors import BadTable, one_of
 from tuner.base.names import Collective
+from tuner.base.nouns import Span
 from tuner.plugin.table import boxes, values
 from tuner.plugin.table.boxes import Box, Boxes
-from tuner.plugin.table.records import MAX_CHANNELS, Choice, Decision, Interval
+from tuner.plugin.table.records import MAX_CHANNELS, Decision, TableChoice
 from tuner.plugin.table.values import Mistake
 from tuner.release import ALGORITHM_KEYS, PROTOCOL_KEYS
 
@@ -84,7 +85,7 @@ def _meets_what_is_left(shape: Box, above: Sequence[Box], other: Box | None) -> 
         return True
 
 
-def _followed(choices: tuple[Choice, ...], below: tuple[Choice, ...]) -> tuple[Choice, ...]:
+def _followed(choices: tuple[TableChoice, ...], below: tuple[TableChoice, ...]) -> tuple[TableChoice, ...]:
     """Merge choices that are tried in turn: the upper row's wins, but for a chunk size that it leaves open."""
     result = {choice.algo_proto: choice for choice in choices}
     for choice in below:
@@ -112,11 +113,11 @@ def _both(row: Decision, other: Decision) -> Decision | None:
     return None if boxes.of(both) is None else both
 
 
-def _common(one: Interval, other: Interval) -> Interval | None:
+def _common(one: Span, other: Span) -> Span | None:
     low = max(one.low, other.low)
     highs = [high for high in (one.high, other.high) if high is not None]
     high = min(highs) if highs else None
-    return None if high is not None and low > high else Interval(low, high)
+    return None if high is not None and low > high else Span(low, high)
 
 
 COLLECTIVE_KEYS = {collective.name.lower(): collective for collective in Collective}
@@ -170,20 +171,20 @@ def any_or(word: str, what: str, least: int, most: int) -> int | None:
     return None if word == "-1" else whole(word, f"{what}, if not -1 for any,", least, most)
 
 
-def choice(algorithm: str, protocol: str, channels: str, chunk_bytes: int | None = None) -> Choice:
+def choice(algorithm: str, protocol: str, channels: str, chunk_bytes: int | None = None) -> TableChoice:
     """``channels`` of -1, and of 0 that NCCL takes for none, are NCCL's own."""
     count = None if re.fullmatch("0+", channels) else any_or(channels, "channels", 1, MAX_CHANNELS)
-    return Choice(
+    return TableChoice(
         named(ALGORITHM_KEYS, algorithm, "algorithm"), named(PROTOCOL_KEYS, protocol, "protocol"), count, chunk_bytes
     )
 
 
-def exactly(number: int | None, any_number: Interval) -> Interval:
+def exactly(number: int | None, any_number: Span) -> Span:
     """The interval of one number; ``any_number`` where there is none."""
-    return any_number if number is None else Interval(number, number)
+    return any_number if number is None else Span(number, number)
 
 
-def cell_keys(choice: Choice) -> tuple[str, str]:
+def cell_keys(choice: TableChoice) -> tuple[str, str]:
     """The names of algorithm and protocol."""
     algorithm = next(key for key, value in ALGORITHM_KEYS.items() if value is choice.algorithm)
     return algorithm, next(key for key, value in PROTOCOL_KEYS.items() if value is choice.protocol)

@@ -7,7 +7,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from tuner.plugin.table.records import ANY_PIPELINED, LARGEST, LARGEST_COUNT, Conditions, Decision, Interval
+from tuner.base.nouns import Span
+from tuner.plugin.table.records import ANY_PIPELINED, LARGEST, LARGEST_COUNT, Conditions, Decision
 
 Range = tuple[int, int]  # both included
 
@@ -215,7 +216,7 @@ def _has_a_size(box: Box) -> bool:
     return fewest <= (box.ranks[1] if low_per_rank == 0 else min(box.ranks[1], high // low_per_rank))
 
 
-def _range(interval: Interval, most: int) -> Range:
+def _range(interval: Span, most: int) -> Range:
     return interval.low, most if interval.high is None else interval.high
 
 

@@ -8,6 +8,7 @@ from typing import Any
 from tuner.base.errors import BadTable, one_of
 from tuner.base.files import read_bytes, write_text
 from tuner.base.names import Algorithm, Collective, Protocol
+from tuner.base.nouns import Span
 from tuner.plugin.table import values
 from tuner.plugin.table.records import (
     ANY_BYTES,
@@ -22,14 +23,13 @@ from tuner.plugin.table.records import (
     MOST_PIPELINED_ENDS,
     SCALES,
     Arms,
-    Choice,
     Conditions,
     ConstantRow,
     CostLine,
     CostRow,
     Decision,
-    Interval,
     Table,
+    TableChoice,
     pipelined_ends,
 )
 from tuner.plugin.table.values import (
@@ -219,7 +219,7 @@ def _conditions(words: list[bytes], readers: _Readers) -> dict[str, Any]:
 
 
 def _arms(words: list[bytes]) -> Arms:
-    arms: list[Choice | None] = []
+    arms: list[TableChoice | None] = []
     schedule: dict[str, int] = {}
     parts = _parts(words)
     for index, part in enumerate(parts):
@@ -233,7 +233,7 @@ def _arms(words: list[bytes]) -> Arms:
             raise Mistake("every, block and calls stand behind the last arm")
         if len(arms) == MOST_ARMS:
             raise Mistake(f"more than {MOST_ARMS} arms")
-        arm = None if algorithm_protocol is None else Choice(*algorithm_protocol, settings.get("channels"))
+        arm = None if algorithm_protocol is None else TableChoice(*algorithm_protocol, settings.get("channels"))
         if arm in arms:
             raise Mistake(f"'{shown(part[0])}' twice with the same channels")
         arms.append(arm)
@@ -255,9 +255,9 @@ def _parts(words: list[bytes]) -> list[list[bytes]]:
     return parts
 
 
-def _choices(words: list[bytes]) -> tuple[Choice, ...]:
+def _choices(words: list[bytes]) -> tuple[TableChoice, ...]:
     parts = _parts(words)
-    choices: list[Choice] = []
+    choices: list[TableChoice] = []
     for index, part in enumerate(parts):
         if part and part[0].lower() == b"nccl":
             if part[1:] or index + 1 < len(parts):
@@ -270,10 +270,10 @@ def _choices(words: list[bytes]) -> tuple[Choice, ...]:
     return tuple(choices)
 
 
-def _choice(words: list[bytes]) -> Choice:
+def _choice(words: list[bytes]) -> TableChoice:
     algorithm, protocol = _cell(words[0] if words else b"")
     settings = _pairs(words[1:], _SETTINGS, "after '->'")
-    return Choice(algorithm, protocol, settings.get("channels"), settings.get("chunk"))
+    return TableChoice(algorithm, protocol, settings.get("channels"), settings.get("chunk"))
 
 
 def _cell(word: bytes) -> tuple[Algorithm, Protocol]:
@@ -354,7 +354,7 @@ def _arms_text(arms: Arms) -> str:
     return f"{choices} every={arms.every} block={arms.block}{calls}"
 
 
-def choice_text(choice: Choice) -> str:
+def choice_text(choice: TableChoice) -> str:
     """The choice as a row has it: ``ring/ll128 channels=8``."""
     words = [f"{choice.algorithm.name}/{choice.protocol.name}".lower()]
     if choice.channels is not None:
@@ -382,7 +382,7 @@ def _conditions_text(row: Conditions) -> Iterator[str]:
         yield f"nvlink-domains={_interval(row.nvlink_domains, str)}"
 
 
-def _interval(interval: Interval, text: Callable[[int], str]) -> str:
+def _interval(interval: Span, text: Callable[[int], str]) -> str:
     if interval.high == interval.low:
         return text(interval.low)
     return f"{text(interval.low)}..{'' if interval.high is None else text(interval.high)}"

@@ -10,6 +10,7 @@ from itertools import chain
 
 from tuner.base.dataclass import dataclass
 from tuner.base.names import Algorithm, Collective, Protocol
+from tuner.base.nouns import Span
 
 HEADER = "nccl-tuner-table 1"
 MAX_CHANNELS = 64
@@ -33,24 +34,13 @@ GENERATIONS = ("volta", "ampere", "hopper", "blackwell")
 SCALES = ("1", "2", "more")  # nodes
 
 
-@dataclass(frozen=True, slots=True)
-class Interval:
-    """Numbers from ``low`` to ``high``, both included; without a ``high`` to the largest there is."""
-
-    low: int = 0
-    high: int | None = None
-
-    def __contains__(self, number: int) -> bool:
-        return self.low <= number and (self.high is None or number <= self.high)
-
-
-ANY_BYTES = Interval(0)
-ANY_COUNT = Interval(1)
-ANY_PIPELINED = Interval(0)
+ANY_BYTES = Span(0)
+ANY_COUNT = Span(1)
+ANY_PIPELINED = Span(0)
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class TableChoice:
     """Choice that NCCL shall take; without ``channels`` or ``chunk_bytes`` these stay NCCL's."""
 
     algorithm: Algorithm
@@ -72,13 +62,13 @@ class Conditions:
     """
 
     collective: Collective
-    bytes: Interval = field(default=ANY_BYTES, kw_only=True)
-    bytes_per_rank: Interval = field(default=ANY_BYTES, kw_only=True)
-    ranks: Interval = field(default=ANY_COUNT, kw_only=True)
-    nodes: Interval = field(default=ANY_COUNT, kw_only=True)
+    bytes: Span = field(default=ANY_BYTES, kw_only=True)
+    bytes_per_rank: Span = field(default=ANY_BYTES, kw_only=True)
+    ranks: Span = field(default=ANY_COUNT, kw_only=True)
+    nodes: Span = field(default=ANY_COUNT, kw_only=True)
     # None matches uneven communicators as well, no interval does.
-    ranks_per_node: Interval | None = field(default=None, kw_only=True)
-    nvlink_domains: Interval = field(default=ANY_COUNT, kw_only=True)
+    ranks_per_node: Span | None = field(default=None, kw_only=True)
+    nvlink_domains: Span = field(default=ANY_COUNT, kw_only=True)
     line: int = field(default=0, kw_only=True, compare=False)
 
     def match(
@@ -102,7 +92,7 @@ class Arms:
     Of each ``every`` blocks of ``block`` calls one is of an arm; after ``calls`` there is none any more.
     """
 
-    choices: tuple[Choice | None, ...]
+    choices: tuple[TableChoice | None, ...]
     every: int
     block: int
     calls: int = CALLS_EXPLORED
@@ -115,13 +105,13 @@ class Decision(Conditions):
     A row that explores has no ``choices`` but ``arms``.
     """
 
-    choices: tuple[Choice, ...]
+    choices: tuple[TableChoice, ...]
     arms: Arms | None = field(default=None, kw_only=True)
     registered: bool | None = field(default=None, kw_only=True)
-    pipelined: Interval = field(default=ANY_PIPELINED, kw_only=True)
+    pipelined: Span = field(default=ANY_PIPELINED, kw_only=True)
 
     @property
-    def named(self) -> tuple[Choice, ...]:
+    def named(self) -> tuple[TableChoice, ...]:
         """Every choice that the row names: its own, or its arms."""
         return self.choices if self.arms is None else tuple(arm for arm in self.arms.choices if arm is not None)
 

@@ -11,16 +11,9 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 
 from tuner.base.errors import one_of
+from tuner.base.nouns import Span
 from tuner.base.sizes import plural
-from tuner.plugin.table.records import (
-    CHUNK_BYTES,
-    LARGEST,
-    LARGEST_COUNT,
-    MAX_CHANNELS,
-    MOST_BLOCK,
-    MOST_EVERY,
-    Interval,
-)
+from tuner.plugin.table.records import CHUNK_BYTES, LARGEST, LARGEST_COUNT, MAX_CHANNELS, MOST_BLOCK, MOST_EVERY
 
 UNITS = {"": 0, "k": 10, "kib": 10, "m": 20, "mib": 20, "g": 30, "gib": 30, "t": 40, "tib": 40}
 _DECIMAL = re.compile(rb"[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]+)?")
@@ -61,7 +54,7 @@ def _names(names: type[_Name]) -> dict[bytes, _Name]:
     return {name.name.lower().encode(): name for name in names}
 
 
-def interval(text: bytes, kind: _Kind, least: int) -> Interval:
+def interval(text: bytes, kind: _Kind, least: int) -> Span:
     """A number or an interval ``A..B``, ``A..``, ``..B``; Mistake for others."""
     low_text, dots, high_text = text.partition(b"..")
     if not (low_text or high_text):
@@ -72,7 +65,7 @@ def interval(text: bytes, kind: _Kind, least: int) -> Interval:
         raise Mistake(f"'{shown(text)}': at least {least}")
     if low > high:
         raise Mistake(f"'{shown(text)}': the first number is above the second")
-    return Interval(low, None if high == kind.most else high)
+    return Span(low, None if high == kind.most else high)
 
 
 def _number(text: bytes, kind: _Kind) -> int:
@@ -147,17 +140,17 @@ def yes_or_no(text: bytes) -> bool:
     return text == b"yes"
 
 
-def sizes(text: bytes) -> Interval:
+def sizes(text: bytes) -> Span:
     """An interval of bytes, from 0 on."""
     return interval(text, _SIZE, 0)
 
 
-def counts(text: bytes) -> Interval:
+def counts(text: bytes) -> Span:
     """An interval of counts, from 1 on."""
     return interval(text, _COUNT, 1)
 
 
-def counts_from_0(text: bytes) -> Interval:
+def counts_from_0(text: bytes) -> Span:
     """An interval of counts, from 0 on."""
     return interval(text, _COUNT, 0)
 

@@ -10,6 +10,7 @@ import numpy as np
 from tuner import release
 from tuner.base.dataclass import dataclass
 from tuner.base.names import DataType, Op
+from tuner.base.nouns import Shape
 from tuner.base.numerics import SizeArray
 from tuner.emulator.request import Request
 from tuner.machine import catalogue
@@ -22,17 +23,10 @@ from tuner.times.timemodel.point_to_point import MODELLED
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
-    """A communicator of alike nodes; ``settings`` are the variables that NCCL's model reads."""
+class ConfiguredShape(Shape):
+    """A communicator of nodes that are alike; ``settings`` are the variables that NCCL's model reads."""
 
-    nodes: int
-    gpus_per_node: int
     settings: tuple[tuple[str, str], ...] = ()
-
-    @property
-    def ranks(self) -> int:
-        """All GPUs."""
-        return self.nodes * self.gpus_per_node
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +50,7 @@ class Exchange:
 class CurveKind:
     """Call and placement of a curve's rows. ``sockets``: they went over TCP sockets between nodes."""
 
-    shape: Shape
+    shape: ConfiguredShape
     request: Request | Exchange
     in_place: bool = False
     sockets: bool = False
@@ -92,7 +86,7 @@ def of_table(table: Measurements, file: str, scenario: Scenario) -> tuple[list[C
         assert isinstance(settings, dict)
         exchanges, dtype = row.point.is_point_to_point, row.point.dtype
         request = Exchange(dtype) if exchanges else Request(row.point.collective, dtype, Op.sum)
-        shape = Shape(row.nodes, row.gpus_per_node, tuple(sorted(settings.items())))
+        shape = ConfiguredShape(row.nodes, row.gpus_per_node, tuple(sorted(settings.items())))
         kinds[CurveKind(shape, request, bool(row.point.in_place), table.network_of(row) == SOCKETS)].append(row)
     curves = []
     for kind, rows in kinds.items():

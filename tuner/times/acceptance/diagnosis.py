@@ -13,7 +13,7 @@ from tuner.base.dataclass import dataclass
 from tuner.base.errors import NoAlgorithm
 from tuner.machine.topology import Topology
 from tuner.times.acceptance import faults
-from tuner.times.acceptance.curves import Curve, Shape
+from tuner.times.acceptance.curves import ConfiguredShape, Curve
 from tuner.times.acceptance.expected import Expectation
 from tuner.times.acceptance.faults import Fault, Resource
 from tuner.times.acceptance.judge import LEAST_START_US, MOST_START_US
@@ -140,15 +140,15 @@ def _prior(fault: Fault | None) -> float:
     return 0.0 if fault is None else fault.rare + _SEVERAL * (fault.missing - 1)
 
 
-def _fitting(shape: Shape, fault: Fault | None) -> Fault | None:
+def _fitting(shape: ConfiguredShape, fault: Fault | None) -> Fault | None:
     """Part of a fault that shows on a communicator: nothing between nodes where there is one."""
     if fault is None or shape.nodes > 1:
         return fault
     return replace(fault, inter=1.0, hop=1.0)
 
 
-def _by_shape(curves: Iterable[Curve]) -> Mapping[Shape, list[Curve]]:
-    by_shape: dict[Shape, list[Curve]] = {}
+def _by_shape(curves: Iterable[Curve]) -> Mapping[ConfiguredShape, list[Curve]]:
+    by_shape: dict[ConfiguredShape, list[Curve]] = {}
     for curve in curves:
         by_shape.setdefault(curve.kind.shape, []).append(curve)
     return by_shape

@@ -16,7 +16,7 @@ from tuner.emulator.selection import Picks, Selection
 from tuner.machine import catalogue
 from tuner.machine.topology.records import Topology
 from tuner.scenario import Scenario
-from tuner.times.acceptance.curves import Curve, CurveKind, Exchange, Shape
+from tuner.times.acceptance.curves import ConfiguredShape, Curve, CurveKind, Exchange
 from tuner.times.acceptance.faults import Fault, faulty
 from tuner.times.placement import of_trays
 from tuner.times.timemodel import calibration as calibrations
@@ -95,13 +95,13 @@ class Expectation:
             calibrations.load(calibration)
         self.scenario = scenario
         self._asked = calibration
-        self._healthy: dict[Shape, Selection] = {}
-        self._models: dict[Shape, TimeModel | None] = {}
-        self._faulty: dict[tuple[Shape, Fault], Selection] = {}
-        self._of_releases: dict[tuple[str, Shape], Selection] = {}
+        self._healthy: dict[ConfiguredShape, Selection] = {}
+        self._models: dict[ConfiguredShape, TimeModel | None] = {}
+        self._faulty: dict[tuple[ConfiguredShape, Fault], Selection] = {}
+        self._of_releases: dict[tuple[str, ConfiguredShape], Selection] = {}
         self.reasons: dict[str, None] = {}  # why these calibrations, or why none
 
-    def selection(self, shape: Shape) -> Selection:
+    def selection(self, shape: ConfiguredShape) -> Selection:
         """The healthy communicator."""
         if shape not in self._healthy:
             self._healthy[shape] = Selection(self._scenario(shape).communicator())
@@ -142,7 +142,7 @@ class Expectation:
                 otherwise |= self._of_releases[nccl, kind.shape].pick(kind.request, sizes).combinations != own
         return otherwise
 
-    def has_other_links(self, shape: Shape) -> bool:
+    def has_other_links(self, shape: ConfiguredShape) -> bool:
         """Whether the times were measured where GPUs have other NVLinks, as H100's 18 for H800's 8: none is judged by
         them. A calibration that is named is taken as it is.
         """
@@ -160,12 +160,12 @@ class Expectation:
         self.reasons[f"{OTHER_LINKS}: {own} of a GPU here, {there} of {measured_at}'s"] = None
         return True
 
-    def _model(self, shape: Shape) -> TimeModel | None:
+    def _model(self, shape: ConfiguredShape) -> TimeModel | None:
         if shape not in self._models:
             self._models[shape] = self._found_model(shape)
         return self._models[shape]
 
-    def _found_model(self, shape: Shape) -> TimeModel | None:
+    def _found_model(self, shape: ConfiguredShape) -> TimeModel | None:
         try:
             model = predict.of_communicator(self.selection(shape), self.scenario.site, self._asked)
         except BadInput as error:
@@ -180,7 +180,7 @@ class Expectation:
         self.reasons[f"calibrated, by the calibration {model.reason}; measured with {launch}"] = None
         return model
 
-    def _scenario(self, shape: Shape) -> Scenario:
+    def _scenario(self, shape: ConfiguredShape) -> Scenario:
         environment = {**(self.scenario.environment or {}), **dict(shape.settings)}
         nodes, gpus = shape.nodes, shape.gpus_per_node
         own = self.scenario.resolve().own
@@ -188,7 +188,7 @@ class Expectation:
             return replace(self.scenario, nodes=nodes, gpus_per_node=gpus, environment=environment)
         return replace(self.scenario, environment=environment, **of_trays(nodes, gpus, own.gpus, own.trays))
 
-    def _with_fault(self, shape: Shape, fault: Fault) -> Selection:
+    def _with_fault(self, shape: ConfiguredShape, fault: Fault) -> Selection:
         if (shape, fault) not in self._faulty:
             resolved = self._scenario(shape).resolve()
             healthy = self.selection(shape).communicator
@@ -215,7 +215,7 @@ class ReferenceRun(Expectation):
         self._curves = {curve.kind: curve for curve in curves}
         self.reasons["those of the reference run"] = None
 
-    def has_other_links(self, shape: Shape) -> bool:
+    def has_other_links(self, shape: ConfiguredShape) -> bool:
         """False: the run was measured on the links that are judged."""
         return False
 

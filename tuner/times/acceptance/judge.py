@@ -11,7 +11,7 @@ from tuner.base.dataclass import dataclass
 from tuner.base.errors import CannotBeJudged
 from tuner.base.sizes import human_bytes
 from tuner.emulator.request import Request
-from tuner.times.acceptance.curves import Curve, CurveKind, Shape
+from tuner.times.acceptance.curves import ConfiguredShape, Curve, CurveKind
 from tuner.times.acceptance.expected import OTHER_LINKS, Expectation, Expected, Whose
 from tuner.times.calibration import plausible
 from tuner.times.costmodels.operations import bus_factor, bus_gbs
@@ -215,7 +215,7 @@ def floors(expectation: Expectation, requests: Sequence[Request], sizes: Sequenc
     CannotBeJudged where times were measured with other NVLinks alone.
     """
     scenario = expectation.scenario
-    shape = Shape(scenario.nodes, scenario.gpus())
+    shape = ConfiguredShape(scenario.nodes, scenario.gpus())
     if expectation.has_other_links(shape):
         why = next(each for each in expectation.reasons if each.startswith(OTHER_LINKS))
         raise CannotBeJudged(f"{why}; valid: `calibration` of a healthy machine of this kind")

@@ -14,7 +14,7 @@ from tuner.emulator.build import with_release
 from tuner.emulator.communicator import Comm
 from tuner.emulator.fitted_constants import Changes
 from tuner.emulator.rules import time as timing
-from tuner.emulator.rules.call import Call, ModelPoint
+from tuner.emulator.rules.call import ModelPoint, RuleCall
 from tuner.release import ALGORITHM_NAMES, HARDWARE, PROTOCOL_KEYS, PROTOCOL_NAMES, Release
 from tuner.release.convert import plain
 from tuner.release.schema import Latencies
@@ -207,7 +207,7 @@ def _log_us(group: ObservationGroup, communicator: Comm) -> Array:
     times_us = timing.time_us(
         model.latency_us(algo_proto),
         model.bandwidth_gbs(algo_proto),
-        Call(communicator, group.request, group.algo_proto),
+        RuleCall(communicator, group.request, group.algo_proto),
         group.sizes,
     )
     logs: Array = np.log(np.maximum(times_us.astype(np.float64), _LEAST_US))

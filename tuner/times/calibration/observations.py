@@ -16,7 +16,7 @@ from tuner.base.names import AlgoProto
 from tuner.emulator.communicator import Comm
 from tuner.emulator.request import MessageSizes, Request
 from tuner.emulator.rules import time as timing
-from tuner.emulator.rules.call import Call
+from tuner.emulator.rules.call import RuleCall
 from tuner.emulator.selection import Selection
 from tuner.release import Release
 from tuner.scenario import Scenario
@@ -275,7 +275,7 @@ def _groups(of_file: _OfFile, held_out: set[int], left_out: Counter[str]) -> Ite
         one = np.ones(1, np.float32)
         if algo_proto in excluded[request]:
             left_out[f"calls without a model: {excluded[request][algo_proto]}"] += len(calls)
-        elif (timing.penalised(one, Call(shape, request, algo_proto)) != one).any():
+        elif (timing.penalised(one, RuleCall(shape, request, algo_proto)) != one).any():
             left_out["calls that the model only makes the last choice"] += len(calls)
         else:
             group = _group(of_file, request, algo_proto, calls)

@@ -14,12 +14,13 @@ from tuner.base.dataclass import dataclass
 from tuner.base.files import write_text
 from tuner.base.frames import Column, Framed, NamedColumn
 from tuner.base.names import Algorithm, Collective, Protocol
+from tuner.base.nouns import Span
 from tuner.base.records import Files, json_form, paths, to_json, today
 from tuner.emulator import fitted_constants
 from tuner.emulator.fitted_constants import FittedConstants
 from tuner.emulator.request import MessageSizes
 from tuner.plugin.table import parse
-from tuner.plugin.table.records import CostLine, CostRow, Interval, Table
+from tuner.plugin.table.records import CostLine, CostRow, Table
 from tuner.times.calibration import fit as model
 from tuner.times.calibration import observations
 from tuner.times.calibration.fit import AT_LEAST, KEPT_ALIKE, Fit, Fitted
@@ -74,8 +75,8 @@ def alpha_beta_table(fits: Iterable[AlphaBeta], provenance: dict[str, str]) -> T
             one.algorithm,
             one.protocol,
             CostLine(one.alpha_us, one.beta_gbs),
-            ranks=Interval(one.ranks, one.ranks),
-            nodes=Interval(one.nodes, one.nodes),
+            ranks=Span(one.ranks, one.ranks),
+            nodes=Span(one.nodes, one.nodes),
         )
         for one in fits
         if one.known

@@ -12,10 +12,11 @@ from tuner import release
 from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput, TunerError
 from tuner.base.names import AlgoProto, Collective, DataType, Op
+from tuner.base.nouns import Span
 from tuner.base.records import json_form
 from tuner.emulator.request import Request
 from tuner.plugin.table.parse import decision_text
-from tuner.plugin.table.records import Choice, Decision, Interval
+from tuner.plugin.table.records import Decision, TableChoice
 from tuner.times import measured
 from tuner.times.calibration import plausible
 from tuner.times.measured import formats
@@ -86,10 +87,10 @@ def _row(choice: Combination, judged: Sequence[RunsPick]) -> RecommendedRow:
     regrets = [one.regret for one in judged if one.regret is not None]
     decision = Decision(
         first.call.collective,
-        bytes=Interval(first.call.bytes, last.call.bytes),
-        ranks=Interval(first.call.nodes * first.call.gpus_per_node, first.call.nodes * first.call.gpus_per_node),
-        nodes=Interval(first.call.nodes, first.call.nodes),
-        choices=(Choice(choice.algorithm, choice.protocol, choice.channels or None),),
+        bytes=Span(first.call.bytes, last.call.bytes),
+        ranks=Span(first.call.nodes * first.call.gpus_per_node, first.call.nodes * first.call.gpus_per_node),
+        nodes=Span(first.call.nodes, first.call.nodes),
+        choices=(TableChoice(choice.algorithm, choice.protocol, choice.channels or None),),
     )
     return RecommendedRow(
         decision_text(decision),

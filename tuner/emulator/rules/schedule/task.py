@@ -12,7 +12,7 @@ from tuner.emulator import nccl_source as nccl
 from tuner.emulator.communicator import Comm
 from tuner.emulator.request import NonClassicPath, Request
 from tuner.emulator.rules.bounds import NVLS
-from tuner.emulator.rules.call import Call
+from tuner.emulator.rules.call import RuleCall
 
 UNSIGNED = {DataType.int8: DataType.uint8, DataType.int32: DataType.uint32, DataType.int64: DataType.uint64}
 
@@ -74,9 +74,9 @@ class CollectiveTask:
         """Bytes that the task moves over a channel, as NCCL counts them."""
         return self.work_bytes * self.request.traffic_per_byte(self.ranks)
 
-    def call(self, communicator: Comm) -> Call:
+    def call(self, communicator: Comm) -> RuleCall:
         """The call of this task alone, by its algorithm and protocol."""
-        return Call(communicator, self.request, self.algo_proto)
+        return RuleCall(communicator, self.request, self.algo_proto)
 
     @property
     def elements(self) -> int:

@@ -1,0 +1,330 @@
+"""Answers as tables: each column is declared once, and text, CSV, Markdown and frames are made of it.
+
+A record says how its fields are shown with :func:`column`, in a field's metadata, and how its properties are with
+:func:`shown`; :func:`columns_of` takes these by name. A column that no record describes is a :class:`Column`. A row of
+a table is one record, or several that are shown together, such as neighbouring ranges with one pick.
+"""
+
+import csv
+import io
+import re
+import textwrap
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import fields, is_dataclass
+from enum import Enum
+from operator import attrgetter, itemgetter
+from typing import Any, TypeAlias, TypeVar
+
+from tuner.base.dataclass import dataclass
+from tuner.base.numerics import NEVER_US
+
+Row: TypeAlias = Any  # a record, or a sequence of records that stand in one row
+FIRST, LAST = itemgetter(0), itemgetter(-1)  # of a row of several records
+
+GAPS = (3, 2, 1)  # between columns, the first that fits
+LEAST = 8  # a wrapped column is no narrower
+LEFT_OUT = "left out for the width"  # columns; JSON has them
+LEAST_COLUMNS = 2  # that a table is left with
+PROSE = 40  # a last column with longer cells goes below its rows where it has less than that beside them
+INDENT = "     "
+OF_A_NUMBER = re.compile(r"(?<=\d) (?=(?:[KMGTPE]i?)?B\b|us\b|ms\b|GB/s|%)")  # no line ends between it and its unit
+
+
+def number(value: float | None, digits: int) -> str:
+    """A number with this many digits after the point; ``-`` for None, ``never`` for what NCCL never takes."""
+    if value is not None and value >= NEVER_US:
+        return "never"
+    return "-" if value is None else f"{value:.{digits}f}"
+
+
+def decimals(digits: int) -> Callable[[float | None], str]:
+    """Shows a number with this many digits after the point."""
+    return lambda value: number(value, digits)
+
+
+def percent(value: float | None) -> str:
+    """A share in percent: ``4.2 %``; ``-`` for None."""
+    return "-" if value is None else f"{value:.1f} %"
+
+
+def span(values: Sequence[int]) -> str:
+    """``4``, or ``4-16`` where they differ."""
+    return f"{min(values)}-{max(values)}" if min(values) < max(values) else str(values[0])
+
+
+def of_all(text: Callable[[Sequence[Any]], object], name: str) -> Callable[[Row], Any]:
+    """The value of a row of several records: what ``text`` makes of this field of all of them."""
+    return lambda records: text([getattr(each, name) for each in records])
+
+
+def plain(value: object) -> object:
+    """The value itself; ``-`` for None."""
+    return "-" if value is None else value
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column of a table.
+
+    ``value`` takes a row and returns what it holds there; ``text`` says that for people, below ``title``. Of several
+    ``spare`` columns those with the lowest number are left out first on a narrow terminal. Programs read the column as
+    ``key``, which is empty where it is for people only.
+    """
+
+    title: str
+    value: Callable[[Row], Any]
+    text: Callable[[Any], object] = plain
+    spare: int = 0
+    key: str = ""
+
+
+_METADATA = "column"
+
+
+def column(
+    title: str = "",
+    *,
+    digits: int | None = None,
+    text: Callable[[Any], object] | None = None,
+    spare: int = 0,
+    key: str | None = None,
+) -> Mapping[str, Any]:
+    """A dataclass field's ``metadata``: how its column is shown; the words are those of :class:`Column`.
+
+    ``digits`` after the point are the usual ``text`` of a number; ``key`` is the field's name by default.
+    """
+    text = text or (plain if digits is None else decimals(digits))
+    return {_METADATA: {"title": title, "text": text, "spare": spare, "key": key}}
+
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def shown(title: str = "", **said: Any) -> Callable[[F], F]:
+    """:func:`column` of a property; stands between its ``@property`` and its function."""
+
+    def decorated(function: F) -> F:
+        vars(function).update(column(title, **said))
+        return function
+
+    return decorated
+
+
+def columns_of(kind: Any, *names: str, of: str | Callable[[Row], Any] = "") -> tuple[Column, ...]:
+    """The columns of the fields and properties of a record that have these names.
+
+    ``of`` is where the record is in a row: a field of the row's record, or a function of the row, as :data:`FIRST` is.
+    LookupError for a name of which the record does not say how it is shown.
+    """
+    inside = attrgetter(of) if isinstance(of, str) and of else of or (lambda row: row)
+    assert callable(inside)
+    return tuple(_column(kind, name, inside) for name in names)
+
+
+def _column(kind: Any, name: str, inside: Callable[[Row], Any]) -> Column:
+    said = next((each.metadata for each in fields(kind) if each.name == name), None) if is_dataclass(kind) else None
+    said = vars(getattr(kind, name).fget) if said is None and isinstance(getattr(kind, name, None), property) else said
+    if said is None or _METADATA not in said:
+        raise LookupError(f"{kind.__name__}.{name} does not say how it is shown")
+    form = dict(said[_METADATA])
+
+    def value(row: Row) -> Any:
+        record = inside(row)
+        found = None if record is None else getattr(record, name)
+        return found.name if isinstance(found, Enum) else found
+
+    key = form.pop("key")
+    return Column(value=value, key=name if key is None else key, **form)
+
+
+def cells(columns: Sequence[Column], rows: Iterable[Row]) -> list[list[object]]:
+    """What people read of each row: its columns' texts."""
+    return [[each.text(each.value(row)) for each in columns] for row in rows]
+
+
+def spare(columns: Iterable[Column]) -> list[str]:
+    """Titles of the columns that may be left out, the first ones first."""
+    return [each.title for each in sorted(columns, key=lambda each: each.spare) if each.spare]
+
+
+def to_csv(columns: Sequence[Column], rows: Iterable[Row]) -> str:
+    """Comma-separated values of the columns that have a key, below these; None is an empty cell."""
+    keyed = [each for each in columns if each.key]
+    return csv_lines([each.key for each in keyed], ([each.value(row) for each in keyed] for row in rows))
+
+
+def csv_lines(names: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """Comma-separated values below their names; None is an empty cell."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(names)
+    writer.writerows(rows)
+    return text.getvalue()
+
+
+def to_frame(columns: Iterable[Column], rows: Sequence[Row]) -> dict[str, list[Any]]:
+    """The columns that have a key by it, [row] each, for frames and charts."""
+    return {each.key: [each.value(row) for row in rows] for each in columns if each.key}
+
+
+def to_markdown(columns: Sequence[Column], rows: Iterable[Row]) -> str:
+    """A table of Markdown."""
+    lines: list[Sequence[object]] = [[each.title for each in columns], ["---"] * len(columns), *cells(columns, rows)]
+    return "".join(f"| {' | '.join(str(cell).replace('|', chr(92) + '|') for cell in line)} |\n" for line in lines)
+
+
+@dataclass(frozen=True, slots=True)
+class NotedCell:
+    """A cell of a table, and a note that goes below the table: ``41.2 to 55.1 [1]``."""
+
+    text: str
+    note: str
+
+    def __str__(self) -> str:
+        return f"{self.text}; {self.note}"
+
+
+def numbered(rows: Iterable[Sequence[object]]) -> tuple[list[list[str]], dict[str, int]]:
+    """The cells as text, those with a note with its number, and the notes with theirs."""
+    notes: dict[str, int] = {}
+    return [[_cell(cell, notes) for cell in row] for row in rows], notes
+
+
+def _cell(cell: object, notes: dict[str, int]) -> str:
+    if isinstance(cell, NotedCell):
+        return f"{cell.text} [{notes.setdefault(cell.note, len(notes) + 1)}]"
+    return str(cell)
+
+
+def laid_out(columns: Sequence[str], body: Sequence[Sequence[str]], width: int, spare: Sequence[str] = ()) -> str:
+    """The lines of a plain aligned table; columns whose cells are all numbers are set to the right.
+
+    Of one that is wider than ``width``, columns called as in ``spare`` are left out, the first ones first; the cells of
+    what is still wider are wrapped, and a last column of sentences goes below its rows; where that does not do, the
+    last columns are left out. Where not even the first two fit, each row is a list.
+    """
+    whole = _Columns.of(columns, body)
+    if whole.total <= width:
+        return _table(columns, body, whole)
+    left = width - whole.total + whole.widths[-1]  # for the last column
+    prose = whole.widths[-1] > PROSE > left and len(columns) > 1 and columns[-1] not in spare
+    places = list(range(len(columns) - prose))
+    spared = [name for name in spare if name in columns]
+    while True:
+        shown, rows = [columns[at] for at in places], [[cells[at] for at in places] for cells in body]
+        fitted = _fitting(shown, rows, width, wrapped=len(places) <= LEAST_COLUMNS or not spared)
+        if fitted is not None:
+            gone = [name for at, name in enumerate(columns[: len(columns) - prose]) if at not in places]
+            table = _with_sentences(columns[-1], body, width, [fitted.lines(each) for each in [shown, *rows]])
+            return (table if prose else _table(shown, rows, fitted)) + (_note(gone, width) if gone else "")
+        if len(places) <= LEAST_COLUMNS:
+            return _lists(columns, body, width)
+        called = spared.pop(0) if spared else shown[-1]
+        places.pop(len(shown) - 1 - shown[::-1].index(called))
+
+
+def _note(gone: Sequence[str], width: int) -> str:
+    return textwrap.fill(f"{LEFT_OUT}: {', '.join(gone)}", width, initial_indent=" ", subsequent_indent=" ") + "\n"
+
+
+def _fitting(columns: Sequence[str], body: Sequence[Sequence[str]], width: int, wrapped: bool) -> "_Columns | None":
+    """The columns as wide as their cells, closer together, or ``wrapped``; None where nothing fits."""
+    whole = _Columns.of(columns, body)
+    if whole.total <= width:
+        return whole
+    if not wrapped:
+        words = [max(name.split(), key=len, default="") for name in columns]  # only names take several lines
+        closer = (_Columns.of(words, body).closer(columns, width, gap) for gap in GAPS)
+        return next(filter(None, closer), None)
+    return next(filter(None, (whole.fitted([columns, *body], width, gap) for gap in GAPS)), None)
+
+
+@dataclass(frozen=True, slots=True)
+class _Columns:
+    """The widths of columns, which of them are numbers, and the gap between them."""
+
+    widths: tuple[int, ...]
+    to_the_right: tuple[bool, ...]
+    gap: int = GAPS[0]
+
+    @classmethod
+    def of(cls, columns: Sequence[str], body: Sequence[Sequence[str]]) -> "_Columns":
+        along = list(zip(columns, *body, strict=True))
+        return cls(tuple(max(map(len, cells)) for cells in along), tuple(all(map(_is_number, c[1:])) for c in along))
+
+    @property
+    def total(self) -> int:
+        return 1 + sum(self.widths) + self.gap * (len(self.widths) - 1)
+
+    def fitted(self, rows: Sequence[Sequence[str]], width: int, gap: int) -> "_Columns | None":
+        """The widest columns narrowed first; None where a word would not fit."""
+        words = [max(len(word) for cell in cells for word in _words(cell)) for cells in zip(*rows, strict=True)]
+        least = [min(own, max(word, LEAST)) for own, word in zip(self.widths, words, strict=True)]
+        widths = list(self.widths)
+        while 1 + sum(widths) + gap * (len(widths) - 1) > width:
+            loose = [at for at in range(len(widths)) if widths[at] > least[at]]
+            if not loose:
+                return None
+            widest = max(loose, key=widths.__getitem__)
+            widths[widest] -= 1
+        return _Columns(tuple(widths), self.to_the_right, gap)
+
+    def closer(self, columns: Sequence[str], width: int, gap: int) -> "_Columns | None":
+        """Columns of the same widths or wider, for their names, with this gap; None where they do not fit."""
+        widths, left = list(self.widths), width - 1 - sum(self.widths) - gap * (len(self.widths) - 1)
+        for at, name in enumerate(columns):
+            more = max(0, min(left, len(name) - widths[at]))
+            widths[at], left = widths[at] + more, left - more
+        return None if left < 0 else _Columns(tuple(widths), self.to_the_right, gap)
+
+    def lines(self, cells: Sequence[str]) -> list[str]:
+        """One row, as tall as its tallest cell."""
+        wrapped = [_wrapped(cell, own) for cell, own in zip(cells, self.widths, strict=True)]
+        tall = max(map(len, wrapped))
+        filled = [[*part, *[""] * (tall - len(part))] for part in wrapped]
+        return [self._line(parts) for parts in zip(*filled, strict=True)]
+
+    def _line(self, cells: Sequence[str]) -> str:
+        form = zip(cells, self.widths, self.to_the_right, strict=True)
+        return " " + (" " * self.gap).join(cell.rjust(own) if right else cell.ljust(own) for cell, own, right in form)
+
+
+def _table(columns: Sequence[str], body: Sequence[Sequence[str]], form: _Columns) -> str:
+    rule = " " + "─" * (form.total - 1)
+    rows = [line for cells in body for line in form.lines(cells)]
+    return "\n".join(each.rstrip() for each in ["", *form.lines(columns), rule, *rows, ""])
+
+
+def _with_sentences(name: str, body: Sequence[Sequence[str]], width: int, above: Sequence[Sequence[str]]) -> str:
+    """The last column, of this name, with its cells below their rows, whose lines ``above`` has after the head's."""
+    head, *rows = above
+    lines = ["", *head, f"{INDENT}{name}", " " + "─" * (width - 1)]
+    for (*_, sentence), row in zip(body, rows, strict=True):
+        lines += [*row, *(f"{INDENT}{part}" for part in _wrapped(sentence, width - len(INDENT)))]
+    return "\n".join(line.rstrip() for line in [*lines, ""])
+
+
+def _lists(columns: Sequence[str], body: Sequence[Sequence[str]], width: int) -> str:
+    names = max(map(len, columns))
+    lines = [""]
+    for cells in body:
+        for name, cell in zip(columns, cells, strict=True):
+            first, *more = _wrapped(cell, max(width - names - 4, LEAST))
+            lines += [f" {name.ljust(names)}   {first}", *(f" {' ' * names}   {part}" for part in more)]
+        lines.append("")
+    return "\n".join(line.rstrip() for line in lines)
+
+
+def _words(text: str) -> list[str]:
+    return OF_A_NUMBER.sub("\N{NO-BREAK SPACE}", text).split(" ")
+
+
+def _wrapped(text: str, width: int) -> list[str]:
+    if len(text) <= width:
+        return [text]
+    kept = textwrap.wrap(" ".join(_words(text)), width, break_long_words=False, break_on_hyphens=False) or [""]
+    return [line.replace("\N{NO-BREAK SPACE}", " ") for line in kept]
+
+
+def _is_number(text: str) -> bool:
+    return text[:1].isdigit() or text in ("", "-")
