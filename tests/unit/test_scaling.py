@@ -264,8 +264,8 @@ def test_the_command_names_what_takes_calls_on_windows() -> None:
     assert (kernel["algorithm"], kernel["bypass"]) == (None, "symmetric kernel AllReduce_RSxLDMC_AGxSTMC")
     assert "bypass" not in tree
     assert "Times of symmetric kernels are by NCCL's own model" in run(*words, "--buffers", "window").stdout
-    words = "edges", "--over", "gpus-per-node", *words[3:10], "--buffers", "window", "--json"
-    assert any("bypass" in each for each in json.loads(run(*words).stdout)["ranges"])
+    over_gpus = "edges", "--over", "gpus-per-node", *words[3:10], "--buffers", "window", "--json"
+    assert any("bypass" in each for each in json.loads(run(*over_gpus).stdout)["ranges"])
 
 
 MOST = 4096
