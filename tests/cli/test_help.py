@@ -1,4 +1,4 @@
-"""Help: a short one that fits 80 columns and a screen, all of it with ``--help-all``; former names with a note."""
+"""Help: a short one that fits 80 columns and a screen, all of it with ``--help-all``."""
 
 import re
 from collections.abc import Iterator
@@ -8,7 +8,7 @@ import click
 import pytest
 
 from tests.support.command_line import run
-from tuner.cli import FORMER, everything
+from tuner.cli import everything
 from tuner.cli.command import SHORT, WIDTH
 
 
@@ -56,22 +56,6 @@ def test_examples_are_broken_as_a_shell_takes_them() -> None:
     )
 
 
-@pytest.mark.parametrize(("former", "now"), FORMER.items(), ids=FORMER)
-def test_former_names_of_commands_answer_with_a_note(former: str, now: str) -> None:
-    own, other = run(*former.split(), "no-such-file", code=2), run(*now.split(), "no-such-file", code=2)
-    note, *rest = own.stderr.splitlines(keepends=True)
-    assert note.startswith(f"nccl-tuner: {former} is now {now}; ")
-    assert ("".join(rest), own.stdout) == (other.stderr, other.stdout)
-    assert tuple(former.split()) not in ALL
-
-
-@pytest.mark.parametrize(
-    ("former", "group"), [("fit sweep", "fit"), ("plugin top", "plugin"), ("oracle graphs", "graphs")]
-)
-def test_help_of_a_former_name_has_its_group_once(former: str, group: str) -> None:
-    assert f" {group} {group} " not in run(*former.split(), "--help").stdout
-
-
 def test_help_and_version_may_be_words() -> None:
     assert run("help").stdout == run("--help").stdout
     assert run("help", "plugin", "lint").stdout == run("plugin", "lint", "--help").stdout
@@ -82,23 +66,6 @@ def test_help_and_version_may_be_words() -> None:
 def test_all_help_lists_commands_in_groups() -> None:
     leaves = {" ".join(path) for path, command in ALL.items() if not isinstance(command, click.Group)}
     assert leaves <= {line.strip().partition("  ")[0] for line in run("--help-all").stdout.splitlines()}
-
-
-@pytest.mark.parametrize(
-    ("former", "now"),
-    [
-        (("--graphs", "none.xml"), ("--topo-graphs", "none.xml")),
-        (("--net-gbps", "400"), ("--nic-gbps", "400")),
-        (("--net-latency-us", "2"), ("--nic-latency-us", "2")),
-        (("--net-gbs", "20"), ("--slowest-path-gbs", "20")),
-    ],
-)
-def test_former_names_of_options_answer_with_a_note(former: tuple[str, ...], now: tuple[str, ...]) -> None:
-    words = ("pick", "allreduce", "--machine", "dgx-h100", "--nccl", "2.28.9")
-    own, other = run(*words, *former, code=2), run(*words, *now, code=2)
-    note, *rest = own.stderr.splitlines(keepends=True)
-    assert note.startswith(f"nccl-tuner: {former[0]} is now {now[0]}; ")
-    assert "".join(rest) == other.stderr
 
 
 def test_check_takes_collectives_or_files() -> None:

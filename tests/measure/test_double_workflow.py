@@ -42,7 +42,7 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_the_same_command_goes_on(measured: Path) -> None:
     again = run(*MEASURE, "--bytes", "1K", "--json", "--out", str(measured)).stdout
-    assert json.loads(again)["new_visits"] == 0
+    assert json.loads(again)["new_blocks"] == 0
     assert json.loads(again)["backend"] == "double", "whoever reads the JSON alone knows that times are planted"
 
 
@@ -50,7 +50,7 @@ def test_a_file_that_was_moved_goes_on(measured: Path, tmp_path: Path) -> None:
     moved = tmp_path / "moved.jsonl"
     shutil.copy(measured, moved)
     again = run(*MEASURE, "--bytes", "1K", "--json", "--out", str(moved)).stdout
-    assert json.loads(again)["new_visits"] == 0
+    assert json.loads(again)["new_blocks"] == 0
 
 
 def test_another_machine_is_refused_and_changes_nothing(measured: Path) -> None:
@@ -129,7 +129,7 @@ def test_a_rehearsed_crash_goes_on_without_its_fault(tmp_path: Path) -> None:
     assert "was killed by SIGKILL" in said
     before = read(path).blocks
     again = json.loads(run(*small, "--json").stdout)
-    assert again["new_visits"] > 0
+    assert again["new_blocks"] > 0
     assert read(path).blocks[: len(before)] == before != ()
     said = run(*small, "--fault", "slow:rank=1", code=2).stderr
     assert "measured otherwise: double.faults" in said

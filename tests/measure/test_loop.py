@@ -637,11 +637,11 @@ def test_measure_by_default(tmp_path: Path) -> None:
     answer = json.loads(run(*SIMULATED, "--seed", "7", "--out", path, "--json").stdout)
     found = samples.read(path)
     assert answer["ended"] == "precise"
-    assert answer["visits"] == answer["new_visits"] == len(found.blocks)
+    assert answer["blocks"] == answer["new_blocks"] == len(found.blocks)
     called = {block.point for block in found.blocks}
     assert {point.collective for point in called} == set(THREE)
     assert {point.bytes for point in called if point.collective is Collective.AllReduce} == set(SIZES)
-    known = {(each["collective"], each["bytes"], json.dumps(each["asked"])): each for each in answer["results"]}
+    known = {(each["collective"], each["bytes"], json.dumps(each["requested"])): each for each in answer["results"]}
     assert len(known) == len(answer["results"]) > 400
     assert from_header(found.header).describe() == replace(found.header, noted=None)
     assert found.header.noted is not None
@@ -649,7 +649,7 @@ def test_measure_by_default(tmp_path: Path) -> None:
     assert set(found.header.noted.versions or {}) >= {"nccl-tuner", "python"}
     truth = from_header(found.header).reveal().truth
     for each in answer["results"]:
-        requested = each["asked"]
+        requested = each["requested"]
         if each["median_us"] is None or requested is None:
             continue
         assert each["low_us"] <= each["median_us"] <= each["high_us"]
@@ -659,7 +659,7 @@ def test_measure_by_default(tmp_path: Path) -> None:
         assert each["algbw_gbs"] == pytest.approx(each["bytes"] / each["median_us"] / 1e3)
 
     again = json.loads(run(*SIMULATED, "--seed", "7", "--out", path, "--json").stdout)
-    assert again["new_visits"] == 0
+    assert again["new_blocks"] == 0
     assert again["results"] == answer["results"]
 
 
@@ -723,14 +723,14 @@ def test_ctrl_c_keeps_what_was_measured_and_the_same_command_goes_on(tmp_path: P
     assert answer["ended"] == "interrupted"
     kept = samples.read(path)
     assert not kept.truncated
-    assert len(kept.blocks) == answer["visits"] > 10
+    assert len(kept.blocks) == answer["blocks"] > 10
 
     path.write_bytes(path.read_bytes()[:-7])
     rounds = max(block.round for block in kept.blocks) + 2
     again = json.loads(run(*small, "--rounds", str(rounds), "--json").stdout)
     found = samples.read(path)
     assert found.blocks[: len(kept.blocks) - 1] == kept.blocks[:-1]
-    assert again["visits"] == len(found.blocks)
+    assert again["blocks"] == len(found.blocks)
     assert again["ended"] == "rounds"
     counts = Counter((block.point, block.requested, block.round) for block in found.blocks)
     assert set(counts.values()) == {1}
@@ -755,7 +755,7 @@ def test_what_is_said_of_an_interrupted_run_is_what_its_file_has(
     assert ended.value.code == 130
     answer = json.loads(capsys.readouterr().out)
     kept = samples.read(tmp_path / "a").blocks
-    assert answer["visits"] == answer["new_visits"] == len(kept) == sum(row["visits"] for row in answer["results"])
+    assert answer["blocks"] == answer["new_blocks"] == len(kept) == sum(row["blocks"] for row in answer["results"])
     assert kept[-1].round == 1
 
 

@@ -91,7 +91,7 @@ def test_no_constants_are_nccl() -> None:
         for each in (scenario, replace(scenario, fitted_constants=FittedConstants(NCCL, {}, {})))
     )
     made_with = to_json(ours)
-    assert to_json(own) == {key: value for key, value in made_with.items() if key not in ("layer", "fitted")}
+    assert to_json(own) == {key: value for key, value in made_with.items() if key != "fitted"}
     assert made_with["fitted"]["nccl"] == NCCL
 
 
@@ -185,23 +185,10 @@ def test_answers_name_the_constants_they_were_made_with(path: Path) -> None:
 def test_what_libnccl_answers_takes_no_constants(path: Path) -> None:
     for verb in (
         ["check", "allreduce"],
-        ["oracle", "table"],
+        ["table", "--libnccl"],
         ["pick", "allreduce", "--libnccl"],
         ["graphs", "--libnccl"],
     ):
         result = CliRunner().invoke(cli, [*verb, *SHAPE, "--constants", str(path)])
         assert isinstance(result.exception, BadInput), verb
         assert "libnccl computes with its own constants" in str(result.exception)
-
-
-def test_the_former_name_of_the_option_works_with_a_note(path: Path) -> None:
-    run = CliRunner()
-    words = ["pick", "allreduce", *SHAPE, "--bytes", "8"]
-    new = run.invoke(cli, [*words, "--constants", str(path)], catch_exceptions=False)
-    former = run.invoke(cli, [*words, "--layer", str(path)], catch_exceptions=False)
-    assert former.stdout == new.stdout
-    assert "--layer is now --constants" in former.stderr
-    assert new.stderr == ""
-    change = run.invoke(cli, ["diff", f"layer={path}", "allreduce", *SHAPE, "--nccl", NCCL], catch_exceptions=False)
-    assert "layer= is now constants=" in change.stderr
-    assert change.exit_code == 0

@@ -83,18 +83,18 @@ def test_each_verb_takes_them() -> None:
     )
     kernel = "symmetric kernel AllGather_LLMC"
     (answer,) = json.loads(run("pick", *call, "--bytes", "4M").stdout)
-    assert answer["pick"]["leaves_for"] == kernel
+    assert answer["pick"]["bypass"] == kernel
     explained = json.loads(run("explain", *call, "--bytes", "4M").stdout)
     assert [each["kernel"] for each in explained["kernels"]] == ["AllGather_LLMC", "AllGather_LL"]
     ranges = json.loads(run("edges", *call, "--from", "1M").stdout)
-    assert ranges[0]["leaves_for"] == kernel
+    assert ranges[0]["bypass"] == kernel
     assert ranges[-1]["algorithm"] == "Ring"
     plain = json.loads(run("edges", *call, "--window-flags", "default").stdout)
     assert {each["algorithm"] for each in plain} == {"Ring"}
     compared = json.loads(run("diff", *call, "nccl=2.31.2", "--bytes", "4M").stdout)
-    assert [compared["sizes"][0][side].get("leaves_for") for side in ("before", "after")] == [kernel, None]
+    assert [compared["sizes"][0][side].get("bypass") for side in ("before", "after")] == [kernel, None]
     changes = json.loads(run("diff", *call, "2.31.2").stdout)
-    assert changes[0]["before"]["leaves_for"] == kernel
+    assert changes[0]["before"]["bypass"] == kernel
     refused = run("pick", "allgather", "--machine", "dgx-h100", "--windows", "send", code=2).stderr
     assert "--windows and --window-flags need --buffers window" in refused
 

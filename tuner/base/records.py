@@ -33,7 +33,6 @@ class _Form:
     merged: bool | str
     omitted: bool
     optional: bool
-    former: str | None
 
 
 def json_form(
@@ -43,16 +42,14 @@ def json_form(
     merged: bool | str = False,
     omitted: bool = False,
     optional: bool = False,
-    former: str | None = None,
 ) -> Mapping[str, object]:
     """A dataclass field's ``metadata``: JSON holds it under another ``key``, or as what ``convert`` makes of it.
 
     ``merged``: the keys of this record stand among those of the one around it, in this form where it is a text, such as
     ``{}_bytes``. ``omitted``: JSON has nothing of it.
-    ``optional``: JSON has nothing of it where it is None or empty. ``former``: the key of 0.1, which JSON has as well
-    for one release.
+    ``optional``: JSON has nothing of it where it is None or empty.
     """
-    return {_METADATA: _Form(key, convert, merged, omitted, optional, former)}
+    return {_METADATA: _Form(key, convert, merged, omitted, optional)}
 
 
 def to_json(value: Any) -> Any:
@@ -96,15 +93,13 @@ def _record(record: Any) -> dict[str, object]:
             converted |= made
         else:
             converted[form.key or name] = made
-            if form.former is not None:
-                converted[form.former] = made
     return converted
 
 
 @cache
 def _forms(kind: Any) -> tuple[tuple[str, _Form], ...]:
     """The fields of a dataclass that JSON has, by name."""
-    plain = _Form(None, None, False, False, False, None)
+    plain = _Form(None, None, False, False, False)
     named = ((each.name, each.metadata.get(_METADATA) or plain) for each in fields(kind))
     return tuple((name, form) for name, form in named if not form.omitted)
 

@@ -46,8 +46,8 @@ class MeasuringResult:
 
     file: Path
     ended: str
-    blocks: int = field(metadata=json_form(former="visits"))
-    new_blocks: int = field(metadata=json_form(former="new_visits"))
+    blocks: int
+    new_blocks: int
     ranks: int
     results: Rows[MeasuredResult] = field(metadata=json_form(convert=list))
     backend: str

@@ -1,4 +1,4 @@
-"""Commands and groups: a short help beside a long one, former names, options in what the layers below say.
+"""Commands and groups: a short help beside a long one, options in what the layers below say.
 
 The short help has the options that most calls need; ``--help-all`` shows the others, by what they are of. cloup and
 rich-click group options, too, but neither has a short help beside a long one, and both take longer to load than a
@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
 import click
-from click.core import ParameterSource
 from click.shell_completion import CompletionItem
 
 from tuner.base.errors import TunerError, did_you_mean, one_of
@@ -67,43 +66,16 @@ INDENT = 2
 _ALL = "tuner.cli.help_all"  # in click's context: whether every option is asked for
 
 
-def note(former: str, name: str) -> None:
-    """Says on stderr that a name has changed."""
-    click.echo(f"nccl-tuner: {former} is now {name}; the former name will go with the next release", err=True)
-
-
 class Option(click.Option):
-    """An option that may have a ``heading`` in the long help, and a ``former`` name, which help does not show.
+    """An option that may have a ``heading`` in the long help; one without a heading is in the short help."""
 
-    One without a heading is in the short help.
-    """
-
-    def __init__(
-        self, *declarations: Any, heading: str | None = None, former: str | None = None, **attributes: Any
-    ) -> None:
+    def __init__(self, *declarations: Any, heading: str | None = None, **attributes: Any) -> None:
         super().__init__(*declarations, **attributes)
         self.heading = heading
-        self.former = former
-
-    def add_to_parser(self, parser: Any, ctx: click.Context) -> None:
-        """Adds the former name as well, under a key of its own."""
-        super().add_to_parser(parser, ctx)
-        if self.former is not None:
-            action = "store_const" if self.is_flag else "append" if self.multiple else "store"
-            const = {"const": self.flag_value} if self.is_flag else {}
-            names, nargs = [self.former], 0 if self.is_flag else self.nargs
-            parser.add_option(self, names, dest=self.former, action=action, nargs=nargs, **const)
-
-    def consume_value(self, ctx: click.Context, opts: Mapping[str, Any]) -> tuple[Any, ParameterSource]:
-        """The former name's value where that was given."""
-        if self.former is None or self.former not in opts:
-            return super().consume_value(ctx, opts)
-        note(self.former, self.opts[-1])
-        return super().consume_value(ctx, {**opts, str(self.name): opts[self.former]})
 
 
 def option(*words: str, cls: type[Option] = Option, **attributes: Any) -> Callable[[F], F]:
-    """A ``click.option`` of these names, the last of ``words`` being its help, with ``heading`` and ``former``."""
+    """A ``click.option`` of these names, the last of ``words`` being its help, with its ``heading``."""
     *names, says = words
     return click.option(*names, cls=cls, help=says, **attributes)
 
@@ -310,8 +282,7 @@ class Group(Help, click.Group):
     ``verbs`` maps a name to its one-liner. Its command is ``NAME_command`` of a module of ``tuner.cli``, or the only
     one there, ``command``: the module of that name, that which ``modules`` has for it, or ``modules`` itself for all.
     ``sections`` are the same verbs below the headings of the help. ``default`` is the command of arguments that begin
-    with none. ``former`` of the outermost group maps what commands were called, with the groups they were in, to what
-    they are called now, with options: such a name is answered with a note.
+    with none.
     """
 
     command_class = Command
@@ -324,14 +295,12 @@ class Group(Help, click.Group):
         modules: Mapping[str, str] | str | None = None,
         sections: Mapping[str, Mapping[str, str]] | None = None,
         default: str | None = None,
-        former: Mapping[str, str] | None = None,
         **kwargs: Any,
     ) -> None:
         self.verbs = verbs
         self.modules = dict.fromkeys(verbs, modules) if isinstance(modules, str) else modules or {}
         self.sections = sections or {"Commands": verbs}
         self.default = default
-        self.former = former or {}
         super().__init__(*args, **kwargs)
 
     @property
@@ -349,15 +318,7 @@ class Group(Help, click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """The command of a name, of a former one with a note; UsageError that says which there are for others."""
-        for count in (2, 1):
-            if (now := self.former.get(" ".join(args[:count]))) is not None:
-                note(" ".join(args[:count]), now)
-                name, *words = now.split()
-                command = self.get_command(ctx, name)
-                while isinstance(command, Group) and words and not words[0].startswith("-"):
-                    name, command = f"{name} {words[0]}", command.get_command(ctx, words.pop(0))
-                return name, command, [*words, *args[count:]]
+        """The command of a name. UsageError that says which there are for others."""
         if not args[0].startswith("-") and self.get_command(ctx, args[0]) is None:
             valid = self.list_commands(ctx)
             raise click.UsageError(f"no command {args[0]!r}{did_you_mean(args[0], valid)}; {one_of(valid)}", ctx)

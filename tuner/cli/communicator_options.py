@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import wraps
-from typing import Any, ClassVar
+from typing import Any
 
 import click
 from click.shell_completion import CompletionItem
@@ -15,7 +15,7 @@ from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput, UnknownRelease
 from tuner.base.names import CPU_ARCHS, CPU_VENDORS
 from tuner.base.sizes import from_ranges
-from tuner.cli.command import FILE, F, Option, Parsed, file_option, note, option, stacked
+from tuner.cli.command import FILE, F, Option, Parsed, file_option, option, stacked
 from tuner.cli.output import LOG, note_after
 from tuner.machine import catalogue, described
 from tuner.machine.topology.edit import EDITS
@@ -78,19 +78,13 @@ def release_option(
 
 
 class Change(click.ParamType):  # type: ignore[type-arg]
-    """KEY=VALUE; a former key becomes its own, and a short release its newest, each with a note."""
+    """KEY=VALUE; a short release becomes its newest."""
 
     name = "change"
-    FORMER: ClassVar = {"layer": "constants"}
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        key, equals, given = str(value).partition("=")
-        if key == "nccl" and given:
-            return f"nccl={exact(given)}"
-        if not equals or key not in self.FORMER:
-            return str(value)
-        note(f"{key}=", f"{self.FORMER[key]}=")
-        return f"{self.FORMER[key]}={given}"
+        key, _, given = str(value).partition("=")
+        return f"nccl={exact(given)}" if key == "nccl" and given else str(value)
 
 
 # GPUs that exist: CUDA C++ Programming Guide, "Compute Capabilities"; developer.nvidia.com/cuda-gpus.
@@ -331,7 +325,6 @@ def _options(several_releases: str | None, tuner: bool) -> Iterable[Callable[[An
         "--topo-graphs",
         "graphs",
         "Graphs that NCCL dumped (NCCL_GRAPH_DUMP_FILE), for the machine or topology.",
-        former="--graphs",
         type=FILE,
         metavar="FILE.xml",
         heading=TOPOLOGY,
@@ -341,7 +334,6 @@ def _options(several_releases: str | None, tuner: bool) -> Iterable[Callable[[An
     yield _own(
         "--constants",
         "Fitted constants ('nccl-tuner fit constants') instead of NCCL's own; not for libnccl.",
-        former="--layer",
         type=FILE,
         metavar="FILE",
         heading=CONSTANTS,
@@ -359,7 +351,6 @@ def _skeleton(own: Callable[..., Callable[[Any], Any]], heading: str | None) -> 
         "--nic-gbps",
         "net_gbps",
         "Speed of adapters that the topology only places, 1e9 bits per second; with --gpu.",
-        former="--net-gbps",
         type=click.FloatRange(min=0.001, max=1e6),
         metavar="GBPS",
         heading=heading,
@@ -368,7 +359,6 @@ def _skeleton(own: Callable[..., Callable[[Any], Any]], heading: str | None) -> 
         "--nic-latency-us",
         "net_latency_us",
         "Latency that the network plugin reports for these adapters. [default: 0, as NCCL's own]",
-        former="--net-latency-us",
         type=click.FloatRange(min=0, max=1e6),
         metavar="US",
         heading=heading,
@@ -399,7 +389,6 @@ def fact_options(
         "--slowest-path-gbs",
         "net_gbs",
         "Slowest path from a GPU to its adapter, 1e9 bytes per second.",
-        former="--net-gbs",
         type=click.FloatRange(0, 1e5, min_open=True),
         metavar="GBS",
         heading=heading,

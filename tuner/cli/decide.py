@@ -36,7 +36,6 @@ from tuner.plugin.table.parse import size_text
     "--constants",
     "CONSTANTS",
     "Fitted constants ('nccl-tuner fit constants'): rows end where these say, not halfway between two sizes.",
-    former="--layer",
 )
 @options.option("--rounds", "Of the A/B run.", type=click.IntRange(min=3), default=20)
 @options.option(

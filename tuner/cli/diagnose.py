@@ -56,7 +56,6 @@ WIDTH = 100  # of text, at most
     "--machine",
     "The machine, where no FILE shows it, or that a topology is held against instead of the nearest.",
     metavar="NAME",
-    former="--like",
 )
 @options.option(
     "--nodes",

@@ -45,7 +45,6 @@ def _graphs(path: Path | None) -> graphs.Graphs | None:
     "--nic-latency-us",
     "net_latency_us",
     "Latency that the network plugin reports.",
-    former="--net-latency-us",
     type=click.FloatRange(0, 1e6),
     metavar="US",
 )
@@ -57,7 +56,6 @@ def _graphs(path: Path | None) -> graphs.Graphs | None:
     "graphs",
     "FILE.xml",
     "A node's graphs (NCCL_GRAPH_DUMP_FILE), instead of the log's.",
-    former="--graphs",
 )
 @options.option("--env", "A variable the log does not show.", multiple=True, metavar="NAME=VALUE")
 @options.option(

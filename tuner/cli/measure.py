@@ -59,7 +59,6 @@ def gpu_options(function: F) -> F:
             "--cuda-graph-below",
             "graphs_below",
             "With --backend gpu: smaller calls are timed inside CUDA graphs: the host's time does not count.",
-            former="--graphs-below",
             type=Parsed("size", lambda text: 0 if text == "0" else size_bytes(text)),
             default="64M",
             metavar="BYTES",
@@ -202,7 +201,7 @@ def _channels(text: str) -> tuple[int, ...]:
     "--channels", "These numbers of channels besides NCCL's own.", type=Parsed("channels", _channels), default=()
 )
 @options.flag("--in-place", "In place as well.")
-@options.flag("--cuda-graph", "graph", "Inside CUDA graphs.", former="--graph")
+@options.flag("--cuda-graph", "graph", "Inside CUDA graphs.")
 @options.option(
     "--precision",
     "A median is known when its 95 % confidence interval is within this of it.",

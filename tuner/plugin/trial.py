@@ -33,7 +33,7 @@ class Bypass:
     ``time_us`` is by NCCL's model of symmetric kernels, which is another than that of algorithms: None of copy engines.
     """
 
-    name: str = field(metadata=json_form(former="leaves_for"))
+    name: str
     channels: int
     threads: int
     time_us: float | None

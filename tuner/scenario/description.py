@@ -31,9 +31,7 @@ class ConstantsUsed:
     """Constants that an answer is made with: a release's own, or those fitted to measurements in their place."""
 
     nccl: str
-    fitted: Any = field(
-        metadata=json_form(optional=True, former="layer")
-    )  # file, release and provenance of fitted ones
+    fitted: Any = field(metadata=json_form(optional=True))  # file, release and provenance of fitted ones
     tuner: str | None = field(default=None, metadata=json_form(optional=True))  # whose answers come before NCCL's
 
 

@@ -142,13 +142,13 @@ class MeasuredResult:
     op: Op
     in_place: bool
     graph: bool
-    requested: Combination | None = field(metadata=json_form(convert=_named, former="asked"))
-    executed: Combination | None = field(metadata=json_form(convert=_named, former="ran"))
+    requested: Combination | None = field(metadata=json_form(convert=_named))
+    executed: Combination | None = field(metadata=json_form(convert=_named))
     median_us: float | None
     low_us: float | None
     high_us: float | None
     samples: int
-    blocks: int = field(metadata=json_form(former="visits"))
+    blocks: int
     replaced: int
     wrong: int
     algbw_gbs: float | None
