@@ -11,7 +11,6 @@ from tuner.release.reader import (
     load,
     named,
     names,
-    names_by_source,
     read,
 )
 from tuner.release.schema import BUILDS, HARDWARE, Generation, Release
@@ -34,7 +33,6 @@ __all__ = [
     "load",
     "named",
     "names",
-    "names_by_source",
     "of_code",
     "read",
 ]

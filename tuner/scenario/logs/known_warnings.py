@@ -1,0 +1,42 @@
+"""What NCCL's warnings mean (``tables/warnings.toml``)."""
+
+import re
+from functools import cache
+
+from tuner.base import tables
+from tuner.base.dataclass import dataclass
+
+ALWAYS, AFTER_INIT = "always", "after init"  # when a warning is harmless
+
+
+@dataclass(frozen=True, slots=True)
+class KnownWarning:
+    """A warning of NCCL: ``pattern`` is found in its text, ``says`` is what it means, ``do`` what to do next.
+
+    ``warns`` are the releases that print it as a WARN and ``informs`` later ones that print it at INFO, as ranges;
+    empty where no release's code has the text. ``harmless`` is empty where something is lost by it.
+    """
+
+    pattern: str
+    says: str
+    source: str
+    do: str = ""
+    warns: str = ""
+    informs: str = ""
+    harmless: str = ""
+
+    def is_harmless(self, init_complete: bool) -> bool:
+        """Whether nothing is lost by it, in a log that shows that init did or did not complete."""
+        return self.harmless == ALWAYS or (self.harmless == AFTER_INIT and init_complete)
+
+
+@cache
+def known_warnings() -> tuple[tuple[KnownWarning, re.Pattern[str]], ...]:
+    """All rows in the order of the table, with their compiled patterns."""
+    rows = [KnownWarning(**row) for row in tables.toml(tables.folder() / "warnings.toml")["warning"]]
+    return tuple((row, re.compile(row.pattern)) for row in rows)
+
+
+def meaning_of(text: str) -> KnownWarning | None:
+    """The row that explains a warning; None where no row has its text."""
+    return next((row for row, pattern in known_warnings() if pattern.search(text)), None)
