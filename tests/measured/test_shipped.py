@@ -9,6 +9,7 @@ import pytest
 from tuner import release
 from tuner.machine import catalogue
 from tuner.times import measured
+from tuner.times.measured.header import MeasuredHealth
 from tuner.times.measured.reader import OWN_COLUMNS
 from tuner.times.measured.samples import Measurements
 
@@ -19,7 +20,7 @@ every_table = pytest.mark.parametrize("table", TABLES, ids=lambda table: table.n
 
 def test_all_files_are_there_by_name() -> None:
     assert {path.stem for path in FOLDER.iterdir()} == set(measured.names())
-    assert len(TABLES) == 53
+    assert len(TABLES) == 65
 
 
 @every_table
@@ -97,3 +98,23 @@ def test_a_box_without_a_known_topology_names_no_machine() -> None:
     l40s = measured.load("l40s-8x__2.27.3__aiconfigurator").header
     assert l40s.machine == ""
     assert "not known" in l40s.machine_note
+
+
+@every_table
+def test_health_says_why(table: Measurements) -> None:
+    assert table.header.health_note
+    assert all(run.health_note for run in table.header.runs.values() if run.health)
+    assert {table.health_of(row) for row in table.blocks} <= set(MeasuredHealth)
+
+
+def test_health_of_a_run_stands_before_that_of_its_table() -> None:
+    polaris = measured.load("a100-4x-540n__2.21.5__polaris")
+    of_nodes = {(row.nodes == 540, polaris.health_of(row)) for row in polaris.blocks}
+    assert of_nodes == {(False, MeasuredHealth.healthy), (True, MeasuredHealth.unknown)}
+
+
+def test_adapters_that_the_catalogue_has_none_of_are_said() -> None:
+    """Tables whose nodes have other adapters than the machine that their rows are placed on, by GB/s a node."""
+    adapters = measured.load("h100-8x-2n__unknown__a3mega").header.adapters
+    assert adapters.node_gbs == 200
+    assert adapters.note

@@ -19,7 +19,14 @@ from tuner.times import measured
 from tuner.times.calibration import calibrate, plausible
 from tuner.times.measured import Problem, formats
 from tuner.times.measured.formats import Given
-from tuner.times.measured.header import Header, MeasuredLaunch, MeasuredSource, table_record
+from tuner.times.measured.header import (
+    Header,
+    MeasuredAdapters,
+    MeasuredHealth,
+    MeasuredLaunch,
+    MeasuredSource,
+    table_record,
+)
 from tuner.times.measured.samples import Measurements
 from tuner.times.placement import Site
 
@@ -203,6 +210,9 @@ class ListedTable:
     gpus_per_node: tuple[int, ...]
     collectives: tuple[str, ...]
     rows: int
+    health: MeasuredHealth
+    health_note: str
+    adapters: MeasuredAdapters
     source: MeasuredSource
 
 
@@ -220,6 +230,9 @@ def _listed(table: Measurements) -> ListedTable:
         gpus_per_node=tuple(sorted({row.gpus_per_node for row in table.blocks})),
         collectives=tuple(name for name in measured.COLLECTIVES if name in there),
         rows=len(table.blocks),
+        health=head.health,
+        health_note=head.health_note,
+        adapters=head.adapters,
         source=head.source,
     )
 

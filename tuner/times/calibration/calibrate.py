@@ -398,6 +398,9 @@ def _head(files: Sequence[Path], tables: Sequence[Measurements], facts: Header) 
         how_measured=facts.how_measured or first.how_measured,
         variables={**first.variables, **facts.variables} if len(heads) == 1 else facts.variables,
         traps=facts.traps or first.traps,
+        health=first.health if len(heads) == 1 else facts.health,
+        health_note=first.health_note if len(heads) == 1 else facts.health_note,
+        adapters=first.adapters if len(heads) == 1 else facts.adapters,
         left_out=dict(left_out),
     )
 

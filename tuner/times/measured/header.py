@@ -141,6 +141,28 @@ class MeasuredLaunch(StrEnum):
     unknown = "unknown"
 
 
+class MeasuredHealth(StrEnum):
+    """Whether GPUs, links and network did what such hardware does, as far as the source and the numbers show."""
+
+    healthy = "healthy"
+    degraded = "degraded"
+    unknown = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredAdapters:
+    """Network adapters that one node really has: ``count`` of ``gbps`` 1e9 bits per second each, None if not known."""
+
+    count: int | None = None
+    gbps: float | None = None
+    note: str = ""
+
+    @property
+    def node_gbs(self) -> float | None:
+        """Rate of all adapters of a node in 1e9 bytes per second; None if not known."""
+        return None if self.count is None or self.gbps is None else self.count * self.gbps / 8
+
+
 @dataclass(frozen=True, slots=True)
 class MeasuredSource:
     """Publication of the numbers: repository or document, the state of it, the path in it, and its licence."""
@@ -156,8 +178,8 @@ class MeasuredRun:
     """One run of a file: what it was, and what it did unlike the others of the file.
 
     ``environment`` are variables beside those of the header; one whose value is empty was not set in this run.
-    ``devices`` are the GPUs of the node, by number, where they are not the first ones. ``launch`` is None and
-    ``network`` empty where they are the header's.
+    ``devices`` are the GPUs of the node, by number, where they are not the first ones. ``launch`` and ``health`` are
+    None, ``network`` empty, where they are the header's; ``health_note`` says why the health is another.
     """
 
     what: str
@@ -165,6 +187,8 @@ class MeasuredRun:
     devices: tuple[int, ...] = ()
     launch: MeasuredLaunch | None = None
     network: str = ""
+    health: MeasuredHealth | None = None
+    health_note: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +203,9 @@ class Header:
 
     What follows are facts of tables. ``machine`` is a name of the catalogue; ``machine_note`` says why there is none,
     or how sure it is, ``nccl_note`` the same of the release. ``network`` is what NCCL sent over between nodes:
-    ``InfiniBand``, ``sockets`` or the name of a plugin; ``site`` the cluster, where it has a name. ``noise_percent`` is
+    ``InfiniBand``, ``sockets`` or the name of a plugin; ``site`` the cluster, where it has a name. ``health`` says
+    whether the hardware did what it should, ``health_note`` how that is known; a run may say otherwise of itself.
+    ``adapters`` are the node's real ones, which the machine of the catalogue may have others than. ``noise_percent`` is
     by how much the source says that two runs of the same differ, by the number of nodes from which that holds.
     ``left_out`` counts rows of the source that are not here, by reason. ``runs`` are those that blocks name.
     """
@@ -217,6 +243,9 @@ class Header:
     launch: MeasuredLaunch = field(default=MeasuredLaunch.unknown, metadata=_OF_TABLES)
     network: str = field(default="", metadata=_OF_TABLES)
     site: str = field(default="", metadata=_OF_TABLES)
+    health: MeasuredHealth = field(default=MeasuredHealth.unknown, metadata=_OF_TABLES)
+    health_note: str = field(default="", metadata=_OF_TABLES)
+    adapters: MeasuredAdapters = field(default=MeasuredAdapters(), metadata=_OF_TABLES)
     cuda_graph: bool = field(default=False, metadata=_OF_TABLES)
     traps: tuple[str, ...] = field(default=(), metadata=_OF_TABLES)
     noise_percent: Mapping[str, float] = field(default_factory=dict, metadata=_OF_TABLES)
@@ -299,7 +328,8 @@ def from_record(record: Mapping[str, Any]) -> Header:
 # The keys of a table's head, in their order: the names of the header's fields, but for the variables.
 TABLE_KEYS = (
     *("title", "machine", "machine_note", "gpu", "nccl", "nccl_note", "source", "how_measured", "launch", "network"),
-    *("site", "cuda_graph", "environment", "traps", "noise_percent", "left_out", "runs"),
+    *("site", "health", "health_note", "cuda_graph", "adapters", "environment", "traps", "noise_percent", "left_out"),
+    "runs",
 )
 
 

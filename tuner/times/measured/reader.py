@@ -13,7 +13,7 @@ import tomllib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
-from enum import Enum
+from enum import Enum, StrEnum
 from functools import cache, lru_cache
 from importlib.resources import files
 from importlib.resources.abc import Traversable
@@ -24,7 +24,16 @@ from tuner.base.errors import BadInput, BadMeasurement, did_you_mean, nearest_of
 from tuner.base.files import read_bytes, write_text
 from tuner.base.names import Algorithm, DataType, Op, Protocol, by_name
 from tuner.times.measured import records
-from tuner.times.measured.header import TABLE_KEYS, Header, MeasuredLaunch, MeasuredRun, MeasuredSource, table_record
+from tuner.times.measured.header import (
+    TABLE_KEYS,
+    Header,
+    MeasuredAdapters,
+    MeasuredHealth,
+    MeasuredLaunch,
+    MeasuredRun,
+    MeasuredSource,
+    table_record,
+)
 from tuner.times.measured.samples import (
     DEFAULT,
     Combination,
@@ -36,7 +45,7 @@ from tuner.times.measured.samples import (
 )
 
 Record = TypeVar("Record")
-_TABLES = ("source", "environment", "noise_percent", "left_out", "runs")
+_TABLES = ("source", "adapters", "environment", "noise_percent", "left_out", "runs")
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 
 
@@ -52,7 +61,8 @@ def parse_header(name: str, comments: Iterable[str]) -> Header:
     try:
         runs = {key: _run(f"runs.{key}", run) for key, run in _mapping("runs", facts.pop("runs", {})).items()}
         source = MeasuredSource(**_known(MeasuredSource, "source", facts.pop("source", {})))
-        given = _known(Header, "", {**facts, "runs": runs, "source": source}, TABLE_KEYS)
+        adapters = MeasuredAdapters(**_adapters(facts.pop("adapters", {})))
+        given = _known(Header, "", {**facts, "runs": runs, "source": source, "adapters": adapters}, TABLE_KEYS)
         given |= _typed(given)
         return Header(variables=given.pop("environment", {}), **given)
     except _WrongValue as error:
@@ -66,8 +76,8 @@ def header_lines(header: Header) -> list[str]:
     for key, value in record.items():
         if key not in _TABLES and value not in ("", [], False):
             text += [f"{key} = {_value(value)}"]
-    for key in ("source", "environment", "noise_percent", "left_out"):
-        if inside := {name: value for name, value in record[key].items() if value != ""}:
+    for key in ("source", "adapters", "environment", "noise_percent", "left_out"):
+        if inside := {name: value for name, value in record[key].items() if value not in ("", None)}:
             text += ["", f"[{key}]", *(f"{_key(name)} = {_value(value)}" for name, value in inside.items())]
     if header.runs:
         text += ["", "[runs]"]
@@ -88,6 +98,16 @@ def _run(where: str, facts: Any) -> MeasuredRun:
     return MeasuredRun(**{**given, **_typed(given)})
 
 
+def _adapters(facts: Any) -> dict[str, Any]:
+    given = _known(MeasuredAdapters, "adapters", facts)
+    count, gbps = given.get("count", 1), given.get("gbps", 1.0)
+    if type(count) is not int or count < 1:
+        raise _WrongValue(f"adapters.count: {count!r}; expected a whole number from 1")
+    if type(gbps) not in (int, float) or not 0 < gbps < math.inf:
+        raise _WrongValue(f"adapters.gbps: {gbps!r}; expected 1e9 bits per second, above 0")
+    return given
+
+
 def _known(record: type[Record], where: str, facts: Any, names: Sequence[str] = ()) -> dict[str, Any]:
     """The facts, where every key is of ``names`` or a field of the record, texts where it has texts."""
     texts = {each.name for each in fields(record) if each.type is str}  # type: ignore[arg-type]
@@ -104,10 +124,12 @@ def _known(record: type[Record], where: str, facts: Any, names: Sequence[str] = 
 def _typed(facts: Mapping[str, Any]) -> dict[str, Any]:
     """The fields that are no texts, checked and converted."""
     typed: dict[str, Any] = {}
-    if "launch" in facts:
-        if facts["launch"] not in list(MeasuredLaunch):
-            raise _WrongValue(f"launch: {facts['launch']!r}; {one_of(repr(each.value) for each in MeasuredLaunch)}")
-        typed["launch"] = MeasuredLaunch(facts["launch"])
+    words: dict[str, type[StrEnum]] = {"launch": MeasuredLaunch, "health": MeasuredHealth}
+    for key, members in words.items():
+        if key in facts:
+            if facts[key] not in list(members):
+                raise _WrongValue(f"{key}: {facts[key]!r}; {one_of(repr(each.value) for each in members)}")
+            typed[key] = members(facts[key])
     for key, kind in (("traps", str), ("devices", int)):
         values = facts.get(key, [])
         if not isinstance(values, list) or not all(isinstance(value, kind) for value in values):

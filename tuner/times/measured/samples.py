@@ -21,7 +21,7 @@ from tuner.base.names import AlgoProto, Algorithm, Collective, DataType, Op, P2p
 from tuner.base.records import json_form, to_json
 from tuner.base.sizes import LARGEST_BYTES
 from tuner.emulator.request import Request
-from tuner.times.measured.header import SIMULATED, Header, from_record, to_record
+from tuner.times.measured.header import SIMULATED, Header, MeasuredHealth, from_record, to_record
 
 FORMAT = "nccl-tuner-measurements"
 VERSION = 1
@@ -297,6 +297,11 @@ class Measurements:
         """Network that the block's run sent over between nodes; empty where that is not known, or there is one node."""
         run = self.header.runs.get(block.run)
         return (run.network if run else "") or self.header.network
+
+    def health_of(self, block: SampleBlock) -> MeasuredHealth:
+        """Health of the hardware in the block's run."""
+        run = self.header.runs.get(block.run)
+        return (run.health if run else None) or self.header.health
 
     def devices_of(self, block: SampleBlock) -> tuple[int, ...]:
         """The GPUs of each node that took part, by number; the first ones where the file says nothing else."""
