@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from tuner.base.errors import BadInput
+from tuner.base.findings import Finding, Severity, explained, words
 from tuner.base.names import Collective
 from tuner.base.sizes import as_ranges, plural
 from tuner.cli import options
@@ -99,8 +100,9 @@ def _print(report: Report) -> None:
     expected = "" if report.expected is None else f" of {report.expected} ranks"
     say(verdict(_verdict(report), {RanksVerdict.same: True, RanksVerdict.differing: False}.get(report.verdict)))
     say(f"{report.records} records{expected}, {len(report.kinds)} kind{'s' * (len(report.kinds) > 1)} of ranks")
-    for problem in _problems(report):
-        say(problem)
+    for finding in report.findings:
+        if finding.severity is Severity.UNKNOWN and finding.code not in OF_DIFFERENCES:
+            say(" ".join(filter(None, [words(finding), explained(finding).do])))
     for refused in report.refused:
         then = "their communicators fail, and others wait for them" if refused.fails else "NCCL's own choices there"
         say(f"kind {refused.kind} ({refused.ranks} ranks): {refused.why}; {then}")
@@ -111,30 +113,47 @@ def _print(report: Report) -> None:
         print_table("what differs", ("", "value", "ranks", "reaches"), _differences(report))
     for collective, ranges in groupby(report.differing_picks, key=lambda differing: differing.collective):
         _print_differing_picks(collective, list(ranges), report.kinds)
-    whys = [f"{each.what}: {each.why}" for each in report.differences if each.why]
-    for note in [*_taken_for(report.kinds), *whys, *report.notes]:
+    shown = [each for each in report.findings if each.code in WITH_REASONS or _is_note(each)]
+    for note in [*_taken_for(report.kinds), *map(words, shown)]:
         say(f"note: {note}")
 
 
+OF_DIFFERENCES = frozenset(
+    {f"preflight.{reach.name}" for reach in Reach}
+    | {f"preflight.{name}" for name in ("no_library", "tuner_not_emulated", "collnet", "variable_not_known")}
+    | {f"preflight.{name}" for name in ("releases", "adapters_refused", "adapters_not_placed", "networks")}
+)
+WITH_REASONS = OF_DIFFERENCES - {f"preflight.{reach.name}" for reach in Reach}  # the table says no more of these
+
+
+def _is_note(finding: Finding) -> bool:
+    return finding.severity is Severity.NOTE and finding.code not in OF_DIFFERENCES
+
+
 def _lacks(report: Report) -> str:
-    """List of what the records lack: ranks, readable files, what a difference reaches; else the notes say it."""
-    unknown = ", ".join(each.what for each in report.differences if each.reach is Reach.unknown)
+    """List of what the records lack, in short: the findings say more."""
+    unknown = [each for each in report.findings if each.severity is Severity.UNKNOWN]
+    differences = ", ".join(each.what for each in report.differences if each.reach is Reach.unknown)
     lacks = {
         f"ranks {as_ranges(report.missing)} are missing": report.missing,
         f"{plural(len(report.duplicates), 'rank')} there more than once": report.duplicates,
         f"{plural(len(report.unreadable), 'file')} not readable": report.unreadable,
-        f"not known what a difference reaches: {unknown}": unknown,
+        **{SHORT[each.code]: True for each in unknown if each.code in SHORT},
+        f"not known what a difference reaches: {differences}": differences,
     }
-    return "; ".join(words for words, there in lacks.items() if there) or "the notes below say what is missing"
+    return "; ".join(words for words, there in lacks.items() if there)
 
 
-def _problems(report: Report) -> Iterator[str]:
-    if report.missing:
-        yield f"missing: ranks {as_ranges(report.missing)}"
-    for rank, files in report.duplicates.items():
-        yield f"rank {rank} is there {len(files)} times: {', '.join(files)}"
-    for file in report.unreadable:
-        yield f"unreadable: {file.file}: {file.why}"
+SHORT = {
+    "preflight.jobs": "the records are of several jobs",
+    "preflight.worlds": "the records say different numbers of ranks",
+    "preflight.ages": "the records are hours apart",
+    "preflight.two_names": "one host has several names",
+    "preflight.one_name": "two hosts have one name",
+    "preflight.local_ranks": "a host lacks some of its ranks",
+    "preflight.table_text": "a decision table's text is missing",
+    "preflight.not_computed": "what ranks choose was not computed",
+}
 
 
 def _kind_row(kind: RankKind) -> tuple[object, ...]:
@@ -161,7 +180,9 @@ def _differences(report: Report) -> Iterator[tuple[object, ...]]:
 
 def _difference_row(difference: "RankDifference", value: "Value", first: bool) -> tuple[object, ...]:
     shown = value.value if len(value.value) <= WIDTH else f"{value.value[: WIDTH - 3]}..."
-    return difference.what if first else "", shown, value.ranks, difference.reach.value if first else ""
+    where = as_ranges(value.numbers) if value.numbers and not first else ""
+    ranks = f"{value.ranks}: {where}" if where and len(where) <= WIDTH // 2 else value.ranks
+    return difference.what if first else "", shown, ranks, difference.reach.value if first else ""
 
 
 def _print_differing_picks(

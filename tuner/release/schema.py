@@ -386,6 +386,7 @@ class RankRules:
     counts_adapters: bool  # and with NCCL_IGNORE_NET_MISMATCH=0 where they have other numbers of adapters
     threads_divide_data: bool  # a block cuts its share by its number of threads, which then has to be the same
     named_configuration_file: bool  # NCCL_CONF_FILE is read instead of the home folder's .nccl.conf
+    home_variable: bool  # the home folder is HOME's, not passwd's
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -122,8 +122,10 @@ def _pick(label: Sequence[int]) -> RankPick | None:
 
 
 PRICED_BYTES = tuple(1 << power for power in range(10, 34, 2))  # sizes whose times are compared
-OF_THE_NODE = frozenset({named.PROCESSOR, named.GPUS, named.ADAPTERS, named.TOPOLOGY, named.RANKS_OF_HOST})
-ADAPTER_KEYS = ("nics", "nic-gbps")
+OF_THE_NODE = frozenset(
+    {named.PROCESSOR, named.GPUS, named.ADAPTERS, named.INTERFACES, named.TOPOLOGY, named.RANKS_OF_HOST}
+)
+ADAPTER_KEYS = ("nics", "nic-gbps", "gpudirect")
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,7 +232,7 @@ def _only(what: str, common: RankSetting, other: RankSetting) -> RankSetting:
         return replace(common, place=theirs)
     if what == named.RANKS_OF_HOST:
         return replace(common, place=replace(own, gpus=theirs.gpus))
-    keys = ("cpu",) if what == named.PROCESSOR else ADAPTER_KEYS if what == named.ADAPTERS else ()
+    keys = ("cpu",) if what == named.PROCESSOR else ADAPTER_KEYS if what in (named.ADAPTERS, named.INTERFACES) else ()
     kept = [(key, value) for key, value in own.hardware if key not in keys]
     taken = [(key, value) for key, value in theirs.hardware if key in keys]
     return replace(common, place=replace(own, hardware=tuple(sorted([*kept, *taken]))))

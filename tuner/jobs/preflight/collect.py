@@ -49,7 +49,10 @@ LAUNCHERS = {
 }
 JOBS = ("SLURM_JOB_ID", "TORCHELASTIC_RUN_ID", "PBS_JOBID", "LSB_JOBID")
 TABLES = ("NCCL_TUNER_TABLE", "NCCL_TUNER_CONFIG_FILE")
-PLUGINS = {"tuner": "NCCL_TUNER_PLUGIN", "network": "NCCL_NET_PLUGIN"}
+SWITCH = "NCCL_TUNER_SWITCH"
+PLUGINS = {"tuner": "NCCL_TUNER_PLUGIN", "network": "NCCL_NET_PLUGIN", "next": "NCCL_TUNER_NEXT"}
+DEFAULT_TUNER = "libnccl-tuner.so"  # what NCCL opens where no tuner plugin is named
+BOOT = "/proc/sys/kernel/random/boot_id"  # another for each host, and for each of its starts
 TOPOLOGIES = ("NCCL_TOPO_DUMP_FILE", "NCCL_TOPO_FILE")
 CONTAINERS = {
     "docker": ("file", "/.dockerenv"),
@@ -65,7 +68,7 @@ if TYPE_CHECKING:  # Python 3.7 has no TypedDict, and these say of JSON's object
     from typing import TypedDict
 
     class ConfigurationFile(TypedDict):
-        place: str  # named, home, system
+        place: str  # named, home (passwd's), HOME (the variable's), system
         path: str
         variables: dict[str, str]
 
@@ -126,6 +129,7 @@ if TYPE_CHECKING:  # Python 3.7 has no TypedDict, and these say of JSON's object
     class Plugins(TypedDict):
         tuner: TunerPluginFile | None
         network: NetworkPluginFile | None
+        next: TunerPluginFile | None
 
     class Container(TypedDict):
         kind: str
@@ -150,6 +154,9 @@ if TYPE_CHECKING:  # Python 3.7 has no TypedDict, and these say of JSON's object
         plugins: Plugins
         product: str | None
         table: VariablesFile | None
+        switch: FileBySha256 | None
+        boot: str | None
+        knows_home: bool
         container: Container | None
 
 
@@ -221,9 +228,13 @@ def record(host: CollectedHost, library: str | None = None) -> RankRecord:
         "plugins": {
             "tuner": tuner_plugin(host, settled.get(PLUGINS["tuner"])),
             "network": network_plugin(host, settled.get(PLUGINS["network"])),
+            "next": tuner_plugin(host, settled.get(PLUGINS["next"])),
         },
         "product": host.word("/sys/class/dmi/id/product_name") or None,
         "table": decision_table(host, settled),
+        "switch": named_file(host, settled.get(SWITCH)),
+        "boot": host.word(BOOT) or None,
+        "knows_home": True,
         "container": container(host),
     }
 
@@ -237,15 +248,21 @@ def configuration_files(host: CollectedHost) -> list[ConfigurationFile]:
     """NCCL's files of variables that are there, those that count first in front.
 
     The first to set a variable wins, and the process's own environment before all. NCCL_CONF_FILE is read instead of
-    the home folder's by the releases that know it. Source: initEnvFunc, src/misc/param.cc, v2.28.9-1.
+    the home folder's by the releases that know it, also where there is no such file; the home folder is passwd's, or
+    HOME's in newer releases. Source: initEnvFunc, src/misc/param.cc, v2.28.9-1.
     """
-    named = host.variable("NCCL_CONF_FILE")
-    places = {"named": named, "home": os.path.join(home(), ".nccl.conf"), "system": "/etc/nccl.conf"}
+    of_variable = host.variable("HOME")
+    places = {
+        "named": host.variable("NCCL_CONF_FILE"),
+        "home": os.path.join(home(), ".nccl.conf"),
+        "HOME": of_variable and os.path.join(of_variable, ".nccl.conf"),
+        "system": "/etc/nccl.conf",
+    }
     texts = [(place, path, host.text(path)) for place, path in places.items() if path is not None]
     return [
-        {"place": place, "path": path, "variables": assignments(text)}
+        {"place": place, "path": path, "variables": assignments(text or "")}
         for place, path, text in texts
-        if text is not None
+        if text is not None or place == "named"
     ]
 
 
@@ -274,7 +291,7 @@ def settled_variables(variables: Mapping[str, str], files: list[ConfigurationFil
     merged: dict[str, str] = {}
     named = any(file["place"] == "named" for file in files)
     for file in files:
-        if not (named and file["place"] == "home"):
+        if not (named and file["place"] in ("home", "HOME")):
             merged = {**file["variables"], **merged}
     return {**merged, **variables}
 
@@ -431,11 +448,13 @@ def decision_table(host: CollectedHost, variables: Mapping[str, str]) -> Variabl
 def tuner_plugin(host: CollectedHost, name: str | None) -> TunerPluginFile | None:
     """The file that NCCL would open for a tuner plugin, whether it is a shared object, and the build of this project's.
 
-    No sha256 where no such file is found; None where NCCL is told to load none.
+    No sha256 where no such file is found; None where NCCL is told to load none, or finds none unasked.
     """
-    if not name or name.lower() in ("none", "static_plugin"):
+    if name and name.lower() in ("none", "static_plugin"):
         return None
-    known, content = plugin_file(host, name, "libnccl-tuner-")
+    known, content = plugin_file(host, name or DEFAULT_TUNER, "libnccl-tuner-")
+    if known["sha256"] is None and not name:
+        return None
     if known["sha256"] is None:
         return {**known, "library": False, "build": None}
     build = BUILD.search(content)
@@ -520,8 +539,20 @@ def written(folder: str, made: RankRecord) -> str:
             replace(os.path.join(folder, attachment(name, file["sha256"])), content)
     rank, host = made["rank"], re.sub(r"[^\w.-]", "_", made["host"])
     path = os.path.join(folder, f"host-{host}.json" if rank is None else f"rank-{rank:06}.{host}.json")
+    if made.get("boot") and boot_of(path) not in (None, made["boot"]):  # another host of this name, or its last start
+        path = f"{path[:-5]}.{re.sub('[^0-9a-f]', '', str(made['boot']))[:8]}.json"
     replace(path, (json.dumps(made, indent=1, sort_keys=True) + "\n").encode())
     return path
+
+
+def boot_of(path: str) -> str | None:
+    """The start of a host that a record is of; None where there is no record, or it does not say it."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            said = json.load(file).get("boot")
+    except (OSError, ValueError, AttributeError):
+        return None
+    return said if isinstance(said, str) else None
 
 
 def attachment(name: str, sha256: str) -> str:

@@ -1,14 +1,15 @@
 """Differences between kinds of ranks, named and counted."""
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
 from tuner import release
 from tuner.base.errors import UnknownRelease
 from tuner.base.records import json_form
-from tuner.jobs.preflight.reading import RankFacts
+from tuner.base.sizes import as_ranges
+from tuner.jobs.preflight.reading import NamedFile, RankFacts, RecordedRank, counted
 from tuner.machine.adapters import SELECT
 from tuner.release import Release
 from tuner.release.variables import OF_THE_NETWORK, not_emulated
@@ -60,6 +61,8 @@ COMPARED_OTHERWISE = frozenset(
         "NCCL_TUNER_STRICT",
         "NCCL_TUNER_STATS",
         "NCCL_TUNER_LIVE",
+        "NCCL_TUNER_SWITCH",
+        "NCCL_TUNER_NEXT",
         "NCCL_TOPO_FILE",
         "NCCL_TOPO_DUMP_FILE",
         "NCCL_CONF_FILE",
@@ -95,23 +98,34 @@ RELEASE, PROCESSOR, GPUS, ADAPTERS, TOPOLOGY, TABLE = (
     "decision table",
 )
 TUNER_PLUGIN, NETWORK_PLUGIN, RANKS_OF_HOST = "tuner plugin", "network plugin", "ranks of the host"
+NETWORK, INTERFACES, SWITCH, NEXT_TUNER = "network", "interfaces", "switch", "next tuner plugin"
+JOB_TIME = "NCCL_TUNER_JOB_TIME"
 # What the emulator is asked about, besides variables.
-ASKED = (RELEASE, PROCESSOR, GPUS, ADAPTERS, TOPOLOGY, TABLE, TUNER_PLUGIN, NETWORK_PLUGIN, RANKS_OF_HOST)
-NOT_SET = "not set"
+ASKED = (
+    RELEASE, PROCESSOR, GPUS, ADAPTERS, INTERFACES, TOPOLOGY, TABLE, TUNER_PLUGIN, NETWORK_PLUGIN, RANKS_OF_HOST
+)  # fmt: skip
+NOT_SET, NOT_KNOWN = "not set", "not known"
 
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """One of the values of what differs, how many ranks have it, and which kinds of ranks those are."""
+    """One of the values of what differs, how many ranks have it, and which kinds of ranks those are.
+
+    ``numbers`` are the ranks, as far as the records are of ranks.
+    """
 
     value: str
     ranks: int
     kinds: tuple[int, ...]
+    numbers: tuple[int, ...] = field(default=(), metadata=json_form(optional=True, convert=as_ranges))
 
 
 @dataclass(frozen=True, slots=True)
 class RankDifference:
-    """Something that not all ranks have alike; ``values`` with the most frequent first."""
+    """Something that not all ranks have alike; ``values`` with the most frequent first.
+
+    ``why`` is the code of a finding that says more than the reach.
+    """
 
     what: str
     values: tuple[Value, ...]
@@ -133,7 +147,8 @@ def described(facts: RankFacts, has_adapters: bool = True) -> dict[str, str]:
     Where some record has no adapters, what selects them is compared by its value.
     """
     otherwise = COMPARED_OTHERWISE if has_adapters else COMPARED_OTHERWISE - {SELECT}
-    variables = facts.settled(known_release(facts))
+    nccl = known_release(facts)
+    variables = facts.settled(nccl)
     files = {
         TOPOLOGY: facts.topology,
         TUNER_PLUGIN: facts.tuner_plugin,
@@ -141,21 +156,39 @@ def described(facts: RankFacts, has_adapters: bool = True) -> dict[str, str]:
         TABLE: facts.table,
     }
     return {
-        RELEASE: facts.release or "not found",
-        "CUDA of libnccl": facts.build or "not known",
+        RELEASE: facts.release or NOT_KNOWN,
+        "CUDA of libnccl": facts.build or NOT_KNOWN,
         PROCESSOR: facts.processor.in_words,
         GPUS: facts.gpu_words,
         ADAPTERS: facts.port_words(variables),
+        NETWORK: facts.network(variables) or NOT_KNOWN,
+        INTERFACES: counted(
+            "speed not known" if each.gbps is None else f"{each.gbps:g} Gb/s" for each in facts.sockets(variables)
+        ),
         RANKS_OF_HOST: "as many as GPUs" if facts.ranks_of_host is None else str(facts.ranks_of_host),
-        "driver": facts.driver or "not known",
+        "driver": facts.driver or NOT_KNOWN,
         "container": facts.container or "none",
         **{name: NOT_SET if file is None else file.in_words for name, file in files.items()},
-        **{name: value for name, value in variables.items() if name not in otherwise},
+        SWITCH: _named_or(facts.switch, variables.get("NCCL_TUNER_SWITCH")),
+        NEXT_TUNER: _named_or(facts.next_tuner, variables.get("NCCL_TUNER_NEXT")),
+        **{
+            name: value
+            for name, value in variables.items()
+            if name not in otherwise and (nccl is None or not facts.is_default(name, value, nccl))
+        },
     }
 
 
-def differences(kinds: Sequence[RankFacts], ranks_of_kind: Mapping[int, int]) -> list[RankDifference]:
+def _named_or(file: NamedFile | None, value: str | None) -> str:
+    """A file by its content; by the variable that names it in records of earlier releases, which did not read it."""
+    if file is None:
+        return NOT_SET if not value or value.lower() == "none" else value
+    return f"{file.path} not there" if file.sha256 is None else file.in_words
+
+
+def differences(kinds: Sequence[RankFacts], ranks: Sequence[RecordedRank]) -> list[RankDifference]:
     """Find facts that differ between kinds: hardware and files first, then variables by name."""
+    ranks_of_kind = Counter(rank.kind for rank in ranks)
     has_adapters = all(facts.ports for facts in kinds)
     every = [described(facts, has_adapters) for facts in kinds]
     names = dict.fromkeys(name for each in every for name in each)
@@ -167,6 +200,14 @@ def differences(kinds: Sequence[RankFacts], ranks_of_kind: Mapping[int, int]) ->
             counts[value] += ranks_of_kind[kind]
             of_kinds[value].append(kind)
         if len(counts) > 1:
-            values = tuple(Value(value, count, tuple(of_kinds[value])) for value, count in counts.most_common())
+            values = tuple(
+                Value(value, count, tuple(of_kinds[value]), _numbers(ranks, of_kinds[value]))
+                for value, count in counts.most_common()
+            )
             found.append(RankDifference(name, values))
     return found
+
+
+def _numbers(ranks: Sequence[RecordedRank], kinds: Sequence[int]) -> tuple[int, ...]:
+    those = frozenset(kinds)
+    return tuple(rank.rank for rank in ranks if rank.kind in those and rank.rank is not None)

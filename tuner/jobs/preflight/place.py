@@ -1,13 +1,15 @@
 """Choice of the node that a rank's host is: its topology on record, a machine by name, or the catalogue's nearest."""
 
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from math import isfinite
 from pathlib import Path
 
 from tuner.base.errors import BadInput, BadTopology
-from tuner.jobs.preflight.reading import Processor, RankFacts
+from tuner.jobs.preflight.reading import NetworkInterface, Port, Processor, RankFacts
 from tuner.machine import catalogue, skeleton
 from tuner.machine.gpus import nccls_family
 from tuner.machine.topology import Cpu, Topology, reader
@@ -123,18 +125,29 @@ Found = tuple[dict[str, str], list[str], list[str]]  # changes, what agrees, wha
 
 def _compare_adapters(topology: Topology, facts: RankFacts, variables: Mapping[str, str], found: Found) -> None:
     changes, agrees, assumed = found
-    ports, nets = facts.used_ports(variables), topology.nets
-    speeds = {port.gbps for port in ports}
-    if not ports or None in speeds or len(speeds) > 1 or len(ports) > len(nets):
+    nets, sockets = topology.nets, facts.sockets(variables)
+    over_ip = bool(sockets) and not facts.used_ports(variables)
+    ports: Sequence[Port | NetworkInterface] = sockets if over_ip else facts.used_ports(variables)
+    speeds = [port.gbps for port in ports if port.gbps and isfinite(port.gbps)]
+    if not ports or len(speeds) < len(ports) or len(ports) > len(nets):
         assumed.append(f"{ADAPTERS} ({facts.port_words(variables)} on record)")
         return
-    (gbps,) = speeds
+    if over_ip:
+        changes["gpudirect"] = "off"
     if len(ports) < len(nets):
         changes["nics"] = str(len(ports))
-    if {net.speed_mbps for net in nets} != {round((gbps or 0) * 1000)}:
-        changes["nic-gbps"] = f"{gbps:g}"
-    if not {"nics", "nic-gbps"} & changes.keys():
+    if {net.speed_mbps for net in nets} != {round(gbps * 1000) for gbps in speeds}:
+        devs = sorted(nets, key=lambda net: net.dev)
+        changes["nic-gbps"] = _speeds(speeds, [devs[at * len(devs) // len(ports)].name for at in range(len(ports))])
+    if not {"nics", "nic-gbps", "gpudirect"} & changes.keys():
         agrees.append(f"adapters: {facts.port_words(variables)}")
+
+
+def _speeds(speeds: Sequence[float], names: Sequence[str]) -> str:
+    """The change that gives adapters their speeds, in order: which adapter of a machine a port is, is not on record."""
+    usual, *others = Counter(speeds).most_common()
+    own = (f"{gbps:g}@{name}" for gbps, name in zip(speeds, names, strict=False) if gbps != usual[0])
+    return ",".join([f"{usual[0]:g}", *own]) if others else f"{usual[0]:g}"
 
 
 def same_processor(cpu: Cpu, processor: Processor) -> bool:

@@ -5,15 +5,18 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from datetime import datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
 from tuner.base.errors import BadInput, TunerError
+from tuner.base.numerics import parse_long
 from tuner.emulator.aws_ofi_nccl import release as aws_release
 from tuner.emulator.aws_ofi_nccl.tuner import AwsTuner
 from tuner.jobs.preflight.collect import FORMAT, VERSION
 from tuner.machine import gpus
-from tuner.machine.adapters import NamedAdapter, used
+from tuner.machine.adapters import OWN_NETWORK, SELECT, SOCKETS, NamedAdapter, NameList, used
+from tuner.release import variables as of_releases
 from tuner.release.schema import Release
 from tuner.release.variables import NOT_NCCLS
 
@@ -107,6 +110,9 @@ class RankFacts:
     container: str | None
     product: str | None = None  # of the host, as its firmware says it: an instance type in a cloud
     ranks_of_host: int | None = None  # where the records are of ranks: how many the host has
+    switch: NamedFile | None = None
+    next_tuner: NamedFile | None = None
+    interfaces: tuple["NetworkInterface", ...] = ()
 
     @property
     def release(self) -> str | None:
@@ -120,22 +126,67 @@ class RankFacts:
 
     def settled(self, nccl: Release | None) -> dict[str, str]:
         """The variables that count in a release, from the process and its files: what is set first stays."""
-        places = [place for place, _ in self.configuration_files]
-        named = "named" in places and (nccl is None or nccl.ranks.named_configuration_file)
-        left_out = "home" if named else "named"
+        places = {place for place, _ in self.configuration_files}
+        # A file of this name that is not there keeps the home folder's from being read, too.
+        named = bool(self.variables.get("NCCL_CONF_FILE")) and (nccl is None or nccl.ranks.named_configuration_file)
+        home = "HOME" if nccl is not None and nccl.ranks.home_variable and "HOME" in places else "home"
+        taken = {"named" if named else home, "system"}
         values = dict(self.variables)
         for place, more in self.configuration_files:
-            if place != left_out:
+            if place in taken:
                 values = {**more, **values}
         return {name: value for name, value in sorted(values.items()) if _is_nccls(name)}
 
     def used_ports(self, variables: Mapping[str, str]) -> tuple[Port, ...]:
-        """Ports that NCCL_IB_HCA leaves; all where it cannot be followed."""
+        """Ports that NCCL_IB_HCA leaves, which may be none; all where it cannot be followed."""
         named = [NamedAdapter(port.name, port.port, f"{port.name}") for port in self.ports]
         try:
             return tuple(self.ports[number] for number in used(named, variables))
         except TunerError:
-            return self.ports
+            followed = all(entry.count(":") < 2 for entry in variables.get(SELECT, "").split(","))
+            return () if followed else self.ports
+
+    def network(self, variables: Mapping[str, str]) -> str | None:
+        """The network over which the ranks look for each other, in words; None where the record does not tell."""
+        named = variables.get("NCCL_NET", "")
+        if (
+            self.network_plugin is not None
+            and self.network_plugin.sha256 is not None
+            and named.upper() not in _BUILT_IN
+        ):
+            return named or "a network plugin's"
+        ports = self.used_ports(variables)
+        over_ip = variables.get("NCCL_IB_DISABLE", "0").strip() not in ("", "0") or not ports
+        if named.upper() == SOCKETS.upper() or (over_ip and named.upper() != OWN_NETWORK):
+            return IP_SOCKETS
+        if named and named.upper() != OWN_NETWORK:
+            return named
+        links = {port.link for port in ports}
+        return None if None in links else " and ".join(sorted(_LINKS.get(str(link), str(link)) for link in links))
+
+    def sockets(self, variables: Mapping[str, str]) -> tuple["NetworkInterface", ...]:
+        """Interfaces that NCCL uses, where its network is sockets: all but those that NCCL_SOCKET_IFNAME leaves out."""
+        if self.network(variables) != IP_SOCKETS:
+            return ()
+        text = variables.get("NCCL_SOCKET_IFNAME", "")
+        excludes = text.startswith("^")
+        exact = text[excludes:].startswith("=")
+        wanted = NameList.parse(text[excludes + exact :], _MOST_INTERFACES)
+        own = [each for each in self.interfaces if not each.name.startswith("docker")] if not text else self.interfaces
+        return tuple(each for each in own if not text or wanted.matches(each.name, None, exact) != excludes)
+
+    def is_default(self, name: str, value: str, nccl: Release) -> bool:
+        """Whether a value is the one that the release, or a network plugin's tuner, takes without the variable."""
+        if self.cloud_tuner is not None and name in self.cloud_tuner.settings:
+            return False
+        default = of_releases.defaults(nccl.name).get(name)
+        if isinstance(default, str) or default is None:
+            return _OF_TEXTS.get(name) == value
+        if value == "":
+            return True
+        given = parse_long(value)
+        of_x86 = _BUFFERS.get(name) if self.processor.architecture == "x86_64" else None
+        return given == default or (given == of_x86 and default == _NCCL_DECIDES)
 
     @property
     def gpu_words(self) -> str:
@@ -184,6 +235,25 @@ class RankFacts:
         return word not in ("", "0", "false", "no", "off")
 
 
+IP_SOCKETS = "IP sockets"
+_BUILT_IN = (OWN_NETWORK, SOCKETS.upper())
+_LINKS = {"InfiniBand": "InfiniBand", "Ethernet": "RoCE"}
+_MOST_INTERFACES = 32  # MAX_IFS
+_NCCL_DECIDES = -2
+_OF_TEXTS = {"NCCL_COLLNET_ENABLE": "0"}  # ncclParamCollNetEnable is asked of a text, src/init.cc
+# What NCCL takes for -2 on x86. Source: computeBuffSizes, src/init.cc; DEFAULT_BUFFSIZE and DEFAULT_LL*_BUFFSIZE,
+# v2.28.9-1.
+_BUFFERS = {"NCCL_BUFFSIZE": 1 << 22, "NCCL_LL_BUFFSIZE": 1 << 19, "NCCL_LL128_BUFFSIZE": 120 * 640 * 8 * 8}
+
+
+@dataclass(frozen=True, slots=True)
+class NetworkInterface:
+    """A network interface that is up, and its speed in 1e9 bits per second, where the system knows it."""
+
+    name: str
+    gbps: float | None
+
+
 def counted(words: Any) -> str:
     """Equal words once, with how many there are; ``none`` of none."""
     return ", ".join(f"{count} x {word}" for word, count in sorted(Counter(words).items())) or "none"
@@ -204,10 +274,7 @@ def of_json(given: Mapping[str, Any]) -> RankFacts:
         return RankFacts(
             libraries=tuple(map(_library, given["libraries"])),
             variables={str(name): str(value) for name, value in given["variables"].items()},
-            configuration_files=tuple(
-                (str(file["place"]), {str(name): str(value) for name, value in file["variables"].items()})
-                for file in given["configuration_files"]
-            ),
+            configuration_files=_configuration_files(given),
             processor=_processor(given["cpu"]),
             gpus=tuple(str(gpu["device"]) for gpu in given["gpus"]),
             ports=tuple(
@@ -222,9 +289,25 @@ def of_json(given: Mapping[str, Any]) -> RankFacts:
             table=_named(given["table"]),
             container=_container(given["container"]),
             product=_given(str, given.get("product")),
+            switch=_named(given.get("switch")),
+            next_tuner=_named(given["plugins"].get("next")),
+            interfaces=tuple(
+                NetworkInterface(str(each["name"]), _given(float, each["gbps"]))
+                for each in given.get("interfaces") or ()
+            ),
         )
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise BadInput(f"not as collect writes it: {type(error).__name__} {error}") from error
+
+
+def _configuration_files(given: Mapping[str, Any]) -> tuple[tuple[str, Mapping[str, str]], ...]:
+    found = [
+        (str(file["place"]), {str(name): str(value) for name, value in file["variables"].items()})
+        for file in given["configuration_files"]
+    ]
+    if given.get("knows_home") and all(place != "HOME" for place, _ in found):
+        found.append(("HOME", {}))  # there is none, as it says; a record of earlier releases did not look
+    return tuple(found)
 
 
 def _named(file: Mapping[str, Any] | None) -> NamedFile | None:
@@ -256,7 +339,7 @@ def _given(kind: Callable[[Any], T], value: Any) -> T | None:
     return None if value is None else kind(value)
 
 
-OF_THE_RANK = ("rank", "ranks", "local_rank", "local_ranks", "launcher", "host", "job", "collected")
+OF_THE_RANK = ("rank", "ranks", "local_rank", "local_ranks", "launcher", "host", "boot", "job", "collected")
 # Beside these in a rank's record, and no difference of kind: which addresses, names and files stand for the same thing.
 NOT_OF_THE_KIND = (*OF_THE_RANK, "visible_gpus", "interfaces")
 
@@ -272,6 +355,15 @@ class RecordedRank:
     host: str
     job: str | None
     kind: int
+    local_rank: int | None = None
+    boot: str | None = None  # of the host, by which two of one name are told apart
+    collected: datetime | None = None
+    in_pod: bool = False
+
+    @property
+    def own_host(self) -> tuple[str, str | None]:
+        """The host, as NCCL tells hosts apart: by name and start."""
+        return self.host, self.boot
 
 
 @dataclass(frozen=True, slots=True)
@@ -353,7 +445,7 @@ def read(folder: Path) -> Collected:
         raise BadInput(f"{folder}: no record of a rank{why}")
     found.sort(key=lambda each: (each[0].rank is None, each[0].rank or 0, each[0].host))
     sizes = _ranks_of_hosts(rank for rank, _ in found)
-    kinds = [(key, sizes[rank.host]) for rank, key in found]
+    kinds = [(key, sizes[rank.own_host]) for rank, key in found]
     order = {kind: number for number, kind in enumerate(dict.fromkeys(kinds))}
     return Collected(
         folder,
@@ -363,11 +455,11 @@ def read(folder: Path) -> Collected:
     )
 
 
-def _ranks_of_hosts(ranks: Iterable[RecordedRank]) -> dict[str, int | None]:
+def _ranks_of_hosts(ranks: Iterable[RecordedRank]) -> dict[tuple[str, str | None], int | None]:
     """Count each host's ranks; None where the records are of hosts: a rank for each GPU."""
-    by_host = defaultdict[str, list[RecordedRank]](list)
+    by_host = defaultdict[tuple[str, str | None], list[RecordedRank]](list)
     for rank in ranks:
-        by_host[rank.host].append(rank)
+        by_host[rank.own_host].append(rank)
     return {
         host: max(len({each.rank for each in own} - {None}), *(each.local_ranks or 0 for each in own)) or None
         for host, own in by_host.items()
@@ -389,9 +481,17 @@ def _json(path: Path) -> Mapping[str, Any]:
 def _key(given: Mapping[str, Any]) -> str:
     """Text of all that ranks of one kind have alike."""
     alike = {name: value for name, value in given.items() if name not in NOT_OF_THE_KIND}
+    if not _has_adapters(given):  # else none of them carries what ranks send
+        alike["interfaces"] = given.get("interfaces")
     for name in ("libraries", "gpus", "adapters"):
         alike[name] = list(_without_places(alike.get(name)))
     return json.dumps(alike, sort_keys=True)
+
+
+def _has_adapters(given: Mapping[str, Any]) -> bool:
+    adapters, variables = given.get("adapters"), given.get("variables")
+    chosen = isinstance(variables, dict) and variables.keys() & {SELECT, "NCCL_NET", "NCCL_IB_DISABLE"}
+    return bool(adapters) and not chosen and not given.get("configuration_files")
 
 
 def _without_places(devices: Any) -> Iterator[Any]:
@@ -412,5 +512,22 @@ def _rank(file: str, given: Mapping[str, Any]) -> RecordedRank:
     if numbers[0] is not None and numbers[1] is not None and numbers[0] >= numbers[1]:
         raise BadInput(f"rank {numbers[0]} of {numbers[1]}; valid: below that")
     return RecordedRank(
-        file, numbers[0], numbers[1], numbers[2], str(given.get("host")), _word(given.get("job")), kind=-1
+        file,
+        numbers[0],
+        numbers[1],
+        numbers[2],
+        str(given.get("host")),
+        _word(given.get("job")),
+        kind=-1,
+        local_rank=given["local_rank"] if isinstance(given.get("local_rank"), int) else None,
+        boot=_word(given.get("boot")),
+        collected=_time(given.get("collected")),
+        in_pod=isinstance(where := given.get("container"), dict) and where.get("kind") == "kubernetes",
     )
+
+
+def _time(given: Any) -> datetime | None:
+    try:
+        return datetime.strptime(given, "%Y-%m-%dT%H:%M:%SZ")
+    except (TypeError, ValueError):
+        return None

@@ -1,5 +1,6 @@
 """Settings that kinds of ranks choose by, and their hosts: from records to what the emulator takes."""
 
+import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -9,6 +10,8 @@ from pathlib import Path
 
 from tuner import release
 from tuner.base.errors import BadInput
+from tuner.base.files import read_bytes
+from tuner.base.findings import Finding, Severity
 from tuner.emulator.aws_ofi_nccl import release as aws_release
 from tuner.emulator.aws_ofi_nccl.tuner import AwsTuner
 from tuner.emulator.build import build
@@ -153,6 +156,7 @@ def _without_nvls(node: Node, setting: RankSetting) -> Node:
     return replace(node, graphs={name: graph for name, graph in node.graphs.items() if name != "nvls"})
 
 
+VALID = re.compile(rb"^\s*#\s*valid:", re.M)  # in a table: for which time it is meant
 _CHECKS = ("NCCL_TUNER_TABLE_SHA256", "NCCL_TUNER_CONSTANTS", "NCCL_TUNER_UNCHECKED", "NCCL_TUNER_JOB_TIME")
 
 
@@ -173,7 +177,7 @@ class Assembled:
     hosts: tuple[HostsAlike, ...]
     setting_of_kind: tuple[RankSetting, ...]
     ranks_of_setting: dict[RankSetting, int]
-    notes: tuple[str, ...]
+    notes: tuple[Finding, ...]
 
     @property
     def common(self) -> RankSetting:
@@ -201,32 +205,28 @@ def assemble(collected: Collected, nodes: DescribedNodes) -> Assembled:
         _setting(collected, facts, taken_for)
         for facts, taken_for in zip(collected.kinds, machines(collected, nodes), strict=True)
     ]
-    by_host = defaultdict[str, list[int]](list)
+    by_host = defaultdict[tuple[str, str | None], list[int]](list)
     for rank in collected.ranks:
-        by_host[rank.host].append(rank.kind)
+        by_host[rank.own_host].append(rank.kind)
     found = [tuple(dict.fromkeys(of_kind[kind] for kind in kinds)) for kinds in by_host.values()]
     sizes = [_size(collected.kinds[kinds[0]]) for kinds in by_host.values()]
     hosts = [HostsAlike(alike, len(list(same))) for alike, same in groupby(found)]
-    notes, left = list[str](), (collected.expected or 0) - sum(sizes)
+    notes, left = list[Finding](), (collected.expected or 0) - sum(sizes)
     if left > 0:
         missing = -(-left // max(Counter(sizes).most_common(1)[0][0], 1))
         hosts.append(HostsAlike(Counter(found).most_common(1)[0][0][:1], missing))
-        notes.append(f"{missing} hosts without a record are taken for hosts like most others")
+        notes.append(Finding("preflight.hosts_assumed", Severity.NOTE, {"hosts": missing}))
     notes += _of_leaks(of_kind, len(found))
     ranks_of_setting = Counter(of_kind[rank.kind] for rank in collected.ranks)
     return Assembled(tuple(hosts), tuple(of_kind), dict(ranks_of_setting), tuple(notes))
 
 
-def _of_leaks(settings: Sequence[RankSetting], hosts: int) -> Iterator[str]:
+def _of_leaks(settings: Sequence[RankSetting], hosts: int) -> Iterator[Finding]:
     """A note where a job's second communicator has adapters that its first merged."""
     nodes = (ResolvedNode(node_of(each, release.load(each.nccl))) for each in dict.fromkeys(settings))
     leaking = dict.fromkeys(node.nccl for node in nodes if hosts > 1 and node.leaks_adapters())
     if leaking:
-        yield (
-            f"NCCL {' and '.join(leaking)} merges adapters here, and gives every communicator after a process's first "
-            "the merged ones, too: hosts may then disagree and hang (NVIDIA/nccl #2091; 2.30.7 and later do not); "
-            "`ranks` of the graphs shows such a communicator"
-        )
+        yield Finding("preflight.merged_adapters", Severity.NOTE, {"releases": list(leaking)})
 
 
 def _size(facts: RankFacts) -> int:
@@ -268,13 +268,49 @@ def place_of(collected: Collected, facts: RankFacts, nodes: DescribedNodes) -> H
     return places.named(nodes.machine, facts, facts.settled(known_release(facts)), facts.ranks_of_host)
 
 
+def places_adapters(collected: Collected, nodes: DescribedNodes) -> bool:
+    """Whether the adapters on record are those that the emulator is asked about, on all hosts."""
+    found = (
+        place_of(collected, facts, taken_for)
+        for facts, taken_for in zip(collected.kinds, machines(collected, nodes), strict=True)
+    )
+    return not any(
+        place is not None and any(words.startswith(places.ADAPTERS) for words in place.assumed) for place in found
+    )
+
+
 def _numbered(place: HostLocation) -> HostLocation:
     """Without the words, which make no other setting."""
     return replace(place, agrees=(), assumed=())
 
 
 def _table(collected: Collected, facts: RankFacts) -> Path | None:
-    return None if refusal(collected, facts) else _attached(collected, "table", facts.table)
+    """The table by which ranks of a kind choose. BadInput where its text is not there to be read."""
+    if facts.tuner_plugin is None or refusal(collected, facts):
+        return None
+    if lacks_table(collected, facts):
+        raise BadInput("the text of a decision table is not beside the records")
+    return _attached(collected, "table", facts.table)
+
+
+def lacks_table(collected: Collected, facts: RankFacts) -> bool:
+    """Whether ranks of a kind go by a table whose text is not beside the records: what it decides is not known."""
+    if facts.table is None or not facts.plugin_is_own:
+        return False
+    if facts.table.sha256 is None:
+        return "%" in facts.table.path
+    return _attached(collected, "table", facts.table) is None
+
+
+def goes_by_time(collected: Collected) -> bool:
+    """Whether a rank's choice follows from when its job began: by a switch, or by a table that is valid for a time."""
+    for facts in collected.kinds:
+        table = _attached(collected, "table", facts.table)
+        if facts.plugin_is_own and (
+            facts.settled(None).get("NCCL_TUNER_SWITCH") or (table and VALID.search(read_bytes(table, BadInput)))
+        ):
+            return True
+    return False
 
 
 def refusal(collected: Collected, facts: RankFacts) -> str | None:
@@ -282,9 +318,14 @@ def refusal(collected: Collected, facts: RankFacts) -> str | None:
 
     None where they go with it, name none, or load a plugin that is not this project's. The plugin itself is asked.
     """
-    if facts.tuner_plugin is None or facts.plugin_is_of_others:
+    if facts.plugin_is_of_others:
         return None
+    names_table = facts.table is not None and bool(facts.settled(None).get("NCCL_TUNER_TABLE"))
+    if facts.tuner_plugin is None:
+        return "NCCL_TUNER_TABLE is set, and no tuner plugin is loaded" if names_table else None
     if facts.plugin_is_missing:
+        if not names_table:
+            return None
         return f"{facts.tuner_plugin.path}: {'not there' if facts.tuner_plugin.sha256 is None else 'no tuner plugin'}"
     if facts.table is None:
         return "NCCL_TUNER_STRICT is set, and NCCL_TUNER_TABLE is not" if facts.is_strict else None
@@ -296,19 +337,20 @@ def refusal(collected: Collected, facts: RankFacts) -> str | None:
     return _refused(attached, facts)
 
 
-def not_exploring(collected: Collected) -> str | None:
-    """Reason why no rank would explore, though a table does; None where all would, or none has such a table."""
+def not_exploring(collected: Collected) -> list[str]:
+    """What is not the same on all ranks, though a table explores, so that no rank does; empty where nothing."""
+    if any(lacks_table(collected, facts) for facts in collected.kinds):
+        return []
     tables = [_table(collected, facts) for facts in collected.kinds]
     if not any(choice.arms for table in set(tables) if table for choice in convert.read(table).table.decisions):
-        return None
+        return []
     needed = (
         ("decision table", [facts.table and facts.table.sha256 for facts in collected.kinds]),
         ("build of the tuner plugin", [facts.tuner_plugin and facts.tuner_plugin.build for facts in collected.kinds]),
         ("NCCL_PROFILER_PLUGIN", [bool(facts.settled(None).get("NCCL_PROFILER_PLUGIN")) for facts in collected.kinds]),
         ("NCCL_TUNER_JOB", [facts.settled(None).get("NCCL_TUNER_JOB") for facts in collected.kinds]),
     )
-    lacking = [name for name, values in needed if len(set(values)) > 1 or not values[0]]
-    return f"no rank explores: {', '.join(lacking)} not the same on all ranks" if lacking else None
+    return [name for name, values in needed if len(set(values)) > 1 or not values[0]]
 
 
 def _refused(table: Path, facts: RankFacts) -> str | None:

@@ -1,32 +1,50 @@
 """Whether the ranks of a job would choose the same: read a folder of records, compare kinds, say where they differ."""
 
-from collections import Counter
-from collections.abc import Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import timedelta
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 
 from tuner.base.errors import TunerError
+from tuner.base.findings import Finding, Severity
 from tuner.base.records import json_form
-from tuner.base.sizes import plural
+from tuner.base.sizes import as_ranges, plural
 from tuner.emulator.request import Request
 from tuner.jobs.preflight import differences as named
 from tuner.jobs.preflight.alone import ChoiceCost, DifferingPicks, SizeBounds, all_differing_picks, cost, reach_of
 from tuner.jobs.preflight.differences import RankDifference, Reach
-from tuner.jobs.preflight.reading import Collected, Unreadable, read
+from tuner.jobs.preflight.reading import Collected, RecordedRank, Unreadable, read
 from tuner.jobs.preflight.settings import (
     Assembled,
     DescribedNodes,
     Views,
     assemble,
+    goes_by_time,
+    lacks_table,
     machines,
     not_exploring,
     place_of,
+    places_adapters,
     refusal,
 )
 from tuner.scenario.notes import harmful
 
-HARMFUL = frozenset({Reach.parts, Reach.messages, Reach.network, Reach.start, Reach.exchange})
+SEVERITIES = {
+    Reach.parts: Severity.FAULT,
+    Reach.messages: Severity.FAULT,
+    Reach.network: Severity.FAULT,
+    Reach.start: Severity.FAULT,
+    Reach.exchange: Severity.FAULT,
+    Reach.unknown: Severity.UNKNOWN,
+    Reach.alike: Severity.UNLIKE,
+    Reach.speed: Severity.UNLIKE,
+    Reach.nothing: Severity.NOTE,
+}
+HOUR = timedelta(hours=1)
+MOST_APART = 3 * HOUR  # between the first and the last record of one start
 
 
 class RanksVerdict(StrEnum):
@@ -78,7 +96,7 @@ class Report:
     differing_picks: tuple[DifferingPicks, ...]
     refused: tuple["Refusal", ...]
     cost: ChoiceCost | None = field(metadata=json_form(optional=True))
-    notes: tuple[str, ...] = ()
+    findings: tuple[Finding, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +115,7 @@ class _Emulated:
     differences: tuple[RankDifference, ...]
     differing_picks: tuple[DifferingPicks, ...] = ()
     cost: ChoiceCost | None = None
-    notes: tuple[str, ...] = ()
+    notes: tuple[Finding, ...] = ()
     why: str | None = None
 
 
@@ -105,21 +123,27 @@ def check(folder: Path, question: PreflightQuery) -> Report:
     """BadInput for a folder without a record."""
     collected = read(folder)
     ranks_of_kind = Counter(rank.kind for rank in collected.ranks)
-    found = named.differences(collected.kinds, ranks_of_kind)
+    found = named.differences(collected.kinds, collected.ranks)
+    if {"NCCL_NET", "NCCL_IB_DISABLE"} & {each.what for each in found}:  # they say it by themselves
+        found = [each for each in found if each.what != named.NETWORK]
     nodes = machines(collected, question.nodes)
     emulated = _emulated(collected, found, question)
-    harmful = bool(emulated.differing_picks) or any(each.reach in HARMFUL for each in emulated.differences)
-    notes = [*_notes(collected), *emulated.notes, *filter(None, (not_exploring(collected), emulated.why))]
-    incomplete = bool(collected.missing or collected.duplicates or collected.unreadable or emulated.why)
+    findings = [*_of_records(collected), *map(_of_difference, emulated.differences), *_of_kinds(collected)]
+    findings += emulated.notes
+    if lacking := not_exploring(collected):
+        findings.append(Finding("preflight.not_exploring", Severity.NOTE, {"lacking": lacking}))
+    if emulated.why is not None:
+        findings.append(Finding("preflight.not_computed", Severity.UNKNOWN, {"why": emulated.why}))
+    severities = {each.severity for each in findings}
     refused = tuple(
         Refusal(letters(number), ranks_of_kind[number], why, facts.is_strict and facts.plugin_is_own)
         for number, facts in enumerate(collected.kinds)
         if (why := refusal(collected, facts))
     )
+    harmful = bool(emulated.differing_picks) or Severity.FAULT in severities
     harmful |= 0 < sum(each.fails for each in refused) < len(collected.kinds)
-    unknown = incomplete or any(each.reach is Reach.unknown for each in emulated.differences)
     return Report(
-        verdict=_verdict(harmful, bool(refused), unknown),
+        verdict=_verdict(harmful, bool(refused), Severity.UNKNOWN in severities),
         records=len(collected.ranks),
         expected=collected.expected,
         missing=collected.missing,
@@ -130,7 +154,7 @@ def check(folder: Path, question: PreflightQuery) -> Report:
         differing_picks=emulated.differing_picks,
         refused=refused,
         cost=emulated.cost,
-        notes=tuple(notes),
+        findings=tuple(findings),
     )
 
 
@@ -161,33 +185,89 @@ def _kind(collected: Collected, number: int, nodes: DescribedNodes) -> RankKind:
     )
 
 
-def _notes(collected: Collected) -> list[str]:
-    notes = []
+def _of_records(collected: Collected) -> Iterator[Finding]:
+    """What keeps the records from telling of one job, at one time, a record for each rank."""
+    unknown = partial(Finding, severity=Severity.UNKNOWN)
+    if collected.missing:
+        yield unknown("preflight.missing", facts={"ranks": list(collected.missing)})
+    for rank, files in collected.duplicates.items():
+        yield unknown("preflight.twice", facts={"rank": rank, "files": list(files)})
+    for file in collected.unreadable:
+        yield unknown("preflight.unreadable", facts={"file": file.file, "why": file.why})
     jobs = Counter(rank.job for rank in collected.ranks)
     if len(jobs) > 1:
-        said = ", ".join(f"{job or 'none'} ({plural(count, 'record')})" for job, count in jobs.most_common())
-        notes.append(f"the records are of several jobs: {said}; older ones may have been left in the folder")
-    if len(numbers := _numbers_of_adapters(collected)) > 1:
-        notes.append(
-            f"hosts have {' or '.join(map(str, numbers))} adapters: what is sent over one that another host lacks has "
-            "to reach it over others; a job hung where it did not (NVIDIA/nccl #2428)"
-        )
+        said = [f"{job or 'none'} ({plural(count, 'record')})" for job, count in jobs.most_common()]
+        yield unknown("preflight.jobs", facts={"jobs": said})
     worlds = Counter(rank.ranks for rank in collected.ranks if rank.ranks is not None)
     if len(worlds) > 1:
-        said = ", ".join(f"{ranks} ({plural(count, 'record')})" for ranks, count in worlds.most_common())
-        notes.append(f"the records say different numbers of ranks: {said}")
+        said = [f"{ranks} ({plural(count, 'record')})" for ranks, count in worlds.most_common()]
+        yield unknown("preflight.worlds", facts={"ranks": said})
+    times = sorted(rank.collected for rank in collected.ranks if rank.collected is not None)
+    if times and (apart := times[-1] - times[0]) > MOST_APART:
+        facts = {"first": f"{times[0]:%Y-%m-%d %H:%M}", "last": f"{times[-1]:%Y-%m-%d %H:%M}", "hours": apart // HOUR}
+        yield unknown("preflight.ages", facts=facts)
+    yield from _of_hosts(collected)
+
+
+def _of_hosts(collected: Collected) -> Iterator[Finding]:
+    """Hosts whose names say something else than their records: one under two names, or two under one."""
+    names, starts = defaultdict[str, list[str]](list), defaultdict[str, set[str]](set)
+    by_host = defaultdict[tuple[str, str | None], list[RecordedRank]](list)
+    for rank in collected.ranks:
+        by_host[rank.own_host].append(rank)
+        if rank.boot is not None:
+            names[rank.boot].append(rank.host)
+            starts[rank.host].add(rank.boot)
+    in_pods = {rank.boot for rank in collected.ranks if rank.in_pod}
+    for boot, hosts in names.items():
+        if len(several := sorted(set(hosts))) > 1:
+            severity = Severity.NOTE if boot in in_pods else Severity.UNKNOWN
+            yield Finding("preflight.two_names", severity, {"hosts": several})
+    for host, boots in starts.items():
+        if len(boots) > 1:
+            yield Finding("preflight.one_name", Severity.UNKNOWN, {"host": host})
+    for (host, _), ranks in by_host.items():
+        local = Counter(rank.local_rank for rank in ranks if rank.local_rank is not None)
+        if local and max(local.values()) > 1:
+            yield Finding("preflight.one_name", Severity.UNKNOWN, {"host": host})
+        said = max((rank.local_ranks or 0 for rank in ranks), default=0)
+        if not collected.missing and said > len(ranks):
+            facts = {"host": host, "records": len(ranks), "ranks": said}
+            yield Finding("preflight.local_ranks", Severity.UNKNOWN, facts)
+
+
+def _of_kinds(collected: Collected) -> Iterator[Finding]:
+    """What is good to know of kinds of ranks, and what of them is not known."""
+    note = partial(Finding, severity=Severity.NOTE)
+    if len(numbers := _numbers_of_adapters(collected)) > 1:
+        yield note("preflight.adapters", facts={"numbers": " or ".join(map(str, numbers))})
     for number, facts in enumerate(collected.kinds):
+        kind = letters(number)
         releases = list(dict.fromkeys(library.release for library in facts.libraries if library.release))
         if len(releases) > 1:
-            first = facts.libraries[0]
-            notes.append(
-                f"kind {letters(number)} may load NCCL {' or '.join(releases)}: {releases[0]} is taken "
-                f"({first.found_by}); collect `library` FILE says which"
-            )
-        notes += [f"kind {letters(number)}: {line}" for line in harmful(facts.variables, None)]
+            said = {"releases": " or ".join(releases), "taken": releases[0], "found_by": facts.libraries[0].found_by}
+            yield note("preflight.libraries", facts={"kind": kind, **said})
+        for line in harmful(facts.variables, None):
+            yield note("preflight.variable", facts={"kind": kind, "says": line})
         if facts.tuner_plugin is not None and facts.plugin_is_of_others:
-            notes.append(f"kind {letters(number)} loads tuner plugin {facts.tuner_plugin.path}, which is not emulated")
-    return notes
+            yield note("preflight.foreign_plugin", facts={"kind": kind, "path": facts.tuner_plugin.path})
+        if facts.tuner_plugin is not None and facts.plugin_is_missing and refusal(collected, facts) is None:
+            yield note("preflight.no_plugin", facts={"kind": kind, "path": facts.tuner_plugin.path})
+        if facts.table is not None and lacks_table(collected, facts):
+            yield Finding("preflight.table_text", Severity.UNKNOWN, {"kind": kind, "path": facts.table.path})
+
+
+def _of_difference(difference: RankDifference) -> Finding:
+    """The difference with the ranks that have each value, and what it reaches."""
+    values = [
+        {"value": each.value, "count": each.ranks, "ranks": as_ranges(each.numbers) if each.numbers else None}
+        for each in difference.values
+    ]
+    least = difference.values[-1]
+    facts = {"what": difference.what, "values": values, "reach": difference.reach.value, "fewest": least.value}
+    several = "s" if len(least.numbers) > 1 else ""
+    facts["ranks"] = f"rank{several} {as_ranges(least.numbers)}" if least.numbers else plural(least.ranks, "rank")
+    return Finding(difference.why or f"preflight.{difference.reach.name}", SEVERITIES[difference.reach], facts)
 
 
 def _emulated(collected: Collected, found: Sequence[RankDifference], question: PreflightQuery) -> _Emulated:
@@ -206,12 +286,15 @@ def _emulated(collected: Collected, found: Sequence[RankDifference], question: P
         if not asked and (found or len(collected.kinds) == 1):  # else ranks differ in what only a known machine shows
             return _Emulated(tuple(sorted_out))
         return _Emulated(tuple(sorted_out), why=f"what ranks choose was not computed: {error}")
-    named_reach = tuple(_with_reach(each, reached.get(each.what, each.reach)) for each in sorted_out)
+    placed = places_adapters(collected, question.nodes)
+    named_reach = tuple(_with_reach(each, reached.get(each.what, each.reach), placed) for each in sorted_out)
     by_kind = tuple(_by_kind(each, views, assembled) for each in differing_picks)
     return _Emulated(named_reach, by_kind, costs, assembled.notes)
 
 
-def _with_reach(difference: RankDifference, reached: Reach) -> RankDifference:
+def _with_reach(difference: RankDifference, reached: Reach, places_adapters: bool) -> RankDifference:
+    if difference.what in (named.ADAPTERS, named.INTERFACES) and not places_adapters and reached is Reach.nothing:
+        return replace(difference, reach=Reach.unknown, why="preflight.adapters_not_placed")
     if difference.what == named.RELEASE and reached not in (Reach.start, Reach.parts):
         reached = Reach.exchange
     if difference.what == named.NETWORK_PLUGIN and reached is not Reach.parts:
@@ -231,28 +314,49 @@ def _numbers_of_adapters(collected: Collected) -> list[int]:
     return sorted({len(facts.used_ports(facts.settled(named.known_release(facts)))) for facts in kinds})
 
 
-def _refused_adapters(collected: Collected) -> str | None:
-    """Reason why NCCL refuses hosts with other numbers of adapters than rank 0's; None where it does not."""
+def _refuses_adapters(collected: Collected) -> bool:
+    """Whether NCCL refuses hosts with other numbers of adapters than rank 0's: NCCL_IGNORE_NET_MISMATCH=0."""
     first = collected.kinds[0]
     nccl = named.known_release(first)
     refuses = first.settled(nccl).get("NCCL_IGNORE_NET_MISMATCH") == "0"
-    if nccl is None or not nccl.ranks.counts_adapters or not refuses or len(_numbers_of_adapters(collected)) < 2:
-        return None
-    return f"NCCL_IGNORE_NET_MISMATCH=0: NCCL {nccl.name} refuses ranks with other numbers of adapters"
+    counts = nccl is not None and nccl.ranks.counts_adapters
+    return counts and refuses and len(_numbers_of_adapters(collected)) > 1
 
 
 def _without_emulator(difference: RankDifference, collected: Collected) -> RankDifference:
     """Say what is known of a difference by itself; of what the emulator is to be asked, reach and why stay unknown."""
-    what = difference.what
-    releases = [nccl for facts in collected.kinds if (nccl := named.known_release(facts)) is not None]
+    what, kinds = difference.what, collected.kinds
+    releases = [nccl for facts in kinds if (nccl := named.known_release(facts)) is not None]
+    if what == named.RELEASE and len({facts.release for facts in kinds} - {None}) < 2:
+        return replace(difference, why="preflight.no_library")
     if what == named.RELEASE and any(nccl.ranks.checks_release for nccl in releases):
-        return replace(difference, reach=Reach.start, why="NCCL 2.23 and later refuse ranks of other releases")
-    if what == named.TUNER_PLUGIN and any(facts.plugin_is_of_others for facts in collected.kinds):
-        return replace(difference, why="a tuner plugin that is not emulated")
-    if what == named.ADAPTERS and (why := _refused_adapters(collected)):
-        return replace(difference, reach=Reach.start, why=why)
+        return replace(difference, reach=Reach.start, why="preflight.releases")
+    if what == named.TUNER_PLUGIN and any(facts.plugin_is_of_others for facts in kinds):
+        return replace(difference, why="preflight.tuner_not_emulated")
+    if what == named.ADAPTERS and _refuses_adapters(collected):
+        return replace(difference, reach=Reach.start, why="preflight.adapters_refused")
     if what == "NCCL_COLLNET_ENABLE":
-        return replace(difference, why="CollNet on some ranks is not emulated")
+        return replace(difference, why="preflight.collnet")
+    with_table = any(facts.plugin_is_own and facts.table is not None for facts in kinds)
+    if what == named.SWITCH:
+        return replace(difference, reach=Reach.parts if with_table else Reach.nothing)
+    if what == named.JOB_TIME:
+        return replace(difference, reach=Reach.parts if goes_by_time(collected) else Reach.nothing)
+    if what == named.NEXT_TUNER:
+        if not any(facts.plugin_is_own for facts in kinds):
+            return replace(difference, reach=Reach.nothing)
+        return replace(difference, why="preflight.tuner_not_emulated")
+    networks = {facts.network(facts.settled(named.known_release(facts))) for facts in kinds}
+    if what == named.NETWORK:
+        return replace(difference, reach=Reach.unknown if None in networks else Reach.network, why="preflight.networks")
+    alike = len(networks) == 1 and None not in networks
+    if alike and what in ("NCCL_NET", "NCCL_IB_DISABLE") and any(facts.ports for facts in kinds):
+        return replace(difference, reach=Reach.nothing)
+    if (
+        what == "NCCL_NET_PLUGIN"
+        and len({facts.network_plugin and facts.network_plugin.sha256 for facts in kinds}) == 1
+    ):
+        return replace(difference, reach=Reach.nothing)
     if what == named.NETWORK_PLUGIN and not any(facts.cloud_tuner for facts in collected.kinds):
         return replace(difference, reach=Reach.network)
     if what in named.ASKED:
@@ -261,6 +365,6 @@ def _without_emulator(difference: RankDifference, collected: Collected) -> RankD
         return replace(difference, reach=Reach.nothing)
     known = {named.of_variable(what, nccl) for nccl in releases}
     if known == {Reach.unknown}:
-        return replace(difference, why="a variable that is not known")
+        return replace(difference, why="preflight.variable_not_known")
     settled = next((each for each in known if each is not None and each is not Reach.unknown), None)
     return difference if None in known else replace(difference, reach=settled or Reach.unknown)
