@@ -19,6 +19,7 @@ test test-exhaustive: $(VENV)/.installed
 	$(BIN)/nccl-tuner fetch-nccl $$($(BIN)/python -m tests.scripts.releases_to_fetch)
 	$(BIN)/nccl-tuner fetch-nccl $(NCCL) --build cu13
 	$(BIN)/python -m tests.scripts.fetch_arm
+	$(BIN)/python -m tests.scripts.fetch_engines
 	$(PYTEST) --slow $(if $(filter test-exhaustive,$@),--exhaustive)
 
 # Neither libnccl nor a network.

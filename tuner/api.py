@@ -31,6 +31,7 @@ if TYPE_CHECKING:  # what a pick does not need takes as long to load as all that
     from tuner.answers.launches import LaunchAnswer
     from tuner.answers.mixed import GroupAnswer, GroupCall
     from tuner.answers.order import CallOrder
+    from tuner.answers.serving import EngineSettings, ServedGroup
     from tuner.base.frames import Rows
     from tuner.bench.workflow import MeasuringResult
     from tuner.emulator.connect import Across
@@ -102,6 +103,20 @@ class Communicator:
         from tuner.emulator.connect import summarize  # with the search, which nothing else here needs
 
         return summarize(self.scenario.resolve().connected)
+
+    def served_by(self, engine: str, **given: Unpack["EngineSettings"]) -> "ServedGroup":
+        """The communicator as a serving engine's tensor-parallel group: who carries an AllReduce of which size.
+
+        ``engine`` is a name with its release; ``environment``, ``arguments``, ``graph`` and ``hidden_size`` are those
+        of :class:`tuner.answers.serving.ServedGroup`. BadInput for what the engine's release does not know.
+
+        >>> node = communicator("dgx-h100", nccl="2.30.7").served_by("vllm@0.33.0")
+        >>> node.carriers_of([128 << 10, 16 << 20, 128 << 20], dtype="bfloat16").tolist()
+        ['flashinfer', 'torch-symmetric', 'nccl']
+        """
+        from tuner.answers.serving import ServedGroup  # with the tables of engines, which nothing else here needs
+
+        return ServedGroup(self.scenario, engine, **given)
 
     @overload
     def pick(  # type: ignore[overload-overlap]

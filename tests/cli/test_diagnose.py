@@ -197,12 +197,12 @@ def test_what_cannot_be_judged_decides_the_code_where_nothing_is_wrong() -> None
     assert 'What is "unlike"' in " ".join(diagnosed("--help").output.split())
 
 
-def test_a_log_without_graphs_and_channels_cannot_be_judged(tmp_path: Path) -> None:
+def test_a_log_that_is_cut_in_init_cannot_be_judged_and_says_where(tmp_path: Path) -> None:
     (tmp_path / "cut.log").write_bytes((EXAMPLES / "nccl.log").read_bytes()[:2000])
-    for log in (tmp_path / "cut.log", EXAMPLES / "coll.log"):
-        result = diagnosed(log)
-        assert result.exit_code == 3
-        assert "neither graphs nor channels are printed" in " ".join(result.output.split())
+    result = diagnosed(tmp_path / "cut.log")
+    assert result.exit_code == 3
+    assert "the log ends in the making of a communicator: 0 of 16 ranks are complete" in " ".join(result.output.split())
+    assert diagnosed(EXAMPLES / "coll.log").exit_code == 0
 
 
 @pytest.mark.parametrize(
@@ -533,7 +533,7 @@ ENDLESS = (
     ("calls", "says"),
     [
         ([(7, "ALLREDUCE"), (7, "ALLREDUCE")], "2 ranks (0, 1) in ALLREDUCE 7; a rank that is not among these"),
-        ([(7, "ALLREDUCE"), (8, "ALLREDUCE")], "1 rank (0) in ALLREDUCE 7; 1 rank (1) in ALLREDUCE 8; ranks are at"),
+        ([(7, "ALLREDUCE"), (8, "ALLREDUCE")], "1 rank (0) in ALLREDUCE 7 and 1 rank (1) in ALLREDUCE 8; ranks are at"),
         ([(7, "ALLREDUCE"), (7, "BROADCAST")], "ranks are at different collectives"),
     ],
 )
@@ -559,7 +559,7 @@ NOT_AMONG, DIFFERENT = "a rank that is not among these", "ranks are at different
     ("calls", "says"),
     [
         ([(7, TP), (7, TP)], ["2 ranks (0, 1) in ALLREDUCE 7;", NOT_AMONG]),
-        ([(7, TP), (9, DP)], ["(1) in ALLREDUCE 9 of process group 3(DP); 1 rank (0) in ALLREDUCE 7 of", NOT_AMONG]),
+        ([(7, TP), (9, DP)], ["(1) in ALLREDUCE 9 of process group 3(DP) and 1 rank (0) in ALLREDUCE 7 of", NOT_AMONG]),
         ([(7, TP), (9, TP), (9, DP)], [DIFFERENT, "or not on all"]),
         ([(7, TP), (7, "")], ["2 ranks (0, 1) in ALLREDUCE 7;", NOT_AMONG]),
         ([(7, TP), (9, "")], [DIFFERENT, "if they are of one process group"]),

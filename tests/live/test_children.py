@@ -59,6 +59,8 @@ def test_each_program_imports_nothing_of_the_current_folder(
     assert that_ran(tmp_path) == []
     if program == children.PIP:
         assert done.stdout.startswith("pip ")
+    elif program == children.SERVING:
+        assert "JSONDecodeError" in done.stderr  # it came to read its input, which is empty
     else:
         assert "Bad file descriptor" in done.stderr  # it came to ask its socket
 

@@ -257,22 +257,25 @@ def test_a_network_with_a_blank_in_its_name_has_gpudirect(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("line", "says"),
     [
-        ("transport/nvls.cc:254 NCCL WARN Cuda failure 401 'not now'", "(transport/nvls.cc:254); that is: multicast"),
+        (
+            "transport/nvls.cc:254 NCCL WARN Cuda failure 401 'not now'",
+            "That is: multicast",
+        ),
         (
             "transport/p2p.cc:275 NCCL WARN Cuda failure 1 'no'",
-            "(transport/p2p.cc:275); that is: a GPU of the same host",
+            "That is: a GPU of the same host",
         ),
-        ("enqueue.cc:1 NCCL WARN Cuda failure 700 'illegal'", "'illegal'; that is: CUDA itself failed"),
+        ("enqueue.cc:1 NCCL WARN Cuda failure 700 'illegal'", "That is: CUDA itself failed"),
         (
             "graph/xml.h:101 NCCL WARN Attribute arch of node cpu not found",
-            "that is: the topology file (NCCL_TOPO_FILE",
+            "That is: the topology file (NCCL_TOPO_FILE",
         ),
         (
             "graph/search.cc:702 NCCL WARN XML Import Channel : dev 2 not found.",
-            "that is: a graph file is of other GPUs",
+            "That is: a graph file is of other GPUs",
         ),
-        ("of:9 NCCL WARN NET/OFI Couldn't open AV. RC: -22", "that is: libfabric cannot open the EFA device"),
-        ("of:9 NCCL WARN NET/OFI Request 0x1 completed with error. RC: 21", "that is: the other host did not answer"),
+        ("of:9 NCCL WARN NET/OFI Couldn't open AV. RC: -22", "That is: libfabric cannot open the EFA device"),
+        ("of:9 NCCL WARN NET/OFI Request 0x1 completed with error. RC: 21", "That is: the other host did not answer"),
     ],
 )
 def test_what_a_warning_means_by_its_place_and_text(tmp_path: Path, line: str, says: str) -> None:
@@ -302,4 +305,4 @@ def test_a_warning_that_harms_nothing_is_no_fault(tmp_path: Path) -> None:
     log = said(tmp_path, "ras/client_support.cc:160 NCCL WARN Call to bind failed: Address already in use", n=8)
     (answer,) = (each for each in log.evidence.findings if "bind" in words(each))
     assert answer.severity is Severity.NOTE
-    assert "(ras/client_support.cc:160); that is: another job on this host" in words(answer)
+    assert "(ras/client_support.cc:160) (line 4). That is: another job on this host" in words(answer)

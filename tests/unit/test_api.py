@@ -78,8 +78,8 @@ def test_notebooks_get_tables() -> None:
 def test_what_is_unknown_is_said() -> None:
     with pytest.raises(UnknownMachine, match="dgx-h101"):
         tuner.communicator("dgx-h101")
-    with pytest.raises(UnknownRelease, match=r"2\.27\.1"):
-        tuner.communicator("dgx-h100", nccl="2.27.1")
+    with pytest.raises(UnknownRelease, match=r"2\.17\.1"):
+        tuner.communicator("dgx-h100", nccl="2.17.1")
     with pytest.raises(BadInput, match="unknown type 'halb'; valid: int8"):
         tuner.communicator("dgx-h100").pick("allreduce", 8, dtype="halb")
     with pytest.raises(AttributeError, match="communicator"):

@@ -103,6 +103,7 @@ def _request(scenario: Scenario) -> SearchRequest:
     if scenario.graphs is not None:
         raise BadInput("graphs: searched, not read; valid without `graphs`")
     ((node, count),) = resolved.hosts_and_domains
+    resolved.check_standing()
     request = node.for_search(count > 1)
     _check_variables(scenario.environment or {}, resolved, count * len(node.parts(count > 1)))
     for ranks in node.parts(count > 1)[1:]:  # where NCCL fails on one of them, there is no communicator

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tuner import release
 from tuner.answers.alone import PAT_READ_FROM, Alone, calls_alone, pat_not_read
 from tuner.base.errors import BadInput, one_of
 from tuner.base.names import DataType
@@ -28,6 +27,7 @@ from tuner.emulator.steps.orders import (
     terms_of_every_size,
     text,
 )
+from tuner.release.reader import parts_of
 from tuner.scenario import Scenario
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ def of_calls(
 
 def device_code_read(nccl: str) -> bool:
     """Whether the device code of a release was read; that of later ones is taken to add in the same order."""
-    return release.names().index(nccl) <= release.names().index(LAST_READ)
+    return parts_of(nccl.partition("@")[0]) <= parts_of(LAST_READ)
 
 
 def check_adds(request: Request) -> None:

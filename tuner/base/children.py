@@ -17,7 +17,8 @@ from typing import Any
 PIP = "pip"  # fetches libnccl (tuner/oracle/library.py)
 ORACLE = "tuner.oracle.child"  # loads libnccl (tuner/oracle/process.py)
 MEASURING = "tuner.bench"  # has a measurement's GPUs (tuner/bench/exchange.py)
-PROGRAMS = (PIP, ORACLE, MEASURING)
+SERVING = "tuner.oracle.serving"  # runs a serving engine's own functions (tuner/oracle/serving)
+PROGRAMS = (PIP, ORACLE, MEASURING, SERVING)
 
 ROOT = Path(__file__).parents[2]  # where the package lies
 # Arguments: the folders, the module, and its own. `-c` has no folder of its own to import from under `-I`.

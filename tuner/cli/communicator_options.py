@@ -16,7 +16,7 @@ from tuner.base.errors import BadInput, UnknownRelease
 from tuner.base.names import CPU_ARCHS, CPU_VENDORS
 from tuner.base.sizes import from_ranges
 from tuner.cli.command import FILE, F, Option, Parsed, file_option, option, stacked
-from tuner.cli.output import LOG, note_after
+from tuner.cli.output import LOG, STANDING, note_after
 from tuner.machine import catalogue, described
 from tuner.machine.topology.edit import EDITS
 from tuner.release import BUILDS, learnt
@@ -35,6 +35,9 @@ def exact(text: str) -> str:
         _note_release(text, f"{text} is NCCL {name}, {origin.words}")
     elif name.count(".") > text.count("."):
         _note_release(text, f"NCCL {text} is {name} here, the newest of {text}")
+    if (standing := release.load(name).standing) is not None:
+        _note_release(text, f"NCCL {name}: {standing.condition}")
+        click.get_current_context().meta.setdefault(STANDING, {})[name] = standing.words
     return name
 
 

@@ -116,10 +116,10 @@ def command(
     else:
         for place, each in enumerate(found):
             verdict_of, *others = each.findings
-            click.echo(verdict(_filled(f"{VERDICTS[each.severity]}: {_said(verdict_of)}", 2), GOOD.get(each.severity)))
+            _print_finding_of(verdict_of, f"{VERDICTS[each.severity]}: ", GOOD.get(each.severity))
             paragraph(f"  {each.file}: {each.kind}", 4)
             for finding in others[:MOST_FINDINGS]:
-                paragraph(f"  {_said(finding)}", 4)
+                _print_finding_of(finding, "  ")
             if len(others) > MOST_FINDINGS:
                 paragraph(f"  and {len(others) - MOST_FINDINGS} more (--json has all)", 4)
             if (more := _command(each)) is not None:
@@ -129,13 +129,14 @@ def command(
     ctx.exit(EXIT_CODES.get(worst, 0))
 
 
-def _said(finding: Finding) -> str:
-    """A finding in words, with what to do; arguments that an error names are options here."""
+def _print_finding_of(finding: Finding, start: str, good: bool | None = None) -> None:
+    """A finding in words, with where it comes from, what it costs and what to do on lines of their own."""
     said = explained(finding)
-    parts = [f"because: {said.cause}"] if said.cause else []
-    parts += [f"costs: {said.costs}"] if said.costs else []
-    parts += [f"do: {said.do}"] if said.do else []
-    return with_options("; ".join([said.says, *parts]))
+    says = with_options(said.says)
+    click.echo(verdict(_filled(start + says, len(start) - len(start.lstrip()) + 2), good))
+    for head, text in (("because", said.cause), ("costs", said.costs), ("do", said.do)):
+        if text:
+            paragraph(f"  {head}: {with_options(text)}", 4)
 
 
 def _as_json(each: "FileDiagnosis") -> dict[str, Any]:

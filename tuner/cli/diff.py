@@ -21,6 +21,7 @@ from tuner.base.records import to_json
 from tuner.cli import exchanges, options
 from tuner.cli.command import Parsed
 from tuner.cli.communicator_options import exact
+from tuner.cli.engine import EngineOptions, engine_options, show_differences
 from tuner.cli.output import (
     folded,
     human_bytes,
@@ -55,6 +56,8 @@ def _part(text: str) -> float:
         raise click.BadParameter(f"{text!r}: expected a percentage of 0 or more, such as 5% or 2.5")
     return part
 
+
+NOT_OF_ENGINES = ("assignments", "sizes", "all_releases", "whole", "beyond", "known", "fail_above", "libnccl", "tuner")
 
 fail_above_option = options.option(
     "--fail-above",
@@ -323,6 +326,7 @@ class DiffWord(options.CallOrChange):
     "commands to try; with BEFORE AFTER those that AFTER has and BEFORE does not.",
 )
 @fail_above_option
+@engine_options(several=True)
 @options.question(
     ranges=True,
     times="both",
@@ -338,6 +342,7 @@ def command(
     beyond: bool,
     known: bool,
     fail_above: float | None,
+    engine: EngineOptions | None,
     asked: options.CommunicatorQuestion,
 ) -> None:
     """The size ranges in which NCCL's choice for COLLECTIVE (default: all five) changes, and what that gains or loses.
@@ -362,8 +367,16 @@ def command(
     nccl-tuner diff allreduce --machine dgx-h100 --nodes 2 --all-releases
     nccl-tuner diff --machine dgx-h100 --nodes 2 --nccl 2.22.3 2.25.1 --fail-above 5%
     nccl-tuner diff allreduce --machine dgx-h100 --nccl 2.27.7 2.30.7 --buffers window
+    nccl-tuner diff allreduce --machine dgx-h100 --engine vllm@0.30.0 --engine vllm@0.33.0 --dtype bfloat16
     nccl-tuner diff --regressions 2.22.3 2.27.7
     """
+    if engine is not None:
+        options.refuse_with("--engine", NOT_OF_ENGINES)
+        if words not in ((), (Collective.AllReduce,)) or len(engine.names) != 2:
+            raise BadInput("--engine compares who carries an AllReduce: diff allreduce --engine ONE --engine OTHER")
+        group, another = [engine.group(asked, name) for name in engine.names]
+        show_differences(group, another, asked.call.request(Collective.AllReduce), asked.low or 1, asked.high)
+        return
     collectives = [word for word in words if isinstance(word, Collective)]
     others = [word for word in words if not isinstance(word, Collective | PeerCall)]
     releases = [word for word in others if "=" not in word]

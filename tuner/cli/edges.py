@@ -15,6 +15,7 @@ from tuner.base.nouns import Choice
 from tuner.base.sizes import about
 from tuner.base.view import FIRST, Column, columns_of, of_all, span
 from tuner.cli import options
+from tuner.cli.engine import EngineOptions, engine_options, show_borders
 from tuner.cli.output import human_bytes, json_wanted, print_json, print_view, say, shown_as_json
 from tuner.emulator.ranges import answers, goes_on
 from tuner.emulator.selection import Selection
@@ -52,6 +53,7 @@ OF_COUNTS = ("sizes", "per_rank", "from_nodes", "to_nodes", "time", "calibration
     "--from-nodes", "The fewest nodes; 2 where a node has one GPU.", type=click.IntRange(1, MOST_NODES), default=1
 )
 @options.option("--to-nodes", "The most nodes.", type=click.IntRange(1, MOST_NODES), default=TO_NODES)
+@engine_options()
 @options.question(ranges=True, times="nccl", times_said="nccl, over nodes both")
 def command(
     collectives: tuple[Collective, ...],
@@ -61,6 +63,7 @@ def command(
     per_rank: bool,
     from_nodes: int,
     to_nodes: int,
+    engine: EngineOptions | None,
     asked: options.CommunicatorQuestion,
 ) -> None:
     """The size ranges in which NCCL's choice for COLLECTIVE (all five by default) stays the same, to the byte.
@@ -74,11 +77,21 @@ def command(
     nccl-tuner edges allreduce --over nodes --bytes 64K,16M --machine dgx-h100 --nccl 2.28.9
     nccl-tuner edges allreduce --over gpus-per-node --nodes 2 --bytes 1M --machine dgx-h100 --nccl 2.28.9
     nccl-tuner edges --machine dgx-h100 --nodes 2 --nccl 2.28.9 --json
+    nccl-tuner edges allreduce --machine dgx-h100 --engine vllm@0.33.0 --dtype bfloat16
     nccl-tuner edges allreduce --machine dgx-h100 --nccl 2.30.7 --buffers window
     nccl-tuner edges allgather --over nodes --bytes 1M --per-rank --machine dgx-h100 --to-nodes 1024 --every --json
     nccl-tuner edges reducescatter --over nodes --buffers window --machine dgx-h100 --env NCCL_GIN_TYPE=3
     """
     options.refuse_with(f"--over {over}", OF_COUNTS if over == "bytes" else OF_SIZES)
+    if engine is not None:
+        options.refuse_with("--engine", ("every", "time", "calibration", "tuner"))
+        if over != "bytes" or collectives != (Collective.AllReduce,):
+            raise BadInput(
+                "--engine: an engine carries an AllReduce past NCCL, by its size: edges allreduce --engine ..."
+            )
+        group = engine.group(asked, engine.names[0])
+        show_borders(group, asked.call.request(Collective.AllReduce), asked.low or 1, asked.high)
+        return
     if over == "bytes":
         _over_sizes(collectives, every, asked)
     else:

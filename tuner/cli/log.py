@@ -123,7 +123,8 @@ def _check(imported: Imported, call: options.CallOptions) -> None:
 
 def _print(imported: Imported) -> None:
     for found in sorted(imported.evidence.findings, key=lambda each: list(Severity).index(each.severity)):
-        say(f"{'log' if found.severity is not Severity.NOTE else 'log, as expected'}: {words(found)}")
+        if not found.code.startswith("diagnose.ends_"):  # where the log ends is of whole jobs
+            say(f"{'log' if found.severity is not Severity.NOTE else 'log, as expected'}: {words(found)}")
     nccl = imported.release or "of an unknown release"
     if imported.communicator is None and not imported.ranks:
         of = f"NCCL {nccl}: " if imported.release else ""

@@ -35,6 +35,7 @@ def width_to_fit() -> int:
 NOTES = "tuner.cli.notes_after"  # in click's context: lines that come after the answer
 JSON = "tuner.cli.json"  # in click's context: whether the answer is to be JSON
 LOG = "tuner.cli.log"  # in click's context: what the command's description has of a log
+STANDING = "tuner.cli.standing"  # and what stands behind releases that were not compared, by name
 
 
 def say(text: str = "", err: bool = False) -> None:
@@ -82,6 +83,10 @@ def print_json(value: Any) -> None:
     if says is not None:
         log = {"log": to_json(says)}
         written = [each | log for each in written] if isinstance(written, list) else written | log
+    if (standing := click.get_current_context().meta.get(STANDING)) is not None:
+        several = [f"{name}: {words}" if len(standing) > 1 else words for name, words in standing.items()]
+        mark = {"standing": "; ".join(several)}
+        written = [each | mark for each in written] if isinstance(written, list) else written | mark
     click.echo(with_options(json.dumps(written, indent=1)))
 
 

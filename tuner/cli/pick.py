@@ -18,6 +18,7 @@ from tuner.base.numerics import is_time
 from tuner.base.view import Column, columns_of, number, percent
 from tuner.cli import options
 from tuner.cli.command import Parsed
+from tuner.cli.engine import EngineOptions, engine_options, show_carriers
 from tuner.cli.options import CALL, ROOTED
 from tuner.cli.output import human_bytes, json_wanted, print_csv, print_view, say, shown_as_json
 from tuner.emulator.group import Operation
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
 TABLES = ("NCCL_TUNER_TABLE", "NCCL_TUNER_CONFIG_FILE")
 NOT_OF_LIBNCCL = ("rank", "peer", "parts", "in_full", "as_csv", "tuner", "time", "calibration")
+NOT_OF_ENGINES = ("rank", "peer", "parts", "in_full", "as_csv", "tuner", "time", "calibration", "libnccl")
 NOT_OF_GROUPS = ("sizes", "peer", "parts", "as_csv", "time", "calibration")
 
 
@@ -73,6 +75,7 @@ def _parts(text: str) -> list[int]:
 )
 @options.launch_option
 @options.csv_option
+@engine_options()
 @options.question(changes=True, times="nccl", libnccl="What libnccl launches instead: of collectives, of root 0.")
 def command(
     collective: "Collective | PeerCall | list[GivenCall]",
@@ -82,6 +85,7 @@ def command(
     parts: list[int] | None,
     in_full: bool,
     as_csv: bool,
+    engine: EngineOptions | None,
     asked: options.CommunicatorQuestion,
 ) -> None:
     """Show what NCCL picks for COLLECTIVE: algorithm, protocol, channels, threads and its predicted time.
@@ -103,6 +107,7 @@ def command(
     nccl-tuner pick allreduce --machine dgx-h100 --gpus-per-node 1 --ranks-per-gpu 2 --nccl 2.32.3
     nccl-tuner pick allreduce --machine dgx-h100 --nccl 2.28.9 --time both
     nccl-tuner pick allreduce --machine dgx-h100 --nccl 2.28.9 --bytes 8..1G*2 --csv
+    nccl-tuner pick allreduce --machine dgx-h100 --engine vllm@0.33.0 --dtype bfloat16 --bytes 128K,16M,128M
     nccl-tuner pick alltoall --machine dgx-h100
     nccl-tuner pick alltoall --parts 4M,1M,1M,0 --machine dgx-h100 --gpus-per-node 4
     nccl-tuner pick send --peer 8 --machine dgx-h100 --nodes 2 --bytes 1M
@@ -116,6 +121,14 @@ def command(
     nccl-tuner pick allreduce --machine dgx-h100 --nodes 2 --nccl 2.28.9 --bytes 8,1K,64MiB --libnccl --json
     """
     call, times = asked.call, asked.times
+    if engine is not None:
+        options.refuse_with("--engine", NOT_OF_ENGINES)
+        if not isinstance(collective, Collective):
+            raise BadInput(
+                "--engine: an engine carries an AllReduce past NCCL; everything else is NCCL's: remove --engine"
+            )
+        show_carriers(engine.group(asked, engine.names[0]), call.request(collective), sizes)
+        return
     if asked.libnccl is not None:
         options.refuse_with("--libnccl", NOT_OF_LIBNCCL)
     if isinstance(collective, list):

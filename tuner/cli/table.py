@@ -81,6 +81,8 @@ def command(
         else:
             if described.fitted_constants is not None:
                 click.echo(f"with fitted constants {described.fitted_constants.file}, not NCCL's own")
+            if described.standing is not None:
+                click.echo(f"NCCL {described.nccl}: {described.standing}")
             _print_lines(model.printed(made, tables), algorithms)
     if times is not None:
         _print_calibrated(_records(tables, algorithms, described.fitted_constants), described, times)

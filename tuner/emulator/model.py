@@ -116,7 +116,7 @@ def _no_bandwidth(point: ModelPoint) -> str:
     """Reason for which the rules end at 0: the first that does says so."""
     if not point.graph.channels:
         return enabled.too_few_channels(point)
-    with trace.tracing(point.release.name) as steps:
+    with trace.tracing(point.release.read_as) as steps:
         bandwidth_gbs(point)
     return next(f"no bandwidth is left: {step.says.removesuffix('.')}" for step in steps if step.after == 0)
 

@@ -402,7 +402,7 @@ class Selection:
         BadInput for a size out of range, or a cell that :meth:`excluded` has.
         """
         compute = self._computation(request, algo_proto)
-        with trace.tracing(self.communicator.release.name) as seen:
+        with trace.tracing(self.communicator.release.read_as) as seen:
             compute(_sizes(size))
         return seen
 

@@ -11,6 +11,7 @@ from tuner.release.reader import (
     load,
     named,
     names,
+    names_by_source,
     read,
 )
 from tuner.release.schema import BUILDS, HARDWARE, Generation, Release
@@ -33,6 +34,7 @@ __all__ = [
     "load",
     "named",
     "names",
+    "names_by_source",
     "of_code",
     "read",
 ]

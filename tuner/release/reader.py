@@ -14,12 +14,13 @@ from tuner.base.errors import NEAREST, BadReleaseFile, UnknownRelease, nearest_o
 from tuner.base.files import sha256
 from tuner.release import convert, learnt
 from tuner.release.schema import Release, ReleaseFile, file_of
+from tuner.release.standing import Standing
 
 # As its file is called, as NCCL's tag (v2.28.9-1), as NCCL's log (2.28.9+cuda12.9), as a wheel that was made again
 # (2.26.2.post1), or without the last number.
 SPELLED = re.compile(r"v?(\d+\.\d+(?:\.\d+)?)(?:\.post\d+)?(?:-\d+)?(?:\+cuda[\d.]+)?", re.IGNORECASE)
 HEAD = frozenset({"release", "parent", "without", "learnt"})
-NOT_IN_FILES = frozenset({"name", "files", "efficiency"})  # fields of a Release that no file has
+NOT_IN_FILES = frozenset({"name", "files", "efficiency", "standing"})  # fields of a Release that no file has
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +33,17 @@ class Difference:
 
 
 def names() -> list[str]:
-    """All releases with a table, oldest first."""
-    there = (entry.name.removesuffix(".toml") for entry in _folder().iterdir())
+    """All releases that were compared with their library, oldest first."""
+    return _names_in(_folder())
+
+
+def names_by_source() -> list[str]:
+    """The releases known from their public source alone, oldest first; a wheel of theirs was compared with nothing."""
+    return _names_in(_folder_by_source())
+
+
+def _names_in(folder: Path) -> list[str]:
+    there = (entry.name.removesuffix(".toml") for entry in folder.iterdir())
     return sorted(there, key=parts_of)
 
 
@@ -43,8 +53,8 @@ def is_spelled(text: str) -> bool:
 
 
 def is_known(name: str) -> bool:
-    """Whether there is a table of a release, learnt ones included."""
-    return learnt.is_learnt(name) or name in names()
+    """Whether there is a table of a release, learnt ones and those by source included."""
+    return learnt.is_learnt(name) or name in names() or name in names_by_source()
 
 
 FIRST_CODE = 20_900  # NCCL_VERSION_CODE is X * 10000 + Y * 100 + Z from 2.9 on
@@ -58,7 +68,8 @@ def first_with(has: Callable[[Release], bool]) -> str:
 def named(said: object) -> str:
     """The release that a text names: 2.28.9 of ``v2.28.9-1``, and the newest 2.29 of ``2.29``.
 
-    Also the number 2.29, PyTorch's (2, 28, 9), and NCCL_VERSION_CODE, 22809.
+    Also the number 2.29, PyTorch's (2, 28, 9), and NCCL_VERSION_CODE, 22809. A release that is named whole may be known
+    by source, or lie between two that are known: its ``standing`` says so.
     Errors: UnknownRelease lists the valid ones.
     """
     text = _in_words(said)
@@ -68,11 +79,23 @@ def named(said: object) -> str:
         return of_library(Path(text).resolve())
     known, spelled = names(), SPELLED.fullmatch(text)
     found = [name for name in known if spelled and (name == spelled[1] or name.startswith(f"{spelled[1]}."))]
+    if not found and spelled and (spelled[1] in names_by_source() or _around(spelled[1], known)):
+        return spelled[1]
     if not found:
         listed = _neighbours(spelled[1], known) if spelled else nearest_of(text, known)
         other = "or a libnccl.so.2 of it: nccl-tuner oracle learn FILE"
-        raise UnknownRelease(f"no table for NCCL {text}; {listed} (all: nccl-tuner doctor), {other}")
+        sources = "; a number between two of these where both agree"
+        sources += f"; by source, not compared: {', '.join(names_by_source())}"
+        raise UnknownRelease(f"no table for NCCL {text}; {listed} (all: nccl-tuner doctor), {other}{sources}")
     return found[-1]
+
+
+def _around(number: str, known: list[str]) -> tuple[str, str] | None:
+    """The compared releases before and after one that has all three numbers; None without either."""
+    if number.count(".") < 2:
+        return None
+    place = bisect_left(known, parts_of(number), key=parts_of)
+    return (known[place - 1], known[place]) if 0 < place < len(known) else None
 
 
 def _in_words(said: object) -> str:
@@ -109,7 +132,17 @@ def load(name: str) -> Release:
 @cache
 def _load(name: str) -> Release:
     exact = named(name)
-    return read(_folder(), name) if exact == name else load(exact)
+    if exact != name:
+        return load(exact)
+    if name in names() or learnt.is_learnt(name):
+        return read(_folder(), name)
+    if name in names_by_source():
+        return replace(read(_folder(), name), standing=Standing("by source"))
+    around = _around(name, names())
+    assert around is not None
+    before, after = map(load, around)
+    keys = tuple(each.key for each in differences(before, after))
+    return replace(before, name=name, standing=Standing("between", around, keys))
 
 
 def forget() -> None:
@@ -186,6 +219,10 @@ def _folder() -> Path:
     return tables.folder() / "nccl"
 
 
+def _folder_by_source() -> Path:
+    return tables.folder() / "by_source"
+
+
 def _chain(folder: Path, name: str) -> Iterator[ReleaseFile]:
     """The release's own file, its parent's, and so on."""
     seen: list[str] = []
@@ -195,13 +232,13 @@ def _chain(folder: Path, name: str) -> Iterator[ReleaseFile]:
         yield file
         seen.append(parent)
         parent = file.table.get("parent")
-        if parent is not None and (parent in seen or not folder.joinpath(f"{parent}.toml").is_file()):
+        if parent is not None and (parent in seen or not _path(folder, parent).is_file()):
             valid = "a release with a file that is not its own descendant"
             raise BadReleaseFile(f"{file.path}: parent: {parent!r}; valid: {valid}")
 
 
 def _file(folder: Path, name: str) -> ReleaseFile:
-    path = learnt.file_of(name) if learnt.is_learnt(name) else folder / f"{name}.toml"
+    path = learnt.file_of(name) if learnt.is_learnt(name) else _path(folder, name)
 
     def has_sources(text: str) -> None:
         if key := next(missing(text), None):
@@ -221,6 +258,11 @@ def _file(folder: Path, name: str) -> ReleaseFile:
     if table.get("release") != name:
         raise BadReleaseFile(f"{path}: release: {table.get('release')!r}; valid: {name!r}")
     return ReleaseFile(str(path), table)
+
+
+def _path(folder: Path, name: str) -> Path:
+    by_source = _folder_by_source() / f"{name}.toml"
+    return by_source if by_source.is_file() else folder / f"{name}.toml"
 
 
 def _merged(chain: tuple[ReleaseFile, ...]) -> dict[str, object]:

@@ -15,6 +15,7 @@ from tuner.base.errors import BadInput, BadReleaseFile
 from tuner.base.names import Algorithm, Collective, Protocol
 from tuner.release.convert import PARTIAL
 from tuner.release.search import Search
+from tuner.release.standing import Standing
 from tuner.release.symmetric import Symmetric
 
 ByAlgorithm = Annotated[Mapping[Algorithm, tuple[str, ...]], PARTIAL]
@@ -447,6 +448,15 @@ class Release:
         default_factory=lambda: MappingProxyType({})
     )
     files: tuple[ReleaseFile, ...] = field(default=(), repr=False)  # its own first, then its parents'
+    standing: Standing | None = None  # of one that was not compared with its library
+
+    @property
+    def read_as(self) -> str:
+        """The release whose source has these rules: its own, or that of one that it does not differ from."""
+        if self.standing is None:
+            return self.name
+        own = self.files[0].table
+        return str(own["parent"] if own.keys() == {"release", "parent"} else own["release"])
 
     def generation(self, comp_cap: int) -> Generation:
         """The row of a compute capability (90 for 9.0) in the tables by generation."""

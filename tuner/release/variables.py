@@ -10,7 +10,7 @@ from functools import cache
 
 from tuner.base import tables
 from tuner.base.errors import did_you_mean
-from tuner.release.reader import load, names
+from tuner.release.reader import load, names, parts_of
 from tuner.release.schema import Release
 
 # Set by containers (NVIDIA's images set NCCL_VERSION), builds and frameworks: no release of NCCL reads any of them.
@@ -63,7 +63,7 @@ def in_library(release: str) -> frozenset[str]:
     known, release = _in_libraries(), release.partition("@")[0]  # of a learnt one what its library says
     if release in known:
         return known[release]
-    before = [name for name in names()[: names().index(release)] if name in known] if release in names() else []
+    before = [name for name in known if parts_of(name) < parts_of(release)]
     return known[before[-1] if before else next(reversed(known))]
 
 

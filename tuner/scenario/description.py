@@ -33,6 +33,7 @@ class ConstantsUsed:
     nccl: str
     fitted: Any = field(metadata=json_form(optional=True))  # file, release and provenance of fitted ones
     tuner: str | None = field(default=None, metadata=json_form(optional=True))  # whose answers come before NCCL's
+    standing: str | None = field(default=None, metadata=json_form(optional=True))  # of a release that was not compared
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +119,8 @@ class Scenario:
         if self.tuner and (others := self.tuner.ignored_by(self.nccl)) is not None:
             tuner += f", which is IGNORED, as it is for NCCL {others}"
         of_nodes = f"{self._members_in_words}{' + '.join(nodes)}{domains}{processes}"
-        return f"{of_nodes}, NCCL {self.nccl}{build}{constants}{tuner}"
+        standing = f" ({self.standing})" if self.standing else ""
+        return f"{of_nodes}, NCCL {self.nccl}{standing}{build}{constants}{tuner}"
 
     @property
     def _members_in_words(self) -> str:
@@ -195,7 +197,13 @@ class Scenario:
     def constants(self) -> ConstantsUsed:
         """Constants that an answer is made with, for its record."""
         fitted = self.fitted_constants.record if self.fitted_constants else None
-        return ConstantsUsed(self.nccl, fitted, self.tuner.title if self.tuner else None)
+        return ConstantsUsed(self.nccl, fitted, self.tuner.title if self.tuner else None, self.standing)
+
+    @property
+    def standing(self) -> str | None:
+        """What stands behind the release where it was not compared with its library, in words; None: the library."""
+        standing = release.load(self.nccl).standing
+        return None if standing is None else standing.words
 
     @property
     def kinds(self) -> tuple["Scenario", ...]:

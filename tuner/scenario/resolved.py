@@ -18,6 +18,7 @@ from tuner.machine.topology import Topology, edit
 from tuner.machine.topology import read as read_topology
 from tuner.release import Release
 from tuner.release.environment import Environment
+from tuner.release.standing import refuse
 from tuner.scenario.description import Scenario
 from tuner.scenario.domain import (
     Alike,
@@ -34,6 +35,9 @@ from tuner.scenario.node import ResolvedNode
 if TYPE_CHECKING:
     from tuner.emulator.connect import Across, Connected, Nodes
     from tuner.scenario.oracle_configuration import OracleConfiguration
+
+
+SEARCH = "search."  # what keys of a release's file begin with that reach the graphs alone
 
 
 class ResolvedScenario:
@@ -99,6 +103,35 @@ class ResolvedScenario:
 
         return fitted_constants.apply(nccl, constants)
 
+    def check_standing(self) -> None:
+        """BadInput for a release between two that differ in what reaches these nodes.
+
+        The search differs only where both find other graphs on them.
+        """
+        nccl = self.release
+        if (standing := nccl.standing) is None or standing.neighbours is None:
+            return
+        nodes = [node.for_emulator(self._several) for node, _ in self.nodes]
+        generations = {nccl.generation(cap) for node in nodes for cap in node.comp_caps}
+        differing = standing.reaching(generations, in_domain=any(node.hosts > 1 for node in nodes))
+        if any(key.startswith(SEARCH) for key in differing) and self._finds_the_same(*standing.neighbours):
+            differing = [key for key in differing if not key.startswith(SEARCH)]
+        refuse(nccl.name, standing, differing)
+
+    def _finds_the_same(self, before: str, after: str) -> bool:
+        """Whether the search of both releases finds the same channels on all nodes."""
+        from tuner.graphs import find
+
+        both = [replace(self.scenario, nccl=name).resolve() for name in (before, after)]
+        if [node.for_emulator(self._several) for node, _ in both[0].nodes] != [
+            node.for_emulator(self._several) for node, _ in both[1].nodes
+        ]:
+            return False
+        if any(kind.scenario.graphs is not None for kind in self.kinds) or self.scenario.logged is not None:
+            return True
+        found = [[find(node.for_search(each._several), each.scenario.nccl) for node, _ in each.nodes] for each in both]
+        return found[0] == found[1]
+
     @cached_property
     def views(self) -> tuple[Comm, ...]:
         """The communicator as rank 0 sees it, then as the ranks of each of the scenario's ``others`` do.
@@ -115,6 +148,7 @@ class ResolvedScenario:
         environment = Environment(self.scenario.variables, searched)
         several = self._several
         nodes = [node.for_emulator(several) for node, _ in self.nodes]
+        self.check_standing()
         distinct = {id(node): node for node in nodes}
         counts = Counter[int]()  # parts of split hosts take turns, so that one of them is many entries
         for node, (_, count) in zip(nodes, self.nodes, strict=True):

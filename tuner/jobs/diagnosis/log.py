@@ -1,5 +1,6 @@
 """Diagnosis of a log of NCCL: how it ended, and what its lines show."""
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -8,8 +9,9 @@ from tuner.jobs.diagnosis.records import FileDiagnosis, FileKind, KnownFacts, fo
 from tuner.machine import gpus
 from tuner.scenario import Scenario
 from tuner.scenario.logs import importer
-from tuner.scenario.logs.checks.communication import TUNER_CHOOSES
 from tuner.scenario.logs.imported import Imported, LogAdditions
+
+ENDS = ("diagnose.ends_orderly", "diagnose.ends_after_init", "diagnose.ends_after_calls")
 
 
 def of_log(file: Path, known: KnownFacts) -> FileDiagnosis:
@@ -23,13 +25,18 @@ def of_log(file: Path, known: KnownFacts) -> FileDiagnosis:
         known.links_of = known.links_of or str(file)
     shown = [_communicator(imported), *_connections(imported)]
     if worst(found) in (None, Severity.NOTE):
-        shows_more = any(each.code != TUNER_CHOOSES for each in found)
-        if not shows_more and imported.coll_channels is None and not any(each.graphs for each in imported.nodes):
+        if not any(each.code in ENDS for each in found):
             return found_in(file, FileKind.log, [Finding("diagnose.log_unread", Severity.UNKNOWN, {}), *shown], known)
-        found = [Finding("diagnose.log_sound", Severity.NOTE, {}), *shown, *found]
+        found.sort(key=lambda each: each.code not in ENDS)
     else:
-        found += shown
-    return found_in(file, FileKind.log, found, known)
+        found.sort(key=_in_time)
+    return found_in(file, FileKind.log, [*found, *shown], known)
+
+
+def _in_time(found: Finding) -> tuple[bool, int]:
+    """Order of findings: events by their line, those that followed from others last of them, then all else."""
+    line = found.facts.get("line")
+    return (bool(found.facts.get("follows")), line if isinstance(line, int) else sys.maxsize)
 
 
 def _never(found: Finding, machine: str) -> Finding:

@@ -1,25 +1,61 @@
 """How processes and jobs end: lines of CUDA, the kernel, schedulers, PyTorch, shells and others, as records.
 
-Whoever prints them, behind whatever a launcher tags: tables/endings.toml has the patterns.
+Whoever prints them, behind whatever a launcher tags: ``tables/endings.toml`` has the patterns. A process that a signal
+ended is of that signal's kind, whether a shell, a launcher or a container engine says so.
 """
 
 import re
+from collections.abc import Iterable
 from functools import cache
 
 from tuner.base import tables
 from tuner.base.dataclass import dataclass
 
-# What launchers put before a line that name the rank or the host of who wrote it: torchrun and PyTorch, mpirun with
-# --tag-output, srun with --label, Ray.
-_RANK_TAGS = re.compile(
-    r"^\W*\[(?:rank|default)(?P<rank>\d+)\]:|^\[\d+,(?P<tag>\d+)\]<std\w+>:|^(?P<task>\d+): ?(?=\S)"
+CAUSE, OPENING, EXCEPTION, HEAD, ECHO, ORDERLY = "cause", "opening", "exception", "head", "echo", "orderly"  # roles
+SIGNALS = {  # signal(7), Linux
+    2: "interrupted",
+    4: "illegal_instruction",
+    6: "aborted",
+    7: "bus_error",
+    8: "floating_point_exception",
+    9: "killed",
+    11: "segmentation_fault",
+    15: "terminated",
+}
+BY_SIGNAL = 128  # what a shell adds to a signal's number for an exit status
+ROLES = {"killed": OPENING, "aborted": OPENING, "terminated": ECHO}  # of signals; any other is a cause
+
+# What launchers and collectors of logs put before a line, some behind each other.
+_WRAPPERS = tuple(
+    re.compile(pattern)
+    for pattern in (
+        r"\[?\d{4}[-/]\d\d[-/]\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d+)?(?: ?(?:Z|UTC|[+-]\d\d:?\d\d))?\]?[,:]?\s+",  # ISO 8601
+        r"(?:stdout|stderr) [FP] ",  # Kubernetes' container runtimes
+        r"\[?(?:[A-Z][a-z]{2} )?[A-Z][a-z]{2} +\d+ \d\d:\d\d:\d\d(?:\.\d+)?(?: \d{4})?\]? ",  # dmesg -T, syslog
+        r"(?P<host>[\w.-]+) kernel: ",  # syslog
+        r"kern +:\w+ +: ",  # dmesg -x
+        r"\[ *\d+\.\d+\] ",  # dmesg
+        r"\[?\d\d:\d\d:\d\d(?:[.,]\d+)?\]? ",
+        r"\[(?:[\w.-]+@)?\d+,(?P<rank>\d+)\]<std(?:out|err|diag)>: ?",  # Open MPI, mpirun with --tag-output
+        r"\[(?:default|rank)(?P<rank>\d+)\]:? ?",  # torchrun, PyTorch
+        r"\([\w.:()/ -]*?(?: ?rank=(?P<rank>\d+),?)? ?pid=(?P<pid>\d+)(?:, ip=(?P<host>[\w.:-]+))?\) ?",  # Ray, vLLM
+        r"srun: error: (?P<host>[\w.-]+): tasks? (?P<rank>\d+)[-\d,]*: ",
+        r"slurmstepd(?:-[\w.-]+)?: error: (?=[Dd]etected|\*\*\*|Some)",
+        r"\[?pod/(?P<host>[a-z0-9][\w.-]*)(?:/[\w.-]+)?\]? ",  # kubectl logs --prefix
+        r"(?P<host>[\w.-]+)(?: +)\| ",  # Docker Compose
+        r"(?P<rank>\d+): ?(?=\S)",  # srun with --label
+        r"\[(?P<rank>\d+)\] (?=\S)",  # MPICH's mpiexec with -l
+        r"(?!python|lib|nvidia)(?P<host>[A-Za-z][\w.-]*\d[\w.-]*): (?=\S)",  # pdsh, clush
+    )
 )
-_RAY = re.compile(r"^\W*\((?P<actor>\w[\w()]*) pid=(?P<pid>\d+)(?:, ip=(?P<ip>[\d.]+))?\)")
 
 
 @dataclass(frozen=True, slots=True)
 class EndingLine:
-    """A line that says how something ended; ``number`` is a code of its kind, such as that of an Xid."""
+    """A line that says how something ended; ``number`` is a code of its kind, such as that of an Xid.
+
+    ``rank``, ``host``, ``pid`` and ``gpu`` are as the line or what a launcher put before it says them.
+    """
 
     kind: str
     role: str
@@ -30,6 +66,12 @@ class EndingLine:
     pid: int | None = None
     gpu: str | None = None
     number: int | None = None
+    detail: str | None = None
+
+    @property
+    def source(self) -> tuple[int | None, str | None, int | None]:
+        """The process that printed it, as far as it is known."""
+        return self.rank, self.host, self.pid
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +81,17 @@ class EndingPattern:
     kind: str
     role: str
     pattern: str
+    example: str
     source: str
+
+
+@dataclass(frozen=True, slots=True)
+class XidMeaning:
+    """Numbers of Xids that mean the same: ``says`` what, ``role`` whether they follow from another failure."""
+
+    numbers: tuple[int, ...]
+    role: str
+    says: str
 
 
 @cache
@@ -49,24 +101,101 @@ def patterns() -> tuple[tuple[EndingPattern, re.Pattern[str]], ...]:
     return tuple((row, re.compile(row.pattern)) for row in rows)
 
 
+@cache
+def xids() -> dict[int, XidMeaning]:
+    """Meanings of Xids by their number."""
+    rows = [XidMeaning(**row) for row in tables.toml(tables.folder() / "endings.toml")["xid"]]
+    return {number: row for row in rows for number in row.numbers}
+
+
+# Parts of words of which every line of the table has one: looking for these first saves time.
+STEMS = re.compile(
+    r"rror|[Ff]ail|FAIL|[Kk]ill|KILL|[Ff]ault|SIG|[Ss]ignal|[Aa]bort|ABORT|[Ee]xit|EXIT|Xid|NVRM|oom|OOM|memory|Memory"
+    r"|MEMORY|CANCELLED|terminat|Terminat|TERM|lost|handle for|panic|lockup|Hardware|unable|vict|resource|Taint|Disrupt"
+    r"|not ready|NotReady|Preempt|ssert|ECC|NVLink|timed out|imeout|misaligned|invalid|CUDA|corrupt|free\(|malloc"
+    r"|smashing|overflow|tcache|loading shared|version `|[Ii]nterrupt|INT\b|died|raceback|peer|pipe|recv|stuck"
+    r"|could not be|closing|without calling|bus bandwidth|[Ii]llegal|xception|symbol|image|PTX|nccl[USIR]|event|step"
+)
+
+
 def of_line(text: str, line: int) -> EndingLine | None:
     """The ending that a line says; None for any other line."""
+    if STEMS.search(text) is None:
+        return None
+    said, rest = unwrapped(text)
     for row, pattern in patterns():
-        if (match := pattern.search(text)) is None:
+        if (match := pattern.search(rest)) is None:
             continue
-        said = {name: value for name, value in match.groupdict().items() if value is not None}
-        tag, ray = _RANK_TAGS.search(text), _RAY.search(text)
-        rank = said.get("rank") or (tag and next((each for each in tag.groups() if each), None))
-        pid = said.get("pid") or (ray and ray["pid"])
+        said |= {name.rstrip("0123456789"): value for name, value in match.groupdict().items() if value}
+        kind, role = _of_number(row, said)
+        if kind is None:
+            return None
+        detail = said.get("detail", "").strip(" '\".")
         return EndingLine(
-            row.kind,
-            row.role,
+            kind,
+            role,
             line,
-            text.strip(),
-            int(rank) if rank else None,
-            said.get("host") or (ray["ip"] if ray else None),
-            int(pid) if pid else None,
+            rest.strip(),
+            _number(said.get("rank")),
+            said.get("host"),
+            _number(said.get("pid")),
             said.get("gpu"),
-            int(said["number"]) if "number" in said else None,
+            _number(said.get("number")),
+            detail or None,
         )
     return None
+
+
+def is_of(text: str) -> bool:
+    """Whether a line says how something ended."""
+    return STEMS.search(text) is not None and of_line(text, 0) is not None
+
+
+def unwrapped(text: str) -> tuple[dict[str, str], str]:
+    """What launchers say of a line, by rank, host and pid, and the line without it."""
+    said: dict[str, str] = {}
+    rest, found = text.lstrip(), True
+    while found:
+        found = False
+        for wrapper in _WRAPPERS:
+            if match := wrapper.match(rest):
+                said |= {name: value for name, value in match.groupdict().items() if value and name not in said}
+                rest, found = rest[match.end() :], True
+    return said, rest
+
+
+def _of_number(row: EndingPattern, said: dict[str, str]) -> tuple[str | None, str]:
+    """Kind and role of a line by its number: of a signal, an exit status, an Xid; no kind where all went well."""
+    if row.kind == "xid":
+        known = xids().get(int(said["number"]))
+        return row.kind, known.role if known else row.role
+    signal = _number(said.pop("signal", None))
+    if (status := _number(said.pop("exit", None))) is not None:
+        if status == 0:
+            return None, ECHO
+        signal = -status if status < 0 else status - BY_SIGNAL if status > BY_SIGNAL else None
+        said["number"] = str(status)
+    if signal is None or (kind := SIGNALS.get(signal)) is None:
+        return ("exit_code" if row.kind == "signal" else row.kind), row.role
+    return kind, ROLES.get(kind, CAUSE)
+
+
+def _number(text: str | None) -> int | None:
+    return int(text) if text else None
+
+
+def failures(endings: Iterable[EndingLine]) -> list[EndingLine]:
+    """The lines that are failures, the first cause first; the others follow in the order of the log.
+
+    A cause comes before the head of a message, that before what followed from another failure. The last line of a
+    traceback is a cause where the same process printed one above it.
+    """
+    found, opened = list[EndingLine](), set[tuple[int | None, str | None, int | None]]()
+    for each in endings:
+        if each.kind == "python_traceback":
+            opened.add(each.source)
+        if each.role != ORDERLY and (each.role != EXCEPTION or each.source in opened):
+            found.append(each)
+    order = {CAUSE: 0, EXCEPTION: 1, OPENING: 1, ECHO: 2, HEAD: 3}
+    first = min(found, key=lambda each: (order[each.role], each.line), default=None)
+    return [] if first is None else [first, *(each for each in found if each is not first)]

@@ -26,9 +26,13 @@ from tuner.scenario.logs.endings import EndingLine
 _PREFIX = re.compile(r"([^\s:\[\]()]+):(\d+):(\d+) \[-?\d+\]")
 _MARK = "NCCL INFO "
 _WARNS = "NCCL WARN "
-# Of lines without a prefix, behind whatever a launcher tags: nccl-tests' list of devices, what NCCL writes to stdout,
-# and PyTorch's word of a collective that did not end.
-_KEPT = re.compile(r"#\s+Rank\s+\d|[NR]CCL version (?:: )?\d|Watchdog caught collective|last enqueued NCCL work")
+# Of lines without a prefix, behind whatever a launcher tags: nccl-tests' list of devices and its table, what NCCL
+# writes to stdout, and PyTorch's word of a collective that did not end.
+_KEPT = re.compile(
+    r"#\s+Rank\s+\d|#\s+size\s+count|^\s+\d+\s+\d+\s+float |[NR]CCL version (?:: )?\d|Watchdog caught collective"
+    r"|last enqueued NCCL work|Last error:\s*$"
+)
+_LAST_ERROR = re.compile(r"Last error:\s*$")
 _NO_NUMBER = re.compile(r"\d{4000}")  # Python reads no more than 4300 digits, NCCL prints some tens
 _PLACE = re.compile(r"\w+/\w+\.(?:cc|h):\d+")
 # Keys of a line in a JSON record; Google Cloud, Azure and Splunk have the last ones.
@@ -89,6 +93,7 @@ class Lines(Iterable[PrintedLine]):
 
     def __iter__(self) -> Iterator[PrintedLine]:
         prefixed = bool(self._whole.keys() - {UNKNOWN})
+        error_follows = False
         for number, raw in enumerate(self._raw(), start=1):
             line = _line(_text(raw))
             if not raw.endswith(b"\n"):
@@ -97,8 +102,9 @@ class Lines(Iterable[PrintedLine]):
                 return
             if line.thread is not UNKNOWN:
                 yield PrintedLine(self._whole[line.thread], line.text, line.warns, number)
-            elif not prefixed or line.warns or _KEPT.search(line.text) or endings.of_line(line.text, number):
+            elif not prefixed or line.warns or error_follows or _KEPT.search(line.text) or endings.is_of(line.text):
                 yield line._replace(number=number)
+                error_follows = _LAST_ERROR.search(line.text) is not None
 
 
 def read_lines(path: Path) -> Lines:
@@ -191,11 +197,10 @@ _OF_RCCL = re.compile(r"\bRCCL |librccl|\[RINGS\]")  # lines of it alone, where 
 # PyTorch, torch/csrc/distributed/c10d: ProcessGroupNCCL.cpp, and NCCLUtils.cpp with ncclGetLastError
 _TIMED_OUT = re.compile(
     r"[Rr]ank ?(\d+)\].*Watchdog caught collective operation timeout: WorkNCCL\(SeqNum=(\d+), OpType=(\w+)"
+    r"(?:, NumelIn=(\d+), NumelOut=(\d+))?"
 )
 _AT_WORK = re.compile(r"[Rr]ank ?(\d+)\].* work: (\d+), last enqueued NCCL work")
 _PROCESS_GROUP = re.compile(r"\[PG (?:ID )?(\S+)(?: PG GUID ([^\]]+))? Rank \d+\]")  # its GUID is the same on all ranks
-_LAST_ERROR = re.compile(r"Last error:\s*$")
-_OF_RANK = re.compile(r"^\[rank\d+\]:\s*")
 # src/graph/search.cc, ncclTopoPrintGraph; "speed" up to 2.17
 _PATTERN = re.compile(
     r"Pattern (\d+), crossNic (\d+), nChannels (\d+), (?:bw|speed) ([\d.]+)/([\d.]+), type (\w+)/(\w+), "
@@ -220,6 +225,7 @@ _AWS_RELEASE = re.compile(r"NET/OFI Initializing aws-ofi-nccl v?(\d+\.\d+\.\d+)"
 _TUNER_PRODUCT = re.compile(r"Tuner is chosen for platform: (\S+)")
 _INSTANCE = re.compile(r"NET/OFI Running on (?:an? )?([a-z]\w*\.\w+)")
 _MULTICAST = re.compile(r"NVLS multicast support is (not )?available on dev")
+_DEVICE_NUMBER = re.compile(r" cudaDev (\d+)\b")
 _BUS_ID = re.compile(r" busId ([0-9a-f]+)\b")
 _PCI = re.compile(r"\+ PCI\[(\d+(?:\.\d+)?)\] - PCI/")
 _GPU = re.compile(r"\+ PCI\[[\d.]+\] - GPU/(\S+) \(")
@@ -248,12 +254,15 @@ _RETURNED = re.compile(r"^(\S+\.(?:cc|c|h|cu):\d+) -> ([1-6])\b")  # src/include
 _CONFIG = re.compile(r"Comm config (\w+) set to (\S+)")
 # src/enqueue.cc, ncclEnqueueCheck
 _CALL = re.compile(
-    r"(\w+): opCount [0-9a-f]+ sendbuff \S+ recvbuff \S+ count (\d+) datatype (\d+) op (\d+) root -?\d+ "
+    r"(\w+): opCount ([0-9a-f]+) sendbuff \S+ recvbuff \S+ count (\d+) datatype (\d+) op (\d+) root -?\d+ "
     r"comm (0x[0-9a-f]+) \[nranks=(\d+)\]"
 )
 _SYMMETRIC = re.compile(r"(\w+) \[Symmetric\]: (\d+) Bytes -> Kernel (\w+)")
 # nccl-tests, src/common.cu
 _DEVICE = re.compile(r"#\s+Rank\s+(\d+)\s.*\bdevice\s+\d+ \[\S+\] (.+?)\s*$")
+
+_RESULTS = re.compile(r"^#\s+size\s+count\s+type\b")
+_RESULT_ROW = re.compile(r"^\s+\d+\s+\d+\s+\w+\s+")
 
 # Algorithms of a block of the table whose header is missing: three a block, in NCCL's order.
 ALGORITHMS_PER_BLOCK = 3
@@ -315,6 +324,7 @@ class RankLog:
     bridge_gbs: float | None = None  # of its slowest PCI switch or bridge
     nvswitch: bool = False
     nvswitch_gbs: float | None = None  # of a GPU's NVLinks to them
+    device: int | None = None  # of its GPU, as its process numbers them
     bus_id: int | None = None  # of its GPU, as NCCL packs it into a number
     gpu: str | None = None  # the last of its node's GPUs that the system lists
     linked: dict[str, set[str]] = field(default_factory=dict)  # by GPU of its node, those that NVLink leads to
@@ -323,6 +333,7 @@ class RankLog:
     channels: tuple[str, str | None] | None = None  # coll, nvls
     config: dict[str, str] = field(default_factory=dict)
     fallback_patterns: list[int] = field(default_factory=list)  # of graphs that the search did not find
+    started: bool = False  # whether the line is there that begins its making
     complete: bool = False
 
     @property
@@ -341,6 +352,26 @@ class LoggedCall:
     op: int
     comm: str
     ranks: int
+
+
+class TimedOut(NamedTuple):
+    """A collective that PyTorch's watchdog waited for in vain; elements are None where they are not printed."""
+
+    number: int  # of the call in its process group
+    collective: str
+    numel_in: int | None
+    numel_out: int | None
+    line: int
+
+
+class LastCall(NamedTuple):
+    """The last call that a thread began on a communicator, by NCCL's count of them."""
+
+    number: int
+    collective: str
+    elements: int
+    dtype: int
+    line: int
 
 
 class ChoiceLine(NamedTuple):
@@ -369,8 +400,8 @@ class NcclLog:
     instance: str | None = None  # a cloud's name of the machine, where a network plugin says it
     multicast: set[bool] = field(default_factory=set)  # whether GPUs can NVLS, as each rank says it
     devices: dict[int, str] = field(default_factory=dict)  # GPU names by rank, as nccl-tests lists them
-    warnings: dict[str, None] = field(default_factory=dict)
-    timed_out: dict[int, tuple[int, str]] = field(default_factory=dict)  # by rank: sequence number and collective
+    warnings: dict[str, PrintedLine] = field(default_factory=dict)  # by its text, the first line that has it
+    timed_out: dict[int, TimedOut] = field(default_factory=dict)  # by rank
     process_groups: dict[tuple[int, int], str] = field(default_factory=dict)  # of what timed out: by rank and number
     transports: dict[str, int] = field(default_factory=dict)  # connections by their way
     rings: dict[int, tuple[int, ...]] = field(default_factory=dict)  # by channel, as rank 0 prints them
@@ -386,8 +417,16 @@ class NcclLog:
         default_factory=dict
     )  # by adapter, None where it works, else why it does not
     far_adapters: str | None = None  # how far an adapter is from its GPU for GPUDirect RDMA, and how far it may be
+    destroyed: set[tuple[tuple[str, int], str]] = field(default_factory=set)  # communicators, by process
+    last_calls: dict[tuple[Thread, str], LastCall] = field(default_factory=dict)  # by thread and communicator
+    last_line: int = 0  # of NCCL's
+    result_rows: int | None = None  # of nccl-tests, None where it printed no head of its table
     endings: list[EndingLine] = field(default_factory=list)  # how processes and jobs ended
     returned: tuple[str, int] | None = None  # where a call of NCCL's own failed first, and ncclResult_t
+
+    def place(self, line: int) -> str:
+        """Where a line is, in words."""
+        return f"line {line}"
 
 
 def parse(lines: Iterable[PrintedLine]) -> NcclLog:
@@ -408,10 +447,12 @@ class _Reader:
         self._error_follows = False  # in the next line, without NCCL's prefix
 
     def read(self, line: PrintedLine) -> None:
-        if self._error_follows:
+        if self._error_follows and line.thread is UNKNOWN:
             self._error_follows = False
-            self.warning(PrintedLine(line.thread, _OF_RANK.sub("", line.text)))
+            self.warning(line._replace(text=endings.unwrapped(line.text)[1]))
             return
+        if line.thread is not UNKNOWN:
+            self.log.last_line = line.number
         if line.warns:
             self.warning(line)
             return
@@ -440,7 +481,9 @@ class _Reader:
         self.log.rccl = self.log.rccl or "of an unknown release"
 
     def timed_out(self, line: PrintedLine, match: re.Match[str]) -> None:
-        self.log.timed_out.setdefault(int(match[1]), (int(match[2]), match[3]))
+        numel_in, numel_out = (int(match[4]), int(match[5])) if match[4] else (None, None)
+        call = TimedOut(int(match[2]), match[3], numel_in, numel_out, line.number)
+        self.log.timed_out.setdefault(int(match[1]), call)
         self.process_group(line, match)
 
     def process_group(self, line: PrintedLine, match: re.Match[str]) -> None:
@@ -453,8 +496,10 @@ class _Reader:
     def rank(self, line: PrintedLine, match: re.Match[str]) -> None:
         nodes = _NODES.search(line.text)
         starts, completes = "- Init START" in line.text, "- Init COMPLETE" in line.text
+        if "- Destroy COMPLETE" in line.text or "- Abort COMPLETE" in line.text:
+            self.log.destroyed.add((line.thread.process, match[1]))
         if not (nodes or starts or completes):
-            return  # of another stage of its life: Destroy, Abort
+            return  # of another stage of its life
         current = self._rank_log(line, fresh=starts)
         if current.comm not in (None, match[1]):
             del self._making[line.thread]
@@ -467,7 +512,9 @@ class _Reader:
             current.mnnvl = nodes[4] != "0"
         bus_id = _BUS_ID.search(line.text)
         current.bus_id = int(bus_id[1], 16) if bus_id else current.bus_id
-        current.complete = current.complete or completes
+        device = _DEVICE_NUMBER.search(line.text)
+        current.device = int(device[1]) if device else current.device
+        current.started, current.complete = current.started or starts, current.complete or completes
 
     def fabric(self, line: PrintedLine, match: re.Match[str]) -> None:
         self._rank_log(line, fresh=True).fabric = match[1], match[2]
@@ -582,10 +629,14 @@ class _Reader:
         if line.thread in self._chosen:
             self._chosen.discard(line.thread)
             self._calls.pop(line.thread, None)
-        call = self._alike.get(groups := match.groups())
+        name, number, *rest = match.groups()
+        call = self._alike.get(groups := (name, *rest))
         if call is None:
             name, count, dtype, op, comm, ranks = groups
             call = self._alike[groups] = LoggedCall(name, int(count), int(dtype), int(op), comm, int(ranks))
+        self.log.last_calls[line.thread, call.comm] = LastCall(
+            int(number, 16), call.collective, call.count, call.dtype, line.number
+        )
         self.log.calls[line.thread, call] += 1
         self._calls.setdefault(line.thread, []).append(call)
 
@@ -600,7 +651,7 @@ class _Reader:
         self.log.symmetric.append((line.thread, match[0]))
 
     def warning(self, line: PrintedLine) -> None:
-        self.log.warnings.setdefault(line.text.strip())
+        self.log.warnings.setdefault(line.text.strip(), line)
         if match := _FALLBACK.search(line.text):
             self._rank_log(line, fresh=True).fallback_patterns.append(int(match[1]))
         self.no_infiniband(line)
@@ -660,6 +711,13 @@ class _Reader:
         if not self.log.tuner_plugins:
             self.log.tuner_plugins[""] = match[1] or match[2]
 
+    def results(self, line: PrintedLine, match: re.Match[str]) -> None:
+        self.log.result_rows = self.log.result_rows or 0
+
+    def result_row(self, line: PrintedLine, match: re.Match[str]) -> None:
+        if self.log.result_rows is not None:
+            self.log.result_rows += 1
+
     def device(self, line: PrintedLine, match: re.Match[str]) -> None:
         self.log.devices[int(match[1])] = match[2]
 
@@ -717,4 +775,6 @@ _METHODS: list[tuple[str, re.Pattern[str], Callable[[_Reader, PrintedLine, re.Ma
     ("last enqueued ", _AT_WORK, _Reader.process_group),
     ("Last error:", _LAST_ERROR, _Reader.last_error),
     ("# ", _DEVICE, _Reader.device),
+    ("#", _RESULTS, _Reader.results),
+    (" float ", _RESULT_ROW, _Reader.result_row),
 ]

@@ -1,7 +1,6 @@
-"""Checks of how ranks reach each other: channels, network, GPUDirect RDMA, shared memory, NVLS, and warnings."""
+"""Checks of how ranks reach each other: channels, network, GPUDirect RDMA, shared memory, NVLS."""
 
 import re
-from collections import Counter
 from collections.abc import Iterator, Mapping
 
 from tuner import release
@@ -12,25 +11,14 @@ from tuner.machine.gpus import FIRST_WITH_MULTICAST, multicast_chips
 from tuner.release import Release
 from tuner.scenario.logs.checks.shown import ShownByLog, in_words
 from tuner.scenario.logs.imported import Reading
-from tuner.scenario.logs.known_warnings import meaning_of
 from tuner.scenario.logs.reader import PrintedGraph
 from tuner.scenario.notes import harmful
 
 FEW_CHANNELS = 4  # so many ask why there are no more
-MOST_WARNINGS = 6
 TUNER_CHOOSES = "diagnose.tuner_chooses"
 NEVER_NVLS = "Hopper and later with NVSwitches do"  # how it ends where the GPUs never have it
 SOCKET, GDRDMA = "Socket", "GDRDMA"  # of NCCL's own network, and in the names of plugins such as FastSocket
 SLOWEST_LINK_GBS = 0.7  # of a bridge above GPUs: PCIe 3.0 with one lane, as NCCL counts it
-RESULTS = (  # ncclResult_t, src/nccl.h.in
-    "ncclSuccess",
-    "ncclUnhandledCudaError",
-    "ncclSystemError",
-    "ncclInternalError",
-    "ncclInvalidArgument",
-    "ncclInvalidUsage",
-    "ncclRemoteError",
-)
 
 
 def spans_nodes(reading: Reading) -> bool | None:
@@ -307,55 +295,3 @@ def forced(shown: ShownByLog) -> Iterator[Finding]:
     variables = shown.variables
     if named := [f"{name}={variables[name]}" for name in ("NCCL_ALGO", "NCCL_PROTO") if variables.get(name)]:
         yield in_words(f"{', '.join(named)}: NCCL chooses among these alone, whatever would be faster", Severity.UNLIKE)
-
-
-def timeouts(shown: ShownByLog) -> Iterator[Finding]:
-    """Collectives that PyTorch waited for in vain: ranks that are at different ones do not fit each other."""
-    reading = shown.reading
-    places: dict[tuple[str, int, str], list[int]] = {}  # each process group counts for itself
-    said_of = reading.log.process_groups
-    likely = {reading.log.timed_out.get(rank): group for (rank, _), group in said_of.items()}
-    for rank, (number, what) in sorted(reading.log.timed_out.items()):
-        group = said_of.get((rank, number)) or likely.get((number, what), "")  # of a rank that ended before it said it
-        places.setdefault((group, number, what), []).append(rank)
-    if not places:
-        return
-    groups = Counter(group for group, *_ in places)
-    said = [
-        f"{plural(len(ranks), 'rank')} ({', '.join(map(str, ranks[:4]))}{' ...' * (len(ranks) > 4)}) in {what} {number}"
-        f"{f' of process group {group}' if len(groups) > 1 and group else ''}"
-        for (group, number, what), ranks in sorted(places.items())
-    ]
-    why = "ranks are at different collectives, so the program calls them in different order or not on all"
-    if len(places) == 1 or ("" not in groups and len(places) == len(groups)):
-        why = "a rank that is not among these did not call it, ended, or cannot reach the others: its own log says"
-    elif all(count == 1 for group, count in groups.items() if group):
-        why += ", if they are of one process group"
-    yield in_words(f"a collective did not end: {'; '.join(said[:MOST_WARNINGS])}; {why}")
-
-
-def warnings(shown: ShownByLog) -> Iterator[Finding]:
-    """Every warning but those that another answer explains, alike ones once."""
-    reading = shown.reading
-    fell_back = any(rank.fallback_patterns for rank in reading.logs)
-    complete = any(rank.complete for rank in reading.log.ranks)
-    alike: dict[str, list[str]] = {}
-    for text in reading.log.warnings:
-        if any(part in text for part in ("ibverbs", "No device found")) and reading.log.network_faults:
-            continue
-        if fell_back and "Could not find a path for pattern" in text:
-            continue
-        alike.setdefault(re.sub(r"0x[0-9a-f]+|\d+", "#", text), []).append(text)
-    if reading.log.returned is not None and not alike:
-        where, number = reading.log.returned
-        yield in_words(f"NCCL failed with {RESULTS[number]} at {where}, without a warning that says why")
-    first = list(alike.values())[:MOST_WARNINGS]
-    for text, *others in first:
-        known = meaning_of(text)
-        more = f" (and {len(others)} alike)" if others else ""
-        weight = Severity.NOTE if known is not None and known.is_harmless(complete) else Severity.FAULT
-        meaning = f"; that is: {known.says}" if known else ""
-        do = f"; do: {known.do}" if known and known.do else ""
-        yield in_words(f"NCCL warned: {text}{more}{meaning}{do}", weight)
-    if left := len(alike) - len(first):
-        yield in_words(f"NCCL warned of {plural(left, 'other thing')}")

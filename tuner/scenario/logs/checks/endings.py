@@ -1,47 +1,95 @@
-"""The check of how a job ended: the first cause, and what followed from it."""
+"""The check of how a job ended: the first cause, what followed from it, and whether the log shows an end at all."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from tuner.base.findings import Finding, Severity
 from tuner.scenario.logs.checks.shown import ShownByLog
-from tuner.scenario.logs.endings import EndingLine
+from tuner.scenario.logs.endings import ECHO, HEAD, EndingLine, failures, xids
+from tuner.scenario.logs.reader import NcclLog
 
-CAUSE, ECHO = "cause", "echo"  # roles
-
-
-def first_cause(shown: ShownByLog) -> Iterator[Finding]:
-    """The first failure that did not follow from another, as far as its line says so."""
-    yield from _failures(shown, CAUSE)
-
-
-def first_echo(shown: ShownByLog) -> Iterator[Finding]:
-    """The first failure, where every one followed from something else: a warning, or what the log does not show."""
-    if not any(each.role == CAUSE for each in shown.reading.log.endings):
-        yield from _failures(shown, ECHO)
+RESULTS = {  # ncclResult_t by what ncclGetErrorString says of it, src/init.cc
+    "unhandled cuda": "ncclUnhandledCudaError",
+    "unhandled system": "ncclSystemError",
+    "internal error": "ncclInternalError",
+    "invalid argument": "ncclInvalidArgument",
+    "invalid usage": "ncclInvalidUsage",
+    "remote process": "ncclRemoteError",
+}
+FOLLOWS = {ECHO, HEAD}
 
 
-def _failures(shown: ShownByLog, role: str) -> Iterator[Finding]:
-    failures = [each for each in shown.reading.log.endings if each.role in (CAUSE, ECHO)]
-    first = next((each for each in failures if each.role == role), None)
-    if first is None:
+def ending(shown: ShownByLog) -> Iterator[Finding]:
+    """The failure that came first, and who only followed; nothing where no line is a failure."""
+    log = shown.reading.log
+    found = failures(log.endings)
+    if not found or (found[0].kind == "collective_timeout" and log.timed_out):  # which has a check of its own
         return
-    followers = sorted({each.rank for each in failures if each.rank is not None} - {first.rank})
-    facts = {
-        "who": _who(first),
-        "line": first.line,
-        "rank": first.rank,
-        "host": first.host,
-        "pid": first.pid,
-        "gpu": first.gpu,
-        "number": first.number,
-        "text": first.text,
-        "followers": followers,
-    }
-    yield Finding(f"ending.{first.kind}", Severity.FAULT, facts)
+    first, *others = found
+    facts = _facts(first, log)
+    ranks = {rank_of(each, log) for each in others} - {facts["rank"], None}
+    follow = first.role in FOLLOWS
+    yield Finding(f"ending.{first.kind}", Severity.FAULT, {**facts, "followers": sorted(ranks), "follows": follow})
+    yield Finding("diagnose.ending_line", Severity.NOTE, {"place": log.place(first.line), "text": first.text})
+    if ranks:
+        yield Finding("diagnose.ranks_followed", Severity.NOTE, {"ranks": sorted(ranks)})
+    kinds = {each.kind: each for each in reversed(others) if each.kind != first.kind}
+    for each in sorted(kinds.values(), key=lambda each: each.line):
+        yield Finding("diagnose.also_ended", Severity.NOTE, {"place": log.place(each.line), "text": each.text})
 
 
-def _who(ending: EndingLine) -> str:
-    parts = [f"rank {ending.rank}"] if ending.rank is not None else []
+def _facts(ending: EndingLine, log: NcclLog) -> Mapping[str, object]:
+    detail = (ending.detail or "").lower()
+    meaning = xids().get(ending.number or 0) if ending.kind == "xid" else None
+    rank = rank_of(ending, log)
+    host = ending.host or next((each.thread.host for each in log.ranks if rank is not None and each.rank == rank), None)
+    parts = [f"rank {rank}"] if rank is not None else []
     parts += [f"GPU {ending.gpu}"] if ending.gpu is not None else []
-    parts += [f"host {ending.host}"] if ending.host is not None else []
-    return ", ".join(parts) or "a process"
+    parts += [f"process {ending.pid}"] if ending.pid is not None and rank is None else []
+    return {
+        "who": " on ".join([", ".join(parts) or "a process", *([f"host {host}"] if host else [])]),
+        "place": log.place(ending.line),
+        "line": ending.line,
+        "rank": rank,
+        "host": host,
+        "pid": ending.pid,
+        "gpu": ending.gpu,
+        "number": ending.number,
+        "detail": ending.detail,
+        "result": next((name for part, name in RESULTS.items() if part in detail), None),
+        "meaning": meaning and meaning.says,
+    }
+
+
+def rank_of(ending: EndingLine, log: NcclLog) -> int | None:
+    """The rank of a failure: as its line says it, else that of its process or its GPU, where only one can be meant."""
+    if ending.rank is not None:
+        return ending.rank
+    found = set[int | None]()
+    if ending.pid is not None:
+        found = {
+            each.rank for each in log.ranks if each.thread.pid == ending.pid and _on_host(each.thread.host, ending)
+        }
+    if not found - {None} and ending.gpu is not None:
+        bus_id = _bus_id(ending.gpu)
+        found = {
+            each.rank
+            for each in log.ranks
+            if (each.bus_id == bus_id if bus_id is not None else str(each.device) == ending.gpu)
+            and _on_host(each.thread.host, ending)
+        }
+    found -= {None}
+    return found.pop() if len(found) == 1 else None
+
+
+def _on_host(host: str, ending: EndingLine) -> bool:
+    """Whether a thread's host may be that of the line; an address is of any."""
+    return ending.host is None or host == ending.host or ending.host[:1].isdigit()
+
+
+def _bus_id(gpu: str) -> int | None:
+    """A PCI address as NCCL packs it into a number; None where it is an index."""
+    if ":" not in gpu:
+        return None
+    address, _, function = gpu.partition(".")
+    digits = address.replace(":", "") + (function or "0")
+    return int(digits, 16) if all(each in "0123456789abcdefABCDEF" for each in digits) else None

@@ -4,18 +4,18 @@ from collections.abc import Callable, Iterator, Mapping
 
 from tuner.base.findings import Finding
 from tuner.release import Release
-from tuner.scenario.logs.checks import communication, endings
+from tuner.scenario.logs.checks import communication, endings, ends, timeouts, warnings
 from tuner.scenario.logs.checks.shown import ShownByLog
 from tuner.scenario.logs.imported import LogEvidence, Reading
 
 Check = Callable[[ShownByLog], Iterator[Finding]]
 CHECKS: tuple[Check, ...] = (
     communication.tuner,
-    endings.first_cause,
+    endings.ending,
+    ends.end,
     communication.single_ranks,
-    communication.timeouts,
-    communication.warnings,
-    endings.first_echo,
+    timeouts.timeouts,
+    warnings.warnings,
     communication.channels,
     communication.network,
     communication.adapters,

@@ -1,0 +1,87 @@
+"""Who carries an AllReduce: our tables against the engines' own functions, over drawn situations."""
+
+from dataclasses import replace
+from random import Random
+
+import pytest
+
+from tests.support.draws import Draws
+from tests.support.serving import COMPARED, Drawn
+from tuner.base.errors import BadInput, OracleUnavailable
+from tuner.base.names import DataType
+from tuner.engines import releases, switches
+from tuner.engines.carriers import Carriers
+from tuner.engines.releases import EngineRelease
+from tuner.engines.situation import Situation
+from tuner.oracle import serving
+
+SITUATIONS = 300
+
+
+def fetched(name: str) -> EngineRelease:
+    """The release, whose package's files are in the cache: `python -m tests.scripts.fetch_engines` fetches them."""
+    release = releases.load(name)
+    if not serving.is_fetched(release):
+        pytest.skip(f"{name} is not in the cache")
+    return release
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", COMPARED)
+def test_the_engine_takes_what_the_table_says(name: str, draws: Draws) -> None:
+    """Every size of every situation: drawn ones, and those around each border to the byte."""
+    release = fetched(name)
+    random = draws.random(name)
+    drawn = [Drawn(release, random, 8) for _ in range(SITUATIONS * draws.times)]
+    expected = [expected_carriers(each, Carriers(each.situation, release)) for each in drawn]
+    questions = [serving.question(each.situation, each.environment, each.arguments, each.sizes_bytes) for each in drawn]
+    taken = set[str]()
+    for each, wanted, answer in zip(drawn, expected, serving.ask(release, questions), strict=True):
+        if wanted is None:
+            assert isinstance(answer, str), each
+        else:
+            assert answer == wanted, each
+            taken.update(answer)
+    assert taken >= {each.name for each in release.implementations if each.compared}
+
+
+def expected_carriers(drawn: Drawn, carriers: Carriers) -> list[str] | None:
+    """Our answer for each size, the borders' too; None where the engine ends with these settings."""
+    try:
+        drawn.with_borders(carriers)
+        return [carriers.at(nbytes).name for nbytes in drawn.sizes_bytes]
+    except BadInput:
+        return None
+
+
+def test_a_limit_of_one_element_less_is_noticed() -> None:
+    release = fetched("vllm@0.33.0")
+    given = switches.read(release, {}, [])
+    asked = Situation(90, 8, 1, DataType.bfloat16, True, True, True, switches=given)
+    largest = 64 << 20
+    changed = replace(release, limits={**release.limits, "torch_symmetric": {"9.0": {"8": largest - 2}}})
+    assert serving.ask(release, [serving.question(asked, {}, [], [largest])]) == [["torch-symmetric"]]
+    assert Carriers(asked, release).at(largest).name == "torch-symmetric"
+    assert Carriers(asked, changed).at(largest).name == "nccl"
+
+
+def test_a_setting_with_which_the_engine_ends_is_said() -> None:
+    release = fetched("vllm@0.33.0")
+    environment = {"VLLM_FLASHINFER_ALLREDUCE_BACKEND": "trtllm"}
+    given = switches.read(release, environment, [])
+    asked = Situation(100, 8, 2, DataType.bfloat16, True, True, True, True, switches=given)
+    (answer,) = serving.ask(release, [serving.question(asked, environment, [], [4096])])
+    assert "not supported for multi-node" in answer
+    with pytest.raises(BadInput, match="the engine ends with it on several nodes"):
+        Carriers(asked, release).at(4096)
+
+
+def test_an_engine_without_a_package_is_not_asked() -> None:
+    with pytest.raises(OracleUnavailable, match="cannot be asked"):
+        serving.fetch(replace(releases.load("vllm"), engine="other"))
+
+
+def test_random_situations_differ() -> None:
+    release = releases.load("sglang")
+    made = {repr(Drawn(release, Random(seed), 1)) for seed in range(20)}
+    assert len(made) == 20

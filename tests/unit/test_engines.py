@@ -1,0 +1,196 @@
+"""Serving engines: who carries an AllReduce, by the tables, without the engines' packages."""
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.support.command_line import run
+from tests.support.serving import COMPARED, Drawn
+from tuner import communicator
+from tuner.base import findings
+from tuner.base.errors import BadInput
+from tuner.base.names import DataType
+from tuner.engines import nccl_environment, releases, rules, switches
+from tuner.engines.carriers import Carriers
+from tuner.engines.releases import EngineRelease
+from tuner.engines.situation import Situation
+from tuner.engines.sizes import Sizes, at_most, multiples, outside
+
+ALL = releases.names()
+
+
+def asked(release: EngineRelease, *arguments: str, **changed: Any) -> Situation:
+    """One node of eight H100, but for what is changed; ``environment`` is the user's."""
+    environment = changed.pop("environment", {})
+    values = {
+        "capability": 90,
+        "ranks": 8,
+        "nodes": 1,
+        "dtype": DataType.bfloat16,
+        "nvlink_everywhere": True,
+        "peer_access": True,
+        "multicast": True,
+        **changed,
+    }
+    return Situation(**values, switches=switches.read(release, environment, arguments))
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_every_condition_has_a_rule_and_every_rule_words(name: str) -> None:
+    release = releases.load(name)
+    for each in release.implementations:
+        assert {given["rule"] for given in each.conditions} <= set(rules.RULES)
+    assert {given["rule"] for given in release.nccl_environment} <= set(nccl_environment.RULES)
+    named = {**release.variables, **release.arguments}
+    assert {each["kind"] for each in named.values()} <= set(switches.KINDS)
+    assert {f"engines.{each}" for each in rules.RULES} <= set(findings.codes())
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_the_last_implementation_is_nccl_without_conditions(name: str) -> None:
+    last = releases.load(name).implementations[-1]
+    assert last.nccl
+    assert not last.conditions
+
+
+@pytest.mark.parametrize("name", COMPARED)
+@given(seed=st.integers(0, 10**6))
+def test_arrays_borders_and_single_sizes_agree(name: str, seed: int) -> None:
+    """For each size the three ways of asking give one carrier, and it takes the size where those before it do not."""
+    import random
+
+    release = releases.load(name)
+    drawn = Drawn(release, random.Random(seed), 8)
+    carriers = Carriers(drawn.situation, release)
+    try:
+        drawn.with_borders(carriers)
+    except BadInput:
+        return
+    by_array = carriers.among(np.array(drawn.sizes_bytes))
+    for nbytes, index in zip(drawn.sizes_bytes, by_array, strict=True):
+        carrier = carriers.at(nbytes)
+        assert carrier is release.implementations[index]
+        assert carriers.failed_condition(carrier, nbytes) is None
+        away = carriers.turned_away(nbytes)
+        assert [each.name for each, _ in away] == [each.name for each in release.implementations[:index]]
+        assert all(findings.words(because) for _, because in away)
+
+
+def test_sizes_are_sets() -> None:
+    small, even = at_most(100), multiples(2)
+    both = small & even & outside(10, 20)
+    assert [size for size in range(1, 110) if size in both] == [
+        size for size in range(2, 101, 2) if size <= 10 or size >= 20
+    ]
+    rest = Sizes(but_not=(both,))
+    numbers = np.arange(1, 110, dtype=np.uint64)
+    assert (rest.among(numbers) != both.among(numbers)).all()
+    assert not at_most(0)
+
+
+def test_batch_invariance_leaves_everything_to_vllms_own_kernel_from_0_33_on() -> None:
+    """vLLM 0.33.0 cuts a tensor into pieces; 0.30.0 gives NCCL what its own kernel has no room for."""
+    large = 1 << 30
+    for name, expected in (("vllm@0.30.0", "nccl"), ("vllm@0.33.0", "custom")):
+        release = releases.load(name)
+        situation = asked(release, environment={"VLLM_BATCH_INVARIANT": "1"})
+        assert Carriers(situation, release).at(large).name == expected
+
+
+def test_sglangs_torch_memory_takes_more_than_its_table_says() -> None:
+    """SGLang 0.5.20 and 0.5.23: two variables that are on by default raise the limit, whatever the model."""
+    release = releases.load("sglang@0.5.23")
+    largest = (512 << 20) - 16
+    given_by_default = asked(release, "enable-torch-symm-mem")
+    assert Carriers(given_by_default, release).at(largest).name == "torch-symmetric"
+    off = {"SGLANG_OPT_USE_INKLING_CUSTOM_AR": "0"}
+    assert Carriers(asked(release, "enable-torch-symm-mem", environment=off), release).at(128 << 20).name == "nccl"
+
+
+@pytest.mark.parametrize(
+    ("engine", "environment", "arguments", "expected"),
+    [
+        ("sglang", {}, (), {"NCCL_CUMEM_ENABLE": "0", "NCCL_NVLS_ENABLE": "0"}),
+        ("sglang", {"NCCL_NVLS_ENABLE": "1"}, (), {"NCCL_CUMEM_ENABLE": "0", "NCCL_NVLS_ENABLE": "1"}),
+        (
+            "sglang",
+            {"NCCL_NVLS_ENABLE": "0"},
+            ("enable-nccl-nvls",),
+            {"NCCL_CUMEM_ENABLE": "0", "NCCL_NVLS_ENABLE": "1"},
+        ),
+        ("sglang", {}, ("enable-symm-mem",), {"NCCL_CUMEM_ENABLE": "1", "NCCL_NVLS_ENABLE": "1"}),
+        ("vllm", {}, (), {}),
+    ],
+)
+def test_the_engine_gives_nccl_its_environment(
+    engine: str, environment: dict[str, str], arguments: tuple[str, ...], expected: dict[str, str]
+) -> None:
+    release = releases.load(engine)
+    assert nccl_environment.given(asked(release, *arguments), release, environment) == expected
+
+
+def test_deterministic_inference_pins_nccls_tree_and_channels() -> None:
+    release = releases.load("sglang@0.5.23")
+    environment = {"SGLANG_DETERMINISTIC_NCCL_NCHANNELS": "4"}
+    situation = asked(release, "enable-deterministic-inference", environment=environment)
+    made = nccl_environment.given(situation, release, {"NCCL_ALGO": "Ring"})
+    assert made["NCCL_ALGO"] == "allreduce:tree"
+    assert made["NCCL_MIN_NCHANNELS"] == made["NCCL_MAX_NCHANNELS"] == "4"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ("--engine vllm@0.31.0", "vllm 0.31.0 has no table; the nearest: 0.30.0"),
+        ("--engine vlm", "did you mean vllm?"),
+        ("--engine vllm --engine-arg disable-custom", "did you mean disable-custom-all-reduce?"),
+        ("--engine vllm --env VLLM_ALLREDUCE_USE_SYMM=1", "did you mean VLLM_ALLREDUCE_USE_SYMM_MEM?"),
+        ("--engine vllm --env VLLM_ALLREDUCE_USE_SYMM_MEM=on", "valid: 0 or 1"),
+        ("--engine vllm --env VLLM_ALLREDUCE_USE_FLASHINFER_PCIE_IPC=1", "measures on the machine"),
+        ("--engine sglang --engine-arg flashinfer-allreduce-fusion-backend=auto", "--hidden-size"),
+        ("--eager", "--eager only apply with --engine"),
+    ],
+)
+def test_what_an_engine_does_not_know_is_one_line(arguments: str, says: str) -> None:
+    done = run("pick", "allreduce", "--machine", "dgx-h100", "--dtype", "bfloat16", *arguments.split(), code=2)
+    assert says in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+
+
+def test_pick_names_the_carriers_in_order() -> None:
+    group = ("--machine", "dgx-h100", "--engine", "vllm@0.33.0", "--dtype", "bfloat16")
+    answer = json.loads(run("pick", "allreduce", *group, "--bytes", "128K,16M,128M", "--json").stdout)
+    calls = answer["calls"]
+    assert [call["carrier"] for call in calls] == ["flashinfer", "torch-symmetric", "nccl"]
+    assert [("pick" in call) for call in calls] == [False, False, True]
+    assert calls[2]["turned_away"][-1]["because"]["code"] == "engines.at-most-listed"
+    assert calls[2]["turned_away"][-1]["because"]["facts"]["limit"] == 64 << 20
+
+
+def test_edges_and_diff_give_borders_to_the_byte() -> None:
+    machine = ["--machine", "dgx-b200", "--dtype", "bfloat16", "--json"]
+    ranges = json.loads(run("edges", "allreduce", "--engine", "vllm@0.30.0", *machine).stdout)["ranges"]
+    assert [(each["carrier"], each["to_bytes"]) for each in ranges[:2]] == [
+        ("flashinfer", 1 << 20),
+        ("torch-symmetric", 128 << 20),
+    ]
+    both = ["--engine", "vllm@0.30.0", "--engine", "vllm@0.33.0"]
+    (change,) = json.loads(run("diff", "allreduce", *both, *machine).stdout)["differences"]
+    assert change["vllm@0.33.0"]["carrier"] == "flashinfer"
+    assert (change["vllm@0.30.0"]["from_bytes"], change["vllm@0.30.0"]["to_bytes"]) == ((1 << 20) + 16, 128 << 20)
+
+
+def test_trays_of_one_domain_are_nodes_of_the_engine() -> None:
+    group = communicator("gb200-nvl72", trays=2, nccl="2.30.7").served_by("vllm@0.33.0")
+    situation = group.situation(DataType.bfloat16)
+    assert (situation.ranks, situation.nodes, situation.one_domain) == (8, 2, True)
+    assert group.carriers_of([128 << 20, (128 << 20) + 16], dtype="bfloat16").tolist() == ["flashinfer", "nccl"]
+
+
+def test_pcie_gpus_leave_more_than_two_ranks_to_nccl() -> None:
+    group = communicator("8xl40s@2xturin", nccl="2.30.7").served_by("vllm@0.33.0")
+    assert set(group.carriers_of([1024, 1 << 20, 1 << 28], dtype="bfloat16").tolist()) == {"nccl"}

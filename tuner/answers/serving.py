@@ -1,0 +1,229 @@
+"""Who carries an AllReduce of a serving engine, and what NCCL picks where it is NCCL."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import TypedDict
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from tuner.answers import picks
+from tuner.answers.picks import PickAnswer
+from tuner.base.errors import BadInput
+from tuner.base.findings import Finding
+from tuner.base.names import Buffers, Collective, DataType
+from tuner.base.records import json_form
+from tuner.emulator.request import Request
+from tuner.engines import nccl_environment, releases, switches
+from tuner.engines.carriers import Carriers
+from tuner.engines.releases import Implementation
+from tuner.engines.situation import Situation
+from tuner.machine import gpus
+from tuner.machine.topology import Topology
+from tuner.machine.topology.records import Target
+from tuner.scenario import Scenario
+
+FIRST_CAPABILITY_WITH_MULTICAST = 90
+BY_SOURCE = "by source, not compared"
+
+
+@dataclass(frozen=True, slots=True)
+class TurnedAway:
+    """An implementation that does not take a size, and the first of its conditions that does not hold."""
+
+    implementation: str
+    because: Finding
+
+
+@dataclass(frozen=True, slots=True)
+class CarriedCall:
+    """Implementation that carries an AllReduce of ``bytes``, by name and in words; ``pick`` where NCCL carries it.
+
+    ``turned_away`` are those that the engine asks before it. ``source`` is ``compared`` where the engine's own code
+    was run and agreed, else :data:`BY_SOURCE`.
+    """
+
+    bytes: int
+    carrier: str
+    title: str
+    source: str
+    turned_away: tuple[TurnedAway, ...]
+    pick: PickAnswer | None = field(default=None, metadata=json_form(optional=True))
+
+
+@dataclass(frozen=True, slots=True)
+class CarriedSizes:
+    """Sizes from ``from_bytes`` to ``to_bytes``, both counted, that one implementation carries."""
+
+    from_bytes: int
+    to_bytes: int
+    carrier: str
+    title: str
+
+
+class EngineSettings(TypedDict, total=False):
+    """What a user sets for an engine, by the names of :class:`ServedGroup`'s parameters."""
+
+    environment: Mapping[str, str]
+    arguments: Sequence[str]
+    graph: bool
+    hidden_size: int | None
+
+
+class ServedGroup:
+    """A tensor-parallel group of an engine on a described communicator.
+
+    ``environment`` are variables as the user set them, the engine's and NCCL's; ``arguments`` the engine's; ``graph``
+    whether calls are captured in CUDA graphs; ``hidden_size`` the number of columns of the tensors. BadInput for what
+    the engine's release does not know, and for nodes that differ.
+    """
+
+    def __init__(
+        self,
+        scenario: Scenario,
+        engine: str,
+        environment: Mapping[str, str] | None = None,
+        arguments: Sequence[str] = (),
+        *,
+        graph: bool = True,
+        hidden_size: int | None = None,
+    ) -> None:
+        if scenario.others or scenario.members is not None:
+            raise BadInput("an engine is asked of one group on nodes that are alike")
+        self.scenario = scenario
+        self.release = releases.load(engine)
+        self.environment = dict(environment or {})
+        self.arguments = tuple(arguments)
+        self.graph, self.hidden_size = graph, hidden_size
+        self.switches = switches.read(self.release, self.environment, self.arguments)
+        self._carriers: dict[DataType, Carriers] = {}
+        self._names = np.array([each.name for each in self.release.implementations])
+
+    def situation(self, dtype: DataType) -> Situation:
+        """What the engine looks at, of the described machine."""
+        own = self.scenario.resolve().own
+        topology, hosts = own.topology, own.trays or 1
+        used = topology.with_gpus(sorted(set(own.gpu_of_rank))) if own.gpu_of_rank else topology
+        return Situation(
+            capability=used.gpus[0].sm,
+            ranks=self.scenario.ranks,
+            nodes=self.scenario.nodes * hosts,
+            dtype=dtype,
+            nvlink_everywhere=nvlink_everywhere(used),
+            peer_access=peer_access(used),
+            multicast=multicast(used),
+            one_domain=self.scenario.nodes == 1 and hosts > 1,
+            graph=self.graph,
+            hidden_size=self.hidden_size,
+            switches=self.switches,
+        )
+
+    def carriers(self, dtype: DataType) -> Carriers:
+        """The engine's implementations for tensors of a type. BadInput for settings with which the engine ends."""
+        return Carriers(self.situation(dtype), self.release)
+
+    @cached_property
+    def nccls_scenario(self) -> Scenario:
+        """The communicator under the environment that the engine gives NCCL."""
+        situation = self.situation(DataType.bfloat16)
+        of_nccl = {**(self.scenario.environment or {}), **self._without_own}
+        made = nccl_environment.given(situation, self.release, of_nccl)
+        return replace(self.scenario, environment=made) if made else self.scenario
+
+    @property
+    def _without_own(self) -> dict[str, str]:
+        return {name: value for name, value in self.environment.items() if name not in self.release.variables}
+
+    def calls(self, request: Request, sizes_bytes: Sequence[int]) -> list[CarriedCall]:
+        """One a size, with NCCL's pick where NCCL carries it. BadInput for anything but an AllReduce."""
+        carriers = self.carriers(_allreduce(request).dtype)
+        carried = [self.release.implementations[index] for index in carriers.among(np.array(sizes_bytes))]
+        picked = self._picked(request, sizes_bytes, carried)
+        return [
+            CarriedCall(
+                size,
+                way.name,
+                way.title,
+                "compared" if way.compared else BY_SOURCE,
+                tuple(TurnedAway(each.name, because) for each, because in carriers.turned_away(size)),
+                picked.get(size),
+            )
+            for size, way in zip(sizes_bytes, carried, strict=True)
+        ]
+
+    def _picked(
+        self, request: Request, sizes_bytes: Sequence[int], carried: Sequence[Implementation]
+    ) -> dict[int, PickAnswer]:
+        found: dict[int, PickAnswer] = {}
+        for windows in (False, True):
+            sizes = [
+                size for size, way in zip(sizes_bytes, carried, strict=True) if way.nccl and way.windows is windows
+            ]
+            if sizes:
+                asked = replace(request, buffers=Buffers.window) if windows else request
+                answers = picks.from_emulator(self.nccls_scenario, asked, sizes)
+                found |= dict(zip(sizes, answers, strict=True))
+        return found
+
+    def carriers_of(self, sizes_bytes: ArrayLike, dtype: DataType | str = DataType.float32) -> NDArray[np.str_]:
+        """Names of the implementations that carry an AllReduce of sizes in bytes; of the array's shape."""
+        kind = DataType[dtype] if isinstance(dtype, str) else dtype
+        if kind not in self._carriers:
+            self._carriers[kind] = self.carriers(kind)
+        return self._names[self._carriers[kind].among(np.asarray(sizes_bytes))]
+
+    def ranges(self, request: Request, low_bytes: int, high_bytes: int) -> list[CarriedSizes]:
+        """The borders between implementations, to the byte, for sizes that every one of them could take."""
+        carriers = self.carriers(_allreduce(request).dtype)
+        step = request.dtype.size_bytes * (self.hidden_size or 1)
+        return [
+            CarriedSizes(each.low_bytes, each.high_bytes, each.implementation.name, each.implementation.title)
+            for each in carriers.ranges(low_bytes, high_bytes, step)
+        ]
+
+
+def _allreduce(request: Request) -> Request:
+    if request.collective is not Collective.AllReduce:
+        raise BadInput(
+            f"an engine carries an AllReduce past NCCL; {request.collective.name} is NCCL's: leave out `engine`"
+        )
+    return request
+
+
+def nvlink_everywhere(topology: Topology) -> bool:
+    """Whether NVLink connects every two GPUs of a node, through switches or directly."""
+    if all(each.count_nvlinks(Target.SWITCH) for each in topology.gpus):
+        return True
+    linked = {each.busid: {link.target for link in each.nvlinks} for each in topology.gpus}
+    return all(
+        other.busid in linked[each.busid] for each in topology.gpus for other in topology.gpus if other is not each
+    )
+
+
+def multicast(topology: Topology) -> bool:
+    """Whether the GPUs can multicast: Hopper's and later ones, all on NVSwitches."""
+    return all(
+        each.sm >= FIRST_CAPABILITY_WITH_MULTICAST and each.count_nvlinks(Target.SWITCH) for each in topology.gpus
+    )
+
+
+def peer_access(topology: Topology) -> bool:
+    """Whether the GPUs map each other's memory: all but the models of which CUDA denies it."""
+    return not any(
+        gpus.load(name).peer_to_peer is gpus.PeerToPeer.none
+        for each in topology.gpus
+        for name in gpus.of_device(each.device)
+    )
+
+
+def differences(one: Iterable[CarriedSizes], other: Iterable[CarriedSizes]) -> list[tuple[CarriedSizes, CarriedSizes]]:
+    """Ranges of sizes that two answers of :meth:`ServedGroup.ranges` give to different carriers, with both."""
+    found = []
+    for here in one:
+        for there in other:
+            low, high = max(here.from_bytes, there.from_bytes), min(here.to_bytes, there.to_bytes)
+            if low <= high and here.title != there.title:
+                cut_here, cut_there = (replace(each, from_bytes=low, to_bytes=high) for each in (here, there))
+                found.append((cut_here, cut_there))
+    return found

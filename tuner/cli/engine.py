@@ -1,0 +1,195 @@
+"""``--engine``: who carries an AllReduce of a serving engine, in pick, edges and diff."""
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from tuner.base.dataclass import dataclass
+from tuner.base.errors import BadInput
+from tuner.base.numerics import is_time
+from tuner.base.records import to_json
+from tuner.cli import options
+from tuner.cli.command import F, flag, option, stacked
+from tuner.cli.output import human_bytes, json_wanted, note_after, number, print_json, print_table, say
+from tuner.emulator.request import Request
+from tuner.emulator.selection import Pick
+from tuner.release.environment import parse_assignments
+
+if TYPE_CHECKING:  # what an engine needs is loaded for one
+    from tuner.answers.serving import CarriedCall, CarriedSizes, ServedGroup
+
+HEADING = "Serving engine"
+
+
+class EngineName(click.ParamType):  # type: ignore[type-arg]
+    """The name of an engine with its release, which completes to those that have a table."""
+
+    name = "engine"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        from tuner.engines import releases
+
+        return releases.load(str(value)).name
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Any]:
+        from tuner.engines import releases
+
+        return [click.shell_completion.CompletionItem(each) for each in releases.names() if each.startswith(incomplete)]
+
+
+@dataclass(frozen=True, slots=True)
+class EngineOptions:
+    """Values of :func:`engine_options`: engines with their releases, and what the user set for them."""
+
+    names: tuple[str, ...]
+    arguments: tuple[str, ...]
+    hidden_size: int | None
+    eager: bool
+
+    def group(self, asked: options.CommunicatorQuestion, name: str) -> "ServedGroup":
+        """The engine's group on the communicator that is asked about; NCCL is not asked for the engine's variables."""
+        from tuner.answers.serving import ServedGroup
+        from tuner.engines import releases
+
+        release = releases.load(name)
+        environment = parse_assignments(asked.communicator["env"] or ())
+        own = {key: value for key, value in environment.items() if key.startswith(release.prefix)}
+        own |= {key: value for key, value in environment.items() if key in release.variables}
+        left = tuple(text for text in asked.communicator["env"] or () if text.partition("=")[0] not in own)
+        scenario = asked.communicator.but(env=left).scenario()
+        return ServedGroup(scenario, name, own, self.arguments, graph=not self.eager, hidden_size=self.hidden_size)
+
+
+def engine_options(several: bool = False) -> Callable[[F], F]:
+    """The options of a serving engine, which the command takes as the parameter ``engine``, None without one."""
+
+    def decorated(function: F) -> F:
+        def asking(*arguments: Any, **given: Any) -> Any:
+            names = given.pop("engine")
+            own = EngineOptions(
+                tuple(names) if several else tuple(filter(None, [names])),
+                tuple(given.pop("engine_arg")),
+                given.pop("hidden_size"),
+                given.pop("eager"),
+            )
+            if not own.names:
+                if own.arguments or own.hidden_size or own.eager:
+                    raise BadInput("--engine-arg, --hidden-size and --eager only apply with --engine: add it")
+                return function(*arguments, engine=None, **given)
+            return function(*arguments, engine=own, **given)
+
+        asking.__name__, asking.__doc__ = function.__name__, function.__doc__
+        asking.__dict__ |= function.__dict__
+        made: F = asking  # type: ignore[assignment]
+        says = "Serving engine whose AllReduce it is, with its release, as in vllm@0.33.0"
+        return stacked(
+            made,
+            option(
+                "--engine",
+                f"{says}; give two to compare them." if several else f"{says}.",
+                type=EngineName(),
+                metavar="ENGINE[@RELEASE]",
+                heading=HEADING,
+                multiple=several,
+            ),
+            option(
+                "--engine-arg",
+                "Argument that the engine is started with, such as disable-custom-all-reduce; repeatable.",
+                multiple=True,
+                metavar="NAME[=VALUE]",
+                heading=HEADING,
+            ),
+            option(
+                "--hidden-size",
+                "Number of columns of the engine's tensors, where a limit goes by rows.",
+                type=click.IntRange(1),
+                metavar="N",
+                heading=HEADING,
+            ),
+            flag("--eager", "The engine's call is not captured in a CUDA graph.", heading=HEADING),
+        )
+
+    return decorated
+
+
+def show_carriers(group: "ServedGroup", request: Request, sizes_bytes: Sequence[int]) -> None:
+    """Prints who carries each size, and NCCL's pick where it is NCCL."""
+    calls = group.calls(request, sizes_bytes)
+    if json_wanted():
+        print_json({"engine": group.release.name, "calls": to_json(calls)})
+        return
+    title = f"{request.title} of {group.release.name} on {group.scenario.title}"
+    print_table(
+        title,
+        ("size", "carried by", "NCCL's pick", "channels", "NCCL us", "source"),
+        map(_row, calls),
+        spare=("source",),
+    )
+    _print_reasons(calls)
+    _say_nccl(group)
+
+
+def _row(call: "CarriedCall") -> tuple[str, ...]:
+    size = human_bytes(call.bytes)
+    if call.pick is None:
+        return size, call.title, "-", "-", "-", call.source
+    pick, time = call.pick.pick, call.pick.time_us
+    channels = str(pick.channels) if isinstance(pick, Pick) else "-"
+    return size, call.title, pick.name, channels, number(time, 2) if is_time(time) else "-", call.source
+
+
+def _print_reasons(calls: Sequence["CarriedCall"]) -> None:
+    """Why those before were turned away, each reason once with its sizes."""
+    from tuner.base.findings import words
+
+    by_reason: dict[tuple[str, str], list[str]] = {}
+    for call in calls:
+        for away in call.turned_away:
+            by_reason.setdefault((away.implementation, words(away.because)), []).append(human_bytes(call.bytes))
+    if by_reason:
+        say()
+        say("Not carried by:")
+        for (implementation, because), sizes in by_reason.items():
+            where = "" if len(sizes) == len(calls) else f"{', '.join(sizes)}: "
+            say(f"  {implementation}: {where}{because}")
+
+
+def _say_nccl(group: "ServedGroup") -> None:
+    own = group.release.nccl
+    if own is not None and own != group.scenario.nccl:
+        note_after(f"{group.release.name} is built with NCCL {own}, and this is of {group.scenario.nccl}: --nccl {own}")
+
+
+def show_borders(group: "ServedGroup", request: Request, low_bytes: int, high_bytes: int) -> None:
+    """Prints the ranges of sizes that each implementation carries."""
+    found = group.ranges(request, low_bytes, high_bytes)
+    if json_wanted():
+        print_json({"engine": group.release.name, "ranges": to_json(found)})
+        return
+    title = f"{request.title} of {group.release.name} on {group.scenario.title}"
+    print_table(title, ("from", "to", "carried by"), map(_range_row, found))
+
+
+def _range_row(each: "CarriedSizes") -> tuple[str, str, str]:
+    return human_bytes(each.from_bytes), human_bytes(each.to_bytes), each.title
+
+
+def show_differences(
+    one: "ServedGroup", other: "ServedGroup", request: Request, low_bytes: int, high_bytes: int
+) -> None:
+    """Prints the sizes that two engines, or two releases of one, give to different carriers."""
+    from tuner.answers.serving import differences
+
+    found = differences(one.ranges(request, low_bytes, high_bytes), other.ranges(request, low_bytes, high_bytes))
+    names = one.release.name, other.release.name
+    if json_wanted():
+        print_json({"engines": names, "differences": [dict(zip(names, to_json(pair), strict=True)) for pair in found]})
+        return
+    title = f"{request.title} on {one.scenario.title}: {names[0]} against {names[1]}"
+    if not found:
+        say(title)
+        say("Both give every size to the same carrier.")
+        return
+    rows = [(human_bytes(a.from_bytes), human_bytes(a.to_bytes), a.title, b.title) for a, b in found]
+    print_table(title, ("from", "to", *names), rows)

@@ -1,0 +1,90 @@
+"""Who carries an AllReduce: the first implementation of an engine whose conditions all hold for the size."""
+
+from collections.abc import Sequence
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tuner.base.dataclass import dataclass
+from tuner.base.findings import Finding, Severity
+from tuner.base.numerics import SizeArray
+from tuner.engines.releases import EngineRelease, Implementation
+from tuner.engines.rules import Condition, condition, sizes_of
+from tuner.engines.situation import Situation
+from tuner.engines.sizes import Sizes
+
+
+@dataclass(frozen=True, slots=True)
+class CarriedRange:
+    """Sizes from ``low_bytes`` to ``high_bytes``, both counted, and the implementation that carries them all."""
+
+    low_bytes: int
+    high_bytes: int
+    implementation: Implementation
+
+
+class Carriers:
+    """The implementations of a release in a situation. Errors, when first asked: those of the rules, all BadInput."""
+
+    def __init__(self, situation: Situation, release: EngineRelease) -> None:
+        self.situation = situation
+        self.release = release
+
+    @cached_property
+    def sizes(self) -> tuple[Sizes, ...]:
+        """The sizes that each implementation would take, whoever stands before it."""
+        return tuple(sizes_of(self.situation, self.release, each.name) for each in self.release.implementations)
+
+    def at(self, nbytes: int) -> Implementation:
+        """The implementation that carries a size in bytes."""
+        return self.release.implementations[int(self.among(np.array([nbytes]))[0])]
+
+    def among(self, nbytes: SizeArray) -> NDArray[np.intp]:
+        """Indices in ``release.implementations`` of those that carry sizes in bytes; of the array's shape."""
+        carried = np.full(nbytes.shape, len(self.sizes) - 1)
+        for index in reversed(range(len(self.sizes) - 1)):
+            if self.sizes[index]:
+                carried[self.sizes[index].among(nbytes)] = index
+        return carried
+
+    def turned_away(self, nbytes: int) -> tuple[tuple[Implementation, Finding], ...]:
+        """Each implementation before the one that carries a size, with the first condition that turned it away."""
+        away = []
+        for each in self.release.implementations:
+            failed = self.failed_condition(each, nbytes)
+            if failed is None:
+                break
+            facts = {**failed.facts, "bytes": nbytes}
+            away.append((each, Finding(f"engines.{failed.rule}", Severity.NOTE, facts)))
+        return tuple(away)
+
+    def failed_condition(self, implementation: Implementation, nbytes: int) -> Condition | None:
+        """The first condition of an implementation that does not hold for a size; None if all do."""
+        for given in implementation.conditions:
+            asked = condition(self.situation, self.release, given)
+            if nbytes not in asked.sizes:
+                return asked
+        return None
+
+    def ranges(self, low_bytes: int, high_bytes: int, step: int = 1) -> Sequence[CarriedRange]:
+        """The borders between implementations for multiples of ``step`` bytes from ``low_bytes`` to ``high_bytes``.
+
+        Sizes that a number of bytes does not divide are asked only where ``step`` allows them: with the size of an
+        element as ``step`` and a kernel that wants 16 bytes, odd counts of elements fall to the next implementation and
+        are not in these ranges, which are of the sizes that are multiples of 16 bytes, too.
+        """
+        step = int(np.lcm.reduce([step, *(each.multiple for each in self.sizes if each)]))
+        first, last = -(-low_bytes // step) * step, high_bytes // step * step
+        starts = {first}
+        for each in self.sizes:
+            starts |= {-(-border // step) * step for border in each.borders()}
+        ordered = sorted(start for start in starts if first <= start <= last)
+        found: list[CarriedRange] = []
+        for index, start in enumerate(ordered):
+            end = ordered[index + 1] - step if index + 1 < len(ordered) else last
+            carrier = self.at(start)
+            if found and found[-1].implementation is carrier:
+                start = found.pop().low_bytes
+            found.append(CarriedRange(start, end, carrier))
+        return found

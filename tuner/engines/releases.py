@@ -1,0 +1,157 @@
+"""Releases of serving engines: their tables in ``tables/engines``, each with what it has from its parent."""
+
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from tuner.base import tables
+from tuner.base.dataclass import dataclass
+from tuner.base.errors import BadInput, did_you_mean, nearest_of, one_of
+
+FOLDER = "engines"
+
+
+@dataclass(frozen=True, slots=True)
+class Implementation:
+    """One implementation of AllReduce: its ``name``, its ``title`` in words, and what has to hold for it.
+
+    ``conditions`` are tables, each with the ``rule`` that reads it. ``nccl``: NCCL itself carries the call, on plain
+    buffers or, with ``windows``, on symmetric ones. ``compared``: the engine's own functions were run and agreed;
+    otherwise the conditions are by source. ``source`` is the file of the engine.
+    """
+
+    name: str
+    title: str
+    conditions: tuple[Mapping[str, Any], ...]
+    source: str
+    nccl: bool = False
+    windows: bool = False
+    compared: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class EngineRelease:
+    """A release of an engine: its implementations in the order in which it tries them.
+
+    ``variables`` and ``arguments`` are the switches it reads, by name; ``limits`` tables of sizes in bytes by name;
+    ``nccl_environment`` the rules for the environment that it gives NCCL. Its own variables begin with ``prefix``, and
+    it is built with the release ``nccl`` of NCCL, None where that is not known. ``package`` is the one of the index
+    that the table was read from, None where there is none.
+    """
+
+    engine: str
+    release: str
+    package: str | None
+    implementations: tuple[Implementation, ...]
+    variables: Mapping[str, Mapping[str, Any]]
+    arguments: Mapping[str, Mapping[str, Any]]
+    limits: Mapping[str, Mapping[str, Any]]
+    nccl_environment: tuple[Mapping[str, Any], ...]
+    prefix: str
+    nccl: str | None = None
+
+    @property
+    def name(self) -> str:
+        """``vllm@0.33.0``."""
+        return f"{self.engine}@{self.release}"
+
+    def named(self, implementation: str) -> Implementation:
+        """The implementation of this name. KeyError if there is none."""
+        try:
+            return next(each for each in self.implementations if each.name == implementation)
+        except StopIteration:
+            raise KeyError(implementation) from None
+
+    @property
+    def compared(self) -> bool:
+        """Whether any of its implementations was compared with the engine's own functions."""
+        return any(each.compared and not each.nccl for each in self.implementations)
+
+
+def engines() -> tuple[str, ...]:
+    """Names of the engines, in order."""
+    return tuple(sorted(each.name for each in _folder().iterdir() if each.is_dir() and not each.name.startswith("_")))
+
+
+def releases(engine: str) -> tuple[str, ...]:
+    """Releases of an engine that have a table, the oldest first."""
+    return tuple(sorted((each.stem for each in (_folder() / engine).glob("*.toml")), key=_order))
+
+
+def names() -> tuple[str, ...]:
+    """``ENGINE@RELEASE`` of all tables."""
+    return tuple(f"{engine}@{release}" for engine in engines() for release in releases(engine))
+
+
+def load(name: str) -> EngineRelease:
+    """Release by its name: ``vllm@0.33.0``, or ``vllm`` for its newest. BadInput if there is no such table."""
+    engine, _, release = name.partition("@")
+    if engine not in engines():
+        raise BadInput(f"engine {engine!r} is not known{did_you_mean(engine, engines())}; {one_of(engines())}")
+    known = releases(engine)
+    if release and release not in known:
+        raise BadInput(f"{engine} {release} has no table; the nearest: {_nearest(release, known)}; {_valid(engine)}")
+    return _load(engine, release or known[-1])
+
+
+def _valid(engine: str) -> str:
+    return nearest_of("", tuple(f"{engine}@{each}" for each in releases(engine)))
+
+
+def _nearest(release: str, known: tuple[str, ...]) -> str:
+    """The newest release that is not newer than this one; the oldest if all are."""
+    return max((each for each in known if _order(each) <= _order(release)), key=_order, default=known[0])
+
+
+def _order(release: str) -> tuple[tuple[int, str], ...]:
+    return tuple((int(part), "") if part.isdecimal() else (-1, part) for part in release.split("."))
+
+
+@cache
+def _load(engine: str, release: str) -> EngineRelease:
+    table = _merged(engine, release)
+    ways = table["implementation"]
+    return EngineRelease(
+        engine,
+        release,
+        table.get("package"),
+        tuple(
+            Implementation(
+                name,
+                ways[name]["title"],
+                tuple(ways[name].get("conditions", ())),
+                ways[name]["source"],
+                ways[name].get("nccl", False),
+                ways[name].get("windows", False),
+                ways[name].get("compared", True),
+            )
+            for name in table["order"]
+        ),
+        table.get("variable", {}),
+        table.get("argument", {}),
+        table.get("limits", {}),
+        tuple(table.get("nccl_environment", ())),
+        table["prefix"],
+        table.get("nccl"),
+    )
+
+
+def _merged(engine: str, release: str) -> dict[str, Any]:
+    """The table of a release upon its parent's: tables are merged, anything else is replaced, ``removed`` keys go."""
+    table = tables.toml(_folder() / engine / f"{release}.toml")
+    parent = table.pop("parent", None)
+    return table if parent is None else _upon(_merged(engine, parent), table)
+
+
+def _upon(below: dict[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    merged = {key: value for key, value in below.items() if key not in above.get("removed", ())}
+    for key, value in above.items():
+        old = merged.get(key)
+        merged[key] = _upon(old, value) if isinstance(value, dict) and isinstance(old, dict) else value
+    merged.pop("removed", None)
+    return merged
+
+
+def _folder() -> Path:
+    return tables.folder() / FOLDER

@@ -1,0 +1,420 @@
+"""Conditions of implementations: one rule for each kind, which says the sizes in bytes for which it holds.
+
+A rule is called as a table names it. It gets the situation, the engine's release and the condition's own table, and
+returns the sizes that it lets through with the facts that its words in ``tables/findings/engines.toml`` need.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from tuner.base.dataclass import dataclass
+from tuner.base.errors import BadInput
+from tuner.engines.releases import EngineRelease
+from tuner.engines.situation import Situation
+from tuner.engines.sizes import ALL, NONE, Sizes, at_most, multiples, outside
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """A condition in a situation: the rule's name, the sizes that it lets through, and facts for its words."""
+
+    rule: str
+    sizes: Sizes
+    facts: Mapping[str, Any]
+
+
+Given = Mapping[str, Any]
+Passed = tuple[Sizes, Mapping[str, Any]]
+# Rules about a tensor rather than about whether an implementation is there.
+OF_A_TENSOR = ("data-type", "multiple", "sglang-custom-limit")
+RULES: dict[str, Callable[[Situation, EngineRelease, Given], Passed]] = {}
+
+
+def rule(
+    asked: Callable[[Situation, EngineRelease, Given], Passed],
+) -> Callable[[Situation, EngineRelease, Given], Passed]:
+    """Registers a rule under its function's name, with dashes."""
+    RULES[asked.__name__.replace("_", "-")] = asked
+    return asked
+
+
+def condition(situation: Situation, release: EngineRelease, given: Given) -> Condition:
+    """The condition that a table gives, in a situation. KeyError for a rule that there is none of."""
+    sizes, facts = RULES[given["rule"]](situation, release, given)
+    return Condition(given["rule"], sizes, facts)
+
+
+def sizes_of(situation: Situation, release: EngineRelease, name: str) -> Sizes:
+    """The sizes that an implementation takes, whoever stands before it. KeyError for an unknown name."""
+    sizes = ALL
+    for given in release.named(name).conditions:
+        sizes &= condition(situation, release, given).sizes
+        if not sizes:
+            return NONE
+    return sizes
+
+
+def is_there(situation: Situation, release: EngineRelease, name: str) -> bool:
+    """Whether every condition of an implementation holds for some size, but for those of type and alignment."""
+    asked = (given for given in release.named(name).conditions if given["rule"] not in OF_A_TENSOR)
+    return all(condition(situation, release, given).sizes for given in asked)
+
+
+def _if(holds: bool) -> Sizes:
+    return ALL if holds else NONE
+
+
+def _limit(situation: Situation, release: EngineRelease, name: str) -> int | None:
+    """The limit of a table by compute capability and number of ranks, in bytes; None if it has none."""
+    limit: int | None = release.limits[name].get(situation.capability_text, {}).get(str(situation.ranks))
+    return limit
+
+
+@rule
+def switch(situation: Situation, _: EngineRelease, given: Given) -> Passed:
+    """A switch of the engine has the value ``is``."""
+    name, value = given["name"], situation.switches[given["name"]]  # true or false, in every table
+    return _if(value == given["is"]), {"switch": name, "value": "on" if value else "off"}
+
+
+@rule
+def switch_is_set(situation: Situation, _: EngineRelease, given: Given) -> Passed:
+    """A switch of the engine has any value, but none by default."""
+    return _if(situation.switches[given["name"]] is not None), {"switch": given["name"]}
+
+
+@rule
+def ranks(situation: Situation, _: EngineRelease, given: Given) -> Passed:
+    """The group has one of these numbers of ranks."""
+    return _if(situation.ranks in given["of"]), {"ranks": situation.ranks, "of": given["of"]}
+
+
+@rule
+def most_ranks(situation: Situation, _: EngineRelease, given: Given) -> Passed:
+    """The group has at most so many ranks."""
+    return _if(situation.ranks <= given["most"]), {"ranks": situation.ranks, "most": given["most"]}
+
+
+@rule
+def data_type(situation: Situation, _: EngineRelease, given: Given) -> Passed:
+    """Data has one of these types."""
+    return _if(situation.dtype.name in given["of"]), {"dtype": situation.dtype.name, "of": given["of"]}
+
+
+@rule
+def multiple(_: Situation, __: EngineRelease, given: Given) -> Passed:
+    """The size is a multiple of a number of bytes."""
+    return multiples(given["bytes"]), {"of": given["bytes"]}
+
+
+@rule
+def one_node(situation: Situation, _: EngineRelease, __: Given) -> Passed:
+    """All ranks are on one node."""
+    return _if(situation.nodes == 1), {"nodes": situation.nodes}
+
+
+@rule
+def one_node_or_one_nvlink_domain(situation: Situation, _: EngineRelease, __: Given) -> Passed:
+    """All ranks are on one node, or their nodes are in one NVLink domain."""
+    return _if(situation.nodes == 1 or situation.one_domain), {"nodes": situation.nodes}
+
+
+@rule
+def nvlink_everywhere(situation: Situation, _: EngineRelease, __: Given) -> Passed:
+    """NVLink connects every two GPUs of a node; asked of one node alone."""
+    return _if(situation.nodes > 1 or situation.nvlink_everywhere), {}
+
+
+@rule
+def nvlink_beyond_two(situation: Situation, _: EngineRelease, __: Given) -> Passed:
+    """Two ranks, or one node on which NVLink connects every two GPUs."""
+    alone = situation.nodes == 1 and situation.nvlink_everywhere
+    return _if(situation.ranks == 2 or alone), {"ranks": situation.ranks, "nodes": situation.nodes}
+
+
+@rule
+def peer_access(situation: Situation, _: EngineRelease, __: Given) -> Passed:
+    """Every GPU of a node maps the others' memory; asked of one node alone."""
+    return _if(situation.nodes > 1 or situation.peer_access), {}
+
+
+@rule
+def multicast(situation: Situation, _: EngineRelease, __: Given) -> Passed:
+    """Memory that all ranks share can be multicast."""
+    return _if(situation.group_multicast), {"nodes": situation.nodes, "one_domain": situation.one_domain}
+
+
+@rule
+def multicast_across_nodes(situation: Situation, _: EngineRelease, given: Given) -> Passed:
+    """One node, or a GPU generation from ``least_capability`` on whose memory can be multicast across the nodes."""
+    holds = situation.nodes == 1 or (situation.capability >= given["least_capability"] and situation.group_multicast)
+    return _if(holds), {"nodes": situation.nodes, "least_capability": given["least_capability"] / 10}
+
+
+@rule
+def capability(situation: Situation, _: EngineRelease, given: Given) -> Passed:
+    """The GPUs' compute capability is one of these generations, by the number before the dot."""
+    return _if(situation.capability // 10 in given["major"]), {
+        "capability": situation.capability_text,
+        "of": given["major"],
+    }
+
+
+@rule
+def not_there(situation: Situation, release: EngineRelease, given: Given) -> Passed:
+    """Another implementation is not there at all, whatever the size."""
+    return _if(not is_there(situation, release, given["implementation"])), {"implementation": given["implementation"]}
+
+
+@rule
+def expandable_segments_across_nodes(situation: Situation, _: EngineRelease, given: Given) -> Passed:
+    """One node, or PyTorch's allocator has expandable segments."""
+    return _if(situation.nodes == 1 or situation.switches[given["switch"]] is True), {"switch": given["switch"]}
+
+
+@rule
+def listed_by_major(situation: Situation, release: EngineRelease, given: Given) -> Passed:
+    """A table of limits has the number before the dot of the compute capability, and the number of ranks."""
+    return _if(_limit_by_major(situation, release, given["limits"]) is not None), _place(situation)
+
+
+@rule
+def below_listed_by_major(situation: Situation, release: EngineRelease, given: Given) -> Passed:
+    """The size is below the limit of a table by the number before the dot of the compute capability.
+
+    Each of ``raised`` names switches, all of which, if on, raise the limit to at least a number of bytes.
+    """
+    limit = _limit_by_major(situation, release, given["limits"])
+    for each in given.get("raised", ()):
+        if limit is not None and all(situation.switches[name] for name in each["by"]):
+            limit = max(limit, each["to_bytes"])
+    return NONE if limit is None else at_most(limit - 1), _place(situation) | {"limit": limit}
+
+
+def _limit_by_major(situation: Situation, release: EngineRelease, name: str) -> int | None:
+    row: Mapping[str, int] = release.limits[name].get(str(situation.capability // 10), {})
+    return row.get(str(situation.ranks))
+
+
+@rule
+def listed(situation: Situation, release: EngineRelease, given: Given) -> Passed:
+    """A table of limits has the GPUs' generation and the number of ranks."""
+    return _if(_limit(situation, release, given["limits"]) is not None), _place(situation)
+
+
+@rule
+def at_most_listed(situation: Situation, release: EngineRelease, given: Given) -> Passed:
+    """The size is at most the limit of a table; none where the table has no such generation or number of ranks."""
+    limit = _limit(situation, release, given["limits"])
+    sizes = NONE if limit is None else at_most(limit - (1 if given.get("exclusive") else 0))
+    return sizes, _place(situation) | {"limit": limit}
+
+
+def _place(situation: Situation) -> dict[str, Any]:
+    return {"capability": situation.capability_text, "ranks": situation.ranks}
+
+
+@rule
+def at_most_bytes(_: Situation, __: EngineRelease, given: Given) -> Passed:
+    """The size is at most a number of bytes."""
+    return at_most(given["bytes"]), {"limit": given["bytes"]}
+
+
+@rule
+def below_vllm_custom_limit(situation: Situation, release: EngineRelease, given: Given) -> Passed:
+    """The size is below vLLM's limit of its own kernel: a table's where symmetric memory works, else the usual one.
+
+    With the switch that ``unless`` names, no size is too large: it is cut into pieces.
+    """
+    if "unless" in given and situation.switches[given["unless"]]:
+        return ALL, {"limit": None}
+    limit: int = given["bytes"]
+    if is_there(situation, release, given["while"]):
+        limit = min(limit, _limit(situation, release, given["limits"]) or limit)
+    return at_most(limit - 1), {"limit": limit}
+
+
+@rule
+def outside_listed_range(situation: Situation, release: EngineRelease, given: Given) -> Passed:
+    """The size is outside the range that a table gives for the number of ranks; all sizes above ``most_ranks``."""
+    within = release.limits[given["limits"]].get(str(situation.ranks))
+    if within is None:
+        return _if(situation.ranks > given["most_ranks"]), {"ranks": situation.ranks, "low": None, "high": None}
+    low, high = within
+    return outside(low, high), {"ranks": situation.ranks, "low": low, "high": high}
+
+
+@rule
+def not_carried_by(situation: Situation, release: EngineRelease, given: Given) -> Passed:
+    """Another implementation does not take the size."""
+    sizes = sizes_of(situation, release, given["implementation"])
+    return Sizes(but_not=(sizes,) if sizes else ()), {"implementation": given["implementation"]}
+
+
+@rule
+def flashinfer_backend(situation: Situation, _: EngineRelease, given: Given) -> Passed:
+    """FlashInfer can make its workspace: with the backend that is asked for, or with one that works here.
+
+    Backend mnnvl needs multicast memory of the whole group; trtllm needs one node with peer access. With ``auto`` it is
+    mnnvl, on one node trtllm where that fails; across nodes only from ``least_capability_across_nodes`` on. BadInput
+    for trtllm on several nodes, with which the engine ends.
+    """
+    backend = situation.switches[given["switch"]]
+    facts = {"backend": backend, "nodes": situation.nodes, "capability": situation.capability_text}
+    if backend == "trtllm" and situation.nodes > 1:
+        raise BadInput(f"{given['switch']}=trtllm: the engine ends with it on several nodes; valid: auto, mnnvl")
+    least = given.get("least_capability_across_nodes")
+    if backend == "auto" and situation.nodes > 1 and least is not None and situation.capability < least:
+        return NONE, facts
+    one_node_alone = situation.nodes == 1 and situation.peer_access
+    works = {
+        "mnnvl": situation.group_multicast,
+        "trtllm": one_node_alone,
+        "auto": situation.group_multicast or one_node_alone,
+    }
+    return _if(works[str(backend)]), facts
+
+
+@rule
+def flashinfer_size(situation: Situation, release: EngineRelease, given: Given) -> Passed:
+    """The size is at most FlashInfer's limit, in whole rows of the tensor where the number of columns is known.
+
+    Backend mnnvl, which ``auto`` begins with, has limits of its own by generation, ranks and nodes, exclusive in
+    releases that say so; otherwise those of the fused kernel hold.
+    """
+    limit = _limit(situation, release, given["limits"])
+    if limit is None:
+        return NONE, _place(situation) | {"limit": None}
+    if situation.switches[given["switch"]] != "trtllm":
+        key = f"{situation.ranks} ranks on {situation.nodes} nodes"
+        tuned = release.limits[given["tuned"]].get(situation.capability_text, {}).get(key)
+        if tuned is not None:
+            limit = tuned - (1 if given.get("tuned_exclusive") else 0)
+    if situation.hidden_size is not None:
+        row = situation.hidden_size * situation.dtype.size_bytes
+        limit = limit // row * row
+    return at_most(limit), _place(situation) | {"limit": limit}
+
+
+@rule
+def sglang_custom_is_tuned(situation: Situation, release: EngineRelease, given: Given) -> Passed:
+    """SGLang's second custom AllReduce has thresholds for the GPU generation and the number of ranks."""
+    return _if(_sglang_row(situation, release, given) is not None), _place(situation)
+
+
+def _sglang_row(situation: Situation, release: EngineRelease, given: Given) -> Mapping[str, Any] | None:
+    """The thresholds of a generation and number of ranks; generations without a table share one for 2 to 16 ranks."""
+    table = release.limits[given["limits"]]
+    key = "10.7" if 107 <= situation.capability < 110 else str(situation.capability // 10)
+    if key in table:
+        row: Mapping[str, Any] | None = table[key].get(str(situation.ranks))
+        return row
+    others: Mapping[str, Any] = table["other"]["any"]
+    return others if situation.ranks <= given["most_ranks_of_others"] else None
+
+
+@rule
+def sglang_custom_limit(situation: Situation, release: EngineRelease, given: Given) -> Passed:
+    """The size is at most what SGLang's second custom AllReduce takes of any of its algorithms.
+
+    Its thresholds are those of the GPU generation and number of ranks, of graphs or of eager calls, each cut to the
+    buffers: as large as the largest threshold, at most the cap that a variable sets, or exactly what another variable
+    forces, in steps of ``align`` bytes. Across nodes, or with the memory saver, graphs go by the eager thresholds.
+    """
+    row = _sglang_row(situation, release, given)
+    if row is None:
+        return NONE, _place(situation) | {"limit": None}
+    ways = {"graph": _Thresholds.made(row["graph"]), "eager": _Thresholds.made(row["eager"])}
+    count, cap = situation.ranks, _kib(situation, given["cap"])
+    assert cap is not None
+    push = min(max(each.push_bytes(count) for each in ways.values()), cap)
+    pull = min(max(each.pull_bytes for each in ways.values()), cap)
+    forced_pull, forced_push = _kib(situation, given["force_pull"]), _kib(situation, given["force_push"])
+    pull = pull if forced_pull is None else forced_pull
+    push = push if forced_push is None else forced_push
+    registers = situation.graph and situation.nodes == 1 and not situation.switches[given["memory_saver"]]
+    way = ways["graph" if registers else "eager"]
+    if forced_pull is not None:
+        way = way.with_two_shot_pull(pull)
+    if forced_push is not None:
+        way = way.with_one_shot_push(push)
+    align = given["align"]
+    push = _ceil(max(push, align), align)
+    pull = _ceil(max(pull, align), align) if pull > 0 else 0
+    multicasts = row.get("multicast_blocks", False) and situation.group_multicast and pull > 0
+    sizes = way.cut(push, pull, count).sizes(multicasts)
+    return sizes, _place(situation) | {"limit": sizes.ranges[-1][1] if sizes else 0}
+
+
+def _kib(situation: Situation, name: str) -> int | None:
+    value = situation.switches[name]
+    return None if value is None else int(str(value)) * 1024
+
+
+def _ceil(number: int, step: int) -> int:
+    return -(-number // step) * step
+
+
+@dataclass(frozen=True, slots=True)
+class _Thresholds:
+    """Largest sizes in bytes of the algorithms of SGLang's second custom AllReduce, and the range of its multicast."""
+
+    one_shot_push: int
+    one_shot_pull: int
+    two_shot_pull: int
+    multicast: tuple[int, int] = (0, 0)
+    two_shot_push: int = 0
+
+    @classmethod
+    def made(cls, row: Mapping[str, Any]) -> "_Thresholds":
+        low, high = row.get("multicast", (0, 0))
+        return cls(
+            row["one_shot_push"], row["one_shot_pull"], row["two_shot_pull"], (low, high), row.get("two_shot_push", 0)
+        )
+
+    def push_bytes(self, count: int) -> int:
+        """Bytes of a slot of the push buffer; a two-shot push holds two halves of a rank's part in 16-byte vectors."""
+        return max(self.one_shot_push, 32 * -(-self.two_shot_push // (16 * count)))
+
+    @property
+    def pull_bytes(self) -> int:
+        """Bytes of the pull buffer."""
+        return max(self.one_shot_pull, self.two_shot_pull, self.multicast[1])
+
+    def with_two_shot_pull(self, nbytes: int) -> "_Thresholds":
+        return _Thresholds(self.one_shot_push, self.one_shot_pull, nbytes, self.multicast, self.two_shot_push)
+
+    def with_one_shot_push(self, nbytes: int) -> "_Thresholds":
+        return _Thresholds(nbytes, self.one_shot_pull, self.two_shot_pull, self.multicast, self.two_shot_push)
+
+    def cut(self, push: int, pull: int, count: int) -> "_Thresholds":
+        """The thresholds with buffers of so many bytes."""
+        return _Thresholds(
+            min(self.one_shot_push, push),
+            min(self.one_shot_pull, pull),
+            min(self.two_shot_pull, pull),
+            (min(self.multicast[0], pull), min(self.multicast[1], pull)),
+            min(self.two_shot_push, count * 16 * (push // 32)),
+        )
+
+    def sizes(self, multicasts: bool) -> Sizes:
+        """All sizes that one of the algorithms takes."""
+        most = max(self.one_shot_push, self.one_shot_pull, self.two_shot_pull, self.two_shot_push)
+        low, high = self.multicast
+        if not multicasts or high <= most:
+            return at_most(most)
+        return at_most(high) if low <= most + 1 else Sizes(((1, most), (low, high)))
+
+
+@rule
+def hidden_size_known(situation: Situation, _: EngineRelease, given: Given) -> Passed:
+    """Always holds where the implementation is on; BadInput without the number of columns that its limit depends on."""
+    if situation.hidden_size is None:
+        raise BadInput(f"{given['of']} takes tensors of at most {given['rows']} rows; add `hidden_size`")
+    return at_most(given["rows"] * situation.hidden_size * situation.dtype.size_bytes), {"rows": given["rows"]}
+
+
+@rule
+def measured_at_start(_: Situation, __: EngineRelease, given: Given) -> Passed:
+    """Nothing can be said: the engine measures at its start which sizes this takes. Always BadInput."""
+    raise BadInput(f"not answered: {given['of']} measures on the machine, at the engine's start, which sizes it takes")

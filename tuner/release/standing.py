@@ -1,0 +1,65 @@
+"""How far a release's answers can be trusted that no library was compared with: between two compared, or by source.
+
+A release without a wheel is answered where the nearest releases before and after it, which were compared, agree in all
+that reaches the asked machine; or from a file of ``tables/by_source`` whose facts were read in its public source.
+"""
+
+import re
+from collections.abc import Iterable
+from typing import Literal
+
+from tuner.base.dataclass import dataclass
+from tuner.base.errors import BadInput
+
+BY_SOURCE = "by source, not compared"
+GENERATIONS = frozenset({"volta", "ampere", "hopper", "blackwell", "rubin"})
+# Rows that other generations read as well: which of both holds for LL goes by the processor (index1, src/tuning).
+OF_ALL = frozenset({"volta", "ampere"})
+SHOWN = 6  # differences that a refusal names
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """What stands behind the answers of a release that was not compared with its library.
+
+    ``kind`` is "between" or "by source"; ``differing``: the dotted keys in which both ``neighbours`` differ.
+    """
+
+    kind: Literal["between", "by source"]
+    neighbours: tuple[str, str] | None = None
+    differing: tuple[str, ...] = ()
+
+    @property
+    def words(self) -> str:
+        """In words: ``between 2.26.2 and 2.26.5, which agree``."""
+        if self.neighbours is None:
+            return BY_SOURCE
+        return f"between {self.neighbours[0]} and {self.neighbours[1]}, which agree"
+
+    @property
+    def condition(self) -> str:
+        """In words, before it is known whether the neighbours agree on a machine."""
+        if self.neighbours is None:
+            return BY_SOURCE
+        return f"no table; answered where {self.neighbours[0]} and {self.neighbours[1]} agree"
+
+    def reaching(self, generations: Iterable[str], in_domain: bool) -> list[str]:
+        """The differing keys that may reach GPUs of these generations, in a NVLink domain of several hosts or not."""
+        own = {*generations, *OF_ALL}
+        words = {key: frozenset(re.split(r"[._]", key)) for key in self.differing}
+        return [
+            key
+            for key, of_key in words.items()
+            if (in_domain or "domain" not in of_key) and (of_key & own or not of_key & GENERATIONS)
+        ]
+
+
+def refuse(name: str, standing: Standing, differing: list[str]) -> None:
+    """BadInput where the neighbours of release ``name`` differ in what reaches the machine."""
+    if differing and standing.neighbours is not None:
+        before, after = standing.neighbours
+        more = f" and {len(differing) - SHOWN} more" if len(differing) > SHOWN else ""
+        raise BadInput(
+            f"no table for NCCL {name}, and the releases around it differ here: {', '.join(differing[:SHOWN])}{more}; "
+            f"valid: {before} or {after} (`nccl-tuner diff` shows how picks differ)"
+        )

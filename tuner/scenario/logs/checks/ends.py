@@ -1,0 +1,133 @@
+"""The check of where a log ends: in order, after the start, or before that, and where its ranks are then."""
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+
+from tuner.base.findings import Finding, Severity
+from tuner.scenario.logs.checks.shown import ShownByLog
+from tuner.scenario.logs.endings import ORDERLY, failures
+from tuner.scenario.logs.imported import CommunicatorLines, groups
+from tuner.scenario.logs.reader import LastCall, NcclLog, RankLog
+
+
+def end(shown: ShownByLog) -> Iterator[Finding]:
+    """Where the log ends; of one that shows a failure or a timeout these say it."""
+    log = shown.reading.log
+    differing = list(_differing_calls(log))
+    yield from differing
+    if failures(log.endings) or log.timed_out:
+        return
+    orderly = _orderly(log)
+    if orderly is not None:
+        yield Finding("diagnose.ends_orderly", Severity.NOTE, {"how": orderly})
+        return
+    if log.result_rows is not None:
+        yield Finding("diagnose.ends_in_results", Severity.UNKNOWN, {"rows": log.result_rows})
+        return
+    unfinished = [found for group in groups(log.ranks) if (found := _unfinished(group, log)) is not None]
+    yield from unfinished
+    if unfinished or differing:
+        return
+    if log.last_calls:
+        number = max(call.number for call in log.last_calls.values())
+        yield Finding("diagnose.ends_after_calls", Severity.NOTE, {"number": number})
+    elif any(rank.complete for rank in log.ranks):
+        ranks = {rank.rank for rank in shown.reading.logs if rank.rank is not None}
+        size = shown.reading.group.ranks if shown.reading.group else None
+        facts = {"shown": sorted(ranks) if size and len(ranks) < size else None, "of": size}
+        yield Finding("diagnose.ends_after_init", Severity.NOTE, facts)
+    elif not log.ranks and (log.networks or log.adapters or log.versions):
+        yield Finding("diagnose.ends_before_init", Severity.UNKNOWN, {})
+
+
+def _orderly(log: NcclLog) -> str | None:
+    """The end as it should be, in words; None where the log has none."""
+    if any(each.role == ORDERLY for each in log.endings):
+        return "the closing lines of nccl-tests"
+    made = {(rank.thread.process, rank.comm) for rank in log.ranks if rank.complete and rank.comm is not None}
+    if made and made <= log.destroyed:
+        return "its communicators are destroyed"
+    return None
+
+
+def _unfinished(group: CommunicatorLines, log: NcclLog) -> Finding | None:
+    """Ranks whose making of a communicator the log begins and does not end, or that it does not even begin."""
+    began = [each for each in group.logs if each.started]
+    if not began:
+        return None
+    open_ranks = [each for each in began if not each.complete]
+    if open_ranks:
+        facts = {
+            "complete": len(began) - len(open_ranks),
+            "counted": group.ranks or len(began),
+            "ranks": _numbers(open_ranks),
+            "place": log.place(log.last_line),
+            "line": log.last_line,
+        }
+        return Finding("diagnose.ends_in_init", Severity.UNKNOWN, facts)
+    by_host: dict[str, list[RankLog]] = defaultdict(list)
+    for each in group.logs:
+        by_host[each.thread.host].append(each)
+    processes = {each.thread.process for each in group.logs}
+    lacking = any(
+        len(ranks) < (each.local_ranks or 0) for ranks in by_host.values() for each in ranks if not each.mnnvl
+    )
+    alone = len(processes) == 1 and len(_processes(log)) == 1  # one rank's own log
+    if lacking and not alone:
+        return Finding("diagnose.ends_without_ranks", Severity.UNKNOWN, {"ranks": _numbers(began), "of": group.ranks})
+    return None
+
+
+def _processes(log: NcclLog) -> set[tuple[str, int]]:
+    return {*(each.thread.process for each in log.ranks), *log.networks, *log.environment}
+
+
+def _numbers(ranks: Sequence[RankLog]) -> list[int]:
+    return sorted({each.rank for each in ranks if each.rank is not None})
+
+
+def _differing_calls(log: NcclLog) -> Iterator[Finding]:
+    """Ranks of one communicator whose last calls are not the same."""
+    for group in groups(log.ranks):
+        at = dict[int, LastCall]()
+        for rank in group.logs:
+            calls = [call for (thread, comm), call in log.last_calls.items() if _is_of(thread.process, comm, rank)]
+            if rank.rank is not None and calls:
+                at[rank.rank] = max(calls, key=lambda each: each.number)
+        if len(at) < 2:
+            continue
+        last = max(call.number for call in at.values())
+        behind = {rank: call for rank, call in at.items() if call.number < last}
+        ahead = {rank: call for rank, call in at.items() if call.number == last}
+        if behind and not _orderly(log):
+            facts = {
+                "behind": sorted(behind),
+                "behind_number": max(call.number for call in behind.values()),
+                "ahead": sorted(ahead),
+                "number": last,
+                "collective": next(iter(ahead.values())).collective,
+            }
+            yield Finding("diagnose.ranks_at_different_calls", Severity.UNKNOWN, facts)
+        kinds = defaultdict[tuple[str, int, int], list[int]](list)
+        for number, call in ahead.items():
+            kinds[call.collective, call.elements, call.dtype].append(number)
+        if len(kinds) > 1 and not any(name in ("Send", "Recv", "AlltoAll", "AllToAll") for name, *_ in kinds):
+            first = min(call.line for call in ahead.values())
+            facts = {
+                "number": last,
+                "calls": [
+                    f"{name} of {count:,} elements on {_listed(ranks)}" for (name, count, _), ranks in kinds.items()
+                ],
+                "place": log.place(first),
+                "line": first,
+            }
+            yield Finding("diagnose.calls_differ", Severity.FAULT, facts)
+
+
+def _is_of(process: tuple[str, int], comm: str, rank: RankLog) -> bool:
+    return process == rank.thread.process and comm == rank.comm
+
+
+def _listed(ranks: Sequence[int]) -> str:
+    shown = ", ".join(map(str, ranks[:4]))
+    return f"rank{'s' * (len(ranks) > 1)} {shown}{' ...' * (len(ranks) > 4)}"

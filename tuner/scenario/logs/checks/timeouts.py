@@ -1,0 +1,87 @@
+"""The check of collectives that PyTorch waited for in vain."""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+
+from tuner.base.findings import Finding, Severity
+from tuner.base.sizes import plural
+from tuner.scenario.logs.checks.shown import ShownByLog
+from tuner.scenario.logs.reader import NcclLog, TimedOut
+
+MOST_PLACES = 6
+MOST_RANKS = 4
+UNEVEN = ("ALLTOALL", "GATHER", "SCATTER", "SEND", "RECV", "COALESCED")  # whose ranks may have different numbers
+
+
+def timeouts(shown: ShownByLog) -> Iterator[Finding]:
+    """Ranks at different collectives, or with different sizes, do not fit each other; else one is missing."""
+    log = shown.reading.log
+    if not log.timed_out:
+        return
+    facts: dict[str, object] = {"line": min(each.line for each in log.timed_out.values())}
+    facts["place"] = log.place(min(each.line for each in log.timed_out.values()))
+    facts["ranks"] = sorted(log.timed_out)
+    groups = _by_call(log)
+    unequal = [found for calls in groups.values() if (found := _unequal(calls)) is not None]
+    for ranks, first, others, second in unequal:
+        yield Finding(
+            "diagnose.timeout_sizes",
+            Severity.FAULT,
+            {
+                **facts,
+                "collective": first.collective,
+                "number": first.number,
+                "of_ranks": ranks,
+                "numel_in": first.numel_in,
+                "numel_out": first.numel_out,
+                "others": others,
+                "others_numel_in": second.numel_in,
+                "others_numel_out": second.numel_out,
+            },
+        )
+    if unequal:
+        return
+    counts = Counter(group for group, *_ in groups)
+    facts["calls"] = [
+        f"{plural(len(calls), 'rank')} ({', '.join(str(rank) for rank, _ in calls[:MOST_RANKS])}"
+        f"{' ...' * (len(calls) > MOST_RANKS)}) in {what} {number}"
+        f"{f' of process group {group}' if len(counts) > 1 and group else ''}"
+        for (group, number, what), calls in sorted(groups.items())
+    ][:MOST_PLACES]
+    if len(groups) == 1 or ("" not in counts and len(groups) == len(counts)):
+        size = shown.reading.group.ranks if shown.reading.group else None
+        absent = sorted(set(range(size or 0)) - set(log.timed_out))
+        yield Finding("diagnose.timeout", Severity.FAULT, {**facts, "absent": absent})
+    else:
+        unsure = all(count == 1 for group, count in counts.items() if group)
+        yield Finding("diagnose.timeout_places", Severity.FAULT, {**facts, "unsure": unsure})
+
+
+def _by_call(log: NcclLog) -> dict[tuple[str, int, str], list[tuple[int, TimedOut]]]:
+    """Ranks by process group, number and collective; each process group counts for itself."""
+    found: dict[tuple[str, int, str], list[tuple[int, TimedOut]]] = defaultdict(list)
+    said_of = log.process_groups
+    at = {rank: (each.number, each.collective) for rank, each in log.timed_out.items()}
+    likely = {at.get(rank): group for (rank, _), group in said_of.items()}
+    for rank, each in sorted(log.timed_out.items()):
+        group = said_of.get((rank, each.number)) or likely.get(at[rank], "")  # of a rank that ended before it said it
+        found[group, each.number, each.collective].append((rank, each))
+    return found
+
+
+def _unequal(
+    calls: Sequence[tuple[int, TimedOut]],
+) -> tuple[list[int], TimedOut, list[int], TimedOut] | None:
+    """The fewest ranks with sizes of their own, and the others; None where all sizes are equal, or need not be."""
+    if any(part in calls[0][1].collective.upper().replace("ALLGATHER", "") for part in UNEVEN):
+        return None
+    by_size: dict[tuple[int | None, int | None], list[int]] = defaultdict(list)
+    for rank, each in calls:
+        if each.numel_in is not None:
+            by_size[each.numel_in, each.numel_out].append(rank)
+    if len(by_size) < 2:
+        return None
+    ordered = sorted(by_size.values(), key=len)
+    of = dict(calls)
+    fewest, most = ordered[0], ordered[-1]
+    return fewest, of[fewest[0]], most, of[most[0]]

@@ -1,0 +1,54 @@
+"""The check of NCCL's own warnings, with what they mean (``tables/warnings.toml``)."""
+
+import re
+from collections.abc import Iterator
+
+from tuner.base.findings import Finding, Severity
+from tuner.scenario.logs.checks.shown import ShownByLog
+from tuner.scenario.logs.known_warnings import meaning_of
+from tuner.scenario.logs.reader import PrintedLine
+
+MOST_WARNINGS = 6
+RESULTS = (  # ncclResult_t, src/nccl.h.in
+    "ncclSuccess",
+    "ncclUnhandledCudaError",
+    "ncclSystemError",
+    "ncclInternalError",
+    "ncclInvalidArgument",
+    "ncclInvalidUsage",
+    "ncclRemoteError",
+)
+
+
+def warnings(shown: ShownByLog) -> Iterator[Finding]:
+    """Every warning but those that another answer explains, alike ones once."""
+    log = shown.reading.log
+    fell_back = any(rank.fallback_patterns for rank in shown.reading.logs)
+    alike: dict[str, list[PrintedLine]] = {}
+    for text, line in log.warnings.items():
+        if any(part in text for part in ("ibverbs", "No device found")) and log.network_faults:
+            continue
+        if fell_back and "Could not find a path for pattern" in text:
+            continue
+        alike.setdefault(re.sub(r"0x[0-9a-f]+|\d+", "#", text), []).append(line)
+    if log.returned is not None and not alike:
+        where, number = log.returned
+        yield Finding("diagnose.nccl_returned", Severity.FAULT, {"result": RESULTS[number], "where": where})
+    ranks = {each.thread.process: each.rank for each in log.ranks}
+    for line, *others in list(alike.values())[:MOST_WARNINGS]:
+        known = meaning_of(line.text)
+        complete = any(rank.complete for rank in log.ranks)
+        severity = Severity.NOTE if known is not None and known.is_harmless(complete) else Severity.FAULT
+        facts = {
+            "text": line.text.strip(),
+            "line": line.number,
+            "place": log.place(line.number),
+            "rank": ranks.get(line.thread.process),
+            "host": line.thread.host or None,
+            "alike": len(others) or None,
+            "meaning": known and known.says,
+            "remedy": (known and known.do) or None,
+        }
+        yield Finding("diagnose.warned", severity, facts)
+    if (left := len(alike) - MOST_WARNINGS) > 0:
+        yield Finding("diagnose.more_warnings", Severity.NOTE, {"count": left})
