@@ -9,7 +9,7 @@ from tuner.engines.carriers import Carriers
 from tuner.engines.releases import EngineRelease
 from tuner.engines.situation import Situation
 
-COMPARED = ("vllm@0.30.0", "vllm@0.33.0", "sglang@0.5.20", "sglang@0.5.23")
+COMPARED = ("vllm@0.30.0", "vllm@0.33.0", "sglang@0.5.20", "sglang@0.5.23")  # the others: make test-engines
 CAPABILITIES = (80, 86, 89, 90, 100, 103, 107, 120)
 RANKS = (2, 3, 4, 5, 6, 7, 8, 12, 16)
 TYPES = ("float16", "bfloat16", "float32", "int32")

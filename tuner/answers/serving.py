@@ -1,6 +1,6 @@
 """Who carries an AllReduce of a serving engine, and what NCCL picks where it is NCCL."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TypedDict
@@ -17,7 +17,7 @@ from tuner.base.records import json_form
 from tuner.emulator.request import Request
 from tuner.engines import nccl_environment, releases, switches
 from tuner.engines.carriers import Carriers
-from tuner.engines.releases import Implementation
+from tuner.engines.releases import EngineRelease, Implementation
 from tuner.engines.situation import Situation
 from tuner.machine import gpus
 from tuner.machine.topology import Topology
@@ -82,7 +82,7 @@ class ServedGroup:
     def __init__(
         self,
         scenario: Scenario,
-        engine: str,
+        engine: str | EngineRelease,
         environment: Mapping[str, str] | None = None,
         arguments: Sequence[str] = (),
         *,
@@ -92,7 +92,7 @@ class ServedGroup:
         if scenario.others or scenario.members is not None:
             raise BadInput("an engine is asked of one group on nodes that are alike")
         self.scenario = scenario
-        self.release = releases.load(engine)
+        self.release = releases.load(engine) if isinstance(engine, str) else engine
         self.environment = dict(environment or {})
         self.arguments = tuple(arguments)
         self.graph, self.hidden_size = graph, hidden_size
@@ -189,6 +189,73 @@ def _allreduce(request: Request) -> Request:
             f"an engine carries an AllReduce past NCCL; {request.collective.name} is NCCL's: leave out `engine`"
         )
     return request
+
+
+@dataclass(frozen=True, slots=True)
+class EngineMismatch:
+    """A size of which the engine's own functions name another implementation than the tables do."""
+
+    dtype: str
+    graph: bool
+    bytes: int
+    ours: str
+    engines: str
+
+
+@dataclass(frozen=True, slots=True)
+class EngineComparison:
+    """Answers for one group against the engine's own functions: how many were compared, and those that differ."""
+
+    engine: str
+    compared: int
+    mismatches: tuple[EngineMismatch, ...]
+
+
+DTYPES_COMPARED = (DataType.bfloat16, DataType.float16, DataType.float32, DataType.int32)
+SIZES_COMPARED = 64  # between 1 KiB and 1 GiB, beside those around each border
+
+
+def compare_with_engine(
+    group: ServedGroup, sizes_bytes: Sequence[int] | None = None, progress: Callable[[str], None] = lambda _: None
+) -> EngineComparison:
+    """The group's answers for four data types, in CUDA graphs and eager, against the functions of the engine's package.
+
+    Sizes are ``sizes_bytes``, or 64 between 1 KiB and 1 GiB, and in any case those at, before and behind each border.
+    OracleUnavailable where the package cannot be had or asked; OracleFailed where it does not answer; BadInput for
+    settings with which the engine ends.
+    """
+    from tuner.oracle import serving  # what runs a package, which nothing else here needs
+
+    serving.fetch(group.release, progress)
+    asked, ours = [], []
+    for dtype in DTYPES_COMPARED:
+        for graph in (True, False):
+            situation = replace(group.situation(dtype), graph=graph)
+            carriers = Carriers(situation, group.release)
+            sizes = _sizes_compared(carriers, sizes_bytes)
+            asked.append(serving.question(situation, group.environment, group.arguments, sizes))
+            ours.append((dtype.name, graph, sizes, [carriers.at(size).name for size in sizes]))
+    found, compared = [], 0
+    for (dtype_name, graph, sizes, names), answer in zip(ours, serving.ask(group.release, asked), strict=True):
+        engines = answer if isinstance(answer, list) else [f"ends: {answer}"] * len(sizes)
+        compared += len(sizes)
+        found += [
+            EngineMismatch(dtype_name, graph, size, name, other)
+            for size, name, other in zip(sizes, names, engines, strict=True)
+            if name != other
+        ]
+    return EngineComparison(group.release.name, compared, tuple(found))
+
+
+def _sizes_compared(carriers: Carriers, sizes_bytes: Sequence[int] | None) -> list[int]:
+    """Sizes of whole rows: those asked for, or drawn evenly over powers of two, and those around each border."""
+    step = carriers.situation.dtype.size_bytes * (carriers.situation.hidden_size or 1)
+    drawn = sizes_bytes or [int(2 ** (10 + 20 * part / SIZES_COMPARED)) for part in range(SIZES_COMPARED)]
+    rows = {max(each // step, 1) for each in drawn}
+    for each in carriers.ranges(1 << 10, 1 << 30, step):
+        at = each.low_bytes // step
+        rows |= {row for row in (at - 1, at, at + 1) if row > 0}
+    return [row * step for row in sorted(rows)]
 
 
 def nvlink_everywhere(topology: Topology) -> bool:

@@ -13,6 +13,7 @@ from tuner.base.errors import BadInput
 from tuner.base.names import Collective, Op
 from tuner.cli import options
 from tuner.cli.communicator_options import LIBNCCL
+from tuner.cli.engine import EngineOptions, engine_options, show_comparison
 from tuner.cli.output import human_bytes, json_wanted, print_json, print_table, progress, say, show, verdict
 from tuner.cli.trace_files import as_they_ran, communicators_options, count_or_part, read_files
 from tuner.jobs.traces.calls import number
@@ -53,6 +54,7 @@ class CollectiveOrFile(click.ParamType):  # type: ignore[type-arg]
 @options.option("--bytes", "sizes", "Sizes. [default: over 60 from 4 B to 16 GiB]", type=options.SIZES)
 @options.timeout_option
 @communicators_options("Compare")
+@engine_options(untabled=True)
 @options.json_option
 def command(
     words: tuple[Collective | Path, ...],
@@ -61,6 +63,7 @@ def command(
     timeout_s: float,
     ranks: int | tuple[int, ...] | None,
     communicators: tuple[str, ...],
+    engine: EngineOptions | None,
     communicator: options.CommunicatorOptions,
 ) -> None:
     """Compares the emulator, exactly: COLLECTIVES (default: all five) with libnccl, or what FILEs say that a job ran.
@@ -77,10 +80,17 @@ def command(
     nccl-tuner check --nccl 2.28.9
     nccl-tuner check allreduce --machine dgx-h100 --nodes 2 --nccl 2.28.9
     nccl-tuner check trace.json.gz --log nccl.log --json
+    nccl-tuner check --engine vllm@0.33.0 --machine dgx-h100
     nccl-tuner check nccl-inspector-node01-pid7.log --machine dgx-h100 --nodes 2 --nccl 2.28.9
     nccl-tuner check --node dgx-h100 --node dgx-a100:4 --nccl 2.28.9
     nccl-tuner check --machine dgx-h100 --gpus-per-node 1 --ranks-per-gpu 2 --nccl 2.32.3
     """
+    if engine is not None:
+        options.refuse_with("--engine", ("ranks", "communicators", "timeout_s", "tuner"))
+        if words not in ((), (Collective.AllReduce,)):
+            raise BadInput("--engine checks who carries an AllReduce: check --engine ENGINE")
+        show_comparison(engine.group(communicator, engine.names[0]), sizes)
+        return
     files = [word for word in words if isinstance(word, Path)]
     collectives = [word for word in words if isinstance(word, Collective)]
     if files and collectives:

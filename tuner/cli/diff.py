@@ -374,7 +374,7 @@ def command(
         options.refuse_with("--engine", NOT_OF_ENGINES)
         if words not in ((), (Collective.AllReduce,)) or len(engine.names) != 2:
             raise BadInput("--engine compares who carries an AllReduce: diff allreduce --engine ONE --engine OTHER")
-        group, another = [engine.group(asked, name) for name in engine.names]
+        group, another = [engine.group(asked.communicator, name) for name in engine.names]
         show_differences(group, another, asked.call.request(Collective.AllReduce), asked.low or 1, asked.high)
         return
     collectives = [word for word in words if isinstance(word, Collective)]

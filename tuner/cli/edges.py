@@ -89,7 +89,7 @@ def command(
             raise BadInput(
                 "--engine: an engine carries an AllReduce past NCCL, by its size: edges allreduce --engine ..."
             )
-        group = engine.group(asked, engine.names[0])
+        group = engine.group(asked.communicator, engine.names[0])
         show_borders(group, asked.call.request(Collective.AllReduce), asked.low or 1, asked.high)
         return
     if over == "bytes":

@@ -11,7 +11,17 @@ from tuner.base.numerics import is_time
 from tuner.base.records import to_json
 from tuner.cli import options
 from tuner.cli.command import F, flag, option, stacked
-from tuner.cli.output import human_bytes, json_wanted, note_after, number, print_json, print_table, say
+from tuner.cli.output import (
+    human_bytes,
+    json_wanted,
+    note_after,
+    number,
+    print_json,
+    print_table,
+    progress,
+    say,
+    verdict,
+)
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Pick
 from tuner.release.environment import parse_assignments
@@ -23,14 +33,17 @@ HEADING = "Serving engine"
 
 
 class EngineName(click.ParamType):  # type: ignore[type-arg]
-    """The name of an engine with its release, which completes to those that have a table."""
+    """The name of an engine with its release, which has a table unless ``untabled``; completes to those that do."""
 
     name = "engine"
+
+    def __init__(self, untabled: bool = False) -> None:
+        self.untabled = untabled
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         from tuner.engines import releases
 
-        return releases.load(str(value)).name
+        return (releases.with_nearest_table if self.untabled else releases.load)(str(value)).name
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Any]:
         from tuner.engines import releases
@@ -47,22 +60,25 @@ class EngineOptions:
     hidden_size: int | None
     eager: bool
 
-    def group(self, asked: options.CommunicatorQuestion, name: str) -> "ServedGroup":
+    def group(self, communicator: options.CommunicatorOptions, name: str) -> "ServedGroup":
         """The engine's group on the communicator that is asked about; NCCL is not asked for the engine's variables."""
         from tuner.answers.serving import ServedGroup
         from tuner.engines import releases
 
-        release = releases.load(name)
-        environment = parse_assignments(asked.communicator["env"] or ())
+        release = releases.with_nearest_table(name)
+        environment = parse_assignments(communicator["env"] or ())
         own = {key: value for key, value in environment.items() if key.startswith(release.prefix)}
         own |= {key: value for key, value in environment.items() if key in release.variables}
-        left = tuple(text for text in asked.communicator["env"] or () if text.partition("=")[0] not in own)
-        scenario = asked.communicator.but(env=left).scenario()
-        return ServedGroup(scenario, name, own, self.arguments, graph=not self.eager, hidden_size=self.hidden_size)
+        left = tuple(text for text in communicator["env"] or () if text.partition("=")[0] not in own)
+        scenario = communicator.but(env=left).scenario()
+        return ServedGroup(scenario, release, own, self.arguments, graph=not self.eager, hidden_size=self.hidden_size)
 
 
-def engine_options(several: bool = False) -> Callable[[F], F]:
-    """The options of a serving engine, which the command takes as the parameter ``engine``, None without one."""
+def engine_options(several: bool = False, untabled: bool = False) -> Callable[[F], F]:
+    """The options of a serving engine, which the command takes as the parameter ``engine``, None without one.
+
+    ``several``: it takes more than one. ``untabled``: also releases without a table.
+    """
 
     def decorated(function: F) -> F:
         def asking(*arguments: Any, **given: Any) -> Any:
@@ -88,7 +104,7 @@ def engine_options(several: bool = False) -> Callable[[F], F]:
             option(
                 "--engine",
                 f"{says}; give two to compare them." if several else f"{says}.",
-                type=EngineName(),
+                type=EngineName(untabled),
                 metavar="ENGINE[@RELEASE]",
                 heading=HEADING,
                 multiple=several,
@@ -159,6 +175,29 @@ def _say_nccl(group: "ServedGroup") -> None:
     own = group.release.nccl
     if own is not None and own != group.scenario.nccl:
         note_after(f"{group.release.name} is built with NCCL {own}, and this is of {group.scenario.nccl}: --nccl {own}")
+
+
+def show_comparison(group: "ServedGroup", sizes_bytes: Sequence[int] | None) -> None:
+    """Prints whether the engine's own functions give every size to the same carrier; exit code 1 if not."""
+    from tuner.answers.serving import compare_with_engine
+
+    if not group.release.has_table:
+        note_after(f"{group.release.name} has no table: compared is the one of the nearest release")
+    found = compare_with_engine(group, sizes_bytes, progress)
+    if json_wanted():
+        print_json(to_json(found))
+    elif found.mismatches:
+        say(verdict(f"{len(found.mismatches)} of {found.compared} carriers are not the engine's", False))
+        rows = [
+            (each.dtype, "graph" if each.graph else "eager", human_bytes(each.bytes), each.ours, each.engines)
+            for each in found.mismatches
+        ]
+        print_table("", ("data type", "launch", "size", "here", found.engine), rows)
+    else:
+        where = f"on {group.scenario.title}"
+        say(verdict(f"all {found.compared} carriers are what {found.engine}'s own functions choose {where}", True))
+    if found.mismatches:
+        click.get_current_context().exit(1)
 
 
 def show_borders(group: "ServedGroup", request: Request, low_bytes: int, high_bytes: int) -> None:

@@ -127,7 +127,7 @@ def command(
             raise BadInput(
                 "--engine: an engine carries an AllReduce past NCCL; everything else is NCCL's: remove --engine"
             )
-        show_carriers(engine.group(asked, engine.names[0]), call.request(collective), sizes)
+        show_carriers(engine.group(asked.communicator, engine.names[0]), call.request(collective), sizes)
         return
     if asked.libnccl is not None:
         options.refuse_with("--libnccl", NOT_OF_LIBNCCL)

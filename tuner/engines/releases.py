@@ -1,6 +1,7 @@
 """Releases of serving engines: their tables in ``tables/engines``, each with what it has from its parent."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -56,6 +57,11 @@ class EngineRelease:
         """``vllm@0.33.0``."""
         return f"{self.engine}@{self.release}"
 
+    @property
+    def has_table(self) -> bool:
+        """Whether the release has a table of its own."""
+        return self.release in releases(self.engine)
+
     def named(self, implementation: str) -> Implementation:
         """The implementation of this name. KeyError if there is none."""
         try:
@@ -93,6 +99,17 @@ def load(name: str) -> EngineRelease:
     if release and release not in known:
         raise BadInput(f"{engine} {release} has no table; the nearest: {_nearest(release, known)}; {_valid(engine)}")
     return _load(engine, release or known[-1])
+
+
+def with_nearest_table(name: str) -> EngineRelease:
+    """Release by its name with the table of the nearest one, where it has none of its own. BadInput if none is known.
+
+    Its answers are a guess: for comparing them with the engine's own functions.
+    """
+    engine, _, release = name.partition("@")
+    if engine in engines() and release and release not in releases(engine):
+        return replace(_load(engine, _nearest(release, releases(engine))), release=release)
+    return load(name)
 
 
 def _valid(engine: str) -> str:

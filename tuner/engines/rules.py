@@ -120,6 +120,12 @@ def one_node_or_one_nvlink_domain(situation: Situation, _: EngineRelease, __: Gi
 
 
 @rule
+def several_nodes_of_one_nvlink_domain(situation: Situation, _: EngineRelease, __: Given) -> Passed:
+    """The group is on several nodes, all of one NVLink domain."""
+    return _if(situation.nodes > 1 and situation.one_domain), {"nodes": situation.nodes}
+
+
+@rule
 def nvlink_everywhere(situation: Situation, _: EngineRelease, __: Given) -> Passed:
     """NVLink connects every two GPUs of a node; asked of one node alone."""
     return _if(situation.nodes > 1 or situation.nvlink_everywhere), {}
