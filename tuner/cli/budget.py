@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from tuner.answers.calibrated import TimesWanted
 from tuner.base.dataclass import dataclass
@@ -17,6 +18,7 @@ from tuner.base.nouns import TimeInterval
 from tuner.cli import options, times
 from tuner.cli.command import FILE, F, stacked
 from tuner.cli.communicator_options import say_notes
+from tuner.cli.engine import EngineOptions, ServeOptions, engine_options, serve_options, show_served_step
 from tuner.cli.exchanges import in_words
 from tuner.cli.exports import Exports, export_options, of_budget
 from tuner.cli.measured_options import arm_option, runs_there
@@ -503,6 +505,8 @@ def _row(one: GroupBudget, whole_us: float) -> tuple[object, ...]:
 @options.communicator_options(tuner=True)
 @options.call_options(windows=False)
 @model_options
+@engine_options()
+@serve_options
 @communicators_options("Count")
 @group_options
 @options.option(
@@ -536,6 +540,8 @@ def command(
     files: tuple[Path, ...],
     call: options.CallOptions,
     model: ModelStep | None,
+    engine: EngineOptions | None,
+    serve: ServeOptions | None,
     ranks: int | tuple[int, ...] | None,
     communicators: tuple[str, ...],
     settings: tuple[str, ...],
@@ -570,9 +576,17 @@ def command(
     \b
     nccl-tuner budget steps.csv --machine dgx-h100 --nodes 2 --nccl 2.22.3,2.28.9
     nccl-tuner budget --model llama-3-70b --machine dgx-h100 --nodes 64 --job tp=8,pp=4
+    nccl-tuner budget --serve --engine vllm@0.33.0 --model llama-3-70b --job tp=8 --machine dgx-h100
     nccl-tuner budget steps.csv --machine dgx-b200 --nccl 2.28.9,2.32.3 --buffers window
     nccl-tuner budget trace.json.gz --machine dgx-h100 --nodes 2 --setting NCCL_ALGO=Ring --measured run.jsonl --json
     """
+    if serve is not None:
+        given = click.get_current_context().get_parameter_source("dtype") is not ParameterSource.DEFAULT
+        name = None if model is None else model.name
+        show_served_step(engine, serve, name, grouping["job"], communicator, call.dtype if given else None)
+        return
+    if engine is not None:
+        raise BadInput("--engine only applies with --serve here: add it")
     if bool(files) == bool(model):
         raise BadInput("name the calls of the job: FILEs that have them, or --model NAME with --job, not both")
     if model and (of_files := [name for name in ("rank", "by_group") if grouping[name]]):

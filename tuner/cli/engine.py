@@ -1,12 +1,14 @@
 """``--engine``: who carries an AllReduce of a serving engine, in pick, edges and diff."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput
+from tuner.base.names import DataType
 from tuner.base.numerics import is_time
 from tuner.base.records import to_json
 from tuner.cli import options
@@ -198,6 +200,115 @@ def show_comparison(group: "ServedGroup", sizes_bytes: Sequence[int] | None) -> 
         say(verdict(f"all {found.compared} carriers are what {found.engine}'s own functions choose {where}", True))
     if found.mismatches:
         click.get_current_context().exit(1)
+
+
+@dataclass(frozen=True, slots=True)
+class ServeOptions:
+    """Values of :func:`serve_options`: how a model is served."""
+
+    batch: int
+    chunk: int
+    draft_tokens: int
+    attention_dp: bool
+
+
+SERVING = "Step of a served model"
+
+
+def serve_options(function: F) -> F:
+    """The options of a served model, which the command takes as the parameter ``serve``, None without --serve."""
+
+    def asking(*arguments: Any, **given: Any) -> Any:
+        wanted = given.pop("serve")
+        names = ("batch", "chunk", "draft_tokens", "attention_dp")
+        values = {name: given.pop(name) for name in names}
+        return function(*arguments, serve=ServeOptions(**values) if wanted else None, **given)
+
+    asking.__name__, asking.__doc__ = function.__name__, function.__doc__
+    asking.__dict__ |= function.__dict__
+    made: F = asking  # type: ignore[assignment]
+    return stacked(
+        made,
+        flag("--serve", "Of --model a decoding step and a prefill chunk under --engine, instead of a training step."),
+        option("--batch", "Sequences decoded together.", type=click.IntRange(1), default=64, heading=SERVING),
+        option("--chunk", "Tokens of a prefill chunk.", type=click.IntRange(1), default=8192, heading=SERVING),
+        option(
+            "--draft-tokens",
+            "Tokens that are guessed for each sequence.",
+            type=click.IntRange(0),
+            default=0,
+            heading=SERVING,
+        ),
+        flag("--attention-dp", "Attention is data-parallel over the ranks of the experts.", heading=SERVING),
+    )
+
+
+def show_served_step(
+    engine: EngineOptions | None,
+    serve: ServeOptions,
+    model: str | None,
+    job: str | None,
+    communicator: options.CommunicatorOptions,
+    dtype: DataType | None,
+) -> None:
+    """Prints the calls of a decoding step and a prefill chunk. BadInput without an engine or a model."""
+    from tuner.answers.serving_step import DECODE, PREFILL, ServedModel, served_step
+
+    if engine is None or model is None:
+        missing = " and ".join(name for name, value in (("--engine", engine), ("--model", model)) if value is None)
+        raise BadInput(f"--serve needs {missing}: budget --serve --engine vllm@0.33.0 --model llama-3-70b --job tp=8")
+    degrees = _degrees(job)
+    served = ServedModel(
+        model,
+        degrees.get("tp", 1),
+        degrees.get("ep", 1),
+        serve.batch,
+        serve.chunk,
+        serve.draft_tokens,
+        serve.attention_dp,
+    )
+    if dtype is not None:
+        served = replace(served, dtype=dtype)
+    group = engine.group(communicator, engine.names[0])
+    found = served_step(group.scenario, engine.names[0], served, group.environment, engine.arguments)
+    if json_wanted():
+        print_json(to_json(found))
+        return
+    for phase, says in (
+        (DECODE, f"one step of {served.batch} sequences"),
+        (PREFILL, f"a chunk of {served.chunk} tokens"),
+    ):
+        rows = [
+            (
+                each.of,
+                each.collective.name,
+                human_bytes(each.bytes),
+                str(each.calls),
+                each.title,
+                "-" if each.pick is None else each.pick.pick.name,
+                "-" if each.all_us is None else number(each.all_us / 1000, 3),
+            )
+            for each in found.calls
+            if each.phase == phase
+        ]
+        title = f"{phase}, {says}: {found.model} on {found.engine}, {group.scenario.name}"
+        print_table(
+            title, ("of", "call", "size", "calls", "carried by", "NCCL's pick", "NCCL ms"), rows, spare=("call",)
+        )
+        left = found.without_time(phase)
+        others = f"; {left} calls have no time and are in no total" if left else ""
+        say(f"NCCL takes {found.nccl_us(phase) / 1000:.3f} ms{others}\n")
+
+
+def _degrees(job: str | None) -> dict[str, int]:
+    """Degrees of parallelism of ``tp=8,ep=8``. BadInput for others than tp and ep, and for what is no number."""
+    degrees: dict[str, int] = {}
+    for part in filter(None, (job or "").split(",")):
+        name, _, value = part.partition("=")
+        if name not in ("tp", "ep") or not value.isdecimal() or not int(value):
+            raise BadInput(f"--job {part}: a served model is split by tp and ep, as in tp=8 or ep=8")
+        degrees[name] = int(value)
+    return degrees
 
 
 def show_borders(group: "ServedGroup", request: Request, low_bytes: int, high_bytes: int) -> None:

@@ -6,15 +6,14 @@ outermost. A parallelism of degree 1 communicates nothing.
 Shapes: scalars, or arrays that broadcast and are computed one by one.
 """
 
-import tomllib
 from collections.abc import Iterator, Mapping
 from functools import cache
-from importlib.resources import files
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
+from tuner.base import tables
 from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput, did_you_mean, one_of
 from tuner.times.costmodels import algorithms
@@ -75,8 +74,20 @@ class Model:
 @cache
 def known_models() -> Mapping[str, Mapping[str, float]]:
     """Fields of :class:`Model` by the model's name, as its authors publish them (``tables/models.toml``)."""
-    table = tomllib.loads((files("tuner.tables") / "models.toml").read_text())
-    return {name: {key: value for key, value in row.items() if key != "source"} for name, row in table.items()}
+    beside = ("source", "vocabulary")
+    return {name: {key: value for key, value in row.items() if key not in beside} for name, row in _table().items()}
+
+
+def _table() -> Mapping[str, Mapping[str, Any]]:
+    return tables.toml(tables.folder() / "models.toml")
+
+
+def vocabulary(name: str) -> int:
+    """Number of tokens that a model by name tells apart. BadInput for a name that is not known."""
+    model_fields(name, {})
+    table = _table()
+    tokens: int = table[name.lower()]["vocabulary"]
+    return tokens
 
 
 def model_fields(name: str | None, given: Mapping[str, float | None]) -> dict[str, Any]:
