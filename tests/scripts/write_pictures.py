@@ -14,7 +14,9 @@ from typing import Any
 from tests.support import browser as web
 from tests.support import doc_sessions as sessions
 from tuner.answers.calibrated import TimesWanted
+from tuner.answers.serving import ServedGroup
 from tuner.base.names import AlgoProto, Collective, DataType, Op
+from tuner.base.sizes import human_bytes
 from tuner.cli.reports.data import NODES, collect, collect_calibrated
 from tuner.cli.reports.page import page
 from tuner.emulator.request import Request
@@ -86,6 +88,48 @@ def name_of(cell: AlgoProto) -> str:
     return f"{cell[0].name}/{cell[1].name}"
 
 
+ENGINES = ("vllm@0.33.0", "sglang@0.5.23", "tensorrt-llm@1.4.0rc1", "lmdeploy@0.18.0")
+FIRST, LAST = 10, 30  # powers of two: 1 KiB to 1 GiB
+FILLS = ("#00487A", "#C45A00", "#2E7D32", "#7B3F98", "#8A6D00", "#9FB3C8")
+
+
+def engines() -> None:
+    """Who carries an AllReduce of bfloat16 by its size: engines on eight H100 and on eight B200."""
+    left, width, high, gap = 190, 720, 26, 14
+    request = Request(Collective.AllReduce, DataType.bfloat16, Op.sum)
+    fills: dict[str, str] = {"NCCL": FILLS[-1]}
+    parts: list[str] = []
+    y = 24
+    for machine in ("dgx-h100", "dgx-b200"):
+        parts.append(f'<text x="8" y="{y}" font-weight="bold">8 x {machine.removeprefix("dgx-").upper()}</text>')
+        y += 10
+        for engine in ENGINES:
+            group = ServedGroup(Scenario(nccl="2.30.7", machine=machine, nodes=1), engine)
+            parts.append(f'<text x="8" y="{y + 18}">{engine}</text>')
+            for each in group.ranges(request, 1 << FIRST, 1 << LAST):
+                title = "measured at start" if each.carrier == "autotuned" else each.title.partition(",")[0]
+                fill = fills.setdefault(title, FILLS[len(fills) - 1])
+                start, end = (
+                    left + width * (log2(size) - FIRST) / (LAST - FIRST) for size in (each.from_bytes, each.to_bytes)
+                )
+                parts.append(f'<rect x="{start:.1f}" y="{y}" width="{end - start:.1f}" height="{high}" fill="{fill}"/>')
+            y += high + gap
+        y += 16
+    for power in range(FIRST, LAST + 1, 4):
+        x = left + width * (power - FIRST) / (LAST - FIRST)
+        parts.append(f'<text x="{x:.1f}" y="{y}" text-anchor="middle">{human_bytes(1 << power)}</text>')
+    y += 30
+    for number, (title, fill) in enumerate(fills.items()):
+        x = 8 + 300 * (number % 3)
+        parts.append(f'<rect x="{x}" y="{y + 24 * (number // 3) - 12}" width="16" height="14" fill="{fill}"/>')
+        parts.append(f'<text x="{x + 24}" y="{y + 24 * (number // 3)}">{title}</text>')
+    y += 24 * (len(fills) // 3) + 12
+    head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {left + width + 40} {y}" '
+    head += 'font-family="system-ui, sans-serif" font-size="13">'
+    ground = f'<rect width="{left + width + 40}" height="{y}" fill="#fff"/>'
+    (DOCS / "plots" / "engines.svg").write_text("\n".join([head, ground, *parts, "</svg>", ""]), "utf-8")
+
+
 def report() -> None:
     """The page of a machine, as a reader sees it who clicks a cell and moves the slider."""
     scenario = Scenario(nccl="2.32.3", machine="dgx-h100", nodes=2)
@@ -113,4 +157,5 @@ def save(browser: Any, name: str) -> None:
 if __name__ == "__main__":
     plots()
     path()
+    engines()
     report()
