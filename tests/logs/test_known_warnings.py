@@ -13,7 +13,7 @@ from tuner.base import tables
 from tuner.oracle import library
 from tuner.scenario.logs.known_warnings import AFTER_INIT, ALWAYS, KnownWarning, known_warnings, meaning_of
 
-COMPARED = sorted(FEW | INTERFACES)  # seven, the first and the newest among them
+COMPARED = sorted(each for each in FEW | INTERFACES if each is not None)  # seven, the first and the newest among them
 LEAST_KNOWN = 0.9
 LEFT_OUT = {row["text"] for row in tables.toml(tables.folder() / "warnings.toml")["left_out"]}
 

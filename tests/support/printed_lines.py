@@ -10,6 +10,7 @@ from functools import cache
 from pathlib import Path
 
 from elftools.elf.elffile import ELFFile
+from elftools.elf.sections import SymbolTableSection
 
 WARN, INFO = 2, 3  # ncclDebugLogLevel, src/include/nccl_common.h
 WINDOW = 64  # bytes of code on either side of the format's place in which the level is set
@@ -24,10 +25,14 @@ def printed_lines(library: Path) -> dict[int, frozenset[str]]:
     found: dict[int, set[str]] = {WARN: set(), INFO: set()}
     with library.open("rb") as file:
         elf = ELFFile(file)
-        text, read_only = elf.get_section_by_name(".text"), elf.get_section_by_name(".rodata")
-        code, base = text.data(), text["sh_addr"]
-        strings, strings_at = read_only.data(), read_only["sh_addr"]
-        names = (each.name for each in elf.get_section_by_name(".symtab").iter_symbols())
+        code_section, read_only = elf.get_section_by_name(".text"), elf.get_section_by_name(".rodata")
+        assert code_section is not None
+        assert read_only is not None
+        code, base = bytes(code_section.data()), int(code_section["sh_addr"])
+        strings, strings_at = bytes(read_only.data()), int(read_only["sh_addr"])
+        symbols = elf.get_section_by_name(".symtab")
+        assert isinstance(symbols, SymbolTableSection)
+        names = (each.name for each in symbols.iter_symbols())
         register = b"\x0d" if any(_INTERNAL in name for name in names) else b"\x05"
     for match in _FORMAT.finditer(code):
         if match[1] != register:

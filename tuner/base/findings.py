@@ -13,7 +13,8 @@ also     a table of facts and sentences: each sentence is added to ``says`` wher
 ======== ============================================================================================================
 
 A fact may name its form: ``{bytes:size}`` is ``64 MiB``, ``{sizes:sizes}`` a list of sizes, ``{ranks:ranges}`` is
-``0-3,7``, ``{names:list}`` is ``a, b and c``, ``{line:count}`` has commas between thousands, ``{text:quoted}`` is in
+``0-3,7``, ``{names:list}`` is ``a, b and c``,
+``{texts:joined}`` is ``a; b``, ``{line:count}`` has commas between thousands, ``{text:quoted}`` is in
 quotes, and ``{gpus:counted GPU}`` is ``1 GPU`` or ``8 GPUs``. Any other form is Python's own, as ``{busbw_gbs:.1f}``.
 ``{option:topology}`` is an option in the reader's own spelling: ``--topology`` or ``topology=``.
 """
@@ -158,6 +159,7 @@ FORMS: Mapping[str, Callable[[Any], str]] = {
     "sizes": lambda values: listed(human_bytes(each) for each in values),
     "ranges": lambda values: as_ranges(sorted(set(values))),
     "list": listed,
+    "joined": "; ".join,
     "count": lambda value: f"{value:,}",
     "quoted": lambda value: f"{str(value)!r}",
 }

@@ -17,6 +17,7 @@ from tuner.base.findings import Finding, Severity
 from tuner.jobs.diagnosis.folders import of_job, of_preflight, of_unknown
 from tuner.jobs.diagnosis.kinds import cut, kinds_of
 from tuner.jobs.diagnosis.log import of_log
+from tuner.jobs.diagnosis.node_tools import of_nvlinks, of_ports, of_settings
 from tuner.jobs.diagnosis.ras import of_ras
 from tuner.jobs.diagnosis.recorder import of_recorder
 from tuner.jobs.diagnosis.records import DiagnosisOptions, FileDiagnosis, FileKind, KnownFacts, found_in, in_words
@@ -34,6 +35,9 @@ READERS: dict[FileKind, Callable[[Path, KnownFacts], FileDiagnosis]] = {
     FileKind.job: of_job,
     FileKind.ras: of_ras,
     FileKind.recorder: of_recorder,
+    FileKind.nvlinks: of_nvlinks,
+    FileKind.ports: of_ports,
+    FileKind.settings: of_settings,
     FileKind.results: of_results,
     FileKind.trace: of_trace,
     FileKind.table: of_table,

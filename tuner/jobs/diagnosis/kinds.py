@@ -6,6 +6,7 @@ from pathlib import Path
 from tuner.base.errors import BadInput, BadTopology, TunerError
 from tuner.base.files import read_bytes
 from tuner.base.findings import Finding, Severity
+from tuner.jobs.diagnosis import node_tools, ras
 from tuner.jobs.diagnosis.records import FileKind
 from tuner.jobs.inside import files as job_files
 from tuner.jobs.preflight import reading
@@ -17,7 +18,6 @@ from tuner.plugin.table.records import HEADER
 from tuner.times.measured.formats import NCCL_TESTS, FileFormat, MeasurementFile
 
 OF_LOGS = (b" NCCL INFO ", b" NCCL WARN ", b"NCCL error in: ", b"Watchdog caught collective operation timeout")
-OF_RAS = b"Communicators... ("  # src/ras/client_support.cc
 
 
 def kinds_of(file: Path) -> tuple[FileKind, ...]:
@@ -40,7 +40,9 @@ def kinds_of(file: Path) -> tuple[FileKind, ...]:
             return (FileKind.listing,)
     except BadTopology:
         return (FileKind.listing,)
-    logged: tuple[FileKind, ...] = (FileKind.ras,) if OF_RAS in start else ()
+    if (of_tool := node_tools.kind_of(start)) is not None:
+        return (of_tool,)
+    logged: tuple[FileKind, ...] = (FileKind.ras,) if ras.is_report(start) else ()
     logged += (FileKind.log,) if any(part in start for part in OF_LOGS) else ()
     try:
         measured = MeasurementFile(file)
@@ -53,6 +55,8 @@ def kinds_of(file: Path) -> tuple[FileKind, ...]:
     with suppress(TunerError, UnicodeDecodeError):
         if start.lstrip()[:1] not in (b"{", b"[") and convert.format_of(start.decode(), str(file)):
             return (FileKind.table,)
+    if len(start) <= MAX_BYTES and convert.other_nvidia(start, str(file)) is not None:
+        return (FileKind.table,)
     return (FileKind.trace,)
 
 

@@ -28,6 +28,9 @@ class FileKind(StrEnum):
     job = "files of a job's ranks"
     ras = "report of ncclras"
     recorder = "Flight Recorder dumps"
+    nvlinks = "NVLinks of nvidia-smi"
+    ports = "ports of ibdev2netdev"
+    settings = "configuration file of NCCL"
     results = "results of nccl-tests"
     trace = "trace or counters of a job"
     table = "decision table"
@@ -94,6 +97,16 @@ def in_sentences(
     )
 
 
+@dataclass(frozen=True, slots=True)
+class RanksBehind:
+    """Ranks of a communicator, with their counts of an operation, where others are at count ``ahead`` of it."""
+
+    communicator: str
+    operation: str
+    ahead: int
+    ranks: tuple[tuple[int, int], ...]
+
+
 @dataclass(slots=True)
 class KnownFacts:
     """Facts of the machine so far, and which file says them."""
@@ -105,6 +118,7 @@ class KnownFacts:
     results: list[Path]
     topology: Path | None = None  # the first that is whole
     links_of: str | None = None  # a topology or log that shows by itself which links or channels are fewer
+    ras_reports: dict[Path, tuple[RanksBehind, ...]] = field(default_factory=dict, metadata=json_form(omitted=True))
     learnt: list[Finding] = field(default_factory=list, metadata=json_form(omitted=True))
 
     def learn(self, file: Path, **facts: str | int | None) -> None:

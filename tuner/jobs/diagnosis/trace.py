@@ -2,15 +2,16 @@
 
 from pathlib import Path
 
-from tuner.base.errors import BadInput
+from tuner.base.errors import BadInput, BadTable
 from tuner.base.files import read_bytes
-from tuner.base.findings import Severity
+from tuner.base.findings import Finding, Severity
 from tuner.base.sizes import human_bytes
 from tuner.jobs.check_run import check as check_run
-from tuner.jobs.diagnosis.records import FileDiagnosis, FileKind, KnownFacts, in_sentences
+from tuner.jobs.diagnosis.records import FileDiagnosis, FileKind, KnownFacts, found_in, in_sentences
 from tuner.jobs.traces import flight_recorder, nsight
 from tuner.jobs.traces import read as traces
 from tuner.jobs.traces.calls import CallList, WantedCalls
+from tuner.plugin.formats import convert
 from tuner.scenario import Scenario
 
 KNOWN_FILES = (
@@ -20,8 +21,18 @@ KNOWN_FILES = (
 
 
 def of_table(file: Path, known: KnownFacts) -> FileDiagnosis:
-    says = "a table of a tuner plugin: the plugin's own commands check, convert and try it"
-    return in_sentences(file, FileKind.table, Severity.UNKNOWN, says, (), known)
+    """The finding of a table of a tuner plugin: how many rows it has, or its mistake."""
+    content = read_bytes(file, BadInput)
+    try:
+        table = convert.from_content(content, str(file))
+        facts = {"rows": len(table.table.decisions), "format": table.format}
+        return found_in(file, FileKind.table, [Finding("diagnose.table", Severity.NOTE, facts)], known)
+    except BadTable as error:
+        if (other := convert.other_nvidia(content, str(file))) is None:
+            return in_sentences(file, FileKind.table, Severity.FAULT, str(error), (), known)
+        facts = {"rows": other.rows, "columns": other.columns, "header": other.header or None, "line": other.header}
+        facts |= {"short": other.columns < convert.REQUIRED or None, "least": convert.REQUIRED}
+        return found_in(file, FileKind.table, [Finding("diagnose.table_unread", Severity.UNLIKE, facts)], known)
 
 
 def of_trace(file: Path, known: KnownFacts) -> FileDiagnosis:

@@ -27,6 +27,7 @@ from tuner.release import ALGORITHM_KEYS, PROTOCOL_KEYS
 
 COLUMNS = "collective,min_bytes,max_bytes,algorithm,protocol,channels,nNodes,nRanks,numPipeOps,regBuff"
 REQUIRED = 8
+SHORT = 6  # columns of files that people write: without nNodes and nRanks, which NVIDIA's plugin wants
 
 
 def read_nvidia(text: str, name: str) -> Table:
@@ -51,6 +52,38 @@ def read_nvidia(text: str, name: str) -> Table:
     if not comments.gpus:
         return Table(tuple(rows))
     return Table(tuple(rows), provenance={GPUS: comments.gpus}, provenance_lines={GPUS: comments.gpus_line})
+
+
+@dataclass(frozen=True, slots=True)
+class OtherNvidiaFile:
+    """A file that is NVIDIA's but for what its plugin does not read: ``header`` is the line of a header that is no
+    comment, 0 without one; ``columns`` are the fewest of a row, which may lack nNodes and nRanks."""
+
+    rows: int
+    columns: int
+    header: int
+
+
+def other_nvidia(content: bytes, name: str) -> OtherNvidiaFile | None:
+    """What a file has that is read once its header is taken away and its rows are for any nodes and ranks.
+
+    None where it cannot be read so, either.
+    """
+    kept, header, counts = list[str](), 0, list[int]()
+    for number, line in enumerate(content.decode("latin-1").splitlines(), start=1):
+        fields = [field.strip(" \t") for field in line.partition("#")[0].split(",")]
+        if fields == [""]:
+            continue
+        if not kept and not header and {"algorithm", "protocol"} <= {field.lower() for field in fields}:
+            header = number
+            continue
+        counts.append(len(fields))
+        kept.append(",".join(fields + ["-1"] * (REQUIRED - len(fields)) if len(fields) == SHORT else fields))
+    try:
+        table = read_nvidia("".join(f"{line}\n" for line in kept), name)
+    except BadTable:
+        return None
+    return OtherNvidiaFile(len(table.decisions), min(counts), header) if counts else None
 
 
 def _row(fields: list[str], line: int) -> Decision:

@@ -1,0 +1,169 @@
+"""``nccl-tuner diagnose`` of what tools beside NCCL print: RAS, NVLinks, ports, configuration files, tuner files."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cli.test_diagnose import diagnosed
+from tests.support.cases import report
+
+COUNTS = ("Broadcast", "AllReduce")
+
+
+def found(*files: object) -> tuple[int, list[dict[str, Any]]]:
+    """Exit code and findings of all files, the gravest file first."""
+    result = diagnosed(*files, "--json")
+    return result.exit_code, [each for file in json.loads(result.output)["files"] for each in file["findings"]]
+
+
+def ras(counts: list[int], moment: str = "10:00", missing: list[dict[str, Any]] | None = None, **status: Any) -> str:
+    """A report in JSON of ranks with these counts of AllReduce; ``status`` is of the last rank."""
+    well = {"init_state": 0, "async_error": 0, "finalize_called": False, "destroy_flag": False, "abort_flag": False}
+    ranks = [
+        {
+            "rank": rank,
+            "host": "h",
+            "pid": 1,
+            "cuda_dev": rank,
+            "status": {**well, **(status if rank == len(counts) - 1 else {})},
+            "collective_counts": {"Broadcast": 0, "AllReduce": count},
+        }
+        for rank, count in enumerate(counts)
+    ]
+    communicator = {"hash": "0xab", "size": len(counts) + len(missing or ()), "ranks": ranks}
+    communicator["missing_ranks"] = missing or []
+    return json.dumps({"nccl_version": "2.28.9", "timestamp": moment, "communicators": [communicator]})
+
+
+def test_one_report_of_a_rank_behind_is_not_judged_and_two_that_agree_are_a_hang(tmp_path: Path) -> None:
+    first, second, later = tmp_path / "1.json", tmp_path / "2.json", tmp_path / "3.json"
+    first.write_text(ras([6, 6, 5]))
+    second.write_text(ras([6, 6, 5], "10:05"))
+    later.write_text(ras([9, 9, 8], "10:05"))
+    code, (finding, *_) = found(first)
+    assert (code, finding["code"], finding["facts"]["ranks"]) == (3, "ras.behind", [2])
+    code, (finding, *_) = found(first, second)
+    assert (code, finding["code"], finding["facts"]["ahead"]) == (1, "ras.hang", 6)
+    assert found(first, later)[0] == 3  # it moved on
+    assert found(first, first)[0] == 3  # a report is no second one of itself
+
+
+@pytest.mark.parametrize(
+    ("status", "missing", "code", "finding"),
+    [
+        ({}, [], 0, "ras.sound"),
+        ({"async_error": 1}, [], 1, "ras.failed"),
+        ({"abort_flag": True}, [], 1, "ras.stage"),
+        ({"destroy_flag": True}, [], 3, "ras.stage"),
+        ({}, [{"rank": 3, "status": {"unresponsive": True, "considered_dead": False}}], 3, "ras.missing"),
+        ({}, [{"rank": 3, "status": {"unresponsive": True, "considered_dead": True}}], 1, "ras.missing"),
+    ],
+)
+def test_states_of_ranks_in_a_report(
+    tmp_path: Path, status: dict[str, Any], missing: list[dict[str, Any]], code: int, finding: str
+) -> None:
+    (tmp_path / "ras.json").write_text("SERVER PROTOCOL 2\nOK\n" + ras([5, 5, 5], missing=missing, **status))
+    exited, (first, *others) = found(tmp_path / "ras.json")
+    assert (exited, first["code"]) == (code, finding)
+    assert "ras.not_counted" in {each["code"] for each in others}
+
+
+def test_a_report_that_is_cut_is_not_judged(tmp_path: Path) -> None:
+    (tmp_path / "ras.json").write_text(ras([5, 5])[:-30])
+    code, (finding, *_) = found(tmp_path / "ras.json")
+    assert code == 3
+    assert "cut" in finding["text"]
+
+
+EXCERPT = """\
+#0-0 (ed342fc9523261dd) MISMATCH
+  Communicator ranks have different AllReduce operation counts
+  3 ranks have launched up to operation 6
+  Rank 3 has launched up to operation {count} -- GPU 3 managed by process 4242 on node node-a
+"""
+
+
+def test_an_excerpt_of_the_text_is_read(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text(EXCERPT.format(count=5))
+    (tmp_path / "b.txt").write_text("some words of a ticket\n" + EXCERPT.format(count=5))
+    (tmp_path / "c.txt").write_text(EXCERPT.format(count=4))
+    code, (finding, *others) = found(tmp_path / "a.txt")
+    assert (code, finding["code"], finding["facts"]["counts"]) == (3, "ras.behind", [5])
+    assert "ras.excerpt" in {each["code"] for each in others}
+    assert found(tmp_path / "a.txt", tmp_path / "b.txt")[0] == 1
+    assert found(tmp_path / "a.txt", tmp_path / "c.txt")[0] == 3
+
+
+def test_reports_that_nccl_printed() -> None:
+    behind = [report(f"RAS/behind-2.32.3.{form}") for form in ("json", "txt")]
+    for each in behind:
+        code, (finding, *_) = found(each)
+        assert (code, finding["code"], finding["facts"]["ranks"]) == (3, "ras.behind", [3])
+    assert found(*behind)[0] == 1
+    assert found(report("RAS/healthy-2.32.3.json"))[0] == 0
+    assert found(report("F11/dead.txt"))[0] == 1
+    assert found(report("F11/ras.json"))[0] == 3
+
+
+GPU = "GPU {n}: NVIDIA H100 80GB HBM3 (UUID: GPU-{n})\n"
+
+
+def links(*states: str) -> str:
+    return "".join(f"\t Link {link}: {state}\n" for link, state in enumerate(states))
+
+
+@pytest.mark.parametrize(
+    ("gpus", "code", "finding"),
+    [
+        ((["26.562 GB/s"] * 18,) * 2, 0, "node.nvlinks_well"),
+        ((["26.562 GB/s"] * 18, ["26.562 GB/s"] * 17 + ["<inactive>"]), 1, "node.nvlinks_down"),
+        ((["26.562 GB/s"] * 18, ["26.562 GB/s"] * 17), 1, "node.nvlinks_fewer"),
+        ((["26.562 GB/s"] * 18, ["26.562 GB/s"] * 17 + ["13.281 GB/s"]), 1, "node.nvlinks_slow"),
+        ((["<inactive>"] * 18,) * 2, 1, "node.nvlinks_off"),
+    ],
+)
+def test_nvlinks_of_nvidia_smi(tmp_path: Path, gpus: tuple[list[str], ...], code: int, finding: str) -> None:
+    text = "".join(GPU.format(n=number) + links(*states) for number, states in enumerate(gpus))
+    (tmp_path / "nvlink.txt").write_text(text)
+    exited, (first, *_) = found(tmp_path / "nvlink.txt")
+    assert (exited, first["code"]) == (code, finding)
+
+
+def test_ports_that_are_down_are_said_and_no_port_is_a_fault(tmp_path: Path) -> None:
+    line = "mlx5_{n} port 1 ==> eth{n} ({state})\n"
+    for states, code, finding in (
+        (("Up", "Up"), 0, "node.ports_up"),
+        (("Up", "Down"), 0, "node.ports_down"),
+        (("Down", "Down"), 1, "node.ports_none"),
+    ):
+        (tmp_path / "ports.txt").write_text("".join(line.format(n=n, state=state) for n, state in enumerate(states)))
+        exited, (first, *_) = found(tmp_path / "ports.txt")
+        assert (exited, first["code"]) == (code, finding)
+
+
+def test_a_configuration_file_is_read_as_nccl_reads_it(tmp_path: Path) -> None:
+    (tmp_path / "nccl.conf").write_text("# ours\nNCCL_ALGO=Ring\nNCCL_IB_TC=106 # class\n")
+    code, (first, *_) = found(tmp_path / "nccl.conf")
+    assert (code, first["facts"]["settings"]) == (0, ["NCCL_ALGO=Ring", "NCCL_IB_TC=106"])
+    for line in ("NCCL_ALGO = Ring", " NCCL_ALGO=Ring", "export NCCL_ALGO=Ring"):
+        (tmp_path / "nccl.conf").write_text(f"NCCL_DEBUG=INFO\n{line}\n")
+        code, (first, *_) = found(tmp_path / "nccl.conf")
+        assert (code, first["code"], first["facts"]["line"]) == (1, "node.setting_unread", 2)
+
+
+@pytest.mark.parametrize("header", ["# collective,minBytes,maxBytes,algorithm,protocol,channels\n", ""])
+def test_a_tuner_file_of_six_columns_is_read_and_said_to_be_left_out(tmp_path: Path, header: str) -> None:
+    (tmp_path / "six.conf").write_text(f"{header}allreduce,0,98304,tree,ll,-1\nallreduce,98305,-1,ring,simple,-1\n")
+    code, (first, *_) = found(tmp_path / "six.conf")
+    assert (code, first["code"], first["facts"]["rows"], first["facts"]["columns"]) == (
+        0,
+        "diagnose.table_unread",
+        2,
+        6,
+    )
+    row = "colltype,minbytes,maxbytes,algorithm,protocol,channels,nNodes,nRanks\nallreduce,0,-1,tree,ll,-1,-1,-1\n"
+    (tmp_path / "header.conf").write_text(row)
+    code, (first, *_) = found(tmp_path / "header.conf")
+    assert (code, first["facts"]["header"]) == (0, 1)

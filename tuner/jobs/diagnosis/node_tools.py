@@ -1,0 +1,138 @@
+"""Diagnosis of what small tools say of a node: NVLinks, adapters' ports, and NCCL's configuration file."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from tuner import release
+from tuner.base.errors import BadInput
+from tuner.base.files import read_bytes
+from tuner.base.findings import Finding, Severity
+from tuner.jobs.diagnosis.records import FileDiagnosis, FileKind, KnownFacts, found_in
+from tuner.machine import gpus
+from tuner.release.variables import everywhere, ignored
+from tuner.scenario import notes
+
+MOST_BYTES = 1 << 20
+_GPU = re.compile(r"^GPU (\d+): (.+?)(?: \(UUID: \S+\))?\s*$", re.M)
+_LINK = re.compile(r"^\s*Link (\d+): (?:([\d.]+) GB/s|<?(\w[\w ]*)>?)\s*$", re.M)
+_NO_LINKS = re.compile(r"^\s*(?:Unable to retrieve NVLink|All links are (\w+)|.*NVLink.*not supported)", re.M | re.I)
+_PORT = re.compile(r"^(\S+) port (\d+) ==> (\S+) \((\w+)\)\s*$", re.M)  # ibdev2netdev of MLNX_OFED
+_SETTING = re.compile(r"^[ \t]*(?:export[ \t]+)?NCCL_\w+[ \t]*=", re.M)
+_ASSIGNMENT = re.compile(r"NCCL_\w+=[^\s\"'#]*")
+
+
+def kind_of(content: bytes) -> FileKind | None:
+    """Which of these it is; None for any other file."""
+    if len(content) > MOST_BYTES or b"NCCL INFO" in content:
+        return None
+    text = content.decode("utf-8", "replace")
+    if _GPU.search(text) and (_LINK.search(text) or _NO_LINKS.search(text)):
+        return FileKind.nvlinks
+    lines = [line for line in text.splitlines() if line.strip()]
+    if lines and 2 * sum(map(bool, map(_PORT.match, lines))) > len(lines):
+        return FileKind.ports
+    said = [line for line in lines if not line.lstrip().startswith("#")]
+    if said and 2 * sum(map(bool, map(_SETTING.match, said))) > len(said):
+        return FileKind.settings
+    return None
+
+
+def _text(file: Path) -> str:
+    return read_bytes(file, BadInput).decode("utf-8", "replace")
+
+
+def of_nvlinks(file: Path, known: KnownFacts) -> FileDiagnosis:
+    """Links of ``nvidia-smi nvlink -s`` that are inactive, slower than the others, or fewer than the model has."""
+    return found_in(file, FileKind.nvlinks, _nvlinks(_text(file)), known)
+
+
+def _nvlinks(text: str) -> Iterator[Finding]:
+    places = [(match.start(), int(match[1]), match[2]) for match in _GPU.finditer(text)]
+    ends = [start for start, *_ in places[1:]] + [len(text)]
+    by_gpu: dict[int, tuple[str, dict[int, float | None]]] = {}
+    for (start, number, name), end in zip(places, ends, strict=True):
+        links = {int(link): float(gbs) if gbs else None for link, gbs, _ in _LINK.findall(text[start:end])}
+        by_gpu[number] = name, links
+    speeds = [gbs for _, links in by_gpu.values() for gbs in links.values() if gbs is not None]
+    most = max((sum(gbs is not None for gbs in links.values()) for _, links in by_gpu.values()), default=0)
+    faults = 0
+    for number, (name, links) in by_gpu.items():
+        down = [link for link, gbs in links.items() if gbs is None]
+        slow = [link for link, gbs in links.items() if gbs is not None and gbs < 0.9 * max(speeds)]
+        active = len(links) - len(down)
+        model = next((gpus.load(each) for each in gpus.names() if gpus.is_product(name, each)), None)
+        facts = {"gpu": number, "name": name, "links": len(links), "active": active}
+        if links and not active and not most:
+            yield Finding("node.nvlinks_off", Severity.FAULT, facts)
+            faults += 1
+        elif down:
+            yield Finding("node.nvlinks_down", Severity.FAULT, {**facts, "down": down})
+            faults += 1
+        elif not links and model is not None and model.nvlinks:
+            yield Finding("node.nvlinks_off", Severity.FAULT, facts)
+            faults += 1
+        elif active < most:
+            yield Finding("node.nvlinks_fewer", Severity.FAULT, {**facts, "most": most})
+            faults += 1
+        if slow:
+            gbs = min(gbs for gbs in links.values() if gbs is not None)
+            yield Finding(
+                "node.nvlinks_slow", Severity.FAULT, {**facts, "slow": slow, "gbs": gbs, "usual": max(speeds)}
+            )
+            faults += 1
+    if not faults:
+        facts = {"gpus": len(by_gpu), "links": most, "gbs": max(speeds, default=0.0)}
+        yield Finding("node.nvlinks_well", Severity.NOTE, facts)
+
+
+def of_ports(file: Path, known: KnownFacts) -> FileDiagnosis:
+    """Ports of ``ibdev2netdev``: NCCL uses those that are up; one that is down makes a rail slower or absent."""
+    ports = _PORT.findall(_text(file))
+    up = [name for name, _, _, state in ports if state.lower() == "up"]
+    down = [{"adapter": name, "interface": interface} for name, _, interface, state in ports if state.lower() != "up"]
+    facts = {
+        "up": up,
+        "down": [each["adapter"] for each in down],
+        "interfaces": [each["interface"] for each in down],
+        "of": len(ports),
+    }
+    # Which ports are for GPUs is not said: of ports of which most are up those that are down are like no other.
+    severity = Severity.FAULT if not up else Severity.UNLIKE if down else Severity.NOTE
+    code = "node.ports_none" if not up else "node.ports_down" if down else "node.ports_up"
+    return found_in(file, FileKind.ports, [Finding(code, severity, facts)], known)
+
+
+def of_settings(file: Path, known: KnownFacts) -> FileDiagnosis:
+    """The variables of an nccl.conf, as NCCL reads its lines, and what it makes of them."""
+    found = list(_settings(_text(file), known))
+    return found_in(file, FileKind.settings, found, known)
+
+
+def _settings(text: str, known: KnownFacts) -> Iterator[Finding]:
+    values: dict[str, str] = {}
+    for number, line in enumerate(text.splitlines(), start=1):
+        written = line.rstrip("\r\n")
+        if not written.strip() or written.lstrip().startswith("#"):
+            continue
+        name, equals, value = written.partition("=")
+        facts = {"line": number, "text": written.strip()[:200]}
+        if not equals:
+            yield Finding("node.setting_unread", Severity.UNLIKE, {**facts, "export": None})
+        elif name != name.strip() or name.startswith("export "):
+            yield Finding(
+                "node.setting_unread", Severity.FAULT, {**facts, "export": name.startswith("export ") or None}
+            )
+        elif value != value.strip() or value[:1] in ("'", '"'):
+            yield Finding("node.setting_odd", Severity.FAULT, facts)
+            values[name] = value.strip()
+        else:
+            values[name] = value.partition("#")[0].strip()
+    nccl = release.load(known.nccl) if known.nccl in release.names() else release.load(release.names()[-1])
+    yield Finding("node.settings", Severity.NOTE, {"settings": [f"{name}={value}" for name, value in values.items()]})
+    unknown = [name for name in ignored(nccl, values) if name not in everywhere()]
+    if unknown:
+        yield Finding("node.settings_unknown", Severity.UNLIKE, {"names": unknown, "nccl": nccl.name})
+    for note in [*notes.of_variables(nccl, values), *notes.harmful(values, known.nodes)]:
+        if not note.startswith(tuple(f"{name}:" for name in unknown)) and not note.startswith("NCCL_TOPO_FILE="):
+            yield Finding("diagnose.in_words", Severity.UNLIKE, {"text": note})
