@@ -39,7 +39,7 @@ def test_pick_answers_in_the_form_that_tools_rely_on() -> None:
 
 @pytest.mark.live
 def test_oracle_answers_the_same() -> None:
-    assert json.loads(run("oracle", *PICK, "--json").stdout) == json.loads(run(*PICK, "--json").stdout)
+    assert json.loads(run(*PICK, "--libnccl", "--json").stdout) == json.loads(run(*PICK, "--json").stdout)
 
 
 def test_pick_for_people_shows_the_runner_up() -> None:
@@ -78,8 +78,8 @@ def test_table_has_the_algorithms_of_the_release_alone(nccl: str, algorithms: in
 @pytest.mark.parametrize("nccl", [each for each in HERE if each in (release.names()[0], "2.28.9")])
 def test_oracle_answers_the_same_table(nccl: str) -> None:
     described = ("table", "--machine", "dgx-a100", "--gpus-per-node", "2", "--nccl", nccl)
-    assert run("oracle", *described).stdout == run(*described).stdout
-    theirs, ours = (json.loads(run(*who, *described, "--json").stdout) for who in (["oracle"], []))
+    assert run(*described, "--libnccl").stdout == run(*described).stdout
+    theirs, ours = (json.loads(run(*described, *who, "--json").stdout) for who in (["--libnccl"], []))
     assert theirs == [{**cell, "reason": None} for cell in ours]
 
 

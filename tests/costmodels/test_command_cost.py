@@ -765,7 +765,7 @@ def test_what_a_model_lacks_is_named_at_once() -> None:
 def test_a_sweep_of_several_protocols_is_no_one_line() -> None:
     """The example's times bend where NVLS takes over; its mean error alone would be called excellent."""
     example = Path(__file__).parents[2] / "docs" / "examples" / "all_reduce.log"
-    found = json.loads(command_line.run("fit", "sweep", str(example), "--json").stdout)
+    found = json.loads(command_line.run("fit", "alpha-beta", "--sweep", str(example), "--json").stdout)
     assert found["error"] < 0.1
     assert found["class"] == "no one line"
     assert "several algorithms or protocols" in found["causes"][0]

@@ -172,7 +172,7 @@ def columns_file(folder: Path, factor: float = 1.0) -> Path:
 
 
 def test_a_file_in_bare_columns_is_held_against_the_machines_calibration(tmp_path: Path) -> None:
-    words = ("accuracy", str(columns_file(tmp_path)), "--machine", "dgx-h100", "--nccl", "2.29.2", "--json")
+    words = ("fit", "accuracy", str(columns_file(tmp_path)), "--machine", "dgx-h100", "--nccl", "2.29.2", "--json")
     answer = json.loads(run(*words).stdout)
     assert answer["rows"] == 378
     assert answer["mean_absolute_error"] < 0.02
@@ -185,12 +185,12 @@ def test_a_file_in_bare_columns_is_held_against_the_machines_calibration(tmp_pat
 
 
 def test_milliseconds_for_microseconds_are_refused(tmp_path: Path) -> None:
-    words = ("accuracy", str(columns_file(tmp_path, 0.001)), "--machine", "dgx-h100", "--nccl", "2.29.2")
+    words = ("fit", "accuracy", str(columns_file(tmp_path, 0.001)), "--machine", "dgx-h100", "--nccl", "2.29.2")
     assert "milliseconds for microseconds?" in run(*words, code=2).stderr
 
 
 def test_times_that_are_twice_as_long_are_found_out(tmp_path: Path) -> None:
-    words = ("accuracy", str(columns_file(tmp_path, 2.0)), "--machine", "dgx-h100", "--nccl", "2.29.2", "--json")
+    words = ("fit", "accuracy", str(columns_file(tmp_path, 2.0)), "--machine", "dgx-h100", "--nccl", "2.29.2", "--json")
     answer = json.loads(run(*words).stdout)
     assert answer["mean_absolute_error"] == pytest.approx(0.5, abs=0.02)
     assert answer["coverage_90"] == 0
@@ -205,11 +205,11 @@ def test_times_that_are_twice_as_long_are_found_out(tmp_path: Path) -> None:
     ],
 )
 def test_times_that_are_all_off_alike_are_said_with_the_rows(factor: float, says: str, tmp_path: Path) -> None:
-    words = ("accuracy", str(columns_file(tmp_path, factor)), "--machine", "dgx-h100", "--nccl", "2.29.2")
+    words = ("fit", "accuracy", str(columns_file(tmp_path, factor)), "--machine", "dgx-h100", "--nccl", "2.29.2")
     (note,) = [line for line in run(*words).stdout.splitlines() if "all times are" in line]
     assert says in note
     assert "(lines 2, 3, 4, 5, 6, 7 and 372 more)" in note
-    assert "all times are" not in run("accuracy", H100).stdout
+    assert "all times are" not in run("fit", "accuracy", H100).stdout
 
 
 @pytest.mark.slow
@@ -217,7 +217,7 @@ def test_a_calibration_of_ones_own_is_used(tmp_path: Path) -> None:
     sweep, own = str(columns_file(tmp_path, 2.0)), str(tmp_path / "own.json")
     machine = ("--machine", "dgx-h100", "--nccl", "2.29.2")
     run("fit", "calibration", sweep, *machine, "-o", own)
-    answer = json.loads(run("accuracy", sweep, *machine, "--calibration", own, "--json").stdout)
+    answer = json.loads(run("fit", "accuracy", sweep, *machine, "--calibration", own, "--json").stdout)
     assert answer["mean_absolute_error"] < 0.02
     assert answer["calibration"] == "own"
 
@@ -232,7 +232,7 @@ def test_a_calibration_of_ones_own_is_used(tmp_path: Path) -> None:
     ],
 )
 def test_what_is_missing_is_said_in_one_line(words: tuple[str, ...], said: str, tmp_path: Path) -> None:
-    assert said in run("accuracy", str(columns_file(tmp_path)), *words, code=2).stderr
+    assert said in run("fit", "accuracy", str(columns_file(tmp_path)), *words, code=2).stderr
 
 
 def test_forced_rows_are_predicted_as_forced(tmp_path: Path) -> None:
@@ -243,7 +243,7 @@ def test_forced_rows_are_predicted_as_forced(tmp_path: Path) -> None:
     times = {}
     for protocol in ("LL", "Simple"):
         path.write_text(f"{head}\nx,{rows.format(time=150.0, protocol=protocol)}\n", "utf-8")
-        words = ("accuracy", str(path), "--machine", "dgx-h100", "--nccl", "2.29.2", "--json")
+        words = ("fit", "accuracy", str(path), "--machine", "dgx-h100", "--nccl", "2.29.2", "--json")
         times[protocol] = 1 + json.loads(run(*words).stdout)["mean_absolute_error"]
     assert times["LL"] > 1.5 * times["Simple"]
     assert np.isfinite(list(times.values())).all()
@@ -252,7 +252,7 @@ def test_forced_rows_are_predicted_as_forced(tmp_path: Path) -> None:
 def test_a_file_of_all_to_all_alone_has_its_errors(tmp_path: Path) -> None:
     path = tmp_path / "exchanges.csv"
     path.write_text("collective,dtype,gpus,bytes,time_us\nalltoall,half,8,67108864,200\n", "utf-8")
-    words = ("accuracy", str(path), "--machine", "dgx-h100", "--nccl", "2.29.2")
+    words = ("fit", "accuracy", str(path), "--machine", "dgx-h100", "--nccl", "2.29.2")
     answer = json.loads(run(*words, "--json").stdout)
     assert (answer["rows"], answer["mean_absolute_error"], answer["skipped"]) == (0, None, {})
     assert answer["point_to_point"]["rows"] == 1
@@ -264,7 +264,7 @@ def test_rows_of_all_to_all_in_place_are_counted_as_left_out(tmp_path: Path) -> 
     head = "collective,dtype,nodes,gpus_per_node,bytes,time_us,in_place,algorithm,protocol,channels,run"
     rows = [f"alltoall,half,1,8,67108864,200,{in_place},,,," for in_place in (0, 1)]
     path.write_text("\n".join([head, *rows, "allreduce,half,1,8,67108864,300,0,,,,"]) + "\n", "utf-8")
-    words = ("accuracy", str(path), "--machine", "dgx-h100", "--nccl", "2.29.2", "--json")
+    words = ("fit", "accuracy", str(path), "--machine", "dgx-h100", "--nccl", "2.29.2", "--json")
     answer = json.loads(run(*words).stdout)
     assert (answer["rows"], answer["point_to_point"]["rows"], answer["skipped"]) == (1, 1, {"in place": 1})
 
@@ -273,7 +273,7 @@ def test_a_row_is_left_out_for_one_reason(tmp_path: Path) -> None:
     path = tmp_path / "short.csv"
     rows = [f"allreduce,half,8,67108864,{time}" for time in (0.001, 300)]
     path.write_text("\n".join(["collective,dtype,gpus,bytes,time_us", *rows]) + "\n", "utf-8")
-    words = ("accuracy", str(path), "--machine", "dgx-h100", "--nccl", "2.29.2", "--json")
+    words = ("fit", "accuracy", str(path), "--machine", "dgx-h100", "--nccl", "2.29.2", "--json")
     answer = json.loads(run(*words).stdout)
     assert (answer["rows"], sum(answer["skipped"].values())) == (1, 1)
 
@@ -290,7 +290,7 @@ def test_a_topology_that_cannot_be_read_is_said_in_one_line(content: bytes | Non
 
 
 def test_what_a_table_says_otherwise_is_said() -> None:
-    answer = json.loads(run("accuracy", H100, "--machine", "dgx-b200", "--nccl", "2.28.9", "--json").stdout)
+    answer = json.loads(run("fit", "accuracy", H100, "--machine", "dgx-b200", "--nccl", "2.28.9", "--json").stdout)
     assert answer["problems"][-2:] == [
         "the file says NCCL 2.29.2, and is held against 2.28.9",
         "the file says dgx-h100, and is held against dgx-b200, which has other GPUs",
@@ -329,7 +329,7 @@ def test_a_calibration_of_a_topology_answers_for_it_as_for_its_own_machine(tmp_p
     said = run("fit", "calibration", str(sweep), *words, "-o", str(own)).stdout
     assert said.startswith(f"{own}: tray.xml ")
     by_topology, by_name = (
-        json.loads(run("accuracy", str(sweep), *place, "--calibration", str(own), "--json").stdout)
+        json.loads(run("fit", "accuracy", str(sweep), *place, "--calibration", str(own), "--json").stdout)
         for place in (words, ("--machine", "dgx-h100", "--nccl", "2.29.2"))
     )
     assert by_topology["mean_absolute_error"] == by_name["mean_absolute_error"] < 0.02
@@ -341,7 +341,7 @@ def test_a_calibration_of_a_topology_answers_for_it_as_for_its_own_machine(tmp_p
 def test_a_mistyped_table_is_pointed_to_the_list(tmp_path: Path) -> None:
     wrong = "h100-8x__2.29.2__aiconfigurater"
     calibration = ("fit", "calibration", wrong, "-o", str(tmp_path / "own.json"))
-    for words in (("accuracy", wrong), calibration, ("accept", wrong)):
+    for words in (("fit", "accuracy", wrong), calibration, ("accept", wrong)):
         machine = () if words == calibration else ("--machine", "dgx-h100")
         said = run(*words, *machine, code=2).stderr
         assert f"did you mean {H100}?" in said
