@@ -150,7 +150,7 @@ def test_links_lead_to_switches_where_gpus_have_not_as_many(cell: str, links: in
 
 
 def test_everything_that_is_missing_is_asked_for_at_once(tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match=r"`gpu` MODEL.*`net_gbps` 400.*`cpu` GenuineIntel:6:143") as error:
+    with pytest.raises(BadInput, match=r"gpu= MODEL.*net_gbps= 400.*cpu= GenuineIntel:6:143") as error:
         made(tmp_path, PAIR, ListingAdditions())
     assert "\n" not in str(error.value)
 

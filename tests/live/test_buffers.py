@@ -220,7 +220,7 @@ def test_nvls_takes_no_registered_buffers_of_processes_with_several_gpus() -> No
     merged = {"NCCL_NET_MERGE_LEVEL": "SYS"}
     with pytest.raises(BadInput, match="for the rank of a process that comes first"):
         dataclasses.replace(together, nodes=2, environment=merged).communicator()
-    with pytest.raises(BadInput, match="not with `ranks` or `ranks_per_gpu`"):
+    with pytest.raises(BadInput, match="not with ranks= or ranks_per_gpu="):
         dataclasses.replace(together, nccl="2.32.3", gpus_per_node=2, ranks_per_gpu=2).communicator()
 
 

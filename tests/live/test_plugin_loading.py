@@ -334,7 +334,7 @@ def test_a_plugin_that_hangs_is_named(tmp_path: Path) -> None:
     )
     subprocess.run([compiler, "-w", "-fPIC", "-shared", str(source), "-o", str(file)], check=True)
     topology = catalogue.load("dgx-h100").topology_xml
-    complaint = r"did not answer within 3 s \(`timeout`\) while initialising 2 ranks with tuner plugin \S+hangs\.so"
+    complaint = r"did not answer within 3 s \(timeout=\) while initialising 2 ranks with tuner plugin \S+hangs\.so"
     with pytest.raises(OracleFailed, match=complaint):
         Oracle(OracleConfiguration(topology, 1, 2, HERE[-1], {}, plugin=file), timeout_s=3)
 

@@ -461,7 +461,7 @@ def test_a_log_of_rccl_is_refused(small: list[str], tmp_path: Path, version: str
 
 @pytest.mark.live
 def test_the_compute_capability_is_asked_for(small: list[str]) -> None:
-    with pytest.raises(BadInput, match=r"^the log: needed: the GPUs' compute capability: `comp_cap`"):
+    with pytest.raises(BadInput, match=r"^the log: needed: the GPUs' compute capability: comp_cap="):
         check(small, LogAdditions())
     per_rank = check(small, LogAdditions(comp_caps=(90, 90, 90, 90)))
     assert per_rank.report.mismatches == ()
@@ -598,7 +598,7 @@ def test_an_unknown_release(small: list[str]) -> None:
     read = imported(text, SMALL_GIVEN)
     assert not read.emulated
     assert read.table == imported(small, SMALL_GIVEN).table
-    with pytest.raises(BadInput, match=r"NCCL 2\.99\.1 is not emulated; `nccl` takes another, .*; valid: 2\.18\.1"):
+    with pytest.raises(BadInput, match=r"NCCL 2\.99\.1 is not emulated; nccl= takes another, .*; valid: 2\.18\.1"):
         compare(read)
     assert check(text, given("dgx-h100", release="2.28.9")).report.mismatches == ()
 

@@ -122,13 +122,13 @@ def test_a_double_that_has_ended(tmp_path: Path) -> None:
 
 def test_what_cannot_be_a_double() -> None:
     two = Scenario(NCCL, 2, machine="dgx-h100")
-    with pytest.raises(BadInput, match=r"^one process has the GPUs of one node, not of 2; valid: `process_per_rank`$"):
+    with pytest.raises(BadInput, match=r"^one process has the GPUs of one node, not of 2; valid: process_per_rank=$"):
         DoubleEnvironment(DoubleSettings(two))
     late = settings(Fault(FaultKind.hang, rank=9))
     with pytest.raises(BadInput, match=r"^fault 'hang:rank=9': there are 2 ranks; valid: rank=0 to 1$"):
         DoubleEnvironment(late)
     others = Scenario(NCCL, 1, machine="dgx-h100", others=(Scenario(NCCL, 1, machine="dgx-a100"),))
-    with pytest.raises(BadInput, match=r"^`backend` double: nodes that differ are not simulated; valid: nodes that"):
+    with pytest.raises(BadInput, match=r"^backend= double: nodes that differ are not simulated; valid: nodes that"):
         DoubleEnvironment(DoubleSettings(others))
     with pytest.raises(BadMeasurement, match=r"^the header does not say how to build the double again: KeyError"):
         backend.from_header(Header(backend="double"))

@@ -99,7 +99,7 @@ def test_no_libnccl_anywhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) ->
 def test_several_ranks_and_an_older_nccl(monkeypatch: pytest.MonkeyPatch) -> None:
     path = library.cached(HERE[0]).resolve()
     assert refusal(monkeypatch, fake_cupy(1), Options(ranks_per_gpu=2, library=path)) == (
-        f"{path} refuses several ranks on one GPU; valid: `ranks_per_gpu` 1, or NCCL 2.30.3 and later"
+        f"{path} refuses several ranks on one GPU; valid: ranks_per_gpu= 1, or NCCL 2.30.3 and later"
     )
 
 

@@ -88,7 +88,7 @@ def test_a_libnccl_that_knows_no_shared_gpus(met: Met, tmp_path: Path) -> None:
     older = tmp_path / "older.so"
     older.write_bytes(b"\x7fELF ... NCCL_ALGO\0")
     assert not allows_several(older)
-    with pytest.raises(BadInput, match=r"older\.so refuses several ranks on one GPU; valid: `ranks_per_gpu` 1"):
+    with pytest.raises(BadInput, match=r"older\.so refuses several ranks on one GPU; valid: ranks_per_gpu= 1"):
         open_gpus(Options(2, older))
 
 
@@ -149,6 +149,6 @@ def test_another_rank_has_served(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_backend_that_nobody_knows() -> None:
     measurements = Measurements(Header(backend="abacus"), ())
     with pytest.raises(
-        BadMeasurement, match=r"^run\.jsonl: unknown backend 'abacus'; valid: gpu, double, simulated, `no_gate`"
+        BadMeasurement, match=r"^run\.jsonl: unknown backend 'abacus'; valid: gpu, double, simulated, no_gate="
     ):
         opened.again(Path("run.jsonl"), measurements)

@@ -196,7 +196,7 @@ def test_a_send_has_two_ends() -> None:
         ends = (2, 5) if function is PeerCall.Send else (5, 2)
         assert np.array_equal(run.results[ends[1]][:size], sources[ends[0]][:size])
         assert run.sent_elements[0] == size
-    with pytest.raises(BadInput, match="`peer` 2: a send to the rank itself is a copy"):
+    with pytest.raises(BadInput, match="peer= 2: a send to the rank itself is a copy"):
         of_exchange(scenario, ExchangeQuery(PeerCall.Send, [8], DataType.int8, 2, 2))
 
 

@@ -245,7 +245,7 @@ def test_titles_name_the_ranks() -> None:
     [
         ({"ranks": "0,9"}, "9; valid: 0 to 7"),
         ({"ranks": [0, 0]}, "one of them twice"),
-        ({"shared": True}, "`shared` needs `ranks`"),
+        ({"shared": True}, "shared= needs ranks="),
         ({"ranks": "3"}, "nothing to pick"),
         ({"ranks": "0,3", "ranks_per_gpu": 2, "nccl": "2.30.7"}, "share a GPU"),
     ],

@@ -80,7 +80,7 @@ def test_a_topology_of_such_gpus_is_without_peer_to_peer(tmp_path: Path) -> None
     node = describe(topology=file, nccl="2.28.9")
     assert node.resolve().own.peer_to_peer is PeerToPeer.none
     assert notes.of_scenario(node) == [
-        "rtx-4090: the driver denies peer-to-peer; `change` p2p=all where yours allows it"
+        "rtx-4090: the driver denies peer-to-peer; change= p2p=all where yours allows it"
     ]
     allowed = changed(node, ["p2p=all"])
     assert allowed.resolve().own.peer_to_peer is PeerToPeer.all

@@ -78,7 +78,7 @@ def test_a_trace_says_the_ranks_of_its_groups(tmp_path: Path) -> None:
     budget = priced(path, JobGroups())
     assert {one.group: one.ranks for one in budget.groups} == {"1": "0-24:8", "2": "0-3", "3": "0-30:2", "all": "0-31"}
     assert [str(left) for left in budget.left_out] == [
-        "1 x allreduce: of 9, whose ranks the file does not say; `job` does"
+        "1 x allreduce: of 9, whose ranks the file does not say; job= does"
     ]
     named = priced(path, JobGroups(layout_of("tp=4,pp=4", 32)))
     assert {one.group: one.ranks for one in named.groups}["tp"] == "0-3"

@@ -62,7 +62,7 @@ def test_python_words() -> None:
     call = request("allgather", buffers="window", windows="send", window_flags=["strict-ordering"])
     assert call.windows == Windows(Sides.send, WindowFlag.STRICT_ORDERING)
     assert call.title == "AllGather, float32, window buffers of send, strict-ordering"
-    with pytest.raises(BadInput, match="need `buffers` window"):
+    with pytest.raises(BadInput, match="need buffers= window"):
         request("allgather", buffers="registered", windows="send")
     with pytest.raises(BadInput, match="unknown windows 'left'; valid: send, receive, both"):
         request("allgather", buffers="window", windows="left")

@@ -9,6 +9,7 @@ from tuner.answers.exchanges import ExchangeQuery, calls_of
 from tuner.base.errors import BadInput
 from tuner.base.names import Algorithm, PeerCall
 from tuner.base.sizes import human_bytes
+from tuner.base.spelling import option
 from tuner.emulator.connect import Across, summarize
 from tuner.emulator.full_launch import launch
 from tuner.emulator.group import Operation
@@ -62,7 +63,7 @@ def calls_alone(
     picks of nodes differ, and for a group that leaves the classic path; those of the pick and of the launch.
     """
     if not 0 <= root < scenario.ranks:
-        raise BadInput(f"`root` {root}: valid: 0 to {scenario.ranks - 1}")
+        raise BadInput(f"{option('root')} {root}: valid: 0 to {scenario.ranks - 1}")
     selection = Selection(scenario.communicator())
     _check_agreement(scenario, request, sizes)
     resolved = scenario.resolve()
@@ -71,11 +72,14 @@ def calls_alone(
     if together:
         if any(path is not None for path in paths):
             raise BadInput(
-                "`group`: of calls that take the classic path; valid: `buffers` plain, and more than one rank"
+                f"{option('group')}: of calls that take the classic path; valid: "
+                f"{option('buffers')} plain, and more than one rank"
             )
         launches = [launch(selection, operations, lambda: heads_of(resolved))]
         if any(kernel.symmetric is not None for kernel in launches[0].kernels):
-            raise BadInput("`group`: a symmetric kernel does several of these calls; valid: `buffers` plain")
+            raise BadInput(
+                f"{option('group')}: a symmetric kernel does several of these calls; valid: {option('buffers')} plain"
+            )
     else:
         classic = [each for each, path in zip(operations, paths, strict=True) if path is None]
         launches = [launch(selection, [each], lambda: heads_of(resolved)) for each in classic]
@@ -126,9 +130,9 @@ def of_collective(scenario: Scenario, request: Request, nbytes: int, root: int) 
     """A collective of ``nbytes`` (NCCL's nBytes). BadInput where it has no schedule, and as :func:`calls_alone`."""
     (call,) = calls_alone(scenario, request, [nbytes], root)
     if isinstance(call, NonClassicPath):
-        raise BadInput(f"schedule: not of {call.name}: {BY_LOADS}; valid: `env` NCCL_ALGO=Ring")
+        raise BadInput(f"schedule: not of {call.name}: {BY_LOADS}; valid: {option('env')} NCCL_ALGO=Ring")
     if pat_not_read(call):
-        raise BadInput(f"schedule: of PAT from NCCL {PAT_READ_FROM} on; valid: `env` NCCL_ALGO=Ring")
+        raise BadInput(f"schedule: of PAT from NCCL {PAT_READ_FROM} on; valid: {option('env')} NCCL_ALGO=Ring")
     return ScheduledCall(call.title, schedule(call.work, call.across))
 
 
@@ -150,11 +154,14 @@ def of_exchange(scenario: Scenario, asked: ExchangeQuery) -> ScheduledCall:
         return plan(where, calls_of(own, size, where))
 
     point_to_point = asked.function in POINT_TO_POINT
-    for option, rank in (("`rank`", asked.rank), ("`peer`" if point_to_point else "`root`", asked.root)):
+    for name, rank in (("rank", asked.rank), ("peer" if point_to_point else "root", asked.root)):
         if not 0 <= rank < scenario.ranks:
-            raise BadInput(f"{option} {rank}: valid: 0 to {scenario.ranks - 1}")
+            raise BadInput(f"{option(name)} {rank}: valid: 0 to {scenario.ranks - 1}")
     if point_to_point and asked.rank == asked.root:
-        raise BadInput(f"`peer` {asked.root}: a send to the rank itself is a copy; valid: another rank than `rank`")
+        raise BadInput(
+            f"{option('peer')} {asked.root}: a send to the rank itself is a copy; "
+            f"valid: another rank than {option('rank')}"
+        )
     kernels_of(asked.root)
     words = f"{asked.function.name} of {human_bytes(size)}, {scenario.heading}"
     return ScheduledCall(words, schedule_of_exchanges(kernels_of, scenario.ranks))

@@ -19,6 +19,7 @@ from tuner.base.names import SYMMETRIC, Buffers, DataType, PeerCall, Protocol, S
 from tuner.base.nouns import TimeInterval
 from tuner.base.numerics import SizeArray
 from tuner.base.records import json_form
+from tuner.base.spelling import option
 from tuner.emulator.p2p.plan import POINT_TO_POINT, ExchangeCall, plan, written
 from tuner.emulator.p2p.records import ExchangeKernel, P2pContext, Transfer
 from tuner.emulator.rules import symmetric
@@ -166,7 +167,7 @@ def _timed(scenario: Scenario, asked: ExchangeQuery, calibration: str | None, mu
     if asked.buffers is not Buffers.plain:
         why = f"times were measured on plain buffers, not on {asked.buffers.name} ones"
         if calibration is not None or must_time:
-            raise BadInput(f"{why}; valid: without `time`, `calibration`")
+            raise BadInput(f"{why}; valid: without {option('time')}, {option('calibration')}")
     elif asked.function is PeerCall.AllToAll:
         try:
             return all_to_all(scenario, asked.sizes, calibration)
@@ -177,7 +178,7 @@ def _timed(scenario: Scenario, asked: ExchangeQuery, calibration: str | None, mu
     else:
         why = f"NCCL has no time model of {name}, and no calibration has measured times of it"
         if calibration is not None or must_time:
-            raise BadInput(f"{why}; valid: without `time`, `calibration`")
+            raise BadInput(f"{why}; valid: without {option('time')}, {option('calibration')}")
     return [ExchangeAnswer(name, size, no_time=why) for size in asked.sizes]
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from tuner.base.errors import BadInput, TunerError, one_of
 from tuner.base.files import write_text
 from tuner.base.records import json_form
+from tuner.base.spelling import option
 from tuner.emulator.connect import Across, summarize
 from tuner.graphs import SearchRequest, find, graph_file, searched
 from tuner.graphs.explain import GraphExplanation, explain
@@ -99,9 +100,12 @@ def write_dump(scenario: Scenario, file: Path) -> None:
 def _request(scenario: Scenario) -> SearchRequest:
     resolved = scenario.resolve()
     if len(resolved.hosts_and_domains) > 1:
-        raise BadInput("graphs: those of one kind of node; valid: `machine` or `topology`, without `node`")
+        raise BadInput(
+            f"graphs: those of one kind of node; valid: {option('machine')} or "
+            f"{option('topology')}, without {option('node')}"
+        )
     if scenario.graphs is not None:
-        raise BadInput("graphs: searched, not read; valid without `graphs`")
+        raise BadInput(f"graphs: searched, not read; valid without {option('graphs')}")
     ((node, count),) = resolved.hosts_and_domains
     resolved.check_standing()
     request = node.for_search(count > 1)

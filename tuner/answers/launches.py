@@ -8,6 +8,7 @@ from tuner.answers.picks import PickAnswer
 from tuner.base.errors import BadInput
 from tuner.base.names import Algorithm, Buffers
 from tuner.base.records import json_form
+from tuner.base.spelling import option
 from tuner.emulator import full_launch
 from tuner.emulator.connect import Across, RingOrder, TreeOrder, summarize
 from tuner.emulator.group import Operation, Tuner
@@ -73,7 +74,7 @@ class Launches:
     def staying(self, request: Request) -> str:
         """With what options calls of this kind, some of which copy engines do, would be done by kernels."""
         if request.buffers is not Buffers.plain:
-            return f"`buffers` {Buffers.plain.name}"
+            return f"{option('buffers')} {Buffers.plain.name}"
         communicator = self.selection.communicator
         variables = communicator.release.environment.symmetric_kernels
         return f"without {', '.join(sorted(communicator.environment.values.keys() & set(variables)))}"

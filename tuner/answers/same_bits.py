@@ -7,6 +7,7 @@ from tuner.answers.order import CallOrder, of_calls
 from tuner.base.errors import BadInput, TunerError
 from tuner.base.names import Algorithm, Collective, DataType
 from tuner.base.numerics import shortest
+from tuner.base.spelling import option
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
 from tuner.emulator.steps import orders
@@ -72,7 +73,7 @@ def ask(question: SameBitsQuery, scenarios: Sequence[Scenario], settings: bool =
     Errors: BadInput for rows that do not make up a size; those of the orders.
     """
     if question.row is not None and any(size % (question.row_bytes or 1) for size in question.sizes):
-        raise BadInput(f"`row_bytes` {question.row_bytes}: valid: what each size has whole times")
+        raise BadInput(f"{option('row_bytes')} {question.row_bytes}: valid: what each size has whole times")
     calls = [call for one in scenarios for call in question.of_calls(one)]
     answer = of_orders(question, calls)
     if answer.answer == YES or not settings or len({call.ranks for call in calls}) > 1:

@@ -21,13 +21,14 @@ quotes, and ``{gpus:counted GPU}`` is ``1 GPU`` or ``8 GPUs``. Any other form is
 
 import string
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from enum import Enum, StrEnum
+from enum import StrEnum
 from functools import cache
 from typing import Any
 
 from tuner.base import tables
 from tuner.base.dataclass import dataclass
 from tuner.base.sizes import as_ranges, human_bytes, plural
+from tuner.base.spelling import Spelling as Spelling
 
 FOLDER = "findings"
 PARTS = ("says", "cause", "costs", "do")
@@ -40,17 +41,6 @@ class Severity(StrEnum):
     UNKNOWN = "unknown"  # it cannot be judged: something is missing
     UNLIKE = "unlike"  # it differs from something that it need not be like
     NOTE = "note"  # it is good to know
-
-
-class Spelling(Enum):
-    """How an option is spelled: for the command line, or for a caller in Python."""
-
-    COMMAND_LINE = "command line"
-    PYTHON = "Python"
-
-    def option(self, name: str) -> str:
-        """``--gpus-per-node``, or ``gpus_per_node=``."""
-        return f"--{name.replace('_', '-')}" if self is Spelling.COMMAND_LINE else f"{name.replace('-', '_')}="
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from typing import TypeVar
 
 from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput, did_you_mean, one_of
+from tuner.base.spelling import option
 
 Name = TypeVar("Name", bound=Enum)
 
@@ -254,7 +255,7 @@ def _word(flag: WindowFlag) -> str:
 def windows_of(buffers: Buffers, sides: str | None, flags: WindowFlag | str | Sequence[str] | None) -> Windows:
     """From words, None for the default. BadInput for unknown ones, and where buffers are no windows."""
     if buffers is not Buffers.window and (sides, flags) != (None, None):
-        raise BadInput("`windows` and `window_flags` need `buffers` window")
+        raise BadInput(f"{option('windows')} and {option('window_flags')} need {option('buffers')} window")
     if sides not in (None, "send", "receive", "both"):
         raise BadInput(f"unknown windows {sides!r}; {one_of(['send', 'receive', 'both'])}")
     return Windows(Sides[sides or "both"], WindowFlag.COLL_SYMMETRIC if flags is None else flags_of(flags))

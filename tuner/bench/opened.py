@@ -5,6 +5,7 @@ from functools import partial
 from pathlib import Path
 
 from tuner.base.errors import BadMeasurement, TunerError, one_of
+from tuner.base.spelling import option
 from tuner.bench import simulated
 from tuner.bench.backend import Backend, Options, options_of
 from tuner.bench.exchange import OwnProcess, serve
@@ -65,5 +66,5 @@ def again(path: Path, measurements: Measurements) -> Backend | None:
     """
     name = measurements.header.backend or ""
     if name not in REOPENERS:
-        raise BadMeasurement(f"{path}: unknown backend {name!r}; {one_of([*REOPENERS, '`no_gate`'])}")
+        raise BadMeasurement(f"{path}: unknown backend {name!r}; {one_of([*REOPENERS, option('no_gate')])}")
     return REOPENERS[name](path, measurements)

@@ -17,6 +17,7 @@ from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput, BadMeasurement
 from tuner.base.names import ALGO_PROTOS, AlgoProto, Algorithm, Collective, Protocol
 from tuner.base.numerics import f32
+from tuner.base.spelling import option
 from tuner.bench.backend import Run
 from tuner.emulator import fitted_constants
 from tuner.emulator.build import with_release
@@ -210,7 +211,9 @@ class Simulated:
         self, scenario: Scenario, seed: int, truth: Mapping[str, Any] | None = None, *, after: int = 0
     ) -> None:
         if scenario.others:
-            raise BadInput("`backend` simulated: nodes that differ are not simulated; valid: nodes that are alike")
+            raise BadInput(
+                f"{option('backend')} simulated: nodes that differ are not simulated; valid: nodes that are alike"
+            )
         self.scenario, self.seed = scenario, seed
         communicator = scenario.communicator()
         planting = np.random.default_rng([seed, _TRUTH_STREAM])

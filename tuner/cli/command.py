@@ -1,4 +1,4 @@
-"""Commands and groups: a short help beside a long one, options in what the layers below say.
+"""Commands and groups: a short help beside a long one, and messages that spell options for the command line.
 
 The short help has the options that most calls need; ``--help-all`` shows the others, by what they are of. cloup and
 rich-click group options, too, but neither has a short help beside a long one, and both take longer to load than a
@@ -17,31 +17,8 @@ from typing import Any, ClassVar, TypeVar
 import click
 from click.shell_completion import CompletionItem
 
-from tuner.base.errors import TunerError, did_you_mean, one_of
-
-ARGUMENT = re.compile(r"`([a-z][a-z_]*)`")
-OTHERWISE = {  # arguments whose option is not called so
-    "graphs": "topo-graphs",
-    "net_gbps": "nic-gbps",
-    "net_gbs": "slowest-path-gbs",
-    "net_latency_us": "nic-latency-us",
-}
-
-
-def with_options(text: str) -> str:
-    """The text with each argument's option in its place: ``--gpus-per-node``."""
-    return ARGUMENT.sub(lambda found: f"--{OTHERWISE.get(found[1], found[1].replace('_', '-'))}", text)
-
-
-@contextlib.contextmanager
-def options_named() -> Iterator[None]:
-    """Errors from below say the options of their arguments."""
-    try:
-        yield
-    except TunerError as error:
-        error.args = (with_options(str(error)), *error.args[1:])
-        raise
-
+from tuner.base.errors import did_you_mean, one_of
+from tuner.base.spelling import Spelling, spelled_for
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -137,11 +114,11 @@ class Help(click.Command):
         )
 
     def make_context(self, *arguments: Any, **attributes: Any) -> click.Context:
-        with options_named():
+        with spelled_for(Spelling.COMMAND_LINE):
             return super().make_context(*arguments, **attributes)
 
     def invoke(self, ctx: click.Context) -> Any:
-        with options_named():
+        with spelled_for(Spelling.COMMAND_LINE):
             return super().invoke(ctx)
 
     def format_help_text(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

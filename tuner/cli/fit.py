@@ -195,7 +195,7 @@ ONLY_SWEPT = ("collective", "ranks", "algorithm")
 @options.under("One experiment for each parameter", "--experiment", "--elapsed-us", "--iterations", "--bytes")
 @click.argument("files", metavar="[FILE|PARAMETER]...", nargs=-1, type=FILE)
 @place_options
-@options.file_option("--cost-table", "TABLE", "Write the times as `cost` rows of a decision table, for the plugin.")
+@options.file_option("--cost-table", "TABLE", "Write the times as cost rows of a decision table, for the plugin.")
 @library_option
 @options.flag(
     "--sweep",

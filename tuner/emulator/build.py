@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from tuner.base.errors import BadInput
 from tuner.base.names import Algorithm
+from tuner.base.spelling import option
 from tuner.emulator.communicator import AnyMergesAdapters, Comm, Node
 from tuner.emulator.rules import collnet, init, resolved
 from tuner.machine.adapters import selecting
@@ -156,7 +157,7 @@ def _check_environment(release: Release, environment: Environment, kinds: Sequen
         if set(unknown) <= set(release.environment.search):
             raise BadInput(
                 f"{', '.join(unknown)}: read by the search of graphs, which these were found without; valid without "
-                "`graphs`"
+                f"{option('graphs')}"
             )
         raise BadInput(
             f"{', '.join(unknown)}: not emulated for NCCL {release.name}{variables.nearest(release, unknown[0])}; "

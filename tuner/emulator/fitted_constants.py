@@ -19,6 +19,7 @@ from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadConstants, BadInput, UnknownRelease, one_of
 from tuner.base.files import contents
 from tuner.base.names import Algorithm
+from tuner.base.spelling import option
 from tuner.emulator.rules.bandwidth import measured_efficiency
 from tuner.release import ALGORITHM_NAMES, PROTOCOL_KEYS, Release
 from tuner.release.convert import plain
@@ -65,7 +66,7 @@ def read(path: Path) -> FittedConstants:
     except OSError as error:
         raise BadConstants(f"{path}: {error.strerror}") from error
     except (ValueError, RecursionError) as error:
-        hint = "; calibrated times are another thing, for `calibration`" if path.suffix == ".json" else ""
+        hint = f"; calibrated times are another thing, for {option('calibration')}" if path.suffix == ".json" else ""
         raise BadConstants(f"{path}: not TOML: {' '.join(str(error).split())}{hint}") from None
     head = table.pop("layer", None)
     if not isinstance(head, dict) or head.pop("version", None) != VERSION:

@@ -9,6 +9,7 @@ from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput
 from tuner.base.names import AlgoProto, Algorithm, Buffers, Collective, Protocol
 from tuner.base.numerics import Float
+from tuner.base.spelling import option
 from tuner.emulator.communicator import Comm
 from tuner.emulator.request import NonClassicPath, Request
 from tuner.emulator.rules import bounds, registered, symmetric
@@ -183,15 +184,16 @@ def not_emulated(selection: Selection, requests: Iterable[Request]) -> str | Non
         selection.check_buffers(buffers, windows)
         # NCCL then asks whether the first buffer is registered for the sum of the calls, which no call says.
         efficient = registered.policy_of(selection.communicator) is registered.CtaPolicy.efficiency
+        valid = f"valid: {option('buffers')} plain"
         if buffers is not Buffers.plain and efficient:
-            return f"on {buffers.name} buffers with {registered.CTA_POLICY} of efficiency; valid: `buffers` plain"
+            return f"on {buffers.name} buffers with {registered.CTA_POLICY} of efficiency; {valid}"
     return None
 
 
 def not_classic_alone(selection: Selection, requests: Iterable[Request]) -> str | None:
     """Condition under which such groups are not on plain buffers, or may leave the classic path; else None."""
     if any(request.buffers is not Buffers.plain for request in requests):
-        return "on registered buffers and windows; valid: `buffers` plain"
+        return f"on registered buffers and windows; valid: {option('buffers')} plain"
     return may_leave_classic_path(selection)
 
 

@@ -16,6 +16,7 @@ from typing import NoReturn, Protocol, TypeVar
 from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput, BadTopology, IncompleteTopology, one_of
 from tuner.base.files import read_bytes
+from tuner.base.spelling import option
 from tuner.machine import gpus
 from tuner.machine.gpus import GpuModel
 from tuner.machine.topology.edit import each_gpu_once
@@ -68,10 +69,11 @@ def read_complete(file: Path) -> tuple[str, Topology]:
     if bare:
         known = dict.fromkeys(name for pci in bare for name in gpus.of_device(pci.get("device")))
         adapters = _without_speed(skeleton.elements)
-        speeds = f", and how fast its {adapters} adapters are with `net_gbps` 400" if adapters else ""
+        speeds = f", and how fast its {adapters} adapters are with {option('net_gbps')} 400" if adapters else ""
         raise IncompleteTopology(
             f"{skeleton.where}: {len(bare)} of {len(placed)} GPUs have no <gpu> with sm: a skeleton for NCCL to "
-            f"complete on its machine; say what they are with `gpu` MODEL{speeds}; {one_of(known or gpus.names())}",
+            f"complete on its machine; say what they are with {option('gpu')} "
+            f"MODEL{speeds}; {one_of(known or gpus.names())}",
             len(bare),
             len(placed),
             adapters,
@@ -245,15 +247,20 @@ class _File:
         silent = [net for net in self.root.iter("net") if "speed" not in net.attrib]
         if not (bare or silent):
             if gbps is not None or latency_us is not None:
-                raise BadInput(f"{self.where}: no adapter without speed; leave out `net_gbps` and `net_latency_us`")
+                raise BadInput(
+                    f"{self.where}: no adapter without speed; leave out "
+                    f"{option('net_gbps')} and {option('net_latency_us')}"
+                )
             return {}
         first = bare[0].get("busid") if bare else silent[0].get("name")
         what = f"{self.where}: {len(bare) + len(silent)} adapters have no speed, the first is {first}"
         if gbps is None:
-            raise BadInput(f"{what}; say how fast they are: `net_gbps` 400 (1e9 bits per second)")
+            raise BadInput(f"{what}; say how fast they are: {option('net_gbps')} 400 (1e9 bits per second)")
         asked = [pci for pci in slots if pci in bare or any(net in silent for net in _nets(pci))]
         if latency_us is None and any(pci.get("vendor") == AMAZON for pci in asked):
-            raise BadInput(f"{what}; Amazon's plugin reports its own latency: `net_latency_us`, 75 for p4d and p4de")
+            raise BadInput(
+                f"{what}; Amazon's plugin reports its own latency: {option('net_latency_us')}, 75 for p4d and p4de"
+            )
         facts = {"speed": str(round(gbps * 1000)), "latency": str(latency_us or 0.0), "gdr": str(int(gdr))}
         for net in silent:
             net.attrib.update({name: value for name, value in facts.items() if name not in net.attrib})

@@ -18,6 +18,7 @@ from typing import Any
 from tuner.base import children, extras
 from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput, OracleFailed, OracleUnavailable
+from tuner.base.spelling import option
 from tuner.oracle.library import MACHINES
 from tuner.oracle.messages import Failed
 
@@ -171,7 +172,9 @@ class Child:
             answer = pickle.load(self._stream)
         except TimeoutError:
             self.close(keep_log=True)
-            raise self.failure(f"libnccl did not answer within {timeout_s:g} s (`timeout`) while {doing}") from None
+            raise self.failure(
+                f"libnccl did not answer within {timeout_s:g} s ({option('timeout')}) while {doing}"
+            ) from None
         except (EOFError, ConnectionError, pickle.UnpicklingError):
             raise self.failure(f"the libnccl process {self._death()} while {doing}") from None
         if isinstance(answer, Failed):

@@ -11,6 +11,7 @@ from tuner.base.errors import BadInput, one_of
 from tuner.base.names import Collective
 from tuner.base.numerics import int32, parse_long
 from tuner.base.registry import Registry, Source
+from tuner.base.spelling import option
 
 NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 BEGINS_NUMBER = re.compile(r"\s*[+-]?\d", re.ASCII)
@@ -59,9 +60,9 @@ def parse_assignments(assignments: tuple[str, ...]) -> dict[str, str]:
     for assignment in assignments:
         name, equals, value = assignment.partition("=")
         if not equals or NAME.fullmatch(name) is None:
-            raise BadInput(f"`env` {assignment!r}: expected NCCL_NAME=VALUE, such as NCCL_ALGO=Ring")
+            raise BadInput(f"{option('env')} {assignment!r}: expected NCCL_NAME=VALUE, such as NCCL_ALGO=Ring")
         if values.setdefault(name, value) != value:
-            raise BadInput(f"`env` {name}={values[name]} and {assignment}: valid: one of them")
+            raise BadInput(f"{option('env')} {name}={values[name]} and {assignment}: valid: one of them")
     return values
 
 

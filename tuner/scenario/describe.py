@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, TypedDict, Unpack
 from tuner import release
 from tuner.base.errors import BadInput, one_of
 from tuner.base.sizes import as_ranges, from_ranges, whole
+from tuner.base.spelling import option
 from tuner.machine import catalogue
 from tuner.machine.topology import reader
 from tuner.release import BUILDS
@@ -140,8 +141,8 @@ def _logged(machine: str | None, given: Description) -> "Logged | None":
     """Facts of a log; None without one. BadInput for what completes a log, where there is none."""
     if not given.get("log"):
         if beside := [key for key in _OF_LOGS if given.get(key) not in (None, ())]:
-            options = ", ".join(f"`{key}`" for key in beside)
-            raise BadInput(f"{options} describe a log, and need `log` FILE")
+            options = ", ".join(map(option, beside))
+            raise BadInput(f"{options} describe a log, and need {option('log')} FILE")
         return None
     from tuner.scenario import from_log  # others do without reading logs
 
@@ -158,7 +159,7 @@ def _hosts_of_dump(kinds: list[Scenario], sizes: Sizes) -> tuple[list[Scenario],
     if not hosts:
         return kinds, sizes
     if sizes is not None:
-        raise BadInput(f"{kind.topology} is of a NVLink domain; valid: `nodes`, which counts domains")
+        raise BadInput(f"{kind.topology} is of a NVLink domain; valid: {option('nodes')}, which counts domains")
     whole_domain = sum(count for _, count in hosts)
     if len(hosts) == 1:
         return [replace(kind, part_of_dump=0, nodes=kind.nodes * whole_domain)], whole_domain
@@ -177,10 +178,14 @@ def _parts(machine: str | None, given: Description) -> _Parts:
     has = None if machine is None else catalogue.load(machine).trays
     if has is None:
         if trays is not None or of_tray is not None:
-            raise BadInput("trays are of machines that are NVLink domains, such as gb200-nvl72; valid: `gpus_per_node`")
+            raise BadInput(
+                f"trays are of machines that are NVLink domains, such as gb200-nvl72; valid: {option('gpus_per_node')}"
+            )
         return {"gpus_per_node": None if of_node is None else whole(of_node, "gpus_per_node"), "trays": None}
     if of_node is not None:
-        raise BadInput(f"{machine} is a NVLink domain of {has} trays; valid: `trays`, `gpus_per_tray`")
+        raise BadInput(
+            f"{machine} is a NVLink domain of {has} trays; valid: {option('trays')}, {option('gpus_per_tray')}"
+        )
     used = None if trays is None else whole(trays, "trays")
     if used is not None and not 1 <= used <= has:
         raise BadInput(f"trays {used}: valid: 1 to {has}, those of {machine}")
@@ -194,7 +199,7 @@ def nodes_of(text: str) -> Scenario:
     """
     name, gpus, count = _parts_of(text)
     if count is not None and not 1 <= int(count) <= MOST_NODES:
-        raise BadInput(f"`node` {text}: {count} nodes; valid: 1 to {MOST_NODES}")
+        raise BadInput(f"{option('node')} {text}: {count} nodes; valid: 1 to {MOST_NODES}")
     topology = name.endswith(".xml")
     return Scenario(
         nccl="",
@@ -215,7 +220,7 @@ def _parts_of(text: str) -> tuple[str, str | None, str | None]:
         return text, None, None
     match = re.fullmatch(r"(.+?)(?::(\d+))?(?:x(\d+))?", text)
     if match is None:
-        raise BadInput("`node` is empty; valid: NODE[:GPUS][xN], such as dgx-h100:8x2")
+        raise BadInput(f"{option('node')} is empty; valid: NODE[:GPUS][xN], such as dgx-h100:8x2")
     name, gpus, count = match.groups()
     return name, gpus, count
 
@@ -242,7 +247,7 @@ def _hosts_per_domain(hosts: int | Sequence[int] | None) -> Sizes:
 def _members(ranks: str | Sequence[int] | None, shares: bool) -> Members | None:
     if ranks is None:
         if shares:
-            raise BadInput("`shared` needs `ranks`, which share the resources of all")
+            raise BadInput(f"{option('shared')} needs {option('ranks')}, which share the resources of all")
         return None
     if isinstance(ranks, str):
         return Members(from_ranges(ranks, "ranks"), shares)

@@ -12,6 +12,7 @@ from tuner import release
 from tuner.base.errors import BadInput
 from tuner.base.records import json_form
 from tuner.base.sizes import as_ranges
+from tuner.base.spelling import option
 from tuner.emulator.communicator import Comm
 from tuner.machine import catalogue, gpus, skeleton
 from tuner.release import BUILDS
@@ -247,7 +248,7 @@ class Scenario:
     def check_gpu_for_each_rank(self, what: str) -> None:
         """BadInput where ranks share GPUs, for what is known of ranks with a GPU each alone."""
         if self.shares_gpus:
-            raise BadInput(f"{what}: not where ranks share a GPU; valid: `ranks_per_gpu` 1")
+            raise BadInput(f"{what}: not where ranks share a GPU; valid: {option('ranks_per_gpu')} 1")
 
     @property
     def hosts_per_domain_in_words(self) -> str | None:

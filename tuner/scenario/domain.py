@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput
+from tuner.base.spelling import option
 from tuner.emulator.communicator import AnyMergesAdapters, Node
 from tuner.machine.adapters import PeerLinks
 from tuner.machine.graphs import Graphs
@@ -154,7 +155,8 @@ def sizes_of_domains(kinds: Sequence[ResolvedNode], hosts: int, described: Seque
         domains = range(bisect_right(ends, first), bisect_left(ends, before) + 1)
         if any(sizes[domain] > 1 for domain in domains) and not kind.topology.has_nvswitch(kind.gpus):
             raise BadInput(
-                f"`hosts_per_domain`: no GPU of {kind.name} has NVLinks to a switch, which could reach other hosts; "
+                f"{option('hosts_per_domain')}: no GPU of {kind.name} has NVLinks to a "
+                "switch, which could reach other hosts; "
                 "valid: hosts with an NVSwitch, or domains of 1 host"
             )
     return sizes

@@ -15,6 +15,7 @@ from tuner import release
 from tuner.base.errors import BadInput, TunerError
 from tuner.base.findings import Finding, words
 from tuner.base.records import json_form
+from tuner.base.spelling import option, spelled
 from tuner.emulator.communicator import Node
 from tuner.machine import catalogue, gpus, graphs
 from tuner.machine.adapters import ComparedFact, Nearness, nearness
@@ -273,15 +274,18 @@ def read(machine: str | None, given: "Description") -> Logged:
     """
     file = Path(given["log"] or "")
     if given.get("node"):
-        raise BadInput("`log` shows the nodes; valid: `log` or `node`")
+        raise BadInput(f"{option('log')} shows the nodes; valid: {option('log')} or {option('node')}")
     named = machine is not None or bool(given.get("topology"))
     if named and (beside := [key for key in _OF_NODES if given.get(key) not in (None, ())]):
-        raise BadInput(f"{', '.join(beside)}: of nodes as the log shows them; valid without `machine` and `topology`")
+        raise BadInput(
+            f"{', '.join(beside)}: of nodes as the log shows them; valid without "
+            f"{option('machine')} and {option('topology')}"
+        )
     imported = importer.read(file, _given(given, not named))
     _check_one(file, given, imported)
     shown = not named and any(node.graphs for node in imported.nodes)
     if needed := imported.needed if shown else [text for text in imported.needed if text.startswith(_OF_RELEASES)]:
-        raise BadInput(f"{file}: needed: {'; '.join(needed)}{OR_A_MACHINE if shown else ''}")
+        raise BadInput(f"{file}: needed: {'; '.join(needed)}{spelled(OR_A_MACHINE) if shown else ''}")
     foreign = [words(each) for each in imported.evidence.findings if each.code == TUNER_CHOOSES]
     notes = [*foreign, *(imported.notes if shown else ())]
     printed = next(iter(imported.printed_releases), None)
@@ -339,7 +343,7 @@ def _tuner(imported: Imported) -> LoggedTuner | None:
 
 
 OF_AWS = "nccl_ofi_tuner"  # the name of its interfaces, src/tuner/nccl_ofi_tuner.cpp
-OR_A_MACHINE = "; or `machine` NAME or `topology` FILE.xml for all that the log does not show"
+OR_A_MACHINE = "; or {option:machine} NAME or {option:topology} FILE.xml for all that the log does not show"
 
 
 def _given(given: "Description", shown: bool) -> LogAdditions:
@@ -367,7 +371,9 @@ def _check_one(file: Path, given: "Description", imported: Imported) -> None:
         return
     listed = ", ".join(f"{name} ({ranks or '?'} ranks)" for name, ranks in several[:MOST_LISTED])
     more = f" and {len(several) - MOST_LISTED} more" if len(several) > MOST_LISTED else ""
-    raise BadInput(f"{file}: {len(several)} communicators; valid: `log_communicator` ID, with one of: {listed}{more}")
+    raise BadInput(
+        f"{file}: {len(several)} communicators; valid: {option('log_communicator')} ID, with one of: {listed}{more}"
+    )
 
 
 def _variables(imported: Imported) -> dict[str, str]:
@@ -404,8 +410,11 @@ def _nodes(file: Path, given: "Description", imported: Imported, notes: list[str
     if not count:
         if imported.communicator is None and not imported.ranks:
             whole = "a log of NCCL_DEBUG=INFO with NCCL_DEBUG_SUBSYS=INIT,ENV,GRAPH"
-            raise BadInput(f"{file}: it shows no communicator; valid: {whole}, or `machine` NAME and `nodes` N with it")
-        raise BadInput(f"{file}: needed: the number of nodes: a line 'nNodes ...', or `nodes`")
+            raise BadInput(
+                f"{file}: it shows no communicator; valid: {whole}, or {option('machine')} "
+                f"NAME and {option('nodes')} N with it"
+            )
+        raise BadInput(f"{file}: needed: the number of nodes: a line 'nNodes ...', or {option('nodes')}")
     return count
 
 
@@ -432,11 +441,16 @@ def _kinds(file: Path, imported: Imported, variables: Mapping[str, str]) -> list
 def _as_given(file: Path, kinds: list[Scenario], given: Mapping[str, Any]) -> list[Scenario]:
     """The kinds with as many nodes and GPUs as the user says. BadInput for what only other nodes could be."""
     if beside := [key for key, unsaid in _OF_TOPOLOGIES.items() if given.get(key) not in (None, unsaid)]:
-        options = ", ".join(f"`{key}`" for key in beside)
-        raise BadInput(f"{options}: of a machine or topology; valid with `log`: `machine`, `topology`")
+        options = ", ".join(map(option, beside))
+        raise BadInput(
+            f"{options}: of a machine or topology; valid with {option('log')}: "
+            f"{option('machine')}, {option('topology')}"
+        )
     nodes, here = given["nodes"], sum(kind.nodes for kind in kinds)
     if nodes != here and len(kinds) > 1:
-        raise BadInput(f"`nodes` {nodes}: {file} has {here} nodes, which differ; valid: `nodes` {here}")
+        raise BadInput(
+            f"{option('nodes')} {nodes}: {file} has {here} nodes, which differ; valid: {option('nodes')} {here}"
+        )
     first, *others = kinds
     first = replace(first, nodes=first.nodes + nodes - here, gpus_per_node=given.get("gpus_per_node"))
     return [first, *others]
@@ -488,13 +502,16 @@ def _near(file: Path, machine: str | None, imported: Imported, run: "Description
     if first.differs or not first.identified or not same([near.machine for near in alike], run):
         listed = "; ".join(near.in_words for near in every[:MOST_NEAR])
         listed += f"; {len(alike) - MOST_NEAR} more are as near" if len(alike) > MOST_NEAR else ""
-        valid = "valid beside `log`: `topology` FILE.xml or `machine` NAME"
+        valid = f"valid beside {option('log')}: {option('topology')} FILE.xml or {option('machine')} NAME"
         raise BadInput(f"{file}: {NO_GRAPHS}; {valid}; nearest: {listed}")
     others = "".join(f"; {near.machine} is the same to NCCL" for near in alike[1:])
     differs = f"; differs, which reaches no choice: {', '.join(first.others)}" if first.others else ""
     notes.append(f"{NO_GRAPHS}: answered for {first.machine}, the nearest machine of the catalogue{others}")
     notes.append(f"{first.machine} agrees with the log: {', '.join(first.agrees)}{differs}")
-    notes.append(f"not known whether it agrees: {', '.join(first.unknown)}; `machine` or `topology` say another")
+    notes.append(
+        f"not known whether it agrees: {', '.join(first.unknown)}; "
+        f"{option('machine')} or {option('topology')} say another"
+    )
     return first
 
 
@@ -502,7 +519,7 @@ NO_GRAPHS = "no graphs in the log, which NCCL_DEBUG_SUBSYS=INIT,ENV,GRAPH prints
 MOST_NEAR = 4
 
 
-OTHERWISE = "valid beside `log` for that: `topology` FILE.xml or `machine` NAME"
+OTHERWISE = "valid beside {option:log} for that: {option:topology} FILE.xml or {option:machine} NAME"
 
 
 @dataclass(frozen=True, slots=True)
@@ -540,7 +557,8 @@ class LoggedNode:
                 continue
             had = "without it" if logged is None else f"with {logged}"
             raise BadInput(
-                f"{name}={value or ''}: NCCL searches graphs with it, and found those of {self.file} {had}; {OTHERWISE}"
+                f"{name}={value or ''}: NCCL searches graphs with it, and found those of "
+                f"{self.file} {had}; {spelled(OTHERWISE)}"
             )
 
 
@@ -561,7 +579,7 @@ class ResolvedLoggedNode(ResolvedNode):
         """Ranks of a node. BadInput where another number is described."""
         have, wanted = self._logged.facts.local_ranks or 0, self.scenario.gpus_per_node
         if wanted not in (None, have):
-            raise BadInput(f"{wanted} GPUs per node: {self._logged.file} has graphs of {have}; {OTHERWISE}")
+            raise BadInput(f"{wanted} GPUs per node: {self._logged.file} has graphs of {have}; {spelled(OTHERWISE)}")
         return have
 
     @cached_property
@@ -598,7 +616,9 @@ class ResolvedLoggedNode(ResolvedNode):
             self._refuse(f"the topology that {changes} changes")
         if several != (logged.nodes > 1):
             had, asked = ("several nodes", "one alone") if logged.nodes > 1 else ("one node", "several")
-            raise BadInput(f"{logged.file}: NCCL found its graphs for {had}, and finds others for {asked}; {OTHERWISE}")
+            raise BadInput(
+                f"{logged.file}: NCCL found its graphs for {had}, and finds others for {asked}; {spelled(OTHERWISE)}"
+            )
         node_facts.check_slowest(release.load(self.scenario.nccl), [logged.facts] * self.nodes, logged.net_gbs)
         return as_node(logged.facts, logged.net_gbs)
 
@@ -620,4 +640,4 @@ class ResolvedLoggedNode(ResolvedNode):
         return
 
     def _refuse(self, what: str) -> NoReturn:
-        raise BadInput(f"{self._logged.file}: a log does not show {what}; {OTHERWISE}")
+        raise BadInput(f"{self._logged.file}: a log does not show {what}; {spelled(OTHERWISE)}")

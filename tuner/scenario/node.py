@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from tuner import release
 from tuner.base.errors import BadInput, BadTopology
 from tuner.base.files import read_bytes
+from tuner.base.spelling import option
 from tuner.emulator.communicator import Node
 from tuner.emulator.rules import resolved
 from tuner.machine import catalogue, gpus, graphs
@@ -308,7 +309,7 @@ class ResolvedNode:
         if scenario.graphs is not None:
             if scenario.hardware:
                 names = ", ".join(scenario.hardware)
-                raise BadInput(f"`graphs`: found on the node as it was; valid with {names}: none")
+                raise BadInput(f"{option('graphs')}: found on the node as it was; valid with {names}: none")
             dumped, found = graphs.read_dump(scenario.graphs)
             ranks, each = len(self.gpu_of_rank), "ranks" if self.shares_gpus else "GPUs"
             if found != ranks:
@@ -376,12 +377,20 @@ class ResolvedNode:
     def _own(self) -> _Source:
         scenario = self.scenario
         if (scenario.machine is None) == (scenario.topology is None):
-            raise BadInput("name one machine: `machine` NAME (all: nccl-tuner machines) or `topology` FILE.xml")
+            raise BadInput(
+                f"name one machine: {option('machine')} NAME (all: nccl-tuner "
+                f"machines) or {option('topology')} FILE.xml"
+            )
         if scenario.gpu is None and (scenario.net_gbps is not None or scenario.net_latency_us is not None):
-            raise BadInput("`net_gbps` and `net_latency_us` complete a skeleton, which needs `gpu` MODEL as well")
+            raise BadInput(
+                f"{option('net_gbps')} and {option('net_latency_us')} complete a skeleton, "
+                f"which needs {option('gpu')} MODEL as well"
+            )
         if scenario.machine is not None:
             if scenario.gpu is not None:
-                raise BadInput(f"`gpu` completes a `topology` FILE.xml; {scenario.machine} knows its GPUs")
+                raise BadInput(
+                    f"{option('gpu')} completes a {option('topology')} FILE.xml; {scenario.machine} knows its GPUs"
+                )
             machine = catalogue.load(scenario.machine)
             return _Source(machine.topology_xml, machine.topology)
         assert scenario.topology is not None
@@ -421,8 +430,10 @@ def _of_listing(
     except BadInput as error:
         near = ranked(of_listing(listing, None if gpu is None else gpus.load(gpu)))[:MOST_NEAR_LISTING]
         raise BadInput(
-            f"{error}; valid: these with 'nccl-tuner machines {file} -o node.xml' and `topology` node.xml, or "
-            f"`machine`; nearest: {'; '.join(one.in_words for one in near)}; not known: {', '.join(near[0].unknown)}"
+            f"{error}; valid: these with 'nccl-tuner machines {file} -o node.xml' "
+            f"and {option('topology')} node.xml, or "
+            f"{option('machine')}; nearest: {'; '.join(one.in_words for one in near)}; "
+            f"not known: {', '.join(near[0].unknown)}"
         ) from None
 
 

@@ -10,6 +10,7 @@ from tuner.base.dataclass import dataclass
 from tuner.base.errors import TunerError
 from tuner.base.names import Collective, DataType, Op, Protocol
 from tuner.base.numerics import parse_long
+from tuner.base.spelling import option
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
 from tuner.machine.gpus import PeerToPeer
@@ -39,7 +40,9 @@ def of_scenario(scenario: Scenario) -> list[str]:
     if values:
         lines += harmful(values, scenario.nodes, scenario)
     if values.get(ENABLE) == "1" and not any(kind.network_reduces for kind in scenario.resolve().kinds):
-        lines.append(f"{ENABLE}=1: no adapter reduces (coll in the topology), so no CollNet; with SHARP say `collnet`")
+        lines.append(
+            f"{ENABLE}=1: no adapter reduces (coll in the topology), so no CollNet; with SHARP say {option('collnet')}"
+        )
     return [*lines, *_of_peer_to_peer(scenario)]
 
 
@@ -50,7 +53,8 @@ def _of_peer_to_peer(scenario: Scenario) -> Iterator[str]:
         own = [kind.resolve().own for kind in kinds]
         without = [node for node in own if node.peer_to_peer is PeerToPeer.none]
         if models := {model.name for node in without for model in node.gpus_without_peer_to_peer}:
-            yield f"{', '.join(sorted(models))}: the driver denies peer-to-peer; `change` p2p=all where yours allows it"
+            allows = f"{option('change')} p2p=all where yours allows it"
+            yield f"{', '.join(sorted(models))}: the driver denies peer-to-peer; {allows}"
 
 
 def of_variables(nccl: Release, values: Mapping[str, str]) -> list[str]:

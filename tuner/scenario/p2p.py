@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from tuner.base.errors import BadInput
 from tuner.base.names import Algorithm
+from tuner.base.spelling import option
 from tuner.emulator.connect.network import ORDER, heads_of_rank, network_use
 from tuner.emulator.p2p.records import P2pContext, PeerChannels, PeerOrder, peer_channels
 from tuner.emulator.rules.init import ENABLE, IF_THERE
@@ -26,7 +27,7 @@ def p2p_context(resolved: "ResolvedScenario", rank: int = 0) -> P2pContext:
     not known whether NVLink joins hosts.
     """
     if any(kind.scenario.graphs is not None for kind in resolved.kinds):
-        raise BadInput("`graphs`: sends and receives go by the links of the topology; valid without it")
+        raise BadInput(f"{option('graphs')}: sends and receives go by the links of the topology; valid without it")
     communicator, ranks_of = resolved.view_of(rank), resolved.ranks_of
     order = PeerOrder(communicator, ranks_of, rank)
     links = _links(resolved, rank)

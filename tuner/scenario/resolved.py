@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from tuner import release
 from tuner.base.errors import BadInput, TunerError
 from tuner.base.sizes import as_ranges
+from tuner.base.spelling import option
 from tuner.emulator.build import build
 from tuner.emulator.communicator import Comm
 from tuner.emulator.rules import init, registered, resolved
@@ -98,7 +99,9 @@ class ResolvedScenario:
         measured = constants.provenance.get("machine")
         names = {kind.scenario.machine for kind in self.kinds} - {None}
         if measured is not None and names - {measured}:
-            raise BadInput(f"`constants` {constants.file}: measured on {measured}, not {', '.join(map(str, names))}")
+            raise BadInput(
+                f"{option('constants')} {constants.file}: measured on {measured}, not {', '.join(map(str, names))}"
+            )
         from tuner.emulator import fitted_constants
 
         return fitted_constants.apply(nccl, constants)
@@ -170,7 +173,7 @@ class ResolvedScenario:
             return
         if any(view.collnet and view.nodes == self.whole.views[0].nodes for view in views):
             raise BadInput(
-                f"`ranks` with CollNet: on as many nodes NCCL {self.release.name} has it where it is made "
+                f"{option('ranks')} with CollNet: on as many nodes NCCL {self.release.name} has it where it is made "
                 "from nothing, and not where the communicator is split off; valid: NCCL_COLLNET_ENABLE=0"
             )
 
@@ -179,7 +182,9 @@ class ResolvedScenario:
         """GPUs of each process; of a host with fewer all. BadInput for more than any host has."""
         described, most = self.scenario.gpus_per_process or 1, max(kind.gpus for kind in self.whole.kinds)
         if described > most:
-            raise BadInput(f"`gpus_per_process` {described}: no host has more than {most} GPUs; valid: 1 to {most}")
+            raise BadInput(
+                f"{option('gpus_per_process')} {described}: no host has more than {most} GPUs; valid: 1 to {most}"
+            )
         return described
 
     @cached_property
@@ -188,12 +193,16 @@ class ResolvedScenario:
         per_process = self.gpus_per_process
         if per_process == 1 or all(len(kind.gpu_of_rank) == 1 for kind in self.kinds):
             return False
-        valid = "valid there: `gpus_per_process` 1"
+        valid = f"valid there: {option('gpus_per_process')} 1"
         if self.scenario.members is not None or any(kind.shares_gpus for kind in self.kinds):
-            raise BadInput(f"`gpus_per_process` {per_process}: not with `ranks` or `ranks_per_gpu`; {valid}")
+            raise BadInput(
+                f"{option('gpus_per_process')} {per_process}: not with {option('ranks')} "
+                f"or {option('ranks_per_gpu')}; {valid}"
+            )
         if self._several and any(kind.leaks_adapters() for kind in self.kinds):
             raise BadInput(
-                f"`gpus_per_process` {per_process}: NCCL {self.release.name} merges adapters for the rank of a process "
+                f"{option('gpus_per_process')} {per_process}: NCCL {self.release.name} "
+                "merges adapters for the rank of a process "
                 f"that comes first, and others have the ports, too; {valid}"
             )
         return True
@@ -269,7 +278,7 @@ class ResolvedScenario:
         from tuner.graphs import searched
 
         if any(kind.scenario.graphs is not None for kind in self.kinds):
-            raise BadInput("`graphs`: channels across nodes need the search's own graphs; valid without it")
+            raise BadInput(f"{option('graphs')}: channels across nodes need the search's own graphs; valid without it")
         kinds: dict[tuple[int, int], NodeKind] = {}
         for node, count in self.nodes:
             if (id(node), count) not in kinds:
@@ -288,7 +297,9 @@ class ResolvedScenario:
         trays = [(kind.trays, kind.nodes) for kind in self.kinds]
         if any(each for each, _ in trays):
             if described is not None:
-                raise BadInput("`hosts_per_domain`: this machine is a NVLink domain; valid for it: `trays`")
+                raise BadInput(
+                    f"{option('hosts_per_domain')}: this machine is a NVLink domain; valid for it: {option('trays')}"
+                )
             return tuple(chain.from_iterable(repeat(each or 1, count) for each, count in trays))
         return () if described is None else sizes_of_domains(self.kinds, hosts, described)
 
@@ -347,7 +358,7 @@ class ResolvedScenario:
         if not sizes:
             return hosts
         if any(kind.scenario.graphs is not None for kind in self.kinds):
-            raise BadInput("`graphs`: those of one host; valid without NVLink domains")
+            raise BadInput(f"{option('graphs')}: those of one host; valid without NVLink domains")
         return [(self._domain(alike), count) for alike, count in grouped(hosts, sizes)]
 
     @property
@@ -389,7 +400,9 @@ class ResolvedScenario:
             return tuple(own for own, rank in enumerate(self.scenario.members.ranks) if rank in of_whole)
         without = self.scenario.ranks_without_fabric
         if without and not self.domains:
-            raise BadInput("ranks without fabric: there is none; valid with NVLink domains, such as `hosts_per_domain`")
+            raise BadInput(
+                f"ranks without fabric: there is none; valid with NVLink domains, such as {option('hosts_per_domain')}"
+            )
         if outside := [rank for rank in without if not 0 <= rank < self.ranks]:
             raise BadInput(f"ranks without fabric: {outside[0]}; valid: 0 to {self.ranks - 1}")
         if self.scenario.hosts_per_domain is not None or not self.domains:
@@ -418,9 +431,12 @@ class ResolvedScenario:
     def oracle_configuration(self) -> "OracleConfiguration":
         """The communicator for the oracle. BadInput for what libnccl cannot take: other constants, graphs."""
         if self.scenario.fitted_constants is not None:
-            raise BadInput("`constants`: libnccl computes with its own constants; valid for: pick, table")
+            raise BadInput(f"{option('constants')}: libnccl computes with its own constants; valid for: pick, table")
         if any(kind.scenario.graphs is not None for kind in self.kinds):
-            raise BadInput("`graphs`: libnccl searches its own graphs; valid for it: `machine`, `topology`")
+            raise BadInput(
+                f"{option('graphs')}: libnccl searches its own graphs; valid for it: "
+                f"{option('machine')}, {option('topology')}"
+            )
         if (made := self.scenario.members) is not None:
             from tuner.scenario.oracle_configuration import SplitOff
 
@@ -481,12 +497,19 @@ def kinds_of_members(whole: "ResolvedScenario", ranks: Sequence[int]) -> tuple[R
     BadInput for a rank that there is none, and for nodes of which only the graphs are known.
     """
     if outside := [rank for rank in ranks if not 0 <= rank < whole.ranks]:
-        raise BadInput(f"`ranks`: {outside[0]}; valid: 0 to {whole.ranks - 1}, those of {whole.scenario.title}")
+        raise BadInput(
+            f"{option('ranks')}: {outside[0]}; valid: 0 to {whole.ranks - 1}, those of {whole.scenario.title}"
+        )
     for kind in whole.kinds:
         if kind.scenario.graphs is not None or kind.scenario.logged is not None:
-            raise BadInput("`ranks`: of graphs alone, which are of all GPUs; valid with `machine` or `topology`")
+            raise BadInput(
+                f"{option('ranks')}: of graphs alone, which are of all GPUs; valid with "
+                f"{option('machine')} or {option('topology')}"
+            )
         if kind.shares_gpus:
-            raise BadInput("`ranks`: not emulated where ranks share a GPU; valid: `ranks_per_gpu` 1")
+            raise BadInput(
+                f"{option('ranks')}: not emulated where ranks share a GPU; valid: {option('ranks_per_gpu')} 1"
+            )
     made: dict[Used, ResolvedNode] = {}
     found = list[ResolvedNode]()
     for used, alike in groupby(each for each in used_of_hosts(whole, ranks) if each[1]):

@@ -12,6 +12,7 @@ from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput, CannotBeJudged, TunerError
 from tuner.base.names import DataType, Op
 from tuner.base.sizes import plural
+from tuner.base.spelling import option
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Picks, Selection
 from tuner.machine import catalogue, skeleton
@@ -44,7 +45,7 @@ def of_trays(nodes: int, gpus: int, gpus_per_tray: int, trays: int) -> OfTrays:
         return {"nodes": max(nodes // trays, 1), "trays": min(nodes, trays), "gpus_per_node": gpus}
     raise BadInput(
         f"{nodes} x {gpus} GPUs: not of NVLink domains of {trays} trays with {gpus_per_tray} GPUs; valid: up to "
-        f"{trays} hosts or a multiple of {trays}, with `trays`"
+        f"{trays} hosts or a multiple of {trays}, with {option('trays')}"
     )
 
 
@@ -137,8 +138,8 @@ def _one(what: str, tables: Sequence[Measurements]) -> str:
         return str(names[0])
     of = names or dict.fromkeys(table.name for table in tables)
     says = f"{'files of several' if names else 'no file says it'} ({', '.join(of)})"
-    valid = "`machine`, `topology`" if what == "machine" else f"`{what}`"
-    raise BadInput(f"`{what}`: {says}; valid: {valid}, and files of one")
+    valid = f"{option('machine')}, {option('topology')}" if what == "machine" else option(what)
+    raise BadInput(f"{option(what)}: {says}; valid: {valid}, and files of one")
 
 
 def read_by_model(nccl: Release, own: Mapping[str, str]) -> set[str]:

@@ -18,6 +18,7 @@ from tuner.base.frames import Column, Framed, NamedColumn
 from tuner.base.names import ALGO_PROTOS, AlgoProto, Algorithm, Collective, DataType, Op, Protocol, by_name
 from tuner.base.records import Files, json_form, paths
 from tuner.base.sizes import size_bytes
+from tuner.base.spelling import spelled
 from tuner.emulator.selection import Selection
 from tuner.times.evidence import Evidence, collect
 from tuner.times.measured.formats import read_any
@@ -75,7 +76,9 @@ def model_of(measurements: Measurements) -> EmulatedModel | None:
     return None if header.scenario is None else EmulatedModel(Selection(scenario_of(header).communicator()))
 
 
-_NOT_SAID = "no log of NCCL's own choice, and the file does not say where it was measured; valid: with `machine` NAME"
+_NOT_SAID = (
+    "no log of NCCL's own choice, and the file does not say where it was measured; valid: with {option:machine} NAME"
+)
 FEWEST_OTHERS = 2  # beside a pick, for the best of them to be called so
 
 
@@ -127,7 +130,7 @@ def judged(point: Point, evidence: Evidence, model: EmulatedModel | None) -> Rou
     emulated = model.pick(point) if model is not None else None
     pick = evidence.executed or emulated
     if pick is None:
-        return Skipped(point, f"what NCCL picks is not known: {_NOT_SAID}")
+        return Skipped(point, f"what NCCL picks is not known: {spelled(_NOT_SAID)}")
     enough = FEWEST_OTHERS
     if model is not None:  # unless no more can run
         enough = max(1, min(enough, len(model.times_us(point).keys() - {pick.algo_proto})))

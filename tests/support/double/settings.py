@@ -17,6 +17,7 @@ from tuner.base.children import ROOT
 from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput, one_of
 from tuner.base.names import Algorithm, Protocol
+from tuner.base.spelling import option
 from tuner.oracle import start
 from tuner.oracle.preloaded import Places
 from tuner.oracle.process import SIM, SIM_NAMES, check_platform
@@ -147,9 +148,13 @@ class DoubleEnvironment(AbstractContextManager["DoubleEnvironment"]):
         check_platform()
         scenario = settings.scenario
         if scenario.others:
-            raise BadInput("`backend` double: nodes that differ are not simulated; valid: nodes that are alike")
+            raise BadInput(
+                f"{option('backend')} double: nodes that differ are not simulated; valid: nodes that are alike"
+            )
         if scenario.nodes > 1 and not settings.process_per_rank:
-            raise BadInput(f"one process has the GPUs of one node, not of {scenario.nodes}; valid: `process_per_rank`")
+            raise BadInput(
+                f"one process has the GPUs of one node, not of {scenario.nodes}; valid: {option('process_per_rank')}"
+            )
         for fault in settings.faults:
             if fault.rank >= settings.ranks:
                 raise BadInput(

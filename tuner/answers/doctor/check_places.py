@@ -6,6 +6,7 @@ from itertools import combinations
 
 from tuner.answers.doctor.match import PlacementPlan, counterparts, link, plan
 from tuner.answers.doctor.records import NOTE, WRONG, ExaminedNode, TopologyFinding, ancestors, gpu_name, listed
+from tuner.base.spelling import option
 from tuner.machine.listings.shape import PXB, SYS, nearness
 
 FROM_LINUX = {"23": "143", "25": "175", "26": "191"}  # AMD's families as Linux counts them, and as NCCL does
@@ -124,7 +125,7 @@ def _elsewhere(wanted: PlacementPlan, devices: int, like: str) -> TopologyFindin
         NOTE,
         f"{len(wanted.moved)} of {devices} devices are elsewhere than in {like}, the nearest machine: not judged",
         tuple(wanted.moved),
-        "name another `machine`, if there is one",
+        f"name another {option('machine')}, if there is one",
     )
 
 

@@ -14,6 +14,7 @@ from typing import Any, TextIO
 from tuner.answers.alone import ScheduledCall
 from tuner.base import extras
 from tuner.base.errors import BadInput
+from tuner.base.spelling import option
 from tuner.emulator.steps.records import InNetwork, Peer, ScheduledOperation, operations
 
 COLUMNS = (
@@ -46,7 +47,8 @@ def check_ranks_only(call: ScheduledCall, form: str) -> None:
     if call.schedule.fabrics:
         names = " and ".join(dict.fromkeys(each.value.split()[0] for each in call.schedule.fabrics))
         raise BadInput(
-            f"{form}: knows ranks alone, and the {names} takes part; valid: `format` csv, `env` NCCL_ALGO=Ring"
+            f"{form}: knows ranks alone, and the {names} takes part; valid: "
+            f"{option('format')} csv, {option('env')} NCCL_ALGO=Ring"
         )
 
 

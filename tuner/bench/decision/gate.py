@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from tuner.base.dataclass import dataclass
 from tuner.base.errors import MeasuringFailed
+from tuner.base.spelling import option
 from tuner.bench.backend import Backend
 from tuner.bench.decision.rows import DecisionRow, Proposal, table
 from tuner.plugin.table.parse import size_text, to_text
@@ -169,7 +170,7 @@ def _blocks(backend: Backend, proposal: Proposal, settings: GateSettings, points
         if process:
             ended_s = backend.now_s()
             if not backend.renew():
-                valid = "valid: one process with all GPUs, or `no_gate`"
+                valid = f"valid: one process with all GPUs, or {option('no_gate')}"
                 raise MeasuringFailed(f"the gate asks {settings.count} processes, and here is one; {valid}")
             apart_s = settings.apart_s
             if apart_s is None:

@@ -7,6 +7,7 @@ from mmap import ACCESS_READ, mmap
 from pathlib import Path
 
 from tuner.base.errors import BadInput
+from tuner.base.spelling import option
 from tuner.bench.backend import Options
 from tuner.bench.gpu import process
 from tuner.bench.gpu.backend import SEVERAL, GpuBackend, Libraries
@@ -52,11 +53,14 @@ def _opened(here: RankAddress, options: Options, backend: type[GpuBackend]) -> G
     cuda = Cuda()
     path = library_of(options)
     if options.ranks_per_gpu > 1 and not allows_several(path):
-        raise BadInput(f"{path} refuses several ranks on one GPU; valid: `ranks_per_gpu` 1, or NCCL 2.30.3 and later")
+        raise BadInput(
+            f"{path} refuses several ranks on one GPU; valid: {option('ranks_per_gpu')} 1, or NCCL 2.30.3 and later"
+        )
     devices = devices_of(here, cuda.count, options.ranks_per_gpu)
     if here.world * len(devices) < 2:
         raise BadInput(
-            "one rank has nothing to choose, NCCL only copies; valid: two GPUs or more, or `ranks_per_gpu` 2 with "
+            "one rank has nothing to choose, NCCL only copies; valid: two GPUs or more, "
+            f"or {option('ranks_per_gpu')} 2 with "
             "NCCL 2.30.3 and later"
         )
     met = Rendezvous.meet(here, options.limit_s)
@@ -80,7 +84,7 @@ def devices_of(here: RankAddress, count: int, ranks_per_gpu: int) -> list[int]:
     if count > 1 and device >= count:
         raise BadInput(
             f"rank {here.rank} is number {here.local_rank} on its node, which has {count} GPUs; valid: no more ranks "
-            f"than GPUs times `ranks_per_gpu`"
+            f"than GPUs times {option('ranks_per_gpu')}"
         )
     return [device % count]  # a launcher may show each process its own GPU alone
 

@@ -7,6 +7,7 @@ from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput
 from tuner.base.names import Algorithm
 from tuner.base.registry import Registry
+from tuner.base.spelling import option
 from tuner.emulator import nccl_source as nccl
 from tuner.machine.graphs import EMPTY, OF_ALGORITHM, Graph, Graphs
 from tuner.release import Release
@@ -52,7 +53,8 @@ class CollNetFacts:
             return frozenset(range(len(self.own.comp_caps)) if own.heads is None else own.heads)
         if self.own.first_ranks is None:
             raise BadInput(
-                "NCCL_COLLNET_ENABLE=1: nodes that differ need the search's own graphs; valid without `graphs`"
+                "NCCL_COLLNET_ENABLE=1: nodes that differ need the search's own "
+                f"graphs; valid without {option('graphs')}"
             )
         return frozenset(self.own.first_ranks(name)[:channels])
 

@@ -11,6 +11,7 @@ from typing import Any
 from tuner.base.errors import BadInput
 from tuner.base.names import Algorithm, Buffers, Collective, Protocol
 from tuner.base.registry import Registry
+from tuner.base.spelling import option
 from tuner.emulator import nccl_source as nccl
 from tuner.emulator.communicator import Comm
 from tuner.emulator.request import Request
@@ -209,7 +210,7 @@ def supported(communicator: Comm) -> bool:
     if communicator.links is None:
         raise BadInput(
             "symmetric windows without NVLink between all GPUs: whether they reach each other only a topology tells; "
-            "valid: `machine`, `topology`"
+            f"valid: {option('machine')}, {option('topology')}"
         )
     by_cuda = communicator.release.symmetric.gpus_joined_by == "cuda"
     return communicator.links().cuda_joins_all if by_cuda else communicator.links().all_peer_to_peer

@@ -7,6 +7,7 @@ from typing import TypeAlias
 
 from tuner.base.errors import BadInput
 from tuner.base.names import Algorithm, Collective, Protocol
+from tuner.base.spelling import option
 from tuner.emulator.connect import Across, CollNetDirect, TreeOrder
 from tuner.emulator.launches import ChannelShare, Work
 from tuner.emulator.p2p.records import ExchangeKernel, Transfer, WorkElement
@@ -148,7 +149,7 @@ def _nodes(heads: Sequence[Sequence[int]]) -> range:
 def _heads(across: Across, by_node: Sequence[Sequence[int]], rank: int) -> NodeHeads:
     counts = {len(heads) for heads in by_node}
     if len(by_node) != len(across.ranks_of_nodes) or len(counts) != 1 or 0 in counts:
-        raise BadInput("schedule: not of nodes that differ in their heads; valid: `env` NCCL_ALGO=Ring")
+        raise BadInput(f"schedule: not of nodes that differ in their heads; valid: {option('env')} NCCL_ALGO=Ring")
     node = next(number for number, ranks in enumerate(across.ranks_of_nodes) if rank in ranks)
     own = by_node[node].index(rank) if rank in by_node[node] else None
     return NodeHeads(tuple(map(tuple, by_node)), node, own)
@@ -237,7 +238,7 @@ def schedule(work: Work, across: Across) -> Schedule:
     elif work.algorithm in (Algorithm.CollNetDirect, Algorithm.CollNetChain):
         fabrics = BY_NETWORK
     if work.algorithm is Algorithm.PAT and not across.pat_peers:
-        raise BadInput("schedule: of PAT with one rank per node; valid: `env` NCCL_ALGO=Ring")
+        raise BadInput(f"schedule: of PAT with one rank per node; valid: {option('env')} NCCL_ALGO=Ring")
     return Schedule(
         ranks=sum(map(len, across.ranks_of_nodes)),
         channels=work.channels,

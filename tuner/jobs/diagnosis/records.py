@@ -10,10 +10,11 @@ from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput
 from tuner.base.findings import Finding, Severity
 from tuner.base.records import json_form
+from tuner.base.spelling import spelled
 from tuner.scenario import Scenario
 from tuner.scenario.describe import describe
 
-UNKNOWN_MACHINE = "the machine is not known; valid: `machine` NAME, or its topology beside it"
+UNKNOWN_MACHINE = "the machine is not known; valid: {option:machine} NAME, or its topology beside it"
 MOST_EVIDENCE = 8  # lines of one file; its own command has all
 
 
@@ -135,5 +136,5 @@ class KnownFacts:
         if self.machine is None and self.topology is not None:
             return describe(topology=str(self.topology), nodes=self.nodes or 1, nccl=self.nccl)
         if self.machine is None:
-            raise BadInput(UNKNOWN_MACHINE)
+            raise BadInput(spelled(UNKNOWN_MACHINE))
         return describe(self.machine, nodes=self.nodes, nccl=self.nccl)

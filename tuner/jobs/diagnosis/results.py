@@ -10,6 +10,7 @@ from tuner.base.errors import BadInput, TunerError
 from tuner.base.files import read_bytes
 from tuner.base.findings import Severity
 from tuner.base.sizes import human_bytes, plural
+from tuner.base.spelling import spelled
 from tuner.jobs.diagnosis.records import UNKNOWN_MACHINE, FileDiagnosis, FileKind, KnownFacts, in_sentences
 from tuner.machine import catalogue, described, gpus
 from tuner.times.acceptance import accept as acceptance
@@ -64,7 +65,7 @@ def _on_any_machine(file: MeasurementFile, given: Given, known: KnownFacts) -> t
     evidence = [gpu] if gpu else []
     evidence += [f"machines with such GPUs: {', '.join(machines)}"] if machines else []
     if gpu and not machines:
-        return f"no machine of the catalogue has {gpu}: {UNKNOWN_MACHINE}", evidence
+        return f"no machine of the catalogue has {gpu}: {spelled(UNKNOWN_MACHINE)}", evidence
     if alike := [machine for machine in machines if _has_bus_ids(machine, file)]:
         machines = alike
         evidence.append(f"with the bus ids of these GPUs: {', '.join(machines)}")
@@ -76,13 +77,13 @@ def _on_any_machine(file: MeasurementFile, given: Given, known: KnownFacts) -> t
     evidence += dict.fromkeys(why for each in seen for why in each.expected_by if why.startswith(OTHER_LINKS))
     slow = [[share for share in each.adapter_shares if share.looks_slow] for each in seen]
     if seen and all(each.judged and each.passes for each in seen):
-        return f"it is as fast as each machine with such GPUs should be, but {UNKNOWN_MACHINE}", evidence
+        return f"it is as fast as each machine with such GPUs should be, but {spelled(UNKNOWN_MACHINE)}", evidence
     late = [any(size.verdict is Verdict.slow for size in each.sizes) for each in seen]
     if seen and all(shares or too_slow for shares, too_slow in zip(slow, late, strict=True)):
         shares = [share for each in slow for share in each]
         how = f": {max(shares, key=lambda each: each.share).in_words}" if shares else ""
-        return f"it looks slow on each machine with such GPUs{how}; {UNKNOWN_MACHINE}", evidence
-    return UNKNOWN_MACHINE, evidence
+        return f"it looks slow on each machine with such GPUs{how}; {spelled(UNKNOWN_MACHINE)}", evidence
+    return spelled(UNKNOWN_MACHINE), evidence
 
 
 _LISTED = re.compile(rb"\bdevice +\d+ \[([0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2})\]")  # nccl-tests from 2.16 on

@@ -6,6 +6,7 @@ from typing import Any
 from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput, one_of
 from tuner.base.names import Algorithm, Buffers, Collective, DataType, Op, PeerCall, Protocol
+from tuner.base.spelling import option
 from tuner.emulator.request import Request
 from tuner.emulator.selection import MAX_BYTES
 
@@ -168,7 +169,9 @@ class WantedCalls:
         names = dict.fromkeys(call.communicator for call in calls if call.communicator is not None)
         for name in self.communicators:
             if name not in names:
-                raise BadInput(f"`communicator` {name!r}: {one_of(names) if names else 'the calls name none'}")
+                raise BadInput(
+                    f"{option('communicator')} {name!r}: {one_of(names) if names else 'the calls name none'}"
+                )
 
     def left_out(self, call: TracedCall) -> str | None:
         """Reason why a call does not count; None where it does, and has a collective and a size then."""

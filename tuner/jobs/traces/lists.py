@@ -10,6 +10,7 @@ from typing import Any
 from tuner.base.errors import BadInput, one_of
 from tuner.base.names import Collective, DataType, Op, PeerCall, by_name, peer_call
 from tuner.base.sizes import size_bytes
+from tuner.base.spelling import option
 from tuner.emulator.selection import MAX_BYTES
 from tuner.jobs.traces.calls import MOST_CALLS, CallList, TracedCall, exchanged_bytes, is_untuned, nbytes
 
@@ -43,7 +44,8 @@ def from_csv(file: str, text: str, ranks: int) -> CallList:
         if not 2 <= len(first) <= len(_PLAIN):
             if "nccl-tests" in text or "out-of-place" in text:
                 raise BadInput(
-                    f"{file}: results of nccl-tests are times, no list of calls; valid: as `measured`, beside a list"
+                    f"{file}: results of nccl-tests are times, no list of calls; valid: as "
+                    f"{option('measured')}, beside a list"
                 )
             raise BadInput(f"{file}:{number}: no line names the columns; {one_of(COLUMNS)}")
         names = list(_PLAIN[: len(first)])

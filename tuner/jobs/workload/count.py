@@ -8,6 +8,7 @@ from tuner.answers.exchanges import Way, taken
 from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput, one_of
 from tuner.base.names import SYMMETRIC, Buffers, PeerCall, Sides, peer_call
+from tuner.base.spelling import option
 from tuner.emulator.request import Request
 from tuner.emulator.rules import symmetric
 from tuner.jobs.traces.calls import CallList, TracedCall, WantedCalls, number
@@ -138,7 +139,7 @@ def count(lists: Sequence[CallList], wanted: WantedCalls, exchanges_alone: bool 
     exchanges = count_exchanges(calls, wanted)
     if not counted and not (exchanges and exchanges_alone):
         sizes = {call.ranks for call in calls if call.ranks and not replace(wanted, ranks=call.ranks).left_out(call)}
-        hint = [f"`ranks`: {one_of(sorted(sizes))}"] if sizes else []
+        hint = [f"{option('ranks')}: {one_of(sorted(sizes))}"] if sizes else []
         raise BadInput(f"no calls to price; {'; '.join([*map(str, left_out), *hint]) or 'the files have none'}")
     entries = [Entry(*key, times, tuple(durations)) for key, (times, durations) in counted.items()]
     entries.sort(key=lambda entry: (entry.request.collective, entry.request.dtype, entry.request.op, entry.bytes))
@@ -154,7 +155,7 @@ def _notes(used: Sequence[TracedCall], wanted: WantedCalls) -> Iterator[str]:
         names[call.communicator or "without a name"] += call.calls
     if len(names) > 1:
         each = ", ".join(f"{name}: {number(calls)}" for name, calls in names.items())
-        yield f"calls of {len(names)} communicators are counted together ({each}); `communicator` takes one"
+        yield f"calls of {len(names)} communicators are counted together ({each}); {option('communicator')} takes one"
     split = [call for call in used if is_unaligned(wanted.request(call), call.bytes or 0, wanted.ranks)]
     if split:
         yield f"{number(sum(call.calls for call in split))} calls have {UNALIGNED}"

@@ -14,6 +14,7 @@ from tuner.base.names import Collective, DataType, Op
 from tuner.base.nouns import TimeInterval
 from tuner.base.records import json_form
 from tuner.base.sizes import as_ranges
+from tuner.base.spelling import option
 from tuner.jobs.traces.calls import CallList, TracedCall, WantedCalls
 from tuner.jobs.workload.budget import budget
 from tuner.jobs.workload.count import LeftOut, count
@@ -154,25 +155,31 @@ def layout_of(text: str, ranks: int) -> JobLayout:
     for part in text.split(","):
         name, equals, value = (word.strip() for word in part.partition("="))
         if not equals or name not in (*DEGREES, "order") or name in given:
-            raise BadInput(f"`job` {text!r}: {part!r}; valid: {', '.join(f'{each}=N' for each in DEGREES)}, order=...")
+            raise BadInput(
+                f"{option('job')} {text!r}: {part!r}; valid: {', '.join(f'{each}=N' for each in DEGREES)}, order=..."
+            )
         given[name] = value
     order = tuple(given.pop("order", "-".join(ORDER)).split("-"))
     if sorted(order) != sorted(ORDER):
-        raise BadInput(f"`job` order={'-'.join(order)}; valid: each once of {', '.join(ORDER)}, the innermost first")
+        raise BadInput(
+            f"{option('job')} order={'-'.join(order)}; valid: each once of {', '.join(ORDER)}, the innermost first"
+        )
     degrees = {name: _degree(text, name, value) for name, value in given.items()}
     tp, cp, pp = (degrees.get(name, 1) for name in ("tp", "cp", "pp"))
     if "dp" not in degrees and ranks % (tp * cp * pp):
-        raise BadInput(f"`job` {text}: tp x cp x pp is {tp * cp * pp}; valid: a divisor of {ranks} ranks")
+        raise BadInput(f"{option('job')} {text}: tp x cp x pp is {tp * cp * pp}; valid: a divisor of {ranks} ranks")
     dp = degrees.get("dp", ranks // (tp * cp * pp))
     if tp * cp * pp * dp != ranks:
-        raise BadInput(f"`job` {text}: tp x cp x pp x dp is {tp * cp * pp * dp}; valid: {ranks} ranks, as described")
+        raise BadInput(
+            f"{option('job')} {text}: tp x cp x pp x dp is {tp * cp * pp * dp}; valid: {ranks} ranks, as described"
+        )
     ep, replicate = degrees.get("ep", 1), degrees.get("replicate", 1)
     layout = JobLayout(tp, cp, dp, pp, ep, degrees.get("etp", tp), replicate, order)
     if dp % replicate:
-        raise BadInput(f"`job` {text}: {replicate} replicas of {dp} data-parallel ranks; valid: a divisor")
+        raise BadInput(f"{option('job')} {text}: {replicate} replicas of {dp} data-parallel ranks; valid: a divisor")
     own = layout.etp * ep * pp * replicate
     if ranks % own:
-        raise BadInput(f"`job` {text}: etp x ep x pp x replicate is {own}; valid: a divisor of {ranks} ranks")
+        raise BadInput(f"{option('job')} {text}: etp x ep x pp x replicate is {own}; valid: a divisor of {ranks} ranks")
     return layout
 
 
@@ -186,7 +193,7 @@ def kind_of_name(name: str) -> str | None:
 
 def _degree(text: str, name: str, value: str) -> int:
     if not value.isdecimal() or int(value) < 1:
-        raise BadInput(f"`job` {text!r}: {name}={value}; {one_of(('a whole number from 1',))}")
+        raise BadInput(f"{option('job')} {text!r}: {name}={value}; {one_of(('a whole number from 1',))}")
     return int(value)
 
 
@@ -226,11 +233,17 @@ class ModelStep:
         BadInput for an unknown model, and for degrees that do not fit it.
         """
         if beside := [name for name in ("cp", "replicate") if getattr(layout, name) > 1]:
-            raise BadInput(f"`job` {', '.join(beside)}: no calls of a model are known for it; valid: tp, pp, ep, dp")
+            raise BadInput(
+                f"{option('job')} {', '.join(beside)}: no calls of a model are known for it; valid: tp, pp, ep, dp"
+            )
         if layout.etp != layout.tp:
-            raise BadInput(f"`job` etp={layout.etp}: a model's experts are split as the rest; valid: {layout.tp}")
+            raise BadInput(
+                f"{option('job')} etp={layout.etp}: a model's experts are split as the rest; valid: {layout.tp}"
+            )
         if not 1 <= self.imbalance <= layout.ep:
-            raise BadInput(f"`imbalance` {self.imbalance:g} of {layout.ep} expert ranks; valid: 1 to {layout.ep}")
+            raise BadInput(
+                f"{option('imbalance')} {self.imbalance:g} of {layout.ep} expert ranks; valid: 1 to {layout.ep}"
+            )
         bytes_each = self.dtype.size_bytes
         fields = step.model_fields(self.name, {"sequence": self.sequence})
         plan = Parallelism(
@@ -340,7 +353,7 @@ def of_lists(lists: Sequence[CallList], compared: BudgetComparison, wanted: Want
     """
     described = compared.scenarios[0]
     if job.layout is not None and not 0 <= job.rank < job.layout.ranks:
-        raise BadInput(f"`rank` {job.rank}; valid: 0 to {job.layout.ranks - 1}")
+        raise BadInput(f"{option('rank')} {job.rank}; valid: 0 to {job.layout.ranks - 1}")
     place, left_out = _Places(job, described.ranks, wanted.communicators), list[LeftOut]()
     calls_of: dict[tuple[str, tuple[int, ...]], list[list[TracedCall]]] = defaultdict(lambda: [[] for _ in lists])
     for number, each in enumerate(lists):
@@ -394,7 +407,7 @@ class _Places:
             if kind in (None, "all") and call.ranks in (None, self.ranks):
                 return "all", tuple(range(self.ranks))
             name = call.communicator or f"communicators of {call.ranks} ranks"
-            return f"of {name}, whose ranks the file does not say; `job` does"
+            return f"of {name}, whose ranks the file does not say; {option('job')} does"
         if kind is not None:
             return self._of_kind(call, kind, by_ranks)
         if call.ranks is None or call.ranks == self.ranks:

@@ -8,6 +8,7 @@ from pathlib import Path
 from tuner.answers.calibrated import TimesWanted
 from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput
+from tuner.base.spelling import option
 from tuner.jobs.traces.calls import CallList, WantedCalls
 from tuner.jobs.traces.read import read
 from tuner.jobs.workload.budget import MeasuredRuns, budget, read_runs
@@ -95,7 +96,9 @@ def of_other_releases(lists: Iterable[CallList], taken: Iterable[str], done: str
     others, known = list(taken), set(names())
 
     def what_ran(said: str) -> str:
-        return f"what ran is {done} with `nccl` {said}" if said in known else "there is no table of that release"
+        return (
+            f"what ran is {done} with {option('nccl')} {said}" if said in known else "there is no table of that release"
+        )
 
     return [
         f"{each.file} is of NCCL {said}, and {done} with {', '.join(others)}; {what_ran(said)}"
@@ -109,6 +112,8 @@ def _with(scenario: Scenario, text: str) -> Scenario:
     """A value may have commas itself, so a comma ends it only before another variable."""
     pairs = [part.partition("=") for part in re.split(r",(?=NCCL_\w+=)", text)]
     if not all(name.startswith("NCCL_") and equals for name, equals, _ in pairs):
-        raise BadInput(f"`setting` {text!r}: expected NCCL_NAME=VALUE[,NCCL_NAME=VALUE...], such as NCCL_ALGO=Ring")
+        raise BadInput(
+            f"{option('setting')} {text!r}: expected NCCL_NAME=VALUE[,NCCL_NAME=VALUE...], such as NCCL_ALGO=Ring"
+        )
     values = {name: value for name, _, value in pairs}
     return replace(scenario, environment={**(scenario.environment or {}), **values})

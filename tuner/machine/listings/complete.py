@@ -11,6 +11,7 @@ from functools import cache
 from pathlib import Path
 
 from tuner.base.errors import BadInput
+from tuner.base.spelling import option
 from tuner.machine import catalogue, gpus, skeleton
 from tuner.machine.adapters import ComparedFact, Nearness, nearness
 from tuner.machine.gpus import HIDDEN_NVSWITCH, GpuModel, most_nvlinks
@@ -71,10 +72,11 @@ def completed(file: Path, given: ListingAdditions) -> Completed:
 
 def _of_skeleton(file: Path, given: ListingAdditions) -> Completed:
     if given.gpu is None:
-        raise BadInput(f"say what the GPUs of {file} are: `gpu` MODEL; valid: {', '.join(gpus.names())}")
+        raise BadInput(f"say what the GPUs of {file} are: {option('gpu')} MODEL; valid: {', '.join(gpus.names())}")
     if given.cpu is not None or given.pcie is not None:
         raise BadInput(
-            f"{file}: nothing that nvidia-smi topo -m or lstopo --of xml printed, which `cpu` and `pcie` complete; "
+            f"{file}: nothing that nvidia-smi topo -m or lstopo --of xml printed, which "
+            f"{option('cpu')} and {option('pcie')} complete; "
             "valid: such a file, or another without them"
         )
     return Completed(skeleton.completed(file, given.gpu, given.net_gbps, given.net_latency_us), ())
@@ -85,12 +87,16 @@ def _missing(listing: Listing, given: ListingAdditions) -> list[str]:
     wanted = []
     if given.gpu is None:
         models = list(dict.fromkeys(name for device in listing.models for name in gpus.of_device(device)))
-        wanted.append(f"what its GPUs are: `gpu` MODEL, one of {', '.join(models or gpus.names())}")
+        wanted.append(f"what its GPUs are: {option('gpu')} MODEL, one of {', '.join(models or gpus.names())}")
     if given.net_gbps is None and listing.adapters:
         names = listing.adapters
-        wanted.append(f"how fast its {len(names)} adapters are ({names[0]} first): `net_gbps` 400, 1e9 bits per second")
+        wanted.append(
+            f"how fast its {len(names)} adapters are ({names[0]} first): {option('net_gbps')} 400, 1e9 bits per second"
+        )
     if given.cpu is None and not listing.says_cpu():
-        wanted.append("what its CPUs are: `cpu` GenuineIntel:6:143, AuthenticAMD:143:49 (as NCCL counts them) or arm64")
+        wanted.append(
+            f"what its CPUs are: {option('cpu')} GenuineIntel:6:143, AuthenticAMD:143:49 (as NCCL counts them) or arm64"
+        )
     return wanted
 
 
@@ -148,7 +154,7 @@ def _add_speeds(root: ET.Element, listing: Listing, model: GpuModel, notes: list
         else:
             idle += 1
         pci.attrib.update(link_speed=own, link_width=str(lanes))
-    rest = f"PCIe {generation}.0 with {lanes} lanes, as {model.name} has; `pcie` says another"
+    rest = f"PCIe {generation}.0 with {lanes} lanes, as {model.name} has; {option('pcie')} says another"
     if assumed:
         notes.append(f"{assumed} PCIe links, of which {listing.tool} says nothing: taken for {rest}")
     if idle:

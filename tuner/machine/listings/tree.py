@@ -13,6 +13,7 @@ from itertools import pairwise
 from typing import NoReturn
 
 from tuner.base.errors import BadTopology
+from tuner.base.spelling import option
 from tuner.machine.listings.shape import Listing
 
 ESCAPES = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
@@ -285,10 +286,10 @@ def _peer_notes(printed: Printed, numa_of: Mapping[str, int]) -> Iterator[str]:
     cells = {pair: cell for table in printed.peer for pair, cell in table.cells.items()}
     refused = {pair for pair, cell in cells.items() if cell in REFUSED}
     if refused and refused == set(cells):
-        yield f"no GPU reaches another's memory ({_words(cells, refused)}): `change` p2p=none"
+        yield f"no GPU reaches another's memory ({_words(cells, refused)}): {option('change')} p2p=none"
     elif refused and refused == {pair for pair in cells if len({numa_of.get(name) for name in pair}) > 1}:
         why = _words(cells, refused)
-        yield f"GPUs of two sockets do not reach each other's memory ({why}): `change` p2p=within-sockets"
+        yield f"GPUs of two sockets do not reach each other's memory ({why}): {option('change')} p2p=within-sockets"
     elif refused:
         pairs = sorted({"-".join(sorted(pair)) for pair in refused})
         yield f"not taken into the topology: {', '.join(pairs)} do not reach each other ({_words(cells, refused)})"

@@ -9,6 +9,7 @@ from tuner.base.errors import NoAlgorithm
 from tuner.base.names import Algorithm, DataType, Op, Protocol
 from tuner.base.records import json_form
 from tuner.base.sizes import ranks_on_nodes
+from tuner.base.spelling import option
 from tuner.emulator import model
 from tuner.emulator.model import Tables
 from tuner.emulator.request import Request
@@ -66,7 +67,9 @@ def compare(imported: Imported, dtype: DataType = DataType.float32, op: Op = Op.
     off = [each for each in report.mismatches if each.what == "table" and str(each.libnccl).endswith("/0.0")]
     if off and not {"NCCL_ALGO", "NCCL_PROTO"} & set(imported.environment):
         names = ", ".join(dict.fromkeys(each.where.split()[1] for each in off))
-        notes.append(f"the log's table has {names} off, as NCCL_ALGO or NCCL_PROTO does: say with which it ran (`env`)")
+        notes.append(
+            f"the log's table has {names} off, as NCCL_ALGO or NCCL_PROTO does: say with which it ran ({option('env')})"
+        )
     return LogComparison(report, imported.missing, (*not_compared, *imported.symmetric), (*imported.notes, *notes))
 
 
@@ -110,7 +113,7 @@ def _compare_choices(
 
 def _not_comparable(made: LoggedChoice) -> str | None:
     if made.collective is None:
-        return "the log does not say of which collective; `collective` does, or NCCL_DEBUG_SUBSYS=COLL"
+        return f"the log does not say of which collective; {option('collective')} does, or NCCL_DEBUG_SUBSYS=COLL"
     if made.bytes is None:
         return "the number of ranks is not known, so their size is not"
     if (made.operations or 1) > 1 or made.channel_lo not in (None, 0):

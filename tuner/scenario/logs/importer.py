@@ -8,6 +8,7 @@ from typing import TypeVar
 from tuner import release
 from tuner.base.errors import BadInput, one_of
 from tuner.base.names import Algorithm, Collective, DataType, Op, Protocol
+from tuner.base.spelling import option
 from tuner.release import Release
 from tuner.release.variables import not_emulated
 from tuner.scenario.logs import choice, node_facts, reader
@@ -68,7 +69,9 @@ def of(log: NcclLog, given: LogAdditions) -> Imported:
     reading = Reading(log, given, _chosen_group(communicators, given))
     _count_devices(reading, communicators)
     if len(communicators) > 1 and given.communicator is None:
-        reading.notes.append(f"{len(communicators)} communicators; this is the largest, `communicator` takes another")
+        reading.notes.append(
+            f"{len(communicators)} communicators; this is the largest, {option('communicator')} takes another"
+        )
     return _imported(reading, communicators)
 
 
@@ -140,10 +143,11 @@ def _release(reading: Reading) -> str | None:
         reading.notes.append(f"several releases in the log: {', '.join(versions)}")
     name = reading.given.release or next(iter(versions), None)
     if name is None:
-        reading.needed.append("the release: a line 'NCCL version ...', or `nccl`")
+        reading.needed.append(f"the release: a line 'NCCL version ...', or {option('nccl')}")
     elif name not in release.names():
         reading.needed.append(
-            f"NCCL {name} is not emulated; `nccl` takes another, or its libnccl.so.2 (nccl-tuner oracle learn); "
+            f"NCCL {name} is not emulated; {option('nccl')} takes another, or its "
+            "libnccl.so.2 (nccl-tuner oracle learn); "
             f"{one_of(release.names())}"
         )
     return name

@@ -9,6 +9,7 @@ import numpy as np
 from tuner.base.errors import BadInput
 from tuner.base.names import CPU_ARCHS, CPU_VENDORS, PATH_NAMES, Pattern
 from tuner.base.sizes import plural
+from tuner.base.spelling import option, spelled
 from tuner.emulator.rules import init
 from tuner.machine import gpus
 from tuner.machine.graphs import Graph, Graphs
@@ -35,7 +36,7 @@ def count(reading: Reading) -> int | None:
         nodes = reading.group.ranks // size
         reading.notes.append(f"{nodes} nodes: no line 'nNodes ...', the {shown_by} has {plural(size, 'GPU')}")
         return nodes
-    reading.needed.append("the number of nodes: a line 'nNodes ...' or the ring's channels, or `nodes`")
+    reading.needed.append(f"the number of nodes: a line 'nNodes ...' or the ring's channels, or {option('nodes')}")
     return None
 
 
@@ -167,7 +168,7 @@ def _comp_caps(
     if given:
         if len(given) != total or len(ranks) != local_ranks:
             raise BadInput(
-                f"`comp_cap`: {len(given)} values for {total} ranks, a node showing {len(ranks)} of its "
+                f"{option('comp_cap')}: {len(given)} values for {total} ranks, a node showing {len(ranks)} of its "
                 f"{local_ranks}; valid: one, or one per rank where all ranks are in the log"
             )
         return tuple(given[rank] for rank in ranks)
@@ -205,7 +206,9 @@ def _filled(reading: Reading, nodes: list[NodeFacts], count: int | None, ranks: 
         )
     sizes = [node.local_ranks for node in filled if node.local_ranks is not None]
     if ranks is not None and len(sizes) == len(filled) and sum(sizes) != ranks:
-        reading.needed.append(f"ranks per node: {len(filled)} nodes show {sizes}, not {ranks} ranks in all; `nodes`")
+        reading.needed.append(
+            f"ranks per node: {len(filled)} nodes show {sizes}, not {ranks} ranks in all; {option('nodes')}"
+        )
     shown = sum(len(node.ranks) for node in nodes)
     if ranks is not None and shown < ranks and unseen <= 0:
         reading.notes.append(f"{shown} of {ranks} ranks are in the log: the others are taken to be like those")
@@ -226,15 +229,22 @@ def _need(reading: Reading, nodes: Sequence[NodeFacts], environment: Mapping[str
         reading.needed.append("ranks per node: a line 'localRanks ...' or the ring's channels")
     for name in ("ring", "tree"):
         if any(name not in (node.graphs or {}) for node in nodes):
-            reading.needed.append(f"the {name} graph: a line 'Pattern ...' (NCCL_DEBUG_SUBSYS=GRAPH), or `graphs`")
+            reading.needed.append(
+                f"the {name} graph: a line 'Pattern ...' (NCCL_DEBUG_SUBSYS=GRAPH), or {option('graphs')}"
+            )
     if any(node.local_ranks is not None and node.comp_caps is None for node in nodes):
-        reading.needed.append("the GPUs' compute capability: `comp_cap`, `topology`, or nccl-tests' list of devices")
+        reading.needed.append(
+            f"the GPUs' compute capability: {option('comp_cap')}, {option('topology')}, or nccl-tests' list of devices"
+        )
     if any(node.cpu_arch is None for node in nodes):
-        reading.needed.append("the CPU: a line 'CPU/... (1/1/2)', `topology`, or `cpu_arch` and `cpu_vendor`")
+        reading.needed.append(
+            f"the CPU: a line 'CPU/... (1/1/2)', {option('topology')}, or "
+            f"{option('cpu_arch')} and {option('cpu_vendor')}"
+        )
     if any(node.cpu_arch == CPU_ARCHS[0] and node.cpu_vendor is None for node in nodes):
-        reading.needed.append("the CPU's vendor: `cpu_vendor`")
+        reading.needed.append(f"the CPU's vendor: {option('cpu_vendor')}")
     if environment.get("NCCL_COLLNET_ENABLE") == "1" and any(node.nvswitch is None for node in nodes):
-        reading.needed.append("whether there is an NVSwitch: `nvswitch` or `no_nvswitch`")
+        reading.needed.append(f"whether there is an NVSwitch: {option('nvswitch')} or {option('no_nvswitch')}")
 
 
 def _cpu(printed: tuple[int, int]) -> tuple[str | None, str | None]:
@@ -269,7 +279,9 @@ def _graph(line: PrintedGraph, pattern: Pattern, latency_us: float, doubts: list
     (intra, sure_of_intra), (inter, sure_of_inter) = bandwidth_gbs(line.bw_intra), bandwidth_gbs(line.bw_inter)
     if not (sure_of_intra and sure_of_inter):
         bandwidths = f"{line.bw_intra}/{line.bw_inter}"
-        doubts.append(f"bandwidths {bandwidths} are of no search, their float32 is not certain: `graphs` takes a dump")
+        doubts.append(
+            f"bandwidths {bandwidths} are of no search, their float32 is not certain: {option('graphs')} takes a dump"
+        )
     return Graph(
         pattern=pattern,
         channels=line.channels,
@@ -313,24 +325,24 @@ def network_latency_us(reading: Reading, nodes: int | None) -> float | None:
     if reading.given.graphs or nodes == 1 or (networks and networks <= set(_NETWORKS_WITHOUT_LATENCY)):
         return 0.0
     name = f"network {', '.join(sorted(networks))}" if networks else "the network"
-    reading.needed.append(f"{name}'s latency: `net_latency_us`; 0 for NCCL's own (a line 'Using network IB')")
+    reading.needed.append(f"{name}'s latency: {option('net_latency_us')}; 0 for NCCL's own (a line 'Using network IB')")
     return None
 
 
 def slowest_gbs(reading: Reading, nccl: Release | None, nodes: Sequence[NodeFacts]) -> float | None:
     """Bandwidth as given; None where nobody gives it, which is said where it is needed."""
     if reading.given.net_gbs is None and nccl is not None and _counts(nccl, nodes):
-        reading.needed.append(_SLOWEST)
+        reading.needed.append(spelled(_SLOWEST))
     return reading.given.net_gbs
 
 
-_SLOWEST = "the bandwidth of the slowest path from a GPU to its adapter in GB/s: `net_gbs`"
+_SLOWEST = "the bandwidth of the slowest path from a GPU to its adapter in GB/s: {option:net_gbs}"
 
 
 def check_slowest(nccl: Release, nodes: Sequence[NodeFacts], net_gbs: float | None) -> None:
     """BadInput where these nodes need that bandwidth, and it is not known."""
     if net_gbs is None and _counts(nccl, nodes):
-        raise BadInput(f"needed on {len(nodes)} nodes: {_SLOWEST}")
+        raise BadInput(f"needed on {len(nodes)} nodes: {spelled(_SLOWEST)}")
 
 
 def _counts(nccl: Release, nodes: Sequence[NodeFacts]) -> bool:

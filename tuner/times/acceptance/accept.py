@@ -21,6 +21,7 @@ from tuner.base.findings import Finding
 from tuner.base.names import Collective
 from tuner.base.records import json_form
 from tuner.base.sizes import human_bytes, plural
+from tuner.base.spelling import option
 from tuner.machine import gpus
 from tuner.scenario import Scenario
 from tuner.times import measured
@@ -148,7 +149,7 @@ def read_results(path: Path | MeasurementFile, given: Given, scenario: Scenario)
     for each in judged.problems:
         if each.kind is Kind.too_many_gpus:
             raise BadMeasurement(
-                f"{path}:{each.lines[0]}: {each.text}; valid: `machine` of the machine that was measured"
+                f"{path}:{each.lines[0]}: {each.text}; valid: {option('machine')} of the machine that was measured"
             )
     problems = (*judged.problems, *_other_machine(table, scenario), *drifts(file, table, given))
     out = {line for each in problems if each.refused and each.kind not in _JUDGED for line in each.lines}
@@ -181,7 +182,7 @@ def _other_machine(table: Measurements, scenario: Scenario) -> Iterator[Problem]
     if not own or all(any(gpus.is_product(kind, model) for model in own) for kind in kinds):
         return
     has = ", ".join(own)
-    text = f"the file says {', '.join(kinds)}, and {scenario.name} has {has}; valid: `machine` of these GPUs"
+    text = f"the file says {', '.join(kinds)}, and {scenario.name} has {has}; valid: {option('machine')} of these GPUs"
     yield Problem(Kind.mixed_machines, tuple(row.line for row in table.blocks), text)
 
 

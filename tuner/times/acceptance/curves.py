@@ -12,6 +12,7 @@ from tuner.base.dataclass import dataclass
 from tuner.base.names import DataType, Op
 from tuner.base.nouns import Shape
 from tuner.base.numerics import SizeArray
+from tuner.base.spelling import option
 from tuner.emulator.request import Request
 from tuner.machine import catalogue
 from tuner.scenario import Scenario
@@ -124,5 +125,5 @@ def _settings(table: Measurements, row: SampleBlock, scenario: Scenario) -> dict
     nccl = release.load(scenario.nccl)
     of_run: Mapping[str, str] = {**table.environment_of(row), **given}
     if (other := searched_otherwise(of_run, nccl, own, given)) is not None:
-        return f"{other}: another search than the machine's; valid: `env` {other}"
+        return f"{other}: another search than the machine's; valid: {option('env')} {other}"
     return variables_of(row, of_run, nccl, own, given)

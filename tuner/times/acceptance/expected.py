@@ -11,6 +11,7 @@ from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput, TunerError
 from tuner.base.names import ALGO_PROTOS, Algorithm
 from tuner.base.numerics import SizeArray
+from tuner.base.spelling import option, spelled
 from tuner.emulator.build import build
 from tuner.emulator.selection import Picks, Selection
 from tuner.machine import catalogue
@@ -38,7 +39,7 @@ ERROR_BYTES = (2**20, 2**26)
 _NO_WAY_GBS = 0.2
 _NO_WAY = (
     "NCCL's search finds no way through this node and counts with 0.1 GB/s, so that nothing is too slow here; valid: "
-    "`calibration` with a file that 'nccl-tuner fit calibration' makes of a healthy machine's times"
+    "{option:calibration} with a file that 'nccl-tuner fit calibration' makes of a healthy machine's times"
 )
 # AllToAll between nodes is in no frozen split: half again as wide, as intervals are of what was never held out.
 _NEVER_HELD_OUT = 1.5
@@ -90,7 +91,10 @@ class Expectation:
     def __init__(self, scenario: Scenario, calibration: str | None = None) -> None:
         scenario.check_gpu_for_each_rank("accept")
         if scenario.others:
-            raise BadInput("nodes that differ have no one expected time; valid: `machine` or `topology` with `nodes`")
+            raise BadInput(
+                f"nodes that differ have no one expected time; valid: {option('machine')} or "
+                f"{option('topology')} with {option('nodes')}"
+            )
         if calibration is not None:
             calibrations.load(calibration)
         self.scenario = scenario
@@ -174,7 +178,7 @@ class Expectation:
             self.reasons[f"NCCL's own model with its known error: {error}"] = None
             ring = self.selection(shape).communicator.graphs[Algorithm.Ring]
             if ring.channels * ring.bw_intra_gbs < _NO_WAY_GBS:
-                self.reasons[_NO_WAY] = None
+                self.reasons[spelled(_NO_WAY)] = None
             return None
         launch = model.calibration.launch
         self.reasons[f"calibrated, by the calibration {model.reason}; measured with {launch}"] = None

@@ -10,6 +10,7 @@ import numpy as np
 from tuner.base.dataclass import dataclass
 from tuner.base.errors import CannotBeJudged
 from tuner.base.sizes import human_bytes
+from tuner.base.spelling import option
 from tuner.emulator.request import Request
 from tuner.times.acceptance.curves import ConfiguredShape, Curve, CurveKind
 from tuner.times.acceptance.expected import OTHER_LINKS, Expectation, Expected, Whose
@@ -218,7 +219,7 @@ def floors(expectation: Expectation, requests: Sequence[Request], sizes: Sequenc
     shape = ConfiguredShape(scenario.nodes, scenario.gpus())
     if expectation.has_other_links(shape):
         why = next(each for each in expectation.reasons if each.startswith(OTHER_LINKS))
-        raise CannotBeJudged(f"{why}; valid: `calibration` of a healthy machine of this kind")
+        raise CannotBeJudged(f"{why}; valid: {option('calibration')} of a healthy machine of this kind")
     nbytes = np.array(sizes, np.uint64)
     for request in requests:
         expected = expectation.times(CurveKind(shape, request), nbytes)

@@ -10,6 +10,7 @@ import numpy as np
 from tuner.base import tables
 from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput, BadMeasurement, TunerError
+from tuner.base.spelling import option
 from tuner.emulator.communicator import Comm
 from tuner.machine import catalogue
 from tuner.machine.topology import Topology
@@ -286,7 +287,7 @@ def of_paths(
     true; BadInput where machine or release are not known; BadTopology for a topology that is none.
     """
     if measured.machine is not None and measured.topology is not None:
-        raise BadInput("`machine` and `topology`: one node has one of them")
+        raise BadInput(f"{option('machine')} and {option('topology')}: one node has one of them")
     tables = [_of_release(path, read_table(path, given or Given()), measured.nccl) for path in paths]
     where = measured.completed(tables[:1])
     there = catalogue.load(where.machine) if where.machine else None
@@ -315,7 +316,9 @@ def _of_release(path: Path, table: Measurements, nccl: str) -> Measurements:
         return table
     said = table.header.nccl
     if said and said != nccl:
-        raise BadMeasurement(f"{path}: says NCCL {said}, not {nccl}; valid: no `nccl`, or a file that says {nccl}")
+        raise BadMeasurement(
+            f"{path}: says NCCL {said}, not {nccl}; valid: no {option('nccl')}, or a file that says {nccl}"
+        )
     return replace(table, header=replace(table.header, nccl=nccl))
 
 

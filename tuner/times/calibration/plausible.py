@@ -15,6 +15,7 @@ from tuner.base import tables
 from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput, BadMeasurement
 from tuner.base.sizes import plural
+from tuner.base.spelling import option
 from tuner.machine.topology.records import Gpu, Target, Topology
 from tuner.scenario import Scenario
 from tuner.times.costmodels.operations import positive
@@ -38,7 +39,7 @@ class Links:
 def of_case(scenario: Scenario, intra_gbs: float | None = None, inter_gbs: float | None = None) -> Links:
     """The data sheets' values unless given. BadInput where neither there are such nor they are given."""
     if scenario.others:
-        raise BadInput("nodes that differ have no one limit; valid: `machine` with `nodes`")
+        raise BadInput(f"nodes that differ have no one limit; valid: {option('machine')} with {option('nodes')}")
     for name, given_gbs in (("intra_gbs", intra_gbs), ("inter_gbs", inter_gbs)):
         if given_gbs is not None:
             positive(name, given_gbs)
@@ -70,7 +71,9 @@ def _nvlink_gbs(scenario: Scenario, count: int) -> float:
     """The least of a GPU's links to switches and to the GPUs that are used."""
     gbs = _nvlink(scenario.resolve().own.topology, count)
     if not gbs:
-        raise BadInput(f"{scenario.name}: no NVLink bandwidth between its GPUs is known; valid: `intra_gbs` GBS")
+        raise BadInput(
+            f"{scenario.name}: no NVLink bandwidth between its GPUs is known; valid: {option('intra_gbs')} GBS"
+        )
     return gbs
 
 
@@ -97,7 +100,7 @@ def _net_gbs(scenario: Scenario, gpus: int) -> float:
     topology = scenario.resolve().own.topology
     total_gbs = sum(net.speed_mbps for net in topology.nets) / 8000
     if not total_gbs:
-        raise BadInput(f"{scenario.name}: its adapters are not known; valid: `inter_gbs` GBS")
+        raise BadInput(f"{scenario.name}: its adapters are not known; valid: {option('inter_gbs')} GBS")
     return total_gbs * gpus / len(topology.gpus)
 
 

@@ -10,6 +10,7 @@ from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadMeasurement, one_of
 from tuner.base.names import Collective
 from tuner.base.records import json_form
+from tuner.base.spelling import option
 from tuner.times.costmodels import alphabeta, line
 from tuner.times.costmodels.alphabeta import Level, Terms
 from tuner.times.costmodels.line import LineFit, Repeated
@@ -73,7 +74,7 @@ def read(path: Path, collective: Collective | None = None) -> Sweep:
         what = "anything" if collective is None else collective.name
         raise BadMeasurement(f"{path}: no times of {what} that NCCL chose itself; {_one_of(collectives)}")
     if collective is None and len(collectives) > 1:
-        raise BadMeasurement(f"{path}: several collectives; valid: `collective` with {_one_of(collectives)}")
+        raise BadMeasurement(f"{path}: several collectives; valid: {option('collective')} with {_one_of(collectives)}")
     collective = collectives[0] if collective is None else collective
     kinds = {(each.point.dtype, each.point.op, each.point.graph) for each in own if each.point.collective is collective}
     if len(kinds) > 1:
@@ -132,13 +133,13 @@ def terms_of(sweeps: Sequence[Sweep], algorithm: str, ranks: int | None) -> Term
     """Fit of one collective over so many ranks as the files say. BadMeasurement where they differ or do not say."""
     for sweep in sweeps:
         if ranks is not None and sweep.ranks not in (None, ranks):
-            raise BadMeasurement(f"{sweep.path}: {sweep.ranks} ranks, not {ranks}; valid: without `ranks`")
+            raise BadMeasurement(f"{sweep.path}: {sweep.ranks} ranks, not {ranks}; valid: without {option('ranks')}")
     names, counts = {sweep.collective for sweep in sweeps}, {sweep.ranks or ranks for sweep in sweeps}
     if len(names) > 1 or len(counts) > 1:
         raise BadMeasurement("files of several collectives or numbers of ranks; valid: runs of the same")
     (count,) = counts
     if count is None:
-        raise BadMeasurement(f"{sweeps[0].path}: does not say the number of ranks; valid: `ranks` N")
+        raise BadMeasurement(f"{sweeps[0].path}: does not say the number of ranks; valid: {option('ranks')} N")
     return alphabeta.terms(CostOperation[names.pop().name], algorithm, whole("ranks", count, least=2))
 
 

@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput, one_of
+from tuner.base.spelling import option
 from tuner.times.costmodels.alphabeta import FORMULAS, Level, Linear, Terms, level, log2_rounds, terms
 from tuner.times.costmodels.operations import Array, CostOperation, bus_gbs, not_negative, positive, share, whole
 
@@ -270,9 +271,11 @@ def _slowest(several: NDArray[np.bool_], levels: Levels) -> Level:
     """The network's where there are several nodes."""
     intra, inter = levels
     if inter is None and np.any(several):
-        raise BadInput("no alpha and beta between nodes; valid: `inter_alpha_us` and `inter_beta_gbs`")
+        raise BadInput(
+            f"no alpha and beta between nodes; valid: {option('inter_alpha_us')} and {option('inter_beta_gbs')}"
+        )
     if intra is None and not np.all(several):
-        raise BadInput("no alpha and beta inside a node; valid: `alpha_us` and `beta_gbs`")
+        raise BadInput(f"no alpha and beta inside a node; valid: {option('alpha_us')} and {option('beta_gbs')}")
     inside, outside = intra or inter, inter or intra
     assert inside is not None
     assert outside is not None

@@ -17,6 +17,7 @@ from numpy.typing import ArrayLike
 
 from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput, one_of
+from tuner.base.spelling import option
 from tuner.times.costmodels.operations import Array, part, positive, whole
 
 PATHS = ("direct", "pcie", "host")
@@ -162,7 +163,7 @@ def measured(table: Mapping[str, Any]) -> list[MeasuredAllReduces]:
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise BadInput(f"tables: {error!r}; valid: title, path, bytes, rows of nodes, ranks per node and ms") from None
     if not tables:
-        raise BadInput("no tables in the file; valid: `bytes`, or tables")
+        raise BadInput(f"no tables in the file; valid: {option('bytes')}, or tables")
     return tables
 
 

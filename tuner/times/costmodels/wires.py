@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput, one_of
+from tuner.base.spelling import option
 from tuner.times.costmodels.operations import Array, CostOperation, bus_factor, divides, positive, whole
 
 AllReduce, AllGather, ReduceScatter = CostOperation.AllReduce, CostOperation.AllGather, CostOperation.ReduceScatter
@@ -128,7 +129,7 @@ def _nvls_tree(gpus: Array, nodes: Array) -> Loads:
 def _pat(gpus: Array, nodes: Array) -> Loads:
     """Every rank sends n-1 parts, as in a ring; how far they go is :func:`uplink_share`."""
     if np.any(gpus > 1):
-        raise BadInput("PAT: NCCL runs it on one GPU per node; valid: `gpus_per_node` 1")
+        raise BadInput(f"PAT: NCCL runs it on one GPU per node; valid: {option('gpus_per_node')} 1")
     return Loads(0 * gpus, (nodes - 1) / nodes)
 
 

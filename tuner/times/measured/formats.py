@@ -16,6 +16,7 @@ from tuner.base.errors import BadInput, BadMeasurement, one_of
 from tuner.base.files import is_plain_file, read_bytes
 from tuner.base.names import Collective, DataType, Op, P2pOperation, by_name
 from tuner.base.sizes import plural
+from tuner.base.spelling import option
 from tuner.times.measured import nccl_tests, reader, records, samples
 from tuner.times.measured.header import Header, MeasuredLaunch, MeasuredRun
 from tuner.times.measured.nccl_tests import PROGRAMS
@@ -52,7 +53,7 @@ class FileFormat(StrEnum):
     """Formats of files that measured times, or NCCL's choices alone, come in."""
 
     parquet = "aiconfigurator's parquet"
-    measure = "runs of `measure`"
+    measure = "runs of 'nccl-tuner measure'"
     nccl_tests_json = "what nccl-tests writes with -J"
     nccl_tests_text = "what nccl-tests prints"
     columns = "columns"
@@ -273,10 +274,10 @@ def _communicator(path: Path, said: Header, given: Given) -> tuple[int, int]:
     """Nodes and GPUs of each."""
     ranks, nodes = said.ranks, given.nodes or said.nodes
     if given.nodes and said.nodes is not None and said.nodes != given.nodes:
-        raise BadMeasurement(f"{path}: {plural(said.nodes, 'node')}; `nodes` says {given.nodes}")
+        raise BadMeasurement(f"{path}: {plural(said.nodes, 'node')}; {option('nodes')} says {given.nodes}")
     gpus = given.gpus_per_node or (ranks // nodes if ranks and nodes else given.machine_gpus)
     if not nodes or not gpus:
-        raise BadMeasurement(f"{path}: does not name its ranks; valid: `nodes` N `gpus_per_node` N")
+        raise BadMeasurement(f"{path}: does not name its ranks; valid: {option('nodes')} N {option('gpus_per_node')} N")
     if ranks not in (None, nodes * gpus):
         raise BadMeasurement(f"{path}: {ranks} ranks on {nodes} nodes; valid: as many GPUs on each node")
     return nodes, gpus
@@ -286,7 +287,7 @@ def _agreed(path: Path, table: Measurements, given: Given) -> Measurements:
     """With what was given beside the file, which has to agree with what the file says."""
     head = table.header
     if given.nccl and head.nccl and given.nccl != head.nccl:
-        raise BadMeasurement(f"{path}: says NCCL {head.nccl}; `nccl` says {given.nccl}")
+        raise BadMeasurement(f"{path}: says NCCL {head.nccl}; {option('nccl')} says {given.nccl}")
     variables = {**head.variables, **given.environment}
     return replace(table, header=replace(head, nccl=head.nccl or given.nccl, variables=variables))
 

@@ -15,6 +15,7 @@ from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput, BadMeasurement
 from tuner.base.files import cache_folder, recall, remember
 from tuner.base.records import json_form, to_json
+from tuner.base.spelling import option
 from tuner.oracle.process import OWN_VARIABLES
 from tuner.release.variables import ignored, not_emulated
 from tuner.scenario import Scenario
@@ -75,7 +76,9 @@ _NEVER = frozenset({"fitted_constants", "build"})  # no part of a communicator, 
 def scenario_record(scenario: Scenario) -> dict[str, Any]:
     """The scenario as JSON holds it; paths are absolute. BadInput for one whose nodes only a log shows."""
     if scenario.logged is not None:
-        raise BadInput(f"{scenario.logged.file}: a log is no machine to measure; valid: `machine`, `topology`")
+        raise BadInput(
+            f"{scenario.logged.file}: a log is no machine to measure; valid: {option('machine')}, {option('topology')}"
+        )
     record = {
         name: value
         for name, value in asdict(replace(scenario, fitted_constants=None, from_log=None)).items()

@@ -20,6 +20,7 @@ from tuner.base.files import GZIPPED, read_bytes
 from tuner.base.names import AlgoProto, Algorithm, Collective, DataType, Op, P2pOperation, Protocol
 from tuner.base.records import json_form, to_json
 from tuner.base.sizes import LARGEST_BYTES
+from tuner.base.spelling import option
 from tuner.emulator.request import Request
 from tuner.times.measured.header import SIMULATED, Header, MeasuredHealth, from_record, to_record
 
@@ -467,7 +468,7 @@ def existing(path: Path) -> Measurements | None:
     with path.open("rb") as file:
         if file.read(len(GZIPPED)) == GZIPPED:
             raise BadMeasurement(
-                f"{path}: gzipped, so that nothing can be added; valid: gunzip it first, or another `out`"
+                f"{path}: gzipped, so that nothing can be added; valid: gunzip it first, or another {option('out')}"
             )
     return there
 
@@ -480,7 +481,9 @@ def check_same(path: Path, there: Measurements, header: Header) -> None:
     elif then.get("topology_xml") and now.get("topology_xml"):  # compared by its text, wherever it is now
         now = {**now, "case": {**now["case"], "topology": then["case"]["topology"]}}
     if differing := list(_differing(then, now)):
-        raise BadMeasurement(f"{path}: measured otherwise: {'; '.join(differing)}; valid: the same, or another `out`")
+        raise BadMeasurement(
+            f"{path}: measured otherwise: {'; '.join(differing)}; valid: the same, or another {option('out')}"
+        )
 
 
 def _differing(then: Mapping[str, Any], now: Mapping[str, Any], inside: str = "") -> Iterator[str]:

@@ -12,6 +12,7 @@ from tuner.base.errors import BadInput, BadMeasurement, CannotBeJudged
 from tuner.base.names import ALGO_PROTOS, Collective, DataType, Op
 from tuner.base.records import json_form
 from tuner.base.sizes import plural
+from tuner.base.spelling import option
 from tuner.scenario import Scenario
 from tuner.times.measured.formats import BY_MEASURE, SIMULATED_TRAP
 from tuner.times.measured.header import SIMULATED, Header
@@ -251,7 +252,9 @@ def _forced(source: TableSource, row: SampleBlock) -> Forced:
         return settings
     both = zip(settings.parts, source.said.parts, strict=True)
     if any(one and other and one != other for one, other in both) or (source.said == Forced() and settings != Forced()):
-        raise BadInput(f"{source.path}:{row.line}: {settings.label} was forced; `arm` says {source.said.label}")
+        raise BadInput(
+            f"{source.path}:{row.line}: {settings.label} was forced; {option('arm')} says {source.said.label}"
+        )
     return Forced(*(one or other for one, other in zip(settings.parts, source.said.parts, strict=True)))  # type: ignore[arg-type]
 
 

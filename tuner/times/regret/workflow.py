@@ -14,6 +14,7 @@ from tuner.base.errors import BadInput, TunerError
 from tuner.base.names import AlgoProto, Collective, DataType, Op
 from tuner.base.nouns import Span
 from tuner.base.records import json_form
+from tuner.base.spelling import option
 from tuner.emulator.request import Request
 from tuner.plugin.table.parse import decision_text
 from tuner.plugin.table.records import Decision, TableChoice
@@ -205,7 +206,7 @@ def read(asked: RunsQuery) -> MeasuredArms:
         *(TableSource(_of_nodes(_table(name), asked.nodes)) for name in asked.tables),
     ]
     if not sources:
-        raise BadInput("nothing to judge; valid: `arm` NAME=FILE, `table` NAME, or FILE")
+        raise BadInput(f"nothing to judge; valid: {option('arm')} NAME=FILE, {option('table')} NAME, or FILE")
     site = asked.site.completed([source.table for source in sources])
     topology, trays = site.node
     for source in sources if topology is not None else ():

@@ -15,6 +15,7 @@ from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadCalibration, BadInput, nearest_of
 from tuner.base.names import ALGO_PROTOS
 from tuner.base.records import to_json
+from tuner.base.spelling import option
 from tuner.times.timemodel import point_to_point
 from tuner.times.timemodel.form import PARAMETERS, Form, believed
 from tuner.times.timemodel.intervals import (
@@ -166,7 +167,7 @@ def read(path: Path) -> Calibration:
 
 
 def _json(path: Path) -> Any:
-    hint = "; fitted constants are another thing, for `constants`" if path.suffix == ".toml" else ""
+    hint = f"; fitted constants are another thing, for {option('constants')}" if path.suffix == ".toml" else ""
     try:
         return json.loads(path.read_bytes())
     except OSError as error:

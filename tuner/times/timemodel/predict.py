@@ -12,6 +12,7 @@ from tuner.base.errors import BadInput
 from tuner.base.frames import Column, Framed
 from tuner.base.names import ALGO_PROTOS, AlgoProto, Algorithm, Collective
 from tuner.base.numerics import SizeArray
+from tuner.base.spelling import option
 from tuner.emulator.communicator import Comm
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Picks, Selection
@@ -311,7 +312,8 @@ def choose(communicator: Comm, machine: str | None, calibration: str | None = No
         return CalibrationChoice(named, named.machine == machine, f"{named.name}, as asked for", adapters_gbs(machine))
     if communicator.splits_hosts:
         raise BadInput(
-            "no calibrated times where NCCL takes a host for several nodes: none were measured; valid: `calibration` "
+            "no calibrated times where NCCL takes a host for several nodes: none were "
+            f"measured; valid: {option('calibration')} "
             "with a file fitted to this machine"
         )
     _check_nvlink(communicator)
@@ -323,7 +325,8 @@ def choose(communicator: Comm, machine: str | None, calibration: str | None = No
     alike = calibrations.of_generation(generation)
     if not alike:
         raise BadInput(
-            f"no calibration for {generation.capitalize()} GPUs; valid: `calibration` with a file of one's own"
+            f"no calibration for {generation.capitalize()} GPUs; valid: "
+            f"{option('calibration')} with a file of one's own"
         )
 
     # A site answers where it is named, or the machine of the catalogue is that site.
@@ -359,5 +362,5 @@ def _check_nvlink(communicator: Comm) -> None:
     if communicator.max_local_ranks > 1 and path not in NVLINK:
         raise BadInput(
             f"no calibrated times where GPUs of a node are joined by {path}: shipped ones were measured over NVLink; "
-            "valid: `calibration` with a file fitted to this machine"
+            f"valid: {option('calibration')} with a file fitted to this machine"
         )
