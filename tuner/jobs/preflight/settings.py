@@ -12,6 +12,7 @@ from tuner import release
 from tuner.base.errors import BadInput
 from tuner.base.files import read_bytes
 from tuner.base.findings import Finding, Severity
+from tuner.base.spelling import option
 from tuner.emulator.aws_ofi_nccl import release as aws_release
 from tuner.emulator.aws_ofi_nccl.tuner import AwsTuner
 from tuner.emulator.build import build
@@ -237,12 +238,15 @@ def _setting(collected: Collected, facts: RankFacts, nodes: DescribedNodes) -> R
     nccl = known_release(facts)
     if nccl is None:
         release = "no libnccl was found on record" if facts.release is None else f"NCCL {facts.release} has no tables"
-        raise BadInput(f"{release}; valid: collect `library` FILE, and the releases of `nccl-tuner pick --help`")
+        raise BadInput(
+            f"{release}; valid: collect {option('library')} FILE, and the releases of `nccl-tuner pick --help`"
+        )
     variables = facts.settled(nccl)
     place = place_of(collected, facts, nodes)
     if place is None:
         raise BadInput(
-            f"no machine of the catalogue has {facts.gpu_words} in a host; valid: `machine` NAME, `topology` FILE.xml, "
+            f"no machine of the catalogue has {facts.gpu_words} in a host; valid: "
+            f"{option('machine')} NAME, {option('topology')} FILE.xml, "
             "or NCCL_TOPO_DUMP_FILE at a run before collect"
         )
     environment = {name: value for name, value in variables.items() if reaches_choice(name, nccl)}
