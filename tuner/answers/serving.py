@@ -14,6 +14,7 @@ from tuner.base.errors import BadInput
 from tuner.base.findings import Finding
 from tuner.base.names import Buffers, Collective, DataType
 from tuner.base.records import json_form
+from tuner.base.spelling import option
 from tuner.emulator.request import Request
 from tuner.engines import nccl_environment, releases, switches
 from tuner.engines.carriers import Carriers
@@ -186,7 +187,8 @@ class ServedGroup:
 def _allreduce(request: Request) -> Request:
     if request.collective is not Collective.AllReduce:
         raise BadInput(
-            f"an engine carries an AllReduce past NCCL; {request.collective.name} is NCCL's: leave out `engine`"
+            f"an engine carries an AllReduce past NCCL; {request.collective.name} is "
+            f"NCCL's: leave out {option('engine')}"
         )
     return request
 

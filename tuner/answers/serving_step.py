@@ -12,6 +12,7 @@ from tuner.base.errors import BadInput
 from tuner.base.names import Collective, DataType, Op
 from tuner.base.numerics import is_time
 from tuner.base.records import json_form
+from tuner.base.spelling import option
 from tuner.emulator.request import Request
 from tuner.engines import releases
 from tuner.scenario import Scenario
@@ -109,7 +110,7 @@ def served_step(
     """
     fields = step.model_fields(model.name, {})
     if model.ep > 1 and not fields.get("expert_layers"):
-        raise BadInput(f"{model.name} has no experts to split; valid: `ep` 1")
+        raise BadInput(f"{model.name} has no experts to split; valid: {option('ep')} 1")
     if model.attention_dp and (model.ep == 1 or model.tp > 1):
         raise BadInput(
             "attention that is data-parallel needs experts that are split, and no tensor parallelism: ep=8, tp=1"

@@ -14,7 +14,7 @@ from tuner.base.findings import Finding, Severity, explained
 from tuner.base.records import to_json
 from tuner.base.sizes import human_bytes, plural
 from tuner.cli import options
-from tuner.cli.command import FILE, with_options
+from tuner.cli.command import FILE
 from tuner.cli.communicator_options import release_option
 from tuner.cli.output import json_wanted, number, print_json, print_table, verdict, width_to_fit
 
@@ -135,18 +135,14 @@ def command(
 def _print_finding_of(finding: Finding, start: str, good: bool | None = None) -> None:
     """A finding in words, with where it comes from, what it costs and what to do on lines of their own."""
     said = explained(finding)
-    says = with_options(said.says)
-    click.echo(verdict(_filled(start + says, len(start) - len(start.lstrip()) + 2), good))
+    click.echo(verdict(_filled(start + said.says, len(start) - len(start.lstrip()) + 2), good))
     for head, text in (("because", said.cause), ("costs", said.costs), ("do", said.do)):
         if text:
-            paragraph(f"  {head}: {with_options(text)}", 4)
+            paragraph(f"  {head}: {text}", 4)
 
 
 def _as_json(each: "FileDiagnosis") -> dict[str, Any]:
-    found = to_json(each)
-    for finding in found["findings"]:
-        finding["text"] = with_options(finding["text"])
-    return {**found, "severity": each.severity, "command": _command(each)}
+    return {**to_json(each), "severity": each.severity, "command": _command(each)}
 
 
 def _command(each: "FileDiagnosis") -> str | None:

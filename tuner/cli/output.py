@@ -19,7 +19,6 @@ from tuner.base.view import Column, laid_out
 from tuner.base.view import NotedCell as NotedCell
 from tuner.base.view import number as number
 from tuner.base.view import span as span
-from tuner.cli.command import with_options
 
 WIDTH = 80  # of a table where nothing says how wide it may be
 
@@ -39,8 +38,8 @@ STANDING = "tuner.cli.standing"  # and what stands behind releases that were not
 
 
 def say(text: str = "", err: bool = False) -> None:
-    """A line for people, with the options of the arguments that it names, broken where the output ends."""
-    click.echo(folded(with_options(text)), err=err)
+    """A line for people, broken where the output ends."""
+    click.echo(folded(text), err=err)
 
 
 def note_after(text: str) -> None:
@@ -87,7 +86,7 @@ def print_json(value: Any) -> None:
         several = [f"{name}: {words}" if len(standing) > 1 else words for name, words in standing.items()]
         mark = {"standing": "; ".join(several)}
         written = [each | mark for each in written] if isinstance(written, list) else written | mark
-    click.echo(with_options(json.dumps(written, indent=1)))
+    click.echo(json.dumps(written, indent=1))
 
 
 def json_wanted() -> bool:
@@ -119,7 +118,6 @@ def print_table(
     if title:
         click.echo(folded(title))
     body, notes = view.numbered(rows)
-    body = [[with_options(cell) for cell in row] for row in body]
     table = laid_out(columns, body, width_to_fit(), spare)
     click.echo(table)
     for text, place in notes.items():

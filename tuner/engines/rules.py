@@ -9,6 +9,7 @@ from typing import Any
 
 from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput
+from tuner.base.spelling import option
 from tuner.engines.releases import EngineRelease
 from tuner.engines.situation import Situation
 from tuner.engines.sizes import ALL, NONE, Sizes, at_most, multiples, outside
@@ -416,7 +417,7 @@ class _Thresholds:
 def hidden_size_known(situation: Situation, _: EngineRelease, given: Given) -> Passed:
     """Always holds where the implementation is on; BadInput without the number of columns that its limit depends on."""
     if situation.hidden_size is None:
-        raise BadInput(f"{given['of']} takes tensors of at most {given['rows']} rows; add `hidden_size`")
+        raise BadInput(f"{given['of']} takes tensors of at most {given['rows']} rows; add {option('hidden_size')}")
     return at_most(given["rows"] * situation.hidden_size * situation.dtype.size_bytes), {"rows": given["rows"]}
 
 

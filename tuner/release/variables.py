@@ -10,6 +10,7 @@ from functools import cache
 
 from tuner.base import tables
 from tuner.base.errors import did_you_mean
+from tuner.base.spelling import option
 from tuner.release.reader import load, names, parts_of
 from tuner.release.schema import Release
 
@@ -51,8 +52,10 @@ def nearest(nccl: Release, variable: str) -> str:
     """``; did you mean NCCL_ALGO?``, what to give instead, or nothing."""
     if variable in OF_THE_NETWORK:
         return (
-            " (the topology's adapters say which network is taken: `topology`, `net_gbps`, `net_latency_us`; for "
-            "sockets a topology dumped with them, or without the variable `change` gpudirect=off and `change` "
+            f" (the topology's adapters say which network is taken: {option('topology')}, "
+            f"{option('net_gbps')}, {option('net_latency_us')}; for "
+            "sockets a topology dumped with them, or without the variable "
+            f"{option('change')} gpudirect=off and {option('change')} "
             "nic-gbps=GBPS)"
         )
     return did_you_mean(variable, sorted({*nccl.listed_variables, *nccl.environment.search}))
