@@ -26,6 +26,7 @@ import tuner
 from tests.support.command_line import run
 from tuner.answers.choices import choices
 from tuner.base import breakpoints, files
+from tuner.base.bounds import DECLARED, ReaderBounds
 from tuner.base.dataclass import dataclass as late_dataclass
 from tuner.base.errors import BadInput, BadTopology
 from tuner.base.files import contents, read_bytes, recall_own, remember
@@ -48,13 +49,21 @@ BOMB = (
 )
 
 
+def bounded(unpacked_bytes: int) -> ReaderBounds:
+    made = ReaderBounds("a test's", unpacked_bytes=unpacked_bytes)
+    DECLARED.remove(made)
+    return made
+
+
 def test_a_gzipped_file_is_unpacked_to_a_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(files, "MOST_BYTES", 3 << 20)
+    monkeypatch.setattr(files, "TEXT", bounded(3 << 20))
     packed = tmp_path / "x.gz"
     packed.write_bytes(gzip.compress(bytes(3 << 20)))
     assert read_bytes(packed, BadInput) == bytes(3 << 20)
     packed.write_bytes(gzip.compress(bytes(2 << 20)) + gzip.compress(bytes((1 << 20) + 1)))  # two members
-    with pytest.raises(BadInput, match=rf"^{packed}: too large; valid: up to {3 << 20} bytes$"):
+    with pytest.raises(
+        BadInput, match=rf"^{packed}: too large: what it unpacks to; valid: up to 3 MiB, or NCCL_TUNER_BOUNDS=N"
+    ):
         read_bytes(packed, BadInput)
 
 
@@ -73,7 +82,7 @@ def test_a_pipe_is_read_once_for_readers_with_other_bounds() -> None:
 def test_what_unpacks_to_more_is_one_line_of_the_command(
     option: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(files, "MOST_BYTES", 64 << 20)
+    monkeypatch.setattr(files, "TEXT", bounded(64 << 20))
     packed = tmp_path / "bomb.gz"
     packed.write_bytes(gzip.compress(bytes(1 << 20)) * 100)
     tracemalloc.start()

@@ -12,6 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import BinaryIO
 
+from tuner.base.bounds import ReaderBounds, check_text, factor, over
 from tuner.base.errors import BadInput, TunerError
 
 GZIPPED = b"\x1f\x8b"  # how such a file begins
@@ -62,24 +63,41 @@ def _too_large(most: int) -> OSError:
     return OSError(errno.EFBIG, f"too large; valid: up to {most} bytes")
 
 
-def read_bytes(path: Path, wrong: type[TunerError], most: int | None = None) -> bytes:
+TEXT = ReaderBounds("text, where a reader has no bounds of its own", unpacked_bytes=96 << 20)
+
+
+def read_bytes(
+    path: Path, wrong: type[TunerError], most: int | None = None, bounds: ReaderBounds | None = None
+) -> bytes:
     """The content of a file, unpacked where it is gzipped, of which the bounds of :func:`contents` hold too; text of
     UTF-16 as UTF-8, and lines that end in CR alone as such that end in LF.
 
-    A gzipped file of 1 MB may unpack to 1 GB, so ``MOST_BYTES`` bounds every unpacked one. Raises ``wrong`` where there
-    is nothing to read, or more than that.
+    A gzipped file of 1 MB may unpack to 1 GB, so ``bounds`` hold for every unpacked one, and for lines. Raises
+    ``wrong`` where there is nothing to read, or more than that.
     """
     try:
-        content = contents(path, most)
-        if content.startswith(UTF_16):
-            with contextlib.suppress(UnicodeError):  # others begin so as well
-                return content.decode("utf-16").encode()
-        if not content.startswith(GZIPPED):
-            return content.replace(b"\r", b"\n") if _ends_in_cr(content) else content
-        with gzip.GzipFile(fileobj=io.BytesIO(content)) as packed:
-            return _up_to(MOST_BYTES if most is None else most, packed)
+        bounds = bounds or TEXT
+        content = _unpacked(contents(path, most), most, bounds)
     except (OSError, EOFError, zlib.error) as error:
         raise wrong(f"{path}: {getattr(error, 'strerror', None) or error}") from error
+    check_text(content, str(path), wrong, bounds)
+    return content
+
+
+def _unpacked(content: bytes, most: int | None, bounds: ReaderBounds) -> bytes:
+    if content.startswith(UTF_16):
+        with contextlib.suppress(UnicodeError):  # others begin so as well
+            return content.decode("utf-16").encode()
+    if not content.startswith(GZIPPED):
+        return content.replace(b"\r", b"\n") if _ends_in_cr(content) else content
+    most_unpacked = int(bounds.unpacked_bytes * factor())
+    with gzip.GzipFile(fileobj=io.BytesIO(content)) as packed:
+        try:
+            return _up_to(most_unpacked if most is None else min(most, most_unpacked), packed)
+        except OSError as error:
+            if error.errno == errno.EFBIG and most is None:
+                raise OSError(errno.EFBIG, over("what it unpacks to", most_unpacked, "bytes")) from None
+            raise
 
 
 def _ends_in_cr(content: bytes) -> bool:

@@ -12,6 +12,7 @@ import click
 
 from tuner.answers import mixed
 from tuner.answers.mixed import GroupAnswer
+from tuner.base.bounds import ReaderBounds, check_json
 from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput
 from tuner.base.files import read_bytes
@@ -85,9 +86,14 @@ def _of_words(text: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
         yield repr(word), match.groupdict()
 
 
+CALLS_FILE = ReaderBounds("calls of a group, as JSON", values=500_000)
+
+
 def _of_file(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
     try:
-        rows = json.loads(read_bytes(path, BadInput))
+        content = read_bytes(path, BadInput)
+        check_json(content, str(path), BadInput, CALLS_FILE)
+        rows = json.loads(content)
     except (ValueError, RecursionError) as error:
         raise BadInput(f"{path}: not JSON: {error}") from None
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from tuner import release
+from tuner.base.bounds import ReaderBounds, factor
 from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadConstants, BadInput, UnknownRelease, one_of
 from tuner.base.files import contents
@@ -59,10 +60,13 @@ class FittedConstants:
         return {"file": self.file, "nccl": self.nccl, **self.provenance}
 
 
+FILE = ReaderBounds("fitted constants", file_bytes=1 << 20)
+
+
 def read(path: Path) -> FittedConstants:
     """BadConstants names file and key: every table, key and value must be one that their release has."""
     try:
-        table = tomllib.loads(contents(path).decode("utf-8"))
+        table = tomllib.loads(contents(path, int((FILE.file_bytes or 0) * factor())).decode("utf-8"))
     except OSError as error:
         raise BadConstants(f"{path}: {error.strerror}") from error
     except (ValueError, RecursionError) as error:

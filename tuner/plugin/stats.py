@@ -8,7 +8,9 @@ from functools import reduce
 from pathlib import Path
 from typing import Any
 
+from tuner.base.bounds import ReaderBounds
 from tuner.base.errors import BadInput
+from tuner.base.files import read_bytes
 from tuner.base.sizes import ranks_on_nodes
 
 FORMAT = 1
@@ -73,12 +75,12 @@ class CommunicatorStats:
     counts: Counts | None
 
 
+FILE = ReaderBounds("counts that the plugin wrote (NCCL_TUNER_STATS)", lines=1_000_000)
+
+
 def lines(file: Path) -> Iterator[CommunicatorStats]:
     """BadInput for a line that is none of the plugin's, with its place."""
-    try:
-        texts = file.read_text(errors="surrogateescape").splitlines()
-    except OSError as error:
-        raise BadInput(f"{file}: {error.strerror}") from error
+    texts = read_bytes(file, BadInput, bounds=FILE).decode(errors="surrogateescape").splitlines()
     for number, text in enumerate(texts, 1):
         try:
             record = json.loads(text)

@@ -100,7 +100,7 @@ def by_the_tuners_channels(tuned: int) -> int:
 
 
 def of_registered(call: RuleCall, tables: Tables, bound: IntArray) -> IntArray:
-    """Bounds with registered buffers, numbers of channels [size]; the same where there are none."""
+    """ReaderBounds with registered buffers, numbers of channels [size]; the same where there are none."""
     if registered.kept(call.communicator, call.request):
         for rule in call.rules.registered:
             before, bound = bound, rule(call, tables, bound)

@@ -267,7 +267,7 @@ class ShrinkThenBytes(LaunchRule):
     """Bytes are cut into equal parts, one a channel of the bound, each rounded up to what a block moves at once."""
 
     def tuned_bounds(self, call: RuleCall, tables: Tables, nbytes: SizeArray, named: int) -> tuple[IntArray, IntArray]:
-        """Bounds and threads as of all rules, the bounds no more than there are channels."""
+        """ReaderBounds and threads as of all rules, the bounds no more than there are channels."""
         bound, threads = super().tuned_bounds(call, tables, nbytes, named)
         most = call.communicator.nvls_channels if call.like_nvls else call.communicator.coll_channels
         return np.minimum(bound, most), threads

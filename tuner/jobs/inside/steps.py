@@ -9,7 +9,6 @@ import csv
 import json
 import sqlite3
 from collections.abc import Sequence
-from contextlib import closing
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -18,11 +17,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tuner.base import bounds
 from tuner.base.errors import BadInput
 from tuner.base.files import read_bytes
 from tuner.jobs.traces.nsight import MAGIC
 
 FEWEST = 8  # steps that say anything
+DATABASE = bounds.ReaderBounds("Nsight Systems export, for the steps of a job")
 _NS = 1e9
 _VALID = "valid: nsys' SQLite export or its CSV of NVTX ranges, JSON lines with step_s, or a number of seconds a line"
 
@@ -60,7 +61,7 @@ def read_steps(path: Path, name: str) -> JobSteps:
 def _ranges(path: Path, name: str) -> tuple[Sequence[tuple[float, float]], bool]:
     """Ends and times, s, of the ranges of one thread: that which has most of them."""
     try:
-        with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro&immutable=1", uri=True)) as database:
+        with bounds.database(path, None, BadInput, DATABASE) as database:
             tables = {table for (table,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
             begun = 0
             if dated := "TARGET_INFO_SESSION_START_TIME" in tables:

@@ -251,10 +251,22 @@ def _call(entry: Mapping[str, Any], ranks: int | None) -> TracedCall:
     dtype = kernels.dtype(_text(types[0])) if types else None
     if dtype is None:
         return replace(call, unusable=f"type {types[0]} is none of NCCL's" if types else "their type is not recorded")
-    elements = [sum(prod(map(int, sizes)) for sizes in entry.get(key) or ()) for key in ("input_sizes", "output_sizes")]
+    elements = [sum(map(_elements, entry.get(key) or ())) for key in ("input_sizes", "output_sizes")]
     if function is not None:
         return replace(call, dtype=dtype, bytes=_exchanged(function, elements, dtype, ranks))
     return replace(call, dtype=dtype, bytes=_nbytes(elements, collective, dtype, ranks))
+
+
+MOST_DIMENSIONS, MOST_ELEMENTS = 64, 1 << 62  # of a tensor: PyTorch's own
+
+
+def _elements(sizes: Sequence[Any]) -> int:
+    """The elements of a tensor. ValueError for more than PyTorch can have: products of such numbers never end."""
+    if len(sizes) > MOST_DIMENSIONS or any(abs(int(size)) > MOST_ELEMENTS for size in sizes):
+        raise ValueError(f"sizes of a tensor; valid: up to {MOST_DIMENSIONS} dimensions of up to 2**62")
+    if abs(count := prod(map(int, sizes))) > MOST_ELEMENTS:
+        raise ValueError("elements of a tensor; valid: up to 2**62")
+    return count
 
 
 def _exchanged(function: PeerCall, elements: Sequence[int], dtype: DataType, ranks: int | None) -> int | None:

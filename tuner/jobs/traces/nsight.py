@@ -12,11 +12,11 @@ import struct
 from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from tuner.base import bounds
 from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput
 from tuner.base.names import Op, peer_call
@@ -25,6 +25,7 @@ from tuner.jobs.traces.calls import CallList, TracedCall, exchanged_bytes, numbe
 from tuner.scenario.logs import choice
 
 KIND = "Nsight Systems export (SQLite)"
+DATABASE = bounds.ReaderBounds(KIND)
 REPORT = b"NVIDIA Tegra Profiler Report"  # how a report begins that was not exported
 MAGIC = b"SQLite format 3\x00"
 _COMMUNICATOR, _RANKS, _SIZE, _OPERATION, _RANK = (
@@ -44,7 +45,7 @@ def from_file(path: Path, content: bytes | None) -> CallList:
     BadInput where it is no export, or has no payloads of NCCL.
     """
     try:
-        with closing(_opened(path, content)) as database:
+        with bounds.database(path, content, BadInput, DATABASE) as database:
             database.text_factory = _text
             return _call_list(str(path), database)
     except (sqlite3.Error, TypeError, ValueError, OverflowError) as error:  # of cells with values of other kinds, too
@@ -53,14 +54,6 @@ def from_file(path: Path, content: bytes | None) -> CallList:
 
 def _text(content: bytes) -> str:
     return content.decode(errors="replace")
-
-
-def _opened(path: Path, content: bytes | None) -> sqlite3.Connection:
-    if content is None:
-        return sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro&immutable=1", uri=True)
-    database = sqlite3.connect(":memory:")
-    database.deserialize(content)
-    return database
 
 
 @dataclass(frozen=True, slots=True)

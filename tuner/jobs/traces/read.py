@@ -5,6 +5,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+from tuner.base import bounds
 from tuner.base.errors import BadInput
 from tuner.base.files import PIECE_BYTES, is_plain_file, read_bytes
 from tuner.jobs.traces import deepspeed, flight_recorder, inspector, kineto, nsight, profiler_example, prometheus
@@ -19,6 +20,7 @@ VALID = (
     "communication log, each also gzipped"
 )
 
+DOCUMENT = bounds.ReaderBounds("JSON records, of calls or a Flight Recorder dump", values=4_000_000)
 JSON = re.compile(rb"\s*[\[{]\s*(?:[\[{\"\]}]|$)")  # how records begin; a log may with "[2026-" or "[rank0]"
 
 
@@ -46,6 +48,8 @@ def _read(path: Path, ranks: int) -> CallList:
         raise BadInput(f"{path}: empty; {VALID}")
     logged = b" NCCL INFO " in content
     if content.lstrip()[:1] in (b"{", b"["):
+        if not logged:
+            bounds.check_json(content, str(path), BadInput, DOCUMENT)
         try:
             value = json.loads(content)
         except (ValueError, RecursionError) as error:

@@ -195,7 +195,7 @@ class BudgetPart(Generic[P]):
 
 @dataclass(frozen=True, slots=True)
 class CalibratedBudget:
-    """All calls by a calibration. Bounds are added up, as it is wrong by the same in all calls.
+    """All calls by a calibration. ReaderBounds are added up, as it is wrong by the same in all calls.
 
     The difference is to the first variant, over what both price. ``not_measured_share`` is of calls whose combination
     was never measured.

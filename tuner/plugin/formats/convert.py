@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from tuner.base.bounds import ReaderBounds
 from tuner.base.errors import BadTable, one_of
 from tuner.base.files import read_bytes
 from tuner.base.nouns import Span
@@ -181,9 +182,12 @@ class File:
         return self.format != "table"
 
 
+FILE = ReaderBounds("a decision table, of any format", unpacked_bytes=16 << 20, lines=200_000)
+
+
 def read(path: Path) -> File:
     """BadTable where the file is not there, is of no known format, or has a mistake."""
-    return from_content(read_bytes(path, BadTable), str(path))
+    return from_content(read_bytes(path, BadTable, bounds=FILE), str(path))
 
 
 def from_content(content: bytes, name: str) -> File:

@@ -13,7 +13,9 @@ from pathlib import Path
 from statistics import median
 from typing import TypeVar
 
+from tuner.base.bounds import ReaderBounds
 from tuner.base.errors import BadMeasurement, one_of
+from tuner.base.files import read_bytes
 from tuner.base.names import Algorithm, Collective, Protocol
 from tuner.base.nouns import Span
 from tuner.plugin.formats import shared
@@ -49,12 +51,15 @@ class Where:
 Samples = dict[Where, dict[int, dict[TableChoice, list[float]]]]
 
 
+FILE = ReaderBounds("times for a decision table, as CSV", lines=1_000_000)
+
+
 def read(path: Path) -> Samples:
     """Times in us by call, size and choice. BadMeasurement with file and line for what cannot be read."""
     try:
-        text = path.read_text("utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        raise BadMeasurement(f"{path}: {getattr(error, 'strerror', None) or 'not a text file'}") from error
+        text = read_bytes(path, BadMeasurement, bounds=FILE).decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise BadMeasurement(f"{path}: not a text file") from error
     rows = csv.DictReader(io.StringIO(text))
     try:
         return _samples(path, rows)

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from tuner.base.bounds import ReaderBounds
 from tuner.base.errors import BadTable, one_of
 from tuner.base.files import read_bytes, write_text
 from tuner.base.names import Algorithm, Collective, Protocol
@@ -63,9 +64,12 @@ _SETTINGS: _Readers = {"channels": values.channels, "chunk": values.chunk}
 _ARM: _Readers = {"channels": values.channels, **values.SCHEDULE}
 
 
+FILE = ReaderBounds("a decision table of this project's", unpacked_bytes=16 << 20, lines=200_000)
+
+
 def read(path: Path) -> Table:
     """BadTable where the file cannot be read or has a mistake."""
-    return from_text(read_bytes(path, BadTable), str(path))
+    return from_text(read_bytes(path, BadTable, bounds=FILE), str(path))
 
 
 def from_text(content: bytes | str, name: str = "table") -> Table:

@@ -15,6 +15,7 @@ from io import BytesIO
 from pathlib import Path
 from typing import NamedTuple
 
+from tuner.base.bounds import ReaderBounds, of_log
 from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput
 from tuner.base.files import is_plain_file, read_bytes
@@ -115,10 +116,13 @@ def read_lines(path: Path) -> Lines:
     return lines
 
 
+LOG = ReaderBounds("NCCL's log", lines=3_000_000)
+
+
 def _lines_of_file(path: Path) -> Iterator[bytes]:
     try:
         with path.open("rb") as file:
-            yield from file
+            yield from of_log(file, str(path), BadInput, LOG)
     except OSError as error:
         raise BadInput(f"{path}: {error.strerror}") from error
 

@@ -15,8 +15,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
+from tuner.base.bounds import ReaderBounds, factor
 from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput, one_of
+from tuner.base.files import contents
 from tuner.base.spelling import option
 from tuner.times.costmodels.operations import Array, part, positive, whole
 
@@ -123,16 +125,20 @@ class Fabric:
         return parts
 
 
+FILE = ReaderBounds("a fabric", file_bytes=1 << 20)
+
+
 def read(name: str) -> Mapping[str, Any]:
     """A fabric's file: a name of ``tables/fabrics``, or a path that ends with .toml; BadInput for others."""
     folder = files("tuner.tables") / "fabrics"
     own = sorted(entry.name.removesuffix(".toml") for entry in folder.iterdir() if entry.name.endswith(".toml"))
     try:
-        text = Path(name).read_text("utf-8") if name.endswith(".toml") else (folder / f"{name}.toml").read_text("utf-8")
-        return tomllib.loads(text)
+        if name.endswith(".toml"):
+            return tomllib.loads(contents(Path(name), int((FILE.file_bytes or 0) * factor())).decode("utf-8"))
+        return tomllib.loads((folder / f"{name}.toml").read_text("utf-8"))
     except FileNotFoundError:
         raise BadInput(f"no fabric {name!r}; {one_of([*own, 'a FILE.toml'])}") from None
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
         raise BadInput(f"{name}: {error}") from None
 
 

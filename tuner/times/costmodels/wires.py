@@ -160,7 +160,7 @@ _UPLINK_PASSES = {
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Ideal:
-    """Bounds on busbw in GB/s by each kind of link; infinite where it carries nothing."""
+    """ReaderBounds on busbw in GB/s by each kind of link; infinite where it carries nothing."""
 
     intra_gbs: Array
     inter_gbs: Array

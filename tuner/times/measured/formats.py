@@ -11,6 +11,7 @@ from statistics import fmean, median
 from typing import Any
 
 from tuner.base import extras
+from tuner.base.bounds import ReaderBounds, check_json, factor, of_log, over
 from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput, BadMeasurement, one_of
 from tuner.base.files import is_plain_file, read_bytes
@@ -61,6 +62,8 @@ class FileFormat(StrEnum):
 
 
 _PARQUET_BEGINS = b"PAR1"
+DOCUMENT = ReaderBounds("measured times as one JSON document")
+ROWS = ReaderBounds("measured times in Parquet", lines=1_000_000)
 NCCL_TESTS = (FileFormat.nccl_tests_json, FileFormat.nccl_tests_text)
 
 
@@ -86,6 +89,8 @@ class MeasurementFile:
             return FileFormat.parquet
         if samples.FORMAT.encode() in self.content.split(b"\n", 1)[0]:
             return FileFormat.measure
+        if self.content.lstrip()[:1] == b"{":
+            check_json(self.content, str(self.path), BadMeasurement, DOCUMENT)
         with suppress(ValueError, RecursionError):
             self._record = json.loads(self.content)
         if nccl_tests.is_json(self._record):
@@ -168,6 +173,9 @@ class MeasurementFile:
         return None
 
 
+RESULTS = ReaderBounds("results of nccl-tests, as text", lines=3_000_000)
+
+
 def _content(path: Path) -> bytes:
     """The content of a file, of NCCL's log only what is read here; the log itself is read in pieces elsewhere.
 
@@ -179,7 +187,7 @@ def _content(path: Path) -> bytes:
         with path.open("rb") as file:
             if file.peek(len(_PARQUET_BEGINS)).startswith(_PARQUET_BEGINS):
                 return file.read()
-            return b"".join(nccl_tests.without_log(file))
+            return b"".join(nccl_tests.without_log(of_log(file, str(path), BadMeasurement, RESULTS)))
     except OSError as error:
         raise BadMeasurement(f"{path}: {error.strerror}") from error
 
@@ -307,7 +315,10 @@ def _of_parquet(path: Path, nccl: str = "") -> Measurements:
     import polars
 
     try:
-        there = polars.read_parquet(path).to_dicts()
+        scanned = polars.scan_parquet(path)
+        if (count := scanned.select(polars.len()).collect().item()) > (most := ROWS.lines * factor()):
+            raise BadMeasurement(f"{path}: {over(f'its rows ({count:,})', most, 'rows')}")
+        there = scanned.collect().to_dicts()
     except (OSError, polars.exceptions.PolarsError) as error:
         raise BadMeasurement(f"{path}: {str(error).splitlines()[0]}") from None
     if missing := [column for column in _PARQUET if there and column not in there[0]]:

@@ -11,8 +11,10 @@ from typing import Any
 
 import numpy as np
 
+from tuner.base.bounds import ReaderBounds, factor
 from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadCalibration, BadInput, nearest_of
+from tuner.base.files import contents
 from tuner.base.names import ALGO_PROTOS
 from tuner.base.records import to_json
 from tuner.base.spelling import option
@@ -33,6 +35,7 @@ from tuner.times.timemodel.intervals import (
 )
 from tuner.times.timemodel.sites import MANY_ROWS, WIDENING, SiteProcess, SiteRows
 
+FILE = ReaderBounds("a calibration", file_bytes=16 << 20)
 VERSION = 5
 _OF_SITE = ("name", "launch", "measured", "alltoall", "site", "network", "between_releases", "between")
 EXCHANGES_CARRIED_OVER = (CarriedOver.sizes, CarriedOver.gpus, CarriedOver.machine)
@@ -169,7 +172,7 @@ def read(path: Path) -> Calibration:
 def _json(path: Path) -> Any:
     hint = f"; fitted constants are another thing, for {option('constants')}" if path.suffix == ".toml" else ""
     try:
-        return json.loads(path.read_bytes())
+        return json.loads(contents(path, int((FILE.file_bytes or 0) * factor())))
     except OSError as error:
         raise BadCalibration(f"{path}: {error.strerror}") from error
     except (ValueError, RecursionError):  # also bytes that are no text

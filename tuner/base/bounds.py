@@ -1,0 +1,147 @@
+"""How large what a reader takes may be: declared beside each reader, named in the error, and listed in docs/bounds.md.
+
+A stranger's file may be small and unpack to gigabytes, or be text whose every byte becomes an object. NCCL_TUNER_BOUNDS
+multiplies every bound: ``NCCL_TUNER_BOUNDS=4`` allows four times as much, and takes as much memory and time.
+"""
+
+import os
+import sqlite3
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import closing, contextmanager, suppress
+from pathlib import Path
+
+from tuner.base.dataclass import dataclass
+from tuner.base.errors import TunerError
+from tuner.base.sizes import human_bytes
+
+VARIABLE = "NCCL_TUNER_BOUNDS"
+MOST_FACTOR = 1000.0
+DECLARED = list["ReaderBounds"]()  # by every reader that is imported
+
+
+@dataclass(frozen=True, slots=True)
+class ReaderBounds:
+    """Bounds of one reader: ``unpacked_bytes`` of a compressed file, ``lines`` of text, ``values`` of a JSON document,
+    ``seconds`` of a query of a database, ``file_bytes`` of a file that is read whole whatever is in it (None: any)."""
+
+    what: str
+    unpacked_bytes: int = 128 << 20
+    lines: int = 4_000_000
+    values: int = 3_000_000
+    file_bytes: int | None = None
+    seconds: float = 20.0
+
+    def __post_init__(self) -> None:
+        DECLARED.append(self)
+
+
+def factor() -> float:
+    """What NCCL_TUNER_BOUNDS multiplies the bounds by; 1 where it is no number from 1 on."""
+    with suppress(ValueError):
+        if 1 <= (given := float(os.environ.get(VARIABLE, "1"))) <= MOST_FACTOR:
+            return given
+    return 1.0
+
+
+def over(what: str, most: float, unit: str = "", has: float | None = None) -> str:
+    """The words of a bound that was passed: what, how large it may be, and how to raise it."""
+    shown = f"{human_bytes(int(most))}" if unit == "bytes" else f"{most:,.0f} {unit}".rstrip()
+    there = "" if has is None else f" ({has:,.0f})"
+    return f"too large: {what}{there}; valid: up to {shown}, or {VARIABLE}=N for N times as much"
+
+
+def check_text(content: bytes, where: str, wrong: type[TunerError], bounds: ReaderBounds) -> None:
+    """Raises ``wrong`` for text of more lines than a reader takes."""
+    lines = content.count(b"\n")
+    if lines > (most := bounds.lines * factor()):
+        raise wrong(f"{where}: {over(f'its lines ({lines:,})', most, 'lines')}")
+
+
+LEAST_LINE_BYTES = 16  # on an average: a log with more lines than a bound may be long, but has no such lines
+
+
+def of_log(lines: Iterable[bytes], where: str, wrong: type[TunerError], bounds: ReaderBounds) -> Iterator[bytes]:
+    """Lines of a log that is read in pieces, which may be as long as it likes, unless its lines are next to nothing."""
+    read_bytes, most = 0, int(bounds.lines * factor())
+    for number, line in enumerate(lines):
+        read_bytes += len(line)
+        if number >= most and read_bytes < LEAST_LINE_BYTES * number:
+            raise wrong(f"{where}: {over('its lines, which are next to empty', most, 'lines')}")
+        yield line
+
+
+_SIGNS = (b",", b"[", b"{")
+
+
+def check_json(content: bytes | str, where: str, wrong: type[TunerError], bounds: ReaderBounds) -> None:
+    """Raises ``wrong`` for a JSON document of more values than a reader takes, before it is parsed.
+
+    Signs in texts count, too: a document may be refused that has somewhat fewer.
+    """
+    values = sum(content.encode().count(sign) if isinstance(content, str) else content.count(sign) for sign in _SIGNS)
+    if values > (most := bounds.values * factor()):
+        raise wrong(f"{where}: {over(f'its values (about {values:,})', most, 'values')}")
+
+
+_STEPS = 100_000  # of SQLite's machine between two looks at the clock
+_CELL_BYTES = 16 << 20
+_HEAP_BYTES = 400 << 20
+_RECURSIVE = 33  # SQLITE_RECURSIVE
+
+
+@contextmanager
+def database(
+    path: Path, content: bytes | None, wrong: type[TunerError], bounds: ReaderBounds
+) -> Iterator[sqlite3.Connection]:
+    """A SQLite database that may only be read, and within bounds; ``content`` of a file that was unpacked.
+
+    Tables alone are read: what a view or a generated column would compute is refused. ``wrong`` where a query takes
+    longer than the bound, or what is refused; sqlite3.Error for no database.
+    """
+    end = time.monotonic() + bounds.seconds * factor()
+    late = False
+
+    def looked() -> int:
+        nonlocal late
+        late = time.monotonic() > end
+        return int(late)
+
+    def allowed(action: int, _first: str | None, _second: str | None, _database: str | None, view: str | None) -> int:
+        return sqlite3.SQLITE_DENY if view is not None or action == _RECURSIVE else sqlite3.SQLITE_OK
+
+    uri = f"{path.resolve().as_uri()}?mode=ro&immutable=1"
+    with closing(sqlite3.connect(":memory:" if content is not None else uri, uri=content is None)) as opened:
+        if content is not None:
+            opened.deserialize(content)
+        opened.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _CELL_BYTES)
+        opened.execute("PRAGMA trusted_schema = OFF")
+        opened.execute(f"PRAGMA hard_heap_limit = {int(_HEAP_BYTES * factor()) + len(content or b'')}")
+        opened.set_progress_handler(looked, _STEPS)
+        _refuse_generated(opened, str(path), wrong)
+        opened.set_authorizer(allowed)
+        try:
+            yield opened
+        except (sqlite3.OperationalError, sqlite3.DatabaseError) as error:
+            if late:
+                raise wrong(f"{path}: {over('the time of its queries', bounds.seconds * factor(), 's')}") from None
+            if "not authorized" in str(error) or "prohibited" in str(error):
+                raise wrong(f"{path}: a view in it where an export has a table") from None
+            raise
+
+
+def _refuse_generated(opened: sqlite3.Connection, where: str, wrong: type[TunerError]) -> None:
+    for (name,) in opened.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall():
+        quoted = str(name).replace('"', '""')
+        if any(column[-1] in (2, 3) for column in opened.execute(f'PRAGMA table_xinfo("{quoted}")')):
+            raise wrong(f"{where}: a generated column in table {name!r}, which no export has")
+
+
+def row(bounds: ReaderBounds) -> str:
+    """A reader's row in the table of docs/bounds.md."""
+    file = "any" if bounds.file_bytes is None else human_bytes(bounds.file_bytes)
+    unpacked, counts = (
+        human_bytes(bounds.unpacked_bytes),
+        f"{bounds.lines:,} | {bounds.values:,} | {bounds.seconds:g} s",
+    )
+    return f"| {bounds.what} | {file} | {unpacked} | {counts} |"
