@@ -13,9 +13,9 @@ also     a table of facts and sentences: each sentence is added to ``says`` wher
 ======== ============================================================================================================
 
 A fact may name its form: ``{bytes:size}`` is ``64 MiB``, ``{sizes:sizes}`` a list of sizes, ``{ranks:ranges}`` is
-``0-3,7``, ``{names:list}`` is ``a, b and c``,
-``{texts:joined}`` is ``a; b``, ``{line:count}`` has commas between thousands, ``{text:quoted}`` is in
-quotes, and ``{gpus:counted GPU}`` is ``1 GPU`` or ``8 GPUs``. Any other form is Python's own, as ``{busbw_gbs:.1f}``.
+``0-3,7``, ``{names:list}`` is ``a, b and c``, ``{texts:joined}`` is ``a; b``, ``{line:count}`` has commas between
+thousands, ``{text:quoted}`` is in quotes, ``{gpus:counted GPU}`` is ``1 GPU`` or ``8 GPUs``, and ``{ranks:named rank}``
+is ``rank 7`` or ``ranks 0-3``. Any other form is Python's own, as ``{busbw_gbs:.1f}``.
 ``{option:topology}`` is an option in the reader's own spelling: ``--topology`` or ``topology=``.
 """
 
@@ -135,6 +135,8 @@ class _Form(string.Formatter):
         form, _, noun = format_spec.partition(" ")
         if form == "counted":
             return plural(value, noun)
+        if form == "named":
+            return f"{noun if len(value) == 1 else noun + 's'} {FORMS['ranges'](value)}"
         return FORMS[form](value) if form in FORMS else str(super().format_field(value, format_spec))
 
 

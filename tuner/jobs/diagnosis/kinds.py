@@ -18,6 +18,7 @@ from tuner.plugin.table.records import HEADER
 from tuner.times.measured.formats import NCCL_TESTS, FileFormat, MeasurementFile
 
 OF_LOGS = (b" NCCL INFO ", b" NCCL WARN ", b"NCCL error in: ", b"Watchdog caught collective operation timeout")
+MOST_FOLDERS = 4096  # of hosts, that are looked into
 
 
 def kinds_of(file: Path) -> tuple[FileKind, ...]:
@@ -75,7 +76,13 @@ def _kind_of_folder(folder: Path) -> FileKind:
 
 
 def dumps(folder: Path) -> list[Path]:
-    """The Flight Recorder's dumps of ranks in a folder."""
+    """The Flight Recorder's dumps of ranks in a folder; where it has none, those in its folders, one a host."""
+    return _dumps_in(folder) or [
+        dump for each in sorted(folder.iterdir())[:MOST_FOLDERS] if each.is_dir() for dump in _dumps_in(each)
+    ]
+
+
+def _dumps_in(folder: Path) -> list[Path]:
     found = []
     for file in sorted(folder.iterdir()):
         if file.is_file() and flight_recorder.rank_of(file) is not None:

@@ -93,78 +93,90 @@ def _unpickled(file: str, content: bytes) -> Mapping[str, Any]:
     return dump
 
 
-@dataclass(frozen=True, slots=True)
-class Laggard:
-    """A rank behind others of a process group: the last collective that it started there, None: none is recorded.
-
-    ``others`` and ``other_at`` are the ranks that are farthest, and at which collective; ``name`` is that one's.
-    """
-
-    rank: int
-    group: str
-    at: int | None
-    others: tuple[int, ...]
-    other_at: int
-    name: str
-
-
 def rank_of(path: Path) -> int | None:
     """The rank whose dump a file is, by the number that its name ends with (TORCH_NCCL_DEBUG_INFO_TEMP_FILE)."""
     number = re.search(r"(\d{1,9})$", path.name)
     return int(number[1]) if number else None
 
 
-def laggards(files: Sequence[Path]) -> tuple[list[int], list[int], list[Laggard], list[int]]:
-    """The ranks with a dump, those of their process groups without, and who is behind in collectives that did not end.
+@dataclass(frozen=True, slots=True)
+class RecordedCall:
+    """A collective of a rank's dump: its number in its process group, what it is, and how far it came.
 
-    Of each rank that is behind, where it lacks most. Collectives of a group have numbers that all ranks count alike;
-    sends and receives are left out. The last ranks may be behind: no entry of the group is left, and others were
-    dropped. Errors: BadInput for a file that is not what the recorder writes, or where none is a whole dump.
+    ``elements`` are those of input and output. ``state`` is the recorder's: scheduled, started or completed; None where
+    it is not recorded.
     """
-    dropping, broken = set[int](), list[BadInput]()
-    reached: dict[tuple[str, str], dict[int, tuple[int, str]]] = {}  # by group and rank, the last collective
-    waits, members, dumped = set[tuple[str, str]](), dict[tuple[str, str], set[int]](), set[int]()
-    for path in files:
-        try:
-            rank, value = rank_of(path), _unpickled(str(path), read_bytes(path, BadInput))
-        except BadInput as error:  # a process that was ended while it wrote
-            broken.append(error)
-            continue
-        if rank is None:
-            continue
-        dumped.add(rank)
-        try:
-            if _drops(value):
-                dropping.add(rank)
-            for entry in value["entries"]:
-                ranks = _members(value, entry)
-                if entry.get("is_p2p") or _text(entry["profiling_name"]) == _GROUP or not ranks:
-                    continue
-                name, described = map(_text, entry["process_group"][:2])  # each name counts for itself
-                group = name, f"{described if described != _NAMELESS else name} {list(ranks[:MOST_RANKS])}"
-                members.setdefault(group, set()).update(ranks)
-                at = int(entry["collective_seq_id"]), _text(entry["profiling_name"]).removeprefix(_PREFIX)
-                there = reached.setdefault(group, {})
-                there[rank] = max(at, there.get(rank, at))
-                if entry.get("state") not in (_COMPLETED, None):
-                    waits.add(group)
-        except (AttributeError, KeyError, TypeError, ValueError, IndexError) as error:
-            raise BadInput(f"{path}: not what the Flight Recorder writes: {error!r}") from None
-    if broken and not dumped:
-        raise broken[0]
-    behind: dict[int, Laggard] = {}
-    untold = set[int]()
-    for group in sorted(waits):
-        most, name = max(reached[group].values())
-        farthest = tuple(sorted(rank for rank, (at, _) in reached[group].items() if at == most))
-        for rank in members[group] & dumped - set(farthest):
-            last = reached[group][rank][0] if rank in reached[group] else None
-            if last is None and rank in dropping:
-                untold.add(rank)
-            elif rank not in behind or (last is None and behind[rank].at is not None):
-                behind[rank] = Laggard(rank, group[1], last, farthest, most, name)
-    absent = sorted({rank for ranks in members.values() for rank in ranks} - dumped)
-    return sorted(dumped), absent, [behind[rank] for rank in sorted(behind)], sorted(untold - behind.keys())
+
+    number: int
+    name: str
+    dtypes: tuple[str, ...]
+    elements: tuple[int, int]
+    state: str | None
+
+    @property
+    def waits(self) -> bool:
+        """Whether it had not completed."""
+        return self.state not in (_COMPLETED, None)
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessGroup:
+    """A process group of a dump by its name and description; ``members`` are its ranks."""
+
+    name: str
+    description: str
+    members: tuple[int, ...]
+
+    @property
+    def title(self) -> str:
+        """The description, or the name where there is none, with the first ranks."""
+        said = self.description if self.description != _NAMELESS else self.name
+        return f"{said} {list(self.members[:MOST_RANKS])}"
+
+
+@dataclass(frozen=True, slots=True)
+class RankDump:
+    """One rank's dump: its collectives by process group, and whether the recorder had dropped earlier ones.
+
+    ``exchange_waits``: a send or receive had not completed.
+    """
+
+    rank: int
+    dropped: bool
+    exchange_waits: bool
+    calls: Mapping[ProcessGroup, Mapping[int, RecordedCall]]
+
+
+def read_dump(path: Path, rank: int) -> RankDump:
+    """The collectives of a rank's dump; sends, receives and calls of groups that are entries themselves are left out.
+
+    BadInput for a file that is not what the recorder writes.
+    """
+    value = _unpickled(str(path), read_bytes(path, BadInput))
+    calls: dict[ProcessGroup, dict[int, RecordedCall]] = {}
+    exchange_waits = False
+    try:
+        for entry in value["entries"]:
+            ranks = _members(value, entry)
+            if entry.get("is_p2p"):
+                exchange_waits |= entry.get("state") not in (_COMPLETED, None)
+            if entry.get("is_p2p") or _text(entry["profiling_name"]) == _GROUP or not ranks:
+                continue
+            name, described = map(_text, entry["process_group"][:2])  # each name counts for itself
+            call = _recorded(entry)
+            calls.setdefault(ProcessGroup(name, described, ranks), {})[call.number] = call
+        return RankDump(rank, _drops(value), exchange_waits, calls)
+    except (AttributeError, KeyError, TypeError, ValueError, IndexError) as error:
+        raise BadInput(f"{path}: not what the Flight Recorder writes: {error!r}") from None
+
+
+def _recorded(entry: Mapping[str, Any]) -> RecordedCall:
+    sent, received = (
+        sum(prod(map(int, sizes)) for sizes in entry.get(key) or ()) for key in ("input_sizes", "output_sizes")
+    )
+    types = tuple(_text(each) for each in entry.get("input_dtypes") or ())
+    name = _text(entry["profiling_name"]).removeprefix(_PREFIX)
+    return RecordedCall(int(entry["collective_seq_id"]), name, types, (sent, received), entry.get("state"))
 
 
 def _drops(value: Mapping[str, Any]) -> bool:
