@@ -215,3 +215,32 @@ def test_another_tuner_of_a_log_keeps_that_of_the_images_away(tmp_path: Path) ->
     assert said.tuner is None
     assert said.from_log is not None
     assert said.from_log.notes[0].startswith("a tuner plugin chooses: other_tuner")
+
+
+@pytest.mark.parametrize("word", ["none", "NONE"])
+@pytest.mark.parametrize(("nccl", "stays"), [("2.21.5", True), ("2.27.7", True), ("2.28.3", False), ("2.32.3", False)])
+def test_none_turns_off_the_network_plugins_tuner_from_2_28_3_on(word: str, nccl: str, stays: bool) -> None:
+    """Up to 2.27.7 it is a file that is missing, and the network plugin's tuner is asked (src/plugin/tuner.cc).
+
+    The network plugin is there in any case, with the variables that it sets.
+    """
+    by_default, by_word, off = (
+        communicator("p5.48xlarge", nodes=4, nccl=nccl, env=env)
+        for env in ({}, {"NCCL_TUNER_PLUGIN": word}, {"OFI_NCCL_TUNER_TYPE": "Internal"})
+    )
+    assert picked(by_default) != picked(off)
+    assert picked(by_word) == picked(by_default if stays else off)
+    assert (
+        by_word.pick("allreduce", SIZES).time_us == (by_default if stays else off).pick("allreduce", SIZES).time_us
+    ).all()
+
+
+@pytest.mark.parametrize(
+    "plugin", ["/opt/amazon/ofi-nccl/lib/libnccl-ofi-tuner.so", "libnccl-net-ofi.so", "libnccl-tuner-ofi.so", "ofi"]
+)
+def test_naming_the_images_own_tuner_changes_nothing(plugin: str) -> None:
+    assert picked(p5(env={"NCCL_TUNER_PLUGIN": plugin})) == picked(p5())
+
+
+def test_a_library_of_others_takes_the_place_of_the_images_tuner() -> None:
+    assert p5(env={"NCCL_TUNER_PLUGIN": "/opt/other/libother.so"}).scenario.tuner is None

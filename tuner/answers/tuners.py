@@ -8,16 +8,18 @@ from dataclasses import field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tuner import release
 from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput
 from tuner.base.findings import words
 from tuner.base.records import json_form
 from tuner.emulator.aws_ofi_nccl import release as aws_release
-from tuner.emulator.aws_ofi_nccl.tuner import VARIABLES, AwsTuner
+from tuner.emulator.aws_ofi_nccl.tuner import INTERNAL, TYPE, VARIABLES, AwsTuner
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Pick, Selection, of_picks
 from tuner.emulator.tuner_plugin import TunerPlugin
 from tuner.machine import catalogue
+from tuner.release import Release
 from tuner.scenario import Scenario
 
 if TYPE_CHECKING:
@@ -37,19 +39,32 @@ VALID = f"{aws_release.NAME}, {aws_release.NAME}=VERSION, table:FILE[,TUNER], nv
 PLUGIN_VARIABLE = "NCCL_TUNER_PLUGIN"
 
 
-def of_machine(machine: str | None, environment: Mapping[str, str]) -> TunerPlugin | None:
-    """The tuner that a machine's images load by themselves, if it has anything for the machine, and was not turned off.
+def of_machine(machine: str | None, environment: Mapping[str, str], nccl: Release) -> TunerPlugin | None:
+    """The tuner that a machine's images load by themselves, if it has anything for the machine.
 
-    ``environment`` has what was set: NCCL's variables and the plugin's own, OFI_NCCL_*. None: none that is known.
+    ``environment`` has what was set: NCCL's variables and the plugin's own, OFI_NCCL_*. None: none that is known, as
+    where NCCL_TUNER_PLUGIN names a library of others. Where the release takes ``none`` for a file that is missing, the
+    network plugin's tuner stays; where it turns tuners off, the network plugin is there all the same, with the
+    variables that it sets.
     """
-    product = product_of(machine)
-    if product is None or environment.get(PLUGIN_VARIABLE) is not None:
+    product, plugin = product_of(machine), environment.get(PLUGIN_VARIABLE)
+    if product is None:
         return None
-    there = aws_release.load(aws_release.of_images()).platform(product) is not None
-    return named(aws_release.NAME, machine, environment) if there else None
+    if nccl.plugin is None:
+        return None
+    is_none = plugin is not None and plugin.lower() == NONE
+    if plugin and not is_none and not aws_release.is_named_by(plugin):
+        return None
+    if is_none and not (nccl.plugin.none_turns_off or nccl.plugin.network_has_one):
+        return None
+    if aws_release.load(aws_release.of_images()).platform(product) is None:
+        return None
+    if is_none and nccl.plugin.none_turns_off:
+        environment = {**environment, TYPE: INTERNAL}
+    return named(aws_release.NAME, machine, environment, nccl)
 
 
-def named(text: str, machine: str | None, environment: Mapping[str, str]) -> TunerPlugin | None:
+def named(text: str, machine: str | None, environment: Mapping[str, str], nccl: Release) -> TunerPlugin | None:
     """The tuner that a user names on a machine of the catalogue, or on none: see ``VALID``. None: no tuner.
 
     After a file, the tuner to ask where it decides nothing; without one, the one that the machine's images load.
@@ -62,9 +77,9 @@ def named(text: str, machine: str | None, environment: Mapping[str, str]) -> Tun
 
         path, comma, next_name = file.rpartition(",")
         if comma and (next_name == NONE or next_name.startswith(aws_release.NAME)):
-            return FileTuner(kind, Path(path), named(next_name, machine, environment))
+            return FileTuner(kind, Path(path), named(next_name, machine, environment, nccl))
         following = {name: value for name, value in environment.items() if name != PLUGIN_VARIABLE}
-        return FileTuner(kind, Path(file), of_machine(machine, following), by_default=True)
+        return FileTuner(kind, Path(file), of_machine(machine, following, nccl), by_default=True)
     name, _, version = text.partition("=")
     if text == NONE:
         return None
@@ -89,11 +104,10 @@ def with_tuner(scenario: Scenario, text: str | None) -> Scenario:
     :func:`named`; BadInput for such variables without it, and where nodes are of several products.
     """
     environment = dict(scenario.environment or {})
-    if environment.get(PLUGIN_VARIABLE) == NONE:  # a file of that name is none
-        del environment[PLUGIN_VARIABLE]
-        text = text or NONE
+    nccl = release.load(scenario.nccl)
     own = {name: value for name, value in environment.items() if name.startswith("OFI_NCCL_")}
-    left = replace(scenario, environment={name: value for name, value in environment.items() if name not in own})
+    kept = {name: value for name, value in environment.items() if name not in own}
+    left = replace(scenario, environment=kept)
     products = {product_of(kind.machine) for kind in scenario.kinds}
     logged = scenario.from_log and scenario.from_log.tuner
     tuner: TunerPlugin | None
@@ -105,11 +119,13 @@ def with_tuner(scenario: Scenario, text: str | None) -> Scenario:
     elif text is None:
         # A log shows the tuner that chose; what images of the machine load by themselves says nothing there.
         unsaid = len(products) > 1 or scenario.from_log is not None
-        tuner = None if unsaid else of_machine(scenario.machine, environment)
+        tuner = None if unsaid else of_machine(scenario.machine, environment, nccl)
+        if tuner is not None or environment.get(PLUGIN_VARIABLE, "").lower() == NONE:
+            kept.pop(PLUGIN_VARIABLE, None)  # it is known what it leads to
     else:
         if len(products) > 1 and text != NONE:
             raise BadInput(f"tuner {text}: not emulated where nodes are of several products; valid: {NONE}")
-        tuner = named(text, scenario.machine, environment)
+        tuner = named(text, scenario.machine, environment, nccl)
     if own and not isinstance(getattr(tuner, "following", tuner), AwsTuner):
         raise BadInput(f"{', '.join(own)}: read by {aws_release.NAME} alone; valid: with it as the tuner")
     if unknown := sorted(own.keys() - set(VARIABLES)):

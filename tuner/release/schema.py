@@ -210,6 +210,8 @@ class Plugin:
     api: int  # newest version of the interface that it looks up
     longest_path: int  # characters of a path that works as NCCL_TUNER_PLUGIN; 0: a name alone does
     keeps_constants: bool  # what a plugin's init makes of the constants reaches the model
+    none_turns_off: bool  # NCCL_TUNER_PLUGIN=none is no file that is missing, but turns every tuner off
+    network_has_one: bool  # where the named file is missing, the network plugin's library is asked for a tuner
 
 
 @dataclass(frozen=True, slots=True)

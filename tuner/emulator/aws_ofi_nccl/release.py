@@ -196,6 +196,11 @@ def products() -> Mapping[str, str]:
     return table
 
 
+def is_named_by(plugin: str) -> bool:
+    """Whether a value of NCCL_TUNER_PLUGIN is a name or a path of this tuner's library."""
+    return plugin.rpartition("/")[2] in _images()["files"]["names"]
+
+
 def _unread() -> Mapping[str, str]:
     """Releases that are known to be out and have no table, with what is known of each."""
     table: Mapping[str, str] = _images()["unread"]

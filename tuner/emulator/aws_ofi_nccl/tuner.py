@@ -24,6 +24,7 @@ from tuner.emulator.rules import candidate
 from tuner.emulator.tuner_plugin import CHUNKS_SINCE, OWN, ChunkQuestion, TunerAnswers, TunerQuestion
 
 TYPE = "OFI_NCCL_TUNER_TYPE"
+INTERNAL = "Internal"  # a value of it: all is left to NCCL
 RAILS = "OFI_NCCL_FORCE_NUM_RAILS"
 NUMBERS = {"OFI_NCCL_TUNER_NUM_CHANNELS": 8, "OFI_NCCL_TUNER_NET_LATENCY": 20, "OFI_NCCL_TUNER_NET_COMP_OVERHEAD": 3}
 VARIABLES = (TYPE, RAILS, *NUMBERS)
