@@ -8,6 +8,7 @@ import os
 import secrets
 import stat
 import zlib
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import BinaryIO
@@ -19,6 +20,7 @@ GZIPPED = b"\x1f\x8b"  # how such a file begins
 UTF_16 = (b"\xff\xfe", b"\xfe\xff")  # and text of Windows' shells
 MOST_BYTES = 1 << 30  # unpacked, or of a device: above the traces of a long run
 PIECE_BYTES = 1 << 20
+MOST_KEPT_BYTES = 256 << 20  # of one file in the cache, but for libnccl itself
 
 
 def contents(path: Path, most: int | None = None) -> bytes:
@@ -120,22 +122,68 @@ def is_plain_file(path: Path) -> bool:
         return False
 
 
-def write_text(path: Path, content: str) -> None:
-    """With plain line ends. BadInput where it cannot be written."""
+@contextlib.contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """A file beside ``path`` to write; when the block ends it is synced and takes that name, or is removed on an error.
+
+    So a full disk or an end in the middle leaves the file as it was. What is no regular file, such as /dev/stdout, is
+    written itself; behind a link it is the file that the link leads to. BadInput where it cannot be written.
+    """
     try:
-        path.write_text(content, encoding="utf-8", newline="\n")
+        if _is_device(path):
+            yield path
+            return
+        target = path.resolve()
+        temporary = target.with_name(f".{target.name[:64]}.{secrets.token_hex(8)}.new")
+        try:
+            os.close(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666))
+            if target.exists():
+                temporary.chmod(stat.S_IMODE(target.stat().st_mode))
+            yield temporary
+            with temporary.open("rb") as file:
+                os.fsync(file.fileno())
+            os.replace(temporary, target)
+        finally:
+            temporary.unlink(missing_ok=True)
     except OSError as error:
-        raise BadInput(f"{path}: {error.strerror}") from error
+        raise BadInput(f"{path}: {error.strerror or error}") from error
+
+
+def _is_device(path: Path) -> bool:
+    """Whether a path is something else than a regular file that is or is to be; BadInput for a folder."""
+    try:
+        mode = path.stat().st_mode
+    except OSError:
+        return False
+    if stat.S_ISDIR(mode):
+        raise BadInput(f"{path}: {os.strerror(errno.EISDIR)}")
+    return not stat.S_ISREG(mode)
+
+
+def write_bytes(path: Path, content: bytes) -> None:
+    """Writes it whole or not at all. BadInput where it cannot be written."""
+    with replacing(path) as to:
+        to.write_bytes(content)
+
+
+def write_text(path: Path, content: str) -> None:
+    """The same of text, with plain line ends."""
+    write_bytes(path, content.encode("utf-8"))
 
 
 def check_writable(path: Path) -> None:
     """BadInput where :func:`write_text` could not write it now; for who works long before. Leaves no file behind."""
-    there = path.exists()
     try:
-        with path.open("ab"):
-            pass
-        if not there:
-            path.unlink()
+        if _is_device(path):
+            if not os.access(path, os.W_OK):
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+            return
+        if path.exists():
+            with path.open("ab"):
+                pass
+        probe = path.resolve().with_name(f".{secrets.token_hex(8)}")
+        os.close(os.open(probe, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+        probe.unlink()
     except OSError as error:
         raise BadInput(f"{path}: {error.strerror}") from error
 
@@ -175,18 +223,29 @@ def remember(path: Path, content: str) -> None:
 def recall(path: Path) -> str | None:
     """Text that :func:`remember` wrote; None where nothing is, or nothing that may be read: another user's."""
     try:
-        return path.read_text("utf-8")
+        with _regular(path) as file:
+            return file.read().decode("utf-8")
     except (OSError, UnicodeDecodeError):
         return None
+
+
+@contextlib.contextmanager
+def _regular(path: Path) -> Iterator[BinaryIO]:
+    """A regular file of the cache; OSError for anything else under its name, at once: a FIFO would wait for ever."""
+    with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+        found = os.fstat(file.fileno())
+        if not stat.S_ISREG(found.st_mode) or found.st_size > MOST_KEPT_BYTES:
+            raise OSError(errno.EINVAL, "no file that this project wrote")
+        yield file
 
 
 def recall_own(path: Path) -> str | None:
     """Text that this user's own process remembered; None too where another user wrote or could have written it."""
     try:
-        with path.open(encoding="utf-8") as file:
+        with _regular(path) as file:
             found = os.fstat(file.fileno())
             own = found.st_uid == os.geteuid() and not found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
-            return file.read() if own else None
+            return file.read().decode("utf-8") if own else None
     except (OSError, UnicodeDecodeError):
         return None
 

@@ -17,6 +17,7 @@ from typing import Any, TypeAlias, TypeVar
 
 from tuner.base.dataclass import dataclass
 from tuner.base.numerics import NEVER_US
+from tuner.base.printable import csv_cell
 
 Row: TypeAlias = Any  # a record, or a sequence of records that stand in one row
 FIRST, LAST = itemgetter(0), itemgetter(-1)  # of a row of several records
@@ -157,8 +158,8 @@ def csv_lines(names: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     """Comma-separated values below their names; None is an empty cell."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(names)
-    writer.writerows(rows)
+    writer.writerow(map(csv_cell, names))
+    writer.writerows(map(csv_cell, row) for row in rows)
     return text.getvalue()
 
 

@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from tuner.base.errors import BadMeasurement
+from tuner.base.files import write_text
 from tuner.base.frames import Rows
 from tuner.base.names import Collective
 from tuner.base.records import json_form
@@ -106,7 +107,7 @@ def measure(out: Path, opener: Opener, plan: Plan = Plan(), progress: Progress =
                 samples.check_same(out, there, header)
             except BadMeasurement:
                 if there.header.topology_xml is not None:  # NCCL has just dumped that of another communicator there
-                    topology_beside(out).write_text(there.header.topology_xml)
+                    write_text(topology_beside(out), there.header.topology_xml)
                 raise
         calls = points(list(dict.fromkeys(plan.collectives)), plan.sizes, backend.ranks, plan.how)
         wanted = tasks(backend, calls, plan.wanted)

@@ -13,6 +13,7 @@ import click
 from tuner.base import extras
 from tuner.base.errors import CannotBeJudged, OracleFailed, TunerError
 from tuner.base.interrupts import interruptible, sigterm_interrupts
+from tuner.base.printable import PrintableStream
 from tuner.cli.command import Group
 
 SECTIONS = {
@@ -128,6 +129,15 @@ def main() -> None:
     """
     gc.set_threshold(OBJECTS_BETWEEN_COLLECTIONS)
     _open_streams()
+    streams = sys.stdout, sys.stderr
+    sys.stdout, sys.stderr = map(PrintableStream, streams)
+    try:
+        _run()
+    finally:
+        sys.stdout, sys.stderr = streams
+
+
+def _run() -> None:
     try:
         with interruptible(), sigterm_interrupts():
             code = everything(standalone_mode=False) or 0

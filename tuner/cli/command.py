@@ -18,6 +18,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from tuner.base.errors import did_you_mean, one_of
+from tuner.base.printable import styled
 from tuner.base.spelling import Spelling, spelled_for
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -222,8 +223,8 @@ def _inside(heading: str) -> str:
 
 
 def bold(text: str) -> str:
-    """Text for a heading, which :func:`click.echo` leaves plain where it does not go to a terminal."""
-    return click.style(text, bold=True)
+    """Text for a heading, which stays plain where it does not go to a terminal."""
+    return styled(text, "bold")
 
 
 _EXAMPLE = re.compile(r"(?:[A-Z_]+=.*)?(?:nccl-tuner|srun|torchrun|mpirun|eval) ")

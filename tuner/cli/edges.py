@@ -12,6 +12,7 @@ from tuner.answers.scale import TO_NODES, AtCount, Axis, CountQuery, CountRange,
 from tuner.base.errors import BadInput
 from tuner.base.names import Collective
 from tuner.base.nouns import Choice
+from tuner.base.printable import raw
 from tuner.base.sizes import about
 from tuner.base.view import FIRST, Column, columns_of, of_all, span
 from tuner.cli import options
@@ -138,7 +139,7 @@ def _over_counts(
         one.check_buffers(call.buffers, call.windows)
     requests = options.runnable(selections, collectives, like, everywhere=False)
     hidden = not over.every or not sys.stderr.isatty()  # without --every it takes seconds
-    bar: Any = click.progressbar(length=high - low + 1, label=f"numbers of {what}", file=sys.stderr, hidden=hidden)
+    bar: Any = click.progressbar(length=high - low + 1, label=f"numbers of {what}", file=raw(sys.stderr), hidden=hidden)
     with bar:
         over = replace(over, low=low, high=high, progress=lambda: bar.update(1))
         scaled = scale(described, requests, sizes, over, per_rank=per_rank)

@@ -11,7 +11,7 @@ import click
 from tuner.answers.exports.timed import Times
 from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput
-from tuner.base.files import write_text
+from tuner.base.files import replacing, write_bytes, write_text
 from tuner.base.names import Buffers, Collective, DataType, Op, PeerCall
 from tuner.base.sizes import size_list
 from tuner.cli import options
@@ -170,7 +170,7 @@ def _compiled(described: Scenario, like: Request, collectives: tuple[Collective,
     if out is None:
         raise BadInput("compiled is a binary file; give it a name with --out FILE")
     requests = options.runnable({"": Selection(described.communicator())}, collectives, like)
-    out.write_bytes(compiled(described, requests))
+    write_bytes(out, compiled(described, requests))
 
 
 def _write(text: str, out: Path | None) -> None:
@@ -230,8 +230,5 @@ def _opened(out: Path | None) -> Iterator[TextIO]:
     if out is None:
         yield sys.stdout
         return
-    try:
-        with out.open("w", encoding="utf-8", newline="\n") as file:
-            yield file
-    except OSError as error:
-        raise BadInput(f"{out}: {error.strerror}") from error
+    with replacing(out) as to, to.open("w", encoding="utf-8", newline="\n") as file:
+        yield file

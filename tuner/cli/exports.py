@@ -9,8 +9,10 @@ import click
 from tuner.base import extras
 from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput
+from tuner.base.files import replacing
 from tuner.base.frames import Framed
 from tuner.base.names import Algorithm, Protocol
+from tuner.base.printable import label
 from tuner.base.view import csv_lines
 from tuner.bench.decide import Decided, DecidedRow
 from tuner.cli import options
@@ -72,7 +74,8 @@ def _write_parquet(frame: Framed, path: Path) -> None:
     import polars
 
     try:
-        frame.to_polars().write_parquet(path)
+        with replacing(path) as to:
+            frame.to_polars().write_parquet(to)
     except (OSError, polars.exceptions.PolarsError) as error:
         raise BadInput(f"{path}: {str(error).splitlines()[0]}") from None
 
@@ -86,12 +89,8 @@ def _lines(metrics: Iterable[Metric]) -> Iterator[str]:
         yield f"# HELP {metric.name} {metric.says}"
         yield f"# TYPE {metric.name} gauge"
         for labels, value in known:
-            inside = ",".join(f'{name}="{_escaped(str(text))}"' for name, text in labels.items())
+            inside = ",".join(f'{name}="{label(str(text))}"' for name, text in labels.items())
             yield f"{metric.name}{{{inside}}} {value:.10g}"
-
-
-def _escaped(text: str) -> str:
-    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
 
 
 # As NCCL Inspector spells them (ncclAlgoToString, src/collectives.cc, v2.30.7-1), so that its metrics can be joined.

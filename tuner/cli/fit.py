@@ -11,6 +11,7 @@ import click
 from tuner.base.errors import BadInput, TunerError
 from tuner.base.files import write_text
 from tuner.base.names import Collective
+from tuner.base.printable import RETURN
 from tuner.cli import options
 from tuner.cli.command import FILE, Group, missing_of
 from tuner.cli.cost import values
@@ -454,7 +455,7 @@ def accuracy_command(
 def _split_done(done: int, of: int) -> None:
     """Progress on a terminal."""
     if sys.stderr.isatty():
-        click.echo(f"\rsplit {done} of {of}", err=True, nl=done == of)
+        click.echo(f"{RETURN}split {done} of {of}", err=True, nl=done == of)
 
 
 def _print_file(held: FileAccuracy) -> None:

@@ -13,6 +13,7 @@ from tuner.answers.graphs import Explained, GraphsAcross
 from tuner.base.errors import BadInput
 from tuner.base.files import write_text
 from tuner.base.names import Pattern
+from tuner.base.printable import printable
 from tuner.base.sizes import plural
 from tuner.cli import options
 from tuner.cli.output import json_wanted, print_json, print_table, say, shown_as_json
@@ -280,7 +281,7 @@ def command(
     explanation = None if graph is None else graphs.explained(described, graph)
     if svg is not None:
         drawn = explanation.explanation if explanation else graphs.limited(described, "ring")
-        write_text(svg, picture(drawn, described.title))
+        write_text(svg, printable(picture(drawn, described.title)))
         say(f"picture of {described.title} written to {svg}", err=True)
     if explanation is not None:
         if not shown_as_json(explanation):

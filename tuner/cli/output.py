@@ -12,6 +12,7 @@ from typing import Any
 import click
 
 from tuner.base import view
+from tuner.base.printable import in_a_line, styled, unstyled
 from tuner.base.records import to_json
 from tuner.base.sizes import human_bytes as human_bytes
 from tuner.base.sizes import plural as plural
@@ -63,7 +64,7 @@ def folded(text: str) -> str:
 
 
 def _folded(line: str, width: int) -> str:
-    plain = click.unstyle(line)
+    plain = unstyled(line)
     if len(plain) <= width:
         return line
     indent = " " * (len(line) - len(line.lstrip()))
@@ -73,7 +74,7 @@ def _folded(line: str, width: int) -> str:
 
 def verdict(text: str, good: bool | None) -> str:
     """A verdict, on a terminal in green or red; None: it cannot be judged."""
-    return click.style(text, fg={True: "green", False: "red", None: "yellow"}[good], bold=True)
+    return styled(text, {True: "green", False: "red", None: "yellow"}[good])
 
 
 def print_json(value: Any) -> None:
@@ -118,6 +119,7 @@ def print_table(
     if title:
         click.echo(folded(title))
     body, notes = view.numbered(rows)
+    body = [[in_a_line(cell) for cell in row] for row in body]
     table = laid_out(columns, body, width_to_fit(), spare)
     click.echo(table)
     for text, place in notes.items():

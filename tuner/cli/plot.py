@@ -14,6 +14,7 @@ from tuner.answers.choices import Choices, changed, choices, curves, ratio
 from tuner.base.errors import BadInput, BadMeasurement
 from tuner.base.names import Algorithm, Collective, Protocol
 from tuner.base.numerics import SizeArray, shortest
+from tuner.base.printable import raw
 from tuner.base.records import to_json
 from tuner.cli import options
 from tuner.cli.command import missing_of
@@ -72,7 +73,7 @@ def asked(given: Mapping[str, Any]) -> PlotOptions:
 def bar_of_nodes(nodes: Sequence[int]) -> Any:
     """A bar on stderr, on a terminal, that ends after so many node counts."""
     hidden = not sys.stderr.isatty()
-    return click.progressbar(length=len(nodes), label="numbers of nodes", file=sys.stderr, hidden=hidden)
+    return click.progressbar(length=len(nodes), label="numbers of nodes", file=raw(sys.stderr), hidden=hidden)
 
 
 def nodes_of(scenario: Scenario, to_nodes: int | None, nodes_list: str | None) -> list[int]:

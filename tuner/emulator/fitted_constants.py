@@ -18,7 +18,7 @@ from tuner import release
 from tuner.base.bounds import ReaderBounds, factor
 from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadConstants, BadInput, UnknownRelease, one_of
-from tuner.base.files import contents
+from tuner.base.files import contents, write_text
 from tuner.base.names import Algorithm
 from tuner.base.spelling import option
 from tuner.emulator.rules.bandwidth import measured_efficiency
@@ -87,7 +87,7 @@ def read(path: Path) -> FittedConstants:
 
 def write(path: Path, fitted: FittedConstants) -> None:
     """Writes constants so that they read back with the same bits."""
-    path.write_text(to_text(fitted), encoding="utf-8", newline="\n")
+    write_text(path, to_text(fitted))
 
 
 def to_text(fitted: FittedConstants) -> str:

@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from tuner.base import printable
 from tuner.base.errors import BadInput
 from tuner.base.records import json_form
 
@@ -148,12 +149,8 @@ def metrics(counts: Sequence[LiveCounts]) -> str:
 
 
 def _sample(lines: dict[str, list[str]], name: str, value: int, labels: dict[str, object]) -> None:
-    said = ",".join(f'{label}="{_escaped(str(text))}"' for label, text in labels.items())
+    said = ",".join(f'{label}="{printable.label(str(text))}"' for label, text in labels.items())
     lines.setdefault(name, []).append(f"{name}{{{said}}} {value}\n")
-
-
-def _escaped(text: str) -> str:
-    return text.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
 
 
 def _more(names: Sequence[str]) -> str:

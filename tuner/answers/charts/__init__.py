@@ -1,11 +1,14 @@
 """Figures of records, by matplotlib, which the modules of this package import; the colours need none."""
 
+import io
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tuner.base.errors import BadInput, one_of
 from tuner.base.extras import require
+from tuner.base.files import write_bytes
+from tuner.base.printable import printable
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -36,14 +39,15 @@ def save(figure: "Figure", path: Path) -> None:
     from PIL import Image  # matplotlib needs it, too
 
     check_ending(path)
-    try:
-        with mpl.rc_context({"svg.hashsalt": "nccl-tuner"}):
-            figure.savefig(path, dpi=100, metadata=_METADATA[path.suffix.lower()])
-        if path.suffix.lower() == ".png":
-            with Image.open(path) as picture:
-                picture.convert("RGB").quantize().save(path, optimize=True)  # 256 colours: a third of the size
-    except OSError as error:
-        raise BadInput(f"{path}: {error.strerror}") from error
+    form, drawn = path.suffix.lower(), io.BytesIO()
+    with mpl.rc_context({"svg.hashsalt": "nccl-tuner"}):
+        figure.savefig(drawn, format=form[1:], dpi=100, metadata=_METADATA[form])
+    if form == ".png":
+        with Image.open(drawn) as picture:
+            drawn = io.BytesIO()
+            picture.convert("RGB").quantize().save(drawn, "PNG", optimize=True)  # 256 colours: a third of the size
+    content = drawn.getvalue()
+    write_bytes(path, printable(content.decode()).encode() if form == ".svg" else content)
 
 
 def check_ending(path: Path) -> None:

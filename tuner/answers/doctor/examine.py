@@ -13,6 +13,7 @@ from tuner.answers.diff import Side
 from tuner.answers.doctor import check_gpus, check_links, check_places
 from tuner.answers.doctor.records import NOTE, UNLIKE, WRONG, ExaminedNode, TopologyFinding
 from tuner.base.errors import BadTopology, TunerError
+from tuner.base.files import write_text
 from tuner.emulator.request import Request
 from tuner.machine import catalogue
 from tuner.machine.adapters import Nearness
@@ -192,5 +193,5 @@ def _left(
 
 
 def _side(file: Path, text: str, asked: DoctorOptions) -> Side:
-    file.write_text(text, encoding="utf-8")
+    write_text(file, text)
     return Side(Scenario(asked.nccl, asked.nodes, topology=file))

@@ -14,6 +14,7 @@ from typing import Any, TextIO
 from tuner.answers.alone import ScheduledCall
 from tuner.base import extras
 from tuner.base.errors import BadInput
+from tuner.base.files import replacing
 from tuner.base.spelling import option
 from tuner.emulator.steps.records import InNetwork, Peer, ScheduledOperation, operations
 
@@ -79,14 +80,11 @@ def write_chakra(call: ScheduledCall, prefix: Path, on_the_wire: bool) -> list[P
     kinds, serialize = load()
     paths = [prefix.with_name(f"{prefix.name}.{rank}.et") for rank in range(call.schedule.ranks)]
     for rank, path in enumerate(paths):
-        try:
-            with path.open("wb") as file:
-                about = kinds.Attribute(name="schedule", string_val=call.title)
-                serialize(kinds.GlobalMetadata(version="0.0.4", attr=[about]), file)
-                for node in _nodes(call, rank, kinds, on_the_wire):
-                    serialize(node, file)
-        except OSError as error:
-            raise BadInput(f"{path}: {error.strerror}") from None
+        with replacing(path) as to, to.open("wb") as file:
+            about = kinds.Attribute(name="schedule", string_val=call.title)
+            serialize(kinds.GlobalMetadata(version="0.0.4", attr=[about]), file)
+            for node in _nodes(call, rank, kinds, on_the_wire):
+                serialize(node, file)
     return paths
 
 

@@ -1,12 +1,11 @@
 """``nccl-tuner plugin stats``: counts that the plugin kept, of jobs that ended and of those that run."""
 
-import os
 from pathlib import Path
 
 import click
 
 from tuner.base.errors import BadInput
-from tuner.base.files import check_writable, write_text
+from tuner.base.files import write_text
 from tuner.base.records import to_json
 from tuner.cli import options
 from tuner.cli.command import FILE
@@ -138,7 +137,4 @@ def _write_metrics(counts: list[live.LiveCounts], out: Path | None) -> None:
     if out is None:
         click.echo(text, nl=False)
         return
-    check_writable(out)  # or the message would name the other file
-    begun = out.with_name(f".{out.name}.{os.getpid()}")  # the collector reads *.prom
-    write_text(begun, text)
-    begun.replace(out)
+    write_text(out, text)

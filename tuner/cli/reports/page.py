@@ -21,6 +21,7 @@ from tuner.base import extras
 from tuner.base.errors import BadInput, TunerError
 from tuner.base.files import check_writable, write_text
 from tuner.base.names import ALGO_PROTOS, Collective, DataType, Op
+from tuner.base.printable import printable, raw
 from tuner.cli import options
 from tuner.cli.output import json_wanted, print_json, say
 from tuner.cli.reports import data
@@ -181,13 +182,13 @@ def write_page(
     scenario = communicator.scenario(nccl=names[-1] if names else None)
 
     def along(what: str, releases: Sequence[str]) -> Iterator[str]:
-        with click.progressbar(releases, label=f"computing {what}", file=sys.stderr) as shown:
+        with click.progressbar(releases, label=f"computing {what}", file=raw(sys.stderr)) as shown:
             yield from shown
 
     report = data.collect(scenario, names or scenario.releases, call.dtype, call.op, partial(along, scenario.name))
     lines = None if times is None else data.collect_calibrated(report, times, partial(along, "calibrated times"))
     made = page(report, lines)
-    write_text(out, made.html)
+    write_text(out, printable(made.html))
     summary = {
         "file": str(out),
         "file_bytes": len(made.html.encode()),

@@ -11,6 +11,7 @@ import numpy as np
 
 from tuner.base import extras
 from tuner.base.errors import BadInput
+from tuner.base.files import replacing
 from tuner.jobs.inside.files import INSPECTOR
 from tuner.jobs.inside.joined import JobCall, JobFolder, JoinedCalls, no_call
 from tuner.scenario import Scenario
@@ -258,5 +259,6 @@ def write_parquet(folder: Path, joined: Iterable[JoinedCalls]) -> Iterator[Joine
         }
         to = folder / f"communicator={each.communicator.id:016x}"
         to.mkdir(parents=True, exist_ok=True)
-        pl.DataFrame(columns).write_parquet(to / "calls.parquet")
+        with replacing(to / "calls.parquet") as path:
+            pl.DataFrame(columns).write_parquet(path)
         yield each

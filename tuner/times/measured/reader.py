@@ -23,6 +23,7 @@ from typing import Any, TypeVar
 from tuner.base.errors import BadInput, BadMeasurement, did_you_mean, nearest_of, one_of
 from tuner.base.files import read_bytes, write_text
 from tuner.base.names import Algorithm, DataType, Op, Protocol, by_name
+from tuner.base.printable import csv_cell
 from tuner.times.measured import records
 from tuner.times.measured.header import (
     TABLE_KEYS,
@@ -371,7 +372,7 @@ def text(table: Measurements) -> str:
 def _cells_of(row: SampleBlock) -> Iterable[object]:
     cells = columns_of(row) | {"time_us": f"{row.median_us:.10g}"}
     in_place = "" if row.point.in_place is None else int(row.point.in_place)
-    return ("" if cell is None else cell for cell in (cells | {"in_place": in_place}).values())
+    return ("" if cell is None else csv_cell(cell) for cell in (cells | {"in_place": in_place}).values())
 
 
 def columns_of(row: SampleBlock) -> dict[str, str | float | None]:

@@ -1,0 +1,120 @@
+"""Where text of strangers becomes printable: at the border of output, for each kind of output by its own rule.
+
+Names of hosts, calls, GPUs and files come out of logs, traces and records, and may hold what moves a cursor, changes a
+terminal's title or turns the order of letters. Text for people and files of text go through :func:`printable`; the
+command line's streams do it by themselves (:class:`PrintableStream`). JSON escapes by itself, HTML by its templates.
+"""
+
+import io
+import os
+import re
+import secrets
+from typing import Any, TextIO
+
+# Control characters but line ends and tabs, what turns the order of letters or is not seen, and halves of letters.
+_HIDDEN = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\ud800-\udfff"
+    "\U000e0000-\U000e0fff]"
+)
+_IN_A_LINE = re.compile(f"[\n\t{_HIDDEN.pattern[1:]}")
+_FORMULA = re.compile(r"[=+\-@\t\r]")
+_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?%?|[+-]?(inf|nan)", re.IGNORECASE)
+
+# The program's own styles, in a form that no file can have: the border makes them what a terminal reads.
+_OWN = f"\ue000{secrets.token_hex(6)}"
+_STYLES = {"bold": "1", "green": "32;1", "red": "31;1", "yellow": "33;1", "end": "0"}
+_STYLED = re.compile(rf"{_OWN}<(\w+)>")
+RETURN = f"{_OWN}<return>"  # back to the line's begin, for progress
+
+
+def printable(text: str) -> str:
+    """The text with what would not be seen as ``\\u001b``; line ends and tabs stay."""
+    return _HIDDEN.sub(_escape, text)
+
+
+def in_a_line(text: str) -> str:
+    """The same of a text that is part of a line: a cell of a table, a label."""
+    return _IN_A_LINE.sub(_escape, text)
+
+
+def _escape(match: re.Match[str]) -> str:
+    return f"\\u{ord(match[0]):04x}"
+
+
+def csv_cell(value: Any) -> Any:
+    """A cell of CSV: a text that a spreadsheet would take for a formula has a ' before it, which makes it a text."""
+    if not isinstance(value, str):
+        return value
+    text = printable(value)
+    return f"'{text}" if _FORMULA.match(text) and not _NUMBER.fullmatch(text) else text
+
+
+def label(text: str) -> str:
+    """The value of a label in Prometheus' text format, without its quotes."""
+    return _HIDDEN.sub(_escape, text.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n"))
+
+
+def styled(text: str, style: str) -> str:
+    """The program's own text, bold or in a colour where a terminal reads it: bold, green, red or yellow."""
+    return f"{_OWN}<{style}>{text}{_OWN}<end>"
+
+
+def unstyled(text: str) -> str:
+    """The text without the program's own styles."""
+    return _STYLED.sub("", text)
+
+
+class PrintableStream(io.TextIOBase):
+    """A stream whose text is made printable as it is written."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        """Writes it; styles are made a terminal's where there is one."""
+        pieces = _STYLED.split(text)
+        for place in range(0, len(pieces), 2):
+            pieces[place] = printable(pieces[place])
+        for place in range(1, len(pieces), 2):
+            name = pieces[place]
+            pieces[place] = "\r" if name == "return" else f"\x1b[{_STYLES[name]}m" if self._coloured() else ""
+        self._stream.write("".join(pieces))
+        return len(text)
+
+    def _coloured(self) -> bool:
+        """Whether styles are shown, as click decides it: on a terminal, or with FORCE_COLOR; not with NO_COLOR."""
+        return not os.environ.get("NO_COLOR") and (self.isatty() or bool(os.environ.get("FORCE_COLOR")))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def flush(self) -> None:
+        """Flushes the stream."""
+        self._stream.flush()
+
+    def isatty(self) -> bool:
+        """Whether the stream is a terminal."""
+        return self._stream.isatty()
+
+    def fileno(self) -> int:
+        """The stream's descriptor."""
+        return self._stream.fileno()
+
+    def writable(self) -> bool:
+        """It is."""
+        return True
+
+    @property
+    def encoding(self) -> str:  # type: ignore[override]
+        """The stream's encoding."""
+        return self._stream.encoding
+
+    @property
+    def errors(self) -> str | None:  # type: ignore[override]
+        """What the stream does with letters that its encoding lacks."""
+        return self._stream.errors
+
+
+def raw(stream: TextIO) -> TextIO:
+    """The stream behind it, for what moves a terminal's cursor itself: a bar of progress, with own words alone."""
+    return stream._stream if isinstance(stream, PrintableStream) else stream
