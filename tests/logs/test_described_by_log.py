@@ -25,6 +25,7 @@ from tuner.scenario.describe import describe
 from tuner.scenario.from_log import described_by
 from tuner.scenario.logs import choice, importer, reader
 from tuner.scenario.logs.imported import Imported, LogAdditions
+from tuner.scenario.logs.lines import split_lines
 from tuner.scenario.oracle_configuration import OracleConfiguration
 
 ROOT = Path(__file__).parents[2]
@@ -208,7 +209,7 @@ def printed(name: str, *domains: int) -> tuple[str, ...]:
 
 
 def imported(text: tuple[str, ...], given: LogAdditions = GIVEN) -> Imported:
-    return importer.of(reader.parse(reader.split_lines(text)), given)
+    return importer.of(reader.parse(split_lines(text)), given)
 
 
 def assert_equal(compared: LogComparison) -> None:

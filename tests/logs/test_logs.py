@@ -24,6 +24,7 @@ from tuner.scenario import Scenario
 from tuner.scenario.describe import describe
 from tuner.scenario.logs import choice, importer, node_facts, reader
 from tuner.scenario.logs.imported import Imported, LogAdditions
+from tuner.scenario.logs.lines import in_record, split_lines
 
 CASES = Path(__file__).parents[3] / "shared" / "cases"
 SIZES = [1 << 8, 1 << 13, 1 << 17, 1 << 20, 1 << 24, 1 << 28]
@@ -51,7 +52,7 @@ def given(machine: str, **facts: object) -> LogAdditions:
 
 
 def imported(text: Sequence[str], facts: LogAdditions) -> Imported:
-    return importer.of(reader.parse(reader.split_lines(text)), facts)
+    return importer.of(reader.parse(split_lines(text)), facts)
 
 
 def check(text: Sequence[str], facts: LogAdditions) -> LogComparison:
@@ -815,4 +816,4 @@ def test_nodes_that_no_line_shows_are_one_row_and_a_fault_comes_before_what_is_e
 
 @pytest.mark.parametrize("line", ["12", "null", "[1]", '"NCCL INFO"', '{"log": 12}'])
 def test_json_that_is_no_record_of_a_line_stays_as_it_is(line: str) -> None:
-    assert reader.in_record(line) == line
+    assert in_record(line) == line

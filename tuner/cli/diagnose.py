@@ -1,6 +1,7 @@
 """``nccl-tuner diagnose``: what is wrong, from any files; of one topology what that costs, and its repair."""
 
 import shlex
+import sys
 import textwrap
 from collections import Counter
 from pathlib import Path
@@ -27,6 +28,7 @@ COMMANDS = {  # by the kind of a file: what says more of it, and whether it want
     "topology": ("diagnose", False),
     "listing of a node": ("machines --like", False),
     "log of NCCL": ("log", False),
+    "output of a job": ("", False),
     "graphs of NCCL": ("", False),
     "preflight records": ("preflight check", False),
     "files of a job's ranks": ("job read", False),
@@ -49,6 +51,7 @@ VERDICTS = {
 GOOD = {Severity.FAULT: False, Severity.NOTE: True}
 EXIT_CODES = {Severity.FAULT: 1, Severity.UNKNOWN: 3}
 MOST_FINDINGS = 8  # of one file that are shown after the verdict
+LONG_BYTES = 1 << 26  # files from which on a bar says how far reading is
 MOST_CHANGES = 6  # of a finding that are shown; --json has all
 WIDTH = 100  # of text, at most
 
@@ -103,7 +106,12 @@ def command(
     from tuner.jobs.diagnosis.diagnose import diagnose
     from tuner.jobs.diagnosis.records import DiagnosisOptions
 
-    found = diagnose(files, DiagnosisOptions(machine, nodes, nccl, gpu, net_gbps, net_latency_us))
+    asked = DiagnosisOptions(machine, nodes, nccl, gpu, net_gbps, net_latency_us)
+    total = sum(file.stat().st_size for file in files if file.is_file())
+    hidden = total < LONG_BYTES or not sys.stderr.isatty()
+    bar: Any = click.progressbar(length=total, label="reading", file=sys.stderr, hidden=hidden)
+    with bar:
+        found = diagnose(files, asked, bar.update)
     worst = found[0].severity
     examined = found[0].examined if len(found) == 1 else None
     if out is not None:

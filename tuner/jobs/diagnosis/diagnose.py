@@ -8,28 +8,37 @@ To read one more kind of file: its name in :class:`FileKind`, how it is known in
 one more thing in a log: a function and its entry in :mod:`tuner.scenario.logs.checks`.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 
-from tuner.base.errors import IncompleteTopology, TunerError
-from tuner.base.findings import Finding, Severity
+from tuner.base.errors import BadInput, TunerError
+from tuner.base.findings import Severity
 from tuner.jobs.diagnosis.folders import of_job, of_preflight, of_unknown
 from tuner.jobs.diagnosis.kinds import cut, kinds_of
-from tuner.jobs.diagnosis.log import of_log
+from tuner.jobs.diagnosis.log import of_logs
 from tuner.jobs.diagnosis.node_tools import of_nvlinks, of_ports, of_settings
 from tuner.jobs.diagnosis.ras import of_ras
 from tuner.jobs.diagnosis.recorder import of_recorder
-from tuner.jobs.diagnosis.records import DiagnosisOptions, FileDiagnosis, FileKind, KnownFacts, found_in, in_words
+from tuner.jobs.diagnosis.records import (
+    DiagnosisOptions,
+    FileDiagnosis,
+    FileKind,
+    KnownFacts,
+    Progress,
+    found_in,
+    refused,
+)
 from tuner.jobs.diagnosis.results import of_results
 from tuner.jobs.diagnosis.topology import of_graphs, of_listing, of_topology
 from tuner.jobs.diagnosis.trace import of_table, of_trace
-from tuner.scenario.logs import importer
+
+MOST_FILES = 4096  # of a folder
 
 READERS: dict[FileKind, Callable[[Path, KnownFacts], FileDiagnosis]] = {
     FileKind.topology: of_topology,
     FileKind.listing: of_listing,
-    FileKind.log: of_log,
     FileKind.graphs: of_graphs,
     FileKind.preflight: of_preflight,
     FileKind.job: of_job,
@@ -45,13 +54,17 @@ READERS: dict[FileKind, Callable[[Path, KnownFacts], FileDiagnosis]] = {
 }
 
 
-def diagnose(files: Sequence[Path], options: DiagnosisOptions) -> list[FileDiagnosis]:
+def diagnose(
+    files: Sequence[Path], options: DiagnosisOptions, progress: Progress = lambda read_bytes: None
+) -> list[FileDiagnosis]:
     """Diagnosis of each file, the gravest first; two of a log that has results in it. Errors: BadInput where none is
     there, or of ``describe`` for a machine or release that is not known.
 
-    A file that cannot be read by its kind, or is of none, cannot be judged, which its diagnosis says.
+    Logs and other output of one job are one account, and a folder that is of no kind is all its files. A file that
+    cannot be read by its kind, or is of none, cannot be judged, which its diagnosis says. ``progress`` is called while
+    logs are read.
     """
-    kinds = [(kind, file) for file in files for kind in kinds_of(file)]
+    kinds = [(kind, file) for file in _unfolded(files) for kind in kinds_of(file)]
     if options.gpu is not None:
         kinds = [(FileKind.topology if kind is FileKind.listing else kind, file) for kind, file in kinds]
     results = [file for kind, file in kinds if kind is FileKind.results]
@@ -59,23 +72,42 @@ def diagnose(files: Sequence[Path], options: DiagnosisOptions) -> list[FileDiagn
     if options.machine is not None:
         known.scenario()  # whatever the files are, no mistake in a name goes unsaid
     found = []
-    for kind, file in sorted(kinds, key=lambda each: list(FileKind).index(each[0])):
-        learnt = len(known.learnt)
-        try:
-            one = READERS[kind](file, known)
-        except TunerError as error:
-            if isinstance(error, importer.NothingLogged) and (FileKind.results, file) in kinds:
-                continue
-            one = found_in(file, kind, [_not_read(file, kind, error)], known)
-        found.append(replace(one, findings=(*one.findings, *known.learnt[learnt:])))
+    for kind in FileKind:
+        of_kind = [file for each, file in kinds if each is kind]
+        if kind is FileKind.log:
+            of_kind += [file for each, file in kinds if each is FileKind.output]
+            also = {file for file in of_kind if (FileKind.results, file) in kinds}
+            found += [
+                each
+                for each in of_logs(of_kind, known, progress)
+                if not (each.kind is FileKind.output and Path(each.file) in also)
+            ]
+        elif kind is not FileKind.output:
+            found += [_of_file(file, kind, known) for file in of_kind]
     return sorted(found, key=lambda each: list(Severity).index(each.severity))
 
 
-def _not_read(file: Path, kind: FileKind, error: TunerError) -> Finding:
-    """The finding of a file that its reader refused."""
-    if kind in (FileKind.topology, FileKind.graphs) and (ends := cut(file)) is not None:
-        return ends
-    if isinstance(error, IncompleteTopology):
-        facts = {"gpus": error.gpus, "of": error.of, "adapters": error.adapters or None}
-        return Finding("diagnose.incomplete_topology", Severity.UNKNOWN, facts)
-    return in_words(Severity.UNKNOWN, str(error).removeprefix(f"{file}: ").removeprefix("cannot be judged: "))
+def _unfolded(files: Sequence[Path]) -> Iterator[Path]:
+    """The files, and those in folders that are of no kind as a whole. BadInput where there are too many."""
+    for file in files:
+        if not file.is_dir() or kinds_of(file) != (FileKind.unknown,):
+            yield file
+            continue
+        inside = sorted(each for each in islice(file.rglob("*"), MOST_FILES + 1) if each.is_file())
+        if len(inside) > MOST_FILES:
+            raise BadInput(f"{file}: more than {MOST_FILES} files; valid: the files of one job")
+        known = [each for each in inside if kinds_of(each) not in ((FileKind.trace,), (FileKind.unknown,))]
+        yield from known or [file]
+
+
+def _of_file(file: Path, kind: FileKind, known: KnownFacts) -> FileDiagnosis:
+    """The diagnosis of a file of one kind, with what others learn from it."""
+    learnt = len(known.learnt)
+    try:
+        one = READERS[kind](file, known)
+    except TunerError as error:
+        if kind in (FileKind.topology, FileKind.graphs) and (ends := cut(file)) is not None:
+            one = found_in(file, kind, [ends], known)
+        else:
+            one = refused(file, kind, error, known)
+    return replace(one, findings=(*one.findings, *known.learnt[learnt:]))

@@ -4,27 +4,34 @@ from contextlib import suppress
 from pathlib import Path
 
 from tuner.base.errors import BadInput, BadTopology, TunerError
-from tuner.base.files import read_bytes
+from tuner.base.files import is_plain_file, read_bytes
 from tuner.base.findings import Finding, Severity
 from tuner.jobs.diagnosis import node_tools, ras
 from tuner.jobs.diagnosis.records import FileKind
 from tuner.jobs.inside import files as job_files
 from tuner.jobs.preflight import reading
-from tuner.jobs.traces import flight_recorder
+from tuner.jobs.traces import flight_recorder, nsight
+from tuner.jobs.traces import read as traces
 from tuner.machine import listings
 from tuner.machine.topology.xml import MAX_BYTES
 from tuner.plugin.formats import convert
 from tuner.plugin.table.records import HEADER
+from tuner.scenario.logs import endings
 from tuner.times.measured.formats import NCCL_TESTS, FileFormat, MeasurementFile
 
 OF_LOGS = (b" NCCL INFO ", b" NCCL WARN ", b"NCCL error in: ", b"Watchdog caught collective operation timeout")
 MOST_FOLDERS = 4096  # of hosts, that are looked into
+LARGE_BYTES = 32 << 20  # files above this are read in pieces
+BLOCK_BYTES = 1 << 20
+MOST_MARK = 64  # longer than any of these marks
 
 
 def kinds_of(file: Path) -> tuple[FileKind, ...]:
     """The kinds of a file by its content, one but for a log with results. Errors: BadInput where it cannot be read."""
     if file.is_dir():
         return (_kind_of_folder(file),)
+    if is_plain_file(file) and file.stat().st_size > LARGE_BYTES:
+        return (_kind_of_large(file),)
     start = read_bytes(file, BadInput)
     if start.startswith(HEADER.encode()):
         return (FileKind.table,)
@@ -58,7 +65,28 @@ def kinds_of(file: Path) -> tuple[FileKind, ...]:
             return (FileKind.table,)
     if len(start) <= MAX_BYTES and convert.other_nvidia(start, str(file)) is not None:
         return (FileKind.table,)
+    if start.lstrip()[:1] not in (b"{", b"[") and _tells_an_end(start):
+        return (FileKind.output,)
     return (FileKind.trace,)
+
+
+def _tells_an_end(content: bytes) -> bool:
+    """Whether any line of a program, the kernel or a scheduler says how something failed."""
+    found = (endings.of_line(line, 0) for line in content.decode("utf-8", "replace").splitlines())
+    return any(each is not None and each.role not in (endings.ORDERLY, endings.EXCEPTION) for each in found)
+
+
+def _kind_of_large(file: Path) -> FileKind:
+    """The kind of a file too large to be looked at as a whole: a log, what starts as a trace does, or no kind."""
+    with file.open("rb") as opened:
+        start = tail = opened.read(BLOCK_BYTES)
+        while tail:
+            if any(part in tail for part in OF_LOGS):
+                return FileKind.log
+            block = opened.read(BLOCK_BYTES)
+            tail = tail[-MOST_MARK:] + block if block else b""
+    of_trace = traces.JSON.match(start) or start.lower().startswith((nsight.REPORT.lower(), b"sqlite format"))
+    return FileKind.trace if of_trace or b"collective" in start.splitlines()[0].lower() else FileKind.output
 
 
 def _kind_of_folder(folder: Path) -> FileKind:

@@ -1,29 +1,73 @@
 """Diagnosis of a log of NCCL: how it ended, and what its lines show."""
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
+from tuner.base.errors import TunerError
 from tuner.base.findings import Finding, Severity, worst
-from tuner.jobs.diagnosis.records import FileDiagnosis, FileKind, KnownFacts, found_in
+from tuner.base.sizes import plural
+from tuner.jobs.diagnosis.records import FileDiagnosis, FileKind, KnownFacts, Progress, found_in, refused
 from tuner.machine import gpus
 from tuner.scenario import Scenario
 from tuner.scenario.logs import importer
 from tuner.scenario.logs.imported import Imported, LogAdditions
+from tuner.scenario.logs.lines import Lines, joined
+from tuner.scenario.logs.reader import parse, sort_of
+from tuner.scenario.logs.thinned import read_thinned
 
 ENDS = ("diagnose.ends_orderly", "diagnose.ends_after_init", "diagnose.ends_after_calls")
 
 
-def of_log(file: Path, known: KnownFacts) -> FileDiagnosis:
-    """The findings of a log: those of its checks, and which communicator and connections it shows."""
-    imported = importer.read(file, LogAdditions(release=known.nccl, nodes=known.nodes))
+def of_logs(files: Sequence[Path], known: KnownFacts, progress: Progress) -> list[FileDiagnosis]:
+    """The findings of logs and of other output of jobs: one account of each job, whatever files it is in."""
+    read = {file: read_thinned(file, sort_of, progress) for file in files}
+    found = []
+    for job in _jobs(read):
+        name = str(job[0]) if len(job) == 1 else f"{job[0]} and {plural(len(job) - 1, 'other file')}"
+        lines = read[job[0]] if len(job) == 1 else joined([(file.name, read[file]) for file in job])
+        try:
+            learnt = len(known.learnt)
+            one = _of_job(name, lines, known)
+            found.append(replace(one, findings=(*one.findings, *known.learnt[learnt:])))
+        except TunerError as error:
+            found.append(refused(Path(name), FileKind.log, error, known))
+    return found
+
+
+def _jobs(read: Mapping[Path, Lines]) -> list[list[Path]]:
+    """Files by their job: logs of one communicator, with all that is of no communicator where there is one job."""
+    jobs: list[tuple[set[str], list[Path]]] = []
+    others = []
+    for file, lines in read.items():
+        if not (names := {each.group for each in parse(lines).ranks if each.group is not None}):
+            others.append(file)
+            continue
+        same = [job for job in jobs if job[0] & names]
+        jobs = [job for job in jobs if job not in same]
+        jobs.append((names.union(*(job[0] for job in same)), [*(each for job in same for each in job[1]), file]))
+    if len(jobs) > 1 or not jobs:
+        return [*(files for _, files in jobs), *([each] for each in others)]
+    return [[*jobs[0][1], *others]]
+
+
+def _of_job(name: str, lines: Lines, known: KnownFacts) -> FileDiagnosis:
+    """The findings of a job's lines: those of the checks, and which communicator and connections they show."""
+    try:
+        imported = importer.of_lines(lines, name, LogAdditions(release=known.nccl, nodes=known.nodes))
+    except importer.NothingLogged:
+        return found_in(Path(name), FileKind.output, [Finding("diagnose.no_nccl", Severity.UNKNOWN, {})], known)
+    file = Path(name)
     known.learn(file, nccl=imported.release if imported.emulated else None, nodes=imported.node_count)
     found = list(imported.evidence.findings)
     if known.machine is not None and not _has_nvls(known.scenario()):
         found = [_never(each, known.machine) for each in found]
     if any(each.code == "diagnose.few_channels" and each.facts["nvlink"] for each in found):
         known.links_of = known.links_of or str(file)
-    shown = [_communicator(imported), *_connections(imported)]
+    shown = [_communicator(imported), *_connections(imported)] if imported.ranks or imported.release else []
+    if lines.left_out:
+        shown.append(Finding("diagnose.lines_left_out", Severity.NOTE, {"lines": lines.total}))
     if worst(found) in (None, Severity.NOTE):
         if not any(each.code in ENDS for each in found):
             return found_in(file, FileKind.log, [Finding("diagnose.log_unread", Severity.UNKNOWN, {}), *shown], known)

@@ -1,13 +1,13 @@
 """Records of a diagnosis: what a user asks, what files show of each other, and what was found in one of them."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import field
 from enum import StrEnum
 from pathlib import Path
 
 from tuner.answers.doctor.examine import Examination
 from tuner.base.dataclass import dataclass
-from tuner.base.errors import BadInput
+from tuner.base.errors import BadInput, IncompleteTopology, TunerError
 from tuner.base.findings import Finding, Severity
 from tuner.base.records import json_form
 from tuner.base.spelling import spelled
@@ -15,6 +15,7 @@ from tuner.scenario import Scenario
 from tuner.scenario.describe import describe
 
 UNKNOWN_MACHINE = "the machine is not known; valid: {option:machine} NAME, or its topology beside it"
+Progress = Callable[[int], None]  # is called with the number of bytes that were read since
 MOST_EVIDENCE = 8  # lines of one file; its own command has all
 
 
@@ -24,6 +25,7 @@ class FileKind(StrEnum):
     topology = "topology"
     listing = "listing of a node"
     log = "log of NCCL"
+    output = "output of a job"
     graphs = "graphs of NCCL"
     preflight = "preflight records"
     job = "files of a job's ranks"
@@ -82,6 +84,15 @@ def found_in(
     order = list(Severity)
     findings = sorted(found, key=lambda each: order.index(each.severity))
     return FileDiagnosis(str(file), kind, tuple(findings), known.machine, known.nodes, known.nccl, examined)
+
+
+def refused(file: Path, kind: FileKind, error: TunerError, known: "KnownFacts") -> FileDiagnosis:
+    """The diagnosis of a file that its reader refused."""
+    if isinstance(error, IncompleteTopology):
+        facts = {"gpus": error.gpus, "of": error.of, "adapters": error.adapters or None}
+        return found_in(file, kind, [Finding("diagnose.incomplete_topology", Severity.UNKNOWN, facts)], known)
+    text = str(error).removeprefix(f"{file}: ").removeprefix("cannot be judged: ")
+    return found_in(file, kind, [in_words(Severity.UNKNOWN, text)], known)
 
 
 def in_words(severity: Severity, text: str) -> Finding:

@@ -8,13 +8,14 @@ from tuner.base.names import DataType, Op, peer_call
 from tuner.jobs.traces.calls import CallList, ExecutedCall, TracedCall, exchanged_bytes, nbytes
 from tuner.scenario.logs import choice, importer, reader
 from tuner.scenario.logs.imported import CommunicatorLines, LoggedChoice, groups
+from tuner.scenario.logs.lines import Lines
 from tuner.scenario.logs.reader import NcclLog, RankLog
 from tuner.scenario.notes import harmful
 
 _Member = tuple[tuple[str, int], str]  # process, address of the communicator in it
 
 
-def from_log(file: str, lines: reader.Lines, ranks: int) -> CallList:
+def from_log(file: str, lines: Lines, ranks: int) -> CallList:
     """The calls of a log with NCCL_DEBUG_SUBSYS=COLL, else the choices of one with TUNING. BadInput without either.
 
     ``ranks`` are those of choices where no line says them.

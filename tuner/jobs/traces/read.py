@@ -12,7 +12,7 @@ from tuner.jobs.traces import deepspeed, flight_recorder, inspector, kineto, nsi
 from tuner.jobs.traces.calls import CallList, checked
 from tuner.jobs.traces.lists import from_csv, from_json
 from tuner.jobs.traces.log import from_log
-from tuner.scenario.logs.reader import nccl_lines, read_lines
+from tuner.scenario.logs.lines import nccl_lines, read_lines
 
 VALID = (
     "valid: CSV or JSON records, a NCCL log, a trace of PyTorch's profiler or of NCCL's example profiler plugin, "

@@ -11,7 +11,10 @@ from functools import cache
 from tuner.base import tables
 from tuner.base.dataclass import dataclass
 
-CAUSE, OPENING, EXCEPTION, HEAD, ECHO, ORDERLY = "cause", "opening", "exception", "head", "echo", "orderly"  # roles
+# Roles.
+HARDWARE, CAUSE, OPENING, EXCEPTION, HEAD, ECHO, ORDERLY = (
+    "hardware", "cause", "opening", "exception", "head", "echo", "orderly"
+)  # fmt: skip
 SIGNALS = {  # signal(7), Linux
     2: "interrupted",
     4: "illegal_instruction",
@@ -25,11 +28,12 @@ SIGNALS = {  # signal(7), Linux
 BY_SIGNAL = 128  # what a shell adds to a signal's number for an exit status
 ROLES = {"killed": OPENING, "aborted": OPENING, "terminated": ECHO}  # of signals; any other is a cause
 
+_SAME_STAMP = str.maketrans("/ ,", "-T.")
 # What launchers and collectors of logs put before a line, some behind each other.
 _WRAPPERS = tuple(
     re.compile(pattern)
     for pattern in (
-        r"\[?\d{4}[-/]\d\d[-/]\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d+)?(?: ?(?:Z|UTC|[+-]\d\d:?\d\d))?\]?[,:]?\s+",  # ISO 8601
+        r"\[?(?P<time>\d{4}[-/]\d\d[-/]\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d+)?)(?: ?(?:Z|UTC|[+-]\d\d:?\d\d))?\]?[,:]?\s+",
         r"(?:stdout|stderr) [FP] ",  # Kubernetes' container runtimes
         r"\[?(?:[A-Z][a-z]{2} )?[A-Z][a-z]{2} +\d+ \d\d:\d\d:\d\d(?:\.\d+)?(?: \d{4})?\]? ",  # dmesg -T, syslog
         r"(?P<host>[\w.-]+) kernel: ",  # syslog
@@ -67,6 +71,7 @@ class EndingLine:
     gpu: str | None = None
     number: int | None = None
     detail: str | None = None
+    time: str | None = None  # as a collector of logs stamps it; texts that sort as their times do
 
     @property
     def source(self) -> tuple[int | None, str | None, int | None]:
@@ -142,6 +147,7 @@ def of_line(text: str, line: int) -> EndingLine | None:
             said.get("gpu"),
             _number(said.get("number")),
             detail or None,
+            said["time"].translate(_SAME_STAMP) if "time" in said else None,
         )
     return None
 
@@ -196,6 +202,7 @@ def failures(endings: Iterable[EndingLine]) -> list[EndingLine]:
             opened.add(each.source)
         if each.role != ORDERLY and (each.role != EXCEPTION or each.source in opened):
             found.append(each)
-    order = {CAUSE: 0, EXCEPTION: 1, OPENING: 1, ECHO: 2, HEAD: 3}
-    first = min(found, key=lambda each: (order[each.role], each.line), default=None)
+    order = {HARDWARE: 0, CAUSE: 1, EXCEPTION: 2, OPENING: 2, ECHO: 3, HEAD: 4}
+    timed = all(each.time is not None for each in found)  # or of several files without one clock
+    first = min(found, key=lambda each: (order[each.role], (timed and each.time) or "", each.line), default=None)
     return [] if first is None else [first, *(each for each in found if each is not first)]

@@ -13,6 +13,7 @@ from tuner.release import Release
 from tuner.release.variables import not_emulated
 from tuner.scenario.logs import choice, node_facts, reader
 from tuner.scenario.logs.checks.every import evidence
+from tuner.scenario.logs.endings import failures
 from tuner.scenario.logs.imported import (
     CommunicatorLines,
     Hardware,
@@ -22,6 +23,7 @@ from tuner.scenario.logs.imported import (
     Reading,
     groups,
 )
+from tuner.scenario.logs.lines import UNKNOWN, Lines, Thread, read_lines
 from tuner.scenario.logs.reader import Block, ChoiceLine, LoggedCall, NcclLog
 
 
@@ -31,7 +33,11 @@ class NothingLogged(BadInput):
 
 def read(path: Path, given: LogAdditions) -> Imported:
     """One communicator of a log file: the one ``given`` names, else the largest. BadInput where there is nothing."""
-    lines = reader.read_lines(path)
+    return of_lines(read_lines(path), str(path), given)
+
+
+def of_lines(lines: Lines, name: str, given: LogAdditions) -> Imported:
+    """One communicator of the lines of what messages call ``name``. NothingLogged where they say nothing."""
     log = reader.parse(lines)
     facts = (
         log.versions,
@@ -47,10 +53,11 @@ def read(path: Path, given: LogAdditions) -> Imported:
         log.rings,
         log.environment,
         log.adapters,
+        failures(log.endings),
     )
     if not any(facts):
         raise NothingLogged(
-            f"{path}: no line of NCCL's in it that says anything of a communicator; valid: what NCCL prints with "
+            f"{name}: no line of NCCL's in it that says anything of a communicator; valid: what NCCL prints with "
             "NCCL_DEBUG=INFO; nccl-tuner diagnose FILE says what a file is"
         )
     imported = of(log, given)
@@ -249,13 +256,13 @@ def choices_of(
     return tuple(replace(made, count=count) for made, count in counts.items()), ambiguous
 
 
-def of_group(thread: reader.Thread, group: CommunicatorLines | None) -> bool:
+def of_group(thread: Thread, group: CommunicatorLines | None) -> bool:
     """Whether a thread may be that of the group's rank 0, which prints choices; any may where rank 0 is not seen."""
     return _of_root(thread, group.root if group else None)
 
 
-def _of_root(thread: reader.Thread, root: reader.RankLog | None) -> bool:
-    return root is None or thread is reader.UNKNOWN or thread[:2] == root.thread[:2]
+def _of_root(thread: Thread, root: reader.RankLog | None) -> bool:
+    return root is None or thread is UNKNOWN or thread[:2] == root.thread[:2]
 
 
 def _roots(group: CommunicatorLines | None, groups: Sequence[CommunicatorLines]) -> tuple[str | None, set[str | None]]:

@@ -1,187 +1,21 @@
-"""NCCL's lines as records: what each rank printed while a communicator was made, and the choices printed later.
+"""Records of NCCL's lines: what each rank printed while a communicator was made, and the choices printed later.
 
 Every line is read for itself, and belongs to the communicator that its thread was making: lines of ranks and hosts may
 come in any order. Sources are named at the expressions; where a release prints a line differently, both forms are read.
 """
 
-import json
 import re
-from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
+from collections import Counter
+from collections.abc import Callable, Iterable
 from dataclasses import field
-from functools import lru_cache, partial
-from io import BytesIO
-from pathlib import Path
 from typing import NamedTuple
 
-from tuner.base.bounds import ReaderBounds, of_log
 from tuner.base.dataclass import dataclass
-from tuner.base.errors import BadInput
-from tuner.base.files import is_plain_file, read_bytes
 from tuner.base.names import Algorithm, Collective
 from tuner.scenario.logs import choice, endings
 from tuner.scenario.logs.endings import EndingLine
-
-# host:pid:tid [device] NCCL INFO text; some builds put the function before "NCCL", launchers anything before the host.
-_PREFIX = re.compile(r"([^\s:\[\]()]+):(\d+):(\d+) \[-?\d+\]")
-_MARK = "NCCL INFO "
-_WARNS = "NCCL WARN "
-# Of lines without a prefix, behind whatever a launcher tags: nccl-tests' list of devices and its table, what NCCL
-# writes to stdout, and PyTorch's word of a collective that did not end.
-_KEPT = re.compile(
-    r"#\s+Rank\s+\d|#\s+size\s+count|^\s+\d+\s+\d+\s+float |[NR]CCL version (?:: )?\d|Watchdog caught collective"
-    r"|last enqueued NCCL work|Last error:\s*$"
-)
-_LAST_ERROR = re.compile(r"Last error:\s*$")
-_NO_NUMBER = re.compile(r"\d{4000}")  # Python reads no more than 4300 digits, NCCL prints some tens
-_PLACE = re.compile(r"\w+/\w+\.(?:cc|h):\d+")
-# Keys of a line in a JSON record; Google Cloud, Azure and Splunk have the last ones.
-_TEXTS = ("log", "message", "MESSAGE", "msg", "line", "textPayload", "LogEntry", "LogMessage", "_raw")
-_FIELD = re.compile(r' +"\w+": (".*"),?\s*')  # of a record that is printed over several lines
-ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
-
-
-class Thread(NamedTuple):
-    """Writer of a line."""
-
-    host: str
-    pid: int
-    tid: int
-
-    @property
-    def process(self) -> tuple[str, int]:
-        """Host and process."""
-        return self.host, self.pid
-
-
-UNKNOWN = Thread("", 0, 0)
-
-
-class PrintedLine(NamedTuple):
-    """A line of a log, and the thread that wrote it."""
-
-    thread: Thread  # UNKNOWN where the line has no prefix
-    text: str
-    warns: bool = False
-    number: int = 0  # of the line in its file, from 1 on
-
-
-class Lines(Iterable[PrintedLine]):
-    """NCCL's lines of a log in their order, read anew each time: a log may be larger than memory.
-
-    Lines without NCCL's prefix stay, of an UNKNOWN thread, only where no line has one: otherwise they are other
-    programs' output, or pieces of lines that several processes wrote into each other. Output that another program wrote
-    before the prefix without a line break is cut off the host's name. ``cut`` says whether the last line has no end; it
-    is left out unless it warns.
-    """
-
-    def __init__(self, raw: Callable[[], Iterable[bytes]]) -> None:
-        self._raw, self.cut = raw, False
-        hosts: dict[tuple[int, int], set[str]] = defaultdict(set)
-        self.blank, last = True, b"\n"
-        for last in raw():
-            self.blank = self.blank and not last.strip()
-            if b"NCCL " in last and last.endswith(b"\n"):
-                thread = _line(_text(last)).thread
-                hosts[thread.pid, thread.tid].add(thread.host)
-        self.cut = not last.endswith(b"\n")
-        self._whole = {
-            Thread(name, *ids): Thread(min((other for other in names if name.endswith(other)), key=len), *ids)
-            for ids, names in hosts.items()
-            for name in names
-        }
-
-    def __iter__(self) -> Iterator[PrintedLine]:
-        prefixed = bool(self._whole.keys() - {UNKNOWN})
-        error_follows = False
-        for number, raw in enumerate(self._raw(), start=1):
-            line = _line(_text(raw))
-            if not raw.endswith(b"\n"):
-                if line.warns:
-                    yield PrintedLine(self._whole.get(line.thread, line.thread), line.text, True, number)
-                return
-            if line.thread is not UNKNOWN:
-                yield PrintedLine(self._whole[line.thread], line.text, line.warns, number)
-            elif not prefixed or line.warns or error_follows or _KEPT.search(line.text) or endings.is_of(line.text):
-                yield line._replace(number=number)
-                error_follows = _LAST_ERROR.search(line.text) is not None
-
-
-def read_lines(path: Path) -> Lines:
-    """NCCL's lines of a file. BadInput where it cannot be read or is empty."""
-    lines = Lines(partial(_lines_of_file, path)) if is_plain_file(path) else nccl_lines(read_bytes(path, BadInput))
-    if lines.blank:
-        raise BadInput(f"{path}: empty; valid: what NCCL prints with NCCL_DEBUG=INFO")
-    return lines
-
-
-LOG = ReaderBounds("NCCL's log", lines=3_000_000)
-
-
-def _lines_of_file(path: Path) -> Iterator[bytes]:
-    try:
-        with path.open("rb") as file:
-            yield from of_log(file, str(path), BadInput, LOG)
-    except OSError as error:
-        raise BadInput(f"{path}: {error.strerror}") from error
-
-
-def nccl_lines(data: bytes) -> Lines:
-    """NCCL's lines of a file's content."""
-    return Lines(lambda: BytesIO(data))
-
-
-def split_lines(lines: Iterable[str]) -> Lines:
-    """NCCL's lines of lines of text."""
-    return nccl_lines("".join(f"{line}\n" for line in lines).encode("utf-8", "surrogatepass"))
-
-
-def _text(line: bytes) -> str:
-    return line.removesuffix(b"\n").decode("utf-8", "replace")
-
-
-def _line(line: str) -> PrintedLine:
-    if len(line) > 4000 and _NO_NUMBER.search(line):
-        return PrintedLine(UNKNOWN, "")
-    line = (ANSI.sub("", line) if "\x1b" in line else line).strip("\r\0")
-    if line.startswith(("{", " ")):
-        line = in_record(line)
-    head, mark, text = line.rpartition(_MARK)
-    warns = not mark and _WARNS in line
-    if warns:
-        head, mark, text = line.rpartition(_WARNS)
-        if text.startswith(("Cuda failure", "Call to ")) and (place := _PLACE.search(head)):
-            text = f"{text.rstrip()} ({place[0]})"  # which says what it was for
-    return PrintedLine(_thread(head), text, warns) if mark else PrintedLine(UNKNOWN, line)
-
-
-def in_record(line: str) -> str:
-    """The text in a line that is a JSON record or a field of one, as Docker, CloudWatch and journald keep it.
-
-    It may be in a record in the record. Any other line stays as it is.
-    """
-    with suppress(ValueError, RecursionError):
-        field = _FIELD.fullmatch(line)
-        if field is None and not line.startswith("{"):
-            return line
-        record = {_TEXTS[0]: json.loads(field[1])} if field else json.loads(line)
-        records = [record, *record.values()] if isinstance(record, dict) else []  # 12 is JSON, too, and no record
-        text = next((each[key] for each in records if isinstance(each, dict) for key in _TEXTS if key in each), None)
-        if isinstance(text, str):
-            return text.rstrip("\r\n")
-    return line
-
-
-@lru_cache(4096)
-def _thread(head: str) -> Thread:
-    # the last of each: a line that broke into another starts anew, and a launcher's time may look like a prefix
-    prefixes = _PREFIX.findall(head)
-    if not prefixes:
-        return UNKNOWN
-    host, pid, tid = prefixes[-1]
-    return Thread(host, int(pid), int(tid))
-
+from tuner.scenario.logs.lines import LAST_ERROR, UNKNOWN, Lines, PrintedLine, Thread
+from tuner.scenario.logs.thinned import Sort
 
 # src/init.cc, initTransportsRank and ncclCommInitRankFunc
 _RANK = re.compile(r"comm (0x[0-9a-f]+) rank (\d+) n[rR]anks (\d+)")
@@ -425,12 +259,14 @@ class NcclLog:
     last_calls: dict[tuple[Thread, str], LastCall] = field(default_factory=dict)  # by thread and communicator
     last_line: int = 0  # of NCCL's
     result_rows: int | None = None  # of nccl-tests, None where it printed no head of its table
+    files: tuple[tuple[int, str], ...] = ()  # number of the first line and name of each, where several were read as one
     endings: list[EndingLine] = field(default_factory=list)  # how processes and jobs ended
     returned: tuple[str, int] | None = None  # where a call of NCCL's own failed first, and ncclResult_t
 
     def place(self, line: int) -> str:
         """Where a line is, in words."""
-        return f"line {line}"
+        first, file = max((each for each in self.files if each[0] <= line), default=(1, ""))
+        return f"{file}:{line - first + 1}" if len(self.files) > 1 else f"line {line}"
 
 
 def parse(lines: Iterable[PrintedLine]) -> NcclLog:
@@ -438,7 +274,22 @@ def parse(lines: Iterable[PrintedLine]) -> NcclLog:
     reader = _Reader()
     for line in lines:
         reader.read(line)
+    if isinstance(lines, Lines):
+        reader.log.files = lines.files
     return reader.log
+
+
+def sort_of(line: PrintedLine) -> Sort:
+    """What a log that is read for its findings keeps of lines like this one."""
+    if line.warns:
+        return Sort.EACH
+    text = line.text
+    method = next((method for part, pattern, method in _METHODS if part in text and pattern.search(text)), None)
+    if method in (_Reader.call, _Reader.choice, _Reader.symmetric, _Reader.result_row):
+        return Sort.REPEATS
+    if method is not None or line.thread is not UNKNOWN:
+        return Sort.EACH if method is not None else Sort.NOTHING
+    return Sort.REPEATS if endings.STEMS.search(text) else Sort.NOTHING
 
 
 class _Reader:
@@ -777,7 +628,7 @@ _METHODS: list[tuple[str, re.Pattern[str], Callable[[_Reader, PrintedLine, re.Ma
     ("[RINGS]", _OF_RCCL, _Reader.of_rccl),
     ("Watchdog caught ", _TIMED_OUT, _Reader.timed_out),
     ("last enqueued ", _AT_WORK, _Reader.process_group),
-    ("Last error:", _LAST_ERROR, _Reader.last_error),
+    ("Last error:", LAST_ERROR, _Reader.last_error),
     ("# ", _DEVICE, _Reader.device),
     ("#", _RESULTS, _Reader.results),
     (" float ", _RESULT_ROW, _Reader.result_row),

@@ -19,6 +19,7 @@ from tuner.base.sizes import ranks_on_nodes
 from tuner.release import of_code
 from tuner.scenario.logs import choice, imported, importer, reader
 from tuner.scenario.logs.imported import Imported, LogAdditions
+from tuner.scenario.logs.lines import ANSI, in_record, read_lines
 from tuner.times.measured import records
 from tuner.times.measured.header import Header, MeasuredLaunch
 from tuner.times.measured.samples import Combination, Measurements, Point, SampleBlock
@@ -44,7 +45,7 @@ def from_log(path: Path) -> Measurements:
 def imported_log(path: Path, collective: Collective, name: str | None) -> Imported | None:
     """NCCL's log in the same file; None where there is none that can be read."""
     try:
-        return importer.of(reader.parse(reader.read_lines(path)), LogAdditions(collective=collective, release=name))
+        return importer.of(reader.parse(read_lines(path)), LogAdditions(collective=collective, release=name))
     except BadInput:
         return None
 
@@ -213,11 +214,11 @@ def unwrapped(content: str) -> str:
     That is a JSON record, or what stands before nccl-tests' first comment, in which words may differ by the line.
     """
     if "\x1b" in content:
-        content = reader.ANSI.sub("", content)
+        content = ANSI.sub("", content)
     if content.startswith("{"):
         lines = content.splitlines()
         content = "\n".join(
-            reader.in_record(line) if line.startswith("{") and len(line) < _LONGEST_RECORD else line for line in lines
+            in_record(line) if line.startswith("{") and len(line) < _LONGEST_RECORD else line for line in lines
         )
     comment = _COMMENT.search(content)
     before = "" if comment is None else content[content.rfind("\n", 0, comment.start()) + 1 : comment.start()]

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from tuner.base.findings import Finding, Severity
 from tuner.scenario.logs.checks.shown import ShownByLog
 from tuner.scenario.logs.known_warnings import meaning_of
-from tuner.scenario.logs.reader import PrintedLine
+from tuner.scenario.logs.lines import PrintedLine
 
 MOST_WARNINGS = 6
 RESULTS = (  # ncclResult_t, src/nccl.h.in

@@ -1,0 +1,203 @@
+"""Lines of a log: NCCL's, behind whatever a launcher or a collector of logs puts before them, and those of endings."""
+
+import json
+import re
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from functools import lru_cache, partial
+from io import BytesIO
+from pathlib import Path
+from typing import NamedTuple
+
+from tuner.base.bounds import ReaderBounds, of_log
+from tuner.base.errors import BadInput
+from tuner.base.files import is_plain_file, read_bytes
+from tuner.scenario.logs import endings
+
+# host:pid:tid [device] NCCL INFO text; some builds put the function before "NCCL", launchers anything before the host.
+_PREFIX = re.compile(r"([^\s:\[\]()]+):(\d+):(\d+) \[-?\d+\]")
+_MARK = "NCCL INFO "
+_WARNS = "NCCL WARN "
+# Of lines without a prefix, behind whatever a launcher tags: nccl-tests' list of devices and its table, what NCCL
+# writes to stdout, and PyTorch's word of a collective that did not end.
+KEPT = re.compile(
+    r"#\s+Rank\s+\d|#\s+size\s+count|^\s+\d+\s+\d+\s+float |[NR]CCL version (?:: )?\d|Watchdog caught collective"
+    r"|last enqueued NCCL work|Last error:\s*$"
+)
+LAST_ERROR = re.compile(r"Last error:\s*$")
+_NO_NUMBER = re.compile(r"\d{4000}")  # Python reads no more than 4300 digits, NCCL prints some tens
+_PLACE = re.compile(r"\w+/\w+\.(?:cc|h):\d+")
+# Keys of a line in a JSON record; Google Cloud, Azure and Splunk have the last ones.
+_TEXTS = ("log", "message", "MESSAGE", "msg", "line", "textPayload", "LogEntry", "LogMessage", "_raw")
+_FIELD = re.compile(r' +"\w+": (".*"),?\s*')  # of a record that is printed over several lines
+ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+
+
+class Thread(NamedTuple):
+    """Writer of a line."""
+
+    host: str
+    pid: int
+    tid: int
+
+    @property
+    def process(self) -> tuple[str, int]:
+        """Host and process."""
+        return self.host, self.pid
+
+
+UNKNOWN = Thread("", 0, 0)
+
+
+class PrintedLine(NamedTuple):
+    """A line of a log, and the thread that wrote it."""
+
+    thread: Thread  # UNKNOWN where the line has no prefix
+    text: str
+    warns: bool = False
+    number: int = 0  # of the line in its file, from 1 on
+
+
+class Lines(Iterable[PrintedLine]):
+    """NCCL's lines of a log in their order, read anew each time: a log may be larger than memory.
+
+    Lines without NCCL's prefix stay, of an UNKNOWN thread, only where no line has one: otherwise they are other
+    programs' output, or pieces of lines that several processes wrote into each other. Output that another program wrote
+    before the prefix without a line break is cut off the host's name. ``cut`` says whether the last line has no end; it
+    is left out unless it warns, ends something, or is whole by its last word.
+
+    ``raw`` gives lines with their numbers. Of several files that are read as one, ``files`` are the number of the first
+    line and the name of each. ``left_out`` says whether lines that say something were too many to be kept.
+    """
+
+    def __init__(self, raw: Callable[[], Iterable[tuple[int, bytes]]]) -> None:
+        self.raw, self.cut = raw, False
+        self.files: tuple[tuple[int, str], ...] = ()
+        self.total: int | None = None  # lines of the files, where some were left out
+        self.left_out = False
+        hosts: dict[tuple[int, int], set[str]] = defaultdict(set)
+        self.blank, last = True, b"\n"
+        for _, last in raw():
+            self.blank = self.blank and not last.strip()
+            if b"NCCL " in last and last.endswith(b"\n"):
+                thread = as_line(_text(last)).thread
+                hosts[thread.pid, thread.tid].add(thread.host)
+        self.cut = not last.endswith(b"\n")
+        self._whole = {
+            Thread(name, *ids): Thread(min((other for other in names if name.endswith(other)), key=len), *ids)
+            for ids, names in hosts.items()
+            for name in names
+        }
+
+    def __iter__(self) -> Iterator[PrintedLine]:
+        prefixed = bool(self._whole.keys() - {UNKNOWN})
+        error_follows = False
+        for number, raw in self.raw():
+            line = as_line(_text(raw))
+            if not raw.endswith(b"\n") and not (line.warns or _is_whole(line)):
+                continue
+            if line.thread is not UNKNOWN:
+                yield PrintedLine(self._whole.get(line.thread, line.thread), line.text, line.warns, number)
+            elif not prefixed or line.warns or error_follows or KEPT.search(line.text) or endings.is_of(line.text):
+                yield line._replace(number=number)
+                error_follows = LAST_ERROR.search(line.text) is not None
+
+
+def _is_whole(line: PrintedLine) -> bool:
+    """Whether a line without an end lacks nothing, as at the end of a file that ends without a line break."""
+    return line.text.endswith("COMPLETE") or (line.thread is UNKNOWN and endings.is_of(line.text))
+
+
+def joined(parts: Sequence[tuple[str, Lines]]) -> Lines:
+    """The lines of several files by their names as one log, each file's after those of the one before."""
+    firsts, first = list[int](), 1
+    for _, lines in parts:
+        firsts.append(first)
+        first += lines.total or 0
+
+    def raw() -> Iterator[tuple[int, bytes]]:
+        for start, (_, lines) in zip(firsts, parts, strict=True):
+            for number, line in lines.raw():
+                yield start + number - 1, line
+
+    found = Lines(raw)
+    found.files = tuple((start, name) for start, (name, _) in zip(firsts, parts, strict=True))
+    found.total, found.left_out = first - 1, any(lines.left_out for _, lines in parts)
+    return found
+
+
+def read_lines(path: Path) -> Lines:
+    """NCCL's lines of a file. BadInput where it cannot be read or is empty."""
+    lines = Lines(partial(_lines_of_file, path)) if is_plain_file(path) else nccl_lines(read_bytes(path, BadInput))
+    if lines.blank:
+        raise BadInput(f"{path}: empty; valid: what NCCL prints with NCCL_DEBUG=INFO")
+    return lines
+
+
+LOG = ReaderBounds("NCCL's log", lines=3_000_000)
+
+
+def _lines_of_file(path: Path) -> Iterator[tuple[int, bytes]]:
+    try:
+        with path.open("rb") as file:
+            yield from enumerate(of_log(file, str(path), BadInput, LOG), start=1)
+    except OSError as error:
+        raise BadInput(f"{path}: {error.strerror}") from error
+
+
+def nccl_lines(data: bytes) -> Lines:
+    """NCCL's lines of a file's content."""
+    return Lines(lambda: enumerate(BytesIO(data), start=1))
+
+
+def split_lines(lines: Iterable[str]) -> Lines:
+    """NCCL's lines of lines of text."""
+    return nccl_lines("".join(f"{line}\n" for line in lines).encode("utf-8", "surrogatepass"))
+
+
+def _text(line: bytes) -> str:
+    return line.removesuffix(b"\n").decode("utf-8", "replace")
+
+
+def as_line(line: str) -> PrintedLine:
+    """A line without its end, and what stands before NCCL's text."""
+    if len(line) > 4000 and _NO_NUMBER.search(line):
+        return PrintedLine(UNKNOWN, "")
+    line = (ANSI.sub("", line) if "\x1b" in line else line).strip("\r\0")
+    if line.startswith(("{", " ")):
+        line = in_record(line)
+    head, mark, text = line.rpartition(_MARK)
+    warns = not mark and _WARNS in line
+    if warns:
+        head, mark, text = line.rpartition(_WARNS)
+        if text.startswith(("Cuda failure", "Call to ")) and (place := _PLACE.search(head)):
+            text = f"{text.rstrip()} ({place[0]})"  # which says what it was for
+    return PrintedLine(_thread(head), text, warns) if mark else PrintedLine(UNKNOWN, line)
+
+
+def in_record(line: str) -> str:
+    """The text in a line that is a JSON record or a field of one, as Docker, CloudWatch and journald keep it.
+
+    It may be in a record in the record. Any other line stays as it is.
+    """
+    with suppress(ValueError, RecursionError):
+        field = _FIELD.fullmatch(line)
+        if field is None and not line.startswith("{"):
+            return line
+        record = {_TEXTS[0]: json.loads(field[1])} if field else json.loads(line)
+        records = [record, *record.values()] if isinstance(record, dict) else []  # 12 is JSON, too, and no record
+        text = next((each[key] for each in records if isinstance(each, dict) for key in _TEXTS if key in each), None)
+        if isinstance(text, str):
+            return text.rstrip("\r\n")
+    return line
+
+
+@lru_cache(4096)
+def _thread(head: str) -> Thread:
+    # the last of each: a line that broke into another starts anew, and a launcher's time may look like a prefix
+    prefixes = _PREFIX.findall(head)
+    if not prefixes:
+        return UNKNOWN
+    host, pid, tid = prefixes[-1]
+    return Thread(host, int(pid), int(tid))

@@ -1,0 +1,173 @@
+"""Logs of any size in a bounded amount of memory: lines that say nothing new are left out as they are read.
+
+Lines that differ in digits alone, or in letters of hexadecimal numbers, have one shape, and most lines of a large log
+have a shape that was seen before. Of a shape that says nothing nothing is kept; of one that repeats, such as a call of
+a collective, the first lines and the last of each thread; of any other all of them, but each text once.
+"""
+
+import errno
+import gzip
+import re
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from enum import Enum
+from io import BytesIO
+from pathlib import Path
+from typing import BinaryIO, cast
+
+from tuner.base.bounds import factor, over
+from tuner.base.errors import BadInput
+from tuner.base.files import GZIPPED, UTF_16, read_bytes
+from tuner.scenario.logs import endings
+from tuner.scenario.logs.lines import KEPT, LOG, UNKNOWN, Lines, PrintedLine, as_line
+
+BLOCK_BYTES = 1 << 20
+MOST_LINE_BYTES = 1 << 16  # what is beyond this of a line is left out
+MOST_SHAPES = 100_000  # whose kind is remembered
+MOST_ALIKE = 200  # lines of a shape that repeats
+MOST_LINES = 200_000  # that are kept in all
+EACH_ONCE = 20_000  # kept lines, from which on a text is kept only once
+_NOTHING, _EACH = -1, -2  # instead of a number of lines so far
+_VARYING = b"0123456789abcdef"
+_STAMP = b"0123456789-:.TZ[]+, "  # what a time before a line is made of
+_TEXT = bytes(each for each in range(256) if each in b"\t\n\r\x1b" or each >= 32)
+_MOST_BINARY = 0.02  # of a block's bytes; more are no text
+_STEMS = re.compile(endings.STEMS.pattern.encode())
+_KEPT = re.compile(KEPT.pattern.encode())
+
+
+class Sort(Enum):
+    """What is kept of the lines of a shape."""
+
+    EACH = "each"
+    REPEATS = "repeats"
+    NOTHING = "nothing"
+
+
+def read_thinned(
+    path: Path, sort_of: Callable[[PrintedLine], Sort], progress: Callable[[int], None] = lambda read_bytes: None
+) -> Lines:
+    """The lines of a file that say something; ``sort_of`` decides what is kept by a line of each shape.
+
+    ``progress`` is called with the bytes that were read since. BadInput where the file cannot be read.
+    """
+    kept = _Kept(sort_of)
+    try:
+        with _opened(path) as file:
+            _read(file, kept, progress)
+    except (OSError, EOFError, zlib.error) as error:
+        raise BadInput(f"{path}: {getattr(error, 'strerror', None) or error}") from error
+    lines = Lines(kept.in_order)
+    lines.total, lines.left_out = kept.number, kept.full
+    return lines
+
+
+def _opened(path: Path) -> BinaryIO:
+    with path.open("rb") as file:
+        start = file.read(2)
+    if start == GZIPPED:
+        return cast("BinaryIO", gzip.open(path, "rb"))
+    return BytesIO(read_bytes(path, BadInput)) if start in UTF_16 else path.open("rb")
+
+
+def _read(file: BinaryIO, kept: "_Kept", progress: Callable[[int], None]) -> None:
+    rest, skips = b"", False  # the line that a block ends in, and whether the rest of it is left out
+    unpacked, most = 0, LOG.unpacked_bytes * factor() if isinstance(file, gzip.GzipFile) else None
+    while block := file.read(BLOCK_BYTES):
+        progress(len(block))
+        unpacked += len(block)
+        if most is not None and unpacked > most:
+            raise OSError(errno.EFBIG, over("what it unpacks to", most, "bytes"))
+        if _is_binary(block) and b"NCCL " not in block:
+            kept.number += block.count(b"\n")
+            rest = b""
+            continue
+        if b"\n" not in block and b"\r" in block:
+            block = block.replace(b"\r", b"\n")
+        lines = block.split(b"\n")
+        if not skips:
+            lines[0] = rest + lines[0]
+        elif len(lines) > 1:
+            lines[0] = b""
+        rest = lines.pop()
+        kept.add(lines)
+        skips = len(rest) > MOST_LINE_BYTES or (skips and not lines)
+        if skips:
+            kept.add([rest[:MOST_LINE_BYTES]])
+            kept.number -= 1  # its end is to come
+            rest = b""
+    if rest:
+        kept.add_last(rest)
+
+
+def _is_binary(block: bytes) -> bool:
+    sample = block[:: max(1, len(block) // 4096)]
+    return len(sample.translate(None, _TEXT)) > _MOST_BINARY * len(sample)
+
+
+class _Kept:
+    """Lines that are kept, with their numbers."""
+
+    def __init__(self, sort_of: Callable[[PrintedLine], Sort]) -> None:
+        self._sort_of = sort_of
+        self._lines = list[tuple[int, bytes]]()
+        self._count = dict[bytes, int]()  # by shape, lines so far, or that nothing or each is kept
+        self._latest = dict[bytes, tuple[int, bytes]]()  # of a thread's lines of a shape that repeats
+        self._texts = set[int]()  # hashes, once so many are kept
+        self._follows = False  # the last line says that the next is an error
+        self.number = 0
+        self.full = False  # whether lines that say something were left out
+
+    def in_order(self) -> Iterator[tuple[int, bytes]]:
+        """The lines in the order of their numbers, with their ends."""
+        there = {number for number, _ in self._lines}
+        return iter(sorted([*self._lines, *(each for each in self._latest.values() if each[0] not in there)]))
+
+    def add(self, lines: Sequence[bytes]) -> None:
+        """Adds lines without their ends."""
+        count = self._count
+        for number, line in enumerate(lines, start=self.number + 1):
+            shape = line.translate(None, _VARYING)
+            seen = count.get(shape)
+            if seen is None:
+                self._new(number, shape, line)
+            elif seen == _NOTHING:
+                if self._follows:
+                    self._keep(number, line)
+            elif seen == _EACH:
+                self._keep(number, line)
+            elif seen < MOST_ALIKE:
+                count[shape] = seen + 1
+                self._keep(number, line)
+            else:
+                self._latest[line[: line.find(b"] NCCL")] + shape[-40:]] = number, line + b"\n"
+        self.number += len(lines)
+
+    def add_last(self, line: bytes) -> None:
+        """Adds a line that has no end; it is left out where the log is cut in it, which :class:`Lines` decides."""
+        self.number += 1
+        self._lines.append((self.number, line[:MOST_LINE_BYTES]))
+
+    def _new(self, number: int, shape: bytes, line: bytes) -> None:
+        if b"CCL" not in line and _STEMS.search(line) is None and _KEPT.search(line) is None and line[:1] not in b"# ":
+            sort, keeps = Sort.NOTHING, self._follows
+        else:
+            printed = as_line(line.decode("utf-8", "replace"))
+            sort = self._sort_of(printed)
+            keeps = sort is not Sort.NOTHING or printed.thread is not UNKNOWN or self._follows
+        if keeps:
+            self._keep(number, line)
+        if len(self._count) < MOST_SHAPES:
+            self._count[shape] = {Sort.NOTHING: _NOTHING, Sort.EACH: _EACH}.get(sort, 1)
+
+    def _keep(self, number: int, line: bytes) -> None:
+        self._follows = line.rstrip().endswith(b"Last error:")
+        if len(self._lines) >= EACH_ONCE:
+            text = hash(line.lstrip(_STAMP))
+            if text in self._texts:
+                return
+            self._texts.add(text)
+            if len(self._lines) >= MOST_LINES and (len(self._lines) >= 1.25 * MOST_LINES or not _STEMS.search(line)):
+                self.full = True
+                return
+        self._lines.append((number, line + b"\n"))
