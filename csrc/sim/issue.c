@@ -29,10 +29,35 @@ enum { INTERNAL_ERROR = 3 };
 
 static int stream; /* its address is the stream */
 
+static status issue_configured(void *comm, const struct sim_call *call, struct sim_buffers at) {
+    const void *config = (const void *)(uintptr_t)call->config; /* NOLINT(performance-no-int-to-ptr) */
+    switch (call->collective) {
+    case BROADCAST:
+        return sim_nccl.broadcast_config(at.send, at.receive, call->count, call->type, call->root, comm, &stream,
+                                         config);
+    case REDUCE:
+        return sim_nccl.reduce_config(at.send, at.receive, call->count, call->type, call->op, call->root, comm, &stream,
+                                      config);
+    case ALL_GATHER:
+        return sim_nccl.all_gather_config(at.send, at.receive, call->count, call->type, comm, &stream, config);
+    case REDUCE_SCATTER:
+        return sim_nccl.reduce_scatter_config(at.send, at.receive, call->count, call->type, call->op, comm, &stream,
+                                              config);
+    case ALL_REDUCE:
+        return sim_nccl.all_reduce_config(at.send, at.receive, call->count, call->type, call->op, comm, &stream,
+                                          config);
+    default:
+        return INTERNAL_ERROR;
+    }
+}
+
 static status issue_one(void *comm, const struct sim_call *call) {
     struct sim_buffers at = sim_buffers();
     if (call->in_place) {
         at.receive = at.send;
+    }
+    if (call->config != 0) {
+        return issue_configured(comm, call, at);
     }
     switch (call->collective) {
     case BROADCAST:

@@ -32,6 +32,7 @@ SIM_EXPORT const char *sim_load_nccl(const char *path) {
     }
     find(&sim_nccl.unique_id, "ncclGetUniqueId");
     find(&sim_nccl.comm_init_rank, "ncclCommInitRank");
+    find(&sim_nccl.comm_init_rank_config, "ncclCommInitRankConfig");
     find(&sim_nccl.comm_split, "ncclCommSplit");
     find(&sim_nccl.comm_shrink, "ncclCommShrink");
     find(&sim_nccl.group_start, "ncclGroupStart");
@@ -42,6 +43,11 @@ SIM_EXPORT const char *sim_load_nccl(const char *path) {
     find(&sim_nccl.all_gather, "ncclAllGather");
     find(&sim_nccl.reduce_scatter, "ncclReduceScatter");
     find(&sim_nccl.all_reduce, "ncclAllReduce");
+    find(&sim_nccl.broadcast_config, "ncclBroadcastConfig");
+    find(&sim_nccl.reduce_config, "ncclReduceConfig");
+    find(&sim_nccl.all_gather_config, "ncclAllGatherConfig");
+    find(&sim_nccl.reduce_scatter_config, "ncclReduceScatterConfig");
+    find(&sim_nccl.all_reduce_config, "ncclAllReduceConfig");
     find(&sim_nccl.send, "ncclSend");
     find(&sim_nccl.receive, "ncclRecv");
     find(&sim_nccl.all_to_all, "ncclAlltoAll");

@@ -128,8 +128,9 @@ int sim_is_recorder(const char *const *tuner);
 
 /* --- collectives --- */
 
-/* Fills comms[ranks] and results[ranks]. 0, or -1 when no thread could be started. */
-int sim_init_ranks(int ranks, void **comms, int *results);
+/* Fills comms[ranks] and results[ranks]; `config` is a ncclConfig_t for all of them, NULL for none. 0, or -1 when no
+ * thread could be started. */
+int sim_init_ranks(int ranks, const void *config, void **comms, int *results);
 
 /* Where struct ncclComm has what a communicator of some ranks takes over: pointers to what it exchanges by, to the ranks'
  * numbers in the whole, and to the proxy. */
@@ -180,7 +181,8 @@ struct sim_call {
     int op;
     uint64_t count;
     int root;
-    int in_place; /* what is received replaces what is sent, as rank 0 passes it: both at one address */
+    int in_place;    /* what is received replaces what is sent, as rank 0 passes it: both at one address */
+    uint64_t config; /* address of a ncclCollConfig_t, of collectives from 2.31 on; 0 for none */
 };
 
 /* Where calls are issued, and how. */

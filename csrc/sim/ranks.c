@@ -47,11 +47,19 @@ int sim_run_ranks(struct rank *all, int ranks, void (*act)(struct rank *rank)) {
     return 0;
 }
 
+static const void *configuration; /* of every rank */
+
 static void initialise(struct rank *rank) {
+    if (configuration != NULL) {
+        rank->result =
+            sim_nccl.comm_init_rank_config(&rank->comm, rank->ranks, rank->id, rank->rank, configuration);
+        return;
+    }
     rank->result = sim_nccl.comm_init_rank(&rank->comm, rank->ranks, rank->id, rank->rank);
 }
 
-SIM_EXPORT int sim_init_ranks(int ranks, void **comms, int *results) {
+SIM_EXPORT int sim_init_ranks(int ranks, const void *config, void **comms, int *results) {
+    configuration = config;
     struct rank *all = calloc((size_t)ranks, sizeof *all);
     struct unique_id id;
     if (all == NULL) {

@@ -168,7 +168,9 @@ class CommunicatorOptions:
             those = "--machine, --topology, --topo-graphs, --gpu, --nodes, --gpus-per-node"
             raise BadInput(f"--node describes all nodes; valid: --node alone, or {those}")
         changes, asks_for_tuner, tuner = given.pop("changes", ()), "tuner" in given, given.pop("tuner", None)
-        described = describe(**{**given, "env": parse_assignments(given.get("env", ()))})
+        env = parse_assignments(given.get("env", ()))
+        config = parse_assignments(given.get("config", ()), "config", "FIELD=VALUE, such as maxCTAs=8")
+        described = describe(**{**given, "env": env, "config": config})
         if asks_for_tuner:
             described = with_tuner(described, tuner)
         say_log(described)
@@ -244,6 +246,12 @@ def _options(several_releases: str | None, tuner: bool) -> Iterable[Callable[[An
         multiple=several_releases is not None,
     )
     yield _own("--env", "A NCCL variable; repeatable.", multiple=True, metavar="NAME=VALUE")
+    yield _own(
+        "--config",
+        "A field of ncclConfig_t that the program sets, such as maxCTAs=8; repeatable. Variables count before it.",
+        multiple=True,
+        metavar="FIELD=VALUE",
+    )
     yield _own(
         "--log",
         "A log of NCCL_DEBUG=INFO instead of all these; with NCCL_DEBUG_SUBSYS=INIT,ENV,GRAPH also its graphs.",

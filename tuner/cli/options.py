@@ -42,8 +42,9 @@ from tuner.cli.communicator_options import of_nodes_option as of_nodes_option
 from tuner.cli.communicator_options import say_whose_parts as say_whose_parts
 from tuner.cli.communicator_options import skeleton_options as skeleton_options
 from tuner.cli.output import JSON, progress
-from tuner.emulator.request import Request
+from tuner.emulator.request import CallConfiguration, Request, parse_call_configuration
 from tuner.emulator.selection import Selection
+from tuner.release.environment import parse_assignments
 from tuner.scenario import Scenario
 
 if TYPE_CHECKING:
@@ -99,6 +100,7 @@ class CallOptions:
     buffers: Buffers = _DEFAULT.buffers
     in_place: bool = _DEFAULT.in_place
     windows: Windows = _DEFAULT.windows
+    configuration: CallConfiguration | None = None
 
     def request(self, collective: Collective = Collective.AllReduce, pipelined: int = 1) -> Request:
         """The call of this collective, with ``pipelined`` operations that NCCL counts together."""
@@ -110,6 +112,7 @@ class CallOptions:
             buffers=self.buffers,
             in_place=self.in_place,
             windows=self.windows,
+            configuration=self.configuration,
         )
 
 
@@ -120,13 +123,18 @@ def call_options(buffers: bool = True, in_place: bool = True, windows: bool = Tr
     """
 
     names = ["dtype", "op", *(["buffers"] if buffers else []), *(["in_place"] if in_place else [])]
-    names += ["windows"] if windows else []
+    names += ["windows", "configuration"] if windows else []
 
     def decorated(function: F) -> F:
         @wraps(function)
         def with_call(*arguments: Any, **given: Any) -> Any:
             if windows:
                 given["windows"] = windows_of(given["buffers"], given["windows"], given.pop("window_flags"))
+            if windows:
+                fields = parse_assignments(
+                    given.pop("call_config"), "call_config", "FIELD=VALUE, such as algSelection=RING"
+                )
+                given["configuration"] = parse_call_configuration(fields)
             return function(*arguments, call=CallOptions(**{name: given.pop(name) for name in names}), **given)
 
         made: F = with_call  # type: ignore[assignment]
@@ -135,7 +143,7 @@ def call_options(buffers: bool = True, in_place: bool = True, windows: bool = Tr
             option("--dtype", "Data type, NCCL's name.", type=Named(DataType, "type"), default="float32", heading=CALL),
             option("--op", "Reduction operation.", type=Named(Op, "operation"), default="sum", heading=CALL),
             *([_BUFFERS] if buffers else ()),
-            *(_WINDOWS if windows else ()),
+            *((*_WINDOWS, _CALL_CONFIG) if windows else ()),
             *([_IN_PLACE] if in_place else ()),
         )
 
@@ -149,6 +157,14 @@ _BUFFERS = option(
     type=Named(Buffers, "kind of buffers"),
     default="plain",
     metavar="KIND",
+    heading=CALL,
+)
+_CALL_CONFIG = option(
+    "--call-config",
+    "A field of ncclCollConfig_t that the call sets (2.31.2 and later): algSelection, forceAlgSelection, minCTAs, "
+    "maxCTAs, nvlsCTAs; repeatable.",
+    multiple=True,
+    metavar="FIELD=VALUE",
     heading=CALL,
 )
 _WINDOWS = (

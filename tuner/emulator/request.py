@@ -1,19 +1,85 @@
 """One kind of call, as rules look at it and as Python users describe it, and what it is off the classic path."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import TypedDict, Unpack
 
 import numpy as np
 
 from tuner.base.dataclass import dataclass
-from tuner.base.errors import BadInput
+from tuner.base.errors import BadInput, did_you_mean, one_of
 from tuner.base.names import SYMMETRIC, Buffers, Collective, DataType, Op, Sides, Windows, by_name, windows_of
 from tuner.base.numerics import FloatArray, IntArray, SizeArray, log2i_array
 
 # Sums that scale: ncclDevPreMulSum for floats, ncclDevSumPostDiv for integers.
 SCALING_OPS = (Op.avg,)
 FP8 = (DataType.float8e4m3, DataType.float8e5m2)
+
+
+@dataclass(frozen=True, slots=True)
+class CallConfiguration:
+    """A call's own configuration, NCCL's ncclCollConfig_t (2.31.2 and later); None: not set."""
+
+    alg_selection: str | None = None
+    force_alg_selection: int | None = None  # 1 where it is not set: a selection that cannot be met is an error
+    min_ctas: int | None = None
+    max_ctas: int | None = None
+    nvls_ctas: int | None = None
+
+    @property
+    def alone(self) -> bool:
+        """Whether NCCL prices and launches such a call alone."""
+        return bool(self.alg_selection) or any(
+            number is not None for number in (self.min_ctas, self.max_ctas, self.nvls_ctas)
+        )
+
+    @property
+    def falls_back(self) -> bool:
+        """Whether NCCL chooses by itself where the selection cannot be met."""
+        return self.force_alg_selection == 0
+
+
+CALL_FIELDS = {
+    "algSelection": "alg_selection",
+    "forceAlgSelection": "force_alg_selection",
+    "minCTAs": "min_ctas",
+    "maxCTAs": "max_ctas",
+    "nvlsCTAs": "nvls_ctas",
+}
+WITHOUT_EFFECT = ("cgaClusterSize", "userProfilerTag")  # on any choice
+FIELDS = (*CALL_FIELDS, *WITHOUT_EFFECT)
+
+
+INT32 = range(-(2**31), 2**31)
+
+
+def parse_call_configuration(given: Mapping[str, str | int]) -> CallConfiguration | None:
+    """The configuration of calls from its fields by NCCL's names; None without any.
+
+    BadInput for an unknown field, and for a value that ends the call.
+    """
+    if not given:
+        return None
+    values: dict[str, str | int] = {}
+    for name, value in given.items():
+        if name not in FIELDS:
+            hint = did_you_mean(name, FIELDS)
+            raise BadInput(f"call config {name}: unknown or not emulated{hint}; {one_of(FIELDS)}")
+        values[name] = str(value) if name == "algSelection" else _integer(name, value)
+    forced = values.get("forceAlgSelection", 1)
+    if forced not in (0, 1):
+        raise BadInput(f"call config forceAlgSelection={forced}: the call returns ncclInvalidArgument; valid: 0, 1")
+    return CallConfiguration(**{CALL_FIELDS[name]: value for name, value in values.items() if name in CALL_FIELDS})  # type: ignore[arg-type]
+
+
+def _integer(name: str, value: str | int) -> int:
+    try:
+        number = int(str(value), 0)
+    except ValueError:
+        raise BadInput(f"call config {name}={value}: valid: a whole number") from None
+    if number not in INT32:
+        raise BadInput(f"call config {name}={value}: valid: {INT32.start} to {INT32.stop - 1}")
+    return number
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +98,7 @@ class Request:
     preset_channels: int = 0
     in_place: bool = False
     windows: Windows = SYMMETRIC  # of buffers in windows
+    configuration: CallConfiguration | None = None
 
     @property
     def title(self) -> str:
@@ -107,8 +174,9 @@ class MessageSizes:
 class CallKind(TypedDict, total=False):
     """Description of a call besides collective and size: float32 sum, plain, out of place.
 
-    Where ``buffers`` is "window", ``windows`` says which of them are in windows ("send", "receive", "both"), the other
-    being plain, and ``window_flags`` which flags these have, NCCL_WIN_*: "coll-symmetric" by default.
+    ``config``: fields of ncclCollConfig_t, the call's own configuration. Where ``buffers`` is "window", ``windows``
+    says which of them are in windows ("send", "receive", "both"), the other being plain, and ``window_flags`` which
+    flags these have, NCCL_WIN_*: "coll-symmetric" by default.
     """
 
     dtype: DataType | str
@@ -117,6 +185,7 @@ class CallKind(TypedDict, total=False):
     in_place: bool
     windows: str
     window_flags: str | Sequence[str]
+    config: Mapping[str, str | int]
 
 
 def request(collective: Collective | str, **kind: Unpack[CallKind]) -> Request:
@@ -131,6 +200,7 @@ def request(collective: Collective | str, **kind: Unpack[CallKind]) -> Request:
         buffers=buffers,
         in_place=kind.get("in_place", False),
         windows=windows_of(buffers, kind.get("windows"), kind.get("window_flags")),
+        configuration=parse_call_configuration(kind.get("config") or {}),
     )
 
 

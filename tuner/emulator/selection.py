@@ -29,7 +29,7 @@ from tuner.base.sizes import size_list
 from tuner.emulator import model
 from tuner.emulator.communicator import Comm
 from tuner.emulator.request import MessageSizes, NonClassicPath, Request
-from tuner.emulator.rules import registered, symmetric
+from tuner.emulator.rules import call_configuration, registered, symmetric
 from tuner.emulator.rules import time as timing
 from tuner.emulator.rules.bounds import plain_bound
 from tuner.emulator.rules.call import ModelPoint as ModelPoint
@@ -275,7 +275,7 @@ class Selection:
 
     def _cell_us(self, request: Request, algo_proto: AlgoProto, sizes: MessageSizes) -> FloatArray:
         """The times of a cell, negative where NCCL ignores it, as the cost table has them."""
-        if self._not_a_candidate(request, algo_proto[0]) is not None:
+        if self._not_a_candidate(request, algo_proto[0]) is not None or self._deselected(request, algo_proto):
             return np.full(sizes.nbytes.shape, IGNORED_US)
         bandwidth_gbs = self.tables_of(request.collective).bandwidth_gbs[(request.collective, *algo_proto)]
         return self._times(self._call(request, algo_proto), sizes, bandwidth_gbs)
@@ -343,6 +343,8 @@ class Selection:
         self._check_type(request)
         self._check_call(request, nbytes)
         bandwidths = self._bandwidths(request)
+        if not bandwidths and call_configuration.selected(self.communicator, request) is not None:
+            raise NoAlgorithm(call_configuration.nothing_selected(request))
         if not bandwidths:
             raise NoAlgorithm(f"nothing is left for {request.collective.name}: {'; '.join(self._why_nothing(request))}")
         candidates = list(bandwidths)
@@ -454,6 +456,11 @@ class Selection:
         tables, collective = self.tables_of(request.collective), request.collective
         bandwidths_gbs = tables.bandwidth_gbs[collective]
         usable = [each for each in ALGO_PROTOS if bandwidths_gbs[each] and not self._not_a_candidate(request, each[0])]
+        if (selected := call_configuration.selected(self.communicator, request)) is not None:
+            left = [each for each in usable if each in selected]
+            if not left and not (request.configuration and request.configuration.falls_back):
+                return {}
+            usable = left or usable
         if usable:
             return {algo_proto: bandwidths_gbs[algo_proto] for algo_proto in usable}
         backups = {(Algorithm.Ring, protocol): tables.backup_gbs[collective, protocol] for protocol in Protocol}
@@ -475,7 +482,9 @@ class Selection:
         tables = self.tables_of(request.collective)
         if tables.bandwidth_gbs[at] == 0:
             return tables.reasons.get(at, f"{algo_proto[0].name} does not do {request.collective.name}")
-        return self._not_a_candidate(request, algo_proto[0])
+        if (reason := self._not_a_candidate(request, algo_proto[0])) is not None:
+            return reason
+        return "algSelection of the call leaves it out" if self._deselected(request, algo_proto) else None
 
     def _not_a_candidate(self, request: Request, algorithm: Algorithm) -> str | None:
         """Reason that such calls may not use the algorithm at any protocol and size: asked once for each request."""
@@ -487,12 +496,17 @@ class Selection:
             }
         return known[algorithm]
 
+    def _deselected(self, request: Request, algo_proto: AlgoProto) -> bool:
+        """Whether the call's own selection leaves a cell out."""
+        return request.configuration is not None and algo_proto not in self._bandwidths(request)
+
     def check_buffers(self, buffers: Buffers, windows: Windows = SYMMETRIC) -> None:
         """BadInput for buffers that the release does not have or refuses, or that are not emulated here."""
         registered.check_buffers(self.communicator, buffers, windows)
 
     def _check_call(self, request: Request, nbytes: SizeArray) -> None:
         registered.check_buffers_of(self.communicator, request)
+        call_configuration.check(self.communicator, request)
         symmetric.check(self.communicator, request, nbytes)
 
     def _check_type(self, request: Request) -> None:

@@ -13,6 +13,7 @@ from tuner.base.errors import BadInput, OracleFailed
 from tuner.base.names import SYMMETRIC, Algorithm, Buffers, Collective, DataType, Op, Windows
 from tuner.emulator.connect.nodes import Connected
 from tuner.emulator.request import NonClassicPath, Request
+from tuner.emulator.rules import call_configuration
 from tuner.oracle import facts, launches, messages, start
 from tuner.oracle.answers import Contradiction, Observation, OracleLaunch, Reader, TunerCosts
 from tuner.plugin import forcing_path
@@ -187,7 +188,10 @@ class Oracle:
         self._check_registers(buffers)
         if not calls:
             raise BadInput("a group without a collective launches nothing; valid: one or more")
-        requests = [Request(call.collective, call.dtype, call.op, in_place=in_place) for call in calls]
+        requests = [
+            Request(call.collective, call.dtype, call.op, in_place=in_place, configuration=call.configuration)
+            for call in calls
+        ]
         issued = [self._call(each, call.bytes, buffers) for each, call in zip(requests, calls, strict=True)]
         what = f"launching a group of {len(calls)} collectives"
         registration = _registration(buffers, windows)
@@ -281,7 +285,8 @@ class Oracle:
         if size > most:
             raise BadInput(f"{size} bytes is more than a simulated buffer holds; valid: up to {most}")
         of_type = int(request.collective), int(request.dtype), int(request.op)
-        return messages.CallMessage(*of_type, size // step, in_place=int(request.in_place))
+        configured = call_configuration.in_fields(request.configuration)
+        return messages.CallMessage(*of_type, size // step, in_place=int(request.in_place), configuration=configured)
 
     def _check_ranks(self) -> None:
         if self.configuration.asked_ranks == 1:

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tuner.base.names import Algorithm, Buffers, Collective, DataType, Op, PeerCall, Protocol
+from tuner.emulator.request import CallConfiguration
 from tuner.oracle import answers, messages
 from tuner.oracle.answers import Contradiction, LoggedSymmetricKernel, Reader
 from tuner.oracle.messages import GroupAnswerMessage, KernelWorks
@@ -87,6 +88,7 @@ class LaunchedCall:
     dtype: DataType
     op: Op
     bytes: int
+    configuration: CallConfiguration | None = None
 
 
 @dataclass(frozen=True, slots=True)

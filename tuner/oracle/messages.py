@@ -410,6 +410,7 @@ class Start:
     operation_bytes: int  # of struct ncclProxyOp
     peers: PeerOffsets
     part: PartOffsets | None = None
+    configuration: tuple[tuple[str, int | str], ...] = ()  # fields of ncclConfig_t
 
 
 @dataclass(frozen=True, slots=True)
@@ -439,6 +440,7 @@ class CallMessage:
     count: int
     root: int = 0
     in_place: int = 0
+    configuration: tuple[tuple[str, int | str], ...] = ()  # fields of ncclCollConfig_t
 
 
 @dataclass(frozen=True, slots=True)

@@ -83,7 +83,7 @@ def prepare(configuration: OracleConfiguration) -> Preparation:
     skeleton = configuration.skeleton
     around = hardware.Surroundings(
         nodes=len(configuration.domains or configuration.hosts),
-        variables=configuration.env,
+        variables=configuration.settings,
         far_ends=frozenset(chain.from_iterable(skeleton.nvlinks.values())) if skeleton else frozenset(),
         network_reduces=configuration.network_reduces,
     )
@@ -195,6 +195,7 @@ def request(prepared: Preparation, child: Files) -> Start:
         operation_bytes=located.operation.bytes,
         peers=symbols.peers(located),
         part=_part(located, configuration.split_off),
+        configuration=configuration.configuration,
     )
 
 
@@ -283,7 +284,7 @@ def _machine(prepared: Preparation, child: Files) -> SimulatedMachine:
         kinds=len(kinds),
         driver_version=hardware.DRIVER_VERSION,
         ranks_per_process=configuration.ranks_per_process,
-        net_name=configuration.env.get("NCCL_NET", adapters.OWN_NETWORK),
+        net_name=configuration.settings.get("NCCL_NET", adapters.OWN_NETWORK),
         kind_of_host=tuple(numbers[host] for host in configuration.hosts),
         domain_of_host=configuration.domain_of_host,
         without_fabric=tuple(int(r in configuration.ranks_without_fabric) for r in range(configuration.ranks)),

@@ -26,6 +26,7 @@ class Environment:
 
     values: Mapping[str, str] = field(default_factory=dict)
     searched: frozenset[str] = frozenset()  # those of the search of graphs, where libnccl has searched with them
+    configured: frozenset[str] = frozenset()  # those that stand for fields of the communicator's configuration
     non_numeric_is_default: bool = False  # as the release reads an integer parameter without a digit; else it is 0
 
     def text(self, name: str) -> str | None:
@@ -44,6 +45,10 @@ class Environment:
         value = parse_long(text)
         return value if -(2**63) <= value < 2**63 else None
 
+    def of_process(self, name: str) -> int | None:
+        """:meth:`optional` of a variable that NCCL looks up again later: not where a configuration's field is it."""
+        return None if name in self.configured else self.optional(name)
+
     def c_int(self, name: str, default: int) -> int:
         """The number where NCCL assigns it to an int: what does not fit wraps around (sic)."""
         return int32(self.number(name, default))
@@ -54,15 +59,17 @@ class Environment:
         return None if value is None else int32(value)
 
 
-def parse_assignments(assignments: tuple[str, ...]) -> dict[str, str]:
+def parse_assignments(
+    assignments: tuple[str, ...], key: str = "env", form: str = "NCCL_NAME=VALUE, such as NCCL_ALGO=Ring"
+) -> dict[str, str]:
     """``NAME=VALUE`` strings to a dictionary. BadInput for other forms, other names, and two values of one name."""
     values: dict[str, str] = {}
     for assignment in assignments:
         name, equals, value = assignment.partition("=")
         if not equals or NAME.fullmatch(name) is None:
-            raise BadInput(f"{option('env')} {assignment!r}: expected NCCL_NAME=VALUE, such as NCCL_ALGO=Ring")
+            raise BadInput(f"{option(key)} {assignment!r}: expected {form}")
         if values.setdefault(name, value) != value:
-            raise BadInput(f"{option('env')} {name}={values[name]} and {assignment}: valid: one of them")
+            raise BadInput(f"{option(key)} {name}={values[name]} and {assignment}: valid: one of them")
     return values
 
 

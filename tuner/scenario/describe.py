@@ -13,6 +13,7 @@ from tuner.base.spelling import option
 from tuner.machine import catalogue
 from tuner.machine.topology import reader
 from tuner.release import BUILDS
+from tuner.release.configuration import Value, parse_configuration
 from tuner.scenario.description import MOST_NODES, Members, Scenario
 
 if TYPE_CHECKING:
@@ -26,20 +27,21 @@ Sizes = tuple[int, ...] | int | None  # hosts of NVLink domains: of each, of all
 class Description(TypedDict, total=False):
     """Keys that describe a communicator besides a machine by name, each with what it is without.
 
-    ``topology``: instead of a machine, a file in NCCL's XML; where it only places devices also ``gpu``, their model,
-    ``net_gbps`` (1e9 bits per second) and ``net_latency_us`` of its adapters. ``nodes``: how many alike, 1.
-    ``gpus_per_node``: all. ``ranks_per_gpu``: as many ranks on each, where NCCL allows that; 1, or as in the topology.
-    ``gpus_per_process``: of how many neighbouring GPUs of a host each process has the ranks; 1.
-    ``collnet``: whether the network reduces (SHARP) where no topology says it; false.
-    ``trays`` and ``gpus_per_tray``: of a machine that is a NVLink domain, whose ``nodes`` are domains; all.
-    ``hosts_per_domain``: of how many hosts each NVLink domain is, a number or one for each domain; none.
-    ``ranks_without_fabric``: whose GPUs have not joined the fabric of their domain; none.
-    ``ranks``: the communicator is of these of the ranks that the others describe, a sequence or a text such as
-    ``0-7:2``; all. ``shared``: it shares the resources of the communicator of all (splitShare or shrinkShare).
-    ``node``: instead of these, where nodes differ, ``NODE[:GPUS][xN]`` each, in the order of
-    ranks. ``graphs``: a file that NCCL dumped. ``nccl``: the newest release that runs on the machine, or that
-    of ``constants``, a file of constants fitted to measurements in place of NCCL's. ``env``: NCCL's variables, each a
-    text or a whole number. ``build``: which libnccl is asked, of those for CUDA 12 (``cu12``) and CUDA 13 (``cu13``).
+    ``topology``: instead of a machine, a file in NCCL's XML; where it only places devices also ``gpu``, their
+    model, ``net_gbps`` (1e9 bits per second) and ``net_latency_us`` of its adapters. ``nodes``: how many alike, 1.
+    ``gpus_per_node``: all. ``ranks_per_gpu``: as many ranks on each, where NCCL allows that; 1, or as in the
+    topology. ``gpus_per_process``: of how many neighbouring GPUs of a host each process has the ranks; 1.
+    ``collnet``: whether the network reduces (SHARP) where no topology says it; false. ``trays`` and
+    ``gpus_per_tray``: of a machine that is a NVLink domain, whose ``nodes`` are domains; all. ``hosts_per_domain``:
+    of how many hosts each NVLink domain is, a number or one for each domain; none. ``ranks_without_fabric``: whose
+    GPUs have not joined the fabric of their domain; none. ``ranks``: the communicator is of these of the ranks that
+    the others describe, a sequence or a text such as ``0-7:2``; all. ``shared``: it shares the resources of the
+    communicator of all (splitShare or shrinkShare). ``node``: instead of these, where nodes differ,
+    ``NODE[:GPUS][xN]`` each, in the order of ranks. ``graphs``: a file that NCCL dumped. ``nccl``: the newest
+    release that runs on the machine, or that of ``constants``, a file of constants fitted to measurements in place
+    of NCCL's. ``env``: NCCL's variables, each a text or a whole number; ``config``: fields of NCCL's
+    ``ncclConfig_t`` that the program sets. ``build``: which libnccl is asked, of those for CUDA 12 (``cu12``) and
+    CUDA 13 (``cu13``).
 
     ``log``: a log of NCCL, which says what the other keys do not; without ``machine`` and ``topology`` its graphs are
     those of the communicator. ``log_communicator``: its commId, where the log has several. What the log may not say:
@@ -63,6 +65,7 @@ class Description(TypedDict, total=False):
     node: Sequence[str]
     nccl: str | None
     env: Mapping[str, str | int] | None
+    config: Mapping[str, str | int] | None
     gpu: str | None
     net_gbps: float | None
     net_latency_us: float | None
@@ -122,6 +125,7 @@ def describe(machine: str | None = None, **given: Unpack[Description]) -> Scenar
         first,
         nccl=release.load(nccl).name,
         environment=_environment(given.get("env")),
+        configuration=_configuration(nccl, given.get("config")),
         others=tuple(others),
         from_log=logged.says if logged else None,
         fitted_constants=fitted,
@@ -263,8 +267,19 @@ def _path(path: Path | str | None) -> Path | None:
 
 def _environment(env: object) -> dict[str, str]:
     """The environment as a process has it: texts."""
-    if env is None:
+    return _texts("env", env, "NCCL's variables, such as {'NCCL_ALGO': 'Ring'}")
+
+
+def _configuration(nccl: str, config: object) -> Mapping[str, Value] | None:
+    fields = _texts("config", config, "fields of ncclConfig_t, such as {'maxCTAs': 8}")
+    return parse_configuration(release.load(nccl), fields) or None
+
+
+def _texts(key: str, given: object, of: str) -> dict[str, str]:
+    if given is None:
         return {}
-    if not isinstance(env, Mapping):
-        raise BadInput(f"env {env!r}: expected a dictionary of NCCL's variables, such as {{'NCCL_ALGO': 'Ring'}}")
-    return {str(name): value if isinstance(value, str) else str(whole(value, str(name))) for name, value in env.items()}
+    if not isinstance(given, Mapping):
+        raise BadInput(f"{key} {given!r}: expected a dictionary of {of}")
+    return {
+        str(name): value if isinstance(value, str) else str(whole(value, str(name))) for name, value in given.items()
+    }

@@ -3,6 +3,7 @@
 And one of the words, names and files that the command line and the Python API take.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -16,6 +17,7 @@ from tuner.base.spelling import option
 from tuner.emulator.communicator import Comm
 from tuner.machine import catalogue, gpus, skeleton
 from tuner.release import BUILDS
+from tuner.release.configuration import Value, as_variables
 
 if TYPE_CHECKING:
     from tuner.emulator.fitted_constants import FittedConstants
@@ -86,6 +88,7 @@ class Scenario:
     unset: frozenset[str] = frozenset()  # variables of the machine's nccl.conf that are not set
     tuner: "TunerPlugin | None" = None  # that every rank loads, with the variables that come with it
     later: bool = False  # the processes had another communicator before; only of nodes
+    configuration: Mapping[str, Value] | None = None  # fields of ncclConfig_t that the program sets
     members: Members | None = None  # the communicator is of these ranks of the one that is described; None: of all
 
     def resolve(self) -> "ResolvedScenario":
@@ -133,12 +136,25 @@ class Scenario:
     @property
     def variables(self) -> dict[str, str]:
         """NCCL's variables of every rank: those that come with the tuner where they are not set, and those that are."""
+        return {**self.variables_of_process, **self.configured}
+
+    @property
+    def variables_of_process(self) -> dict[str, str]:
+        """NCCL's variables of every process, without what the program configures."""
         return {**(self.tuner.settings if self.tuner else {}), **(self.environment or {})}
+
+    @property
+    def configured(self) -> dict[str, str]:
+        """What the program configures as the variables that do the same, where these are not set."""
+        if not self.configuration:
+            return {}
+        return as_variables(release.load(self.nccl), self.configuration, self.variables_of_process)
 
     @property
     def settings(self) -> list[str]:
         """NCCL's variables, NAME=VALUE."""
-        return [f"{name}={value}" for name, value in (self.environment or {}).items()]
+        configured = [f"config {name}={value}" for name, value in (self.configuration or {}).items()]
+        return [*(f"{name}={value}" for name, value in (self.environment or {}).items()), *configured]
 
     @property
     def heading(self) -> str:

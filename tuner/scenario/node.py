@@ -242,6 +242,7 @@ class ResolvedNode:
             gpus_per_node=self.gpus,
             release=scenario.nccl,
             env=self._variables_of_nccl,
+            configuration=tuple((scenario.configuration or {}).items()),
             peer_to_peer=self.peer_to_peer,
             build=scenario.build,
             gpu_of_rank=self._gpu_of_ranks_that_share,
@@ -251,7 +252,8 @@ class ResolvedNode:
     @property
     def _variables_of_nccl(self) -> dict[str, str]:
         """NCCL's variables without the network plugin, which simulated networks replace."""
-        return {name: value for name, value in self.variables.items() if name != "NCCL_NET_PLUGIN"}
+        variables = self._variables_beside(self.scenario.variables_of_process)
+        return {name: value for name, value in variables.items() if name != "NCCL_NET_PLUGIN"}
 
     @property
     def _gpu_of_ranks_that_share(self) -> tuple[int, ...]:
@@ -260,11 +262,14 @@ class ResolvedNode:
 
     @property
     def variables(self) -> Mapping[str, str]:
-        """NCCL's variables: of the machine's nccl.conf, and those that are given."""
+        """NCCL's variables: of the machine's nccl.conf, and those that are given or stand for a configuration."""
+        return self._variables_beside(self.scenario.variables)
+
+    def _variables_beside(self, given: Mapping[str, str]) -> Mapping[str, str]:
         scenario = self.scenario
         of_machine = catalogue.load(scenario.machine).environment if scenario.machine else {}
         kept = {name: value for name, value in of_machine.items() if name not in scenario.unset}
-        return {**kept, **scenario.variables}
+        return {**kept, **given}
 
     @property
     def peer_to_peer(self) -> PeerToPeer:

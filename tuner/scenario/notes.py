@@ -14,7 +14,7 @@ from tuner.base.spelling import option
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
 from tuner.machine.gpus import PeerToPeer
-from tuner.release import Release
+from tuner.release import Release, configuration
 from tuner.release.environment import Environment
 from tuner.release.variables import everywhere, ignored
 from tuner.scenario.description import Scenario
@@ -43,7 +43,17 @@ def of_scenario(scenario: Scenario) -> list[str]:
         lines.append(
             f"{ENABLE}=1: no adapter reduces (coll in the topology), so no CollNet; with SHARP say {option('collnet')}"
         )
+    if unseen := configuration.without_effect(scenario.configuration or {}):
+        lines.append(f"config {', '.join(unseen)}: changes no choice")
+    overridden = {*(scenario.configuration or {})} - {*unseen} - {*_counting(scenario)}
+    lines += [f"config {name}: {configuration.fields()[name].variable} counts instead" for name in sorted(overridden)]
     return [*lines, *_of_peer_to_peer(scenario)]
+
+
+def _counting(scenario: Scenario) -> Iterator[str]:
+    """The fields of the configuration that no variable overrides."""
+    made = scenario.configured
+    yield from (name for name in scenario.configuration or {} if configuration.fields()[name].variable in made)
 
 
 def _of_peer_to_peer(scenario: Scenario) -> Iterator[str]:

@@ -4,9 +4,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tuner import release
 from tuner.base.dataclass import dataclass
 from tuner.machine.gpus import PeerToPeer
 from tuner.release import BUILDS
+from tuner.release.configuration import as_variables
 
 if TYPE_CHECKING:
     from tuner.machine.skeleton import Skeleton
@@ -67,7 +69,15 @@ class OracleConfiguration:
     ranks_without_fabric: tuple[int, ...] = ()  # whose GPUs have not joined the fabric of their domain (yet)
     split_off: SplitOff | None = None  # what is asked is this communicator, made of that of all ranks
     network_reduces: bool = False  # CollNet's network is there, on every adapter
+    configuration: tuple[tuple[str, int | str], ...] = ()  # fields of ncclConfig_t, with which every rank is made
     ranks_per_process: int = 1  # neighbours on a host, from its first rank on
+
+    @property
+    def settings(self) -> Mapping[str, str]:
+        """The variables, and those that the configuration's fields stand for."""
+        if not self.configuration or not release.is_known(self.release):
+            return self.env
+        return {**self.env, **as_variables(release.load(self.release), dict(self.configuration), self.env)}
 
     @property
     def hosts(self) -> tuple[Host, ...]:

@@ -71,7 +71,7 @@ class ResolvedScenario:
     def shares(self) -> bool:
         """Whether the communicator shares the resources of the whole that it is a part of."""
         made = self.scenario.members
-        return made is not None and init.shares_resources(made.by, made.shares, self.scenario.environment or {})
+        return made is not None and init.shares_resources(made.by, made.shares, self.scenario.variables)
 
     @cached_property
     def kinds(self) -> tuple[ResolvedNode, ...]:
@@ -148,7 +148,7 @@ class ResolvedScenario:
             searched = frozenset(nccl.environment.search)
         if self.scenario.logged is not None:
             self.scenario.logged.check_variables(nccl.name, self.scenario.environment or {})
-        environment = Environment(self.scenario.variables, searched)
+        environment = Environment(self.scenario.variables, searched, frozenset(self.scenario.configured))
         several = self._several
         nodes = [node.for_emulator(several) for node, _ in self.nodes]
         self.check_standing()

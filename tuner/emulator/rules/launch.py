@@ -20,6 +20,7 @@ from tuner.emulator import nccl_source as nccl
 from tuner.emulator.communicator import Comm
 from tuner.emulator.model import Tables
 from tuner.emulator.request import Request
+from tuner.emulator.rules import call_configuration
 from tuner.emulator.rules.bounds import block_threads, bounds, of_registered
 from tuner.emulator.rules.call import RuleCall
 from tuner.release.schema import given
@@ -331,16 +332,13 @@ def elements_at_once(call: RuleCall, threads: Any) -> Any:
 
 
 def ctas(communicator: Comm, request: Request) -> tuple[int, int]:
-    """The fewest and the most blocks of a call, which looks at the environment again; Broadcast does not (sic).
+    """The fewest and the most blocks of a call, which looks at the environment again.
 
-    A least number above the most is 1 there, and not the most.
+    A Broadcast does not, as it waits in a queue of its own (sic); with a configuration it does.
     """
-    least, most = communicator.ctas
-    if request.collective is not Collective.Broadcast:
-        requested = communicator.environment.optional("NCCL_MIN_CTAS")
-        if requested is not None and 1 <= requested <= communicator.release.limits.max_channels:
-            least = requested if requested <= most else 1
-    return least, most
+    if request.collective is Collective.Broadcast and request.configuration is None:
+        return communicator.ctas
+    return call_configuration.ctas(communicator, request)
 
 
 def bound_ctas(call: RuleCall) -> tuple[int, int]:
@@ -351,9 +349,8 @@ def bound_ctas(call: RuleCall) -> tuple[int, int]:
     src/enqueue/enqueue.cc, v2.31.2-1.
     """
     least, most = ctas(call.communicator, call.request)
-    requested = call.communicator.environment.optional("NCCL_NVLS_NCHANNELS") if call.like_nvls else None
-    if requested is not None and 1 <= requested <= call.limits.max_channels:
-        most = min(most, requested)
+    if call.like_nvls and (of_nvls := call_configuration.nvls_ctas(call.communicator, call.request)) is not None:
+        most = min(most, of_nvls)
     return least, most
 
 

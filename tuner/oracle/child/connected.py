@@ -43,7 +43,7 @@ class ConnectedRanks(Loaded):
         self.record_operations()
         ranks = start.ranks
         self.comms, results = ffi.new("void *[]", ranks), ffi.new("int[]", ranks)
-        if lib.sim_init_ranks(ranks, self.comms, results) != 0:
+        if lib.sim_init_ranks(ranks, ffi.NULL, self.comms, results) != 0:
             raise Failure(f"no threads for {ranks} ranks")
         self.check(results, "ncclCommInitRank")
 
@@ -57,7 +57,7 @@ class ConnectedRanks(Loaded):
         """The call on all ranks; the blocks of each rank's kernel."""
         ranks = self.start.ranks
         results, blocks = ffi.new("int[]", ranks), ffi.new("int[]", ranks)
-        issued = ffi.new("struct sim_call *", astuple(call))
+        issued = ffi.new("struct sim_call *", (*astuple(call)[:-1], 0))
         if lib.sim_issue_everywhere(self.comms, ranks, issued, results, blocks) != 0:
             raise Failure(f"no threads for {ranks} ranks")
         self.check(results, "the call")

@@ -6,7 +6,7 @@ from dataclasses import astuple
 from typing import Any
 
 from tuner._native._sim import ffi, lib
-from tuner.oracle.child import ring, works
+from tuner.oracle.child import configuration, ring, works
 from tuner.oracle.child.memory import pointer, scalar
 from tuner.oracle.child.world import Failure, World
 from tuner.oracle.messages import (
@@ -77,7 +77,11 @@ def issue_groups(world: World, request: Groups) -> GroupAnswers:
 
 
 def _calls(calls: Sequence[CallMessage]) -> Any:
-    return ffi.new("struct sim_call[]", [astuple(call) for call in calls])
+    version = configuration.version()
+    return ffi.new(
+        "struct sim_call[]",
+        [(*astuple(call)[:-1], configuration.of_call(call.configuration, version)) for call in calls],
+    )
 
 
 def _how(world: World, simulated: bool = False, captured: bool = False, rank: int = 0) -> Any:

@@ -7,6 +7,7 @@ from itertools import count, takewhile
 from typing import Any
 
 from tuner._native._sim import ffi, lib
+from tuner.oracle.child import configuration
 from tuner.oracle.child.memory import scalar, scalars
 from tuner.oracle.child.works import RING_POINTERS
 from tuner.oracle.messages import Copies, Intercepted, PartOffsets, Scalars, SimulatedMachine, Start, Started, compiled
@@ -216,7 +217,8 @@ class World(Loaded):
         """Addresses of the communicators of all ranks, each initialised by a thread of its own."""
         comms = ffi.new("void *[]", ranks)
         results = ffi.new("int[]", ranks)
-        if lib.sim_init_ranks(ranks, comms, results) != 0:
+        configured = configuration.of_communicator(self.start.configuration, configuration.version())
+        if lib.sim_init_ranks(ranks, configured, comms, results) != 0:
             raise Failure(f"no threads for {ranks} ranks")
         for rank, result in enumerate(results):
             if result != 0:

@@ -310,7 +310,7 @@ def reachable(request: Request, ranks: int, nbytes: int) -> int:
 
 def _call(operation: Operation) -> LaunchedCall:
     request = operation.request
-    return LaunchedCall(request.collective, request.dtype, request.op, operation.bytes)
+    return LaunchedCall(request.collective, request.dtype, request.op, operation.bytes, request.configuration)
 
 
 def _kernels(selection: Selection, ours: GroupPlan, theirs: LaunchedGroup) -> dict[str, Both]:

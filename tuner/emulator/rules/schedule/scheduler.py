@@ -216,7 +216,8 @@ def by_traffic_broadcasts_last(communicator: Comm, tasks: list[CollectiveTask]) 
         return by_traffic(communicator, tasks)
 
     def late(task: CollectiveTask) -> tuple[int, bool, int]:
-        return _bin(task.traffic_bytes), task.request.collective is Collective.Broadcast, task.place
+        waits = task.request.collective is Collective.Broadcast and task.request.configuration is None
+        return _bin(task.traffic_bytes), waits, task.place
 
     return sorted(tasks, key=late, reverse=True)
 
@@ -292,11 +293,18 @@ class _WithinCtas:
 
 
 def _within_four_times(tasks: list[CollectiveTask]) -> Iterator[list[CollectiveTask]]:
-    """Runs in which all have less than four times the traffic of the first."""
+    """Runs in which all have less than four times the traffic of the first; a configured call is a run of its own."""
     while tasks:
-        end = next((i for i, task in enumerate(tasks) if task.traffic_bytes >= 4 * tasks[0].traffic_bytes), len(tasks))
+        least = tasks[0].traffic_bytes
+        ends = (i for i, task in enumerate(tasks) if task.traffic_bytes >= 4 * least or (i and _parts(tasks, i)))
+        end = next(ends, len(tasks))
         yield tasks[:end]
         tasks = tasks[end:]
+
+
+def _parts(tasks: Sequence[CollectiveTask], place: int) -> bool:
+    """Whether a task and the one before it are not taken together, as either has a configuration of its own."""
+    return any(task.request.configuration and task.request.configuration.alone for task in tasks[place - 1 : place + 1])
 
 
 @COUNTED_TRAFFIC_RULES(
@@ -322,7 +330,9 @@ def _constraints(communicator: Comm, task: CollectiveTask) -> tuple[bool, bool]:
 def _dealt_kernel(communicator: Comm, waiting: list[CollectiveTask], captured: bool) -> list[CollectiveTask]:
     """Tasks that one kernel's arguments hold, each with its channels."""
     rules, batches = communicator.rules, Batches(communicator, captured)
-    planned = [(task, cells_of(task.call(communicator))) for task in waiting[: batches.estimate(waiting)]]
+    estimated = batches.estimate(waiting)
+    together = next((i for i in range(1, estimated) if _parts(waiting, i)), estimated)
+    planned = [(task, cells_of(task.call(communicator))) for task in waiting[:together]]
     per_channel = _per_channel(communicator, planned)
     before, place = None, ChannelPosition()
     for task, cells in planned:

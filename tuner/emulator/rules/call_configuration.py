@@ -1,0 +1,155 @@
+"""A call's own configuration, ncclCollConfig_t: which algorithms it leaves, and how many blocks it may have.
+
+Source: src/config/{algorithm_parser,algorithm_registry,collconfig}.cc, v2.31.2-1, and ncclGetAlgoInfo of
+src/enqueue/enqueue.cc; what the library does with wrong ones is compared with it.
+"""
+
+import re
+from collections.abc import Mapping
+from functools import cache
+
+from tuner.base.errors import BadInput
+from tuner.base.names import AlgoProto, Algorithm, Buffers, Collective, Protocol
+from tuner.emulator.communicator import Comm
+from tuner.emulator.request import CALL_FIELDS, CallConfiguration, Request
+from tuner.emulator.rules import symmetric_variables
+from tuner.release.schema import Release
+
+INVALID = "ncclInvalidArgument"
+SYMMETRIC = "SYMK_"
+MOST_CTAS = 64  # a value outside of 1 to MAXCHANNELS is passed over
+
+_GENERAL: Mapping[str, AlgoProto] = {
+    **{f"TREE_{protocol.name.upper()}": (Algorithm.Tree, protocol) for protocol in Protocol},
+    **{f"RING_{protocol.name.upper()}": (Algorithm.Ring, protocol) for protocol in Protocol},
+    "COLLNET_DIRECT_SIMPLE": (Algorithm.CollNetDirect, Protocol.Simple),
+    "COLLNET_CHAIN_SIMPLE": (Algorithm.CollNetChain, Protocol.Simple),
+    "NVLS_SIMPLE": (Algorithm.NVLS, Protocol.Simple),
+    "NVLSTREE_SIMPLE": (Algorithm.NVLSTree, Protocol.Simple),
+    "PAT_SIMPLE": (Algorithm.PAT, Protocol.Simple),
+}
+_REDUCES_AND_GATHERS = (Collective.AllReduce, Collective.AllGather, Collective.ReduceScatter)
+_OF_COLLECTIVES: Mapping[Algorithm, tuple[Collective, ...]] = {
+    Algorithm.Tree: (Collective.AllReduce,),
+    Algorithm.Ring: tuple(Collective),
+    Algorithm.CollNetDirect: _REDUCES_AND_GATHERS,
+    Algorithm.CollNetChain: (Collective.AllReduce,),
+    Algorithm.NVLS: _REDUCES_AND_GATHERS,
+    Algorithm.NVLSTree: (Collective.AllReduce,),
+    Algorithm.PAT: (Collective.AllGather, Collective.ReduceScatter),
+}
+
+
+def in_fields(configuration: CallConfiguration | None) -> tuple[tuple[str, int | str], ...]:
+    """Fields of ncclCollConfig_t that are set, by NCCL's names."""
+    if configuration is None:
+        return ()
+    values = ((name, getattr(configuration, own)) for name, own in CALL_FIELDS.items())
+    return tuple((name, value) for name, value in values if value is not None)
+
+
+def check(communicator: Comm, request: Request) -> None:
+    """BadInput where the call ends at once: a selection that is none, or names nothing for the collective.
+
+    And for releases whose calls have no configuration.
+    """
+    configuration, nccl = request.configuration, communicator.release
+    if configuration is None:
+        return
+    if nccl.rules.launch != "shrink_within_ctas_then_cells":
+        raise BadInput(
+            f"call config: NCCL {nccl.name} has no ncclAllReduceConfig and the like; valid: 2.31.2 and later"
+        )
+    if not configuration.alg_selection:
+        return
+    if request.buffers is Buffers.window:
+        raise BadInput("call config algSelection: emulated on buffers outside of windows; valid: without")
+    names = _names(communicator.release, request.collective)
+    if not configuration.falls_back and not _selected(configuration.alg_selection, names, request.collective):
+        text = configuration.alg_selection
+        valid = ", ".join(name for name, own in names.items() if request.collective in own)
+        raise BadInput(
+            f"call config algSelection={text}: {request.collective.name} returns {INVALID}; valid: names or what they "
+            f"begin with, with ',' (or), '+' (and), '^' (not): {valid}"
+        )
+
+
+def selected(communicator: Comm, request: Request) -> frozenset[AlgoProto] | None:
+    """The cells that the call's selection leaves; None for all, as where it counts for nothing.
+
+    NCCL_ALGO, NCCL_PROTO or NCCL_SYM_KERNEL that name anything for the collective count alone.
+    """
+    configuration = request.configuration
+    if configuration is None or not configuration.alg_selection:
+        return None
+    if request.collective in symmetric_variables.requested_collectives(communicator):
+        return None
+    names = _names(communicator.release, request.collective)
+    chosen = _selected(configuration.alg_selection, names, request.collective)
+    if not chosen:
+        return None
+    return frozenset(_GENERAL[name] for name in chosen if name in _GENERAL)
+
+
+def nothing_selected(request: Request) -> str:
+    """Text of the error where nothing that the call's selection names can run on this communicator."""
+    text = request.configuration.alg_selection if request.configuration else None
+    return (
+        f"call config algSelection={text}: nothing of it can run {request.collective.name} here: the group ends with "
+        f"{INVALID}; valid: another selection, or forceAlgSelection=0"
+    )
+
+
+def ctas(communicator: Comm, request: Request) -> tuple[int, int]:
+    """The fewest and the most blocks of a call: the environment's, its own, the communicator's, in this order."""
+    environment, own = communicator.environment, request.configuration or CallConfiguration()
+    low, high = communicator.ctas
+    most = _first(environment.of_process("NCCL_MAX_CTAS"), None if own.max_ctas is None else min(own.max_ctas, high))
+    least = _first(environment.of_process("NCCL_MIN_CTAS"), own.min_ctas)
+    least, most = low if least is None else least, high if most is None else min(most, high)
+    return (least if least <= most else 1), most
+
+
+def nvls_ctas(communicator: Comm, request: Request) -> int | None:
+    """The most channels of a call on NVLS's channels; None without such a bound."""
+    own = request.configuration.nvls_ctas if request.configuration else None
+    requested = _first(communicator.environment.of_process("NCCL_NVLS_NCHANNELS"), own)
+    if requested is None:
+        requested = communicator.environment.optional("NCCL_NVLS_NCHANNELS")
+    return requested if requested is not None and requested >= 1 else None
+
+
+def _first(*numbers: int | None) -> int | None:
+    return next((number for number in numbers if number is not None and 1 <= number <= MOST_CTAS), None)
+
+
+def _names(nccl: Release, collective: Collective) -> Mapping[str, tuple[Collective, ...]]:
+    return _registry(nccl.symmetric.names)
+
+
+@cache
+def _registry(kernels: tuple[str, ...]) -> Mapping[str, tuple[Collective, ...]]:
+    """Every name with its collectives; two kernels of other collectives may have one name."""
+    names = {name: _OF_COLLECTIVES[algorithm] for name, (algorithm, _) in _GENERAL.items()}
+    for kernel in kernels:
+        collective, _, own = kernel.partition("_")
+        name = f"{SYMMETRIC}{own}"
+        names[name] = (*names.get(name, ()), Collective[collective])
+    return names
+
+
+def _selected(text: str, names: Mapping[str, tuple[Collective, ...]], collective: Collective) -> frozenset[str]:
+    """The names for a collective that a selection leaves; none where it is not one, as NCCL tells neither apart."""
+    everything, chosen = frozenset((name, each) for name, own in names.items() for each in own), frozenset[object]()
+    for term in filter(None, re.sub(r"[ \t\n\r]", "", text).split(",")):
+        left, factors = everything, [factor for factor in term.split("+") if factor]
+        for factor in factors:
+            tag = factor.removeprefix("^").lower()
+            matching = frozenset(row for row in everything if tag and row[0].lower().startswith(tag))
+            if not matching:
+                return frozenset()
+            left = left - matching if factor.startswith("^") else left & matching
+        if not factors or not left:
+            return frozenset()
+        chosen |= left
+    return frozenset(name for name, each in everything if each is collective and (name, each) in chosen)

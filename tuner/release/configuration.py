@@ -1,0 +1,113 @@
+"""A communicator's own configuration, NCCL's ``ncclConfig_t``: fields, the variables that do the same, and releases.
+
+The environment counts before a field, so a field is its variable where that is not set. ``tables/config.toml`` has all.
+"""
+
+from collections.abc import Iterable, Mapping
+from functools import cache
+
+from tuner.base import tables
+from tuner.base.dataclass import dataclass
+from tuner.base.errors import BadInput, did_you_mean, one_of
+from tuner.base.numerics import parse_long
+from tuner.release.reader import parts_of
+from tuner.release.schema import Release
+
+Value = int | str
+MOST = 2**31 - 1
+WITH_BOTH_CTAS = "2.31.2"  # the first release that takes minCTAs without maxCTAs
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigurationField:
+    """One field; ``values`` or ``least`` and ``most`` are what NCCL takes, a text where there are neither."""
+
+    since: str
+    variable: str | None = None
+    values: tuple[int, ...] = ()
+    least: int | None = None
+    most: int = MOST
+    indifferent: bool = False  # it changes no choice
+
+    @property
+    def is_text(self) -> bool:
+        """Whether the field is a text, as netName is."""
+        return not self.values and self.least is None
+
+
+@cache
+def fields() -> Mapping[str, ConfigurationField]:
+    """Every field by its name."""
+    table = tables.toml(tables.folder() / "config.toml")
+    return {name: ConfigurationField(**{**row, "values": tuple(row.get("values", ()))}) for name, row in table.items()}
+
+
+def parse_configuration(nccl: Release, given: Mapping[str, Value]) -> dict[str, Value]:
+    """The fields that are given, as NCCL has them, checked as it does when a communicator is made.
+
+    BadInput for a field that the release does not have, a value that NCCL refuses, and a fewest above the most.
+    """
+    said = nccl.name.partition("@")[0]
+    known = [name for name, field in fields().items() if parts_of(field.since) <= parts_of(said)]
+    parsed = {name: _value(name, value, known, said) for name, value in given.items()}
+    low, high = parsed.get("minCTAs"), parsed.get("maxCTAs")
+    if low is not None and high is None and parts_of(said) < parts_of(WITH_BOTH_CTAS):
+        raise BadInput(
+            f"config minCTAs without maxCTAs: NCCL {said} ends ncclCommInitRankConfig with ncclInvalidArgument, as the "
+            f"unset maximum is less; valid: both, or {WITH_BOTH_CTAS} and later"
+        )
+    if isinstance(low, int) and isinstance(high, int) and low > high:
+        raise BadInput(
+            f"config minCTAs={low} above maxCTAs={high}: NCCL ends ncclCommInitRankConfig with ncclInvalidArgument"
+        )
+    return parsed
+
+
+def _value(name: str, value: Value, known: list[str], said: str) -> Value:
+    if name not in fields():
+        raise BadInput(f"config {name}: unknown field{did_you_mean(name, known)}; {one_of(known)}")
+    field = fields()[name]
+    if name not in known:
+        raise BadInput(f"config {name}: NCCL {said} has no such field; valid: {field.since} and later")
+    if field.is_text:
+        return str(value)
+    try:
+        number = int(str(value), 0)
+    except ValueError:
+        raise BadInput(f"config {name}={value}: {_valid(field)}") from None
+    least = field.least
+    if number not in field.values if least is None else not least <= number <= field.most:
+        raise BadInput(f"config {name}={value}: NCCL ends init with ncclInvalidArgument; {_valid(field)}")
+    return number
+
+
+def _valid(field: ConfigurationField) -> str:
+    if field.values:
+        return one_of(map(str, field.values))
+    return f"valid: {field.least} to {field.most}" if field.most < MOST else f"valid: {field.least} or more"
+
+
+def as_variables(nccl: Release, given: Mapping[str, Value], environment: Mapping[str, str]) -> dict[str, str]:
+    """The variables that do what these fields do, where the environment does not say otherwise."""
+    made = {}
+    for name, value in given.items():
+        field = fields()[name]
+        variable = field.variable
+        if variable is not None and not field.indifferent and not _overridden(nccl, variable, environment):
+            made[variable] = str(value)
+    return made
+
+
+def _overridden(nccl: Release, variable: str, environment: Mapping[str, str]) -> bool:
+    """Whether a variable counts: of numbers of blocks releases from 2.25.1 on take only those above 0."""
+    if not environment.get(variable):
+        return False
+    if variable in ("NCCL_MIN_CTAS", "NCCL_MAX_CTAS") and nccl.rules.ctas == "positive_only":
+        number = parse_long(environment[variable])
+        return number is None or number > 0
+    return True
+
+
+def without_effect(given: Iterable[str]) -> list[str]:
+    """The fields among these that change no choice."""
+    return [name for name in given if fields()[name].indifferent]
