@@ -96,6 +96,7 @@ SHAPE = "Shape of nodes"
 MEMBERS = "Some of the ranks"
 TOPOLOGY = "Completing and changing a topology"
 LOGGED = "What a log does not say"
+CONFIGURED = "What the program configures"
 CONSTANTS = "Constants and calibrations"
 LIBNCCL = "The real libnccl"
 
@@ -251,6 +252,7 @@ def _options(several_releases: str | None, tuner: bool) -> Iterable[Callable[[An
         "A field of ncclConfig_t that the program sets, such as maxCTAs=8; repeatable. Variables count before it.",
         multiple=True,
         metavar="FIELD=VALUE",
+        heading=CONFIGURED,
     )
     yield _own(
         "--log",

@@ -33,7 +33,7 @@ from tuner.cli.command import file_option as file_option
 from tuner.cli.command import flag as flag
 from tuner.cli.command import option as option
 from tuner.cli.command import under as under
-from tuner.cli.communicator_options import CONSTANTS, LIBNCCL, Change
+from tuner.cli.communicator_options import CONFIGURED, CONSTANTS, LIBNCCL, Change
 from tuner.cli.communicator_options import NUMBERS as NUMBERS
 from tuner.cli.communicator_options import CommunicatorOptions as CommunicatorOptions
 from tuner.cli.communicator_options import after as after
@@ -165,7 +165,7 @@ _CALL_CONFIG = option(
     "maxCTAs, nvlsCTAs; repeatable.",
     multiple=True,
     metavar="FIELD=VALUE",
-    heading=CALL,
+    heading=CONFIGURED,
 )
 _WINDOWS = (
     option(
