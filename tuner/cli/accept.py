@@ -1,31 +1,48 @@
 """``nccl-tuner accept``: is a cluster as fast as its machines should be?"""
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import NoReturn
 
 import click
 
+from tuner.base import findings
 from tuner.base.errors import BadInput
+from tuner.base.findings import Finding, Severity
 from tuner.base.names import Collective, DataType, Op
 from tuner.cli import options
 from tuner.cli.command import FILE
 from tuner.cli.communicator_options import of_all_ranks
-from tuner.cli.output import human_bytes, json_wanted, plural, print_json, print_table, say, show
+from tuner.cli.output import human_bytes, json_wanted, print_json, print_table, say, show
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
 from tuner.times.acceptance import accept, judge
 from tuner.times.acceptance import accept as acceptance
-from tuner.times.acceptance.accept import REST, Acceptance, AcceptOptions, JudgedSize
-from tuner.times.acceptance.expected import OTHER_LINKS, Expectation, Whose
-from tuner.times.acceptance.judge import WIDEST, Verdict
+from tuner.times.acceptance.accept import Acceptance, AcceptOptions, JudgedSize
+from tuner.times.acceptance.expected import Expectation, Whose
 from tuner.times.measured.formats import Given, MeasurementFile
 
 COLUMNS = ("size", "pick", "us", "expected us", "from", "to", "busbw GB/s", "floor GB/s", "verdict")
 SPARE = ("floor GB/s", "busbw GB/s")  # where little room is
 FLOOR_COLUMNS = ("collective", "size", "pick", "expected us", "busbw GB/s", "floor GB/s")
 NOT_MEASURED = "*"
+RULE_COLUMNS = ("size", "expected by", "of it", "limit", "alone", "verdict")
+RULE = (
+    "rule: times over the expected ones ('of it') are held against a limit, which is learnt from healthy public runs "
+    "with each run's own site left out; the way of launching may add 60 us below 1 MiB and 25 us up to 16 MiB",
+    "slow sizes fail together: the two largest, three of four in a row (between nodes from 256 MiB on), or more than "
+    "half of those below 64 KiB; one above the limit 'alone' fails by itself",
+)
+# Findings that are said below the table: how the answer came about, and what it leaves open.
+_AFTER = frozenset(
+    f"accept.{name}"
+    for name in ("expected_by", "starts_late", "open_sizes", "skipped", "ran_otherwise", "beside_model")
+)
+_WITH_DO = frozenset(
+    {"accept.of_links", "accept.of_all_sizes", "accept.of_load", "accept.of_chance", "accept.of_protocol"}
+)
 
 
 @click.command(name="accept", cls=options.Command)
@@ -57,6 +74,7 @@ NOT_MEASURED = "*"
 @options.option(
     "--dtype", "Data type of --floors, NCCL's name.", type=options.Named(DataType, "type"), default="float32"
 )
+@options.flag("--explain", "Say how the verdict came about: the rule, its limits, and the runs compared with.")
 @options.file_option("--junit", "junit_file", "FILE.xml", "Write JUnit XML for CI.")
 @options.json_option
 def command(
@@ -67,6 +85,7 @@ def command(
     floors: bool,
     sizes: list[int],
     dtype: DataType,
+    explain: bool,
     junit_file: Path | None,
     communicator: options.CommunicatorOptions,
 ) -> None:
@@ -101,7 +120,7 @@ def command(
     result = acceptance.accept(files, AcceptOptions(described, given, calibration, like))
     if junit_file is not None:
         accept.write_junit(junit_file, result)
-    show(result, _print)
+    show(result, lambda found: _print(found, explain))
     if not result.passes:
         click.get_current_context().exit(1 if result.judged else 3)
 
@@ -119,61 +138,76 @@ def _ask_for_machine(file: Path) -> NoReturn:
     )
 
 
-def _verdict(result: Acceptance) -> Iterator[str]:
-    """The verdict in a line, and what it lacks."""
-    failing = sum(each.verdict.fails for each in result.sizes)
-    sizes_failed = f"{failing} of {len(result.sizes)} sizes fail"
-    if result.judged and not failing and not result.passes:
-        yield f"refused, for what is said of the files below; of the rest {sizes_failed}"
-        return
-    if result.judged:
-        yield f"{'pass' if result.passes else 'FAIL'}: {sizes_failed}"
-        return
-    if result.missing[0].startswith(REST):
-        yield f"cannot be judged: {sizes_failed}, but {'; '.join(result.missing)}, is missing"
-        return
-    open_sizes = sum(each.verdict is Verdict.not_judged for each in result.sizes)
-    why = next(
-        (each for each in result.expected_by if each.startswith(OTHER_LINKS)),
-        f"the band of {open_sizes} of {len(result.sizes)} sizes is wider than {WIDEST:g} times",
-    )
-    slow = [each.in_words for each in result.adapter_shares if each.looks_slow]
-    if slow:
-        yield f"cannot be judged, but looks slow: {slow[0]}"
-        yield f"not judged, as {why}"
-    else:
-        yield f"cannot be judged: {why}"
-    yield (
-        "what would let it be judged: four rows of a healthy day, spread over sizes ('nccl-tuner fit calibration "
-        "--update'), or a run of this cluster on a healthy day (--like FILE)"
-    )
-
-
-def _print(result: Acceptance) -> None:
-    for line in (*_verdict(result), *_causes(result)):
-        say(line)
+def _print(result: Acceptance, explain: bool) -> None:
+    notes = [each for each in result.findings if each.code in _AFTER]
+    for each in result.findings:
+        if each not in notes:
+            _say(each)
     click.echo()
     for title, sizes in groupby(result.sizes, accept.suite):
         own = list(sizes)
+        if own[0].in_place and not explain and _is_told_already(own, result.sizes):
+            continue
         several = len({each.file for each in result.sizes}) > 1
         print_table(f"{own[0].file}: {title}" if several else title, COLUMNS, _rows(own), SPARE)
-    for line in _notes(result):
-        say(line)
+        if explain:
+            print_table("how the verdict came about", RULE_COLUMNS, _rules(own))
+    for each in notes:
+        _say(each)
+    if any(each.time is Whose.calibrated and not each.measured for each in result.sizes):
+        say(f"{NOT_MEASURED} never measured for this collective: extrapolated, with a wide band")
+    if explain:
+        _explain(result)
 
 
-def _causes(result: Acceptance) -> Iterator[str]:
-    """Causes of a loss, the likeliest first, and of a refusal."""
-    for each in result.problems:
-        yield f"{'refused: ' if each.refused else ''}{each.file}: {each.kind}: {each.text}"
-    if result.wrong_results:
-        yield f"refused: {plural(result.wrong_results, 'call')} had wrong results"
-    for number, one in enumerate(result.diagnosis):
-        before = "points to" if number == 0 else "or as well to"
-        yield f"{before} {one.resource}: {one.what}"
-    if any(each.verdict is Verdict.slow for each in result.sizes) and not result.diagnosis:
-        yield "no single fault that is known here explains the loss"
-    if result.passes_as:
-        yield f"all sizes would pass as NCCL {', '.join(result.passes_as)}: is the release right?"
+def _say(finding: Finding) -> None:
+    explained = findings.explained(finding)
+    says = explained.says.rstrip(";")
+    problem = finding.code == "accept.rows" and finding.severity is Severity.FAULT
+    say(f"refused: {says}" if problem else says)
+    if explained.do and (finding.severity is not Severity.NOTE or finding.code in _WITH_DO):
+        label = "what would let it be judged" if finding.severity is Severity.UNKNOWN else "do"
+        say(f"{label}: {explained.do}")
+
+
+def _is_told_already(in_place: list[JudgedSize], every: Sequence[JudgedSize]) -> bool:
+    """Whether the same calls out of place are shown, and no size in place fails that passes there."""
+    kind = _kind(in_place[0])
+    there = {each.bytes: each.verdict for each in every if not each.in_place and _kind(each) == kind}
+    return bool(there) and not any(
+        each.verdict.fails and not there.get(each.bytes, each.verdict).fails for each in in_place
+    )
+
+
+def _kind(size: JudgedSize) -> tuple[object, ...]:
+    settings = tuple(sorted(size.settings.items()))
+    return size.file, size.nccl, size.collective, size.dtype, size.nodes, size.gpus_per_node, settings
+
+
+def _rules(sizes: list[JudgedSize]) -> Iterator[tuple[object, ...]]:
+    for each in sizes:
+        compared = f"{each.runs} {each.time}" if each.runs else str(each.time)
+        known = not math.isnan(each.expected_us)
+        yield (
+            human_bytes(each.bytes),
+            compared if known else "nothing",
+            f"{each.time_us / each.expected_us:.2f}" if known else "-",
+            f"{each.limit:.2f}" if known else "-",
+            f"{each.limit_alone:.2f}" if known and not math.isinf(each.limit_alone) else "-",
+            each.verdict,
+        )
+
+
+def _explain(result: Acceptance) -> None:
+    """Prints the rule and the runs that were compared with."""
+    for text in RULE:
+        say(text)
+    for each in result.comparisons:
+        say(f"{each.collective} of {human_bytes(each.bytes)} was compared with {', '.join(each.names)}")
+
+
+def _or_dash(value: float) -> str:
+    return "-" if math.isnan(value) else f"{value:.2f}"
 
 
 def _rows(sizes: list[JudgedSize]) -> Iterator[tuple[object, ...]]:
@@ -183,37 +217,11 @@ def _rows(sizes: list[JudgedSize]) -> Iterator[tuple[object, ...]]:
             human_bytes(each.bytes),
             f"{each.pick}{NOT_MEASURED if extrapolated else ''}",
             f"{each.time_us:.2f}",
-            f"{each.expected_us:.2f}",
-            f"{each.low_us:.2f}",
-            f"{each.high_us:.2f}",
+            *(_or_dash(value) for value in (each.expected_us, each.low_us, each.high_us)),
             f"{each.busbw_gbs:.2f}",
-            f"{each.floor_gbs:.2f}",
+            _or_dash(each.floor_gbs),
             each.verdict,
         )
-
-
-def _notes(result: Acceptance) -> Iterator[str]:
-    for reason in result.expected_by:
-        yield f"expected times: {reason}"
-    if any(each.time is Whose.calibrated and not each.measured for each in result.sizes):
-        yield f"{NOT_MEASURED} never measured for this collective: extrapolated, with a wide band"
-    for start in result.start_extra:
-        if start.extra_us:
-            on = f"{start.nodes} x {start.gpus_per_node} GPUs"
-            why = "the way of launching, or the host (CPU, NUMA)"
-            yield f"{on}: calls start {start.extra_us:.1f} us later than expected: {why}"
-    if result.judged and (count := sum(each.verdict is Verdict.not_judged for each in result.sizes)):
-        yield f"cannot be judged: {count} sizes, whose band is wider than {WIDEST:g} times; they count for nothing"
-    for call in () if result.passes else result.adapter_shares:
-        yield call.in_words + (", so this looks slow" if call.looks_slow else "")
-    for reason, count in result.skipped.items():
-        yield f"not judged: {plural(count, 'row')} {reason}"
-    otherwise = [each for each in result.sizes if each.executed not in (None, each.pick)]
-    if otherwise:
-        first = otherwise[0]
-        on = f"{first.collective} of {human_bytes(first.bytes)} ran {first.executed} where NCCL would pick {first.pick}"
-        of = f"{len(otherwise)} of {len(result.sizes)} sizes"
-        yield f"NCCL's log says that something else ran than a healthy machine picks, at {of}: {on}"
 
 
 def _print_floors(expectation: Expectation, like: Request, sizes: list[int]) -> None:

@@ -408,7 +408,8 @@ def _unhealthy(path: Path, machine: str, site: Site, given: Given) -> str:
     except TunerError:  # a file that 'accept' cannot place says nothing
         return ""
     slow = sum(size.verdict.fails for size in found.sizes)
-    return f"'nccl-tuner accept' fails it, with {slow} of {len(found.sizes)} sizes too slow or too fast" if slow else ""
+    slow, sizes = found.calls_judged
+    return f"'nccl-tuner accept' fails it, with {slow} of {sizes} sizes too slow or too fast" if slow else ""
 
 
 @click.command(name="accuracy", cls=options.Command)

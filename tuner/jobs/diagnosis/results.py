@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tuner.base.errors import BadInput, TunerError
 from tuner.base.files import read_bytes
-from tuner.base.findings import Severity
+from tuner.base.findings import Severity, words
 from tuner.base.sizes import human_bytes, plural
 from tuner.base.spelling import spelled
 from tuner.jobs.diagnosis.records import UNKNOWN_MACHINE, FileDiagnosis, FileKind, KnownFacts, in_sentences
@@ -38,19 +38,18 @@ def of_results(file: Path, known: KnownFacts) -> FileDiagnosis:
     evidence += [f"expected times: {each}" for each in seen.expected_by]
     if not seen.judged:
         wanted = [f"would let it be judged: {each}" for each in seen.missing]
-        slow = [each.in_words for each in seen.adapter_shares if each.looks_slow]
-        says = f"it looks slow, though: {slow[0]}" if slow else "whether this is as fast as it should be"
+        says = "whether this is as fast as it should be"
         return in_sentences(file, FileKind.results, Severity.UNKNOWN, says, [*wanted, *evidence], known)
     if seen.passes:
-        says = f"as fast as it should be, at {len(seen.sizes)} of {len(seen.sizes)} sizes"
+        says = f"as fast as it should be, at {seen.calls_judged[1]} of {seen.calls_judged[1]} sizes"
         return in_sentences(file, FileKind.results, Severity.NOTE, says, evidence, known)
     says = of_others[0] if of_others else "results that cannot be true"
     if seen.wrong_results:
         says = f"{plural(seen.wrong_results, 'call')} had wrong results"
     if failing:
-        worst = max(failing, key=lambda each: each.bytes)
+        worst, (failed, sizes) = max(failing, key=lambda each: each.bytes), seen.calls_judged
         says = (
-            f"{worst.verdict.value} at {len(failing)} of {len(seen.sizes)} sizes: {worst.collective} of "
+            f"{worst.verdict.value} at {failed} of {sizes} sizes: {worst.collective} of "
             f"{human_bytes(worst.bytes)} takes {worst.time_us:.0f} us, expected {worst.expected_us:.0f}"
         )
     return in_sentences(file, FileKind.results, Severity.FAULT, says, evidence, known)
@@ -75,14 +74,11 @@ def _on_any_machine(file: MeasurementFile, given: Given, known: KnownFacts) -> t
             there = replace(known, machine=machine).scenario()
             seen.append(acceptance.accept([file], acceptance.AcceptOptions(there, given)))
     evidence += dict.fromkeys(why for each in seen for why in each.expected_by if why.startswith(OTHER_LINKS))
-    slow = [[share for share in each.adapter_shares if share.looks_slow] for each in seen]
     if seen and all(each.judged and each.passes for each in seen):
         return f"it is as fast as each machine with such GPUs should be, but {spelled(UNKNOWN_MACHINE)}", evidence
-    late = [any(size.verdict is Verdict.slow for size in each.sizes) for each in seen]
-    if seen and all(shares or too_slow for shares, too_slow in zip(slow, late, strict=True)):
-        shares = [share for each in slow for share in each]
-        how = f": {max(shares, key=lambda each: each.share).in_words}" if shares else ""
-        return f"it looks slow on each machine with such GPUs{how}; {spelled(UNKNOWN_MACHINE)}", evidence
+    if seen and all(any(size.verdict is Verdict.slow for size in each.sizes) for each in seen):
+        ranks = [words(found) for each in seen for found in each.findings if found.code == "accept.lowest"]
+        return f"it looks slow on each machine with such GPUs; {spelled(UNKNOWN_MACHINE)}", [*ranks[:1], *evidence]
     return spelled(UNKNOWN_MACHINE), evidence
 
 

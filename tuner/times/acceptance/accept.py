@@ -1,12 +1,10 @@
 """Results of a cluster accepted or not: every file judged, and what a loss points to."""
 
-import math
 import xml.etree.ElementTree as ET
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import field, replace
-from enum import StrEnum
 from itertools import groupby
 from pathlib import Path
 from statistics import median
@@ -18,20 +16,22 @@ from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadMeasurement, CannotBeJudged, TunerError, UnknownRelease
 from tuner.base.files import write_text
 from tuner.base.findings import Finding
-from tuner.base.names import Collective
 from tuner.base.records import json_form
 from tuner.base.sizes import human_bytes, plural
 from tuner.base.spelling import option
 from tuner.machine import gpus
 from tuner.scenario import Scenario
 from tuner.times import measured
-from tuner.times.acceptance import curves, diagnosis, judge
+from tuner.times.acceptance import curves, diagnosis, evidence, judge, public_runs, shapes
 from tuner.times.acceptance.curves import Curve, Exchange
 from tuner.times.acceptance.diagnosis import Diagnosis
 from tuner.times.acceptance.evidence import NOTHING_LOGGED, LogFacts
-from tuner.times.acceptance.expected import Expectation, ReferenceRun, Whose
+from tuner.times.acceptance.expected import Expectation, ReferenceRun, Whose, expected_network
 from tuner.times.acceptance.faults import Resource
+from tuner.times.acceptance.in_findings import RunFacts, RunVerdict, calls_of, in_findings
 from tuner.times.acceptance.judge import JudgedCurve, Verdict
+from tuner.times.acceptance.public_runs import Network, RankedRun
+from tuner.times.acceptance.shapes import Loss
 from tuner.times.calibration import plausible
 from tuner.times.measured import Kind, Problem
 from tuner.times.measured.checks import named, nearest_release
@@ -114,11 +114,52 @@ class ResultFile:
     wrong_results: int
     executed: dict[int, str]
     stand_in: str = ""
+    wrong: "WrongResults | None" = None
+    log: LogFacts = NOTHING_LOGGED
 
     @property
     def is_refused(self) -> bool:
         """Whether rows are missing because something is wrong with them, or the results are wrong."""
-        return bool(self.wrong_results) or any(problem.refused for problem in self.problems)
+        return self.wrong is not None or any(problem.refused for problem in self.problems)
+
+
+@dataclass(frozen=True, slots=True)
+class WrongResults:
+    """Calls of a file whose results were wrong: how many, of which sizes in bytes, and the most wrong values of one.
+
+    ``out_of_bounds``: what nccl-tests counts at the end, where its rows do not say more.
+    """
+
+    file: str
+    calls: int
+    sizes: tuple[int, ...]
+    most: int
+    in_place: int
+    out_of_place: int
+    lines: tuple[int, ...]
+    out_of_bounds: int
+
+
+def wrong_results(file: MeasurementFile, given: Given) -> WrongResults | None:
+    """The wrong results of a file, whatever machine it is of; None where all were right, or nothing was checked.
+
+    BadMeasurement where it cannot be read.
+    """
+    found = file.read(given)
+    wrong = [block for block in found.blocks if block.wrong > 0]
+    out_of_bounds = found.header.out_of_bounds or 0
+    if not wrong and not out_of_bounds:
+        return None
+    return WrongResults(
+        file=str(file.path),
+        calls=len(wrong) or out_of_bounds,
+        sizes=tuple(sorted({block.point.bytes for block in wrong})),
+        most=max((block.wrong for block in wrong), default=0),
+        in_place=sum(bool(block.point.in_place) for block in wrong),
+        out_of_place=sum(not block.point.in_place for block in wrong),
+        lines=tuple(sorted({block.line for block in wrong})),
+        out_of_bounds=out_of_bounds,
+    )
 
 
 def read_results(path: Path | MeasurementFile, given: Given, scenario: Scenario) -> ResultFile:
@@ -163,6 +204,8 @@ def read_results(path: Path | MeasurementFile, given: Given, scenario: Scenario)
         wrong_results=table.header.left_out.get(WRONG, 0),
         executed=executed,
         stand_in=stand_in,
+        wrong=wrong_results(file, given),
+        log=evidence.of_lines(file.text.splitlines()) if file.format is FileFormat.nccl_tests_text else NOTHING_LOGGED,
     )
 
 
@@ -204,7 +247,12 @@ class AcceptOptions:
 
 @dataclass(frozen=True, slots=True)
 class JudgedSize:
-    """A size of a curve: times in us with the band that passes, bandwidths in GB/s, what NCCL picks, the verdict."""
+    """A size of a curve: times in us with the band that passes, bandwidths in GB/s, what NCCL picks, the verdict.
+
+    ``limit`` and ``limit_alone`` are factors over the expected time: above the first it is slow, above the second it
+    fails by itself. ``runs``: how many public runs say what is expected, 0 where a model does. Numbers are NaN where
+    nothing is expected.
+    """
 
     file: str
     nccl: str
@@ -226,7 +274,16 @@ class JudgedSize:
     floor_gbs: float
     time: Whose
     measured: bool
+    limit: float
+    limit_alone: float
+    runs: int
     verdict: Verdict
+
+    @property
+    def shape_words(self) -> str:
+        """Nodes, GPUs and settings in words."""
+        settings = "".join(f", {name}={value}" for name, value in self.settings.items())
+        return f"{self.nodes} x {self.gpus_per_node} GPUs, NCCL {self.nccl}{settings}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,51 +307,6 @@ class StartExtra:
 
 
 @dataclass(frozen=True, slots=True)
-class AdapterShare:
-    """The part of what a node's adapters carry that the largest call of a curve between nodes reaches.
-
-    ``usual``: the least and the most that public clusters reach, those aside that are known to be slow.
-    """
-
-    collective: str
-    nodes: int
-    bytes: int
-    share: float
-    usual: tuple[float, float]
-
-    @property
-    def looks_slow(self) -> bool:
-        """Whether it is less than any such public cluster reaches: no verdict, for other sites may be so."""
-        return self.share < self.usual[0]
-
-    @property
-    def in_words(self) -> str:
-        """The share beside the usual ones."""
-        low, high = self.usual
-        return (
-            f"{self.collective}, {plural(self.nodes, 'node')}, {human_bytes(self.bytes)}: {100 * self.share:.0f} % "
-            f"of what a node's adapters carry; healthy public clusters: {100 * low:.0f} to {100 * high:.0f} %"
-        )
-
-
-SHARE_BYTES = 1 << 30  # smaller calls wait as well
-# By whether it is an AllReduce: most nodes, and the least and most that calls from 1 GiB on all GPUs of as many reach
-# in 26 tables of tables/measured. One cluster of H100 of an unknown release is left out as well, at 26 % on two nodes.
-USUAL_SHARES = {
-    True: ((2, 0.40, 0.96), (8, 0.30, 0.50), (math.inf, 0.18, 0.50)),
-    False: ((2, 0.40, 0.84), (8, 0.62, 0.85), (math.inf, 0.35, 0.94)),
-}
-
-
-class RunVerdict(StrEnum):
-    """Verdict on results; never a better one where a row is slower or a result is wrong."""
-
-    passes = "pass"
-    not_judged = "cannot be judged"
-    fails = "FAIL"
-
-
-@dataclass(frozen=True, slots=True)
 class Acceptance:
     """Whether results are those of a healthy machine, and why.
 
@@ -315,10 +327,15 @@ class Acceptance:
     diagnosis: tuple[Diagnosis, ...]
     passes_as: tuple[str, ...]
     start_extra: tuple[StartExtra, ...]
-    adapter_shares: tuple[AdapterShare, ...]
+    comparisons: tuple[RankedRun, ...]
     skipped: Mapping[str, int]
     sizes: tuple[JudgedSize, ...]
     findings: tuple[Finding, ...] = ()
+
+    @property
+    def calls_judged(self) -> tuple[int, int]:
+        """How many sizes fail, and of how many: in place and out of place count once."""
+        return calls_of(each for each in self.sizes if each.verdict.fails), calls_of(self.sizes)
 
     @property
     def verdict(self) -> RunVerdict:
@@ -344,17 +361,24 @@ def accept(files: Sequence[Path | MeasurementFile], asked: AcceptOptions) -> Acc
     extras: list[StartExtra] = []
     diagnoses: list[Diagnosis] = []
     expected_by: dict[str, None] = {}
+    comparisons: list[RankedRun] = []
+    losses: list[tuple[JudgedCurve, Loss]] = []
     for nccl, those in _by_release(read, asked).items():
         scenario = replace(asked.scenario, nccl=nccl)
-        expectation = Expectation(scenario, asked.calibration or _of_site(those))
+        expectation = Expectation(scenario, asked.calibration, _network(those, asked))
+        expectation.of_site = None if asked.calibration else _of_site(those)
+        expectation.judged_tables = frozenset(file.table.name for file in those)
         if like is not None:
             reference = curves.of_table(like.table, str(like.path), scenario)[0]
             expectation = ReferenceRun(scenario, asked.calibration, reference)
         own = _judged(those, expectation, asked.given, skipped)
         judged += [(file, nccl, each) for file, each in own]
         extras += _extras([each for _, each in own])
-        diagnoses += _diagnosed([each for _, each in own], expectation)
-        expected_by |= {file.stand_in: None for file in those if file.stand_in} | expectation.reasons
+        for _, each in own:
+            comparisons += filter(None, [expectation.ranked(each.curve)])
+            losses += [(each, loss) for loss in [shapes.loss_of(each)] if loss is not None]
+        diagnoses += _diagnosed(own, expectation, asked.log)
+        expected_by |= {file.stand_in: None for file in those if file.stand_in} | _expected_by(own, expectation)
     for file in read:
         skipped.update({why: count for why, count in file.table.header.left_out.items() if why != WRONG})
     problems = [_problem(str(file.path), each) for file in read for each in file.problems]
@@ -366,7 +390,7 @@ def accept(files: Sequence[Path | MeasurementFile], asked: AcceptOptions) -> Acc
     ends_early = tuple(f"{REST} {file.path}, which ends within a row" for file in read if file.table.ends_early)
     known = not ends_early and all(each.judged for each in counted or [each for _, _, each in judged])
     faults = {each.kind: f"{each.file}: {each.text}" for each in problems if each.refused}
-    is_wrong = slipped or any(file.wrong_results for file in read)
+    is_wrong = slipped or any(file.wrong for file in read)
     if passes and faults.keys() == {Kind.unknown_release} and not is_wrong:
         raise CannotBeJudged(faults[Kind.unknown_release])
     if not judged and not refused:
@@ -375,21 +399,24 @@ def accept(files: Sequence[Path | MeasurementFile], asked: AcceptOptions) -> Acc
             raise BadMeasurement(f"{names}: no times in it; valid: what nccl-tests printed")
         reasons = "; ".join(f"{plural(count, 'row')}: {why}" for why, count in skipped.items())
         raise CannotBeJudged(f"{names}: {reasons}")
-    return Acceptance(
+    made = Acceptance(
         passes=passes and known and not refused,
         judged=known or not passes or refused,
         missing=ends_early or (() if known else (*_no_release(read, asked.given), *MISSING)),
         machine=asked.scenario.name,
         expected_by=tuple(expected_by),
         problems=(*problems, *slipped),
-        wrong_results=sum(file.wrong_results for file in read),
+        wrong_results=sum(file.wrong.calls for file in read if file.wrong),
         diagnosis=() if slipped else tuple(diagnoses),
         passes_as=() if refused or passes else _passes_as(read, asked),
         start_extra=tuple(extras),
-        adapter_shares=tuple(share for file, _, each in judged for share in _adapter_share(file, each, asked.scenario)),
+        comparisons=tuple(comparisons),
         skipped=dict(skipped),
         sizes=tuple(size for file, nccl, each in judged for size in _sizes(file, nccl, each)),
     )
+    logs = [file.log.joined(asked.log) for file in read]
+    facts = RunFacts(tuple(file.wrong for file in read if file.wrong), ends_early, tuple(losses), tuple(logs))
+    return replace(made, findings=tuple(in_findings(made, facts)))
 
 
 REST = "the rest of"
@@ -408,6 +435,36 @@ def _of_site(files: Sequence[ResultFile]) -> str | None:
     """The shipped calibration of the site that the files name, where they name one."""
     sites = {file.table.header.site for file in files}
     return calibrations.of_site(sites.pop()) if len(sites) == 1 else None
+
+
+def _network(files: Sequence[ResultFile], asked: AcceptOptions) -> Network | None:
+    """The kind of network that the logs show, None where they show none.
+
+    Sockets are no kind of their own where the machine has another: what goes over them is held against that.
+    """
+    named = {name for file in files for name in file.log.joined(asked.log).networks}
+    if len(named) != 1 or any(name.lower().startswith("socket") for name in named):
+        return None
+    return public_runs.network_in_words(named.pop(), expected_network(asked.scenario))
+
+
+def _expected_by(judged: Sequence[tuple[ResultFile, JudgedCurve]], expectation: Expectation) -> dict[str, None]:
+    """Words for what the expected times are: public runs, or why which calibration."""
+    runs: dict[Whose, list[int]] = {}
+    count = 0
+    for _, each in judged:
+        count += len(each.curve.bytes)
+        for at, whose in enumerate(each.expected.whose):
+            number = 0 if each.expected.runs is None else int(each.expected.runs[at])
+            runs.setdefault(whose, []).append(number)
+    reasons: dict[str, None] = {}
+    for whose, words in ((Whose.public, "of the same class"), (Whose.nearest, "of the nearest classes")):
+        if numbers := runs.get(whose):
+            between = f"{min(numbers)} to {max(numbers)}" if min(numbers) < max(numbers) else str(min(numbers))
+            reasons[f"{between} healthy public runs {words}, at {len(numbers)} of {count} sizes"] = None
+    if runs.keys() - {Whose.public, Whose.nearest}:
+        reasons |= expectation.reasons
+    return reasons
 
 
 def _by_release(files: Sequence[ResultFile], asked: AcceptOptions) -> dict[str, list[ResultFile]]:
@@ -444,10 +501,11 @@ def _judged(
             skipped[str(error)] += sum(map(len, curve.lines))
             continue
         found = judge.judge(curve, expected, _least_us(file, curve, expectation))
-        if not file.names_release and not given.nccl and not a_release:
-            found = found.left_open(expectation.picked_otherwise(curve.kind, curve.bytes))
-        if expectation.has_other_links(curve.kind.shape):
-            found = found.left_open(np.ones(len(curve.bytes), np.bool_))
+        by_model = np.array([whose in (Whose.calibrated, Whose.nccl) for whose in expected.whose])
+        if by_model.any() and not file.names_release and not given.nccl and not a_release:
+            found = found.left_open(by_model & expectation.picked_otherwise(curve.kind, curve.bytes))
+        if by_model.any() and expectation.has_other_links(curve.kind.shape):
+            found = found.left_open(by_model)
         judged.append((file, found))
     return judged
 
@@ -481,35 +539,28 @@ def _least_us(file: ResultFile, curve: Curve, expectation: Expectation) -> Array
     return np.array([plausible.fastest_us(rows[lines[0]], own.topology, own.trays) for lines in curve.lines])
 
 
-def _adapter_share(file: ResultFile, judged: JudgedCurve, scenario: Scenario) -> Iterator[AdapterShare]:
-    """Share of a curve on all GPUs of several nodes, where its largest call shows it."""
-    own, request, shape = scenario.resolve().own, judged.curve.kind.request, judged.curve.kind.shape
-    collectives = (Collective.AllReduce, Collective.AllGather, Collective.ReduceScatter)
-    nbytes = int(judged.curve.bytes[-1])
-    if own.trays or isinstance(request, Exchange) or request.collective not in collectives or nbytes < SHARE_BYTES:
-        return
-    if shape.nodes < 2 or shape.gpus_per_node != len(own.topology.gpus) or not own.topology.nets:
-        return
-    if dict(shape.settings).get("NCCL_ALGO", "Ring").lower() != "ring":  # a forced tree carries half of it by itself
-        return
-    row = next(row for row in file.table.blocks if row.line == judged.curve.lines[-1][0])
-    share = plausible.least_us(row, own.topology) / float(judged.curve.time_us[-1])
-    by_nodes = USUAL_SHARES[request.collective is Collective.AllReduce]
-    usual = next((low, high) for most, low, high in by_nodes if shape.nodes <= most)
-    yield AdapterShare(request.collective.name, shape.nodes, nbytes, share, usual)
-
-
-def _diagnosed(judged: Sequence[JudgedCurve], expectation: Expectation) -> tuple[Diagnosis, ...]:
-    """Faults that explain the times of all curves, where any is too slow; nothing where times cannot be true."""
-    verdicts = {verdict for each in judged for verdict in each.verdicts}
+def _diagnosed(
+    judged: Sequence[tuple[ResultFile, JudgedCurve]], expectation: Expectation, log: LogFacts
+) -> tuple[Diagnosis, ...]:
+    """Faults that explain the times of all curves and that no log refutes, where any is too slow; nothing where times
+    cannot be true.
+    """
+    verdicts = {verdict for _, each in judged for verdict in each.verdicts}
     if Verdict.slow not in verdicts or Verdict.fast in verdicts:
         return ()
     topology = expectation.scenario.resolve().own.topology
-    curves_of = [each.curve for each in judged]
+    curves_of = [each.curve for _, each in judged]
+    if any(each.kind.sockets for each in curves_of):
+        return (Diagnosis(Resource.sockets, "the file says that NCCL talked over TCP sockets", 0.0, 0.0),)
     # The form of AllToAll says less of the links than those of collectives do.
     of_collectives = [each for each in curves_of if not isinstance(each.kind.request, Exchange)]
+    if not of_collectives and any(each.kind.request.collective.name != "AllToAll" for each in curves_of):
+        return ()
     explained = diagnosis.diagnose(of_collectives or curves_of, expectation, topology)
-    return explained or tuple(_small_messages(judged))
+    logs = [file.log.joined(log) for file, _ in judged]
+    adapters = len(topology.nets)
+    kept = tuple(each for each in explained if not any(evidence.refutes(one, each, adapters) for one in logs))
+    return kept or (() if explained else tuple(_small_messages([each for _, each in judged])))
 
 
 def _small_messages(judged: Sequence[JudgedCurve]) -> Iterator[Diagnosis]:
@@ -563,8 +614,11 @@ def _sizes(file: ResultFile, nccl: str, judged: JudgedCurve) -> Iterator[JudgedS
             high_us=float(judged.high_us[at]),
             busbw_gbs=float(judged.busbw_gbs[at]),
             floor_gbs=float(judged.floor_gbs[at]),
-            time=judged.expected.whose,
+            time=judged.expected.whose[at],
             measured=bool(expected.measured[at]),
+            limit=float(expected.high[at]),
+            limit_alone=float(expected.far[at]),
+            runs=0 if expected.runs is None else int(expected.runs[at]),
             verdict=judged.verdicts[at],
         )
 
@@ -587,9 +641,7 @@ def write_junit(path: Path, acceptance: Acceptance) -> None:
 def suite(size: JudgedSize) -> str:
     """Words for what a size belongs to: collective, type, placement, GPUs, release."""
     placement = "in place" if size.in_place else "out of place"
-    on = f"{size.nodes} x {size.gpus_per_node} GPUs"
-    settings = "".join(f", {name}={value}" for name, value in size.settings.items())
-    return f"{size.collective}, {size.dtype}, {placement}, {on}, NCCL {size.nccl}{settings}"
+    return f"{size.collective}, {size.dtype}, {placement}, {size.shape_words}"
 
 
 def _add_suite(root: ET.Element, name: str, cases: list[tuple[str, str | None]]) -> None:

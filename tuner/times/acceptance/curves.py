@@ -2,7 +2,6 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping
-from dataclasses import replace
 from statistics import median
 
 import numpy as np
@@ -32,19 +31,15 @@ class ConfiguredShape(Shape):
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """AllToAll, which is made of sends and receives: NCCL picks nothing for it."""
+    """AllToAll or SendRecv, which are made of sends and receives: NCCL picks nothing for them."""
 
     dtype: DataType
-
-    @property
-    def collective(self) -> CostOperation:
-        """Collective, as of a request."""
-        return CostOperation.AllToAll
+    collective: CostOperation = CostOperation.AllToAll
 
     @property
     def title(self) -> str:
         """Words as a request has them."""
-        return f"AllToAll {self.dtype.name}"
+        return f"{self.collective.name} {self.dtype.name}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +56,8 @@ class CurveKind:
 class Curve:
     """Times of calls of one kind, an element a size, ascending; a size measured several times has their median.
 
-    ``bytes`` is NCCL's nBytes, ``lines`` has the rows' lines in ``file``.
+    ``bytes`` is NCCL's nBytes, ``lines`` has the rows' lines in ``file``. ``worst``: the longest time of each size,
+    None where none was measured more than once.
     """
 
     file: str
@@ -69,13 +65,16 @@ class Curve:
     bytes: SizeArray
     time_us: Array
     lines: tuple[tuple[int, ...], ...]
+    worst: Array | None = None
+
+    @property
+    def worst_us(self) -> Array:
+        """The longest time of each size, us, [size]."""
+        return self.time_us if self.worst is None else self.worst
 
 
 def of_table(table: Measurements, file: str, scenario: Scenario) -> tuple[list[Curve], Counter[str]]:
-    """The curves of a table's rows, and how many rows have none, by reason.
-
-    Rows in place are judged where a kind of call has no others.
-    """
+    """The curves of a table's rows, and how many rows have none, by reason. In place and out of place are two."""
     skipped = Counter[str]()
     kinds: dict[CurveKind, list[SampleBlock]] = defaultdict(list)
     for row in table.blocks:
@@ -85,17 +84,15 @@ def of_table(table: Measurements, file: str, scenario: Scenario) -> tuple[list[C
             skipped[why] += 1
             continue
         assert isinstance(settings, dict)
-        exchanges, dtype = row.point.is_point_to_point, row.point.dtype
-        request = Exchange(dtype) if exchanges else Request(row.point.collective, dtype, Op.sum)
+        dtype = row.point.dtype
+        request: Request | Exchange
+        if row.point.is_point_to_point:
+            request = Exchange(dtype, CostOperation[row.point.operation.name])
+        else:
+            request = Request(row.point.collective, dtype, Op.sum)
         shape = ConfiguredShape(row.nodes, row.gpus_per_node, tuple(sorted(settings.items())))
         kinds[CurveKind(shape, request, bool(row.point.in_place), table.network_of(row) == SOCKETS)].append(row)
-    curves = []
-    for kind, rows in kinds.items():
-        if kind.in_place and replace(kind, in_place=False) in kinds:
-            skipped["in place, where the same calls were measured out of place"] += len(rows)
-        else:
-            curves.append(_curve(file, kind, rows))
-    return curves, skipped
+    return [_curve(file, kind, rows) for kind, rows in kinds.items()], skipped
 
 
 def _curve(file: str, kind: CurveKind, rows: list[SampleBlock]) -> Curve:
@@ -103,17 +100,19 @@ def _curve(file: str, kind: CurveKind, rows: list[SampleBlock]) -> Curve:
     for row in rows:
         by_size[row.point.bytes].append(row)
     sizes = sorted(by_size)
+    repeated = any(len(each) > 1 for each in by_size.values())
     return Curve(
         file,
         kind,
         np.array(sizes, np.uint64),
         np.array([median(row.median_us for row in by_size[size]) for size in sizes]),
         tuple(tuple(row.line for row in by_size[size]) for size in sizes),
+        np.array([max(row.median_us for row in by_size[size]) for size in sizes]) if repeated else None,
     )
 
 
 def _skipped(row: SampleBlock) -> str | None:
-    if row.point.is_point_to_point and row.point.name not in MODELLED:
+    if row.point.is_point_to_point and row.point.name not in (*MODELLED, "sendrecv"):
         return f"of {row.point.name}: no time is expected of it"
     return "8-bit floats, which NCCL's model was not measured with" if row.point.dtype in FP8 else None
 

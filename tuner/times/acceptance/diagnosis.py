@@ -4,6 +4,7 @@ Each fault's times come from the emulator and the time model, for the same calls
 a start that is later for all calls (the host), and an offset that healthy machines have as well.
 """
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
@@ -97,8 +98,14 @@ def _explained(curves: Sequence[Curve], expectation: Expectation, fault: Fault |
         measured = np.concatenate([curve.time_us for curve in those])
         modelled = np.concatenate([each.time_us for each in times])
         sd = np.concatenate([np.minimum(each.log_half, _WIDEST) for each in times]) / 1.645
+        known = ~np.isnan(modelled)
+        measured, modelled, sd = measured[known], modelled[known], sd[known]
+        if not known.any():
+            continue
         offs.append(np.log(measured / (modelled + _start_us(measured, modelled, _scatter(sd)))))
         sds.append(sd)
+    if not offs:
+        return _Explained(fault, math.inf, math.inf)
     off, sd = np.concatenate(offs), np.concatenate(sds)
     scatter, shape_of_offset = _scatter(sd), _COMMON * sd
     weight = min(_INDEPENDENT / len(off), 1.0)

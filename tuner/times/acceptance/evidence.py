@@ -7,6 +7,8 @@ from pathlib import Path
 from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput
 from tuner.base.files import read_bytes
+from tuner.times.acceptance.diagnosis import Diagnosis
+from tuner.times.acceptance.faults import Resource
 
 MOST_BYTES = 64 << 20  # of a log; connections are made before the first call
 
@@ -82,6 +84,21 @@ def of_lines(lines: Iterable[str]) -> LogFacts:
         tuner=tuner,
         model_us=tuple(sorted(times.items())),
     )
+
+
+def refutes(log: LogFacts, found: Diagnosis, adapters: int) -> bool:
+    """Whether a log shows that a fault is not there; ``adapters``: how many a node has."""
+    match found.resource:
+        case Resource.sockets:
+            return bool(log.networks) and not any(each.lower().startswith("socket") for each in log.networks)
+        case Resource.gpu_direct:
+            return log.gpudirect is True
+        case Resource.nvls:
+            return log.nvls is True
+        case Resource.hca_list | Resource.adapters:
+            return log.adapters is not None and log.adapters >= adapters
+        case _:
+            return False
 
 
 def of_file(path: Path) -> LogFacts:

@@ -4,9 +4,11 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from enum import StrEnum
+from typing import TypeAlias
 
 import numpy as np
 
+from tuner import release
 from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput, TunerError
 from tuner.base.names import ALGO_PROTOS, Algorithm
@@ -17,14 +19,19 @@ from tuner.emulator.selection import Picks, Selection
 from tuner.machine import catalogue
 from tuner.machine.topology.records import Topology
 from tuner.scenario import Scenario
+from tuner.times.acceptance import public_runs
 from tuner.times.acceptance.curves import ConfiguredShape, Curve, CurveKind, Exchange
 from tuner.times.acceptance.faults import Fault, faulty
+from tuner.times.acceptance.public_runs import ComparedCurve, MachineClass, Nearness, Network, PublicCurve, RankedRun
+from tuner.times.costmodels.operations import CostOperation
 from tuner.times.placement import of_trays
 from tuner.times.timemodel import calibration as calibrations
 from tuner.times.timemodel import predict
 from tuner.times.timemodel.calibration import Calibration
 from tuner.times.timemodel.features import Array
 from tuner.times.timemodel.predict import TimeModel
+
+Mask: TypeAlias = np.ndarray[tuple[int], np.dtype[np.bool_]]
 
 # How far public measurements lie from NCCL's own time, natural logarithms of measured over NCCL's: where 90 % of the
 # rows of tables/measured are, machines counted alike, for calls below 1 MiB, below 64 MiB and above, on one node and on
@@ -47,6 +54,7 @@ _NEVER_HELD_OUT = 1.5
 # below 1 MiB, above, and with each power of two to the next size of the reference.
 REFERENCE_BYTES = 2**20
 REFERENCE_SMALL, REFERENCE_LARGE, REFERENCE_OCTAVE = 0.15, 0.06, 0.15
+_USED = 0.9  # of the rate of all adapters, that a ring uses where nothing else is its limit
 OTHER_LINKS = "no times were measured with as many NVLinks"
 _LATENCIES = ("net_ll_hop_us", "net_simple_hop_us", "tree_hop_us", "nvls_tree_hop_us", "pat_hop_us")
 
@@ -54,24 +62,53 @@ _LATENCIES = ("net_ll_hop_us", "net_simple_hop_us", "tree_hop_us", "nvls_tree_ho
 class Whose(StrEnum):
     """Source of the expected times."""
 
+    public = "public runs"
+    nearest = "nearest public runs"
     calibrated = "calibrated"
     nccl = "NCCL's model"
     reference = "a reference run"
+
+
+# Half a band, natural logarithm: 90 % intervals of single times, joined with how far healthy machines of one kind
+# differ, and widened, so that 95 % of healthy machines pass with all sizes of a curve (benchmarks/accept.py).
+BETWEEN_MACHINES = 0.04
+WIDENED = 1.2
+WIDEST = 1.3  # a band whose end is further than this factor from what is expected judges nothing inside of it,
+FAR_OUT = 1.5  # and a time fails by it only this many half bands out
+ALONE = 4.0  # times the band's end that one size by itself fails from
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Expected:
     """An element a size: the time in us, half its 90 % interval as a natural logarithm, and what NCCL picks.
 
-    ``picks`` is None for AllToAll, which NCCL picks nothing for. ``measured``: whether the calibration has times of the
-    pick's algorithm and protocol; False by NCCL's model.
+    ``picks`` is None for AllToAll and SendRecv, which NCCL picks nothing for. ``measured``: whether the calibration has
+    times of the pick's algorithm and protocol, or public runs decide; False by NCCL's model. ``whose`` says which.
+
+    ``high`` and ``far`` are factors over the time: above ``high`` a size is slow, and fails with others; above ``far``
+    it fails by itself. ``open``: whether a time below ``high`` says nothing. ``steady``: whether three slow sizes in
+    a row fail; where healthy clusters differ more, only the largest sizes count.
     """
 
     time_us: Array
     log_half: Array
     picks: Picks | None
-    measured: np.ndarray[tuple[int], np.dtype[np.bool_]]
-    whose: Whose
+    measured: Mask
+    whose: tuple[Whose, ...]
+    high: Array
+    far: Array
+    open: Mask
+    steady: Mask
+    runs: np.ndarray[tuple[int], np.dtype[np.int64]] | None = None  # public ones that decide
+
+    @staticmethod
+    def by_intervals(time_us: Array, log_half: Array, picks: Picks | None, measured: Mask, whose: Whose) -> "Expected":
+        """With bands that intervals give."""
+        half: Array = WIDENED * np.hypot(log_half, BETWEEN_MACHINES)
+        wide = half > np.log(WIDEST)
+        high = np.exp(np.where(wide, FAR_OUT * half, half))
+        every = np.ones(len(time_us), np.bool_)
+        return Expected(time_us, log_half, picks, measured, (whose,) * len(time_us), high, ALONE * high, wide, every)
 
     def pick_names(self) -> list[str]:
         """Algorithm and protocol of each size, as in ``Ring/LL``; ``-`` where NCCL picks nothing."""
@@ -84,11 +121,11 @@ class Expected:
 class Expectation:
     """Expected times on a machine, healthy or with a fault. ``scenario`` describes the machine and release.
 
-    ``calibration``: a name or a file, None for the machine's own or its generation's. BadInput where nodes differ, or
-    the named calibration is none.
+    ``calibration``: a name or a file, None for the machine's own or its generation's. ``network``: what NCCL sends over
+    between nodes, None for what the adapters' names say. BadInput where nodes differ, or the named calibration is none.
     """
 
-    def __init__(self, scenario: Scenario, calibration: str | None = None) -> None:
+    def __init__(self, scenario: Scenario, calibration: str | None = None, network: Network | None = None) -> None:
         scenario.check_gpu_for_each_rank("accept")
         if scenario.others:
             raise BadInput(
@@ -99,7 +136,11 @@ class Expectation:
             calibrations.load(calibration)
         self.scenario = scenario
         self._asked = calibration
+        self.network = network or expected_network(scenario)
         self._healthy: dict[ConfiguredShape, Selection] = {}
+        self.judged_tables: frozenset[str] = frozenset()  # shipped ones, which are not compared with themselves
+        self.of_site: str | None = None  # the calibration of the site that the files name
+        self._times: dict[tuple[CurveKind, bytes], Expected] = {}
         self._models: dict[ConfiguredShape, TimeModel | None] = {}
         self._faulty: dict[tuple[ConfiguredShape, Fault], Selection] = {}
         self._of_releases: dict[tuple[str, ConfiguredShape], Selection] = {}
@@ -112,14 +153,93 @@ class Expectation:
         return self._healthy[shape]
 
     def times(self, kind: CurveKind, sizes: SizeArray, fault: Fault | None = None) -> Expected:
-        """Times of ``sizes``, NCCL's nBytes, [size]. BadInput for AllToAll that no calibration has times of."""
+        """Times of ``sizes``, NCCL's nBytes, [size]. BadInput for sends and receives that nothing has times of.
+
+        In a node a calibration comes first, where it was measured there, and public runs fill what it leaves open;
+        between nodes public runs come first. A calibration that is named is taken as it is.
+        """
+        if fault is None:
+            key = kind, sizes.tobytes()
+            if key not in self._times:
+                self._times[key] = self._healthy_times(kind, sizes)
+            return self._times[key]
+        healthy = self.times(kind, sizes)
+        if all(whose is Whose.calibrated or whose is Whose.nccl for whose in healthy.whose):
+            return self._modelled(kind, sizes, fault)
+        ratio = self._modelled(kind, sizes, fault).time_us / self._modelled(kind, sizes).time_us
+        return replace(healthy, time_us=healthy.time_us * ratio)
+
+    def _healthy_times(self, kind: CurveKind, sizes: SizeArray) -> Expected:
+        modelled, why = None, None
+        try:
+            modelled = self._modelled(kind, sizes)
+        except BadInput as error:
+            if self._asked is not None or not isinstance(kind.request, Exchange):
+                raise
+            why = error
+        if self._asked is not None and modelled is not None:
+            return modelled
+        known = modelled is not None and not (modelled.open | ~modelled.measured).any()
+        if kind.shape.nodes == 1 and known and not self.has_other_links(kind.shape):
+            assert modelled is not None
+            return modelled
+        joined = self._by_public_runs(kind, sizes, modelled)
+        if joined is None and why is not None:
+            raise why
+        assert joined is not None or modelled is not None
+        return joined if joined is not None else modelled  # type: ignore[return-value]
+
+    def compared(self, kind: CurveKind, sizes: SizeArray) -> ComparedCurve:
+        """The calls as public runs are compared with: class, shape, and what the links allow, us, [size]."""
+        selection = self.selection(kind.shape)
+        own = self.scenario.resolve().own
+        domains, gpus = kind.shape.nodes, kind.shape.gpus_per_node
+        if own.trays is not None:
+            domains = selection.communicator.nodes
+            gpus = kind.shape.ranks // max(domains, 1)
+        settings = {**(self.scenario.environment or {}), **dict(kind.shape.settings)}
+        nvls = settings.get("NCCL_NVLS_ENABLE") != "0"
+        machine = public_runs.class_of(selection.communicator, own.topology, gpus, self.network, nvls=nvls)
+        if 0 < machine.node_gbs < _USED * public_runs.nominal_gbs(own.topology) and own.trays is None:
+            # Of older releases the search may not find what the links carry: the class is the machine's.
+            newest = replace(self._scenario(kind.shape), nccl=release.names()[-1], fitted_constants=None)
+            with suppress(TunerError):
+                machine = public_runs.class_of(newest.communicator(), own.topology, gpus, self.network, nvls=nvls)
+        forced = f"{settings.get('NCCL_ALGO', '')}/{settings.get('NCCL_PROTO', '')}".removesuffix("/")
+        if isinstance(kind.request, Exchange):
+            model_us = _links_us(kind.request, sizes, domains, gpus, machine)
+        else:
+            model_us = selection.pick(kind.request, sizes).time_us.astype(np.float64)
+        return ComparedCurve(machine, domains, gpus, kind.request.collective.name, forced, sizes, model_us)
+
+    def _by_public_runs(self, kind: CurveKind, sizes: SizeArray, modelled: Expected | None) -> Expected | None:
+        """Times of public runs where such decide; elsewhere, and in a node first, the modelled ones."""
+        compared = self.compared(kind, sizes)
+        if compared.nodes > 1 and self.scenario.resolve().own.trays is not None:
+            return None  # between NVLink domains no three runs are alike
+        if compared.nodes == 1 and modelled is not None and not self.has_other_links(kind.shape):
+            return by_public_runs(compared, self.curves(), modelled, modelled.open | ~modelled.measured)
+        return by_public_runs(compared, self.curves(), modelled)
+
+    def ranked(self, curve: Curve) -> RankedRun | None:
+        """Where a curve lies among healthy runs of its class; None where fewer than three are of it."""
+        compared = self.compared(curve.kind, curve.bytes)
+        return public_runs.ranked(compared, curve.time_us, self.curves())
+
+    def curves(self) -> tuple[PublicCurve, ...]:
+        """The runs that are compared with, without those that are judged."""
+        every = public_runs.shipped()
+        return tuple(each for each in every if each.table not in self.judged_tables) if self.judged_tables else every
+
+    def _modelled(self, kind: CurveKind, sizes: SizeArray, fault: Fault | None = None) -> Expected:
+        """Times by a calibration, or NCCL's own with their known error, [size]."""
         selection = self.selection(kind.shape) if fault is None else self._with_fault(kind.shape, fault)
         model = self._model(kind.shape)
         if model is not None and fault is not None:
             calibration = _with_slower_hops(model.calibration, fault.hop)
             model = TimeModel(calibration, selection, same_machine=model.same_machine, reason=model.reason)
         if isinstance(kind.request, Exchange):
-            return _of_exchange(model, sizes)
+            return _of_exchange(model, kind.request, sizes)
         picks = selection.pick(kind.request, sizes)
         if model is None:
             return _by_nccl(picks, several=selection.communicator.nodes > 1)
@@ -130,9 +250,9 @@ class Expectation:
         at_most = np.log(guess.time_us / calibrated.time_us) + guess.log_half
         if selection.communicator.nodes == 1:
             half = np.where(calibrated.measured, half, np.maximum(half, at_most))
-        return Expected(calibrated.time_us, half, picks, calibrated.measured, Whose.calibrated)
+        return Expected.by_intervals(calibrated.time_us, half, picks, calibrated.measured, Whose.calibrated)
 
-    def picked_otherwise(self, kind: CurveKind, sizes: SizeArray) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+    def picked_otherwise(self, kind: CurveKind, sizes: SizeArray) -> Mask:
         """Whether any other release of the machine picks otherwise, [size]; sizes in bytes (nBytes)."""
         otherwise = np.zeros(len(sizes), np.bool_)
         if isinstance(kind.request, Exchange):
@@ -171,7 +291,7 @@ class Expectation:
 
     def _found_model(self, shape: ConfiguredShape) -> TimeModel | None:
         try:
-            model = predict.of_communicator(self.selection(shape), self.scenario.site, self._asked)
+            model = predict.of_communicator(self.selection(shape), self.scenario.site, self._asked or self.of_site)
         except BadInput as error:
             if self._asked is not None:
                 raise
@@ -206,6 +326,14 @@ class Expectation:
         return self._faulty[shape, fault]
 
 
+def expected_network(scenario: Scenario) -> Network:
+    """The kind of network by the settings and the names of adapters."""
+    settings = scenario.environment or {}
+    if settings.get("NCCL_NET", "").lower() == "socket":
+        return Network.sockets
+    return public_runs.network_of_names(scenario.resolve().own.topology)
+
+
 def _nvlinks(node: Topology) -> int:
     """NVLinks of the GPU of a node that has most."""
     return max(sum(link.count for link in gpu.nvlinks) for gpu in node.gpus)
@@ -223,7 +351,7 @@ class ReferenceRun(Expectation):
         """False: the run was measured on the links that are judged."""
         return False
 
-    def picked_otherwise(self, kind: CurveKind, sizes: SizeArray) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+    def picked_otherwise(self, kind: CurveKind, sizes: SizeArray) -> Mask:
         """Whether others pick otherwise, [size]: nowhere, as a cluster takes again what it took; sizes in bytes."""
         return np.zeros(len(sizes), np.bool_)
 
@@ -240,21 +368,76 @@ class ReferenceRun(Expectation):
         away = np.abs(np.subtract.outer(log_bytes, known)).min(axis=1) / np.log(2)
         half = np.where(sizes < REFERENCE_BYTES, REFERENCE_SMALL, REFERENCE_LARGE) + REFERENCE_OCTAVE * away
         if fault is not None:
-            healthy, faulty_times = super().times(kind, sizes), super().times(kind, sizes, fault)
+            healthy, faulty_times = self._modelled(kind, sizes), self._modelled(kind, sizes, fault)
             time_us = time_us * faulty_times.time_us / healthy.time_us
         measured = np.ones(len(sizes), np.bool_)
-        return Expected(time_us, np.asarray(half, np.float64), None, measured, Whose.reference)
+        half = np.asarray(half, np.float64)
+        return Expected.by_intervals(time_us, half, None, measured, Whose.reference)
 
 
-def _of_exchange(model: TimeModel | None, sizes: SizeArray) -> Expected:
-    """NCCL has no model of AllToAll, which a calibration alone has times of."""
-    if model is None:
-        raise BadInput("of AllToAll: no calibration has times of it here, and NCCL's model has none")
+def by_public_runs(
+    compared: ComparedCurve, curves: Sequence[PublicCurve], modelled: Expected | None = None, where: Mask | None = None
+) -> Expected | None:
+    """Times of public runs where such decide, and where a mask says so, [size]; elsewhere the modelled ones.
+
+    None where no size has three runs that are near enough.
+    """
+    found = public_runs.typical(compared, curves)
+    known = found.nearness >= 0
+    if where is not None:
+        known &= where
+    if modelled is not None:  # a calibration inside its scope before runs over other networks
+        known &= (found.nearness < Nearness.any_network) | modelled.open | ~modelled.measured
+    if not known.any():
+        return None
+    old = modelled or _nothing(len(compared.bytes))
+    whose = tuple(
+        was if not use else Whose.public if near == Nearness.same_class else Whose.nearest
+        for near, use, was in zip(found.nearness.tolist(), known.tolist(), old.whose, strict=True)
+    )
+    return Expected(
+        np.where(known, found.time_us, old.time_us),
+        np.where(known, np.log(found.high) / WIDENED, old.log_half),
+        old.picks,
+        known | old.measured,
+        whose,
+        np.where(known, found.high, old.high),
+        np.where(known, found.far, old.far),
+        ~known & old.open,
+        np.where(known, public_runs.steady(compared), old.steady),
+        np.where(known, found.runs, 0),
+    )
+
+
+def _nothing(count: int) -> Expected:
+    """Expects nothing of any size."""
+    nan, none = np.full(count, np.nan), np.zeros(count, np.bool_)
+    return Expected(nan, nan, None, none, (Whose.nccl,) * count, nan, nan, ~none, none)
+
+
+def _links_us(request: Exchange, sizes: SizeArray, nodes: int, gpus: int, machine: MachineClass) -> Array:
+    """Times that the links alone take for sends and receives, us, [size]: of AllToAll, or of a ring of SendRecv."""
+    nbytes = sizes.astype(np.float64)
+    ranks = nodes * gpus
+    all_to_all = request.collective is CostOperation.AllToAll
+    inside = nbytes * ((ranks - 1) / ranks if all_to_all else 1.0) / (machine.gpu_gbs or np.inf)
+    between = np.zeros(len(nbytes))
+    if nodes > 1 and machine.node_gbs:
+        share = gpus * (nodes - 1) / nodes if all_to_all else gpus
+        between = nbytes * share / machine.node_gbs
+    return np.asarray(np.maximum(np.maximum(inside, between) / 1000, 1.0), np.float64)
+
+
+def _of_exchange(model: TimeModel | None, request: Exchange, sizes: SizeArray) -> Expected:
+    """NCCL has no model of sends and receives, and calibrations have times of AllToAll alone."""
+    name = request.collective.name
+    if model is None or request.collective is not CostOperation.AllToAll:
+        raise BadInput(f"of {name}: no calibration has times of it here, and NCCL's model has none")
     calibrated = model.all_to_all(sizes)
     half = np.log(calibrated.high_us / calibrated.time_us)
     if model.selection.communicator.nodes > 1:
         half *= _NEVER_HELD_OUT
-    return Expected(calibrated.time_us, half, None, calibrated.measured, Whose.calibrated)
+    return Expected.by_intervals(calibrated.time_us, half, None, calibrated.measured, Whose.calibrated)
 
 
 def _by_nccl(picks: Picks, several: bool) -> Expected:
@@ -262,7 +445,7 @@ def _by_nccl(picks: Picks, several: bool) -> Expected:
     errors = np.array(NCCL_ERROR[several])[np.searchsorted(ERROR_BYTES, picks.bytes, side="right")]
     times_us = picks.time_us.astype(np.float64) * np.exp(errors.mean(axis=1))
     half = (errors[:, 1] - errors[:, 0]) / 2
-    return Expected(times_us, half, picks, np.zeros(len(times_us), np.bool_), Whose.nccl)
+    return Expected.by_intervals(times_us, half, picks, np.zeros(len(times_us), np.bool_), Whose.nccl)
 
 
 def _with_slower_hops(calibration: Calibration, factor: float) -> Calibration:

@@ -3,35 +3,33 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from enum import StrEnum
-from itertools import groupby
 
 import numpy as np
 
 from tuner.base.dataclass import dataclass
 from tuner.base.errors import CannotBeJudged
+from tuner.base.numerics import SizeArray
 from tuner.base.sizes import human_bytes
 from tuner.base.spelling import option
 from tuner.emulator.request import Request
 from tuner.times.acceptance.curves import ConfiguredShape, Curve, CurveKind
-from tuner.times.acceptance.expected import OTHER_LINKS, Expectation, Expected, Whose
+from tuner.times.acceptance.expected import OTHER_LINKS, Expectation, Expected, Mask, Whose
 from tuner.times.calibration import plausible
 from tuner.times.costmodels.operations import bus_factor, bus_gbs
 from tuner.times.measured import Kind, Problem
 from tuner.times.timemodel.features import Array
 
-# The band: 90 % intervals of single times, joined with how far healthy machines of one kind differ, natural logarithm,
-# and widened, so that 95 % of healthy machines pass with all sizes of a curve. benchmarks/accept.py prints how many do.
-BETWEEN_MACHINES = 0.04
-WIDENED = 1.2
-IN_A_ROW = 3  # slow sizes that fail; two where one of them is the largest
+IN_A_ROW, WINDOW = 3, 4  # slow sizes that fail: so many of so many one after the other
 HOST_BYTES = 2**20  # smaller calls take mostly what the host takes to start them
-MOST_START_US = 60.0  # what no way of launching adds
-FIRST_BYTES = 2**22  # where no size is below HOST_BYTES, those up to here show the start as well,
-MOST_FIRST_US = 25.0  # but may be slow by more than it
+MOST_START_US = 60.0  # what ways of launching add at most, below HOST_BYTES
+FIRST_BYTES = 2**24  # up to here calls may be late as well,
+MOST_FIRST_US = 25.0  # but by no more than this
 LEAST_START_US = 1.0
-WIDEST = 1.3  # a band whose end is further than this factor from what is expected judges nothing inside of it,
+BANDWIDTH_BYTES = 2**28  # from here on a call's time is the links'
+# Of a size measured several times one time may be this much longer than a single one, up to so many times the expected.
+REPEATED, MOST_REPEATED = 4.0, 25.0
 MOST = 2 / 3  # of a curve's sizes that have to be judged
-FAR_OUT = 1.5  # and a time fails by it only this many half bands out
+LATENCY_BYTES = 2**16  # of sizes below, more than half have to be slow to fail
 
 
 class Verdict(StrEnum):
@@ -67,14 +65,16 @@ class JudgedCurve:
 
     @property
     def judged(self) -> bool:
-        """Whether its sizes say anything: the largest, and most of those from 1 MiB on, where there are such.
+        """Whether its sizes say anything: most of those from 1 MiB on, where there are such, or all from 256 MiB on.
 
         Smaller ones are the host's.
         """
+        known = np.array([verdict is not Verdict.not_judged for verdict in self.verdicts])
+        if len(largest := known[self.curve.bytes >= BANDWIDTH_BYTES]) and largest.all():
+            return True
         large = self.curve.bytes >= HOST_BYTES
         counted = large if large.any() else np.ones(len(large), np.bool_)
-        known = np.array([verdict is not Verdict.not_judged for verdict in self.verdicts])[counted]
-        return bool(known[-1]) and float(known.mean()) >= MOST
+        return float(known[counted].mean()) >= MOST
 
     @property
     def busbw_gbs(self) -> Array:
@@ -91,7 +91,7 @@ class JudgedCurve:
         """Whether no size fails."""
         return not any(verdict.fails for verdict in self.verdicts)
 
-    def left_open(self, which: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> "JudgedCurve":
+    def left_open(self, which: Mask) -> "JudgedCurve":
         """Verdicts that leave the sizes of a mask open, [size]; what the links cannot do fails all the same."""
         verdicts = (
             Verdict.not_judged if open_ and verdict is not Verdict.fast else verdict
@@ -101,76 +101,85 @@ class JudgedCurve:
 
     def _gbs(self, time_us: Array) -> Array:
         kind = self.curve.kind
-        return np.asarray(bus_gbs(kind.request.collective, self.curve.bytes, time_us, kind.shape.ranks))
+        known = ~np.isnan(time_us)
+        gbs = bus_gbs(kind.request.collective, self.curve.bytes, np.where(known, time_us, 1.0), kind.shape.ranks)
+        return np.where(known, gbs, np.nan)
 
 
 def start_us(curve: Curve, expected: Expected) -> float | None:
-    """Delay with which calls of a curve start, us, not below 0; None where no size shows it.
+    """Delay with which calls of a curve start, us, not below 0; None where no size shows it. No verdict rests on it.
 
     It is the median over sizes below 1 MiB, where there are none over those up to 4 MiB. The start belongs to the way
     of launching and not to the fabric, so that it is no more than such ways differ by.
     """
     extra = curve.time_us - expected.time_us
-    for below, most_us in ((HOST_BYTES, MOST_START_US), (FIRST_BYTES + 1, MOST_FIRST_US)):
-        if (small := curve.bytes < below).any():
+    for below, most_us in ((HOST_BYTES, MOST_START_US), (2**22 + 1, MOST_FIRST_US)):
+        small = (curve.bytes < below) & ~np.isnan(extra)
+        if small.any():
             typical = float(np.median(extra[small]))
             return min(max(typical, 0.0), most_us)
     return None
 
 
-def band(expected: Expected) -> Array:
-    """Half the band that passes, [size]: numbers, natural logarithms of times over the expected ones."""
-    half: Array = WIDENED * np.hypot(expected.log_half, BETWEEN_MACHINES)
-    return half
+def start_allowed_us(sizes: SizeArray) -> Array:
+    """What ways of launching may add to a call, us, [size]: the same for every run, so that no row excuses another."""
+    return np.where(sizes < HOST_BYTES, MOST_START_US, np.where(sizes <= FIRST_BYTES, MOST_FIRST_US, 0.0))
 
 
 def judge(curve: Curve, expected: Expected, least_us: Array) -> JudgedCurve:
     """The verdicts of a curve. ``least_us`` is what the links alone take, [size].
 
-    Sizes above the band are too slow where three are in a row, or the two largest are: one or two alone are noise, and
-    so is one in the band between others.
+    Each size is held against limits that no other size moves; it is slow above one, and fails by itself above another.
+    Slow sizes fail together: the two largest, three of four in a row, or more than half of those below 64 KiB. So no
+    slower row ever makes a verdict better, nor does leaving out one that is not slow.
     """
-    start = start_us(curve, expected)
-    allowed = start if start is not None and start > LEAST_START_US else 0.0
-    half = band(expected)
-    wide = half > np.log(WIDEST)
-    width = np.exp(half)
-    high_us = expected.time_us * np.where(wide, np.exp(FAR_OUT * half), width)
-    excess = np.log(curve.time_us / (high_us + allowed))
-    slow = _in_a_row((_smoothed(excess) > 0).tolist())
+    allowed = start_allowed_us(curve.bytes)
+    high_us = expected.time_us * expected.high + allowed
+    known = ~np.isnan(expected.time_us)
+    with np.errstate(invalid="ignore"):
+        slow = known & (curve.time_us > high_us)
+        alone = known & (curve.time_us > expected.time_us * expected.far + allowed)
+        repeated = np.minimum(REPEATED * expected.far, MOST_REPEATED)
+        alone |= known & (curve.worst_us > expected.time_us * np.maximum(repeated, expected.far) + allowed)
+    fails = alone | _together(curve.bytes, slow, known, expected.steady)
     verdicts = []
     for at, time_us in enumerate(curve.time_us.tolist()):
         verdict = Verdict.passed
         if time_us < least_us[at]:
             verdict = Verdict.fast
-        elif wide[at] and (excess[at] <= 0 or curve.bytes[at] < HOST_BYTES):
+        elif fails[at]:
+            verdict = Verdict.slow
+        elif not known[at] or (expected.open[at] and not slow[at]):
             verdict = Verdict.not_judged
-        elif time_us * width[at] < expected.time_us[at]:
+        elif slow[at]:
+            verdict = Verdict.isolated
+        elif time_us * expected.high[at] < expected.time_us[at]:
             verdict = Verdict.faster
-        elif excess[at] > 0:
-            verdict = Verdict.slow if slow[at] else Verdict.isolated
-        elif time_us > high_us[at] and curve.bytes[at] <= FIRST_BYTES:
+        elif time_us > expected.time_us[at] * expected.high[at]:
             verdict = Verdict.host_bound
         verdicts.append(verdict)
-    return JudgedCurve(curve, expected, expected.time_us / width, high_us + allowed, tuple(verdicts), start)
+    start = start_us(curve, expected)
+    return JudgedCurve(curve, expected, expected.time_us / expected.high, high_us, tuple(verdicts), start)
 
 
-def _smoothed(values: Array) -> Array:
-    """The median of each value and its two neighbours; those at the ends as they are."""
-    smoothed = values.copy()
-    if len(values) > 2:
-        smoothed[1:-1] = np.median(np.stack([values[:-2], values[1:-1], values[2:]]), axis=0)
-    return smoothed
-
-
-def _in_a_row(above: Sequence[bool]) -> list[bool]:
-    """Mask of the sizes above the band that have enough others beside them."""
-    kept: list[bool] = []
-    for is_above, group in groupby(above):
-        length = len(list(group))
-        at_the_end = length > 1 and len(kept) + length == len(above)
-        kept += [is_above and (length >= IN_A_ROW or at_the_end or length == len(above))] * length
-    return kept
+def _together(sizes: SizeArray, slow: Mask, known: Mask, steady: Mask) -> Mask:
+    """Mask of the slow sizes that have enough others beside them."""
+    fails = np.zeros(len(sizes), np.bool_)
+    at = np.flatnonzero(known)
+    largest = at[-2:]
+    if len(largest) and slow[largest].all() and (sizes[largest[-1]] >= HOST_BYTES or slow[at].all()):
+        fails[largest] = True
+    if len(at) and slow[at].all():
+        fails[at] = True
+    row = at[steady[at]]
+    for first in range(len(row)):
+        window = row[first : first + WINDOW]
+        if slow[window].sum() >= IN_A_ROW:
+            fails[window] |= slow[window]
+    small = at[sizes[at] < LATENCY_BYTES]
+    if len(small) and 2 * slow[small].sum() > len(small) and len(small) >= IN_A_ROW:
+        fails[small] |= slow[small]
+    return fails
 
 
 def problems(judged: Sequence[JudgedCurve]) -> Iterator[tuple[JudgedCurve, Problem]]:
@@ -223,8 +232,7 @@ def floors(expectation: Expectation, requests: Sequence[Request], sizes: Sequenc
     nbytes = np.array(sizes, np.uint64)
     for request in requests:
         expected = expectation.times(CurveKind(shape, request), nbytes)
-        start_us = np.where(nbytes <= FIRST_BYTES, MOST_FIRST_US, 0.0)
-        most_us = expected.time_us * np.exp(band(expected)) + start_us
+        most_us = expected.time_us * expected.high + np.where(nbytes <= FIRST_BYTES, MOST_FIRST_US, 0.0)
         both = [bus_gbs(request.collective, nbytes, times, shape.ranks) for times in (expected.time_us, most_us)]
         for at, name in enumerate(expected.pick_names()):
             yield Floor(
@@ -238,6 +246,6 @@ def floors(expectation: Expectation, requests: Sequence[Request], sizes: Sequenc
                 most_us=float(most_us[at]),
                 expected_busbw_gbs=float(both[0][at]),
                 floor_gbs=float(both[1][at]),
-                time=expected.whose,
+                time=expected.whose[at],
                 measured=bool(expected.measured[at]),
             )

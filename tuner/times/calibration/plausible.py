@@ -59,7 +59,7 @@ def links_of_gpu_gbs(topology: Topology, count: int) -> float:
     """
     sms = topology.compute_capabilities(count)
     pcie_gbs = max(_table("pcie_gbs").get(str(sm), 0.0) for sm in sms)
-    return max(_nvlink(topology, count, most=True), pcie_gbs)
+    return max(nvlink_gbs(topology, count, most=True), pcie_gbs)
 
 
 def reduces_in_switch(topology: Topology, count: int) -> bool:
@@ -69,7 +69,7 @@ def reduces_in_switch(topology: Topology, count: int) -> bool:
 
 def _nvlink_gbs(scenario: Scenario, count: int) -> float:
     """The least of a GPU's links to switches and to the GPUs that are used."""
-    gbs = _nvlink(scenario.resolve().own.topology, count)
+    gbs = nvlink_gbs(scenario.resolve().own.topology, count)
     if not gbs:
         raise BadInput(
             f"{scenario.name}: no NVLink bandwidth between its GPUs is known; valid: {option('intra_gbs')} GBS"
@@ -77,8 +77,11 @@ def _nvlink_gbs(scenario: Scenario, count: int) -> float:
     return gbs
 
 
-def _nvlink(topology: Topology, count: int, most: bool = False) -> float:
-    """0 where there is none, or none is known."""
+def nvlink_gbs(topology: Topology, count: int, most: bool = False) -> float:
+    """GB/s in one direction of the NVLinks of the first ``count`` GPUs: the least of them, or the ``most``.
+
+    0 where there are none, or their rate is not known.
+    """
     gpus = topology.first_gpus(count)
     used = {gpu.busid for gpu in gpus}
     links = (max if most else min)(_links(gpu, used) for gpu in gpus)

@@ -1,0 +1,264 @@
+"""What an acceptance found as codes with facts: the verdict first, then what speaks for it, then causes and notes."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+from tuner.base.dataclass import dataclass
+from tuner.base.findings import Finding, Severity
+from tuner.times.acceptance.evidence import LogFacts
+from tuner.times.acceptance.faults import Resource
+from tuner.times.acceptance.judge import JudgedCurve, Verdict
+from tuner.times.acceptance.public_runs import RankedRun
+from tuner.times.acceptance.shapes import Loss, LossShape
+
+if TYPE_CHECKING:
+    from tuner.times.acceptance.accept import Acceptance, JudgedSize, WrongResults
+
+_FEW = 0.005  # below the lowest run: not worth a word
+_MANY = 8  # names that a sentence holds
+_MODEL_OFF = 8.0  # a time over NCCL's own beside its choice that no healthy run of a large call has
+_LARGE_BYTES = 2**24
+
+
+class RunVerdict(StrEnum):
+    """Verdict on results; never a better one where a row is slower or a result is wrong."""
+
+    passes = "pass"
+    not_judged = "cannot be judged"
+    fails = "FAIL"
+
+
+@dataclass(frozen=True, slots=True)
+class RunFacts:
+    """Facts of a judgement that its record has in other forms: wrong results, files cut within a row, losses, logs."""
+
+    wrong: tuple["WrongResults", ...]
+    ends_early: tuple[str, ...]
+    losses: tuple[tuple[JudgedCurve, Loss], ...]
+    logs: tuple[LogFacts, ...]
+
+
+def in_findings(made: "Acceptance", facts: RunFacts) -> Iterator[Finding]:
+    """All that is found, the verdict first; wrong results come before it, whatever else can be judged."""
+    for each in facts.wrong:
+        yield _wrong(each)
+    yield _verdict(made, facts)
+    for problem in made.problems:
+        severity = Severity.FAULT if problem.refused else Severity.NOTE
+        lines = list(problem.lines[:_MANY])
+        yield Finding(
+            "accept.rows", severity, {"file": problem.file, "kind": problem.kind, "lines": lines, "text": problem.text}
+        )
+    yield from map(_rank, _of_interest(made.comparisons))
+    yield from _causes(made, facts)
+    yield from _losses(facts.losses)
+    yield from _of_fabric(facts)
+    if made.passes_as:
+        yield Finding("accept.passes_as", Severity.UNLIKE, {"releases": list(made.passes_as)})
+    yield from _notes(made, facts)
+
+
+def _wrong(each: "WrongResults") -> Finding:
+    where = [
+        f"{count} {name}" for count, name in ((each.out_of_place, "out of place"), (each.in_place, "in place")) if count
+    ]
+    return Finding(
+        "accept.wrong_results",
+        Severity.FAULT,
+        {
+            "file": each.file,
+            "calls": each.calls,
+            "sizes": list(each.sizes),
+            "most": each.most or None,
+            "where": " and ".join(where) or None,
+            "lines": list(each.lines),
+            "out_of_bounds": each.out_of_bounds or None,
+        },
+    )
+
+
+def calls_of(sizes: Iterable["JudgedSize"]) -> int:
+    """Number of calls: a size in place and out of place is one."""
+    kinds = ((each.file, each.nccl, each.collective, each.dtype, each.shape_words, each.bytes) for each in sizes)
+    return len(set(kinds))
+
+
+def _verdict(made: "Acceptance", facts: RunFacts) -> Finding:
+    failing, sizes = made.calls_judged
+    counts = {"failing": failing, "sizes": sizes}
+    if made.passes:
+        open_sizes = sorted({each.bytes for each in made.sizes if each.verdict is Verdict.not_judged})
+        return Finding("accept.passes", Severity.NOTE, {**counts, "open": open_sizes})
+    if not made.judged:
+        code = "accept.ends_early" if facts.ends_early else "accept.not_judged"
+        open_count = calls_of(each for each in made.sizes if each.verdict is Verdict.not_judged)
+        return Finding(code, Severity.UNKNOWN, {**counts, "open": open_count, "missing": list(made.missing)})
+    if not failing:
+        return Finding("accept.refused", Severity.FAULT, counts)
+    return Finding("accept.fails", Severity.FAULT, counts)
+
+
+def _of_interest(comparisons: Sequence[RankedRun]) -> Iterator[RankedRun]:
+    """One comparison for each kind of call: of both placements the slower."""
+    slowest: dict[object, RankedRun] = {}
+    for each in comparisons:
+        key = each.collective, each.nodes, each.gpus_per_node, each.bytes
+        if key not in slowest or each.own_gbs < slowest[key].own_gbs:
+            slowest[key] = each
+    yield from slowest.values()
+
+
+def _rank(each: RankedRun) -> Finding:
+    below = 1 - each.own_gbs / each.low_gbs
+    lowest = each.rank == each.runs + 1
+    facts = {
+        "collective": each.collective,
+        "bytes": each.bytes,
+        "nodes": each.nodes,
+        "gpus_per_node": each.gpus_per_node,
+        "gpus": each.gpus,
+        "adapters": each.adapters or None,
+        "where": _where(each),
+        "own_gbs": each.own_gbs,
+        "low_gbs": each.low_gbs,
+        "high_gbs": each.high_gbs,
+        "rank": each.rank,
+        "runs": each.runs,
+        "of": each.runs + 1,
+        "below_percent": 100 * below if below > _FEW else None,
+        "tables": list(each.names),
+    }
+    if each.rank == 1:
+        return Finding("accept.fastest", Severity.NOTE, facts)
+    return Finding("accept.lowest" if lowest else "accept.rank", Severity.NOTE, facts)
+
+
+def _where(each: RankedRun) -> str:
+    nodes = f"{each.nodes} x {each.gpus_per_node}" if each.nodes > 1 else f"{each.gpus_per_node}"
+    return f"{nodes} {each.gpus}{f' with {each.adapters}' if each.adapters else ''}"
+
+
+def _losses(losses: Sequence[tuple[JudgedCurve, Loss]]) -> Iterator[Finding]:
+    """The shape of each loss; those of both placements once where they are alike."""
+    said: set[object] = set()
+    for judged, loss in losses:
+        kind = judged.curve.kind
+        key = kind.request.collective.name, kind.shape, loss.shape, loss.sizes
+        if key in said:
+            continue
+        said.add(key)
+        fails = not judged.passes
+        yield Finding(
+            f"accept.{loss.shape.value}",
+            Severity.FAULT if fails else Severity.UNLIKE,
+            {
+                "collective": kind.request.collective.name,
+                "placement": "in place" if kind.in_place else "out of place",
+                "fails": fails,
+                "sizes": list(loss.sizes),
+                "first": loss.sizes[0],
+                "last": loss.sizes[-1],
+                "factor": loss.factor,
+                "most": loss.most,
+                "share_percent": 100 * loss.share,
+            },
+        )
+
+
+# Faults that only differ in what is to be seen elsewhere: which of them explain which shape between nodes.
+_FABRIC = {
+    LossShape.plateau: "accept.of_links",
+    LossShape.everywhere: "accept.of_all_sizes",
+    LossShape.falling: "accept.of_load",
+    LossShape.scattered: "accept.of_chance",
+    LossShape.middle: "accept.of_protocol",
+    LossShape.latency: "accept.of_latency",
+    LossShape.alone: "accept.of_chance",
+}
+
+
+def _causes(made: "Acceptance", facts: RunFacts) -> Iterator[Finding]:
+    """Causes of a loss that no log refutes, the likeliest first."""
+    sockets = any(each.lower().startswith("socket") for log in facts.logs for each in log.networks)
+    failing = any(each.verdict is Verdict.slow for each in made.sizes)
+    if failing and sockets:
+        yield Finding("accept.sockets_seen", Severity.FAULT, {})
+    for number, one in enumerate(made.diagnosis):
+        if one.resource is Resource.sockets and sockets:
+            continue
+        cause = {"resource": one.resource.value, "what": one.what, "first": number == 0}
+        yield Finding("accept.cause" if number == 0 else "accept.other_cause", Severity.FAULT, cause)
+    if failing and not made.diagnosis and not sockets:
+        yield Finding("accept.no_single_fault", Severity.NOTE, {})
+
+
+def _of_fabric(facts: RunFacts) -> Iterator[Finding]:
+    """Causes between nodes that the shape of a loss alone does not decide, with what tells them apart."""
+    said: set[str] = set()
+    for judged, loss in facts.losses:
+        if judged.passes or judged.curve.kind.shape.nodes < 2:
+            continue
+        code = _FABRIC[loss.shape]
+        if code not in said:
+            said.add(code)
+            shows = [log for log in facts.logs if log.networks]
+            direct = any(log.gpudirect for log in shows)
+            many = judged.curve.kind.shape.nodes > 2
+            share = 100 * loss.share
+            yield Finding(
+                code, Severity.NOTE, {"share_percent": share, "gpudirect_unseen": not direct, "many_nodes": many}
+            )
+
+
+def _notes(made: "Acceptance", facts: RunFacts) -> Iterator[Finding]:
+    for reason in made.expected_by:
+        yield Finding("accept.expected_by", Severity.NOTE, {"text": reason})
+    for start in made.start_extra:
+        if start.extra_us and start.extra_us > 1:
+            on = {"nodes": start.nodes, "gpus_per_node": start.gpus_per_node, "extra_us": start.extra_us}
+            yield Finding("accept.starts_late", Severity.NOTE, on)
+    open_sizes = sorted({each.bytes for each in made.sizes if each.verdict is Verdict.not_judged})
+    if made.judged and open_sizes:
+        yield Finding("accept.open_sizes", Severity.NOTE, {"sizes": open_sizes, "count": len(open_sizes)})
+    for reason, count in made.skipped.items():
+        yield Finding("accept.skipped", Severity.NOTE, {"count": count, "reason": reason})
+    otherwise = [each for each in made.sizes if each.executed not in (None, each.pick)]
+    if otherwise:
+        first = otherwise[0]
+        yield Finding(
+            "accept.ran_otherwise",
+            Severity.UNLIKE,
+            {
+                "count": calls_of(otherwise),
+                "of": calls_of(made.sizes),
+                "collective": first.collective,
+                "bytes": first.bytes,
+                "executed": first.executed,
+                "pick": first.pick,
+            },
+        )
+    yield from _beside_model(made.sizes, facts.logs)
+
+
+def _beside_model(sizes: Sequence["JudgedSize"], logs: Sequence[LogFacts]) -> Iterator[Finding]:
+    """A row that takes many times what NCCL printed beside its own choice."""
+    model_us = {nbytes: time_us for log in logs for nbytes, time_us in log.model_us}
+    off = [
+        (each.time_us / model_us[each.bytes], each)
+        for each in sizes
+        if each.bytes >= _LARGE_BYTES and model_us.get(each.bytes, 0) > 0
+    ]
+    if off and (worst := max(off, key=lambda each: each[0]))[0] > _MODEL_OFF:
+        factor, size = worst
+        yield Finding(
+            "accept.beside_model",
+            Severity.UNLIKE,
+            {
+                "collective": size.collective,
+                "bytes": size.bytes,
+                "time_us": size.time_us,
+                "model_us": model_us[size.bytes],
+                "factor": factor,
+            },
+        )

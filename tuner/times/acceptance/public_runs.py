@@ -1,0 +1,466 @@
+"""Public runs as what a run is compared with: by the class of machine that they ran on, or by what its links allow.
+
+A class is what decides a bandwidth: the GPUs' generation and NVLinks, the rate that the adapters of a node reach, the
+kind of network, nodes, GPUs of each, and the collective. Where fewer than three healthy runs are of a run's own class,
+those of the nearest classes say which part of what the links allow is reached; what the links allow is NCCL's own time
+on the machine's graphs, and for what is made of sends and receives the bytes over the links' bandwidth.
+
+``tables/public_runs.json`` is made of ``tables/measured`` by ``tests/scripts/write_public_runs.py``.
+"""
+
+import json
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from enum import IntEnum, StrEnum
+from functools import cache
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+from tuner.base import tables
+from tuner.base.dataclass import dataclass
+from tuner.base.names import Algorithm
+from tuner.base.numerics import SizeArray
+from tuner.base.records import from_json
+from tuner.emulator.communicator import Comm
+from tuner.machine.topology.records import Topology
+from tuner.times.calibration import plausible
+from tuner.times.costmodels.operations import CostOperation, bus_gbs
+from tuner.times.timemodel.features import Array
+
+FILE = "public_runs.json"
+LIMITS = "judging.toml"
+LEAST_RUNS = 3  # of a class that decides, at a size
+SATURATED_BYTES = 256 << 20  # from here on the bandwidth stays: a curve goes on beyond its largest size
+EXCHANGES = frozenset({"AllToAll", "SendRecv"})
+EXCHANGE_HIGH, EXCHANGE_FAR = 2.5, 20.0  # limits for these, at all sizes
+_ALIKE = 0.15  # natural logarithm: bandwidths of one class
+_MANY_NODES = 64
+LARGE_BYTES = 1 << 30  # a curve that begins above goes down to here,
+_DOWN = 16  # by so many times at most
+_BELOW = 1.01  # of a curve's first size, which rounding of sizes may move
+
+
+class Network(StrEnum):
+    """Kinds of networks that reach different parts of what their links allow."""
+
+    rdma = "InfiniBand or RoCE"
+    efa = "EFA"
+    slingshot = "Slingshot"
+    tcpxo = "TCPXO"
+    sockets = "TCP sockets"
+
+    @property
+    def family(self) -> str:
+        """Kinds of one family reach the same bandwidth with large calls."""
+        return "rdma" if self in (Network.rdma, Network.efa) else self.value
+
+
+class Joined(StrEnum):
+    """How the GPUs of a node reach each other."""
+
+    nvls = "NVSwitches that reduce"
+    nvlink = "NVLink"
+    pcie = "PCIe"
+    alone = "one GPU"
+
+
+class Nearness(IntEnum):
+    """How near runs are to the one that is judged, the nearest first."""
+
+    same_class = 0  # and times are compared; from here on parts of what the links allow
+    same_machines = 1  # another number of nodes of the same band, or another collective
+    same_generation = 2  # other adapters, too
+    any_nodes = 3  # as many nodes as ever, from two on
+    any_machine = 4  # other GPUs, over the same family of networks
+    any_network = 5
+
+
+@dataclass(frozen=True, slots=True)
+class MachineClass:
+    """What of a machine decides a bandwidth. GB/s: ``gpu_gbs`` of a GPU's links in one direction, ``node_gbs`` of all
+    adapters of a node as far as NCCL's ring uses them, 0 on one node.
+    """
+
+    sm: int
+    joined: Joined
+    gpu_gbs: float
+    node_gbs: float
+    network: Network
+
+    @property
+    def generation(self) -> int:
+        """The first digit or digits of the compute capability: 9 of Hopper, 10 of B200 and B300."""
+        return self.sm // 10
+
+    def has_links_of(self, other: "MachineClass") -> bool:
+        """Whether a GPU's links and the adapters are as fast as the other's."""
+        return _near(self.gpu_gbs, other.gpu_gbs) and _near(self.node_gbs, other.node_gbs)
+
+
+@dataclass(frozen=True, slots=True)
+class PublicCurve:
+    """Times of one kind of call of one run. ``time_us`` and ``model_us``, what the links allow, an element a size.
+
+    ``nodes`` are NVLink domains where there are such, ``gpus_per_node`` the GPUs of each. ``forced``: algorithm and
+    protocol, as in ``Ring/Simple``, empty where NCCL chose. ``gpu`` and ``adapters`` are in words, for the reader.
+    ``own``: kept by the user.
+    """
+
+    table: str
+    run: str
+    site: str
+    health: str
+    health_note: str
+    gpu: str
+    adapters: str
+    machine: MachineClass
+    nodes: int
+    gpus_per_node: int
+    collective: str
+    forced: str
+    in_place: bool
+    bytes: tuple[int, ...]
+    time_us: tuple[float, ...]
+    model_us: tuple[float, ...]
+    own: bool = False
+
+    @property
+    def is_healthy(self) -> bool:
+        """Whether the hardware did what it should."""
+        return self.health == "healthy"
+
+    @property
+    def name(self) -> tuple[str, str, int]:
+        """What tells runs apart: in place and out of place are one."""
+        return self.table, self.run, self.nodes
+
+    def log_at(self, sizes: SizeArray, values: Sequence[float], *, grows: bool) -> Array:
+        """Natural logarithm of values between the measured sizes, [size]; NaN outside of them.
+
+        Beyond the largest size, where that is large enough for the bandwidth to stay, times grow as the size does, and
+        so they do from 1 GiB up to a first size above.
+        """
+        at, known = np.log(sizes.astype(np.float64)), np.log(np.array(self.bytes, np.float64))
+        found = np.interp(at, known, np.log(np.array(values)))
+        beyond = at > known[-1]
+        found = found + np.where(beyond, at - known[-1], 0.0) if grows else found
+        below = at < known[0]
+        if grows:
+            found = found + np.where(below, at - known[0], 0.0)
+        first = min(self.bytes[0], max(self.bytes[0] // _DOWN, LARGE_BYTES)) if self.bytes[0] >= LARGE_BYTES else 0
+        outside = at < math.log((first or self.bytes[0]) / _BELOW)
+        if self.bytes[-1] < SATURATED_BYTES:
+            outside |= at > known[-1] + math.log(_BELOW)
+        found[outside] = np.nan
+        return np.asarray(found, np.float64)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ComparedCurve:
+    """The curve that is judged, as runs are compared with: its class and what its links allow, us, [size]."""
+
+    machine: MachineClass
+    nodes: int
+    gpus_per_node: int
+    collective: str
+    forced: str
+    bytes: SizeArray
+    model_us: Array
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TypicalTimes:
+    """Typical times of the runs that decide, us, [size]; NaN where none do. ``nearness`` by size, -1 for none.
+
+    ``high`` and ``far``: factors above which a time is slow in company and by itself. ``runs``: how many decide.
+    """
+
+    time_us: Array
+    nearness: np.ndarray[tuple[int], np.dtype[np.int64]]
+    high: Array
+    far: Array
+    runs: np.ndarray[tuple[int], np.dtype[np.int64]]
+
+
+def class_of(communicator: Comm, topology: Topology, gpus: int, network: Network, *, nvls: bool) -> MachineClass:
+    """The class of a machine whose first ``gpus`` GPUs of a node take part; ``nvls``: unless it was switched off."""
+    several = communicator.nodes > 1
+    here = min(gpus, len(topology.gpus))
+    ring = communicator.graphs[Algorithm.Ring]
+    nvlink = plausible.nvlink_gbs(topology, here)
+    joined = Joined.pcie
+    if plausible.reduces_in_switch(topology, here) and nvls:
+        joined = Joined.nvls
+    elif nvlink:
+        joined = Joined.nvlink
+    if gpus == 1:
+        joined = Joined.alone
+    return MachineClass(
+        sm=min(topology.compute_capabilities(here)),
+        joined=joined,
+        gpu_gbs=round(plausible.links_of_gpu_gbs(topology, here), 1) if gpus > 1 else 0.0,
+        node_gbs=round(ring.channels * ring.bw_inter_gbs, 1) if several else 0.0,
+        network=network,
+    )
+
+
+def nominal_gbs(topology: Topology) -> float:
+    """The rate of all adapters of a node, GB/s."""
+    return sum(net.speed_mbps for net in topology.nets) / 8000
+
+
+def network_of_names(topology: Topology) -> Network:
+    """The kind of network by the names of a node's adapters, as drivers give them; InfiniBand or RoCE for others."""
+    names = [net.name for net in topology.nets]
+    if any(name.startswith(("rdmap", "efa")) for name in names):
+        return Network.efa
+    if any(name.startswith("cxi") for name in names):
+        return Network.slingshot
+    if names and all(name.startswith(("eth", "en", "bond", "ib")) for name in names):
+        return Network.sockets
+    return Network.rdma
+
+
+def network_in_words(words: str, otherwise: Network) -> Network:
+    """The kind of network that a table's or a log's word names, ``otherwise`` where it tells none."""
+    word = words.lower()
+    if word.startswith("socket"):
+        return Network.sockets
+    if "tcpx" in word or "fastrak" in word:
+        return Network.tcpxo
+    if word.startswith("ib") or "infiniband" in word or "roce" in word or "gib" in word:
+        return Network.rdma if otherwise is not Network.efa else Network.efa
+    if "efa" in word:
+        return Network.efa
+    return Network.rdma if otherwise is Network.sockets and word else otherwise
+
+
+@cache
+def shipped() -> tuple[PublicCurve, ...]:
+    """The curves of the tables that ship."""
+    kept = json.loads((tables.folder() / FILE).read_text(encoding="utf-8"))
+    machines = [from_json(MachineClass, each) for each in kept["machines"]]
+    keys = kept["keys"]
+    curves = []
+    for row in kept["curves"]:
+        own = dict(zip(keys, row, strict=True))
+        own["machine"] = machines[own["machine"]]
+        for name in ("bytes", "time_us", "model_us"):
+            own[name] = tuple(own[name])
+        curves.append(PublicCurve(**own))
+    return tuple(curves)
+
+
+def text_of(curves: Sequence[PublicCurve]) -> str:
+    """The curves as the file holds them: a line each."""
+    machines = list(dict.fromkeys(each.machine for each in curves))
+    keys = [name for name in PublicCurve.__slots__ if name != "own"]
+    lines = []
+    for each in curves:
+        row: list[object] = []
+        for key in keys:
+            value = getattr(each, key)
+            row.append(machines.index(value) if key == "machine" else value)
+        lines.append("  " + json.dumps(row, separators=(",", ":")))
+    classes = ",\n".join(
+        "  " + json.dumps({name: getattr(each, name) for name in MachineClass.__slots__}) for each in machines
+    )
+    return (
+        f'{{"keys": {json.dumps(keys)},\n "machines": [\n{classes}\n ],\n "curves": [\n' + ",\n".join(lines) + "\n ]}\n"
+    )
+
+
+def matching(curve: ComparedCurve, curves: Iterable[PublicCurve], nearness: Nearness) -> list[PublicCurve]:
+    """The healthy ones that are as near as that to the judged one."""
+    return [each for each in curves if each.is_healthy and _matches(curve, each, nearness)]
+
+
+def _matches(curve: ComparedCurve, other: PublicCurve, nearness: Nearness) -> bool:
+    own, there = curve.machine, other.machine
+    if curve.collective in EXCHANGES and nearness > Nearness.same_machines:
+        return False  # how a site sets its network up decides more than its links do
+    if (curve.nodes > 1) != (other.nodes > 1):
+        return False
+    far = nearness >= Nearness.any_machine and curve.nodes > 1 and Joined.pcie not in (own.joined, there.joined)
+    if own.joined != there.joined and not far:
+        return False
+    if curve.nodes > 1 and own.network.family != there.network.family:
+        sockets = Network.sockets in (own.network, there.network)
+        return nearness is Nearness.any_network and not sockets and band(curve.nodes) == band(other.nodes) and far
+    if curve.collective != other.collective and {curve.collective, other.collective} & EXCHANGES:
+        return False
+    if nearness >= Nearness.any_machine:
+        return band(curve.nodes) == band(other.nodes)
+    if own.generation != there.generation or not _near(own.gpu_gbs, there.gpu_gbs):
+        return False
+    if nearness is Nearness.any_nodes:
+        return True
+    if band(curve.nodes) != band(other.nodes):
+        return False
+    if nearness is Nearness.same_generation:
+        return True
+    if not own.has_links_of(there) or curve.gpus_per_node != other.gpus_per_node:
+        return False
+    if nearness is Nearness.same_machines:
+        return curve.forced.partition("/")[0] == other.forced.partition("/")[0]
+    same_call = curve.collective == other.collective and curve.forced == other.forced
+    return same_call and curve.nodes == other.nodes
+
+
+def band(nodes: int) -> int:
+    """Numbers of nodes among which NCCL's choices and the noise of a network are alike."""
+    return int(np.searchsorted((1, 2, 8, 32), nodes))
+
+
+def typical(curve: ComparedCurve, curves: Sequence[PublicCurve], most: Nearness = Nearness.any_network) -> TypicalTimes:
+    """Typical times at the curve's sizes: of the nearest runs where there are three, no further away than ``most``."""
+    count = len(curve.bytes)
+    log_us, runs = np.full(count, np.nan), np.zeros(count, np.int64)
+    nearness = np.full(count, -1, np.int64)
+    log_model = np.log(curve.model_us)
+    for near in Nearness:
+        if near > most or not np.isnan(log_us).any():
+            break
+        found, number = _typical_of(curve.bytes, matching(curve, curves, near), times=near is Nearness.same_class)
+        fresh = np.isnan(log_us) & ~np.isnan(found)
+        log_us[fresh] = (found if near is Nearness.same_class else found + log_model)[fresh]
+        nearness[fresh], runs[fresh] = near, number[fresh]
+    high, far = np.full((2, count), np.nan)
+    for at in np.flatnonzero(nearness >= 0):
+        of_size = limit(int(curve.bytes[at]), Nearness(int(nearness[at])), curve.nodes)
+        high[at], far[at] = of_size if curve.collective not in EXCHANGES else (EXCHANGE_HIGH, EXCHANGE_FAR)
+    return TypicalTimes(np.exp(log_us), nearness, high, far, runs)
+
+
+def _typical_of(sizes: SizeArray, those: Sequence[PublicCurve], *, times: bool) -> tuple[Array, np.ndarray]:
+    """The median over sites of times, or of times over what the links allow, as logarithms; and how many runs."""
+    found, number = np.full(len(sizes), np.nan), np.zeros(len(sizes), np.int64)
+    if len({each.name for each in those}) < LEAST_RUNS and not any(each.own for each in those):
+        return found, number
+    values = []
+    for each in those:
+        if times:
+            values.append(each.log_at(sizes, each.time_us, grows=True))
+        else:
+            share = [time / allowed for time, allowed in zip(each.time_us, each.model_us, strict=True)]
+            values.append(each.log_at(sizes, share, grows=False))
+    for at in range(len(sizes)):
+        of_sites: dict[str, list[float]] = defaultdict(list)
+        names = set()
+        own = False
+        for each, value in zip(those, values, strict=True):
+            if not math.isnan(value[at]):
+                of_sites[each.site].append(float(value[at]))
+                names.add(each.name)
+                own |= each.own
+        number[at] = len(names)
+        if len(names) < LEAST_RUNS and not own:
+            continue
+        if len(of_sites) >= LEAST_RUNS:
+            found[at] = median(median(one) for one in of_sites.values())
+        else:
+            found[at] = median(one for each_site in of_sites.values() for one in each_site)
+    return found, number
+
+
+def limit(nbytes: int, nearness: Nearness, nodes: int) -> tuple[float, float]:
+    """Factors over the typical time: slow in company, and by itself. See ``tables/judging.toml``."""
+    table = _limits()
+    at = max(index for index, first in enumerate(table["from_bytes"]) if nbytes >= first)
+    rows = table["between_nodes" if nodes > 1 else "in_a_node"][nearness.name]
+    high = float(rows["high"][at])
+    return max(high, table["many_nodes"]["high"][at]) if nodes >= _MANY_NODES else high, float(rows["far"][at])
+
+
+@cache
+def _limits() -> Mapping[str, Any]:
+    table: Mapping[str, Any] = tables.toml(tables.folder() / LIMITS)
+    return table
+
+
+def steady(curve: ComparedCurve) -> np.ndarray:
+    """Mask of sizes whose times vary little between healthy clusters: three slow ones in a row count there, [size].
+
+    On many nodes large calls vary by 30 % from day to day, and sends and receives by more.
+    """
+    if curve.nodes == 1:
+        return np.ones(len(curve.bytes), np.bool_)
+    few = curve.nodes < _MANY_NODES and curve.collective not in EXCHANGES
+    return np.asarray((curve.bytes >= SATURATED_BYTES) & few)
+
+
+@dataclass(frozen=True, slots=True)
+class RankedRun:
+    """Where a run's bandwidth lies among healthy runs of its class at one size, the first the fastest; GB/s.
+
+    ``runs`` are the others; ``names`` of their tables. ``gpus`` and ``adapters`` are in words.
+    """
+
+    collective: str
+    nodes: int
+    gpus_per_node: int
+    gpus: str
+    adapters: str
+    bytes: int
+    rank: int
+    runs: int
+    low_gbs: float
+    high_gbs: float
+    own_gbs: float
+    names: tuple[str, ...]
+
+
+def ranked(curve: ComparedCurve, time_us: Array, curves: Sequence[PublicCurve]) -> RankedRun | None:
+    """The rank at the largest size that enough runs of the class have; None where there is no such size."""
+    those = matching(curve, curves, Nearness.same_class)
+    values = [each.log_at(curve.bytes, each.time_us, grows=True) for each in those]
+    for at in range(len(curve.bytes) - 1, -1, -1):
+        of_runs: dict[tuple[str, str, int], list[float]] = defaultdict(list)
+        for each, value in zip(those, values, strict=True):
+            if not math.isnan(value[at]):
+                of_runs[each.name].append(float(value[at]))
+        if len(of_runs) < LEAST_RUNS:
+            continue
+        ranks = curve.nodes * curve.gpus_per_node
+        one = CostOperation[curve.collective]
+        size = float(curve.bytes[at])
+        gbs = [float(bus_gbs(one, size, math.exp(median(each)), ranks)) for each in of_runs.values()]
+        own_gbs = float(bus_gbs(one, size, float(time_us[at]), ranks))
+        there = {each.name: each for each in those if each.name in of_runs}.values()
+        return RankedRun(
+            collective=curve.collective,
+            nodes=curve.nodes,
+            gpus_per_node=curve.gpus_per_node,
+            gpus=" or ".join(sorted({each.gpu for each in there if each.gpu})),
+            adapters=_adapters([each.adapters for each in there], curve.machine),
+            bytes=int(size),
+            rank=1 + sum(each > own_gbs for each in gbs),
+            runs=len(gbs),
+            low_gbs=min(gbs),
+            high_gbs=max(gbs),
+            own_gbs=own_gbs,
+            names=tuple(sorted({each.table for each in there})),
+        )
+    return None
+
+
+def _adapters(words: Sequence[str], machine: MachineClass) -> str:
+    named = {each for each in words if each}
+    if len(named) == 1 and machine.node_gbs:
+        return named.pop()
+    rates = {_rate_gbs(each) for each in named}
+    gbs = rates.pop() if len(rates) == 1 else machine.node_gbs
+    return f"{gbs:.0f} GB/s of adapters" if machine.node_gbs else ""
+
+
+def _rate_gbs(words: str) -> float:
+    """The rate of all adapters of ``8 x 400G``, in GB/s."""
+    count, _, speed = words.partition(" x ")
+    return float(count) * float(speed.rstrip("G")) / 8
+
+
+def _near(one: float, other: float) -> bool:
+    return one == other or (min(one, other) > 0 and abs(math.log(one / other)) <= _ALIKE)
