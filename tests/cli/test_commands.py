@@ -134,7 +134,7 @@ BAD = {
     "call without an algorithm": (("edges", "alltoall", "--machine", "dgx-h100"), "valid for it: pick, diff"),
     "launch of a call that has one": (
         ("pick", "gather", "--machine", "dgx-h100", "--launch"),
-        "says its launch without",
+        "whose launch is always shown",
     ),
     "algorithm": (("pick", "allreduce", "--machine", "dgx-h100", "--env", "NCCL_ALGO=Rings"), "NVLSTree"),
     "protocol": (("pick", "allreduce", "--machine", "dgx-h100", "--env", "NCCL_PROTO=LL64"), "LL128"),

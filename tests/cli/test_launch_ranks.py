@@ -77,7 +77,7 @@ def test_rings_of_a_node_need_only_what_is_received_in_a_window(windows: str, ta
         (("pick", *CALL, "--rank", "4"), "rank 4; valid: 0 to 3"),
         (("pick", *CALL, "--root", "-1"), "root -1; valid: 0 to 3"),
         (("pick", "allgather", *CALL[1:], "--root", "1"), "AllGather has none"),
-        (("pick", *CALL[:-1], "--rank", "1"), "--rank and --peer need --launch for collectives"),
+        (("pick", *CALL[:-1], "--rank", "1"), "--rank only applies with --launch: add --launch, or remove it"),
         (
             ("pick", *COPIED),
             "copy engines do AllGather of 1024 bytes, and no kernel is launched; valid: --buffers plain",
@@ -92,7 +92,7 @@ def test_rings_of_a_node_need_only_what_is_received_in_a_window(windows: str, ta
         (("pick", *RINGS[:-1], "2.32.3", "--env", "NCCL_RUNTIME_CONNECT=0"), "PAT connects several ranks per node"),
         (("pick", "allgather:64M,reducescatter:64M", *GROUP), "PAT connects several ranks per node"),
         (("pick", "reduce@4:1M", *ON, "--launch"), "root 4; valid: 0 to 3"),
-        (("pick", "send@1:1M", *ON, "--launch"), "valid without sends and receives"),
+        (("pick", "send@1:1M", *ON, "--launch"), "--launch only applies to collectives"),
         (("pick", "broadcast@1:1M,broadcast@2:1M", *ON[:-1], "2.29.2", "--launch"), "from 2 roots are one call"),
     ],
 )

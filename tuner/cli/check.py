@@ -12,6 +12,7 @@ import click
 from tuner.base.errors import BadInput
 from tuner.base.names import Collective, Op
 from tuner.cli import options
+from tuner.cli.command import Params, excludes, has
 from tuner.cli.communicator_options import LIBNCCL
 from tuner.cli.engine import EngineOptions, engine_options, show_comparison
 from tuner.cli.output import human_bytes, json_wanted, print_json, print_table, progress, say, show, verdict
@@ -45,7 +46,18 @@ class CollectiveOrFile(click.ParamType):  # type: ignore[type-arg]
             return path
 
 
-@click.command(name="check", cls=options.Command, no_args_is_help=True)
+def _of_files(params: Params) -> bool:
+    return any(isinstance(word, Path) for word in params["words"])
+
+
+RULES = (
+    excludes("--engine", "ranks", "communicators", "timeout_s", "tuner", when=has("engine")),
+    excludes("FILEs, which say what ran", *OF_LIBNCCL, when=lambda params: not params["engine"] and _of_files(params)),
+    excludes("libnccl; it is of FILEs", *OF_FILES, when=lambda params: not params["engine"] and not _of_files(params)),
+)
+
+
+@click.command(name="check", cls=options.Command, rules=RULES, no_args_is_help=True)
 @options.under(LIBNCCL, "--timeout")
 @options.under(RAN, "--ranks", "--communicator")
 @click.argument("words", nargs=-1, type=CollectiveOrFile(), metavar="[COLLECTIVE|FILE]...")
@@ -86,7 +98,6 @@ def command(
     nccl-tuner check --machine dgx-h100 --gpus-per-node 1 --ranks-per-gpu 2 --nccl 2.32.3
     """
     if engine is not None:
-        options.refuse_with("--engine", ("ranks", "communicators", "timeout_s", "tuner"))
         if words not in ((), (Collective.AllReduce,)):
             raise BadInput("--engine checks who carries an AllReduce: check --engine ENGINE")
         show_comparison(engine.group(communicator, engine.names[0]), sizes)
@@ -96,10 +107,8 @@ def command(
     if files and collectives:
         raise BadInput(f"{collectives[0].name} beside {files[0]}; valid: COLLECTIVEs, or FILEs, whose calls are theirs")
     if files:
-        options.refuse_with("FILEs, which say what ran", OF_LIBNCCL)
         _check_files(files, call, ranks, communicators, communicator)
         return
-    options.refuse_with("libnccl; it is of FILEs", OF_FILES)
     if isinstance(ranks, int):
         raise BadInput(f"--ranks {ranks}: how many ranks, of FILEs; valid with libnccl: RANGES, such as 0-7:2")
     _check_libnccl(collectives, call, sizes, timeout_s, communicator.but(ranks=ranks).without("tuner"))

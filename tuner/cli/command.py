@@ -10,14 +10,16 @@ import importlib
 import inspect
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, Literal, TypeVar
 
 import click
+from click.core import ParameterSource
 from click.shell_completion import CompletionItem
 
-from tuner.base.errors import did_you_mean, one_of
+from tuner.base.dataclass import dataclass
+from tuner.base.errors import BadInput, did_you_mean, one_of
 from tuner.base.printable import styled
 from tuner.base.spelling import Spelling, spelled_for
 
@@ -25,7 +27,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class Parsed(click.ParamType):  # type: ignore[type-arg]
-    """Values that ``parse`` makes of texts, called ``name`` in help; what is no text is a default, made already."""
+    """A type of click: ``parse`` makes a value of a text, and help calls it ``name``; other values are defaults."""
 
     def __init__(self, name: str, parse: Callable[[str], Any]) -> None:
         self.name = name
@@ -138,13 +140,102 @@ class Help(click.Command):
 
 
 FILE = click.Path(path_type=Path)  # of options and arguments that name one
-# Parameters whose files a command writes; of all others - is standard input.
+# Parameters that name files to write; for any other file - means standard input.
 WRITTEN = frozenset({"cost_table", "dump", "junit_file", "nccl_log", "out", "parquet", "plot", "svg"})
 STANDARD_INPUT = Path("/dev/stdin")
 
 
+Params = Mapping[str, Any]  # of a command, as click has them: before options are packed into records
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """What options of a command mean together, where ``when`` holds for its parameters; one of three kinds.
+
+    ``excludes``: these parameters have no meaning with ``words``. ``needs``: they only apply with ``words``. ``only``:
+    with ``words`` no others have a meaning. A rule looks at what stands on the command line, not at defaults.
+    """
+
+    kind: Literal["excludes", "needs", "only"]
+    words: str
+    names: tuple[str, ...]
+    when: Callable[[Params], bool]
+
+    def check(self, ctx: click.Context) -> None:
+        """BadInput where the command line breaks the rule."""
+        if not self.when(ctx.params):
+            return
+        options = [each for each in ctx.command.params if isinstance(each, click.Option)]
+        names = (*self.names, "json") if self.kind == "only" else self.names
+        named = [each for each in options if each.name in names]
+        given = [each for each in options if (each in named) is (self.kind != "only") and stands(ctx, each.name)]
+        if not (said := [spelled_option(each) for each in given]):
+            return
+        words, them = ", ".join(said), "it" if len(said) == 1 else "them"
+        if self.kind == "only":
+            valid = ", ".join(map(spelled_option, named))
+            raise BadInput(f"{words}: no meaning with {self.words}; valid with it: {valid}")
+        if self.kind == "needs":
+            add = f"add {self.words}, or remove {them}" if self.words.startswith("-") else f"remove {them}"
+            raise BadInput(f"{words} only {'applies' if len(said) == 1 else 'apply'} with {self.words}: {add}")
+        raise BadInput(f"{words}: no meaning with {self.words}; remove {them}")
+
+
+def _always(_: Params) -> bool:
+    return True
+
+
+def excludes(words: str, *names: str, when: Callable[[Params], bool] = _always) -> Rule:
+    """These parameters have no meaning with ``words``, where ``when`` holds."""
+    return Rule("excludes", words, names, when)
+
+
+def needs(words: str, *names: str, when: Callable[[Params], bool] = _always) -> Rule:
+    """These parameters only apply with ``words``, which are absent where ``when`` holds."""
+    return Rule("needs", words, names, when)
+
+
+def only(words: str, *names: str, when: Callable[[Params], bool] = _always) -> Rule:
+    """No other parameters than these have a meaning with ``words``, where ``when`` holds."""
+    return Rule("only", words, names, when)
+
+
+def has(name: str) -> Callable[[Params], bool]:
+    """Whether a parameter has a value."""
+    return lambda params: bool(params.get(name))
+
+
+def lacks(name: str) -> Callable[[Params], bool]:
+    """Whether a parameter has no value."""
+    return lambda params: not params.get(name)
+
+
+def stands(ctx: click.Context, name: str | None) -> bool:
+    """Whether the option of this parameter stands on the command line."""
+    return name is not None and ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE
+
+
+def spelled_option(parameter: click.Parameter) -> str:
+    """The longest name of an option."""
+    return max(parameter.opts, key=len)
+
+
 class Command(Help):
-    """A command whose help shows the options without a heading, and every one with ``--help-all``."""
+    """A command whose help shows the options without a heading, and every one with ``--help-all``.
+
+    ``rules`` say which options go with which.
+    """
+
+    def __init__(self, *arguments: Any, rules: Sequence[Rule] = (), **attributes: Any) -> None:
+        super().__init__(*arguments, **attributes)
+        self.rules = tuple(rules)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Runs the command. BadInput where options stand together that do not go together."""
+        with spelled_for(Spelling.COMMAND_LINE):
+            for rule in self.rules:
+                rule.check(ctx)
+        return super().invoke(ctx)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parses the arguments, with standard input for each file to read that is ``-``.
@@ -166,7 +257,7 @@ class Command(Help):
         return rest
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Options without a heading, and the others below theirs, or as a line that says which there are."""
+        """Options without a heading, then the headed ones: in full, or one line with the names of the headings."""
         below: dict[str, list[tuple[str, str]]] = {}
         for each in self.get_params(ctx):
             record = each.get_help_record(ctx) if isinstance(each, click.Option) else None

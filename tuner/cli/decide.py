@@ -14,7 +14,7 @@ from tuner.bench.decision.rows import Interpolated
 from tuner.bench.decision.rows import interpolate as interpolated
 from tuner.bench.opened import OtherRank
 from tuner.cli import options
-from tuner.cli.command import FILE, missing_of
+from tuner.cli.command import FILE, Params, excludes, missing_of, only
 from tuner.cli.exports import Exports, export_options, of_decision
 from tuner.cli.measure import library_option
 from tuner.cli.measured_options import asked, check_place, is_asked, place_options
@@ -23,7 +23,17 @@ from tuner.plugin.compile import CommunicatorShape
 from tuner.plugin.table.parse import size_text
 
 
-@click.command(name="decide", cls=options.Command)
+def _of_job(params: Params) -> bool:
+    return bool(params["files"]) and all(file.is_dir() for file in params["files"])
+
+
+RULES = (
+    only("DIR of a job", "files", "out", "steps", "name", when=_of_job),
+    excludes("FILEs", "steps", "name", when=lambda params: not _of_job(params)),
+)
+
+
+@click.command(name="decide", cls=options.Command, rules=RULES)
 @options.under(
     "A/B runs", "--rounds", "--processes", "--apart-s", "--repeats", "--warmup", "--seed", "--no-gate", "--library"
 )
@@ -104,12 +114,10 @@ def command(
     nccl-tuner decide plain.log --arm Ring=ring.log --machine dgx-h100 --nccl 2.28.9 --no-gate --out pod.table
     """
     if files and all(file.is_dir() for file in files):
-        options.refuse_others("DIR of a job", ("files", "out", "steps", "name"))
         from tuner.cli.job import decide_in_job
 
         decide_in_job(files, out, steps, name)
         return
-    options.refuse_with("FILEs", ("steps", "name"))
     exports = Exports(as_csv, parquet, as_prometheus)
     if is_asked(given):
         if constants is not None or interpolate:

@@ -19,7 +19,7 @@ from tuner.base.errors import BadInput
 from tuner.base.names import Buffers, Collective, PeerCall
 from tuner.base.records import to_json
 from tuner.cli import exchanges, options
-from tuner.cli.command import Parsed
+from tuner.cli.command import Parsed, excludes, has
 from tuner.cli.communicator_options import exact
 from tuner.cli.engine import EngineOptions, engine_options, show_differences
 from tuner.cli.output import (
@@ -303,7 +303,7 @@ class DiffWord(options.CallOrChange):
             raise
 
 
-@click.command(name="diff", cls=options.Command)
+@click.command(name="diff", cls=options.Command, rules=[excludes("--engine", *NOT_OF_ENGINES, when=has("engine"))])
 @options.under(
     "What counts, and what else differs", "--whole", "--beyond", "--regressions", "--change", "--from", "--to"
 )
@@ -371,7 +371,6 @@ def command(
     nccl-tuner diff --regressions 2.22.3 2.27.7
     """
     if engine is not None:
-        options.refuse_with("--engine", NOT_OF_ENGINES)
         if words not in ((), (Collective.AllReduce,)) or len(engine.names) != 2:
             raise BadInput("--engine compares who carries an AllReduce: diff allreduce --engine ONE --engine OTHER")
         group, another = [engine.group(asked.communicator, name) for name in engine.names]

@@ -16,6 +16,7 @@ from tuner.base.printable import raw
 from tuner.base.sizes import about
 from tuner.base.view import FIRST, Column, columns_of, of_all, span
 from tuner.cli import options
+from tuner.cli.command import excludes, has
 from tuner.cli.engine import EngineOptions, engine_options, show_borders
 from tuner.cli.output import human_bytes, json_wanted, print_json, print_view, say, shown_as_json
 from tuner.emulator.ranges import answers, goes_on
@@ -27,7 +28,15 @@ OF_SIZES = ("low", "high", "ranks", "shared")  # parameters that have a meaning 
 OF_COUNTS = ("sizes", "per_rank", "from_nodes", "to_nodes", "time", "calibration")
 
 
-@click.command(name="edges", cls=options.Command)
+RULES = (
+    excludes("--over bytes", *OF_COUNTS, when=lambda params: params["over"] == "bytes"),
+    excludes("--over nodes", *OF_SIZES, when=lambda params: params["over"] == "nodes"),
+    excludes("--over gpus-per-node", *OF_SIZES, when=lambda params: params["over"] == "gpus-per-node"),
+    excludes("--engine", "every", "time", "calibration", "tuner", when=has("engine")),
+)
+
+
+@click.command(name="edges", cls=options.Command, rules=RULES)
 @options.under(OVER, "--bytes", "--per-rank", "--from-nodes", "--to-nodes")
 @options.collectives_argument
 @options.option(
@@ -83,9 +92,7 @@ def command(
     nccl-tuner edges allgather --over nodes --bytes 1M --per-rank --machine dgx-h100 --to-nodes 1024 --every --json
     nccl-tuner edges reducescatter --over nodes --buffers window --machine dgx-h100 --env NCCL_GIN_TYPE=3
     """
-    options.refuse_with(f"--over {over}", OF_COUNTS if over == "bytes" else OF_SIZES)
     if engine is not None:
-        options.refuse_with("--engine", ("every", "time", "calibration", "tuner"))
         if over != "bytes" or collectives != (Collective.AllReduce,):
             raise BadInput(
                 "--engine: an engine carries an AllReduce past NCCL, by its size: edges allreduce --engine ..."

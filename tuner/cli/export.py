@@ -15,6 +15,7 @@ from tuner.base.files import replacing, write_bytes, write_text
 from tuner.base.names import Buffers, Collective, DataType, Op, PeerCall
 from tuner.base.sizes import size_list
 from tuner.cli import options
+from tuner.cli.command import needs
 from tuner.cli.options import ROOTED, ROOTED_WORDS
 from tuner.cli.output import print_json
 from tuner.emulator.request import Request
@@ -33,7 +34,13 @@ OF_PICKS = ("low", "high", "nvlink_gbs", "nics_gbs", "time", "calibration", "tun
 OF_SCHEDULES = ("wire", "root", "rank", "peer")
 
 
-@click.command(name="export", cls=options.Command)
+RULES = (
+    needs("formats of picks, not of schedules", *OF_PICKS, when=lambda params: params["kind"] in SCHEDULES),
+    needs("the formats csv, goal and chakra", *OF_SCHEDULES, when=lambda params: params["kind"] not in SCHEDULES),
+)
+
+
+@click.command(name="export", cls=options.Command, rules=RULES)
 @options.under("SimAI", "--nvlink-gbs", "--nics-gbs")
 @options.under("Sizes of choices", "--from", "--to")
 @options.under("Schedules of one call", "--wire", "--root", "--rank", "--peer")
@@ -96,13 +103,11 @@ def command(
     nccl-tuner export alltoall --format goal --bytes 16M --machine dgx-h100 --nodes 2 -o alltoall.goal
     """
     if kind in SCHEDULES:
-        options.refuse("another format than csv, goal and chakra", OF_PICKS)
         if len(collectives) != 1 or sizes is None or len(sizes) != 1:
             raise BadInput(f"{kind}: the schedule of one call; valid with it: one COLLECTIVE, and --bytes SIZE")
         query = ScheduleQuery(collectives[0], sizes[0], call, root, rank, peer)
         _schedule(communicator.without("tuner").scenario(), query, kind, wire, out)
         return
-    options.refuse("the formats csv, goal and chakra", OF_SCHEDULES)
     for each in collectives:  # which says why, of others
         options.Named(Collective, "collective").convert(each.name, None, None)
     named = tuple(each for each in collectives if isinstance(each, Collective))

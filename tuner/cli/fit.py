@@ -13,7 +13,7 @@ from tuner.base.files import write_text
 from tuner.base.names import Collective
 from tuner.base.printable import RETURN
 from tuner.cli import options
-from tuner.cli.command import FILE, Group, missing_of
+from tuner.cli.command import FILE, Group, has, lacks, missing_of, needs, only
 from tuner.cli.cost import values
 from tuner.cli.measure import library_option
 from tuner.cli.measured_options import asked, check_place, is_asked, place_options, say_stand_in, site_options
@@ -189,9 +189,15 @@ def _few(names: Sequence[str]) -> str:
 
 _ALGORITHMS = sorted({name for collective in Collective for name in FORMULAS[CostOperation[collective.name]]})
 ONLY_SWEPT = ("collective", "ranks", "algorithm")
+RULES = (
+    only(*("--experiment", "experiment", "elapsed_us", "ranks", "iterations", "size"), when=has("experiment")),
+    needs("--experiment", "elapsed_us", "iterations", "size", when=lacks("experiment")),
+    only("--sweep", "swept", *ONLY_SWEPT, when=has("swept")),
+    needs("--sweep", *ONLY_SWEPT, when=lambda params: not params["experiment"] and not params["swept"]),
+)
 
 
-@click.command(name="alpha-beta", cls=options.Command)
+@click.command(name="alpha-beta", cls=options.Command, rules=RULES)
 @options.under("A sweep over sizes", "--sweep", "--collective", "--ranks", "--algorithm")
 @options.under("One experiment for each parameter", "--experiment", "--elapsed-us", "--iterations", "--bytes")
 @click.argument("files", metavar="[FILE|PARAMETER]...", nargs=-1, type=FILE)
@@ -253,21 +259,17 @@ def alpha_beta_command(
     nccl-tuner fit alpha-beta --experiment alpha_intra_us --elapsed-us 322000,320000,325000 --ranks 8
     """
     if experiment:
-        options.refuse_others("--experiment", ("experiment", "elapsed_us", "ranks", "iterations", "size"))
         if len(files) > 1:
             raise BadInput(f"{files[1]}: --experiment takes one PARAMETER; remove it")
         from tuner.cli.cost.bandwidths import show_experiment
 
         show_experiment(str(files[0]) if files else None, elapsed_us, ranks, iterations, size)
         return
-    options.refuse("--experiment", ("elapsed_us", "iterations", "size"))
     if swept:
-        options.refuse_others("--sweep", ("swept", *ONLY_SWEPT))
         if not files:
             raise missing_of(click.get_current_context(), "argument 'FILE...'")
         _show_sweep(files, collective, ranks, algorithm)
         return
-    options.refuse("--sweep", ONLY_SWEPT)
     read, files = measured_files(files, given)
     fits = fit_alpha_beta(files, cost_table=cost_table, command=command_line(), measured=read)
     show(fits, _print_alpha_beta, cost_table)

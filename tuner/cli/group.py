@@ -18,6 +18,7 @@ from tuner.base.errors import BadInput
 from tuner.base.files import read_bytes
 from tuner.base.names import Collective, DataType, Op, PeerCall
 from tuner.cli import options
+from tuner.cli.command import excludes
 from tuner.cli.options import ROOTED, ROOTED_WORDS
 from tuner.cli.output import human_bytes, plural, print_table, say, show, shown_as_json
 from tuner.emulator.group import Operation
@@ -143,6 +144,9 @@ def of_libnccl(calls: Sequence[GivenCall], like: Request) -> list[Operation]:
     return [call.operation(like) for call in calls]
 
 
+EXCHANGES = excludes("sends, receives and roots, of which no tuner plugin is asked", "tuner")
+
+
 def show_group(
     calls: list[GivenCall], described: Scenario, asked: options.CommunicatorQuestion, rank: int, in_full: bool
 ) -> None:
@@ -157,13 +161,15 @@ def show_group(
         return
     exchanged = any(isinstance(call.function, PeerCall) for call in calls)
     if exchanged and in_full:
-        raise BadInput("--launch: of collectives; valid without sends and receives")
+        raise BadInput("--launch only applies to collectives: remove it, or the sends and receives")
     if exchanged or (not in_full and any(call.peer is not None for call in calls)):
-        options.refuse_with("sends, receives and roots, of which no tuner plugin is asked", ("tuner",))
+        EXCHANGES.check(click.get_current_context())
         _show_mixed(described, calls, like, rank)
         return
     if rank != 0 and not in_full:
-        raise BadInput("--rank: whose sends and receives these are; valid for collectives alone: 0, or with --launch")
+        raise BadInput(
+            "--rank chooses whose sends and receives are shown; a group of collectives takes --rank 0 only, or --launch"
+        )
     operations = [each.operation(like, each.peer_of(rank, described.ranks)) for each in calls]
     answer = mixed.from_emulator(described, operations)
     if in_full:

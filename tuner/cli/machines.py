@@ -13,7 +13,7 @@ from tuner.base.errors import BadInput, UnknownMachine
 from tuner.base.files import write_text
 from tuner.base.records import json_form, to_json
 from tuner.cli import options
-from tuner.cli.command import STANDARD_INPUT
+from tuner.cli.command import STANDARD_INPUT, Params, has, only
 from tuner.cli.output import json_wanted, print_json, print_table, say, shown_as_json
 from tuner.machine import catalogue
 from tuner.machine.gpus import PeerToPeer
@@ -25,15 +25,24 @@ if TYPE_CHECKING:
 
 
 MOST_SHOWN = 5
-OF_MODES = {  # which parameters each has
-    "no NAME": (),
-    "NAME": ("what", "changes", "out"),
-    "FILE": ("what", "gpu", "net_gbps", "net_latency_us", "cpu", "pcie", "out"),
-    "--like": ("like", "gpu"),
-}
 
 
-@click.command(name="machines", cls=options.Command)
+def _is_file(params: Params) -> bool:
+    return params["what"] is not None and _file(params["what"]) is not None
+
+
+RULES = (
+    only("--like", "like", "gpu", when=has("like")),
+    only("no NAME or FILE", when=lambda params: not params["like"] and params["what"] is None),
+    only(
+        *("FILE", "what", "gpu", "net_gbps", "net_latency_us", "cpu", "pcie", "out"),
+        when=lambda params: not params["like"] and _is_file(params),
+    ),
+    only("NAME", "what", "changes", "out", when=lambda params: bool(params["what"]) and not _is_file(params)),
+)
+
+
+@click.command(name="machines", cls=options.Command, rules=RULES)
 @options.under(None, "--change")
 @click.argument("what", required=False, metavar="[NAME|FILE]")
 @options.of_nodes_option
@@ -79,18 +88,14 @@ def command(
     nccl-tuner machines --like topo.txt --gpu h100-sxm
     """
     if like is not None:
-        options.refuse_others("--like", OF_MODES["--like"])
         _print_nearest(like, gpu)
     elif what is None:
-        options.refuse_others("no NAME or FILE", OF_MODES["no NAME"])
         _print_all()
     elif (file := _file(what)) is not None:
-        options.refuse_others("FILE", OF_MODES["FILE"])
         from tuner.machine.listings import ListingAdditions
 
         _print_completed(file, ListingAdditions(gpu, net_gbps, net_latency_us, cpu, pcie), out)
     else:
-        options.refuse_others("NAME", OF_MODES["NAME"])
         _print_topology(what, changes, out)
 
 

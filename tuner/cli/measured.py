@@ -1,6 +1,6 @@
 """``nccl-tuner measured``: the public measured times that are shipped, and tables of one's own."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,7 @@ import click
 from tuner.base.errors import BadInput, BadMeasurement
 from tuner.base.records import to_json
 from tuner.cli import options
-from tuner.cli.command import FILE
+from tuner.cli.command import FILE, excludes, lacks, only
 from tuner.cli.measured_options import site_options
 from tuner.cli.output import json_wanted, plural, print_json, print_table, span, verdict
 from tuner.machine import catalogue
@@ -38,7 +38,18 @@ OF_A_TABLE = (  # parameters with -o alone
 )
 
 
-@click.command(name="measured", cls=options.Command)
+def _shipped(files: Sequence[Path]) -> bool:
+    return len(files) == 1 and str(files[0]) in measured.names()
+
+
+RULES = (
+    only("no FILE", "machine", when=lacks("files")),
+    only("NAME of a shipped table", "files", when=lambda params: not params["out"] and _shipped(params["files"])),
+    excludes("FILEs without -o", *OF_A_TABLE, when=lambda params: bool(params["files"]) and not params["out"]),
+)
+
+
+@click.command(name="measured", cls=options.Command, rules=RULES)
 @options.under(HEAD, "--machine-note", "--commit", "--path", "--licence", "--title", "--how", "--launch", "--network")
 @options.under(HEAD, "--env", "--trap")
 @click.argument("files", metavar="[NAME|FILE]...", nargs=-1, type=FILE)
@@ -89,15 +100,12 @@ def command(
     if site.machine is not None and site.topology is not None:
         raise BadInput("--machine and --topology; valid: one of both")
     if not files:
-        options.refuse_others("no FILE", ("machine",))
         _print_tables(site.machine)
     elif out is not None:
         _write_table(files, out, site, given, head)
-    elif len(files) == 1 and str(files[0]) in measured.names():
-        options.refuse_others("NAME of a shipped table", ("files",))
+    elif _shipped(files):
         _print_table(str(files[0]))
     else:
-        options.refuse_with("FILEs without -o", OF_A_TABLE)
         _check(files, site, given)
 
 

@@ -1,12 +1,11 @@
 """Options that several commands share, and the parsers of their values."""
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import wraps
 from typing import TYPE_CHECKING, Any
 
 import click
-from click.core import ParameterSource
 
 from tuner.answers.changes import KEYS
 from tuner.base.dataclass import dataclass
@@ -28,7 +27,7 @@ from tuner.base.names import (
 from tuner.base.sizes import size_bytes as size_bytes
 from tuner.base.sizes import size_list as size_list
 from tuner.cli.command import Command as Command
-from tuner.cli.command import F, Parsed, stacked
+from tuner.cli.command import F, Parsed, needs, stacked, stands
 from tuner.cli.command import file_option as file_option
 from tuner.cli.command import flag as flag
 from tuner.cli.command import option as option
@@ -287,6 +286,9 @@ change_option = option(
 timeout_option = option("--timeout", "timeout_s", "Seconds a libnccl answer may take.", type=float, default=120.0)
 
 
+LIBNCCL_ASKED = needs("--libnccl", "timeout_s", "build")
+
+
 def libnccl_option(says: str) -> Callable[[F], F]:
     """``--libnccl`` and ``--timeout``, as the parameter ``libnccl``: seconds an answer may take, None without it."""
 
@@ -295,11 +297,8 @@ def libnccl_option(says: str) -> Callable[[F], F]:
         def asking(*given: Any, libnccl: bool, timeout_s: float, **others: Any) -> Any:
             if libnccl:
                 progress("asking the real libnccl")
-            for name in () if libnccl else ("timeout_s", "build"):
-                if is_given(name):
-                    raise BadInput(
-                        f"--{name.removesuffix('_s')}: of libnccl, which is not asked; valid: with --libnccl"
-                    )
+            else:
+                LIBNCCL_ASKED.check(click.get_current_context())
             return function(*given, libnccl=timeout_s if libnccl else None, **others)
 
         made: F = asking  # type: ignore[assignment]
@@ -313,7 +312,7 @@ csv_option = flag("--csv", "as_csv", "Print comma-separated values, for a spread
 launch_option = flag(
     "--launch",
     "in_full",
-    "Besides what each block and proxy is handed: elements, chunks, steps, kernels, rings and trees.",
+    "Also show what each block and proxy thread receives: elements, chunks, steps, kernels, rings and trees.",
     heading=OUTPUT,
 )
 
@@ -327,39 +326,9 @@ def _want_json(ctx: click.Context, _option: click.Parameter, given: bool) -> Non
     ctx.meta[JSON] = given
 
 
-def refuse(other: str, names: Collection[str]) -> None:
-    """Refuses those of these parameters that are given: they have no meaning without ``other``. Raises BadInput."""
-    if given := [_spelled(each) for each in _given() if each.name in names]:
-        raise BadInput(f"{', '.join(given)}: of {other}; remove {'it' if len(given) == 1 else 'them'}, or add that")
-
-
-def refuse_with(what: str, names: Collection[str]) -> None:
-    """Refuses those of these parameters that are given: they have no meaning with ``what``. Raises BadInput."""
-    if given := [_spelled(each) for each in _given() if each.name in names]:
-        raise BadInput(f"{', '.join(given)}: no meaning with {what}; remove {'it' if len(given) == 1 else 'them'}")
-
-
-def refuse_others(option: str, valid: Collection[str]) -> None:
-    """Refuses options that are given and are not among these parameters, beside ``option``. Raises BadInput."""
-    valid = (*valid, "json")
-    if given := [_spelled(each) for each in _given() if each.name not in valid]:
-        every = (each for each in click.get_current_context().command.params if isinstance(each, click.Option))
-        known = [_spelled(each) for each in every if each.name in valid]
-        raise BadInput(f"{', '.join(given)}: no meaning with {option}; valid with it: {', '.join(known)}")
-
-
-def _given() -> list[click.Option]:
-    params = click.get_current_context().command.params
-    return [each for each in params if isinstance(each, click.Option) and each.name is not None and is_given(each.name)]
-
-
 def is_given(name: str) -> bool:
     """Whether the option of this parameter stands on the command line."""
-    return click.get_current_context().get_parameter_source(name) is ParameterSource.COMMANDLINE
-
-
-def _spelled(parameter: click.Parameter) -> str:
-    return max(parameter.opts, key=len)
+    return stands(click.get_current_context(), name)
 
 
 def range_options(function: F) -> F:

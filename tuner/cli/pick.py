@@ -17,10 +17,10 @@ from tuner.base.nouns import Choice, TimeInterval
 from tuner.base.numerics import is_time
 from tuner.base.view import Column, columns_of, number, percent
 from tuner.cli import options
-from tuner.cli.command import Parsed
+from tuner.cli.command import Params, Parsed, excludes, has, needs
 from tuner.cli.engine import EngineOptions, engine_options, show_carriers
 from tuner.cli.options import CALL, ROOTED
-from tuner.cli.output import human_bytes, json_wanted, print_csv, print_view, say, shown_as_json
+from tuner.cli.output import human_bytes, print_csv, print_view, say, shown_as_json
 from tuner.emulator.group import Operation
 from tuner.emulator.selection import Pick
 from tuner.scenario import Scenario
@@ -50,11 +50,42 @@ def _parts(text: str) -> list[int]:
     return [0 if word.strip() == "0" else options.size_list(word)[0] for word in text.split(",")]
 
 
-@click.command(name="pick", cls=options.Command)
+BY_LIBNCCL = "Ask libnccl what it launches instead of emulating it (collectives only; root 0)."
+
+
+def _collective(params: Params) -> bool:
+    return isinstance(params["collective"], Collective)
+
+
+def _exchange(params: Params) -> bool:
+    return isinstance(params["collective"], PeerCall) and not params["libnccl"]
+
+
+RULES = (
+    excludes("--engine", *NOT_OF_ENGINES, when=has("engine")),
+    excludes("--libnccl", *NOT_OF_LIBNCCL, when=has("libnccl")),
+    excludes(
+        "several calls, which have their own sizes and roots",
+        *NOT_OF_GROUPS,
+        when=lambda params: isinstance(params["collective"], list),
+    ),
+    excludes("--csv", "in_full", "json", when=has("as_csv")),
+    needs("alltoall", "parts", when=lambda params: params["collective"] is not PeerCall.AllToAll),
+    excludes("--parts, for which no time is predicted", "peer", "time", "calibration", when=has("parts")),
+    excludes("sends and receives, whose launch is always shown", "in_full", "as_csv", "in_place", when=_exchange),
+    needs("--launch", "rank", "peer", when=lambda params: _collective(params) and not params["in_full"]),
+)
+
+
+@click.command(name="pick", cls=options.Command, rules=RULES)
 @click.argument("collective", type=CallOrCalls(Collective, "collective"), metavar="COLLECTIVE|CALLS")
 @options.bytes_option
 @options.option(
-    "--rank", "Whose launch, of sends and receives or with --launch. [default: 0]", type=int, metavar="N", heading=CALL
+    "--rank",
+    "Rank whose launch is shown (for sends and receives, or with --launch). [default: 0]",
+    type=int,
+    metavar="N",
+    heading=CALL,
 )
 @options.option(
     "--peer",
@@ -76,7 +107,11 @@ def _parts(text: str) -> list[int]:
 @options.launch_option
 @options.csv_option
 @engine_options()
-@options.question(changes=True, times="nccl", libnccl="What libnccl launches instead: of collectives, of root 0.")
+@options.question(
+    changes=True,
+    times="nccl",
+    libnccl="Ask libnccl what it launches instead of emulating it (collectives only; root 0).",
+)
 def command(
     collective: "Collective | PeerCall | list[GivenCall]",
     sizes: list[int],
@@ -122,39 +157,24 @@ def command(
     """
     call, times = asked.call, asked.times
     if engine is not None:
-        options.refuse_with("--engine", NOT_OF_ENGINES)
         if not isinstance(collective, Collective):
             raise BadInput(
                 "--engine: an engine carries an AllReduce past NCCL; everything else is NCCL's: remove --engine"
             )
         show_carriers(engine.group(asked.communicator, engine.names[0]), call.request(collective), sizes)
         return
-    if asked.libnccl is not None:
-        options.refuse_with("--libnccl", NOT_OF_LIBNCCL)
     if isinstance(collective, list):
         from tuner.cli.group import show_group
 
-        options.refuse_with("several calls, which have their own sizes and roots", NOT_OF_GROUPS)
         show_group(collective, _described(asked), asked, rank or 0, in_full)
         return
-    if as_csv and (in_full or json_wanted()):
-        raise BadInput("--csv cannot be combined with --launch or --json")
-    if parts is not None and (collective is not PeerCall.AllToAll or times is not None or peer is not None):
-        raise BadInput("--parts is of alltoall, which has no time then; remove it, or --time, --calibration and --peer")
     if asked.libnccl is not None:
         _show_libnccl(collective, sizes, asked)
         return
     if isinstance(collective, PeerCall):
-        if in_full or as_csv:
-            option = "--launch" if in_full else "--csv"
-            raise BadInput(
-                f"{option} has no meaning for {collective.name}, which says its launch without, and with --json"
-            )
         from tuner.answers.exchanges import of_rank
         from tuner.cli import exchanges
 
-        if call.in_place:
-            raise BadInput(f"--in-place has no meaning for {collective.name}; remove it")
         if parts is not None:
             exchanges.show_uneven(asked.scenario(), parts, call.dtype, rank or 0)
             return
@@ -162,10 +182,6 @@ def command(
         query = replace(query, buffers=call.buffers, windows=call.windows)
         exchanges.show(asked.scenario(), query, times)
         return
-    if not in_full and (rank is not None or peer is not None):
-        raise BadInput(
-            "--rank and --peer need --launch for collectives; without it they are for send, recv, gather and the like"
-        )
     if peer is not None and collective not in ROOTED:
         raise BadInput(f"--root: {collective.name} has none; valid: of broadcast, reduce, gather and scatter")
     described = asked.scenario()

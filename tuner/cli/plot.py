@@ -17,7 +17,7 @@ from tuner.base.numerics import SizeArray, shortest
 from tuner.base.printable import raw
 from tuner.base.records import to_json
 from tuner.cli import options
-from tuner.cli.command import missing_of
+from tuner.cli.command import Params, excludes, missing_of
 from tuner.cli.communicator_options import of_all_ranks
 from tuner.cli.measured_options import arm_option, runs_there
 from tuner.cli.output import json_wanted, note_after, print_json, say
@@ -368,7 +368,14 @@ MEANINGLESS = {  # parameters of other kinds of pictures
 }
 
 
-@click.command(name="plot", cls=options.Command)
+def _is_kind(kind: str) -> Callable[[Params], bool]:
+    return lambda params: params["kind"] == kind
+
+
+RULES = [excludes(kind, *names, when=_is_kind(kind)) for kind, names in MEANINGLESS.items()]
+
+
+@click.command(name="plot", cls=options.Command, rules=RULES)
 @options.under("Maps: map and diff", "--to-nodes", "--nodes-list", "--measured", "--change")
 @options.under("Sizes of map, curves and diff", "--from", "--to", "--points")
 @options.under("Measured times", "--collective", "--arm")
@@ -440,16 +447,15 @@ def command(
     nccl-tuner plot measured all_reduce_perf.log --machine dgx-h100 --nodes 2 --nccl 2.28.9 --out measured.svg
     nccl-tuner plot measured plain.log --arm Ring=ring.log --machine dgx-h100 --nodes 2 --nccl 2.28.9 --out arms.svg
     """
-    options.refuse_with(kind, MEANINGLESS[kind])
     if kind == "page":
         if words:
-            raise BadInput(f"{words[0]}: page is of every collective; remove it")
+            raise BadInput(f"{words[0]}: 'plot page' always shows every collective; remove the argument")
         from tuner.cli.reports.page import write_page
 
         write_page(communicator, given["call"], options.times_or_both(times), out)
         return
     if len(communicator["nccl"]) > 1:
-        raise BadInput(f"--nccl: several, of page; valid for {kind}: one")
+        raise BadInput("several releases (--nccl twice) only with 'plot page'; give one")
     communicator = communicator.but(nccl=next(iter(communicator["nccl"]), None)).without("tuner")
     if kind == "measured":
         _measured(tuple(map(Path, words)), labelled, of_collective, out, communicator)

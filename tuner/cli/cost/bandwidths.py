@@ -10,6 +10,7 @@ import click
 from tuner.base.errors import BadInput, one_of
 from tuner.base.records import json_form
 from tuner.cli import options
+from tuner.cli.command import excludes, has, lacks, needs
 from tuner.cli.cost import values
 from tuner.cli.output import json_wanted, print_json, print_table, say, shown_as_json
 from tuner.times.costmodels import fabric, line, wires
@@ -37,7 +38,13 @@ OF_FABRICS = ("profile", "sizes", "ranks_per_node", "path", "one_tile_per_gpu", 
 TILED = "Nodes with tiled GPUs"
 
 
-@click.command(name="ideal", cls=options.Command)
+RULES = (
+    excludes("--fabric", *OF_LEVELS, when=has("name")),
+    needs("--fabric", *OF_FABRICS, when=lacks("name")),
+)
+
+
+@click.command(name="ideal", cls=options.Command, rules=RULES)
 @options.under(TILED, "--profile", "--bytes", "--ranks-per-node", "--path", "--one-tile-per-gpu", "--measured-ms")
 @options.option(
     "--intra-gbs",
@@ -94,10 +101,8 @@ def ideal_command(
     nccl-tuner cost ideal --fabric aurora --profile tables
     """
     if name is not None:
-        options.refuse_with("--fabric", OF_LEVELS)
         _show_fabric(name, nodes or [2], **projected)
         return
-    options.refuse("--fabric", OF_FABRICS)
     if not gpus_per_node:
         raise BadInput("--gpus-per-node: the GPUs of each node; or nodes that are described: --fabric NAME")
     answers = [

@@ -11,6 +11,7 @@ from tuner.base.errors import BadInput, one_of
 from tuner.base.names import DataType
 from tuner.base.records import json_form
 from tuner.cli import options
+from tuner.cli.command import Params, has, needs, only
 from tuner.cli.cost import values
 from tuner.cli.output import json_wanted, print_table, say
 from tuner.times.costmodels import algorithms, line, operations, wires
@@ -33,7 +34,18 @@ OF_MEASURED = (
 ONLY_MEASURED = ("count", "dtype", "peak_gbs", "peak_gbps", "ranks_per_switch")
 
 
-@click.command(name="operation", cls=options.Command)
+def _of_times(params: Params) -> bool:
+    return not params["crossovers"] and (params["time_us"] is not None or params["busbw_gbs"] is not None)
+
+
+RULES = (
+    only("--crossovers", *OF_CROSSOVERS, when=has("crossovers")),
+    only("--time-us and --busbw-gbs", *OF_MEASURED, when=_of_times),
+    needs("--time-us or --busbw-gbs", *ONLY_MEASURED, when=lambda params: not _of_times(params)),
+)
+
+
+@click.command(name="operation", cls=options.Command, rules=RULES)
 @options.under(
     "What comes on top of alpha and beta",
     *("--overhead-us", "--gap-us", "--software-us", "--protocol", "--contention", "--copy-gbs", "--straggler"),
@@ -144,11 +156,9 @@ def operation_command(
     network = values.LevelValues(**{each.name: given.pop(each.name) for each in fields(values.LevelValues)})
     measured = {name: given.pop(name) for name in ONLY_MEASURED}
     if crossovers:
-        options.refuse_others("--crossovers", OF_CROSSOVERS)
         levels = network.levels()
         _show_crossovers([_crossovers(operation, each, network.gpus_per_node, levels) for each in ranks])
     elif time_us is not None or busbw_gbs is not None:
-        options.refuse_others("--time-us and --busbw-gbs", OF_MEASURED)
         if (sizes is None) == (measured["count"] is None):
             raise BadInput("--bytes or --count; valid: one of them")
         if time_us is not None and busbw_gbs is not None:
@@ -162,7 +172,6 @@ def operation_command(
                 records += [_bandwidths(operation, n, size, time, hardware) for time in times]
         _show_bandwidths(operation, records)
     else:
-        options.refuse("--time-us or --busbw-gbs", ONLY_MEASURED)
         if sizes is None:
             raise BadInput("--bytes: of which size? valid: --bytes SIZE, or --crossovers")
         names = algorithms.names(operation)

@@ -13,6 +13,7 @@ from tuner.base.names import DataType
 from tuner.base.nouns import TimeInterval
 from tuner.cli import options
 from tuner.cli import times as calibrated_times
+from tuner.cli.command import only
 from tuner.cli.communicator_options import release_option
 from tuner.cli.cost import values
 from tuner.cli.output import json_wanted, print_table, say, shown_as_json
@@ -27,7 +28,15 @@ OF_MODEL = (
 )
 
 
-@click.command(name="step", cls=options.Command)
+RULES = (
+    only(
+        *("--communication-us", "communication_us", "compute_us", "overlapped"),
+        when=lambda params: params["communication_us"] is not None,
+    ),
+)
+
+
+@click.command(name="step", cls=options.Command, rules=RULES)
 @options.under("Experts", "--expert-parameters", "--expert-layers", "--experts-per-token", "--ep")
 @options.under("Types and bytes", "--dtype", "--gradient-dtype", "--activation-bytes", "--gradient-bytes", "--buckets")
 @options.under(
@@ -127,7 +136,6 @@ def step_command(
     nccl-tuner cost step --communication-us 600000 --compute-us 2000000 --overlap 0,0.8,1
     """
     if communication_us is not None:
-        options.refuse_others("--communication-us", ("communication_us", "compute_us", "overlapped"))
         if compute_us is None or name is not None:
             raise BadInput("--communication-us: a step that is known; valid with it: --compute-us, without MODEL")
         _show_overlap(compute_us, communication_us, overlapped or SHARES)
