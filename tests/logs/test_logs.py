@@ -588,7 +588,7 @@ def test_two_communicators_of_one_process(small: list[str]) -> None:
 def test_settings_of_the_program_count_like_variables(small: list[str]) -> None:
     at = next(index for index, line in enumerate(small) if "- Init START" in line)
     prefix = small[at].split("NCCL INFO")[0]
-    changed = [*small[: at + 1], f"{prefix}NCCL INFO Comm config maxCTAs set to 5", *small[at + 1 :]]
+    changed = [*small[: at + 1], f"{prefix}NCCL INFO Comm config Max CTAs set to 5", *small[at + 1 :]]
     assert imported(changed, SMALL_GIVEN).environment["NCCL_MAX_CTAS"] == "5"
     assert ("channels", "coll channels", "5", "8") in where_differs(changed)
 

@@ -302,13 +302,14 @@ def _choice(
     )
 
 
-# Settings of a program's own ncclConfig_t that a variable sets as well (envConfigOverride, src/init.cc).
+# Settings of a program's own ncclConfig_t that a variable sets as well, as NCCL prints them (parseCommConfig and
+# envConfigOverride, src/init.cc).
 _CONFIG = {
-    "minCTAs": "NCCL_MIN_CTAS",
-    "maxCTAs": "NCCL_MAX_CTAS",
+    "Min CTAs": "NCCL_MIN_CTAS",
+    "Max CTAs": "NCCL_MAX_CTAS",
     "nvlsCTAs": "NCCL_NVLS_NCHANNELS",
-    "collnetEnable": "NCCL_COLLNET_ENABLE",
-    "CTAPolicy": "NCCL_CTA_POLICY",
+    "Collnet enable": "NCCL_COLLNET_ENABLE",
+    "CTA policy flags": "NCCL_CTA_POLICY",
 }
 # Their effect is in the graphs, which the log shows: where the topology is, and which adapters there are.
 FILES_AND_ADAPTERS = (

@@ -23,7 +23,7 @@ _WARNS = "NCCL WARN "
 # writes to stdout, and PyTorch's word of a collective that did not end.
 KEPT = re.compile(
     r"#\s+Rank\s+\d|#\s+size\s+count|^\s+\d+\s+\d+\s+float |[NR]CCL version (?:: )?\d|Watchdog caught collective"
-    r"|last enqueued NCCL work|Last error:\s*$"
+    r"|last enqueued NCCL work|Last error:\s*$|NCCL DIAG \["
 )
 LAST_ERROR = re.compile(r"Last error:\s*$")
 _NO_NUMBER = re.compile(r"\d{4000}")  # Python reads no more than 4300 digits, NCCL prints some tens

@@ -21,13 +21,13 @@ from tuner.scenario.logs.thinned import Sort
 _RANK = re.compile(r"comm (0x[0-9a-f]+) rank (\d+) n[rR]anks (\d+)")
 _NODES = re.compile(r"nNodes (\d+) localRanks (\d+) localRank (\d+) MNNVL (\d+)")
 # src/init.cc, fillInfo; src/mnnvl.cc and before 2.25 src/init.cc, ncclMnnvlCheck
-_FABRIC = re.compile(r"MNNVL busId 0x[0-9a-f]+ fabric UUID (\S+) cliqueId 0x([0-9a-f]+) state")
+_FABRIC = re.compile(
+    r"MNNVL busId 0x[0-9a-f]+ fabric UUID (\S+) cliqueId 0x([0-9a-f]+) state(?: (\d+))?(?: healthMask 0x([0-9a-f]+))?"
+)
 _CLIQUE = re.compile(r"MNNVL 1 cliqueId [0-9a-f]+ cliqueSize (\d+) cliqueRank ")
 _COMM_ID = re.compile(r"commId (0x[0-9a-f]+)")
 _SPLIT = re.compile(r"(splitCount \d+ color -?\d+) key")
-_CHANNELS = re.compile(
-    r"(\d+) coll channels, (?:(?:\d+) collnet channels, )?(?:(\d+) nvls channels, )?\d+ p2p channels"
-)
+_CHANNELS = re.compile(r"(\d+) coll channels, (?:(\d+) collnet channels, )?(?:(\d+) nvls channels, )?\d+ p2p channels")
 _NETWORK = re.compile(r"Using network (.+?)\s*$")
 _VERSION = re.compile(r"NCCL version (\d+\.\d+\.\d+)")
 _RCCL = re.compile(r"RCCL version (?:: )?(\S+)")  # AMD's
@@ -75,7 +75,7 @@ _TREES = re.compile(r"^Trees((?: \[\d+\] \S+->\d+->[-\d/]+)+)")  # src/init.cc; 
 _TREE = re.compile(r"\[(\d+)\] ([-\d/]+)->(\d+)->(-?\d+)")  # up to 2.7 with its way down behind a bar
 _NVLS_HEAD = re.compile(r"^NVLS Head +(\d+):((?: +\d+)+)\s*$")  # src/graph/connect.cc, up to 20 nodes
 _FALLBACK = re.compile(r"Could not find a path for pattern (\d+), falling back to simple order")  # src/graph/search.cc
-_P2P = re.compile(r"intraNodeP2pSupport ([01])")  # src/init.cc
+_P2P = re.compile(r"(?:intraNodeP2pSupport|isAllDirectP2p) ([01])")  # src/init.cc; the second from 2.27 on
 # src/plugin/tuner.cc and before src/misc/tuner.cc: the plugin that NCCL found, and the file that a variable names
 _TUNER = re.compile(r"TUNER/Plugin: (?:Using tuner plugin|Using) (?!internal)(\S.*?)\s*$")
 _TUNER_FILE = re.compile(r"TUNER/Plugin: Plugin name set by env to (\S+)|NCCL_TUNER_PLUGIN set by environment to (\S+)")
@@ -89,7 +89,19 @@ _NO_GDR = re.compile(r"GPU Direct RDMA (Enabled|Disabled) for HCA \d+ '([^']+)'(
 # src/graph/paths.cc, ncclTopoCheckGdr: numbers of path types, the second of NCCL_NET_GDR_LEVEL
 _FAR = re.compile(r"GPU Direct RDMA Disabled for GPU \S+ / HCA \S+ \(distance (\d+) >=? (\d+)\)")
 _RETURNED = re.compile(r"^(\S+\.(?:cc|c|h|cu):\d+) -> ([1-6])\b")  # src/include/checks.h, NCCLCHECK and those like it
-_CONFIG = re.compile(r"Comm config (\w+) set to (\S+)")
+_CONFIG = re.compile(r"Comm config ([\w ]+?) set to (\S+)")  # src/init.cc
+_DIAGNOSTIC = re.compile(r"NCCL DIAG \[(\w+)\]\s+([A-Za-z][\w/ ]*?)(?: check)?: (.*?)\s*$")
+MOST_DIAGNOSTICS = 10_000
+_ADDED = re.compile(r"NET/OFI Adding (NCCL_\w+)=(\S+) to environment")
+_STEPPED_BACK = re.compile(r"NCCL_OFI_TUNER is not available|OFI_TUNER.*[Ff]all(ing)? ?back")
+_DMABUF = re.compile(r"DMA-BUF is available on GPU device")
+_GDR_OFF = re.compile(r"NET/\S+ (.*disabling GDR.*|Need to force simple protocol: GDR not supported)")
+# src/plugin: a library that was named and is not there, or has no plugin of that kind in it
+_NO_PLUGIN = re.compile(
+    r"\b(NET|TUNER|PROFILER)/Plugin: (?:"
+    r"No plugin found(?: \((?P<named>[^)]*)\))?|Could not find: ?(?P<names>.+?)\s*$"
+    r"|(?P<symbol>[Ff]ailed to find (?!ncclCollNet)\S+(?: symbol)?.*(?:using internal|not supported).*))"
+)
 # src/enqueue.cc, ncclEnqueueCheck
 _CALL = re.compile(
     r"(\w+): opCount ([0-9a-f]+) sendbuff \S+ recvbuff \S+ count (\d+) datatype (\d+) op (\d+) root -?\d+ "
@@ -151,6 +163,9 @@ class RankLog:
     local_rank: int | None = None
     mnnvl: bool = False
     fabric: tuple[str, str] | None = None  # cluster and clique of its GPU, whether NCCL uses them or not
+    fabric_state: int | None = None  # nvmlGpuFabricState_t
+    fabric_health: int | None = None  # nvmlGpuFabricInfoV_t.healthMask
+    fabric_line: int = 0
     clique_ranks: int | None = None  # that NVLink joins with it
     graphs: list[PrintedGraph] = field(default_factory=list)
     ring_gpus: int | None = None
@@ -169,6 +184,8 @@ class RankLog:
     table: list[Block] = field(default_factory=list)
     thresholds: tuple[str, ...] | None = None
     channels: tuple[str, str | None] | None = None  # coll, nvls
+    collnet_channels: int | None = None
+    channels_line: int = 0
     config: dict[str, str] = field(default_factory=dict)
     fallback_patterns: list[int] = field(default_factory=list)  # of graphs that the search did not find
     started: bool = False  # whether the line is there that begins its making
@@ -212,6 +229,15 @@ class LastCall(NamedTuple):
     line: int
 
 
+class DiagnosticLine(NamedTuple):
+    """A result of NCCL's own diagnostics: of which check, and whether it is good."""
+
+    check: str
+    text: str
+    is_good: bool
+    line: int
+
+
 class ChoiceLine(NamedTuple):
     """A choice, who printed it, and the calls of that thread since the choice before."""
 
@@ -231,7 +257,10 @@ class NcclLog:
     choices: list[ChoiceLine] = field(default_factory=list)
     symmetric: list[tuple[Thread, str]] = field(default_factory=list)
     environment: dict[tuple[str, int], dict[str, str]] = field(default_factory=dict)  # by process
+    setting_lines: dict[str, int] = field(default_factory=dict)  # by variable or setting of a program, the first
+    plugin_settings: dict[str, str] = field(default_factory=dict)  # variables that a network plugin sets itself
     networks: dict[tuple[str, int], str] = field(default_factory=dict)
+    network_lines: dict[str, int] = field(default_factory=dict)  # by network
     adapters: dict[str, tuple[str, ...]] = field(default_factory=dict)  # by host, as NCCL's own network uses them
     interfaces: dict[str, None] = field(default_factory=dict)  # of IP, that NCCL's sockets use
     speeds_mbps: dict[tuple[str, str], int] = field(default_factory=dict)  # by host and adapter
@@ -241,13 +270,21 @@ class NcclLog:
     warnings: dict[str, PrintedLine] = field(default_factory=dict)  # by its text, the first line that has it
     timed_out: dict[int, TimedOut] = field(default_factory=dict)  # by rank
     process_groups: dict[tuple[int, int], str] = field(default_factory=dict)  # of what timed out: by rank and number
+    diagnostics: list[DiagnosticLine] = field(default_factory=list)
     transports: dict[str, int] = field(default_factory=dict)  # connections by their way
     rings: dict[int, tuple[int, ...]] = field(default_factory=dict)  # by channel, as rank 0 prints them
     trees: dict[int, dict[int, TreePlace]] = field(default_factory=dict)  # by channel and rank
     nvls_heads: dict[int, tuple[int, ...]] = field(default_factory=dict)  # by head, its rank on each node
     adapters_of_ranks: dict[int, set[int]] = field(default_factory=dict)  # over which a rank sends
     p2p_support: bool | None = None  # inside a node
-    tuner_plugins: dict[str, str] = field(default_factory=dict)  # by its name, the file that a variable names
+    tuner_plugins: dict[str, str] = field(
+        default_factory=dict
+    )  # that NCCL uses: by name, the file that a variable names
+    tuner_file: str | None = None  # that a variable names, whether a tuner is in it or not
+    stepped_back: int | None = None  # the line in which the tuner leaves the choice to NCCL
+    no_plugin: dict[str, tuple[str, int]] = field(default_factory=dict)  # by kind: what NCCL says, and the line
+    dma_buf: bool = False  # GPUs' memory is given to adapters without nvidia-peermem
+    gpudirect_off: str | None = None  # why a network plugin does not use it
     aws_release: str | None = None  # of aws-ofi-nccl
     tuner_product: str | None = None  # the product name that its tuner goes by
     network_faults: dict[str, str] = field(default_factory=dict)
@@ -372,7 +409,10 @@ class _Reader:
         current.started, current.complete = current.started or starts, current.complete or completes
 
     def fabric(self, line: PrintedLine, match: re.Match[str]) -> None:
-        self._rank_log(line, fresh=True).fabric = match[1], match[2]
+        current = self._rank_log(line, fresh=True)
+        current.fabric, current.fabric_line = (match[1], match[2]), line.number
+        current.fabric_state = int(match[3]) if match[3] else None
+        current.fabric_health = int(match[4], 16) if match[4] else None
 
     def clique(self, line: PrintedLine, match: re.Match[str]) -> None:
         current = self._rank_log(line)
@@ -380,6 +420,7 @@ class _Reader:
 
     def network(self, line: PrintedLine, match: re.Match[str]) -> None:
         self.log.networks.setdefault(line.thread.process, match[1])
+        self.log.network_lines.setdefault(match[1], line.number)
 
     def adapters(self, line: PrintedLine, match: re.Match[str]) -> None:
         names = tuple(word.partition("]")[2].partition(":")[0] for word in match[1].split())
@@ -471,14 +512,18 @@ class _Reader:
         self._rank_log(line).thresholds = match.groups()
 
     def channels(self, line: PrintedLine, match: re.Match[str]) -> None:
-        self._rank_log(line).channels = (match[1], match[2])
+        current = self._rank_log(line)
+        current.channels, current.channels_line = (match[1], match[3]), line.number
+        current.collnet_channels = int(match[2]) if match[2] else None
 
     def variable(self, line: PrintedLine, match: re.Match[str]) -> None:
         value = re.sub(r"^(-?\d+)\.$", r"\1", match[2])
         self.log.environment.setdefault(line.thread.process, {}).setdefault(match[1], value)
+        self.log.setting_lines.setdefault(match[1], line.number)
 
     def config(self, line: PrintedLine, match: re.Match[str]) -> None:
         self._rank_log(line, fresh=True).config[match[1]] = match[2]
+        self.log.setting_lines.setdefault(match[1], line.number)
 
     def call(self, line: PrintedLine, match: re.Match[str]) -> None:
         if line.thread in self._chosen:
@@ -508,8 +553,11 @@ class _Reader:
     def warning(self, line: PrintedLine) -> None:
         self.log.warnings.setdefault(line.text.strip(), line)
         if match := _FALLBACK.search(line.text):
-            self._rank_log(line, fresh=True).fallback_patterns.append(int(match[1]))
+            self.fell_back(line, match)
         self.no_infiniband(line)
+
+    def fell_back(self, line: PrintedLine, match: re.Match[str]) -> None:
+        self._rank_log(line, fresh=True).fallback_patterns.append(int(match[1]))
 
     def no_infiniband(self, line: PrintedLine, match: re.Match[str] | None = None) -> None:
         if match := _NO_IB.search(line.text):
@@ -552,9 +600,29 @@ class _Reader:
         self.log.p2p_support = (self.log.p2p_support is not False) and match[1] == "1"
 
     def tuner(self, line: PrintedLine, match: re.Match[str]) -> None:
-        file = next(iter(self.log.tuner_plugins.values()), "") if "" in self.log.tuner_plugins else ""
-        self.log.tuner_plugins.pop("", None)
-        self.log.tuner_plugins.setdefault(match[1], file)
+        self.log.tuner_plugins.setdefault(match[1], self.log.tuner_file or "")
+
+    def no_plugin(self, line: PrintedLine, match: re.Match[str]) -> None:
+        if "librccl" in line.text:
+            self.of_rccl(line, match)
+        says = match["named"] or match["names"] or match["symbol"] or "No plugin found"
+        self.log.no_plugin.setdefault(match[1], (says.strip(), line.number))
+
+    def diagnostic(self, line: PrintedLine, match: re.Match[str]) -> None:
+        if len(self.log.diagnostics) < MOST_DIAGNOSTICS:
+            self.log.diagnostics.append(DiagnosticLine(match[2], match[3], match[1] == "OK", line.number))
+
+    def added(self, line: PrintedLine, match: re.Match[str]) -> None:
+        self.log.plugin_settings.setdefault(match[1], match[2])
+
+    def stepped_back(self, line: PrintedLine, match: re.Match[str]) -> None:
+        self.log.stepped_back = self.log.stepped_back or line.number
+
+    def dma_buf(self, line: PrintedLine, match: re.Match[str]) -> None:
+        self.log.dma_buf = True
+
+    def gpudirect_off(self, line: PrintedLine, match: re.Match[str]) -> None:
+        self.log.gpudirect_off = self.log.gpudirect_off or match[1].strip()
 
     def aws_release(self, line: PrintedLine, match: re.Match[str]) -> None:
         self.log.aws_release = self.log.aws_release or match[1]
@@ -563,8 +631,9 @@ class _Reader:
         self.log.tuner_product = self.log.tuner_product or match[1]
 
     def tuner_file(self, line: PrintedLine, match: re.Match[str]) -> None:
-        if not self.log.tuner_plugins:
-            self.log.tuner_plugins[""] = match[1] or match[2]
+        self.log.tuner_file = self.log.tuner_file or match[1] or match[2]
+        for name, file in self.log.tuner_plugins.items():
+            self.log.tuner_plugins[name] = file or self.log.tuner_file
 
     def results(self, line: PrintedLine, match: re.Match[str]) -> None:
         self.log.result_rows = self.log.result_rows or 0
@@ -603,7 +672,14 @@ _METHODS: list[tuple[str, re.Pattern[str], Callable[[_Reader, PrintedLine, re.Ma
     ("Channel ", _RING, _Reader.ring),
     ("Trees [", _TREES, _Reader.trees),
     ("NVLS Head ", _NVLS_HEAD, _Reader.nvls_head),
-    ("intraNodeP2pSupport ", _P2P, _Reader.p2p),
+    ("Check P2P Type ", _P2P, _Reader.p2p),
+    ("Could not find a path for pattern ", _FALLBACK, _Reader.fell_back),
+    ("NCCL DIAG ", _DIAGNOSTIC, _Reader.diagnostic),
+    ("/Plugin: ", _NO_PLUGIN, _Reader.no_plugin),
+    ("NET/OFI Adding ", _ADDED, _Reader.added),
+    ("OFI_TUNER", _STEPPED_BACK, _Reader.stepped_back),
+    ("DMA-BUF is available", _DMABUF, _Reader.dma_buf),
+    ("GDR", _GDR_OFF, _Reader.gpudirect_off),
     ("TUNER/Plugin: ", _TUNER_FILE, _Reader.tuner_file),
     ("TUNER/Plugin: ", _TUNER, _Reader.tuner),
     ("ibverbs", _NO_IB, _Reader.no_infiniband),

@@ -7,6 +7,7 @@ from tuner import release
 from tuner.base.findings import Finding, Severity
 from tuner.base.names import Pattern
 from tuner.base.sizes import plural
+from tuner.machine import gpus
 from tuner.machine.gpus import FIRST_WITH_MULTICAST, multicast_chips
 from tuner.release import Release
 from tuner.scenario.logs.checks.shown import ShownByLog, in_words
@@ -37,10 +38,14 @@ def spans_nodes(reading: Reading) -> bool | None:
 
 
 def tuner(shown: ShownByLog) -> Iterator[Finding]:
-    plugin = next(iter(shown.reading.log.tuner_plugins), None)
-    file = shown.reading.log.tuner_plugins.get(plugin or "", "")
-    if plugin is not None:
-        yield Finding(TUNER_CHOOSES, Severity.NOTE, {"plugin": plugin, "file": file or None})
+    """The tuner plugin that NCCL found; one that leaves the choice to NCCL chooses nothing."""
+    log = shown.reading.log
+    for plugin, file in list(log.tuner_plugins.items())[:1]:
+        if log.stepped_back is not None:
+            facts = {"plugin": plugin, "line": log.stepped_back}
+            yield Finding("requests.tuner_stepped_back", Severity.NOTE, facts)
+        else:
+            yield Finding(TUNER_CHOOSES, Severity.NOTE, {"plugin": plugin, "file": file or None})
 
 
 def single_ranks(shown: ShownByLog) -> Iterator[Finding]:
@@ -70,14 +75,13 @@ def channels(shown: ShownByLog) -> Iterator[Finding]:
             "GPUs in their order, twice: P2P, shared memory or the PCIe links' speed are not as they should be"
         )
     if limits := [name for name in _LIMITS if variables.get(name, "") not in ("", "-2")]:
-        weight = Severity.FAULT
-        because += [f"{name}={variables[name]}" for name in limits]
+        because += [f"{name}={variables[name]}" for name in limits]  # asked for, and had
     several = spans_nodes(reading) is not False
     ring = next((graph for rank in reading.logs for graph in rank.graphs if graph.pattern == Pattern.Ring), None)
     if ring is not None and Pattern.Ring not in patterns:
         said, of_ring = _of_ring(reading, ring, several)
         because.append(said)
-        weight = weight if weight is Severity.FAULT else of_ring
+        weight = weight if weight is Severity.FAULT or limits else of_ring
     elif not patterns:
         if any(way.startswith("SHM") for way in log.transports):
             because.append("GPUs reach each other over the CPU's memory (SHM), not peer to peer")
@@ -135,6 +139,14 @@ def nvls(shown: ShownByLog) -> Iterator[Finding]:
         why, weight = "one GPU a node", Severity.NOTE
     elif any(log.system for log in reading.logs) and not any(log.nvswitch for log in reading.logs):
         why, weight = "no NVSwitch in the system that is printed", Severity.NOTE
+    elif any(
+        graph.pattern == Pattern.NVLS and not graph.channels for rank in reading.logs for graph in rank.graphs
+    ) and reading.log.multicast == {True}:
+        why, weight = (
+            "multicast is available, but the search found no channel of NVLS: a GPU lacks NVLinks to the NVSwitches in "
+            "the topology that NCCL sees (nvidia-smi nvlink -s; nccl-tuner diagnose of an NCCL_TOPO_DUMP_FILE)",
+            Severity.FAULT,
+        )
     elif any(way.startswith("SHM") for way in reading.log.transports):
         why, weight = "GPUs of a node reach each other over the CPU's memory (SHM): no NVLink is used", Severity.NOTE
     else:
@@ -177,13 +189,17 @@ def network(shown: ShownByLog) -> Iterator[Finding]:
         why = (
             "not shown: lines of NET/IB say what it found (NCCL_DEBUG_SUBSYS=INIT,NET); ibv_devinfo shows the adapters"
         )
+    asked_for = (
+        variables.get("NCCL_IB_DISABLE", "0") not in ("", "0") or variables.get("NCCL_NET", "").lower() == "socket"
+    )
     if own := [name for name in log.interfaces if _OF_ONE_HOST.match(name)]:
         named = f"{', '.join(own[:3])}{' and others' * (len(own) > 3)}"
         why += f"; {named} lead nowhere but to this host: NCCL_SOCKET_IFNAME names those that all share"
     unknown = several is None
     on = "; one node alone would not use them" if unknown else ""
     yield in_words(
-        f"IP sockets, not InfiniBand or RoCE, because: {why}{on}", Severity.UNLIKE if unknown else Severity.FAULT
+        f"IP sockets, not InfiniBand or RoCE, because: {why}{on}",
+        Severity.UNLIKE if unknown or asked_for else Severity.FAULT,
     )
 
 
@@ -229,9 +245,9 @@ def shared_memory(shown: ShownByLog) -> Iterator[Finding]:
     names = " ".join(log.devices.values()).upper()
     weight = Severity.UNLIKE
     if variables.get("NCCL_P2P_DISABLE", "0") not in ("", "0"):
-        why, weight = f"NCCL_P2P_DISABLE={variables['NCCL_P2P_DISABLE']}", Severity.FAULT
+        why = f"NCCL_P2P_DISABLE={variables['NCCL_P2P_DISABLE']}"
     elif "NCCL_P2P_LEVEL" in variables:
-        why, weight = f"NCCL_P2P_LEVEL={variables['NCCL_P2P_LEVEL']}", Severity.FAULT
+        why = f"NCCL_P2P_LEVEL={variables['NCCL_P2P_LEVEL']}"
     elif "GEFORCE" in names and "RTX 30" not in names:
         why, weight = "the driver gives GeForce GPUs of these generations no peer-to-peer", Severity.NOTE
     elif log.p2p_support is False:
@@ -267,22 +283,38 @@ def gpudirect(shown: ShownByLog) -> Iterator[Finding]:
         yield in_words(f"GPUDirect RDMA {share}: {why}", Severity.UNLIKE)
         return
     names = {name for used in reading.log.adapters.values() for name in used}
-    why = (
-        f"NCCL_NET_GDR_LEVEL={level}"
-        if level is not None
-        else f"each adapter is too far from its GPU ({far}), mostly over a CPU; NCCL_NET_GDR_LEVEL=PHB or SYS allows it"
-        if (far := reading.log.far_adapters) and not refused
-        else "Omni-Path's adapters (hfi1) have it with their own network plugin alone"
-        if names and all(name.startswith("hfi1") for name in names)
-        else "nvidia-peermem is not loaded (lsmod) and there is no DMA-BUF"
-        + ("" if refused else ", or no adapter is near its GPU")
-    )
-    without = any("GEFORCE" in name.upper() for name in reading.log.devices.values())
-    yield in_words(
-        "no GPUDirect RDMA: data goes over the CPU's memory on the way to the network, because: "
-        + ("the driver gives GeForce GPUs none" if without else why),
-        Severity.NOTE if without else Severity.FAULT,
-    )
+    severity = Severity.FAULT
+    if model := _without_gpudirect(reading):
+        why, severity = f"the driver gives {model} GPUs none", Severity.NOTE
+    elif level is not None:
+        why, severity = f"NCCL_NET_GDR_LEVEL={level}", Severity.UNLIKE
+    elif reading.log.gpudirect_off is not None:
+        why, severity = f"the network plugin says: {reading.log.gpudirect_off}", Severity.UNLIKE
+    elif (far := reading.log.far_adapters) and not refused:
+        why = (
+            f"each adapter is too far from its GPU ({far}), mostly over a CPU; NCCL_NET_GDR_LEVEL=PHB or SYS allows it"
+        )
+    elif names and all(name.startswith("hfi1") for name in names):
+        why = "Omni-Path's adapters (hfi1) have it with their own network plugin alone"
+    elif reading.log.dma_buf:
+        why = (
+            "not shown: DMA-BUF is available, so no module is missing; the distance of each adapter to its GPU decides"
+        )
+        severity = Severity.UNLIKE
+    else:
+        why = "nvidia-peermem is not loaded (lsmod) and there is no DMA-BUF"
+        why += "" if refused else ", or no adapter is near its GPU"
+    said = "no GPUDirect RDMA: data goes over the CPU's memory on the way to the network, because: "
+    yield in_words(said + why, severity)
+
+
+def _without_gpudirect(reading: Reading) -> str | None:
+    """The GPUs, where adapters reach the memory of none of their model: GeForce, and others by their design."""
+    for name in dict.fromkeys(reading.log.devices.values()):
+        models = [gpus.load(each) for each in gpus.names() if gpus.is_product(name, each)]
+        if "GEFORCE" in name.upper() or (models and not any(model.gpudirect_rdma for model in models)):
+            return "GeForce" if "GEFORCE" in name.upper() else name
+    return None
 
 
 def harmful_settings(shown: ShownByLog) -> Iterator[Finding]:

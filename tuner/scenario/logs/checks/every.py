@@ -4,13 +4,15 @@ from collections.abc import Callable, Iterator, Mapping
 
 from tuner.base.findings import Finding
 from tuner.release import Release
-from tuner.scenario.logs.checks import communication, endings, ends, timeouts, warnings
+from tuner.scenario.logs.checks import communication, diagnostics, endings, ends, requests, timeouts, warnings
 from tuner.scenario.logs.checks.shown import ShownByLog
 from tuner.scenario.logs.imported import LogEvidence, Reading
 
 Check = Callable[[ShownByLog], Iterator[Finding]]
 CHECKS: tuple[Check, ...] = (
     communication.tuner,
+    diagnostics.diagnostics,
+    *requests.CHECKS,
     endings.ending,
     ends.end,
     communication.single_ranks,
@@ -36,7 +38,7 @@ def evidence(
     shown = ShownByLog(reading, variables, channels, nccl)
     sends = {rank: tuple(sorted(nets)) for rank, nets in sorted(log.adapters_of_ranks.items())}
     return LogEvidence(
-        next(iter(log.tuner_plugins), None),
+        None if log.stepped_back else next(iter(log.tuner_plugins), None),
         dict(log.transports),
         tuple(log.warnings),
         tuple(log.rings[channel] for channel in sorted(log.rings)),
