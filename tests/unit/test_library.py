@@ -371,6 +371,23 @@ def test_what_a_killed_fetch_left_is_cleared_and_does_not_count(cache: Path, mon
     assert sorted(os.listdir(cache / "2.28.9")) == ["libnccl.so.2", "library.json"]
 
 
+def test_a_fetch_removes_nothing_of_others(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Folders and files that are called as its own, anywhere below the cache's folder, and links."""
+    kept = [
+        cache / "src" / "fetch-api" / "code.c",
+        cache / "2.28.9" / "fetch-notes" / "notes.txt",
+        cache / "fetch-x" / "y",
+    ]
+    for each in (*kept, cache / "2.27.3" / "fetch-file"):
+        each.parent.mkdir(parents=True, exist_ok=True)
+        each.write_text("mine")
+    (cache / "2.28.9" / "fetch-link").symlink_to(kept[0].parent)
+    monkeypatch.setattr(library, "_download", lambda release, build, folder, progress: wheel(folder, elf()))
+    library.fetch("2.28.9")
+    assert all(each.read_text() == "mine" for each in (*kept, cache / "2.27.3" / "fetch-file"))
+    assert (cache / "2.28.9" / "fetch-link").is_symlink()
+
+
 def test_only_the_library_that_the_table_knows_is_used(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     right, other = elf(), elf() + b"of another build"
     sha256 = hashlib.sha256(right).hexdigest()

@@ -1,4 +1,4 @@
-"""Ctrl-C, and SIGTERM as Ctrl-C: what a scheduler sends before it kills a command ends it as its user would."""
+"""Ctrl-C, and SIGTERM and SIGHUP as Ctrl-C: what a scheduler sends before it kills ends a command as its user would."""
 
 import signal
 import threading
@@ -29,18 +29,23 @@ def interruptible() -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
 
 
+_ENDING = ("SIGTERM", "SIGHUP")  # the second where a terminal is closed; Windows has none
+
+
 @contextmanager
 def sigterm_interrupts() -> Iterator[None]:
-    """KeyboardInterrupt on SIGTERM, unless something else handles it or this is not the main thread."""
-    if signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
-        yield
-        return
-    try:
-        signal.signal(signal.SIGTERM, _interrupt)
-    except ValueError:  # only the main thread may
-        yield
-        return
+    """KeyboardInterrupt on SIGTERM and SIGHUP, each unless something else handles it, as nohup does that one.
+
+    Nothing where this is not the main thread.
+    """
+    of_system = [getattr(signal, name) for name in _ENDING if hasattr(signal, name)]
+    numbers = [number for number in of_system if signal.getsignal(number) is signal.SIG_DFL]
+    if threading.current_thread() is not threading.main_thread():
+        numbers = []
+    for number in numbers:
+        signal.signal(number, _interrupt)
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        for number in numbers:
+            signal.signal(number, signal.SIG_DFL)

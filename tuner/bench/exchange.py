@@ -12,7 +12,6 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
@@ -23,6 +22,7 @@ from typing import Any
 from tuner.base import children
 from tuner.base.dataclass import dataclass
 from tuner.base.errors import MeasuringFailed, TunerError
+from tuner.base.scratch import ScratchFolder
 from tuner.bench.backend import Backend, Run
 from tuner.times.measured.header import Header
 from tuner.times.measured.samples import Combination, Point
@@ -168,7 +168,7 @@ def _kill(process: "subprocess.Popen[bytes]") -> None:
 
 
 _NAME = "the process that measures"
-_FOLDER = "nccl-tuner-measure-"
+_FOLDER = "measure"
 _DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG
 CLOSE_S = 30.0  # that a process is given to end by itself
 
@@ -199,7 +199,7 @@ class OwnProcess:
 
     def __init__(self, opener: Opener, limit_s: float | None = None) -> None:
         self._opener, self._workers = opener, WorkerProcesses(_NAME, limit_s)
-        self._folder = tempfile.TemporaryDirectory(prefix=_FOLDER)
+        self._folder = ScratchFolder(_FOLDER)
         self._table: str | None = None
         try:
             self.ranks = self._begin()
@@ -267,7 +267,7 @@ def serve(opener: Callable[[], bool]) -> None:
 
     Errors: those of ``opener``; MeasuringFailed where a process dies.
     """
-    with tempfile.TemporaryDirectory(prefix=_FOLDER) as folder:
+    with ScratchFolder(_FOLDER) as folder:
         while _served(opener, folder):
             continue
 

@@ -294,11 +294,25 @@ def _alone(progress: Callable[[str], None]) -> Iterator[None]:
         except BlockingIOError:
             progress(f"waiting for another fetch into {cache_folder()}")
             fcntl.flock(descriptor, fcntl.LOCK_EX)
-        for left in cache_folder().glob("*/fetch-*"):
+        for left in _left_behind():
             shutil.rmtree(left)
         yield
     finally:
         os.close(descriptor)
+
+
+_FETCH = "fetch-"
+_OF_A_FETCH = re.compile(r"libnccl\.so\.2|library\.json|.*\.whl|pip-.*|tmp.*")  # what is in its folder; pip's begin so
+_OF_A_RELEASE = re.compile(rf"{_RELEASE.pattern}(-({'|'.join(BUILDS)}))?")
+
+
+def _left_behind() -> Iterator[Path]:
+    """Folders of fetches that were killed: below a release's, with nothing in them but what fetches make."""
+    for folder in cache_folder().iterdir():
+        if _OF_A_RELEASE.fullmatch(folder.name) and folder.is_dir() and not folder.is_symlink():
+            for left in folder.glob(f"{_FETCH}*"):
+                if left.is_dir() and not left.is_symlink() and all(map(_OF_A_FETCH.fullmatch, os.listdir(left))):
+                    yield left
 
 
 def _fetch_into(target: Path, release: str, build: str, progress: Callable[[str], None], source: Path | None) -> None:
@@ -315,7 +329,7 @@ def _fetch_into(target: Path, release: str, build: str, progress: Callable[[str]
 
 
 def _fetch_beside(target: Path, release: str, build: str, progress: Callable[[str], None], source: Path | None) -> None:
-    with tempfile.TemporaryDirectory(dir=target.parent, prefix="fetch-") as folder:
+    with tempfile.TemporaryDirectory(dir=target.parent, prefix=_FETCH) as folder:
         if source is None:
             wheel = _download(release, build, Path(folder), progress)
         else:

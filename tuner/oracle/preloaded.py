@@ -5,7 +5,6 @@ that is written here. Nothing of Python is in them.
 """
 
 import os
-import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -13,6 +12,7 @@ from pathlib import Path
 
 from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput
+from tuner.base.scratch import ScratchFolder
 from tuner.oracle import start
 from tuner.oracle.messages import Start
 from tuner.oracle.process import NO_TUNER, NOT_A_PLUGIN, SIM, SIM_NAMES, check_platform
@@ -77,7 +77,7 @@ def preloaded(configuration: OracleConfiguration, processes_per_node: int | None
     if configuration.shares_gpus or configuration.split_off:
         raise BadInput("a program itself says which ranks there are; valid: one rank for each GPU")
     prepared = start.prepare(configuration)
-    with tempfile.TemporaryDirectory(prefix="nccl-tuner-preload-") as made:
+    with ScratchFolder("preload") as made:
         folder = Path(made)
         places = Places(folder / "unused.log", (folder / "topology.xml",))
         places.topologies[0].write_text(start.topologies(prepared)[0])

@@ -9,7 +9,6 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
@@ -18,6 +17,7 @@ from typing import Any
 from tuner.base import children, extras
 from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput, OracleFailed, OracleUnavailable
+from tuner.base.scratch import IN_THE_OPEN, ScratchFolder, clear_shared_memory
 from tuner.base.spelling import option
 from tuner.oracle.library import MACHINES
 from tuner.oracle.messages import Failed
@@ -95,7 +95,7 @@ class Child:
             raise BadInput(f"{', '.join(refused)} cannot be set for the oracle: it sets that itself")
         if strange := sorted(name for name in env if not name.startswith("NCCL_")):
             raise BadInput(f"{', '.join(strange)}: only NCCL_* variables can be given to the oracle")
-        self._folder = tempfile.TemporaryDirectory(prefix="nccl-tuner-")
+        self._folder = ScratchFolder("oracle")
         self.folder = Path(self._folder.name)
         self.log = self.folder / "nccl.log"
         self.graph = self.folder / "graph.xml"
@@ -122,6 +122,7 @@ class Child:
             self._process = children.start(
                 configuration.program,
                 str(other.fileno()),
+                str(self.folder),
                 cwd=empty,
                 env=self._environment(configuration, tuner_value),
                 stdin=subprocess.DEVNULL,
@@ -226,6 +227,8 @@ class Child:
                 for file in shared:
                     file.unlink(missing_ok=True)  # NCCL does, once all ranks have it
             self._process.wait()
+        if (self.folder / IN_THE_OPEN).exists():
+            clear_shared_memory(self.topologies[0].stat().st_mtime)
         self._socket.close()
         if not keep_log:
             self._folder.cleanup()

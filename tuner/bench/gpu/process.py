@@ -5,7 +5,6 @@ has one libnccl, one log, and the same variables in all its communicators, one o
 """
 
 import os
-import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -17,6 +16,7 @@ from typing import TypeVar
 
 from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput, MeasuringFailed
+from tuner.base.scratch import ScratchFolder
 
 # src/init.cc, src/misc/tuner.cc and src/graph/topo.cc ask for these again at every communicator.
 _READ_EACH_TIME = frozenset({"NCCL_TUNER_PLUGIN", "NCCL_TOPO_DUMP_FILE"})
@@ -25,7 +25,7 @@ _ELSEWHERE = "valid: a process of its own for each"
 
 @dataclass()
 class _Process:
-    folder: tempfile.TemporaryDirectory[str] | None = None
+    folder: ScratchFolder | None = None
     log: Path | None = None
     library: Path | None = None
     read_once: dict[str, str] = field(default_factory=dict)
@@ -39,7 +39,7 @@ def log(wanted: Path | None = None) -> Path:
     """The file of NCCL's log: the first that was ``wanted`` in this process, else one that goes with the process."""
     if _process.log is None:
         if wanted is None:
-            _process.folder = tempfile.TemporaryDirectory(prefix="nccl-tuner-measure-")
+            _process.folder = ScratchFolder("measure")
             wanted = Path(_process.folder.name) / "nccl.log"
         _process.log = _not_there(wanted.resolve())
     return _process.log

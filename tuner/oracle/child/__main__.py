@@ -1,8 +1,10 @@
 """Answers the parent's requests until it is gone."""
 
 import sys
+from pathlib import Path
 
-from tuner.oracle.child import channels, memory, ring
+from tuner.base.scratch import IN_THE_OPEN
+from tuner.oracle.child import apart, channels, memory, ring
 from tuner.oracle.child.issue import force, issue, issue_group, issue_groups
 from tuner.oracle.child.messages import Messages
 from tuner.oracle.child.world import Failure, World
@@ -52,4 +54,6 @@ def serve(messages: Messages) -> None:
             messages.send(Failed(str(failure)))
 
 
+if not apart.OWN_SHARED_MEMORY:
+    Path(sys.argv[2], IN_THE_OPEN).touch()
 serve(Messages(int(sys.argv[1])))

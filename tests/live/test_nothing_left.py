@@ -1,0 +1,116 @@
+"""Children of libnccl that are ended at any moment leave no shared memory, no folder and no process."""
+
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import pytest
+
+from tuner.base import scratch
+from tuner.base.scratch import ScratchFolder
+
+STARTING = """
+import sys
+from tuner.oracle.api import Oracle
+from tuner.scenario import Scenario
+with Oracle(Scenario("2.28.9", nodes=2, machine="dgx-h100").oracle_configuration()) as oracle:
+    oracle.connected()
+    print("there", flush=True)
+    sys.stdin.read()
+"""
+
+
+def segments() -> set[str]:
+    return {each for each in os.listdir("/dev/shm") if re.fullmatch(r"nccl-\w{6}", each)}
+
+
+def folders() -> set[str]:
+    return {each.name for each in Path(tempfile.gettempdir()).glob("nccl-tuner-oracle-*")}
+
+
+def processes() -> set[int]:
+    """Those that run the oracle's child."""
+    found = set()
+    for each in Path("/proc").iterdir():
+        if each.name.isdigit():
+            try:
+                if b"tuner.oracle.child" in (each / "cmdline").read_bytes():
+                    found.add(int(each.name))
+            except OSError:
+                continue
+    return found
+
+
+def start() -> "subprocess.Popen[bytes]":
+    command = [sys.executable, "-c", STARTING]
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+
+
+def settled(before: set[int]) -> set[int]:
+    """Processes of the oracle that are still there when they have had time to notice that nobody asks."""
+    for _ in range(100):
+        if not (now := processes() - before):
+            break
+        time.sleep(0.1)
+    return now
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("who", ["the child", "the parent"])
+def test_children_that_are_killed_leave_nothing(who: str) -> None:
+    draw, times = random.Random(7), int(os.environ.get("NCCL_TUNER_TEST_KILLS", "6"))
+    before = segments(), folders(), processes()
+    for _ in range(times):
+        with start() as parent:
+            time.sleep(draw.uniform(0.2, 3.0))
+            if who == "the parent":
+                parent.send_signal(draw.choice([signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, signal.SIGINT]))
+            else:
+                for pid in processes() - before[2]:
+                    if _parent(pid) == parent.pid:
+                        os.kill(pid, signal.SIGKILL)
+            parent.stdin.close()  # type: ignore[union-attr]
+            parent.wait()
+        assert settled(before[2]) == set()
+    scratch.clear_left()  # as the next start does
+    assert (segments() - before[0], folders() - before[1]) == (set(), set())
+
+
+def _parent(pid: int) -> int:
+    try:
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()[1])
+    except OSError:
+        return 0
+
+
+def test_what_a_gone_process_left_is_cleared_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(scratch, "_SHARED", tmp_path / "shm")
+    (tmp_path / "shm").mkdir()
+    own = ScratchFolder("oracle")
+    here = own.name.split("-oracle-")[1].rsplit("-", 3)[0]
+    gone = tmp_path / f"nccl-tuner-oracle-{here}-{os.getpid()}-1-abcdefgh"  # this number, of another process
+    of_others = [
+        tmp_path / "nccl-tuner-oracle-x-1-1-abcdefgh",  # another host's
+        tmp_path / f"nccl-tuner-{here}-notes",
+        tmp_path / "nccl-tuner-data",
+    ]
+    for each in (gone, *of_others):
+        each.mkdir()
+        (each / "x").touch()
+    link = tmp_path / f"nccl-tuner-oracle-{here}-{os.getpid()}-2-abcdefgh"
+    link.symlink_to(of_others[2])
+    (gone / scratch.IN_THE_OPEN).touch()
+    for name in ("nccl-abcdef", "nccl-abcdef-other", "other"):
+        (tmp_path / "shm" / name).touch()
+    ScratchFolder("oracle").cleanup()
+    assert not gone.exists()
+    assert all(each.is_dir() for each in (*of_others, Path(own.name)))
+    assert sorted(each.name for each in (tmp_path / "shm").iterdir()) == ["nccl-abcdef-other", "other"]
+    own.cleanup()

@@ -1,0 +1,105 @@
+"""Folders for the time of a run, whose names say whose they are: what a process that was killed left is cleared.
+
+A process can be killed at any moment, so a name is recorded before there is anything below it: it is the folder's own.
+The next run that makes such a folder removes those of processes that are gone, and the shared memory of their children.
+"""
+
+import os
+import re
+import shutil
+import stat
+import tempfile
+from collections.abc import Iterator
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+
+_SHARED = Path("/dev/shm")
+_NCCLS = re.compile(r"nccl-\w{6}")  # as NCCL names its shared memory: ncclShmOpen, src/misc/shmutils.cc, v2.28.9-1
+IN_THE_OPEN = "shared-memory-in-the-open"  # a file: a child could not get shared memory of its own
+
+
+class ScratchFolder(tempfile.TemporaryDirectory[str]):
+    """A temporary folder of this process; ``kind`` says what for. Clears first what processes left that are gone."""
+
+    def __init__(self, kind: str) -> None:
+        clear_left()
+        super().__init__(prefix=f"nccl-tuner-{kind}-{_here()}-{os.getpid()}-{_started(os.getpid())}-")
+
+
+@cache
+def _here() -> str:
+    """This start of the host and its processes' name space: numbers of processes mean the same nowhere else."""
+    with suppress(OSError, IndexError):
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()[:8]
+        return f"{boot}_{os.readlink('/proc/self/ns/pid').strip('pid:[]')}"
+    return "unknown"
+
+
+def _started(pid: int) -> int | None:
+    """When a process started, in the kernel's ticks, which tells it from a later one with its number."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()
+        return None if fields[0] in ("Z", "X") else int(fields[19])
+    except (OSError, ValueError, IndexError):
+        return None
+
+
+def left() -> Iterator[Path]:
+    """Folders of processes of this user that are gone."""
+    owned = re.compile(rf"nccl-tuner-[a-z]+-{re.escape(_here())}-(\d+)-(\d+)-\w{{8}}")
+    if _here() == "unknown":
+        return
+    for folder in Path(tempfile.gettempdir()).glob("nccl-tuner-*"):
+        name = owned.fullmatch(folder.name)
+        if name is None or _started(int(name[1])) == int(name[2]):
+            continue
+        with suppress(OSError):
+            found = folder.lstat()
+            if stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid():
+                yield folder
+
+
+def clear_left() -> None:
+    """Removes folders of processes that are gone, and the shared memory that their children left in the open."""
+    for folder in left():
+        if (folder / IN_THE_OPEN).exists():
+            clear_shared_memory(folder.lstat().st_mtime)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def clear_shared_memory(since_s: float) -> None:
+    """Removes NCCL's shared memory of this user, made from then on, that no process has open or mapped any more."""
+    names = set[Path]()
+    with suppress(OSError):
+        for each in _SHARED.iterdir():
+            if _NCCLS.fullmatch(each.name):
+                found = each.lstat()
+                if stat.S_ISREG(found.st_mode) and found.st_uid == os.geteuid() and found.st_ctime >= since_s:
+                    names.add(each)
+    if names and (used := _in_use()) is not None:
+        for each in names - used:
+            each.unlink(missing_ok=True)
+
+
+def _in_use() -> set[Path] | None:
+    """Files of shared memory that processes have; None where this user's processes cannot all be looked at."""
+    used = set[Path]()
+    for process in Path("/proc").iterdir():
+        if not process.name.isdigit():
+            continue
+        try:
+            if process.stat().st_uid != os.geteuid() or _started(int(process.name)) is None:  # a zombie has nothing
+                continue
+            used |= {Path(found) for found in re.findall(r"/dev/shm/nccl-\w{6}\b", (process / "maps").read_text())}
+            for each in (process / "fd").iterdir():
+                with suppress(FileNotFoundError):  # it was closed
+                    used.add(Path(os.readlink(each)))
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        except PermissionError:
+            if process.name != "1":  # a container's own first process
+                return None
+        except OSError:
+            return None
+    return used
