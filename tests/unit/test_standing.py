@@ -8,6 +8,8 @@ import pytest
 from tests.support.command_line import run
 from tuner import communicator, release
 from tuner.base.errors import BadInput, UnknownRelease
+from tuner.emulator.communicator import Node
+from tuner.machine import catalogue
 from tuner.release.standing import BY_SOURCE
 from tuner.scenario import Scenario
 
@@ -51,6 +53,33 @@ def test_python_has_the_mark(nccl: str) -> None:
         json.loads(run("pick", "allreduce", "--bytes", "1M", "--json", *words(nccl)).stdout)[0]["standing"]
         == MARKED[nccl]
     )
+
+
+@pytest.mark.parametrize("nccl", ["2.32.6", "2.32.7"])
+def test_the_newest_is_answered_by_source_as_far_as_that_is_enough(nccl: str) -> None:
+    asked = ("pick", "allreduce", "--machine", "dgx-b200", "--nodes", "4", "--nccl", nccl, "--bytes", "1M,64M")
+    assert BY_SOURCE in run(*asked).stdout
+    own, parent = (
+        communicator("dgx-b200", nodes=4, nccl=name).pick("allreduce", [1 << 20]) for name in (nccl, "2.32.3")
+    )
+    assert own.time_us.tolist() == parent.time_us.tolist()
+    plugin = release.load(nccl).plugin
+    assert plugin is not None
+    assert plugin.api == 7
+    with pytest.raises(BadInput, match="not enough for its models of symmetric kernels"):
+        communicator("dgx-b200", nccl=nccl).pick("allreduce", [1 << 20], buffers="window")
+    merging = next(name for name in catalogue.names() if _merges(name))
+    with pytest.raises(BadInput, match="not enough for how NCCL merges adapters"):
+        Scenario(nccl, 2, machine=merging).communicator()
+
+
+def _merges(machine: str) -> bool:
+    made = Scenario("2.32.3", 2, machine=machine)
+    return any(node.merges_adapters is not None and node.merges_adapters() for node in _nodes(made))
+
+
+def _nodes(scenario: Scenario) -> list[Node]:
+    return [node.for_emulator(True) for node, _ in scenario.resolve().nodes]
 
 
 @pytest.mark.parametrize("nccl", release.names())

@@ -37,6 +37,7 @@ from tuner.emulator.rules.call import RuleCall
 from tuner.emulator.rules.schedule.scheduler import check_alone
 from tuner.emulator.rules.symmetric_rail import ClassicProtocol
 from tuner.emulator.tuner_plugin import OWN, TunerAnswers, TunerQuestion
+from tuner.release.standing import refuse_not_read
 
 MULTICAST = (Algorithm.NVLS, Protocol.Simple)
 IGNORED_US = np.float32(-1.0)  # NCCL_ALGO_PROTO_IGNORE
@@ -506,6 +507,8 @@ class Selection:
 
     def _check_call(self, request: Request, nbytes: SizeArray) -> None:
         registered.check_buffers_of(self.communicator, request)
+        if request.buffers is Buffers.window:
+            refuse_not_read(self.communicator.release.name, self.communicator.release.standing, "windows")
         call_configuration.check(self.communicator, request)
         symmetric.check(self.communicator, request, nbytes)
 

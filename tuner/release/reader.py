@@ -19,7 +19,7 @@ from tuner.release.standing import Standing
 # As its file is called, as NCCL's tag (v2.28.9-1), as NCCL's log (2.28.9+cuda12.9), as a wheel that was made again
 # (2.26.2.post1), or without the last number.
 SPELLED = re.compile(r"v?(\d+\.\d+(?:\.\d+)?)(?:\.post\d+)?(?:-\d+)?(?:\+cuda[\d.]+)?", re.IGNORECASE)
-HEAD = frozenset({"release", "parent", "without", "learnt"})
+HEAD = frozenset({"release", "parent", "without", "learnt", "not_read"})
 NOT_IN_FILES = frozenset({"name", "files", "efficiency", "standing"})  # fields of a Release that no file has
 
 
@@ -137,7 +137,8 @@ def _load(name: str) -> Release:
     if name in names() or learnt.is_learnt(name):
         return read(_folder(), name)
     if name in names_by_source():
-        return replace(read(_folder(), name), standing=Standing("by source"))
+        nccl = read(_folder(), name)
+        return replace(nccl, standing=Standing("by source", not_read=tuple(nccl.files[0].table.get("not_read", ()))))
     around = _around(name, names())
     assert around is not None
     before, after = map(load, around)

@@ -18,6 +18,12 @@ OF_ALL = frozenset({"volta", "ampere"})
 SHOWN = 6  # differences that a refusal names
 
 
+NOT_READ = {
+    "merged_adapters": "how NCCL merges adapters; valid: machines whose adapters are not merged",
+    "windows": "its models of symmetric kernels; valid: buffers outside of windows",
+}
+
+
 @dataclass(frozen=True, slots=True)
 class Standing:
     """What stands behind the answers of a release that was not compared with its library.
@@ -28,6 +34,7 @@ class Standing:
     kind: Literal["between", "by source"]
     neighbours: tuple[str, str] | None = None
     differing: tuple[str, ...] = ()
+    not_read: tuple[str, ...] = ()  # what the source that is known is not enough for: a key of NOT_READ each
 
     @property
     def words(self) -> str:
@@ -52,6 +59,12 @@ class Standing:
             for key, of_key in words.items()
             if (in_domain or "domain" not in of_key) and (of_key & own or not of_key & GENERATIONS)
         ]
+
+
+def refuse_not_read(name: str, standing: Standing | None, what: str) -> None:
+    """BadInput where a release is known by source alone, which is not enough for ``what``, a key of NOT_READ."""
+    if standing is not None and what in standing.not_read:
+        raise BadInput(f"NCCL {name} is known by source alone, of which that is not enough for {NOT_READ[what]}")
 
 
 def refuse(name: str, standing: Standing, differing: list[str]) -> None:

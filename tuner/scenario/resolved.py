@@ -19,7 +19,7 @@ from tuner.machine.topology import Topology, edit
 from tuner.machine.topology import read as read_topology
 from tuner.release import Release
 from tuner.release.environment import Environment
-from tuner.release.standing import refuse
+from tuner.release.standing import refuse, refuse_not_read
 from tuner.scenario.description import Scenario
 from tuner.scenario.domain import (
     Alike,
@@ -112,7 +112,12 @@ class ResolvedScenario:
         The search differs only where both find other graphs on them.
         """
         nccl = self.release
-        if (standing := nccl.standing) is None or standing.neighbours is None:
+        if (standing := nccl.standing) is None:
+            return
+        if standing.neighbours is None:
+            nodes = [node.for_emulator(self._several) for node, _ in self.nodes if self._several]
+            if any(node.merges_adapters is not None and node.merges_adapters() for node in nodes):
+                refuse_not_read(nccl.name, standing, "merged_adapters")
             return
         nodes = [node.for_emulator(self._several) for node, _ in self.nodes]
         generations = {nccl.generation(cap) for node in nodes for cap in node.comp_caps}
