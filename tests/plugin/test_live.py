@@ -139,6 +139,26 @@ def test_files_of_others_are_left_out(tmp_path: Path) -> None:
     assert "No such file" in run("plugin", "stats", str(tmp_path / "no"), code=2).stderr
 
 
+def test_what_others_put_into_the_folder_neither_waits_nor_floods(tmp_path: Path) -> None:
+    """The folder is one that everybody may write, and who looks at it is root."""
+    folder = tmp_path / "live"
+    with opened(folder, table_in(tmp_path), RANK="3") as one:
+        one.ask(TunerCall(Collective.AllReduce, 5), COSTS)
+        content = next(folder.iterdir()).read_bytes()
+        os.mkfifo(folder / "fifo")
+        (folder / "zero").symlink_to("/dev/zero")
+        (folder / "writable").write_bytes(content)
+        (folder / "writable").chmod(0o666)
+        for cut in (0, 8, 100, len(content) - 1):
+            (folder / f"cut{cut}").write_bytes(content[:cut])
+        for at in range(8, 128, 8):  # a number of the head
+            for value in (b"\xff" * 8, bytes(8), (10**9).to_bytes(8, "little")):
+                (folder / f"number{at}.{value[0]}").write_bytes(content[:at] + value + content[at + 8 :])
+        done = run("plugin", "stats", str(folder), "--json")
+    assert [each["pid"] for each in json.loads(done.stdout)["ranks"]].count(os.getpid()) >= 1
+    assert f"left out: {folder}/" in done.stderr
+
+
 def test_the_build_shows_in_the_object() -> None:
     assert b"nccl-tuner-plugin " in plugin.path().read_bytes()
 

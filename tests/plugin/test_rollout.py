@@ -1,5 +1,6 @@
 """Which table a job gets: canaries, the switch, signatures; all by what every rank of the job is told alike."""
 
+import os
 import shutil
 import subprocess
 import time
@@ -132,3 +133,74 @@ def test_a_signature_by_minisign(tables: tuple[Path, Path], tmp_path: Path) -> N
         assert refused.stderr.startswith("nccl-tuner: "), refused.stderr
     (tmp_path / "cut.minisig").write_bytes((tmp_path / "ops.minisig").read_bytes()[:100])
     assert not run(*words, "--table", str(table), "--signature", str(tmp_path / "cut.minisig"), code=1).stdout
+
+
+NOW = int(time.time())
+REFUSED = {
+    "a clock that was ahead, then right": f"off {NOW + 10**8}\non {NOW - 5}\n".encode(),
+    "no such line": b"off 100\nof 200\non 300\n",
+    "bytes that are no text": b"off 100\n\xff\xfe\non 300 # \xe9\n",
+    "CR LF": b"off 100\r\non 200\r\n",
+    "two lines in one": b"off 100on 200\non 300\n",
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_switch_that_the_plugin_refuses_is_mended_by_the_command(name: str, tmp_path: Path) -> None:
+    file = tmp_path / "switch"
+    file.write_bytes(REFUSED[name])
+    assert "switch FILE mend" in run("plugin", "switch", str(file), "off", code=2).stderr
+    assert file.read_bytes() == REFUSED[name]
+    assert run("plugin", "switch", str(file), "mend").stdout.startswith(f"{file}: ")
+    assert "nothing to mend" in run("plugin", "switch", str(file), "mend").stdout
+    run("plugin", "switch", str(file), "off")
+    times = [int(line.split()[1]) for line in file.read_text("ascii").splitlines() if line[0] != "#"]
+    assert times == sorted(times)
+    assert times[-1] >= NOW + rollout.LEAST_MARGIN_S
+    assert times[-1] < NOW + 10**6
+
+
+def test_a_line_is_never_before_the_last(tmp_path: Path) -> None:
+    file = tmp_path / "switch"
+    file.touch()
+    later = rollout.switch(file, off=True, margin_s=5000)
+    done = run("plugin", "switch", str(file), "on")
+    assert rollout.switch(file, off=False) == later
+    assert "last line is of that time" in done.stderr
+    assert len(file.read_text().splitlines()) == 3
+
+
+def test_a_line_that_did_not_end_is_ended_first(tmp_path: Path) -> None:
+    file = tmp_path / "switch"
+    file.write_text("off 100")
+    rollout.switch(file, off=False)
+    assert [line.split()[0] for line in file.read_text().splitlines()] == ["off", "on"]
+
+
+@pytest.mark.parametrize("outcome", ["short", "full"])
+def test_a_full_disk_leaves_the_switch_as_it_was(outcome: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "switch"
+    file.write_text("off 100\n")
+    write = os.write
+
+    def cut(descriptor: int, content: bytes) -> int:
+        if outcome == "full":
+            raise OSError(28, "No space left on device")
+        return write(descriptor, content[:3])
+
+    with monkeypatch.context() as context:
+        context.setattr(os, "write", cut)
+        assert "No space left" in run("plugin", "switch", str(file), "on", code=2).stderr
+    assert file.read_text() == "off 100\n"
+
+
+@pytest.mark.parametrize("reason", ["a\rb", "a\nb", "a\udce9b", "a\x1bb"])
+def test_a_reason_is_one_line_of_text(reason: str, tmp_path: Path) -> None:
+    (tmp_path / "switch").touch()
+    assert "one line" in run("plugin", "switch", str(tmp_path / "switch"), "on", "--reason", reason, code=2).stderr
+    assert (tmp_path / "switch").read_bytes() == b""
+
+
+def test_a_fifo_is_no_switch(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "switch")
+    assert "not a regular file" in run("plugin", "switch", str(tmp_path / "switch"), "on", code=2).stderr

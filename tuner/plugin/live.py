@@ -5,6 +5,7 @@ Layout: ``struct live_head`` in csrc/plugin/live.h, then lines of rows, then the
 
 import os
 import socket
+import stat
 import struct
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
@@ -85,11 +86,20 @@ class LiveTable:
     never: tuple[int, ...]
 
 
-def read(folders: Iterable[Path]) -> list[LiveCounts]:
+@dataclass(frozen=True, slots=True)
+class DamagedCounts:
+    """A file that begins as counts do and is none that can be read, and why."""
+
+    file: str
+    why: str
+
+
+def read(folders: Iterable[Path], damaged: list[DamagedCounts] | None = None) -> list[LiveCounts]:
     """Read the counts in files of folders, by host, rank and process; other files are left out.
 
-    Raises BadInput for a folder that cannot be read.
+    ``damaged`` takes those that cannot be read. Raises BadInput for a folder that cannot be read.
     """
+    left_out = list[DamagedCounts]() if damaged is None else damaged
     here = socket.gethostname().partition(".")[0]
     found = []
     for folder in folders:
@@ -97,7 +107,7 @@ def read(folders: Iterable[Path]) -> list[LiveCounts]:
             paths = sorted(folder.iterdir())
         except OSError as error:
             raise BadInput(f"{folder}: {error.strerror}") from error
-        found += [counts for path in paths if (counts := _read(path, here))]
+        found += [counts for path in paths if (counts := _read(path, here, left_out))]
     return sorted(found, key=lambda each: (each.host, -1 if each.rank is None else each.rank, each.pid))
 
 
@@ -176,20 +186,49 @@ def _table(table: str, sha256: str, counts: Sequence[LiveCounts]) -> LiveTable:
     return LiveTable(table, sha256, len(counts), calls, decided, tuple(rows), never)
 
 
-def _read(path: Path, here: str) -> LiveCounts | None:
-    """None for another file, and for one of a communicator that has just begun or ended."""
+MOST_COUNTS_BYTES = 64 << 20  # of a table with all rows that one may have
+
+
+def _content(path: Path) -> bytes | None:
+    """The bytes of a regular file that nobody else could have put there; None for all else, at once.
+
+    In a folder that everybody may write a FIFO would wait for ever, and a link lead to a device without an end.
+    """
     try:
-        content = path.read_bytes()
+        with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC), "rb") as file:
+            found = os.fstat(file.fileno())
+            if not stat.S_ISREG(found.st_mode) or found.st_mode & stat.S_IWOTH or found.st_size > MOST_COUNTS_BYTES:
+                return None
+            return file.read(MOST_COUNTS_BYTES + 1)
     except OSError:
         return None
+
+
+def _read(path: Path, here: str, damaged: list[DamagedCounts]) -> LiveCounts | None:
+    """None for another file, for one of a communicator that has just begun or ended, and for a damaged one."""
+    if (content := _content(path)) is None:
+        return None
+    try:
+        return _counts(content, here)
+    except (ValueError, IndexError, struct.error, OverflowError, MemoryError) as error:
+        damaged.append(DamagedCounts(str(path), str(error)))
+        return None
+
+
+def _counts(content: bytes, here: str) -> LiveCounts | None:
+    """Errors: ValueError and others for counts that are damaged."""
     if len(content) < _HEAD.size or content[:8] != _MAGIC:
         return None
     (_, size, state, communicator, ranks, nodes, pid, started_s, nccl, rank, choices, costs, counts_from, *texts) = (
         _HEAD.unpack_from(content)
     )
     host, build, sha256, table, reason = (text.partition(b"\0")[0].decode(errors="replace") for text in texts)
-    if state == 0 or size != len(content):
+    if state == 0:
         return None
+    if size != len(content):
+        raise ValueError(f"says {size} bytes, and has {len(content)}")
+    if state != _REFUSED and not _HEAD.size + 4 * (choices + costs) <= counts_from <= size:
+        raise ValueError("says that its counts begin elsewhere")
     decided, stopped, costed, calls = dict[int, int](), dict[int, int](), dict[int, int](), 0
     every = frozenset[int]()
     if state != _REFUSED:

@@ -3,6 +3,7 @@
 A rank never decides for itself: its host, its clock or a number that it draws would have ranks of one job part.
 """
 
+import errno
 import hashlib
 import os
 import re
@@ -14,12 +15,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tuner.base.errors import BadInput
-from tuner.base.files import read_bytes
+from tuner.base.files import read_bytes, write_text
 from tuner.base.records import sha256
 
 JOB_VARIABLES = ("SLURM_JOB_ID", "TORCHELASTIC_RUN_ID", "PBS_JOBID", "LSB_JOBID")
 NAMESPACE = "nccl-tuner"  # of signatures by ssh-keygen
-SWITCHED = re.compile(rb"\s*(?:(?:off|on)\s+\d+\s*)?(?:#|$)")  # a line of a switch
+SWITCHED = re.compile(rb"[ \t]*(?:(?:off|on)[ \t]+\d{1,19}[ \t]*)?(?:#.*)?")  # a line of a switch
+TIME = re.compile(rb"[ \t]*(?:off|on)[ \t]+(\d{1,19})[ \t]*(?:#.*)?$")  # and one that switches
+MOST_SWITCH_BYTES = 4 << 20
+MEND = "`nccl-tuner plugin switch FILE mend`"
+NEW_LINE = "\n"
 LEAST_MARGIN_S = 120  # until each node sees a changed file, and what clocks may differ by
 
 
@@ -72,29 +77,94 @@ def switch(path: Path, off: bool, margin_s: int = LEAST_MARGIN_S, why: str = "")
     """Appends a line to the switch that all ranks see; jobs that begin from the returned second on go by it.
 
     Those that have begun before stay as they are, communicators that they create later included, so that ranks which
-    read the file at different moments agree. Raises BadInput for a margin in which nodes may not yet see the file, and
-    for a file that is no switch, such as a table, or is not there, so that no job looks at it.
+    read the file at different moments agree. The line's time is never before that of the last line, which a clock that
+    is ahead may have set: the plugin refuses a file that is not in order. Raises BadInput for a margin in which nodes
+    may not yet see the file, for a reason that is not one line, and for a file that is no switch, such as a table, or
+    is not there, so that no job looks at it; the file is as it was where the line cannot be written whole.
     """
     if margin_s < LEAST_MARGIN_S:
         raise BadInput(f"{margin_s} s are too few for all nodes to see the file; valid: {LEAST_MARGIN_S} and more")
-    if "\n" in why:
-        raise BadInput("the reason is one line")
-    if path.is_file() and not all(map(SWITCHED.match, read_bytes(path, BadInput).splitlines())):
+    if not why.isprintable():
+        raise BadInput("the reason is one line of printable text")
+    before = _switch_lines(path)
+    wrong = next((number for number, line in enumerate(before, 1) if not SWITCHED.fullmatch(line)), None)
+    if wrong is not None:
         raise BadInput(
-            f"{path}: not a switch: not all its lines are 'off SECONDS' or 'on SECONDS'; valid: another file"
+            f"{path}: not a switch: line {wrong} is not 'off SECONDS' or 'on SECONDS'; valid: another file, or {MEND}"
         )
-    since_s = int(time.time()) + margin_s
+    times = [int(found[1]) for line in before if (found := TIME.match(line))]
+    if times != sorted(times):
+        raise BadInput(f"{path}: its lines are not in the order of their times: the plugin refuses it; valid: {MEND}")
+    since_s = max(int(time.time()) + margin_s, *times, 0)
     line = f"{'off' if off else 'on'} {since_s}{f' # {why}' if why else ''}\n"
+    unended = before and before[-1] != b"" and not _ends(path)
+    _append(path, f"{NEW_LINE if unended else ''}{line}".encode())
+    return since_s
+
+
+def mend(path: Path) -> list[str]:
+    """Makes a switch of what the plugin refuses, and drops lines of a time that is far ahead; says what it changed.
+
+    A line that is none becomes a comment; a time before that of the line above becomes that. The file is replaced.
+    Raises BadInput where it has no line of a switch at all, as a table, or cannot be written.
+    """
+    read, changes, made, last, now = _switch_lines(path), list[str](), list[str](), 0, int(time.time())
+    lines = [line.rstrip(b"\r") for line in read]
+    if lines and not any(TIME.match(line) for line in lines) and any(not SWITCHED.fullmatch(line) for line in lines):
+        raise BadInput(f"{path}: not a switch: no line is 'off SECONDS' or 'on SECONDS'; valid: another file")
+    for number, line in enumerate(lines, 1):
+        text = "".join(each if " " <= each <= "~" else "?" for each in line.decode("ascii", "replace"))
+        found = TIME.match(line) if SWITCHED.fullmatch(line) else None
+        if found is None and not SWITCHED.fullmatch(line):
+            changes.append(f"line {number} was none: now a comment")
+            made.append(f"# {text}")
+        elif found is not None and int(found[1]) > now + 2 * LEAST_MARGIN_S:
+            changes.append(f"line {number} was of a time far ahead: now a comment")
+            made.append(f"# {text}")
+        elif found is not None and int(found[1]) < last:
+            changes.append(f"line {number} was before the line above: now of its time")
+            made.append(f"{text.split()[0]} {last} # {text}")
+        else:
+            last = int(found[1]) if found is not None else last
+            made.append(text)
+    if lines != read:
+        changes.append("lines ended in CR LF: now in LF")
+    if lines and not _ends(path):
+        changes.append("the last line did not end: now it does")
+    if changes:
+        write_text(path, "".join(f"{line}\n" for line in made))
+    return changes
+
+
+def _switch_lines(path: Path) -> list[bytes]:
+    """The lines of a switch, as the plugin cuts them. BadInput where it is not there, or no regular file."""
+    if path.exists() and not path.is_file():
+        raise BadInput(f"{path}: not a regular file")
+    lines = read_bytes(path, BadInput, MOST_SWITCH_BYTES).split(b"\n")
+    return lines[:-1] if lines[-1] == b"" else lines
+
+
+def _ends(path: Path) -> bool:
+    return read_bytes(path, BadInput, MOST_SWITCH_BYTES).endswith(b"\n")
+
+
+def _append(path: Path, line: bytes) -> None:
+    """The line whole, or the file as it was."""
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_APPEND)
         try:
-            os.write(descriptor, line.encode())
-            os.fsync(descriptor)
+            size = os.fstat(descriptor).st_size
+            try:
+                if os.write(descriptor, line) != len(line):
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+                os.fsync(descriptor)
+            except OSError:
+                os.ftruncate(descriptor, size)
+                raise
         finally:
             os.close(descriptor)
     except OSError as error:
         raise BadInput(f"{path}: {error.strerror}") from error
-    return since_s
 
 
 def verify(table: Path, signature: Path, signers: Path, identity: str | None) -> str | None:

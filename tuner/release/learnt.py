@@ -5,6 +5,7 @@ those of ``tables/nccl``, with the table ``[learnt]``. It counts where this user
 a cache, and who may write there must not be able to bless another library.
 """
 
+import hashlib
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -12,8 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tuner.base.dataclass import dataclass
-from tuner.base.errors import UnknownRelease
+from tuner.base.errors import BadInput, UnknownRelease
 from tuner.base.files import cache_folder, recall_own, remember
+from tuner.base.printable import in_a_line
 
 if TYPE_CHECKING:
     from tuner.release.schema import Release
@@ -74,10 +76,33 @@ def file_of(name: str) -> Path:
     return cache_folder() / "learnt" / f"{name}.toml"
 
 
+SEAL = "# sha256 of the lines above: "
+
+
 def keep(name: str, text: str) -> Path:
-    """Writes the file of a learnt release."""
-    remember(file_of(name), text)
-    return file_of(name)
+    """Writes the file of a learnt release, with a sum over it. BadInput where it cannot be kept."""
+    file, sealed = file_of(name), f"{text}{SEAL}{hashlib.sha256(text.encode()).hexdigest()}\n"
+    remember(file, sealed)
+    if recall_own(file) != sealed:
+        raise BadInput(f"{file}: cannot be written, so nothing can be learnt; set NCCL_TUNER_CACHE to another folder")
+    return file
+
+
+def check_kept() -> None:
+    """BadInput where no file of a learnt release could be kept."""
+    probe = "probe"
+    keep(probe, "")
+    file_of(probe).unlink(missing_ok=True)
+
+
+def _unsealed(name: str, sealed: str) -> str:
+    """The text that was kept. UnknownRelease where the file was cut or changed since."""
+    text, found, digest = sealed.rpartition(SEAL)
+    if not found or digest.strip() != hashlib.sha256(text.encode()).hexdigest():
+        raise UnknownRelease(
+            f"{file_of(name)} is not as it was learnt: it was cut or changed; valid after: nccl-tuner oracle learn FILE"
+        )
+    return text
 
 
 def text_of(name: str) -> str:
@@ -87,7 +112,7 @@ def text_of(name: str) -> str:
         raise UnknownRelease(
             f"no file of NCCL {name} that this user wrote ({file_of(name)}); valid after: nccl-tuner oracle learn FILE"
         )
-    return text
+    return _unsealed(name, text)
 
 
 def origin_of(nccl: "Release") -> LearntFrom | None:
@@ -102,7 +127,7 @@ def origin_of(nccl: "Release") -> LearntFrom | None:
 def text(name: str, parent: str, origin: LearntFrom, changes: Mapping[str, Any]) -> str:
     """The file of a learnt release. ``changes``: what differs from the parent, by dotted key."""
     said, _, _ = name.partition(AT)
-    lines = [f"# NCCL {said} as nccl-tuner learnt it from {origin.library}: what differs from {parent}.", ""]
+    lines = [f"# NCCL {said} as nccl-tuner learnt it from {in_a_line(origin.library)}: what differs from {parent}.", ""]
     lines += [f"release = {_value(name)}", f"parent = {_value(parent)}", "", "[learnt]  # from the binary"]
     lines += [f"{key} = {_value(getattr(origin, key))}" for key in ("library", "sha256", "compared", "equal")]
     lines += ["", "[library]  # from the binary: none of the parent's", ""]

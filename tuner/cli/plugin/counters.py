@@ -45,7 +45,8 @@ def stats_command(files: tuple[Path, ...], prometheus: bool, out: Path | None) -
     if folders and len(folders) < len(files):
         raise BadInput("FILEs of jobs that ended beside DIRs of jobs that run; valid: either alone")
     if folders:
-        _show_live(live.read(folders), prometheus, out)
+        damaged = list[live.DamagedCounts]()
+        _show_live(live.read(folders, damaged), prometheus, out, damaged)
     elif prometheus:
         raise BadInput("--prometheus: of jobs that run; valid: with DIR, what NCCL_TUNER_LIVE names")
     else:
@@ -89,7 +90,11 @@ def _table(table: stats.TableStats) -> list[str]:
     return lines
 
 
-def _show_live(counts: list[live.LiveCounts], prometheus: bool, out: Path | None) -> None:
+def _show_live(
+    counts: list[live.LiveCounts], prometheus: bool, out: Path | None, damaged: list[live.DamagedCounts]
+) -> None:
+    for file in damaged[:MOST_SHOWN]:
+        click.echo(f"left out: {file.file}: {file.why}", err=True)
     if prometheus:
         _write_metrics(counts, out)
         return

@@ -1,6 +1,7 @@
 """``nccl-tuner plugin env``, ``path``, ``switch``: how jobs load the plugin, and its table."""
 
 import os
+import time
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -128,7 +129,7 @@ def _check_signature(table: Path, signature: Path, signers: Path | None, identit
 
 @click.command(name="switch", cls=options.Command)
 @click.argument("file", type=FILE)
-@click.argument("state", type=click.Choice(["off", "on"]))
+@click.argument("state", type=click.Choice(["off", "on", "mend"]))
 @options.option(
     "--margin",
     "margin_s",
@@ -138,16 +139,26 @@ def _check_signature(table: Path, signature: Path, signers: Path | None, identit
 )
 @options.option("--reason", "why", "One line that stands in the file.", default="", show_default=False)
 def switch_command(file: Path, state: str, margin_s: int, why: str) -> None:
-    """Has jobs that begin from now on go without the plugin's table (off), or with it again (on).
+    """Has jobs that begin from now on go without the plugin's table (off), or with it again (on); mends its file.
 
     FILE is what NCCL_TUNER_SWITCH names, which all nodes see; it has to be there before the first job. Jobs that run
     keep what they have, since ranks that look at different moments would choose differently: restart those that must
-    not.
+    not. A line counts from the margin on, or from the last line's time where that is later. `mend` makes a file that
+    the plugin refuses one that it takes, and drops lines of a time that is more than minutes ahead.
 
     \b
     nccl-tuner plugin switch /shared/nccl-tuner.switch off --reason "all-to-all slower since Monday"
     """
+    if state == "mend":
+        changes = rollout.mend(file)
+        click.echo("\n".join(f"{file}: {each}" for each in changes) or f"{file}: nothing to mend")
+        return
+    asked_s = int(time.time()) + margin_s
     since_s = rollout.switch(file, state == "off", margin_s, why)
+    if since_s > asked_s + 1:
+        click.echo(
+            f"note: the file's last line is of that time; `nccl-tuner plugin switch {file} mend` drops it", err=True
+        )
     click.echo(f"{file}: {state} for jobs that begin from {datetime.fromtimestamp(since_s, UTC):%Y-%m-%dT%H:%M:%SZ} on")
 
 

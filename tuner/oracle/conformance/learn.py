@@ -175,6 +175,7 @@ def learn(
     library.check(path)
     said, digest = library.says_release(path), sha256(path)
     name = learnt.name_of(said, digest)
+    learnt.check_kept()  # or the work would be in vain
     found = data_tables(path)
     known = [each for each in release.names() if each not in hidden]
     progress(f"asking {path.name} ({said}) on {len(PROBES)} communicators")
