@@ -17,7 +17,7 @@ from tuner.machine import catalogue, skeleton
 from tuner.machine.topology.xml import to_text
 
 # Files of ../shared/cases in which something is wrong indeed: GPUs linked to themselves, one NVLink of twelve.
-FAULTY = {"azure-ncv4-topo.xml", "topo_fail.xml", "nccl_topo_dump.xml"}
+FAULTY = {"azure-ncv4-topo.xml", "topo_fail.xml", "nccl_topo_dump.xml", "vm2.xml"}
 
 
 def renumbered(machine: str) -> ET.Element:
@@ -151,3 +151,33 @@ def test_public_hosts_without_a_fault_are_not_called_wrong(file: Path) -> None:
     except TunerError as error:
         pytest.skip(f"refused: {error}")
     assert bool(wrong(root)) == (file.name in FAULTY)
+
+
+def test_a_dump_of_a_domain_is_examined_host_by_host() -> None:
+    """Hosts have devices of the same numbers, so NCCL's dump of a domain is no topology of one node."""
+    seen = run("diagnose", report("F10/fused-rank5.xml"), code=1).stdout
+    words = " ".join(seen.split())
+    assert "nvlinks, host 1 of the domain: gpu:1: 0 NVLinks of 18" in words
+    assert "That is rank 5." in words
+    assert "2 hosts with 8 GPUs" in words
+
+
+def test_other_adapters_than_the_machines_are_unlike_it_and_fewer_of_the_same_are_wrong() -> None:
+    assert "unlike gb300-nvl72: adapters" in run("diagnose", report("F10/tray-healthy.xml")).stdout
+    root = ET.fromstring(catalogue.load("dgx-h100").topology_xml)
+    for pci in list(root.iter("pci")):
+        for nic in [nic for nic in pci.findall("nic") if nic.find("net[@dev='0']") is not None]:
+            pci.remove(nic)
+    text = to_text(root)
+    same = found(node_of(text, nearest(text, "dgx-h100"), named=True))
+    assert {finding.kind for finding in same if finding.severity == WRONG} == {"adapters"}
+
+
+@pytest.mark.parametrize(("generation", "lanes", "faulty"), [("2.5", "1", True), ("2.5", "16", False)])
+def test_bridges_that_a_virtual_machine_emulates(generation: str, lanes: str, faulty: bool) -> None:
+    root = renumbered("dgx-h100")
+    for pci in root.iter("pci"):
+        if pci.find("pci") is not None:
+            pci.set("link_speed", f"{generation} GT/s PCIe")
+            pci.set("link_width", lanes)
+    assert ("bridge-emulated" in wrong(root)) == faulty

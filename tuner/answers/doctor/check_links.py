@@ -6,11 +6,12 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from tuner.answers.doctor.check_gpus import reaches_memory
 from tuner.answers.doctor.match import counterparts, device_name, link, switches
-from tuner.answers.doctor.records import NOTE, WRONG, ExaminedNode, TopologyFinding, listed, most_common, number
+from tuner.answers.doctor.records import NOTE, UNLIKE, WRONG, ExaminedNode, TopologyFinding, listed, most_common, number
 from tuner.machine.topology.reader import DEFAULT_SPEED_MBPS
 
 Link = tuple[int, int]  # generation, lanes
 OTHERS = "the others here"
+EMULATED = (1, 1)  # 2.5 GT/s and one lane
 Kind = tuple[str | None, ...]  # class, vendor and device
 
 
@@ -52,7 +53,30 @@ def check_links(node: ExaminedNode) -> Iterator[TopologyFinding]:
             _changes(alike),
             unlike,
         )
+    yield from _emulated(node)
     yield from _by_c2c(node)
+
+
+def _emulated(node: ExaminedNode) -> Iterator[TopologyFinding]:
+    """Bridges of one lane of PCIe 1.0 above faster devices, as a virtual machine emulates them: NCCL believes them."""
+    slow: dict[ET.Element, Link | None] = {}
+    below = dict[ET.Element, Link]()
+    for pci in node.root.iter("pci"):
+        inside = [own for each in pci.iter("pci") if each is not pci and (own := _whole(link(each))) is not None]
+        if link(pci) == EMULATED and inside and (fastest := max(inside, key=_speed)) > EMULATED:
+            slow[pci], below[pci] = fastest, fastest
+    if slow:
+        names = [pci.get("busid", "") for pci in slow]
+        yield TopologyFinding(
+            "bridge-emulated",
+            WRONG,
+            f"{listed(names)}: bridges of PCIe {_in_words(EMULATED)} above devices of "
+            f"{_in_words(max(below.values(), key=_speed))}, as a virtual machine emulates them: NCCL takes all that is "
+            "below for 0.2 GB/s",
+            tuple(names),
+            "give NCCL the repaired file with NCCL_TOPO_FILE, or the topology of the host",
+            _changes(slow),
+        )
 
 
 def _by_c2c(node: ExaminedNode) -> Iterator[TopologyFinding]:
@@ -267,6 +291,17 @@ def _dropped(node: ExaminedNode) -> Iterator[TopologyFinding]:
         )
 
 
+def _are_some_of_the_same(node: ExaminedNode) -> bool:
+    """Whether all adapters are where the machine has one; with none all of them lack."""
+    there = set() if node.like_root is None else _places(node.like_root)
+    return _places(node.root) <= there
+
+
+def _places(root: ET.Element) -> set[str]:
+    """Bus ids of adapters."""
+    return {pci.get("busid", "").lower() for pci in root.iter("pci") if pci.find("nic/net") is not None}
+
+
 def _count(node: ExaminedNode) -> Iterator[TopologyFinding]:
     if node.like is None:
         return
@@ -274,6 +309,8 @@ def _count(node: ExaminedNode) -> Iterator[TopologyFinding]:
     if have != there:
         fewer = have < there
         severity, unlike = node.judged() if fewer else (NOTE, None)
+        if fewer and severity == WRONG and not _are_some_of_the_same(node):
+            severity, unlike = UNLIKE, node.like.name  # bought with other adapters: they are not those that lack
         yield TopologyFinding(
             "adapters",
             severity,

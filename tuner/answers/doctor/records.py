@@ -90,6 +90,7 @@ KINDS = (
         "another-layout",
         "link-speed",
         "link-slow",
+        "bridge-emulated",
         "gpu-link",
         "split-host",
         "nvlinks",

@@ -1,14 +1,15 @@
 """Diagnosis of what a machine is: topologies, which the doctor examines, listings of a node, and NCCL's graphs."""
 
-from collections.abc import Iterator
+import xml.etree.ElementTree as ET
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from tuner import release
 from tuner.answers.doctor.examine import DoctorOptions, Examination, examine
-from tuner.answers.doctor.records import UNLIKE, WRONG
+from tuner.answers.doctor.records import NOTE, UNLIKE, WRONG
 from tuner.base.errors import BadInput
-from tuner.base.findings import Finding, Severity
+from tuner.base.findings import Finding, Severity, worst
 from tuner.base.names import Collective, DataType, Op
 from tuner.base.sizes import human_bytes
 from tuner.emulator.request import Request
@@ -18,14 +19,19 @@ from tuner.machine import listings
 from tuner.machine.listings import ListingAdditions, complete, completed
 from tuner.machine.listings.shape import of_listing as shape_of
 from tuner.machine.skeleton import read_complete
+from tuner.machine.topology.reader import hosts_of
 
 ALLREDUCE = Request(Collective.AllReduce, DataType.float32, Op.sum)
+SEVERITIES = {WRONG: Severity.FAULT, UNLIKE: Severity.UNLIKE, NOTE: Severity.NOTE}  # of the doctor
 PRICED_SIZES = (8, 64 << 10, 1 << 20, 64 << 20, 1 << 30)
 
 
 def of_topology(file: Path, known: KnownFacts) -> FileDiagnosis:
+    """The findings of a topology; of one that NCCL dumped of an NVLink domain those of each host."""
     nccl = release.load(known.nccl or release.names()[-1]).name
     asked = DoctorOptions(nccl, known.nodes or 2, ALLREDUCE, PRICED_SIZES)
+    if known.given.gpu is None and (hosts := hosts_of(file)):
+        return _of_domain(file, hosts, asked, known)
     seen = examine(str(file), _complete(file, known.given), known.given.machine, asked)
     if seen.nearness is not None and seen.nearness.identified and not seen.nearness.differs:
         known.learn(file, machine=seen.nearness.machine)
@@ -45,6 +51,29 @@ def of_topology(file: Path, known: KnownFacts) -> FileDiagnosis:
     severity = Severity.FAULT if grave else Severity.UNLIKE
     found = in_sentences(file, FileKind.topology, severity, f"{first.kind}: {first.says}", evidence, known)
     return replace(found, examined=seen)
+
+
+def _of_domain(file: Path, hosts: Sequence[tuple[str, int]], asked: DoctorOptions, known: KnownFacts) -> FileDiagnosis:
+    """The findings of each host of a domain, whose hosts have devices of the same numbers."""
+    found, number, gpus = list[Finding](), 0, 0
+    known.topology = known.topology or file
+    for text, alike in hosts:
+        seen = examine(f"{file}: host {number}", text, known.given.machine, asked)
+        ranks = {f"gpu:{gpu.get('dev')}": int(gpu.get("rank", "-1")) for gpu in ET.fromstring(text).iter("gpu")}
+        gpus += len(ranks) * alike
+        for each in seen.findings:
+            severity = SEVERITIES[each.severity]
+            if severity is Severity.NOTE:
+                continue
+            at = sorted(ranks[device] for device in each.devices if ranks.get(device, -1) >= 0)
+            facts = {"kind": each.kind, "says": each.says, "host": number, "ranks": at or None, "todo": each.do}
+            facts |= {"alike": alike - 1 or None}
+            found.append(Finding("diagnose.of_host", severity, facts))
+        number += alike
+    found.append(Finding("diagnose.domain", Severity.NOTE, {"hosts": number, "gpus": gpus}))
+    if worst(found) in (None, Severity.NOTE):
+        found.insert(0, Finding("diagnose.domain_well", Severity.NOTE, {}))
+    return found_in(file, FileKind.topology, found, known)
 
 
 def _complete(file: Path, given: DiagnosisOptions) -> str:
