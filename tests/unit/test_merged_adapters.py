@@ -16,6 +16,7 @@ from tuner.machine import catalogue
 from tuner.machine.adapters import NamedAdapter, NameList, mergeable, network_of, selecting, used
 from tuner.scenario import Scenario
 from tuner.scenario.node import ResolvedNode
+from tuner.scenario.notes import of_scenario
 
 PORTS = {f"net:{number}" for number in range(4)}  # of the adapters of the first two GPUs
 FOUR = [NamedAdapter(f"mlx5_{number}", 1, f"0000:1{number}:00.0") for number in (0, 1, 2, 10)]
@@ -249,7 +250,9 @@ OVER_SOCKETS, OVER_INFINIBAND = (Scenario("2.28.9", 2, machine=name) for name in
         ([SOCKET], "Socket"),
         ([INFINIBAND], "IB"),
         ([INFINIBAND, SOCKET], None),
-        ([NamedAdapter("rdmap79s0", 1, "0000:4f:00.0")], None),
+        ([NamedAdapter("rdmap79s0", 1, "0000:4f:00.0")], "libfabric"),
+        ([NamedAdapter("cxi0", 1, "0000:4f:00.0")], "libfabric"),
+        ([NamedAdapter("rdmap79s0", 1, "0000:4f:00.0"), INFINIBAND], None),
         ([], None),
     ],
 )
@@ -290,6 +293,28 @@ def test_what_does_not_is_refused(scenario: Scenario, variables: dict[str, str])
     variables = {**(scenario.environment or {}), **(variables or {"NCCL_NET": "Socket"})}
     with pytest.raises(BadInput, match="the topology's adapters say which network is taken"):
         replace(scenario, environment=variables).communicator()
+
+
+@pytest.mark.parametrize(
+    ("machine", "variables"),
+    [
+        ("aws-p5en", {"NCCL_NET": "AWS Libfabric"}),
+        ("aws-p5en", {"NCCL_NET_PLUGIN": "aws-ofi"}),
+        ("aws-p5en", {"NCCL_NET_PLUGIN": "/opt/amazon/ofi-nccl/lib/libnccl-net-ofi.so", "NCCL_IB_DISABLE": "1"}),
+        ("alps", {"NCCL_NET": "AWS Libfabric", "NCCL_NET_PLUGIN": "aws-ofi"}),
+        ("dgx-h100", {"NCCL_NET_PLUGIN": ""}),
+        ("dgx-h100", {"NCCL_NET": "IBext_v8"}),
+        ("dgx-h100", {"NCCL_NET": "gib", "NCCL_NET_PLUGIN": "libnccl-net_internal.so"}),
+        ("azure-nd-h100-v5", {"NCCL_NET_PLUGIN": "/opt/hpcx/nccl_rdma_sharp_plugin/lib/libnccl-net.so"}),
+    ],
+)
+def test_a_network_of_the_machines_own_adapters_changes_nothing(machine: str, variables: dict[str, str]) -> None:
+    plain = Scenario("2.28.9", 2, machine=machine)
+    named = replace(plain, environment=variables)
+    assert named.communicator().graphs == plain.communicator().graphs
+    assert not {"NCCL_NET", "NCCL_NET_PLUGIN"} & named.resolve().own.for_oracle(2).env.keys()
+    known = machine in ("aws-p5en", "alps") or variables.get("NCCL_NET_PLUGIN") == ""
+    assert any("not compared" in note for note in of_scenario(named)) == (not known)
 
 
 def test_nothing_agrees_with_no_adapters() -> None:

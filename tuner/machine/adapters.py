@@ -8,8 +8,10 @@ src/misc/utils.cc, v2.28.9-1.
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
 from typing import Protocol
 
+from tuner.base import tables
 from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput
 
@@ -116,27 +118,80 @@ def mergeable(adapters: Sequence[Adapter], variables: Mapping[str, str]) -> bool
 
 
 def network_of(adapters: Sequence[Adapter]) -> str | None:
-    """The one of NCCL's own networks that the adapters are of; None where that of a plugin, none, or of several.
+    """The network that the adapters are of: one of NCCL's own, or a plugin's by its name in ``tables/networks.toml``.
 
-    Sockets have port 0 and leave GPUs' memory alone (ncclNetSocketGetProperties, src/transport/net_socket.cc).
+    None where there are no adapters, or those of several networks or of one that is not known. Sockets have port 0 and
+    leave GPUs' memory alone (ncclNetSocketGetProperties, src/transport/net_socket.cc).
     """
     if adapters and all(_is_socket(each) for each in adapters):
         return SOCKETS
-    return OWN_NETWORK if _own(adapters, {}) else None
+    if _own(adapters, {}):
+        return OWN_NETWORK
+    of_plugins = (each for each in plugin_networks() if each.adapters)
+    return next((each.name for each in of_plugins if adapters and _all_begin(adapters, each.adapters)), None)
+
+
+def _all_begin(adapters: Sequence[Adapter], beginnings: tuple[str, ...]) -> bool:
+    return all(adapter.name.startswith(beginnings) for adapter in adapters)
+
+
+@dataclass(frozen=True, slots=True)
+class PluginNetwork:
+    """A network of a plugin (``tables/networks.toml``): its name there, and those by which NCCL's variables call it.
+
+    ``adapters`` are beginnings of the names of its adapters; none where it drives those of NCCL's own network.
+    ``folder`` is a part of the path that its files lie in. ``known``: what it tells NCCL of its adapters is what
+    topologies have.
+    """
+
+    name: str
+    adapters: tuple[str, ...]
+    nets: tuple[str, ...]
+    plugins: tuple[str, ...]
+    folder: str | None
+    known: bool
+
+
+@cache
+def plugin_networks() -> tuple[PluginNetwork, ...]:
+    """Networks of plugins whose names are known."""
+    table = tables.toml(tables.folder() / "networks.toml")
+    return tuple(
+        PluginNetwork(
+            name, tuple(row["adapters"]), tuple(row["nets"]), tuple(row["plugins"]), row.get("folder"), row["known"]
+        )
+        for name, row in table.items()
+    )
+
+
+def plugin_network(network: str | None, variables: Mapping[str, str]) -> PluginNetwork | None:
+    """The plugin's network that NCCL_NET or NCCL_NET_PLUGIN names, if it drives adapters of ``network``; else None."""
+    net, plugin = (variables.get(name, "").lower() for name in ("NCCL_NET", "NCCL_NET_PLUGIN"))
+    for each in plugin_networks():
+        drives = network == (each.name if each.adapters else OWN_NETWORK)
+        by_net = net in {one.lower() for one in each.nets}
+        by_file = plugin.rpartition("/")[2] in each.plugins or (each.folder is not None and each.folder in plugin)
+        if drives and (by_net or (not net and by_file)):
+            return each
+    return None
 
 
 def selecting(network: str | None, variables: Mapping[str, str], nodes: int) -> set[str]:
     """Variables that say which network NCCL takes, and say no other than that of the adapters.
 
-    Of one node NCCL drops all adapters before it searches (ncclTopoTrimSystem, src/graph/topo.cc), so that any of its
-    own networks will do.
+    ``network`` is that of :func:`network_of`. Of one node NCCL drops all adapters before it searches
+    (ncclTopoTrimSystem, src/graph/topo.cc), so that any of its own networks will do. An empty NCCL_NET_PLUGIN is none,
+    and a network of a plugin goes on without NCCL's own.
     """
-    among = BUILT_IN if nodes == 1 else (network,) if network else ()
+    of_plugin = plugin_network(network, variables)
+    of_others = network in {each.name for each in plugin_networks()}
+    among = BUILT_IN if nodes == 1 else (network,) if network and not of_others else ()
     named = {each.upper() for each in among}
+    plugin, disabled = variables.get("NCCL_NET_PLUGIN"), variables.get("NCCL_IB_DISABLE")
     agreed = {
-        "NCCL_NET": variables.get("NCCL_NET", "").upper() in named,
-        "NCCL_NET_PLUGIN": variables.get("NCCL_NET_PLUGIN") == "none" and bool(among),
-        "NCCL_IB_DISABLE": variables.get("NCCL_IB_DISABLE") == "0" or SOCKETS in among,
+        "NCCL_NET": variables.get("NCCL_NET", "").upper() in named or of_plugin is not None,
+        "NCCL_NET_PLUGIN": plugin == "" or (plugin == "none" and bool(among)) or of_plugin is not None,
+        "NCCL_IB_DISABLE": disabled == "0" or SOCKETS in among or of_others,
     }
     return {name for name in variables if agreed.get(name, False)}
 

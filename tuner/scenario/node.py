@@ -16,7 +16,7 @@ from tuner.base.spelling import option
 from tuner.emulator.communicator import Node
 from tuner.emulator.rules import resolved
 from tuner.machine import catalogue, gpus, graphs
-from tuner.machine.adapters import PeerLinks, mergeable, network_of, used
+from tuner.machine.adapters import PeerLinks, mergeable, network_of, plugin_network, used
 from tuner.machine.gpus import GpuModel, PeerToPeer
 from tuner.machine.graphs import Graphs
 from tuner.machine.topology import Topology, edit, reader
@@ -251,9 +251,12 @@ class ResolvedNode:
 
     @property
     def _variables_of_nccl(self) -> dict[str, str]:
-        """NCCL's variables without the network plugin, which simulated networks replace."""
+        """NCCL's variables without those of the network plugin, which simulated networks replace."""
         variables = self._variables_beside(self.scenario.variables_of_process)
-        return {name: value for name, value in variables.items() if name != "NCCL_NET_PLUGIN"}
+        replaced = {"NCCL_NET_PLUGIN"}
+        if plugin_network(network_of(self._own.topology.nets), variables) is not None:
+            replaced.add("NCCL_NET")
+        return {name: value for name, value in variables.items() if name not in replaced}
 
     @property
     def _gpu_of_ranks_that_share(self) -> tuple[int, ...]:

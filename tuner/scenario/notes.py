@@ -13,6 +13,7 @@ from tuner.base.numerics import parse_long
 from tuner.base.spelling import option
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
+from tuner.machine.adapters import network_of, plugin_network
 from tuner.machine.gpus import PeerToPeer
 from tuner.release import Release, configuration
 from tuner.release.environment import Environment
@@ -47,7 +48,17 @@ def of_scenario(scenario: Scenario) -> list[str]:
         lines.append(f"config {', '.join(unseen)}: changes no choice")
     overridden = {*(scenario.configuration or {})} - {*unseen} - {*_counting(scenario)}
     lines += [f"config {name}: {configuration.fields()[name].variable} counts instead" for name in sorted(overridden)]
-    return [*lines, *_of_peer_to_peer(scenario)]
+    return [*lines, *_of_network(scenario), *_of_peer_to_peer(scenario)]
+
+
+def _of_network(scenario: Scenario) -> Iterator[str]:
+    """A note for a network of a plugin of which it is not known what it tells NCCL of its adapters."""
+    values = scenario.environment or {}
+    if "NCCL_NET" not in values and "NCCL_NET_PLUGIN" not in values:
+        return
+    named = (plugin_network(network_of(kind.topology.nets), values) for kind in scenario.resolve().kinds)
+    for each in dict.fromkeys(one for one in named if one is not None and not one.known):
+        yield f"network plugin {each.name}: answered as what the topology says of its adapters, by source, not compared"
 
 
 def _counting(scenario: Scenario) -> Iterator[str]:
