@@ -215,8 +215,31 @@ def test_parquet_of_something_else(tmp_path: Path) -> None:
     with pytest.raises(BadMeasurement, match=r"cut\.parquet: "):
         formats.read(tmp_path / "cut.parquet")
     polars.DataFrame({"a": [1]}).write_parquet(tmp_path / "a.parquet")
-    with pytest.raises(BadMeasurement, match="no column 'version'"):
+    with pytest.raises(BadMeasurement, match="no column 'op_name'"):
         formats.read(tmp_path / "a.parquet")
+
+
+def test_the_oldest_parquet_has_neither_release_nor_gpu(tmp_path: Path) -> None:
+    """aiconfigurator-core 0.12.0: h100_sxm and h200_sxm, 2.23."""
+    newer = aiconfigurator(tmp_path / "newer.parquet", version="2.23.4")
+    polars.read_parquet(newer).drop("version", "device", "framework").write_parquet(tmp_path / "old.parquet")
+    with pytest.raises(BadMeasurement, match="no column 'version'; needed: "):
+        formats.read(tmp_path / "old.parquet")
+    table = formats.read(tmp_path / "old.parquet", Given(nccl="2.23.4"))
+    assert plain(table) == plain(formats.read(newer, Given(nccl="2.23.4")))
+    assert (table.header.nccl, table.header.gpu) == ("2.23.4", "")
+    assert table.header.nccl_note == "As given: the file has no column 'version'."
+
+
+@pytest.mark.parametrize(
+    ("folder", "other"), [("2.27.3", True), ("2.23", True), ("2.28.9", False), ("2.28", False), ("nccl", False)]
+)
+def test_a_folder_of_another_release_is_said(tmp_path: Path, folder: str, other: bool) -> None:
+    """aiconfigurator-core 0.12.0: b200_sxm/comm/nccl/2.27.3 holds rows of 2.29.2."""
+    (tmp_path / folder).mkdir()
+    table = formats.read(aiconfigurator(tmp_path / folder / "nccl_perf.parquet"), Given(nccl="2.28.9"))
+    assert table.header.nccl == "2.28.9"
+    assert (f"Its folder says {folder}." in (table.header.nccl_note or "")) == other
 
 
 def test_parquet_without_its_reader_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,7 @@
 """Measured times of any file, as a table or as sample blocks: one reader for each format, chosen by the content."""
 
 import json
+import re
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import field, replace
@@ -300,15 +301,18 @@ def _agreed(path: Path, table: Measurements, given: Given) -> Measurements:
     return replace(table, header=replace(head, nccl=head.nccl or given.nccl, variables=variables))
 
 
-_PARQUET = ("version", "device", "op_name", "nccl_dtype", "num_gpus", "message_size", "latency")
+_PARQUET = ("op_name", "nccl_dtype", "num_gpus", "message_size", "latency")
+_IN_NEWER_ONES = ("version", "device")  # columns that tables collected with NCCL 2.23 lack
+_FOLDER = re.compile(r"\d+\.\d+(?:\.\d+)?")
 
 
 def _of_parquet(path: Path, nccl: str = "") -> Measurements:
     """Rows of aiconfigurator's ``nccl_perf.parquet`` of the release ``nccl``, or of the one that all have.
 
     Columns, by collector/network/collect_nccl.py there: ``op_name``, ``nccl_dtype``, ``num_gpus`` of one node,
-    ``message_size`` in elements, ``latency`` in ms, and ``version``, the release, and ``device``, the GPU, of each row.
-    One process with a thread a GPU, out of place. The rows of other releases are counted as left out.
+    ``message_size`` in elements, ``latency`` in ms, and, but for the oldest tables, ``version``, the release, and
+    ``device``, the GPU, of each row. One process with a thread a GPU, out of place. The rows of other releases are
+    counted as left out. Where rows say another release than the folder, they count and the header says both.
     BadMeasurement names the row, counted from 1, of what is wrong; MissingExtra where polars is not installed.
     """
     extras.require("polars", f"{path}: parquet")
@@ -323,6 +327,14 @@ def _of_parquet(path: Path, nccl: str = "") -> Measurements:
         raise BadMeasurement(f"{path}: {str(error).splitlines()[0]}") from None
     if missing := [column for column in _PARQUET if there and column not in there[0]]:
         raise BadMeasurement(f"{path}: no column {missing[0]!r}; needed: {', '.join(_PARQUET)}")
+    if there and (lacking := [column for column in _IN_NEWER_ONES if column not in there[0]]):
+        if not nccl:
+            raise BadMeasurement(
+                f"{path}: no column {lacking[0]!r}; needed: {option('nccl')}, the release that it was run with"
+            )
+        there = [{"version": nccl, "device": "", **record} for record in there]
+    else:
+        lacking = []
     wanted = [(line, record) for line, record in enumerate(there, 1) if not nccl or record["version"] == nccl]
     if not wanted:
         releases = ", ".join(sorted({str(record["version"]) for record in there})) or "none"
@@ -335,12 +347,21 @@ def _of_parquet(path: Path, nccl: str = "") -> Measurements:
     header = Header(
         gpu=str(wanted[0][1]["device"]).removeprefix("NVIDIA "),
         nccl=str(wanted[0][1]["version"]),
-        nccl_note="As the column 'version' says.",
+        nccl_note=_release_note(path, str(wanted[0][1]["version"]), "version" not in lacking),
         how_measured="nccl-tests, 40 warm-up calls, 100 calls (60 above 16 MiB), results not checked, out of place.",
         launch=MeasuredLaunch.thread_per_gpu,
         left_out={f"rows of another release than {nccl}": left_out} if left_out else {},
     )
     return Measurements(header, rows, name=path.stem)
+
+
+def _release_note(path: Path, nccl: str, is_column: bool) -> str:
+    """Who says the release, and which other one the folder says: data of one release lie in another's folder."""
+    said = "As the column 'version' says." if is_column else "As given: the file has no column 'version'."
+    folder = path.parent.name
+    if _FOLDER.fullmatch(folder) and not nccl.startswith(folder):
+        said += f" Its folder says {folder}."
+    return said
 
 
 def _parquet_row(where: str, line: int, record: Mapping[str, Any]) -> SampleBlock:
