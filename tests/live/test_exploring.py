@@ -383,5 +383,5 @@ def test_the_decision_finds_what_was_planted(tmp_path: Path) -> None:
     decision = decide(list(joined.joined(joined.read_folder(tmp_path / "job"))), {})
     assert [arm.arm for arm in decision.kept] == [RING], decision.arms
     (ring,) = decision.kept
-    assert ring.interval[0] < 140 / 126 - 1 < ring.interval[1]
+    assert ring.found.interval[0] < 140 / 126 - 1 < ring.found.interval[1]
     assert ["do not end together" in (arm.why_not or "") for arm in decision.arms if arm.arm == TREE] == [True]

@@ -29,7 +29,8 @@ from tuner.base.names import Collective
 from tuner.bench.decision.gate import APART_BLOCKS, GateSettings, RowVerdict, gate, of_one_table, verdict
 from tuner.bench.decision.rows import DecisionRow, Proposal, regrets
 from tuner.bench.loop import LEAST_ROUNDS, Loop, Settings, Wanted, tasks
-from tuner.times.evidence import collect, holm, too_small
+from tuner.times.compare import Verdict, holm, too_small
+from tuner.times.evidence import collect
 from tuner.times.measured import samples
 from tuner.times.measured.samples import Point, SampleBlock, lateness
 from tuner.times.results import late_ranks, results
@@ -38,6 +39,7 @@ from tuner.times.statistics import LEAST_PROCESSES, RunNoise, correlation, of_bl
 BY_NAME = {noise.name: noise for noise in NOISES}
 SETTINGS, GATE = Settings(warmup=0), GateSettings(warmup=0)
 SEEDS = range(6)
+GAINS = Verdict(0.05)
 
 
 @pytest.mark.slow
@@ -212,13 +214,13 @@ def test_intervals_are_no_narrower_than_the_steps_of_the_timer() -> None:
 def test_the_rows_of_a_table_share_one_level() -> None:
     row = DecisionRow(Collective.AllReduce, 1024, 8192, BETTER, (1024, 8192))
     chances = (0.0001, 0.02, 0.02, 0.9)
-    verdicts = of_one_table([RowVerdict(row, 0.05, 1 - chance, row.sizes, None) for chance in chances])
+    verdicts = of_one_table([RowVerdict(row, GAINS, 1 - chance, row.sizes, None) for chance in chances])
     assert [round(1 - one.probability, 6) for one in verdicts] == [0.0004, 0.06, 0.06, 0.9]
     assert [one.why_not is None for one in verdicts] == [True, False, False, False]
     assert "probability of improvement 0.940, below 0.975" in (verdicts[1].why_not or "")
-    (alone,) = of_one_table([RowVerdict(row, 0.05, 1 - 0.02, row.sizes, None)])
+    (alone,) = of_one_table([RowVerdict(row, GAINS, 1 - 0.02, row.sizes, None)])
     assert alone.why_not is None
-    (dropped,) = of_one_table([RowVerdict(row, 0.05, 1.0, row.sizes, "slower at 1K")])
+    (dropped,) = of_one_table([RowVerdict(row, GAINS, 1.0, row.sizes, "slower at 1K")])
     assert dropped.why_not == "slower at 1K"
 
 

@@ -16,7 +16,7 @@ from tuner.cli.verify import command
 from tuner.times.measured.header import Header
 from tuner.times.measured.samples import Combination, Measurements, Point, SampleBlock
 from tuner.times.picks import judge
-from tuner.times.verify import Comparison, EmulatedModel, compare, fewest_segments, read_histogram, regret_interval
+from tuner.times.verify import EmulatedModel, JudgedFile, fewest_segments, judge_file, read_histogram, regret_interval
 
 LL, SIMPLE = Combination(Algorithm.Ring, Protocol.LL), Combination(Algorithm.Ring, Protocol.Simple)
 POINT = Point(Collective.AllReduce, 1024)
@@ -40,7 +40,7 @@ def blocks(
 
 
 def test_a_gain_beyond_the_noise_is_significant_and_its_regret_right() -> None:
-    (one,) = Comparison(Measurements(Header(), blocks({None: 11.0, LL: 11.0, SIMPLE: 10.0}, 6)), None).sizes
+    (one,) = JudgedFile(Measurements(Header(), blocks({None: 11.0, LL: 11.0, SIMPLE: 10.0}, 6)), None).sizes
     assert (one.pick, one.best, one.loses) == (LL, SIMPLE, True)
     assert one.regret == pytest.approx(0.1, abs=0.02)
     low, high = regret_interval(one)
@@ -55,7 +55,7 @@ def test_ties_noise_and_one_round_are_not_significant() -> None:
         ({None: 10.0, SIMPLE: 9.99}, 6, 0.05),
         ({None: 20.0, SIMPLE: 10.0}, 1, 0.01),
     ):
-        (one,) = Comparison(Measurements(Header(), blocks(times, rounds, sigma)), None).sizes
+        (one,) = JudgedFile(Measurements(Header(), blocks(times, rounds, sigma)), None).sizes
         assert not one.loses
 
 
@@ -74,7 +74,7 @@ def test_the_planted_best_is_found() -> None:
 def test_what_was_replaced_does_not_count() -> None:
     fast = tuple(replace(block, times_us=(1.0,)) for block in blocks({SIMPLE: 1.0}, 6))
     replaced = tuple(replace(block, executed=LL) for block in fast)
-    (one,) = Comparison(Measurements(Header(), blocks({None: 10.0}, 6) + replaced), None).sizes
+    (one,) = JudgedFile(Measurements(Header(), blocks({None: 10.0}, 6) + replaced), None).sizes
     assert one.best == LL
 
 
@@ -91,7 +91,7 @@ def test_crossovers_are_as_few_as_the_measurements_allow() -> None:
             )
         ),
     )
-    (crossover,) = Comparison(replace(run, blocks=tuple(v for v in run.blocks if v.requested)), _Always()).crossovers()
+    (crossover,) = JudgedFile(replace(run, blocks=tuple(v for v in run.blocks if v.requested)), _Always()).crossovers()
     assert (crossover.low_bytes, crossover.high_bytes) == (2048, 4096)
     assert crossover.at_bytes == pytest.approx(1024 * 2**1.5, rel=0.05)
 
@@ -127,10 +127,10 @@ def test_the_command_answers_in_the_form_that_tools_rely_on(tmp_path: Path) -> N
 def test_a_truncated_file_is_judged_by_what_is_whole(tmp_path: Path) -> None:
     path = write(tmp_path / "run.jsonl", measured(5).comparison.measurements)
     path.write_bytes(path.read_bytes()[:-20])
-    assert compare(path).measurements.truncated
+    assert judge_file(path).measurements.truncated
     path.write_bytes(path.read_bytes()[:200])
     with pytest.raises(BadMeasurement):
-        compare(path)
+        judge_file(path)
 
 
 def test_bad_input_says_what_is_valid(tmp_path: Path) -> None:
@@ -174,7 +174,7 @@ def test_a_single_other_choice_that_is_no_faster_does_not_make_the_pick_the_best
     }
     kept = tuple(block for block in every.blocks if block.requested in (None, others.get(block.point)))
     path = write(tmp_path / "run.jsonl", replace(every, blocks=kept))
-    sizes = compare(path).sizes
+    sizes = judge_file(path).sizes
     assert {len(one.others) for one in sizes} == {1}
     assert {one.is_known for one in sizes} == {True, False}
     assert all(one.is_known == one.loses for one in sizes)

@@ -24,7 +24,7 @@ from tuner.scenario import Scenario
 from tuner.times.measured.formats import read_any
 from tuner.times.measured.header import Header
 from tuner.times.measured.samples import Point, SampleBlock, Writer
-from tuner.times.verify import Comparison, EmulatedModel
+from tuner.times.verify import EmulatedModel, JudgedFile
 
 pytest.importorskip("matplotlib")
 
@@ -397,7 +397,7 @@ def test_a_name_is_shown_as_it_is_and_what_moves_has_no_operation(tmp_path: Path
 def test_a_prediction_of_one_size_is_seen(tmp_path: Path) -> None:
     file = tmp_path / "run.log"
     file.write_text(RUN)
-    compared = Comparison(read_any(file), EmulatedModel(Selection(replace(CASE, nodes=2).communicator())))
+    compared = JudgedFile(read_any(file), EmulatedModel(Selection(replace(CASE, nodes=2).communicator())))
     parts = measured_figures.measured([compared], ["run.log"]).subfigs
     predicted = [line for part in parts for line in part.axes[0].get_lines() if line.get_label() == "_predicted"]
     assert [(np.size(line.get_xdata()), line.get_marker()) for line in predicted] == 4 * [(1, "_")]

@@ -22,7 +22,7 @@ from tuner.plugin.table.records import Decision
 from tuner.times.measured.header import SIMULATED, Header
 from tuner.times.measured.samples import Combination, Measurements, Point, SampleBlock
 from tuner.times.results import results
-from tuner.times.verify import Comparison, regret_interval
+from tuner.times.verify import JudgedFile, regret_interval
 
 SIZES = tuple(1 << power for power in range(10, 25))
 POINTS = tuple(Point(Collective.AllReduce, size) for size in SIZES)
@@ -301,7 +301,7 @@ def measured(backend: Planted, settings: Settings) -> Proposal:
     blocks: list[SampleBlock] = []
     for _ in Loop(backend, tasks(backend, POINTS, Wanted()), settings, blocks.append).run():
         pass
-    return Proposal(Comparison(Measurements(backend.describe(), tuple(blocks)), None), RANKS, 2)
+    return Proposal(JudgedFile(Measurements(backend.describe(), tuple(blocks)), None), RANKS, 2)
 
 
 def idle() -> list[DecisionRow]:
@@ -350,7 +350,7 @@ def idle_gated(noise: Noise, seed: int, gate_settings: GateSettings) -> list[Row
         for point in POINTS
         for requested in (None, *COMBINATIONS)
     ]
-    proposal = Proposal(Comparison(Measurements(backend.describe(), tuple(blocks)), None), RANKS, 2)
+    proposal = Proposal(JudgedFile(Measurements(backend.describe(), tuple(blocks)), None), RANKS, 2)
     proposal.rows = idle()
     return gated(backend, proposal, replace(gate_settings, seed=seed))[0]
 

@@ -14,7 +14,7 @@ from tuner.bench.simulated import Simulated
 from tuner.emulator.selection import Selection
 from tuner.scenario import Scenario
 from tuner.times.measured.samples import Measurements, Point, SampleBlock
-from tuner.times.verify import Comparison, EmulatedModel
+from tuner.times.verify import EmulatedModel, JudgedFile
 
 COLLECTIVES = (Collective.AllReduce, Collective.AllGather, Collective.ReduceScatter)
 NOTHING: Mapping[str, Any] = {}  # planted
@@ -35,7 +35,7 @@ class Measured:
     proposal: Proposal
 
     @property
-    def comparison(self) -> Comparison:
+    def comparison(self) -> JudgedFile:
         return self.proposal.comparison
 
     def true_us(self, point: Point) -> dict[AlgoProto, float]:
@@ -84,7 +84,7 @@ def _measured(seed: int, nothing: bool, machine: Scenario, rounds: int) -> Measu
     wanted = tasks(backend, points(COLLECTIVES, None, backend.ranks), Wanted())
     for _ in Loop(backend, wanted, Settings(rounds=rounds, seed=seed), blocks.append).run():
         pass
-    comparison = Comparison(Measurements(backend.describe(), tuple(blocks)), model(backend.scenario))
+    comparison = JudgedFile(Measurements(backend.describe(), tuple(blocks)), model(backend.scenario))
     return Measured(backend, Proposal(comparison, backend.ranks, machine.nodes))
 
 

@@ -13,12 +13,13 @@ from numpy.typing import NDArray
 from tuner.base.errors import BadInput
 from tuner.base.names import Algorithm, Collective, DataType, Protocol
 from tuner.cli import job as job_commands
-from tuner.jobs.inside.decide import ERROR, JobDecision, decide
+from tuner.jobs.inside.decide import JobDecision, decide
 from tuner.jobs.inside.joined import JobCall, JobCommunicator, JoinedCalls
 from tuner.jobs.inside.plan import JobPlan, plan
 from tuner.jobs.inside.steps import JobSteps, read_steps
 from tuner.plugin.table.parse import from_text, to_text
 from tuner.scenario.describe import describe
+from tuner.times.compare import ERROR
 from tuner.times.measured.samples import Combination
 
 USUAL = Combination(Algorithm.Ring, Protocol.Simple, 24)
@@ -78,9 +79,9 @@ def test_no_arm_stays_where_none_is_better() -> None:
 
 def test_gains_and_the_table_are_those_that_were_planted() -> None:
     decision = decide([job(1, (0.8, 1.2))], {"from": "a test"})
-    faster, slower = sorted(decision.arms, key=lambda arm: -arm.gain)
-    assert faster.interval[0] < 0.25 < faster.interval[1]
-    assert slower.interval[0] < 1 / 1.2 - 1 < slower.interval[1]
+    faster, slower = sorted(decision.arms, key=lambda arm: -arm.found.gain)
+    assert faster.found.interval[0] < 0.25 < faster.found.interval[1]
+    assert slower.found.interval[0] < 1 / 1.2 - 1 < slower.found.interval[1]
     assert (faster.arm, faster.usual, faster.why_not, slower.why_not is None) == (ARMS[0], USUAL, None, False)
     assert faster.p <= ERROR
     (row,) = from_text(to_text(decision.table)).decisions
@@ -159,7 +160,7 @@ def test_a_tree_that_is_no_faster_does_not_stay_however_late_ranks_come(skew_us:
         last=times_us.argmin(axis=1),
     )
     decision = decide([seen], {})
-    assert any(arm.gain > 0.02 for arm in decision.arms)
+    assert any(arm.found.gain > 0.02 for arm in decision.arms)
     assert not decision.kept
 
 
@@ -170,7 +171,7 @@ def test_what_ran_before_any_rank_can_explore_is_no_arm() -> None:
     of_usual = np.where(mixed.call > 0, mixed.transfer_us / 0.8, mixed.transfer_us)
     decision = decide([replace(mixed, call=calls, transfer_us=of_usual * np.where(calls == 1, 0.8, 1.0))], {})
     assert [(arm.why_not or "")[:27] for arm in decision.arms] == ["ran before any rank explore"]
-    assert (decision.arms[0].gain > 0.2, decision.arms[0].judged, decision.cost) == (True, False, 0.0)
+    assert (decision.arms[0].found.gain > 0.2, decision.arms[0].judged, decision.cost) == (True, False, 0.0)
 
 
 def test_calls_right_after_a_block_may_be_slower_for_it() -> None:
@@ -179,7 +180,7 @@ def test_calls_right_after_a_block_may_be_slower_for_it() -> None:
     after = np.logical_or.reduce([np.concatenate([np.zeros(k, bool), is_arm[:-k]]) for k in range(1, BLOCK + 1)])
     slower = np.where(after & ~is_arm, 1.3, 1.0)
     decision = decide([replace(plain, transfer_us=plain.transfer_us * slower)], {})
-    assert all(abs(arm.gain) < 0.02 for arm in decision.arms)
+    assert all(abs(arm.found.gain) < 0.02 for arm in decision.arms)
     assert not decision.kept
 
 
@@ -195,7 +196,7 @@ def test_starts_that_are_days_apart_are_as_good_as_one() -> None:
 def test_an_arm_that_the_job_alone_can_speak_for_is_corrected_by_what_the_job_says() -> None:
     """A tree's kernels seem faster whatever it does, which says nothing."""
     for arm in decide([job(4, (0.8, 0.8), slowed=0.999, arms=TREES)], {}).arms:
-        assert arm.gain > 0.2
+        assert arm.found.gain > 0.2
         assert arm.p > ERROR
 
 
@@ -358,9 +359,9 @@ def test_planned_blocks_have_whole_steps_which_tell_what_an_arm_does() -> None:
         ends = explored.at_s[99::100]
         steps = JobSteps(ends, np.diff(ends, prepend=2 * ends[0] - ends[1]), dated=True)
         (judged,) = decide([explored], {}, steps).arms
-        assert (judged.job_gain is not None) == tells
-    assert judged.job_interval is not None
-    assert judged.job_interval[0] < 0.25 < judged.job_interval[1]
+        assert (judged.job is not None) == tells
+    assert judged.job is not None
+    assert judged.job.interval[0] < 0.25 < judged.job.interval[1]
 
 
 def test_arms_beyond_the_factor_are_not_planned() -> None:
@@ -385,9 +386,9 @@ def steps_of(calls: JoinedCalls) -> JobSteps:
 def test_steps_say_what_an_arm_wins_and_stop_one_that_costs() -> None:
     faster = job(5, (0.8, 1.2), slowed=0.96)
     (kept_arm,) = decide([faster], {}, steps_of(faster)).kept
-    assert kept_arm.job_interval is not None
-    assert kept_arm.job_interval[0] < 1 / 0.96 - 1 < kept_arm.job_interval[1]
-    assert kept_arm.job_interval[0] > 0
+    assert kept_arm.job is not None
+    assert kept_arm.job.interval[0] < 1 / 0.96 - 1 < kept_arm.job.interval[1]
+    assert kept_arm.job.interval[0] > 0
     assert kept_arm.job_saved_s == pytest.approx(0.04 * 86400, rel=0.3)
     slower = job(5, (0.8, 1.2), slowed=1.04)
     decision = decide([slower], {}, steps_of(slower))
@@ -399,7 +400,7 @@ def test_steps_much_longer_than_blocks_say_nothing() -> None:
     calls = job(5, (0.8, 1.2))
     ends = calls.at_s[999::1000]
     (arm, _) = decide([calls], {}, JobSteps(ends, np.diff(ends, prepend=ends[0] - 20.0), dated=True)).arms
-    assert (arm.job_gain, arm.job_saved_s) == (None, None)
+    assert (arm.job, arm.job_saved_s) == (None, None)
 
 
 TIMES: NDArray[np.float64] = np.array([0.5, 0.25, 0.5, 0.5, 0.25, 0.5, 0.5, 0.75, 0.5])

@@ -221,7 +221,7 @@ class _Decision:
         )
 
     def _row(self, verdict: RowVerdict) -> DecidedRow:
-        row, gated = verdict.row, verdict.gain == verdict.gain
+        row, found = verdict.row, verdict.found
         return DecidedRow(
             ranks=self.proposal.ranks,
             nodes=self.proposal.nodes,
@@ -230,12 +230,12 @@ class _Decision:
             low_bytes=row.low,
             high_bytes=row.high,
             choice=row.choice,
-            gain=verdict.gain if gated else None,
-            probability=verdict.probability if gated else None,
+            gain=found.gain if found else None,
+            probability=verdict.probability if found else None,
             sizes=verdict.sizes,
             reason=verdict.why_not,
-            gain_low=_finite(verdict.interval[0]) if gated else None,
-            gain_high=_finite(verdict.interval[1]) if gated else None,
+            gain_low=found.interval[0] if found and found.is_bounded else None,
+            gain_high=found.interval[1] if found and found.is_bounded else None,
             cut=verdict.cut,
         )
 
@@ -255,11 +255,7 @@ def _beside(out: Path, proposal: Proposal, proposals: Sequence[Proposal]) -> Pat
 
 
 def _not_gated(row: DecisionRow) -> RowVerdict:
-    return RowVerdict(row, float("nan"), float("nan"), row.sizes, None)
-
-
-def _finite(value: float) -> float | None:
-    return value if np.isfinite(value) else None
+    return RowVerdict(row, None, float("nan"), row.sizes, None)
 
 
 def _tried(path: Path, proposal: Proposal, beside: Path, settings: GateSettings) -> list[RowVerdict]:

@@ -8,7 +8,7 @@ from matplotlib.ticker import NullLocator
 
 from tuner.answers.charts.parts import Look, NotebookFigure, grid, heading, legend, size_axis, style
 from tuner.times.measured.samples import Point
-from tuner.times.verify import Comparison, RoundsPick, Series, series
+from tuner.times.verify import JudgedFile, RoundsPick, Series, series
 
 MEASURED_PICK: Look = {
     "linestyle": "",
@@ -24,7 +24,7 @@ DASH: Look = {"marker": "_", "markersize": 24, "markeredgewidth": 2.5}  # a pred
 OTHERS: Look = {"color": "#8C8C8C", "linewidth": 0.7, "label": "with other channels"}
 
 
-def measured(compared: Sequence[Comparison], names: Sequence[str]) -> NotebookFigure:
+def measured(compared: Sequence[JudgedFile], names: Sequence[str]) -> NotebookFigure:
     """For each kind of call of each file times over sizes, and where there is a model its own with the ratio to them.
 
     ``names`` say where each file is from. Markers are what was measured, or simulated, lines what the model predicts.
@@ -38,7 +38,7 @@ def measured(compared: Sequence[Comparison], names: Sequence[str]) -> NotebookFi
     return canvas
 
 
-def _panels(part: Any, comparison: Comparison, kind: Point, name: str) -> None:
+def _panels(part: Any, comparison: JudgedFile, kind: Point, name: str) -> None:
     drawn, how = series(comparison, kind), comparison.measurements.header.how
     if comparison.model is None:
         panels = [part.subplots()]

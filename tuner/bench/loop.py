@@ -16,7 +16,7 @@ from tuner.base.names import Algorithm, Collective, DataType, Op, Protocol
 from tuner.bench.backend import Backend
 from tuner.times.measured.samples import Combination, Point, SampleBlock, Task
 from tuner.times.results import TaskSamples, noises
-from tuner.times.statistics import BlocksSummary, Estimate, RunNoise, estimate
+from tuner.times.statistics import Estimate, RunNoise, Samples, estimate
 
 SIZES = tuple(1 << power for power in range(3, 31))
 
@@ -156,7 +156,7 @@ class KnownTask(TaskSamples):
     def judge(self, noise: RunNoise) -> None:
         """Estimates from the blocks so far, behind this noise of the run."""
         if self.medians_us:
-            known = BlocksSummary.of(self.medians_us, self.processes, noise)
+            known = Samples.of_blocks(self.medians_us, self.processes, noise)
             self.estimate, self.sure_width = known.estimate(), known.estimate(SURE).half_width
             if self.runs is None or self.runs.samples != len(self.times_us):
                 self.runs = estimate(self.times_us)

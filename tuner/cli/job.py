@@ -206,8 +206,8 @@ def _print_decided(found: decide.JobDecision, out: Path) -> None:
         rows = plural(len(found.table.decisions), "row")
         say(verdict(f"{rows} in {out}: {saved:.3g} s a day less in collectives, on each rank", True))
         for arm in found.kept:
-            if arm.job_saved_s is not None and arm.job_interval is not None:
-                low, high = (100 * share for share in arm.job_interval)
+            if arm.job_saved_s is not None and arm.job is not None:
+                low, high = (100 * share for share in arm.job.interval)
                 say(
                     f"{arm.point.collective.name} of {human_bytes(arm.point.bytes)}, {arm.arm}: steps are {low:.2g} to "
                     f"{high:.2g} % faster, {arm.job_saved_s:.3g} s a day"
@@ -223,9 +223,9 @@ def _print_decided(found: decide.JobDecision, out: Path) -> None:
             human_bytes(arm.point.bytes),
             arm.usual,
             arm.arm,
-            f"{100 * arm.gain:.1f} %",
-            f"{100 * arm.interval[0]:.1f} to {100 * arm.interval[1]:.1f} %" if arm.judged else "-",
-            "-" if arm.job_gain is None else f"{100 * arm.job_gain:.1f} %",
+            f"{100 * arm.found.gain:.1f} %",
+            f"{100 * arm.found.interval[0]:.1f} to {100 * arm.found.interval[1]:.1f} %" if arm.judged else "-",
+            "-" if arm.job is None else f"{100 * arm.job.gain:.1f} %",
             arm.why_not or "stays",
         )
         for arm in found.arms[:MOST_ARMS]

@@ -29,7 +29,7 @@ from tuner.times.measured.checks import nearest_release
 from tuner.times.measured.formats import MeasurementFile, read_any
 from tuner.times.measured.samples import Measurements, Point
 from tuner.times.regret.arms import of_communicator
-from tuner.times.verify import Comparison, EmulatedModel, Series, series
+from tuner.times.verify import EmulatedModel, JudgedFile, Series, series
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -278,7 +278,7 @@ def _measured(
             raise BadMeasurement(f"{file}: no {collective.name} in it")
         measurements = replace(measurements, blocks=blocks)
     given = measurements.header
-    comparison = Comparison(measurements, EmulatedModel(Selection(described.communicator())))
+    comparison = JudgedFile(measurements, EmulatedModel(Selection(described.communicator())))
     if not comparison.kinds:
         why = comparison.skipped[0].reason if comparison.skipped else "no times that count"
         raise BadMeasurement(f"{file}: nothing to draw: {why}")

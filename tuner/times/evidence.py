@@ -15,31 +15,17 @@ from numpy.typing import NDArray
 
 from tuner.base.dataclass import dataclass
 from tuner.base.names import Collective
+from tuner.times.compare import FEWEST_UNITS, Verdict, compare
 from tuner.times.measured.samples import Combination, Point, SampleBlock
 from tuner.times.statistics import (
     LEAST_PROCESSES,
     MEDIAN_VARIANCE,
     ROUNDING_VARIANCE,
+    Samples,
     correlation,
     of_correlated,
     timer_steps_us,
 )
-
-LEVEL = 0.05  # of significance, for all comparisons of one size together
-LEAST_GAIN = 0.02  # of a row of a decision table, whoever measured it
-FEWEST_UNITS = 3  # to tell anything from noise
-
-
-@dataclass(frozen=True, slots=True)
-class Gain:
-    """Gain of one over the other, logarithm of the ratio of times: estimate, its 95 % interval, and the
-    chance (one-sided, Student's t) of seeing at least this where there is no gain; 1 where rounds are few.
-    """
-
-    estimate: float
-    low: float
-    high: float
-    p: float
 
 
 @dataclass(eq=False)
@@ -121,70 +107,35 @@ class Evidence:
         """The typical time of a combination, us."""
         return float(np.exp(self.level(column)))
 
+    def _samples(self, index: int, variance: float) -> Samples:
+        """A column's, whose residuals have this variance."""
+        error = np.sqrt(self._typical_variance * variance / self._counts[index] + self._rounding(index))
+        return Samples(float(self.levels[index]), float(error), self._freedom * self._correlated[1])
+
     def band_us(self, column: Combination | None) -> tuple[float, float, float]:
         """The typical time with its 95 % interval, which is the time itself where units are too few."""
-        from scipy.special import stdtrit  # Student's t; slow to load
-
         index = self.columns.index(column)
-        freedom, half = self._freedom, 0.0
-        if freedom > 0:
-            variance = float(np.nansum(self._squares)) / freedom
-            error = float(np.sqrt(self._typical_variance * variance / self._counts[index] + self._rounding(index)))
-            half = float(stdtrit(freedom * self._correlated[1], 1 - LEVEL / 2)) * error
-        return tuple(np.exp(self.levels[index] + np.array([0, -half, half])).tolist())
+        if self._freedom < 1:
+            return (time_us := self.time_us(column), time_us, time_us)
+        known = self._samples(index, float(np.nansum(self._squares)) / self._freedom).estimate()
+        return known.median_us, known.low_us, known.high_us
 
-    def gain(self, column: Combination | None, over: Combination | None, comparisons: float = 1) -> Gain:
+    def gain(self, column: Combination | None, over: Combination | None, comparisons: float = 1) -> Verdict:
         """Gain of ``column`` over ``over``, behind the noise of all columns, or of these two where they have more.
 
         The interval is of 95 % for all of so many ``comparisons`` together, the chance that of this one.
         """
-        pair = [self.columns.index(column), self.columns.index(over)]
-        estimate = float(self.levels[pair[1]] - self.levels[pair[0]])
+        before, after = self.columns.index(over), self.columns.index(column)
         counts, total, freedom = self._counts, int(self._counts.sum()), self._freedom
         if len(self.log_us) < FEWEST_UNITS or freedom < 1 or column == over:
-            return Gain(estimate, -np.inf, np.inf, 1.0)
+            return Verdict(float(self.levels[before] - self.levels[after]))
         share = freedom / total  # of the residuals that is free
+        pair = [before, after]
         variance = max(
             float(np.nansum(squares)) / (share * size)
             for squares, size in ((self._squares, total), (self._squares[:, pair], int(counts[pair].sum())))
         )
-        rounding = sum(map(self._rounding, pair))
-        error = float(np.sqrt(self._typical_variance * variance * (1 / counts[pair]).sum() + rounding))
-        return _gain(estimate, error, freedom * self._correlated[1], comparisons)
-
-    def alike(self, column: Combination | None) -> frozenset[Combination | None]:
-        """Columns that are not slower than ``column`` beyond the noise, itself included."""
-        chance = LEVEL / max(1, len(self.columns) - 1)
-        return frozenset(other for other in self.columns if other == column or self.gain(column, other).p > chance)
-
-    def comparisons(self, best: Combination | None, others: int) -> float:
-        """Half of the columns that may be the best: it may be so by luck, and is then too fast, never too slow."""
-        return len(self.alike(best)) / 2
-
-
-def gain_of(differences: NDArray[np.float64], rounding: float = 0.0) -> Gain:
-    """A gain from logarithms of ratios, numbers [unit]; ``rounding`` is the variance that the timer's steps add."""
-    known = differences[np.isfinite(differences)]
-    if len(known) < FEWEST_UNITS:
-        return Gain(float(known.mean()) if len(known) else 0.0, -np.inf, np.inf, 1.0)
-    return _gain(float(known.mean()), float(np.sqrt(known.var(ddof=1) / len(known) + rounding)), len(known) - 1)
-
-
-def too_small(gain: float) -> str | None:
-    """Reason against a row of this gain, a share of 1; None where it is large enough, noise aside."""
-    return None if gain > LEAST_GAIN else f"gains {100 * gain:.1f} %, not more than {100 * LEAST_GAIN:.0f} %"
-
-
-def holm(chances: Sequence[float]) -> list[float]:
-    """The chances of seeing so much where there is nothing, corrected for all of them together, as Holm has it.
-
-    So of forty tables in which nothing is to be gained one keeps a row.
-    """
-    order = sorted(range(len(chances)), key=lambda index: chances[index])
-    corrected, least = [0.0] * len(chances), 0.0
-    for place, index in enumerate(order):
-        corrected[index] = least = max(least, min(1.0, (len(order) - place) * chances[index]))
-    return corrected
+        return compare(self._samples(before, variance), self._samples(after, variance), comparisons)
 
 
 def _common(log_us: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -197,15 +148,6 @@ def _medians(values: NDArray[np.float64]) -> NDArray[np.float64]:
     columns = np.arange(values.shape[1])
     found: NDArray[np.float64] = (ordered[np.maximum(counts - 1, 0) // 2, columns] + ordered[counts // 2, columns]) / 2
     return found
-
-
-def _gain(estimate: float, error: float, freedom: float, comparisons: float = 1) -> Gain:
-    from scipy.special import stdtr, stdtrit  # Student's t; slow to load
-
-    if error == 0:
-        return Gain(estimate, estimate, estimate, 0.0 if estimate > 0 else 1.0)
-    half = float(stdtrit(freedom, 1 - LEVEL / 2 / max(1.0, comparisons))) * error
-    return Gain(estimate, estimate - half, estimate + half, float(stdtr(freedom, -estimate / error)))
 
 
 def collect(blocks: Iterable[SampleBlock]) -> dict[Point, Evidence]:

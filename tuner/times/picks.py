@@ -8,7 +8,7 @@ from typing import Any, Generic, Protocol, TypeVar
 import numpy as np
 
 from tuner.base.dataclass import dataclass
-from tuner.times.evidence import LEVEL, Gain
+from tuner.times.compare import Verdict
 from tuner.times.measured.samples import Combination
 
 Call = TypeVar("Call")
@@ -32,11 +32,8 @@ class PickEvidence(Protocol[Column]):
     def level(self, column: Column) -> float:
         """Logarithm of the typical time in us."""
 
-    def gain(self, column: Column, over: Column, comparisons: float = 1) -> Gain:
+    def gain(self, column: Column, over: Column, comparisons: float = 1) -> Verdict:
         """Gain of ``column`` over ``over``, with an interval of 95 % for all of so many ``comparisons`` together."""
-
-    def comparisons(self, best: Column, others: int) -> float:
-        """Number of comparisons that the interval of the best of so many ``others`` is widened for."""
 
 
 OfCall = TypeVar("OfCall", bound=PickEvidence[Any])
@@ -56,11 +53,10 @@ class JudgedPick(Generic[Call, Column, OfCall]):
     """NCCL's pick of one ``call`` against the measured best, times in us.
 
     ``pick`` is what NCCL ran by itself where that is known, else ``emulated_pick``; both are without channels. ``same``
-    are the columns that executed it, NCCL's own choice first; ``pick_us`` is the time of the first, None without any.
-    ``best`` is the fastest of that one and the ``others``. ``regret`` is the pick's time over the best's, minus 1, None
-    where that says nothing of the pick. ``low`` and ``high`` are the 95 % interval of the pick's time over that of the
-    fastest other column, minus 1, None where the noise is not known; ``why`` says what is missing. ``ranks`` is what
-    the ``file`` says of them.
+    are the columns that executed it, NCCL's own choice first. ``best`` is the fastest of that one and the ``others``.
+    ``lost`` is the gain of the fastest other column over the pick, None where one of them was not measured;
+    ``is_known`` is whether that says something of the pick: that it loses, or how it stands to enough others. ``why``
+    says what is missing. ``ranks`` is what the ``file`` says of them.
     """
 
     call: Call
@@ -69,11 +65,9 @@ class JudgedPick(Generic[Call, Column, OfCall]):
     same: tuple[Column, ...]
     others: tuple[Column, ...]
     best: Combination
-    pick_us: float | None
     best_us: float
-    regret: float | None
-    low: float | None
-    high: float | None
+    lost: Verdict | None
+    is_known: bool
     verdict: PickVerdict
     why: str
     evidence: OfCall
@@ -86,9 +80,24 @@ class JudgedPick(Generic[Call, Column, OfCall]):
         return self.verdict is PickVerdict.loses
 
     @property
-    def is_known(self) -> bool:
-        """Whether the regret says something of the pick: that it loses, or how it stands to enough others."""
-        return self.regret is not None
+    def pick_us(self) -> float | None:
+        """Time of the pick, us; None where it was not measured."""
+        return float(np.exp(self.evidence.level(self.same[0]))) if self.same else None
+
+    @property
+    def regret(self) -> float | None:
+        """Time of the pick over the best's, minus 1; None where that says nothing of the pick."""
+        return max(0.0, self.lost.gain) if self.lost is not None and self.is_known else None
+
+    @property
+    def low(self) -> float | None:
+        """Low end of the 95 % interval of the pick's time over the fastest other's, minus 1; None: unknown noise."""
+        return self.lost.interval[0] if self.lost is not None and self.lost.is_bounded else None
+
+    @property
+    def high(self) -> float | None:
+        """High end of that interval."""
+        return self.lost.interval[1] if self.lost is not None and self.lost.is_bounded else None
 
     @property
     def faster(self) -> Column | None:
@@ -101,26 +110,26 @@ def judge(
 ) -> JudgedPick[Call, Any, OfCall]:
     """Judges the ``pick``, given with its channels: it loses only beyond the noise, against all others together.
 
-    That fewer than ``enough`` others are no faster says nothing of it.
+    That fewer than ``enough`` others are no faster says nothing of it. The interval is for half of the columns that may
+    be the best: the one found may be so by luck, and is then too fast, never too slow.
     """
     same = columns_of(pick, evidence)
     others = tuple(column for column in evidence.columns if column not in same)
     best, other = (min(its, key=evidence.level, default=None) for its in ((*same[:1], *others), others))
-    lost = evidence.gain(other, same[0], evidence.comparisons(best, len(others))) if same and others else None
+    lost = evidence.gain(other, same[0], len(alike(evidence, best)) / 2) if same and others else None
     verdict, why, is_known = PickVerdict.unknown, "", lost is not None and len(others) >= enough
     if not same:
         why = f"{pick.plain} was not measured"
     elif lost is None:
         why = "nothing else was measured"
-    elif best not in same and lost.p * len(others) <= LEVEL:
+    elif best not in same and lost.is_beyond(len(others)):
         verdict, is_known = PickVerdict.loses, True
     elif not is_known:
         why = "a single other choice was measured, which is no faster"
-    elif np.isinf(lost.low):
+    elif not lost.is_bounded:
         why = "the noise is not known"
     else:
         verdict = PickVerdict.best if lost.high < 0 else PickVerdict.tie
-    bounds = (lost.low, lost.high) if lost is not None and np.isfinite(lost.low) else (None, None)
     return JudgedPick(
         call=call,
         pick=pick.plain,
@@ -128,15 +137,21 @@ def judge(
         same=same,
         others=others,
         best=pick.plain if best in same else evidence.requested(best) or pick.plain,
-        pick_us=float(np.exp(evidence.level(same[0]))) if same else None,
         best_us=float(np.exp(evidence.level(best))),
-        regret=max(0.0, float(np.expm1(lost.estimate))) if lost is not None and is_known else None,
-        low=None if bounds[0] is None else float(np.expm1(bounds[0])),
-        high=None if bounds[1] is None else float(np.expm1(bounds[1])),
+        lost=lost,
+        is_known=is_known,
         verdict=verdict,
         why=why,
         evidence=evidence,
     )
+
+
+def alike(evidence: PickEvidence[Column], best: Column) -> list[Column]:
+    """Columns that are not slower than ``best`` beyond the noise, itself included."""
+    others = len(evidence.columns) - 1
+    return [
+        column for column in evidence.columns if column == best or not evidence.gain(best, column).is_beyond(others)
+    ]
 
 
 def columns_of(pick: Combination, evidence: PickEvidence[Column]) -> tuple[Column, ...]:

@@ -52,22 +52,22 @@ class Estimate:
 
 
 @dataclass(frozen=True, slots=True)
-class BlocksSummary:
-    """Summary of the sample blocks of one call, as :func:`of_blocks` puts it, for any confidence.
+class Samples:
+    """A typical time by its samples: ``log_us``, the logarithm of the time in us, with the standard ``error`` of that
+    and the degrees of ``freedom`` of the error; infinite and 0 where there are too few ``units`` to tell.
 
-    ``log_us`` is the logarithm of the time in us and ``error`` its deviation with this ``freedom`` (degrees of it),
-    from so many ``units``: processes or sample blocks.
+    Units are what is independent: processes, sample blocks, runs. ``samples`` are the sample blocks in them.
     """
 
     log_us: float
-    error: float
-    units: int
-    samples: int
-    freedom: float
+    error: float = inf
+    freedom: float = 0.0
+    units: int = 0
+    samples: int = 0
 
     @classmethod
-    def of(cls, medians_us: Sequence[float], processes: Sequence[int], noise: "RunNoise | None" = None) -> Self:
-        """Summary of medians in us and their processes, [block]; ``noise`` is the run's at calls of this size."""
+    def of_blocks(cls, medians_us: Sequence[float], processes: Sequence[int], noise: "RunNoise | None" = None) -> Self:
+        """By the medians of sample blocks in us and their processes, [block]; ``noise`` is the run's at such calls."""
         of_process = logs_by_process(medians_us, processes)
         factor, step_us, correlated = MEDIAN_VARIANCE, noise.step_us if noise else 0.0, 0.0
         if len(of_process) >= LEAST_PROCESSES:
@@ -78,25 +78,25 @@ class BlocksSummary:
             units = [log_us for its in of_process.values() for log_us in its]
             centre, mean, freedom = log(median(medians_us)), fmean(units), len(units) - 1.0
         if len(units) < FEWEST_BLOCKS:
-            return cls(centre, inf, len(units), len(medians_us), 0.0)
+            return cls(centre, units=len(units), samples=len(medians_us))
         variance = factor * sum([(unit - mean) ** 2 for unit in units]) / (len(units) - 1) / len(units)
         rounding = ROUNDING_VARIANCE * (step_us / exp(centre)) ** 2
-        return cls(centre, sqrt(variance + rounding), len(units), len(medians_us), freedom)
+        return cls(centre, sqrt(variance + rounding), freedom, len(units), len(medians_us))
 
     def estimate(self, confidence: float = CONFIDENCE) -> Estimate:
-        """With Student's interval of this confidence."""
-        if self.units < FEWEST_BLOCKS:
+        """The time in us, with Student's interval of this confidence."""
+        if self.error == inf:
             return Estimate(exp(self.log_us), 0.0, inf, self.samples)
-        half = _student(self.freedom, (1 + confidence) / 2) * self.error
+        half = student(self.freedom, (1 + confidence) / 2) * self.error
         return Estimate(exp(self.log_us), exp(self.log_us - half), exp(self.log_us + half), self.samples, self.error)
 
 
 @lru_cache(maxsize=4096)
-def _student(freedom: float, share: float) -> float:
-    """Number of deviations that Student's t is below in this share of cases."""
-    from scipy.special import stdtrit  # slow to load
+def student(freedom: float, share: float) -> float:
+    """Number of deviations that Student's t is below in this share of cases; the normal one's with infinite freedom."""
+    from scipy.special import ndtri, stdtrit  # slow to load
 
-    return float(stdtrit(freedom, share))
+    return float(stdtrit(freedom, share) if freedom < inf else ndtri(share))
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,7 +199,7 @@ def of_blocks(
     median of the sample blocks, with Student's interval of them: it says nothing of how processes differ. At least one
     sample block.
     """
-    return BlocksSummary.of(medians_us, processes, noise).estimate(confidence)
+    return Samples.of_blocks(medians_us, processes, noise).estimate(confidence)
 
 
 def of_runs_or_blocks(

@@ -20,11 +20,12 @@ from tuner.base.records import Files, json_form, paths
 from tuner.base.sizes import size_bytes
 from tuner.base.spelling import spelled
 from tuner.emulator.selection import Selection
+from tuner.times.compare import crossing, middle, straight
 from tuner.times.evidence import Evidence, collect
 from tuner.times.measured.formats import read_any
 from tuner.times.measured.header import scenario_of
 from tuner.times.measured.samples import Combination, Measurements, Point
-from tuner.times.picks import JudgedPick, judge
+from tuner.times.picks import JudgedPick, alike, judge
 
 WORD = 4  # bytes; sizes are whole numbers of these
 
@@ -141,17 +142,12 @@ def judged(point: Point, evidence: Evidence, model: EmulatedModel | None) -> Rou
 def _alike(one: RoundsPick) -> frozenset[Combination]:
     """Combinations that are not slower than the best beyond the noise."""
     best = one.same[0] if one.best == one.pick else one.best
-    return frozenset(one.pick if other is None or other in one.same else other for other in one.evidence.alike(best))
+    return frozenset(one.pick if other is None or other in one.same else other for other in alike(one.evidence, best))
 
 
 def kind_of(point: Point) -> Point:
     """The call without its size: a point of 0 bytes."""
     return replace(point, bytes=0)
-
-
-def middle(low: int, high: int) -> int:
-    """Geometric."""
-    return int((low * high) ** 0.5)
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,8 +198,14 @@ class Crossover:
     at_bytes: int
 
 
+def lead(evidence: Evidence, before: Combination | None, after: Combination | None) -> float:
+    """By how much ``before`` is ahead of ``after``, a logarithm; NaN where one of them was not measured."""
+    measured = before in evidence.columns and after in evidence.columns
+    return evidence.level(after) - evidence.level(before) if measured else float("nan")
+
+
 @dataclass(eq=False)
-class Comparison:
+class JudgedFile:
     """A file of measurements, judged."""
 
     measurements: Measurements
@@ -251,17 +253,9 @@ class Comparison:
         return crossovers
 
     def _crossing(self, low: Point, high: Point, before: Combination, after: Combination) -> int:
-        """Size at which logarithms of the times, straight between two sizes, cross; the middle where they do not."""
-        leads = []
-        for point in (low, high):
-            columns, levels = self.evidence[point].columns, self.evidence[point].levels
-            if before not in columns or after not in columns:
-                return middle(low.bytes, high.bytes)
-            leads.append(levels[columns.index(after)] - levels[columns.index(before)])
-        if not leads[0] > 0 > leads[1]:
-            return middle(low.bytes, high.bytes)
-        part = float(leads[0] / (leads[0] - leads[1]))
-        return int(low.bytes * (high.bytes / low.bytes) ** part)
+        """Size at which the measured times cross, straight between two sizes; the middle where they do not."""
+        ends = [(point.bytes, lead(self.evidence[point], before, after)) for point in (low, high)]
+        return crossing(straight(*ends), low.bytes, high.bytes) or middle(low.bytes, high.bytes)
 
     def model_changes(self) -> dict[Point, list[int]]:
         """Sizes by kind of call from which the emulated pick is another, within those measured."""
@@ -339,10 +333,10 @@ class Total:
     regret: float
 
 
-def compare(path: Path) -> Comparison:
+def judge_file(path: Path) -> JudgedFile:
     """A file of any kind that has measurements, judged. CannotBeJudged where nothing in it can be."""
     measurements = read_any(path)
-    comparison = Comparison(measurements, model_of(measurements), path)
+    comparison = JudgedFile(measurements, model_of(measurements), path)
     if not comparison.sizes:
         why = comparison.skipped[0].reason if comparison.skipped else "it has no times that count"
         raise CannotBeJudged(f"{path}: {why}")
@@ -419,7 +413,7 @@ class VerifiedFile:
     skipped: tuple[Skipped, ...]
     histogram: Total | None = field(metadata=json_form(optional=True))
     origin: str
-    comparison: Comparison = field(repr=False, metadata=json_form(omitted=True))
+    comparison: JudgedFile = field(repr=False, metadata=json_form(omitted=True))
 
 
 _COLUMNS = (
@@ -463,7 +457,7 @@ def verify(files: Files, *, histogram: str | PathLike[str] | Histogram | None = 
     Errors: CannotBeJudged for a file of which nothing can be; BadMeasurement for calls outside of the measured sizes.
     """
     given = paths(files)
-    compared = [compare(path) for path in given]
+    compared = [judge_file(path) for path in given]
     calls = read_histogram(Path(histogram)) if isinstance(histogram, str | PathLike) else histogram
     means = mean_regrets([one for comparison in compared for one in comparison.sizes])
     mean, beyond = means if means is not None else (None, None)
@@ -498,7 +492,7 @@ def read_histogram(path: Path) -> dict[tuple[Collective, int], float]:
     return histogram
 
 
-def _file(path: Path, comparison: Comparison, calls: Histogram | None) -> VerifiedFile:
+def _file(path: Path, comparison: JudgedFile, calls: Histogram | None) -> VerifiedFile:
     return VerifiedFile(
         path,
         comparison.measurements.truncated,
@@ -531,7 +525,7 @@ class Series:
     predicted_us: NDArray[np.float64]
 
 
-def series(comparison: Comparison, kind: Point) -> list[Series]:
+def series(comparison: JudgedFile, kind: Point) -> list[Series]:
     """Times of one kind of call by combination.
 
     NCCL's own choice counts for what it was, where that was not requested as well; where the file does not say what it
@@ -545,7 +539,7 @@ def series(comparison: Comparison, kind: Point) -> list[Series]:
     return [_series(combination, rows) for combination, rows in sorted(by_combination.items())]
 
 
-def _rows(comparison: Comparison, point: Point, evidence: Evidence) -> dict[Combination, Row]:
+def _rows(comparison: JudgedFile, point: Point, evidence: Evidence) -> dict[Combination, Row]:
     model = comparison.model
     predicted_us = {} if model is None else model.times_us(point)
     rows = {}

@@ -19,12 +19,11 @@ from tuner.base.spelling import option
 from tuner.bench.backend import Backend
 from tuner.bench.decision.rows import DecisionRow, Proposal, table
 from tuner.plugin.table.parse import size_text, to_text
-from tuner.times.evidence import LEVEL, gain_of, holm, too_small
+from tuner.times.compare import Verdict, decided, middle, paired, too_small, unsure
 from tuner.times.measured.samples import Combination, Point, SampleBlock
 from tuner.times.statistics import LEAST_PROCESSES, ROUNDING_VARIANCE, timer_steps_us
-from tuner.times.verify import middle
 
-PROBABILITY = 0.975  # one-sided: the 95 % interval of a gain is above 0, in all rows of a table together
+SLOWER = 0.05  # one-sided chance up to which a size counts as slower: cutting a size that is not costs little
 TEST_SIZES = 8  # of a row
 APART_BLOCKS = 1500  # between two processes: what disturbs a machine for as long is then no process's neighbour's, too
 MOST_APART_S = 60.0
@@ -35,19 +34,29 @@ Times = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class RowVerdict:
-    """Finding of the gate on a row: its gain with the 95 % interval, and the probability of improvement, shares of 1.
+    """What the A/B run says of a row: ``found`` is by how much its sizes are faster with it, None without such a run,
+    and ``probability`` the one of improvement.
 
     ``sizes`` are those that were tried, ``cut`` the measured ones that the row no longer has because it was slower
     there, all in bytes. ``why_not`` None: the row stays.
     """
 
     row: DecisionRow
-    gain: float
+    found: Verdict | None
     probability: float
     sizes: tuple[int, ...]
     why_not: str | None
-    interval: tuple[float, float] = (-1.0, float("inf"))
     cut: tuple[int, ...] = ()
+
+    @property
+    def gain(self) -> float:
+        """Share of 1; NaN without an A/B run."""
+        return self.found.gain if self.found is not None else float("nan")
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """95 % interval of the gain, shares of 1."""
+        return self.found.interval if self.found is not None else (-1.0, float("inf"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,12 +122,11 @@ def tried(
 
 def of_one_table(verdicts: Sequence[RowVerdict]) -> list[RowVerdict]:
     """The verdicts of all rows of a table, whose probabilities are then of all of them together."""
-    controlled = []
-    for one, chance in zip(verdicts, holm([1 - one.probability for one in verdicts]), strict=True):
-        unsure = f"probability of improvement {1 - chance:.3f}, below {PROBABILITY}"
-        why_not = unsure if one.why_not is None and chance > 1 - PROBABILITY else one.why_not
-        controlled.append(replace(one, probability=1 - chance, why_not=why_not))
-    return controlled
+    together = decided((one.why_not, one.gain, 1 - one.probability) for one in verdicts)
+    return [
+        replace(one, probability=1 - chance, why_not=why_not)
+        for one, (chance, why_not) in zip(verdicts, together, strict=True)
+    ]
 
 
 @dataclass()
@@ -230,8 +238,7 @@ def verdict(
     sizes = tuple(sorted({point.bytes for point in points}))
     # One gain a process, so that processes, not sizes that share them, count as independent.
     of_row = float(np.median([rounding.get(point, 0.0) for point in points]))
-    found = gain_of(np.nanmedian(np.array([log_gains[point] for point in points]), axis=0), of_row)
-    gain, probability = float(np.expm1(found.estimate)), 1 - found.p
+    found = paired(np.nanmedian(np.array([log_gains[point] for point in points]), axis=0), of_row)
     why_not = next(
         (
             f"NCCL ran {each} instead at {size_text(point.bytes)}"
@@ -243,12 +250,8 @@ def verdict(
     )
     if why_not is None and (inside := [size for size in slower if row.holds(size)]):
         why_not = f"slower at {size_text(inside[0])}"
-    why_not = why_not or too_small(gain)
-    if why_not is None and probability < PROBABILITY:
-        why_not = f"probability of improvement {probability:.3f}, below {PROBABILITY}"
-    interval = float(np.expm1(found.low)), float(np.expm1(found.high))
     cut = tuple(size for size in measured if size not in row.sizes)
-    return RowVerdict(row, gain, probability, sizes, why_not, interval, cut)
+    return RowVerdict(row, found, 1 - found.p, sizes, why_not or too_small(found.gain) or unsure(found.p), cut)
 
 
 def _is_slower(log_gains: Times, rounding: float) -> bool:
@@ -257,8 +260,8 @@ def _is_slower(log_gains: Times, rounding: float) -> bool:
     Of each size by itself, not of all sizes together: what gains is hardly ever taken for a loss, and a size without a
     gain needs no row.
     """
-    loss = gain_of(-log_gains, rounding)
-    return loss.estimate > 0 and loss.p <= LEVEL
+    loss = paired(-log_gains, rounding)
+    return loss.estimate > 0 and loss.p <= SLOWER
 
 
 def _trimmed(row: DecisionRow, tried_bytes: Sequence[int], slower: Sequence[int]) -> DecisionRow:

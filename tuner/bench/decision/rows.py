@@ -1,6 +1,6 @@
 """Choices at each measured size, and the rows of a decision table that follow from them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field, replace
 from functools import cached_property
 from pathlib import Path
@@ -17,11 +17,12 @@ from tuner.emulator.selection import Selection
 from tuner.plugin.compile import CommunicatorShape, between
 from tuner.plugin.table.parse import choice_text, read, size_text, write
 from tuner.plugin.table.records import Decision, Table, TableChoice
-from tuner.times.evidence import LEAST_GAIN, LEVEL, by_size
+from tuner.times.compare import crossing, middle, straight, too_small
+from tuner.times.evidence import by_size
 from tuner.times.measured.header import scenario_of
 from tuner.times.measured.samples import Combination, Point
 from tuner.times.picks import judge
-from tuner.times.verify import Comparison, EmulatedModel, RoundsPick, compare, middle
+from tuner.times.verify import EmulatedModel, JudgedFile, RoundsPick, judge_file, lead
 
 TOLERANCE = 0.001  # of the mean regret, for fewer rows
 MOST_ROWS = 16  # of one collective
@@ -60,7 +61,6 @@ def assign(credits: Sequence[Mapping[Combination, float]]) -> list[Option]:
     return list(next(way for credit, way in best if credit >= enough))
 
 
-LOG_GAIN = float(np.log1p(LEAST_GAIN))
 SIZES_TO_END_OPEN = 3
 _IDLE = 0.01  # a row over a size at which it gains nothing counts as worse than no row, by this
 _FEWER = 1e-6  # and one that names channels for nothing as worse than one that leaves them to NCCL
@@ -115,7 +115,7 @@ def credits_of(one: RoundsPick) -> dict[Combination, float]:
 
 def _credit(one: RoundsPick, option: Combination, over: Option, comparisons: int, idle: float = _IDLE) -> float:
     gain = one.evidence.gain(option, over)
-    sure = gain.p * comparisons <= LEVEL and gain.estimate > LOG_GAIN
+    sure = gain.is_beyond(comparisons) and too_small(gain.gain) is None
     return gain.estimate if sure else min(gain.estimate, 0.0) - idle
 
 
@@ -133,7 +133,7 @@ Sizes = Mapping[Collective, Sequence[RoundsPick]]  # what was measured at each, 
 class Proposal:
     """Rows for the communicator of one file."""
 
-    comparison: Comparison
+    comparison: JudgedFile
     ranks: int
     nodes: int
     fitted: EmulatedModel | None = None
@@ -188,28 +188,35 @@ class Proposal:
         inside = tuple(one.call.bytes for one in sizes[run])
         low, high = inside[0], None
         if start > 0:
-            low = self._border(collective, sizes[start - 1].call.bytes, inside[0], options[start - 1], choice)
+            low = self._border(sizes[start - 1], sizes[start], options[start - 1], choice)
         if stop < len(sizes):
-            high = self._border(collective, inside[-1], sizes[stop].call.bytes, choice, options[stop]) - 1
+            high = self._border(sizes[stop - 1], sizes[stop], choice, options[stop]) - 1
         elif stop - start < SIZES_TO_END_OPEN:
             high = inside[-1]
         return DecisionRow(collective, low, high, choice, inside)
 
-    def _border(self, collective: Collective, low: int, high: int, before: Option, after: Option) -> int:
-        """The first of ``after``, in (low, high]: by fitted constants, or where NCCL's pick changes, else between."""
-        if self.fitted is not None and (modelled := self._modelled(collective, low, high, before, after)) is not None:
-            return modelled
+    def _border(self, low: RoundsPick, high: RoundsPick, before: Option, after: Option) -> int:
+        """The first size of ``after``, between two measured ones: where times cross by fitted constants, where NCCL's
+        pick changes, or where the measured times cross; else in the middle.
+        """
+        collective, ends = low.call.collective, (low.call.bytes, high.call.bytes)
+        if self.fitted is not None and (last := crossing(self._modelled(collective, before, after), *ends)) is not None:
+            return last + 1
         model = self.comparison.model
         if model is not None and None in (before, after):
-            changes = model.changes(self._kind(collective), low, high)
+            changes = model.changes(self._kind(collective), *ends)
             if len(changes) == 1:
                 return changes[0]
-        return max(low + 1, middle(low, high))
+        measured = [
+            (one.call.bytes, lead(one.evidence, before or one.same[0], after or one.same[0])) for one in (low, high)
+        ]
+        last = crossing(straight(*measured), *ends)
+        return max(ends[0] + 1, middle(*ends) if last is None else last + 1)
 
-    def _modelled(self, collective: Collective, low: int, high: int, before: Option, after: Option) -> int | None:
-        """Size at which the fitted constants' times of the two cross; None where they do not, or it is not known."""
+    def _modelled(self, collective: Collective, before: Option, after: Option) -> Callable[[int], float]:
+        """By how much ``before`` is ahead by the fitted constants' times, in us; NaN where it is not known."""
 
-        def lead(size: int) -> float:
+        def ahead(size: int) -> float:
             point = Point(collective, size)
             times = self.fitted.times_us(point) if self.fitted is not None else {}
             cells = [
@@ -219,12 +226,7 @@ class Proposal:
             first, second = (times.get(each.algo_proto, np.nan) if each else np.nan for each in cells)
             return float(second - first)
 
-        if not lead(low) > 0 > lead(high):
-            return None
-        while high - low > 4:
-            between = (low + high) // 2
-            low, high = (between, high) if lead(between) > 0 else (low, between)
-        return high
+        return ahead
 
     def _kind(self, collective: Collective) -> Point:
         return next(kind for kind in self.comparison.kinds if kind.collective is collective)
@@ -260,7 +262,7 @@ def proposed(path: Path, constants: Path | None = None) -> Proposal:
 
     Errors: BadMeasurement for a file that cannot be judged; BadConstants.
     """
-    comparison = compare(path)
+    comparison = judge_file(path)
     scenario = scenario_of(comparison.measurements.header)
     fitted = None
     if constants is not None:

@@ -11,7 +11,7 @@ that is faster from one whose ranks end apart. So such an arm stays only where t
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import chain, groupby
 from math import expm1, inf
 
@@ -21,14 +21,14 @@ from numpy.typing import NDArray
 from tuner.base.errors import BadInput
 from tuner.base.names import Algorithm, Collective
 from tuner.base.nouns import Span
+from tuner.base.records import json_form
 from tuner.jobs.inside.joined import NOTHING_RAN, JobCommunicator, JoinedCalls, no_call
 from tuner.jobs.inside.steps import JobSteps
 from tuner.plugin.table.records import ANY_COUNT, Decision, Table, TableChoice
-from tuner.times.evidence import gain_of, holm, too_small
+from tuner.times.compare import Verdict, decided, paired, too_small
 from tuner.times.measured.samples import Combination, Point
 from tuner.times.statistics import correlation
 
-ERROR = 0.025  # one-sided, for all arms of a job together (Holm)
 MOST_UNITS = 24
 FEWEST_UNITS = 6
 ALIKE = 0.3  # correlation of neighbours up to which stretches count as independent
@@ -42,16 +42,23 @@ WITHOUT_ROOT = {Collective.AllReduce, Collective.AllGather, Collective.ReduceSca
 DAY_S = 86400.0
 
 
+def _gain(found: Verdict) -> dict[str, object]:
+    return {"gain": found.gain, "interval": found.interval}
+
+
+def _job_gain(found: Verdict | None) -> dict[str, object]:
+    return {"job_gain": found and found.gain, "job_interval": found and found.interval}
+
+
 @dataclass(frozen=True, slots=True)
 class JobArm:
-    """An arm of one call: what ran, beside what the job ran else. Gains are shares of 1 with the 95 % interval.
+    """An arm of one call: what ran, beside what the job ran else; ``found`` is by how much it is faster.
 
     ``p`` is the chance of seeing this without a gain, the job's where ranks do not end together, corrected for all arms
-    (Holm). ``job_gain`` is that of the job's
-    steps, as if all calls of the size were the arm's, or where no steps are known of the wall clock of whole blocks;
-    None where it was not seen. ``saved_s`` is what it wins in a day, of each rank's time in collectives, and
-    ``job_saved_s`` of the wall clock, None where steps do not say it. ``why_not`` None: it stays; ``judged`` False:
-    there is too little to judge it by.
+    (Holm). ``job`` is by how much the job's steps are shorter, as if all calls of the size were the arm's, or where no
+    steps are known the wall clock of whole blocks; None where it was not seen. ``saved_s`` is what it wins in a day, of
+    each rank's time in collectives, and ``job_saved_s`` of the wall clock, None where steps do not say it. ``why_not``
+    None: it stays; ``judged`` False: there is too little to judge it by.
     """
 
     ranks: int
@@ -59,13 +66,11 @@ class JobArm:
     point: Point
     arm: Combination
     usual: Combination
-    gain: float
-    interval: tuple[float, float]
+    found: Verdict = field(metadata=json_form(convert=_gain, merged=True))
     p: float
     blocks: int
     units: int
-    job_gain: float | None
-    job_interval: tuple[float, float] | None
+    job: Verdict | None = field(metadata=json_form(convert=_job_gain, merged=True))
     saved_s: float
     job_saved_s: float | None
     why_not: str | None
@@ -299,11 +304,11 @@ def _judged(arms: Sequence[ExploredArm], span_s: float, by_steps: bool) -> JobAr
     """Verdict on an arm by all communicators that have it. What its kernels' times do not say, the job alone does."""
     key, blocks = arms[0].key, [block for each in arms for block in each.blocks]
     of_gain, of_job = _units(blocks)
-    gain = gain_of(of_gain)
-    job = gain_of(of_job) if np.isfinite(of_job).sum() >= FEWEST_UNITS else None
+    found = paired(of_gain)
+    job = paired(of_job) if np.isfinite(of_job).sum() >= FEWEST_UNITS else None
     enough = len(of_gain) >= FEWEST_UNITS
-    ends_apart = any(each.ends_apart for each in arms) and too_small(expm1(gain.estimate)) is None
-    saved_s = sum(each.usual_us for each in arms) / 1e6 * -expm1(-gain.estimate) / span_s * DAY_S
+    ends_apart = any(each.ends_apart for each in arms) and too_small(found.gain) is None
+    saved_s = sum(each.usual_us for each in arms) / 1e6 * -expm1(-found.estimate) / span_s * DAY_S
     why_not = None
     if not enough:
         why_not = (
@@ -313,7 +318,7 @@ def _judged(arms: Sequence[ExploredArm], span_s: float, by_steps: bool) -> JobAr
     if any(each.own for each in arms):
         why_not, enough = "ran before any rank explored: NCCL's own choice for some of these calls, no arm", False
     elif enough and job is not None and job.high < 0:
-        why_not = f"the job itself is {-100 * expm1(job.estimate):.1f} % slower in its blocks"
+        why_not = f"the job itself is {-100 * job.gain:.1f} % slower in its blocks"
     elif enough and ends_apart and (job is None or job.low <= 0):
         why_not = (
             "its ranks do not end together, so kernels' times do not say how long it takes; steps of the job would"
@@ -324,13 +329,11 @@ def _judged(arms: Sequence[ExploredArm], span_s: float, by_steps: bool) -> JobAr
         key.point,
         key.arm,
         key.usual,
-        expm1(gain.estimate),
-        (float(np.expm1(gain.low)), float(np.expm1(gain.high))),
-        job.p if ends_apart and job is not None else gain.p,
+        found,
+        job.p if ends_apart and job is not None else found.p,
         len(blocks),
         len(of_gain),
-        None if job is None else expm1(job.estimate),
-        None if job is None else (expm1(job.low), expm1(job.high)),
+        job,
         saved_s,
         -expm1(-job.estimate) * DAY_S if job is not None and by_steps else None,
         why_not,
@@ -339,12 +342,10 @@ def _judged(arms: Sequence[ExploredArm], span_s: float, by_steps: bool) -> JobAr
 
 
 def _corrected(arms: Sequence[JobArm]) -> Iterable[JobArm]:
-    """With Holm's correction over all that can be judged, and what each fails by."""
+    """All that can be judged is decided together."""
     judged = sorted((arm for arm in arms if arm.judged), key=lambda arm: arm.p)
-    for arm, chance in zip(judged, holm([arm.p for arm in judged]), strict=True):
-        why_not = arm.why_not or too_small(arm.gain)
-        if why_not is None and chance > ERROR:
-            why_not = f"not beyond the noise: p {chance:.2g}, above {ERROR}"
+    together = decided((arm.why_not, arm.found.gain, arm.p) for arm in judged)
+    for arm, (chance, why_not) in zip(judged, together, strict=True):
         yield replace(arm, p=chance, why_not=why_not)
     yield from (arm for arm in arms if not arm.judged)
 
@@ -356,7 +357,7 @@ def _table(arms: Iterable[JobArm], provenance: dict[str, str]) -> Table:
     for arm in arms:
         where = arm.ranks, arm.nodes or 0, arm.point
         measured.setdefault((*where[:2], int(arm.point.collective)), set()).add(arm.point.bytes)
-        if arm.why_not is None and (where not in best or best[where].gain < arm.gain):
+        if arm.why_not is None and (where not in best or best[where].found.estimate < arm.found.estimate):
             best[where] = arm
     rows: list[Decision] = []
     shape = sorted(best.items(), key=lambda item: (item[0][0], item[0][1], item[0][2].collective, item[0][2].bytes))

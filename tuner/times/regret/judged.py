@@ -2,7 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import field
+from dataclasses import field, replace
 from enum import StrEnum
 from functools import cached_property
 from itertools import groupby, pairwise
@@ -11,10 +11,11 @@ import numpy as np
 
 from tuner.base.dataclass import dataclass
 from tuner.base.records import json_form, to_json
-from tuner.times.evidence import LEVEL, Gain
+from tuner.times.compare import ERROR, Verdict, compare
 from tuner.times.measured.samples import Combination
 from tuner.times.picks import JudgedPick, is_same, judge
 from tuner.times.regret.arms import Arm, ArmCall, MeasuredArms, MeasuredCall
+from tuner.times.statistics import Samples, student
 
 _FEWEST = 3  # degrees of freedom of repeats, and third differences, for an estimate
 _THIRD = 20.0  # variance of a third difference over that of a time: 1 + 9 + 9 + 1
@@ -33,20 +34,31 @@ class NoiseSource(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Noise:
-    """``half_width``: of the 95 % interval of the logarithm of one time."""
+    """Noise of one time: the ``error`` of its logarithm, with degrees of ``freedom``."""
 
-    half_width: float
+    error: float
+    freedom: float
     source: NoiseSource
+
+    @property
+    def half_width(self) -> float:
+        """Half of the 95 % interval of the logarithm of one time."""
+        return student(self.freedom, 1 - ERROR) * self.error
 
     @property
     def percent(self) -> float:
         """Percentage by which a time may be off."""
         return 100 * float(np.expm1(self.half_width))
 
-    def between(self, one: Arm, other: Arm, comparisons: float = 1) -> float:
-        """Difference of logarithms of two times that may be chance, at 5 % for all ``comparisons`` together."""
-        wider = _quantile(1 - LEVEL / 2 / max(comparisons, 1)) / _quantile(1 - LEVEL / 2)
-        return self.half_width * wider * float(np.sqrt(1 / len(one.times_us) + 1 / len(other.times_us)))
+
+def compared(before: Arm, after: Arm, noise: Noise | None, comparisons: float = 1) -> Verdict:
+    """By how much an arm is faster; repeats of it are as many units."""
+    return compare(_samples(before, noise), _samples(after, noise), comparisons)
+
+
+def _samples(arm: Arm, noise: Noise | None) -> Samples:
+    units = len(arm.times_us)
+    return Samples(arm.log_us, noise.error / units**0.5, noise.freedom, units) if noise else Samples(arm.log_us)
 
 
 Group = tuple[object, ...]
@@ -64,42 +76,31 @@ def of_arms(measured: MeasuredArms) -> dict[Group, Noise]:
         arms[group_of(one.call)] += [(one.call, arm) for arm in one.arms]
     noise_of = {}
     for group, its in arms.items():
-        nodes = its[0][0].nodes
-        known = [
-            Noise(half, source)
-            for source, half in (
-                (NoiseSource.repeats, _of_repeats([arm for _, arm in its])),
-                (NoiseSource.stated, _stated(measured.noise_percent, nodes)),
-            )
-            if half is not None
-        ]
+        repeats, stated = _of_repeats([arm for _, arm in its]), _stated(measured.noise_percent, its[0][0].nodes)
+        known = [noise for noise in (repeats, stated) if noise is not None]
         if known:
             noise_of[group] = max(known, key=lambda noise: noise.half_width)
-        elif (half := _of_sizes(its)) is not None:
-            noise_of[group] = Noise(half, NoiseSource.sizes)
+        elif (noise := _of_sizes(its)) is not None:
+            noise_of[group] = noise
     return noise_of
 
 
-def _of_repeats(arms: Sequence[Arm]) -> float | None:
-    """Student's, of the pooled variance of all arms that were repeated."""
-    from scipy.special import stdtrit  # slow to load
-
+def _of_repeats(arms: Sequence[Arm]) -> Noise | None:
+    """By the pooled variance of all arms that were repeated."""
     repeated = [np.log(arm.times_us) for arm in arms if len(arm.times_us) > 1]
     freedom = sum(len(log_us) - 1 for log_us in repeated)
     if freedom < _FEWEST:
         return None
     variance = sum(float(np.square(log_us - log_us.mean()).sum()) for log_us in repeated) / freedom
-    return float(stdtrit(freedom, 1 - LEVEL / 2) * np.sqrt(variance))
+    return Noise(float(np.sqrt(variance)), freedom, NoiseSource.repeats)
 
 
-def _of_sizes(arms: Sequence[tuple[ArmCall, Arm]]) -> float | None:
-    from scipy.special import stdtrit  # slow to load
-
+def _of_sizes(arms: Sequence[tuple[ArmCall, Arm]]) -> Noise | None:
     differences = np.concatenate([np.empty(0), *map(_third_differences, _curves(arms))])
     if len(differences) < _FEWEST:
         return None
-    deviation = _TO_DEVIATION * float(np.median(np.abs(differences))) / np.sqrt(_THIRD)
-    return float(stdtrit(_EFFICIENCY * len(differences), 1 - LEVEL / 2) * deviation)
+    error = _TO_DEVIATION * float(np.median(np.abs(differences))) / np.sqrt(_THIRD)
+    return Noise(float(error), _EFFICIENCY * len(differences), NoiseSource.sizes)
 
 
 def _curves(arms: Sequence[tuple[ArmCall, Arm]]) -> Iterator[list[tuple[float, float]]]:
@@ -123,15 +124,11 @@ def _third_differences(curve: Sequence[tuple[float, float]]) -> np.ndarray[tuple
     return differences
 
 
-def _stated(percent: Mapping[str, float], nodes: int) -> float | None:
+def _stated(percent: Mapping[str, float], nodes: int) -> Noise | None:
     known = [(int(least), value) for least, value in percent.items() if int(least) <= nodes]
-    return float(np.log1p(max(known)[1] / 100)) if known else None
-
-
-def _quantile(probability: float) -> float:
-    from scipy.special import ndtri  # slow to load
-
-    return float(ndtri(probability))
+    if not known:
+        return None
+    return Noise(float(np.log1p(max(known)[1] / 100)) / student(np.inf, 1 - ERROR), np.inf, NoiseSource.stated)
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,15 +172,9 @@ class RunEvidence:
         """Logarithm of the typical time in us."""
         return arm.log_us
 
-    def gain(self, arm: Arm, over: Arm, comparisons: float = 1) -> Gain:
-        """Gain of an arm over another. ``p`` is 0 where the interval is above 0, else 1."""
-        estimate = over.log_us - arm.log_us
-        half = np.inf if self.noise is None else self.noise.between(over, arm, comparisons)
-        return Gain(estimate, estimate - half, estimate + half, 0.0 if estimate > half else 1.0)
-
-    def comparisons(self, best: Arm, others: int) -> float:
-        """All other arms."""
-        return others
+    def gain(self, arm: Arm, over: Arm, comparisons: float = 1) -> Verdict:
+        """Gain of an arm over another."""
+        return compared(over, arm, self.noise, comparisons)
 
     @cached_property
     def identified(self) -> Executed | None:
@@ -206,7 +197,7 @@ class RunEvidence:
             nearest.combination,
             False,
             default.time_us / nearest.time_us - 1,
-            is_clear=self.noise is not None and lead > self.noise.between(default, nearest),
+            is_clear=lead > compared(default, nearest, self.noise).half_width,
             agrees=is_same(nearest.combination, pick),
         )
 
@@ -274,12 +265,13 @@ def split_gains(calls: Sequence[MeasuredCall], noises: Mapping[Group, Noise]) ->
 
 
 def _of_curve(curve: Sequence[tuple[MeasuredCall, Arm]], noise: Noise) -> Iterator[SplitGain]:
-    for (small, part), (large, whole) in pairwise(curve):
+    pairs = list(pairwise(curve))
+    for (small, part), (large, whole) in pairs:
         call: ArmCall = large.call
         parts, rest = divmod(call.bytes, small.call.bytes)
-        log_gain = whole.log_us - part.log_us - float(np.log(parts))
-        half = noise.between(whole, part, len(curve) - 1)
-        if rest or log_gain <= half:
+        in_parts = replace(_samples(part, noise), log_us=part.log_us + float(np.log(parts)))
+        found = compare(_samples(whole, noise), in_parts, len(pairs))
+        if rest or not found.is_beyond(len(pairs)):
             continue
         yield SplitGain(
             call,
@@ -287,8 +279,8 @@ def _of_curve(curve: Sequence[tuple[MeasuredCall, Arm]], noise: Noise) -> Iterat
             parts,
             whole.time_us,
             parts * part.time_us,
-            float(np.expm1(log_gain)),
-            float(np.expm1(log_gain - half)),
+            found.gain,
+            found.interval[0],
             large.pick.plain,
             small.pick.plain,
         )

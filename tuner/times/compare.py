@@ -1,0 +1,154 @@
+"""Which of two is faster? The one comparison under `verify`, `decide`, `decide` in a job, and regret.
+
+* **Noise** is what :class:`Samples` say of themselves: the standard error of a typical logarithm of times and its
+  degrees of freedom, however they were found: by rounds, processes, stretches of a job, repeated runs, or a curve over
+  sizes.
+* **Many comparisons** are corrected as Holm does, for everything that is decided together.
+* **Beyond the noise** is a one-sided chance of at most 2.5 % that there is nothing, so corrected: the 95 % interval of
+  the gain is above 0.
+* **A crossing** of two curves is between the last size at which the first is ahead, and the next one.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from math import expm1, inf, isfinite, log, sqrt
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tuner.base.dataclass import dataclass
+from tuner.times.statistics import CONFIDENCE, Samples, student
+
+ERROR = (1 - CONFIDENCE) / 2  # one-sided, for everything that is decided together
+SURE = 1 - ERROR  # probability of improvement from which a row of a decision table stays
+LEAST_GAIN = 0.02  # of a row of a decision table, whoever measured it
+FEWEST_UNITS = 3  # to tell anything from noise
+NOTHING = Samples(0.0, 0.0, inf)  # what the logarithm of a ratio is compared with
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """By how much something is faster: the logarithm of the ratio of times, ``estimate``, and its 95 % interval from
+    ``low`` to ``high``; ``p`` is the chance (one-sided, Student's t) of seeing at least this where there is no gain.
+
+    Where units are too few for the noise to be known the interval is infinite and ``p`` is 1.
+    """
+
+    estimate: float
+    low: float = -inf
+    high: float = inf
+    p: float = 1.0
+
+    @property
+    def gain(self) -> float:
+        """Time of the slower over that of the faster, minus 1: a share of 1, negative for a loss."""
+        return expm1(self.estimate)
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """95 % interval of the gain, shares of 1."""
+        return float(np.expm1(self.low)), float(np.expm1(self.high))
+
+    @property
+    def half_width(self) -> float:
+        """Half of the interval, a logarithm."""
+        return (self.high - self.low) / 2
+
+    @property
+    def is_bounded(self) -> bool:
+        """Whether the noise is known."""
+        return isfinite(self.low)
+
+    def is_beyond(self, comparisons: float = 1) -> bool:
+        """Whether it is a gain beyond the noise, as the first of so many ``comparisons``."""
+        return self.p * max(1.0, comparisons) <= ERROR
+
+
+def compare(before: Samples, after: Samples, comparisons: float = 1) -> Verdict:
+    """By how much ``after`` is faster; the interval is of 95 % for all of so many ``comparisons`` together.
+
+    Both have one noise, whose freedom is the lesser of the two.
+    """
+    estimate, error = before.log_us - after.log_us, sqrt(before.error**2 + after.error**2)
+    if not isfinite(error):
+        return Verdict(estimate)
+    if error == 0:
+        return Verdict(estimate, estimate, estimate, 0.0 if estimate > 0 else 1.0)
+    freedom = min(before.freedom, after.freedom)
+    half = student(freedom, 1 - ERROR / max(1.0, comparisons)) * error
+    return Verdict(estimate, estimate - half, estimate + half, _chance(freedom, -estimate / error))
+
+
+def paired(log_gains: NDArray[np.float64], rounding: float = 0.0) -> Verdict:
+    """Comparison of two sides that were measured in the same units, by the logarithms of their ratios, [unit].
+
+    NaN where a unit does not count; ``rounding`` is the variance that the timer's steps add.
+    """
+    known = log_gains[np.isfinite(log_gains)]
+    estimate = float(known.mean()) if len(known) else 0.0
+    if len(known) < FEWEST_UNITS:
+        return Verdict(estimate)
+    return compare(Samples(estimate, sqrt(known.var(ddof=1) / len(known) + rounding), len(known) - 1.0), NOTHING)
+
+
+def holm(chances: Sequence[float]) -> list[float]:
+    """The chances of seeing so much where there is nothing, corrected for all of them together, as Holm has it.
+
+    So of forty tables in which nothing is to be gained one keeps a row.
+    """
+    order = sorted(range(len(chances)), key=lambda index: chances[index])
+    corrected, least = [0.0] * len(chances), 0.0
+    for place, index in enumerate(order):
+        corrected[index] = least = max(least, min(1.0, (len(order) - place) * chances[index]))
+    return corrected
+
+
+def too_small(gain: float) -> str | None:
+    """Reason against a row of this gain, a share of 1; None where it is large enough, noise aside."""
+    return None if gain > LEAST_GAIN else f"gains {100 * gain:.1f} %, not more than {100 * LEAST_GAIN:.0f} %"
+
+
+def unsure(chance: float) -> str | None:
+    """Reason against a row that gains nothing with this ``chance``; None where it gains beyond the noise."""
+    return None if chance <= ERROR else f"probability of improvement {1 - chance:.3f}, below {SURE}"
+
+
+def decided(rows: Iterable[tuple[str | None, float, float]]) -> Iterator[tuple[float, str | None]]:
+    """The rows of one table, decided together: of each what speaks against it already, its gain (a share of 1) and the
+    chance of seeing that where there is none. The chance corrected for all of them, and the reason why it goes, None
+    where it stays.
+    """
+    all_rows = list(rows)
+    for (why_not, gain, _), chance in zip(all_rows, holm([chance for _, _, chance in all_rows]), strict=True):
+        yield chance, why_not or too_small(gain) or unsure(chance)
+
+
+def middle(low: int, high: int) -> int:
+    """Geometric middle of two sizes."""
+    return int((low * high) ** 0.5)
+
+
+def crossing(lead: Callable[[int], float], low: int, high: int) -> int | None:
+    """The last size in [low, high) at which ``lead`` is above 0; None where it is not so at the ends.
+
+    ``lead`` is by how much the first of two choices is ahead at a size.
+    """
+    if not lead(low) > 0 > lead(high):
+        return None
+    while high - low > 1:
+        between = (low + high) // 2
+        low, high = (between, high) if lead(between) > 0 else (low, between)
+    return low
+
+
+def straight(low: tuple[int, float], high: tuple[int, float]) -> Callable[[int], float]:
+    """A value over sizes that is straight in their logarithm, by (size, value) at both ends."""
+    (low_bytes, at_low), (high_bytes, at_high) = low, high
+    steep = (at_high - at_low) / log(high_bytes / low_bytes)
+    return lambda size: at_low + steep * log(size / low_bytes)
+
+
+def _chance(freedom: float, deviations: float) -> float:
+    """Share of cases in which Student's t is below so many deviations."""
+    from scipy.special import ndtr, stdtr  # slow to load
+
+    return float(stdtr(freedom, deviations) if isfinite(freedom) else ndtr(deviations))
