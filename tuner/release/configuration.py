@@ -15,7 +15,6 @@ from tuner.release.schema import Release
 
 Value = int | str
 MOST = 2**31 - 1
-WITH_BOTH_CTAS = "2.31.2"  # the first release that takes minCTAs without maxCTAs
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +26,7 @@ class ConfigurationField:
     values: tuple[int, ...] = ()
     least: int | None = None
     most: int = MOST
+    alone_since: str | None = None  # the first release that takes it without its counterpart
     indifferent: bool = False  # it changes no choice
 
     @property
@@ -50,11 +50,11 @@ def parse_configuration(nccl: Release, given: Mapping[str, Value]) -> dict[str, 
     said = nccl.name.partition("@")[0]
     known = [name for name, field in fields().items() if parts_of(field.since) <= parts_of(said)]
     parsed = {name: _value(name, value, known, said) for name, value in given.items()}
-    low, high = parsed.get("minCTAs"), parsed.get("maxCTAs")
-    if low is not None and high is None and parts_of(said) < parts_of(WITH_BOTH_CTAS):
+    low, high, alone = parsed.get("minCTAs"), parsed.get("maxCTAs"), fields()["minCTAs"].alone_since
+    if low is not None and high is None and alone is not None and parts_of(said) < parts_of(alone):
         raise BadInput(
             f"config minCTAs without maxCTAs: NCCL {said} ends ncclCommInitRankConfig with ncclInvalidArgument, as the "
-            f"unset maximum is less; valid: both, or {WITH_BOTH_CTAS} and later"
+            f"unset maximum is less; valid: both, or {alone} and later"
         )
     if isinstance(low, int) and isinstance(high, int) and low > high:
         raise BadInput(

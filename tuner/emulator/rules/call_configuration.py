@@ -13,6 +13,7 @@ from tuner.base.names import AlgoProto, Algorithm, Buffers, Collective, Protocol
 from tuner.emulator.communicator import Comm
 from tuner.emulator.request import CALL_FIELDS, CallConfiguration, Request
 from tuner.emulator.rules import symmetric_variables
+from tuner.release.reader import first_with
 from tuner.release.schema import Release
 
 INVALID = "ncclInvalidArgument"
@@ -56,9 +57,10 @@ def check(communicator: Comm, request: Request) -> None:
     configuration, nccl = request.configuration, communicator.release
     if configuration is None:
         return
-    if nccl.rules.launch != "shrink_within_ctas_then_cells":
+    if not _takes_configurations(nccl):
+        first = first_with(_takes_configurations)
         raise BadInput(
-            f"call config: NCCL {nccl.name} has no ncclAllReduceConfig and the like; valid: 2.31.2 and later"
+            f"call config: NCCL {nccl.name} has no ncclAllReduceConfig and the like; valid: {first} and later"
         )
     if not configuration.alg_selection:
         return
@@ -72,6 +74,11 @@ def check(communicator: Comm, request: Request) -> None:
             f"call config algSelection={text}: {request.collective.name} returns {INVALID}; valid: names or what they "
             f"begin with, with ',' (or), '+' (and), '^' (not): {valid}"
         )
+
+
+def _takes_configurations(nccl: Release) -> bool:
+    """Whether calls bring their fewest and most blocks to the scheduler, as they do since they have configurations."""
+    return nccl.rules.launch == "shrink_within_ctas_then_cells"
 
 
 def selected(communicator: Comm, request: Request) -> frozenset[AlgoProto] | None:
