@@ -86,7 +86,14 @@ class OracleUnavailable(TunerError):
 
 
 class OracleFailed(TunerError):
-    """The real library was asked and did not answer: it crashed, hung or returned an error."""
+    """The real library was asked and did not answer: it crashed, hung or returned an error.
+
+    ``what`` happened is the message without NCCL's last lines; ``returned``: NCCL itself returned an error.
+    """
+
+    def __init__(self, what: str, last_lines: str = "", returned: bool = False) -> None:
+        super().__init__(f"{what}; NCCL's last lines: {last_lines}" if last_lines else what)
+        self.what, self.returned = what, returned
 
 
 def one_of(values: Iterable[object]) -> str:

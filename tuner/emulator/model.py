@@ -118,7 +118,7 @@ def _no_bandwidth(point: ModelPoint) -> str:
         return enabled.too_few_channels(point)
     with trace.tracing(point.release.read_as) as steps:
         bandwidth_gbs(point)
-    return next(f"no bandwidth is left: {step.says.removesuffix('.')}" for step in steps if step.after == 0)
+    return next(f"no bandwidth is left: {step.says.rstrip('.')}" for step in steps if step.after == 0)
 
 
 def latency_us(point: ModelPoint) -> Float:

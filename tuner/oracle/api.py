@@ -198,7 +198,7 @@ class Oracle:
         group = messages.GroupMessage(tuple(issued), buffers=registration, captured=buffers is Buffers.graph)
         answer: messages.GroupAnswerMessage = self._request(group, what)
         if answer.error is not None:
-            raise self._child.failure(f"{what}: {answer.error}")
+            raise self._child.failure(f"{what}: {answer.error}", returned=True)
         with self._explained(f"{what} gave "):
             return launches.read_groups(self._reader, answer, self._child.log_bytes(answer.log_start, answer.log_end))
 
@@ -225,7 +225,7 @@ class Oracle:
             what,
         )
         if answer.error is not None:
-            raise self._child.failure(f"{what}: {answer.error}")
+            raise self._child.failure(f"{what}: {answer.error}", returned=True)
         return launches.read_exchanges(self._reader, answer)
 
     def launch_in_full(
@@ -254,7 +254,7 @@ class Oracle:
         reply: messages.GroupAnswers = self._request(messages.Groups(asked), what)
         for answer in reply.answers:
             if answer.error is not None:
-                raise self._child.failure(f"{what}: {answer.error}")
+                raise self._child.failure(f"{what}: {answer.error}", returned=True)
         return [launches.read_launches(self._reader, answer) for answer in reply.answers]
 
     def use_table(self, text: str | None) -> None:
@@ -315,7 +315,9 @@ class Oracle:
             messages.CallsMessage(calls, buffers_of_calls, simulated, captured), what
         )
         if reply.error is not None:
-            raise self._child.failure(f"{what}: at {int(sizes_bytes[reply.succeeded])} bytes {reply.error}")
+            raise self._child.failure(
+                f"{what}: at {int(sizes_bytes[reply.succeeded])} bytes {reply.error}", returned=True
+            )
         answers = np.frombuffer(reply.records, self._reader.answer)
         ends = [int(end) - reply.log_start for end in answers["log_bytes"]]
         log = self._child.log_bytes(reply.log_start, reply.log_start + ends[-1])

@@ -191,7 +191,7 @@ class Child:
             return f"ended with exit status {code}"
         return f"was killed by {signal.Signals(-code).name}"
 
-    def failure(self, what: str, about: str = "") -> OracleFailed:
+    def failure(self, what: str, about: str = "", returned: bool = False) -> OracleFailed:
         """An error of one line that ends with NCCL's warnings, or its last lines that have the word ``about``.
 
         More of its log is in the error's notes.
@@ -203,7 +203,7 @@ class Child:
         said_about = [line for line in log if about in line.replace(str(self.folder), "").lower()]
         words = said_about if about else warnings or log
         last = " | ".join(line.strip() for line in [*words, *output][-_SHOWN_LOG_LINES:])
-        error = OracleFailed(f"{what}; NCCL's last lines: {last}" if last else what)
+        error = OracleFailed(what, last, returned)
         error.add_note("\n".join([*log, *output][-_NOTED_LOG_LINES:]))
         return error
 

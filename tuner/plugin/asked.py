@@ -26,8 +26,6 @@ from tuner.plugin.formats import convert
 from tuner.plugin.loading import Interface
 from tuner.plugin.table.records import Table
 
-PREFIX = "TUNER/nccl-tuner: "  # of its lines in the log
-
 
 @contextmanager
 def opened(table: Path, selection: Selection, settings: Mapping[str, str] | None = None) -> Iterator["AskedPlugin"]:
@@ -50,7 +48,7 @@ def opened(table: Path, selection: Selection, settings: Mapping[str, str] | None
     try:
         plugin = DryRun.of(used, size(communicator, interface), version=interface.version, env=env)
     except PluginRefused as refused:
-        raise BadTable(str(refused).rpartition(PREFIX)[2]) from None
+        raise BadTable(refused.why) from None
     with plugin:
         yield AskedPlugin(plugin, interface, selection, ignored)
 

@@ -47,8 +47,15 @@ def _level_name(level: int) -> str:
     return "WARN" if level == WARN else "INFO"
 
 
+PREFIX = "TUNER/nccl-tuner: "  # of the plugin's lines in the log
+
+
 class PluginRefused(Exception):
-    """The plugin failed the communicator, as it does for a bad table with NCCL_TUNER_STRICT=1."""
+    """The plugin failed the communicator, as it does for a bad table with NCCL_TUNER_STRICT=1, as ``why`` says."""
+
+    def __init__(self, result: int, line: str) -> None:
+        super().__init__(f"the plugin's init returned {result}: {line}")
+        self.why = line.rpartition(PREFIX)[2]
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +188,7 @@ class DryRun:
             _version_1.open(self.log)
         if result != 0:
             self.close()  # as NCCL does with a communicator that it could not create
-            raise PluginRefused(f"the plugin's init returned {result}: {self.log[-1].text if self.log else ''}")
+            raise PluginRefused(result, self.log[-1].text if self.log else "")
 
     def ask(self, call: TunerCall, cost_us: ArrayLike, channels: int = 0) -> TunedCosts:
         """One ``getCollInfo`` over a copy of ``cost_us`` (algorithms x protocols); NCCL calls with ``channels`` 0."""

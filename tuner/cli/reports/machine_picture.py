@@ -302,10 +302,10 @@ def _shown(link: LoadedLink, device: MachineDevice, end: MachineDevice) -> bool:
 
 def _names(device: MachineDevice, nets: list[MachineDevice]) -> list[str]:
     if nets:
-        return [", ".join(each.says for each in nets), device.says.removeprefix("the adapter at ")]
+        return [", ".join(each.says for each in nets), device.place if device.kind == "nic" else device.says]
     if device.kind in ("pci", "nic"):
         what = "PCIe switch" if device.kind == "pci" else "adapter"
-        return [what, device.says.removeprefix("PCIe switch ").removeprefix("the adapter at ")]
+        return [what, device.place]
     return [device.says]
 
 

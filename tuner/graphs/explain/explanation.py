@@ -13,7 +13,7 @@ from tuner.base.records import to_json
 from tuner.base.sizes import plural
 from tuner.graphs import cached
 from tuner.graphs.explain.lifts import BandwidthLimits, lifts
-from tuner.graphs.explain.links import KINDS, between, called, gbs, name, phrase
+from tuner.graphs.explain.links import KINDS, between, called, gbs, name, phrase, place
 from tuner.graphs.explain.records import (
     Found,
     GraphExplanation,
@@ -290,7 +290,7 @@ def _below(node: SystemDevice, above: SystemDevice | None, seen: set[str]) -> It
 
 def _device(node: SystemDevice, above: SystemDevice | None) -> MachineDevice:
     kind = "gpu" if node.kind is DeviceKind.DEV else node.kind.name.lower()
-    return MachineDevice(name(node), kind, called(node), None if above is None else name(above))
+    return MachineDevice(name(node), kind, called(node), place(node), None if above is None else name(above))
 
 
 def links(limits: BandwidthLimits, causes: Sequence[Limit]) -> Iterator[LoadedLink]:

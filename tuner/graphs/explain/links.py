@@ -53,6 +53,11 @@ def called(node: SystemDevice) -> str:
     return f"{what} {_numbered(node, number)}"
 
 
+def place(node: SystemDevice) -> str:
+    """The number of a device, or its bus id where it has none."""
+    return _numbered(node, _number(node))
+
+
 def _kind(node: SystemDevice) -> DeviceKind:
     return (
         DeviceKind.GPU if isinstance(node, GpuDevice) else node.kind

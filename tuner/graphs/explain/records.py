@@ -92,6 +92,7 @@ class MachineDevice:
     name: str  # as the ends of links have it, such as "gpu:3"
     kind: str  # "gpu", "net", "nic", "pci", "cpu", "nvs"
     says: str  # such as "PCIe switch 0000:1b:00.0"
+    place: str  # its number or bus id
     above: str | None
 
 

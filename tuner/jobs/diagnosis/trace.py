@@ -41,7 +41,7 @@ def of_trace(file: Path, known: KnownFacts) -> FileDiagnosis:
     except BadInput as error:
         start = read_bytes(file, BadInput)[:4096].lstrip().lower()
         is_one = traces.JSON.match(start) or start.startswith(nsight.REPORT.lower())
-        if traces.VALID not in str(error) and (is_one or b"collective" in start.splitlines()[0]):
+        if not isinstance(error, traces.UnknownFormat) and (is_one or b"collective" in start.splitlines()[0]):
             raise
         says = f"nothing that NCCL or its tools write; {KNOWN_FILES}"
         return in_sentences(file, FileKind.unknown, Severity.UNKNOWN, says, (), known)

@@ -26,7 +26,7 @@ from tuner.jobs.preflight.differences import known_release, reaches_choice
 from tuner.jobs.preflight.place import HostLocation
 from tuner.jobs.preflight.reading import Collected, NamedFile, RankFacts
 from tuner.machine.graphs import EMPTY
-from tuner.plugin.asked import PREFIX, FileTuner
+from tuner.plugin.asked import FileTuner
 from tuner.plugin.dry_run import DryRun, PluginRefused
 from tuner.plugin.formats import convert
 from tuner.release import Release
@@ -365,7 +365,7 @@ def _refused(table: Path, facts: RankFacts) -> str | None:
     try:
         DryRun(table, ranks=2, nodes=1, env={**own, "NCCL_TUNER_STRICT": "1"}).close()
     except PluginRefused as refused:
-        return str(refused).rpartition(PREFIX)[2].replace(str(table), facts.table.path if facts.table else "")
+        return refused.why.replace(str(table), facts.table.path if facts.table else "")
     return None
 
 

@@ -77,6 +77,10 @@ def is_dump(value: Any) -> bool:
     return isinstance(value, dict) and isinstance(value.get("entries"), list) and "pg_config" in value
 
 
+class BrokenDump(BadInput):
+    """A pickle that is no dump, as a process leaves it that was ended while it wrote."""
+
+
 def from_pickle(file: str, content: bytes) -> CallList:
     """BadInput where it is no dump, or holds anything that has to be imported: nothing of it is run."""
     return from_value(file, _unpickled(file, content))
@@ -86,9 +90,9 @@ def _unpickled(file: str, content: bytes) -> Mapping[str, Any]:
     try:
         value = _PlainUnpickler(io.BytesIO(content)).load()
     except Exception as error:  # whatever a broken or a hostile pickle leads to
-        raise BadInput(f"{file}: a pickle that is no Flight Recorder dump: {error}") from None
+        raise BrokenDump(f"{file}: a pickle that is no Flight Recorder dump: {error}") from None
     if not is_dump(value):
-        raise BadInput(f"{file}: a pickle that is no Flight Recorder dump: no 'entries' and 'pg_config' in it")
+        raise BrokenDump(f"{file}: a pickle that is no Flight Recorder dump: no 'entries' and 'pg_config' in it")
     dump: Mapping[str, Any] = value
     return dump
 

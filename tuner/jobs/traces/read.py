@@ -24,6 +24,10 @@ DOCUMENT = bounds.ReaderBounds("JSON records, of calls or a Flight Recorder dump
 JSON = re.compile(rb"\s*[\[{]\s*(?:[\[{\"\]}]|$)")  # how records begin; a log may with "[2026-" or "[rank0]"
 
 
+class UnknownFormat(BadInput):
+    """A file that is none of what is read here."""
+
+
 def read(path: Path, ranks: int) -> CallList:
     """``ranks`` are those of records that do not say theirs. BadInput names the file, and the line of a record."""
     return checked(_read(path, ranks))
@@ -45,7 +49,7 @@ def _read(path: Path, ranks: int) -> CallList:
         return flight_recorder.from_pickle(str(path), content)
     content = content.removeprefix(b"\xef\xbb\xbf")  # as spreadsheets begin a file
     if not content.strip():
-        raise BadInput(f"{path}: empty; {VALID}")
+        raise UnknownFormat(f"{path}: empty; {VALID}")
     logged = b" NCCL INFO " in content
     if content.lstrip()[:1] in (b"{", b"["):
         if not logged:
@@ -62,7 +66,7 @@ def _read(path: Path, ranks: int) -> CallList:
     try:
         text = content.decode(errors="strict" if not logged else "replace")
     except UnicodeDecodeError:
-        raise BadInput(f"{path}: not text; {VALID}") from None
+        raise UnknownFormat(f"{path}: not text; {VALID}") from None
     if prometheus.is_text(text):
         return prometheus.from_text(str(path), text)
     if logged and not deepspeed.is_text(text):
@@ -123,4 +127,4 @@ def _of_json(path: Path, value: Any, content: bytes, ranks: int) -> CallList:
         if value and inspector.is_record(value[0]):
             return inspector.from_records(file, value)
         return from_json(file, value, ranks)
-    raise BadInput(f"{path}: JSON that is neither a list of records nor a trace (traceEvents); {VALID}")
+    raise UnknownFormat(f"{path}: JSON that is neither a list of records nor a trace (traceEvents); {VALID}")

@@ -13,7 +13,7 @@ from tuner.base.errors import BadInput
 from tuner.base.findings import Finding, Severity
 from tuner.base.names import Collective, PeerCall, peer_call
 from tuner.jobs.traces import kernels
-from tuner.jobs.traces.flight_recorder import ProcessGroup, RankDump, RecordedCall, rank_of, read_dump
+from tuner.jobs.traces.flight_recorder import BrokenDump, ProcessGroup, RankDump, RecordedCall, rank_of, read_dump
 
 Calls = Mapping[int, RecordedCall]  # by rank, of one number
 _ORDER = {"scheduled": 0, "started": 1, "completed": 2}
@@ -66,9 +66,7 @@ def _dumps(files: Sequence[Path]) -> list[RankDump]:
             continue
         try:
             dump = read_dump(path, rank)
-        except BadInput as error:  # a process that was ended while it wrote
-            if "a pickle that" not in str(error):
-                raise
+        except BrokenDump as error:
             broken.append(error)
             continue
         if rank in found:

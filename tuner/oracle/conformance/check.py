@@ -142,7 +142,7 @@ def _refused_or_picked(oracle: Oracle, request: Request, size: int) -> str:
     try:
         (launched,) = oracle.launch_on_any_path(request, [size])
     except OracleFailed as error:
-        if "NCCL returned" not in str(error):  # it crashed or hangs
+        if not error.returned:  # it crashed or hangs
             raise
         return "refused"
     return _launch(launched)[0]

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from tuner import release
 from tuner.base.dataclass import dataclass
-from tuner.base.errors import OracleUnavailable, TunerError
+from tuner.base.errors import OracleFailed, OracleUnavailable, TunerError
 from tuner.base.files import sha256
 from tuner.base.names import Algorithm, Collective, DataType, Op
 from tuner.base.numerics import shortest
@@ -264,7 +264,7 @@ def _probes(path: Path, like: str, progress: Progress) -> list[Probe]:
             with Oracle(configuration, timeout_s=ANSWER_S) as oracle:
                 found.append(_probe(scenario, oracle))
         except TunerError as error:
-            failed.append(str(error).partition("; NCCL's last lines")[0])
+            failed.append(error.what if isinstance(error, OracleFailed) else str(error))
             if not found and len(failed) == ASKED_IN_VAIN:
                 break
             progress(f"not asked on {nodes} x {machine}: {failed[-1]}")
