@@ -167,3 +167,14 @@ def test_a_tuner_file_of_six_columns_is_read_and_said_to_be_left_out(tmp_path: P
     (tmp_path / "header.conf").write_text(row)
     code, (first, *_) = found(tmp_path / "header.conf")
     assert (code, first["facts"]["header"]) == (0, 1)
+
+
+def test_a_trace_says_what_it_shows_and_is_not_held_against_a_larger_machine() -> None:
+    trace = report("F17/kineto.json")
+    code, (first, *_) = found(trace)
+    assert (code, first["code"], first["facts"]["ranks"]) == (0, "diagnose.trace", [2])
+    assert "NCCL 2.17.1" in first["text"]
+    assert "A100" in first["facts"]["gpu"]
+    code, findings = found(trace, "--machine", "dgx-a100")
+    assert code == 0
+    assert "diagnose.trace_of_a_part" in {each["code"] for each in findings}

@@ -598,6 +598,11 @@ def command(
     nccl = communicator["nccl"]
     names = [name.strip() for name in nccl.split(",")] if nccl else [None]
     scenarios = [communicator.scenario(nccl=name) for name in names]
+    if count is not None and count < scenarios[0].ranks and not model:
+        # calls of a few ranks are not priced on all: they are taken to be the first, as most programs place them
+        communicator = communicator.but(ranks=tuple(range(count)))
+        say(f"note: priced on ranks 0 to {count - 1} of {scenarios[0].ranks}: --ranks names others", err=True)
+        scenarios, count = [communicator.scenario(nccl=name) for name in names], None
     wanted = replace(
         job.wanted_of(scenarios[0], count),
         communicators=communicators,

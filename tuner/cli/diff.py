@@ -43,6 +43,7 @@ from tuner.release.regressions import Regression, between, regressions
 from tuner.scenario import Scenario
 
 if TYPE_CHECKING:
+    from tuner.answers.calibrated import CalibratedRatio
     from tuner.answers.diff import CalibratedChange
 
 
@@ -113,6 +114,9 @@ def pick_changes(changes: Sequence[PickChange]) -> str:
     return f"the pick changes in {plural(counts.total(), 'range')} of sizes ({named})" if counts else ""
 
 
+SHOWN_CHANGE = 0.001  # of a time: the least that the table shows
+
+
 def gains(changes: Sequence[PickChange | AtSize]) -> str:
     """Words for whether the side after is faster: by NCCL's own models, and by measurements where there are."""
     ratios = [change.ratio for change in changes if change.ratio is not None]
@@ -125,13 +129,22 @@ def gains(changes: Sequence[PickChange | AtSize]) -> str:
     judged = [each.ratio for change in changes if (each := change.calibrated) is not None and each.ratio is not None]
     if not judged:
         return said
-    words = Counter("open" if one.may_be_none else "faster" if one.ratio < 1 else "slower" for one in judged)
+    words = Counter(map(_by_measurements, judged))
     if words["open"] == len(judged):
         return f"{said}; measurements cannot tell"
-    counts = [f"{words[word]} {word}" for word in ("faster", "slower") if words[word]]
+    counts = [f"{words[word]} {word}" for word in ("faster", "slower", "as fast") if words[word]]
     if words["open"]:
         counts.append(f"{words['open']} that they cannot tell")
     return f"{said}; by measurements {', '.join(counts)}"
+
+
+def _by_measurements(measured: "CalibratedRatio") -> str:
+    """What measurements say of a change: as the table prints it, 0.0 % is neither faster nor slower."""
+    if measured.may_be_none:
+        return "open"
+    if abs(measured.ratio - 1) < SHOWN_CHANGE / 2:
+        return "as fast"
+    return "faster" if measured.ratio < 1 else "slower"
 
 
 def releases_of(scenario: Scenario, buffers: Buffers) -> list[Scenario]:

@@ -1,5 +1,8 @@
 """Diagnosis of what ran: traces and counters of a job; and of tables of a tuner plugin."""
 
+import re
+from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 from tuner.base.errors import BadInput, BadTable
@@ -18,6 +21,11 @@ KNOWN_FILES = (
     "valid: a log of NCCL, a topology that it dumped, what nccl-tests, ncclras, nvidia-smi topo or lstopo printed, "
     "a trace or counters of a job, a folder of preflight records, of Flight Recorder dumps or of NCCL_TUNER_JOB"
 )
+
+
+MOST_NAMES = 6  # of collectives
+MOST_OF_START = 1 << 20  # bytes in which a trace says its devices
+_DEVICE_NAME = re.compile(rb'"deviceProperties".{0,400}?"name": "([^"]{1,80})"', re.S)
 
 
 def of_table(file: Path, known: KnownFacts) -> FileDiagnosis:
@@ -51,7 +59,16 @@ def of_trace(file: Path, known: KnownFacts) -> FileDiagnosis:
     if not calls.calls:
         says = f"no call of NCCL's in it: {calls.kind}; valid: one of a rank while it uses its GPU"
         return in_sentences(file, FileKind.trace, Severity.UNKNOWN, says, calls.notes, known)
+    shown = _shown(file, calls)
+    if known.machine is None and known.topology is None:
+        found = [shown, Finding("diagnose.trace_alone", Severity.NOTE, {})]
+        return found_in(file, FileKind.trace, found, known)
     scenario = known.scenario()
+    sizes = {call.ranks for call in calls.calls if call.ranks is not None}
+    if sizes and scenario.ranks not in sizes and max(sizes) < scenario.ranks:
+        # of a part of the machine, which the trace does not say: not compared with what all of it would do
+        facts = {"ranks": sorted(sizes), "of": scenario.ranks, "most": max(sizes) - 1}
+        return found_in(file, FileKind.trace, [shown, Finding("diagnose.trace_of_a_part", Severity.NOTE, facts)], known)
     known.learn(file, nccl=next(iter(calls.releases), None), nodes=_nodes_of(calls, scenario))
     scenario = known.scenario()
     seen = check_run([calls], scenario, WantedCalls(scenario.ranks, scenario.ranks))
@@ -62,7 +79,27 @@ def of_trace(file: Path, known: KnownFacts) -> FileDiagnosis:
         for each in seen.differing
     ]
     severity = Severity.FAULT if seen.differing else Severity.NOTE
-    return in_sentences(file, FileKind.trace, severity, compared, [*evidence, *seen.notes], known)
+    said = in_sentences(file, FileKind.trace, severity, compared, [*evidence, *seen.notes], known)
+    return replace(said, findings=(said.findings[0], shown, *said.findings[1:]))
+
+
+def _shown(file: Path, calls: CallList) -> Finding:
+    """What a trace shows of its job: calls, ranks, release and GPU."""
+    counts = Counter[str]()
+    for call in calls.calls:
+        counts[call.name] += round(call.calls)
+    sizes = sorted({call.ranks for call in calls.calls if call.ranks is not None})
+    start = read_bytes(file, BadInput)[:MOST_OF_START]
+    gpu = _DEVICE_NAME.search(start) if b"deviceProperties" in start else None
+    facts = {
+        "kind": calls.kind,
+        "calls": [f"{count} {name}" for name, count in counts.most_common(MOST_NAMES)],
+        "more": len(counts) - MOST_NAMES if len(counts) > MOST_NAMES else None,
+        "ranks": sizes or None,
+        "releases": list(calls.releases) or None,
+        "gpu": gpu[1].decode("utf-8", "replace") if gpu else None,
+    }
+    return Finding("diagnose.trace", Severity.NOTE, facts)
 
 
 def _nodes_of(calls: CallList, of_node: Scenario) -> int | None:
