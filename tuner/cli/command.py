@@ -11,6 +11,7 @@ import inspect
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from math import isfinite
 from pathlib import Path
 from typing import Any, ClassVar, Literal, TypeVar
 
@@ -231,7 +232,10 @@ class Command(Help):
         self.rules = tuple(rules)
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Runs the command. BadInput where options stand together that do not go together."""
+        """Runs the command. BadInput where options stand together that do not go together, and for no finite number."""
+        for each in self.params:
+            if isinstance(value := ctx.params.get(each.name or ""), float) and not isfinite(value):
+                raise BadInput(f"{each.get_error_hint(ctx)}: {value} is no number that a quantity has")
         with spelled_for(Spelling.COMMAND_LINE):
             for rule in self.rules:
                 rule.check(ctx)

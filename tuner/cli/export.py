@@ -197,6 +197,9 @@ class ScheduleQuery:
     peer: int
 
 
+MOST_SCHEDULED = 16_384  # ranks: a file of so many has hundreds of megabytes
+
+
 def _schedule(described: Scenario, query: ScheduleQuery, kind: str, wire: bool, out: Path | None) -> None:
     from tuner.answers import alone
     from tuner.answers.exchanges import ExchangeQuery
@@ -204,6 +207,8 @@ def _schedule(described: Scenario, query: ScheduleQuery, kind: str, wire: bool, 
     from tuner.emulator.p2p.plan import POINT_TO_POINT
 
     function, call = query.function, query.call
+    if described.ranks > MOST_SCHEDULED:
+        raise BadInput(f"schedules of {described.ranks:,} ranks; valid: up to {MOST_SCHEDULED:,} ranks")
     if query.root and function not in (*ROOTED, PeerCall.Gather, PeerCall.Scatter):
         raise BadInput(f"--root: {function.name} has none; valid: of {ROOTED_WORDS}")
     if (query.rank, query.peer) != (0, 1) and function not in POINT_TO_POINT:

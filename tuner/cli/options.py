@@ -283,7 +283,14 @@ change_option = option(
     metavar="KEY=VALUE",
     type=Change(),
 )
-timeout_option = option("--timeout", "timeout_s", "Seconds a libnccl answer may take.", type=float, default=120.0)
+MOST_TIMEOUT_S = 7 * 86400
+timeout_option = option(
+    "--timeout",
+    "timeout_s",
+    "Seconds a libnccl answer may take.",
+    type=click.FloatRange(0, MOST_TIMEOUT_S, min_open=True),
+    default=120.0,
+)
 
 
 LIBNCCL_ASKED = needs("--libnccl", "timeout_s", "build")

@@ -33,6 +33,9 @@ def _range(text: str) -> tuple[int, int]:
     return options.size_bytes(low), options.size_bytes(high)
 
 
+MOST_RANKS = 65_536  # whose order is followed rank by rank
+
+
 @click.command(name="order", cls=options.Command)
 @options.under("Which calls", "--group", "--root", "--rows")
 @options.under("Output", "--settings")
@@ -86,6 +89,8 @@ def command(
     if root and collective not in ROOTED:
         raise BadInput(f"--root: {collective.name} has none; valid: of reduce")
     described, request, dtype = communicator.scenario(), call.request(collective), call.dtype
+    if described.ranks > MOST_RANKS:
+        raise BadInput(f"the order of additions of {described.ranks:,} ranks; valid: up to {MOST_RANKS:,} ranks")
     if ends is not None:
         if sizes or row_bytes or rows or assignments or together:
             raise BadInput(

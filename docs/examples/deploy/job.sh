@@ -9,8 +9,10 @@ variables=$($tuner plugin env --nccl "$NCCL" --table "$TABLE" --strict ${SWITCH:
 eval "$variables"
 
 # Every rank writes down what it would choose by, in its container; the job starts only where all choose the same.
-srun $tuner preflight collect ${LIBRARY:+--library "$LIBRARY"} "$RECORDS"
-$tuner preflight check "$RECORDS" ${COLLECTIVES:-} --machine "$MACHINE"
+# A folder of each start: a job that is queued again keeps its number, and other nodes leave records of other names.
+records=$RECORDS/$NCCL_TUNER_JOB_TIME
+srun $tuner preflight collect ${LIBRARY:+--library "$LIBRARY"} "$records"
+$tuner preflight check "$records" ${COLLECTIVES:-} --machine "$MACHINE"
 
 # A rank that fails at its start leaves the others waiting for it in ncclCommInitRank: the launcher has to end them.
 exec srun --kill-on-bad-exit=1 "$@"

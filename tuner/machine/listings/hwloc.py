@@ -61,6 +61,9 @@ def _add_nets(nic: ET.Element, names: Sequence[str], read: "_Document") -> None:
         ET.SubElement(nic, "net", facts)
 
 
+_MASK = re.compile(r"((0x)?[0-9a-fA-F]{1,16})?(,((0x)?[0-9a-fA-F]{1,16})?)*")
+
+
 class _Document:
     """hwloc's objects, and the topology that is made of them."""
 
@@ -124,6 +127,8 @@ class _Document:
             facts = {"numaid": number}
             cpus = node.get("cpuset") if node is not None else None
             if cpus and "f...f" not in cpus:
+                if node is not None and not _MASK.fullmatch(cpus):
+                    node.fail(f"cpuset={cpus[:40]!r} is no mask of processors")
                 facts["affinity"] = ",".join(f"{int(part or '0', 16):08x}" for part in cpus.split(","))
             self._places[name] = ET.SubElement(root, "cpu", facts | self._processor())
         return self._places[name]

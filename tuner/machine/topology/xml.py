@@ -11,6 +11,8 @@ from tuner.base.errors import BadTopology
 
 MAX_BYTES = 4 << 20  # a dump of the largest node known is below 100 kB
 MAX_DEPTH = 32  # NCCL's own are below 12
+MAX_ATTRIBUTE = 4000  # characters; masks of thousands of processors are shorter, and Python reads numbers of as many
+MAX_NETS = 640  # NCCL_TOPO_MAX_NODES, src/graph/topo.h, v2.28.9-1
 
 
 @dataclass(slots=True)
@@ -79,6 +81,8 @@ def parse(data: bytes, where: str, by_nccl: bool = True) -> list[Element]:
     def start(tag: str, attributes: dict[str, str]) -> None:
         if len(path) == MAX_DEPTH:
             fail(f"elements nested deeper than {MAX_DEPTH}")
+        if any(len(value) > MAX_ATTRIBUTE for value in attributes.values()):
+            fail(f"an attribute of <{tag}> is longer than {MAX_ATTRIBUTE} characters")
         above = path[-1] if path else None
         element = Element(tag, attributes, parser.CurrentLineNumber, where, above)
         if above is not None:
@@ -105,6 +109,8 @@ def parse(data: bytes, where: str, by_nccl: bool = True) -> list[Element]:
             f"{where}:{error.lineno}: not XML: {expat.ErrorString(error.code)}; "
             "valid: what NCCL dumps; 'nccl-tuner diagnose' says what a file is"
         ) from None
+    if sum(element.tag == "net" for element in elements) > MAX_NETS:
+        raise BadTopology(f"{where}: more than {MAX_NETS} adapters (<net>), which NCCL itself refuses")
     return elements
 
 

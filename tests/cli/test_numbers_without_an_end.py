@@ -1,0 +1,25 @@
+"""Options with numbers that no quantity has, and communicators too large to be written out."""
+
+import pytest
+
+from tests.support.command_line import run
+
+ORDER = ("order", "allreduce", "--machine", "dgx-h100", "--bytes", "64K")
+EXPORT = ("export", "allreduce", "--format", "csv", "--machine", "dgx-h100", "--bytes", "1M")
+
+
+@pytest.mark.parametrize("value", ["nan", "inf", "-inf", "-1", "0", "1e300"])
+def test_a_time_limit_is_a_time(value: str) -> None:
+    words = ("pick", "allreduce", "--machine", "dgx-h100", "--bytes", "1M", "--libnccl", "--timeout", value)
+    assert "--timeout" in run(*words, code=2).stderr
+
+
+@pytest.mark.parametrize(("option", "value"), [("--precision", "nan"), ("--budget-s", "nan"), ("--budget-s", "inf")])
+def test_measuring_takes_no_number_without_an_end(option: str, value: str, tmp_path: object) -> None:
+    words = ("measure", "--backend", "simulated", "--machine", "dgx-h100", "--out", f"{tmp_path}/x", option, value)
+    assert option in run(*words, code=2).stderr
+
+
+def test_what_is_too_large_is_said_at_once() -> None:
+    assert "valid: up to 65,536 ranks" in run(*ORDER, "--nodes", "1048576", code=2).stderr
+    assert "valid: up to 16,384 ranks" in run(*EXPORT, "--nodes", "100000", code=2).stderr

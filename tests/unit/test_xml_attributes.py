@@ -1,0 +1,77 @@
+"""Every attribute of every XML that is read, with a value that it cannot have: an answer or one line, no traceback."""
+
+import contextlib
+import io
+import sys
+import xml.etree.ElementTree as ET
+from pathlib import Path
+from unittest.mock import patch
+
+import pytest
+
+from tuner import cli
+
+EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
+VALUES = ("x", "", "-1", "1e400", "nan", "0x", "9" * 5000, "1.5", "1,", "\u0663", "99999999999999999999")
+FILES = ("node.xml", "skeleton.xml", "guest.xml", "lstopo.xml", "two-sockets.xml")
+
+
+def attributes(file: Path) -> list[tuple[str, str]]:
+    """Each attribute of each kind of element, once; of hwloc's, which all are called alike, by what they are of."""
+    found = dict[tuple[str, str], None]()
+    for element in ET.parse(file).getroot().iter():
+        kind = element.get("type") or element.get("name") if element.tag in ("object", "info") else None
+        found.update(
+            dict.fromkeys((f"{element.tag}[{kind}]" if kind else element.tag, name) for name in element.attrib)
+        )
+    return list(found)
+
+
+def changed(file: Path, kind: str, name: str, value: str, every: bool) -> str:
+    root = ET.parse(file).getroot()
+    for element in root.iter():
+        own = element.get("type") or element.get("name") if element.tag in ("object", "info") else None
+        if (f"{element.tag}[{own}]" if own else element.tag) == kind and name in element.attrib:
+            element.set(name, value)
+            if not every:
+                break
+    return ET.tostring(root, encoding="unicode")
+
+
+def code_of(*words: str) -> int:
+    output = io.StringIO()
+    with (
+        contextlib.redirect_stdout(output),
+        contextlib.redirect_stderr(output),
+        patch.object(sys, "argv", ["nccl-tuner", *words]),
+        pytest.raises(SystemExit) as end,
+    ):
+        cli.main()
+    assert "Traceback" not in output.getvalue()
+    return int(end.value.code or 0)
+
+
+CASES = [(file, kind, name) for file in FILES for kind, name in attributes(EXAMPLES / file)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("file", "kind", "name"), CASES)
+def test_an_attribute_that_is_wrong_is_one_line(file: str, kind: str, name: str, tmp_path: Path) -> None:
+    for number, value in enumerate(VALUES):
+        path = tmp_path / f"{number}.xml"
+        path.write_text(changed(EXAMPLES / file, kind, name, value, every=number % 2 == 0))
+        more = ["--gpu", "h100-sxm", "--nic-gbps", "400"]
+        assert code_of("machines", str(path), *more) in (0, 1, 2, 3)
+        assert code_of("diagnose", str(path), "--machine", "dgx-h100") in (0, 1, 2, 3)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", attributes(EXAMPLES / "graphs.xml"))
+def test_an_attribute_of_graphs_that_is_wrong_is_one_line(name: tuple[str, str], tmp_path: Path) -> None:
+    for number, value in enumerate(VALUES):
+        path = tmp_path / f"{number}.xml"
+        path.write_text(changed(EXAMPLES / "graphs.xml", *name, value, every=number % 2 == 0))
+        words = ("pick", "allreduce", "--machine", "dgx-h100", "--nodes", "2", "--bytes", "1M")
+        assert code_of(*words, "--graphs", str(path)) in (0, 1, 2, 3)
+        assert code_of(*words, "--env", f"NCCL_GRAPH_FILE={path}") in (0, 1, 2, 3)
+        assert code_of("diagnose", str(path)) in (0, 1, 2, 3)
