@@ -178,3 +178,11 @@ def test_a_trace_says_what_it_shows_and_is_not_held_against_a_larger_machine() -
     code, findings = found(trace, "--machine", "dgx-a100")
     assert code == 0
     assert "diagnose.trace_of_a_part" in {each["code"] for each in findings}
+
+
+def test_results_of_a_job_that_crashed_say_how_and_what_the_release_has_no_room_for() -> None:
+    code, findings = found(report("I23/abort.log"))
+    assert code == 1
+    by_code = {each["code"]: each for each in findings}
+    assert by_code["requests.release_crashes"]["facts"]["gpus"] == 40
+    assert any(name.startswith("ending.") for name in by_code)

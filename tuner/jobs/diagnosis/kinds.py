@@ -55,6 +55,8 @@ def kinds_of(file: Path) -> tuple[FileKind, ...]:
     try:
         measured = MeasurementFile(file)
         if measured.format in NCCL_TESTS or (measured.format is FileFormat.columns and b"time_us" in start):
+            if not logged and _tells_an_end(start):  # what a job that crashed printed besides its results
+                logged = (FileKind.log,)
             return (*logged, FileKind.results)
     except TunerError:
         pass
