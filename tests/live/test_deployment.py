@@ -191,7 +191,7 @@ def test_pods_start_only_where_all_are_alike(tmp_path: Path, lacking: str | None
                 text = text.replace(path, folder)
             return text
 
-        env = {each["name"]: mounted(each["value"]) for each in init["env"]}
+        env = {each["name"]: mounted(each["value"]) for each in init["env"] if "value" in each} | {"RUN": "a1"}
         env |= {"NCCL_TUNER_TABLE_SHA256": ""} if broken == "hash" else {}
         env |= {"RANK": str(rank), "WORLD_SIZE": str(RANKS), "JOB": "job", "MACHINE": "dgx-h100", "WAIT_S": "10"}
         env |= {"LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": str(RANKS)}
@@ -205,6 +205,11 @@ def test_pods_start_only_where_all_are_alike(tmp_path: Path, lacking: str | None
         )
     said = [each.communicate(timeout=120)[0] for each in ranks]
     assert [each.returncode == 0 for each in ranks] == [lacking is None] * RANKS, said
+    if lacking is None:  # a second job of this name, of which one pod has come: the first one's records are not its own
+        alone = subprocess.run(
+            words, env={"PATH": path, **env, "RUN": "b2", "WAIT_S": "1"}, capture_output=True, text=True
+        )
+        assert (alone.returncode, "rank 0 has not found all ranks alike" in alone.stderr) == (1, True)
 
 
 @pytest.mark.parametrize("lacking", [None, "plugin", "table", "hash", "sum"])

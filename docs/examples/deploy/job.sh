@@ -10,7 +10,7 @@ eval "$variables"
 
 # Every rank writes down what it would choose by, in its container; the job starts only where all choose the same.
 # A folder of each start: a job that is queued again keeps its number, and other nodes leave records of other names.
-records=$RECORDS/$NCCL_TUNER_JOB_TIME
+records=$RECORDS/$(date +%s)
 srun $tuner preflight collect ${LIBRARY:+--library "$LIBRARY"} "$records"
 $tuner preflight check "$records" ${COLLECTIVES:-} --machine "$MACHINE"
 
