@@ -186,3 +186,26 @@ def test_results_of_a_job_that_crashed_say_how_and_what_the_release_has_no_room_
     by_code = {each["code"]: each for each in findings}
     assert by_code["requests.release_crashes"]["facts"]["gpus"] == 40
     assert any(name.startswith("ending.") for name in by_code)
+
+
+AMD = """\
+# Using devices
+#   Rank  0 Pid   1234 on  h device  0 [0000:0c:00.0] AMD Instinct MI300X
+#   Rank  1 Pid   1235 on  h device  1 [0000:22:00.0] AMD Instinct MI300X
+#                                                              out-of-place                       in-place
+#       size         count      type   redop    root     time   algbw   busbw #wrong     time   algbw   busbw #wrong
+#        (B)    (elements)                               (us)  (GB/s)  (GB/s)            (us)  (GB/s)  (GB/s)
+     1048576        262144     float     sum      -1    30.00   34.95   34.95   {wrong}    30.00   34.95   34.95      0
+# Out of bounds values : 0 OK
+"""
+
+
+def test_results_of_amds_gpus_say_what_they_are_and_wrong_ones_are_a_fault_anywhere(tmp_path: Path) -> None:
+    (tmp_path / "rccl.log").write_text(AMD.format(wrong=0))
+    code, (first, *_) = found(tmp_path / "rccl.log")
+    assert (code, first["code"]) == (3, "diagnose.amd_results")
+    (tmp_path / "rccl.log").write_text(AMD.format(wrong=7))
+    assert found(tmp_path / "rccl.log")[0] == 1
+    code, (first, *_) = found(report("F06/wrong.log"))
+    assert (code, first["code"]) == (1, "accept.wrong_results")
+    assert (first["facts"]["calls"], first["facts"]["most"]) == (11, 951005)

@@ -8,12 +8,13 @@ from pathlib import Path
 
 from tuner.base.errors import BadInput, TunerError
 from tuner.base.files import read_bytes
-from tuner.base.findings import Severity, words
+from tuner.base.findings import Finding, Severity, words
 from tuner.base.sizes import human_bytes, plural
 from tuner.base.spelling import spelled
-from tuner.jobs.diagnosis.records import UNKNOWN_MACHINE, FileDiagnosis, FileKind, KnownFacts, in_sentences
+from tuner.jobs.diagnosis.records import UNKNOWN_MACHINE, FileDiagnosis, FileKind, KnownFacts, found_in, in_sentences
 from tuner.machine import catalogue, described, gpus
 from tuner.times.acceptance import accept as acceptance
+from tuner.times.acceptance import in_findings
 from tuner.times.acceptance.expected import OTHER_LINKS
 from tuner.times.acceptance.faults import Resource
 from tuner.times.acceptance.judge import Verdict
@@ -25,8 +26,12 @@ def of_results(file: Path, known: KnownFacts) -> FileDiagnosis:
     opened = MeasurementFile(file)
     given = _given(opened, known)
     if known.machine is None:
+        own = list(_by_themselves(opened, given))
+        if any(each.code == "diagnose.amd_results" for each in own):
+            return found_in(file, FileKind.results, own, known)
         seen_there = _on_any_machine(opened, given, known)
-        return in_sentences(file, FileKind.results, Severity.UNKNOWN, *seen_there, known)
+        judged = in_sentences(file, FileKind.results, Severity.UNKNOWN, *seen_there, known)
+        return found_in(file, FileKind.results, [*own, *judged.findings], known)
     asked = acceptance.AcceptOptions(known.scenario(), given)
     seen = acceptance.accept([opened], asked)
     of_others = [each.text for each in seen.problems if each.kind == Kind.mixed_machines]
@@ -53,6 +58,20 @@ def of_results(file: Path, known: KnownFacts) -> FileDiagnosis:
             f"{human_bytes(worst.bytes)} takes {worst.time_us:.0f} us, expected {worst.expected_us:.0f}"
         )
     return in_sentences(file, FileKind.results, Severity.FAULT, says, evidence, known)
+
+
+def _by_themselves(file: MeasurementFile, given: Given) -> Iterator[Finding]:
+    """What results say without a machine: wrong values, and that they are of AMD's GPUs, which NCCL does not run on."""
+    with suppress(TunerError):
+        if (wrong := acceptance.wrong_results(file, given)) is not None:
+            yield in_findings.wrong_results(wrong)
+    with suppress(TunerError):
+        table = file.table(given)
+        if "AMD" in (table.header.gpu or "").upper() and table.blocks:
+            last = max(table.blocks, key=lambda each: each.point.bytes)
+            facts = {"gpu": table.header.gpu, "bytes": last.point.bytes, "rows": len(table.blocks)}
+            facts["algbw_gbs"] = last.point.bytes / min(last.times_us) / 1000
+            yield Finding("diagnose.amd_results", Severity.UNKNOWN, facts)
 
 
 def _on_any_machine(file: MeasurementFile, given: Given, known: KnownFacts) -> tuple[str, list[str]]:

@@ -42,7 +42,7 @@ class RunFacts:
 def in_findings(made: "Acceptance", facts: RunFacts) -> Iterator[Finding]:
     """All that is found, the verdict first; wrong results come before it, whatever else can be judged."""
     for each in facts.wrong:
-        yield _wrong(each)
+        yield wrong_results(each)
     yield _verdict(made, facts)
     for problem in made.problems:
         severity = Severity.FAULT if problem.refused else Severity.NOTE
@@ -59,7 +59,7 @@ def in_findings(made: "Acceptance", facts: RunFacts) -> Iterator[Finding]:
     yield from _notes(made, facts)
 
 
-def _wrong(each: "WrongResults") -> Finding:
+def wrong_results(each: "WrongResults") -> Finding:
     where = [
         f"{count} {name}" for count, name in ((each.out_of_place, "out of place"), (each.in_place, "in place")) if count
     ]
