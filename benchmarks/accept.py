@@ -27,17 +27,18 @@ from tuner.emulator.selection import Selection
 from tuner.scenario import Scenario
 from tuner.scenario.describe import describe
 from tuner.times import measured
-from tuner.times.acceptance import curves, diagnosis, judge
+from tuner.times.acceptance import curves, diagnosis, judge, public_runs
 from tuner.times.acceptance.accept import Acceptance, AcceptOptions, accept
-from tuner.times.acceptance.curves import Curve, CurveKind, Shape
-from tuner.times.acceptance.expected import ERROR_BYTES, Expectation
+from tuner.times.acceptance.curves import ConfiguredShape, Curve, CurveKind
+from tuner.times.acceptance.expected import ERROR_BYTES, Expectation, by_public_runs
 from tuner.times.acceptance.faults import Fault, Resource
 from tuner.times.acceptance.judge import Verdict
+from tuner.times.acceptance.public_runs import ComparedCurve, Nearness, Network, PublicCurve
 from tuner.times.calibration import calibrate
 from tuner.times.calibration.accuracy import splits
 from tuner.times.calibration.accuracy.splits import Split
 from tuner.times.calibration.calibrate import Widths
-from tuner.times.calibration.measured_calls import one_way_runs, splits_file
+from tuner.times.calibration.measured_calls import one_way_runs
 from tuner.times.measured.formats import Given
 from tuner.times.measured.samples import Measurements, SampleBlock
 from tuner.times.placement import Site
@@ -130,7 +131,7 @@ def made(expectation: Expectation, fault: Planted) -> Mapping[Request, Array]:
     """What calls take with a planted fault."""
     scenario = expectation.scenario
     if fault.by_hand is not None:
-        shape = Shape(scenario.nodes, scenario.gpus())
+        shape = ConfiguredShape(scenario.nodes, scenario.gpus())
         return {each: expectation.times(CurveKind(shape, each), SIZES, fault.by_hand).time_us for each in REQUESTS}
     return truth(expectation, changed(scenario, fault.changes) if fault.changes else scenario, fault.hop)
 
@@ -141,7 +142,7 @@ def planted_faults() -> Iterator[dict[str, Any]]:
     for number, (machine, nodes, nccl) in enumerate(MACHINES):
         rng = np.random.default_rng(number)
         scenario = describe(machine, nodes=nodes, nccl=nccl)
-        expectation, shape = Expectation(scenario), Shape(nodes, scenario.gpus())
+        expectation, shape = Expectation(scenario), ConfiguredShape(nodes, scenario.gpus())
         healthy = {request: expectation.times(CurveKind(shape, request), SIZES) for request in REQUESTS}
         print(f"{nodes} x {machine}, NCCL {nccl}: {'; '.join(expectation.reasons)}")
         faults = [Planted("nothing", (), ()), *planted(scenario)]
@@ -198,7 +199,7 @@ def planted_faults() -> Iterator[dict[str, Any]]:
     )
 
 
-def public_runs() -> Iterator[dict[str, Any]]:
+def shipped_runs() -> Iterator[dict[str, Any]]:
     """Each public run by itself, with the shipped calibrations: most were fitted to them, see ``held_out``."""
     totals: Counter[tuple[str, str]] = Counter()
     for name in measured.names():
@@ -222,41 +223,6 @@ def public_runs() -> Iterator[dict[str, Any]]:
     yield from _told(("healthy", *NAMED), totals)
 
 
-def strangers() -> Iterator[dict[str, Any]]:
-    """Public runs between nodes of sites that no calibration knows, as they are and at half their speed.
-
-    The rows of their sites are not used: their tables name no site, and the calibration is that of the nodes. Last they
-    are judged against a reference, which is the run itself.
-    """
-    totals: Counter[tuple[str, str]] = Counter()
-    kinds = ("healthy", "half speed", "half speed, against a reference")
-    for _, site in sorted(splits_file()["sites"].items()):
-        for name, machine, nccl in site["tables"]:
-            table = measured.load(name)
-            runs = {(row.run, row.nodes, row.gpus_per_node) for row in table.blocks if row.nodes > 1}
-            for run in sorted(runs):
-                rows = [row for row in table.blocks if (row.run, row.nodes, row.gpus_per_node) == run]
-                rows = [row for row in rows if not row.point.is_point_to_point]
-                if not rows or _what(table, rows[0]) != "healthy" or site.get("judged_only"):
-                    continue
-                header = replace(table.header, machine=machine, nccl=nccl, site="")
-                healthy = replace(table, header=header, blocks=tuple(rows))
-                factors = [2 if row.point.bytes >= LARGE_BYTES else 1 for row in rows]
-                pairs = zip(rows, factors, strict=True)
-                half = [replace(row, times_us=(row.median_us * factor,)) for row, factor in pairs]
-                slow = replace(healthy, blocks=tuple(half))
-                calibration = site["nodes"]
-                for kind, judged, like in zip(kinds, (healthy, slow, slow), (None, None, healthy), strict=True):
-                    try:
-                        found = _accepted(judged, like, calibration)
-                    except TunerError:
-                        continue
-                    totals[kind, _said(found)] += 1
-                    if _said(found) == ("failed" if kind == "healthy" else "passed"):
-                        print(f"{name} {run}, {kind}: {_said(found)}")
-    yield from _told(kinds, totals)
-
-
 def _told(kinds: Iterable[str], totals: Mapping[tuple[str, str], int]) -> Iterator[dict[str, Any]]:
     for what in kinds:
         counts = {key: totals.get((what, key), 0) for key in ("passed", "left_open", "failed", "named")}
@@ -265,7 +231,11 @@ def _told(kinds: Iterable[str], totals: Mapping[tuple[str, str], int]) -> Iterat
 
 
 def _said(found: Acceptance) -> str:
-    return "passed" if found.passes else "failed" if found.judged else "left_open"
+    return _verdict_of(not (found.judged and not found.passes), found.judged)
+
+
+def _verdict_of(passes: bool, judged: bool) -> str:
+    return "failed" if not passes else "passed" if judged else "left_open"
 
 
 LARGE_BYTES = 1 << 22
@@ -297,6 +267,83 @@ def _accepted(table: Measurements, like: Measurements | None = None, calibration
             measured.write(reference := Path(folder) / "like.csv", like)
         scenario = describe(table.header.machine, nccl=table.header.nccl)
         return accept([path], AcceptOptions(scenario, Given(), None if like else calibration, like=reference))
+
+
+def _by_others(curve: PublicCurve, factor: float = 1.0) -> tuple[str, str]:
+    """The verdict on a curve by other sites' runs, with its times from 4 MiB on longer; and which runs decide."""
+    sizes = np.array(curve.bytes, np.uint64)
+    times = np.array(curve.time_us) * np.where(sizes >= LARGE_BYTES, factor, 1.0)
+    expected = by_public_runs(_compared(curve), _others(curve))
+    if expected is None:
+        return "left_open", "nothing"
+    request = Request(Collective[curve.collective], DataType.float32, Op.sum)
+    kind = CurveKind(ConfiguredShape(curve.nodes, curve.gpus_per_node), request)
+    lines = tuple((at,) for at in range(len(sizes)))
+    found = judge.judge(Curve(curve.table, kind, sizes, times, lines), expected, np.zeros(len(sizes)))
+    return _verdict_of(found.passes, found.judged), expected.whose[-1].value
+
+
+def runs_between_nodes() -> list[PublicCurve]:
+    """The list of runs: all of classes with three others, one of every kind of machine and network, all faulty ones.
+
+    Of each site, shape and collective it is the run that chose by itself and ends at the largest size.
+    """
+    chosen: dict[object, PublicCurve] = {}
+    for each in public_runs.shipped():
+        alone = each.nodes > 1 and not each.forced and not each.in_place and each.gpus_per_node <= 16
+        if not alone or each.machine.network is Network.sockets or each.bytes[-1] < LARGE_BYTES:
+            continue
+        if each.collective in public_runs.EXCHANGES:
+            continue
+        key = each.site, each.nodes, each.gpus_per_node, each.collective, each.health
+        if key not in chosen or (each.bytes[-1], -each.bytes[0]) > (chosen[key].bytes[-1], -chosen[key].bytes[0]):
+            chosen[key] = each
+    of_class = {each: _of_class(each) >= public_runs.LEAST_RUNS for each in chosen.values()}
+    kinds: set[object] = set()
+    listed = []
+    for each, several in sorted(of_class.items(), key=lambda one: -one[0].gpus_per_node):
+        kind = each.machine.generation, each.machine.network, each.nodes > 2
+        if several or not each.is_healthy or kind not in kinds:
+            listed.append(each)
+        if each.is_healthy:
+            kinds.add(kind)
+    return listed
+
+
+def _of_class(curve: PublicCurve) -> int:
+    """How many runs of other sites are of the class of a curve."""
+    return len({each.name for each in public_runs.matching(_compared(curve), _others(curve), Nearness.same_class)})
+
+
+def _others(curve: PublicCurve) -> list[PublicCurve]:
+    return [each for each in public_runs.shipped() if each.site != curve.site]
+
+
+def _compared(curve: PublicCurve) -> ComparedCurve:
+    sizes, model = np.array(curve.bytes, np.uint64), np.array(curve.model_us)
+    shape = curve.nodes, curve.gpus_per_node
+    return ComparedCurve(curve.machine, *shape, curve.collective, curve.forced, sizes, model)
+
+
+def unseen() -> Iterator[dict[str, Any]]:
+    """Each run of the list by the runs of all other sites: as it is, and at half of its speed from 4 MiB on."""
+    for curve in runs_between_nodes():
+        said, by = _by_others(curve)
+        half, _ = _by_others(curve, 2.0)
+        yield {
+            "table": curve.table,
+            "run": curve.run,
+            "health": curve.health,
+            "nodes": curve.nodes,
+            "gpus_per_node": curve.gpus_per_node,
+            "gpu": curve.gpu,
+            "network": curve.machine.network.value,
+            "collective": curve.collective,
+            "of_class": _of_class(curve),
+            "by": by,
+            "said": said,
+            "half": half,
+        }
 
 
 def held_out() -> Iterator[dict[str, Any]]:
@@ -358,7 +405,12 @@ def nccl_errors() -> None:
 
 if __name__ == "__main__":
     nccl_errors()
-    parts = {"public": public_runs, "strangers": strangers, "splits": held_out, "planted": planted_faults}
+    parts = {
+        "unseen": unseen,
+        "public": shipped_runs,
+        "splits": held_out,
+        "planted": planted_faults,
+    }
     kept = {name: list(part()) for name, part in parts.items()}
     for place in sys.argv[1:]:
         Path(place).write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")

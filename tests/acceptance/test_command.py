@@ -476,3 +476,61 @@ def test_results_without_a_machine_are_refused_with_those_that_have_such_gpus() 
 def test_what_a_loss_points_to_comes_right_after_the_verdict() -> None:
     said = run("accept", "docs/examples/all_reduce.log", *MACHINE, code=1).stdout.splitlines()
     assert said[:2] == ["FAIL: 5 of 18 sizes fail", "points to NVLS: the NVSwitches do not reduce"]
+
+
+def test_a_run_of_ones_own_is_kept_compared_with_and_forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    file = nccl_tests_text.write(tmp_path / "healthy.log", ALL_REDUCE, nccl=22902, in_place=1)
+    words = ("measured", str(file), *MACHINE, "--keep", "pod7")
+    assert "--source TEXT" in run(*words, code=2).stderr
+    assert "2 curves kept" in run(*words, "--source", "pod 7").stdout
+    assert "there is a run 'pod7' already" in run(*words, "--source", "pod 7", code=2).stderr
+    assert any(line.split()[:1] == ["pod7"] for line in run("measured").stdout.splitlines())
+    found = json.loads(run("accept", str(file), *MACHINE, "--json").stdout)
+    assert {(size["time"], size["runs"]) for size in found["sizes"]} == {("public runs", 1)}
+    slow = nccl_tests_text.write(
+        tmp_path / "slow.log", [(size, 1.3 * time) for size, time in ALL_REDUCE], nccl=22902, in_place=1
+    )
+    run("accept", str(slow), *MACHINE, code=1)
+    text = run("measured", str(slow), *MACHINE, "--source", "a", "--keep", "slow", code=2).stderr
+    assert "a run that fails is not kept" in text
+    assert run("measured", "--forget", "pod7").stdout.startswith("pod7: forgotten")
+    assert "no kept run 'pod7'" in run("measured", "--forget", "pod7", code=2).stderr
+
+
+def test_wrong_results_are_said_first_with_counts_sizes_and_placements(tmp_path: Path) -> None:
+    file = nccl_tests_text.write(tmp_path / "all_reduce.log", ALL_REDUCE, nccl=22902, in_place=1)
+    lines = file.read_text("utf-8").splitlines()
+    for at, line in enumerate(lines):
+        if line.split()[:1] == [str(1 << 20)]:
+            lines[at] = " ".join([*line.split()[:-1], "7"])
+    file.write_text("\n".join([*lines, "# Out of bounds values : 1 FAILED"]) + "\n", "utf-8")
+    found = json.loads(run("accept", str(file), *MACHINE, "--json", code=1).stdout)
+    first = found["findings"][0]
+    assert first["code"] == "accept.wrong_results"
+    assert (first["facts"]["calls"], first["facts"]["sizes"], first["facts"]["most"]) == (1, [1 << 20], 7)
+    assert first["facts"]["where"] == "1 in place"
+
+
+def test_a_cause_that_the_log_in_the_file_refutes_is_not_named(tmp_path: Path) -> None:
+    """Slow enough for TCP sockets; once NCCL's log says where data go, they are named or they are not."""
+    times = [(1 << size, 20 + (1 << size) / 4e3) for size in range(13, 33)]
+    named = {}
+    for way in ("NET/IB/0/GDRDMA", "NET/Socket/0"):
+        file = nccl_tests_text.write(tmp_path / "run.log", times, nodes=2, nccl=22902, in_place=1)
+        line = f"node0:1:1 [0] NCCL INFO Channel 00/0 : 0[0] -> 8[0] [send] via {way}\n"
+        file.write_text(line + file.read_text("utf-8"), "utf-8")
+        found = json.loads(run("accept", str(file), *MACHINE, "--json", code=1).stdout)
+        causes = [each for each in found["findings"] if each["code"] in ("accept.cause", "accept.other_cause")]
+        named[way] = {each["facts"]["resource"] for each in causes} | {each["code"] for each in found["findings"]}
+    assert "TCP sockets" not in named["NET/IB/0/GDRDMA"]
+    assert "accept.sockets_seen" in named["NET/Socket/0"]
+
+
+def test_the_only_machine_with_such_gpus_is_taken_and_said(tmp_path: Path) -> None:
+    file = nccl_tests_text.write(
+        tmp_path / "run.log", [(1 << 30, 45_000.0), (1 << 31, 89_500.0)], nodes=2, gpus=1, nccl=22809, in_place=1
+    )
+    file.write_text(file.read_text("utf-8").replace("NVIDIA H100", "NVIDIA GB10"), "utf-8")
+    done = run("accept", str(file))
+    assert "taken for dgx-spark" in done.stderr

@@ -285,9 +285,22 @@ def accept_public() -> str:
     return _accepted_runs("public")
 
 
-def accept_strangers() -> str:
-    """Public runs between nodes of sites that no calibration knows, as they are and at half their speed."""
-    return _accepted_runs("strangers")
+def accept_unseen() -> str:
+    """Public runs between nodes, each judged by the runs of all other sites: by class, with false alarms and misses."""
+    kinds: dict[str, list[dict[str, Any]]] = {}
+    for each in _acceptance()["unseen"]:
+        if each["health"] == "healthy":
+            of = f"{each['nodes']} x {each['gpus_per_node']} {each['gpu']}, {each['collective']}"
+            kinds.setdefault(of if each["of_class"] >= 3 else "classes of fewer than three", []).append(each)
+    lines = ["| class | runs | pass | cannot be judged | fail | at half speed: fail | cannot be judged | pass |"]
+    lines += ["|---|--:|--:|--:|--:|--:|--:|--:|"]
+    for of, runs in [*sorted(kinds.items()), ("all", list(itertools.chain(*kinds.values())))]:
+        counts = [sum(each["said"] == said for each in runs) for said in ("passed", "left_open", "failed")]
+        counts += [sum(each["half"] == said for each in runs) for said in ("failed", "left_open", "passed")]
+        lines.append(f"| {of} | {len(runs)} | {' | '.join(map(str, counts))} |")
+    faulty = [each for each in _acceptance()["unseen"] if each["health"] == "degraded"]
+    failed = sum(each["said"] == "failed" for each in faulty)
+    return "\n".join([*lines, "", f"Of {len(faulty)} runs that are known to be degraded {failed} fail."]) + "\n"
 
 
 def _accepted_runs(key: str) -> str:
@@ -415,7 +428,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "coverage": coverage,
     "updates": updates,
     "accept_public": accept_public,
-    "accept_strangers": accept_strangers,
+    "accept_unseen": accept_unseen,
     "accept_splits": accept_splits,
     "accept_planted": accept_planted,
 }

@@ -1,27 +1,28 @@
 """``nccl-tuner accept``: is a cluster as fast as its machines should be?"""
 
+import contextlib
 import math
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
-from typing import NoReturn
 
 import click
 
 from tuner.base import findings
-from tuner.base.errors import BadInput
+from tuner.base.errors import BadInput, UnknownRelease
 from tuner.base.findings import Finding, Severity
 from tuner.base.names import Collective, DataType, Op
 from tuner.cli import options
 from tuner.cli.command import FILE
 from tuner.cli.communicator_options import of_all_ranks
-from tuner.cli.output import human_bytes, json_wanted, print_json, print_table, say, show
+from tuner.cli.output import human_bytes, json_wanted, note_after, print_json, print_table, say, show
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
 from tuner.times.acceptance import accept, judge
 from tuner.times.acceptance import accept as acceptance
 from tuner.times.acceptance.accept import Acceptance, AcceptOptions, JudgedSize
 from tuner.times.acceptance.expected import Expectation, Whose
+from tuner.times.measured.checks import nearest_release
 from tuner.times.measured.formats import Given, MeasurementFile
 
 COLUMNS = ("size", "pick", "us", "expected us", "from", "to", "busbw GB/s", "floor GB/s", "verdict")
@@ -92,17 +93,22 @@ def command(
     """Passes or fails RESULTS, by collective and size, or says that they cannot be judged, and what a loss points to.
 
     RESULTS are what nccl-tests prints or writes as JSON, runs of 'measure', columns, or names of shipped tables. Too
-    slow are three sizes in a row, or the two largest, above the band in which 95 % of healthy machines lie; too fast is
-    what the links cannot do. Where the band is wider than 1.3 times, a size cannot be judged: four rows of a healthy
-    day ('nccl-tuner fit calibration --update'), or a reference run (--like), make it so. Exit code 1 where anything
-    fails, 3 where nothing does and sizes from 1 MiB on cannot be judged.
+    slow are three of four sizes in a row, or the two largest, above what healthy public runs take on such GPUs, links
+    and nodes, or one size far above; too fast is what the links cannot do. --explain says how a verdict came about.
+    What no run is near to cannot be judged: a run of a healthy day (--like FILE, or 'nccl-tuner measured FILE --keep
+    NAME') makes it so. Exit code 1 where anything fails, 3 where nothing does and the large sizes cannot be judged.
 
     \b
     nccl-tuner accept all_reduce.log --machine dgx-h100 --nodes 2 --nccl 2.28.9 --junit accept.xml
     nccl-tuner accept --floors --machine dgx-h100 --nccl 2.28.9
     """
     if files and files[0].is_file() and not communicator.says_where and not floors:
-        _ask_for_machine(files[0])
+        communicator = communicator.but(machine=_only_machine(files[0]))
+    nccl = communicator["nccl"]
+    stand_in = ""
+    with contextlib.suppress(UnknownRelease):  # said below
+        nearest, stand_in = nearest_release(nccl) if nccl else (nccl, "")
+        communicator = communicator.but(nccl=nearest) if stand_in else communicator
     described = communicator.scenario()
     if floors:
         if files or junit_file is not None:
@@ -112,7 +118,7 @@ def command(
     if not files:
         raise BadInput("no RESULTS; valid: files of nccl-tests or of 'nccl-tuner measure', or --floors")
     given = Given(
-        nccl=described.nccl if communicator["nccl"] else "",
+        nccl="" if not nccl else nccl if stand_in else described.nccl,
         nodes=communicator["nodes"] if options.is_given("nodes") else communicator["trays"],
         gpus_per_node=communicator["gpus_per_node"],
         collective=program,
@@ -125,11 +131,18 @@ def command(
         click.get_current_context().exit(1 if result.judged else 3)
 
 
-def _ask_for_machine(file: Path) -> NoReturn:
-    """Raises BadInput with the machines that have such GPUs as the results name; of those that cannot be read why."""
+def _only_machine(file: Path) -> str:
+    """The only machine of the catalogue with such GPUs as the results name, which is said.
+
+    BadInput with the machines where there are several or none; of results that cannot be read why.
+    """
     from tuner.jobs.diagnosis.results import machines_with_such_gpus
 
     gpus, names = machines_with_such_gpus(MeasurementFile(file))
+    if gpus and len(names) == 1:
+        taken = Finding("accept.assumed_machine", Severity.NOTE, {"machine": names[0], "gpus": gpus})
+        note_after(findings.words(taken))
+        return names[0]
     such = (
         f"; with {gpus}: {', '.join(names)}" if names else f"; no machine of the catalogue has {gpus}" if gpus else ""
     )

@@ -10,12 +10,14 @@ import click
 from tuner.base.errors import BadInput, BadMeasurement
 from tuner.base.records import to_json
 from tuner.cli import options
-from tuner.cli.command import FILE, excludes, lacks, only
+from tuner.cli.command import FILE, Params, excludes, has, only
 from tuner.cli.measured_options import site_options
 from tuner.cli.output import json_wanted, plural, print_json, print_table, span, verdict
 from tuner.machine import catalogue
 from tuner.release.environment import parse_assignments
+from tuner.scenario.describe import describe
 from tuner.times import measured
+from tuner.times.acceptance import own_runs
 from tuner.times.calibration import calibrate, plausible
 from tuner.times.measured import Problem, formats
 from tuner.times.measured.formats import Given
@@ -39,13 +41,19 @@ OF_A_TABLE = (  # parameters with -o alone
 
 
 def _shipped(files: Sequence[Path]) -> bool:
-    return len(files) == 1 and str(files[0]) in measured.names()
+    return len(files) == 1 and str(files[0]) in (*measured.names(), *own_runs.names())
+
+
+def _reads(params: Params) -> bool:
+    return not (params["out"] or params["keep"])
 
 
 RULES = (
-    only("no FILE", "machine", when=lacks("files")),
-    only("NAME of a shipped table", "files", when=lambda params: not params["out"] and _shipped(params["files"])),
-    excludes("FILEs without -o", *OF_A_TABLE, when=lambda params: bool(params["files"]) and not params["out"]),
+    only("--forget", "forget", when=has("forget")),
+    excludes("--keep", "out", when=has("keep")),
+    only("no FILE", "machine", "forget", when=lambda params: not params["files"] and not params["keep"]),
+    only("NAME of a shipped table", "files", when=lambda params: _reads(params) and _shipped(params["files"])),
+    excludes("FILEs without -o", *OF_A_TABLE, when=lambda params: bool(params["files"]) and _reads(params)),
 )
 
 
@@ -74,12 +82,16 @@ RULES = (
 @options.option("--env", "A variable that was set; repeatable.", multiple=True, metavar="NAME=VALUE")
 @options.option("--trap", "traps", "What a user of the numbers must know; repeatable.", multiple=True, metavar="TEXT")
 @options.out_option("OUT.csv", "Write one table of FILEs.", required=False)
+@options.option("--keep", "Keep FILEs as a healthy run of one's own, which 'accept' compares with.", metavar="NAME")
+@options.option("--forget", "Remove a run that was kept.", metavar="NAME")
 @options.json_option
 def command(
     files: tuple[Path, ...],
     site: Site,
     given: Given,
     out: Path | None,
+    keep: str | None,
+    forget: str | None,
     **head: Any,
 ) -> None:
     """The tables of measured times that are shipped; of NAME all that is known; of FILEs what is wrong with them.
@@ -87,19 +99,26 @@ def command(
     FILEs are text or JSON of nccl-tests, aiconfigurator's parquet, runs of 'measure', or columns. What is wrong is said
     with the lines: units, labels, repeated rows, curves, faulty runs, what the links of --machine cannot carry; exit
     code 1 where rows cannot be used. With -o they become one table, and numbers that cannot be true are refused.
-    Without NAME and FILE --machine says whose tables are listed; --json of NAME has its rows.
+    Without NAME and FILE --machine says whose tables are listed; --json of NAME has its rows. --keep keeps FILEs as a
+    healthy run of your own: 'accept' compares with it from then on.
 
     \b
     nccl-tuner measured
     nccl-tuner measured b200-8x-64n__2.29.7__together
     nccl-tuner measured run.log --machine dgx-h100
     nccl-tuner measured all_reduce.log --machine dgx-h100 --source "our cluster, 2026-11-20" -o h100.csv
+    nccl-tuner measured all_reduce.log --machine dgx-h100 --source "pod 7, 2026-11-20" --keep pod7
     nccl-tuner measured nccl_perf.parquet --machine dgx-a100 --nccl 2.27.3 --source aiconfigurator -o a100.csv
     """
     given = replace(given, nccl=site.nccl)
     if site.machine is not None and site.topology is not None:
         raise BadInput("--machine and --topology; valid: one of both")
-    if not files:
+    if forget is not None:
+        own_runs.forget(forget)
+        click.echo(f"{forget}: forgotten")
+    elif keep is not None:
+        _keep(files, keep, site, given, head)
+    elif not files:
         _print_tables(site.machine)
     elif out is not None:
         _write_table(files, out, site, given, head)
@@ -109,8 +128,26 @@ def command(
         _check(files, site, given)
 
 
+def _keep(files: tuple[Path, ...], name: str, site: Site, given: Given, head: Mapping[str, Any]) -> None:
+    """Keeps FILEs as a run of the user's own, if it is healthy by others and says where it is from."""
+    wanted = [] if files else ["FILE, what nccl-tests printed"]
+    wanted += [] if site.machine or site.topology else ["which machine: --machine NAME, or --topology FILE.xml"]
+    wanted += [] if head["source"] else ["where the numbers are from: --source TEXT"]
+    if wanted:
+        raise BadInput(f"--keep {name} needs {'; and '.join(wanted)}")
+    table, problems = calibrate.table_of(files, _facts(files, site, head), given, site.node[0])
+    scenario = describe(site.machine, topology=site.topology, nccl=table.header.nccl or site.nccl or None)
+    curves = own_runs.keep(name, table, scenario, files)
+    if json_wanted():
+        print_json({"name": name, "curves": len(curves), "folder": str(own_runs.folder())})
+        return
+    for path, each in problems:
+        click.echo(_line(path, each), err=True)
+    click.echo(f"{name}: {plural(len(curves), 'curve')} kept in {own_runs.folder()}; 'accept' compares with them")
+
+
 def _print_table(name: str) -> None:
-    table = measured.load(name)
+    table = own_runs.load(name) if name in own_runs.names() else measured.load(name)
     if json_wanted():
         rows = [{"line": row.line, **measured.columns_of(row)} for row in table.blocks]
         print_json({"name": table.name, "header": table_record(table.header), "rows": rows})
@@ -121,7 +158,8 @@ def _print_table(name: str) -> None:
 
 def _print_tables(machine: str | None) -> None:
     name = None if machine is None else catalogue.load(machine).name
-    tables = [table for table in map(measured.load, measured.names()) if name in (None, table.header.machine)]
+    every = (*map(measured.load, measured.names()), *map(own_runs.load, own_runs.names()))
+    tables = [table for table in every if name in (None, table.header.machine)]
     if json_wanted():
         print_json([to_json(_listed(table)) for table in tables])
         return
@@ -179,20 +217,7 @@ def _write_table(
     wanted += [] if source else ["where the numbers are from: --source TEXT"]
     if wanted:
         raise BadInput(f"{out}: a table says {'; and '.join(wanted)}")
-    name = "" if site.machine is None else catalogue.load(site.machine).name
-    path_in_source = head["path_in_source"] or ", ".join(path.name for path in files)
-    facts = Header(
-        title=head["title"],
-        machine=name,
-        machine_note=note or "",
-        source=MeasuredSource(source, head["commit"], path_in_source, head["licence"]),
-        how_measured=head["how"],
-        launch=LAUNCHES[head["launch"]],
-        network=head["network"],
-        variables=parse_assignments(head["env"]),
-        traps=head["traps"],
-    )
-    table, problems = calibrate.table_of(files, facts, given, site.node[0])
+    table, problems = calibrate.table_of(files, _facts(files, site, head), given, site.node[0])
     measured.write(out, table)
     if json_wanted():
         summary = {"file": str(out), **to_json(_listed(table)), "left_out": table.header.left_out}
@@ -202,6 +227,22 @@ def _write_table(
         click.echo(_line(path, each), err=True)
     left = ", ".join(f"{count} {reason}" for reason, count in table.header.left_out.items())
     click.echo(f"{out}: {len(table.blocks)} rows" + (f"; left out: {left}" if left else ""))
+
+
+def _facts(files: tuple[Path, ...], site: Site, head: Mapping[str, Any]) -> Header:
+    """What the options say of the times of FILEs."""
+    path_in_source = head["path_in_source"] or ", ".join(path.name for path in files)
+    return Header(
+        title=head["title"],
+        machine="" if site.machine is None else catalogue.load(site.machine).name,
+        machine_note=head["machine_note"] or "",
+        source=MeasuredSource(head["source"], head["commit"], path_in_source, head["licence"]),
+        how_measured=head["how"],
+        launch=LAUNCHES[head["launch"]],
+        network=head["network"],
+        variables=parse_assignments(head["env"]),
+        traps=head["traps"],
+    )
 
 
 @dataclass(frozen=True, slots=True)

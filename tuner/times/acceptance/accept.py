@@ -31,7 +31,7 @@ from tuner.times.acceptance.faults import Resource
 from tuner.times.acceptance.in_findings import RunFacts, RunVerdict, calls_of, in_findings
 from tuner.times.acceptance.judge import JudgedCurve, Verdict
 from tuner.times.acceptance.public_runs import Network, RankedRun
-from tuner.times.acceptance.shapes import Loss
+from tuner.times.acceptance.shapes import Loss, LossShape
 from tuner.times.calibration import plausible
 from tuner.times.measured import Kind, Problem
 from tuner.times.measured.checks import named, nearest_release
@@ -205,7 +205,7 @@ def read_results(path: Path | MeasurementFile, given: Given, scenario: Scenario)
         executed=executed,
         stand_in=stand_in,
         wrong=wrong_results(file, given),
-        log=evidence.of_lines(file.text.splitlines()) if file.format is FileFormat.nccl_tests_text else NOTHING_LOGGED,
+        log=evidence.of_file(path) if file.format is FileFormat.nccl_tests_text else NOTHING_LOGGED,
     )
 
 
@@ -408,7 +408,7 @@ def accept(files: Sequence[Path | MeasurementFile], asked: AcceptOptions) -> Acc
         problems=(*problems, *slipped),
         wrong_results=sum(file.wrong.calls for file in read if file.wrong),
         diagnosis=() if slipped else tuple(diagnoses),
-        passes_as=() if refused or passes else _passes_as(read, asked),
+        passes_as=() if refused or passes or len(judged[0][2].curve.bytes) < FEW_SIZES else _passes_as(read, asked),
         start_extra=tuple(extras),
         comparisons=tuple(comparisons),
         skipped=dict(skipped),
@@ -419,6 +419,7 @@ def accept(files: Sequence[Path | MeasurementFile], asked: AcceptOptions) -> Acc
     return replace(made, findings=tuple(in_findings(made, facts)))
 
 
+FEW_SIZES = 4  # tell no release from another
 REST = "the rest of"
 MISSING = (
     "four rows of this cluster on a healthy day, spread over sizes, as a calibration of its own",
@@ -461,7 +462,7 @@ def _expected_by(judged: Sequence[tuple[ResultFile, JudgedCurve]], expectation: 
     for whose, words in ((Whose.public, "of the same class"), (Whose.nearest, "of the nearest classes")):
         if numbers := runs.get(whose):
             between = f"{min(numbers)} to {max(numbers)}" if min(numbers) < max(numbers) else str(min(numbers))
-            reasons[f"{between} healthy public runs {words}, at {len(numbers)} of {count} sizes"] = None
+            reasons[f"{between} healthy runs {words}, at {len(numbers)} of {count} sizes"] = None
     if runs.keys() - {Whose.public, Whose.nearest}:
         reasons |= expectation.reasons
     return reasons
@@ -549,7 +550,15 @@ def _diagnosed(
     if Verdict.slow not in verdicts or Verdict.fast in verdicts:
         return ()
     topology = expectation.scenario.resolve().own.topology
-    curves_of = [each.curve for _, each in judged]
+    failing = [each for _, each in judged if not each.passes]
+    losses = [loss for each in failing for loss in [shapes.loss_of(each)] if loss is not None]
+    if losses and all(loss.shape is LossShape.alone for loss in losses):
+        return ()  # a fault of the machine shows at more sizes than one
+    # Of a call that only one placement of is slow the other says nothing of the fault.
+    passing = {replace(each.curve.kind, in_place=False) for each in failing}
+    curves_of = [
+        each.curve for _, each in judged if not each.passes or replace(each.curve.kind, in_place=False) not in passing
+    ]
     if any(each.kind.sockets for each in curves_of):
         return (Diagnosis(Resource.sockets, "the file says that NCCL talked over TCP sockets", 0.0, 0.0),)
     # The form of AllToAll says less of the links than those of collectives do.

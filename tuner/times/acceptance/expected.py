@@ -85,9 +85,9 @@ class Expected:
     ``picks`` is None for AllToAll and SendRecv, which NCCL picks nothing for. ``measured``: whether the calibration has
     times of the pick's algorithm and protocol, or public runs decide; False by NCCL's model. ``whose`` says which.
 
-    ``high`` and ``far`` are factors over the time: above ``high`` a size is slow, and fails with others; above ``far``
-    it fails by itself. ``open``: whether a time below ``high`` says nothing. ``steady``: whether three slow sizes in
-    a row fail; where healthy clusters differ more, only the largest sizes count.
+    ``sure``, ``high`` and ``far`` are factors over the time: up to ``sure`` a size is healthy, above ``high`` it is
+    slow, and fails with others; above ``far`` it fails by itself. ``open``: whether a time below ``high`` says nothing.
+    ``steady``: whether three slow sizes in a row fail; where healthy clusters differ more, the largest ones count.
     """
 
     time_us: Array
@@ -95,6 +95,7 @@ class Expected:
     picks: Picks | None
     measured: Mask
     whose: tuple[Whose, ...]
+    sure: Array
     high: Array
     far: Array
     open: Mask
@@ -108,7 +109,9 @@ class Expected:
         wide = half > np.log(WIDEST)
         high = np.exp(np.where(wide, FAR_OUT * half, half))
         every = np.ones(len(time_us), np.bool_)
-        return Expected(time_us, log_half, picks, measured, (whose,) * len(time_us), high, ALONE * high, wide, every)
+        return Expected(
+            time_us, log_half, picks, measured, (whose,) * len(time_us), high, high, ALONE * high, wide, every
+        )
 
     def pick_names(self) -> list[str]:
         """Algorithm and protocol of each size, as in ``Ring/LL``; ``-`` where NCCL picks nothing."""
@@ -179,7 +182,9 @@ class Expectation:
             why = error
         if self._asked is not None and modelled is not None:
             return modelled
-        known = modelled is not None and not (modelled.open | ~modelled.measured).any()
+        if modelled is not None and kind.shape.nodes == 1:
+            modelled = self._carried_on(kind, sizes, modelled)
+        known = modelled is not None and not (modelled.open | ~modelled.measured).any() and not public_runs.own()
         if kind.shape.nodes == 1 and known and not self.has_other_links(kind.shape):
             assert modelled is not None
             return modelled
@@ -188,6 +193,30 @@ class Expectation:
             raise why
         assert joined is not None or modelled is not None
         return joined if joined is not None else modelled  # type: ignore[return-value]
+
+    def _carried_on(self, kind: CurveKind, sizes: SizeArray, modelled: Expected) -> Expected:
+        """In a node, with the bandwidth of the largest measured size for sizes above it: links are no slower there."""
+        beyond = modelled.open & (sizes >= public_runs.SATURATED_BYTES)
+        if not beyond.any():
+            return modelled
+        below = np.array([public_runs.SATURATED_BYTES << more for more in range(4)], np.uint64)
+        there = self._modelled(kind, below)
+        inside = np.flatnonzero(~there.open & there.measured)
+        if not len(inside):
+            return modelled
+        last = inside[-1]
+        beyond &= sizes > below[last]
+        time_us = there.time_us[last] * sizes.astype(np.float64) / float(below[last])
+        return replace(
+            modelled,
+            time_us=np.where(beyond, time_us, modelled.time_us),
+            log_half=np.where(beyond, there.log_half[last], modelled.log_half),
+            sure=np.where(beyond, there.sure[last], modelled.sure),
+            high=np.where(beyond, there.high[last], modelled.high),
+            far=np.where(beyond, there.far[last], modelled.far),
+            open=modelled.open & ~beyond,
+            measured=modelled.measured | beyond,
+        )
 
     def compared(self, kind: CurveKind, sizes: SizeArray) -> ComparedCurve:
         """The calls as public runs are compared with: class, shape, and what the links allow, us, [size]."""
@@ -217,7 +246,8 @@ class Expectation:
         compared = self.compared(kind, sizes)
         if compared.nodes > 1 and self.scenario.resolve().own.trays is not None:
             return None  # between NVLink domains no three runs are alike
-        if compared.nodes == 1 and modelled is not None and not self.has_other_links(kind.shape):
+        kept = public_runs.matching(compared, public_runs.own(), Nearness.same_class)
+        if not kept and compared.nodes == 1 and modelled is not None and not self.has_other_links(kind.shape):
             return by_public_runs(compared, self.curves(), modelled, modelled.open | ~modelled.measured)
         return by_public_runs(compared, self.curves(), modelled)
 
@@ -228,7 +258,7 @@ class Expectation:
 
     def curves(self) -> tuple[PublicCurve, ...]:
         """The runs that are compared with, without those that are judged."""
-        every = public_runs.shipped()
+        every = (*public_runs.shipped(), *public_runs.own())
         return tuple(each for each in every if each.table not in self.judged_tables) if self.judged_tables else every
 
     def _modelled(self, kind: CurveKind, sizes: SizeArray, fault: Fault | None = None) -> Expected:
@@ -401,6 +431,7 @@ def by_public_runs(
         old.picks,
         known | old.measured,
         whose,
+        np.where(known, found.sure, old.sure),
         np.where(known, found.high, old.high),
         np.where(known, found.far, old.far),
         ~known & old.open,
@@ -412,7 +443,7 @@ def by_public_runs(
 def _nothing(count: int) -> Expected:
     """Expects nothing of any size."""
     nan, none = np.full(count, np.nan), np.zeros(count, np.bool_)
-    return Expected(nan, nan, None, none, (Whose.nccl,) * count, nan, nan, ~none, none)
+    return Expected(nan, nan, None, none, (Whose.nccl,) * count, nan, nan, nan, ~none, none)
 
 
 def _links_us(request: Exchange, sizes: SizeArray, nodes: int, gpus: int, machine: MachineClass) -> Array:

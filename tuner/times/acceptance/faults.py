@@ -118,6 +118,7 @@ def _in_a_node(communicator: Comm, topology: Topology) -> Iterator[Fault]:
         yield Fault(Resource.nvls, "the NVSwitches do not reduce", without_nvls=True)
     if communicator.graphs[Algorithm.Ring].type_intra in _FALL_BACK:
         rare = _RARE if communicator.nodes > 1 else 0.0  # others show there as well
+        rare += _LESS_LIKELY * 2 if communicator.nvls else 0.0  # NVLS that is off is seen more often
         links = max(sum(link.count for link in gpu.nvlinks) for gpu in topology.gpus)
         for left in dict.fromkeys(max(round(share * links), 1) for share in _NVLINKS_LEFT):
             if left < links:

@@ -28,7 +28,7 @@ LEAST_START_US = 1.0
 BANDWIDTH_BYTES = 2**28  # from here on a call's time is the links'
 # Of a size measured several times one time may be this much longer than a single one, up to so many times the expected.
 REPEATED, MOST_REPEATED = 4.0, 25.0
-MOST = 2 / 3  # of a curve's sizes that have to be judged
+MOST = 1 / 2  # of a curve's sizes that have to be judged
 LATENCY_BYTES = 2**16  # of sizes below, more than half have to be slow to fail
 
 
@@ -65,16 +65,9 @@ class JudgedCurve:
 
     @property
     def judged(self) -> bool:
-        """Whether its sizes say anything: most of those from 1 MiB on, where there are such, or all from 256 MiB on.
-
-        Smaller ones are the host's.
-        """
-        known = np.array([verdict is not Verdict.not_judged for verdict in self.verdicts])
-        if len(largest := known[self.curve.bytes >= BANDWIDTH_BYTES]) and largest.all():
-            return True
-        large = self.curve.bytes >= HOST_BYTES
-        counted = large if large.any() else np.ones(len(large), np.bool_)
-        return float(known[counted].mean()) >= MOST
+        """Whether half of the sizes that decide are judged; one slow alone is not, or a slower row would help."""
+        known = np.array([each not in (Verdict.not_judged, Verdict.isolated) for each in self.verdicts])
+        return float(known[decisive(self.curve.bytes)].mean()) >= MOST
 
     @property
     def busbw_gbs(self) -> Array:
@@ -141,6 +134,10 @@ def judge(curve: Curve, expected: Expected, least_us: Array) -> JudgedCurve:
         alone = known & (curve.time_us > expected.time_us * expected.far + allowed)
         repeated = np.minimum(REPEATED * expected.far, MOST_REPEATED)
         alone |= known & (curve.worst_us > expected.time_us * np.maximum(repeated, expected.far) + allowed)
+    with np.errstate(invalid="ignore"):
+        by_runs = np.zeros(len(known), np.bool_) if expected.runs is None else expected.runs > 0
+        late = np.where(by_runs, 0.0, allowed)
+        unsure = decisive(curve.bytes) & (curve.time_us > expected.time_us * expected.sure + late)
     fails = alone | _together(curve.bytes, slow, known, expected.steady)
     verdicts = []
     for at, time_us in enumerate(curve.time_us.tolist()):
@@ -149,7 +146,7 @@ def judge(curve: Curve, expected: Expected, least_us: Array) -> JudgedCurve:
             verdict = Verdict.fast
         elif fails[at]:
             verdict = Verdict.slow
-        elif not known[at] or (expected.open[at] and not slow[at]):
+        elif not known[at] or ((expected.open[at] or unsure[at]) and not slow[at]):
             verdict = Verdict.not_judged
         elif slow[at]:
             verdict = Verdict.isolated
@@ -160,6 +157,17 @@ def judge(curve: Curve, expected: Expected, least_us: Array) -> JudgedCurve:
         verdicts.append(verdict)
     start = start_us(curve, expected)
     return JudgedCurve(curve, expected, expected.time_us / expected.high, high_us, tuple(verdicts), start)
+
+
+def decisive(sizes: SizeArray) -> Mask:
+    """Mask of the sizes that have to be judged, [size]: from 256 MiB on, else from 1 MiB on, where there are such.
+
+    Smaller ones are the host's.
+    """
+    for least in (BANDWIDTH_BYTES, HOST_BYTES):
+        if (large := sizes >= least).any():
+            return np.asarray(large)
+    return np.ones(len(sizes), np.bool_)
 
 
 def _together(sizes: SizeArray, slow: Mask, known: Mask, steady: Mask) -> Mask:

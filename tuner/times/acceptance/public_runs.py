@@ -10,10 +10,14 @@ on the machine's graphs, and for what is made of sends and receives the bytes ov
 
 import json
 import math
+import os
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
 from enum import IntEnum, StrEnum
 from functools import cache
+from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -35,9 +39,12 @@ LIMITS = "judging.toml"
 LEAST_RUNS = 3  # of a class that decides, at a size
 SATURATED_BYTES = 256 << 20  # from here on the bandwidth stays: a curve goes on beyond its largest size
 EXCHANGES = frozenset({"AllToAll", "SendRecv"})
-EXCHANGE_HIGH, EXCHANGE_FAR = 2.5, 20.0  # limits for these, at all sizes
+EXCHANGE_SURE, EXCHANGE_HIGH, EXCHANGE_FAR = 1.3, 2.5, 20.0  # limits for these, at all sizes
 _ALIKE = 0.15  # natural logarithm: bandwidths of one class
 _MANY_NODES = 64
+_MOST_BYTES = 16 << 20  # of a kept run
+_NODE = 16  # GPUs: more are a NVLink domain of several trays
+_FORCED = 1.2  # how much more times differ where an algorithm was forced that NCCL may not have tuned for
 LARGE_BYTES = 1 << 30  # a curve that begins above goes down to here,
 _DOWN = 16  # by so many times at most
 _BELOW = 1.01  # of a curve's first size, which rounding of sizes may move
@@ -175,11 +182,13 @@ class ComparedCurve:
 class TypicalTimes:
     """Typical times of the runs that decide, us, [size]; NaN where none do. ``nearness`` by size, -1 for none.
 
-    ``high`` and ``far``: factors above which a time is slow in company and by itself. ``runs``: how many decide.
+    ``sure``: factor up to which a time is healthy; ``high`` and ``far``: above which it is slow in company and by
+    itself. ``runs``: how many decide.
     """
 
     time_us: Array
     nearness: np.ndarray[tuple[int], np.dtype[np.int64]]
+    sure: Array
     high: Array
     far: Array
     runs: np.ndarray[tuple[int], np.dtype[np.int64]]
@@ -238,10 +247,30 @@ def network_in_words(words: str, otherwise: Network) -> Network:
     return Network.rdma if otherwise is Network.sockets and word else otherwise
 
 
+def own_folder() -> Path:
+    """The folder of the runs that the user keeps, in the user's data folder."""
+    home = os.environ.get("XDG_DATA_HOME") or str(Path.home() / ".local" / "share")
+    return Path(home) / "nccl-tuner" / "runs"
+
+
+@cache
+def own() -> tuple[PublicCurve, ...]:
+    """The curves of the runs that the user keeps; a file that cannot be read is as if it were not there."""
+    curves: list[PublicCurve] = []
+    for file in sorted(own_folder().glob("*.json")):
+        with suppress(OSError, ValueError, KeyError, TypeError):
+            if file.stat().st_size <= _MOST_BYTES:
+                curves += (replace(each, own=True) for each in _curves(json.loads(file.read_text(encoding="utf-8"))))
+    return tuple(curves)
+
+
 @cache
 def shipped() -> tuple[PublicCurve, ...]:
     """The curves of the tables that ship."""
-    kept = json.loads((tables.folder() / FILE).read_text(encoding="utf-8"))
+    return _curves(json.loads((tables.folder() / FILE).read_text(encoding="utf-8")))
+
+
+def _curves(kept: Any) -> tuple[PublicCurve, ...]:
     machines = [from_json(MachineClass, each) for each in kept["machines"]]
     keys = kept["keys"]
     curves = []
@@ -282,7 +311,7 @@ def _matches(curve: ComparedCurve, other: PublicCurve, nearness: Nearness) -> bo
     own, there = curve.machine, other.machine
     if curve.collective in EXCHANGES and nearness > Nearness.same_machines:
         return False  # how a site sets its network up decides more than its links do
-    if (curve.nodes > 1) != (other.nodes > 1):
+    if (curve.nodes > 1) != (other.nodes > 1) or (curve.gpus_per_node > _NODE) != (other.gpus_per_node > _NODE):
         return False
     far = nearness >= Nearness.any_machine and curve.nodes > 1 and Joined.pcie not in (own.joined, there.joined)
     if own.joined != there.joined and not far:
@@ -293,7 +322,7 @@ def _matches(curve: ComparedCurve, other: PublicCurve, nearness: Nearness) -> bo
     if curve.collective != other.collective and {curve.collective, other.collective} & EXCHANGES:
         return False
     if nearness >= Nearness.any_machine:
-        return band(curve.nodes) == band(other.nodes)
+        return band(curve.nodes) == band(other.nodes) and (curve.nodes == 1 or own.network.family == "rdma")
     if own.generation != there.generation or not _near(own.gpu_gbs, there.gpu_gbs):
         return False
     if nearness is Nearness.any_nodes:
@@ -324,15 +353,21 @@ def typical(curve: ComparedCurve, curves: Sequence[PublicCurve], most: Nearness 
     for near in Nearness:
         if near > most or not np.isnan(log_us).any():
             break
-        found, number = _typical_of(curve.bytes, matching(curve, curves, near), times=near is Nearness.same_class)
+        those = matching(curve, curves, near)
+        if near is Nearness.same_class and (own_ones := [each for each in those if each.own]):
+            those = own_ones  # the same user's machines are nearer than others'
+        found, number = _typical_of(curve.bytes, those, times=near is Nearness.same_class)
         fresh = np.isnan(log_us) & ~np.isnan(found)
         log_us[fresh] = (found if near is Nearness.same_class else found + log_model)[fresh]
         nearness[fresh], runs[fresh] = near, number[fresh]
-    high, far = np.full((2, count), np.nan)
+    sure, high, far = np.full((3, count), np.nan)
     for at in np.flatnonzero(nearness >= 0):
         of_size = limit(int(curve.bytes[at]), Nearness(int(nearness[at])), curve.nodes)
-        high[at], far[at] = of_size if curve.collective not in EXCHANGES else (EXCHANGE_HIGH, EXCHANGE_FAR)
-    return TypicalTimes(np.exp(log_us), nearness, high, far, runs)
+        if curve.forced:
+            of_size = of_size[0], _FORCED * of_size[1], _FORCED * of_size[2]
+        exchange = curve.collective in EXCHANGES
+        sure[at], high[at], far[at] = (EXCHANGE_SURE, EXCHANGE_HIGH, EXCHANGE_FAR) if exchange else of_size
+    return TypicalTimes(np.exp(log_us), nearness, sure, high, far, runs)
 
 
 def _typical_of(sizes: SizeArray, those: Sequence[PublicCurve], *, times: bool) -> tuple[Array, np.ndarray]:
@@ -366,13 +401,17 @@ def _typical_of(sizes: SizeArray, those: Sequence[PublicCurve], *, times: bool) 
     return found, number
 
 
-def limit(nbytes: int, nearness: Nearness, nodes: int) -> tuple[float, float]:
-    """Factors over the typical time: slow in company, and by itself. See ``tables/judging.toml``."""
+def limit(nbytes: int, nearness: Nearness, nodes: int) -> tuple[float, float, float]:
+    """Factors over the typical time: healthy up to, slow in company from, and slow by itself from. See
+    ``tables/judging.toml``.
+    """
     table = _limits()
     at = max(index for index, first in enumerate(table["from_bytes"]) if nbytes >= first)
     rows = table["between_nodes" if nodes > 1 else "in_a_node"][nearness.name]
-    high = float(rows["high"][at])
-    return max(high, table["many_nodes"]["high"][at]) if nodes >= _MANY_NODES else high, float(rows["far"][at])
+    low, high, far = (float(rows[name][at]) for name in ("low", "high", "far"))
+    if nodes >= _MANY_NODES:
+        low, high = min(low, table["many_nodes"]["low"][at]), max(high, table["many_nodes"]["high"][at])
+    return min(high, 2 * low), high, far
 
 
 @cache

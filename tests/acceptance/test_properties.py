@@ -1,0 +1,165 @@
+"""Properties of verdicts, over all public runs that ship and 10,000 drawn changes of them."""
+
+import random
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.acceptance.test_command import TABLE, nccl_tests_text
+from tests.support.command_line import run
+from tuner.base.names import Collective, DataType, Op
+from tuner.emulator.request import Request
+from tuner.times.acceptance import judge, public_runs
+from tuner.times.acceptance.curves import ConfiguredShape, Curve, CurveKind, Exchange
+from tuner.times.acceptance.expected import Expected, by_public_runs
+from tuner.times.acceptance.in_findings import RunVerdict
+from tuner.times.acceptance.judge import JudgedCurve, Verdict
+from tuner.times.acceptance.public_runs import ComparedCurve, PublicCurve
+from tuner.times.costmodels.operations import CostOperation
+
+DRAWN = 10_000
+ORDER = (RunVerdict.fails, RunVerdict.not_judged, RunVerdict.passes)
+RUNS = tuple(each for each in public_runs.shipped() if each.machine.network is not public_runs.Network.sockets)
+
+
+@cache
+def others(table: str) -> tuple[PublicCurve, ...]:
+    return tuple(each for each in public_runs.shipped() if each.table != table)
+
+
+@cache
+def expectation(curve: PublicCurve) -> Expected | None:
+    compared = ComparedCurve(
+        curve.machine,
+        curve.nodes,
+        curve.gpus_per_node,
+        curve.collective,
+        curve.forced,
+        np.array(curve.bytes, np.uint64),
+        np.array(curve.model_us),
+    )
+    return by_public_runs(compared, others(curve.table))
+
+
+def judged(curve: PublicCurve) -> JudgedCurve | None:
+    sizes = np.array(curve.bytes, np.uint64)
+    expected = expectation(replace(curve, time_us=()))  # no time of its own changes it
+    if expected is None:
+        return None
+    request: Request | Exchange = Exchange(DataType.float32, CostOperation[curve.collective])
+    if curve.collective in Collective.__members__:
+        request = Request(Collective[curve.collective], DataType.float32, Op.sum)
+    kind = CurveKind(ConfiguredShape(curve.nodes, curve.gpus_per_node), request, curve.in_place)
+    lines = tuple((at,) for at in range(len(sizes)))
+    return judge.judge(Curve(curve.table, kind, sizes, np.array(curve.time_us), lines), expected, np.zeros(len(sizes)))
+
+
+def verdict(curve: PublicCurve) -> RunVerdict:
+    found = judged(curve)
+    if found is None:
+        return RunVerdict.not_judged
+    if not found.passes:
+        return RunVerdict.fails
+    return RunVerdict.passes if found.judged else RunVerdict.not_judged
+
+
+def slower(curve: PublicCurve, at: int, factor: float) -> PublicCurve:
+    times = list(curve.time_us)
+    times[at] *= factor
+    return replace(curve, time_us=tuple(times))
+
+
+def without(curve: PublicCurve, at: int) -> PublicCurve:
+    cut = {name: tuple(np.delete(getattr(curve, name), at).tolist()) for name in ("bytes", "time_us", "model_us")}
+    return replace(curve, **cut)
+
+
+def test_no_slower_row_makes_a_verdict_better() -> None:
+    draw = random.Random(54)
+    before: dict[int, RunVerdict] = {}
+    for _ in range(DRAWN):
+        number = draw.randrange(len(RUNS))
+        changed = RUNS[number]
+        before.setdefault(number, verdict(changed))
+        for _ in range(draw.randint(1, 3)):
+            changed = slower(changed, draw.randrange(len(changed.bytes)), 2 ** draw.uniform(0, 7))
+        assert ORDER.index(verdict(changed)) <= ORDER.index(before[number]), changed
+
+
+def test_leaving_out_a_row_that_is_not_slow_turns_no_failure_into_a_pass() -> None:
+    draw = random.Random(55)
+    for curve in draw.choices(RUNS, k=2500):
+        changed = curve
+        for _ in range(draw.randint(0, 4)):
+            changed = slower(changed, draw.randrange(len(changed.bytes)), 2 ** draw.uniform(0, 7))
+        found = judged(changed)
+        if found is None or found.passes:
+            continue
+        fine = [at for at, each in enumerate(found.verdicts) if each not in (Verdict.slow, Verdict.isolated)]
+        if fine:
+            assert verdict(without(changed, draw.choice(fine))) is not RunVerdict.passes, changed
+
+
+def test_a_run_gets_no_better_verdict_on_the_way_to_half_of_its_speed() -> None:
+    for curve in RUNS:
+        found = [
+            verdict(replace(curve, time_us=tuple(time * factor for time in curve.time_us)))
+            for factor in (1, 4 / 3, 3 / 2, 2)
+        ]
+        assert [*found] == sorted(found, key=ORDER.index, reverse=True), curve
+
+
+def test_no_healthy_run_passes_with_every_time_doubled() -> None:
+    passing = 0
+    for curve in RUNS:
+        if curve.is_healthy:
+            passing += verdict(curve) is RunVerdict.passes
+            doubled = replace(curve, time_us=tuple(2 * time for time in curve.time_us))
+            assert verdict(doubled) is not RunVerdict.passes, curve
+    assert passing > 500
+
+
+@pytest.mark.parametrize("several", [True, False])
+def test_a_row_60_times_slower_fails_wherever_a_run_is_judged(several: bool) -> None:
+    positions = 0
+    for curve in RUNS:
+        if curve.nodes > 1 != several or (found := judged(curve)) is None:
+            continue
+        if not (curve.is_healthy and found.passes):
+            continue
+        for at, nbytes in enumerate(curve.bytes):
+            if nbytes >= 4 << 20 and not np.isnan(found.expected.time_us[at]):
+                positions += 1
+                assert verdict(slower(curve, at, 60)) is RunVerdict.fails, (curve, nbytes)
+    assert positions > 500
+
+
+def test_order_of_rows_blank_lines_and_placement_do_not_matter(tmp_path: Path) -> None:
+    rows = [
+        (row.point.bytes, row.median_us)
+        for row in TABLE.blocks
+        if row.gpus_per_node == 8 and row.point.name == "allreduce" and row.point.dtype is DataType.float16
+    ]
+    codes = {}
+    for slow, code in ((1, 0), (1.6, 1)):
+        given = [(size, time * (slow if size > 1 << 24 else 1)) for size, time in rows]
+        own = nccl_tests_text.write(tmp_path / "own.log", given, nccl=22902, in_place=1).read_text("utf-8")
+        lines = own.splitlines()
+        first = next(at for at, line in enumerate(lines) if line.split()[:1] == [str(given[0][0])])
+        mixed = lines[first:]
+        random.Random(3).shuffle(mixed)
+        for name, text in {
+            "order": "\n".join([*lines[:first], *mixed]) + "\n",
+            "blank": "\n\n".join(lines) + "\n",
+        }.items():
+            (tmp_path / f"{name}.log").write_text(text, "utf-8")
+            run("accept", str(tmp_path / f"{name}.log"), "--machine", "dgx-h100", code=code)
+        columns = [f"allreduce,float32,1,8,{size},{time},1" for size, time in given]
+        head = "collective,dtype,nodes,gpus_per_node,bytes,time_us,in_place"
+        (tmp_path / "placed.csv").write_text("\n".join([head, *columns]) + "\n", "utf-8")
+        run("accept", str(tmp_path / "placed.csv"), "--machine", "dgx-h100", "--nccl", "2.29.2", code=code)
+        codes[slow] = code
+    assert set(codes.values()) == {0, 1}
