@@ -119,7 +119,7 @@ def test_no_healthy_run_passes_with_every_time_doubled() -> None:
             passing += verdict(curve) is RunVerdict.passes
             doubled = replace(curve, time_us=tuple(2 * time for time in curve.time_us))
             assert verdict(doubled) is not RunVerdict.passes, curve
-    assert passing > 500
+    assert passing > 400
 
 
 @pytest.mark.parametrize("several", [True, False])
