@@ -184,7 +184,7 @@ class Communicator:
     ) -> "LaunchAnswer":
         """Launch of a call of ``size`` bytes on a rank: the work of each block and each proxy.
 
-        Errors: those of :meth:`pick`; BadInput for a rank or root that there is none, and, where the switch or the
+        Errors: those of :meth:`pick`; BadInput if there is no such rank or root, and, where the switch or the
         network takes part, for graphs from a file.
         Source: scheduleCollTasksToPlan and calcCollChunking, src/enqueue.cc.
 

@@ -1,7 +1,7 @@
 """Differences of two communicators beside the algorithm and protocol of a call: what an upgrade may change.
 
 Channels, graphs, where LL128 is legal, symmetric kernels and defaults of variables are emulated or from tables;
-buffers, chunks and point-to-point channels are libnccl's own, in :mod:`tuner.answers.beyond`.
+buffer sizes, chunks and point-to-point channels are asked of libnccl (:func:`library_differences`).
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

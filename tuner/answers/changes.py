@@ -100,7 +100,9 @@ def _machine(scenario: Scenario, value: str) -> Scenario:
 
 def _gpus_per_node(scenario: Scenario, value: str) -> Scenario:
     if _has_trays(scenario) is not None:
-        raise BadInput(f"change gpus-per-node={value}: not of trays; valid: trays, gpus-per-tray")
+        raise BadInput(
+            f"change gpus-per-node={value}: this machine is made of trays; change trays or gpus-per-tray instead"
+        )
     return replace(scenario, gpus_per_node=_whole("gpus-per-node", value))
 
 

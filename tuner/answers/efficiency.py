@@ -109,7 +109,7 @@ def report(
     :func:`tuner.answers.calibrated.answering`.
     """
     if sweep.ranks not in (None, scenario.ranks):
-        raise BadInput(f"{sweep.path}: {sweep.ranks} ranks, but {scenario.title} has {scenario.ranks}; valid: the same")
+        raise BadInput(f"{sweep.path}: was measured on {sweep.ranks} ranks, but {scenario.title} has {scenario.ranks}")
     beta_intra_gbs, beta_inter_gbs = assumed.beta_intra_gbs, assumed.beta_inter_gbs
     if beta_inter_gbs is None and links.inter_gbs is not None:
         beta_inter_gbs = links.inter_gbs / scenario.gpus()

@@ -125,7 +125,7 @@ def uneven(parts: Sequence[int], ranks: int, dtype: DataType, rank: int) -> list
 
     ``parts``: bytes that every rank sends to each rank, [ranks], or what each rank sends to each, [ranks * ranks], the
     first rank's first. Empty parts are no call. BadInput for another number of them, a part that is not whole elements,
-    and a rank that there is none.
+    and if there is no such rank.
     """
     if len(parts) not in (ranks, ranks * ranks):
         raise BadInput(f"{len(parts)} parts for {ranks} ranks; valid: {ranks}, or {ranks * ranks}, row by row")

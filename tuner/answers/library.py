@@ -128,9 +128,6 @@ def with_across(scenario: Scenario, timeout_s: float) -> GraphsAcross:
         return GraphsAcross(found, summarize(oracle.connected()))
 
 
-NOT_STARTED = 127  # as a shell says it
-
-
 @dataclass(frozen=True, slots=True)
 class EndedProgram:
     """A program that has ended. ``exit_code`` is 128 and the signal's number where one ended it, as a shell says it."""

@@ -48,7 +48,7 @@ def export_options(function: F) -> F:
 
 @dataclass(frozen=True, slots=True)
 class Exports:
-    """Forms that are wanted. BadInput for two that print."""
+    """The formats asked for. BadInput if two of them would go to standard output."""
 
     as_csv: bool
     parquet: Path | None

@@ -141,7 +141,7 @@ def _picked(operation: Operation, task: CollectiveTask, threads: int, kernel: in
 
 
 def check_roots(communicator: Comm, operations: Sequence[Operation]) -> None:
-    """BadInput for a root that there is none, and for broadcasts from several where NCCL makes one call of them."""
+    """BadInput if there is no such root, and for broadcasts from several where NCCL makes one call of them."""
     check_roots_are_ranks(communicator, operations)
     if together := broadcasts_together(communicator, operations):
         roots = {operations[place].root for place in together}
@@ -151,7 +151,7 @@ def check_roots(communicator: Comm, operations: Sequence[Operation]) -> None:
 
 
 def check_roots_are_ranks(communicator: Comm, operations: Sequence[Operation]) -> None:
-    """BadInput for a root that there is none."""
+    """BadInput if there is no such root."""
     if outside := [each.root for each in operations if not 0 <= each.root < communicator.ranks]:
         raise BadInput(f"root {outside[0]}; valid: 0 to {communicator.ranks - 1}")
 

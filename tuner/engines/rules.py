@@ -40,7 +40,7 @@ def rule(
 
 
 def condition(situation: Situation, release: EngineRelease, given: Given) -> Condition:
-    """The condition that a table gives, in a situation. KeyError for a rule that there is none of."""
+    """The condition that a table gives, in a situation. KeyError if there is no such rule."""
     sizes, facts = RULES[given["rule"]](situation, release, given)
     return Condition(given["rule"], sizes, facts)
 

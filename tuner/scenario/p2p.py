@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 def p2p_context(resolved: "ResolvedScenario", rank: int = 0) -> P2pContext:
     """Context of sends and receives of a rank.
 
-    BadInput for a rank that there is none, for graphs that were dumped, as the links are not in them, and where it is
+    BadInput if there is no such rank, for graphs that were dumped, as the links are not in them, and where it is
     not known whether NVLink joins hosts.
     """
     if any(kind.scenario.graphs is not None for kind in resolved.kinds):

@@ -233,7 +233,7 @@ class ResolvedScenario:
         return list({id(node): (node, view) for (node, _), view in zip(self.nodes, self.views, strict=True)}.values())
 
     def view_of(self, rank: int) -> Comm:
-        """The communicator as a rank sees it. BadInput for a rank that there is none."""
+        """The communicator as a rank sees it. BadInput if there is no such rank."""
         if not 0 <= rank < self.ranks:
             raise BadInput(f"rank {rank}; valid: 0 to {self.ranks - 1}")
         counted = zip(self.nodes, self.views, strict=True)
@@ -499,7 +499,7 @@ class ResolvedSomeGpus(ResolvedNode):
 def kinds_of_members(whole: "ResolvedScenario", ranks: Sequence[int]) -> tuple[ResolvedNode, ...]:
     """The kinds of hosts that these ranks of a scenario are on, in their order, with the GPUs that have one.
 
-    BadInput for a rank that there is none, and for nodes of which only the graphs are known.
+    BadInput if there is no such rank, and for nodes of which only the graphs are known.
     """
     if outside := [rank for rank in ranks if not 0 <= rank < whole.ranks]:
         raise BadInput(

@@ -96,7 +96,7 @@ def heading(figure: Any, top: Any, what: str, where: str) -> None:
 
 
 def legend(figure: Any, handles: Sequence[Any], title: str = PICK_TITLE, where: str = UPPER, **size: float) -> None:
-    """Beside the axes of the figure."""
+    """Draws the legend outside the axes."""
     figure.legend(
         handles=handles,
         title=title,

@@ -19,7 +19,7 @@ class Reach(StrEnum):
     """Effect of a difference. The words are those of the JSON."""
 
     parts = "ranks choose differently"  # at some sizes
-    alike = "all choose otherwise alike"  # than without the difference
+    alike = "all ranks agree, but on another choice than without the difference"  # than without the difference
     speed = "speed only"  # the same choices at every size, with other times
     nothing = "nothing"
     messages = "message sizes"  # the choice is the same, and ranks cut it into messages of other sizes
