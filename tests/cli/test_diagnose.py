@@ -457,10 +457,10 @@ def test_a_log_larger_than_any_listing_is_a_log(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "kind", "says"),
     [
-        (b"", "no kind that is known", "nothing that NCCL or its tools write"),
+        (b"", "no kind that is known", "no line of NCCL in it, and nothing that its tools write"),
         (b"NVIDIA Tegra Profiler Report 2023.4\n\x00\xff", "trace or counters of a job", "nsys export"),
         (b"# a comment\nallreduce,0,65536,tree,ll,2,1,8\n", "decision table", "a decision table (nvidia) of 1 row"),
-        (b"allreduce,0,65536,oak,ll9,2,1,8\n", "no kind that is known", "nothing that NCCL or its tools write"),
+        (b"allreduce,0,65536,oak,ll9,2,1,8\n", "no kind that is known", "no line of NCCL in it, and nothing that"),
     ],
 )
 def test_other_files_are_named(tmp_path: Path, content: bytes, kind: str, says: str) -> None:
@@ -633,7 +633,7 @@ def test_bus_ids_of_results_narrow_the_machines_down(tmp_path: Path) -> None:
 def test_a_program_whose_lines_begin_with_brackets_wrote_no_json(start: str, tmp_path: Path) -> None:
     (tmp_path / "run.log").write_text(f"{start}\n", "utf-8")
     (found,) = findings(tmp_path / "run.log")
-    assert found["finding"].startswith("nothing that NCCL or its tools write")
+    assert found["finding"].startswith("no line of NCCL in it, and nothing that its tools write")
 
 
 def test_a_trace_without_a_collective_asks_for_no_machine(tmp_path: Path) -> None:

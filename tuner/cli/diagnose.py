@@ -1,9 +1,12 @@
 """``nccl-tuner diagnose``: what is wrong, from any files; of one topology what that costs, and its repair."""
 
+import io
 import shlex
 import sys
 import textwrap
 from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext, redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -71,6 +74,7 @@ WIDTH = 100  # of text, at most
 @release_option("Release, where no FILE says it. [default: the newest]")
 @options.skeleton_options()
 @options.out_option("OUT.xml", "Of one topology: write it there, repaired.", required=False)
+@options.flag("--redact", "Without the names of hosts, users, addresses and paths, to be shown to others.")
 @options.json_option
 @click.pass_context
 def command(
@@ -83,6 +87,7 @@ def command(
     net_gbps: float | None,
     net_latency_us: float | None,
     out: Path | None,
+    redact: bool,
 ) -> None:
     """Says what is wrong, from FILEs of any kind, the gravest first; what one of them shows goes for the others.
 
@@ -90,7 +95,8 @@ def command(
     a trace or counters of a job, or a folder: of preflight records, of all ranks' Flight Recorder dumps, or that
     NCCL_TUNER_JOB named. Each finding names the command that shows more. Exit code 1 where something is wrong, else 3
     where something cannot be judged, else 0.
-    What is "unlike" is otherwise than usual, which may be meant: no fault.
+    Logs and other output of one job, such as the kernel's or a scheduler's, are one account: the first cause, where it
+    began, and who only followed. What is "unlike" is otherwise than usual, which may be meant: no fault.
 
     Of one topology alone also what each finding costs, and its repair, which 'nccl-tuner diff' takes as well. Parts are
     known by their PCI ids, and the topology is held against the nearest machine of the catalogue: switches and NUMA
@@ -100,6 +106,7 @@ def command(
     \b
     nccl-tuner diagnose nccl.log node.xml all_reduce.log
     nccl-tuner diagnose all_reduce.log --machine dgx-h100 --nodes 2 --json
+    nccl-tuner diagnose folder-of-one-job --redact
     nccl-tuner diagnose node.xml -o repaired.xml
     nccl-tuner diagnose skeleton.xml --gpu h100-sxm --nic-gbps 400 --machine azure-nd-h100-v5
     """
@@ -118,8 +125,14 @@ def command(
         if examined is None:
             raise BadInput("--out: the repaired topology; valid: with one FILE alone that is a topology")
         write_text(out, examined.topology)
+    with _redacted(found) if redact else nullcontext():
+        _report(found, examined, out)
+    ctx.exit(EXIT_CODES.get(worst, 0))
+
+
+def _report(found: Sequence["FileDiagnosis"], examined: "Examination | None", out: Path | None) -> None:
     if json_wanted():
-        print_json({"severity": worst, "files": [_as_json(each) for each in found]})
+        print_json({"severity": found[0].severity, "files": [_as_json(each) for each in found]})
     elif examined is not None:
         _print_examined(examined)
         if out is not None:
@@ -128,7 +141,8 @@ def command(
         for place, each in enumerate(found):
             verdict_of, *others = each.findings
             _print_finding_of(verdict_of, f"{VERDICTS[each.severity]}: ", GOOD.get(each.severity))
-            paragraph(f"  {each.file}: {each.kind}", 4)
+            beside = f" and {plural(len(each.other_files), 'other file')} of the job" if each.other_files else ""
+            paragraph(f"  {each.file}{beside}: {each.kind}", 4)
             for finding in others[:MOST_FINDINGS]:
                 _print_finding_of(finding, "  ")
             if len(others) > MOST_FINDINGS:
@@ -137,7 +151,19 @@ def command(
                 paragraph(f"  more: {more}", 4)
             if place < len(found) - 1:
                 click.echo("")
-    ctx.exit(EXIT_CODES.get(worst, 0))
+
+
+@contextmanager
+def _redacted(found: Sequence["FileDiagnosis"]) -> Iterator[None]:
+    """Prints what is printed inside without private names."""
+    from tuner.jobs.diagnosis.redact import Redactor
+
+    printed = io.StringIO()
+    with redirect_stdout(printed):
+        yield
+    files = (file for each in found for file in (each.file, *each.other_files))
+    names = Redactor((host for each in found for host in each.hosts), files)
+    click.echo(names(printed.getvalue()), nl=False)
 
 
 def _print_finding_of(finding: Finding, start: str, good: bool | None = None) -> None:

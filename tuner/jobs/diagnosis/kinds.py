@@ -67,7 +67,7 @@ def kinds_of(file: Path) -> tuple[FileKind, ...]:
             return (FileKind.table,)
     if len(start) <= MAX_BYTES and convert.other_nvidia(start, str(file)) is not None:
         return (FileKind.table,)
-    if start.lstrip()[:1] not in (b"{", b"[") and _tells_an_end(start):
+    if not traces.JSON.match(start) and _tells_an_end(start):
         return (FileKind.output,)
     return (FileKind.trace,)
 

@@ -7,14 +7,13 @@ from pathlib import Path
 
 from tuner.base.errors import TunerError
 from tuner.base.findings import Finding, Severity, worst
-from tuner.base.sizes import plural
 from tuner.jobs.diagnosis.records import FileDiagnosis, FileKind, KnownFacts, Progress, found_in, refused
 from tuner.machine import gpus
 from tuner.scenario import Scenario
 from tuner.scenario.logs import importer
 from tuner.scenario.logs.imported import Imported, LogAdditions
-from tuner.scenario.logs.lines import Lines, joined
-from tuner.scenario.logs.reader import parse, sort_of
+from tuner.scenario.logs.lines import Lines, Thread, joined
+from tuner.scenario.logs.reader import NcclLog, parse, sort_of
 from tuner.scenario.logs.thinned import read_thinned
 
 ENDS = ("diagnose.ends_orderly", "diagnose.ends_after_init", "diagnose.ends_after_calls")
@@ -24,24 +23,37 @@ def of_logs(files: Sequence[Path], known: KnownFacts, progress: Progress) -> lis
     """The findings of logs and of other output of jobs: one account of each job, whatever files it is in."""
     read = {file: read_thinned(file, sort_of, progress) for file in files}
     found = []
-    for job in _jobs(read):
-        name = str(job[0]) if len(job) == 1 else f"{job[0]} and {plural(len(job) - 1, 'other file')}"
+    parsed = {file: parse(lines) for file, lines in read.items()}
+    for job in _jobs(parsed):
+        name = str(job[0])
         lines = read[job[0]] if len(job) == 1 else joined([(file.name, read[file]) for file in job])
         try:
             learnt = len(known.learnt)
-            one = _of_job(name, lines, known)
-            found.append(replace(one, findings=(*one.findings, *known.learnt[learnt:])))
+            one = _of_job(name, lines, parsed[job[0]] if len(job) == 1 else None, known)
+            hosts = {thread.host for file in job for thread in lines_threads(parsed[file])}
+            hosts |= {each.host for file in job for each in parsed[file].endings if each.host is not None}
+            findings = (*one.findings, *known.learnt[learnt:])
+            found.append(
+                replace(one, findings=findings, hosts=tuple(sorted(hosts)), other_files=tuple(map(str, job[1:])))
+            )
         except TunerError as error:
             found.append(refused(Path(name), FileKind.log, error, known))
     return found
 
 
-def _jobs(read: Mapping[Path, Lines]) -> list[list[Path]]:
+def lines_threads(log: NcclLog) -> Iterator[Thread]:
+    """Threads that wrote lines of a log which say something."""
+    yield from (each.thread for each in log.ranks)
+    yield from (each.thread for each in log.warnings.values())
+    yield from (Thread(*process, 0) for process in log.environment.keys() | log.networks.keys())
+
+
+def _jobs(read: Mapping[Path, NcclLog]) -> list[list[Path]]:
     """Files by their job: logs of one communicator, with all that is of no communicator where there is one job."""
     jobs: list[tuple[set[str], list[Path]]] = []
     others = []
-    for file, lines in read.items():
-        if not (names := {each.group for each in parse(lines).ranks if each.group is not None}):
+    for file, log in read.items():
+        if not (names := {each.group for each in log.ranks if each.group is not None}):
             others.append(file)
             continue
         same = [job for job in jobs if job[0] & names]
@@ -52,10 +64,10 @@ def _jobs(read: Mapping[Path, Lines]) -> list[list[Path]]:
     return [[*jobs[0][1], *others]]
 
 
-def _of_job(name: str, lines: Lines, known: KnownFacts) -> FileDiagnosis:
+def _of_job(name: str, lines: Lines, parsed: NcclLog | None, known: KnownFacts) -> FileDiagnosis:
     """The findings of a job's lines: those of the checks, and which communicator and connections they show."""
     try:
-        imported = importer.of_lines(lines, name, LogAdditions(release=known.nccl, nodes=known.nodes))
+        imported = importer.of_lines(lines, name, LogAdditions(release=known.nccl, nodes=known.nodes), parsed)
     except importer.NothingLogged:
         return found_in(Path(name), FileKind.output, [Finding("diagnose.no_nccl", Severity.UNKNOWN, {})], known)
     file = Path(name)
@@ -65,16 +77,17 @@ def _of_job(name: str, lines: Lines, known: KnownFacts) -> FileDiagnosis:
         found = [_never(each, known.machine) for each in found]
     if any(each.code == "diagnose.few_channels" and each.facts["nvlink"] for each in found):
         known.links_of = known.links_of or str(file)
+    kind = FileKind.log if imported.ranks or imported.release or imported.evidence.warnings else FileKind.output
     shown = [_communicator(imported), *_connections(imported)] if imported.ranks or imported.release else []
     if lines.left_out:
         shown.append(Finding("diagnose.lines_left_out", Severity.NOTE, {"lines": lines.total}))
     if worst(found) in (None, Severity.NOTE):
         if not any(each.code in ENDS for each in found):
-            return found_in(file, FileKind.log, [Finding("diagnose.log_unread", Severity.UNKNOWN, {}), *shown], known)
+            return found_in(file, kind, [Finding("diagnose.log_unread", Severity.UNKNOWN, {}), *shown], known)
         found.sort(key=lambda each: each.code not in ENDS)
     else:
         found.sort(key=_in_time)
-    return found_in(file, FileKind.log, [*found, *shown], known)
+    return found_in(file, kind, [*found, *shown], known)
 
 
 def _in_time(found: Finding) -> tuple[bool, int]:

@@ -70,6 +70,8 @@ class FileDiagnosis:
     nodes: int | None
     nccl: str | None
     examined: Examination | None = field(default=None, metadata=json_form(optional=True))
+    other_files: tuple[str, ...] = field(default=(), metadata=json_form(optional=True))  # of the same job
+    hosts: tuple[str, ...] = field(default=(), metadata=json_form(omitted=True))  # that a log names
 
     @property
     def severity(self) -> Severity:

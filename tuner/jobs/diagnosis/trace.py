@@ -51,7 +51,7 @@ def of_trace(file: Path, known: KnownFacts) -> FileDiagnosis:
         is_one = traces.JSON.match(start) or start.startswith(nsight.REPORT.lower())
         if not isinstance(error, traces.UnknownFormat) and (is_one or b"collective" in start.splitlines()[0]):
             raise
-        says = f"nothing that NCCL or its tools write; {KNOWN_FILES}"
+        says = f"no line of NCCL in it, and nothing that its tools write; {KNOWN_FILES}"
         return in_sentences(file, FileKind.unknown, Severity.UNKNOWN, says, (), known)
     if calls.kind == flight_recorder.KIND:
         says = "one rank's dump does not say what ran; valid: the folder of all ranks' dumps, which says who is behind"

@@ -119,7 +119,7 @@ STEMS = re.compile(
     r"|MEMORY|CANCELLED|terminat|Terminat|TERM|lost|handle for|panic|lockup|Hardware|unable|vict|resource|Taint|Disrupt"
     r"|not ready|NotReady|Preempt|ssert|ECC|NVLink|timed out|imeout|misaligned|invalid|CUDA|corrupt|free\(|malloc"
     r"|smashing|overflow|tcache|loading shared|version `|[Ii]nterrupt|INT\b|died|raceback|peer|pipe|recv|stuck"
-    r"|could not be|closing|without calling|bus bandwidth|[Ii]llegal|xception|symbol|image|PTX|nccl[USIR]|event|step"
+    r"|could not be|closing|without calling|bus bandwidth|[Ii]llegal|xception|symbol|image|PTX|nccl[USIR]"
 )
 
 

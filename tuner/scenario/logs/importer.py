@@ -36,9 +36,12 @@ def read(path: Path, given: LogAdditions) -> Imported:
     return of_lines(read_lines(path), str(path), given)
 
 
-def of_lines(lines: Lines, name: str, given: LogAdditions) -> Imported:
-    """One communicator of the lines of what messages call ``name``. NothingLogged where they say nothing."""
-    log = reader.parse(lines)
+def of_lines(lines: Lines, name: str, given: LogAdditions, parsed: NcclLog | None = None) -> Imported:
+    """One communicator of the lines of what messages call ``name``. NothingLogged where they say nothing.
+
+    ``parsed``: what :func:`reader.parse` made of them, where that is at hand.
+    """
+    log = parsed or reader.parse(lines)
     facts = (
         log.versions,
         log.ranks,

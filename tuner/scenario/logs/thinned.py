@@ -2,7 +2,7 @@
 
 Lines that differ in digits alone, or in letters of hexadecimal numbers, have one shape, and most lines of a large log
 have a shape that was seen before. Of a shape that says nothing nothing is kept; of one that repeats, such as a call of
-a collective, the first lines and the last of each thread; of any other all of them, but each text once.
+a collective, the first lines and the last of each thread; of any other all of them, unless the log repeats itself.
 """
 
 import errno
@@ -23,10 +23,9 @@ from tuner.scenario.logs.lines import KEPT, LOG, UNKNOWN, Lines, PrintedLine, as
 
 BLOCK_BYTES = 1 << 20
 MOST_LINE_BYTES = 1 << 16  # what is beyond this of a line is left out
-MOST_SHAPES = 100_000  # whose kind is remembered
+MOST_SHAPES = 50_000  # whose kind is remembered
 MOST_ALIKE = 200  # lines of a shape that repeats
-MOST_LINES = 200_000  # that are kept in all
-EACH_ONCE = 20_000  # kept lines, from which on a text is kept only once
+MOST_LINES = 200_000  # that are kept in all, and as many more of those that are grave
 _NOTHING, _EACH = -1, -2  # instead of a number of lines so far
 _VARYING = b"0123456789abcdef"
 _STAMP = b"0123456789-:.TZ[]+, "  # what a time before a line is made of
@@ -34,6 +33,12 @@ _TEXT = bytes(each for each in range(256) if each in b"\t\n\r\x1b" or each >= 32
 _MOST_BINARY = 0.02  # of a block's bytes; more are no text
 _STEMS = re.compile(endings.STEMS.pattern.encode())
 _KEPT = re.compile(KEPT.pattern.encode())
+# Of a log whose lines are nearly all of different shapes, a line without any of these is taken to say nothing.
+_MARKS = (
+    b"CCL", b"rror", b"CUDA", b"Xid", b"ignal", b"SIG", b"illed", b"OOM", b"CANCELLED", b"raceback", b"ault", b"bort",
+    b"fail", b"vict", b"exit", b"erminat", b"ssertion",
+)  # fmt: skip
+_GRAVE = re.compile(rb" WARN |- Init |COMPLETE|" + _STEMS.pattern)
 
 
 class Sort(Enum):
@@ -90,7 +95,7 @@ def _read(file: BinaryIO, kept: "_Kept", progress: Callable[[int], None]) -> Non
         elif len(lines) > 1:
             lines[0] = b""
         rest = lines.pop()
-        kept.add(lines)
+        kept.add(lines, [mark for mark in _MARKS if mark in block] if kept.knows_many else None)
         skips = len(rest) > MOST_LINE_BYTES or (skips and not lines)
         if skips:
             kept.add([rest[:MOST_LINE_BYTES]])
@@ -105,6 +110,13 @@ def _is_binary(block: bytes) -> bool:
     return len(sample.translate(None, _TEXT)) > _MOST_BINARY * len(sample)
 
 
+def _has_any(line: bytes, marks: Sequence[bytes]) -> bool:
+    for mark in marks:  # noqa: SIM110 - any() takes twice as long, and this is called for every line of a log
+        if mark in line:
+            return True
+    return False
+
+
 class _Kept:
     """Lines that are kept, with their numbers."""
 
@@ -113,7 +125,8 @@ class _Kept:
         self._lines = list[tuple[int, bytes]]()
         self._count = dict[bytes, int]()  # by shape, lines so far, or that nothing or each is kept
         self._latest = dict[bytes, tuple[int, bytes]]()  # of a thread's lines of a shape that repeats
-        self._texts = set[int]()  # hashes, once so many are kept
+        self._begun = set[int]()  # hashes of the lines that begin a communicator
+        self._repeats = dict[bytes, bool]()  # by thread
         self._follows = False  # the last line says that the next is an error
         self.number = 0
         self.full = False  # whether lines that say something were left out
@@ -121,16 +134,23 @@ class _Kept:
     def in_order(self) -> Iterator[tuple[int, bytes]]:
         """The lines in the order of their numbers, with their ends."""
         there = {number for number, _ in self._lines}
-        return iter(sorted([*self._lines, *(each for each in self._latest.values() if each[0] not in there)]))
+        latest = ((number, line + b"\n") for number, line in self._latest.values() if number not in there)
+        return iter(sorted([*self._lines, *latest]))
 
-    def add(self, lines: Sequence[bytes]) -> None:
-        """Adds lines without their ends."""
+    @property
+    def knows_many(self) -> bool:
+        """Whether it remembers as many shapes as it may."""
+        return len(self._count) >= MOST_SHAPES
+
+    def add(self, lines: Sequence[bytes], marks: Sequence[bytes] | None = None) -> None:
+        """Adds lines without their ends; of those of new shapes, where ``marks`` are given, what has one of them."""
         count = self._count
         for number, line in enumerate(lines, start=self.number + 1):
             shape = line.translate(None, _VARYING)
             seen = count.get(shape)
             if seen is None:
-                self._new(number, shape, line)
+                if marks is None or _has_any(line, marks):
+                    self._new(number, shape, line)
             elif seen == _NOTHING:
                 if self._follows:
                     self._keep(number, line)
@@ -140,7 +160,8 @@ class _Kept:
                 count[shape] = seen + 1
                 self._keep(number, line)
             else:
-                self._latest[line[: line.find(b"] NCCL")] + shape[-40:]] = number, line + b"\n"
+                at = line.find(b"] NCCL")
+                self._latest[shape if at < 0 else line[:at] + shape[-40:]] = number, line
         self.number += len(lines)
 
     def add_last(self, line: bytes) -> None:
@@ -162,12 +183,19 @@ class _Kept:
 
     def _keep(self, number: int, line: bytes) -> None:
         self._follows = line.rstrip().endswith(b"Last error:")
-        if len(self._lines) >= EACH_ONCE:
-            text = hash(line.lstrip(_STAMP))
-            if text in self._texts:
-                return
-            self._texts.add(text)
-            if len(self._lines) >= MOST_LINES and (len(self._lines) >= 1.25 * MOST_LINES or not _STEMS.search(line)):
-                self.full = True
-                return
+        if (at := line.find(b"] NCCL")) >= 0 and self._is_repeated(line[:at].lstrip(_STAMP), line):
+            return
+        if len(self._lines) >= MOST_LINES and (len(self._lines) >= 2 * MOST_LINES or _GRAVE.search(line) is None):
+            self.full = True
+            return
         self._lines.append((number, line + b"\n"))
+
+    def _is_repeated(self, thread: bytes, line: bytes) -> bool:
+        """Whether a thread begins, for the second time, a communicator of the same name and address: the log is there
+        twice, and nothing of it is kept again until the thread begins another.
+        """
+        if b"Init START" in line:
+            text = hash(line[line.find(b"] NCCL") :] + thread)
+            self._repeats[thread] = text in self._begun
+            self._begun.add(text)
+        return self._repeats.get(thread, False)

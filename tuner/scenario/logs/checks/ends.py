@@ -1,5 +1,6 @@
 """The check of where a log ends: in order, after the start, or before that, and where its ranks are then."""
 
+import re
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
@@ -8,6 +9,8 @@ from tuner.scenario.logs.checks.shown import ShownByLog
 from tuner.scenario.logs.endings import ORDERLY, failures
 from tuner.scenario.logs.imported import CommunicatorLines, groups
 from tuner.scenario.logs.reader import LastCall, NcclLog, RankLog
+
+_NO_P2P = re.compile(r"GeForce RTX (4|5)0\d\d")
 
 
 def end(shown: ShownByLog) -> Iterator[Finding]:
@@ -20,6 +23,9 @@ def end(shown: ShownByLog) -> Iterator[Finding]:
     orderly = _orderly(log)
     if orderly is not None:
         yield Finding("diagnose.ends_orderly", Severity.NOTE, {"how": orderly})
+        return
+    if log.result_rows == 0 and _is_over_pcie(log):
+        yield Finding("diagnose.hang_in_first_call", Severity.UNKNOWN, {})
         return
     if log.result_rows is not None:
         yield Finding("diagnose.ends_in_results", Severity.UNKNOWN, {"rows": log.result_rows})
@@ -48,6 +54,20 @@ def _orderly(log: NcclLog) -> str | None:
     if made and made <= log.destroyed:
         return "its communicators are destroyed"
     return None
+
+
+def _is_over_pcie(log: NcclLog) -> bool:
+    """Whether GPUs of a host reach each other peer to peer, and no NVLink is shown."""
+    linked = any(rank.nvswitch or any(rank.linked.values()) for rank in log.ranks)
+    linked = linked or any(graph.type_intra.startswith("NV") for rank in log.ranks for graph in rank.graphs)
+    return not linked and any(way.startswith("P2P") for way in log.transports)
+
+
+def p2p_on_geforce(shown: ShownByLog) -> Iterator[Finding]:
+    """Peer to peer on GPUs whose driver has none: GeForce after the RTX 30 series."""
+    names = [name for name in shown.reading.log.devices.values() if _NO_P2P.search(name)]
+    if names and any(way.startswith("P2P") for way in shown.reading.log.transports):
+        yield Finding("diagnose.p2p_on_geforce", Severity.UNLIKE, {"gpu": names[0]})
 
 
 def _unfinished(group: CommunicatorLines, log: NcclLog) -> Finding | None:

@@ -15,6 +15,7 @@ CHECKS: tuple[Check, ...] = (
     *requests.CHECKS,
     endings.ending,
     ends.end,
+    ends.p2p_on_geforce,
     communication.single_ranks,
     timeouts.timeouts,
     warnings.warnings,
