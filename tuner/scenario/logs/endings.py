@@ -47,7 +47,7 @@ _WRAPPERS = tuple(
         r"slurmstepd(?:-[\w.-]+)?: error: (?=[Dd]etected|\*\*\*|Some)",
         r"\[?pod/(?P<host>[a-z0-9][\w.-]*)(?:/[\w.-]+)?\]? ",  # kubectl logs --prefix
         r"(?P<host>[\w.-]+)(?: +)\| ",  # Docker Compose
-        r"(?P<rank>\d+): ?(?=\S)",  # srun with --label
+        r"(?P<rank>\d+): *(?=\S)",  # srun with --label
         r"\[(?P<rank>\d+)\] (?=\S)",  # MPICH's mpiexec with -l
         r"(?!python|lib|nvidia)(?P<host>[A-Za-z][\w.-]*\d[\w.-]*): (?=\S)",  # pdsh, clush
     )
