@@ -12,6 +12,7 @@ from tests.support import nccl_tests_text
 from tests.support.cases import CASES
 from tuner.base.errors import UnknownMachine
 from tuner.base.findings import Severity
+from tuner.base.printable import unstyled
 from tuner.cli import everything
 from tuner.cli.diagnose import VERDICTS
 from tuner.times.measured import nccl_tests
@@ -45,7 +46,7 @@ def findings(*words: object) -> list[dict[str, Any]]:
 
 def test_a_fault_of_a_topology_is_the_first_line_with_its_cost_and_command() -> None:
     result = diagnosed(EXAMPLES / "node.xml", EXAMPLES / "guest.xml")
-    text = " ".join(result.output.split())
+    text = " ".join(unstyled(result.output).split())
     assert result.exit_code == 1
     assert text.startswith("fault: pci-flat: no PCI switch above any GPU")
     assert f"no GPUDirect RDMA {EXAMPLES / 'guest.xml'}: topology" in text
@@ -59,7 +60,7 @@ def test_a_log_says_why_it_has_two_channels(tmp_path: Path) -> None:
     (tmp_path / "run.log").write_text(SOCKETS, "utf-8")
     result = diagnosed(tmp_path / "run.log")
     assert result.exit_code == 1, result.output
-    text = " ".join(result.output.split())
+    text = " ".join(unstyled(result.output).split())
     assert text.startswith("fault: 2 channels, because: the network is IP sockets")
     assert f"{tmp_path / 'run.log'}: log of NCCL" in text
     assert "IP sockets, not InfiniBand or RoCE" in text
@@ -68,7 +69,7 @@ def test_a_log_says_why_it_has_two_channels(tmp_path: Path) -> None:
 def test_results_alone_cannot_be_judged_and_say_what_they_lack() -> None:
     result = diagnosed(EXAMPLES / "all_reduce.log")
     assert result.exit_code == 3
-    text = " ".join(result.output.split())
+    text = " ".join(unstyled(result.output).split())
     assert text.startswith("cannot be judged: it looks slow on each machine with such GPUs; the machine is not known")
     assert "8 x H100 80GB HBM3 a node machines with such GPUs: " in text
     assert " dgx-h100," in text

@@ -20,7 +20,7 @@ from tuner.base.sizes import human_bytes, plural
 from tuner.cli import options
 from tuner.cli.command import FILE
 from tuner.cli.communicator_options import release_option
-from tuner.cli.output import json_wanted, number, print_json, print_table, verdict, width_to_fit
+from tuner.cli.output import json_wanted, number, print_json, print_table, say, verdict, width_to_fit
 
 if TYPE_CHECKING:
     from tuner.answers.doctor.examine import Examination
@@ -140,11 +140,14 @@ def _report(found: Sequence["FileDiagnosis"], examined: "Examination | None", ou
     else:
         for place, each in enumerate(found):
             verdict_of, *others = each.findings
-            _print_finding_of(verdict_of, f"{VERDICTS[each.severity]}: ", GOOD.get(each.severity))
+            start = f"{VERDICTS[each.severity]}: "
+            say(verdict(_filled(start + explained(verdict_of).says, 2), GOOD.get(each.severity)))
+            _print_parts_of(verdict_of)
             beside = f" and {plural(len(each.other_files), 'other file')} of the job" if each.other_files else ""
             paragraph(f"  {each.file}{beside}: {each.kind}", 4)
             for finding in others[:MOST_FINDINGS]:
-                _print_finding_of(finding, "  ")
+                paragraph(f"  {explained(finding).says}", 4)
+                _print_parts_of(finding)
             if len(others) > MOST_FINDINGS:
                 paragraph(f"  and {len(others) - MOST_FINDINGS} more (--json has all)", 4)
             if (more := _command(each)) is not None:
@@ -166,10 +169,9 @@ def _redacted(found: Sequence["FileDiagnosis"]) -> Iterator[None]:
     click.echo(names(printed.getvalue()), nl=False)
 
 
-def _print_finding_of(finding: Finding, start: str, good: bool | None = None) -> None:
-    """A finding in words, with where it comes from, what it costs and what to do on lines of their own."""
+def _print_parts_of(finding: Finding) -> None:
+    """Where a finding comes from, what it costs and what to do, on lines of their own."""
     said = explained(finding)
-    click.echo(verdict(_filled(start + said.says, len(start) - len(start.lstrip()) + 2), good))
     for head, text in (("because", said.cause), ("costs", said.costs), ("do", said.do)):
         if text:
             paragraph(f"  {head}: {text}", 4)
@@ -203,7 +205,7 @@ def _print_examined(seen: "Examination") -> None:
     severities = Counter(finding.severity for finding in seen.findings)
     found = ", ".join(f"{count} {severity}" for severity, count in severities.items())
     kinds = ", ".join(dict.fromkeys(each.kind for each in seen.findings if each.severity == WRONG))
-    click.echo(
+    say(
         verdict(
             f"found: {found}{f' ({kinds})' if kinds else ''}" if found else "nothing is wrong", not severities[WRONG]
         )

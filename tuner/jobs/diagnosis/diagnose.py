@@ -75,11 +75,11 @@ def diagnose(
     for kind in FileKind:
         of_kind = [file for each, file in kinds if each is kind]
         if kind is FileKind.log:
-            of_kind += [file for each, file in kinds if each is FileKind.output]
-            also = {file for file in of_kind if (FileKind.results, file) in kinds}
+            outputs = [file for each, file in kinds if each is FileKind.output]
+            also = {file for file in (*of_kind, *outputs) if (FileKind.results, file) in kinds}
             found += [
                 each
-                for each in of_logs(of_kind, known, progress)
+                for each in of_logs(of_kind, outputs, known, progress)
                 if not (each.kind is FileKind.output and Path(each.file) in also)
             ]
         elif kind is not FileKind.output:

@@ -19,17 +19,19 @@ from tuner.scenario.logs.thinned import read_thinned
 ENDS = ("diagnose.ends_orderly", "diagnose.ends_after_init", "diagnose.ends_after_calls")
 
 
-def of_logs(files: Sequence[Path], known: KnownFacts, progress: Progress) -> list[FileDiagnosis]:
+def of_logs(
+    files: Sequence[Path], outputs: Sequence[Path], known: KnownFacts, progress: Progress
+) -> list[FileDiagnosis]:
     """The findings of logs and of other output of jobs: one account of each job, whatever files it is in."""
-    read = {file: read_thinned(file, sort_of, progress) for file in files}
+    read = {file: read_thinned(file, sort_of, progress) for file in (*files, *outputs)}
     found = []
     parsed = {file: parse(lines) for file, lines in read.items()}
     for job in _jobs(parsed):
-        name = str(job[0])
+        name, kind = str(job[0]), FileKind.output if set(job) <= set(outputs) else FileKind.log
         lines = read[job[0]] if len(job) == 1 else joined([(file.name, read[file]) for file in job])
         try:
             learnt = len(known.learnt)
-            one = _of_job(name, lines, parsed[job[0]] if len(job) == 1 else None, known)
+            one = _of_job(name, kind, lines, parsed[job[0]] if len(job) == 1 else None, known)
             hosts = {thread.host for file in job for thread in lines_threads(parsed[file])}
             hosts |= {each.host for file in job for each in parsed[file].endings if each.host is not None}
             findings = (*one.findings, *known.learnt[learnt:])
@@ -64,7 +66,7 @@ def _jobs(read: Mapping[Path, NcclLog]) -> list[list[Path]]:
     return [[*jobs[0][1], *others]]
 
 
-def _of_job(name: str, lines: Lines, parsed: NcclLog | None, known: KnownFacts) -> FileDiagnosis:
+def _of_job(name: str, kind: FileKind, lines: Lines, parsed: NcclLog | None, known: KnownFacts) -> FileDiagnosis:
     """The findings of a job's lines: those of the checks, and which communicator and connections they show."""
     try:
         imported = importer.of_lines(lines, name, LogAdditions(release=known.nccl, nodes=known.nodes), parsed)
@@ -77,7 +79,6 @@ def _of_job(name: str, lines: Lines, parsed: NcclLog | None, known: KnownFacts) 
         found = [_never(each, known.machine) for each in found]
     if any(each.code == "diagnose.few_channels" and each.facts["nvlink"] for each in found):
         known.links_of = known.links_of or str(file)
-    kind = FileKind.log if imported.ranks or imported.release or imported.evidence.warnings else FileKind.output
     shown = [_communicator(imported), *_connections(imported)] if imported.ranks or imported.release else []
     if lines.left_out:
         shown.append(Finding("diagnose.lines_left_out", Severity.NOTE, {"lines": lines.total}))
