@@ -26,7 +26,7 @@ from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
 from tuner.scenario import Scenario
 from tuner.scenario.describe import describe
-from tuner.times import measured
+from tuner.times import measured, placement
 from tuner.times.acceptance import curves, diagnosis, judge, public_runs
 from tuner.times.acceptance.accept import Acceptance, AcceptOptions, accept
 from tuner.times.acceptance.curves import ConfiguredShape, Curve, CurveKind
@@ -172,7 +172,10 @@ def planted_faults() -> Iterator[dict[str, Any]]:
                     )
                     for request in REQUESTS
                 ]
-                judged = [judge.judge(each, healthy[each.kind.request], np.zeros(len(SIZES))) for each in those]
+                judged = [
+                    judge.judge(each, healthy[request], np.zeros(len(SIZES)))
+                    for request, each in zip(REQUESTS, those, strict=True)
+                ]
                 if all(each.passes for each in judged):
                     found["left_open"] += not all(each.judged for each in judged)
                     continue
@@ -249,7 +252,7 @@ NAMED = {
 
 
 def _what(table: Measurements, row: SampleBlock) -> str:
-    if row.nodes > 1 and table.network_of(row) == curves.SOCKETS:
+    if row.nodes > 1 and table.network_of(row) == placement.SOCKETS:
         return "TCP sockets"
     without = row.nodes > 1 and table.environment_of(row).get("FI_HMEM_CUDA_USE_GDRCOPY") == "0"
     if any(trap.startswith("Not healthy") for trap in table.header.traps):

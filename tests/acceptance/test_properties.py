@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.acceptance.test_command import TABLE, nccl_tests_text
+from tests.acceptance.test_command import TABLE
+from tests.support import nccl_tests_text
 from tests.support.command_line import run
 from tuner.base.names import Collective, DataType, Op
 from tuner.emulator.request import Request
@@ -73,8 +74,10 @@ def slower(curve: PublicCurve, at: int, factor: float) -> PublicCurve:
 
 
 def without(curve: PublicCurve, at: int) -> PublicCurve:
-    cut = {name: tuple(np.delete(getattr(curve, name), at).tolist()) for name in ("bytes", "time_us", "model_us")}
-    return replace(curve, **cut)
+    sizes, times, model = (
+        tuple(np.delete(values, at).tolist()) for values in (curve.bytes, curve.time_us, curve.model_us)
+    )
+    return replace(curve, bytes=sizes, time_us=times, model_us=model)
 
 
 def test_no_slower_row_makes_a_verdict_better() -> None:

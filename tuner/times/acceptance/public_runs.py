@@ -364,7 +364,7 @@ def typical(curve: ComparedCurve, curves: Sequence[PublicCurve], most: Nearness 
     for at in np.flatnonzero(nearness >= 0):
         of_size = limit(int(curve.bytes[at]), Nearness(int(nearness[at])), curve.nodes)
         if curve.forced:
-            of_size = of_size[0], _FORCED * of_size[1], _FORCED * of_size[2]
+            of_size = of_size[0], _FORCED * of_size[1], of_size[2]
         exchange = curve.collective in EXCHANGES
         sure[at], high[at], far[at] = (EXCHANGE_SURE, EXCHANGE_HIGH, EXCHANGE_FAR) if exchange else of_size
     return TypicalTimes(np.exp(log_us), nearness, sure, high, far, runs)
