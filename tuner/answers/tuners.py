@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 from tuner import release
 from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput
-from tuner.base.findings import words
 from tuner.base.records import json_form
 from tuner.emulator.aws_ofi_nccl import release as aws_release
 from tuner.emulator.aws_ofi_nccl.tuner import INTERNAL, TYPE, VARIABLES, AwsTuner
@@ -139,6 +138,8 @@ def _with_its_tuner(scenario: Scenario, tuner: AwsTuner) -> "FromLog":
 
     said = scenario.from_log
     assert said is not None
+    from tuner.base.findings import words  # most descriptions are no logs
+
     warning = [words(each) for each in said.findings if each.code == TUNER_CHOOSES]
     notes = (f"{tuner.title} chooses, as the log says", *(note for note in said.notes if note not in warning))
     return replace(said, notes=notes)

@@ -5,15 +5,18 @@ multiplies every bound: ``NCCL_TUNER_BOUNDS=4`` allows four times as much, and t
 """
 
 import os
-import sqlite3
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tuner.base.dataclass import dataclass
 from tuner.base.errors import TunerError
 from tuner.base.sizes import human_bytes
+
+if TYPE_CHECKING:
+    import sqlite3
 
 VARIABLE = "NCCL_TUNER_BOUNDS"
 MOST_FACTOR = 1000.0
@@ -93,12 +96,14 @@ _RECURSIVE = 33  # SQLITE_RECURSIVE
 @contextmanager
 def database(
     path: Path, content: bytes | None, wrong: type[TunerError], bounds: ReaderBounds
-) -> Iterator[sqlite3.Connection]:
+) -> "Iterator[sqlite3.Connection]":
     """A SQLite database that may only be read, and within bounds; ``content`` of a file that was unpacked.
 
     Tables alone are read: what a view or a generated column would compute is refused. ``wrong`` where a query takes
     longer than the bound, or what is refused; sqlite3.Error for no database.
     """
+    import sqlite3  # few readers need it
+
     end = time.monotonic() + bounds.seconds * factor()
     late = False
 
@@ -130,7 +135,7 @@ def database(
             raise
 
 
-def _refuse_generated(opened: sqlite3.Connection, where: str, wrong: type[TunerError]) -> None:
+def _refuse_generated(opened: "sqlite3.Connection", where: str, wrong: type[TunerError]) -> None:
     for (name,) in opened.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall():
         quoted = str(name).replace('"', '""')
         if any(column[-1] in (2, 3) for column in opened.execute(f'PRAGMA table_xinfo("{quoted}")')):

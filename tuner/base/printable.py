@@ -8,7 +8,6 @@ command line's streams do it by themselves (:class:`PrintableStream`). JSON esca
 import io
 import os
 import re
-import secrets
 from typing import Any, TextIO
 
 # Control characters but line ends and tabs, what turns the order of letters or is not seen, and halves of letters.
@@ -21,7 +20,7 @@ _FORMULA = re.compile(r"[=+\-@\t\r]")
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?%?|[+-]?(inf|nan)", re.IGNORECASE)
 
 # The program's own styles, in a form that no file can have: the border makes them what a terminal reads.
-_OWN = f"\ue000{secrets.token_hex(6)}"
+_OWN = f"\ue000{os.urandom(6).hex()}"
 _STYLES = {"bold": "1", "green": "32;1", "red": "31;1", "yellow": "33;1", "end": "0"}
 _STYLED = re.compile(rf"{_OWN}<(\w+)>")
 RETURN = f"{_OWN}<return>"  # back to the line's begin, for progress

@@ -5,8 +5,6 @@ A record says how its fields are shown with :func:`column`, in a field's metadat
 a table is one record, or several that are shown together, such as neighbouring ranges with one pick.
 """
 
-import csv
-import io
 import re
 import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -156,6 +154,9 @@ def to_csv(columns: Sequence[Column], rows: Iterable[Row]) -> str:
 
 def csv_lines(names: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     """Comma-separated values below their names; None is an empty cell."""
+    import csv  # most answers are no CSV
+    import io
+
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(map(csv_cell, names))

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 from tuner import release
 from tuner.base.errors import BadInput, TunerError
-from tuner.base.findings import Finding, words
 from tuner.base.records import json_form
 from tuner.base.spelling import option, spelled
 from tuner.emulator.communicator import Node
@@ -30,6 +29,7 @@ from tuner.scenario.logs.importer import FILES_AND_ADAPTERS
 from tuner.scenario.node import ResolvedNode
 
 if TYPE_CHECKING:
+    from tuner.base.findings import Finding
     from tuner.emulator.connect import Across
     from tuner.graphs import SearchRequest
     from tuner.machine.topology import Topology
@@ -250,7 +250,7 @@ class FromLog:
     topology: str | None
     nearness: Nearness | None = field(metadata=json_form(optional=True))  # of the machine
     notes: tuple[str, ...]
-    findings: tuple[Finding, ...] = ()
+    findings: "tuple[Finding, ...]" = ()
     tuner: LoggedTuner | None = field(default=None, metadata=json_form(optional=True))
 
 
@@ -286,6 +286,8 @@ def read(machine: str | None, given: "Description") -> Logged:
     shown = not named and any(node.graphs for node in imported.nodes)
     if needed := imported.needed if shown else [text for text in imported.needed if text.startswith(_OF_RELEASES)]:
         raise BadInput(f"{file}: needed: {'; '.join(needed)}{spelled(OR_A_MACHINE) if shown else ''}")
+    from tuner.base.findings import words  # most descriptions are no logs
+
     foreign = [words(each) for each in imported.evidence.findings if each.code == TUNER_CHOOSES]
     notes = [*foreign, *(imported.notes if shown else ())]
     printed = next(iter(imported.printed_releases), None)

@@ -5,15 +5,18 @@ Facts that a user gives go before the log's. Nothing is guessed: what the emulat
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from tuner import release
-from tuner.base.findings import Finding
 from tuner.base.names import Collective, DataType, Op
 from tuner.base.records import json_form
 from tuner.emulator.communicator import Node
 from tuner.machine.graphs import COLLNET_GRAPHS, Graphs
 from tuner.machine.topology import Topology
 from tuner.scenario.logs.reader import Block, NcclLog, RankLog, TreePlace
+
+if TYPE_CHECKING:
+    from tuner.base.findings import Finding
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,7 +110,7 @@ class LogEvidence:
     trees: Mapping[int, Mapping[int, TreePlace]] = field(metadata=json_form(omitted=True))
     nvls_heads: tuple[tuple[int, ...], ...] = field(metadata=json_form(omitted=True))
     adapters_of_ranks: Mapping[int, tuple[int, ...]] = field(metadata=json_form(omitted=True))
-    findings: tuple[Finding, ...]
+    findings: "tuple[Finding, ...]"
     aws_release: str | None = field(default=None, metadata=json_form(optional=True))
     tuner_product: str | None = field(default=None, metadata=json_form(optional=True))
 
