@@ -96,6 +96,20 @@ def test_crossovers_are_as_few_as_the_measurements_allow() -> None:
     assert crossover.at_bytes == pytest.approx(1024 * 2**1.5, rel=0.05)
 
 
+def test_a_crossover_is_where_the_times_cross_and_not_in_the_middle() -> None:
+    """22 to 20 against 20.2: Ring/Simple is the faster one from nine tenths of the way on, in logarithms."""
+    ends = {1024: 20.02, 4096: 22.0}
+    found = tuple(
+        block
+        for size, time_us in ends.items()
+        for block in blocks({LL: time_us, SIMPLE: 20.2}, 6, 1e-5, replace(POINT, bytes=size))
+    )
+    (crossover,) = JudgedFile(Measurements(Header(), found), _Always()).crossovers()
+    part = np.log(20.2 / 20.02) / np.log(22.0 / 20.02)
+    assert crossover.at_bytes == pytest.approx(1024 * 4**part, rel=0.01)
+    assert part < 0.1
+
+
 class _Always(EmulatedModel):
     def __init__(self) -> None:
         pass

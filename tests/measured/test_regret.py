@@ -142,6 +142,17 @@ def test_repeats_are_joined_and_their_scatter_is_the_noise(tmp_path: Path) -> No
     assert 6 < noise_of(found.sizes[0]).percent < 18  # twice the deviation planted
 
 
+def test_the_interval_of_a_regret_is_that_of_both_arms_repeats() -> None:
+    """Stated noise of 5 %: half of the interval of a difference is that over the root of both numbers of repeats."""
+    for repeats, other in ((1, 1), (4, 1), (4, 4)):
+        one = planted(MIB, np.zeros((2, repeats)))
+        arm = replace(one.forced[0], times_us=tuple(time_us / 1.2 for time_us in one.forced[0].times_us[:other]))
+        calls = (replace(one, forced=(arm,)),)
+        (found,) = workflow.of_arms(MeasuredArms(Site("dgx-h100", "2.28.9"), calls, {}, {"1": 5.0})).sizes
+        half = np.log(1.05) * np.sqrt(1 / repeats + 1 / other)
+        assert (found.low, found.high) == pytest.approx(tuple(np.expm1(np.log(1.2) + np.array([-half, half]))))
+
+
 def test_of_repeats_and_what_is_stated_the_larger_counts(tmp_path: Path) -> None:
     files = [("default", log(tmp_path / f"{'x' * number}.log", 1.0, 0.05)) for number in range(1, 5)]
     for stated, source in ((0.5, "repeats"), (60.0, "stated")):

@@ -392,6 +392,26 @@ def test_a_kineto_trace_is_read_piece_by_piece_as_it_is_whole(tmp_path: Path, mo
             read(path, RANKS)
 
 
+@pytest.mark.parametrize("name", ["allreduce", "allreduce_coalesced"])
+def test_a_kernel_is_of_a_call_alone_unless_it_is_of_a_coalesced_one(tmp_path: Path, name: str) -> None:
+    """A group of calls is one call of all their bytes: what one kernel of it ran is not what NCCL chose for these."""
+    said = {"External id": 1, "Collective name": name, "Group size": 16, "In msg nelems": 64, "dtype": "Float"}
+    events = [
+        {"ph": "X", "cat": "cpu_op", "name": "record_param_comms", "args": said},
+        {
+            "ph": "X",
+            "cat": "kernel",
+            "name": "ncclDevKernel_AllReduce_Sum_f32_RING_LL(x)",
+            "dur": 5.0,
+            "args": {"External id": 1, "grid": [16, 1, 1], "block": [640, 1, 1]},
+        },
+    ]
+    (tmp_path / "x").write_text(json.dumps({"traceEvents": events}))
+    (call,) = read(tmp_path / "x", RANKS).calls
+    assert call.kernels_us == (5.0,)
+    assert (call.ran is None) == (name != "allreduce")
+
+
 def test_records_that_are_alike_are_one_call(tmp_path: Path) -> None:
     rows = ["allreduce,1024,2", "allgather,64,1", "allreduce,1024,2", "allreduce,1024,0.5"]
     path = tmp_path / "x.csv"

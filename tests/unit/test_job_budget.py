@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,10 +11,13 @@ import pytest
 from tests.support import trace_files
 from tests.support.command_line import run
 from tuner.base.errors import BadInput
-from tuner.base.names import DataType
+from tuner.base.names import Collective, DataType, Op
+from tuner.base.nouns import Call
+from tuner.cli import budget as budget_command
 from tuner.jobs.traces.read import read
 from tuner.jobs.workload import job
 from tuner.jobs.workload.grouped import KINDS, JobBudget, JobGroups, ModelStep, kind_of_name, layout_of, of_lists
+from tuner.jobs.workload.priced import PriceChange
 from tuner.scenario.describe import describe
 
 EXAMPLE = Path(__file__).parents[2] / "docs" / "examples" / "job.csv"
@@ -325,3 +329,21 @@ def test_frameworks_names_are_known(name: str, kind: str | None) -> None:
 def test_what_does_not_fit_is_refused(text: str, says: str) -> None:
     with pytest.raises(BadInput, match=says):
         layout_of(text, 32)
+
+
+def change(us: float, before: str = "Ring/LL", after: str = "Ring/LL") -> PriceChange:
+    call = Call(Collective.AllReduce, DataType.float32, Op.sum, 1024)
+    return PriceChange(call, 1, before, after, 10.0, 10.0 + us, us)
+
+
+@pytest.mark.parametrize("us", [0.49, -0.49, 0.51, -0.51, 40.0])
+def test_differences_below_half_a_microsecond_are_not_shown(us: float, capsys: pytest.CaptureFixture[str]) -> None:
+    """The last figure of a table's milliseconds; another pick is shown however little it changes."""
+    other = SimpleNamespace(name="2.28.9", changes=(change(us),), not_compared_calls=None, difference_us=us)
+    budget_command._print_changes("2.27.7", other)  # type: ignore[arg-type]
+    printed = capsys.readouterr().out
+    assert ("AllReduce" in printed) == (abs(us) > 0.5)
+    assert ("its times within 0.5 us" in printed) == (abs(us) < 0.5)
+    other.changes = (change(us, after="Tree/LL"),)
+    budget_command._print_changes("2.27.7", other)  # type: ignore[arg-type]
+    assert "Tree/LL" in capsys.readouterr().out

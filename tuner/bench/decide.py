@@ -35,7 +35,7 @@ DEFAULT_GATE = GateSettings()
 
 @dataclass(frozen=True, slots=True)
 class DecidedRow:
-    """One row, for communicators of so many ranks and nodes; ``row`` is its text in the table.
+    """One row, for communicators of ``ranks`` ranks on ``nodes`` nodes; ``row`` is its text in the table.
 
     ``high_bytes`` None: for everything from ``low_bytes`` on. ``gain``, the 95 % interval of it from ``gain_low`` to
     ``gain_high``, and the ``probability`` of improvement are shares of 1, None where nothing was gated; the probability
@@ -334,8 +334,10 @@ _Shape = tuple[int, int]  # nodes and GPUs of each
 def decide_runs(asked: RunsQuery, out: Path, command: str | None = None) -> Decided:
     """Writes ``out``: a row for neighbouring sizes at which one forced combination is faster beyond the noise.
 
-    No row has been tried in an A/B run, and the table says so. Errors: those of ``workflow.read``; CannotBeJudged where
-    no size has two choices; BadInput where the table cannot be written.
+    No row has been tried in an A/B run, and the table says so.
+    Errors: BadInput where machine or release are missing, a label is none, or the table cannot be written;
+    BadMeasurement for a file without times, or with some that cannot be true; CannotBeJudged where no size has two
+    choices.
     """
     regret = workflow.of_arms(workflow.read(asked))
     _check_compared(regret.sizes)

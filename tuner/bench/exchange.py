@@ -194,7 +194,8 @@ def _begun(folder: str, number: int, descriptor: int) -> "subprocess.Popen[bytes
 class OwnProcess:
     """A Backend (tuner.bench.backend) that ``opener`` opens in a fresh process, and again at each :meth:`renew`.
 
-    Errors: those of the backend; MeasuringFailed where the process dies, or does not answer within ``limit_s``.
+    Errors: what the backend raises, raised here; MeasuringFailed where the process dies, or does not answer within
+    ``limit_s``.
     """
 
     def __init__(self, opener: Opener, limit_s: float | None = None) -> None:
@@ -265,7 +266,7 @@ def _first_answer(workers: WorkerProcesses, folder: str, opener: Callable[[], An
 def serve(opener: Callable[[], bool]) -> None:
     """On a rank that serves another's measurement: in fresh processes, as long as ``opener`` says that one more is due.
 
-    Errors: those of ``opener``; MeasuringFailed where a process dies.
+    Errors: what ``opener`` raises, raised here; MeasuringFailed where a process dies.
     """
     with ScratchFolder(_FOLDER) as folder:
         while _served(opener, folder):

@@ -104,7 +104,7 @@ class Cost:
     channels: int
 
     def time_us(self, channels: int) -> float:
-        """With so many channels; 0, or more than NCCL's own, are NCCL's own."""
+        """Time with this many channels, us; 0, or more than NCCL's own, stand for NCCL's own."""
         used = min(channels or self.channels, self.channels)
         slower: float = (self.channels / used) ** CHANNELS_POWER
         return self.latency_us + self.transfer_us * slower
@@ -349,7 +349,7 @@ class Simulated:
 
 @lru_cache
 def _after_switch(noise: PlantedNoise, runs: int, repeats: int) -> NDArray[np.float64]:
-    """Factors on the times of runs that come after so many ``runs`` of the same call, [repeat]."""
+    """Factors on the times of runs that come after ``runs`` runs of the same call, [repeat]."""
     factors: NDArray[np.float64] = 1 + noise.switch * np.exp(-(runs + np.arange(repeats)) / noise.switch_runs)
     return factors
 

@@ -14,7 +14,7 @@ from tuner.answers.calibrated import TimesWanted
 from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput
 from tuner.base.names import Op
-from tuner.base.nouns import TimeInterval
+from tuner.base.nouns import Call, TimeInterval
 from tuner.cli import options, times
 from tuner.cli.command import FILE, F, stacked
 from tuner.cli.communicator_options import say_notes
@@ -40,11 +40,7 @@ from tuner.jobs.workload.priced import (
     MeasuredPrice,
     NoPrice,
     NotMeasured,
-    OfCollective,
-    OfCombination,
-    OfKernel,
     PriceOf,
-    SizedCall,
     VariantBudget,
     buckets,
 )
@@ -196,9 +192,9 @@ CALIBRATED_US = ("calibrated us", f"{times.INTERVAL} us", "calibrated ms")
 CALIBRATED_MS = ("calibrated ms", f"{times.INTERVAL} ms")
 
 
-def _part(part: BudgetPart[OfCollective] | BudgetPart[OfCombination | OfKernel], shown: Shown) -> list[object]:
+def _part(part: BudgetPart, shown: Shown) -> list[object]:
     by_nccl = _ms(part.total_us), _percent(part.share)
-    return shown.of((part.of.name, number(part.calls)), by_nccl, _calibrated_ms(part.calibrated))
+    return shown.of((part.name, number(part.calls)), by_nccl, _calibrated_ms(part.calibrated))
 
 
 def _calibrated_ms(time: TimeInterval | None) -> tuple[object, ...]:
@@ -360,7 +356,7 @@ def _print_unpriced(variant: str, rows: Sequence[tuple[EntryPrices, PriceOf | No
             say(f"no price in {variant}: {number(entry.calls)} x {kind}: {price.reason}")
 
 
-def _kind(call: SizedCall) -> tuple[str, ...]:
+def _kind(call: Call) -> tuple[str, ...]:
     op = "" if call.op is Op.sum else f" {call.op.name}"
     return call.collective.name, call.dtype.name + op, human_bytes(call.bytes)
 

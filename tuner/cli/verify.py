@@ -210,7 +210,7 @@ def _span(low: int, high: int) -> str:
 @options.flag("--next", "wants_next", "Which few combinations to force to know more.")
 @options.option(
     "--calibration",
-    "The calibrated times that --next goes by. [default: the machine's own, else one of its generation]",
+    "The calibrated times that --next uses. [default: the machine's own, else one of its generation]",
     metavar="NAME|FILE",
 )
 @options.file_option(

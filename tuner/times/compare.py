@@ -59,12 +59,12 @@ class Verdict:
         return isfinite(self.low)
 
     def is_beyond(self, comparisons: float = 1) -> bool:
-        """Whether it is a gain beyond the noise, as the first of so many ``comparisons``."""
+        """Whether it is a gain beyond the noise, as the first of ``comparisons`` that are made together."""
         return self.p * max(1.0, comparisons) <= ERROR
 
 
 def compare(before: Samples, after: Samples, comparisons: float = 1) -> Verdict:
-    """By how much ``after`` is faster; the interval is of 95 % for all of so many ``comparisons`` together.
+    """By how much ``after`` is faster; the interval is of 95 % for all ``comparisons`` together.
 
     Both have one noise, whose freedom is the lesser of the two.
     """
@@ -148,7 +148,7 @@ def straight(low: tuple[int, float], high: tuple[int, float]) -> Callable[[int],
 
 
 def _chance(freedom: float, deviations: float) -> float:
-    """Share of cases in which Student's t is below so many deviations."""
+    """Share of cases in which Student's t is below this many ``deviations``."""
     from scipy.special import ndtr, stdtr  # slow to load
 
     return float(stdtr(freedom, deviations) if isfinite(freedom) else ndtr(deviations))

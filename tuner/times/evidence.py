@@ -123,7 +123,7 @@ class Evidence:
     def gain(self, column: Combination | None, over: Combination | None, comparisons: float = 1) -> Verdict:
         """Gain of ``column`` over ``over``, behind the noise of all columns, or of these two where they have more.
 
-        The interval is of 95 % for all of so many ``comparisons`` together, the chance that of this one.
+        The interval is of 95 % for all ``comparisons`` together, the chance that of this one.
         """
         before, after = self.columns.index(over), self.columns.index(column)
         counts, total, freedom = self._counts, int(self._counts.sum()), self._freedom

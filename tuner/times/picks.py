@@ -33,7 +33,7 @@ class PickEvidence(Protocol[Column]):
         """Logarithm of the typical time in us."""
 
     def gain(self, column: Column, over: Column, comparisons: float = 1) -> Verdict:
-        """Gain of ``column`` over ``over``, with an interval of 95 % for all of so many ``comparisons`` together."""
+        """Gain of ``column`` over ``over``, with an interval of 95 % for all ``comparisons`` together."""
 
 
 OfCall = TypeVar("OfCall", bound=PickEvidence[Any])

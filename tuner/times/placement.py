@@ -30,7 +30,7 @@ _WITHOUT_COLLNET = "aws-ofi-nccl"  # a network plugin that has none
 
 
 class OfTrays(TypedDict):
-    """NVLink domains, of so many trays each, with so many GPUs of a tray."""
+    """How many NVLink domains, trays of each, and GPUs of a tray."""
 
     nodes: int
     trays: int
@@ -99,7 +99,7 @@ class Site:
         return describe(None, topology=self.topology, nccl=self.nccl or None, **words).resolve().own.topology, None
 
     def scenario(self, nodes: int, gpus_per_node: int, variables: Mapping[str, str]) -> Scenario:
-        """A communicator there. Errors: those of ``describe``."""
+        """A communicator there. BadInput for what cannot be described so."""
         given: Description = {
             "topology": self.topology,
             "nodes": nodes,
@@ -115,7 +115,7 @@ class Site:
         return describe(self.machine, **given, **dict(self.words))
 
     def selection(self, nodes: int, gpus_per_node: int, variables: Mapping[str, str]) -> Selection:
-        """Selection of a communicator there. Errors: those of a scenario's communicator."""
+        """Selection of a communicator there. BadInput for what cannot be described so or what the emulator refuses."""
         return Selection(self.scenario(nodes, gpus_per_node, variables).communicator())
 
     @property

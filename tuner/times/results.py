@@ -18,7 +18,11 @@ from tuner.times.statistics import (
     timer_steps_us,
 )
 
-LATE, LATE_MOSTLY, LATE_BLOCKS = 0.2, 0.75, 3  # of a call; in so many of the sample blocks, of so many at least
+LATE, LATE_MOSTLY, LATE_BLOCKS = (
+    0.2,
+    0.75,
+    3,
+)  # of a call; in this share of the sample blocks, and at least this many of them
 ONE_PROCESS_US, SEVERAL_PROCESSES_US = 50.0, 500.0  # calls that are ten times as long as starting the ranks takes
 
 
@@ -91,8 +95,8 @@ class TaskSamples:
 
 @dataclass(frozen=True, slots=True)
 class LateRank:
-    """A rank that ends later than the middle of all, by ``late`` calls (mean over sample blocks): in so many
-    ``late_blocks`` of ``blocks`` by LATE of a call at least.
+    """A rank that ends later than the middle of all, by ``late`` calls (mean over sample blocks); in ``late_blocks`` of
+    the ``blocks`` by at least LATE of a call.
     """
 
     rank: int
@@ -179,7 +183,7 @@ def noises(tasks: Mapping[Task, TaskSamples]) -> dict[int, RunNoise]:
 
 
 def record(result: Result, ranks: int) -> MeasuredResult:
-    """Result on so many ranks as it is printed as JSON."""
+    """Result on ``ranks`` ranks as it is printed as JSON."""
     point, known = result.point, result.estimate
     gbs = float(algorithm_gbs(point.bytes, known.median_us)) if known else None
     return MeasuredResult(

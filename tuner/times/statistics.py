@@ -120,10 +120,10 @@ def logs_by_process(medians_us: Sequence[float], processes: Sequence[int]) -> di
 
 
 def correlation(calls: Iterable[tuple[Hashable, ArrayLike]], errors: float = 0.0) -> float:
-    """Correlation of processes with their neighbours, 0 to 0.95, and so many of its standard ``errors`` more.
+    """Correlation of processes with their neighbours, 0 to 0.95, plus ``errors`` of its standard errors.
 
     ``calls`` are what was requested, and logarithms of times, [process]; fewer than 3 processes say nothing. The lag-1
-    correlation of residuals is compared with what an AR(1) process of so many values, less their own mean, would have.
+    correlation of residuals is compared with what an AR(1) process of as many values, less their own mean, would have.
     Calls of one request may share their drift: the error is that of as many values as requests.
     """
     lower: dict[Hashable, NDArray[np.float64]] = {}  # by how much each correlation would be too low, times the squares

@@ -61,7 +61,7 @@ class RowVerdict:
 
 @dataclass(frozen=True, slots=True)
 class GateSettings:
-    """The A/B run: ``rounds`` of it, dealt out to so many fresh ``processes``, at least 3; ``repeats`` runs kept of
+    """The A/B run: ``rounds`` of it, dealt out to this many fresh ``processes``, at least 3; ``repeats`` runs kept of
     each sample block, ``warmup`` runs before those.
 
     ``seed`` is that of its order. Between the end of a process's sample blocks and the next one's first are ``apart_s``
@@ -91,7 +91,7 @@ def gate(
 ) -> list[RowVerdict]:
     """An A/B run through the plugin, and what it says of each row of one table; ``add`` is handed every sample block.
 
-    Errors: those of :func:`tried`.
+    Errors: MeasuringFailed where the backend fails, or has no other process; BadInput for what it cannot run.
     """
     return of_one_table(tried(backend, proposal, settings, add))
 
@@ -104,7 +104,7 @@ def tried(
     Each round runs every row's sizes with the table and without, in one random order; the side that is first in a round
     is second in the next, and in the next process's, so that drift and warming up count for both alike. Processes are
     apart, so that what outlasts one of them is not in all.
-    Errors: those of the backend; MeasuringFailed where it has no other process.
+    Errors: MeasuringFailed where the backend fails, or has no other process; BadInput for what it cannot run.
     """
     if not proposal.rows:
         return []

@@ -68,7 +68,9 @@ _FEWER = 1e-6  # and one that names channels for nothing as worse than one that 
 
 @dataclass(frozen=True, slots=True)
 class DecisionRow:
-    """``sizes`` are the measured ones inside; without ``high`` it is for everything from ``low`` on."""
+    """A row of the decided table, for sizes from ``low`` to ``high`` (None: no upper end), with the measured ``sizes``
+    inside, all in bytes.
+    """
 
     collective: Collective
     low: int

@@ -113,7 +113,7 @@ class Calls:
         return Timed(tuple(times_us), min(host_s) * 1e6 / calls, tuple(whole_us))
 
     def in_a_row(self, point: Point, calls: int, deadline_s: float) -> float:
-        """Time of one of so many calls in a row outside graphs, us, as nccl-tests has it: by the host's clock, until
+        """Time of one of ``calls`` calls in a row outside graphs, us, as nccl-tests has it: by the host's clock, until
         all are done. MeasuringFailed past the deadline.
         """
         once, ends = self._prepared(point), [(rank, self._marks(rank, 1)[0]) for rank in self._local]
@@ -129,7 +129,7 @@ class Calls:
         return time_us
 
     def _graphs(self, once: Sequence[Callable[[], None]], calls: int) -> Callable[[], None]:
-        """Function that launches a graph of so many calls on all ranks of this process."""
+        """Function that launches a graph of ``calls`` calls on all ranks of this process."""
         for rank in self._local:
             with rank.lane.current():
                 rank.lane.begin_capture()

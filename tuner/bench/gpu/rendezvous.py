@@ -54,7 +54,7 @@ ALONE = RankAddress(0, 1, 0, "none")
 
 @cache
 def own_address() -> RankAddress:
-    """This process's: all that one launcher started ask once. Errors: those of :func:`rank_address`."""
+    """Address of this process, found out once. Errors: BadInput, MeasuringFailed, as :func:`rank_address` says."""
     return rank_address(os.environ)
 
 

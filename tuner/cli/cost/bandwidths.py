@@ -1,37 +1,19 @@
 """``nccl-tuner cost ideal``: what links allow, and how ``fit alpha-beta`` has their bandwidths measured."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from itertools import product
 from typing import Any
 
 import click
 
 from tuner.base.errors import BadInput, one_of
-from tuner.base.records import json_form
 from tuner.cli import options
 from tuner.cli.command import excludes, has, lacks, needs
 from tuner.cli.cost import values
 from tuner.cli.output import json_wanted, print_json, print_table, say, shown_as_json
 from tuner.times.costmodels import fabric, line, wires
-from tuner.times.costmodels.fabric import PATHS, Fabric
-from tuner.times.costmodels.line import EXPERIMENTS, Experiment, Repeated, repeated
-
-
-@dataclass(frozen=True, slots=True)
-class _Answer:
-    """Ideal of one shape; bounds are None where links carry nothing, the efficiency without a measured busbw."""
-
-    gpus_per_node: int
-    nodes: int
-    ideal_busbw_gbs: float
-    intra_bound_gbs: float | None
-    inter_bound_gbs: float | None
-    limited_by: str
-    inter_share: float
-    busbw_gbs: float | None = field(metadata=json_form(optional=True))
-    efficiency: float | None = field(metadata=json_form(optional=True))
-
+from tuner.times.costmodels.fabric import PATHS, Fabric, Projected
+from tuner.times.costmodels.line import EXPERIMENTS
 
 OF_LEVELS = ("intra_gbs", "inter_gbs", "gpus_per_node", "busbw_gbs")
 OF_FABRICS = ("profile", "sizes", "ranks_per_node", "path", "one_tile_per_gpu", "measured_ms")
@@ -106,7 +88,7 @@ def ideal_command(
     if not gpus_per_node:
         raise BadInput("--gpus-per-node: the GPUs of each node; or nodes that are described: --fabric NAME")
     answers = [
-        _answer(intra_gbs, inter_gbs, gpus, count, busbw_gbs) for gpus in gpus_per_node for count in nodes or [1]
+        wires.ideal_of(intra_gbs, inter_gbs, gpus, count, busbw_gbs) for gpus in gpus_per_node for count in nodes or [1]
     ]
     if json_wanted():
         values.print_records(answers)
@@ -133,41 +115,8 @@ def ideal_command(
     print_table("Ideal communication bandwidth", columns, rows)
 
 
-def _answer(
-    intra_gbs: float | None, inter_gbs: float | None, gpus: int, nodes: int, busbw_gbs: float | None
-) -> _Answer:
-    times = wires.ideal(intra_gbs, inter_gbs, gpus, nodes)
-    return _Answer(
-        gpus,
-        nodes,
-        float(times.busbw_gbs),
-        _bound(times.intra_gbs),
-        _bound(times.inter_gbs),
-        "network" if times.inter_limits else "links in the node",
-        float(wires.inter_share(gpus, nodes)),
-        busbw_gbs,
-        None if busbw_gbs is None else float(times.efficiency(busbw_gbs)),
-    )
-
-
-def _bound(gbs: Any) -> float | None:
-    """None where these links carry nothing."""
-    return float(gbs) if gbs < float("inf") else None
-
-
 def _gbs(value: float | None) -> str:
     return "-" if value is None else f"{value:.1f}"
-
-
-@dataclass(frozen=True, slots=True)
-class _Measured:
-    """Result of repetitions; in us of a latency, in GB/s of a bandwidth."""
-
-    parameter: str
-    mean: float
-    deviation: float | None
-    usual: bool
-    usual_range: tuple[float, float]
 
 
 _BY_NAME = {each.parameter: each for each in EXPERIMENTS}
@@ -192,20 +141,13 @@ def show_experiment(
         raise BadInput(f"{parameter}: --elapsed-us and --ranks of what was measured; valid: both")
     experiment = _BY_NAME[parameter]
     calls = experiment.iterations if iterations is None else iterations
-    value = _of(experiment, elapsed_us, ranks, calls, (size or [experiment.bytes])[0])
-    within = experiment.within(value.mean)
+    found = experiment.measured(elapsed_us, ranks, calls, (size or [experiment.bytes])[0])
     if json_wanted():
-        print_json(_Measured(parameter, value.mean, value.deviation, within, experiment.usual))
+        print_json(found)
         return
-    spread = "" if value.deviation is None else f" +- {value.deviation:.3f}"
-    usual = "{:g} to {:g}".format(*experiment.usual)
-    click.echo(f"{parameter}: {value.mean:.3f}{spread}, {'as usual' if within else 'not as usual'}: {usual}")
-
-
-def _of(experiment: Experiment, elapsed_us: list[float], ranks: int, iterations: int, size: int) -> Repeated:
-    if experiment.latency:
-        return repeated([float(line.alpha_us(each, iterations, ranks)) for each in elapsed_us])
-    return repeated([float(line.beta_gbs(size, each, iterations, ranks)) for each in elapsed_us])
+    spread = "" if found.deviation is None else f" +- {found.deviation:.3f}"
+    usual = "{:g} to {:g}".format(*found.usual_range)
+    click.echo(f"{parameter}: {found.mean:.3f}{spread}, {'as usual' if found.usual else 'not as usual'}: {usual}")
 
 
 def _print_protocol() -> None:
@@ -262,7 +204,7 @@ def _show_fabric(
         _tables(described, table)
         return
     records = [
-        _projected(described, _Job(size, count, ranks, path, one_tile_per_gpu), measured_ms)
+        described.projected((size, count, ranks), path, one_tile_per_gpu, measured_ms)
         for size, count, ranks in product(sizes, nodes, ranks_per_node)
     ]
     if json_wanted():
@@ -271,64 +213,8 @@ def _show_fabric(
         _print_projections(f"AllReduce on {table.get('title', name)}, {profile}", records)
 
 
-@dataclass(frozen=True, slots=True)
-class _Job:
-    bytes: int
-    nodes: int
-    ranks_per_node: int
-    path: str
-    one_tile_per_gpu: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Projected:
-    """The time of an AllReduce by the links it passes, and the parts of it.
-
-    Beside a measured time how much of it the model explains, and the bandwidth of an adapter that it speaks for.
-    """
-
-    bytes: int
-    nodes: int
-    ranks_per_node: int
-    path: str
-    time_us: float
-    parts_us: Mapping[str, float]
-    measured_us: float | None = field(default=None, metadata=json_form(optional=True))
-    efficiency: float | None = field(default=None, metadata=json_form(optional=True))
-    effective_nic_gbs: float | None = field(default=None, metadata=json_form(optional=True))
-
-
-@dataclass(frozen=True, slots=True)
-class ProjectedTable:
-    """A table of the fabric's file."""
-
-    title: str
-    rows: tuple[Projected, ...]
-
-
-def _projected(described: Fabric, job: _Job, measured_ms: float | None) -> Projected:
-    run = job.bytes, job.nodes, job.ranks_per_node
-    parts_us = values.floats(described.parts_us(*run, job.path, job.one_tile_per_gpu))
-    time_us = float(described.time_us(*run, job.path, job.one_tile_per_gpu))
-    found = Projected(*run, job.path, time_us, {name: us for name, us in parts_us.items() if us})
-    if measured_ms is None:
-        return found
-    measured_us = 1000 * measured_ms
-    nic_gbs = float(described.effective_nic_gbs(measured_us, *run)) if job.nodes > 1 else None
-    return replace(found, measured_us=measured_us, efficiency=time_us / measured_us, effective_nic_gbs=nic_gbs)
-
-
 def _tables(described: Fabric, table: Mapping[str, Any]) -> None:
-    made = [
-        ProjectedTable(
-            one.title,
-            tuple(
-                _projected(described, _Job(one.nbytes, nodes, ranks, one.path, ranks in one.one_tile_per_gpu), ms)
-                for nodes, ranks, ms in one.rows
-            ),
-        )
-        for one in fabric.measured(table)
-    ]
+    made = fabric.projected_tables(described, table)
     if shown_as_json(made):
         return
     for each in made:

@@ -123,7 +123,7 @@ RULES = (
 )
 @options.option(
     "--ranks-per-switch",
-    "With --algorithm ring or pat: adds the uplinks of switches to so many neighbouring ranks.",
+    "With --algorithm ring or pat: adds the uplinks of switches that join this many neighbouring ranks each.",
     type=int,
 )
 @options.json_option

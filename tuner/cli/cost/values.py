@@ -69,7 +69,7 @@ def _name(param: click.Parameter | None) -> str:
     return param.opts[-1] if param else "value"
 
 
-POSITIVE, NOT_NEGATIVE, SHARE, PART = map(Number, (positive, not_negative, share, part))
+POSITIVE, NOT_NEGATIVE, SHARE = map(Number, (positive, not_negative, share))
 POSITIVES, PARTS, WHOLES = CheckedNumbers(positive), CheckedNumbers(part), CheckedNumbers(whole, int)
 
 

@@ -21,8 +21,8 @@ from tuner.answers.calibrated import (
 )
 from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadMeasurement
-from tuner.base.names import AlgoProto, Buffers
-from tuner.base.nouns import TimeInterval
+from tuner.base.names import AlgoProto, Algorithm, Buffers, Collective, Protocol
+from tuner.base.nouns import Call, TimeInterval
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Picks, Selection
 from tuner.jobs.traces.calls import CallList, WantedCalls
@@ -43,13 +43,8 @@ from tuner.jobs.workload.priced import (
     MeasuredPrice,
     NoPrice,
     NotMeasured,
-    OfCollective,
-    OfCombination,
-    OfKernel,
-    P,
     PriceChange,
     PriceOf,
-    SizedCall,
     SmsTaken,
     VariantBudget,
 )
@@ -178,7 +173,8 @@ def budget(
     """The budget of what was ``counted`` of ``files`` in each variant; they are compared with the first. Calibrated
     ``times`` where wanted.
 
-    Errors: those of :func:`prices` and of :func:`tuner.answers.calibrated.answering`.
+    Errors: BadInput for what NCCL's model cannot price, or where no calibration answers; BadCalibration for a file that
+    is none.
     """
     entries = counted.entries
     columns = [_column(variant, counted, measured, times) for variant in variants]
@@ -264,7 +260,7 @@ def _variant(
         difference_us=difference_us,
         difference=_share(difference_us, _total_us([before for before, _ in by_one_model])),
         changes=changes,
-        by_collective=_parts(rows, lambda row: OfCollective(row.entry.request.collective)),
+        by_collective=_parts(rows, lambda row: (row.entry.request.collective, None, None, None)),
         by_combination=_parts(rows, _combination),
         kernels=_all_kernels([row for row in rows if row.entry.kernels_us]),
         regret=None if measured is None else _regret(rows, measured),
@@ -278,9 +274,10 @@ def _variant(
     )
 
 
-def _combination(row: _Priced) -> OfCombination | OfKernel:
+def _combination(row: _Priced) -> "PartOf":
     price = row.price
-    return OfCombination(price.algorithm, price.protocol) if isinstance(price, Price) else OfKernel(price.bypass)
+    by_algorithm = isinstance(price, Price)
+    return (None, price.algorithm, price.protocol, None) if by_algorithm else (None, None, None, price.bypass)
 
 
 def _calibrated(rows: Sequence[_Priced], both: Sequence[tuple[_Priced, _Priced]]) -> CalibratedBudget | None:
@@ -317,15 +314,18 @@ def _total_us(rows: Sequence[_Priced]) -> float:
     return sum(row.total_us for row in rows)
 
 
-def _parts(rows: Sequence[_Priced], key: Callable[[_Priced], P]) -> tuple[BudgetPart[P], ...]:
+PartOf = tuple[Collective | None, Algorithm | None, Protocol | None, str | None]  # the first fields of a part
+
+
+def _parts(rows: Sequence[_Priced], key: Callable[[_Priced], PartOf]) -> tuple[BudgetPart, ...]:
     """Calls and time by what ``key`` says, the longest first."""
     total_us = _total_us(rows)
-    by_key: dict[P, list[_Priced]] = defaultdict(list)
+    by_key: dict[PartOf, list[_Priced]] = defaultdict(list)
     for row in rows:
         by_key[key(row)].append(row)
     parts = [
         BudgetPart(
-            of,
+            *of,
             sum(row.entry.calls for row in part),
             _total_us(part),
             _share(_total_us(part), total_us),
@@ -354,9 +354,9 @@ def _changes(both: Sequence[tuple[_Priced, _Priced]]) -> tuple[PriceChange, ...]
     return tuple(sorted(changes, key=lambda change: -abs(change.difference_us)))
 
 
-def _call(entry: Entry) -> SizedCall:
+def _call(entry: Entry) -> Call:
     request = entry.request
-    return SizedCall(request.collective, request.dtype, request.op, entry.bytes)
+    return Call(request.collective, request.dtype, request.op, entry.bytes)
 
 
 def _kernels(entry: Entry) -> Kernels | None:
@@ -439,7 +439,8 @@ class CalibratedColumn:
 def calibrated_column(
     variant: BudgetVariant, entries: Sequence[Entry], prices: Sequence[AnyPrice | Unpriced], wanted: TimesWanted
 ) -> CalibratedColumn:
-    """Estimate the picks that ``prices`` have, with their channels. Errors: those of ``calibrated.answering``."""
+    """Estimate the picks that ``prices`` have, with their channels. BadInput where no calibration
+    answers, BadCalibration for a file that is none."""
     selection = Selection(variant.scenario.communicator())
     buffers = next((entry.request.buffers for entry in entries), Buffers.plain)
     model = calibrated.answering(wanted, variant.scenario, selection, buffers)

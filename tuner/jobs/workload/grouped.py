@@ -147,7 +147,7 @@ class JobLayout:
 
 
 def layout_of(text: str, ranks: int) -> JobLayout:
-    """The layout of a job of so many ranks, of ``tp=4,pp=2``; ``order=tp-cp-ep-dp-pp``.
+    """The layout of a job of ``ranks`` ranks, from ``tp=4,pp=2``; ``order=tp-cp-ep-dp-pp``.
 
     BadInput for what does not fit together, and for unknown words.
     """
@@ -340,8 +340,8 @@ class JobBudget:
 
 
 def of_model(asked: ModelStep, compared: BudgetComparison, wanted: WantedCalls, job: JobGroups) -> JobBudget:
-    """The budget of a model's training step, of the first rank of a job with a layout. Errors: those of ``of_lists``,
-    BadInput for a step that communicates nothing."""
+    """The budget of a model's training step, of the first rank of a job with a layout. BadInput for what cannot be
+    counted or priced, and for a step that communicates nothing; BadCalibration for a file that is none."""
     assert job.layout is not None
     return replace(of_lists([asked.calls(job.layout)], compared, wanted, job), assumed=asked.assumed())
 
@@ -349,7 +349,7 @@ def of_model(asked: ModelStep, compared: BudgetComparison, wanted: WantedCalls, 
 def of_lists(lists: Sequence[CallList], compared: BudgetComparison, wanted: WantedCalls, job: JobGroups) -> JobBudget:
     """The budget of every group whose calls are in the files. ``wanted`` says what is taken of calls, but their ranks.
 
-    Errors: those of :func:`tuner.jobs.workload.budget.budget`; BadInput where no call is of a group.
+    Errors: BadInput for what cannot be priced, and where no call is of a group; BadCalibration for a file that is none.
     """
     described = compared.scenarios[0]
     if job.layout is not None and not 0 <= job.rank < job.layout.ranks:

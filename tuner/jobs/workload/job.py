@@ -54,7 +54,7 @@ def _said(table: Path, scenario: Scenario) -> str:
 
 
 def wanted_of(scenario: Scenario, ranks: int | None = None) -> WantedCalls:
-    """The calls of communicators like this one; or of so many ``ranks``, whatever their nodes, priced on it."""
+    """The calls of communicators like this one; or of ``ranks`` ranks, whatever their nodes, priced on it."""
     if scenario.members is not None:
         nodes: int | None = sum(count for _, count in scenario.resolve().nodes)
     else:
@@ -78,7 +78,10 @@ def of_lists(
     wanted: WantedCalls,
     measured: Path | MeasuredRuns | None = None,
 ) -> Budget:
-    """Compute the budget of lists of calls, also with times that were read. Errors: those of :func:`of_files`."""
+    """Compute the budget of lists of calls, also with times that were read.
+
+    Errors: BadInput for what cannot be counted or priced; BadMeasurement, BadTable.
+    """
     variants, described = compared.variants(), compared.scenarios[0]
     times = read_runs(measured, described) if isinstance(measured, Path) else measured
     return budget(lists, wanted, count(list(lists), wanted), variants, times, compared.times)

@@ -4,14 +4,13 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import field
 from pathlib import Path
-from typing import Generic, TypeVar
 
 from tuner.answers import calibrated
 from tuner.answers.calibrated import CalibratedDifference, CalibrationUsed
 from tuner.base.dataclass import dataclass
 from tuner.base.frames import Rows
-from tuner.base.names import Algorithm, Collective, DataType, Op, Protocol
-from tuner.base.nouns import TimeInterval
+from tuner.base.names import Algorithm, Collective, Protocol
+from tuner.base.nouns import Call, TimeInterval
 from tuner.base.records import json_form
 from tuner.jobs.traces.calls import number
 from tuner.jobs.workload.count import ExchangesOf, LeftOut
@@ -26,16 +25,6 @@ class FileCounted:
     kind: str
     sizes: str
     calls: float
-
-
-@dataclass(frozen=True, slots=True)
-class SizedCall:
-    """A kind of call and its size, NCCL's nBytes."""
-
-    collective: Collective
-    dtype: DataType
-    op: Op
-    bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +112,7 @@ class NoPrice:
 class EntryPrices:
     """All calls of one kind and size, with what they take in each variant."""
 
-    call: SizedCall = field(metadata=json_form(merged=True))
+    call: Call = field(metadata=json_form(merged=True))
     calls: float
     kernels: Kernels | None
     prices: tuple[PriceOf | NoPrice, ...]
@@ -133,7 +122,7 @@ class EntryPrices:
 class PriceChange:
     """Part that one kind of call has in the difference of two variants."""
 
-    call: SizedCall = field(metadata=json_form(merged=True))
+    call: Call = field(metadata=json_form(merged=True))
     calls: float
     before: str = field(metadata=json_form("from"))
     after: str = field(metadata=json_form("to"))
@@ -143,54 +132,30 @@ class PriceChange:
 
 
 @dataclass(frozen=True, slots=True)
-class OfCollective:
-    """A part of the calls: those of a collective."""
+class BudgetPart:
+    """Calls and time of a part, and its share of all time.
 
-    collective: Collective
+    A part is the calls of a collective, or those that get an algorithm and protocol, or those that the symmetric kernel
+    ``bypass`` takes; what does not name it is None.
+    """
 
-    @property
-    def name(self) -> str:
-        """The collective's."""
-        return self.collective.name
-
-
-@dataclass(frozen=True, slots=True)
-class OfCombination:
-    """A part of the calls: those that get an algorithm and protocol."""
-
-    algorithm: Algorithm
-    protocol: Protocol
-
-    @property
-    def name(self) -> str:
-        """Algorithm and protocol: ``Ring/LL``."""
-        return f"{self.algorithm.name}/{self.protocol.name}"
-
-
-@dataclass(frozen=True, slots=True)
-class OfKernel:
-    """A part of the calls: those that a symmetric kernel takes."""
-
-    bypass: str = field(metadata=json_form("bypass"))
-
-    @property
-    def name(self) -> str:
-        """The kernel's."""
-        return self.bypass
-
-
-P = TypeVar("P", OfCollective, OfCombination | OfKernel)
-
-
-@dataclass(frozen=True, slots=True)
-class BudgetPart(Generic[P]):
-    """Calls and time of a part, and its share of all time."""
-
-    of: P = field(metadata=json_form(merged=True))
+    collective: Collective | None = field(metadata=json_form(optional=True))
+    algorithm: Algorithm | None = field(metadata=json_form(optional=True))
+    protocol: Protocol | None = field(metadata=json_form(optional=True))
+    bypass: str | None = field(metadata=json_form(optional=True))
     calls: float
     total_us: float
     share: float
     calibrated: TimeInterval | None = field(default=None, metadata=json_form(optional=True))
+
+    @property
+    def name(self) -> str:
+        """The collective's, algorithm and protocol (``Ring/LL``), or the kernel's."""
+        if self.collective is not None:
+            return self.collective.name
+        if self.algorithm is None or self.protocol is None:
+            return str(self.bypass)
+        return f"{self.algorithm.name}/{self.protocol.name}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,8 +233,8 @@ class VariantBudget:
     difference_us: float
     difference: float
     changes: tuple[PriceChange, ...]
-    by_collective: tuple[BudgetPart[OfCollective], ...]
-    by_combination: tuple[BudgetPart[OfCombination | OfKernel], ...]
+    by_collective: tuple[BudgetPart, ...]
+    by_combination: tuple[BudgetPart, ...]
     kernels: AllKernels | None
     regret: BudgetRegret | None
     calibrated: CalibratedBudget | None = field(default=None, metadata=json_form(optional=True))
@@ -318,7 +283,7 @@ class Budget:
 class CallPrice:
     """All calls of one kind and size, and what they take in one variant."""
 
-    call: SizedCall = field(metadata=json_form(merged=True))
+    call: Call = field(metadata=json_form(merged=True))
     calls: float
     price: PriceOf = field(metadata=json_form(merged=True))
 

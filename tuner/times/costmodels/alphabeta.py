@@ -1,4 +1,4 @@
-"""The alpha-beta model: a collective takes so many steps of alpha, and moves a share of its size at beta.
+"""The alpha-beta model: a collective takes a number of steps of alpha each, and moves a share of its size at beta.
 
 Everything is linear in the size, so where two algorithms are equally fast is solved, and not looked for.
 

@@ -7,7 +7,7 @@ Shapes: scalars, or arrays that broadcast and are computed one by one.
 
 import tomllib
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import field, fields, replace
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -19,10 +19,37 @@ from tuner.base.bounds import ReaderBounds, factor
 from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput, one_of
 from tuner.base.files import contents
+from tuner.base.records import json_form
 from tuner.base.spelling import option
 from tuner.times.costmodels.operations import Array, part, positive, whole
 
 PATHS = ("direct", "pcie", "host")
+
+
+@dataclass(frozen=True, slots=True)
+class Projected:
+    """The time of an AllReduce by the links it passes, and the parts of it.
+
+    Beside a measured time how much of it the model explains, and the bandwidth of an adapter that it speaks for.
+    """
+
+    bytes: int
+    nodes: int
+    ranks_per_node: int
+    path: str
+    time_us: float
+    parts_us: Mapping[str, float]
+    measured_us: float | None = field(default=None, metadata=json_form(optional=True))
+    efficiency: float | None = field(default=None, metadata=json_form(optional=True))
+    effective_nic_gbs: float | None = field(default=None, metadata=json_form(optional=True))
+
+
+@dataclass(frozen=True, slots=True)
+class ProjectedTable:
+    """A table of the fabric's file."""
+
+    title: str
+    rows: tuple[Projected, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +122,20 @@ class Fabric:
         gbs: Array = crossing / adapters / positive("measured_us", measured_us) / 1000
         return gbs
 
+    def projected(
+        self, run: tuple[int, int, int], path: str, one_tile_per_gpu: bool, measured_ms: float | None
+    ) -> Projected:
+        """An AllReduce of ``run``: bytes, nodes and ranks per node; beside a measured time what that says."""
+        nbytes, nodes, ranks_per_node = run
+        parts_us = {name: float(us) for name, us in self.parts_us(*run, path, one_tile_per_gpu).items()}
+        time_us = float(self.time_us(*run, path, one_tile_per_gpu))
+        found = Projected(*run, path, time_us, {name: us for name, us in parts_us.items() if us})
+        if measured_ms is None:
+            return found
+        measured_us = 1000 * measured_ms
+        nic_gbs = float(self.effective_nic_gbs(measured_us, nbytes, nodes, ranks_per_node)) if nodes > 1 else None
+        return replace(found, measured_us=measured_us, efficiency=time_us / measured_us, effective_nic_gbs=nic_gbs)
+
     def _inside(self, z: Array, q: Array, r: Array, one_tile_per_gpu: bool) -> dict[str, Array]:
         """Two phases, in each of which every rank moves its part: over Xe-links, and over MDFI between tiles.
 
@@ -150,7 +191,7 @@ class MeasuredAllReduces:
     path: str
     nbytes: int
     rows: tuple[tuple[int, int, float], ...]
-    one_tile_per_gpu: tuple[int, ...]  # rows of so many ranks per node
+    one_tile_per_gpu: tuple[int, ...]  # ranks per node of the rows that use one tile of each GPU
 
 
 def measured(table: Mapping[str, Any]) -> list[MeasuredAllReduces]:
@@ -173,6 +214,20 @@ def measured(table: Mapping[str, Any]) -> list[MeasuredAllReduces]:
     return tables
 
 
+def projected_tables(described: Fabric, table: Mapping[str, Any]) -> list[ProjectedTable]:
+    """The file's measured tables with what the model says of each row. BadInput as :func:`measured`."""
+    return [
+        ProjectedTable(
+            one.title,
+            tuple(
+                described.projected((one.nbytes, nodes, ranks), one.path, ranks in one.one_tile_per_gpu, ms)
+                for nodes, ranks, ms in one.rows
+            ),
+        )
+        for one in measured(table)
+    ]
+
+
 def _profile(table: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     profiles = table.get("profiles")
     if not isinstance(profiles, Mapping) or not isinstance(profiles.get(name), Mapping):
@@ -186,7 +241,7 @@ def fabric(table: Mapping[str, Any], profile: str, **other: float | None) -> Fab
     values = _profile(table, profile)
     values = {**table, **(_profile(table, values["parent"]) if "parent" in values else {}), **values}
     values.update({name: value for name, value in other.items() if value is not None})
-    names = [field.name for field in fields(Fabric)]
+    names = [each.name for each in fields(Fabric)]
     if missing := [name for name in names if name not in values]:
         raise BadInput(f"profile {profile!r} lacks {', '.join(missing)}; valid: all of {', '.join(names)}")
     for name in names:

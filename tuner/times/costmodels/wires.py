@@ -7,12 +7,14 @@ Shapes: scalars, or arrays that broadcast and are computed one by one.
 """
 
 from collections.abc import Callable
+from dataclasses import field
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput, one_of
+from tuner.base.records import json_form
 from tuner.base.spelling import option
 from tuner.times.costmodels.operations import Array, CostOperation, bus_factor, divides, positive, whole
 
@@ -53,7 +55,7 @@ def loads(operation: CostOperation, algorithm: str, gpus_per_node: ArrayLike, no
 
 
 def uplink_share(operation: CostOperation, algorithm: str, ranks: ArrayLike, ranks_per_switch: ArrayLike) -> Array:
-    """Share of a collective over one rank per node: the part of the bytes that leaves a switch of so many ranks.
+    """Share of a collective over one rank per node: the part of the bytes that leaves a switch of ``ranks_per_switch``.
 
     The ranks of a switch are neighbours. A ring crosses the switch's uplink once for each part, in AllReduce twice. PAT
     sends 1, 2, 4 ... n/2 parts over distances n/2 ... 2, 1 (the part that s ranks further has, over the lowest set bit
@@ -203,6 +205,40 @@ def ideal(
         inter = np.where(q > 1, i * (n - 1) * q / (n * np.where(q > 1, q - 1, 1)), np.inf)[()]
         intra = np.where(n > q, b * (n - 1) / np.where(n > q, n - q, 1), np.inf)[()]
     return Ideal(intra, inter)
+
+
+@dataclass(frozen=True, slots=True)
+class IdealOfShape:
+    """Ideal of one shape; bounds are None where links carry nothing, the efficiency without a measured busbw."""
+
+    gpus_per_node: int
+    nodes: int
+    ideal_busbw_gbs: float
+    intra_bound_gbs: float | None
+    inter_bound_gbs: float | None
+    limited_by: str
+    inter_share: float
+    busbw_gbs: float | None = field(metadata=json_form(optional=True))
+    efficiency: float | None = field(metadata=json_form(optional=True))
+
+
+def ideal_of(
+    intra_gbs: float | None, inter_gbs: float | None, gpus_per_node: int, nodes: int, busbw_gbs: float | None
+) -> IdealOfShape:
+    """:func:`ideal` of one shape, beside a measured ``busbw_gbs``. BadInput as there."""
+    times = ideal(intra_gbs, inter_gbs, gpus_per_node, nodes)
+    intra, inter = (float(gbs) if gbs < float("inf") else None for gbs in (times.intra_gbs, times.inter_gbs))
+    return IdealOfShape(
+        gpus_per_node,
+        nodes,
+        float(times.busbw_gbs),
+        intra,
+        inter,
+        "network" if times.inter_limits else "links in the node",
+        float(inter_share(gpus_per_node, nodes)),
+        busbw_gbs,
+        None if busbw_gbs is None else float(times.efficiency(busbw_gbs)),
+    )
 
 
 def transferred_bytes(operation: CostOperation, nbytes: ArrayLike, ranks: ArrayLike) -> Array:

@@ -280,8 +280,10 @@ class NextRuns:
 
 
 def next_runs(measured: MeasuredArms, calibration: str | None = None) -> NextRuns:
-    """For all calls whose pick was measured. Errors: those of :func:`tuner.times.timemodel.predict.choose`, where a
-    ``calibration`` is asked for by name or file.
+    """Combinations worth forcing next, for all calls whose pick was measured.
+
+    Errors, where a ``calibration`` is asked for by name or file: BadInput where it does not answer here, BadCalibration
+    for a file that is none.
     """
     groups: dict[tuple[object, ...], list[MeasuredCall]] = defaultdict(list)
     for one in measured.calls:
