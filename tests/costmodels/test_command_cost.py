@@ -553,7 +553,7 @@ LEVEL_TEXT, ONE_LEVEL, STEP_TEXT = " ".join(LEVELS), " ".join(LEVELS[:4]), " ".j
 BUSBW = "allreduce --ranks 8 --bytes 1G"
 BAD = {
     "one rank": ("allreduce --ranks 1 --bytes 1G --time-us 1", "ranks: 1; valid: 2 or more"),
-    "no time": (f"{BUSBW} --count 3", "of --time-us or --busbw-gbs; remove it"),
+    "no time": (f"{BUSBW} --count 3", "--count only applies with --time-us or --busbw-gbs"),
     "no size": ("allreduce --ranks 8 --time-us 1", "--bytes or --count"),
     "time of zero": (f"{BUSBW} --time-us 0", "--time-us: 0; valid: above 0"),
     "text for a number": (f"{BUSBW} --time-us fast", "--time-us fast: not numbers; valid: numbers"),

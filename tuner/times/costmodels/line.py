@@ -137,14 +137,18 @@ class Experiment:
         gpus = "-g 8" if self.inside else "-g 1"
         return f"all_reduce_perf -b {self.bytes} -e {self.bytes} -n {self.iterations} -w {self.warmup} {gpus}"
 
+    def within(self, value: float) -> bool:
+        """Whether a measured value lies where it usually does."""
+        low, high = self.usual
+        return low <= value <= high
+
     def measured(self, elapsed_us: Sequence[float], ranks: int, iterations: int, size: int) -> "MeasuredParameter":
         """The parameter by repetitions of this experiment, each of ``iterations`` calls of ``size`` bytes."""
         if self.latency:
             value = repeated([float(alpha_us(each, iterations, ranks)) for each in elapsed_us])
         else:
             value = repeated([float(beta_gbs(size, each, iterations, ranks)) for each in elapsed_us])
-        low, high = self.usual
-        return MeasuredParameter(self.parameter, value.mean, value.deviation, low <= value.mean <= high, self.usual)
+        return MeasuredParameter(self.parameter, value.mean, value.deviation, self.within(value.mean), self.usual)
 
 
 @dataclass(frozen=True, slots=True)
