@@ -276,8 +276,9 @@ def _variant(
 
 def _combination(row: _Priced) -> "PartOf":
     price = row.price
-    by_algorithm = isinstance(price, Price)
-    return (None, price.algorithm, price.protocol, None) if by_algorithm else (None, None, None, price.bypass)
+    if isinstance(price, Price):
+        return None, price.algorithm, price.protocol, None
+    return None, None, None, price.bypass
 
 
 def _calibrated(rows: Sequence[_Priced], both: Sequence[tuple[_Priced, _Priced]]) -> CalibratedBudget | None:
