@@ -56,6 +56,9 @@ SECTIONS = {
         "plot": "pictures of picks, changes and measured times; a HTML page",
         "export": "picks, times and schedules in other programs' files",
     },
+    "For agents": {
+        "mcp": "the commands as tools of the Model Context Protocol",
+    },
     "This installation": {
         "doctor": "what of nccl-tuner is installed, and what is missing",
         "completion": "completion of commands, options and names for a shell",
@@ -132,15 +135,16 @@ def main() -> None:
     streams = sys.stdout, sys.stderr
     sys.stdout, sys.stderr = map(PrintableStream, streams)
     try:
-        _run()
+        run()
     finally:
         sys.stdout, sys.stderr = streams
 
 
-def _run() -> None:
+def run(words: list[str] | None = None) -> NoReturn:
+    """A command line, without words that of this process; ends with SystemExit, whose code is as of :func:`main`."""
     try:
         with interruptible(), sigterm_interrupts():
-            code = everything(standalone_mode=False) or 0
+            code = everything(words, prog_name=None if words is None else "nccl-tuner", standalone_mode=False) or 0
             sys.stdout.flush()  # where writing fails it fails here, not when nobody handles it any more
             sys.exit(code)
     except ModuleNotFoundError as error:
@@ -215,4 +219,5 @@ def _one_line(says: str) -> str:
 def _give_up(stream: TextIO) -> None:
     """Leaves unwritten what is left; else Python would try, and complain, once more at its end."""
     with contextlib.suppress(OSError, ValueError):
-        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+        number = stream.fileno()  # first: a stream in memory has none, and nothing is to be left open
+        os.dup2(os.open(os.devnull, os.O_WRONLY), number)

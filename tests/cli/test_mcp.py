@@ -1,0 +1,325 @@
+"""The commands as tools for agents: the SDK's own client at the other end of a real pipe, and what it may not reach."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+
+from tests.support.command_line import COMMAND, run, subcommands
+from tuner.base.errors import BadInput
+from tuner.cli import everything
+from tuner.cli.command import WRITTEN
+from tuner.cli.fence import MOST_FILE_BYTES, Fence, real_folder
+from tuner.cli.tools import BY_NAME, MOST_KEPT, SHORT_BYTES, TOOLS, Desk, ParameterKind, Tool, ToolParameter, short
+
+anyio = pytest.importorskip("anyio")
+mcp = pytest.importorskip("mcp")
+
+EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
+TWO: dict[str, Any] = {"machine": "dgx-h100", "nodes": 2, "nccl": "2.28.9"}
+WORDS = ("--machine", "dgx-h100", "--nodes", "2", "--nccl", "2.28.9", "--json")
+
+
+@dataclass
+class Client:
+    """A session of the SDK's client, which notes what it asks and how long the answers are."""
+
+    session: Any
+
+    async def ask(self, tool: str, wrong: bool = False, **given: Any) -> Any:
+        """The short answer, parsed; a line where the tool says that it went wrong."""
+        said = await self.session.call_tool(tool, given)
+        text = said.content[0].text
+        assert said.isError == wrong, text
+        if wrong:
+            assert len(said.content) == 1
+            assert "\n" not in text
+            assert "Traceback" not in text
+            assert text.startswith("nccl-tuner: ")
+            return text
+        assert len(text.encode()) <= SHORT_BYTES
+        answer = json.loads(text)
+        assert answer["tool"] == tool
+        assert str(said.content[1].uri) == answer["whole"]
+        return answer
+
+    async def whole(self, answer: Any) -> Any:
+        """The whole that a short answer names."""
+        read = await self.session.read_resource(answer["whole"])
+        return json.loads(read.contents[0].text)
+
+
+Dialogue = Callable[[Client], Awaitable[None]]
+Talk = Callable[..., None]
+
+
+@pytest.fixture
+def talk(tmp_path: Path) -> Talk:
+    """Runs a dialogue with a server of its own, which may read the examples and ``tmp_path / "allowed"``."""
+    from mcp import ClientSession, StdioServerParameters
+    from mcp.client.stdio import stdio_client
+
+    (tmp_path / "allowed").mkdir()
+
+    def talked(dialogue: Dialogue, **variables: str) -> None:
+        async def talking() -> None:
+            words = ["mcp", "--allow", str(EXAMPLES), "--allow", str(tmp_path / "allowed")]
+            variables_of = {**os.environ, **variables}
+            server = StdioServerParameters(command=str(COMMAND), args=words, env=variables_of, cwd=str(tmp_path))
+            with (tmp_path / "errors").open("w") as errors:
+                async with stdio_client(server, errlog=errors) as pipes, ClientSession(*pipes) as session:
+                    with anyio.fail_after(120):
+                        await session.initialize()
+                        await dialogue(Client(session))
+
+        anyio.run(talking)
+        assert "Traceback" not in (tmp_path / "errors").read_text()
+
+    return talked
+
+
+def test_a_client_lists_tools_that_only_read(talk: Talk) -> None:
+    async def dialogue(client: Client) -> None:
+        tools = (await client.session.list_tools()).tools
+        names = ["pick", "explain", "diff", "diagnose", "accept", "check_table", "machines", "releases", "budget"]
+        assert [each.name for each in tools] == names
+        for each in tools:
+            assert each.annotations.readOnlyHint
+            assert each.inputSchema["additionalProperties"] is False
+            assert all(value["description"] for value in each.inputSchema["properties"].values())
+
+    talk(dialogue)
+
+
+def test_dialogue_why_is_a_call_slow_and_would_an_upgrade_help(talk: Talk) -> None:
+    """Which machine, what is picked there, why, and what another release changes."""
+
+    async def dialogue(client: Client) -> None:
+        names = (await client.ask("machines"))["answer"]
+        assert {"dgx-h100", "gb200-nvl72"} <= {*names}
+        picked = await client.ask("pick", collective="allreduce", bytes="8,1M", **TWO)
+        whole = await client.whole(picked)
+        assert whole == json.loads(run("pick", "allreduce", "--bytes", "8,1M", *WORDS).stdout)
+        why = await client.ask("explain", collective="allreduce", bytes="1M", **TWO)
+        assert why["answer"]["pick"]["algorithm"] == whole[1]["pick"]["algorithm"]
+        assert any("reason" in each for each in why["answer"]["others"] if isinstance(each, dict))
+        releases = (await client.ask("releases"))["answer"]["compared"]
+        place: dict[str, Any] = {"machine": "dgx-h100", "nodes": 2}
+        changed = await client.ask("diff", collectives=["allreduce"], before="2.22.3", after=releases[8], **place)
+        words = ("diff", "allreduce", "2.22.3", releases[8], "--machine", "dgx-h100", "--nodes", "2", "--json")
+        assert await client.whole(changed) == json.loads(run(*words).stdout)
+        assert changed["answer"][0]["from_bytes"] > 8
+
+    talk(dialogue)
+
+
+def test_dialogue_is_this_run_normal(talk: Talk) -> None:
+    """A log is diagnosed, its results are judged, and a shipped run passes."""
+
+    async def dialogue(client: Client) -> None:
+        seen = await client.ask("diagnose", files=["nccl.log"])
+        assert seen["verdict"] == "answered"
+        assert "diagnose.no_nvls" in seen["codes"]
+        judged = await client.ask("accept", results=["all_reduce.log"], machine="dgx-h100")
+        assert (judged["verdict"], judged["exit_code"]) == ("no", 1)
+        assert "accept.fails" in judged["codes"]
+        assert judged["answer"]["pass"] is False
+        public = await client.ask("accept", results=["h100-8x-2n__unknown__nebius"], machine="dgx-h100", nccl="2.26.2")
+        assert public["answer"]["pass"] is True
+
+    talk(dialogue)
+
+
+def test_dialogue_a_table_for_a_job(talk: Talk, tmp_path: Path) -> None:
+    """What a model's step costs, a topology that an agent has, and a table that it wrote, with a row without effect."""
+    table = tmp_path / "allowed" / "my.conf"
+    table.write_text("allreduce,1048576,8388608,ring,ll128,-1,2,16,-1,-1\n" * 2)
+
+    async def dialogue(client: Client) -> None:
+        step = await client.ask("budget", model="llama-3-70b", machine="dgx-h100", nodes=64, job="tp=8,pp=4")
+        assert step["answer"]["totals"][0]["total_us"] > 0
+        traced = await client.ask("budget", files=["nsight.sqlite"], **TWO)
+        assert traced["answer"]["calls"] == 8
+        own = await client.ask("diagnose", files=["node.xml"])
+        assert own["answer"]["files"][0]["machine"] == "dgx-a100"
+        linted = await client.ask("check_table", files=["my.conf"], **TWO)
+        assert linted["verdict"] == "no"
+        assert {each["line"] for each in linted["answer"]["findings"] if each["severity"] != "note"} == {2}
+
+    talk(dialogue)
+
+
+def test_what_is_wrong_is_one_line(talk: Talk, tmp_path: Path) -> None:
+    allowed = tmp_path / "allowed"
+    (tmp_path / "secret.xml").write_text((EXAMPLES / "node.xml").read_text())
+    (tmp_path / "secret.table").write_text("allreduce * * * ring simple\n")
+    (allowed / "link.xml").symlink_to(tmp_path / "secret.xml")
+    (allowed / "broken.xml").write_text("<system version='1'><cpu")
+    with (allowed / "large.log").open("wb") as large:
+        large.truncate(MOST_FILE_BYTES + 1)
+    os.mkfifo(allowed / "pipe.log")
+    outside = "outside the folders that are allowed"
+
+    async def dialogue(client: Client) -> None:
+        async def refused(tool: str, **given: Any) -> str:
+            return str(await client.ask(tool, wrong=True, **given))
+
+        said = await refused("pick", collective="allreduce", machine="dgx-h10")
+        assert said == run("pick", "allreduce", "--machine", "dgx-h10", code=2).stderr.strip()
+        for name in ("/etc/passwd", "../secret.xml", str(tmp_path / "secret.xml"), "link.xml", "/dev/stdin", ".."):
+            assert outside in await refused("diagnose", files=[name]), name
+            assert outside in await refused("machines", name=name if "/" in name else f"./{name}"), name
+        # Words that name a file are no parameter for files, and are refused as they are opened.
+        assert outside in await refused("pick", collective=f"@{tmp_path}/secret.xml", **TWO)
+        assert outside in await refused("pick", collective="allreduce", tuner=f"table:{tmp_path}/secret.table", **TWO)
+        assert outside in await refused("pick", collective="allreduce", tuner="table:secret.table", **TWO)
+        assert outside in await refused("diff", changes=[f"constants={tmp_path}/secret.xml"], **TWO)
+        assert "50 MiB" in await refused("diagnose", files=["large.log"])
+        assert "too large" in await refused("pick", collective=f"@{allowed}/large.log", **TWO)
+        assert "not a regular file" in await refused("diagnose", files=["pipe.log"])
+        assert "No such file" in await refused("diagnose", files=["nothing.log"])
+        assert "broken.xml" in await refused("pick", collective="allreduce", topology="broken.xml")
+        # Names and types.
+        assert "did you mean pick" in await refused("pik")
+        assert "valid: collective, bytes" in await refused("pick", collective="allreduce", libnccl=True, **TWO)
+        assert "no parameter 'out'" in await refused("diagnose", files=["node.xml"], out="repaired.xml")
+        assert "without collective" in await refused("pick", **TWO)
+        assert "valid: a whole number" in await refused("pick", collective="allreduce", machine="dgx-h100", nodes="two")
+        assert "valid: an object" in await refused("pick", collective="allreduce", env="NCCL_ALGO=Ring", **TWO)
+        assert "--libnccl" in await refused("pick", collective="--libnccl", **TWO)
+        # And it goes on.
+        assert (await client.ask("pick", collective="allreduce", bytes="8", **TWO))["verdict"] == "answered"
+
+    talk(dialogue)
+
+
+def test_variables_of_the_server_are_not_of_an_answer(talk: Talk) -> None:
+    async def dialogue(client: Client) -> None:
+        own = await client.ask("pick", collective="allreduce", bytes="1M", **TWO)
+        assert own["answer"][0]["pick"]["algorithm"] == "Tree"
+        asked = await client.ask("pick", collective="allreduce", bytes="1M", env={"NCCL_ALGO": "Ring"}, **TWO)
+        assert asked["answer"][0]["pick"]["algorithm"] == "Ring"
+        assert "notes" not in own
+
+    talk(dialogue, NCCL_ALGO="Ring", NCCL_TUNER_CONFIG_FILE="/nowhere", COLUMNS="20", FORCE_COLOR="1")
+
+
+def test_nothing_is_written(talk: Talk, tmp_path: Path) -> None:
+    async def dialogue(client: Client) -> None:
+        await client.ask("diagnose", files=["node.xml"])
+        await client.ask("machines", name="topo.txt", gpu="h100-sxm", nic_gbps=400, cpu="GenuineIntel:6:143")
+        await client.ask("pick", collective="allreduce", topology="node.xml", nccl="2.28.9", nodes=3)
+
+    talk(dialogue, NCCL_TUNER_CACHE=str(tmp_path / "cache"), TMPDIR=str(tmp_path / "allowed"))
+    assert not (tmp_path / "cache").exists()
+    assert list((tmp_path / "allowed").iterdir()) == []
+
+
+@pytest.mark.parametrize("end", ["pipe", signal.SIGTERM, signal.SIGINT])
+def test_it_ends_with_its_client(end: Any) -> None:
+    begin = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "a", "version": "1"}}
+    message = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": begin}
+    with subprocess.Popen(
+        [COMMAND, "mcp"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as server:
+        assert server.stdin is not None
+        assert server.stdout is not None
+        assert server.stderr is not None
+        server.stdin.write(json.dumps(message).encode() + b"\n")
+        server.stdin.flush()
+        assert json.loads(server.stdout.readline())["result"]["serverInfo"]["name"] == "nccl-tuner"
+        if end == "pipe":
+            server.stdin.close()
+        else:
+            server.send_signal(end)
+        assert server.wait(timeout=30) == (0 if end == "pipe" else 130)
+        assert b"Traceback" not in server.stderr.read()
+
+
+@pytest.mark.parametrize(("folder", "says"), [("/nowhere", "No such file"), ("/", "valid: a folder below it")])
+def test_only_a_folder_is_allowed(folder: str, says: str) -> None:
+    assert says in run("mcp", "--allow", folder, code=2).stderr
+
+
+def _of_command(tool: Tool) -> click.Command:
+    found: click.Command = everything
+    for name in tool.command:
+        assert isinstance(found, click.Group)
+        below = found.get_command(click.Context(found), name)
+        assert below is not None
+        found = below
+    return found
+
+
+CALLED = [each for each in TOOLS if each.command]
+
+
+@pytest.mark.parametrize("tool", CALLED, ids=lambda tool: tool.name)
+def test_every_parameter_is_one_of_the_command(tool: Tool) -> None:
+    """Of its kind, and none that writes or that asks libnccl."""
+    params = _of_command(tool).params
+    options = {name: each for each in params if isinstance(each, click.Option) for name in each.opts}
+    arguments = [each for each in params if isinstance(each, click.Argument)]
+    assert bool(arguments) == any(each.option is None for each in tool.parameters)
+    for each in tool.parameters:
+        if each.option is None:
+            continue
+        option = options[each.option or f"--{each.name.replace('_', '-')}"]
+        assert option.name not in WRITTEN
+        assert "libnccl" not in (option.name or "")
+        assert option.is_flag == (each.kind is ParameterKind.FLAG), each.name
+        assert option.multiple == (each.kind in (ParameterKind.TEXTS, ParameterKind.PAIRS)), each.name
+        if isinstance(option.type, click.Path):
+            assert each.kind in (ParameterKind.FILE, ParameterKind.NAME_OR_FILE), each.name
+
+
+def test_no_tool_is_of_a_command_that_is_not_there() -> None:
+    names = {each.name for each in subcommands(everything)}
+    assert {each.command[-1] for each in CALLED} <= names
+
+
+def test_no_folder_no_file() -> None:
+    with pytest.raises(BadInput, match=re.escape("--allow DIR")):
+        Fence([]).file("/etc/passwd")
+
+
+def test_a_short_answer_is_short_whatever_it_is_of() -> None:
+    about = {"tool": "x", "verdict": "answered", "codes": ["c" * 200] * 100}
+    for whole in ([{"a": "x" * 5000, "b": ["ä" * 290] * 50}] * 400, {"a": {"a": {"a": list(range(9999))}}}, None):
+        text = short(about, whole, ("a b", "a"))
+        assert len(text.encode()) <= SHORT_BYTES
+        assert json.loads(text)["verdict"] == "answered"
+
+
+def test_the_last_answers_are_kept_and_no_more() -> None:
+    desk = Desk(Fence([]))
+    addresses = [desk._keep(json.dumps(number)) for number in range(MOST_KEPT + 1)]
+    assert len(set(addresses)) == len(addresses)
+    with pytest.raises(BadInput, match="ask again"):
+        desk.whole(str(addresses[0]))
+    assert desk.whole(str(addresses[-1])) == str(MOST_KEPT)
+
+
+def test_a_value_is_one_word_of_the_command_line(tmp_path: Path) -> None:
+    """What begins with a dash stays the value of its option, and an argument stays one."""
+    fence = Fence([real_folder(tmp_path)])
+    words = BY_NAME["pick"].words({"collective": "--help", "machine": "--version", "nodes": "2"}, fence)
+    assert words == ["pick", "--json", "--machine=--version", "--nodes=2", "--", "--help"]
+    assert ToolParameter("env", ParameterKind.PAIRS, "").words({"A": 1, "B": "x y"}, fence) == [
+        "--env=A=1",
+        "--env=B=x y",
+    ]
+
+
+def test_other_commands_load_nothing_of_it() -> None:
+    code = "import sys; import tuner.cli.mcp; assert not {'mcp', 'anyio', 'tuner.cli.tools'} & {*sys.modules}"
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -1,0 +1,519 @@
+"""Commands as tools for programs that are not their user: parameters by name, a short answer, and the whole kept."""
+
+import contextlib
+import hashlib
+import io
+import json
+import sys
+import traceback
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from enum import Enum
+from typing import Any
+
+from tuner.base.dataclass import dataclass
+from tuner.base.errors import BadInput, TunerError, did_you_mean
+from tuner.cli.fence import Fence, TooSlow
+
+SHORT_BYTES = 2048  # of a short answer, at most
+MOST_KEPT = 32  # whole answers
+MOST_KEPT_BYTES = 64 << 20  # of all of them
+SECONDS = 120.0  # that an answer may take
+LONGEST_LIST = 64  # of a short answer
+LONGEST_TEXT = 300  # letters of one text in a short answer
+LONGEST_VALUE = 20_000  # letters of one parameter
+MOST_VALUES = 1000  # of a list that is given
+ADDRESS = "nccl-tuner://answer/"
+INTERRUPTED = 130
+VERDICTS = {0: "answered", 1: "no", 3: "cannot be judged"}  # by exit code
+
+
+class ParameterKind(Enum):
+    """What a parameter takes, and how its schema says so."""
+
+    TEXT = "text"
+    NUMBER = "number"  # a whole one
+    DECIMAL = "decimal"
+    FLAG = "flag"
+    TEXTS = "texts"
+    PAIRS = "pairs"  # NAME=VALUE
+    FILE = "file"
+    FILES = "files"
+    NAME_OR_FILE = "name or file"
+    NAMES_OR_FILES = "names or files"
+
+    @property
+    def several(self) -> bool:
+        """Whether it takes a list."""
+        return self in (ParameterKind.TEXTS, ParameterKind.FILES, ParameterKind.NAMES_OR_FILES)
+
+
+_SCHEMAS: dict[ParameterKind, dict[str, Any]] = {
+    ParameterKind.NUMBER: {"type": "integer"},
+    ParameterKind.DECIMAL: {"type": "number"},
+    ParameterKind.FLAG: {"type": "boolean"},
+    ParameterKind.PAIRS: {"type": "object", "additionalProperties": {"type": ["string", "number"]}},
+}
+_TEXT = {"type": "string"}
+
+
+@dataclass(frozen=True, slots=True)
+class ToolParameter:
+    """``option``: how the command line calls it; None for an argument, which is given by its place."""
+
+    name: str
+    kind: ParameterKind
+    says: str
+    option: str | None = ""
+    required: bool = False
+
+    @property
+    def schema(self) -> dict[str, Any]:
+        """JSON Schema of it."""
+        form = _SCHEMAS.get(self.kind, {"type": "array", "items": _TEXT} if self.kind.several else _TEXT)
+        return {**form, "description": self.says}
+
+    def words(self, value: Any, fence: Fence) -> list[str]:
+        """The words of the command line that say ``value``. BadInput for one of another type."""
+        values = [self._one(each, fence) for each in self._values(value)]
+        if self.option is None:
+            return values
+        option = self.option or f"--{self.name.replace('_', '-')}"
+        if self.kind is ParameterKind.FLAG:
+            return [option] if value else []
+        return [f"{option}={each}" for each in values]
+
+    def _values(self, value: Any) -> list[Any]:
+        if self.kind.several:
+            if isinstance(value, str):
+                return [value]
+            if not isinstance(value, list) or len(value) > MOST_VALUES:
+                raise BadInput(f"{self.name} {_shown(value)}; valid: a list of up to {MOST_VALUES} texts")
+            return value
+        if self.kind is ParameterKind.PAIRS:
+            if not isinstance(value, dict) or len(value) > MOST_VALUES:
+                raise BadInput(f'{self.name} {_shown(value)}; valid: an object, {{"NAME": "VALUE"}}')
+            return [f"{name}={_number_or_text(self.name, each)}" for name, each in value.items()]
+        return [value]
+
+    def _one(self, value: Any, fence: Fence) -> str:
+        if self.kind is ParameterKind.FLAG:
+            if not isinstance(value, bool):
+                raise BadInput(f"{self.name} {_shown(value)}; valid: true or false")
+            return ""
+        if self.kind in (ParameterKind.NUMBER, ParameterKind.DECIMAL):
+            whole = isinstance(value, int) or (isinstance(value, str) and value.strip().isdecimal())
+            if isinstance(value, bool) or not (
+                whole or (self.kind is ParameterKind.DECIMAL and isinstance(value, float))
+            ):
+                raise BadInput(
+                    f"{self.name} {_shown(value)}; valid: a {'whole ' * (self.kind is ParameterKind.NUMBER)}number"
+                )
+            return str(value)
+        text = _number_or_text(self.name, value)
+        if self.kind in (ParameterKind.FILE, ParameterKind.FILES):
+            return str(fence.file(text))
+        if self.kind in (ParameterKind.NAME_OR_FILE, ParameterKind.NAMES_OR_FILES):
+            return str(fence.file(text)) if "/" in text or "\0" in text or fence.has(text) else text
+        return text
+
+
+def _number_or_text(name: str, value: Any) -> str:
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        raise BadInput(f"{name} {_shown(value)}; valid: a text")
+    text = str(value)
+    if len(text) > LONGEST_VALUE or "\0" in text:
+        raise BadInput(f"{name}: {len(text)} letters; valid: up to {LONGEST_VALUE}, without NUL")
+    return text
+
+
+def _shown(value: Any) -> str:
+    text = json.dumps(value)
+    return text if len(text) <= 60 else f"{text[:60]} ..."
+
+
+_MACHINE = (
+    ToolParameter(
+        "machine", ParameterKind.TEXT, "A machine by name (tool machines), or a cloud's instance type: p5.48xlarge."
+    ),
+    ToolParameter("topology", ParameterKind.FILE, "Instead of machine: a topology in NCCL's XML."),
+    ToolParameter(
+        "nodes", ParameterKind.NUMBER, "Number of nodes; of a NVLink domain such as gb200-nvl72 a node is a whole rack."
+    ),
+    ToolParameter("gpus_per_node", ParameterKind.NUMBER, "GPUs used of each node."),
+    ToolParameter("trays", ParameterKind.NUMBER, "Trays used of each node, of a machine that is a NVLink domain."),
+    ToolParameter("nccl", ParameterKind.TEXT, "NCCL release, such as 2.28.9 (tool releases); without it the newest."),
+    ToolParameter("env", ParameterKind.PAIRS, 'NCCL variables of the job, {"NCCL_ALGO": "Ring"}.'),
+    ToolParameter("config", ParameterKind.PAIRS, 'Fields of ncclConfig_t that the program sets, {"maxCTAs": 8}.'),
+    ToolParameter("log", ParameterKind.FILE, "A log of NCCL_DEBUG=INFO instead of all these."),
+    ToolParameter("comp_cap", ParameterKind.TEXT, "GPUs' compute capability, such as 9.0, which no log says."),
+)
+_TUNER = ToolParameter(
+    "tuner", ParameterKind.TEXT, "Tuner plugin that decides before NCCL: aws-ofi-nccl, table:FILE, none."
+)
+_TIME = ToolParameter(
+    "time", ParameterKind.TEXT, "Times shown: nccl (its own model), calibrated (from measurements) or both."
+)
+_DTYPE = ToolParameter("dtype", ParameterKind.TEXT, "Data type, NCCL's name, such as bfloat16.")
+_CALL = (
+    _DTYPE,
+    ToolParameter("op", ParameterKind.TEXT, "Reduction operation, such as sum."),
+    ToolParameter("buffers", ParameterKind.TEXT, "How buffers are registered: plain, registered, window or graph."),
+)
+_ENGINE = (ToolParameter("engine", ParameterKind.TEXT, "Serving engine whose AllReduce it is, as in vllm@0.33.0."),)
+_SIZES = "NCCL's nBytes, such as 8,1K,64MiB or 8..1G*2."
+
+
+@dataclass(frozen=True, slots=True)
+class Tool:
+    """A command as a tool. ``answer``: instead of a command.
+
+    ``shown``: the keys of its JSON that a short answer has; the last are those where the others are too long.
+    """
+
+    name: str
+    says: str
+    command: tuple[str, ...]
+    parameters: tuple[ToolParameter, ...]
+    shown: tuple[str, ...]
+    answer: Callable[[], Any] | None = None
+
+    @property
+    def schema(self) -> dict[str, Any]:
+        """JSON Schema of its parameters."""
+        return {
+            "type": "object",
+            "properties": {each.name: each.schema for each in self.parameters},
+            "required": [each.name for each in self.parameters if each.required],
+            "additionalProperties": False,
+        }
+
+    def words(self, given: Mapping[str, Any], fence: Fence) -> list[str]:
+        """The words of the command line. BadInput for what the tool does not take."""
+        known = {each.name: each for each in self.parameters}
+        for name in given:
+            if name not in known:
+                near = did_you_mean(name, known)
+                raise BadInput(f"{self.name}: no parameter {name!r}{near}; valid: {', '.join(known)}")
+        if absent := [
+            each.name for each in self.parameters if each.required and given.get(each.name) in (None, [], "")
+        ]:
+            raise BadInput(f"{self.name}: without {', '.join(absent)}")
+        options, arguments = list[str](), list[str]()
+        for each in self.parameters:
+            if (value := given.get(each.name)) is not None:
+                (arguments if each.option is None else options).extend(each.words(value, fence))
+        return [*self.command, "--json", *options, "--", *arguments]
+
+
+def _releases() -> Any:
+    from tuner import release
+
+    return {"compared": list(release.names())}
+
+
+_PICK = "algorithm protocol channels threads time_us low_us high_us bypass instead_of"
+_BRIEF = "algorithm protocol channels time_us bypass"
+_FINDINGS = "findings code severity text line reason"
+TOOLS = (
+    Tool(
+        "pick",
+        "What NCCL picks for a collective: algorithm, protocol, channels and its own predicted time, by size.",
+        ("pick",),
+        (
+            ToolParameter(
+                "collective",
+                ParameterKind.TEXT,
+                "allreduce, allgather, reducescatter ..., or calls of a group.",
+                None,
+                True,
+            ),
+            ToolParameter("bytes", ParameterKind.TEXT, _SIZES),
+            *_MACHINE,
+            _TIME,
+            _TUNER,
+            *_CALL,
+            *_ENGINE,
+        ),
+        (f"collective bytes nccl pick note notes calls carrier choices kernels {_PICK}", f"bytes pick {_BRIEF}"),
+    ),
+    Tool(
+        "explain",
+        "Why NCCL picks what it picks at one size: each step of its model, and what the other combinations lack.",
+        ("explain",),
+        (
+            ToolParameter(
+                "collective", ParameterKind.TEXT, "allreduce, allgather, reducescatter, broadcast, reduce.", None, True
+            ),
+            ToolParameter("bytes", ParameterKind.TEXT, "NCCL's nBytes, such as 1M.", required=True),
+            *_MACHINE,
+            _TIME,
+            _TUNER,
+            *_CALL,
+        ),
+        (f"collective bytes nccl pick holds from_bytes to_bytes others reason {_PICK}",),
+    ),
+    Tool(
+        "diff",
+        "Ranges of sizes in which NCCL's choice changes with a release, a setting, hardware or a node count.",
+        ("diff",),
+        (
+            ToolParameter("collectives", ParameterKind.TEXTS, "Collectives; all five without any.", None),
+            ToolParameter("before", ParameterKind.TEXT, "Release before, such as 2.22.3; with after.", None),
+            ToolParameter("after", ParameterKind.TEXT, "Release after.", None),
+            ToolParameter(
+                "changes", ParameterKind.TEXTS, "KEY=VALUE each: nodes=4, NCCL_PROTO=Simple, nic-gbps=200.", "--change"
+            ),
+            ToolParameter("bytes", ParameterKind.TEXT, "Picks and times at these sizes as well."),
+            *_MACHINE,
+            _TIME,
+            _TUNER,
+            *_CALL,
+        ),
+        (
+            f"collective from_bytes to_bytes changes ratio before after {_PICK}",
+            f"collective from_bytes to_bytes changes ratio before after {_BRIEF}",
+        ),
+    ),
+    Tool(
+        "diagnose",
+        "What is wrong in logs, topologies, results and traces, and what would mend it.",
+        ("diagnose",),
+        (
+            ToolParameter(
+                "files",
+                ParameterKind.FILES,
+                "Files of one job: logs, topologies, results of nccl-tests, traces.",
+                None,
+                True,
+            ),
+            ToolParameter("machine", ParameterKind.TEXT, "The machine, where no file shows it."),
+            ToolParameter("nodes", ParameterKind.NUMBER, "Nodes, where no file says them."),
+            ToolParameter("nccl", ParameterKind.TEXT, "Release, where no file says it."),
+            ToolParameter("gpu", ParameterKind.TEXT, "The GPU model of a topology that only places its GPUs."),
+            ToolParameter("nic_gbps", ParameterKind.DECIMAL, "Speed of its adapters, 1e9 bits per second; with gpu."),
+        ),
+        (f"files file kind machine nodes nccl {_FINDINGS}",),
+    ),
+    Tool(
+        "accept",
+        "Whether a cluster is as fast as it should be, from results of nccl-tests; floors for a gate.",
+        ("accept",),
+        (
+            ToolParameter(
+                "results", ParameterKind.NAMES_OR_FILES, "Results of nccl-tests, or names of shipped tables.", None
+            ),
+            *_MACHINE,
+            ToolParameter("collective", ParameterKind.TEXT, "What was run, where the results do not say it."),
+            ToolParameter("like", ParameterKind.FILE, "Judge by this run of the same cluster on a healthy day."),
+            ToolParameter("floors", ParameterKind.FLAG, "The bandwidths that pass, without results."),
+            ToolParameter("bytes", ParameterKind.TEXT, "Sizes of the floors."),
+            _DTYPE,
+        ),
+        (
+            "pass judged missing machine expected_by problems kind refused wrong_results comparisons collective nodes "
+            f"bytes rank runs low_gbs high_gbs own_gbs floors floor_gbs expected_busbw_gbs pick {_FINDINGS}",
+            f"pass judged missing machine wrong_results floors floor_gbs collective bytes {_FINDINGS}",
+        ),
+    ),
+    Tool(
+        "check_table",
+        "Checks decision tables of the tuner plugin: rows that cannot run, have no effect, or are hidden by others.",
+        ("plugin", "lint"),
+        (
+            ToolParameter("files", ParameterKind.FILES, "Decision tables.", None, True),
+            *_MACHINE,
+            _DTYPE,
+            ToolParameter("op", ParameterKind.TEXT, "Reduction operation, such as sum."),
+        ),
+        (f"file format {_FINDINGS}",),
+    ),
+    Tool(
+        "machines",
+        "Names of the machines that are known; of one machine, or of a topology from a file, what it is.",
+        ("machines",),
+        (
+            ToolParameter(
+                "name",
+                ParameterKind.NAME_OR_FILE,
+                "A machine, or a file: nvidia-smi topo -m, lstopo, NCCL's XML.",
+                None,
+            ),
+            ToolParameter("like", ParameterKind.FILE, "The machines nearest to this file."),
+            ToolParameter(
+                "cpu", ParameterKind.TEXT, "The CPUs, where the file does not say them: GenuineIntel:6:143, arm64."
+            ),
+            ToolParameter("gpu", ParameterKind.TEXT, "The GPU model of a topology that only places its GPUs."),
+            ToolParameter("nic_gbps", ParameterKind.DECIMAL, "Speed of its adapters, 1e9 bits per second; with gpu."),
+        ),
+        ("name title gpus_per_node compute_capability nics cpu trays notes machine agrees differs unknown", "name"),
+    ),
+    Tool(
+        "releases",
+        "NCCL releases that are compared with their library; others are answered where those around them agree.",
+        (),
+        (),
+        ("compared",),
+        _releases,
+    ),
+    Tool(
+        "budget",
+        "How long the collectives of a job take, from a list, a trace, a log, or a model by name.",
+        ("budget",),
+        (
+            ToolParameter("files", ParameterKind.FILES, "Lists of calls, logs or traces, of one rank.", None),
+            *_MACHINE,
+            ToolParameter(
+                "model", ParameterKind.TEXT, "Instead of files a training step of a model, such as llama-3-70b."
+            ),
+            ToolParameter("job", ParameterKind.TEXT, "How the model is split, tp=8,pp=4."),
+            ToolParameter(
+                "serve", ParameterKind.FLAG, "Of the model a decoding step and a prefill chunk, under an engine."
+            ),
+            _TIME,
+            _TUNER,
+            *_CALL,
+            *_ENGINE,
+        ),
+        (
+            "job totals variant name total_us priced_calls unpriced_calls calibrated time_us low_us high_us groups "
+            "group ranks nodes by_collective collective calls share variants budget notes left_out",
+            "job totals variant variants name total_us priced_calls unpriced_calls notes left_out",
+        ),
+    ),
+)
+BY_NAME = {each.name: each for each in TOOLS}
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """What a client gets: a short text, and where the whole is. ``wrong``: bad input, of which the text is the line."""
+
+    text: str
+    wrong: bool = False
+    address: str | None = None
+
+
+class Desk:
+    """Takes questions, one after the other, and keeps the last whole answers."""
+
+    def __init__(self, fence: Fence) -> None:
+        self.fence = fence
+        self.kept = OrderedDict[str, str]()
+
+    def ask(self, name: str, given: Mapping[str, Any] | None) -> Reply:
+        """The answer of a tool; bad input is its one line, and a fault of ours is one line too."""
+        try:
+            if (tool := BY_NAME.get(name)) is None:
+                raise BadInput(f"no tool {name!r}{did_you_mean(name, BY_NAME)}; valid: {', '.join(BY_NAME)}")
+            code, output, errors = self._answer(tool, given or {})
+        except TunerError as error:
+            return Reply(f"nccl-tuner: {' '.join(str(error).split())}", wrong=True)
+        except TooSlow:
+            return Reply(f"nccl-tuner: {name}: took longer than {SECONDS:.0f} seconds; valid: a smaller question", True)
+        except Exception as error:
+            traceback.print_exc(file=sys.__stderr__)
+            return Reply(f"nccl-tuner: {name}: a fault of nccl-tuner itself, {type(error).__name__}", wrong=True)
+        lines = errors.splitlines()
+        if code not in VERDICTS or (code == 1 and not output.strip()):
+            return Reply(lines[-1] if lines else f"nccl-tuner: {name}: no answer, exit code {code}", wrong=True)
+        whole = json.loads(output) if output.strip() else None
+        address = self._keep(output) if whole is not None else None
+        about = {"tool": name, "verdict": VERDICTS[code], "exit_code": code}
+        if codes := sorted({str(each) for each in _values_of(whole, "code")}):
+            about["codes"] = codes
+        if lines:
+            about["notes"] = lines
+        if address:
+            about |= {"whole": address, "whole_bytes": len(output.encode())}
+        return Reply(short(about, whole, tool.shown), address=address)
+
+    def _answer(self, tool: Tool, given: Mapping[str, Any]) -> tuple[int, str, str]:
+        if tool.answer is not None:
+            tool.words(given, self.fence)
+            with self.fence.up(SECONDS):
+                return 0, json.dumps(tool.answer(), indent=1), ""
+        words = tool.words(given, self.fence)
+        with self.fence.up(SECONDS):
+            return answered(words)
+
+    def _keep(self, output: str) -> str | None:
+        if len(output) > MOST_KEPT_BYTES:
+            return None
+        key = hashlib.sha256(output.encode()).hexdigest()[:32]
+        self.kept[key] = output
+        self.kept.move_to_end(key)
+        while len(self.kept) > MOST_KEPT or sum(map(len, self.kept.values())) > MOST_KEPT_BYTES:
+            self.kept.popitem(last=False)
+        return f"{ADDRESS}{key}"
+
+    def whole(self, address: str) -> str:
+        """A whole answer, as JSON. BadInput for one that is not kept."""
+        if (found := self.kept.get(address.removeprefix(ADDRESS))) is None:
+            raise BadInput(f"{address}: not kept; valid: the last {MOST_KEPT} answers of this server: ask again")
+        return found
+
+
+def answered(words: Iterable[str]) -> tuple[int, str, str]:
+    """Exit code, output and errors of a command line, in this process."""
+    from tuner import cli
+
+    output, errors = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(output), contextlib.redirect_stderr(errors):
+        try:
+            cli.run(list(words))
+        except SystemExit as end:
+            code = end.code if isinstance(end.code, int) else 0
+    if code == INTERRUPTED:
+        raise KeyboardInterrupt  # whoever ends the server does not mean this answer alone
+    return code, output.getvalue(), errors.getvalue()
+
+
+def short(about: dict[str, Any], whole: Any, shown: Sequence[str]) -> str:
+    """JSON of at most SHORT_BYTES: what is known of the answer, and as much of it as fits, lists cut alike."""
+    answers = [_only(whole, frozenset(keys.split())) for keys in shown]
+    tried = [(each, LONGEST_LIST) for each in answers] + [
+        (answers[-1], most) for most in range(LONGEST_LIST - 1, -1, -1)
+    ]
+    for answer, most in tried:
+        text = json.dumps(_cut({**about, "answer": answer}, most), separators=(",", ":"), ensure_ascii=False)
+        if len(text.encode()) <= SHORT_BYTES:
+            return text
+    return json.dumps({key: value for key, value in about.items() if not isinstance(value, list)})
+
+
+def _only(value: Any, keys: frozenset[str]) -> Any:
+    """What ``value`` has at these keys; a list of objects with one key alone is the list of their values."""
+    if isinstance(value, list):
+        kept = [_only(each, keys) for each in value]
+        if kept and all(isinstance(each, dict) and len(each) == 1 for each in kept):
+            names = {*kept[0]}
+            if all({*each} == names for each in kept):
+                return [each[name] for each in kept for name in each]
+        return [each for each in kept if each not in ({}, [], None)]
+    if isinstance(value, dict):
+        inner = {key: _only(each, keys) for key, each in value.items() if key in keys}
+        return {key: each for key, each in inner.items() if each not in ({}, [], None)}
+    return value
+
+
+def _cut(value: Any, most: int) -> Any:
+    if isinstance(value, list):
+        left = len(value) - most
+        return [_cut(each, most) for each in value[:most]] + ([f"... {left} more"] if left > 0 else [])
+    if isinstance(value, dict):
+        return {key: _cut(each, most) for key, each in value.items()}
+    if isinstance(value, str) and len(value) > LONGEST_TEXT:
+        return f"{value[:LONGEST_TEXT]} ..."
+    return value
+
+
+def _values_of(value: Any, key: str) -> Iterator[Any]:
+    if isinstance(value, list):
+        for each in value:
+            yield from _values_of(each, key)
+    elif isinstance(value, dict):
+        for name, each in value.items():
+            if name == key and isinstance(each, str):
+                yield each
+            yield from _values_of(each, key)
