@@ -1,11 +1,13 @@
 """The commands as tools for agents: the SDK's own client at the other end of a real pipe, and what it may not reach."""
 
+import contextlib
 import json
 import os
 import re
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +20,7 @@ from tests.support.command_line import COMMAND, run, subcommands
 from tuner.base.errors import BadInput
 from tuner.cli import everything
 from tuner.cli.command import WRITTEN
-from tuner.cli.fence import MOST_FILE_BYTES, Fence, real_folder
+from tuner.cli.fence import MOST_FILE_BYTES, Fence, TooSlow, real_folder
 from tuner.cli.tools import BY_NAME, MOST_KEPT, SHORT_BYTES, TOOLS, Desk, ParameterKind, Tool, ToolParameter, short
 
 anyio = pytest.importorskip("anyio")
@@ -290,6 +292,18 @@ def test_no_tool_is_of_a_command_that_is_not_there() -> None:
 def test_no_folder_no_file() -> None:
     with pytest.raises(BadInput, match=re.escape("--allow DIR")):
         Fence([]).file("/etc/passwd")
+
+
+def test_an_answer_that_takes_too_long_is_broken_off() -> None:
+    """Although it takes every error for one of its own."""
+
+    def stubborn() -> None:
+        for _ in range(2):
+            with contextlib.suppress(Exception):
+                time.sleep(30)
+
+    with pytest.raises(TooSlow), Fence([]).up(0.02):
+        stubborn()
 
 
 def test_a_short_answer_is_short_whatever_it_is_of() -> None:
