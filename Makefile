@@ -44,9 +44,10 @@ docs: $(VENV)/.installed
 	$(BIN)/nccl-tuner fetch-nccl $$($(BIN)/python -m tests.scripts.releases_to_fetch)
 	$(BIN)/python -m tests.scripts.write_docs
 
-# What the frozen splits reach, into docs/accuracy.json.
+# What the frozen splits reach, into docs/accuracy.json, and what sites that are left out do, into tables/sites.json.
 accuracy: $(VENV)/.installed
 	$(BIN)/python -m tests.scripts.write_accuracy
+	$(BIN)/python benchmarks/sites.py tables/sites.json
 
 # The calibrations of shipped measured times, and the intervals that the frozen splits say.
 calibrations: $(VENV)/.installed

@@ -81,9 +81,9 @@ def test_between_nodes_a_row_says_that_the_site_was_not_measured() -> None:
     own, other = (each["calibrated"]["Ring/Simple"] for each in (known, unknown))
     assert other["extrapolated"] == "another site"
     assert own["extrapolated"] == ""
-    # Below it ends where the links do.
+    # Below it ends where the links do, or nearer.
     assert other["high_us"] / other["time_us"] > (own["high_us"] / own["time_us"]) ** 2
-    assert other["time_us"] / other["low_us"] < other["high_us"] / other["time_us"]
+    assert other["time_us"] / other["low_us"] < 1.001 * other["high_us"] / other["time_us"]
     said = run(*words, "--time", "both").stdout
     assert " [1] extrapolated: another site\n" in said
     assert re.search(r" to [\d.]+ \[1\]", said)

@@ -41,7 +41,7 @@ def test_the_default_alone_is_unknown(tmp_path: Path) -> None:
 def test_what_to_force_next_is_listed_with_its_variables() -> None:
     printed = run(*B200, "--nodes", "4", "--next").stdout
     assert "NCCL_ALGO=Ring NCCL_PROTO=LL128" in printed
-    assert "AllReduce sizes that say most of this cluster" in printed
+    assert "calls that say most of this cluster" in printed
     assert "NCCL_ALGO=Ring NCCL_PROTO=Simple" not in printed
     answer = json.loads(run(*B200, "--nodes", "4", "--next", "--json").stdout)
     assert {"combination", "possible_gain", "low_us", "pick_us", "measured"} <= set(answer["next"]["runs"][0])

@@ -6,17 +6,25 @@ medians and widths as its prior; both are learnt anew from the fits, as far as e
 :func:`updates` does so without each site in turn and predicts its tables without a row, with one and with four.
 """
 
+import hashlib
+import inspect
+import pickle
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import least_squares
 
+from tuner.base.tables import folder
+from tuner.times import measured
 from tuner.times.calibration.measured_calls import MeasuredCalls, joined, of_table, splits_file, table_of_one_way
 from tuner.times.calibration.time_fit import softened
+from tuner.times.measured.header import MeasuredHealth
 from tuner.times.placement import Site
-from tuner.times.timemodel import calibration, sites
+from tuner.times.timemodel import calibration, features, form, sites
 from tuner.times.timemodel.features import Array, Features
 from tuner.times.timemodel.form import PARAMETERS, Form
 
@@ -25,8 +33,8 @@ ROUNDS, MOST_ROWS = 3, 60  # of a site count; more of them count less each
 SCATTER, PRIOR_SITES = 0.12, 3  # natural logarithm of times; sites that what is believed so far counts as
 GIVEN = (0, 1, 4)  # rows of a site
 LARGE_BYTES = 1 << 24
-FEWEST_NEAR = 4  # rows near those given, to learn from
-HELD = 0.87  # of each table, by intervals that should hold 85 to 97 %
+HELD = 0.95  # of the healthy sites' calls, by intervals that should hold 85 to 97 % of any size and number of nodes
+CACHE = Path(__file__).parents[2] / "build" / "sites"
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +44,12 @@ class SiteTables:
     nodes: Mapping[str, float]
     tables: Mapping[str, MeasuredCalls]
     judged_only: bool
+    unfitted: bool
+
+    @property
+    def is_unfitted(self) -> bool:
+        """Whether no parameters are learnt from it."""
+        return self.judged_only or self.unfitted
 
     @property
     def rows(self) -> MeasuredCalls:
@@ -74,6 +88,7 @@ class _Updated:
 
     site: str
     table: str
+    is_healthy: bool
     given: int
     log_off: Array
     log_half: Array
@@ -81,11 +96,10 @@ class _Updated:
     nccl: Array
     large: NDArray[np.bool_]
 
-    def needed(self, most_left: float = 1.0) -> float:
-        """Factor to hold the share ``HELD`` of the rows that no more is left of; 1 where these are too few to say."""
-        near = self.left <= most_left
-        ratios = np.abs(self.log_off[near]) / self.log_half[near]
-        return float(np.quantile(ratios, HELD, method="higher")) if len(ratios) >= FEWEST_NEAR else 1.0
+    @property
+    def ratios(self) -> Array:
+        """Errors in halves of intervals, [row]."""
+        return np.asarray(np.abs(self.log_off) / self.log_half)
 
 
 def all_sites() -> dict[str, SiteTables]:
@@ -95,6 +109,7 @@ def all_sites() -> dict[str, SiteTables]:
             dict(calibration.load(entry["nodes"]).parameters),
             {table: _between(table, Site(machine, nccl)) for table, machine, nccl in entry["tables"]},
             entry.get("judged_only", False),
+            entry.get("unfitted", False),
         )
         for name, entry in splits_file()["sites"].items()
     }
@@ -136,13 +151,68 @@ def in_common(of_sites: Sequence[SiteTables]) -> tuple[Array, Array]:
     return medians, widths
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class HeldTable:
+    """A table of a site, one call of each kind, [call], with the parameters that were learnt without the site.
+
+    ``health`` is ``degraded`` too where the site is judged only; ``unfitted``: no parameters are learnt from its site.
+    """
+
+    site: str
+    table: str
+    health: str
+    unfitted: bool
+    parameters: Mapping[str, float]
+    calls: Features
+    times_us: Array
+    nccl_us: Array
+
+    @property
+    def is_healthy(self) -> bool:
+        """Whether widths of intervals are learnt from it, and have to hold it."""
+        return self.health == MeasuredHealth.healthy
+
+
+def held_tables() -> list[HeldTable]:
+    """All tables of ``tables/splits.toml``; a few minutes for the first time, then from ``build/sites``."""
+    key = hashlib.sha256("".join(inspect.getsource(each) for each in (fit, in_common, _held, _left_out)).encode())
+    model = Path(features.__file__), Path(form.__file__)
+    for path in (folder() / "splits.toml", *model, *sorted((folder() / "measured").iterdir())):
+        key.update(path.read_bytes())
+    kept = CACHE / f"{key.hexdigest()[:16]}.pickle"
+    if not kept.is_file():
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        # As tuples: a script's own class cannot be read by another script.
+        kept.write_bytes(pickle.dumps([tuple(getattr(each, f.name) for f in fields(HeldTable)) for each in _held()]))
+    return [HeldTable(*each) for each in pickle.loads(kept.read_bytes())]
+
+
+def _held() -> list[HeldTable]:
+    every, found = all_sites(), []
+    of_none = _left_out(every, "")
+    for name, site in every.items():
+        medians = of_none if site.is_unfitted else _left_out(every, name)
+        parameters = {**site.nodes, **dict(zip(NAMES, np.exp(medians).tolist(), strict=True))}
+        for table, rows in site.tables.items():
+            calls = rows.measured.calls
+            first, kind = first_of_kinds(calls)
+            times_us = np.array([np.median(rows.measured.times_us[kind == at]) for at in range(len(first))])
+            health = MeasuredHealth.degraded if site.judged_only else measured.load(table).header.health
+            held = name, table, str(health), site.is_unfitted, parameters, calls[first], times_us, rows.nccl_us[first]
+            found.append(HeldTable(*held))
+    return found
+
+
+def _left_out(every: Mapping[str, SiteTables], left_out: str) -> Array:
+    """Medians of the parameters over the other sites, natural logarithms."""
+    return in_common([site for name, site in every.items() if name != left_out and not site.is_unfitted])[0]
+
+
 def updates() -> list[SiteUpdate]:
-    """Each table of each site, given rows as ``GIVEN`` says; a minute."""
+    """Each table of each site, given rows as ``GIVEN`` says; a few seconds once the tables are kept."""
     every, found = _predicted(), []
-    judged_only = [name for name, site in all_sites().items() if site.judged_only]
     for each in every:
-        others = [one for one in every if one.site not in (each.site, *judged_only)]
-        factors = learnt_widening(others)[each.given]
+        factors = learnt_widening([one for one in every if one.site != each.site])[each.given]
         error, half = np.abs(np.expm1(each.log_off)), sites.widened(factors, each.left) * each.log_half
         found.append(
             SiteUpdate(
@@ -154,7 +224,7 @@ def updates() -> list[SiteUpdate]:
                 nccl_error=float(each.nccl.mean()),
                 coverage=float((np.abs(each.log_off) <= half).mean()),
                 half_width=float(np.median(np.expm1(half))),
-                known_slow=each.site in judged_only,
+                known_slow=not each.is_healthy,
             )
         )
     return found
@@ -166,10 +236,10 @@ def ratios_inside(left_out: str, tables: tuple[str, str]) -> dict[int, float]:
     Nothing was learnt from the tables' site; the rows are of the first table.
     """
     every = all_sites()
-    medians, _ = in_common([each for name, each in every.items() if name != left_out and not each.judged_only])
+    medians, _ = in_common([each for name, each in every.items() if name != left_out and not each.is_unfitted])
     parameters = {**every[left_out].nodes, **dict(zip(NAMES, np.exp(medians).tolist(), strict=True))}
     of_tables = [every[left_out].tables[table].measured for table in tables]
-    firsts = [_first_of_kinds(each.calls)[0] for each in of_tables]
+    firsts = [first_of_kinds(each.calls)[0] for each in of_tables]
     before, after = (each.calls[first] for each, first in zip(of_tables, firsts, strict=True))
     times_us = [each.times_us[first] for each, first in zip(of_tables, firsts, strict=True)]
     places = {_call(after, at): at for at in range(len(after))}
@@ -192,7 +262,7 @@ def _call(calls: Features, at: int) -> tuple[float, ...]:
     return tuple(float(getattr(calls, name)[at]) for name in ("collective", "ranks", "nodes", "bytes"))
 
 
-def _first_of_kinds(calls: Features) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+def first_of_kinds(calls: Features) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
     """The number of the first call of each kind, [kind], and the kind of each, [call]."""
     kinds = np.stack([calls.collective, calls.algo_proto, calls.ranks, calls.nodes, calls.bytes])
     _, first, kind = np.unique(kinds, axis=1, return_index=True, return_inverse=True)
@@ -200,49 +270,54 @@ def _first_of_kinds(calls: Features) -> tuple[NDArray[np.intp], NDArray[np.intp]
 
 
 def learnt_widening(of_tables: Sequence[_Updated]) -> dict[int, tuple[float, float]]:
-    """Factors, by rows of a site, that intervals are widened by so that they hold the share ``HELD`` of each table.
+    """Factors, by rows of a site, that intervals are widened by so that they hold the share ``HELD`` of healthy tables.
 
-    The first near the rows, where these say half of what there is to know or more; the second far from them.
+    The first near the rows, where these say half of what there is to know or more; the second far from them. Each site
+    counts as much as another. With no rows there is nothing near.
     """
+    healthy = [each for each in of_tables if each.is_healthy]
 
-    def most(given: int, left: float) -> float:
-        return max(1.0, *(each.needed(left) for each in of_tables if each.given == given))
+    def needed(given: int, near: bool) -> float:
+        parts = [(each.site, each.ratios[(each.left <= 0.5) == near]) for each in healthy if each.given == given]
+        rows_of = Counter(site for site, ratios in parts for _ in ratios)
+        ratios = np.concatenate([ratios for _, ratios in parts])
+        weights = np.concatenate([np.full(len(ratios), 1 / rows_of[site]) for site, ratios in parts if len(ratios)])
+        order = np.argsort(ratios)
+        return float(np.interp(HELD, np.cumsum(weights[order]) / weights.sum(), ratios[order]))
 
-    return {given: (min(most(given, 0.5), most(given, 1.0)), most(given, 1.0)) for given in GIVEN}
+    found = {}
+    for given in GIVEN:
+        far = needed(given, near=False)
+        found[given] = (min(needed(given, near=True), far) if given else far, far)
+    return found
 
 
 def _predicted() -> list[_Updated]:
-    every, predicted = all_sites(), []
-    for left_out, site in every.items():
-        medians, _ = in_common([each for name, each in every.items() if name != left_out and not each.judged_only])
-        parameters = {**site.nodes, **dict(zip(NAMES, np.exp(medians).tolist(), strict=True))}
-        for table, rows in site.tables.items():
-            predicted += [_updated(left_out, table, rows, parameters, given) for given in GIVEN]
-    return predicted
+    return [_updated(held, given) for held in held_tables() for given in GIVEN if len(held.calls) > given]
 
 
-def _updated(site: str, table: str, rows: MeasuredCalls, parameters: dict[str, float], given: int) -> _Updated:
-    calls, times_us = rows.measured.calls, rows.measured.times_us
-    first, kind = _first_of_kinds(calls)
-    chosen: NDArray[np.intp] = np.zeros(0, np.intp)
+def _updated(held: HeldTable, given: int) -> _Updated:
+    process, chosen = sites.SiteProcess(held.parameters), np.zeros(0, np.intp)
     if given:
-        chosen = first[np.array(sites.SiteProcess(parameters).telling(calls[first], given))]
-    own = sites.rows_of(calls[chosen], times_us[chosen], parameters) if given else None
-    judged = ~np.isin(kind, kind[chosen])
-    process = sites.SiteProcess(parameters, own, widening={0: (1.0, 1.0)})
-    log_us, half = process.corrected(calls[judged])
-    nccl = np.abs(rows.nccl_us / times_us - 1)[judged]
-    large = calls.bytes[judged] >= LARGE_BYTES
-    left = process.left(calls[judged])
-    return _Updated(site, table, given, log_us - np.log(times_us[judged]), half, left, nccl, large)
+        chosen = np.array(process.telling(held.calls, given))
+        rows = sites.rows_of(held.calls[chosen], held.times_us[chosen], held.parameters)
+        process = sites.SiteProcess(held.parameters, rows, widening={0: (1.0, 1.0)})
+    else:
+        process = sites.SiteProcess(held.parameters, widening={0: (1.0, 1.0)})
+    judged = np.setdiff1d(np.arange(len(held.calls)), chosen)
+    calls, times_us = held.calls[judged], held.times_us[judged]
+    log_us, half = process.corrected(calls)
+    nccl = np.abs(held.nccl_us[judged] / times_us - 1)
+    large, left = calls.bytes >= LARGE_BYTES, process.left(calls)
+    off = log_us - np.log(times_us)
+    return _Updated(held.site, held.table, held.is_healthy, given, off, np.asarray(half), left, nccl, large)
 
 
 def main() -> None:
-    """Two minutes."""
+    """A few minutes."""
     every = all_sites()
-    medians, widths = in_common([each for each in every.values() if not each.judged_only])
-    healthy = [each for each in _predicted() if not every[each.site].judged_only]
-    print("widening", learnt_widening(healthy), "now", sites.WIDENING)
+    medians, widths = in_common([each for each in every.values() if not each.is_unfitted])
+    print("widening", learnt_widening(_predicted()), "now", sites.WIDENING)
     for name, median, width in zip(NAMES, np.exp(medians), widths, strict=True):
         print(f"{name:30} {median:10.3g} {width:.2f}   now {PARAMETERS[name].median:g} {PARAMETERS[name].log_sd:g}")
 

@@ -7,7 +7,7 @@ import re
 import tomllib
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from statistics import median
+from statistics import mean, median
 from typing import Any
 
 import click
@@ -253,30 +253,29 @@ interval: {alone}.
 def updates() -> str:
     """Tables of sites that nothing was learnt from: errors and intervals, given no row, one and four."""
     kept = write_accuracy.read()["updates"]
-    tables = {each["table"]: {one["given"]: one for one in kept if one["table"] == each["table"]} for each in kept}
     given = sorted({each["given"] for each in kept})
-    rows = [
-        (name, *(of[key][each] for key in given for each in ("error", "coverage")), of[0]["nccl_error"])
-        for name, of in tables.items()
-    ]
-    columns = [[row[at] for row in rows] for at in range(1, len(rows[0]))]
-    large = [
-        _percent(median(each["large_error"] for each in kept if each["given"] == key and each["large_error"]))
-        for key in given
-    ]
-    shares = [float(median(column)) for column in columns]
     healthy = [each for each in kept if not each["known_slow"]]
-    least = ", ".join(_percent(min(each["coverage"] for each in healthy if each["given"] == key)) for key in given)
+    slow = len({each["table"] for each in kept}) - len({each["table"] for each in healthy})
+
+    def medians(name: str) -> str:
+        """Medians over the healthy tables, by the rows given."""
+        of_given = (
+            [each[name] for each in healthy if each["given"] == key and each[name] is not None] for key in given
+        )
+        return ", ".join(_percent(float(median(values))) for values in of_given)
+
+    shares = [mean(each["coverage"] for each in healthy if each["given"] == key) for key in given]
     wide = ", ".join(
         f"{1 + median(each['half_width'] for each in healthy if each['given'] == key):.1f}" for key in given
     )
-    of_rows = ", ".join(_percent(shares[2 * at]) for at in range(len(given)))
+    of_none = [each["nccl_error"] for each in healthy if each["given"] == 0]
     return f"""\
-Of {len(tables)} tables between nodes, each predicted with its site left out whole: the median table is {of_rows}
-off when it is given {", ".join(map(str, given))} rows of the site (from 16 MiB on {", ".join(large)}), where NCCL's own
-model is {_percent(shares[-1])} off. Their intervals, whose widths were learnt without the site, too, hold at least
-{least} of every table but those that are known to be slow, and
-end at {wide} times the time in the median table.
+Of {len(of_none)} tables of healthy hardware between nodes, each predicted with its site left out whole, the median one
+is {medians("error")} off on average when it is given {", ".join(map(str, given))} rows of the site
+(from 16 MiB on {medians("large_error")}), where NCCL's own model is {_percent(float(median(of_none)))} off.
+Their intervals, whose widths were learnt without the site, too, hold {", ".join(map(_percent, shares))} of
+a table on average, and end at {wide} times the time in the median table. {slow} tables of slow or unknown
+hardware are judged, and teach nothing.
 """
 
 

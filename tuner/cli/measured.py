@@ -7,7 +7,9 @@ from typing import Any
 
 import click
 
+from tuner import release
 from tuner.base.errors import BadInput, BadMeasurement
+from tuner.base.nouns import Shape
 from tuner.base.records import to_json
 from tuner.cli import options
 from tuner.cli.command import FILE, Params, excludes, has, only
@@ -16,7 +18,7 @@ from tuner.cli.output import json_wanted, plural, print_json, print_table, span,
 from tuner.machine import catalogue
 from tuner.release.environment import parse_assignments
 from tuner.scenario.describe import describe
-from tuner.times import measured
+from tuner.times import measured, telling
 from tuner.times.acceptance import own_runs
 from tuner.times.calibration import calibrate, plausible
 from tuner.times.measured import Problem, formats
@@ -51,7 +53,8 @@ def _reads(params: Params) -> bool:
 RULES = (
     only("--forget", "forget", when=has("forget")),
     excludes("--keep", "out", when=has("keep")),
-    only("no FILE", "machine", "forget", when=lambda params: not params["files"] and not params["keep"]),
+    only("--next", "count", "machine", "topology", "nccl", "nodes", "gpus_per_node", when=has("count")),
+    only("no FILE", "machine", "forget", when=lambda params: not any(map(params.get, ("files", "keep", "count")))),
     only("NAME of a shipped table", "files", when=lambda params: _reads(params) and _shipped(params["files"])),
     excludes("FILEs without -o", *OF_A_TABLE, when=lambda params: bool(params["files"]) and _reads(params)),
 )
@@ -84,6 +87,13 @@ RULES = (
 @options.out_option("OUT.csv", "Write one table of FILEs.", required=False)
 @options.option("--keep", "Keep FILEs as a healthy run of one's own, which 'accept' compares with.", metavar="NAME")
 @options.option("--forget", "Remove a run that was kept.", metavar="NAME")
+@options.option(
+    "--next",
+    "count",
+    "The N calls of --machine on --nodes to measure first, as commands of nccl-tests.",
+    type=click.IntRange(1, 16),
+    metavar="N",
+)
 @options.json_option
 def command(
     files: tuple[Path, ...],
@@ -92,6 +102,7 @@ def command(
     out: Path | None,
     keep: str | None,
     forget: str | None,
+    count: int | None,
     **head: Any,
 ) -> None:
     """The tables of measured times that are shipped; of NAME all that is known; of FILEs what is wrong with them.
@@ -105,6 +116,7 @@ def command(
     \b
     nccl-tuner measured
     nccl-tuner measured b200-8x-64n__2.29.7__together
+    nccl-tuner measured --next 4 --machine dgx-h100 --nodes 4
     nccl-tuner measured run.log --machine dgx-h100
     nccl-tuner measured all_reduce.log --machine dgx-h100 --source "our cluster, 2026-11-20" -o h100.csv
     nccl-tuner measured all_reduce.log --machine dgx-h100 --source "pod 7, 2026-11-20" --keep pod7
@@ -118,6 +130,8 @@ def command(
         click.echo(f"{forget}: forgotten")
     elif keep is not None:
         _keep(files, keep, site, given, head)
+    elif count is not None:
+        _print_next(site, given, count)
     elif not files:
         _print_tables(site.machine)
     elif out is not None:
@@ -144,6 +158,30 @@ def _keep(files: tuple[Path, ...], name: str, site: Site, given: Given, head: Ma
     for path, each in problems:
         click.echo(_line(path, each), err=True)
     click.echo(f"{name}: {plural(len(curves), 'curve')} kept in {own_runs.folder()}; 'accept' compares with them")
+
+
+def _print_next(site: Site, given: Given, count: int) -> None:
+    if (site.machine is None and site.topology is None) or given.nodes is None:
+        raise BadInput("--next needs the cluster: --machine NAME or --topology FILE.xml, and --nodes N")
+    site = replace(site, nccl=site.nccl or release.names()[-1]).completed(())
+    topology = site.node[0]
+    gpus = given.gpus_per_node or (0 if topology is None else len(topology.gpus))
+    found = telling.telling_calls(site, Shape(given.nodes, gpus), count)
+    if json_wanted():
+        print_json(found)
+        return
+    click.echo(
+        f"calibrated times are off by {_percent(found.error_before)} before any is measured, by "
+        f"{_percent(found.calls[-1].error_after)} after {plural(len(found.calls), 'call')} (expected medians)"
+    )
+    click.echo("\nafter it  measure, the best first")
+    for each in found.calls:
+        click.echo(f"{_percent(each.error_after):>8}  {each.command}")
+    click.echo("\nthen 'nccl-tuner fit calibration FILE... --machine NAME -o own.json' and --calibration own.json")
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.1f} %"
 
 
 def _print_table(name: str) -> None:

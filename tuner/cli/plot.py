@@ -29,6 +29,7 @@ from tuner.times.measured.checks import nearest_release
 from tuner.times.measured.formats import MeasurementFile, read_any
 from tuner.times.measured.samples import Measurements, Point
 from tuner.times.regret.arms import of_communicator
+from tuner.times.timemodel import left_out
 from tuner.times.verify import EmulatedModel, JudgedFile, Series, series
 
 if TYPE_CHECKING:
@@ -300,6 +301,18 @@ def _measured(
     deliver(out, record, draw, says)
 
 
+def _accuracy(out: Path | None) -> None:
+    classes = left_out.accuracy()
+
+    def draw() -> "Figure":
+        from tuner.answers.charts import figures
+
+        return figures.left_out_sites(classes)
+
+    all_given = ", ".join(f"{100 * each.error:.1f} %" for each in classes if each.gpu == left_out.ALL)
+    deliver(out, lambda: to_json(classes), draw, lambda: f"errors with 0, 1 and 4 rows of a site: {all_given}")
+
+
 def _read(
     files: tuple[Path, ...],
     labelled: tuple[tuple[str, Path], ...],
@@ -365,6 +378,7 @@ MEANINGLESS = {  # parameters of other kinds of pictures
     "diff": ("labelled", "of_collective", "measured", *PAGE),
     "measured": ("assignments", "measured", *SIZES, *NODES, *CALL, *PAGE),
     "page": ("assignments", "labelled", "of_collective", "measured", "buffers", *SIZES, *NODES),
+    "accuracy": ("assignments", "labelled", "of_collective", "measured", *SIZES, *NODES, *CALL, *PAGE),
 }
 
 
@@ -429,7 +443,8 @@ def command(
     curves: predicted time and bus bandwidth of every combination that COLLECTIVE may use, and NCCL's pick. diff: where
     another release or setting (--change) changes the pick, over sizes and node counts. measured: times in FILEs, of
     'nccl-tuner measure' or nccl-tests, against what NCCL's model predicts, and their ratio. page: one HTML page of a
-    machine, with its picks by size, nodes, collective and release, and why; it opens with --nodes.
+    machine, with its picks by size, nodes, collective and release, and why; it opens with --nodes. accuracy: how far
+    off calibrated times between nodes are at sites that nothing was learnt from, beside NCCL's own.
 
     A file of nccl-tests does not say where it was measured: --machine, --topology or --log, --nodes and --nccl do.
     Several FILEs, and those of --arm, are runs of one communicator; each says by NCCL_ALGO and NCCL_PROTO, or by NAME,
@@ -453,6 +468,11 @@ def command(
         from tuner.cli.reports.page import write_page
 
         write_page(communicator, given["call"], options.times_or_both(times), out)
+        return
+    if kind == "accuracy":
+        if words:
+            raise BadInput(f"{words[0]}: 'plot accuracy' always shows every class of GPUs; remove the argument")
+        _accuracy(out)
         return
     if len(communicator["nccl"]) > 1:
         raise BadInput("several releases (--nccl twice) only with 'plot page'; give one")

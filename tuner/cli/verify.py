@@ -87,9 +87,10 @@ def print_next(runs: NextRuns) -> None:
         say(f"not known what to force next: {reason}")
     if not rows and not runs.not_answered:
         say("nothing to force next: all that may be faster was measured")
-    if runs.first_sizes:
-        sizes = ", ".join(human_bytes(size) for size in runs.first_sizes)
-        say(f"AllReduce sizes that say most of this cluster, the best first: {sizes}; for 'nccl-tuner fit calibration'")
+    if runs.first_calls:
+        say("calls that say most of this cluster, the best first; for 'nccl-tuner fit calibration':")
+        for each in runs.first_calls:
+            say(f"  {each.command}")
 
 
 def _row(one: RunsPick) -> tuple[object, ...]:

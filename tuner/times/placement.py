@@ -2,6 +2,7 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Generic, TypedDict, TypeVar
 
@@ -21,6 +22,7 @@ from tuner.release import Release
 from tuner.scenario import Scenario
 from tuner.scenario.describe import Description, describe
 from tuner.times.measured.checks import nearest_release
+from tuner.times.measured.header import MeasuredAdapters
 from tuner.times.measured.samples import Measurements, SampleBlock
 
 Key = TypeVar("Key")
@@ -38,14 +40,20 @@ class OfTrays(TypedDict):
 
 
 def of_trays(nodes: int, gpus: int, gpus_per_tray: int, trays: int) -> OfTrays:
-    """Domains of ``trays``, as results count them: by host, a tray of which has ``gpus``, or by domain. BadInput."""
+    """NVLink domains of up to ``trays``, as results count them: by host, a tray of which has ``gpus``, or by domain.
+
+    Hosts that are no whole domains are equal parts of as few as can be: 32 trays of racks of 18 are two of 16. BadInput
+    where there are no such parts.
+    """
     if gpus > gpus_per_tray and gpus % gpus_per_tray == 0 and gpus // gpus_per_tray <= trays:
         return {"nodes": nodes, "trays": gpus // gpus_per_tray, "gpus_per_node": gpus_per_tray}
-    if gpus <= gpus_per_tray and (nodes <= trays or nodes % trays == 0):
-        return {"nodes": max(nodes // trays, 1), "trays": min(nodes, trays), "gpus_per_node": gpus}
+    fewest = -(-nodes // trays)
+    domains = next((count for count in range(fewest, 2 * fewest + 1) if nodes % count == 0), 0)
+    if gpus <= gpus_per_tray and domains:
+        return {"nodes": domains, "trays": nodes // domains, "gpus_per_node": gpus}
     raise BadInput(
-        f"{nodes} x {gpus} GPUs: not of NVLink domains of {trays} trays with {gpus_per_tray} GPUs; valid: up to "
-        f"{trays} hosts or a multiple of {trays}, with {option('trays')}"
+        f"{nodes} x {gpus} GPUs cannot be NVLink domains of up to {trays} trays with {gpus_per_tray} GPUs each, all of "
+        f"one size; valid: up to {trays} hosts, or a number that racks share evenly, with {option('trays')}"
     )
 
 
@@ -55,7 +63,7 @@ class Site:
 
     What is None or empty is not said yet. ``words`` are further ones that describe it, as ``tuner.scenario.describe``
     takes them: ``log``, ``gpu``. ``stands_for`` is the measured release where that is not known and ``nccl`` is the
-    nearest.
+    nearest. ``nic_gbps`` is the speed of each adapter in 1e9 bits per second, where it is not the machine's.
     """
 
     machine: str | None = None
@@ -63,6 +71,16 @@ class Site:
     topology: Path | None = None
     words: tuple[tuple[str, Any], ...] = ()
     stands_for: str = ""
+    nic_gbps: float | None = None
+
+    def with_adapters(self, adapters: MeasuredAdapters) -> "Site":
+        """Site whose nodes' adapters have the speed that a table says, where the catalogue's are as many of another."""
+        if self.machine is None or self.words or adapters.gbps is None:
+            return self
+        gbps = [net.speed_mbps / 1000 for net in catalogue.load(self.machine).topology.nets]
+        if len(gbps) != adapters.count or all(each == adapters.gbps for each in gbps):
+            return self
+        return replace(self, nic_gbps=adapters.gbps)
 
     @property
     def log(self) -> Path | None:
@@ -112,7 +130,8 @@ class Site:
             of = of_trays(nodes, gpus_per_node, there.gpus_per_node, there.trays)
             given |= {"nodes": of["nodes"], "trays": of["trays"], "gpus_per_tray": of["gpus_per_node"]}
             del given["gpus_per_node"]
-        return describe(self.machine, **given, **dict(self.words))
+        described = describe(self.machine, **given, **dict(self.words))
+        return described if self.nic_gbps is None else replace(described, hardware={"nic-gbps": f"{self.nic_gbps:g}"})
 
     def selection(self, nodes: int, gpus_per_node: int, variables: Mapping[str, str]) -> Selection:
         """Selection of a communicator there. BadInput for what cannot be described so or what the emulator refuses."""

@@ -26,6 +26,7 @@ from tuner.answers.choices import NOTHING, Choices, Curves, changed, ratio
 from tuner.answers.efficiency import EfficiencyReport
 from tuner.base.names import AlgoProto, Protocol
 from tuner.emulator.ranges import Ranges
+from tuner.times.timemodel.left_out import ClassAccuracy
 
 if TYPE_CHECKING:
     from tuner.answers.diff import PickChange
@@ -317,4 +318,34 @@ def efficiency(report: EfficiencyReport) -> NotebookFigure:
     shown = {handle.get_label(): handle for axes in panels for handle in axes.get_legend_handles_labels()[0]}
     legend(canvas, list(shown.values()), "")
     heading(canvas, times, f"{report.sweep.collective.name}: how good what was measured is", report.scenario.heading)
+    return canvas
+
+
+WHOSE = {
+    "error": ("calibrated", "#2E5A88"),
+    "nccl": ("NCCL's own", "#A63F00"),
+    "one_factor": ("NCCL's, one factor", "#8A8A8A"),
+}
+
+
+def left_out_sites(classes: Sequence[ClassAccuracy]) -> NotebookFigure:
+    """Errors by class of GPUs and rows given, over all sizes and from 16 MiB on, and how many times intervals hold."""
+    canvas = NotebookFigure(figsize=(11, 8), layout="constrained")
+    panels = canvas.subplots(3, 1, sharex=True)
+    at = np.arange(len(classes))
+    for axes, before, what in ((panels[0], "", "all sizes"), (panels[1], "large_", "from 16 MiB")):
+        for number, (name, (label, colour)) in enumerate(WHOSE.items()):
+            found = [getattr(each, before + name) for each in classes]
+            heights = [np.nan if each is None else 100 * each for each in found]
+            axes.bar(at + 0.27 * (number - 1), heights, 0.27, color=colour, label=label)
+        axes.set_ylabel(f"error (%), {what}")
+    panels[2].plot(at, [100 * each.inside for each in classes], "o", color=WHOSE["error"][1])
+    panels[2].axhspan(85, 97, color=WHOSE["one_factor"][1], alpha=0.2)
+    panels[2].set_ylabel("in 90 % intervals (%)")
+    panels[2].set_xticks(at, [f"{each.given}\n{'' if each.given else each.gpu}" for each in classes])
+    panels[2].set_xlabel("GPUs, and rows of the site that are given")
+    for axes in panels:
+        grid(axes)
+    legend(canvas, panels[0].get_legend_handles_labels()[0], "")
+    heading(canvas, panels[0], "Times between nodes at sites that nothing was learnt from", "medians over tables")
     return canvas

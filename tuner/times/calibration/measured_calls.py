@@ -75,8 +75,9 @@ def of_table(table: Measurements, site: Site, *, launch: int = 0) -> MeasuredCal
     """The rows that the emulator can place on ``site``. ``launch`` numbers the way they were launched.
 
     In-place rows, sends and receives, and rows of another setting of the search or the network are skipped and counted.
-    CannotBeJudged where none is left.
+    Adapters have the speed that the table says. CannotBeJudged where no row is left.
     """
+    site = site.with_adapters(table.header.adapters)
     placement = Placement[SampleBlock](site)
     # In place alone counts where no such call was measured out of place.
     out_of_place = {(row.point.name, row.nodes, row.gpus_per_node) for row in table.blocks if not row.point.in_place}

@@ -12,7 +12,7 @@ from tuner import release
 from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput, TunerError
 from tuner.base.names import AlgoProto, Collective, DataType, Op
-from tuner.base.nouns import Span
+from tuner.base.nouns import Shape, Span
 from tuner.base.records import json_form
 from tuner.base.spelling import option
 from tuner.emulator.request import Request
@@ -28,7 +28,8 @@ from tuner.times.placement import Site, read_by_model
 from tuner.times.regret import arms, judged
 from tuner.times.regret.arms import MeasuredArms, MeasuredCall, TableSource
 from tuner.times.regret.judged import RunEvidence, RunsPick, SplitGain, sizes_record, split_gains
-from tuner.times.timemodel import features, predict
+from tuner.times.telling import TellingCall, telling_calls
+from tuner.times.timemodel import predict
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,7 +231,7 @@ def _of_nodes(table: Measurements, nodes: int | None) -> Measurements:
     return replace(table, blocks=rows)
 
 
-FIRST_SIZES = 4
+FIRST_CALLS = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,13 +271,13 @@ class NextRun:
 class NextRuns:
     """``runs``, the largest possible gain first; ``not_answered`` says why some calls have no calibrated times.
 
-    ``first_sizes`` are those of AllReduce, as NCCL runs it on the most nodes there are, that say most of the site's
-    other calls, the best first; none on one node.
+    ``first_calls`` are those on the most nodes there are, as NCCL runs them, that say most of the site's other calls,
+    the best first; none on one node.
     """
 
     runs: tuple[NextRun, ...]
     not_answered: tuple[str, ...]
-    first_sizes: tuple[int, ...] = ()
+    first_calls: tuple[TellingCall, ...] = ()
 
 
 def next_runs(measured: MeasuredArms, calibration: str | None = None) -> NextRuns:
@@ -303,24 +304,19 @@ def next_runs(measured: MeasuredArms, calibration: str | None = None) -> NextRun
             if key not in best or run.possible_gain > best[key].possible_gain:
                 best[key] = run
     runs_found = tuple(sorted(best.values(), key=lambda run: -run.possible_gain))
-    return NextRuns(runs_found, tuple(reasons), _first_sizes(measured, calibration))
+    return NextRuns(runs_found, tuple(reasons), _first_calls(measured, calibration))
 
 
-def _first_sizes(measured: MeasuredArms, calibration: str | None) -> tuple[int, ...]:
-    """Sizes to measure first on the largest communicator; none on one node, or without a calibration."""
+def _first_calls(measured: MeasuredArms, calibration: str | None) -> tuple[TellingCall, ...]:
+    """Calls to measure first on the largest communicator; none on one node, or without a calibration."""
     call = max((one.call for one in measured.calls), key=lambda each: (each.nodes, each.gpus_per_node))
     if call.nodes == 1:
         return ()
+    shape = Shape(call.nodes, call.gpus_per_node)
     try:
-        selection = measured.site.selection(call.nodes, call.gpus_per_node, {})
-        model = predict.of_communicator(selection, measured.site.name, calibration)
-        request = Request(Collective.AllReduce, call.dtype, Op.sum)
-        sizes = np.array([1 << power for power in range(10, 35)], np.uint64)
-        calls = features.of_picks(selection, request, selection.pick(request, sizes))
+        return telling_calls(measured.site, shape, FIRST_CALLS, dtype=call.dtype, calibration=calibration).calls
     except TunerError:
         return ()
-    telling = model.calibration.process.telling(calls, FIRST_SIZES)
-    return tuple(int(sizes[at]) for at in telling)
 
 
 def _of_curve(calls: Sequence[MeasuredCall], site: Site, calibration: str | None) -> Iterator[NextRun]:

@@ -10,8 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tuner.base.dataclass import dataclass
-from tuner.base.names import ALGO_PROTOS, AlgoProto, Collective, Protocol
+from tuner.base.names import ALGO_PROTOS, AlgoProto, Algorithm, Collective, Protocol
 from tuner.base.numerics import SizeArray
+from tuner.emulator.communicator import Comm
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Picks, Selection
 
@@ -28,7 +29,9 @@ class Features:
 
     ``intra_gbs`` and ``inter_gbs`` are the bandwidth of the algorithm's graph inside and between nodes, all channels
     together; ``heads`` the GPUs of a node that NVLS begins at; ``nccl_latency_us`` and ``nccl_gbs`` NCCL's own numbers,
-    for what has no form here, and ``nccl_us`` the time that it predicts, NaN for what it would not run.
+    for what has no form here, and ``nccl_us`` the time that it predicts, NaN for what it would not run. ``adapter_us``:
+    what of that is the latency that adapters of the topology have by themselves, and ``adapter_share`` the share of it
+    that calls really take.
     ``byte_reduced``: 1 where elements of one byte are reduced, else 0.
     """
 
@@ -47,6 +50,8 @@ class Features:
     nccl_gbs: Numbers
     nccl_us: Numbers
     byte_reduced: Numbers
+    adapter_us: Numbers = 0.0
+    adapter_share: Numbers = 1.0
 
     def __len__(self) -> int:
         return len(self.bytes)
@@ -185,6 +190,7 @@ class FixedFeatures:
             float(tables.bandwidth_gbs[point]),
         )
         self._byte_reduced = float(not request.moves_only and request.dtype.size_bytes == 1)
+        self._adapter = _adapter_us(communicator, request.collective, algo_proto), _adapter_share(communicator)
         one = self._made(1.0, 1.0, 1.0, 1.0)
         self._derived = {"by_algo_proto": (), "steps": one.steps, "passes": one.passes}
 
@@ -197,4 +203,28 @@ class FixedFeatures:
 
     def _made(self, nbytes: Numbers, channels: Numbers, threads: Numbers, nccl_us: Numbers) -> Features:
         launch = channels, threads
-        return Features(*self._called, nbytes, *self._ranks, *launch, *self._numbers, nccl_us, self._byte_reduced)
+        numbers = *self._numbers, nccl_us, self._byte_reduced, *self._adapter
+        return Features(*self._called, nbytes, *self._ranks, *launch, *numbers)
+
+
+# What EFA's adapters really add, of the 75 or 35 us that AWS's topologies say of a step: all of it where they are of
+# the first generation, beside Ampere's GPUs (p4d: NCCL says 175 us of a small AllReduce on two nodes, 180 were
+# measured); a small part where they are later ones (p5: 175 us said, 67 to 73 measured).
+ADAPTER_SHARES = {"ampere": 1.0}
+LATER_ADAPTER_SHARE = 0.2
+
+
+def _adapter_us(communicator: Comm, collective: Collective, algo_proto: AlgoProto) -> float:
+    """What NCCL counts for the latency of adapters in a call's steps between nodes, twice for Simple, which flushes."""
+    algorithm, protocol = algo_proto
+    nodes, each_us = communicator.nodes, communicator.graphs[algorithm].latency_inter_us
+    if nodes < 2 or not each_us:
+        return 0.0
+    steps = (nodes - 1) * (2 if collective is Collective.AllReduce else 1)
+    if algorithm in (Algorithm.Tree, Algorithm.NVLSTree):
+        steps = 2 * int(math.log2(nodes))
+    return float(each_us * steps * (2 if protocol is Protocol.Simple else 1))
+
+
+def _adapter_share(communicator: Comm) -> float:
+    return ADAPTER_SHARES.get(communicator.generation, LATER_ADAPTER_SHARE)

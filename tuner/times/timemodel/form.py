@@ -50,32 +50,32 @@ _NVLINK = (
     Parameter("nvls_round_us", 11.0, 0.7, "each round of NVLS's chunks over all channels and heads"),
 )
 _NETWORK = (
-    Parameter("net_share", 0.954, 0.2, "of the bandwidth between nodes of the algorithm's graph"),
-    Parameter("net_congestion", 0.0333, 0.73, "how much slower data flow between nodes, with each doubling"),
-    Parameter("net_ll_hop_us", 10.9, 0.69, "one step of LL or LL128 between nodes, the smallest messages"),
-    Parameter("net_ll_past_inline_us", 0.698, 0.64, "what such a step takes longer from 128 bytes on"),
-    Parameter("net_ll_rendezvous_us", 7.35, 1, "what such a step takes longer from the rendezvous on"),
-    Parameter("net_ll_rendezvous_bytes", 7290.0, 0.46, "messages of LL that the network makes a rendezvous for"),
-    Parameter("net_ll_message_gbs", 4.08, 1.2, "one channel's messages of LL"),
-    Parameter("net_ll_service_share", 0.479, 0.73, "of such a step, that a link is busy with it"),
-    Parameter("net_simple_hop_us", 12.2, 0.6, "one step of Simple between nodes, small messages"),
-    Parameter("net_simple_rendezvous_us", 19.5, 1.1, "what such a step takes longer from the rendezvous on"),
-    Parameter("net_simple_rendezvous_bytes", 27700.0, 0.87, "messages of Simple that the network makes one for"),
-    Parameter("net_simple_service_share", 0.767, 0.9, "of such a step, that a link is busy with it"),
-    Parameter("tree_hop_us", 10.4, 0.81, "one level of a tree by Simple, small messages"),
-    Parameter("tree_rendezvous_us", 9.46, 1.1, "what such a level takes longer from the rendezvous on"),
-    Parameter("tree_rendezvous_bytes", 29600.0, 1, "messages of a tree that the network makes one for"),
-    Parameter("tree_overlap", 0.553, 0.42, "exponent of the norm that joins a tree's latency and bandwidth"),
-    Parameter("tree_ll_share", 0.498, 0.3, "of a tree's bandwidth, for LL: half of each word is a flag"),
-    Parameter("tree_ll128_share", 0.799, 0.31, "of a tree's bandwidth, for LL128: 120 of 128 bytes are data"),
-    Parameter("tree_share", 1.05, 0.42, "of a tree's bandwidth between more than two nodes, beside net_share"),
-    Parameter("tree_two_nodes_share", 1.04, 0.26, "of the bandwidth between two nodes, for a tree, beside net_share"),
-    Parameter("nvls_tree_hop_us", 104.0, 1.1, "one level of NVLSTree between nodes"),
-    Parameter("nvls_tree_share", 0.844, 0.37, "of NVLSTree's bandwidth between more than two nodes, beside net_share"),
+    Parameter("net_share", 0.959, 0.17, "of the bandwidth between nodes of the algorithm's graph"),
+    Parameter("net_congestion", 0.0358, 0.68, "how much slower data flow between nodes, with each doubling"),
+    Parameter("net_ll_hop_us", 9.52, 0.6, "one step of LL or LL128 between nodes, the smallest messages"),
+    Parameter("net_ll_past_inline_us", 0.713, 0.6, "what such a step takes longer from 128 bytes on"),
+    Parameter("net_ll_rendezvous_us", 8.45, 1, "what such a step takes longer from the rendezvous on"),
+    Parameter("net_ll_rendezvous_bytes", 8220.0, 0.33, "messages of LL that the network makes a rendezvous for"),
+    Parameter("net_ll_message_gbs", 5.56, 1.3, "one channel's messages of LL"),
+    Parameter("net_ll_service_share", 0.453, 0.78, "of such a step, that a link is busy with it"),
+    Parameter("net_simple_hop_us", 12.2, 0.59, "one step of Simple between nodes, small messages"),
+    Parameter("net_simple_rendezvous_us", 24.9, 0.88, "what such a step takes longer from the rendezvous on"),
+    Parameter("net_simple_rendezvous_bytes", 27200.0, 0.79, "messages of Simple that the network makes one for"),
+    Parameter("net_simple_service_share", 0.883, 0.66, "of such a step, that a link is busy with it"),
+    Parameter("tree_hop_us", 16.6, 0.78, "one level of a tree by Simple, small messages"),
+    Parameter("tree_rendezvous_us", 15.1, 1.1, "what such a level takes longer from the rendezvous on"),
+    Parameter("tree_rendezvous_bytes", 64700.0, 1, "messages of a tree that the network makes one for"),
+    Parameter("tree_overlap", 0.468, 0.38, "exponent of the norm that joins a tree's latency and bandwidth"),
+    Parameter("tree_ll_share", 0.496, 0.3, "of a tree's bandwidth, for LL: half of each word is a flag"),
+    Parameter("tree_ll128_share", 0.586, 0.36, "of a tree's bandwidth, for LL128: 120 of 128 bytes are data"),
+    Parameter("tree_share", 1.01, 0.36, "of a tree's bandwidth between more than two nodes, beside net_share"),
+    Parameter("tree_two_nodes_share", 0.975, 0.24, "of the bandwidth between two nodes, for a tree, beside net_share"),
+    Parameter("nvls_tree_hop_us", 74, 0.94, "one level of NVLSTree between nodes"),
+    Parameter("nvls_tree_share", 1.11, 0.3, "of NVLSTree's bandwidth between more than two nodes, beside net_share"),
     Parameter(
-        "nvls_tree_two_nodes_share", 0.821, 0.32, "of the bandwidth between two nodes, for NVLSTree, beside net_share"
+        "nvls_tree_two_nodes_share", 1.55, 0.32, "of the bandwidth between two nodes, for NVLSTree, beside net_share"
     ),
-    Parameter("pat_hop_us", 12.0, 0.7, "one step of PAT between nodes"),
+    Parameter("pat_hop_us", 12, 0.7, "one step of PAT between nodes"),
     Parameter("pat_share", 0.9, 0.4, "of the bandwidth between nodes, for PAT, beside net_share"),
 )
 # What collectives have of their own, as factors: little is believed of them.
@@ -156,7 +156,8 @@ class Form:
         return of_arrays[collective] if isinstance(collective, np.ndarray) else of_numbers[collective]
 
     def _start_us(self, calls: Features) -> Numbers:
-        return self.parameters["start_us"] + self.parameters["channels_start_us"] * (1 - 1 / calls.channels)
+        p, of_adapters = self.parameters, calls.adapter_us * calls.adapter_share
+        return p["start_us"] + p["channels_start_us"] * (1 - 1 / calls.channels) + of_adapters
 
     def _slowdown(self, calls: Features) -> Numbers:
         return (1 + calls.byte_reduced * self.parameters["byte_slowdown"]) * self._of("step_data", calls)
@@ -244,9 +245,13 @@ class Form:
     def _nvls_tree(self, calls: Features) -> Numbers:
         p = self.parameters
         share = where(calls.nodes > 2, p["nvls_tree_share"] / 2, p["nvls_tree_two_nodes_share"])
-        gbs = least(self._nvls_gbs(calls), self._inter_gbs(calls) * share)
+        inside_us = calls.bytes / _bytes_per_us(self._nvls_gbs(calls))
+        between_us = calls.bytes / _bytes_per_us(self._inter_gbs(calls) * share)
+        # They overlap in part: two nodes of H100 reach 63 % of what their adapters carry, two of B200, whose NVLinks
+        # are twice as fast, 93 %.
+        data_us = sqrt(inside_us * inside_us + between_us * between_us)
         levels_us = 2 * ceil(log2(calls.nodes)) * p["nvls_tree_hop_us"]
-        return p["nvls_start_us"] + levels_us + calls.bytes / _bytes_per_us(gbs) + self._nvls_rounds_us(calls)
+        return p["nvls_start_us"] + levels_us + data_us + self._nvls_rounds_us(calls)
 
     def _nvls_rounds_us(self, calls: Features) -> Numbers:
         """Cost of the rounds of chunks: more than eight heads make none of them larger."""

@@ -180,6 +180,7 @@ class CarriedOver(StrEnum):
     site = "another site"
     nodes = "nodes that the site was not measured with"
     site_combination = "calls that the site was not measured with"
+    site_release = "a release far from those that the site was measured with"
 
 
 class Regime(StrEnum):
@@ -190,7 +191,7 @@ class Regime(StrEnum):
     node_nvls = "NVLS on one node"
 
 
-BETWEEN_NODES = (CarriedOver.site, CarriedOver.nodes, CarriedOver.site_combination)
+BETWEEN_NODES = (CarriedOver.site, CarriedOver.nodes, CarriedOver.site_combination, CarriedOver.site_release)
 ON_ONE_NODE = tuple(kind for kind in CarriedOver if kind not in BETWEEN_NODES)
 # What has a factor: what is carried over on one node, and how sure many rows of a site are of what is near them.
 WITH_FACTOR = (*ON_ONE_NODE, CarriedOver.nodes)

@@ -27,6 +27,9 @@ from tuner.times.timemodel.point_to_point import Exchanges
 # What the paths of a ring within a node are where GPUs talk over NVLink. Others have no calibration.
 NVLINK = ("NVL", "NVB")
 _NO_GPU = 10**9  # a compute capability that stands for no GPU, of generations that a release does not know
+# Minor releases from those of a site's rows on, by which NCCL chooses and launches so differently that times are
+# extrapolated: rows of 2.23 are 2 to 7 times too slow for what 2.26 and later make of 64 KiB to 1 MiB over Slingshot.
+FAR_MINORS = 3
 SITE_EXCHANGES_SD = 0.5  # of AllToAll between nodes at a site that nobody has measured
 
 
@@ -132,7 +135,8 @@ def _between_nodes(
     key = place.collective, place.algo_proto
     carried: list[CarriedOver] = [] if same_machine else [CarriedOver.machine]
     if another_release:
-        carried.append(CarriedOver.release)
+        far = _minors_apart(place.nccl, calibration.between_releases) >= FAR_MINORS
+        carried.append(CarriedOver.site_release if far else CarriedOver.release)
     rows, beyond = calibration.between, calls.bytes < 0
     if rows is None:
         carried.append(CarriedOver.site)
@@ -146,6 +150,12 @@ def _between_nodes(
         beyond = (log2_bytes < first - 1.01) | (log2_bytes > last + 1.01)
     measured = rows is not None and key in rows.log2_sizes
     return _times((log_us, low, log_us + half), tuple(carried), beyond, measured)
+
+
+def _minors_apart(nccl: str, releases: Sequence[str]) -> int:
+    """Number of minor releases from ``nccl`` to the nearest of the others; 0 without any."""
+    minor = int(nccl.split(".")[1])
+    return min((abs(int(each.split(".")[1]) - minor) for each in releases), default=0)
 
 
 def between_bytes(collective: int, nbytes: Numbers, nodes: int) -> Numbers:

@@ -2,13 +2,14 @@
 
 What a network adds differs from site to site by far more than NVLink does: Ring reaches 82 % of the line rate at one
 site of B200 nodes and 100 % at another. So the logarithm of a time between nodes is taken for a Gaussian process around
-a base. The base is the geometric mean of NCCL's own time and of the form's, whose network parameters are the medians of
-ten sites; each is off by as much, and their errors differ. What was never measured between nodes anywhere has NCCL's
-own time alone. The covariances say by how much a site may differ, and which calls of it differ alike: those bound by
-bandwidth, those bound by latency, those of one algorithm, those of one combination at sizes, nodes and GPUs of a node
-that are near each other. Rows of a site condition the process: one row moves what is like it, many make the site known,
-and far from them (sizes, nodes, combinations) the interval is wide by itself. How far a site is off altogether is not
-known before: its variances have a factor in common, of which its rows say something, so times are as Student's t.
+a base. The base is a weighted geometric mean of NCCL's own time and of the form's, whose network parameters are the
+medians of the sites: their errors differ. NCCL's bandwidths are near what healthy networks have, so that it weighs most
+where calls are large. What was never measured between nodes anywhere has NCCL's own time alone. The covariances say by
+how much a site may differ, and which calls of it differ alike: those bound by bandwidth, those bound by latency, those
+of one algorithm, those of one combination at sizes near each other; all fall with the distance in nodes and in GPUs of
+a node. Rows of a site condition the process: one row moves what is like it, many make the site known, and far from them
+(sizes, nodes, combinations) the interval is wide by itself. How far a site is off altogether is not known before: its
+variances have a factor in common, of which its rows say something, so times are as Student's t.
 
 Shapes: [call] and [row of the site]; covariances and standard deviations are of natural logarithms of times.
 """
@@ -40,38 +41,49 @@ from tuner.times.timemodel.features import (
 from tuner.times.timemodel.form import Form
 from tuner.times.timemodel.intervals import COVERED_SDS
 
-# Standard deviations of what one site has of its own: round numbers near those that make the rows of fifteen tables
-# likeliest, given none, one and four of each (benchmarks/sites.py says how they predict a site that was left out).
-LEVEL_SD = 0.25  # of all its calls between nodes,
-COMBINATION_LEVEL_SD = 0.1  # of those of one algorithm and protocol beside the others,
-ALL_SD = 0.15  # and of calls of sizes near each other
+# Standard deviations of what one site has of its own: round numbers near those that make the rows of 27 healthy tables
+# likeliest ('benchmarks/sites.py --likelihood'), moved to where errors of sites that are left out are least, which
+# benchmarks/sites.py prints.
+LEVEL_SD = 0.1  # of all its calls between nodes,
+COMBINATION_LEVEL_SD = 0.09  # of those of one algorithm and protocol beside the others,
+ALL_SD = 0.2  # and of calls of sizes near each other
 ALL_OCTAVES = 3.0
-BANDWIDTH_SD = 0.25  # of calls as far as bandwidth bounds them
-LATENCY_SD = 0.55  # of calls as far as latency does
-ALGORITHM_SD = 0.1  # the same of an algorithm's bandwidth beside the others
-COMBINATION_LATENCY_SD = 0.2
-CURVE_SD = 0.45  # of the curve of a combination over sizes, where nothing of it is bound by bandwidth,
-CURVE_LEFT = 0.4  # and the part of that where all is
+BANDWIDTH_SD = 0.15  # of calls as far as bandwidth bounds them
+LATENCY_SD = 0.3  # of calls as far as latency does
+ALGORITHM_SD = 0.12  # the same of an algorithm's bandwidth beside the others
+COMBINATION_LATENCY_SD = 0.18
+CURVE_SD = 0.5  # of the curve of a combination over sizes
 CURVE_OCTAVES = 3.0
-COLLECTIVE_SD = 0.06  # of a collective beside others on the same ring
-NODES_SD = 0.05  # of the bandwidth, with each time the nodes double
-NODES_DOUBLINGS = 2.5  # nodes this near to each other are alike
-NOISE_SD = 0.08  # of one row,
+COLLECTIVE_SD = 0.03  # of a collective beside others on the same ring,
+COLLECTIVE_BANDWIDTH_SD = 0.015  # and of its bandwidth
+LEFT = 0.25  # of deviations that are of no bandwidth, where bandwidth alone bounds a call
+GPUS_OWN, NODES_OWN = 0.55, 0.35  # shares of all variances that only shapes near each other have in common
+GPUS_DOUBLINGS = 1.0  # GPUs of a node this near to each other are alike,
+NODES_SD = 0.07  # of the bandwidth, with each time the nodes double
+NODES_DOUBLINGS = 2.5  # and nodes this near
+NOISE_SD = 0.07  # of one row,
 DAY_SD = 0.07  # and of the same call on another day between two nodes, by two fifths more with each doubling of them;
-NOISE_LEFT = 0.4  # of either where bandwidth alone bounds the call
+NOISE_LEFT = 0.15  # of either where bandwidth alone bounds the call
 DAY_DOUBLING = 0.4
 RELEASE_SD = 0.15  # of the same call by another release than any of the rows, less where bandwidth bounds it
 UNKNOWN_SD = 0.45  # of what was never measured between nodes anywhere
 SCALE_FREEDOM = 4.0  # degrees of freedom of the factor that all variances of a site have
-# What intervals are wider by, given so many rows of a site, so that they hold 87 % of every table of a site that was
-# left out (tests/scripts/fit_network.py): near the rows, which leave a quarter of a call's variance or less, and far
-# from them, where they leave three quarters or more. In between by the logarithm of the rows, and by what they leave.
-WIDENING = {0: (1.0, 1.34), 1: (1.1, 1.93), 4: (1.44, 1.44)}
+# What intervals are wider by, given so many rows of a site, so that they hold the share HELD of the calls of healthy
+# sites that were left out (tests/scripts/fit_network.py): near the rows, which leave a quarter of a call's variance or
+# less, and far from them, where they leave three quarters or more. In between by the logarithm of the rows, and by what
+# they leave.
+WIDENING = {0: (0.68, 0.68), 1: (0.92, 0.92), 4: (0.81, 0.81)}
 NEAR, FAR = 0.25, 0.75
+MOST_WIDER = 1.0  # by how much far from its rows a site's intervals may be wider than those of a site without any
 # From so many rows a site is so well known that splits of them say how wide intervals of calls like those are.
 MANY_ROWS = 32
 MOST_FROM_NCCL = 1.06  # of the base, to either side: a factor of 2.9
+# Weight of NCCL's own time in the base: it rises with the share that bandwidth has of NCCL's time, as its bandwidths
+# are near what healthy networks have, and its latencies are not; by a power of it, as what is in between NCCL takes for
+# too fast.
+NCCL_WEIGHT, NCCL_WEIGHT_LARGE, NCCL_POWER = 0.3, 0.9, 8
 STEP_SHARE = 0.01  # by which parameters move to see what a time depends on
+MEDIAN_SDS = 0.6745  # median of absolute normal deviates
 TABLE_POINTS = 256  # of sizes, where more calls than these of a kind are asked about
 
 # What some site's rows show between nodes; of Tree and NVLSTree NCCL has AllReduce alone.
@@ -143,14 +155,27 @@ def base(calls: Features, moved: Sequence[Form]) -> Base:
     known = is_known(calls.collective, calls.algorithm)
     log_form, less_bandwidth, more_latency = (log(form.times_us(calls)) for form in moved)
     log_nccl = _log_nccl(calls, log_form)
-    nccl_latency = least(calls.nccl_latency_us / exp(log_nccl), 1.0)
+    nccl_latency = _nccl_latency(calls, log_nccl)
     bandwidth = least(most((less_bandwidth - log_form) / STEP_SHARE, 0.0), 1.0)
     latency = least(most((more_latency - log_form) / STEP_SHARE, 0.0), 1.0)
+    weight = where(known, _nccl_weight(nccl_latency), 1.0)
     return Base(
         _middle(calls, log_form, log_nccl),
-        where(known, (1 - nccl_latency + bandwidth) / 2, 1 - nccl_latency),
-        where(known, (nccl_latency + latency) / 2, nccl_latency),
+        weight * (1 - nccl_latency) + (1 - weight) * bandwidth,
+        weight * nccl_latency + (1 - weight) * latency,
     )
+
+
+def _nccl_latency(calls: Features, log_nccl: Numbers) -> Numbers:
+    """Share of NCCL's own time that is latency, 0 to 1, [call]."""
+    latency_us = most(calls.nccl_latency_us - calls.adapter_us * (1 - calls.adapter_share), 0.0)
+    return least(latency_us / exp(log_nccl), 1.0)
+
+
+def _nccl_weight(nccl_latency: Numbers) -> Numbers:
+    """Weight of NCCL's own time in the base, 0 to 1, [call], by the share of it that is latency."""
+    risen = (1 - nccl_latency) ** NCCL_POWER
+    return NCCL_WEIGHT + (NCCL_WEIGHT_LARGE - NCCL_WEIGHT) * risen
 
 
 def _moved(parameters: Mapping[str, float]) -> tuple[Form, Form, Form]:
@@ -162,15 +187,17 @@ def _moved(parameters: Mapping[str, float]) -> tuple[Form, Form, Form]:
 
 
 def _log_nccl(calls: Features, log_form: Numbers) -> Numbers:
-    """Logarithms of NCCL's own times, us, [call]; the form's where NCCL would not run it."""
-    if not isinstance(calls.nccl_us, np.ndarray):
-        return math.log(calls.nccl_us) if calls.nccl_us > 0 else log_form
-    return np.log(calls.nccl_us, out=log_form.copy(), where=calls.nccl_us > 0)
+    """Logarithms of NCCL's own times, us, with what adapters really add, [call]; the form's where NCCL has none."""
+    nccl_us = calls.nccl_us - calls.adapter_us * (1 - calls.adapter_share)
+    if not isinstance(nccl_us, np.ndarray):
+        return math.log(nccl_us) if nccl_us > 0 else log_form
+    return np.log(nccl_us, out=log_form.copy(), where=nccl_us > 0)
 
 
 def _middle(calls: Features, log_form: Numbers, log_nccl: Numbers) -> Numbers:
     """The base's logarithms of us, [call]."""
-    off = where(is_known(calls.collective, calls.algorithm), (log_form - log_nccl) / 2, 0.0)
+    of_form = (log_form - log_nccl) * (1 - _nccl_weight(_nccl_latency(calls, log_nccl)))
+    off = where(is_known(calls.collective, calls.algorithm), of_form, 0.0)
     return log_nccl + least(most(off, -MOST_FROM_NCCL), MOST_FROM_NCCL)
 
 
@@ -255,20 +282,43 @@ class SiteProcess:
     def telling(self, calls: Features, count: int) -> list[int]:
         """The numbers of the ``count`` calls that say most of all of them once they are measured, the best first.
 
-        Each is the one that leaves the least standard deviation on the mean, given those before.
+        Each is the one that leaves the least of the standard deviations on the mean, given those before: of what is
+        known to a few percent as much counts as of what is known to a factor of 2.
         """
         rows = _rows(calls, base(calls, self._forms))
         covariances, noise = self._covariances_left(rows), _noise(rows)
+        before = np.sqrt(np.diag(covariances) + noise)
         chosen: list[int] = []
         for _ in range(min(count, len(calls))):
             spared = covariances**2 / (np.diag(covariances) + noise)  # [call of all, call that may be measured]
-            left = np.sqrt(np.maximum(np.diag(covariances)[:, None] - spared, 0.0)).sum(axis=0)
+            left = np.sqrt(np.maximum(np.diag(covariances)[:, None] - spared, 0.0) + noise[:, None])
+            left = (left / before[:, None]).sum(axis=0)
             left[chosen] = np.inf
-            best = int(np.argmin(left))
-            chosen.append(best)
-            column = covariances[:, best] / np.sqrt(covariances[best, best] + noise[best])
-            covariances = covariances - np.outer(column, column)
+            chosen.append(int(np.argmin(left)))
+            covariances = _without(covariances, noise, chosen[-1])
         return chosen
+
+    def errors_to_expect(self, calls: Features, chosen: Sequence[int]) -> list[float]:
+        """Median error of the calls, a share of their times, before and after each of ``chosen`` is measured."""
+        rows = _rows(calls, base(calls, self._forms))
+        covariances, noise = self._covariances_left(rows), _noise(rows)
+        errors = []
+        for at in (None, *chosen):
+            covariances = covariances if at is None else _without(covariances, noise, at)
+            sds = np.sqrt(np.maximum(np.diag(covariances), 0.0) + noise)
+            errors.append(float(np.expm1(MEDIAN_SDS * np.median(sds))))
+        return errors
+
+    @property
+    def log_likelihood(self) -> float:
+        """Logarithm of how likely the site's rows are, together, but for a constant; 0 without rows."""
+        if self.rows is None:
+            return 0.0
+        freedom, count = SCALE_FREEDOM, len(self.rows)
+        half_log_determinant = -0.5 * float(np.linalg.slogdet(self._precision)[1])
+        ratio = 1 + float(self.rows.log_off @ self._weights) / freedom
+        constant = math.lgamma((freedom + count) / 2) - math.lgamma(freedom / 2) - count / 2 * math.log(freedom)
+        return constant - half_log_determinant - (freedom + count) / 2 * math.log(ratio)
 
     def is_of_site(self, other: "SiteProcess") -> bool:
         """Whether the other is of the same rows, or both are of none: one site that nobody has measured."""
@@ -296,11 +346,12 @@ class SiteProcess:
 
     def _posterior(self, asked: SiteRows, another_release: bool) -> tuple[Numbers, Numbers]:
         """Logarithms that the site adds to the base's, and half of the 90 % intervals, [call]."""
-        noise, left = _alone(asked), _variances(asked)
-        before, moved = left + noise, asked.bandwidth * 0.0
+        noise, variances = _alone(asked), _variances(asked)
+        before, moved, left = variances + noise, asked.bandwidth * 0.0, variances
         if self.rows is not None:
             moved, explained = self._explained(asked)
-            left = most(left - explained, 0.0)
+            left = most(variances - explained, 0.0)
+        far = most(left / variances - NEAR, 0.0) / (1 - NEAR)
         # Days differ at a site whose rows are as far off as they may be, and at a calm one.
         left = left + noise
         alike = self.has_measured(asked.collective, asked.algo_proto)
@@ -309,7 +360,14 @@ class SiteProcess:
         else:
             wider = widened(self._widening[not alike], left / before)
         wider = wider * self._covered
-        return moved, sqrt(wider * wider * left + COVERED_SDS**2 * _another_time(asked, another_release))
+        day = COVERED_SDS**2 * _another_time(asked, another_release)
+        if self.rows is None:
+            return moved, sqrt(wider * wider * left + day)
+        # A site whose rows are far off has wide intervals, but none near a row is wider than it was without the row.
+        of_none = _student_t95(SCALE_FREEDOM) * self._widening_of(0)[1]
+        most_wide = of_none * (1 + MOST_WIDER * far)
+        half_square = least(wider * wider * left, most_wide * most_wide * before)
+        return moved, sqrt(half_square + day)
 
     def has_measured(self, collective: Numbers, algo_proto: Numbers) -> Numbers:
         """Whether any row is of the collective by the combination, numbers of NCCL, [call]."""
@@ -365,12 +423,18 @@ class SiteProcess:
         First those of collectives and combinations that the rows are of, then of others, which many rows say no more
         of than the process does.
         """
-        known = np.log1p(0 if self.rows is None else len(self.rows))
+        near, far = self._widening_of(0 if self.rows is None else len(self.rows))
+        of_none = self._widening_of(0)
+        return (near, far), (max(near, of_none[0]), max(far, of_none[1]))
+
+    def _widening_of(self, rows: int) -> tuple[float, float]:
+        """Factors near the rows and far, by the number of rows."""
+        known = np.log1p(rows)
         near, far = (
             float(np.interp(known, np.log1p(list(self.widening)), each))
             for each in zip(*self.widening.values(), strict=True)
         )
-        return (near, far), (max(near, 1.0), max(far, 1.0))
+        return near, far
 
     @cached_property
     def _precision(self) -> Array:
@@ -384,6 +448,13 @@ class SiteProcess:
         assert self.rows is not None
         weights: Array = self._precision @ self.rows.log_off
         return weights
+
+
+def _without(covariances: Array, noise: Numbers, measured: int) -> Array:
+    """Covariances that are left, [call, call], once one of the calls is measured."""
+    column = covariances[:, measured] / np.sqrt(covariances[measured, measured] + noise[measured])
+    left: Array = covariances - np.outer(column, column)
+    return left
 
 
 def widened(factors: tuple[float, float], left: Numbers) -> Numbers:
@@ -427,23 +498,33 @@ class SiteCall:
 class _Kinship:
     """Covariances that calls of one site have by their kinds, whatever their sizes, [call of one, call of other].
 
-    ``bandwidth``, ``latency`` and ``curve`` are for what one call has of each, the other's being in them.
+    All are for what one call has of each, the other's being in them: ``level``, ``curve``, ``collective`` and ``all``
+    for ``_unbound``, ``bandwidth`` and ``latency`` for its shares of either. All fall with the distance in GPUs of a
+    node and in nodes.
     """
 
     def __init__(self, one: SiteRows, other: SiteRows) -> None:
         def equal(name: str) -> Numbers:
             return np.equal.outer(getattr(one, name), getattr(other, name))
 
-        log_nodes = np.log2(one.nodes), np.log2(other.nodes)
-        near_nodes = np.exp(-(np.subtract.outer(*log_nodes) ** 2) / 2 / NODES_DOUBLINGS**2)
+        def near(name: str, doublings: float) -> Numbers:
+            apart = np.subtract.outer(np.log2(getattr(one, name)), np.log2(getattr(other, name)))
+            return np.exp(-(apart**2) / 2 / doublings**2)
+
+        near_gpus, near_nodes = near("gpus_per_node", GPUS_DOUBLINGS), near("nodes", NODES_DOUBLINGS)
+        shape = (1 - GPUS_OWN + GPUS_OWN * near_gpus) * (1 - NODES_OWN + NODES_OWN * near_nodes)
         algorithm = np.equal.outer(one.algo_proto // PROTOCOLS, other.algo_proto // PROTOCOLS)
         same = equal("algo_proto")
-        self.level = LEVEL_SD**2 + COMBINATION_LEVEL_SD**2 * same
-        self.curve = same * _curve_sd(other) * (0.5 + 0.5 * near_nodes) * (0.5 + 0.5 * equal("gpus_per_node"))
-        self.collective = same * COLLECTIVE_SD**2 * equal("collective") * near_nodes
-        bandwidth = BANDWIDTH_SD**2 + ALGORITHM_SD**2 * algorithm + NODES_SD**2 * np.minimum.outer(*log_nodes)
-        self.bandwidth = other.bandwidth * bandwidth
-        self.latency = other.latency * (LATENCY_SD**2 + COMBINATION_LATENCY_SD**2 * same)
+        unbound = shape * _unbound(other)
+        self.level = unbound * (LEVEL_SD**2 + COMBINATION_LEVEL_SD**2 * same)
+        self.curve = unbound * same * CURVE_SD**2
+        self.collective = unbound * same * COLLECTIVE_SD**2 * equal("collective")
+        self.all = unbound * ALL_SD**2
+        doubled = np.minimum.outer(np.log2(one.nodes), np.log2(other.nodes))
+        bandwidth = BANDWIDTH_SD**2 + ALGORITHM_SD**2 * algorithm + NODES_SD**2 * doubled
+        bandwidth = bandwidth + COLLECTIVE_BANDWIDTH_SD**2 * algorithm * equal("collective")
+        self.bandwidth = shape * other.bandwidth * bandwidth
+        self.latency = shape * other.latency * (LATENCY_SD**2 + COMBINATION_LATENCY_SD**2 * same)
 
 
 class _RowsOfKind:
@@ -456,7 +537,7 @@ class _RowsOfKind:
     def __init__(self, kinship: "_Kinship", rows: SiteRows, precision: Array) -> None:
         self._log2_bytes, size = np.unique(rows.log2_bytes, return_inverse=True)
         of_size = np.equal.outer(np.arange(len(self._log2_bytes)), size)  # [size, row]
-        near = (of_size * kinship.curve, of_size * kinship.collective, of_size * ALL_SD**2)
+        near = (of_size * (kinship.curve + kinship.collective), of_size * kinship.all)
         covariances = np.vstack([kinship.level, kinship.bandwidth, kinship.latency, *near])  # [term, row]
         weighed = covariances @ precision
         self._moved, self._taken = weighed @ rows.log_off, weighed @ covariances.T
@@ -466,8 +547,9 @@ class _RowsOfKind:
         octaves = self._log2_bytes - call.log2_bytes
         octaves *= octaves
         curve = np.exp(octaves * _PER_CURVE)
-        common = 1.0, call.bandwidth, call.latency
-        terms = np.concatenate((common, curve * _curve_sd(call), curve, np.exp(octaves * _PER_ALL)))
+        unbound = _unbound(call)
+        common = unbound, call.bandwidth, call.latency
+        terms = np.concatenate((common, unbound * curve, unbound * np.exp(octaves * _PER_ALL)))
         return float(terms.dot(self._moved)), float(terms.dot(self._taken.dot(terms)))
 
 
@@ -476,12 +558,11 @@ def _covariances(one: SiteRows, other: SiteRows) -> Array:
     kinship = _Kinship(one, other)
     octaves = np.subtract.outer(one.log2_bytes, other.log2_bytes)
     octaves *= octaves
+    of_curve = np.exp(octaves * _PER_CURVE) * (kinship.curve + kinship.collective)
     covariances: Array = (
-        kinship.level
+        _unbound(one)[:, None] * (kinship.level + of_curve + np.exp(octaves * _PER_ALL) * kinship.all)
         + one.bandwidth[:, None] * kinship.bandwidth
         + one.latency[:, None] * kinship.latency
-        + np.exp(octaves * _PER_CURVE) * (_curve_sd(one)[:, None] * kinship.curve + kinship.collective)
-        + ALL_SD**2 * np.exp(octaves * _PER_ALL)
     )
     return covariances
 
@@ -508,20 +589,18 @@ def _another_time(rows: SiteRows, another_release: bool = False) -> Numbers:
     return (of_day * of_day + of_release * of_release) * left * left
 
 
-def _curve_sd(rows: SiteRows) -> Numbers:
-    return CURVE_SD * (1 - (1 - CURVE_LEFT) * rows.bandwidth)
+def _unbound(rows: SiteRows) -> Numbers:
+    """What is left of deviations that are of no bandwidth, 0 to 1, [call]: ``LEFT`` where bandwidth alone bounds it."""
+    return 1 - (1 - LEFT) * rows.bandwidth
 
 
 def _variances(rows: SiteRows) -> Numbers:
     """The diagonal of the covariances, [call]."""
-    of_bandwidth = BANDWIDTH_SD**2 + ALGORITHM_SD**2 + NODES_SD**2 * log2(rows.nodes)
-    curve_sd = _curve_sd(rows)
+    of_bandwidth = BANDWIDTH_SD**2 + ALGORITHM_SD**2 + COLLECTIVE_BANDWIDTH_SD**2 + NODES_SD**2 * log2(rows.nodes)
+    unbound = _unbound(rows)
+    own = LEVEL_SD**2 + COMBINATION_LEVEL_SD**2 + CURVE_SD**2 + COLLECTIVE_SD**2 + ALL_SD**2
     return (
         rows.bandwidth * rows.bandwidth * of_bandwidth
         + rows.latency * rows.latency * (LATENCY_SD**2 + COMBINATION_LATENCY_SD**2)
-        + curve_sd * curve_sd
-        + COLLECTIVE_SD**2
-        + COMBINATION_LEVEL_SD**2
-        + LEVEL_SD**2
-        + ALL_SD**2
+        + unbound * unbound * own
     )

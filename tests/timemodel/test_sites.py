@@ -1,0 +1,150 @@
+"""What a site's rows say of its other calls, and which calls say most: properties over all tables that are shipped."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import tuner
+from tests.scripts import fit_network
+from tests.support.command_line import run
+from tuner.base.errors import BadInput
+from tuner.base.names import AlgoProto, Algorithm, Collective, DataType, Op, Protocol
+from tuner.base.nouns import Shape
+from tuner.emulator.request import Request
+from tuner.times.calibration.measured_calls import splits_file
+from tuner.times.placement import Site
+from tuner.times.telling import telling_calls
+from tuner.times.timemodel import features, sites
+from tuner.times.timemodel.features import Features
+from tuner.times.timemodel.form import believed
+
+RING: AlgoProto = (Algorithm.Ring, Protocol.Simple)
+SIZES = (1 << np.arange(13, 34)).astype(np.uint64)
+
+
+def calls_of(collective: Collective, nodes: int, gpus: int) -> Features:
+    selection = tuner.communicator("dgx-h100", nodes=nodes, gpus_per_node=gpus, nccl="2.28.9").selection
+    return features.of_algo_proto(selection, Request(collective, DataType.float32, Op.sum), SIZES, RING)
+
+
+def half_widths(process: sites.SiteProcess, calls: Features) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+    return np.asarray(process.corrected(calls)[1])
+
+
+@pytest.mark.slow
+def test_an_own_row_never_widens_the_interval_at_its_own_place() -> None:
+    """Over every call of every table between nodes, slow sites too: whatever the row says."""
+    for site in fit_network.all_sites().values():
+        for name, table in site.tables.items():
+            first, _ = fit_network.first_of_kinds(table.measured.calls)
+            calls, times_us = table.measured.calls[first], table.measured.times_us[first]
+            without = half_widths(sites.SiteProcess(site.nodes), calls)
+            for at in range(0, len(first), 3):
+                one = np.array([at])
+                rows = sites.rows_of(calls[one], times_us[one], site.nodes)
+                with_row = half_widths(sites.SiteProcess(site.nodes, rows), calls[one])
+                assert with_row[0] <= without[at] * (1 + 1e-9), (name, at)
+
+
+@pytest.mark.parametrize("factor", [0.2, 1.0, 5.0])
+def test_a_row_says_less_of_calls_the_further_away_they_are(factor: float) -> None:
+    """Its own shape, then other GPUs of a node and other numbers of nodes: what is left grows with the distance."""
+    parameters = believed()
+    own = calls_of(Collective.AllGather, 4, 8)
+    rows = sites.rows_of(own, factor * own.nccl_us, parameters)
+    process = sites.SiteProcess(parameters, rows)
+    for shapes in (((4, 8), (4, 4), (4, 2), (4, 1)), ((4, 8), (8, 8), (32, 8), (128, 8))):
+        left = [float(np.median(process.left(calls_of(Collective.AllGather, *shape)))) for shape in shapes]
+        assert left == sorted(left), (shapes, left)
+        assert left[-1] > 2 * left[0]
+
+
+def test_the_covariances_of_calls_of_all_kinds_can_be() -> None:
+    """No negative eigenvalue, so that no rows give a variance below 0."""
+    parameters = believed()
+    parts = [calls_of(collective, nodes, gpus) for collective, nodes, gpus in MIXED]
+    calls = features.concatenated(parts)
+    rows = sites.rows_of(calls, calls.nccl_us * np.linspace(0.5, 3, len(calls)), parameters)
+    process = sites.SiteProcess(parameters, rows)
+    assert np.isfinite(process.log_likelihood)
+    assert (process.left(calls) >= -1e-9).all()
+
+
+MIXED = [
+    (Collective.AllReduce, 2, 8),
+    (Collective.AllReduce, 16, 1),
+    (Collective.AllGather, 2, 4),
+    (Collective.ReduceScatter, 64, 8),
+]
+
+
+def test_what_is_measured_first_says_ever_more_and_names_its_commands() -> None:
+    found = telling_calls(Site("dgx-h100", "2.28.9"), Shape(4, 8), 5)
+    errors = [found.error_before, *(each.error_after for each in found.calls)]
+    assert errors == sorted(errors, reverse=True)
+    assert errors[-1] < 0.6 * errors[0]
+    for each in found.calls:
+        assert each.command.startswith("mpirun -np 32 -N 8 ")
+        assert f"_perf -b {each.command.split()[-5]} " in each.command
+    with pytest.raises(BadInput, match="--nodes 2 or more"):
+        telling_calls(Site("dgx-h100", "2.28.9"), Shape(1, 8), 5)
+
+
+def test_the_command_says_what_to_measure_and_what_it_needs() -> None:
+    words = ("measured", "--next", "3", "--machine", "dgx-h100", "--nodes", "2")
+    printed = run(*words).stdout
+    found = json.loads(run(*words, "--json").stdout)
+    assert [each["command"] in printed for each in found["calls"]] == [True] * 3
+    assert "--machine NAME" in run("measured", "--next", "3", "--nodes", "2", code=2).stderr
+
+
+KEPT = json.loads((Path(__file__).parents[2] / "tables" / "sites.json").read_text("utf-8"))
+SUMMARY, BEFORE = KEPT["summary"], KEPT["before"]["summary"]
+
+
+def test_sites_that_nothing_was_learnt_from_are_nearer_than_by_nccl_or_its_time_with_a_factor() -> None:
+    """No parameter was learnt from the tables of ``unfitted`` at all, from the others' without their site. With one row
+    of large calls one factor is as near there: within a tenth."""
+    for group in ("unfitted", "healthy", "fitted"):
+        for given in ("0 none", "1 random", "4 random"):
+            found = SUMMARY[group][given]
+            assert found["error"] <= min(found["nccl"], found["one_factor"]), (group, given)
+            assert found["large_error"] <= min(found["large_nccl"], 1.1 * found["large_one_factor"]), (group, given)
+    for given in ("0 none", "1 random", "4 random"):
+        for name in ("error", "large_error"):
+            assert SUMMARY["unfitted"][given][name] <= 0.8 * BEFORE["unfitted"][given][name], (given, name)
+
+
+def test_large_calls_of_healthy_sites_have_narrow_intervals_that_hold_them() -> None:
+    found = SUMMARY["healthy"]["0 none"]
+    assert found["huge_upper"] <= 1.6
+    assert 0.85 <= found["huge_inside"] <= 0.97
+    assert BEFORE["healthy"]["0 none"]["huge_upper"] > 2 * found["huge_upper"]
+    assert KEPT["widened"] == {}
+
+
+def test_chosen_rows_say_more_than_random_ones() -> None:
+    for given in (1, 4):
+        chosen, random = (SUMMARY["healthy"][f"{given} {how}"] for how in ("chosen", "random"))
+        assert chosen["error"] <= 0.95 * random["error"]
+        assert chosen["large_error"] <= 0.75 * random["large_error"]
+
+
+def test_every_table_is_shown_bad_ones_too() -> None:
+    shown = {(each["table"], each["given"]) for each in KEPT["tables"]}
+    every = {table for site in splits_file()["sites"].values() for table, *_ in site["tables"]}
+    assert {table for table, given in shown if given == 0} == every
+
+
+def test_the_picture_of_accuracy_shows_what_is_kept(tmp_path: Path) -> None:
+    out = tmp_path / "accuracy.svg"
+    shown = json.loads(run("plot", "accuracy", "--out", str(out), "--json").stdout)
+    of_all = {each["given"]: each for each in shown if each["gpu"] == "all"}
+    kept = {0: "0 none", 1: "1 random", 4: "4 random"}
+    for given, name in kept.items():
+        assert of_all[given]["error"] == pytest.approx(SUMMARY["healthy"][name]["error"], abs=0.001)
+        assert of_all[given]["tables"] == SUMMARY["healthy"][name]["tables"]
+    assert "calibrated" in out.read_text()
+    assert "remove the argument" in run("plot", "accuracy", "allreduce", "--json", code=2).stderr

@@ -1,0 +1,91 @@
+"""Which calls of a cluster to measure first: those whose times say most of all its other calls."""
+
+from collections.abc import Sequence
+from dataclasses import field
+
+import numpy as np
+
+from tuner.base.dataclass import dataclass
+from tuner.base.errors import BadInput
+from tuner.base.names import Collective, DataType, Op
+from tuner.base.nouns import Call, Shape
+from tuner.base.records import json_form
+from tuner.base.sizes import human_bytes
+from tuner.emulator.request import Request
+from tuner.times.placement import Site
+from tuner.times.timemodel import features, predict
+
+COLLECTIVES = (Collective.AllReduce, Collective.AllGather, Collective.ReduceScatter)
+SIZES = tuple(1 << power for power in range(13, 35))
+_PROGRAMS = {
+    Collective.AllReduce: "all_reduce",
+    Collective.AllGather: "all_gather",
+    Collective.ReduceScatter: "reduce_scatter",
+}
+_TYPES = {DataType.float16: "half", DataType.float32: "float", DataType.float64: "double"}
+
+
+@dataclass(frozen=True, slots=True)
+class TellingCall:
+    """A call to measure, with the command line of nccl-tests that does, one process for each GPU.
+
+    ``error_after``: the error to expect of all calls once this and those before are measured: the median over calls,
+    as a share of the times.
+    """
+
+    call: Call = field(metadata=json_form(merged=True))
+    shape: Shape = field(metadata=json_form(merged=True))
+    command: str
+    error_after: float
+
+
+@dataclass(frozen=True, slots=True)
+class TellingCalls:
+    """Calls to measure, the best first; ``error_before``: the error to expect of all calls when none is measured."""
+
+    calls: tuple[TellingCall, ...]
+    error_before: float
+    calibration: str
+
+
+def telling_calls(
+    site: Site,
+    shape: Shape,
+    count: int,
+    *,
+    dtype: DataType = DataType.float32,
+    collectives: Sequence[Collective] = COLLECTIVES,
+    sizes: Sequence[int] = SIZES,
+    calibration: str | None = None,
+) -> TellingCalls:
+    """The ``count`` calls that say most of a site between ``shape``'s nodes, as NCCL runs them.
+
+    Errors: BadInput on one node, which has a calibration of its own; those of
+    :func:`tuner.times.timemodel.predict.of_communicator`.
+    """
+    if shape.nodes < 2:
+        raise BadInput("calls of one node say nothing of what is between nodes; valid: --nodes 2 or more")
+    selection = site.selection(shape.nodes, shape.gpus_per_node, {})
+    model = predict.of_communicator(selection, site.name, calibration)
+    bytes_of_all = np.array(sizes, np.uint64)
+    requests = [Request(collective, dtype, Op.sum) for collective in collectives]
+    parts = [features.of_picks(selection, request, selection.pick(request, bytes_of_all)) for request in requests]
+    candidates = features.concatenated(parts)
+    process = model.calibration.process
+    chosen = process.telling(candidates, count)
+    errors = process.errors_to_expect(candidates, chosen)
+    calls = [Call(collectives[at // len(sizes)], dtype, Op.sum, sizes[at % len(sizes)]) for at in chosen]
+    told = (
+        TellingCall(call, shape, nccl_tests_command(call, shape), error)
+        for call, error in zip(calls, errors[1:], strict=True)
+    )
+    return TellingCalls(tuple(told), errors[0], model.calibration.name)
+
+
+def nccl_tests_command(call: Call, shape: Shape) -> str:
+    """The command line of nccl-tests that measures a call on a communicator of ``shape``."""
+    size = human_bytes(call.bytes).replace(" ", "")
+    size = size.removesuffix("iB") if size.endswith("iB") else str(call.bytes)
+    program, dtype = _PROGRAMS[call.collective], _TYPES.get(call.dtype, call.dtype.name)
+    ranks = f"mpirun -np {shape.ranks} -N {shape.gpus_per_node}"
+    return f"{ranks} {program}_perf -b {size} -e {size} -d {dtype} -g 1"
