@@ -32,8 +32,8 @@ from tuner.times.acceptance.accept import Acceptance, AcceptOptions, accept
 from tuner.times.acceptance.curves import ConfiguredShape, Curve, CurveKind
 from tuner.times.acceptance.expected import ERROR_BYTES, Expectation, by_public_runs
 from tuner.times.acceptance.faults import Fault, Resource
-from tuner.times.acceptance.judge import Verdict
-from tuner.times.acceptance.public_runs import ComparedCurve, Nearness, Network, PublicCurve
+from tuner.times.acceptance.judge import SizeVerdict
+from tuner.times.acceptance.public_runs import ClassNearness, ComparedCurve, Network, PublicCurve
 from tuner.times.calibration import calibrate
 from tuner.times.calibration.accuracy import splits
 from tuner.times.calibration.accuracy.splits import Split
@@ -219,7 +219,7 @@ def shipped_runs() -> Iterator[dict[str, Any]]:
                 continue
             totals[what, _said(found)] += 1
             if _said(found) != ("passed" if what == "healthy" else "failed"):
-                slow = sum(size.verdict is Verdict.slow for size in found.sizes)
+                slow = sum(size.verdict is SizeVerdict.slow for size in found.sizes)
                 print(f"{name} {run}, {what}: {_said(found)}, {slow} of {len(found.sizes)} slow")
             if what != "healthy":
                 totals[what, "named"] += any(each.resource in NAMED[what] for each in found.diagnosis)
@@ -315,7 +315,7 @@ def runs_between_nodes() -> list[PublicCurve]:
 
 def _of_class(curve: PublicCurve) -> int:
     """How many runs of other sites are of the class of a curve."""
-    return len({each.name for each in public_runs.matching(_compared(curve), _others(curve), Nearness.same_class)})
+    return len({each.name for each in public_runs.matching(_compared(curve), _others(curve), ClassNearness.same_class)})
 
 
 def _others(curve: PublicCurve) -> list[PublicCurve]:

@@ -21,7 +21,7 @@ from tuner.times.acceptance.curves import ConfiguredShape, Curve, CurveKind
 from tuner.times.acceptance.expected import NCCL_ERROR, Expectation, Whose
 from tuner.times.acceptance.faults import Fault, Resource
 from tuner.times.acceptance.in_findings import RunVerdict
-from tuner.times.acceptance.judge import JudgedCurve, Verdict
+from tuner.times.acceptance.judge import JudgedCurve, SizeVerdict
 from tuner.times.calibration import calibrate, measured_calls
 from tuner.times.measured.formats import Given, MeasurementFile
 from tuner.times.timemodel.features import Array
@@ -47,27 +47,27 @@ def slower(*which: int) -> Array:
 
 
 def test_what_is_expected_passes() -> None:
-    assert set(judged(1.0).verdicts) == {Verdict.passed}
+    assert set(judged(1.0).verdicts) == {SizeVerdict.passed}
 
 
 def test_all_slow_sizes_fail() -> None:
     found = judged(3.0)
     large = [verdict for verdict, size in zip(found.verdicts, SIZES, strict=True) if size >= 1 << 20]
-    assert set(large) == {Verdict.slow}
+    assert set(large) == {SizeVerdict.slow}
     assert not found.passes
 
 
 @pytest.mark.parametrize("which", [(12,), (12, 13), (10, 13), (19,)])
 def test_one_or_two_slow_sizes_alone_pass(which: tuple[int, ...]) -> None:
     found = judged(slower(*which))
-    assert [at for at, verdict in enumerate(found.verdicts) if verdict is Verdict.isolated] == list(which)
+    assert [at for at, verdict in enumerate(found.verdicts) if verdict is SizeVerdict.isolated] == list(which)
     assert found.passes
 
 
 @pytest.mark.parametrize("which", [(11, 12, 13), (18, 19), (11, 12, 14, 15)])
 def test_slow_sizes_in_a_row_fail(which: tuple[int, ...]) -> None:
     found = judged(slower(*which))
-    assert [at for at, verdict in enumerate(found.verdicts) if verdict is Verdict.slow] == list(which)
+    assert [at for at, verdict in enumerate(found.verdicts) if verdict is SizeVerdict.slow] == list(which)
 
 
 def test_a_later_start_is_the_hosts() -> None:
@@ -75,7 +75,7 @@ def test_a_later_start_is_the_hosts() -> None:
     assert found.start_us == pytest.approx(20.0)
     assert found.passes
     assert {verdict for verdict, size in zip(found.verdicts, SIZES, strict=True) if size < 1 << 18} == {
-        Verdict.host_bound
+        SizeVerdict.host_bound
     }
 
 
@@ -84,9 +84,9 @@ def test_a_start_that_no_way_of_launching_has_fails() -> None:
 
 
 def test_faster_than_expected_passes_unless_the_links_cannot() -> None:
-    assert Verdict.faster in judged(0.5).verdicts
+    assert SizeVerdict.faster in judged(0.5).verdicts
     assert judged(0.5).passes
-    assert Verdict.fast in judged(1.0, least_us=1e3).verdicts
+    assert SizeVerdict.fast in judged(1.0, least_us=1e3).verdicts
     assert not judged(1.0, least_us=1e3).passes
 
 
@@ -96,7 +96,7 @@ def test_the_floor_is_what_just_passes() -> None:
     assert found.floor_gbs == pytest.approx(found.busbw_gbs / width)
     at_the_floor = judged(width * 0.999)
     assert at_the_floor.passes
-    assert Verdict.slow in judged(width * 1.02).verdicts
+    assert SizeVerdict.slow in judged(width * 1.02).verdicts
 
 
 @pytest.mark.slow
@@ -114,7 +114,7 @@ def test_public_runs_that_calibrations_stand_on_pass(name: str, tmp_path: Path) 
     assert not any(verdict.fails for verdict in verdicts), verdicts
     # What is of one kind at a site with few rows, or many nodes, may be left open; on one node nothing is.
     assert found.passes or max(row.nodes for row in rows) > 1
-    assert verdicts[Verdict.passed] > 0
+    assert verdicts[SizeVerdict.passed] > 0
 
 
 @pytest.mark.slow

@@ -8,21 +8,22 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.acceptance.test_command import TABLE
 from tests.support import nccl_tests_text
 from tests.support.command_line import run
 from tuner.base.names import Collective, DataType, Op
 from tuner.emulator.request import Request
+from tuner.times import measured
 from tuner.times.acceptance import judge, public_runs
 from tuner.times.acceptance.curves import ConfiguredShape, Curve, CurveKind, Exchange
 from tuner.times.acceptance.expected import Expected, by_public_runs
 from tuner.times.acceptance.in_findings import RunVerdict
-from tuner.times.acceptance.judge import JudgedCurve, Verdict
+from tuner.times.acceptance.judge import JudgedCurve, SizeVerdict
 from tuner.times.acceptance.public_runs import ComparedCurve, PublicCurve
 from tuner.times.costmodels.operations import CostOperation
 
 DRAWN = 10_000
 ORDER = (RunVerdict.fails, RunVerdict.not_judged, RunVerdict.passes)
+TABLE = measured.load("h100-8x__2.29.2__aiconfigurator")
 RUNS = tuple(each for each in public_runs.shipped() if each.machine.network is not public_runs.Network.sockets)
 
 
@@ -101,7 +102,7 @@ def test_leaving_out_a_row_that_is_not_slow_turns_no_failure_into_a_pass() -> No
         found = judged(changed)
         if found is None or found.passes:
             continue
-        fine = [at for at, each in enumerate(found.verdicts) if each not in (Verdict.slow, Verdict.isolated)]
+        fine = [at for at, each in enumerate(found.verdicts) if each not in (SizeVerdict.slow, SizeVerdict.isolated)]
         if fine:
             assert verdict(without(changed, draw.choice(fine))) is not RunVerdict.passes, changed
 

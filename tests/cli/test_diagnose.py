@@ -6,10 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import CliRunner
 
 from tests.support import nccl_tests_text
 from tests.support.cases import CASES
+from tests.support.diagnoses import diagnosed
 from tuner.base.errors import UnknownMachine
 from tuner.base.findings import Severity
 from tuner.base.printable import unstyled
@@ -30,10 +31,6 @@ h0:1:1 [0] NCCL INFO 2 coll channels, 2 collnet channels, 0 nvls channels, 2 p2p
 h0:1:1 [0] NCCL INFO Channel 00/0 : 15[7] -> 0[0] [receive] via NET/Socket/0
 h0:1:1 [0] NCCL INFO ncclCommInitRank comm 0x1 rank 0 nranks 16 busId 1b000 commId 0x5 - Init COMPLETE
 """
-
-
-def diagnosed(*words: object) -> Result:
-    return CliRunner().invoke(everything, ["diagnose", *map(str, words)])
 
 
 def findings(*words: object) -> list[dict[str, Any]]:

@@ -6,16 +6,10 @@ from typing import Any
 
 import pytest
 
-from tests.cli.test_diagnose import diagnosed
 from tests.support.cases import report
+from tests.support.diagnoses import found
 
 COUNTS = ("Broadcast", "AllReduce")
-
-
-def found(*files: object) -> tuple[int, list[dict[str, Any]]]:
-    """Exit code and findings of all files, the gravest file first."""
-    result = diagnosed(*files, "--json")
-    return result.exit_code, [each for file in json.loads(result.output)["files"] for each in file["findings"]]
 
 
 def ras(counts: list[int], moment: str = "10:00", missing: list[dict[str, Any]] | None = None, **status: Any) -> str:

@@ -100,7 +100,10 @@ def test_the_action_comments_what_an_upgrade_changes(tmp_path: Path) -> None:
     said = {"before": "2.28.9", "after": "2.29.2", "machines": "aws-p6-b200", "nodes": "1 2"}
     done, comment = commented(tmp_path, **said, **{"fail-above": "5%"})
     assert done.returncode == 1, done.stderr
-    assert comment.startswith("### NCCL 2.28.9 to 2.29.2: picks that change\n")
+    # By its first line a later run finds its own comment.
+    assert comment.startswith(
+        "<!-- nccl-tuner upgrade 2.28.9 to 2.29.2 -->\n### NCCL 2.28.9 to 2.29.2: picks that change\n"
+    )
     assert comment.count("<details>") == 2
     assert "<summary>1 nodes of aws-p6-b200: **slower than 5% allows**</summary>" in comment
     assert (tmp_path / "summary").read_text("utf-8") == comment

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from tests.cli.test_diagnose_kinds import found
 from tests.support.cases import report
+from tests.support.diagnoses import found
 from tuner.base.findings import Finding, Severity
 from tuner.scenario.logs import importer
 from tuner.scenario.logs.imported import LogAdditions

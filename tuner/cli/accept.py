@@ -159,7 +159,7 @@ def _print(result: Acceptance, explain: bool) -> None:
     click.echo()
     for title, sizes in groupby(result.sizes, accept.suite):
         own = list(sizes)
-        if own[0].in_place and not explain and _is_told_already(own, result.sizes):
+        if own[0].in_place and not explain and _says_no_more(own, result.sizes):
             continue
         several = len({each.file for each in result.sizes}) > 1
         print_table(f"{own[0].file}: {title}" if several else title, COLUMNS, _rows(own), SPARE)
@@ -183,7 +183,7 @@ def _say(finding: Finding) -> None:
         say(f"{label}: {explained.do}")
 
 
-def _is_told_already(in_place: list[JudgedSize], every: Sequence[JudgedSize]) -> bool:
+def _says_no_more(in_place: list[JudgedSize], every: Sequence[JudgedSize]) -> bool:
     """Whether the same calls out of place are shown, and no size in place fails that passes there."""
     kind = _kind(in_place[0])
     there = {each.bytes: each.verdict for each in every if not each.in_place and _kind(each) == kind}

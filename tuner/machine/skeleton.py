@@ -61,7 +61,7 @@ class Skeleton:
 def read_complete(file: Path) -> tuple[str, Topology]:
     """The text of a topology file and what it describes; it is read and parsed once.
 
-    BadTopology where it is none, or GPUs are placed in it without being described.
+    BadTopology where it is none; IncompleteTopology where GPUs are placed in it without being described.
     """
     skeleton = _File(file)
     placed = _gpus(skeleton.where, (element for element in skeleton.elements if element.tag == "pci"))

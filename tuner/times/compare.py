@@ -79,7 +79,8 @@ def compare(before: Samples, after: Samples, comparisons: float = 1) -> Verdict:
 
 
 def paired(log_gains: NDArray[np.float64], rounding: float = 0.0) -> Verdict:
-    """Comparison of two sides that were measured in the same units, by the logarithms of their ratios, [unit].
+    """Comparison of two sides that were measured in the same units, by natural logarithms of their ratios,
+    pure numbers, [unit].
 
     NaN where a unit does not count; ``rounding`` is the variance that the timer's steps add.
     """

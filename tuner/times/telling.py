@@ -64,7 +64,7 @@ def telling_calls(
     :func:`tuner.times.timemodel.predict.of_communicator`.
     """
     if shape.nodes < 2:
-        raise BadInput("calls of one node say nothing of what is between nodes; valid: --nodes 2 or more")
+        raise BadInput("calls of one node say nothing of what is between nodes; valid: two nodes or more")
     selection = site.selection(shape.nodes, shape.gpus_per_node, {})
     model = predict.of_communicator(selection, site.name, calibration)
     bytes_of_all = np.array(sizes, np.uint64)
@@ -75,11 +75,11 @@ def telling_calls(
     chosen = process.telling(candidates, count)
     errors = process.errors_to_expect(candidates, chosen)
     calls = [Call(collectives[at // len(sizes)], dtype, Op.sum, sizes[at % len(sizes)]) for at in chosen]
-    told = (
+    calls = (
         TellingCall(call, shape, nccl_tests_command(call, shape), error)
         for call, error in zip(calls, errors[1:], strict=True)
     )
-    return TellingCalls(tuple(told), errors[0], model.calibration.name)
+    return TellingCalls(tuple(calls), errors[0], model.calibration.name)
 
 
 def nccl_tests_command(call: Call, shape: Shape) -> str:

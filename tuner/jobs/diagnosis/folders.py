@@ -25,6 +25,7 @@ def _of_one(file: Path, kind: FileKind, known: KnownFacts) -> FileDiagnosis:
 
 
 def of_job(folder: Path, known: KnownFacts) -> FileDiagnosis:
+    """What the records of a job's ranks say; the share of waiting is in % of the collectives' time."""
     if not folder.is_dir():
         return _of_one(folder, FileKind.job, known)
     files = job.read_folder(folder)
@@ -53,6 +54,7 @@ def of_unknown(folder: Path, known: KnownFacts) -> FileDiagnosis:
 
 
 def of_preflight(folder: Path, known: KnownFacts) -> FileDiagnosis:
+    """Whether the ranks of a preflight chose the same, and which of them did not load the table."""
     if not folder.is_dir():
         return _of_one(folder, FileKind.preflight, known)
     requests = tuple(replace(ALLREDUCE, collective=each) for each in Collective)

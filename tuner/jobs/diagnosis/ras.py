@@ -49,7 +49,10 @@ def _json_at(content: bytes) -> int | None:
 
 
 def of_ras(file: Path, known: KnownFacts) -> FileDiagnosis:
-    """The findings of a report; with those of another one before it, whether ranks moved on since."""
+    """The findings of a report; with those of another one before it, whether ranks moved on since.
+
+    BadInput where it is cut or no report.
+    """
     content = read_bytes(file, BadInput)
     at = _json_at(content)
     if at is not None:

@@ -17,12 +17,13 @@ from tuner.times.acceptance import accept as acceptance
 from tuner.times.acceptance import in_findings
 from tuner.times.acceptance.expected import OTHER_LINKS
 from tuner.times.acceptance.faults import Resource
-from tuner.times.acceptance.judge import Verdict
+from tuner.times.acceptance.judge import SizeVerdict
 from tuner.times.measured import Kind
 from tuner.times.measured.formats import Given, MeasurementFile
 
 
 def of_results(file: Path, known: KnownFacts) -> FileDiagnosis:
+    """What measured times say: by themselves, and against the machine's where it is known."""
     opened = MeasurementFile(file)
     given = _given(opened, known)
     if known.machine is None:
@@ -95,7 +96,7 @@ def _on_any_machine(file: MeasurementFile, given: Given, known: KnownFacts) -> t
     evidence += dict.fromkeys(why for each in seen for why in each.expected_by if why.startswith(OTHER_LINKS))
     if seen and all(each.judged and each.passes for each in seen):
         return f"it is as fast as each machine with such GPUs should be, but {spelled(UNKNOWN_MACHINE)}", evidence
-    if seen and all(any(size.verdict is Verdict.slow for size in each.sizes) for each in seen):
+    if seen and all(any(size.verdict is SizeVerdict.slow for size in each.sizes) for each in seen):
         ranks = [words(found) for each in seen for found in each.findings if found.code == "accept.lowest"]
         return f"it looks slow on each machine with such GPUs; {spelled(UNKNOWN_MACHINE)}", [*ranks[:1], *evidence]
     return spelled(UNKNOWN_MACHINE), evidence
@@ -154,7 +155,7 @@ def _causes(seen: acceptance.Acceptance, asked: acceptance.AcceptOptions, known:
     if causes and len(known.results) > 1:
         with suppress(TunerError):  # of other nodes or machines: they say nothing of this one
             joint = acceptance.accept(known.results, asked)
-            if not joint.problems and all(each.verdict is not Verdict.fast for each in joint.sizes):
+            if not joint.problems and all(each.verdict is not SizeVerdict.fast for each in joint.sizes):
                 causes = joint.diagnosis
         if not causes:
             yield "no one cause explains these times and those of the other results"

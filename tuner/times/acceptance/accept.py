@@ -29,9 +29,9 @@ from tuner.times.acceptance.evidence import NOTHING_LOGGED, LogFacts
 from tuner.times.acceptance.expected import Expectation, ReferenceRun, Whose, expected_network
 from tuner.times.acceptance.faults import Resource
 from tuner.times.acceptance.in_findings import RunFacts, RunVerdict, calls_of, in_findings
-from tuner.times.acceptance.judge import JudgedCurve, Verdict
+from tuner.times.acceptance.judge import JudgedCurve, SizeVerdict
 from tuner.times.acceptance.public_runs import Network, RankedRun
-from tuner.times.acceptance.shapes import Loss, LossShape
+from tuner.times.acceptance.shapes import CurveLoss, LossShape
 from tuner.times.calibration import plausible
 from tuner.times.measured import Kind, Problem
 from tuner.times.measured.checks import named, nearest_release
@@ -277,7 +277,7 @@ class JudgedSize:
     limit: float
     limit_alone: float
     runs: int
-    verdict: Verdict
+    verdict: SizeVerdict
 
     @property
     def shape_words(self) -> str:
@@ -362,7 +362,7 @@ def accept(files: Sequence[Path | MeasurementFile], asked: AcceptOptions) -> Acc
     diagnoses: list[Diagnosis] = []
     expected_by: dict[str, None] = {}
     comparisons: list[RankedRun] = []
-    losses: list[tuple[JudgedCurve, Loss]] = []
+    losses: list[tuple[JudgedCurve, CurveLoss]] = []
     for nccl, those in _by_release(read, asked).items():
         scenario = replace(asked.scenario, nccl=nccl)
         expectation = Expectation(scenario, asked.calibration, _network(those, asked))
@@ -547,7 +547,7 @@ def _diagnosed(
     cannot be true.
     """
     verdicts = {verdict for _, each in judged for verdict in each.verdicts}
-    if Verdict.slow not in verdicts or Verdict.fast in verdicts:
+    if SizeVerdict.slow not in verdicts or SizeVerdict.fast in verdicts:
         return ()
     topology = expectation.scenario.resolve().own.topology
     failing = [each for _, each in judged if not each.passes]
@@ -555,9 +555,11 @@ def _diagnosed(
     if losses and all(loss.shape is LossShape.alone for loss in losses):
         return ()  # a fault of the machine shows at more sizes than one
     # Of a call that only one placement of is slow the other says nothing of the fault.
-    passing = {replace(each.curve.kind, in_place=False) for each in failing}
+    failing_calls = {replace(each.curve.kind, in_place=False) for each in failing}
     curves_of = [
-        each.curve for _, each in judged if not each.passes or replace(each.curve.kind, in_place=False) not in passing
+        each.curve
+        for _, each in judged
+        if not each.passes or replace(each.curve.kind, in_place=False) not in failing_calls
     ]
     if any(each.kind.sockets for each in curves_of):
         return (Diagnosis(Resource.sockets, "the file says that NCCL talked over TCP sockets", 0.0, 0.0),)
@@ -574,7 +576,7 @@ def _diagnosed(
 
 def _small_messages(judged: Sequence[JudgedCurve]) -> Iterator[Diagnosis]:
     """Explanation by the host where only small sizes are too slow, and no fault of the fabric explains it."""
-    slow = [np.array([verdict is Verdict.slow for verdict in each.verdicts]) for each in judged]
+    slow = [np.array([verdict is SizeVerdict.slow for verdict in each.verdicts]) for each in judged]
     sizes = np.concatenate([each.curve.bytes[which] for each, which in zip(judged, slow, strict=True)])
     if sizes.max() >= judge.HOST_BYTES:
         return

@@ -22,7 +22,14 @@ from tuner.scenario import Scenario
 from tuner.times.acceptance import public_runs
 from tuner.times.acceptance.curves import ConfiguredShape, Curve, CurveKind, Exchange
 from tuner.times.acceptance.faults import Fault, faulty
-from tuner.times.acceptance.public_runs import ComparedCurve, MachineClass, Nearness, Network, PublicCurve, RankedRun
+from tuner.times.acceptance.public_runs import (
+    ClassNearness,
+    ComparedCurve,
+    MachineClass,
+    Network,
+    PublicCurve,
+    RankedRun,
+)
 from tuner.times.costmodels.operations import CostOperation
 from tuner.times.placement import of_trays
 from tuner.times.timemodel import calibration as calibrations
@@ -246,7 +253,7 @@ class Expectation:
         compared = self.compared(kind, sizes)
         if compared.nodes > 1 and self.scenario.resolve().own.trays is not None:
             return None  # between NVLink domains no three runs are alike
-        kept = public_runs.matching(compared, public_runs.own(), Nearness.same_class)
+        kept = public_runs.matching(compared, public_runs.own(), ClassNearness.same_class)
         if not kept and compared.nodes == 1 and modelled is not None and not self.has_other_links(kind.shape):
             return by_public_runs(compared, self.curves(), modelled, modelled.open | ~modelled.measured)
         return by_public_runs(compared, self.curves(), modelled)
@@ -417,12 +424,12 @@ def by_public_runs(
     if where is not None:
         known &= where
     if modelled is not None:  # a calibration inside its scope before runs over other networks
-        known &= (found.nearness < Nearness.any_network) | modelled.open | ~modelled.measured
+        known &= (found.nearness < ClassNearness.any_network) | modelled.open | ~modelled.measured
     if not known.any():
         return None
     old = modelled or _nothing(len(compared.bytes))
     whose = tuple(
-        was if not use else Whose.public if near == Nearness.same_class else Whose.nearest
+        was if not use else Whose.public if near == ClassNearness.same_class else Whose.nearest
         for near, use, was in zip(found.nearness.tolist(), known.tolist(), old.whose, strict=True)
     )
     return Expected(

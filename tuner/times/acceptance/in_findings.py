@@ -8,9 +8,9 @@ from tuner.base.dataclass import dataclass
 from tuner.base.findings import Finding, Severity
 from tuner.times.acceptance.evidence import LogFacts
 from tuner.times.acceptance.faults import Resource
-from tuner.times.acceptance.judge import JudgedCurve, Verdict
+from tuner.times.acceptance.judge import JudgedCurve, SizeVerdict
 from tuner.times.acceptance.public_runs import RankedRun
-from tuner.times.acceptance.shapes import Loss, LossShape
+from tuner.times.acceptance.shapes import CurveLoss, LossShape
 
 if TYPE_CHECKING:
     from tuner.times.acceptance.accept import Acceptance, JudgedSize, WrongResults
@@ -35,7 +35,7 @@ class RunFacts:
 
     wrong: tuple["WrongResults", ...]
     ends_early: tuple[str, ...]
-    losses: tuple[tuple[JudgedCurve, Loss], ...]
+    losses: tuple[tuple[JudgedCurve, CurveLoss], ...]
     logs: tuple[LogFacts, ...]
 
 
@@ -60,6 +60,7 @@ def in_findings(made: "Acceptance", facts: RunFacts) -> Iterator[Finding]:
 
 
 def wrong_results(each: "WrongResults") -> Finding:
+    """The finding that a call's results are wrong: the counts out of place and in place."""
     where = [
         f"{count} {name}" for count, name in ((each.out_of_place, "out of place"), (each.in_place, "in place")) if count
     ]
@@ -88,11 +89,11 @@ def _verdict(made: "Acceptance", facts: RunFacts) -> Finding:
     failing, sizes = made.calls_judged
     counts = {"failing": failing, "sizes": sizes}
     if made.passes:
-        open_sizes = sorted({each.bytes for each in made.sizes if each.verdict is Verdict.not_judged})
+        open_sizes = sorted({each.bytes for each in made.sizes if each.verdict is SizeVerdict.not_judged})
         return Finding("accept.passes", Severity.NOTE, {**counts, "open": open_sizes})
     if not made.judged:
         code = "accept.ends_early" if facts.ends_early else "accept.not_judged"
-        open_count = calls_of(each for each in made.sizes if each.verdict is Verdict.not_judged)
+        open_count = calls_of(each for each in made.sizes if each.verdict is SizeVerdict.not_judged)
         return Finding(code, Severity.UNKNOWN, {**counts, "open": open_count, "missing": list(made.missing)})
     if not failing:
         return Finding("accept.refused", Severity.FAULT, counts)
@@ -139,7 +140,7 @@ def _where(each: RankedRun) -> str:
     return f"{nodes} {each.gpus}{f' with {each.adapters}' if each.adapters else ''}"
 
 
-def _losses(losses: Sequence[tuple[JudgedCurve, Loss]]) -> Iterator[Finding]:
+def _losses(losses: Sequence[tuple[JudgedCurve, CurveLoss]]) -> Iterator[Finding]:
     """The shape of each loss; those of both placements once where they are alike."""
     said: set[object] = set()
     for judged, loss in losses:
@@ -181,7 +182,7 @@ _FABRIC = {
 def _causes(made: "Acceptance", facts: RunFacts) -> Iterator[Finding]:
     """Causes of a loss that no log refutes, the likeliest first."""
     sockets = any(each.lower().startswith("socket") for log in facts.logs for each in log.networks)
-    failing = any(each.verdict is Verdict.slow for each in made.sizes)
+    failing = any(each.verdict is SizeVerdict.slow for each in made.sizes)
     if failing and sockets:
         yield Finding("accept.sockets_seen", Severity.FAULT, {})
     for number, one in enumerate(made.diagnosis):
@@ -218,7 +219,7 @@ def _notes(made: "Acceptance", facts: RunFacts) -> Iterator[Finding]:
         if start.extra_us and start.extra_us > 1:
             on = {"nodes": start.nodes, "gpus_per_node": start.gpus_per_node, "extra_us": start.extra_us}
             yield Finding("accept.starts_late", Severity.NOTE, on)
-    open_sizes = sorted({each.bytes for each in made.sizes if each.verdict is Verdict.not_judged})
+    open_sizes = sorted({each.bytes for each in made.sizes if each.verdict is SizeVerdict.not_judged})
     if made.judged and open_sizes:
         yield Finding("accept.open_sizes", Severity.NOTE, {"sizes": open_sizes, "count": len(open_sizes)})
     for reason, count in made.skipped.items():

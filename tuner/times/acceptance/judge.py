@@ -32,7 +32,7 @@ MOST = 1 / 2  # of a curve's sizes that have to be judged
 LATENCY_BYTES = 2**16  # of sizes below, more than half have to be slow to fail
 
 
-class Verdict(StrEnum):
+class SizeVerdict(StrEnum):
     """Verdict on a size."""
 
     passed = "pass"
@@ -46,7 +46,7 @@ class Verdict(StrEnum):
     @property
     def fails(self) -> bool:
         """Whether it fails the run."""
-        return self in (Verdict.slow, Verdict.fast)
+        return self in (SizeVerdict.slow, SizeVerdict.fast)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -60,13 +60,13 @@ class JudgedCurve:
     expected: Expected
     low_us: Array
     high_us: Array
-    verdicts: tuple[Verdict, ...]
+    verdicts: tuple[SizeVerdict, ...]
     start_us: float | None
 
     @property
     def judged(self) -> bool:
         """Whether half of the sizes that decide are judged; one slow alone is not, or a slower row would help."""
-        known = np.array([each not in (Verdict.not_judged, Verdict.isolated) for each in self.verdicts])
+        known = np.array([each not in (SizeVerdict.not_judged, SizeVerdict.isolated) for each in self.verdicts])
         return float(known[decisive(self.curve.bytes)].mean()) >= MOST
 
     @property
@@ -87,7 +87,7 @@ class JudgedCurve:
     def left_open(self, which: Mask) -> "JudgedCurve":
         """Verdicts that leave the sizes of a mask open, [size]; what the links cannot do fails all the same."""
         verdicts = (
-            Verdict.not_judged if open_ and verdict is not Verdict.fast else verdict
+            SizeVerdict.not_judged if open_ and verdict is not SizeVerdict.fast else verdict
             for verdict, open_ in zip(self.verdicts, which.tolist(), strict=True)
         )
         return replace(self, verdicts=tuple(verdicts))
@@ -141,19 +141,19 @@ def judge(curve: Curve, expected: Expected, least_us: Array) -> JudgedCurve:
     fails = alone | _together(curve.bytes, slow, known, expected.steady)
     verdicts = []
     for at, time_us in enumerate(curve.time_us.tolist()):
-        verdict = Verdict.passed
+        verdict = SizeVerdict.passed
         if time_us < least_us[at]:
-            verdict = Verdict.fast
+            verdict = SizeVerdict.fast
         elif fails[at]:
-            verdict = Verdict.slow
+            verdict = SizeVerdict.slow
         elif not known[at] or ((expected.open[at] or unsure[at]) and not slow[at]):
-            verdict = Verdict.not_judged
+            verdict = SizeVerdict.not_judged
         elif slow[at]:
-            verdict = Verdict.isolated
+            verdict = SizeVerdict.isolated
         elif time_us * expected.high[at] < expected.time_us[at]:
-            verdict = Verdict.faster
+            verdict = SizeVerdict.faster
         elif time_us > expected.time_us[at] * expected.high[at]:
-            verdict = Verdict.host_bound
+            verdict = SizeVerdict.host_bound
         verdicts.append(verdict)
     start = start_us(curve, expected)
     return JudgedCurve(curve, expected, expected.time_us / expected.high, high_us, tuple(verdicts), start)

@@ -74,7 +74,7 @@ class Joined(StrEnum):
     alone = "one GPU"
 
 
-class Nearness(IntEnum):
+class ClassNearness(IntEnum):
     """How near runs are to the one that is judged, the nearest first."""
 
     same_class = 0  # and times are compared; from here on parts of what the links allow
@@ -302,38 +302,38 @@ def text_of(curves: Sequence[PublicCurve]) -> str:
     )
 
 
-def matching(curve: ComparedCurve, curves: Iterable[PublicCurve], nearness: Nearness) -> list[PublicCurve]:
+def matching(curve: ComparedCurve, curves: Iterable[PublicCurve], nearness: ClassNearness) -> list[PublicCurve]:
     """The healthy ones that are as near as that to the judged one."""
     return [each for each in curves if each.is_healthy and _matches(curve, each, nearness)]
 
 
-def _matches(curve: ComparedCurve, other: PublicCurve, nearness: Nearness) -> bool:
+def _matches(curve: ComparedCurve, other: PublicCurve, nearness: ClassNearness) -> bool:
     own, there = curve.machine, other.machine
-    if curve.collective in EXCHANGES and nearness > Nearness.same_machines:
+    if curve.collective in EXCHANGES and nearness > ClassNearness.same_machines:
         return False  # how a site sets its network up decides more than its links do
     if (curve.nodes > 1) != (other.nodes > 1) or (curve.gpus_per_node > _NODE) != (other.gpus_per_node > _NODE):
         return False
-    far = nearness >= Nearness.any_machine and curve.nodes > 1 and Joined.pcie not in (own.joined, there.joined)
+    far = nearness >= ClassNearness.any_machine and curve.nodes > 1 and Joined.pcie not in (own.joined, there.joined)
     if own.joined != there.joined and not far:
         return False
     if curve.nodes > 1 and own.network.family != there.network.family:
         sockets = Network.sockets in (own.network, there.network)
-        return nearness is Nearness.any_network and not sockets and band(curve.nodes) == band(other.nodes) and far
+        return nearness is ClassNearness.any_network and not sockets and band(curve.nodes) == band(other.nodes) and far
     if curve.collective != other.collective and {curve.collective, other.collective} & EXCHANGES:
         return False
-    if nearness >= Nearness.any_machine:
+    if nearness >= ClassNearness.any_machine:
         return band(curve.nodes) == band(other.nodes) and (curve.nodes == 1 or own.network.family == "rdma")
     if own.generation != there.generation or not _near(own.gpu_gbs, there.gpu_gbs):
         return False
-    if nearness is Nearness.any_nodes:
+    if nearness is ClassNearness.any_nodes:
         return True
     if band(curve.nodes) != band(other.nodes):
         return False
-    if nearness is Nearness.same_generation:
+    if nearness is ClassNearness.same_generation:
         return True
     if not own.has_links_of(there) or curve.gpus_per_node != other.gpus_per_node:
         return False
-    if nearness is Nearness.same_machines:
+    if nearness is ClassNearness.same_machines:
         return curve.forced.partition("/")[0] == other.forced.partition("/")[0]
     same_call = curve.collective == other.collective and curve.forced == other.forced
     return same_call and curve.nodes == other.nodes
@@ -344,25 +344,27 @@ def band(nodes: int) -> int:
     return int(np.searchsorted((1, 2, 8, 32), nodes))
 
 
-def typical(curve: ComparedCurve, curves: Sequence[PublicCurve], most: Nearness = Nearness.any_network) -> TypicalTimes:
+def typical(
+    curve: ComparedCurve, curves: Sequence[PublicCurve], most: ClassNearness = ClassNearness.any_network
+) -> TypicalTimes:
     """Typical times at the curve's sizes: of the nearest runs where there are three, no further away than ``most``."""
     count = len(curve.bytes)
     log_us, runs = np.full(count, np.nan), np.zeros(count, np.int64)
     nearness = np.full(count, -1, np.int64)
     log_model = np.log(curve.model_us)
-    for near in Nearness:
+    for near in ClassNearness:
         if near > most or not np.isnan(log_us).any():
             break
         those = matching(curve, curves, near)
-        if near is Nearness.same_class and (own_ones := [each for each in those if each.own]):
+        if near is ClassNearness.same_class and (own_ones := [each for each in those if each.own]):
             those = own_ones  # the same user's machines are nearer than others'
-        found, number = _typical_of(curve.bytes, those, times=near is Nearness.same_class)
+        found, number = _typical_of(curve.bytes, those, times=near is ClassNearness.same_class)
         fresh = np.isnan(log_us) & ~np.isnan(found)
-        log_us[fresh] = (found if near is Nearness.same_class else found + log_model)[fresh]
+        log_us[fresh] = (found if near is ClassNearness.same_class else found + log_model)[fresh]
         nearness[fresh], runs[fresh] = near, number[fresh]
     sure, high, far = np.full((3, count), np.nan)
     for at in np.flatnonzero(nearness >= 0):
-        of_size = limit(int(curve.bytes[at]), Nearness(int(nearness[at])), curve.nodes)
+        of_size = limit(int(curve.bytes[at]), ClassNearness(int(nearness[at])), curve.nodes)
         if curve.forced:
             of_size = of_size[0], _FORCED * of_size[1], of_size[2]
         exchange = curve.collective in EXCHANGES
@@ -401,7 +403,7 @@ def _typical_of(sizes: SizeArray, those: Sequence[PublicCurve], *, times: bool) 
     return found, number
 
 
-def limit(nbytes: int, nearness: Nearness, nodes: int) -> tuple[float, float, float]:
+def limit(nbytes: int, nearness: ClassNearness, nodes: int) -> tuple[float, float, float]:
     """Factors over the typical time: healthy up to, slow in company from, and slow by itself from. See
     ``tables/judging.toml``.
     """
@@ -423,7 +425,8 @@ def _limits() -> Mapping[str, Any]:
 def steady(curve: ComparedCurve) -> np.ndarray:
     """Mask of sizes whose times vary little between healthy clusters: three slow ones in a row count there, [size].
 
-    On many nodes large calls vary by 30 % from day to day, and sends and receives by more.
+    The sizes are in bytes. On many nodes large calls vary by 30 % from day to day, and sends and receives by
+    more.
     """
     if curve.nodes == 1:
         return np.ones(len(curve.bytes), np.bool_)
@@ -453,8 +456,11 @@ class RankedRun:
 
 
 def ranked(curve: ComparedCurve, time_us: Array, curves: Sequence[PublicCurve]) -> RankedRun | None:
-    """The rank at the largest size that enough runs of the class have; None where there is no such size."""
-    those = matching(curve, curves, Nearness.same_class)
+    """The rank at the largest size that enough runs of the class have; None where there is no such size.
+
+    ``time_us``: [size], microseconds at the curve's sizes.
+    """
+    those = matching(curve, curves, ClassNearness.same_class)
     values = [each.log_at(curve.bytes, each.time_us, grows=True) for each in those]
     for at in range(len(curve.bytes) - 1, -1, -1):
         of_runs: dict[tuple[str, str, int], list[float]] = defaultdict(list)

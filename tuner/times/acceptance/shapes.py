@@ -6,7 +6,7 @@ from enum import StrEnum
 import numpy as np
 
 from tuner.base.dataclass import dataclass
-from tuner.times.acceptance.judge import HOST_BYTES, JudgedCurve, Verdict
+from tuner.times.acceptance.judge import HOST_BYTES, JudgedCurve, SizeVerdict
 
 _EVEN = 1.35  # times over the expected ones of a plateau are within this factor
 _GROWS = 1.3  # the largest size's loss over the median of the other slow ones
@@ -26,7 +26,7 @@ class LossShape(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Loss:
+class CurveLoss:
     """A loss of a curve: its shape, the sizes in bytes that are slow, and by which factor they are, in the middle."""
 
     shape: LossShape
@@ -40,9 +40,9 @@ class Loss:
         return 1 / self.factor
 
 
-def loss_of(judged: JudgedCurve) -> Loss | None:
+def loss_of(judged: JudgedCurve) -> CurveLoss | None:
     """The loss of a curve, whether it fails by it or not; None where no size is slow."""
-    slow = np.array([verdict in (Verdict.slow, Verdict.isolated) for verdict in judged.verdicts])
+    slow = np.array([verdict in (SizeVerdict.slow, SizeVerdict.isolated) for verdict in judged.verdicts])
     if not slow.any():
         return None
     known = ~np.isnan(judged.expected.time_us)
@@ -52,7 +52,7 @@ def loss_of(judged: JudgedCurve) -> Loss | None:
     order = slow[at]
     found = ratio[slow]
     shape = _shape(order, sizes[at], ratio[at])
-    return Loss(shape, tuple(map(int, sizes[slow])), float(np.median(found)), float(found.max()))
+    return CurveLoss(shape, tuple(map(int, sizes[slow])), float(np.median(found)), float(found.max()))
 
 
 def _shape(slow: np.ndarray, sizes: np.ndarray, ratio: np.ndarray) -> LossShape:
@@ -75,6 +75,6 @@ def _shape(slow: np.ndarray, sizes: np.ndarray, ratio: np.ndarray) -> LossShape:
     return LossShape.plateau
 
 
-def worst(losses: Sequence[Loss]) -> Loss | None:
+def worst(losses: Sequence[CurveLoss]) -> CurveLoss | None:
     """The gravest of several: most sizes, then the largest factor."""
     return max(losses, key=lambda each: (len(each.sizes), each.factor), default=None)

@@ -61,6 +61,7 @@ def single_ranks(shown: ShownByLog) -> Iterator[Finding]:
 
 
 def channels(shown: ShownByLog) -> Iterator[Finding]:
+    """Too few channels, and which variable or path makes them few."""
     reading, variables, channels = shown.reading, shown.variables, shown.channels
     if channels is None or int(channels[0]) > FEW_CHANNELS:
         return
@@ -115,6 +116,7 @@ def _of_ring(reading: Reading, ring: PrintedGraph, several: bool) -> tuple[str, 
 
 
 def nvls(shown: ShownByLog) -> Iterator[Finding]:
+    """No channels for NVLS on GPUs that could have them, and why."""
     reading, variables, channels, nccl = shown.reading, shown.variables, shown.channels, shown.nccl
     if channels is None or channels[1] != "0":
         return
@@ -167,6 +169,7 @@ def _links_before_nvls(reading: Reading, nccl: Release) -> bool:
 
 
 def network(shown: ShownByLog) -> Iterator[Finding]:
+    """TCP sockets between nodes where a faster network was there or asked for."""
     reading, variables = shown.reading, shown.variables
     log, several = reading.log, spans_nodes(reading)
     sockets, plugin = _sockets(log.transports), next((each for each in log.networks.values() if each != SOCKET), "")
@@ -237,6 +240,7 @@ def adapters(shown: ShownByLog) -> Iterator[Finding]:
 
 
 def shared_memory(shown: ShownByLog) -> Iterator[Finding]:
+    """GPUs of a node that talk through its memory in place of NVLink or PCIe peer access."""
     reading, variables = shown.reading, shown.variables
     log = reading.log
     count = sum(number for way, number in log.transports.items() if way.startswith("SHM"))
@@ -265,6 +269,7 @@ def shared_memory(shown: ShownByLog) -> Iterator[Finding]:
 
 
 def gpudirect(shown: ShownByLog) -> Iterator[Finding]:
+    """Adapters that do not reach GPU memory themselves (no GPUDirect RDMA), and why."""
     reading, variables = shown.reading, shown.variables
     sockets = _sockets(reading.log.transports)
     ways = {
@@ -324,6 +329,7 @@ def harmful_settings(shown: ShownByLog) -> Iterator[Finding]:
 
 
 def forced(shown: ShownByLog) -> Iterator[Finding]:
+    """Algorithms and protocols that variables force."""
     variables = shown.variables
     if named := [f"{name}={variables[name]}" for name in ("NCCL_ALGO", "NCCL_PROTO") if variables.get(name)]:
         yield in_words(f"{', '.join(named)}: NCCL chooses among these alone, whatever would be faster", Severity.UNLIKE)
