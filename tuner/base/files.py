@@ -5,7 +5,6 @@ import errno
 import gzip
 import io
 import os
-import secrets
 import stat
 import zlib
 from collections.abc import Iterator
@@ -134,7 +133,7 @@ def replacing(path: Path) -> Iterator[Path]:
             yield path
             return
         target = path.resolve()
-        temporary = target.with_name(f".{target.name[:64]}.{secrets.token_hex(8)}.new")
+        temporary = target.with_name(f".{target.name[:64]}.{os.urandom(8).hex()}.new")
         try:
             os.close(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666))
             if target.exists():
@@ -181,7 +180,7 @@ def check_writable(path: Path) -> None:
         if path.exists():
             with path.open("ab"):
                 pass
-        probe = path.resolve().with_name(f".{secrets.token_hex(8)}")
+        probe = path.resolve().with_name(f".{os.urandom(8).hex()}")
         os.close(os.open(probe, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
         probe.unlink()
     except OSError as error:
@@ -208,7 +207,7 @@ def remember(path: Path, content: str) -> None:
 
     Who may read it the umask says, as of every file: users share a cache. Nobody else may write it.
     """
-    temporary = path.with_name(f"{path.name}.{secrets.token_hex(8)}")
+    temporary = path.with_name(f"{path.name}.{os.urandom(8).hex()}")
     with contextlib.suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
