@@ -63,15 +63,19 @@ def keep(name: str, table: Measurements, scenario: Scenario, files: Sequence[Pat
 
 def load(name: str) -> Measurements:
     """The table of a kept run. BadInput for another name."""
-    if name not in names():
-        raise BadInput(f"no kept run {name!r}; {one_of(names()) if names() else 'none is kept'}")
+    _check_kept(name)
     return measured.read(folder() / f"{name}.csv")
 
 
 def forget(name: str) -> None:
     """Removes a kept run. BadInput where there is none of this name."""
-    if name not in names():
-        raise BadInput(f"no kept run {name!r}; {one_of(names()) if names() else 'none is kept'}")
+    _check_kept(name)
     for ending in ("json", "csv"):
         (folder() / f"{name}.{ending}").unlink(missing_ok=True)
     public_runs.own.cache_clear()
+
+
+def _check_kept(name: str) -> None:
+    kept = names()
+    if name not in kept:
+        raise BadInput(f"no kept run {name!r}; {one_of(kept) if kept else 'none is kept'}")
