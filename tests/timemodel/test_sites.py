@@ -12,6 +12,7 @@ from tests.support.command_line import run
 from tuner.base.errors import BadInput
 from tuner.base.names import AlgoProto, Algorithm, Collective, DataType, Op, Protocol
 from tuner.base.nouns import Shape
+from tuner.base.spelling import Spelling, spelled_for
 from tuner.emulator.request import Request
 from tuner.times.calibration.measured_calls import splits_file
 from tuner.times.placement import Site
@@ -88,7 +89,7 @@ def test_what_is_measured_first_says_ever_more_and_names_its_commands() -> None:
     for each in found.calls:
         assert each.command.startswith("mpirun -np 32 -N 8 ")
         assert f"_perf -b {each.command.split()[-5]} " in each.command
-    with pytest.raises(BadInput, match="--nodes 2 or more"):
+    with spelled_for(Spelling.COMMAND_LINE), pytest.raises(BadInput, match="--nodes 2 or more"):
         telling_calls(Site("dgx-h100", "2.28.9"), Shape(1, 8), 5)
 
 

@@ -320,7 +320,7 @@ def test_a_library_that_never_answers_is_asked_twice(tmp_path: Path, monkeypatch
 
     def failing(configuration: object, timeout_s: float) -> None:
         asked.append(timeout_s)
-        raise OracleFailed("libnccl did not answer within 60 s; NCCL's last lines: one | two")
+        raise OracleFailed("libnccl did not answer within 60 s", last_lines="one | two")
 
     monkeypatch.setattr(learn, "Oracle", failing)
     with pytest.raises(OracleUnavailable, match="answers on none of 2 communicators; the last: libnccl did not"):

@@ -11,6 +11,7 @@ from tuner.base.names import Collective, DataType, Op
 from tuner.base.nouns import Call, Shape
 from tuner.base.records import json_form
 from tuner.base.sizes import human_bytes
+from tuner.base.spelling import option
 from tuner.emulator.request import Request
 from tuner.times.placement import Site
 from tuner.times.timemodel import features, predict
@@ -64,7 +65,7 @@ def telling_calls(
     :func:`tuner.times.timemodel.predict.of_communicator`.
     """
     if shape.nodes < 2:
-        raise BadInput("calls of one node say nothing of what is between nodes; valid: two nodes or more")
+        raise BadInput(f"calls of one node say nothing of what is between nodes; valid: {option('nodes')} 2 or more")
     selection = site.selection(shape.nodes, shape.gpus_per_node, {})
     model = predict.of_communicator(selection, site.name, calibration)
     bytes_of_all = np.array(sizes, np.uint64)
@@ -75,11 +76,11 @@ def telling_calls(
     chosen = process.telling(candidates, count)
     errors = process.errors_to_expect(candidates, chosen)
     calls = [Call(collectives[at // len(sizes)], dtype, Op.sum, sizes[at % len(sizes)]) for at in chosen]
-    calls = (
+    telling = tuple(
         TellingCall(call, shape, nccl_tests_command(call, shape), error)
         for call, error in zip(calls, errors[1:], strict=True)
     )
-    return TellingCalls(tuple(calls), errors[0], model.calibration.name)
+    return TellingCalls(telling, errors[0], model.calibration.name)
 
 
 def nccl_tests_command(call: Call, shape: Shape) -> str:
