@@ -121,6 +121,9 @@ int sim_merge_by_host(void *function, uint64_t net);
  * errno. */
 int sim_skip_zeros(void);
 
+/* Threads of libnccl that ask a socket again and again leave the processor to the others meanwhile. 0, or errno. */
+int sim_wait_for_peers(void);
+
 /* NULL, or why the plugin cannot be loaded. */
 const char *sim_wrap_tuner(const char *path);
 int sim_wrapped_version(void); /* the interface in use; 0: none, or none that this NCCL would take */

@@ -3,11 +3,7 @@
 #define _GNU_SOURCE
 #include "zeros.h"
 
-#include <dlfcn.h>
-#include <elf.h>
-#include <errno.h>
 #include <fcntl.h>
-#include <link.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,7 +11,7 @@
 #include <unistd.h>
 
 #include "export.h"
-#include "nccl.h"
+#include "imports.h"
 #include "oracle.h"
 
 enum { PAGE_BYTES = 4096, LARGE_BYTES = 8 * PAGE_BYTES, PAGES_AT_ONCE = 512 };
@@ -126,50 +122,8 @@ static void ask_for_pages(void) {
     munmap(two, 2 * page_bytes);
 }
 
-/* Where libnccl has the address of a function of another library. */
-static void **imported(const struct link_map *map, const char *name) {
-    const char *strings = NULL;
-    const ElfW(Sym) *symbols = NULL;
-    const ElfW(Rela) *slots = NULL;
-    size_t bytes = 0;
-    for (const ElfW(Dyn) *entry = map->l_ld; entry->d_tag != DT_NULL; entry++) {
-        if (entry->d_tag == DT_STRTAB) {
-            strings = (const char *)entry->d_un.d_ptr;
-        } else if (entry->d_tag == DT_SYMTAB) {
-            symbols = (const ElfW(Sym) *)entry->d_un.d_ptr;
-        } else if (entry->d_tag == DT_JMPREL) {
-            slots = (const ElfW(Rela) *)entry->d_un.d_ptr;
-        } else if (entry->d_tag == DT_PLTRELSZ) {
-            bytes = entry->d_un.d_val;
-        }
-    }
-    for (size_t i = 0; slots != NULL && i < bytes / sizeof *slots; i++) {
-        if (strcmp(strings + symbols[ELF64_R_SYM(slots[i].r_info)].st_name, name) == 0) {
-            return (void **)(map->l_addr + slots[i].r_offset);
-        }
-    }
-    return NULL;
-}
-
-static int redirect(const struct link_map *map, const char *name, uintptr_t function) {
-    void **slot = imported(map, name);
-    if (slot == NULL) {
-        return ENOENT;
-    }
-    uintptr_t page = (uintptr_t)slot / page_bytes * page_bytes;
-    if (mprotect((void *)page, page_bytes, PROT_READ | PROT_WRITE) != 0) {
-        return errno;
-    }
-    *slot = (void *)function;
-    return 0;
-}
-
 SIM_EXPORT int sim_skip_zeros(void) {
-    struct link_map *map;
-    if (dlinfo(sim_nccl_library(), RTLD_DI_LINKMAP, &map) != 0) {
-        return ENOENT;
-    }
     ask_for_pages();
-    int error = redirect(map, "memset", (uintptr_t)fill);
-    return error != 0 ? error : redirect(map, "calloc", (uintptr_t)allocate_zeros);
+    int error = sim_redirect_import("memset", (uintptr_t)fill);
+    return error != 0 ? error : sim_redirect_import("calloc", (uintptr_t)allocate_zeros);
 }

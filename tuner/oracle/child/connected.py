@@ -11,7 +11,7 @@ from typing import Any
 from tuner._native._sim import ffi, lib
 from tuner.oracle.child import memory
 from tuner.oracle.child.messages import Messages
-from tuner.oracle.child.world import Failure, Loaded
+from tuner.oracle.child.world import Failure, Loaded, check
 from tuner.oracle.messages import BillCall, Billed, CallMessage, Failed, RankBill, ReadConnections, Start
 
 # What other children put in the place of NCCL's own, as their ranks are never connected.
@@ -41,6 +41,7 @@ class ConnectedRanks(Loaded):
     def __init__(self, start: Start) -> None:
         super().__init__(start, threads=False, kept=RUNS_HERE)
         self.record_operations()
+        check(lib.sim_wait_for_peers(), "recv and accept")
         ranks = start.ranks
         self.comms, results = ffi.new("void *[]", ranks), ffi.new("int[]", ranks)
         if lib.sim_init_ranks(ranks, ffi.NULL, self.comms, results) != 0:
