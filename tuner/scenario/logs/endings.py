@@ -113,19 +113,30 @@ def xids() -> dict[int, XidMeaning]:
     return {number: row for row in rows for number in row.numbers}
 
 
-# Parts of words of which every line of the table has one: looking for these first saves time.
-STEMS = re.compile(
-    r"rror|[Ff]ail|FAIL|[Kk]ill|KILL|[Ff]ault|SIG|[Ss]ignal|[Aa]bort|ABORT|[Ee]xit|EXIT|Xid|NVRM|oom|OOM|memory|Memory"
-    r"|MEMORY|CANCELLED|terminat|Terminat|TERM|lost|handle for|panic|lockup|Hardware|unable|vict|resource|Taint|Disrupt"
-    r"|not ready|NotReady|Preempt|ssert|ECC|NVLink|timed out|imeout|misaligned|invalid|CUDA|corrupt|free\(|malloc"
-    r"|smashing|overflow|tcache|loading shared|version `|[Ii]nterrupt|INT\b|died|raceback|peer|pipe|recv|stuck"
-    r"|could not be|closing|without calling|bus bandwidth|[Ii]llegal|xception|symbol|image|PTX|nccl[USIR]"
-)
+# Parts of words of which every line of the table has one. To look for each of them takes a tenth of the time of one
+# pattern with all of them, and nearly all lines of a large log have none.
+STEMS = (
+    "rror", "Fail", "fail", "FAIL", "Kill", "kill", "KILL", "Fault", "fault", "SIG", "Signal", "signal", "Abort", "abort",
+    "ABORT", "Exit", "exit", "EXIT", "Xid", "NVRM", "oom", "OOM", "memory", "Memory", "MEMORY", "CANCELLED", "terminat",
+    "Terminat", "TERM", "lost", "handle for", "panic", "lockup", "Hardware", "unable", "vict", "resource", "Taint",
+    "Disrupt", "not ready", "NotReady", "Preempt", "ssert", "ECC", "NVLink", "timed out", "imeout", "misaligned",
+    "invalid", "CUDA", "corrupt", "free(", "malloc", "smashing", "overflow", "tcache", "loading shared", "version `",
+    "nterrupt", "INT", "died", "raceback", "peer", "pipe", "recv", "stuck", "could not be", "closing", "without calling",
+    "bus bandwidth", "llegal", "xception", "symbol", "image", "PTX", "ncclU", "ncclS", "ncclI", "ncclR",
+)  # fmt: skip
+
+
+def may_tell(text: str) -> bool:
+    """Whether a line has one of the stems; one that has none tells no ending."""
+    for stem in STEMS:  # noqa: SIM110 - any() takes twice as long, and this is called for every line of a log
+        if stem in text:
+            return True
+    return False
 
 
 def of_line(text: str, line: int) -> EndingLine | None:
     """The ending that a line says; None for any other line."""
-    if STEMS.search(text) is None:
+    if not may_tell(text):
         return None
     said, rest = unwrapped(text)
     for row, pattern in patterns():
@@ -154,7 +165,7 @@ def of_line(text: str, line: int) -> EndingLine | None:
 
 def is_of(text: str) -> bool:
     """Whether a line says how something ended."""
-    return STEMS.search(text) is not None and of_line(text, 0) is not None
+    return of_line(text, 0) is not None
 
 
 def unwrapped(text: str) -> tuple[dict[str, str], str]:

@@ -326,7 +326,7 @@ def sort_of(line: PrintedLine) -> Sort:
         return Sort.REPEATS
     if method is not None or line.thread is not UNKNOWN:
         return Sort.EACH if method is not None else Sort.NOTHING
-    return Sort.REPEATS if endings.STEMS.search(text) else Sort.NOTHING
+    return Sort.REPEATS if endings.may_tell(text) else Sort.NOTHING
 
 
 class _Reader:

@@ -31,14 +31,14 @@ _VARYING = b"0123456789abcdef"
 _STAMP = b"0123456789-:.TZ[]+, "  # what a time before a line is made of
 _TEXT = bytes(each for each in range(256) if each in b"\t\n\r\x1b" or each >= 32)
 _MOST_BINARY = 0.02  # of a block's bytes; more are no text
-_STEMS = re.compile(endings.STEMS.pattern.encode())
+_STEMS = tuple(stem.encode() for stem in endings.STEMS)
 _KEPT = re.compile(KEPT.pattern.encode())
 # Of a log whose lines are nearly all of different shapes, a line without any of these is taken to say nothing.
 _MARKS = (
     b"CCL", b"rror", b"CUDA", b"Xid", b"ignal", b"SIG", b"illed", b"OOM", b"CANCELLED", b"raceback", b"ault", b"bort",
     b"fail", b"vict", b"exit", b"erminat", b"ssertion",
 )  # fmt: skip
-_GRAVE = re.compile(rb" WARN |- Init |COMPLETE|" + _STEMS.pattern)
+_GRAVE = (b" WARN ", b"- Init ", b"COMPLETE", *_STEMS)
 
 
 class Sort(Enum):
@@ -155,10 +155,10 @@ class _Kept:
                 if self._follows:
                     self._keep(number, line)
             elif seen == _EACH:
-                self._keep(number, line)
+                if not self._keep(number, line):
+                    count[shape] = _NOTHING  # of no line like it there will be room
             elif seen < MOST_ALIKE:
-                count[shape] = seen + 1
-                self._keep(number, line)
+                count[shape] = seen + 1 if self._keep(number, line) else MOST_ALIKE
             else:
                 at = line.find(b"] NCCL")
                 self._latest[shape if at < 0 else line[:at] + shape[-40:]] = number, line
@@ -170,7 +170,7 @@ class _Kept:
         self._lines.append((self.number, line[:MOST_LINE_BYTES]))
 
     def _new(self, number: int, shape: bytes, line: bytes) -> None:
-        if b"CCL" not in line and _STEMS.search(line) is None and _KEPT.search(line) is None and line[:1] not in b"# ":
+        if b"CCL" not in line and not _has_any(line, _STEMS) and _KEPT.search(line) is None and line[:1] not in b"# ":
             sort, keeps = Sort.NOTHING, self._follows
         else:
             printed = as_line(line.decode("utf-8", "replace"))
@@ -181,14 +181,16 @@ class _Kept:
         if len(self._count) < MOST_SHAPES:
             self._count[shape] = {Sort.NOTHING: _NOTHING, Sort.EACH: _EACH}.get(sort, 1)
 
-    def _keep(self, number: int, line: bytes) -> None:
+    def _keep(self, number: int, line: bytes) -> bool:
+        """Keeps a line, unless it is repeated; False where there is no room for lines like it."""
         self._follows = line.rstrip().endswith(b"Last error:")
         if (at := line.find(b"] NCCL")) >= 0 and self._is_repeated(line[:at].lstrip(_STAMP), line):
-            return
-        if len(self._lines) >= MOST_LINES and (len(self._lines) >= 2 * MOST_LINES or _GRAVE.search(line) is None):
+            return True
+        if len(self._lines) >= MOST_LINES and (len(self._lines) >= 2 * MOST_LINES or not _has_any(line, _GRAVE)):
             self.full = True
-            return
+            return False
         self._lines.append((number, line + b"\n"))
+        return True
 
     def _is_repeated(self, thread: bytes, line: bytes) -> bool:
         """Whether a thread begins, for the second time, a communicator of the same name and address: the log is there
