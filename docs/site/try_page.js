@@ -46,6 +46,14 @@ function offer(key, values, wanted) {
   select.value = valid ? wanted : String(options.at(key === "nccl" || key === "tuner" ? -1 : 0)[0]);
 }
 
+/** What an address asks for that is not here, in words: for nothing else is answered instead. */
+function unknown(named) {
+  const missing = Object.entries(named)
+    .filter(([key]) => key !== "bytes" && field(key).value !== named[key])
+    .map(([key, value]) => `${key} ${JSON.stringify(value)}: not on this page; valid: ${[...field(key).options].map((each) => each.value).join(", ")}`);
+  return missing.some((each) => each.startsWith("machine ")) ? missing.slice(0, 1) : missing; // the rest depends on it
+}
+
 const asked = () => Object.fromEntries(KEYS.map((key) => [key, field(key).value.trim()]));
 
 async function choose(wanted) {
@@ -77,9 +85,7 @@ async function show() {
     details.replaceChildren(...why(cells), ...map(cells), ...otherReleases(cells));
     document.body.dataset.answered = JSON.stringify({ question, bytes, pick: cells.pick });
   } catch (error) {
-    answer.replaceChildren(make("p", {}, `No answer: ${error.message}`));
-    details.replaceChildren();
-    document.body.dataset.answered = JSON.stringify({ error: error.message });
+    refuse([`No answer: ${error.message}`]);
   }
 }
 
@@ -359,6 +365,12 @@ function otherReleases(cells) {
 const picture = (label, height, ...children) =>
   make("svg", { viewBox: `0 0 ${WIDTH} ${height}`, style: `width: ${WIDTH}px`, role: "img", "aria-label": label }, ...children);
 
+function refuse(reasons) {
+  document.getElementById("answer").replaceChildren(...reasons.map((each) => make("p", {}, each)));
+  document.getElementById("details").replaceChildren();
+  document.body.dataset.answered = JSON.stringify({ error: reasons.join("\n") });
+}
+
 async function ask(wanted) {
   await choose(wanted);
   await show();
@@ -367,7 +379,14 @@ async function ask(wanted) {
 async function start() {
   index = await (await fetch(new URL("index.json", FOLDER))).json();
   const parameters = new URLSearchParams(location.search);
-  await ask({ ...DEFAULTS, ...Object.fromEntries(KEYS.filter((each) => parameters.has(each)).map((each) => [each, parameters.get(each)])) });
+  const named = Object.fromEntries(KEYS.filter((each) => parameters.get(each)).map((each) => [each, parameters.get(each)]));
+  await choose({ ...DEFAULTS, ...named });
+  const missing = unknown(named);
+  if (missing.length) {
+    refuse(missing);
+  } else {
+    await show();
+  }
   addEventListener("resize", () => {
     if (Math.min(document.getElementById("details").clientWidth, MOST_WIDTH) !== WIDTH) show();
   });
@@ -375,7 +394,4 @@ async function start() {
   form.addEventListener("input", (event) => (event.target.name === "machine" ? ask({ ...asked(), tuner: "" }) : show()));
 }
 
-start().catch((error) => {
-  document.getElementById("answer").replaceChildren(make("p", {}, `The page cannot answer: ${error.message}`));
-  document.body.dataset.answered = JSON.stringify({ error: error.message });
-});
+start().catch((error) => refuse([`The page cannot answer: ${error.message}`]));

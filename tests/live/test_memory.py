@@ -10,11 +10,12 @@ import pytest
 from click.testing import CliRunner
 
 from tests.support.available_releases import HERE
+from tests.support.command_line import run
 from tuner.base.errors import BadInput
 from tuner.base.names import Collective, DataType, Op
 from tuner.cli import everything
 from tuner.emulator.request import Request
-from tuner.oracle import process
+from tuner.oracle import library, process
 from tuner.oracle.bill import MemoryStage, bill
 from tuner.scenario import Scenario
 
@@ -107,3 +108,17 @@ def test_command() -> None:
     printed = CliRunner().invoke(everything, words, env={"COLUMNS": "80"}).stdout
     assert "AllReduce of 1 MiB" in printed
     assert max(map(len, printed.splitlines())) <= 80
+
+
+def test_a_libnccl_of_a_known_release_that_is_named_is_the_one_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its sum says the release, and it is asked itself: neither the cache nor a wheel need have it."""
+    nccl = next(name for name in reversed(HERE) if name != library.installed_release())
+    (tmp_path / "own.so").symlink_to(library.find(nccl).path)
+    monkeypatch.setenv("NCCL_TUNER_CACHE", str(tmp_path / "cache"))
+    words = ("memory", "allreduce:8", "--machine", "dgx-h100", "--gpus-per-node", "2")
+    done = run(*words, "--nccl", str(tmp_path / "own.so"))
+    assert f"NCCL {nccl}" in done.stdout
+    assert "is the libnccl of NCCL" in done.stderr
+    assert not (tmp_path / "cache" / nccl).exists()

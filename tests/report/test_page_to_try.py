@@ -174,6 +174,33 @@ def test_a_link_carries_the_question_and_the_page_asks_nobody_else(browser: Any,
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    ("question", "unknown"),
+    [
+        ("machine=dgx-h1000&nodes=24", ["machine"]),
+        ("machine=dgx-h100&nodes=23", ["nodes"]),
+        ("nodes=-1&nccl=2.28.10&tuner=own&collective=AllReduced", ["nodes", "nccl", "tuner", "collective"]),
+        ("machine=<b id=planted>&nodes=1", ["machine"]),
+    ],
+)
+def test_what_an_address_asks_for_and_is_not_there_is_said(
+    browser: Any, address: str, question: str, unknown: list[str]
+) -> None:
+    """And nothing else is answered instead; the form asks from there."""
+    from selenium.webdriver.common.keys import Keys
+
+    answer = asked(browser, address, f"?{question}")
+    assert [line.split(" ")[0] for line in answer["error"].splitlines()] == unknown
+    assert "not on this page; valid: " in text(browser, "answer")
+    assert not browser.execute_script("return document.getElementById('planted')")
+    assert browser.find_elements("css selector", "#details *") == []
+    size = browser.find_element("name", "bytes")
+    size.send_keys(Keys.CONTROL, "a")
+    size.send_keys("2M")
+    web.until(lambda: answered(browser).get("pick"))
+
+
+@pytest.mark.slow
 def test_the_keyboard_asks_and_a_wrong_size_is_said(browser: Any, address: str) -> None:
     from selenium.webdriver.common.keys import Keys
 

@@ -61,6 +61,7 @@ SECTIONS = {
     },
     "This installation": {
         "doctor": "what of nccl-tuner is installed, and what is missing",
+        "cache": "what the cache holds: libnccl, graphs, sums; to list and prune",
         "completion": "completion of commands, options and names for a shell",
     },
 }

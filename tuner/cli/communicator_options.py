@@ -33,6 +33,8 @@ def exact(text: str) -> str:
     name = release.named(text)
     if (origin := learnt.origin_of(release.load(name))) is not None:
         _note_release(text, f"{text} is NCCL {name}, {origin.words}")
+    elif learnt.is_path(text):
+        _note_release(text, f"{text} is the libnccl of NCCL {name}")
     elif name.count(".") > text.count("."):
         _note_release(text, f"NCCL {text} is {name} here, the newest of {text}")
     if (standing := release.load(name).standing) is not None:

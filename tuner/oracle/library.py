@@ -18,7 +18,7 @@ import sys
 import tempfile
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from mmap import ACCESS_READ, mmap
 from pathlib import Path
@@ -105,6 +105,16 @@ def find(release: str, build: str = BUILD) -> Library:
     _check_release(release, build)
     if (given := _given.get(release)) is not None:
         return Library(given, release, sha256(given))
+    if (told := reader.file_named(release)) is not None and os.path.isfile(told):
+        digest = sha256(told)
+        builds = [name for name, files in releases.load(release).library.items() if digest in _sums(files)]
+        if builds and build not in (BUILD, *builds):
+            raise BadInput(
+                f"{told} is of the {builds[0]} build, not of {build}; valid: that build, or the release's number"
+            )
+        if builds:
+            check(told)
+            return Library(told, release, digest)
     places = []
     if (installed := installed_release(build)) == release:
         places.append(installed_file(build))
@@ -117,6 +127,10 @@ def find(release: str, build: str = BUILD) -> Library:
     raise OracleUnavailable(
         f"no libnccl {release}: {wheel} and {cached(release, build)} does not exist; {_getting(release, build)}"
     )
+
+
+def _sums(files: Mapping[str, LibraryFile]) -> set[str]:
+    return {each.sha256 for each in files.values()}
 
 
 def _learnt(name: str) -> Library:

@@ -170,6 +170,7 @@ def of_library(path: Path) -> str:
     for name in reversed(names()):
         builds = load(name).library.values()
         if any(file.sha256 == digest for files in builds for file in files.values()):
+            _files[name] = path
             return name
     found = sorted(learnt.file_of("*").parent.glob(f"*{learnt.AT}{digest[: learnt.DIGITS]}.toml"))
     for file in found:
@@ -181,6 +182,14 @@ def of_library(path: Path) -> str:
                 f"{path} is not emulated exactly: {origin.words}; 'nccl-tuner oracle learn {path}' says what differs"
             )
     raise UnknownRelease(f"{path} was not learnt yet; valid after: nccl-tuner oracle learn {path}")
+
+
+_files = dict[str, Path]()  # by release, the library by which it was named last
+
+
+def file_named(name: str) -> Path | None:
+    """The libnccl by which this process was told a release that is known; None where it was told a number."""
+    return _files.get(name)
 
 
 def learnt_from(name: str) -> learnt.LearntFrom:

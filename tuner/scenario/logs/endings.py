@@ -116,13 +116,14 @@ def xids() -> dict[int, XidMeaning]:
 # Parts of words of which every line of the table has one. To look for each of them takes a tenth of the time of one
 # pattern with all of them, and nearly all lines of a large log have none.
 STEMS = (
-    "rror", "Fail", "fail", "FAIL", "Kill", "kill", "KILL", "Fault", "fault", "SIG", "Signal", "signal", "Abort", "abort",
-    "ABORT", "Exit", "exit", "EXIT", "Xid", "NVRM", "oom", "OOM", "memory", "Memory", "MEMORY", "CANCELLED", "terminat",
-    "Terminat", "TERM", "lost", "handle for", "panic", "lockup", "Hardware", "unable", "vict", "resource", "Taint",
-    "Disrupt", "not ready", "NotReady", "Preempt", "ssert", "ECC", "NVLink", "timed out", "imeout", "misaligned",
-    "invalid", "CUDA", "corrupt", "free(", "malloc", "smashing", "overflow", "tcache", "loading shared", "version `",
-    "nterrupt", "INT", "died", "raceback", "peer", "pipe", "recv", "stuck", "could not be", "closing", "without calling",
-    "bus bandwidth", "llegal", "xception", "symbol", "image", "PTX", "ncclU", "ncclS", "ncclI", "ncclR",
+    "rror", "Fail", "fail", "FAIL", "Kill", "kill", "KILL", "Fault", "fault", "SIG", "Signal", "signal", "Abort",
+    "abort", "ABORT", "Exit", "exit", "EXIT", "Xid", "NVRM", "oom", "OOM", "memory", "Memory", "MEMORY",
+    "CANCELLED", "terminat", "Terminat", "TERM", "lost", "handle for", "panic", "lockup", "Hardware", "unable",
+    "vict", "resource", "Taint", "Disrupt", "not ready", "NotReady", "Preempt", "ssert", "ECC", "NVLink",
+    "timed out", "imeout", "misaligned", "invalid", "CUDA", "corrupt", "free(", "malloc", "smashing", "overflow",
+    "tcache", "loading shared", "version `", "nterrupt", "INT", "died", "raceback", "peer", "pipe", "recv", "stuck",
+    "could not be", "closing", "without calling", "bus bandwidth", "llegal", "xception", "symbol", "image", "PTX",
+    "ncclU", "ncclS", "ncclI", "ncclR",
 )  # fmt: skip
 
 

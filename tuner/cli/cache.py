@@ -1,0 +1,75 @@
+"""``nccl-tuner cache``: what the cache holds, and its removal."""
+
+import time
+from itertools import chain
+
+import click
+
+from tuner.base.dataclass import dataclass
+from tuner.base.errors import BadInput
+from tuner.base.files import cache_folder
+from tuner.cli import options
+from tuner.cli.output import json_wanted, print_json, print_table, say, verdict
+from tuner.oracle import kept_files
+from tuner.oracle.kept_files import KeptFiles
+
+
+@dataclass(frozen=True, slots=True)
+class Cache:
+    """What was found in ``folder`` and, where ``pruned``, removed but for what is ``left``."""
+
+    folder: str
+    kept: tuple[KeptFiles, ...]
+    pruned: bool
+    left: tuple[str, ...]
+
+
+@click.command(name="cache", cls=options.Command)
+@click.argument("names", nargs=-1, metavar="[NAMES]...")
+@options.option(
+    "--unused-days",
+    "unused_days",
+    "Only what nobody read or wrote for so many days.",
+    type=click.FloatRange(0, 36_500),
+    default=0.0,
+)
+@options.flag("--prune", "prune", "Remove what is listed; it needs NAMES or --unused-days.")
+@options.json_option
+def command(names: tuple[str, ...], unused_days: float, prune: bool) -> None:
+    """Lists what the cache (NCCL_TUNER_CACHE) holds, and removes it with --prune.
+
+    Only files that this project wrote there as this user are listed and removed; links are not followed. All but what
+    'oracle learn' found is made again when it is needed.
+
+    \b
+    nccl-tuner cache
+    nccl-tuner cache graphs 2.18.1 --prune
+    nccl-tuner cache --unused-days 90 --prune
+    """
+    if prune and not (names or unused_days):
+        raise BadInput("--prune removes what NAMES or --unused-days say: nccl-tuner cache lists the names")
+    kept = kept_files.chosen(kept_files.kept_files(time.time()), names, unused_days)
+    left = kept_files.remove(chain.from_iterable(kept.values())) if prune else []
+    shown = Cache(str(cache_folder()), tuple(kept), prune, tuple(f"{path}: {why}" for path, why in left))
+    if json_wanted():
+        print_json(shown)
+    else:
+        _print(shown)
+    click.get_current_context().exit(1 if left else 0)
+
+
+def _print(cache: Cache) -> None:
+    count, size = sum(each.files for each in cache.kept), f"{sum(each.bytes for each in cache.kept) / 1e6:,.1f} MB"
+    if cache.left:
+        say(verdict(f"not removed: {len(cache.left)} of {count} files in {cache.folder}", False))
+    elif cache.pruned:
+        say(f"removed {count} files, {size}, from {cache.folder}")
+    else:
+        say(f"{cache.folder} holds {count} files, {size}")
+    rows = [
+        (each.name, each.files, f"{each.bytes / 1e6:.1f}", f"{each.days_unused:.0f}", each.what) for each in cache.kept
+    ]
+    if rows:
+        print_table("", ("name", "files", "MB", "days unused", "what"), rows)
+    for line in cache.left:
+        say(f"  {line}")
