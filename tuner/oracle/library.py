@@ -105,16 +105,16 @@ def find(release: str, build: str = BUILD) -> Library:
     _check_release(release, build)
     if (given := _given.get(release)) is not None:
         return Library(given, release, sha256(given))
-    if (told := reader.file_named(release)) is not None and os.path.isfile(told):
-        digest = sha256(told)
+    if (named := reader.file_named(release)) is not None and os.path.isfile(named):
+        digest = sha256(named)
         builds = [name for name, files in releases.load(release).library.items() if digest in _sums(files)]
         if builds and build not in (BUILD, *builds):
             raise BadInput(
-                f"{told} is of the {builds[0]} build, not of {build}; valid: that build, or the release's number"
+                f"{named} is of the {builds[0]} build, not of {build}; valid: that build, or the release's number"
             )
         if builds:
-            check(told)
-            return Library(told, release, digest)
+            check(named)
+            return Library(named, release, digest)
     places = []
     if (installed := installed_release(build)) == release:
         places.append(installed_file(build))
