@@ -53,7 +53,7 @@ def show_plugin(before: list[PickAnswer]) -> bool:
     rows, obeyed = [], True
     for old, new, size in zip(before, after, SIZES, strict=True):
         covered = 65536 <= size <= 1048576
-        was = (old.pick.algorithm, old.pick.protocol, old.pick.channels)
+        was = (old.pick.algorithm.name, old.pick.protocol.name, old.pick.channels)
         now = (new.algorithm.name, new.protocol.name, new.channels)
         obeyed &= now[:2] == ("Ring", "Simple") if covered else now == was
         rows.append((human_bytes(size), "{}/{} on {}".format(*was), "{}/{} on {}".format(*now), new.kernel))

@@ -542,7 +542,7 @@ def test_the_chain_answers_as_emulated(name: str, other: Path, tmp_path: Path) -
     launched, _ = launches(name, plugin.path(), NCCL_TUNER_NEXT=str(other), NCCL_TUNER_TABLE=str(file))
     differing, by_nccl = [], 0
     for collective, size, algorithm, protocol, channels, threads, _ in launched:
-        theirs = (algorithm.name, protocol.name, channels, threads)
+        theirs = (algorithm, protocol, channels, threads)
         request = Request(collective, DataType.float32, Op.sum)
         picks = [of_picks(each.pick(request, size))[0] for each in selections]
         ours = [(pick.algorithm, pick.protocol, pick.channels, pick.threads) for pick in picks]

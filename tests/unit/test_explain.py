@@ -172,7 +172,7 @@ def test_the_range_holds_and_ends_where_it_says(collective: Collective, size: in
     assert outside
     for sizes, same in ((inside, True), (outside, False)):
         picks = selection.pick(request(collective), sizes)
-        algorithm, protocol = Algorithm[found.pick.algorithm], Protocol[found.pick.protocol]
+        algorithm, protocol = found.pick.algorithm, found.pick.protocol
         assert (((picks.algorithm == algorithm) & (picks.protocol == protocol)) == same).all()
 
 
@@ -191,7 +191,7 @@ def test_ring_as_what_is_left_is_explained() -> None:
         request(Collective.AllGather),
         1 << 20,
     )
-    assert found.pick.algorithm == "Ring"
+    assert found.pick.algorithm is Algorithm.Ring
     assert found.unavailable
     assert all(other.algorithm is not Algorithm.Ring for other in found.unavailable)
 

@@ -310,13 +310,11 @@ def test_a_first_stretch_says_what_exploring_costs(error: float) -> None:
         }
 
         def explored(planned: JobPlan, times: dict[int, dict[Combination, float]] = true) -> list[OfShape]:
+            """The job's calls of both sizes, with what each plans for it: nothing where all else is too slow."""
+            tried = {call.point.bytes: [arm.arm for arm in call.arms] for call in planned.calls}
             return [
-                (
-                    call.point.collective,
-                    call.point.bytes,
-                    [(nvls, sizes[call.point.bytes]), *((a.arm, times[call.point.bytes][a.arm]) for a in call.arms)],
-                )
-                for call in planned.calls
+                (Collective.AllReduce, size, [(nvls, us), *((arm, times[size][arm]) for arm in tried.get(size, ()))])
+                for size, us in sizes.items()
             ]
 
         second = plan([measured(explored(first), first.every, 100 + seed, calls=12_000)], scenario, {})

@@ -16,7 +16,17 @@ from tuner.base.spelling import option
 Name = TypeVar("Name", bound=Enum)
 
 
-class Collective(IntEnum):
+class NamedNumber(IntEnum):
+    """A number of NCCL's that is printed as its name: in a sentence, on a page, at Python's prompt."""
+
+    def __str__(self) -> str:
+        return self.name
+
+    def __format__(self, specification: str) -> str:
+        return format(int(self) if specification.endswith("d") else self.name, specification)
+
+
+class Collective(NamedNumber):
     """The five collectives NCCL has tuning rows for, by ``ncclFunc_t``."""
 
     Broadcast = 0
@@ -26,7 +36,7 @@ class Collective(IntEnum):
     AllReduce = 4
 
 
-class PeerCall(IntEnum):
+class PeerCall(NamedNumber):
     """Calls that NCCL makes of sends and receives between pairs of ranks, by ``ncclFunc_t`` of 2.28 on."""
 
     Send = 6
@@ -36,7 +46,7 @@ class PeerCall(IntEnum):
     Gather = 10
 
 
-class P2pOperation(IntEnum):
+class P2pOperation(NamedNumber):
     """Operations that nccl-tests makes of sends and receives; numbers beyond those of collectives, for their order."""
 
     AllToAll = 8
@@ -46,7 +56,7 @@ class P2pOperation(IntEnum):
     Hypercube = 12
 
 
-class Algorithm(IntEnum):
+class Algorithm(NamedNumber):
     """Algorithms by ``NCCL_ALGO_*``."""
 
     Tree = 0
@@ -58,7 +68,7 @@ class Algorithm(IntEnum):
     PAT = 6
 
 
-class Protocol(IntEnum):
+class Protocol(NamedNumber):
     """Protocols by ``NCCL_PROTO_*``."""
 
     LL = 0
@@ -72,7 +82,7 @@ ALGO_PROTOS: list[AlgoProto] = [
 ]  # NCCL's order
 
 
-class Pattern(IntEnum):
+class Pattern(NamedNumber):
     """Channel graph patterns by ``NCCL_TOPO_PATTERN_*``."""
 
     BalancedTree = 1
@@ -83,7 +93,7 @@ class Pattern(IntEnum):
     CollNetDirect = 6
 
 
-class DataType(IntEnum):
+class DataType(NamedNumber):
     """Data types by ``ncclDataType_t``."""
 
     int8 = 0
@@ -108,7 +118,7 @@ class DataType(IntEnum):
 _TYPE_BYTES = (1, 1, 4, 4, 8, 8, 2, 4, 8, 2, 1, 1)
 
 
-class Op(IntEnum):
+class Op(NamedNumber):
     """Reduction operations by ``ncclRedOp_t``."""
 
     sum = 0
@@ -118,7 +128,7 @@ class Op(IntEnum):
     avg = 4
 
 
-class Buffers(IntEnum):
+class Buffers(NamedNumber):
     """Registrations that both buffers of a call may have."""
 
     plain = 0

@@ -8,6 +8,7 @@ command line's streams do it by themselves (:class:`PrintableStream`). JSON esca
 import io
 import os
 import re
+import sys
 from typing import Any, TextIO
 
 # Control characters but line ends and tabs, what turns the order of letters or is not seen, and halves of letters.
@@ -54,8 +55,11 @@ def label(text: str) -> str:
 
 
 def styled(text: str, style: str) -> str:
-    """The program's own text, bold or in a colour where a terminal reads it: bold, green, red or yellow."""
-    return f"{_OWN}<{style}>{text}{_OWN}<end>"
+    """The program's own text, bold or in a colour where a terminal reads it: bold, green, red or yellow.
+
+    The text alone where no :class:`PrintableStream` stands behind it, which would turn the marks into a style.
+    """
+    return text if not isinstance(sys.stdout, PrintableStream) else f"{_OWN}<{style}>{text}{_OWN}<end>"
 
 
 def unstyled(text: str) -> str:
