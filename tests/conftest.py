@@ -5,6 +5,7 @@ hypothesis draws the same examples in every run, and a busy computer is no failu
 """
 
 import gc
+import json
 import os
 import shutil
 import sys
@@ -13,6 +14,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import click
 import pytest
 from hypothesis import HealthCheck, settings
 
@@ -23,6 +25,7 @@ from tests.support.each_choice import beyond_each_choice
 from tests.support.not_live import sitecustomize as not_live
 from tests.support.recorded import Recorder
 from tuner.base.files import cache_folder
+from tuner.base.records import versioned
 from tuner.cli import OBJECTS_BETWEEN_COLLECTIONS
 
 PATIENT: dict[str, Any] = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
@@ -122,6 +125,23 @@ def draws(pytestconfig: pytest.Config) -> Draws:
 def recorder(pytestconfig: pytest.Config) -> Recorder:
     """Writes what was compared, with the option ``--record``."""
     return Recorder(pytestconfig.getoption("--record"))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def printed_json_is_as_its_schema() -> Iterator[None]:
+    """What any test lets a command print as JSON, in this process, is what the command's schema says."""
+    from tests.support.json_schemas import check_printed
+
+    made = versioned
+
+    def checked(value: Any, several: str | None = None) -> dict[str, Any]:
+        written = made(value, several)
+        check_printed(click.get_current_context(), json.loads(json.dumps(written)))
+        return written
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("tuner.cli.output.versioned", checked)
+        yield
 
 
 @pytest.hookimpl(wrapper=True)

@@ -25,7 +25,7 @@ PICK = ("pick", "allreduce", "--machine", "dgx-h100", "--nodes", "2", "--nccl", 
 
 
 def test_pick_answers_in_the_form_that_tools_rely_on() -> None:
-    answers = json.loads(run(*PICK, "--json").stdout)
+    answers = json.loads(run(*PICK, "--json").stdout)["picks"]
     assert [answer["bytes"] for answer in answers] == [8, 1024, 64 << 20]
     for answer in answers:
         assert set(answer) == {"collective", "bytes", "nccl", "cost_us", "pick"}
@@ -69,7 +69,7 @@ def test_oracle_group_says_which_calls_it_takes(calls: str, says: str) -> None:
 @pytest.mark.parametrize(("nccl", "algorithms"), [("2.22.3", 6), ("2.23.4", 7)])
 def test_table_has_the_algorithms_of_the_release_alone(nccl: str, algorithms: int) -> None:
     described = ("table", "--machine", "dgx-a100", "--nccl", nccl)
-    there = {cell["algorithm"] for cell in json.loads(run(*described, "--json").stdout)}
+    there = {cell["algorithm"] for cell in json.loads(run(*described, "--json").stdout)["cells"]}
     assert len(there) == algorithms
     assert ("PAT" in run(*described).stdout) == ("PAT" in there) == (algorithms == 7)
 
@@ -79,7 +79,7 @@ def test_table_has_the_algorithms_of_the_release_alone(nccl: str, algorithms: in
 def test_oracle_answers_the_same_table(nccl: str) -> None:
     described = ("table", "--machine", "dgx-a100", "--gpus-per-node", "2", "--nccl", nccl)
     assert run(*described, "--libnccl").stdout == run(*described).stdout
-    theirs, ours = (json.loads(run(*described, *who, "--json").stdout) for who in (["--libnccl"], []))
+    theirs, ours = (json.loads(run(*described, *who, "--json").stdout)["cells"] for who in (["--libnccl"], []))
     assert theirs == [{**cell, "reason": None} for cell in ours]
 
 
@@ -108,7 +108,7 @@ def test_check_prints_the_share_that_matched() -> None:
 @pytest.mark.live
 def test_check_without_nodes_leaves_out_a_single_rank() -> None:
     small = ("--machine", "dgx-a100", "--gpus-per-node", "1", "--nccl", "2.28.9", "--bytes", "1K,1M", "--json")
-    checked = json.loads(run("check", "allreduce", *small).stdout)
+    checked = json.loads(run("check", "allreduce", *small).stdout)["reports"]
     assert [each["communicator"][:3] for each in checked] == ["2 x", "4 x"]
 
 
@@ -205,8 +205,8 @@ def test_a_size_that_the_library_cannot_run_is_one_clear_line_too() -> None:
 @pytest.mark.live
 def test_a_library_without_pat_is_asked_for_its_picks() -> None:
     words = ("--machine", "dgx-h100", "--gpus-per-node", "2", "--nccl", HERE[0], "--bytes", "1M", "--json")
-    (answer,) = json.loads(run("pick", "allreduce", "--libnccl", *words).stdout)
-    assert answer["pick"] == json.loads(run("pick", "allreduce", *words).stdout)[0]["pick"]
+    (answer,) = json.loads(run("pick", "allreduce", "--libnccl", *words).stdout)["picks"]
+    assert answer["pick"] == json.loads(run("pick", "allreduce", *words).stdout)["picks"][0]["pick"]
 
 
 def assert_refused(arguments: tuple[str, ...], hint: str) -> None:
@@ -332,7 +332,7 @@ MIXED = ("broadcast", "--node", "dgx-h100", "--node", "dgx-a100", "--bytes", "8,
 
 def test_ranks_that_would_not_agree_are_shown() -> None:
     """Up to 2.23 a rank tunes for its own processor."""
-    small, large = json.loads(run("pick", *MIXED, "--nccl", "2.23.4", "--json").stdout)
+    small, large = json.loads(run("pick", *MIXED, "--nccl", "2.23.4", "--json").stdout)["picks"]
     assert "disagreeing" not in small
     (other,) = large["disagreeing"]
     assert other["nodes"] == "dgx-a100"
@@ -340,7 +340,7 @@ def test_ranks_that_would_not_agree_are_shown() -> None:
     assert large["pick"]["protocol"] == "LL"
     out = run("pick", *MIXED, "--nccl", "2.23.4").stdout
     assert "DISAGREE 8 MiB: ranks on dgx-a100 pick Ring/Simple, channels" in out
-    agreed = json.loads(run("pick", *MIXED, "--nccl", "2.24.3", "--json").stdout)
+    agreed = json.loads(run("pick", *MIXED, "--nccl", "2.24.3", "--json").stdout)["picks"]
     assert all("disagreeing" not in answer for answer in agreed)
 
 
@@ -476,7 +476,7 @@ def test_a_failure_loses_nothing(form: tuple[str, ...], monkeypatch: pytest.Monk
     done = run("check", "--machine", "gb200-nvl72", "--nccl", "2.28.9", *form, code=1)
     assert done.stderr.endswith("nccl-tuner: libnccl did not answer\n")
     if form:
-        assert [each["compared"] for each in json.loads(done.stdout)] == [{"cells": 7}] * 2
+        assert [each["compared"] for each in json.loads(done.stdout)["reports"]] == [{"cells": 7}] * 2
     else:
         assert done.stdout.count("7/7") == 2
         assert "14/14" in done.stdout

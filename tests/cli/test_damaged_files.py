@@ -108,7 +108,7 @@ def test_a_count_of_wrong_results_without_end_is_wrong(tmp_path: Path) -> None:
     assert run("measured", str(file)).stdout == (
         f"nothing is wrong with the rows that can be read\n{file}: left out: 1 results that were wrong\n"
     )
-    (said,) = json.loads(run("measured", str(file), "--json").stdout)
+    (said,) = json.loads(run("measured", str(file), "--json").stdout)["problems"]
     assert said["text"] == "1 results that were wrong"
 
 

@@ -11,9 +11,11 @@ ON = ("--machine", "dgx-h100", "--nodes", "2", "--nccl", "2.28.9")
 
 
 def test_each_value_is_a_comparison_of_its_own() -> None:
-    together = json.loads(run("diff", "allreduce", "nodes=4", "nodes=8", *ON, "--bytes", "1M", "--json").stdout)
+    together = json.loads(run("diff", "allreduce", "nodes=4", "nodes=8", *ON, "--bytes", "1M", "--json").stdout)[
+        "comparisons"
+    ]
     apart = [
-        json.loads(run("diff", "allreduce", change, *ON, "--bytes", "1M", "--json").stdout)
+        json.loads(run("diff", "allreduce", change, *ON, "--bytes", "1M", "--json").stdout)["comparisons"][0]
         for change in ("nodes=4", "nodes=8")
     ]
     assert together == apart

@@ -105,7 +105,7 @@ NAMED = {"alltoall": "AllToAll", "send": "Send"}
 
 
 def test_a_release_that_counts_channels_otherwise() -> None:
-    found = json.loads(run("diff", "send", *ON_BOTH, "--nccl", "2.28.9", "2.29.2", "--json").stdout)
+    (found,) = json.loads(run("diff", "send", *ON_BOTH, "--nccl", "2.28.9", "2.29.2", "--json").stdout)["comparisons"]
     last = found["changes"][-1]
     assert [last[side]["channels"] for side in ("before", "after")] == [2, 4]
     for one, following in zip(found["changes"], found["changes"][1:], strict=False):
@@ -116,9 +116,9 @@ def test_a_release_that_counts_channels_otherwise() -> None:
 
 @pytest.mark.slow
 def test_more_nodes_leave_fewer_channels_for_each_peer() -> None:
-    found = json.loads(
+    (found,) = json.loads(
         run("diff", "alltoall", "nodes=8", *ON_BOTH, "--nccl", "2.28.9", "--bytes", "64M", "--json").stdout
-    )
+    )["comparisons"]
     (at,) = found["sizes"]
     assert at["bytes"] == 64 << 20
     ways = {side: {way["network"]: way["channels"] for way in at[side]["ways"]} for side in ("before", "after")}

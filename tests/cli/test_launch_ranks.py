@@ -37,7 +37,7 @@ CALL = "reduce", *ON, "--bytes", "1M", "--launch"
 
 
 def test_a_launch_is_of_a_rank_and_has_a_root() -> None:
-    (answer,) = json.loads(run("pick", *CALL, "--rank", "3", "--root", "1", "--json").stdout)
+    (answer,) = json.loads(run("pick", *CALL, "--rank", "3", "--root", "1", "--json").stdout)["picks"]
     launch = answer["launch"]
     assert launch["rank"] == 3
     assert {work["root"] for kernel in launch["kernels"] for work in kernel["works"]} == {1}
@@ -59,14 +59,14 @@ def test_adapters_take_buffers_of_all_ranks_or_of_none(rank: str) -> None:
     for gpus, takers in (("8", ["peers", "network"]), ("2", ["peers"])):
         nodes = "--nodes", "2", "--gpus-per-node", gpus, "--bytes", "1G"
         words = "pick", "allgather", *machine, *nodes, "--launch", *registered, *ring, "--rank", rank, "--json"
-        (answer,) = json.loads(run(*words).stdout)
+        (answer,) = json.loads(run(*words).stdout)["picks"]
         (work,) = answer["launch"]["kernels"][0]["works"]
         assert work["registered_for"] == takers
 
 
 @pytest.mark.parametrize(("windows", "takers"), [("send", []), ("receive", ["peers"]), ("both", ["peers"])])
 def test_rings_of_a_node_need_only_what_is_received_in_a_window(windows: str, takers: list[str]) -> None:
-    (answer,) = json.loads(run("pick", *ON_WINDOW, "--windows", windows, "--launch", "--json").stdout)
+    (answer,) = json.loads(run("pick", *ON_WINDOW, "--windows", windows, "--launch", "--json").stdout)["picks"]
     (work,) = answer["launch"]["kernels"][0]["works"]
     assert work["registered_for"] == takers
 

@@ -8,8 +8,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,76 +15,24 @@ import click
 import pytest
 
 from tests.support.command_line import COMMAND, run, subcommands
+from tests.support.mcp_client import EXAMPLES, Client, Talk, http, lines, serving, talk_over
 from tuner.base.errors import BadInput
 from tuner.cli import everything
 from tuner.cli.command import WRITTEN
 from tuner.cli.fence import MOST_FILE_BYTES, Fence, TooSlow, real_folder
+from tuner.cli.mcp_messages import AgentMessages
 from tuner.cli.tools import BY_NAME, MOST_KEPT, SHORT_BYTES, TOOLS, Desk, ParameterKind, Tool, ToolParameter, short
 
 anyio = pytest.importorskip("anyio")
 mcp = pytest.importorskip("mcp")
 
-EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
 TWO: dict[str, Any] = {"machine": "dgx-h100", "nodes": 2, "nccl": "2.28.9"}
 WORDS = ("--machine", "dgx-h100", "--nodes", "2", "--nccl", "2.28.9", "--json")
 
 
-@dataclass
-class Client:
-    """A session of the SDK's client, which notes what it asks and how long the answers are."""
-
-    session: Any
-
-    async def ask(self, tool: str, wrong: bool = False, **given: Any) -> Any:
-        """The short answer, parsed; a line where the tool says that it went wrong."""
-        said = await self.session.call_tool(tool, given)
-        text = said.content[0].text
-        assert said.isError == wrong, text
-        if wrong:
-            assert len(said.content) == 1
-            assert "\n" not in text
-            assert "Traceback" not in text
-            assert text.startswith("nccl-tuner: ")
-            return text
-        assert len(text.encode()) <= SHORT_BYTES
-        answer = json.loads(text)
-        assert answer["tool"] == tool
-        assert str(said.content[1].uri) == answer["whole"]
-        return answer
-
-    async def whole(self, answer: Any) -> Any:
-        """The whole that a short answer names."""
-        read = await self.session.read_resource(answer["whole"])
-        return json.loads(read.contents[0].text)
-
-
-Dialogue = Callable[[Client], Awaitable[None]]
-Talk = Callable[..., None]
-
-
-@pytest.fixture
-def talk(tmp_path: Path) -> Talk:
-    """Runs a dialogue with a server of its own, which may read the examples and ``tmp_path / "allowed"``."""
-    from mcp import ClientSession, StdioServerParameters
-    from mcp.client.stdio import stdio_client
-
-    (tmp_path / "allowed").mkdir()
-
-    def talked(dialogue: Dialogue, **variables: str) -> None:
-        async def talking() -> None:
-            words = ["mcp", "--allow", str(EXAMPLES), "--allow", str(tmp_path / "allowed")]
-            variables_of = {**os.environ, **variables}
-            server = StdioServerParameters(command=str(COMMAND), args=words, env=variables_of, cwd=str(tmp_path))
-            with (tmp_path / "errors").open("w") as errors:
-                async with stdio_client(server, errlog=errors) as pipes, ClientSession(*pipes) as session:
-                    with anyio.fail_after(120):
-                        await session.initialize()
-                        await dialogue(Client(session))
-
-        anyio.run(talking)
-        assert "Traceback" not in (tmp_path / "errors").read_text()
-
-    return talked
+@pytest.fixture(params=[lines, http])
+def talk(request: pytest.FixtureRequest, tmp_path: Path) -> Talk:
+    return talk_over(request.param, tmp_path)
 
 
 def test_a_client_lists_tools_that_only_read(talk: Talk) -> None:
@@ -106,20 +52,20 @@ def test_dialogue_why_is_a_call_slow_and_would_an_upgrade_help(talk: Talk) -> No
     """Which machine, what is picked there, why, and what another release changes."""
 
     async def dialogue(client: Client) -> None:
-        names = (await client.ask("machines"))["answer"]
+        names = (await client.ask("machines"))["answer"]["machines"]
         assert {"dgx-h100", "gb200-nvl72"} <= {*names}
         picked = await client.ask("pick", collective="allreduce", bytes="8,1M", **TWO)
         whole = await client.whole(picked)
         assert whole == json.loads(run("pick", "allreduce", "--bytes", "8,1M", *WORDS).stdout)
         why = await client.ask("explain", collective="allreduce", bytes="1M", **TWO)
-        assert why["answer"]["pick"]["algorithm"] == whole[1]["pick"]["algorithm"]
+        assert why["answer"]["pick"]["algorithm"] == whole["picks"][1]["pick"]["algorithm"]
         assert any("reason" in each for each in why["answer"]["others"] if isinstance(each, dict))
         releases = (await client.ask("releases"))["answer"]["compared"]
         place: dict[str, Any] = {"machine": "dgx-h100", "nodes": 2}
         changed = await client.ask("diff", collectives=["allreduce"], before="2.22.3", after=releases[8], **place)
         words = ("diff", "allreduce", "2.22.3", releases[8], "--machine", "dgx-h100", "--nodes", "2", "--json")
         assert await client.whole(changed) == json.loads(run(*words).stdout)
-        assert changed["answer"][0]["from_bytes"] > 8
+        assert changed["answer"]["comparisons"][0]["changes"][0]["from_bytes"] > 8
 
     talk(dialogue)
 
@@ -155,7 +101,7 @@ def test_dialogue_a_table_for_a_job(talk: Talk, tmp_path: Path) -> None:
         assert own["answer"]["files"][0]["machine"] == "dgx-a100"
         linted = await client.ask("check_table", files=["my.conf"], **TWO)
         assert linted["verdict"] == "no"
-        assert {each["line"] for each in linted["answer"]["findings"] if each["severity"] != "note"} == {2}
+        assert {each["line"] for each in linted["answer"]["tables"][0]["findings"] if each["severity"] != "note"} == {2}
 
     talk(dialogue)
 
@@ -207,9 +153,9 @@ def test_what_is_wrong_is_one_line(talk: Talk, tmp_path: Path) -> None:
 def test_variables_of_the_server_are_not_of_an_answer(talk: Talk) -> None:
     async def dialogue(client: Client) -> None:
         own = await client.ask("pick", collective="allreduce", bytes="1M", **TWO)
-        assert own["answer"][0]["pick"]["algorithm"] == "Tree"
+        assert own["answer"]["picks"][0]["pick"]["algorithm"] == "Tree"
         asked = await client.ask("pick", collective="allreduce", bytes="1M", env={"NCCL_ALGO": "Ring"}, **TWO)
-        assert asked["answer"][0]["pick"]["algorithm"] == "Ring"
+        assert asked["answer"]["picks"][0]["pick"]["algorithm"] == "Ring"
         assert "notes" not in own
 
     talk(dialogue, NCCL_ALGO="Ring", NCCL_TUNER_CONFIG_FILE="/nowhere", COLUMNS="20", FORCE_COLOR="1")
@@ -224,6 +170,105 @@ def test_nothing_is_written(talk: Talk, tmp_path: Path) -> None:
     talk(dialogue, NCCL_TUNER_CACHE=str(tmp_path / "cache"), TMPDIR=str(tmp_path / "allowed"))
     assert not (tmp_path / "cache").exists()
     assert list((tmp_path / "allowed").iterdir()) == []
+
+
+def sent(*messages: object) -> list[Any]:
+    """The replies to messages in this process."""
+    replies = AgentMessages(Desk(Fence([])))
+    made = (each if isinstance(each, bytes) else json.dumps(each).encode() for each in messages)
+    return [None if (reply := replies.answer(each)) is None else json.loads(reply) for each in made]
+
+
+def asked(method: object, number: object = 1, **given: Any) -> dict[str, Any]:
+    return {"jsonrpc": "2.0", "id": number, "method": method, "params": given}
+
+
+def test_replies_have_the_form_of_the_protocol() -> None:
+    """As the SDK's own types read them."""
+    from mcp import types
+
+    begin = {"capabilities": {}, "clientInfo": {"name": "a", "version": "1"}}
+    kinds: dict[str, tuple[Any, dict[str, Any]]] = {
+        "initialize": (types.InitializeResult, {"protocolVersion": "2025-06-18", **begin}),
+        "ping": (types.EmptyResult, {}),
+        "tools/list": (types.ListToolsResult, {}),
+        "tools/call": (types.CallToolResult, {"name": "releases"}),
+        "resources/list": (types.ListResourcesResult, {}),
+        "resources/templates/list": (types.ListResourceTemplatesResult, {}),
+    }
+    for reply, (kind, _) in zip(
+        sent(*(asked(each, **of[1]) for each, of in kinds.items())), kinds.values(), strict=True
+    ):
+        kind.model_validate(types.JSONRPCResponse.model_validate(reply).result)
+    (old, unknown) = sent(
+        *(asked("initialize", protocolVersion=each, **begin) for each in ("2024-11-05", "1999-01-01"))
+    )
+    assert old["result"]["protocolVersion"] == "2024-11-05"
+    assert unknown["result"]["protocolVersion"] == types.LATEST_PROTOCOL_VERSION
+
+
+@pytest.mark.parametrize(
+    ("message", "number", "says"),
+    [
+        (b"{", -32700, "not JSON"),
+        (b"[" * 100_000, -32700, "not JSON"),
+        (b"\xff", -32700, "not JSON"),
+        (1, -32600, "valid: an object"),
+        ({"id": 1, "method": "ping"}, -32600, "JSON-RPC"),
+        (asked("ping", number=True), -32600, "id"),
+        (asked("tools/cal"), -32601, "tools/call"),
+        (asked(["ping"]), -32601, "valid: initialize"),
+        ({**asked("ping"), "params": []}, -32602, "not an object"),
+        (asked("tools/call", name=["pick"]), -32602, "valid:"),
+        (asked("tools/call", name="pick", arguments=[1]), -32602, "valid:"),
+        (asked("resources/read"), -32602, "valid:"),
+        (asked("resources/read", uri="nccl-tuner://answer/none"), -32002, "ask again"),
+    ],
+    ids=lambda value: str(value)[:30],
+)
+def test_what_is_no_request_is_answered_with_an_error(message: object, number: int, says: str) -> None:
+    (reply,) = sent(message)
+    assert reply["error"]["code"] == number
+    assert says in reply["error"]["message"]
+    assert "\n" not in reply["error"]["message"]
+
+
+def test_notifications_and_replies_are_not_answered() -> None:
+    assert sent({"jsonrpc": "2.0", "method": "notifications/initialized"}) == [None]
+    assert sent({"jsonrpc": "2.0", "id": 7, "result": {}}) == [None]
+    several = [asked("ping", 1), {"jsonrpc": "2.0", "method": "notifications/cancelled"}, asked("ping", "b")]
+    ((first, second),) = sent(several)
+    assert (first["id"], second["id"]) == (1, "b")
+
+
+def test_http_refuses_whoever_is_not_meant(tmp_path: Path) -> None:
+    """Pages of a browser, names that lead here, paths and methods that there are not, and what is too large."""
+    from http.client import HTTPConnection
+
+    ping = json.dumps(asked("ping"))
+
+    def status(method: str = "POST", path: str = "/mcp", body: str = ping, **headers: str) -> int:
+        connection = HTTPConnection(place, timeout=30)
+        connection.request(method, path, body, {name.replace("_", "-"): value for name, value in headers.items()})
+        return connection.getresponse().status
+
+    with serving(["mcp"], dict(os.environ), tmp_path) as address:
+        place = address.removeprefix("http://").removesuffix("/mcp")
+        assert status() == 200
+        assert status(Origin="http://localhost:3000") == 200
+        assert status(body=json.dumps({"jsonrpc": "2.0", "method": "notifications/initialized"})) == 202
+        assert status(Origin="https://example.com") == 403
+        assert status(Origin="http://localhost.example.com") == 403
+        assert status(Host="example.com") == 403
+        assert status(path="/") == 404
+        assert status("GET") == 405
+        assert status("DELETE") == 405
+        assert status(MCP_Protocol_Version="2025-06-18") == 200
+        assert status(MCP_Protocol_Version="1999-01-01") == 400
+        with contextlib.suppress(ConnectionError):  # it does not read on
+            assert status(Content_Length=str(1 << 40)) == 413
+        assert status(Content_Length="-1") == 411
+        assert status() == 200
 
 
 @pytest.mark.parametrize("end", ["pipe", signal.SIGTERM, signal.SIGINT])
@@ -334,6 +379,11 @@ def test_a_value_is_one_word_of_the_command_line(tmp_path: Path) -> None:
     ]
 
 
-def test_other_commands_load_nothing_of_it() -> None:
-    code = "import sys; import tuner.cli.mcp; assert not {'mcp', 'anyio', 'tuner.cli.tools'} & {*sys.modules}"
+def test_a_server_begins_with_no_more_than_it_needs() -> None:
+    """Neither the SDK nor what a pick computes with is loaded before the first answer."""
+    code = (
+        "import sys; import tuner.cli.mcp; assert 'tuner.cli.tools' not in sys.modules;"
+        "import tuner.cli.mcp_messages;"
+        "assert not {'mcp', 'anyio', 'http.server', 'tuner.scenario', 'tuner.emulator'} & {*sys.modules}"
+    )
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -135,7 +135,7 @@ def test_in_ranges_of_one_order_every_size_has_it(collective: str, machine: tupl
     words = (collective, *machine, "--nccl", nccl)
     result = CliRunner().invoke(everything, ["order", *words, "--range", "1K..64M", "--json"])
     assert result.exit_code == 0, result.output
-    ranges = json.loads(result.stdout)
+    ranges = json.loads(result.stdout)["ranges"]
     ends = [(each["from_bytes"], each["to_bytes"]) for each in ranges]
     assert (ends[0][0], ends[-1][1]) == (1 << 10, 64 << 20)
     assert all(before[1] < after[0] for before, after in itertools.pairwise(ends))

@@ -75,7 +75,7 @@ def test_an_exact_reading_of_bytes(nbytes: int, text: str) -> None:
 def test_picks_as_comma_separated_values_are_those_of_json() -> None:
     words = ("pick", "allreduce", *ON, "--bytes", "8..1G*8")
     rows = list(csv.DictReader(io.StringIO(run(*words, "--csv").stdout)))
-    answers = json.loads(run(*words, "--json").stdout)
+    answers = json.loads(run(*words, "--json").stdout)["picks"]
     assert [int(row["bytes"]) for row in rows] == [answer["bytes"] for answer in answers]
     for row, answer in zip(rows, answers, strict=True):
         pick = answer["pick"]
@@ -113,8 +113,9 @@ def test_a_dry_run_with_fitted_constants_shows_what_nccl_itself_picks_and_what_t
     slower = {"base_latency_us": {"ring": {"ll": 500.0, "ll128": 500.0, "simple": 500.0}}}
     fitted_constants.write(constants, FittedConstants("2.28.9", slower, {}))
     one = ("--machine", "dgx-h100", "--nccl", "2.28.9", "--bytes", "1M")
-    (plain,) = json.loads(run("pick", "allreduce", *one, "--json").stdout)
-    (by_fitted,) = json.loads(run("pick", "allreduce", *one, "--constants", str(constants), "--json").stdout)
+    (plain,) = json.loads(run("pick", "allreduce", *one, "--json").stdout)["picks"]
+    given = run("pick", "allreduce", *one, "--constants", str(constants), "--json").stdout
+    (by_fitted,) = json.loads(given)["picks"]
     assert plain["pick"]["algorithm"] == "Ring" != by_fitted["pick"]["algorithm"]
     words = ("plugin", "dry-run", str(table), "allreduce", *one)
     (size,) = json.loads(run(*words, "--constants", str(constants), "--json").stdout)["sizes"]

@@ -49,6 +49,14 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
     return run
 
 
+def loaded(text: str) -> Any:
+    """What was printed; of answers for all values that were given the list, or the only one."""
+    found = json.loads(text)
+    assert found["nccl_tuner_json"] == 1
+    answers = next((found[key] for key in ("answers", "tables", "experiments", "picks") if key in found), [found])
+    return answers[0] if len(answers) == 1 else answers
+
+
 def test_the_forms_that_other_tools_rely_on(run: Run) -> None:
     ideal = run("ideal", "--intra-gbs", "450", "--inter-gbs", "100", "--gpus-per-node", "8", "--nodes", "2", "--json")
     assert '"ideal_busbw_gbs": 187.5' in ideal
@@ -72,14 +80,15 @@ def test_the_forms_that_other_tools_rely_on(run: Run) -> None:
     assert '"busbw_gbs": 21.875' in busbw
     for text in (ideal, ring, busbw):
         assert isinstance(json.loads(text), dict)
+        assert len(json.loads(text)["answers"]) == 1
 
 
 def test_several_values_are_a_list_in_their_order(run: Run) -> None:
-    found = json.loads(run("allgather", "--ranks", "2,4", "--bytes", "1GB,1GiB", "--time-us", "1,2", "--json"))
+    found = loaded(run("allgather", "--ranks", "2,4", "--bytes", "1GB,1GiB", "--time-us", "1,2", "--json"))
     assert [(one["ranks"], one["bytes"], one["time_us"]) for one in found] == [
         (ranks, size, time) for ranks in (2, 4) for size in (10**9, 2**30) for time in (1.0, 2.0)
     ]
-    found = json.loads(
+    found = loaded(
         run("allreduce", "--ranks", "4,8", "--bytes", "1K,1KB", "--alpha-us", "1", "--beta-gbs", "1", "--json")
     )
     assert [(one["ranks"], one["bytes"]) for one in found] == [(4, 1024), (4, 1000), (8, 1024), (8, 1000)]
@@ -94,7 +103,7 @@ def test_every_command_has_help_with_an_example(run: Run) -> None:
 
 @pytest.mark.parametrize("operation", CostOperation)
 def test_every_operation_has_a_time(run: Run, operation: CostOperation) -> None:
-    found = json.loads(
+    found = loaded(
         run(operation.name.lower(), "--ranks", "8", "--bytes", "1GB", "--alpha-us", "1", "--beta-gbs", "100", "--json")
     )
     assert found["operation"] == operation.name
@@ -109,7 +118,7 @@ LEVELS = ("--alpha-us", "1", "--beta-gbs", "300", "--inter-alpha-us", "5", "--in
 
 def test_a_hierarchical_one_says_its_phases_and_what_flat_would_take(run: Run) -> None:
     asked = ("allreduce", "--algorithm", "hierarchical", "--ranks", "64", "--gpus-per-node", "8", "--bytes", "2GB")
-    found = json.loads(run(*asked, *LEVELS, "--json"))
+    found = loaded(run(*asked, *LEVELS, "--json"))
     assert found["phases_us"]["inter-node AllReduce"] == pytest.approx(8820)
     assert sum(found["phases_us"].values()) == pytest.approx(found["time_us"])
     assert found["flat_us"] / found["time_us"] == pytest.approx(79380 / 20500.67, rel=1e-4)
@@ -136,12 +145,12 @@ def test_overheads_and_errors_are_named(run: Run) -> None:
         "--measured-us",
         "4000",
     )
-    found = json.loads(run(*asked, "--json"))
+    found = loaded(run(*asked, "--json"))
     assert found["parts_us"]["model"] == pytest.approx(2175)  # alpha is 4 + 2 x 3
     assert found["time_us"] == pytest.approx(2200 * 1.1)
     assert found["error"] == pytest.approx(2420 / 4000 - 1)
     assert found["class"] == "assumptions violated"
-    assert json.loads(run(*asked, "--gap-us", "50", "--json"))["latency_us"] == 30 * 50
+    assert loaded(run(*asked, "--gap-us", "50", "--json"))["latency_us"] == 30 * 50
     text = run(*asked)
     assert "software +25.00, straggler +220.00" in text
     assert "the model is off by -39.5 %: assumptions violated" in text
@@ -155,7 +164,7 @@ def test_both_kinds_of_units_are_told_apart() -> None:
 
 
 def test_wires_of_nvls_and_pat(run: Run) -> None:
-    nvls = json.loads(
+    nvls = loaded(
         run(
             "allreduce",
             "--ranks",
@@ -171,7 +180,7 @@ def test_wires_of_nvls_and_pat(run: Run) -> None:
     )
     assert nvls["busbw_gbs"] == pytest.approx(480)
     assert nvls["gpu_wire_gbs"] == pytest.approx(480 / 1.75 * 1.125)
-    pat = json.loads(
+    pat = loaded(
         run(
             "allgather",
             "--ranks",
@@ -195,9 +204,7 @@ def test_wires_of_nvls_and_pat(run: Run) -> None:
 
 
 def test_the_fastest_and_the_crossovers(run: Run) -> None:
-    found = json.loads(
-        run("allreduce", "--crossovers", "--ranks", "12", "--alpha-us", "10", "--beta-gbs", "100", "--json")
-    )
+    found = loaded(run("allreduce", "--crossovers", "--ranks", "12", "--alpha-us", "10", "--beta-gbs", "100", "--json"))
     assert [one["algorithm"] for one in found["fastest"]] == ["tree", "ring"]
     (pair,) = found["crossovers"]
     assert found["fastest"][1]["from_bytes"] == pair["bytes"]
@@ -230,7 +237,7 @@ STEP = (
 
 def test_the_70b_example(run: Run) -> None:
     asked = (*STEP, "--activation-bytes", "64MB", "--gradient-bytes", "17.5GB", "--compute-us", "1500000")
-    found = json.loads(run(*asked, "--json"))
+    found = loaded(run(*asked, "--json"))
     assert found["communication_us"] == pytest.approx(757_077, abs=1)
     assert {row["parallelism"]: round(row["step_us"] / 1000, 2) for row in found["rows"]} == {
         "TP": 123.95,
@@ -243,9 +250,9 @@ def test_the_70b_example(run: Run) -> None:
 
 def test_a_step_with_nccl_shows_the_difference(run: Run) -> None:
     asked = (*STEP, "--model", "nccl", "--machine", "dgx-h100", "--nccl", "2.28.9")
-    found = json.loads(run(*asked, "--json"))
+    found = loaded(run(*asked, "--json"))
     rows = {row["parallelism"]: row for row in found["rows"]}
-    (tp,) = json.loads(
+    tp = loaded(
         _pick(("allreduce", "--machine", "dgx-h100", "--nccl", "2.28.9", "--bytes", "64MiB", "--dtype", "float16"))
     )
     assert rows["TP"]["nccl_call_us"] == pytest.approx(tp["pick"]["time_us"], rel=1e-6)
@@ -263,7 +270,7 @@ def test_a_step_with_nccl_shows_the_difference(run: Run) -> None:
 
 def test_the_first_line_of_a_step_is_its_communication(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = (*STEP, "--machine", "dgx-h100", "--nccl", "2.28.9")
-    took_ms = json.loads(run(*asked, "--json"))["communication_us"] / 1000
+    took_ms = loaded(run(*asked, "--json"))["communication_us"] / 1000
     assert run(*asked).startswith(f"{took_ms:.2f} ms of communication in a step of ")
     monkeypatch.setenv("COLUMNS", "80")
     head = run(*asked).split("───")[0]
@@ -309,14 +316,14 @@ def test_gradients_are_asked_for_in_their_own_type(run: Run) -> None:
         "--nccl",
         "2.28.9",
     )
-    (gradients,) = json.loads(run(*asked, "--json"))["rows"]
+    (gradients,) = loaded(run(*asked, "--json"))["rows"]
     assert gradients["nccl_pick"] == "NVLS/Simple"
-    (activations,) = json.loads(run(*(word.replace("--dp", "--tp") for word in asked), "--json"))["rows"]
+    (activations,) = loaded(run(*(word.replace("--dp", "--tp") for word in asked), "--json"))["rows"]
     assert not activations["nccl_pick"].startswith("NVLS")
 
 
 def test_a_step_of_one_gpu_communicates_nothing(run: Run) -> None:
-    found = json.loads(run(*STEP[:-8], "--json"))
+    found = loaded(run(*STEP[:-8], "--json"))
     assert (found["gpus"], found["rows"]) == (1, [])
     assert isinstance(found["communication_us"], float)
 
@@ -328,10 +335,10 @@ def _pick(arguments: tuple[str, ...]) -> str:
 
 
 def test_the_projection_prints_the_tables(run: Run) -> None:
-    found = json.loads(run("ideal", "--fabric", "aurora", "--profile", "tables", "--json"))
+    found = loaded(run("ideal", "--fabric", "aurora", "--profile", "tables", "--json"))
     assert [len(one["rows"]) for one in found] == [4, 9, 4, 9, 3]
     assert found[0]["rows"][0]["time_us"] == pytest.approx(108_695.65, abs=0.01)
-    one = json.loads(
+    one = loaded(
         run(
             "ideal",
             "--fabric",
@@ -357,7 +364,7 @@ def test_the_projection_prints_the_tables(run: Run) -> None:
 
 def test_measuring_says_what_is_usual(run: Run) -> None:
     assert "all_reduce_perf -b 4 -e 4 -n 10000" in run("fit", "alpha-beta", "--experiment")
-    found = json.loads(
+    found = loaded(
         run(
             "fit",
             "alpha-beta",
@@ -389,7 +396,7 @@ def planted(path: Path, alpha: float, beta: float, seed: int, nodes: int = 1) ->
 
 def test_runs_give_alpha_and_beta_with_mean_and_deviation(run: Run, tmp_path: Path) -> None:
     files = [str(planted(tmp_path / f"{seed}.txt", 3, 250, seed)) for seed in range(5)]
-    found = json.loads(run("fit", "alpha-beta", "--sweep", *files, "--json"))
+    found = loaded(run("fit", "alpha-beta", "--sweep", *files, "--json"))
     assert found["alpha_us"] == pytest.approx(3, rel=0.02)
     assert found["beta_gbs"] == pytest.approx(250, rel=0.02)
     assert found["r2"] > 0.99
@@ -398,8 +405,8 @@ def test_runs_give_alpha_and_beta_with_mean_and_deviation(run: Run, tmp_path: Pa
         runs = found["runs"][name]
         assert abs(runs["mean"] - planted_value) < 4 * runs["deviation"] < 0.2 * planted_value
     assert "mean of runs" in run("fit", "alpha-beta", "--sweep", *files)
-    assert json.loads(run("fit", "alpha-beta", "--sweep", files[0], "--json"))["runs"]["alpha_us"]["deviation"] is None
-    tree = json.loads(run("fit", "alpha-beta", "--sweep", files[0], "--algorithm", "tree", "--json"))
+    assert loaded(run("fit", "alpha-beta", "--sweep", files[0], "--json"))["runs"]["alpha_us"]["deviation"] is None
+    tree = loaded(run("fit", "alpha-beta", "--sweep", files[0], "--algorithm", "tree", "--json"))
     assert tree["alpha_us"] == pytest.approx(14 / 6 * 3, rel=0.05)
 
 
@@ -407,11 +414,11 @@ def test_a_report_holds_each_size_against_everything(run: Run, tmp_path: Path) -
     file, picture = tmp_path / "run.txt", tmp_path / "report.png"
     nccltests_text.write(file, [(1 << 10, 30.0), (1 << 20, 60.0), (1 << 30, 4500.0)], nodes=2)
     asked = ("report", str(file), "--machine", "dgx-h100", "--nodes", "2", "--plot", str(picture))
-    found = json.loads(run(*asked, "--json"))
+    found = loaded(run(*asked, "--json"))
     assert found["nccl"] == "2.28.9"  # the file's
     assert found["links"] == {"intra_gbs": 450.0, "inter_gbs": 400.0}
     small, middle, large = found["sizes"]
-    picked = json.loads(
+    picked = loaded(
         _pick(("allreduce", "--machine", "dgx-h100", "--nodes", "2", "--nccl", "2.28.9", "--bytes", "1K,1M,1G"))
     )
     for row, one in zip(found["sizes"], picked, strict=True):
@@ -456,12 +463,12 @@ def test_every_collective_has_a_report(
         tmp_path / "run.txt", [(1 << 13, 40.0), (1 << 20, 50.0), (1 << 21, 60.0)], nodes, gpus, program
     )
     asked = ("report", str(file), "--machine", "dgx-h100", "--nodes", str(nodes), "--gpus-per-node", str(gpus))
-    found = json.loads(run(*asked, "--json"))
+    found = loaded(run(*asked, "--json"))
     first = found["sizes"][0]
     assert first["alphabeta_algorithm"] == algorithm
     assert first["link_busbw_gbs"] == pytest.approx(full_gbs)
     assert first["busbw_gbs"] == pytest.approx(first["ideal_busbw_gbs"] * first["efficiency"])
-    assert json.loads(run("fit", "alpha-beta", "--sweep", str(file), "--json"))["algorithm"] == algorithm
+    assert loaded(run("fit", "alpha-beta", "--sweep", str(file), "--json"))["algorithm"] == algorithm
 
 
 @pytest.mark.live
@@ -476,7 +483,7 @@ def test_every_collective_has_a_report(
 def test_a_report_of_a_real_run_has_its_bandwidths(run: Run, kind: str, log: str, topology: str, links: int) -> None:
     raw, lines = A100 / "raw", (A100 / f"TIMINGS-{kind}.csv").read_text().splitlines()[1:]
     asked = (str(raw / f"{log}.log"), "--topology", str(raw / f"{topology}.xml"), "--json")
-    found = json.loads(run("report", *asked))["sizes"]
+    found = loaded(run("report", *asked))["sizes"]
     printed = {int(size): float(busbw) for size, _, _, busbw, *_ in csv.reader(lines)}
     assert {row["bytes"]: row["busbw_gbs"] for row in found} == pytest.approx(printed, rel=1e-3)  # as printed
     assert {(row["executed"], row["pick"]) for row in found} == {("Ring/Simple", "Ring/Simple")}
@@ -495,7 +502,7 @@ def test_wrong_results_are_left_out_and_said(run: Run, tmp_path: Path) -> None:
     ]
     file.write_text("\n".join(spoilt) + "\n")
     asked = ("report", str(file), "--machine", "dgx-h100")
-    found = json.loads(run(*asked, "--json"))
+    found = loaded(run(*asked, "--json"))
     assert [size["bytes"] for size in found["sizes"]] == [1 << 10, 1 << 30]
     assert found["wrong_bytes"] == [1 << 16, 1 << 20]
     assert found["in_cuda_graphs"] is False
@@ -503,7 +510,7 @@ def test_wrong_results_are_left_out_and_said(run: Run, tmp_path: Path) -> None:
     file.write_text(right.replace("1.00 0 ", "1.00 7 "))
     assert "the results of all sizes are wrong (#wrong); valid" in run(*asked, code=2)
     file.write_text(right.replace("graph: 0", "graph: 20"))
-    assert json.loads(run(*asked, "--json"))["in_cuda_graphs"] is True
+    assert loaded(run(*asked, "--json"))["in_cuda_graphs"] is True
     assert "measured in CUDA graphs; NCCL's picks and times are those of calls outside" in run(*asked)
 
 
@@ -511,7 +518,7 @@ def test_a_fit_says_what_it_left_out(run: Run, tmp_path: Path) -> None:
     sizes = [1 << power for power in range(10, 30, 2)]
     file = nccltests_text.write(tmp_path / "a.txt", [(size, 20.0 + size / 3e5) for size in sizes])
     file.write_text(file.read_text().replace("1.00 0 ", "1.00 7 ", 1))
-    assert json.loads(run("fit", "alpha-beta", "--sweep", str(file), "--json"))["wrong"] == [
+    assert loaded(run("fit", "alpha-beta", "--sweep", str(file), "--json"))["wrong"] == [
         {"file": str(file), "bytes": 1 << 10}
     ]
     assert f"{file}: left out, as results were wrong: 1 KiB" in run("fit", "alpha-beta", "--sweep", str(file))
@@ -520,7 +527,7 @@ def test_a_fit_says_what_it_left_out(run: Run, tmp_path: Path) -> None:
 def test_a_network_that_limits_is_named(run: Run, tmp_path: Path) -> None:
     file = nccltests_text.write(tmp_path / "run.txt", [(1 << 30, 100_000.0)], nodes=2)
     asked = ("report", str(file), "--machine", "dgx-h100", "--nodes", "2", "--inter-gbs", "50", "--json")
-    (row,) = json.loads(run(*asked))["sizes"]
+    (row,) = loaded(run(*asked))["sizes"]
     assert "executed" in row
     assert row["limit"] == efficiency.INTER
     assert row["ideal_busbw_gbs"] == pytest.approx(50 * 15 * 2 / 16)
@@ -689,7 +696,7 @@ def test_files_that_do_not_fit(run: Run, tmp_path: Path) -> None:
         assert f"ranks: {bad}; valid: 2 or more" in run(
             "fit", "alpha-beta", "--sweep", str(silent), "--ranks", bad, code=2
         )
-    assert json.loads(run("fit", "alpha-beta", "--sweep", str(silent), "--ranks", "8", "--json"))["beta_gbs"] > 0
+    assert loaded(run("fit", "alpha-beta", "--sweep", str(silent), "--ranks", "8", "--json"))["beta_gbs"] > 0
     assert "2 sizes; valid: 3 or more" in run("fit", "alpha-beta", "--sweep", str(few), code=2)
     mixed = tmp_path / "d.txt"
     mixed.write_text(few.read_text() + few.read_text().splitlines()[-1].replace("float", "half ") + "\n")
@@ -733,9 +740,9 @@ def test_a_step_of_a_model_by_its_name(run: Run) -> None:
     by_name = run(*LLAMA, "llama-3-70b", "--nodes", "16")
     described = "--parameters", "70.6B", "--layers", "80", "--hidden", "8192", "--sequence", "8192", "--dp", "4"
     assert run(*LLAMA, *described) == by_name
-    assert json.loads(by_name)["gpus"] == 128
+    assert loaded(by_name)["gpus"] == 128
     changed = run(*LLAMA, "Llama-3-70B", "--nodes", "16", "--sequence", "4096")
-    assert json.loads(changed)["rows"][0]["bytes"] * 2 == json.loads(by_name)["rows"][0]["bytes"]
+    assert loaded(changed)["rows"][0]["bytes"] * 2 == loaded(by_name)["rows"][0]["bytes"]
 
 
 @pytest.mark.parametrize("name", step.known_models())
@@ -765,7 +772,7 @@ def test_what_a_model_lacks_is_named_at_once() -> None:
 def test_a_sweep_of_several_protocols_is_no_one_line() -> None:
     """The example's times bend where NVLS takes over; its mean error alone would be called excellent."""
     example = Path(__file__).parents[2] / "docs" / "examples" / "all_reduce.log"
-    found = json.loads(command_line.run("fit", "alpha-beta", "--sweep", str(example), "--json").stdout)
+    found = loaded(command_line.run("fit", "alpha-beta", "--sweep", str(example), "--json").stdout)
     assert found["error"] < 0.1
     assert found["class"] == "no one line"
     assert "several algorithms or protocols" in found["causes"][0]

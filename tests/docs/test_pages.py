@@ -11,7 +11,7 @@ import pytest
 from _pytest.mark import ParameterSet
 
 from tests.support import available_releases as here
-from tests.support import command_line, recorded
+from tests.support import command_line, json_schemas, recorded
 from tests.support import derived_docs as derived
 from tests.support import doc_sessions as sessions
 from tuner import release
@@ -54,6 +54,20 @@ def test_commands_print_what_is_shown(block: sessions.Block) -> None:
     assert not wrong, "\n".join([f"{block}; `make docs` writes what is printed now", *wrong])
     if missing:
         pytest.skip("; ".join(missing))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("block", marked(SESSIONS))
+def test_commands_print_json_as_their_schemas_say(block: sessions.Block) -> None:
+    """Every command that is shown, once more with ``--json``: tests/conftest.py holds it against its schema."""
+    asked = [words for command in block.commands if (words := json_schemas.as_json(command.line)) is not None]
+    if not asked:
+        pytest.skip("nothing here prints JSON")
+    ran(block)
+    with sessions.inside(block.page):
+        for words in asked:
+            printed = str(sessions.own(["nccl-tuner", *words]))
+            assert '"nccl_tuner_json": 1' in printed or "nccl-tuner: " in printed, words
 
 
 def test_every_prompt_is_run() -> None:

@@ -59,7 +59,7 @@ def test_json_has_all_changes_and_what_they_cost(tmp_path: Path) -> None:
 def test_a_repair_is_a_change_of_diff(tmp_path: Path) -> None:
     file = damaged(tmp_path, "no_nvlinks_of_one_gpu")
     said = run("diff", "allreduce", "nvswitch=18@gpu:0", "--topology", file, "--nodes", "2", *NCCL, "--bytes", "1G")
-    (one,) = json.loads(run(*said.args[1:], "--json").stdout)["sizes"]
+    (one,) = json.loads(run(*said.args[1:], "--json").stdout)["comparisons"][0]["sizes"]
     seen = json.loads(run("diagnose", file, *NCCL, "--json", code=1).stdout)["files"][0]["examined"]
     assert one["busbw_gbs_after"] == seen["sizes"][-1]["busbw_gbs_after"]
 

@@ -208,4 +208,5 @@ def test_the_oracles_command_prints_the_same_json() -> None:
         for verb in (["graphs"], ["graphs", "--libnccl"])
     ]
     assert printed[0] == printed[1]
-    assert {"ring", "tree", "ranks_of_nodes", "rings", "trees"} <= set(printed[0])
+    assert {"graphs", "ranks_of_nodes", "rings", "trees"} <= set(printed[0])
+    assert {"ring", "tree"} <= set(printed[0]["graphs"])

@@ -101,7 +101,7 @@ def test_command() -> None:
     words = ["memory", "allreduce:1M", "--machine", "dgx-h100", "--gpus-per-node", "2", "--nccl", "2.28.9"]
     result = CliRunner().invoke(everything, [*words, "--json"])
     assert result.exit_code == 0, result.output
-    init, call = json.loads(result.stdout)
+    init, call = json.loads(result.stdout)["stages"]
     assert (init["after"], init["collective"]) == ("initialisation", None)
     assert call["collective"] == "AllReduce"
     assert call["bytes"] == MIB

@@ -390,11 +390,17 @@ def test_any_folder_survives_the_shell(shell: str) -> None:
 def test_env_as_json() -> None:
     by_name, by_path = (json.loads(env("--json", "--nccl", name).stdout) for name in ("2.27.3", "2.27.5"))
     assert by_name == {
+        "nccl_tuner_json": 1,
         "release": "2.27.3",
         "set": {"NCCL_TUNER_PLUGIN": plugin.path().name},
         "prepend": {"LD_LIBRARY_PATH": str(plugin.path().parent)},
     }
-    assert by_path == {"release": "2.27.5", "set": {"NCCL_TUNER_PLUGIN": str(plugin.path())}, "prepend": {}}
+    assert by_path == {
+        "nccl_tuner_json": 1,
+        "release": "2.27.5",
+        "set": {"NCCL_TUNER_PLUGIN": str(plugin.path())},
+        "prepend": {},
+    }
 
 
 def test_env_takes_the_installed_release_or_the_newest() -> None:

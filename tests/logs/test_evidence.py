@@ -219,7 +219,7 @@ def test_warnings_of_a_report() -> None:
 def test_another_tuner_in_a_report() -> None:
     done = run("pick", "allreduce", "--log", report("R7-foreign-tuner.log"), "--bytes", "1M,1G")
     assert done.stderr.startswith("note: a tuner plugin chooses: other_tuner (v5);")
-    said = json.loads(run(*done.args[1:], "--json").stdout)[0]["log"]["findings"]
+    said = json.loads(run(*done.args[1:], "--json").stdout)["log"]["findings"]
     assert said[0]["code"] == "diagnose.tuner_chooses"
     assert said[0]["facts"]["file"] == "libnccl-tuner-other.so"
 

@@ -46,14 +46,14 @@ def test_what_agrees_and_what_is_not_known_is_said(file: Path) -> None:
     assert "answered for dgx-a100, the nearest machine of the catalogue" in done.stderr
     assert "agrees with the log: 8 GPUs per node, bus ids of 8 GPUs, NVLS is not available, 8 adapters" in done.stderr
     assert "not known whether it agrees: GPUs by name, CPUs, PCIe switches, NVLinks" in done.stderr
-    ((answer),) = json.loads(done.stdout)
-    assert (answer["log"]["machine"], answer["log"]["release"], answer["nccl"]) == ("dgx-a100", NCCL, NCCL)
+    answer = json.loads(done.stdout)
+    assert (answer["log"]["machine"], answer["log"]["release"], answer["picks"][0]["nccl"]) == ("dgx-a100", NCCL, NCCL)
     assert "8 adapters" in answer["log"]["nearness"]["agrees"]
     assert "CPUs" in answer["log"]["nearness"]["unknown"]
     by_name = run(
         "pick", "allreduce", "--machine", "dgx-a100", "--nodes", "2", "--nccl", NCCL, "--bytes", "1M", "--json"
     )
-    assert json.loads(by_name.stdout) == [{key: value for key, value in answer.items() if key != "log"}]
+    assert json.loads(by_name.stdout) == {key: value for key, value in answer.items() if key != "log"}
 
 
 def test_another_number_of_channels_is_another_machine(file: Path) -> None:

@@ -483,7 +483,7 @@ def test_the_command_writes_constants_that_pick_takes(files: list[Path], tmp_pat
         ],
     )
     truth = true_us(TWO, CHANGE, Collective.AllReduce, sizes)
-    for row, answered in enumerate(json.loads(picked.output)):
+    for row, answered in enumerate(json.loads(picked.output)["picks"]):
         for name, time_us in answered["cost_us"].items():
             algorithm, protocol = name.split("/")
             assert time_us == pytest.approx(truth[Algorithm[algorithm], Protocol[protocol]][row], rel=0.03), name

@@ -33,8 +33,11 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def printed(*words: str) -> object:
-    return json.loads(CliRunner().invoke(cli, [*words, "--json"], catch_exceptions=False).stdout)
+def printed(*words: str) -> dict[str, object]:
+    """The record as the command prints it, without the version of the form."""
+    found: dict[str, object] = json.loads(CliRunner().invoke(cli, [*words, "--json"], catch_exceptions=False).stdout)
+    assert found.pop("nccl_tuner_json") == 1
+    return found
 
 
 def test_measure(tmp_path: Path) -> None:
@@ -59,7 +62,7 @@ def test_measure(tmp_path: Path) -> None:
     more = "--protocols ll,simple --channels 4 --precision 2 --rounds 3 --repeats 4 --warmup 2 --seed 7"
     answer = printed("measure", *words.split(), *more.split(), "--out", str(verbs))
     assert own.read_bytes() == verbs.read_bytes()
-    assert to_json(found) == {**answer, "file": str(own)}  # type: ignore[dict-item]
+    assert to_json(found) == {**answer, "file": str(own)}
     assert found.new_blocks == found.blocks > 0
     assert found.ended in ("precise", "rounds")
     assert list(found.results.to_pandas()["bytes"]) == [one.bytes for one in found.results]

@@ -125,7 +125,7 @@ def test_fit_takes_the_arms(runs: list[Path], tmp_path: Path) -> None:
 
 
 def test_plot_measured_shows_the_arms(runs: list[Path]) -> None:
-    record = json.loads(run("plot", "measured", *runs, *PLACE, "--json"))
+    record = json.loads(run("plot", "measured", *runs, *PLACE, "--json"))["kinds"]
     assert {each["nodes"] for each in record} == {2}
     assert {series["algorithm"] for each in record for series in each["series"]} == {"Ring", "Tree", "NVLSTree"}
 
@@ -243,7 +243,7 @@ def test_columns_of_public_runs_go_the_same_way() -> None:
     """Ring, Tree and what NCCL chose on 16 nodes of B200, of a table that is shipped."""
     table = Path(__file__).parents[2] / "tables" / "measured" / "b200-8x-64n__2.29.7__together.csv"
     place = ("--machine", "dgx-b200", "--nodes", "16", "--nccl", "2.29.7", "--json")
-    record = json.loads(run("plot", "measured", table, "--collective", "allreduce", *place))
+    record = json.loads(run("plot", "measured", table, "--collective", "allreduce", *place))["kinds"]
     assert len({series["algorithm"] for each in record for series in each["series"]}) > 1
 
 

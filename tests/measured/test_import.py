@@ -316,17 +316,17 @@ def test_import_refuses_what_the_links_cannot_carry(tmp_path: Path) -> None:
 
 def test_check_command_says_what_is_wrong_and_exits_with_1(tmp_path: Path) -> None:
     file = nccl_tests_text.write(tmp_path / "run.log", [(size, us / 1000) for size, us in TIMES])
-    (said,) = json.loads(run("measured", str(file), "--json", code=1).stdout)
+    (said,) = json.loads(run("measured", str(file), "--json", code=1).stdout)["problems"]
     assert (said["kind"], said["refused"], len(said["lines"])) == ("times too short", True, 6)
     nccl_tests_text.write(tmp_path / "run.log", TIMES)
     assert run("measured", str(file), "--machine", "dgx-h100").stdout == "nothing is wrong\n"
 
 
 def test_list_and_show() -> None:
-    listed = json.loads(run("measured", "--json").stdout)
+    listed = json.loads(run("measured", "--json").stdout)["tables"]
     assert [each["name"] for each in listed] == list(measured.names())
     assert all(each["source"]["licence"] for each in listed)
-    ours = json.loads(run("measured", "--machine", "dgx-b200", "--json").stdout)
+    ours = json.loads(run("measured", "--machine", "dgx-b200", "--json").stdout)["tables"]
     assert {each["machine"] for each in ours} == {"dgx-b200"}
     shown = run("measured", "l40s-8x__2.27.3__aiconfigurator").stdout
     assert "topology of the box is not known" in shown

@@ -522,7 +522,8 @@ def test_the_command_writes_or_refuses(tmp_path: Path) -> None:
         "# rows: 1 sha256 HASH",
     ]
     done = CliRunner().invoke(convert_command, [str(target), "--out", str(source), "--to", "ncclx-json", "--json"])
-    assert json.loads(done.output) == {"from": "table", "to": "ncclx-json", "out": str(source), "rows": 1}
+    said = {"nccl_tuner_json": 1, "from": "table", "to": "ncclx-json", "out": str(source), "rows": 1}
+    assert json.loads(done.output) == said
     (rule,) = json.loads(source.read_text())["rules"]
     assert rule["filter"] == {
         "collective": "allgather",

@@ -387,7 +387,7 @@ def test_the_command_says_where_and_exits_by_what_it_found(tmp_path: Path) -> No
         ),
     )
     code, out = run(file, "--machine", "dgx-h100", "--nodes", "2", "--nccl", "2.28.9", "--json")
-    findings = json.loads(out)["findings"]
+    findings = json.loads(out)["tables"][0]["findings"]
     assert (code, [one["severity"] for one in findings]) == (1, ["note", "warning"])
     assert findings[1] == {"line": 2, "severity": "warning", "reason": NVLS}
     assert run(file, "--nccl", "2.18.1")[0] == 1

@@ -366,7 +366,8 @@ WHERE = ("--machine", "dgx-h100", "--nodes", "2", "--nccl", "2.28.9")
 def test_measured_times_stand_beside_what_the_model_predicts(tmp_path: Path) -> None:
     file, out = tmp_path / "run.log", tmp_path / "run.svg"
     file.write_text(RUN)
-    apart, together = json.loads(invoke("plot", "measured", str(file), *WHERE, "--json", "--out", str(out)).output)
+    shown = json.loads(invoke("plot", "measured", str(file), *WHERE, "--json", "--out", str(out)).output)
+    apart, together = shown["kinds"]
     assert (apart["in_place"], together["in_place"]) == (False, True)
     picks = {"Tree/LL": (65536, 40.1), "Tree/LL128": (1048576, 60.1)}  # of README
     selection = Selection(replace(CASE, nodes=2).communicator())
@@ -420,7 +421,9 @@ def test_a_file_that_says_its_communicator_is_of_no_other(tmp_path: Path) -> Non
     with Writer(file, Header(scenario=scenario, ranks=16)) as writer:
         writer.add(SampleBlock(Point(Collective.AllReduce, 1 << 20), None, None, (50.0,)))
     drawn = ("plot", "measured", str(file), "--json")
-    theirs, newer = (json.loads(invoke(*drawn, *more).output)[0] for more in ((), (*WHERE[:4], "--nccl", "2.32.3")))
+    theirs, newer = (
+        json.loads(invoke(*drawn, *more).output)["kinds"][0] for more in ((), (*WHERE[:4], "--nccl", "2.32.3"))
+    )
     assert (theirs["nccl"], newer["nccl"]) == ("2.28.9", "2.32.3")
     for options, says in (
         (("--machine", "dgx-a100", "--nodes", "2"), "measured on 2 x dgx-h100"),

@@ -1,5 +1,6 @@
 """`make docs`: writes into README.md and docs/*.md what their commands print now, and what is derived from tables."""
 
+from tests.support import json_schemas
 from tests.support.doc_sessions import PAGES, ROOT, rewritten
 
 
@@ -8,6 +9,8 @@ def main() -> None:
         if (now := rewritten(page)) != page.read_text("utf-8"):
             page.write_text(now, "utf-8")
             print(f"wrote {page.relative_to(ROOT)}")
+    for name in json_schemas.write(ROOT / "docs" / "schemas"):
+        print(f"wrote docs/schemas/{name}")
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from typing import Any
 import click
 
 from tests.scripts import write_accuracy
-from tests.support import measured_regret, recorded
+from tests.support import json_schemas, measured_regret, recorded
 from tuner import cli, release
 from tuner.api import scenario
 from tuner.base.names import Collective, DataType, Op
@@ -198,6 +198,12 @@ def _page_about(verb: str) -> str:
         if f"`{verb}`" in line and (page := re.match(r"[|*] \[[^\]]+\]\(([^)]+)\)", line)):
             return page[1]
     raise SystemExit(f"docs/README.md: no page says that it is about `{verb}`")
+
+
+def schemas() -> str:
+    """The schema of each command's ``--json``."""
+    named = (f"[`{name}`](schemas/{json_schemas.file_name(name)})" for name in json_schemas.command_answers())
+    return f"{', '.join(named)}.\n"
 
 
 def aliases() -> str:
@@ -413,6 +419,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "changes": changes,
     "floors": floors,
     "commands": commands,
+    "schemas": schemas,
     "aliases": aliases,
     "missing_machines": missing_machines,
     "regret": measured_regret.by_table,

@@ -20,7 +20,7 @@ import subprocess
 import sys
 import tempfile
 import traceback
-from collections.abc import Container
+from collections.abc import Container, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -138,6 +138,13 @@ def folder(page: Path) -> Path:
     return _sessions[page].folder
 
 
+@contextlib.contextmanager
+def inside(page: Path) -> Iterator[None]:
+    """In the folder of the page's blocks that were run, with their environment."""
+    with contextlib.chdir(folder(page)), patch.dict(os.environ, _environment()):
+        yield
+
+
 def runnable(page: Path) -> list[Block]:
     """Sessions and Python."""
     return [each for each in blocks(page) if each.is_session or each.language == "pycon"]
@@ -194,13 +201,13 @@ def _run(command: Command, folder: str) -> tuple[str, ...] | NotRun:
     if words[0] == "cat" and len(words) == 2 and not Path(words[1]).exists():
         Path(words[1]).write_text("".join(f"{line}\n" for line in command.shown), "utf-8")
     plain = not any(SHELL.issuperset(word) for word in shlex.shlex(command.line, posix=True, punctuation_chars=True))
-    printed = _own(words) if words[0] == "nccl-tuner" and plain else _shell(command.line)
+    printed = own(words) if words[0] == "nccl-tuner" and plain else _shell(command.line)
     if isinstance(printed, NotRun):
         return printed
     return tuple(line.rstrip() for line in printed.replace(folder, "/job").rstrip().splitlines())
 
 
-def _own(words: list[str]) -> str | NotRun:
+def own(words: list[str]) -> str | NotRun:
     """In this process, which has everything loaded already."""
     output = io.StringIO()
     with contextlib.redirect_stdout(output), contextlib.redirect_stderr(output), patch.object(sys, "argv", words):

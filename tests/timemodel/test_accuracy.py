@@ -300,7 +300,7 @@ def test_what_a_table_says_otherwise_is_said() -> None:
 def test_calls_of_less_than_an_element_a_rank_have_times() -> None:
     words = ("pick", "allgather", "--machine", "a100-4x-2nic", "--nodes", "4", "--nccl", "2.21.5", "--time", "both")
     of_whole, of_part = (
-        json.loads(run(*words, "--bytes", size, "--json").stdout)[0]["calibrated"] for size in ("64", "8")
+        json.loads(run(*words, "--bytes", size, "--json").stdout)["picks"][0]["calibrated"] for size in ("64", "8")
     )
     for combination, times in of_part.items():
         assert 0 < times["low_us"] < times["time_us"] < times["high_us"]

@@ -142,7 +142,7 @@ def test_every_table_is_shown_bad_ones_too() -> None:
 def test_the_picture_of_accuracy_shows_what_is_kept(tmp_path: Path) -> None:
     out = tmp_path / "accuracy.svg"
     shown = json.loads(run("plot", "accuracy", "--out", str(out), "--json").stdout)
-    of_all = {each["given"]: each for each in shown if each["gpu"] == "all"}
+    of_all = {each["given"]: each for each in shown["classes"] if each["gpu"] == "all"}
     kept = {0: "0 none", 1: "1 random", 4: "4 random"}
     for given, name in kept.items():
         assert of_all[given]["error"] == pytest.approx(SUMMARY["healthy"][name]["error"], abs=0.001)

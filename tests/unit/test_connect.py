@@ -109,6 +109,7 @@ def test_json_has_the_graphs_as_before_and_the_channels_beside_them() -> None:
     asked = ("--machine", "dgx-h100", "--nodes", "2", "--nccl", NCCL, "--json")
     before, after = json.loads(run(*asked)), json.loads(run(*asked, "--across"))
     assert {name: after[name] for name in before} == before
+    assert {"ring", "tree"} <= before["graphs"].keys()
     assert set(after) - set(before) == {"ranks_of_nodes", "rings", "trees", "nvls_heads", "nvls_trees"}
     assert after["rings"][0]["crossings"][0] == {
         "sender": 1,

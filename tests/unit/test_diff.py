@@ -148,7 +148,7 @@ def run(*arguments: str) -> str:
 
 def test_an_upgrade_in_words_and_in_json() -> None:
     arguments = ("--nodes", "2", "--nccl", "2.22.3", "2.25.1")
-    text, records = run(*arguments), json.loads(run(*arguments, "--json"))
+    text, records = run(*arguments), json.loads(run(*arguments, "--json"))["comparisons"][0]["changes"]
     assert "before: 2 x dgx-h100, 8 GPUs each, NCCL 2.22.3" in text
     first = text.splitlines()[0]
     assert first.startswith("the pick changes in 4 ranges of sizes (Broadcast 1, Reduce 1, AllReduce 2), there up to ")
@@ -185,11 +185,11 @@ def test_the_side_that_cannot_run_a_collective_is_named() -> None:
 
 @pytest.mark.slow
 def test_all_releases() -> None:
-    pairs = json.loads(run("allreduce", "--nodes", "2", "--all-releases", "--json"))
+    pairs = json.loads(run("allreduce", "--nodes", "2", "--all-releases", "--json"))["comparisons"]
     assert len(pairs) == 26 * 25 // 2
     (upgrade,) = [pair for pair in pairs if (pair["before"], pair["after"]) == ("2.22.3", "2.25.1")]
     words = ("allreduce", "--nodes", "2", "--nccl", "2.22.3", "2.25.1", "--time", "nccl", "--json")
-    assert upgrade["changes"] == json.loads(run(*words))
+    assert upgrade["changes"] == json.loads(run(*words))["comparisons"][0]["changes"]
     assert len(run("allreduce", "--nodes", "2", "--all-releases").splitlines()) > 26
 
 
@@ -321,7 +321,8 @@ def test_regressions_as_printed() -> None:
     )
     none = printed(["diff", "--regressions", "2.28.9", "2.28.9"])
     assert none.startswith("no regression is known that 2.28.9 has and 2.28.9 does not")
-    threads = [one["thread"] for one in json.loads(printed(["diff", "--regressions", "2.29.2", "2.29.7", "--json"]))]
+    known = json.loads(printed(["diff", "--regressions", "2.29.2", "2.29.7", "--json"]))["regressions"]
+    threads = [one["thread"] for one in known]
     assert threads == ["https://github.com/NVIDIA/nccl/issues/2058"]
     refused = CliRunner().invoke(everything, ["diff", "--regressions", "2.29.2"])
     assert "valid: none, or BEFORE AFTER" in str(refused.exception)
@@ -363,8 +364,8 @@ def test_symmetric_kernels_and_ll128() -> None:
 
 def test_diff_of_releases_as_json() -> None:
     words = ["diff", "allreduce", "--machine", "dgx-h100", "--nccl", "2.29.2", "2.29.7", "--json"]
-    assert json.loads(printed(words)) == []
-    whole = json.loads(printed([*words, "--beyond"]))
+    assert [each["changes"] for each in json.loads(printed(words))["comparisons"]] == [[]]
+    (whole,) = json.loads(printed([*words, "--beyond"]))["comparisons"]
     assert whole["selection_identical"]
     assert whole["changes"] == []
     assert {one["topic"] for one in whole["beyond"]} == {"defaults"}
@@ -373,9 +374,9 @@ def test_diff_of_releases_as_json() -> None:
 
 def test_selection_is_not_identical_where_channels_differ() -> None:
     """AllGather of 1 MiB has 24 channels in 2.28.9 and 22 in 2.29.2, with the same algorithm and protocol."""
-    whole = json.loads(
+    (whole,) = json.loads(
         printed(["diff", "allgather", "--machine", "dgx-h100", "--nccl", "2.28.9", "2.29.2", "--json", "--beyond"])
-    )
+    )["comparisons"]
     assert whole["changes"] == []
     assert not whole["selection_identical"]
 

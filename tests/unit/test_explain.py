@@ -318,6 +318,7 @@ def run(arguments: list[str]) -> str:
 def test_the_command_prints_what_it_computes() -> None:
     arguments = shlex.split("explain allreduce --machine dgx-h100 --nodes 2 --nccl 2.28.9 --bytes 1M")
     found = json.loads(run([*arguments, "--json"]))
+    assert found.pop("nccl_tuner_json") == 1
     scenario = Scenario(nccl="2.28.9", machine="dgx-h100", nodes=2)
     assert found == json.loads(json.dumps(to_json(explain(scenario, request(Collective.AllReduce), 1 << 20))))
     assert set(found["steps"][0]) == {"quantity", "name", "before", "after", "unit", "says", "source"}

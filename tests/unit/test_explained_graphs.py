@@ -412,7 +412,7 @@ def test_lifts_are_printed_as_they_can_be_pasted() -> None:
     printed = run(*words, "--explain", "ring").stdout
     lines = re.findall(r"^    (--change .*)$", printed, flags=re.MULTILINE)
     assert lines[0] == "--change nic-gbps=400 --change pcie=5"
-    pasted = json.loads(run(*words, *lines[0].split(), "--json").stdout)["ring"]
+    pasted = json.loads(run(*words, *lines[0].split(), "--json").stdout)["graphs"]["ring"]
     assert (pasted["channels"], pasted["bw_inter_gbs"]) == (4, 24)
 
 

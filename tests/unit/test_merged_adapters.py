@@ -169,7 +169,7 @@ def dump(tmp_path: Path) -> Path:
 
 def graphs_with(file: Path, nccl: str = "2.28.9", nodes: str = "2") -> dict[str, dict[str, object]]:
     words = ("graphs", "--machine", "dgx-h100", "--nodes", nodes, "--nccl", nccl, "--env", f"NCCL_GRAPH_FILE={file}")
-    answer: dict[str, dict[str, object]] = json.loads(run(*words, "--json").stdout)
+    answer: dict[str, dict[str, object]] = json.loads(run(*words, "--json").stdout)["graphs"]
     return answer
 
 
@@ -187,7 +187,7 @@ def test_graphs_are_read_from_the_file(dump: Path) -> None:
 def test_a_graph_that_the_file_lacks_is_searched(dump: Path) -> None:
     dump.write_text(dump.read_text().replace('<graph id="1"', '<graph id="9"'))
     searched = json.loads(run("graphs", "--machine", "dgx-h100", "--nodes", "2", "--nccl", "2.28.9", "--json").stdout)
-    assert graphs_with(dump)["tree"] == searched["tree"]
+    assert graphs_with(dump)["tree"] == searched["graphs"]["tree"]
 
 
 def test_a_file_that_is_changed_is_read_again(dump: Path) -> None:

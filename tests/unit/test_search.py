@@ -267,7 +267,7 @@ def test_the_dump_is_read_back(tmp_path: Path) -> None:
     for nccl, nodes in product(("2.20.5", "2.22.3", "2.30.7"), ("1", "2")):
         file = tmp_path / f"{nccl}-{nodes}.xml"
         words = ("graphs", "--machine", "dgx-h100", "--gpus-per-node", "2", "--nodes", nodes, "--nccl", nccl)
-        answered = json.loads(run(*words, "--json", "--dump", str(file)).stdout)
+        answered = json.loads(run(*words, "--json", "--dump", str(file)).stdout)["graphs"]
         dumped, gpus = read_dump(file)
         assert gpus == 2
         orders = read_orders(file.read_text())

@@ -82,18 +82,18 @@ def test_each_verb_takes_them() -> None:
         "--json",
     )
     kernel = "symmetric kernel AllGather_LLMC"
-    (answer,) = json.loads(run("pick", *call, "--bytes", "4M").stdout)
+    (answer,) = json.loads(run("pick", *call, "--bytes", "4M").stdout)["picks"]
     assert answer["pick"]["bypass"] == kernel
     explained = json.loads(run("explain", *call, "--bytes", "4M").stdout)
     assert [each["kernel"] for each in explained["kernels"]] == ["AllGather_LLMC", "AllGather_LL"]
-    ranges = json.loads(run("edges", *call, "--from", "1M").stdout)
+    ranges = json.loads(run("edges", *call, "--from", "1M").stdout)["ranges"]
     assert ranges[0]["bypass"] == kernel
     assert ranges[-1]["algorithm"] == "Ring"
-    plain = json.loads(run("edges", *call, "--window-flags", "default").stdout)
+    plain = json.loads(run("edges", *call, "--window-flags", "default").stdout)["ranges"]
     assert {each["algorithm"] for each in plain} == {"Ring"}
-    compared = json.loads(run("diff", *call, "nccl=2.31.2", "--bytes", "4M").stdout)
+    (compared,) = json.loads(run("diff", *call, "nccl=2.31.2", "--bytes", "4M").stdout)["comparisons"]
     assert [compared["sizes"][0][side].get("bypass") for side in ("before", "after")] == [kernel, None]
-    changes = json.loads(run("diff", *call, "2.31.2").stdout)
+    changes = json.loads(run("diff", *call, "2.31.2").stdout)["comparisons"][0]["changes"]
     assert changes[0]["before"]["bypass"] == kernel
     refused = run("pick", "allgather", "--machine", "dgx-h100", "--windows", "send", code=2).stderr
     assert "--windows and --window-flags need --buffers window" in refused
@@ -267,7 +267,7 @@ def test_the_last_block_counts_where_nothing_follows(last: bool, blocks: int) ->
 
 def test_the_command_says_what_blocks_do() -> None:
     words = "pick", "allreduce", "--machine", "dgx-b200", "--nccl", "2.30.7", "--buffers", "window", "--bytes", "1M"
-    (answer,) = json.loads(run(*words, "--launch", "--json").stdout)
+    (answer,) = json.loads(run(*words, "--launch", "--json").stdout)["picks"]
     (kernel,) = answer["launch"]["kernels"]
     assert kernel["name"] == "ncclSymkDevKernel_AllReduce_RSxLDMC_AGxSTMC_sum_f32"
     assert [block["parts"] for block in kernel["symmetric"]["blocks"]] == [

@@ -54,7 +54,7 @@ def of_scenario(scenario: Scenario) -> Mapping[str, OrderedGraph]:
 class GraphsAcross:
     """The graphs of a node, and the channels that NCCL makes of all nodes' graphs."""
 
-    graphs: Mapping[str, OrderedGraph] = field(metadata=json_form(merged=True))  # empty where nodes differ
+    graphs: Mapping[str, OrderedGraph]  # empty where nodes differ
     across: Across = field(metadata=json_form(merged=True))
 
 

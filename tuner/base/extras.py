@@ -48,7 +48,6 @@ EXTRAS = (
         "check, oracle, memory, fetch-nccl, and whatever asks libnccl: the real libnccl on simulated GPUs",
         _ELFTOOLS | _CFFI,
     ),
-    Extra("mcp", "mcp: the commands as tools for agents", {"mcp": "mcp"}),
     Extra("gpu", "measure, on GPUs", {"cupy": "cupy-cuda12x", "pynvml": "nvidia-ml-py"} | _ELFTOOLS | _CFFI | _SCIPY),
 )
 

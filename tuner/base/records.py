@@ -79,6 +79,23 @@ def to_json(value: Any) -> Any:
     raise TypeError(f"{type(value).__name__} has no form in JSON: {value!r}")
 
 
+VERSION_KEY = "nccl_tuner_json"
+VERSION = 1  # of the form of all JSON that is printed: docs/json.md says what may change without another number
+
+
+def versioned(value: Any, several: str | None = None) -> dict[str, Any]:
+    """JSON object of a record or mapping, or of a list under the key ``several``, with the version of the form first.
+
+    TypeError for a list without a key: a list has no place for what is added later.
+    """
+    made = to_json(value)
+    if several is not None:
+        made = {several: made}
+    if not isinstance(made, dict):
+        raise TypeError(f"JSON that is printed is an object; {type(value).__name__} needs a key")
+    return {VERSION_KEY: VERSION, **made}
+
+
 def _record(record: Any) -> dict[str, object]:
     converted: dict[str, object] = {}
     kind: Any = type(record)

@@ -132,7 +132,10 @@ def _check_libnccl(
             reports.append(check(scenario, requests, sizes, timeout_s))
     finally:  # what was compared before one failed is not lost
         if reports:
-            (print_json if json_wanted() else _print_report)(reports)
+            if json_wanted():
+                print_json(reports, "reports")
+            else:
+                _print_report(reports)
     sys.exit(1 if any(report.mismatches for report in reports) else 0)
 
 

@@ -170,7 +170,8 @@ def print_pairs(scenario: Scenario, sides: Sequence[Side], requests: Sequence[Re
                     "changes": [change for changes in of_all for change in changes],
                 }
                 for before, after, of_all in compared
-            ]
+            ],
+            "comparisons",
         )
         return
     names = [request.collective.name for request in requests]
@@ -278,7 +279,7 @@ def _show_regressions(releases: Sequence[str]) -> None:
     if len(releases) not in (0, 2):
         raise BadInput(f"{len(releases)} releases; valid: none, or BEFORE AFTER")
     known = between(*releases) if releases else list(regressions())
-    if shown_as_json(known):
+    if shown_as_json(known, "regressions"):
         return
     width = width_to_fit()
     say(_verdict_of(known, releases))
@@ -329,8 +330,8 @@ class DiffWord(options.CallOrChange):
 @options.flag("--whole", "Ranges whose channels or threads change count as well.")
 @options.flag(
     "--beyond",
-    "What differs beside the picks, too: channels, graphs, LL128, symmetric kernels, defaults; with --json an "
-    "object. [default: for two releases, without --json]",
+    "What differs beside the picks, too: channels, graphs, LL128, symmetric kernels, defaults. "
+    "[default: for two releases, without --json]",
 )
 @options.flag(
     "--regressions",
@@ -367,7 +368,7 @@ def command(
     order, nvswitch (links of a GPU to NVSwitches), link-gpus, ids, new-guid, keep, sm; @ names single devices, as in
     nic-gbps=100@mlx5_0. The graphs are then searched anew. Otherwise: nccl, machine, nodes, gpus-per-node, trays,
     gpus-per-tray, hosts-per-domain, ranks-per-gpu, constants, unset, or a NCCL variable. Several values of one key
-    (nodes=4 nodes=8) are compared one by one, with --json as a list; changes of devices by name add up. Of two releases
+    (nodes=4 nodes=8) are compared one by one; changes of devices by name add up. Of two releases
     also what differs beside the picks, and regressions that others saw.
 
     \b
@@ -447,9 +448,7 @@ def command(
         exchanges.show_changes(ways)
         return
     if json_wanted():
-        several = len(compared) > 1
-        answers = [one.answer(several or sizes is not None) for one in compared]
-        print_json(answers if several else answers[0])
+        print_json([one.record() for one in compared], "comparisons")
     else:
         for one in compared:
             _print(one, fail_above)
@@ -482,10 +481,8 @@ class ComparedSides:
         """The changes of all collectives."""
         return list(chain(*self.changes.values()))
 
-    def answer(self, whole: bool) -> "list[PickChange] | Upgrade | Mapping[str, object]":
-        """Record for JSON: the changes alone, or what differs beside them; ``whole``: with both sides, and sizes."""
-        if not whole:
-            return self.upgrade or self.every_change
+    def record(self) -> Mapping[str, object]:
+        """Record for JSON: both sides, the answers at single sizes, the changes, and what differs beside them."""
         sides = {"before": self.old.scenario.heading, "after": self.new.scenario.heading}
         sizes = {} if self.query.sizes is None else {"sizes": list(chain(*self.sizes.values()))}
         return {**sides, **sizes, **to_json(self.upgrade or {"changes": self.every_change})}

@@ -114,7 +114,7 @@ def _over_sizes(collectives: Sequence[Collective], every: bool, asked: options.C
     requests = options.runnable({"here": selection}, collectives, asked.call.request())
     records = {request.collective: answers(selection, request, low, high).records(request) for request in requests}
     if json_wanted():
-        print_json([record for of_one in records.values() for record in of_one])
+        print_json([record for of_one in records.values() for record in of_one], "ranges")
     for request in requests:
         of_one = records[request.collective]
         last = of_one[-1].to_bytes

@@ -39,7 +39,7 @@ def show(scenario: Scenario, call: ExchangeQuery, wanted: "TimesWanted | None") 
     """Each size with what is launched, and with a time where one was measured."""
     timed = wanted is not None and not wanted.beside_nccl
     answers = exchanges.answers(scenario, call, wanted.calibration if wanted else None, must_time=timed)
-    if shown_as_json(answers):
+    if shown_as_json(answers, "calls"):
         return
     used = next((each.calibration for each in answers if each.calibration is not None), None)
     measured = used is not None
@@ -192,7 +192,7 @@ SAME_WAY = "every message goes the same way at every size"
 def show_changes(found: Sequence[ExchangeComparison]) -> None:
     """Every comparison."""
     if json_wanted():
-        print_json(found[0] if len(found) == 1 else found)
+        print_json(found, "comparisons")
         return
     for one in found:
         ranges = plural(len(one.changes), "range")

@@ -159,14 +159,14 @@ def _choices(
     import json
 
     from tuner.answers.exports.choices import choices
-    from tuner.base.records import to_json
+    from tuner.base.records import versioned
 
     requests = options.runnable({"": Selection(described.communicator())}, collectives, like)
     found = choices(described, requests, *ends)
     if out is None:
         print_json(found)
     else:
-        write_text(out, json.dumps(to_json(found), indent=1) + "\n")
+        write_text(out, json.dumps(versioned(found), indent=1) + "\n")
 
 
 def _compiled(described: Scenario, like: Request, collectives: tuple[Collective, ...], out: Path | None) -> None:

@@ -297,7 +297,7 @@ def command(
         graphs.write_dump(described, dump)
         say(f"graphs of {described.title} written to {dump}", err=True)
     if json_wanted():
-        print_json(found)
+        print_json({"graphs": found})
     elif dump is None:
         print_graphs(f"Graphs of {described.title}", found)
         print_channels(found)
@@ -309,7 +309,7 @@ def _show_libnccl(described: Scenario, timeout_s: float, across: bool) -> None:
     if across:
         print_with_across(described.title, library.with_across(described, timeout_s))
     elif json_wanted():
-        print_json(library.graphs(described, timeout_s))
+        print_json({"graphs": library.graphs(described, timeout_s)})
     else:
         print_graphs(f"Graphs of {described.title}", library.graphs(described, timeout_s))
 

@@ -273,4 +273,4 @@ def fetch_nccl_command(releases: tuple[str, ...], every: bool, builds: tuple[str
             if not json_wanted():
                 click.echo(f"{wheel.release} {wheel.path} sha256 {wheel.sha256}")
     if json_wanted():
-        print_json(fetched)
+        print_json(fetched, "libraries")

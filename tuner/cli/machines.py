@@ -182,7 +182,7 @@ def _shape(file: Path, gpu: str | None) -> "NodeShape":
 
 def _print_all() -> None:
     records = [_listed(catalogue.load(name)) for name in catalogue.names()]
-    if shown_as_json(records):
+    if shown_as_json(records, "machines"):
         return
     columns = ("name", "title", "GPUs", "compute capability", "NICs", "CPU")
     rows = [(r.name, r.title, r.gpus_per_node, r.compute_capability, r.nics, r.cpu) for r in records]

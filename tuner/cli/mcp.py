@@ -1,32 +1,29 @@
 """``nccl-tuner mcp``: the commands as tools of the Model Context Protocol, for agents in editors and chats.
 
-The SDK is imported by the command alone: it takes longer to load than any answer to be made. Its lowest server is used,
-as the tools are declared in one table (:mod:`tuner.cli.tools`) and not by signatures.
+Over standard input and output a message is a line; over HTTP, on the loopback address, a request. Answers take turns in
+the main thread, where alone a clock can end one.
 """
 
 import os
+import signal
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
-from tuner.base import extras
-from tuner.cli import options
-from tuner.cli.command import FILE
+from tuner.cli.command import FILE, Command, option
 
 if TYPE_CHECKING:
-    from tuner.cli.fence import Fence
+    from tuner.cli.mcp_messages import AgentMessages
 
-JSON = "application/json"
 KEPT_VARIABLES = frozenset({"NCCL_TUNER_CACHE", "NCCL_TUNER_BOUNDS"})
-SAYS = (
-    "What NVIDIA's NCCL picks, why, and whether it is best, emulated bit for bit without a GPU. Answers are short; "
-    "the resource that each names has the whole. Begin with machines and releases for names; sizes are NCCL's nBytes."
-)
+MOST_MESSAGE_BYTES = 8 << 20
+WIDTH = 10_000  # of what commands say beside their JSON: a note is a line
 
 
-@click.command(name="mcp", cls=options.Command)
-@options.option(
+@click.command(name="mcp", cls=Command)
+@option(
     "--allow",
     "folders",
     "A folder whose files may be read; repeatable. [default: none]",
@@ -34,8 +31,15 @@ SAYS = (
     metavar="DIR",
     multiple=True,
 )
-def command(folders: tuple[Path, ...]) -> None:
-    """Serve the commands as tools to an agent (Model Context Protocol), over standard input and output.
+@option(
+    "--http",
+    "port",
+    "Serve at http://127.0.0.1:PORT/mcp instead (streamable HTTP; 0: any free port).",
+    type=click.IntRange(0, 65535),
+    metavar="PORT",
+)
+def command(folders: tuple[Path, ...], port: int | None) -> None:
+    """Serve the commands as tools to an agent (Model Context Protocol), over standard input and output or HTTP.
 
     Tools: pick, explain, diff, diagnose, accept, check_table, machines, releases, budget. Nothing is written or
     fetched, libnccl is not asked, and the NCCL variables of the server are not those of an answer. Files are read
@@ -43,83 +47,58 @@ def command(folders: tuple[Path, ...]) -> None:
 
     \b
     nccl-tuner mcp --allow ~/logs
+    nccl-tuner mcp --http 8765 --allow ~/logs
     """
-    extras.require("mcp", "this command")
+    from tuner.base.scratch import ScratchFolder
     from tuner.cli.fence import Fence, real_folder
+    from tuner.cli.mcp_messages import AgentMessages
+    from tuner.cli.tools import Desk
 
     fence = Fence([real_folder(folder) for folder in folders])
     for name in [each for each in os.environ if each.startswith("NCCL_") and each not in KEPT_VARIABLES]:
         del os.environ[name]
-    _serve(fence)
-
-
-def _serve(fence: "Fence") -> None:
-    import signal
-    import sys
-    from importlib.metadata import version
-    from io import TextIOWrapper
-
-    import anyio
-    from mcp import types
-    from mcp.server.lowlevel import Server
-    from mcp.server.lowlevel.helper_types import ReadResourceContents
-    from mcp.server.stdio import stdio_server
-
-    from tuner.base.scratch import ScratchFolder
-    from tuner.cli.tools import ADDRESS, TOOLS, Desk
-
-    desk = Desk(fence)
-    server: Any = Server("nccl-tuner", version=version("nccl-tuner"), instructions=SAYS)
-    reads = types.ToolAnnotations(readOnlyHint=True, openWorldHint=False)
-
+    os.environ["COLUMNS"] = str(WIDTH)
     scratch = ScratchFolder("mcp")
 
     def end(*_: object) -> NoReturn:
         scratch.cleanup()
-        os._exit(130)  # a thread waits for standard input, and nothing but its end would wake it
-
-    async def tools() -> list[types.Tool]:
-        return [
-            types.Tool(name=each.name, description=each.says, inputSchema=each.schema, annotations=reads)
-            for each in TOOLS
-        ]
-
-    async def called(name: str, given: dict[str, object]) -> types.CallToolResult:
-        # Here and not in a thread: answers take turns, and a clock can end one in the main thread alone.
-        try:
-            reply = desk.ask(name, given)
-        except KeyboardInterrupt:
-            end()
-        content: list[types.ContentBlock] = [types.TextContent(type="text", text=reply.text)]
-        if reply.address:
-            link = {"type": "resource_link", "uri": reply.address, "name": f"{name}, whole", "mimeType": JSON}
-            content.append(types.ResourceLink.model_validate(link))
-        return types.CallToolResult(content=content, isError=reply.wrong)
-
-    async def kept() -> list[types.Resource]:
-        listed = [{"uri": f"{ADDRESS}{key}", "name": f"whole answer {key[:8]}", "mimeType": JSON} for key in desk.kept]
-        return [types.Resource.model_validate(each) for each in listed]
-
-    async def read(uri: object) -> list[ReadResourceContents]:
-        return [ReadResourceContents(content=desk.whole(str(uri)), mime_type=JSON)]
-
-    server.list_tools()(tools)
-    server.call_tool(validate_input=False)(called)
-    server.list_resources()(kept)
-    server.read_resource()(read)
-
-    # What else is printed goes to standard error: standard output is the protocol's.
-    sys.stdout.flush()
-    own = os.dup(1)
-    os.dup2(2, 1)
-    answers = TextIOWrapper(os.fdopen(own, "wb"), encoding="utf-8")
-
-    async def serve() -> None:
-        async with stdio_server(stdout=anyio.wrap_file(answers)) as (asked, said):
-            await server.run(asked, said, server.create_initialization_options())
+        os._exit(130)  # from anywhere inside an answer, whose errors are not to swallow it
 
     with scratch:
         fence.build(Path(scratch.name))
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, end)
-        anyio.run(serve)
+        messages = AgentMessages(Desk(fence))
+        try:
+            if port is None:
+                _serve_lines(messages)
+            else:
+                _serve_http(messages, port)
+        except KeyboardInterrupt:
+            end()
+
+
+def _serve_lines(messages: "AgentMessages") -> None:
+    """A message a line, until standard input ends; what else is printed goes to standard error."""
+    sys.stdout.flush()
+    own = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
+    while line := sys.stdin.buffer.readline(MOST_MESSAGE_BYTES + 1):
+        if len(line) > MOST_MESSAGE_BYTES:  # what follows is the rest of it
+            own.write(messages.too_large(MOST_MESSAGE_BYTES) + b"\n")
+            own.flush()
+            break
+        if line.strip() and (reply := messages.answer(line)) is not None:
+            own.write(reply + b"\n")
+            own.flush()
+
+
+def _serve_http(messages: "AgentMessages", port: int) -> None:
+    from http.server import HTTPServer
+
+    from tuner.cli.mcp_http import handler_of
+
+    with HTTPServer(("127.0.0.1", port), handler_of(messages, MOST_MESSAGE_BYTES)) as server:
+        address: Any = server.server_address
+        click.echo(f"nccl-tuner: http://127.0.0.1:{address[1]}/mcp", err=True)
+        server.serve_forever()

@@ -199,7 +199,7 @@ def _print_tables(machine: str | None) -> None:
     every = (*map(measured.load, measured.names()), *map(own_runs.load, own_runs.names()))
     tables = [table for table in every if name in (None, table.header.machine)]
     if json_wanted():
-        print_json([to_json(_listed(table)) for table in tables])
+        print_json([_listed(table) for table in tables], "tables")
         return
     listed = [_listed(table) for table in tables]
     columns = ("name", "machine", "NCCL", "nodes", "GPUs a node", "collectives", "rows")
@@ -229,7 +229,8 @@ def _check(files: tuple[Path, ...], site: Site, given: Given) -> None:
     problems = [(path, each) for path, table in tables for each in plausible.judge(table, *site.node).problems]
     left = [(path, f"{count} {why}") for path, table in tables for why, count in table.header.left_out.items() if count]
     if json_wanted():
-        print_json([*(_record(path, each) for path, each in problems), *(_left_out(path, text) for path, text in left)])
+        found = [*(_record(path, each) for path, each in problems), *(_left_out(path, text) for path, text in left)]
+        print_json(found, "problems")
     else:
         refused = sum(each.refused for _, each in problems)
         said = f"{refused} of {plural(len(problems), 'problem')} are of rows that cannot be used"

@@ -47,7 +47,7 @@ def command(
     asked = [(one.request, one.bytes) for one in of_libnccl(calls, call.request())]
     progress(f"asking the libnccl of {described.title}")
     stages = bill.bill(described.oracle_configuration(), asked, timeout_s)
-    if shown_as_json(stages):
+    if shown_as_json(stages, "stages"):
         return
     peak = max(bytes_ for stage in stages for bytes_ in stage.peak_device_bytes) / 2**20
     sms = max((blocks for stage in stages if stage.collective for blocks in stage.blocks), default=0)

@@ -118,7 +118,7 @@ def _ranges(described: Scenario, request: Request, ends: tuple[int, int], root: 
     from tuner.answers.order import order_ranges
 
     found = order_ranges(described, request, ends, root)
-    if shown_as_json(found):
+    if shown_as_json(found, "ranges"):
         return
     rows = [
         (

@@ -13,7 +13,7 @@ import click
 
 from tuner.base import view
 from tuner.base.printable import in_a_line, styled, unstyled
-from tuner.base.records import to_json
+from tuner.base.records import to_json, versioned
 from tuner.base.sizes import human_bytes as human_bytes
 from tuner.base.sizes import plural as plural
 from tuner.base.view import Column, laid_out
@@ -77,16 +77,18 @@ def verdict(text: str, good: bool | None) -> str:
     return styled(text, {True: "green", False: "red", None: "yellow"}[good])
 
 
-def print_json(value: Any) -> None:
-    """Records, or what is JSON already; with what is taken of a log, where one describes the communicator."""
-    says, written = click.get_current_context().meta.get(LOG), to_json(value)
-    if says is not None:
-        log = {"log": to_json(says)}
-        written = [each | log for each in written] if isinstance(written, list) else written | log
+def print_json(value: Any, several: str | None = None) -> None:
+    """Prints one object: a record's keys, or under the key ``several`` a list of records, whatever its length.
+
+    First stands the version of the form (docs/json.md), last what is taken of a log that describes the communicator,
+    and what stands behind a release that was not compared.
+    """
+    written = versioned(value, several)
+    if (says := click.get_current_context().meta.get(LOG)) is not None:
+        written["log"] = to_json(says)
     if (standing := click.get_current_context().meta.get(STANDING)) is not None:
-        several = [f"{name}: {words}" if len(standing) > 1 else words for name, words in standing.items()]
-        mark = {"standing": "; ".join(several)}
-        written = [each | mark for each in written] if isinstance(written, list) else written | mark
+        words = [f"{name}: {text}" if len(standing) > 1 else text for name, text in standing.items()]
+        written["standing"] = "; ".join(words)
     click.echo(json.dumps(written, indent=1))
 
 
@@ -95,10 +97,10 @@ def json_wanted() -> bool:
     return bool(click.get_current_context().meta.get(JSON))
 
 
-def shown_as_json(answer: Any) -> bool:
-    """Whether the answer is to be JSON, which it is printed as then."""
+def shown_as_json(answer: Any, several: str | None = None) -> bool:
+    """Whether the answer is to be JSON, which it is printed as then, as :func:`print_json` has it."""
     if json_wanted():
-        print_json(answer)
+        print_json(answer, several)
     return json_wanted()
 
 

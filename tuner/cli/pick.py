@@ -193,7 +193,7 @@ def command(
         from tuner.answers.launches import Launches, with_launches
 
         answers = with_launches(answers, Launches(described, rank or 0), Operation(request, 0, peer or 0))
-    if shown_as_json(answers):
+    if shown_as_json(answers, "picks"):
         return
     if as_csv:
         print_csv((Column("", lambda _: described.nccl, key="nccl"), *CSV), answers)
@@ -224,7 +224,7 @@ def _show_libnccl(function: Collective | PeerCall, sizes: list[int], asked: opti
     collective = options.Named(Collective, "collective").convert(function.name, None, None)
     described = _described(asked)
     answers = library.of_sizes(described, asked.call.request(collective), sizes, asked.libnccl or 0)
-    if not shown_as_json(answers):
+    if not shown_as_json(answers, "picks"):
         print_answers(f"{collective.name} on {described.title}: the real libnccl", answers)
 
 

@@ -284,8 +284,8 @@ def _measured(
         why = comparison.skipped[0].reason if comparison.skipped else "no times that count"
         raise BadMeasurement(f"{file}: nothing to draw: {why}")
 
-    def record() -> list[dict[str, object]]:
-        return [_pictured(described, kind, series(comparison, kind)) for kind in comparison.kinds]
+    def record() -> dict[str, object]:
+        return {"kinds": [_pictured(described, kind, series(comparison, kind)) for kind in comparison.kinds]}
 
     def draw() -> "Figure":
         from tuner.bench import figures
@@ -310,7 +310,7 @@ def _accuracy(out: Path | None) -> None:
         return figures.left_out_sites(classes)
 
     all_given = ", ".join(f"{100 * each.error:.1f} %" for each in classes if each.gpu == left_out.ALL)
-    deliver(out, lambda: to_json(classes), draw, lambda: f"errors with 0, 1 and 4 rows of a site: {all_given}")
+    deliver(out, lambda: {"classes": classes}, draw, lambda: f"errors with 0, 1 and 4 rows of a site: {all_given}")
 
 
 def _read(

@@ -77,7 +77,7 @@ def command(
     tables, algorithms = Selection(made).tables, made.release.limits.algorithms
     if times is None or (times.beside_nccl and not json_wanted()):
         if json_wanted():
-            print_json(_records(tables, algorithms, described.fitted_constants))
+            print_json(_records(tables, algorithms, described.fitted_constants), "cells")
         else:
             if described.fitted_constants is not None:
                 click.echo(f"with fitted constants {described.fitted_constants.file}, not NCCL's own")
@@ -94,7 +94,7 @@ def _show_libnccl(described: Scenario, timeout_s: float) -> None:
     tables = library.tables(described, timeout_s)
     algorithms = len(tables.max_threads)
     if json_wanted():
-        print_json(cells(tables, algorithms))
+        print_json(cells(tables, algorithms), "cells")
         return
     numbers = model.PrintedNumbers(tables.latency_us, tables.bandwidth_gbs, tables.max_threads)
     _print_lines(numbers, algorithms)
@@ -114,7 +114,7 @@ def _windows(described: Scenario, like: Request, sizes: list[int] | None) -> Non
     from tuner.cli.explain import show_table
 
     explanations = explain_windows(described, like, size_list(DEFAULT_SIZES) if sizes is None else sizes)
-    if not shown_as_json(explanations):
+    if not shown_as_json(explanations, "kernels"):
         show_table(f"{described.title}: {like.dtype.name} {like.op.name}, window buffers", explanations)
 
 
@@ -128,7 +128,7 @@ def _print_calibrated(records: list[TableCell], scenario: Scenario, wanted: "Tim
     table = tables.with_times(records, scenario, wanted)
     said = times.whose(replace(table.calibration, not_measured=()))  # the column says it by collective
     if json_wanted():
-        print_json(table.cells)
+        print_json(table.cells, "cells")
         say(said, err=True)
         return
     rows = [

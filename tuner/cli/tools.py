@@ -13,6 +13,7 @@ from typing import Any
 
 from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput, TunerError, did_you_mean
+from tuner.base.records import VERSION, VERSION_KEY, versioned
 from tuner.cli.fence import Fence, TooSlow
 
 SHORT_BYTES = 2048  # of a short answer, at most
@@ -235,7 +236,10 @@ TOOLS = (
             *_CALL,
             *_ENGINE,
         ),
-        (f"collective bytes nccl pick note notes calls carrier choices kernels {_PICK}", f"bytes pick {_BRIEF}"),
+        (
+            f"picks collective bytes nccl pick note notes calls carrier choices kernels {_PICK}",
+            f"picks calls bytes pick {_BRIEF}",
+        ),
     ),
     Tool(
         "explain",
@@ -271,8 +275,8 @@ TOOLS = (
             *_CALL,
         ),
         (
-            f"collective from_bytes to_bytes changes ratio before after {_PICK}",
-            f"collective from_bytes to_bytes changes ratio before after {_BRIEF}",
+            f"comparisons collective from_bytes to_bytes changes ratio before after {_PICK}",
+            f"comparisons collective from_bytes to_bytes changes ratio before after {_BRIEF}",
         ),
     ),
     Tool(
@@ -326,7 +330,7 @@ TOOLS = (
             _DTYPE,
             ToolParameter("op", ParameterKind.TEXT, "Reduction operation, such as sum."),
         ),
-        (f"file format {_FINDINGS}",),
+        (f"tables file format {_FINDINGS}",),
     ),
     Tool(
         "machines",
@@ -346,7 +350,10 @@ TOOLS = (
             ToolParameter("gpu", ParameterKind.TEXT, "The GPU model of a topology that only places its GPUs."),
             ToolParameter("nic_gbps", ParameterKind.DECIMAL, "Speed of its adapters, 1e9 bits per second; with gpu."),
         ),
-        ("name title gpus_per_node compute_capability nics cpu trays notes machine agrees differs unknown", "name"),
+        (
+            "machines name title gpus_per_node compute_capability nics cpu trays notes machine agrees differs unknown",
+            "machines name",
+        ),
     ),
     Tool(
         "releases",
@@ -419,7 +426,7 @@ class Desk:
             return Reply(lines[-1] if lines else f"nccl-tuner: {name}: no answer, exit code {code}", wrong=True)
         whole = json.loads(output) if output.strip() else None
         address = self._keep(output) if whole is not None else None
-        about = {"tool": name, "verdict": VERDICTS[code], "exit_code": code}
+        about = {VERSION_KEY: VERSION, "tool": name, "verdict": VERDICTS[code], "exit_code": code}
         if codes := sorted({str(each) for each in _values_of(whole, "code")}):
             about["codes"] = codes
         if lines:
@@ -432,7 +439,7 @@ class Desk:
         if tool.answer is not None:
             tool.words(given, self.fence)
             with self.fence.up(SECONDS):
-                return 0, json.dumps(tool.answer(), indent=1), ""
+                return 0, json.dumps(versioned(tool.answer()), indent=1), ""
         words = tool.words(given, self.fence)
         with self.fence.up(SECONDS):
             return answered(words)
@@ -493,7 +500,7 @@ def _only(value: Any, keys: frozenset[str]) -> Any:
         return [each for each in kept if each not in ({}, [], None)]
     if isinstance(value, dict):
         inner = {key: _only(each, keys) for key, each in value.items() if key in keys}
-        return {key: each for key, each in inner.items() if each not in ({}, [], None)}
+        return {key: each for key, each in inner.items() if each not in ({}, None)}  # [] says that there is none
     return value
 
 

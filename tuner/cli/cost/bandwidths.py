@@ -165,7 +165,8 @@ def _print_protocol() -> None:
                     "nccl_tests": each.nccl_tests,
                 }
                 for each in EXPERIMENTS
-            ]
+            ],
+            "experiments",
         )
         return
     rows = [
@@ -215,7 +216,7 @@ def _show_fabric(
 
 def _tables(described: Fabric, table: Mapping[str, Any]) -> None:
     made = fabric.projected_tables(described, table)
-    if shown_as_json(made):
+    if shown_as_json(made, "tables"):
         return
     for each in made:
         _print_projections(each.title, each.rows)

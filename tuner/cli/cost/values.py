@@ -150,5 +150,5 @@ def _in(nbytes: float, units: Sequence[tuple[str, int]]) -> str:
 
 
 def print_records(records: Sequence[object]) -> None:
-    """Prints JSON: one as an object, several as a list."""
-    print_json(records[0] if len(records) == 1 else list(records))
+    """Prints the answers for all given values as JSON."""
+    print_json(list(records), "answers")

@@ -101,7 +101,7 @@ def lint_command(
             checks[running] = list(_checks(communicator.but(nccl=running), call.dtype, call.op))
         findings = [finding for check in checks[running] for finding in check(read.table)]
         linted.append(_Linted(file, read, sorted(findings, key=lambda finding: finding.line)))
-    if not shown_as_json(linted[0] if len(linted) == 1 else linted):
+    if not shown_as_json(linted, "tables"):
         for each in linted:
             each.print()
     if any(each.bad for each in linted):
