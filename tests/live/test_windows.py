@@ -62,6 +62,17 @@ def test_windows_of_every_kind(name: str, nodes: int) -> None:
 
 
 @pytest.mark.parametrize("name", WITH_WINDOWS)
+def test_shareable_memory_that_is_asked_for_changes_nothing(name: str) -> None:
+    """NCCL_CUMEM_ENABLE=1, as SGLang sets it for its symmetric memory, is what NCCL does by itself."""
+    scenario = Scenario(name, 1, machine="dgx-h100", gpus_per_node=4, environment={"NCCL_CUMEM_ENABLE": "1"})
+    sizes = [1 << power for power in (7, 16, 22, 28)]
+    asked = [Request(Collective.AllReduce, DataType.bfloat16, Op.sum, buffers=buffers) for buffers in Buffers]
+    report = check(scenario, asked, sizes)
+    assert report.mismatches == ()
+    assert report.compared["channels"] == len(asked) * len(sizes)
+
+
+@pytest.mark.parametrize("name", WITH_WINDOWS)
 def test_random_calls_on_windows(name: str, draws: Draws) -> None:
     random, bypassing = draws.random(name), 0
     while bypassing < 2 * draws.times:

@@ -145,7 +145,8 @@ def test_deterministic_inference_pins_nccls_tree_and_channels() -> None:
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        ("--engine vllm@0.31.0", "vllm 0.31.0 has no table; the nearest: 0.30.0"),
+        ("--engine vllm@0.1.0", f"vllm 0.1.0 has no table; the nearest: {releases.releases('vllm')[0]}"),
+        ("--engine vllm@99.0.0", f"vllm 99.0.0 has no table; the nearest: {releases.releases('vllm')[-1]}"),
         ("--engine vlm", "did you mean vllm?"),
         ("--engine vllm --engine-arg disable-custom", "did you mean disable-custom-all-reduce?"),
         ("--engine vllm --env VLLM_ALLREDUCE_USE_SYMM=1", "did you mean VLLM_ALLREDUCE_USE_SYMM_MEM?"),
@@ -169,6 +170,20 @@ def test_pick_names_the_carriers_in_order() -> None:
     assert [("pick" in call) for call in calls] == [False, False, True]
     assert calls[2]["turned_away"][-1]["because"]["code"] == "engines.at-most-listed"
     assert calls[2]["turned_away"][-1]["because"]["facts"]["limit"] == 64 << 20
+
+
+def test_explain_says_what_turned_each_away_and_then_what_nccl_does() -> None:
+    group = ("explain", "allreduce", "--machine", "dgx-h100", "--engine", "sglang@0.5.23", "--nccl", "2.30.7")
+    carried = json.loads(run(*group, "--bytes", "16M", "--json").stdout)
+    assert (carried["call"]["carrier"], carried["explanation"]) == ("custom-v2", None)
+    left = json.loads(run(*group, "--bytes", "32M", "--json").stdout)
+    because = {each["implementation"]: each["because"]["code"] for each in left["call"]["turned_away"]}
+    assert because["custom-v2"] == "engines.sglang-custom-limit"
+    assert left["explanation"]["pick"]["algorithm"] == "Ring"  # SGLang switches NVLS off
+    shown = run(*group, "--bytes", "32M").stdout
+    assert shown.index("its limit is 16 MiB here") < shown.index("how Ring/LL128 comes to its numbers")
+    in_windows = run(*group, "--bytes", "32M", "--engine-arg", "enable-symm-mem").stdout
+    assert "symmetric kernels that can do it" in in_windows
 
 
 def test_edges_and_diff_give_borders_to_the_byte() -> None:

@@ -1,6 +1,6 @@
 """``--engine``: who carries an AllReduce of a serving engine, in pick, edges and diff."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -177,6 +177,35 @@ def _say_nccl(group: "ServedGroup") -> None:
     own = group.release.nccl
     if own is not None and own != group.scenario.nccl:
         note_after(f"{group.release.name} is built with NCCL {own}, and this is of {group.scenario.nccl}: --nccl {own}")
+
+
+def show_story(group: "ServedGroup", request: Request, size_bytes: int) -> "CarriedCall":
+    """Prints which of the engine's implementations take a size, in the order in which it asks them; returns the call.
+
+    With --json nothing is printed: what NCCL does with the call belongs into the same document.
+    """
+    (call,) = group.calls(request, [size_bytes])
+    if json_wanted():
+        return call
+    title = f"{request.title} of {human_bytes(size_bytes)} of {group.release.name} on {group.scenario.title}"
+    print_table(title, ("order", "implementation", "takes it", "because", "source"), _story(group, call))
+    if call.pick is None:
+        say("NCCL is not called.")
+    _say_nccl(group)
+    return call
+
+
+def _story(group: "ServedGroup", call: "CarriedCall") -> Iterator[tuple[str, ...]]:
+    from tuner.base.findings import words
+
+    reasons = {away.implementation: words(away.because) for away in call.turned_away}
+    for order, each in enumerate(group.release.implementations, 1):
+        if each.name in reasons:
+            yield str(order), each.title, "no", reasons[each.name], each.source
+        elif each.name == call.carrier:
+            because = "every condition holds" if each.conditions else "it takes what is left"
+            yield str(order), each.title, "yes", because, each.source
+            return
 
 
 def show_comparison(group: "ServedGroup", sizes_bytes: Sequence[int] | None) -> None:

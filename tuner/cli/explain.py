@@ -1,6 +1,7 @@
 """``nccl-tuner explain``: every number of a pick."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -8,14 +9,17 @@ from typing import TYPE_CHECKING
 import click
 
 from tuner.answers.explain import Explanation, Slower, explain, with_times
-from tuner.answers.symmetric import WindowExplanation
+from tuner.answers.symmetric import WindowExplanation, explain_window
 from tuner.base.errors import BadInput
 from tuner.base.findings import words
-from tuner.base.names import Algorithm, Collective, Protocol
+from tuner.base.names import Algorithm, Buffers, Collective, Protocol
 from tuner.base.numerics import is_time
+from tuner.base.records import to_json
 from tuner.base.trace import TraceStep
 from tuner.cli import options
-from tuner.cli.output import human_bytes, json_wanted, number, print_table, say, shown_as_json
+from tuner.cli.command import excludes, has
+from tuner.cli.engine import EngineOptions, engine_options, show_story
+from tuner.cli.output import human_bytes, json_wanted, number, print_json, print_table, say, shown_as_json
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
 from tuner.scenario import Scenario
@@ -82,7 +86,9 @@ def _classic(each: WindowExplanation) -> str:
     return "-" if each.classic is None else f"{each.classic.name} {each.classic.time_us:.2f}"
 
 
-@click.command(name="explain", cls=options.Command)
+@click.command(
+    name="explain", cls=options.Command, rules=[excludes("--engine", "time", "calibration", "tuner", when=has("engine"))]
+)
 @options.collective_argument
 @options.option(
     "--bytes",
@@ -92,13 +98,20 @@ def _classic(each: WindowExplanation) -> str:
     required=True,
     metavar="N",
 )
+@engine_options()
 @options.question(times="nccl")
-def command(collective: Collective, size: int, asked: options.CommunicatorQuestion) -> None:
+def command(
+    collective: Collective, size: int, engine: EngineOptions | None, asked: options.CommunicatorQuestion
+) -> None:
     """Explain what NCCL picks for COLLECTIVE: each number step by step, and what the other combinations lack.
 
     \b
     nccl-tuner explain allreduce --machine dgx-h100 --nodes 2 --nccl 2.28.9 --bytes 1M
+    nccl-tuner explain allreduce --machine dgx-h100 --engine vllm@0.33.0 --dtype bfloat16 --bytes 16M
     """
+    if engine is not None:
+        _explain_engine(engine, asked, collective, size)
+        return
     log = asked.communicator["log"]
     if log and not json_wanted():
         _print_log(Path(log), asked.communicator["log_communicator"])
@@ -113,6 +126,32 @@ def command(collective: Collective, size: int, asked: options.CommunicatorQuesti
         _print(f"{collective.name} of {human_bytes(size)} on {described.title}", explanation)
 
 
+def _explain_engine(
+    engine: EngineOptions, asked: options.CommunicatorQuestion, collective: Collective, size: int
+) -> None:
+    """Which of the engine's implementations carries the call, and where it is NCCL, how NCCL comes to its pick."""
+    group = engine.group(asked.communicator, engine.names[0])
+    request = asked.call.request(collective)
+    call = show_story(group, request, size)
+    carrier = group.release.named(call.carrier)
+    found: Explanation | WindowExplanation | None = None
+    if carrier.nccl:
+        found = (
+            explain_window(group.nccls_scenario, replace(request, buffers=Buffers.window), size)
+            if carrier.windows
+            else explain(group.nccls_scenario, request, size)
+        )
+    if json_wanted():
+        print_json({"engine": group.release.name, "call": to_json(call), "explanation": to_json(found)})
+        return
+    title = f"{collective.name} of {human_bytes(size)} on {group.nccls_scenario.title}"
+    if isinstance(found, WindowExplanation):
+        show(title, found)
+    elif found is not None:
+        say()
+        _print(title, found)
+
+
 def _print_log(file: Path, name: str | None) -> None:
     """The log's own answers first, which need no graphs: they stand where the rest cannot be computed."""
     from tuner.scenario.logs import importer
@@ -124,8 +163,6 @@ def _print_log(file: Path, name: str | None) -> None:
 
 
 def _explain_off_classic_path(scenario: Scenario, request: Request, size: int, times: "TimesWanted | None") -> None:
-    from tuner.answers.symmetric import explain_window
-
     if times is not None:
         raise BadInput(
             "--time, --calibration: not of calls that symmetric kernels may take, which none is for; valid: neither"

@@ -254,8 +254,9 @@ TOOLS = (
             _TIME,
             _TUNER,
             *_CALL,
+            *_ENGINE,
         ),
-        (f"collective bytes nccl pick holds from_bytes to_bytes others reason {_PICK}",),
+        (f"collective bytes nccl pick holds from_bytes to_bytes others reason call carrier turned_away {_PICK}",),
     ),
     Tool(
         "diff",

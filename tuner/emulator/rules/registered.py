@@ -392,6 +392,21 @@ def grain_bytes(protocol: Protocol, warp_size: int) -> int:
     return warp_size * 8 // LL128_LINE * LL128_DATA * 8 if protocol is Protocol.LL128 else 512
 
 
+# Variables that, with these values, ask for what NCCL does by itself wherever it can register a buffer.
+# Source: ncclCuMemEnable, src/misc/cudawrap.cc, v2.28.9-1: -2 and 1 alike with a driver that has cuMem.
+AS_BY_ITSELF = {"NCCL_CUMEM_ENABLE": (1, -2)}
+
+
+def _changing(communicator: Comm) -> set[str]:
+    """Names of the variables that are set, but for those set to what NCCL does by itself."""
+    number = communicator.environment.number
+    return {
+        name
+        for name in communicator.environment.values
+        if name not in AS_BY_ITSELF or number(name, UNSET) not in AS_BY_ITSELF[name]
+    }
+
+
 # Which buffers of calls a communicator can have: those that the release knows and NCCL takes, and are emulated.
 
 
@@ -406,12 +421,12 @@ def check_buffers(communicator: Comm, buffers: Buffers, of: Windows) -> None:
     """Checks buffers of any call, whose windows are ``of`` such a kind. Errors: BadInput."""
     if buffers is Buffers.plain:
         return
-    release, values = communicator.release, communicator.environment.values
+    release, values = communicator.release, _changing(communicator)
     if said := missing(release, buffers):
         raise BadInput(said)
     if not release.rules.registered:
         return  # NCCL 2.18 registers what CUDA graphs capture for CollNet alone, and only if asked to
-    if reaching := sorted(set(release.environment.registered_buffers) & set(values) - symmetric_variables.EMULATED):
+    if reaching := sorted(set(release.environment.registered_buffers) & values - symmetric_variables.EMULATED):
         names = ", ".join(reaching)
         raise BadInput(f"{names}: emulated for plain buffers only, not for {buffers.name} ones")
     if communicator.collnet and communicator.nodes == communicator.ranks:
