@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from tuner.answers.calibrated import CalibrationUsed, TimesWanted
 
 
+RULES = [excludes("--engine", "time", "calibration", "tuner", when=has("engine"))]
 COLUMNS = ("kernel", "CTAs", "NCCL us", "with CTAs counted us")
 
 
@@ -86,9 +87,7 @@ def _classic(each: WindowExplanation) -> str:
     return "-" if each.classic is None else f"{each.classic.name} {each.classic.time_us:.2f}"
 
 
-@click.command(
-    name="explain", cls=options.Command, rules=[excludes("--engine", "time", "calibration", "tuner", when=has("engine"))]
-)
+@click.command(name="explain", cls=options.Command, rules=RULES)
 @options.collective_argument
 @options.option(
     "--bytes",
