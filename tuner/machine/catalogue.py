@@ -9,6 +9,7 @@ types, whose machine is one of these as far as NCCL sees it.
 import json
 import re
 from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
 from difflib import SequenceMatcher, get_close_matches
 from functools import cache
 from hashlib import sha256
@@ -97,6 +98,7 @@ def _begins_or_ends(text: str, word: str) -> bool:
 
 
 GRAPHS_FILE = "graphs.json"
+ADAPTER_NAME = re.compile(r'(<net [^>]*?\bname=")[^"]*')
 CHIP = re.compile("[a-z]{1,2}[0-9]{2,3}")  # words of names that are GPUs: gb200, l20
 
 
@@ -111,17 +113,26 @@ class DocumentSource:
 
 @dataclass(frozen=True, slots=True)
 class Alias:
-    """Another name of a machine: why its parts are the same to NCCL, and the document that lists them."""
+    """Another name of a machine: why its parts are the same to NCCL, and the document that lists them.
+
+    ``assumed``: what no document says of it, in which it is taken to be like the machine; machines that are ``alike``
+    have the same parts in other places. ``adapters`` are the names of its network devices, in the machine's order,
+    where they are others.
+    """
 
     name: str
     machine: str
     same: str
     source: str
+    assumed: str | None = None
+    alike: tuple[str, ...] = ()
+    adapters: tuple[str, ...] = ()
 
     @property
     def note(self) -> str:
         """One line for those who gave this name."""
-        return f"{self.name} takes the parts of {self.machine}: {self.same}"
+        assumed = "" if self.assumed is None else f"; assumed, as no document says so: {self.assumed}"
+        return f"{self.name} takes the parts of {self.machine}: {self.same}{assumed}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,6 +169,7 @@ class Machine:
     since: str | None  # the first release that takes all trays for one node
     trays: int | None  # hosts of a NVLink domain that the machine is
     tray_counts: tuple[int, ...]  # whose graphs are kept
+    like: "Machine | None" = None  # the one that it is but for its name and those of adapters, which graphs do not have
 
     @property
     def releases(self) -> tuple[str, ...]:
@@ -174,6 +186,8 @@ class Machine:
     @property
     def graph_table(self) -> GraphTable:
         """Graphs that were searched before, on this topology and with the machine's own variables alone."""
+        if self.like is not None:
+            return self.like.graph_table
         return _graph_table(self.name).of(self.topology_sha256)
 
     @property
@@ -203,7 +217,18 @@ def _names_in(place: Path) -> tuple[str, ...]:
 def aliases() -> dict[str, Alias]:
     """Other names of machines, such as clouds' instance types, by name."""
     table = tables.toml(folder() / "aliases.toml")
-    return {name: Alias(name, **row) for name, row in table.items()}
+    return {
+        name: Alias(
+            name,
+            row["machine"],
+            row["same"],
+            row["source"],
+            row.get("assumed"),
+            tuple(row.get("alike", ())),
+            tuple(row.get("adapters", ())),
+        )
+        for name, row in table.items()
+    }
 
 
 @cache
@@ -229,9 +254,9 @@ def _plain(name: str) -> str:
 @cache
 def load(name: str) -> Machine:
     """A machine by its name or alias; UnknownMachine says what may have been meant, or why there is none."""
-    valid = {_plain(each): each for each in names()}
-    other = None if _plain(name) in valid else alias(name)
-    known = valid.get(_plain(name if other is None else other.machine))
+    if (other := alias(name)) is not None:
+        return _with_adapters(load(other.machine), other)
+    known = {_plain(each): each for each in names()}.get(_plain(name))
     if known is None:
         if (described := in_words.read(name)) is not None:
             return _described(described)
@@ -258,6 +283,15 @@ def load(name: str) -> Machine:
         tray_counts=tuple(facts.get("tray_counts", ())),
         environment=facts.get("environment", {}),
     )
+
+
+def _with_adapters(machine: Machine, named: Alias) -> Machine:
+    """The machine with other names of its network devices, and then of itself; without any it is as it was."""
+    if not named.adapters:
+        return machine
+    left = iter(named.adapters)
+    xml = ADAPTER_NAME.sub(lambda found: f"{found[1]}{next(left)}", machine.topology_xml)
+    return replace(machine, name=named.name, topology_xml=xml, topology=read(xml), like=machine)
 
 
 def _described(machine: in_words.DescribedMachine) -> Machine:
