@@ -8,7 +8,7 @@ JOBS   ?= 3
 PYTEST := $(BIN)/python -m pytest --numprocesses $(JOBS) --dist worksteal
 LOG    := build/install.log
 
-.PHONY: demo test test-exhaustive test-offline test-releases explore docs accuracy calibrations acceptance golden mutants release lint bench gpu-bundle rehearse-gpu-bundle plugin site links pictures man wheels fuzz findings clean
+.PHONY: demo test test-exhaustive test-offline test-releases explore docs accuracy calibrations acceptance golden mutants release lint bench gpu-bundle rehearse-gpu-bundle plugin site links pictures man wheels fuzz soak findings clean
 
 demo: $(VENV)/.installed
 	$(BIN)/nccl-tuner fetch-nccl $(NCCL)
@@ -185,6 +185,24 @@ $(FUZZ)/%: $(CHECK)/fuzz_%.c $(wildcard csrc/plugin/*.[ch] csrc/call/*.[ch] $(CH
 	mkdir -p $(FUZZ)
 	$(CLANG) -std=c11 -O2 -g -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=all \
 	    csrc/plugin/*.c csrc/call/*.c $< $(CHECK)/checks.c $(CHECK)/scan.c $(CHECK)/source.c -o $@
+
+# Whole sequences of the plugin in many threads while its files are replaced, so many seconds under each of the sanitizers:
+# make soak SOAK_S=1800. The seed is said, and SOAK_SEED takes it again.
+SOAK_S    ?= 300
+SOAK_SEED ?= $(shell date +%s)
+SOAK      := build/soak
+
+soak: $(SOAK)/address,undefined $(SOAK)/thread
+	@for each in $^; do \
+	    rm -rf $(SOAK)/files && mkdir -p $(SOAK)/files && echo "$$each: $(SOAK_S) s, SOAK_SEED=$(SOAK_SEED)" && \
+	    TSAN_OPTIONS=suppressions=$(CHECK)/thread_sanitizer.supp $$each $(SOAK)/files $(SOAK_S) $(SOAK_SEED) 2>$(SOAK)/said || \
+	    { grep -v 'nccl-tuner: ' $(SOAK)/said >&2; exit 1; }; \
+	done
+
+$(SOAK)/%: $(CHECK)/soak.c $(wildcard csrc/plugin/*.[ch] csrc/call/*.[ch] $(CHECK)/*.[ch])
+	mkdir -p $(SOAK)
+	$(CLANG) -std=c11 -O1 -g -fsanitize=$* -fno-sanitize-recover=all \
+	    csrc/plugin/*.c csrc/call/*.c $< $(CHECK)/checks.c $(CHECK)/scan.c $(CHECK)/source.c -lpthread -ldl -o $@
 
 $(VENV)/.installed: pyproject.toml setup.py csrc/bindings.py $(wildcard csrc/*.args csrc/*/*.[ch])
 	@mkdir -p $(dir $(LOG)) && echo "installing into $(VENV); $(LOG) has what is printed"

@@ -83,8 +83,16 @@ static int open_to_read(const char *path) {
     return open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
 }
 
-/* A writer that is at it shows in the size or the time, which are looked at again after reading. */
-static bool read_descriptor(int descriptor, struct file *file, struct file_error *error) {
+/* A writer that is at it shows in the size or the time, which are looked at again after reading. Where lines are only
+ * ever added, what was read is what stood there, whatever has been added since. */
+static bool is_whole(const struct file *file, const struct file_stamp *now, bool grows) {
+    if (grows) {
+        return file->size >= file->stamp.size && now->size >= file->size;
+    }
+    return memcmp(now, &file->stamp, sizeof *now) == 0 && now->size == file->size;
+}
+
+static bool read_descriptor(int descriptor, struct file *file, bool grows, struct file_error *error) {
     struct stat before, after;
     if (status_of(descriptor, &before) != 0) {
         return fail(error, errno);
@@ -101,22 +109,30 @@ static bool read_descriptor(int descriptor, struct file *file, struct file_error
         return fail(error, errno);
     }
     struct file_stamp now = stamp_of(&after);
-    if (memcmp(&now, &file->stamp, sizeof now) != 0 || now.size != file->size) {
+    if (!is_whole(file, &now, grows)) {
         snprintf(error->reason, sizeof error->reason, "changed while it was read");
         return false;
     }
     return true;
 }
 
-bool file_read(const char *path, struct file *file, struct file_error *error) {
+static bool read_path(const char *path, struct file *file, bool grows, struct file_error *error) {
     *file = (struct file){0};
     int descriptor = open_to_read(path);
     if (descriptor < 0) {
         return fail(error, errno);
     }
-    bool good = read_descriptor(descriptor, file, error);
+    bool good = read_descriptor(descriptor, file, grows, error);
     close(descriptor);
     return good;
+}
+
+bool file_read(const char *path, struct file *file, struct file_error *error) {
+    return read_path(path, file, false, error);
+}
+
+bool file_read_growing(const char *path, struct file *file, struct file_error *error) {
+    return read_path(path, file, true, error);
 }
 
 struct file_stamp file_status(const char *path) {

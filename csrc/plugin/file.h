@@ -27,6 +27,9 @@ char *file_absolute(const char *name);
 
 /* False with a reason when it is not a file that can be read, or is being written. */
 bool file_read(const char *path, struct file *file, struct file_error *error);
+
+/* The same of a file to which lines may be added meanwhile. */
+bool file_read_growing(const char *path, struct file *file, struct file_error *error);
 void file_free(struct file *file);
 
 struct file_stamp file_status(const char *path);

@@ -144,7 +144,7 @@ bool settings_read_switch(const struct settings *settings, struct switched *swit
     struct file file;
     struct file_error error;
     *switched = (struct switched){.off = false};
-    if (!file_read(settings->switch_file, &file, &error)) {
+    if (!file_read_growing(settings->switch_file, &file, &error)) {
         file_free(&file);
         snprintf(switched->reason, sizeof switched->reason, "%s", error.reason);
         return false;
