@@ -1,5 +1,7 @@
 """Options with numbers that no quantity has, and communicators too large to be written out."""
 
+from pathlib import Path
+
 import pytest
 
 from tests.support.command_line import run
@@ -23,3 +25,11 @@ def test_measuring_takes_no_number_without_an_end(option: str, value: str, tmp_p
 def test_what_is_too_large_is_said_at_once() -> None:
     assert "valid: up to 65,536 ranks" in run(*ORDER, "--nodes", "1048576", code=2).stderr
     assert "valid: up to 16,384 ranks" in run(*EXPORT, "--nodes", "100000", code=2).stderr
+
+
+def test_a_topology_of_more_adapters_than_nccl_takes_is_refused(tmp_path: Path) -> None:
+    text = (Path(__file__).parents[2] / "docs" / "examples" / "node.xml").read_text("utf-8")
+    net = next(line for line in text.splitlines() if "<net " in line)
+    (tmp_path / "x.xml").write_text(text.replace(net, net * 1000, 1), "utf-8")
+    words = ("pick", "allreduce", "--topology", str(tmp_path / "x.xml"), "--nodes", "2", "--bytes", "1M")
+    assert "more than 640 adapters" in run(*words, code=2).stderr

@@ -119,6 +119,38 @@ def test_the_action_says_what_is_wrong_and_comments_nothing(tmp_path: Path) -> N
     assert comment == ""
 
 
+@pytest.mark.slow
+def test_the_action_judges_every_line_of_its_machines(tmp_path: Path) -> None:
+    said = {"before": "2.28.9", "after": "2.29.2", "machines": "dgx-h100\n\n  aws-p6-b200\r\n", "nodes": "1\n2"}
+    done, comment = commented(tmp_path, **said, **{"fail-above": "5%"})
+    assert done.returncode == 1, done.stderr
+    assert re.findall(r"<summary>(\S+) nodes of ([\w-]+)", comment) == [
+        (nodes, machine) for machine in ("dgx-h100", "aws-p6-b200") for nodes in "12"
+    ]
+
+
+@pytest.mark.parametrize(
+    "said",
+    [{"machines": " \n"}, {"nodes": ""}, {"before": "--help"}, {"after": "2.29.2 --json"}, {"machines": "--help"}],
+    ids=str,
+)
+def test_the_action_passes_nothing_that_it_did_not_judge(tmp_path: Path, said: dict[str, str]) -> None:
+    done, comment = commented(
+        tmp_path, **({"before": "2.28.9", "after": "2.29.2", "machines": "dgx-h100", "nodes": "1"} | said)
+    )
+    assert (done.returncode, comment) == (2, ""), done.stdout
+
+
+def test_the_actions_comment_has_room_for_its_text(tmp_path: Path) -> None:
+    """GitHub refuses a comment of more than 65,536 characters; what else changes is counted."""
+    (tmp_path / "nccl-tuner").write_text("#!/bin/sh\nyes 'a row of the table, \u00fc' | head -n 400\n", "utf-8")
+    (tmp_path / "nccl-tuner").chmod(0o755)
+    done, comment = commented(tmp_path, before="2.28.9", after="2.29.2", machines="a b c d", nodes="1 2 3 4 5")
+    assert done.returncode == 0, done.stderr
+    assert 40_000 < len(comment) <= 65_536
+    assert f"\n{20 - comment.count('<details>')} more in the run's log" in comment
+
+
 COUNTED = LiveCounts(
     host="node01",
     pid=7,

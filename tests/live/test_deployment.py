@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -137,6 +138,19 @@ def test_a_job_that_lacks_nothing_starts(program: Path, tmp_path: Path, nccl: st
     assert (code, runs, said.count("1 of 4 GPUs: done")) == (0, True, RANKS), said
 
 
+def test_a_job_that_is_queued_again_starts_again(program: Path, tmp_path: Path) -> None:
+    """Its number stays, and on other nodes its records have other names: those of the first start count for nothing."""
+    (tmp_path / "records").mkdir()
+    assert job(tmp_path, RELEASES[-1], {}, program)[0] == 0
+    for record in [*(tmp_path / "records").rglob("rank-*")]:
+        record.rename(record.with_name(f"{record.name.removesuffix('.json')}9.json"))  # as a rank that is not there now
+    for made in ("started", "id"):
+        (tmp_path / made).unlink()
+    time.sleep(1.1)  # a start has a second of its own
+    code, said, runs = job(tmp_path, RELEASES[-1], {}, program)
+    assert (code, runs) == (0, True), said
+
+
 @pytest.mark.each_choice
 @pytest.mark.parametrize("nccl", RELEASES)
 @pytest.mark.parametrize("lacking", ["table", "hash"])
@@ -168,6 +182,17 @@ def test_what_pods_mount_is_there() -> None:
     assert table["metadata"]["name"] in [
         each["configMap"]["name"] for each in pod["spec"]["volumes"] if "configMap" in each
     ]
+
+
+def test_the_plugin_reaches_nodes_that_others_are_kept_from() -> None:
+    """GPU nodes have a taint; and pods that are not root write into the folder of counts."""
+    _, daemons, pod = kubernetes(DEPLOY / "job.sh")
+    of = daemons["spec"]["template"]["spec"]
+    assert {"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"} in of["tolerations"]
+    mounts = {mount["name"]: mount["mountPath"] for mount in of["containers"][0]["volumeMounts"]}
+    (said,) = of["containers"][0]["args"]
+    assert f"chmod 1777 {mounts['counts']}" in said.splitlines()[0]
+    assert {"name": "NCCL_TUNER_LIVE", "value": mounts["counts"]} in pod["spec"]["containers"][0]["env"]
 
 
 @pytest.mark.parametrize("lacking", [None, "table", "hash", "plugin", "library"])

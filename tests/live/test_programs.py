@@ -3,14 +3,16 @@
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
 from tests.support.available_releases import BUILDS, HERE
-from tests.support.command_line import run_process
+from tests.support.command_line import COMMAND, run_process
 from tests.support.programs import ROOT, sanitized_object
 from tuner.api import Communicator, communicator
 from tuner.base.errors import BadInput
@@ -171,6 +173,24 @@ def test_the_command(program: Path) -> None:
     assert ('"exit_code": 137' in ended.stdout, "said\n" in ended.stderr) == (True, True)
     missing = run_process(*words, "--", str(program.parent / "missing"), code=2)
     assert "No such file or directory" in missing.stderr
+
+
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGTERM, signal.SIGINT])
+def test_a_command_that_is_ended_ends_its_program(number: signal.Signals, tmp_path: Path) -> None:
+    """SIGHUP as well, which a terminal sends that is closed; and no folder stays."""
+    words = ("oracle", "run", "--machine", "dgx-a100", "--gpus-per-node", "2", "--nccl", ANY)
+    program = ("sh", "-c", f"echo $$ >{tmp_path}/new; mv {tmp_path}/new {tmp_path}/pid; exec sleep 300")
+    (temporary := tmp_path / "temporary").mkdir()
+    env = {**os.environ, "TMPDIR": str(temporary)}
+    with subprocess.Popen([COMMAND, *words, "--", *program], stderr=subprocess.DEVNULL, env=env) as command:
+        while not (tmp_path / "pid").exists():
+            time.sleep(0.05)
+            assert command.poll() is None
+        command.send_signal(number)
+        assert command.wait(60) == 130
+    with pytest.raises(ProcessLookupError):
+        os.kill(int((tmp_path / "pid").read_text()), 0)
+    assert [*temporary.iterdir()] == []
 
 
 def test_what_no_program_can_be_run_on(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -398,14 +398,6 @@ def mixed(number: int) -> int:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("sanitizer", SANITIZERS)
-def test_whole_sequences_while_files_are_replaced(tmp_path: Path, sanitizer: str, explores: bool) -> None:
-    """`make soak` runs the same for longer: all communicators of a size and version decide alike."""
-    said = drive([checker("soak", sanitized(sanitizer)), tmp_path, "60" if explores else "3", "1"])
-    assert re.search(r"\d+ lives, \d+ communicators, .*: nothing found", said)
-
-
-@pytest.mark.slow
 @pytest.mark.skipif(not shutil.which("valgrind"), reason="no valgrind here")
 def test_a_launch_costs_a_few_hundred_instructions(tmp_path: Path) -> None:
     """300 ns of the thread that launches are some 1,000; what NCCL's own thread sees of a kernel is said apart."""
@@ -481,14 +473,6 @@ def taken(folder: Path, plugin: Path, rows: int) -> tuple[float, float]:
     counts = [re.search(rf"{what} *: +([0-9,]+)", said) for what in ("I +refs", "D1 +misses")]
     instructions, misses = (int(count[1].replace(",", "")) / ASKED for count in counts if count)
     return instructions, misses
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("sanitizer", SANITIZERS)
-def test_whole_sequences_while_files_are_replaced(tmp_path: Path, sanitizer: str, explores: bool) -> None:
-    """`make soak` runs the same for longer: all communicators of a size and version decide alike."""
-    said = drive([checker("soak", sanitized(sanitizer)), tmp_path, "60" if explores else "3", "1"])
-    assert re.search(r"\d+ lives, \d+ communicators, .*: nothing found", said)
 
 
 @pytest.mark.slow

@@ -139,6 +139,19 @@ def test_bits_are_mirrored() -> None:
     assert mirrored(5, 1) == 0
 
 
+OTHER_FORMS = [
+    "[]",
+    "5",
+    '"x"',
+    "null",
+    "{}",
+    "[[]]",
+    '{"sha256": "", "answer": 5}',
+    '{"graphs": [], "nccl": {}}',
+    "[" * 9999,
+]
+
+
 def test_a_second_question_is_answered_from_disk(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("NCCL_TUNER_CACHE", str(tmp_path))
     monkeypatch.setattr(cached, "_searched", cached._searched.__wrapped__)  # without what this process remembers
@@ -152,7 +165,8 @@ def test_a_second_question_is_answered_from_disk(monkeypatch: pytest.MonkeyPatch
     kept = file.read_text()
     other_numbers = kept.replace('channels\\": ', 'channels\\": 1')
     assert other_numbers != kept
-    for broken in ("{", "[]", other_numbers):
+    sealed = [json.dumps({"sha256": hashlib.sha256(each.encode()).hexdigest(), "answer": each}) for each in OTHER_FORMS]
+    for broken in ("{", other_numbers, *OTHER_FORMS, *sealed):
         file.write_text(broken)
         with pytest.raises(TypeError):
             find(first, "2.28.9")  # and what is not as it was written is searched again

@@ -17,6 +17,8 @@ from tuner.base.records import from_json, to_json
 from tuner.graphs.request import SearchRequest, SearchResult, request_of
 from tuner.machine.graphs import OrderedGraph
 
+OF_ANOTHER_FORM = (ValueError, KeyError, TypeError, AttributeError, IndexError)  # JSON with a right sum, but no answer
+
 
 def find(request: SearchRequest, nccl: str) -> Mapping[str, OrderedGraph]:
     """The graphs with channels that NCCL ``nccl`` finds, by name; a request is searched once.
@@ -31,7 +33,7 @@ def _searched(key: str, request: str, nccl: str) -> SearchResult:
     try:
         result: SearchResult = from_json(SearchResult, kept(key))
         return result
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, *OF_ANOTHER_FORM):
         from tuner.graphs.graphs import search  # not where the answer is there
 
         found = search(request_of(request), nccl)
@@ -53,15 +55,19 @@ def key_of(*asked: str) -> str:
 def kept(key: str) -> Any:
     """An answer that this user kept, as JSON has it: users share a cache, and none may answer for another.
 
-    KeyError where there is none; ValueError, KeyError or TypeError where it is not as it was kept.
+    KeyError where there is none; ValueError where it is not as it was kept, whatever it is.
     """
     text = recall_own(folder() / f"{key}.json")
     if text is None:
         raise KeyError(key)
-    kept = json.loads(text)
-    if kept["sha256"] != _sha256(kept["answer"]):
-        raise ValueError("changed since it was written")
-    return json.loads(kept["answer"])
+    try:
+        written = json.loads(text)
+        answer, digest = written["answer"], written["sha256"]
+        if digest == _sha256(answer):
+            return json.loads(answer)
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):  # JSON of another form
+        pass
+    raise ValueError("changed since it was written")
 
 
 def keep(key: str, answer: object) -> None:

@@ -358,7 +358,7 @@ class RelaxedSearch:
 def _of_disk(key: str) -> dict[str, Found]:
     try:
         return {graph: Found(**row) for graph, row in cached.kept(key).items()}
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, *cached.OF_ANOTHER_FORM):
         return {}
 
 
