@@ -106,6 +106,12 @@ static void note_chunk(struct decider *decider, int collective, const struct ste
     }
 }
 
+/* From 2.31 on NCCL asks about a call up to three times, and only the last time, with numPipeOps of 1 or more, for its
+ * choice: before that for a comparison with symmetric kernels (ncclTuningCompute, 2.31.2). */
+static inline bool is_choice(const struct call *call) {
+    return call->pipelined > 0;
+}
+
 static void count_choice(struct decider *decider, const struct step *taken, const struct call *call) {
     if (counters_add(&decider->counters.decided[taken->number], 1) == 0) {
         const struct lookup *lookup = &decider->rules->lookup;
@@ -124,16 +130,19 @@ static void count_first(struct decider *decider, const struct step *row, const s
 
 static bool write_costs(struct decider *decider, const struct call *call, struct cost_cells cells) {
     const struct costs *costs = &decider->rules->costs;
-    if (costs->rows == 0 || costs_write(costs, call, cells, decider->guarded, decider->counters.costs) == 0) {
+    atomic_size_t *counts = is_choice(call) ? decider->counters.costs : NULL;
+    if (costs->rows == 0 || costs_write(costs, call, cells, decider->guarded, counts) == 0) {
         return false;
     }
-    counters_add(&decider->counters.totals->costed, 1);
+    if (counts) {
+        counters_add(&decider->counters.totals->costed, 1);
+    }
     return true;
 }
 
 enum decided decider_decide(struct decider *decider, const struct call *call, struct cost_cells cells, int *channels) {
     const struct lookup *lookup = &decider->rules->lookup;
-    bool costed = write_costs(decider, call, cells);
+    bool costed = write_costs(decider, call, cells), counts = is_choice(call);
     const struct step *row = lookup_find(lookup, call), *taken = NULL;
     struct step other;
     if (__builtin_expect(row->explores, 0)) {
@@ -147,21 +156,23 @@ enum decided decider_decide(struct decider *decider, const struct call *call, st
         if (!taken) {
             taken = fall(decider, call, cells, &other);
         }
-        if (taken != row) {
+        if (taken != row && counts) {
             count_first(decider, row, taken);
         }
     }
     note_chunk(decider, call->collective, taken);
     if (taken) {
-        count_choice(decider, taken, call);
+        if (counts) {
+            count_choice(decider, taken, call);
+        }
         if (taken->channels > 0 && channels) {
             *channels = taken->channels;
         }
         return DECIDED_CELLS;
     }
-    if (matches || !costed) {
+    if (counts && (matches || !costed)) {
         counters_leave(&decider->counters, matches ? UNDECIDED_UNAVAILABLE : UNDECIDED_NO_ROW, call);
-    } else {
+    } else if (counts) {
         counters_add(&decider->counters.totals->costed_alone, 1);
     }
     return costed ? DECIDED_CELLS : ends_with_own(lookup, row->number) ? DECIDED_OWN : DECIDED_NOTHING;

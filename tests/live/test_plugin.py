@@ -628,3 +628,22 @@ def test_libnccl_takes_the_newest_interface_that_it_knows(nccl: str) -> None:
         said = [line for line in oracle.log_lines() if "nccl-tuner (v" in line]
     assert said
     assert all(f"nccl-tuner (v{interface(nccl)})" in line for line in said)
+
+
+@each(WITH_PLUGINS)
+def test_a_call_counts_once_however_often_nccl_asks_about_it(nccl: str, tmp_path: Path) -> None:
+    """From 2.31 on NCCL asks three times, the first time with nothing to choose from.
+
+    2.20 and 2.21 ask twice in the same words, about the calls of a group and then about each of them.
+    """
+    table = table_of(tmp_path, "allreduce bytes=4K -> ring/ll", "allreduce bytes=1M -> collnetchain/simple")
+    live = tmp_path / "live"
+    live.mkdir()
+    with with_table(table, nccl, NCCL_TUNER_LIVE=str(live), NCCL_TUNER_UNCHECKED="1") as oracle:
+        launch(oracle, [4 * KIB, 4 * KIB, MIB, 64 * KIB])
+        launch(oracle, [4 * KIB], AG)
+        answer = json.loads(run("plugin", "stats", str(live), "--json").stdout)
+    asked = [rank for rank in answer["ranks"] if rank["calls"]]
+    times = 1 if interface(nccl) >= 3 else 2
+    assert [rank["calls"] for rank in asked] == [5 * times]  # this process launches on rank 0 alone
+    assert (asked[0]["decided"], asked[0]["could_not_run"]) == ({"2": 2 * times}, {"3": times})

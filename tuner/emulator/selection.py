@@ -379,12 +379,24 @@ class Selection:
             check_alone(self.communicator, int(channels.max()))
         return Picks(nbytes, algorithm, protocol, time_us, channels, threads)
 
-    def pick_by(self, cost_us: FloatArray) -> tuple[NDArray[np.int64], FloatArray]:
+    def pick_by(self, cost_us: FloatArray, handed_us: FloatArray | None = None) -> tuple[NDArray[np.int64], FloatArray]:
         """The release's pick from a cost table that a tuner plugin has left, and its time.
 
-        ``cost_us`` is [size][algorithm][protocol], the pick an index into ``ALGO_PROTOS``; cells below 0 do not count.
+        ``cost_us`` is [size][algorithm][protocol], the pick an index into ``ALGO_PROTOS``; ``handed_us`` is the table
+        that the plugin was handed, else the same. What a plugin's negative times mean, and its times in cells that NCCL
+        ignores, is the release's (:class:`tuner.release.schema.Plugin`). NoAlgorithm where nothing is left.
         """
-        times = (timing.unless_negative(cost_us[:, algorithm, protocol]) for algorithm, protocol in ALGO_PROTOS)
+        handed_us, plugin = cost_us if handed_us is None else handed_us, self.communicator.release.plugin
+        revives, negative_excludes = plugin is None or plugin.revives, plugin is None or plugin.negative_excludes
+        counts = ~np.isnan(cost_us)
+        if not revives:
+            counts &= handed_us >= 0
+        if negative_excludes:
+            counts &= cost_us >= 0
+        if not counts.any(axis=(1, 2)).all():
+            raise NoAlgorithm("the tuner leaves no algorithm and protocol: NCCL ends such calls with an internal error")
+        counted_us = np.where(counts, cost_us, np.float32(np.inf))
+        times = (counted_us[:, algorithm, protocol] for algorithm, protocol in ALGO_PROTOS)
         best, time_us = self.communicator.rules.pick(times, self.communicator)
         return best.astype(np.int64), time_us
 

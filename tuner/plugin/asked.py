@@ -131,9 +131,9 @@ class AskedPlugin:
         answer = self.plugin.ask(call, cost_us[:count])
         left_us = cost_us.copy()
         left_us[:count] = answer.cost_us
-        if not (left_us >= 0).any():
+        if not (cost_us >= 0).any() and np.array_equal(left_us, cost_us):
             return None
-        best, time_us = self.selection.pick_by(left_us[None])
+        best, time_us = self.selection.pick_by(left_us[None], cost_us[None])
         # NCCL_CTA_POLICY, which may have moved NCCL's own pick, counts for nothing once a tuner is loaded.
         return Tuned(ALGO_PROTOS[best[0]], time_us[0], answer.channels)
 

@@ -212,6 +212,8 @@ class Plugin:
     keeps_constants: bool  # what a plugin's init makes of the constants reaches the model
     none_turns_off: bool  # NCCL_TUNER_PLUGIN=none is no file that is missing, but turns every tuner off
     network_has_one: bool  # where the named file is missing, the network plugin's library is asked for a tuner
+    negative_excludes: bool  # a time below 0 that a tuner writes excludes the cell; else it is the least there is
+    revives: bool  # a time that a tuner writes into a cell that NCCL ignores makes that one to choose from
 
 
 @dataclass(frozen=True, slots=True)
