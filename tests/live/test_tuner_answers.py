@@ -50,7 +50,7 @@ def both(
     """Choice and time by libnccl and by the dry run, and NCCL's own choice, of each size."""
     other = planted_tuners.build(tmp_path / "other.so", ask)
     table = table_of(tmp_path, "reduce -> ring/ll")
-    scenario = Scenario(nccl=nccl, machine="dgx-h100", nodes=2, gpus_per_node=2, environment=env)
+    scenario = Scenario(nccl=nccl, machine="dgx-h100", nodes=2, gpus_per_node=2, environment=dict(env))
     selection = Selection(scenario.communicator())
     settings = {"NCCL_TUNER_NEXT": str(other)}
     topology, variables = scenario.oracle_configuration().topology, {**env, **settings, "NCCL_TUNER_TABLE": str(table)}
