@@ -406,7 +406,15 @@ def command_answers() -> dict[str, Any]:
             mixed.MixedAnswer,
             {"engine": str, "calls": list[serving.CarriedCall]},
         ),
-        "explain": (explain.Explanation, symmetric.WindowExplanation),
+        "explain": (
+            explain.Explanation,
+            symmetric.WindowExplanation,
+            {
+                "engine": str,
+                "call": serving.CarriedCall,
+                "explanation": explain.Explanation | symmetric.WindowExplanation | None,
+            },
+        ),
         "edges": (
             {"ranges": list[SizeRange]},
             scale.Scale,

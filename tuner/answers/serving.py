@@ -1,6 +1,6 @@
 """Who carries an AllReduce of a serving engine, and what NCCL picks where it is NCCL."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TypedDict
@@ -19,6 +19,7 @@ from tuner.emulator.request import Request
 from tuner.engines import nccl_environment, releases, switches
 from tuner.engines.carriers import Carriers
 from tuner.engines.releases import EngineRelease, Implementation
+from tuner.engines.rules import is_there
 from tuner.engines.situation import Situation
 from tuner.machine import gpus
 from tuner.machine.topology import Topology
@@ -70,14 +71,16 @@ class EngineSettings(TypedDict, total=False):
     arguments: Sequence[str]
     graph: bool
     hidden_size: int | None
+    without: Collection[str]
 
 
 class ServedGroup:
     """A tensor-parallel group of an engine on a described communicator.
 
     ``environment`` are variables as the user set them, the engine's and NCCL's; ``arguments`` the engine's; ``graph``
-    whether calls are captured in CUDA graphs; ``hidden_size`` the number of columns of the tensors. BadInput for what
-    the engine's release does not know, and for nodes that differ.
+    whether calls are captured in CUDA graphs; ``hidden_size`` the number of columns of the tensors; ``without`` names
+    of implementations that are off whatever their conditions say. BadInput for what the engine's release does not know,
+    and for nodes that differ.
     """
 
     def __init__(
@@ -89,6 +92,7 @@ class ServedGroup:
         *,
         graph: bool = True,
         hidden_size: int | None = None,
+        without: Collection[str] = (),
     ) -> None:
         if scenario.others or scenario.members is not None:
             raise BadInput("an engine is asked of one group on nodes that are alike")
@@ -96,7 +100,7 @@ class ServedGroup:
         self.release = releases.load(engine) if isinstance(engine, str) else engine
         self.environment = dict(environment or {})
         self.arguments = tuple(arguments)
-        self.graph, self.hidden_size = graph, hidden_size
+        self.graph, self.hidden_size, self.without = graph, hidden_size, frozenset(without)
         self.switches = switches.read(self.release, self.environment, self.arguments)
         self._carriers: dict[DataType, Carriers] = {}
         self._names = np.array([each.name for each in self.release.implementations])
@@ -118,7 +122,13 @@ class ServedGroup:
             graph=self.graph,
             hidden_size=self.hidden_size,
             switches=self.switches,
+            without=self.without,
         )
+
+    def there(self, dtype: DataType) -> tuple[Implementation, ...]:
+        """Implementations that the engine has on for any size, NCCL itself among them. BadInput as :meth:`carriers`."""
+        situation = self.situation(dtype)
+        return tuple(each for each in self.release.implementations if is_there(situation, self.release, each.name))
 
     def carriers(self, dtype: DataType) -> Carriers:
         """The engine's implementations for tensors of a type. BadInput for settings with which the engine ends."""
@@ -182,6 +192,19 @@ class ServedGroup:
             CarriedSizes(each.low_bytes, each.high_bytes, each.implementation.name, each.implementation.title)
             for each in carriers.ranges(low_bytes, high_bytes, step)
         ]
+
+
+def group_of(scenario: Scenario, ranks: int) -> Scenario:
+    """A group of so many ranks on nodes like the first one: on a part of it, or on several whole ones.
+
+    BadInput for a number that neither divides a node's GPUs nor is a multiple of them.
+    """
+    gpus = scenario.gpus()
+    if gpus % ranks == 0:
+        return replace(scenario, nodes=1).with_gpus(ranks)
+    if ranks % gpus == 0:
+        return scenario.with_nodes(ranks // gpus)
+    raise BadInput(f"{ranks} ranks do not divide the {gpus} GPUs of a node, nor are they of whole nodes")
 
 
 def _allreduce(request: Request) -> Request:

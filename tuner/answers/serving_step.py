@@ -3,11 +3,11 @@ is NCCL's.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from tuner.answers import picks
 from tuner.answers.picks import PickAnswer
-from tuner.answers.serving import BY_SOURCE, ServedGroup
+from tuner.answers.serving import BY_SOURCE, ServedGroup, group_of
 from tuner.base.errors import BadInput
 from tuner.base.names import Collective, DataType, Op
 from tuner.base.numerics import is_time
@@ -158,15 +158,13 @@ class _Machine:
     def group(self, ranks: int, graph: bool) -> ServedGroup:
         """The group of so many ranks: of one node, or of several whole ones. BadInput for other numbers."""
         if (ranks, graph) not in self.groups:
-            gpus = self.scenario.gpus()
-            if gpus % ranks == 0:
-                held = replace(self.scenario, nodes=1).with_gpus(ranks)
-            elif ranks % gpus == 0:
-                held = self.scenario.with_nodes(ranks // gpus)
-            else:
-                raise BadInput(f"{ranks} ranks do not divide the {gpus} GPUs of a node, nor are they of whole nodes")
             self.groups[ranks, graph] = ServedGroup(
-                held, self.engine, self.environment, self.arguments, graph=graph, hidden_size=self.hidden
+                group_of(self.scenario, ranks),
+                self.engine,
+                self.environment,
+                self.arguments,
+                graph=graph,
+                hidden_size=self.hidden,
             )
         return self.groups[ranks, graph]
 

@@ -32,6 +32,7 @@ COMMANDS = {  # by the kind of a file: what says more of it, and whether it want
     "listing of a node": ("machines --like", False),
     "log of NCCL": ("log", False),
     "output of a job": ("", False),
+    "log of a serving engine": ("", False),
     "graphs of NCCL": ("", False),
     "preflight records": ("preflight check", False),
     "files of a job's ranks": ("job read", False),
@@ -91,10 +92,10 @@ def command(
 ) -> None:
     """Says what is wrong, from FILEs of any kind, the gravest first; what one of them shows goes for the others.
 
-    FILE is a log of NCCL, a topology that it dumped, what nccl-tests, ncclras, nvidia-smi topo or lstopo printed,
-    a trace or counters of a job, or a folder: of preflight records, of all ranks' Flight Recorder dumps, or that
-    NCCL_TUNER_JOB named. Each finding names the command that shows more. Exit code 1 where something is wrong, else 3
-    where something cannot be judged, else 0.
+    FILE is a log of NCCL or of a serving engine, a topology that NCCL dumped, what nccl-tests, ncclras, nvidia-smi topo
+    or lstopo printed, a trace or counters of a job, or a folder: of preflight records, of all ranks' Flight Recorder
+    dumps, or that NCCL_TUNER_JOB named. Each finding names the command that shows more. Exit code 1 where something is
+    wrong, else 3 where something cannot be judged, else 0.
     Logs and other output of one job, such as the kernel's or a scheduler's, are one account: the first cause, where it
     began, and who only followed. What is "unlike" is otherwise than usual, which may be meant: no fault.
 

@@ -12,7 +12,7 @@ from tuner.base.numerics import SizeArray
 from tuner.engines.releases import EngineRelease, Implementation
 from tuner.engines.rules import Condition, condition, sizes_of
 from tuner.engines.situation import Situation
-from tuner.engines.sizes import Sizes
+from tuner.engines.sizes import NONE, Sizes
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +61,8 @@ class Carriers:
 
     def failed_condition(self, implementation: Implementation, nbytes: int) -> Condition | None:
         """The first condition of an implementation that does not hold for a size; None if all do."""
+        if implementation.name in self.situation.without:
+            return Condition("off", NONE, {})
         for given in implementation.conditions:
             asked = condition(self.situation, self.release, given)
             if nbytes not in asked.sizes:

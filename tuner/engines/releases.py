@@ -116,6 +116,12 @@ def _valid(engine: str) -> str:
     return nearest_of("", tuple(f"{engine}@{each}" for each in releases(engine)))
 
 
+def nearest(engine: str, release: str | None) -> str:
+    """Name of the table by which a release of an engine is answered; the newest one's without a release."""
+    known = releases(engine)
+    return f"{engine}@{known[-1] if release is None else _nearest(release, known)}"
+
+
 def _nearest(release: str, known: tuple[str, ...]) -> str:
     """The newest release that is not newer than this one; the oldest if all are."""
     return max((each for each in known if _order(each) <= _order(release)), key=_order, default=known[0])

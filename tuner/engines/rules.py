@@ -47,6 +47,8 @@ def condition(situation: Situation, release: EngineRelease, given: Given) -> Con
 
 def sizes_of(situation: Situation, release: EngineRelease, name: str) -> Sizes:
     """The sizes that an implementation takes, whoever stands before it. KeyError for an unknown name."""
+    if name in situation.without:
+        return NONE
     sizes = ALL
     for given in release.named(name).conditions:
         sizes &= condition(situation, release, given).sizes
@@ -58,7 +60,7 @@ def sizes_of(situation: Situation, release: EngineRelease, name: str) -> Sizes:
 def is_there(situation: Situation, release: EngineRelease, name: str) -> bool:
     """Whether every condition of an implementation holds for some size, but for those of type and alignment."""
     asked = (given for given in release.named(name).conditions if given["rule"] not in OF_A_TENSOR)
-    return all(condition(situation, release, given).sizes for given in asked)
+    return name not in situation.without and all(condition(situation, release, given).sizes for given in asked)
 
 
 def _if(holds: bool) -> Sizes:

@@ -16,6 +16,7 @@ class Situation:
     memory. ``multicast``: the GPUs of a node can allocate multicast memory. ``one_domain``: all nodes are in one NVLink
     domain. ``graph``: the call is captured in a CUDA graph. ``hidden_size`` is the number of columns of the tensor,
     None if it is not known. ``switches`` are the engine's environment variables and arguments by their names, read.
+    ``without`` are names of implementations that are off for a reason that no condition tells, as a log says.
     """
 
     capability: int
@@ -29,6 +30,7 @@ class Situation:
     graph: bool = True
     hidden_size: int | None = None
     switches: Mapping[str, object] = field(default_factory=dict)
+    without: frozenset[str] = frozenset()
 
     @property
     def capability_text(self) -> str:

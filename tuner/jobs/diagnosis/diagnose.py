@@ -15,6 +15,7 @@ from pathlib import Path
 
 from tuner.base.errors import BadInput, TunerError
 from tuner.base.findings import Severity
+from tuner.jobs.diagnosis.engine import of_engine
 from tuner.jobs.diagnosis.folders import of_job, of_preflight, of_unknown
 from tuner.jobs.diagnosis.kinds import cut, kinds_of
 from tuner.jobs.diagnosis.log import of_logs
@@ -40,6 +41,7 @@ READERS: dict[FileKind, Callable[[Path, KnownFacts], FileDiagnosis]] = {
     FileKind.topology: of_topology,
     FileKind.listing: of_listing,
     FileKind.graphs: of_graphs,
+    FileKind.engine: of_engine,
     FileKind.preflight: of_preflight,
     FileKind.job: of_job,
     FileKind.ras: of_ras,

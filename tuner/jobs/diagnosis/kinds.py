@@ -6,7 +6,8 @@ from pathlib import Path
 from tuner.base.errors import BadInput, BadTopology, TunerError
 from tuner.base.files import is_plain_file, read_bytes
 from tuner.base.findings import Finding, Severity
-from tuner.jobs.diagnosis import node_tools, ras
+from tuner.engines import log_lines
+from tuner.jobs.diagnosis import engine, node_tools, ras
 from tuner.jobs.diagnosis.records import FileKind
 from tuner.jobs.inside import files as job_files
 from tuner.jobs.preflight import reading
@@ -31,7 +32,7 @@ def kinds_of(file: Path) -> tuple[FileKind, ...]:
     if file.is_dir():
         return (_kind_of_folder(file),)
     if is_plain_file(file) and file.stat().st_size > LARGE_BYTES:
-        return (_kind_of_large(file),)
+        return (_kind_of_large(file), *((FileKind.engine,) if log_lines.read(engine.start_of(file)) else ()))
     start = read_bytes(file, BadInput)
     if start.startswith(HEADER.encode()):
         return (FileKind.table,)
@@ -52,16 +53,19 @@ def kinds_of(file: Path) -> tuple[FileKind, ...]:
         return (of_tool,)
     logged: tuple[FileKind, ...] = (FileKind.ras,) if ras.is_report(start) else ()
     logged += (FileKind.log,) if any(part in start for part in OF_LOGS) else ()
+    served = (FileKind.engine,) if log_lines.read(start) is not None else ()
     try:
         measured = MeasurementFile(file)
         if measured.format in NCCL_TESTS or (measured.format is FileFormat.columns and b"time_us" in start):
             if not logged and _tells_an_end(start):  # what a job that crashed printed besides its results
                 logged = (FileKind.log,)
-            return (*logged, FileKind.results)
+            return (*logged, *served, FileKind.results)
     except TunerError:
         pass
     if logged:
-        return logged
+        return (*logged, *served)
+    if served:
+        return (*((FileKind.output,) if _tells_an_end(start) else ()), *served)
     with suppress(TunerError, UnicodeDecodeError):
         if start.lstrip()[:1] not in (b"{", b"[") and convert.format_of(start.decode(), str(file)):
             return (FileKind.table,)

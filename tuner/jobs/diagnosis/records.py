@@ -26,6 +26,7 @@ class FileKind(StrEnum):
     listing = "listing of a node"
     log = "log of NCCL"
     output = "output of a job"
+    engine = "log of a serving engine"
     graphs = "graphs of NCCL"
     preflight = "preflight records"
     job = "files of a job's ranks"

@@ -1,0 +1,141 @@
+"""Lines of an engine's own log about AllReduce: what is on, and what was asked for or usual and is not there.
+
+``tables/engines/log_lines.toml`` has a row for each line that an engine prints: to know one more, add one.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import field
+from functools import cache
+
+from tuner.base import tables
+from tuner.base.dataclass import dataclass
+from tuner.base.findings import Severity
+from tuner.engines import releases
+
+TABLE = "log_lines.toml"
+MOST_LINE_BYTES = 1 << 16  # what is beyond this of a line is left out
+FACTS = ("detail", "ranks", "capability")
+
+
+@dataclass(frozen=True, slots=True)
+class MissingLine:
+    """A line that says that ``implementations`` are off: ``code`` is why, ``facts`` what the line says of it.
+
+    ``severity`` holds where the machine is not known. ``unasked`` is a switch that the engine set by itself, if any.
+    """
+
+    code: str
+    severity: Severity
+    implementations: tuple[str, ...]
+    line: int
+    facts: Mapping[str, str]
+    unasked: str | None = None
+
+
+@dataclass(slots=True)
+class EngineLog:
+    """What a log says of the engine that wrote it; None and empty where it does not.
+
+    ``enabled`` are names of implementations in the order in which the engine asks them, said in ``enabled_line``.
+    ``switches`` are the engine's variables and arguments by name, with their values ("True" for an argument without).
+    """
+
+    engine: str
+    release: str | None = None
+    nccl: str | None = None
+    ranks: int | None = None
+    dtype: str | None = None
+    hidden_size: int | None = None
+    enabled: tuple[str, ...] | None = None
+    enabled_line: int = 0
+    switches: dict[str, str] = field(default_factory=dict)
+    missing: list[MissingLine] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """A row of the table; ``of`` for a fact, ``code``, ``implementations`` and ``severity`` for what is missing."""
+
+    kind: str
+    engine: str
+    mark: bytes
+    pattern: re.Pattern[str]
+    of: str = ""
+    code: str = ""
+    implementations: tuple[str, ...] = ()
+    severity: str = Severity.NOTE.value
+    unasked: str | None = None
+
+
+@cache
+def _rows() -> tuple[_Row, ...]:
+    table = tables.toml(tables.folder() / releases.FOLDER / TABLE)
+    return tuple(
+        _Row(
+            kind,
+            row["engine"],
+            row["mark"].encode(),
+            re.compile(row["pattern"]),
+            row.get("of", ""),
+            row.get("code", ""),
+            tuple(row.get("implementations", ())),
+            row.get("severity", Severity.NOTE.value),
+            row.get("unasked"),
+        )
+        for kind in ("enabled", "fact", "missing")
+        for row in table[kind]
+    )
+
+
+@cache
+def names(engine: str) -> Mapping[str, str]:
+    """Our names of an engine's implementations by the names in its log; empty where it prints none."""
+    found: Mapping[str, str] = tables.toml(tables.folder() / releases.FOLDER / TABLE)["names"].get(engine, {})
+    return found
+
+
+def read(content: bytes) -> EngineLog | None:
+    """What a log says of its engine; None where no line of it is an engine's about AllReduce.
+
+    Of a log of several starts the last one says what is on. Lines of several ranks that say the same count once.
+    """
+    marked = [row for row in _rows() if row.mark in content]
+    if not any(row.kind != "fact" for row in marked) and not any(row.of in ("ranks", "release") for row in marked):
+        return None
+    logs: dict[str, EngineLog] = {}
+    for number, line in enumerate(content.split(b"\n"), 1):
+        for row, match in _found(marked, line[:MOST_LINE_BYTES]):
+            log = logs.setdefault(row.engine, EngineLog(row.engine))
+            _take(log, row, match, number)
+    return max(logs.values(), key=_says, default=None)
+
+
+def _says(log: EngineLog) -> int:
+    return len(log.missing) + (log.enabled is not None) + len(log.switches) + (log.release is not None)
+
+
+def _found(rows: list[_Row], line: bytes) -> Iterator[tuple[_Row, re.Match[str]]]:
+    near = [row for row in rows if row.mark in line]
+    text = line.decode("utf-8", "replace") if near else ""
+    for row in near:
+        if match := row.pattern.search(text):
+            yield row, match
+
+
+def _take(log: EngineLog, row: _Row, match: re.Match[str], number: int) -> None:
+    if row.kind == "enabled":
+        said = [name.strip(" '\"") for name in match["names"].split(",")]
+        known = names(log.engine)
+        log.enabled, log.enabled_line = tuple(known[name] for name in said if name in known), number
+    elif row.kind == "missing":
+        if all(each.code != row.code or each.implementations != row.implementations for each in log.missing):
+            facts = {name: value for name, value in match.groupdict().items() if name in FACTS and value is not None}
+            severity = Severity(row.severity)
+            log.missing.append(MissingLine(row.code, severity, row.implementations, number, facts, row.unasked))
+    elif row.of in ("ranks", "hidden_size"):
+        setattr(log, row.of, int(match["value"]))
+    elif row.of in ("release", "dtype", "nccl"):
+        setattr(log, row.of, match["value"])
+    else:
+        log.switches[row.of] = match["value"]
