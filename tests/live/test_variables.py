@@ -1,5 +1,7 @@
 """Variables a user may set: those without effect on the choice have none in libnccl, the others the emulated one."""
 
+from contextlib import nullcontext
+from dataclasses import replace
 from itertools import combinations
 
 import pytest
@@ -11,8 +13,9 @@ from tests.support.draws import Draws
 from tuner import release
 from tuner.base.errors import BadInput, OracleFailed
 from tuner.base.names import Buffers, Collective, DataType, Op
+from tuner.emulator.group import Operation, plan
 from tuner.emulator.request import Request
-from tuner.emulator.selection import Selection
+from tuner.emulator.selection import Selection, of_picks
 from tuner.oracle import library
 from tuner.oracle.api import Oracle
 from tuner.oracle.conformance.check import ALL_COLLECTIVES, check
@@ -87,6 +90,10 @@ TRIED = {
     "NCCL_TOPO_SPLIT_MLOPART": "0",
     "NCCL_NET_GDR_MLOPART": "1",
     "NCCL_MLOPART_RDMA_ENABLE": "1",
+    "NCCL_DEBUG_LEVELS": "WARN",
+    "NCCL_SOCKET_MAGIC": "7",
+    "NCCL_IB_SORT_MERGE_NICS": "1",
+    "NCCL_IB_RAIL_POLICY": "1",
     "NCCL_DEBUG_TIMESTAMP_FORMAT": "%T",
     "NCCL_DEBUG_TIMESTAMP_LEVELS": "INFO",
     "NCCL_WARN_ENABLE_DEBUG_INFO": "1",
@@ -219,6 +226,16 @@ REGISTERED_BUFFERS = {
     "NCCL_GIN_ENABLE": "0",
     "NCCL_GIN_TYPE": "0",
     "NCCL_NUM_RMA_CTX": "0",
+    "NCCL_CE_COLL_AG_MULTICAST_THRESHOLD": "65536",
+    "NCCL_CE_CHUNK_SIZE": "65536",
+    "NCCL_CE_INTRA_GPU_MEMCPY_ENABLE": "1",
+    "NCCL_CFT_ENABLE": "1",
+    "NCCL_HIER_CE_COLL_NUM_CTX": "2",
+    "NCCL_HIER_CE_COLL_AG_RAIL_RING_ENABLE": "1",
+    "NCCL_SYM_REUSE_SYSMEM_HANDLES": "1",
+    "NCCL_P2P_PER_CHANNEL_REG_NET_BW": "20",
+    "NCCL_GIN_PLUGIN": "none",
+    "NCCL_DEV_API_JIT": "1",
 }
 # Without windows the first asks of no release, and the second of releases that do not read it, for a symmetric kernel.
 SYMMETRIC_KERNELS = {"NCCL_SYM_KERNEL": "^", "NCCL_SYM_NOWIN_ENABLE": "0"}
@@ -237,6 +254,7 @@ UNTRIED = {
 }
 
 EFFECTS: list[dict[str, str]] = [
+    {"NCCL_ENQUEUE_REARCH_ENABLE": "1"},
     {"NCCL_WORK_ARGS_BYTES": "208"},
     {"NCCL_WORK_ARGS_BYTES": "96", "NCCL_MIN_CTAS": "4"},
     # What NCCL keeps in an int wraps around: to 256, 6, 3, INT_MIN, 7.
@@ -274,6 +292,29 @@ def test_what_reaches_registered_buffers_is_refused_with_them() -> None:
     for buffers in (Buffers.registered, Buffers.window):
         with pytest.raises(BadInput, match="NCCL_CUMEM_ENABLE: emulated for plain buffers only"):
             selection.pick(Request(Collective.AllReduce, DataType.float32, Op.sum, buffers=buffers), 1 << 20)
+
+
+@pytest.mark.parametrize(("name", "alone"), [("2.30.7", False), ("2.31.2", True), ("2.32.3", True)])
+def test_a_planner_that_asks_for_each_call_of_a_group_alone_is_refused_for_groups(name: str, alone: bool) -> None:
+    calls = [Operation(request, 1 << 20) for request in ALL_COLLECTIVES[:2]]
+    for value, refused in (("1", alone), ("0", False)):
+        asked = Scenario(name, 2, machine="dgx-h100", environment={"NCCL_ENQUEUE_REARCH_ENABLE": value})
+        selection = Selection(asked.communicator())
+        assert selection.pick(ALL_COLLECTIVES[0], 1 << 20).channels[0] > 0
+        with pytest.raises(BadInput, match="each call of a group alone") if refused else nullcontext():
+            plan(selection, calls)
+        registered = replace(ALL_COLLECTIVES[0], buffers=Buffers.registered)
+        with pytest.raises(BadInput, match="plain buffers only") if refused else nullcontext():
+            selection.pick(registered, 1 << 20)
+
+
+@pytest.mark.parametrize(("value", "default"), [("1", True), ("-2", True), ("0", False)])
+def test_a_variable_at_its_default_goes_with_registered_buffers(value: str, default: bool) -> None:
+    asked = Scenario("2.28.9", 1, machine="dgx-h100", environment={"NCCL_CUMEM_ENABLE": value})
+    registered = replace(ALL_COLLECTIVES[0], buffers=Buffers.registered)
+    without = Selection(replace(asked, environment={}).communicator()).pick(registered, [1 << 20])
+    with nullcontext() if default else pytest.raises(BadInput, match="NCCL_CUMEM_ENABLE: emulated for plain"):
+        assert of_picks(Selection(asked.communicator()).pick(registered, [1 << 20])) == of_picks(without)
 
 
 def test_every_variable_without_effect_is_tried() -> None:
@@ -357,6 +398,29 @@ def test_sockets(name: str, machine: str, nodes: int) -> None:
     report = check(Scenario(nccl=name, machine=machine, nodes=nodes, gpus_per_node=2, environment=settings))
     assert report.mismatches == ()
     assert report.compared["tables"] >= 100
+
+
+@pytest.mark.parametrize("settings", [{"NCCL_IB_DISABLE": "1"}, {"NCCL_NET": "Socket", "NCCL_IB_HCA": "none"}], ids=str)
+@pytest.mark.parametrize("machine", ["dgx-h100", "oci-a100", "pcie-l40s"])
+@pytest.mark.parametrize("name", HERE)
+def test_sockets_in_place_of_adapters(name: str, machine: str, settings: dict[str, str]) -> None:
+    """Its own network is off: NCCL takes the IP interfaces, which have no port and do not reach GPUs' memory."""
+    asked = Scenario(nccl=name, machine=machine, nodes=2, gpus_per_node=4, environment=settings)
+    nets = asked.resolve().kinds[0].topology.nets
+    assert {(net.port, net.gpu_direct) for net in nets} == {(0, False)}
+    report = check(asked)
+    assert report.mismatches == ()
+    assert report.compared["tables"] >= 100
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"NCCL_IB_DISABLE": "1", "NCCL_NET": "IB"}, {"NCCL_NET": "none"}, {"NCCL_NET_PLUGIN": "other"}],
+    ids=str,
+)
+def test_a_network_that_is_not_there_is_refused(settings: dict[str, str]) -> None:
+    with pytest.raises(BadInput, match=r"not emulated for NCCL 2\.28\.9"):
+        Scenario("2.28.9", 2, machine="dgx-h100", environment=settings).communicator()
 
 
 @pytest.mark.parametrize(("machine", "nodes"), [("dgx-a100", 1), ("pcie-l40s", 2)])

@@ -279,18 +279,14 @@ def test_what_agrees_with_the_adapters_changes_nothing(scenario: Scenario, varia
     ("scenario", "variables"),
     [
         (OVER_SOCKETS, {"NCCL_NET": "IB"}),
-        (OVER_INFINIBAND, {"NCCL_NET": "Socket"}),
-        (OVER_INFINIBAND, {"NCCL_IB_DISABLE": "1"}),
+        (OVER_INFINIBAND, {"NCCL_NET": "IB", "NCCL_IB_DISABLE": "1"}),
+        (OVER_INFINIBAND, {"NCCL_NET_PLUGIN": "libnccl-net.so", "NCCL_IB_DISABLE": "1"}),
         (OVER_INFINIBAND, {"NCCL_NET": "AWS Libfabric"}),
         (OVER_INFINIBAND, {"NCCL_NET_PLUGIN": "libnccl-net.so"}),
         (replace(OVER_INFINIBAND, nodes=1), {"NCCL_NET": "AWS Libfabric"}),
-        (replace(OVER_SOCKETS, others=(replace(OVER_INFINIBAND, nodes=1),)), {"NCCL_NET": "Socket"}),
-        (replace(OVER_INFINIBAND, nodes=1, environment={"NCCL_P2P_DISABLE": "1", "NCCL_SHM_DISABLE": "1"}), {}),
     ],
 )
 def test_what_does_not_is_refused(scenario: Scenario, variables: dict[str, str]) -> None:
-    """Of the last, NCCL takes one host for eight nodes, which the network joins."""
-    variables = {**(scenario.environment or {}), **(variables or {"NCCL_NET": "Socket"})}
     with pytest.raises(BadInput, match="the topology's adapters say which network is taken"):
         replace(scenario, environment=variables).communicator()
 
@@ -315,6 +311,15 @@ def test_a_network_of_the_machines_own_adapters_changes_nothing(machine: str, va
     assert not {"NCCL_NET", "NCCL_NET_PLUGIN"} & named.resolve().own.for_oracle(2).env.keys()
     known = machine in ("aws-p5en", "alps") or variables.get("NCCL_NET_PLUGIN") == ""
     assert any("not compared" in note for note in of_scenario(named)) == (not known)
+
+
+@pytest.mark.parametrize("variables", [{"NCCL_NET": "Socket"}, {"NCCL_IB_DISABLE": "1"}], ids=str)
+def test_sockets_that_variables_ask_for_are_the_adapters_without_ports_and_gpudirect(variables: dict[str, str]) -> None:
+    asked = replace(OVER_INFINIBAND, environment=variables).communicator()
+    changed = replace(OVER_INFINIBAND, hardware={"gpudirect": "off"}).communicator()
+    assert asked.graphs == changed.graphs != OVER_INFINIBAND.communicator().graphs
+    mixed = replace(OVER_SOCKETS, others=(replace(OVER_INFINIBAND, nodes=1),), environment={"NCCL_NET": "Socket"})
+    assert mixed.communicator().nodes == OVER_SOCKETS.nodes + 1
 
 
 def test_nothing_agrees_with_no_adapters() -> None:

@@ -177,6 +177,8 @@ def check_emulated(selection: Selection, requests: Sequence[Request], tuner: Tun
 
 def not_emulated(selection: Selection, requests: Iterable[Request]) -> str | None:
     """Condition under which groups of such calls are not emulated; None where they are."""
+    if (alone := registered.chosen_alone(selection.communicator)) is not None:
+        return f"with {alone}, which chooses each call of a group alone; valid without it"
     kinds = {(request.buffers, request.in_place, request.windows) for request in requests}
     if len(kinds) > 1:
         return "on several kinds of buffers, or in place beside out of place; valid: one kind"

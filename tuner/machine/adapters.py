@@ -14,6 +14,7 @@ from typing import Protocol
 from tuner.base import tables
 from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput
+from tuner.base.numerics import parse_long
 
 SELECT = "NCCL_IB_HCA"
 OWN_NETWORK = "IB"  # its name, which NCCL_NET selects among those of plugins
@@ -174,6 +175,18 @@ def plugin_network(network: str | None, variables: Mapping[str, str]) -> PluginN
         if drives and (by_net or (not net and by_file)):
             return each
     return None
+
+
+def over_sockets(adapters: Sequence[Adapter], variables: Mapping[str, str]) -> bool:
+    """Whether NCCL goes over IP, though the adapters are those of its own InfiniBand network: as two variables say.
+
+    Not where they name no network that is left, or a plugin's.
+    """
+    if not _own(adapters, {}) or plugin_network(OWN_NETWORK, variables) is not None:
+        return False
+    net = variables.get("NCCL_NET", "").upper()
+    disabled = parse_long(variables.get("NCCL_IB_DISABLE", "")) != 0
+    return net == SOCKETS.upper() or (disabled and not net)
 
 
 def selecting(network: str | None, variables: Mapping[str, str], nodes: int) -> set[str]:

@@ -381,6 +381,7 @@ class Variables:
     registered_buffers: tuple[str, ...]  # only calls on registered buffers, which are refused with them
     indifferent: Mapping[str, tuple[str, ...]]  # no choice, by what they are for
     shares_gpus: str | None = None  # the one that lets several ranks share a GPU; without it none do
+    calls_alone: str | None = None  # the one that has each call of a group chosen alone
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -486,13 +487,13 @@ class Release:
     def listed_variables(self) -> set[str]:
         """The variables that are emulated, or reach no choice; without those of the search alone."""
         of = self.environment
-        shares = () if of.shares_gpus is None else (of.shares_gpus,)
+        of_some = [each for each in (of.shares_gpus, of.calls_alone) if each is not None]
         return {
             *of.known,
             *of.nvlink_domains,
             *of.symmetric_kernels,
             *of.registered_buffers,
-            *shares,
+            *of_some,
             *self.indifferent_variables,
         }
 

@@ -16,7 +16,7 @@ from tuner.base.spelling import option
 from tuner.emulator.communicator import Node
 from tuner.emulator.rules import resolved
 from tuner.machine import catalogue, gpus, graphs
-from tuner.machine.adapters import PeerLinks, mergeable, network_of, plugin_network, used
+from tuner.machine.adapters import PeerLinks, mergeable, network_of, over_sockets, plugin_network, used
 from tuner.machine.gpus import GpuModel, PeerToPeer
 from tuner.machine.graphs import Graphs
 from tuner.machine.topology import Topology, edit, reader
@@ -334,6 +334,8 @@ class ResolvedNode:
         scenario = self.scenario
         if scenario.machine is None or scenario.hardware or self._changed is not self._edited:
             return None
+        if several and self.over_sockets:
+            return None
         if scenario.later and self.leaks_adapters():
             return None
         machine, nccl = catalogue.load(scenario.machine), release.load(scenario.nccl)
@@ -372,14 +374,22 @@ class ResolvedNode:
 
     @cached_property
     def _edited(self) -> _Source:
-        """The node with its other hardware, port by port."""
+        """The node with its other hardware, port by port, and IP interfaces where it goes over sockets."""
         own = self._own
-        if not self.scenario.hardware:
-            return own
-        changes = {key: value for key, value in self.scenario.hardware.items() if key in edit.EDITS}
-        _check_nvlinks(self.scenario.gpu, changes)
-        text = edit.edited(own.text, changes)
-        return _Source(text, read_topology(text))
+        if self.scenario.hardware:
+            changes = {key: value for key, value in self.scenario.hardware.items() if key in edit.EDITS}
+            _check_nvlinks(self.scenario.gpu, changes)
+            text = edit.edited(own.text, changes)
+            own = _Source(text, read_topology(text))
+        if self.over_sockets:
+            text = edit.over_ip(own.text)
+            own = _Source(text, read_topology(text))
+        return own
+
+    @cached_property
+    def over_sockets(self) -> bool:
+        """Whether variables send what the adapters could carry over IP instead."""
+        return over_sockets(self._own.topology.nets, self._variables_beside(self.scenario.variables_of_process))
 
     @cached_property
     def _own(self) -> _Source:

@@ -17,7 +17,7 @@ from tuner.machine.adapters import network_of, plugin_network
 from tuner.machine.gpus import PeerToPeer
 from tuner.release import Release, configuration
 from tuner.release.environment import Environment
-from tuner.release.variables import everywhere, ignored
+from tuner.release.variables import OF_THE_NETWORK, everywhere, ignored
 from tuner.scenario.description import Scenario
 
 ENABLE = "NCCL_COLLNET_ENABLE"
@@ -54,8 +54,13 @@ def of_scenario(scenario: Scenario) -> list[str]:
 def _of_network(scenario: Scenario) -> Iterator[str]:
     """A note for a network of a plugin of which it is not known what it tells NCCL of its adapters."""
     values = scenario.environment or {}
-    if "NCCL_NET" not in values and "NCCL_NET_PLUGIN" not in values:
+    if not OF_THE_NETWORK & values.keys():
         return
+    if scenario.nodes > 1 and any(kind.over_sockets for kind in scenario.resolve().kinds):
+        yield (
+            "sockets: answered for the IP interfaces of the adapters, at their speed; of others (NCCL_SOCKET_IFNAME) "
+            f"say how many and how fast: {option('change')} nics=N, {option('change')} nic-gbps=GBPS"
+        )
     named = (plugin_network(network_of(kind.topology.nets), values) for kind in scenario.resolve().kinds)
     for each in dict.fromkeys(one for one in named if one is not None and not one.known):
         yield f"network plugin {each.name}: answered as what the topology says of its adapters, by source, not compared"

@@ -426,7 +426,10 @@ def check_buffers(communicator: Comm, buffers: Buffers, of: Windows) -> None:
         raise BadInput(said)
     if not release.rules.registered:
         return  # NCCL 2.18 registers what CUDA graphs capture for CollNet alone, and only if asked to
-    if reaching := sorted(set(release.environment.registered_buffers) & values - symmetric_variables.EMULATED):
+    reaching = sorted(set(release.environment.registered_buffers) & values - symmetric_variables.EMULATED)
+    if (alone := chosen_alone(communicator)) is not None:
+        reaching.append(alone)
+    if reaching:
         names = ", ".join(reaching)
         raise BadInput(f"{names}: emulated for plain buffers only, not for {buffers.name} ones")
     if communicator.collnet and communicator.nodes == communicator.ranks:
@@ -438,6 +441,12 @@ def check_buffers(communicator: Comm, buffers: Buffers, of: Windows) -> None:
         raise BadInput(f"buffers {buffers.name}: not {reason}; valid there: plain")
     if buffers is Buffers.window:
         _check_flags(communicator, of.flags)
+
+
+def chosen_alone(communicator: Comm) -> str | None:
+    """The variable by which NCCL chooses each call of a group alone, where it is set so; else None."""
+    name = communicator.release.environment.calls_alone
+    return name if name is not None and communicator.environment.number(name, 0) else None
 
 
 def _check_flags(communicator: Comm, flags: WindowFlag) -> None:

@@ -236,6 +236,14 @@ def with_ports_merged(topology: str, devs: tuple[int, ...], if_all: bool) -> str
     return to_text(root) if devices.merge_ports(root, devs, if_all) else topology
 
 
+@cache
+def over_ip(topology: str) -> str:
+    """The text of a topology whose adapters are the IP interfaces that NCCL's sockets see of them."""
+    root = ET.fromstring(topology)
+    devices.over_ip(root)
+    return to_text(root)
+
+
 def each_gpu_once(topology: str) -> str:
     """The text of a topology whose GPUs ranks shared as libnccl has to be given it: a <gpu> for every rank in it is one
     that this rank had, and NCCL would take them for ranks of the new communicator as well."""

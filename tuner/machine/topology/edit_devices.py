@@ -152,6 +152,16 @@ def gpudirect(root: ET.Element, value: str, change: str) -> None:
             element.set("gdr", SWITCHED[switched])
 
 
+def over_ip(root: ET.Element) -> None:
+    """Adapters as their IP interfaces, which is what NCCL's sockets see of them: no port, and no way into GPUs' memory.
+
+    Source: ncclNetSocketGetProperties, src/transport/net_socket.cc, v2.28.9-1.
+    """
+    for net in root.iter("net"):
+        net.attrib.update(port="0", gdr="0", latency="0")
+        net.attrib.pop("coll", None)
+
+
 def nics(root: ET.Element, value: str, change: str) -> None:
     """The number of adapters: those kept lie evenly among all of them. NCCL drops what holds none any more.
 
