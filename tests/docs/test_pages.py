@@ -128,6 +128,18 @@ def test_what_is_derived_is_not_stale(page: Path) -> None:
     assert derived.written_into(text, page) == text, "make docs"
 
 
+def test_the_list_for_programs_that_read_is_not_stale() -> None:
+    """Its links are pages, and its commands exist."""
+    text = (INDEX.parent / "llms.txt").read_text("utf-8")
+    assert derived.llms() == text, "make docs"
+    for target in LINK.findall(text):
+        assert (INDEX.parent / target.replace(".html", ".md")).exists(), target
+    examples = re.findall(r"; such as `nccl-tuner (.*)`$", text, re.M)
+    assert len(examples) > 40
+    for example in examples:
+        sessions.parse(shlex.split(example))
+
+
 def test_every_release_was_compared_and_matched() -> None:
     found = recorded.read("releases")
     assert list(found) == release.names(), "make test-releases"

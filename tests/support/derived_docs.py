@@ -1,6 +1,7 @@
 """Parts of the documentation that are derived from tables: `make docs` writes them between their marks."""
 
 import ast
+import inspect
 import itertools
 import json
 import re
@@ -17,6 +18,7 @@ from tests.support import json_schemas, measured_regret, recorded
 from tuner import cli, release
 from tuner.api import scenario
 from tuner.base.names import Collective, DataType, Op
+from tuner.cli.command import is_example
 from tuner.emulator.aws_ofi_nccl import release as aws_ofi_nccl
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
@@ -159,30 +161,62 @@ def _summary(name: str) -> str:
 
 
 def commands() -> str:
-    """All commands by section of the help, with their arguments; each leads to the page about it."""
+    """All commands by section of the help, with their arguments and an example; each leads to the page about it."""
     parts = []
     for heading, verbs in cli.SECTIONS.items():
-        lines = [f"### {heading}", ""]
+        lines, examples = [f"### {heading}", ""], list[str]()
         for verb in verbs:
-            lines += [f"* [`{usage}`]({_page_about(verb)}): {says}" for usage, says in _usages(verb)]
-        parts.append("\n".join(lines) + "\n")
+            for usage, says, command in _usages(verb):
+                lines += [f"* [`{usage}`]({_page_about(verb)}): {says}"]
+                examples += examples_of(command)[:1]
+        parts.append("\n".join([*lines, "", "```sh", *examples, "```"]) + "\n")
     return "\n".join(parts)
 
 
-def _usages(verb: str) -> Iterator[tuple[str, str]]:
+def examples_of(command: click.Command) -> list[str]:
+    """The examples of a command's own help, each in a line, without what is said beside it."""
+    lines = re.sub(r"\\\n\s*", "", inspect.cleandoc(command.help or "")).splitlines()
+    return [re.sub(r"  +#.*", "", line) for line in lines if is_example(line)]
+
+
+def _usages(verb: str) -> Iterator[tuple[str, str, click.Command]]:
     """How a verb and the commands below it are called, and what they answer; those of ``cost`` are on its own page."""
     context = click.Context(cli.everything, info_name="nccl-tuner")
     command = cli.everything.get_command(context, verb)
     assert command is not None
-    yield _usage(command, click.Context(command, context, verb)), cli.VERBS[verb]
+    yield _usage(command, click.Context(command, context, verb)), cli.VERBS[verb], command
     if isinstance(command, click.Group) and verb != "cost":
         below = click.Context(command, context, verb)
         lazy: dict[str, str] = getattr(command, "verbs", {})
         for name in command.list_commands(below):
             each = command.get_command(below, name)
             assert each is not None
-            says = each.get_short_help_str(200).removesuffix(".")
-            yield _usage(each, click.Context(each, below, name)), lazy.get(name) or says[0].lower() + says[1:]
+            says = lazy.get(name) or each.get_short_help_str(200).removesuffix(".")
+            yield _usage(each, click.Context(each, below, name)), says[0].lower() + says[1:], each
+
+
+def llms() -> str:
+    """The text of docs/llms.txt: the pages and the commands for programs that read, as llmstxt.org has it.
+
+    Links are those of the site, in whose root it stands.
+    """
+    index = (ROOT / "docs" / "README.md").read_text("utf-8")
+    title, about, *_ = index.removeprefix("# ").split("\n\n")
+    lines = [f"# nccl-tuner: {title}", "", f"> {' '.join(about.split())}", ""]
+    lines += [
+        "Agents call the commands as tools: `nccl-tuner mcp` (mcp.html). Every command that answers has `--json`, one"
+    ]
+    lines += ["object with a version (json.html; a schema for each command in schemas/)."]
+    for heading, part in re.findall(r"^## (.*?)\n\n(.*?)(?=\n## |\Z)", index, re.M | re.S):
+        rows = re.findall(r"^\* \[(.*?)\]\((?!\.\./)(.*?)\): (.*?)(?=\n\*|\n\n|\Z)", part, re.M | re.S)
+        lines += ["", f"## {heading}", ""]
+        lines += [f"- [{name}]({to.replace('.md', '.html')}): {' '.join(says.split())}" for name, to, says in rows]
+    lines += ["", "## Commands", ""]
+    for verb in cli.VERBS:
+        for usage, says, command in _usages(verb):
+            example = next(iter(examples_of(command)), None)
+            lines.append(f"- `nccl-tuner {usage}`: {says}" + (f"; such as `{example}`" if example else ""))
+    return "\n".join(lines) + "\n"
 
 
 def _usage(command: click.Command, context: click.Context) -> str:

@@ -130,8 +130,8 @@ class Help(click.Command):
         text, shown = inspect.cleandoc(self.help or ""), 0
         lines: list[str] = []
         for line in text.splitlines():
-            shown += _is_example(line)
-            if not _is_example(line) or shown <= EXAMPLES or ctx.meta.get(_ALL) or not self.is_long:
+            shown += is_example(line)
+            if not is_example(line) or shown <= EXAMPLES or ctx.meta.get(_ALL) or not self.is_long:
                 lines += _broken(line, WIDTH - INDENT)
         own, self.help = self.help, "\n".join(lines)
         try:
@@ -281,7 +281,7 @@ class Command(Help):
 
 def missing_of(ctx: click.Context, names: str) -> click.UsageError:
     """Error that something is missing, with the first example of the command's help."""
-    examples = filter(_is_example, inspect.cleandoc(ctx.command.help or "").splitlines())
+    examples = filter(is_example, inspect.cleandoc(ctx.command.help or "").splitlines())
     example = next((f"; such as: {each}" for each in examples), "")
     return click.UsageError(f"Missing {names}{example}", ctx)
 
@@ -325,13 +325,14 @@ def bold(text: str) -> str:
 _EXAMPLE = re.compile(r"(?:[A-Z_]+=.*)?(?:nccl-tuner|srun|torchrun|mpirun|eval) ")
 
 
-def _is_example(line: str) -> bool:
+def is_example(line: str) -> bool:
+    """Whether a line of a help is a command."""
     return _EXAMPLE.match(line) is not None
 
 
 def _broken(line: str, width: int) -> Iterator[str]:
     """Lines that a shell takes for one of an example that is too long; any other line as it is."""
-    if not _is_example(line):
+    if not is_example(line):
         yield line
         return
     parts: list[str] = []  # an option with its value is one
