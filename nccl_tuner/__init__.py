@@ -1,7 +1,5 @@
-"""The package by the name of its distribution: ``nccl_tuner.x.y`` is ``tuner.x.y``, the same modules.
-
-A file ``tuner.py`` in the folder that Python looks in first hides the package ``tuner``. Importing this one says so.
-"""
+# The package by the name of its distribution: nccl_tuner.x.y is tuner.x.y, the same modules, and so is its docstring.
+# A file tuner.py in the folder that Python looks in first hides the package tuner. Importing this one says so.
 
 import importlib
 import importlib.util
@@ -16,7 +14,24 @@ if TYPE_CHECKING:
     from types import ModuleType
     from typing import Any
 
-    from tuner import Communicator, Scenario, budget, communicator, decide, estimate, fit, verify
+    from tuner import (
+        Communicator,
+        Scenario,
+        accept,
+        budget,
+        communicator,
+        decide,
+        diagnose,
+        diff,
+        edges,
+        estimate,
+        fit,
+        machines,
+        measured,
+        memory,
+        releases,
+        verify,
+    )
 
     class _Importer(MetaPathFinder, Loader):
         """What finds modules, and what loads them."""
@@ -47,7 +62,25 @@ if (_other := _hiding()) is not None:
 
 import tuner  # noqa: E402
 
-__all__ = ["Communicator", "Scenario", "budget", "communicator", "decide", "estimate", "fit", "verify"]
+__doc__ = tuner.__doc__
+__all__ = [
+    "Communicator",
+    "Scenario",
+    "accept",
+    "budget",
+    "communicator",
+    "decide",
+    "diagnose",
+    "diff",
+    "edges",
+    "estimate",
+    "fit",
+    "machines",
+    "measured",
+    "memory",
+    "releases",
+    "verify",
+]
 
 
 class _SameModule(_Importer):

@@ -12,6 +12,7 @@ from tuner.answers.tuners import with_tuner
 from tuner.base.errors import BadInput
 from tuner.base.names import Algorithm, Collective, DataType, Op, PeerCall, Protocol, by_name, peer_call
 from tuner.base.numerics import FloatArray
+from tuner.base.signatures import with_keys
 from tuner.base.sizes import whole
 from tuner.emulator.compiled import CompiledSelection, PickTable
 from tuner.emulator.group import Operation
@@ -20,6 +21,7 @@ from tuner.emulator.ranges import FOLLOWED_BYTES, answers
 from tuner.emulator.request import CallKind as CallKind
 from tuner.emulator.request import Request
 from tuner.emulator.request import request as request
+from tuner.release import BUILDS
 from tuner.scenario import Scenario
 from tuner.scenario.describe import Description, describe
 
@@ -35,7 +37,11 @@ if TYPE_CHECKING:  # what a pick does not need takes as long to load as all that
     from tuner.base.frames import Rows
     from tuner.bench.workflow import MeasuringResult
     from tuner.emulator.connect import Across
+    from tuner.jobs.diagnosis.records import DiagnosedFiles
+    from tuner.jobs.workload.grouped import JobBudget
     from tuner.jobs.workload.priced import Budget
+    from tuner.oracle.bill import MemoryStage
+    from tuner.times.acceptance.accept import Acceptance
 
 
 class TunedDescription(Description, total=False):
@@ -56,6 +62,12 @@ class PeerCallKind(TypedDict, total=False):
     dtype: DataType | str
     rank: int
     root: int
+
+
+_CALL_DEFAULTS = {"dtype": "float32", "op": "sum", "buffers": "plain", "in_place": False}
+_DESCRIPTION_DEFAULTS = {"collnet": False, "ranks_without_fabric": (), "shared": False, "node": (), "build": BUILDS[0]}
+_FIRST_CALLS = (("allreduce", 8), ("allreduce", 1 << 20), ("allreduce", 1 << 30))
+_of_a_call = with_keys(CallKind, _CALL_DEFAULTS)
 
 
 class Communicator:
@@ -124,6 +136,7 @@ class Communicator:
     ) -> "Rows[ExchangeAnswer]": ...
     @overload
     def pick(self, collective: Collective | str, sizes: ArrayLike, **kind: Unpack[CallKind]) -> CallPicks: ...
+    @_of_a_call
     def pick(self, collective: Any, sizes: ArrayLike, **kind: Any) -> "CallPicks | Rows[ExchangeAnswer]":
         """NCCL's picks: algorithm, protocol, time in us, channels and threads, an element a size.
 
@@ -155,6 +168,7 @@ class Communicator:
 
         return Rows(tuple(exchanges.answers(self.scenario, asked)))
 
+    @_of_a_call
     def compiled(self, collective: Collective | str, **kind: Unpack[CallKind]) -> PickTable | None:
         """The picks of such calls as a table of size ranges, which :meth:`pick` uses by itself once that pays.
 
@@ -179,6 +193,7 @@ class Communicator:
         self._tables[name] = known = table, call
         return known
 
+    @_of_a_call
     def launch(
         self, collective: Collective | str, size: int, rank: int = 0, root: int = 0, **kind: Unpack[CallKind]
     ) -> "LaunchAnswer":
@@ -198,6 +213,7 @@ class Communicator:
         call = Operation(request(collective, **kind), whole(size, "size"), root)
         return Launches(self.scenario, rank).of([call])
 
+    @_of_a_call
     def group(self, calls: "Sequence[GroupCall]", **kind: Unpack[CallKind]) -> "GroupAnswer":
         """Answer of NCCL to calls in one ncclGroupStart and ncclGroupEnd: kernels with their calls, and the choices.
 
@@ -214,6 +230,7 @@ class Communicator:
 
         return from_emulator(self.scenario, operations(calls, **kind))
 
+    @_of_a_call
     def calibrated(
         self,
         collective: Collective | str,
@@ -232,6 +249,7 @@ class Communicator:
         named = None if calibration is None else str(calibration)
         return calls(self.scenario, self.selection, request(collective, **kind), sizes, named)
 
+    @_of_a_call
     def cost_table(self, collective: Collective | str, sizes: ArrayLike, **kind: Unpack[CallKind]) -> FloatArray:
         """Predicted times in us, float32 `[size][algorithm][protocol]`; negative where NCCL ignores the combination.
 
@@ -240,6 +258,7 @@ class Communicator:
         """
         return self.selection.cost_table(request(collective, **kind), sizes)
 
+    @_of_a_call
     def edges(
         self,
         collective: Collective | str,
@@ -258,6 +277,7 @@ class Communicator:
         call = request(collective, **kind)
         return CallRanges(answers(self.selection, call, low, high), call, self.scenario)
 
+    @_of_a_call
     def explain(self, collective: Collective | str, size: int, **kind: Unpack[CallKind]) -> "Explanation":
         """Explanation of the pick of a call of ``size`` bytes: each number step by step, and what the others lack.
 
@@ -268,6 +288,7 @@ class Communicator:
         call = request(collective, **kind)
         return explain_pick(self.selection, self.scenario.constants, call, whole(size, "size"))
 
+    @_of_a_call
     def order(
         self, collective: Collective | str, sizes: ArrayLike, root: int = 0, **kind: Unpack[CallKind]
     ) -> "tuple[CallOrder, ...]":
@@ -285,6 +306,7 @@ class Communicator:
         asked = [int(size) for size in np.atleast_1d(np.asarray(sizes)).tolist()]
         return of_calls(self.scenario, request(collective, **kind), asked, root)
 
+    @_of_a_call
     def diff(self, other: "Communicator", collective: Collective | str, **kind: Unpack[CallKind]) -> "PickChanges":
         """The ranges of sizes in bytes in which ``other`` gets another algorithm or protocol, and what that takes.
 
@@ -297,6 +319,7 @@ class Communicator:
         return PickChanges(tuple(diff(before, after, call)), before, after, call)
 
 
+@_of_a_call
 def estimate(
     collective: Collective | str,
     nbytes: int,
@@ -322,6 +345,7 @@ def estimate(
     return float(group.calibrated(collective, nbytes, named, **kind).time_us[0])
 
 
+@with_keys(TunedDescription, _DESCRIPTION_DEFAULTS)
 def communicator(machine: str | None = None, **description: Unpack[TunedDescription]) -> Communicator:
     """The communicator that ``machine`` (a name of the catalogue) and the keys of :class:`TunedDescription` describe.
 
@@ -334,6 +358,7 @@ def communicator(machine: str | None = None, **description: Unpack[TunedDescript
     return Communicator(scenario(machine, **description))
 
 
+@with_keys(TunedDescription, _DESCRIPTION_DEFAULTS)
 def scenario(machine: str | None = None, **description: Unpack[TunedDescription]) -> Scenario:
     """Description of a communicator, nothing computed of it yet, for :mod:`tuner.answers`.
 
@@ -358,12 +383,34 @@ class Compared(TypedDict, total=False):
     calibration: Path | str | None
 
 
+@overload
 def budget(
     files: Path | str | Sequence[Path | str],
     communicators: Communicator | Sequence[Communicator],
     **compared: Unpack[Compared],
-) -> "Budget":
+) -> "Budget": ...
+@overload
+def budget(
+    files: None = None,
+    communicators: Communicator | Sequence[Communicator] = (),
+    *,
+    model: str,
+    job: str | None = None,
+    **compared: Unpack[Compared],
+) -> "JobBudget": ...
+@with_keys(Compared, {"settings": (), "tables": ()})
+def budget(
+    files: Path | str | Sequence[Path | str] | None = None,
+    communicators: Communicator | Sequence[Communicator] = (),
+    *,
+    model: str | None = None,
+    job: str | None = None,
+    **compared: Unpack[Compared],
+) -> "Budget | JobBudget":
     """Time of the collectives in a job's ``files`` by NCCL's model, in each of the ``communicators``.
+
+    Instead of files, the training step of a ``model`` by name, "llama-3-70b", split over the communicator as ``job``
+    says, "tp=8,pp=4"; without it all ranks are replicas. It is a budget for each of the job's groups.
 
     Files are lists, logs or traces, as ``nccl-tuner budget`` reads them; calls of communicators as large as the first
     count. Each is priced as it is and as the keys of :class:`Compared` say, by NCCL's own prediction and, where a
@@ -371,7 +418,8 @@ def budget(
     Errors: BadInput for what cannot be read, counted or priced; BadTable, BadMeasurement, BadCalibration.
     """
     from tuner.answers.calibrated import TimesWanted
-    from tuner.jobs.workload import job
+    from tuner.jobs.workload import grouped
+    from tuner.jobs.workload import job as jobs
 
     if unknown := sorted(compared.keys() - Compared.__annotations__.keys()):
         raise BadInput(f"unknown {', '.join(unknown)}; valid: {', '.join(Compared.__annotations__)}")
@@ -379,16 +427,131 @@ def budget(
     scenarios = [one.scenario for one in several]
     if not scenarios:
         raise BadInput("a budget of no communicator; valid: one or more")
-    paths = [files] if isinstance(files, Path | str) else files
+    if (files is None) == (model is None):
+        raise BadInput("a budget needs files, or model=NAME instead of them")
+    if job is not None and model is None:
+        raise BadInput("job= says how a model is split: add model=NAME, or remove it")
     measured, calibration = compared.get("measured"), compared.get("calibration")
-    asked = job.BudgetComparison(
+    asked = jobs.BudgetComparison(
         scenarios,
         compared.get("settings", ()),
         [Path(table) for table in compared.get("tables", ())],
         TimesWanted(True, None if calibration is None else str(calibration)),
     )
-    times = None if measured is None else Path(measured)
-    return job.of_files(map(Path, paths), asked, job.wanted_of(scenarios[0]), times)
+    wanted = jobs.wanted_of(scenarios[0])
+    if model is not None:
+        if measured is not None:
+            raise BadInput("measured= is of files; remove it, or model=")
+        ranks = scenarios[0].ranks
+        split = grouped.JobGroups(grouped.layout_of(job or f"dp={ranks}", ranks), 0, False)
+        return grouped.of_model(grouped.ModelStep(model), asked, wanted, split)
+    assert files is not None
+    paths = [files] if isinstance(files, Path | str) else files
+    return jobs.of_files(map(Path, paths), asked, wanted, None if measured is None else Path(measured))
+
+
+@_of_a_call
+def edges(group: Communicator, collective: Collective | str, **kind: Unpack[CallKind]) -> CallRanges:
+    """The ranges of nBytes in which NCCL's choice stays the same: :meth:`Communicator.edges` of ``group``.
+
+    >>> len(edges(communicator("dgx-h100", nodes=2, nccl="2.28.9"), "allreduce")) > 50
+    True
+    """
+    return group.edges(collective, **kind)
+
+
+@_of_a_call
+def diff(
+    before: Communicator, after: Communicator, collective: Collective | str, **kind: Unpack[CallKind]
+) -> "PickChanges":
+    """The ranges of sizes in which ``after`` gets another algorithm or protocol: :meth:`Communicator.diff`.
+
+    >>> older, newer = (communicator("dgx-h100", nodes=2, nccl=name) for name in ("2.22.3", "2.25.1"))
+    >>> [(str(each.before.protocol), str(each.after.protocol)) for each in diff(older, newer, "broadcast")]
+    [('LL128', 'Simple')]
+    """
+    return before.diff(after, collective, **kind)
+
+
+def accept(
+    results: Path | str | Sequence[Path | str],
+    machine: Communicator | str,
+    *,
+    nodes: int | None = None,
+    nccl: str | None = None,
+    collective: Collective | str | None = None,
+    calibration: Path | str | None = None,
+    like: Path | str | None = None,
+) -> "Acceptance":
+    """Whether ``results`` of nccl-tests or of :func:`measure` are those of a healthy ``machine``.
+
+    That is a name, or a communicator where its topology or settings count. ``nodes``, ``nccl`` and ``collective``: what
+    was run, where the files do not say it. ``calibration``: whose times are expected, the machine's. ``like``: a run of
+    the same cluster on a healthy day, which is expected instead. As a frame it has a row for each size that was judged.
+    Errors: BadInput and BadMeasurement for files that cannot be read or judged.
+
+    >>> accept("docs/examples/all_reduce.log", "dgx-h100").passes
+    False
+    """
+    from tuner.times.acceptance.accept import AcceptOptions
+    from tuner.times.acceptance.accept import accept as judged
+    from tuner.times.measured.formats import Given
+
+    ran = "" if collective is None else by_name(Collective, collective, "collective").name
+    paths = [results] if isinstance(results, Path | str) else results
+    described = machine.scenario if isinstance(machine, Communicator) else scenario(machine, nodes=nodes, nccl=nccl)
+    asked = AcceptOptions(
+        described,
+        Given(nccl=nccl or "", nodes=nodes, collective=ran),
+        None if calibration is None else str(calibration),
+        None if like is None else Path(like),
+    )
+    return judged([Path(each) for each in paths], asked)
+
+
+def diagnose(
+    files: Path | str | Sequence[Path | str],
+    *,
+    machine: str | None = None,
+    nodes: int | None = None,
+    nccl: str | None = None,
+    gpu: str | None = None,
+    net_gbps: float | None = None,
+    net_latency_us: float | None = None,
+) -> "DiagnosedFiles":
+    """What is wrong in ``files`` of one job: logs, topologies, results, traces; the gravest file first.
+
+    The others say of all files what these do not: the ``machine``, its ``nodes`` and release, and of a topology that
+    only places devices the ``gpu`` model and the speed (1e9 bits per second) and latency (us) of its adapters. As a
+    frame it has a row for each finding. Errors: BadInput where no file is there, or for an unknown machine or release.
+
+    >>> found = diagnose("docs/examples/node.xml")
+    >>> found[0].machine, found.rows()[0][4]
+    ('dgx-a100', 'note')
+    """
+    from tuner.jobs.diagnosis.diagnose import diagnose as diagnosed
+    from tuner.jobs.diagnosis.records import DiagnosedFiles, DiagnosisOptions
+
+    asked = DiagnosisOptions(machine, nodes, nccl, gpu, net_gbps, net_latency_us)
+    paths = [files] if isinstance(files, Path | str) else files
+    return DiagnosedFiles(tuple(diagnosed([Path(each) for each in paths], asked)))
+
+
+@_of_a_call
+def memory(
+    group: Communicator, calls: "Sequence[GroupCall]" = _FIRST_CALLS, timeout_s: float = 120.0, **kind: Unpack[CallKind]
+) -> "Rows[MemoryStage]":
+    """The device memory and the SMs that ``group`` takes after initialisation and after each call, by rank.
+
+    ``calls`` are collectives and their sizes in bytes, one after the other. libnccl is asked: it has to be fetched.
+    Errors: BadInput for nodes that differ and NVLink domains; OracleUnavailable without libnccl, OracleFailed.
+    """
+    from tuner.answers.mixed import operations
+    from tuner.base.frames import Rows
+    from tuner.oracle import bill
+
+    asked = [(each.request, each.bytes) for each in operations(calls, **kind)]
+    return Rows(tuple(bill.bill(group.scenario.oracle_configuration(), asked, timeout_s)))
 
 
 class Measuring(TypedDict, total=False):
@@ -426,6 +589,26 @@ class Measuring(TypedDict, total=False):
     nccl_log: Path | str | None
 
 
+_MEASURING_DEFAULTS = {
+    "dtype": "float32",
+    "op": "sum",
+    "algorithms": (),
+    "protocols": (),
+    "channels": (),
+    "in_place": False,
+    "graph": False,
+    "precision_percent": 2.0,
+    "rounds": 30,
+    "rounds_per_process": 3,
+    "repeats": 10,
+    "warmup": 5,
+    "seed": 0,
+    "ranks_per_gpu": 1,
+    "graphs_below": 64 << 20,
+}
+
+
+@with_keys(Measuring, _MEASURING_DEFAULTS)
 def measure(
     collectives: Collective | str | Sequence[Collective | str],
     *,

@@ -332,6 +332,7 @@ def command_answers() -> dict[str, Any]:
         exchanges,
         explain,
         graphs,
+        known,
         library,
         mixed,
         order,
@@ -349,7 +350,7 @@ def command_answers() -> dict[str, Any]:
     from tuner.answers.exports.choices import ExportedChoices
     from tuner.bench import decide, workflow
     from tuner.bench.decision.rows import Interpolated
-    from tuner.cli import cache, diff, installation, machines, measured
+    from tuner.cli import cache, diff, installation
     from tuner.cli import exchanges as shown_exchanges
     from tuner.cli.cost import collective
     from tuner.cli.plugin.tables import _Linted
@@ -473,8 +474,8 @@ def command_answers() -> dict[str, Any]:
             "files": [Merged((FileDiagnosis, {"severity": str, "command": str | None}))],
         },
         "machines": (
-            {"machines": list[machines.ListedMachine]},
-            Merged((machines.ListedMachine, {"notes": texts, "sources": list[DocumentSource], "topology": str})),
+            {"machines": list[known.ListedMachine]},
+            Merged((known.ListedMachine, {"notes": texts, "sources": list[DocumentSource], "topology": str})),
             {"name": str, "changes": texts, "topology": str},
             {"file": str, "gpu": str | None, "nccl": str, "topology": str, "notes": texts},
             {"file": str, "machines": list[Nearness]},
@@ -505,10 +506,10 @@ def command_answers() -> dict[str, Any]:
         "cache": cache.Cache,
         "measure": workflow.MeasuringResult,
         "measured": (
-            {"tables": list[measured.ListedTable]},
+            {"tables": list[known.ListedTable]},
             {"name": str, "header": object, "rows": rows},
             {"problems": [problem]},
-            Merged((measured.ListedTable, {"file": str, "left_out": dict[str, int], "problems": [problem]})),
+            Merged((known.ListedTable, {"file": str, "left_out": dict[str, int], "problems": [problem]})),
             {"name": str, "curves": int, "folder": str},
             telling.TellingCalls,
         ),

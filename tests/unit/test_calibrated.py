@@ -59,7 +59,7 @@ def test_where_no_calibration_fits_it_is_said(tmp_path: Path) -> None:
     with pytest.raises(BadCalibration, match="not a calibration"):
         H100.calibrated("allreduce", SIZES, tmp_path / "none.json")
     with pytest.raises(BadInput, match="unknown calibrated; valid: settings, tables, measured, calibration"):
-        tuner.budget(STEP, H100, calibrated=file)  # type: ignore[call-arg]
+        tuner.budget(STEP, H100, calibrated=file)  # type: ignore[call-overload]
 
 
 def test_a_budget_has_both(file: Path) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 
 from tuner.answers.tuners import TunerWord, word_of
 from tuner.base.errors import BadInput
-from tuner.base.frames import html_table
+from tuner.base.frames import Column, Framed, Rows, html_table
 from tuner.base.names import AlgoProto, Algorithm, Collective, Protocol, by_name
 from tuner.base.records import json_form
 from tuner.base.sizes import human_bytes
@@ -58,12 +58,12 @@ class Holds:
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Explanation:
+class Explanation(Framed):
     """Reasons for the pick of a call of ``bytes`` (NCCL's nBytes).
 
     ``steps`` lead to the pick's numbers; ``others`` are the slower combinations, the fastest first, then those that
     cannot be used. ``calibrated`` are the times of all that the call may use by a calibration, where such were asked
-    for. As printed by ``nccl-tuner explain --json``.
+    for. As printed by ``nccl-tuner explain --json``. As a frame it has a row for each step.
     """
 
     collective: Collective
@@ -84,6 +84,10 @@ class Explanation:
         return (
             f"<{type(self).__name__}: {call}, {self.pick.name} in {self.pick.time_us:.2f} us, {len(self.steps)} steps>"
         )
+
+    def columns(self) -> dict[str, Column]:
+        """quantity, name, before, after, unit, says, source; [step]."""
+        return Rows(self.steps).columns()
 
     def _repr_html_(self) -> str:
         """The pick and what else the call may use, as a table for notebooks."""

@@ -1,22 +1,21 @@
 """``nccl-tuner machines``: the catalogue, and topologies: of a machine by name, or completed from what a node says."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from tuner import release
+from tuner.answers import known
 from tuner.answers.changes import changed
 from tuner.base.errors import BadInput, UnknownMachine
 from tuner.base.files import write_text
-from tuner.base.records import json_form, to_json
+from tuner.base.records import to_json
 from tuner.cli import options
 from tuner.cli.command import STANDARD_INPUT, Params, has, only
 from tuner.cli.output import json_wanted, print_json, print_table, say, shown_as_json
 from tuner.machine import catalogue
-from tuner.machine.gpus import PeerToPeer
 from tuner.scenario import Scenario
 
 if TYPE_CHECKING:
@@ -115,7 +114,7 @@ def _file(what: str) -> Path | None:
 def _print_topology(name: str, changes: tuple[str, ...], out: Path | None) -> None:
     machine = catalogue.load(name)
     options.say_whose_parts([name])
-    topology, record = machine.topology_xml, to_json(_listed(machine))
+    topology, record = machine.topology_xml, to_json(known.listed_machine(machine))
     if changes:
         topology = changed(Scenario(machine.releases[-1], 1, machine.name), changes).resolve().own.topology_xml
         record = {"name": machine.name, "changes": changes}
@@ -181,40 +180,9 @@ def _shape(file: Path, gpu: str | None) -> "NodeShape":
 
 
 def _print_all() -> None:
-    records = [_listed(catalogue.load(name)) for name in catalogue.names()]
-    if shown_as_json(records, "machines"):
+    records = known.machines()
+    if shown_as_json(records.records, "machines"):
         return
     columns = ("name", "title", "GPUs", "compute capability", "NICs", "CPU")
     rows = [(r.name, r.title, r.gpus_per_node, r.compute_capability, r.nics, r.cpu) for r in records]
     print_table("Machines", columns, rows)
-
-
-@dataclass(frozen=True, slots=True)
-class ListedMachine:
-    """A machine of the catalogue as ``--json`` lists it; GPUs and adapters of a node."""
-
-    name: str
-    title: str
-    gpus_per_node: int
-    compute_capability: str
-    nics: int
-    cpu: str
-    peer_to_peer: PeerToPeer
-    environment: Mapping[str, str]
-    trays: int | None = field(default=None, metadata=json_form(optional=True))  # of a machine that is a NVLink domain
-
-
-def _listed(machine: catalogue.Machine) -> ListedMachine:
-    topology = machine.topology
-    capabilities = sorted(set(topology.compute_capabilities(machine.gpus_per_node)))
-    return ListedMachine(
-        name=machine.name,
-        title=machine.title,
-        gpus_per_node=machine.gpus_per_node * (machine.trays or 1),
-        compute_capability=", ".join(f"{capability / 10:.1f}" for capability in capabilities),
-        nics=len(topology.nets) * (machine.trays or 1),
-        cpu=" ".join(filter(None, (topology.cpu_vendor, topology.cpu_arch))),
-        peer_to_peer=machine.peer_to_peer,
-        environment=machine.environment,
-        trays=machine.trays,
-    )

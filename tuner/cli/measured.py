@@ -1,13 +1,14 @@
 """``nccl-tuner measured``: the public measured times that are shipped, and tables of one's own."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import click
 
 from tuner import release
+from tuner.answers import known
 from tuner.base.errors import BadInput, BadMeasurement
 from tuner.base.nouns import Shape
 from tuner.base.records import to_json
@@ -25,13 +26,10 @@ from tuner.times.measured import Problem, formats
 from tuner.times.measured.formats import Given
 from tuner.times.measured.header import (
     Header,
-    MeasuredAdapters,
-    MeasuredHealth,
     MeasuredLaunch,
     MeasuredSource,
     table_record,
 )
-from tuner.times.measured.samples import Measurements
 from tuner.times.placement import Site
 
 LAUNCHES = {launch.name.replace("_", "-"): launch for launch in MeasuredLaunch}
@@ -195,13 +193,10 @@ def _print_table(name: str) -> None:
 
 
 def _print_tables(machine: str | None) -> None:
-    name = None if machine is None else catalogue.load(machine).name
-    every = (*map(measured.load, measured.names()), *map(own_runs.load, own_runs.names()))
-    tables = [table for table in every if name in (None, table.header.machine)]
+    listed = known.measured(machine)
     if json_wanted():
-        print_json([_listed(table) for table in tables], "tables")
+        print_json(listed.records, "tables")
         return
-    listed = [_listed(table) for table in tables]
     columns = ("name", "machine", "NCCL", "nodes", "GPUs a node", "collectives", "rows")
     print_table(
         "Measured times",
@@ -259,7 +254,7 @@ def _write_table(
     table, problems = calibrate.table_of(files, _facts(files, site, head), given, site.node[0])
     measured.write(out, table)
     if json_wanted():
-        summary = {"file": str(out), **to_json(_listed(table)), "left_out": table.header.left_out}
+        summary = {"file": str(out), **to_json(known.listed_table(table)), "left_out": table.header.left_out}
         print_json({**summary, "name": out.stem, "problems": [_record(path, each) for path, each in problems]})
         return
     for path, each in problems:
@@ -281,47 +276,6 @@ def _facts(files: tuple[Path, ...], site: Site, head: Mapping[str, Any]) -> Head
         network=head["network"],
         variables=parse_assignments(head["env"]),
         traps=head["traps"],
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class ListedTable:
-    """A table as ``--json`` lists it."""
-
-    name: str
-    title: str
-    machine: str
-    machine_note: str
-    gpu: str
-    nccl: str
-    nodes: tuple[int, ...]
-    gpus_per_node: tuple[int, ...]
-    collectives: tuple[str, ...]
-    rows: int
-    health: MeasuredHealth
-    health_note: str
-    adapters: MeasuredAdapters
-    source: MeasuredSource
-
-
-def _listed(table: Measurements) -> ListedTable:
-    head = table.header
-    there = {row.point.name for row in table.blocks}
-    return ListedTable(
-        name=table.name,
-        title=head.title,
-        machine=head.machine,
-        machine_note=head.machine_note,
-        gpu=head.gpu,
-        nccl=head.nccl,
-        nodes=tuple(sorted({row.nodes for row in table.blocks})),
-        gpus_per_node=tuple(sorted({row.gpus_per_node for row in table.blocks})),
-        collectives=tuple(name for name in measured.COLLECTIVES if name in there),
-        rows=len(table.blocks),
-        health=head.health,
-        health_note=head.health_note,
-        adapters=head.adapters,
-        source=head.source,
     )
 
 

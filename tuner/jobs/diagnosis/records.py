@@ -8,7 +8,8 @@ from pathlib import Path
 from tuner.answers.doctor.examine import Examination
 from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput, IncompleteTopology, TunerError
-from tuner.base.findings import Finding, Severity
+from tuner.base.findings import Finding, Severity, words
+from tuner.base.frames import Column, Rows
 from tuner.base.records import json_form
 from tuner.base.spelling import spelled
 from tuner.scenario import Scenario
@@ -78,6 +79,26 @@ class FileDiagnosis:
     def severity(self) -> Severity:
         """Severity of the verdict."""
         return self.findings[0].severity
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class DiagnosedFiles(Rows[FileDiagnosis]):
+    """Diagnoses of the files of a job, the gravest first. As a frame it has a row for each finding."""
+
+    @property
+    def severity(self) -> Severity:
+        """The gravest verdict of a file."""
+        return self.records[0].severity
+
+    def columns(self) -> dict[str, Column]:
+        """file, kind, machine, nccl, severity, code, text; [finding], all in words."""
+        rows = [
+            (each.file, each.kind.value, each.machine, each.nccl, finding.severity.value, finding.code, words(finding))
+            for each in self.records
+            for finding in each.findings
+        ]
+        names = ("file", "kind", "machine", "nccl", "severity", "code", "text")
+        return {name: [row[at] for row in rows] for at, name in enumerate(names)}
 
 
 def found_in(

@@ -10,6 +10,7 @@ import numpy as np
 from tuner.answers.calibrated import together
 from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput, one_of
+from tuner.base.frames import Column, Framed
 from tuner.base.names import Collective, DataType, Op
 from tuner.base.nouns import TimeInterval
 from tuner.base.records import json_form
@@ -327,9 +328,12 @@ class GroupTotal:
     all_to_all: AllToAllBudget | None = field(default=None, metadata=json_form(optional=True))
 
 
-@dataclass(frozen=True, slots=True)
-class JobBudget:
-    """The budgets of a job's groups, the one with the most time first, and their sum."""
+@dataclass(frozen=True, slots=True, repr=False)
+class JobBudget(Framed):
+    """The budgets of a job's groups, the one with the most time first, and their sum.
+
+    As a frame it has a row for each group and release, setting or table.
+    """
 
     job: str | None
     rank: int | None = field(metadata=json_form(optional=True))
@@ -337,6 +341,20 @@ class JobBudget:
     groups: tuple[GroupBudget, ...]
     left_out: tuple[LeftOut, ...]
     assumed: str | None = field(default=None, metadata=json_form(optional=True))
+
+    def columns(self) -> dict[str, Column]:
+        """group, ranks, nodes, variant, calls, total_us and its calibrated bounds (None without); [group, variant]."""
+        rows = [(of, variant, variant.calibrated) for of in self.groups for variant in of.budget.variants]
+        bounds = ("time_us", "low_us", "high_us")
+        return {
+            "group": [of.group for of, _, _ in rows],
+            "ranks": [of.ranks for of, _, _ in rows],
+            "nodes": [of.nodes for of, _, _ in rows],
+            "variant": [variant.name for _, variant, _ in rows],
+            "calls": [of.budget.calls for of, _, _ in rows],
+            "total_us": [variant.total_us for _, variant, _ in rows],
+            **{name: [found and getattr(found.total, name) for _, _, found in rows] for name in bounds},
+        }
 
 
 def of_model(asked: ModelStep, compared: BudgetComparison, wanted: WantedCalls, job: JobGroups) -> JobBudget:

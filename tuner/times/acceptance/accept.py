@@ -16,6 +16,7 @@ from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadMeasurement, CannotBeJudged, TunerError, UnknownRelease
 from tuner.base.files import write_text
 from tuner.base.findings import Finding
+from tuner.base.frames import Column, Framed, Rows
 from tuner.base.records import json_form
 from tuner.base.sizes import human_bytes, plural
 from tuner.base.spelling import option
@@ -306,9 +307,9 @@ class StartExtra:
     extra_us: float | None
 
 
-@dataclass(frozen=True, slots=True)
-class Acceptance:
-    """Whether results are those of a healthy machine, and why.
+@dataclass(frozen=True, slots=True, repr=False)
+class Acceptance(Framed):
+    """Whether results are those of a healthy machine, and why. As a frame it has a row for each of ``sizes``.
 
     ``judged``: whether that can be said; where not, ``missing`` says what would make it so. ``sizes`` has every size
     that was judged, ``skipped`` counts the rows that were not. ``expected_by`` says whose times were expected.
@@ -336,6 +337,10 @@ class Acceptance:
     def calls_judged(self) -> tuple[int, int]:
         """How many sizes fail, and of how many: in place and out of place count once."""
         return calls_of(each for each in self.sizes if each.verdict.fails), calls_of(self.sizes)
+
+    def columns(self) -> dict[str, Column]:
+        """The fields of :class:`JudgedSize`, [size]: times in us, bandwidths in GB/s."""
+        return Rows(self.sizes).columns()
 
     @property
     def verdict(self) -> RunVerdict:
