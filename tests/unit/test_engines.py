@@ -11,14 +11,15 @@ from hypothesis import strategies as st
 from tests.support.command_line import run
 from tests.support.serving import COMPARED, Drawn
 from tuner import communicator
-from tuner.base import findings
+from tuner.base import findings, tables
 from tuner.base.errors import BadInput
 from tuner.base.names import DataType
-from tuner.engines import nccl_environment, releases, rules, switches
+from tuner.engines import measured, nccl_environment, releases, rules, switches
 from tuner.engines.carriers import Carriers
 from tuner.engines.releases import EngineRelease
 from tuner.engines.situation import Situation
 from tuner.engines.sizes import Sizes, at_most, multiples, outside
+from tuner.machine import gpus
 
 ALL = releases.names()
 
@@ -170,6 +171,34 @@ def test_pick_names_the_carriers_in_order() -> None:
     assert [("pick" in call) for call in calls] == [False, False, True]
     assert calls[2]["turned_away"][-1]["because"]["code"] == "engines.at-most-listed"
     assert calls[2]["turned_away"][-1]["because"]["facts"]["limit"] == 64 << 20
+
+
+def test_measured_times_stand_beside_as_measured_and_only_where_they_were() -> None:
+    group = ("pick", "allreduce", "--machine", "dgx-h100", "--engine", "vllm@0.33.0", "--dtype", "bfloat16")
+    calls = json.loads(run(*group, "--bytes", "16M,20M", "--json").stdout)["calls"]
+    assert calls[0]["measured"] == {
+        "engine": "vllm@0.24.0",
+        "gpu": "H100",
+        "ranks": 8,
+        "bytes": 16 << 20,
+        "time_us": 92.38,
+        "source": "aiconfigurator 0.12.0",
+    }
+    assert "measured" not in calls[1]
+    shown = " ".join(run(*group, "--bytes", "16M").stdout.split())
+    assert "vllm@0.24.0 as a whole on 8 H100, in CUDA graphs: 16 MiB 92.38 us (aiconfigurator 0.12.0;" in shown
+    for other in (("--eager",), ("--env", "VLLM_ALLREDUCE_USE_SYMM_MEM=0"), ("--gpus-per-node", "6")):
+        assert "measured" not in json.loads(run(*group, *other, "--bytes", "16M", "--json").stdout)["calls"][0]
+
+
+def test_each_measured_run_is_of_a_known_engine_and_gpu() -> None:
+    table = tables.toml(tables.folder() / releases.FOLDER / measured.TABLE)
+    for each in table["run"]:
+        assert each["engine"] in releases.engines()
+        assert each["gpu"] in gpus.names()
+        assert len(each["time_us"]) == len(table["sizes_bytes"])
+        assert min(each["time_us"]) > 0
+        assert len(measured.measured(each["engine"], each["gpu"], each["ranks"], "bfloat16")) == len(each["time_us"])
 
 
 def test_explain_says_what_turned_each_away_and_then_what_nccl_does() -> None:

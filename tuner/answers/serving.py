@@ -18,6 +18,7 @@ from tuner.base.spelling import option
 from tuner.emulator.request import Request
 from tuner.engines import nccl_environment, releases, switches
 from tuner.engines.carriers import Carriers
+from tuner.engines.measured import MeasuredAllReduce, measured
 from tuner.engines.releases import EngineRelease, Implementation
 from tuner.engines.rules import is_there
 from tuner.engines.situation import Situation
@@ -43,7 +44,8 @@ class CarriedCall:
     """Implementation that carries an AllReduce of ``bytes``, by name and in words; ``pick`` where NCCL carries it.
 
     ``turned_away`` are those that the engine asks before it. ``source`` is ``compared`` where the engine's own code
-    was run and agreed, else :data:`BY_SOURCE`.
+    was run and agreed, else :data:`BY_SOURCE`. ``measured`` is what others measured of the engine at this very size, in
+    a release of its own, whoever carried it there; it is nobody's prediction.
     """
 
     bytes: int
@@ -52,6 +54,7 @@ class CarriedCall:
     source: str
     turned_away: tuple[TurnedAway, ...]
     pick: PickAnswer | None = field(default=None, metadata=json_form(optional=True))
+    measured: MeasuredAllReduce | None = field(default=None, metadata=json_form(optional=True))
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +154,7 @@ class ServedGroup:
         carriers = self.carriers(_allreduce(request).dtype)
         carried = [self.release.implementations[index] for index in carriers.among(np.array(sizes_bytes))]
         picked = self._picked(request, sizes_bytes, carried)
+        measured = self.measured(request.dtype)
         return [
             CarriedCall(
                 size,
@@ -159,9 +163,17 @@ class ServedGroup:
                 "compared" if way.compared else BY_SOURCE,
                 tuple(TurnedAway(each.name, because) for each, because in carriers.turned_away(size)),
                 picked.get(size),
+                measured.get(size),
             )
             for size, way in zip(sizes_bytes, carried, strict=True)
         ]
+
+    def measured(self, dtype: DataType) -> dict[int, MeasuredAllReduce]:
+        """What others measured of the engine with these GPUs and ranks, by size; only of calls in graphs on a node."""
+        situation, names = self.situation(dtype), set(self.scenario.gpu_names)
+        if not self.graph or situation.nodes > 1 or len(names) != 1 or self.environment or self.arguments:
+            return {}
+        return measured(self.release.engine, names.pop(), situation.ranks, dtype.name)
 
     def _picked(
         self, request: Request, sizes_bytes: Sequence[int], carried: Sequence[Implementation]

@@ -145,6 +145,7 @@ def show_carriers(group: "ServedGroup", request: Request, sizes_bytes: Sequence[
         spare=("source",),
     )
     _print_reasons(calls)
+    _print_measured(calls)
     _say_nccl(group)
 
 
@@ -171,6 +172,20 @@ def _print_reasons(calls: Sequence["CarriedCall"]) -> None:
         for (implementation, because), sizes in by_reason.items():
             where = "" if len(sizes) == len(calls) else f"{', '.join(sizes)}: "
             say(f"  {implementation}: {where}{because}")
+
+
+def _print_measured(calls: Sequence["CarriedCall"]) -> None:
+    """Beside it what others measured at these sizes, with the release that it was and who says it."""
+    found = [each.measured for each in calls if each.measured is not None]
+    if not found:
+        return
+    times = ", ".join(f"{human_bytes(each.bytes)} {number(each.time_us, 2)} us" for each in found)
+    one = found[0]
+    say()
+    say(
+        f"As measured by others: {one.engine} as a whole on {one.ranks} {one.gpu}, in CUDA graphs: {times} "
+        f"({one.source}; which implementation ran is not said)."
+    )
 
 
 def _say_nccl(group: "ServedGroup") -> None:

@@ -1,0 +1,47 @@
+"""Measured times of engines' AllReduce as a whole, as others published them: ``tables/engines/measured.toml``."""
+
+from functools import cache
+from typing import Any
+
+from tuner.base import tables
+from tuner.base.dataclass import dataclass
+from tuner.engines.releases import FOLDER
+
+TABLE = "measured.toml"
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredAllReduce:
+    """Time of an engine's AllReduce in microseconds, as it was measured in a CUDA graph on one node.
+
+    ``engine`` is the release that was measured, which may carry the size in another way than a later one; ``source``
+    who published it.
+    """
+
+    engine: str
+    gpu: str
+    ranks: int
+    bytes: int
+    time_us: float
+    source: str
+
+
+def measured(engine: str, gpu: str, ranks: int, dtype: str) -> dict[int, MeasuredAllReduce]:
+    """The measured times of an engine by sizes in bytes; empty for GPUs, ranks and types that were not measured.
+
+    ``gpu`` is a model's name in our catalogue. There is nothing between the sizes: these are no curve.
+    """
+    table = _table()
+    if dtype != table["dtype"]:
+        return {}
+    return {
+        size: MeasuredAllReduce(f"{run['engine']}@{run['release']}", gpu, ranks, size, time_us, table["source"])
+        for run in table["run"]
+        if (run["engine"], run["gpu"], run["ranks"]) == (engine, gpu, ranks)
+        for size, time_us in zip(table["sizes_bytes"], run["time_us"], strict=True)
+    }
+
+
+@cache
+def _table() -> dict[str, Any]:
+    return tables.toml(tables.folder() / FOLDER / TABLE)
