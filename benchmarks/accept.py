@@ -12,12 +12,16 @@ import tempfile
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import cache
 from itertools import product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from tests.scripts import write_judging
 from tuner.answers.changes import changed
 from tuner.base.errors import TunerError
 from tuner.base.names import Collective, DataType, Op
@@ -33,7 +37,8 @@ from tuner.times.acceptance.curves import ConfiguredShape, Curve, CurveKind
 from tuner.times.acceptance.expected import ERROR_BYTES, Expectation, by_public_runs
 from tuner.times.acceptance.faults import Fault, Resource
 from tuner.times.acceptance.judge import SizeVerdict
-from tuner.times.acceptance.public_runs import ClassNearness, ComparedCurve, Network, PublicCurve
+from tuner.times.acceptance.limits import ClassNearness, TimeLimits
+from tuner.times.acceptance.public_runs import Network, PublicCurve
 from tuner.times.calibration import calibrate
 from tuner.times.calibration.accuracy import splits
 from tuner.times.calibration.accuracy.splits import Split
@@ -273,10 +278,13 @@ def _accepted(table: Measurements, like: Measurements | None = None, calibration
 
 
 def _by_others(curve: PublicCurve, factor: float = 1.0) -> tuple[str, str]:
-    """The verdict on a curve by other sites' runs, with its times from 4 MiB on longer; and which runs decide."""
+    """The verdict on a curve by other sites' runs, with its times from 4 MiB on longer; and which runs decide.
+
+    The limits are learnt without the curve's site as well.
+    """
     sizes = np.array(curve.bytes, np.uint64)
     times = np.array(curve.time_us) * np.where(sizes >= LARGE_BYTES, factor, 1.0)
-    expected = by_public_runs(_compared(curve), _others(curve))
+    expected = by_public_runs(write_judging.compared(curve), _others(curve), by=_limits_without(curve.site))
     if expected is None:
         return "left_open", "nothing"
     request = Request(Collective[curve.collective], DataType.float32, Op.sum)
@@ -315,17 +323,21 @@ def runs_between_nodes() -> list[PublicCurve]:
 
 def _of_class(curve: PublicCurve) -> int:
     """How many runs of other sites are of the class of a curve."""
-    return len({each.name for each in public_runs.matching(_compared(curve), _others(curve), ClassNearness.same_class)})
+    return len(
+        {
+            each.name
+            for each in public_runs.matching(write_judging.compared(curve), _others(curve), ClassNearness.same_class)
+        }
+    )
 
 
 def _others(curve: PublicCurve) -> list[PublicCurve]:
     return [each for each in public_runs.shipped() if each.site != curve.site]
 
 
-def _compared(curve: PublicCurve) -> ComparedCurve:
-    sizes, model = np.array(curve.bytes, np.uint64), np.array(curve.model_us)
-    shape = curve.nodes, curve.gpus_per_node
-    return ComparedCurve(curve.machine, *shape, curve.collective, curve.forced, sizes, model)
+@cache
+def _limits_without(site: str) -> TimeLimits:
+    return write_judging.learnt(write_judging.seen(site))
 
 
 def unseen() -> Iterator[dict[str, Any]]:

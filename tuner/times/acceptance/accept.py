@@ -393,7 +393,7 @@ def accept(files: Sequence[Path | MeasurementFile], asked: AcceptOptions) -> Acc
     # AllToAll between nodes has no frozen split, and is not what collectives beside it are judged by.
     counted = [each for _, _, each in judged if not isinstance(each.curve.kind.request, Exchange)]
     ends_early = tuple(f"{REST} {file.path}, which ends within a row" for file in read if file.table.ends_early)
-    known = not ends_early and all(each.judged for each in counted or [each for _, _, each in judged])
+    known = not ends_early and _mostly_known(counted or [each for _, _, each in judged])
     faults = {each.kind: f"{each.file}: {each.text}" for each in problems if each.refused}
     is_wrong = slipped or any(file.wrong for file in read)
     if passes and faults.keys() == {Kind.unknown_release} and not is_wrong:
@@ -430,6 +430,18 @@ MISSING = (
     "four rows of this cluster on a healthy day, spread over sizes, as a calibration of its own",
     "a run of this cluster that is known to be healthy, as a reference",
 )
+
+
+_FORCES = {"NCCL_ALGO", "NCCL_PROTO"}
+
+
+def _mostly_known(judged: Sequence[JudgedCurve]) -> bool:
+    """Whether half of the sizes that decide are judged, of each curve that NCCL chose by itself for, and of all."""
+    if not judged:
+        return True
+    chosen = [each for each in judged if not _FORCES & dict(each.curve.kind.shape.settings).keys()]
+    known = np.concatenate([each.known for each in judged])
+    return all(each.judged for each in chosen) and float(known.mean()) >= judge.MOST
 
 
 def _no_release(files: Sequence[ResultFile], given: Given) -> tuple[str, ...]:

@@ -22,8 +22,8 @@ from tuner.scenario import Scenario
 from tuner.times.acceptance import public_runs
 from tuner.times.acceptance.curves import ConfiguredShape, Curve, CurveKind, Exchange
 from tuner.times.acceptance.faults import Fault, faulty
+from tuner.times.acceptance.limits import ClassNearness, TimeLimits
 from tuner.times.acceptance.public_runs import (
-    ClassNearness,
     ComparedCurve,
     MachineClass,
     Network,
@@ -413,13 +413,17 @@ class ReferenceRun(Expectation):
 
 
 def by_public_runs(
-    compared: ComparedCurve, curves: Sequence[PublicCurve], modelled: Expected | None = None, where: Mask | None = None
+    compared: ComparedCurve,
+    curves: Sequence[PublicCurve],
+    modelled: Expected | None = None,
+    where: Mask | None = None,
+    by: TimeLimits | None = None,
 ) -> Expected | None:
     """Times of public runs where such decide, and where a mask says so, [size]; elsewhere the modelled ones.
 
-    None where no size has three runs that are near enough.
+    ``by``: other limits than those that ship. None where no size has three runs that are near enough.
     """
-    found = public_runs.typical(compared, curves)
+    found = public_runs.typical(compared, curves, by)
     known = found.nearness >= 0
     if where is not None:
         known &= where

@@ -64,10 +64,15 @@ class JudgedCurve:
     start_us: float | None
 
     @property
-    def judged(self) -> bool:
-        """Whether half of the sizes that decide are judged; one slow alone is not, or a slower row would help."""
+    def known(self) -> Mask:
+        """Which of the sizes that decide are judged; one slow alone is not, or a slower row would help."""
         known = np.array([each not in (SizeVerdict.not_judged, SizeVerdict.isolated) for each in self.verdicts])
-        return float(known[decisive(self.curve.bytes)].mean()) >= MOST
+        return np.asarray(known[decisive(self.curve.bytes)])
+
+    @property
+    def judged(self) -> bool:
+        """Whether half of the sizes that decide are judged."""
+        return float(self.known.mean()) >= MOST
 
     @property
     def busbw_gbs(self) -> Array:

@@ -12,10 +12,10 @@ import json
 import math
 import os
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from enum import IntEnum, StrEnum
+from enum import StrEnum
 from functools import cache
 from pathlib import Path
 from statistics import median
@@ -30,21 +30,19 @@ from tuner.base.numerics import SizeArray
 from tuner.base.records import from_json
 from tuner.emulator.communicator import Comm
 from tuner.machine.topology.records import Topology
+from tuner.times.acceptance import limits
+from tuner.times.acceptance.limits import MANY_NODES, ClassNearness, TimeLimits
 from tuner.times.calibration import plausible
 from tuner.times.costmodels.operations import CostOperation, bus_gbs
 from tuner.times.timemodel.features import Array
 
 FILE = "public_runs.json"
-LIMITS = "judging.toml"
 LEAST_RUNS = 3  # of a class that decides, at a size
 SATURATED_BYTES = 256 << 20  # from here on the bandwidth stays: a curve goes on beyond its largest size
 EXCHANGES = frozenset({"AllToAll", "SendRecv"})
-EXCHANGE_SURE, EXCHANGE_HIGH, EXCHANGE_FAR = 1.3, 2.5, 20.0  # limits for these, at all sizes
 _ALIKE = 0.15  # natural logarithm: bandwidths of one class
-_MANY_NODES = 64
 _MOST_BYTES = 16 << 20  # of a kept run
 _NODE = 16  # GPUs: more are a NVLink domain of several trays
-_FORCED = 1.2  # how much more times differ where an algorithm was forced that NCCL may not have tuned for
 LARGE_BYTES = 1 << 30  # a curve that begins above goes down to here,
 _DOWN = 16  # by so many times at most
 _BELOW = 1.01  # of a curve's first size, which rounding of sizes may move
@@ -72,17 +70,6 @@ class Joined(StrEnum):
     nvlink = "NVLink"
     pcie = "PCIe"
     alone = "one GPU"
-
-
-class ClassNearness(IntEnum):
-    """How near runs are to the one that is judged, the nearest first."""
-
-    same_class = 0  # and times are compared; from here on parts of what the links allow
-    same_machines = 1  # another number of nodes of the same band, or another collective
-    same_generation = 2  # other adapters, too
-    any_nodes = 3  # as many nodes as ever, from two on
-    any_machine = 4  # other GPUs, over the same family of networks
-    any_network = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -344,35 +331,36 @@ def band(nodes: int) -> int:
     return int(np.searchsorted((1, 2, 8, 32), nodes))
 
 
-def typical(
-    curve: ComparedCurve, curves: Sequence[PublicCurve], most: ClassNearness = ClassNearness.any_network
-) -> TypicalTimes:
-    """Typical times at the curve's sizes: of the nearest runs where there are three, no further away than ``most``."""
+def typical(curve: ComparedCurve, curves: Sequence[PublicCurve], by: TimeLimits | None = None) -> TypicalTimes:
+    """Typical times at the curve's sizes: of the nearest runs where there are three. ``by``: limits instead of those
+    that ship.
+    """
     count = len(curve.bytes)
     log_us, runs = np.full(count, np.nan), np.zeros(count, np.int64)
     nearness = np.full(count, -1, np.int64)
     log_model = np.log(curve.model_us)
     for near in ClassNearness:
-        if near > most or not np.isnan(log_us).any():
+        if not np.isnan(log_us).any():
             break
         those = matching(curve, curves, near)
         if near is ClassNearness.same_class and (own_ones := [each for each in those if each.own]):
             those = own_ones  # the same user's machines are nearer than others'
-        found, number = _typical_of(curve.bytes, those, times=near is ClassNearness.same_class)
+        found, number = typical_of(curve.bytes, those, times=near is ClassNearness.same_class)
         fresh = np.isnan(log_us) & ~np.isnan(found)
         log_us[fresh] = (found if near is ClassNearness.same_class else found + log_model)[fresh]
         nearness[fresh], runs[fresh] = near, number[fresh]
     sure, high, far = np.full((3, count), np.nan)
+    learnt = by or limits.shipped()
     for at in np.flatnonzero(nearness >= 0):
-        of_size = limit(int(curve.bytes[at]), ClassNearness(int(nearness[at])), curve.nodes)
-        if curve.forced:
-            of_size = of_size[0], _FORCED * of_size[1], of_size[2]
-        exchange = curve.collective in EXCHANGES
-        sure[at], high[at], far[at] = (EXCHANGE_SURE, EXCHANGE_HIGH, EXCHANGE_FAR) if exchange else of_size
+        limit = limits.EXCHANGE
+        if curve.collective not in EXCHANGES:
+            near = ClassNearness(int(nearness[at]))
+            limit = learnt.limit(int(curve.bytes[at]), near, curve.nodes, forced=bool(curve.forced))
+        sure[at], high[at], far[at] = limit.sure, limit.high, limit.far
     return TypicalTimes(np.exp(log_us), nearness, sure, high, far, runs)
 
 
-def _typical_of(sizes: SizeArray, those: Sequence[PublicCurve], *, times: bool) -> tuple[Array, np.ndarray]:
+def typical_of(sizes: SizeArray, those: Sequence[PublicCurve], *, times: bool) -> tuple[Array, np.ndarray]:
     """The median over sites of times, or of times over what the links allow, as logarithms; and how many runs."""
     found, number = np.full(len(sizes), np.nan), np.zeros(len(sizes), np.int64)
     if len({each.name for each in those}) < LEAST_RUNS and not any(each.own for each in those):
@@ -403,25 +391,6 @@ def _typical_of(sizes: SizeArray, those: Sequence[PublicCurve], *, times: bool) 
     return found, number
 
 
-def limit(nbytes: int, nearness: ClassNearness, nodes: int) -> tuple[float, float, float]:
-    """Factors over the typical time: healthy up to, slow in company from, and slow by itself from. See
-    ``tables/judging.toml``.
-    """
-    table = _limits()
-    at = max(index for index, first in enumerate(table["from_bytes"]) if nbytes >= first)
-    rows = table["between_nodes" if nodes > 1 else "in_a_node"][nearness.name]
-    low, high, far = (float(rows[name][at]) for name in ("low", "high", "far"))
-    if nodes >= _MANY_NODES:
-        low, high = min(low, table["many_nodes"]["low"][at]), max(high, table["many_nodes"]["high"][at])
-    return min(high, 2 * low), high, far
-
-
-@cache
-def _limits() -> Mapping[str, Any]:
-    table: Mapping[str, Any] = tables.toml(tables.folder() / LIMITS)
-    return table
-
-
 def steady(curve: ComparedCurve) -> np.ndarray:
     """Mask of sizes whose times vary little between healthy clusters: three slow ones in a row count there, [size].
 
@@ -430,8 +399,8 @@ def steady(curve: ComparedCurve) -> np.ndarray:
     """
     if curve.nodes == 1:
         return np.ones(len(curve.bytes), np.bool_)
-    few = curve.nodes < _MANY_NODES and curve.collective not in EXCHANGES
-    return np.asarray((curve.bytes >= SATURATED_BYTES) & few)
+    few = curve.nodes < MANY_NODES and curve.collective not in EXCHANGES
+    return np.asarray((curve.bytes >= LARGE_BYTES) & few)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,69 @@
+"""How much longer than public runs a call may take: ``tables/judging.toml``, by size and by how near the runs are."""
+
+from collections.abc import Mapping, Sequence
+from enum import IntEnum
+from functools import cache
+from typing import Any
+
+from tuner.base import tables
+from tuner.base.dataclass import dataclass
+
+FILE = "judging.toml"
+MANY_NODES = 64
+FORCED = 1.2  # how much more times differ where an algorithm was forced that NCCL may not have tuned for
+
+
+class ClassNearness(IntEnum):
+    """How near runs are to the one that is judged, the nearest first."""
+
+    same_class = 0  # and times are compared; from here on parts of what the links allow
+    same_machines = 1  # another number of nodes of the same band, or another collective
+    same_generation = 2  # other adapters, too
+    any_nodes = 3  # as many nodes as ever, from two on
+    any_machine = 4  # other GPUs, over the same family of networks
+    any_network = 5
+
+
+@dataclass(frozen=True, slots=True)
+class TimeLimit:
+    """Factors over the typical time of a size: healthy up to ``sure``, slow above ``high``, and slow enough above
+    ``far`` to fail by itself.
+    """
+
+    sure: float
+    high: float
+    far: float
+
+
+EXCHANGE = TimeLimit(sure=1.3, high=2.5, far=20.0)  # of sends and receives, whatever the size
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TimeLimits:
+    """Learnt limits. ``rows``: by place (``between_nodes``, ``in_a_node``, ``many_nodes``) and nearness, ``low``,
+    ``high`` and ``far`` of the sizes from each of ``from_bytes`` (nBytes) on. ``forced_low``: of what was forced.
+    """
+
+    from_bytes: Sequence[int]
+    rows: Mapping[str, Mapping[str, Mapping[str, Sequence[float]]]]
+    forced_low: Sequence[float]
+
+    def limit(self, nbytes: int, nearness: ClassNearness, nodes: int, *, forced: bool = False) -> TimeLimit:
+        """The limit of a size, NCCL's nBytes; a forced algorithm's is wider."""
+        at = max(index for index, first in enumerate(self.from_bytes) if nbytes >= first)
+        row = self.rows["between_nodes" if nodes > 1 else "in_a_node"][nearness.name]
+        low, high, far = (row[name][at] for name in ("low", "high", "far"))
+        if nodes >= MANY_NODES:
+            many = self.rows["many_nodes"][nearness.name]
+            low, high, far = min(low, many["low"][at]), max(high, many["high"][at]), max(far, many["far"][at])
+        if forced:
+            low, high = min(low, self.forced_low[at]), high * FORCED
+        return TimeLimit(min(high, 2 * low), high, far)
+
+
+@cache
+def shipped() -> TimeLimits:
+    """The limits that ship."""
+    table: dict[str, Any] = dict(tables.toml(tables.folder() / FILE))
+    from_bytes, forced_low = table.pop("from_bytes"), table.pop("forced_low")
+    return TimeLimits(from_bytes, table, forced_low)
