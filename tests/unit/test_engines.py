@@ -191,11 +191,18 @@ def test_measured_times_stand_beside_as_measured_and_only_where_they_were() -> N
         assert "measured" not in json.loads(run(*group, *other, "--bytes", "16M", "--json").stdout)["calls"][0]
 
 
+def test_what_was_measured_on_switches_is_not_said_of_pcie_gpus() -> None:
+    assert communicator("dgx-h100", nccl="2.30.7").served_by("vllm").measured(DataType.bfloat16)
+    on_pcie = communicator("8xh100-pcie@2xturin", nccl="2.30.7").served_by("vllm")
+    assert on_pcie.scenario.gpu_names == ("H100",)
+    assert not on_pcie.measured(DataType.bfloat16)
+
+
 def test_each_measured_run_is_of_a_known_engine_and_gpu() -> None:
     table = tables.toml(tables.folder() / releases.FOLDER / measured.TABLE)
     for each in table["run"]:
         assert each["engine"] in releases.engines()
-        assert each["gpu"] in gpus.names()
+        assert each["gpu"] in {gpus.chip(name) for name in gpus.names()}
         assert len(each["time_us"]) == len(table["sizes_bytes"])
         assert min(each["time_us"]) > 0
         assert len(measured.measured(each["engine"], each["gpu"], each["ranks"], "bfloat16")) == len(each["time_us"])

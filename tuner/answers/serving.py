@@ -169,9 +169,13 @@ class ServedGroup:
         ]
 
     def measured(self, dtype: DataType) -> dict[int, MeasuredAllReduce]:
-        """What others measured of the engine with these GPUs and ranks, by size; only of calls in graphs on a node."""
+        """What others measured of the engine with these GPUs and ranks, by size; empty where it is another situation.
+
+        Measured were calls in graphs on one node whose GPUs are all on NVSwitches, with no switch of the engine set.
+        """
         situation, names = self.situation(dtype), set(self.scenario.gpu_names)
-        if not self.graph or situation.nodes > 1 or len(names) != 1 or self.environment or self.arguments:
+        alike = self.graph and situation.nodes == 1 and on_switches(self.scenario.resolve().own.topology)
+        if not alike or len(names) != 1 or self.environment or self.arguments:
             return {}
         return measured(self.release.engine, names.pop(), situation.ranks, dtype.name)
 
@@ -297,7 +301,7 @@ def _sizes_compared(carriers: Carriers, sizes_bytes: Sequence[int] | None) -> li
 
 def nvlink_everywhere(topology: Topology) -> bool:
     """Whether NVLink connects every two GPUs of a node, through switches or directly."""
-    if all(each.count_nvlinks(Target.SWITCH) for each in topology.gpus):
+    if on_switches(topology):
         return True
     linked = {each.busid: {link.target for link in each.nvlinks} for each in topology.gpus}
     return all(
@@ -305,11 +309,14 @@ def nvlink_everywhere(topology: Topology) -> bool:
     )
 
 
+def on_switches(topology: Topology) -> bool:
+    """Whether every GPU has NVLinks to NVSwitches."""
+    return all(each.count_nvlinks(Target.SWITCH) for each in topology.gpus)
+
+
 def multicast(topology: Topology) -> bool:
     """Whether the GPUs can multicast: Hopper's and later ones, all on NVSwitches."""
-    return all(
-        each.sm >= FIRST_CAPABILITY_WITH_MULTICAST and each.count_nvlinks(Target.SWITCH) for each in topology.gpus
-    )
+    return on_switches(topology) and all(each.sm >= FIRST_CAPABILITY_WITH_MULTICAST for each in topology.gpus)
 
 
 def peer_access(topology: Topology) -> bool:

@@ -29,7 +29,7 @@ class MeasuredAllReduce:
 def measured(engine: str, gpu: str, ranks: int, dtype: str) -> dict[int, MeasuredAllReduce]:
     """The measured times of an engine by sizes in bytes; empty for GPUs, ranks and types that were not measured.
 
-    ``gpu`` is a model's name in our catalogue. There is nothing between the sizes: these are no curve.
+    ``gpu`` is a chip's name, such as H100. There is nothing between the sizes: these are no curve.
     """
     table = _table()
     if dtype != table["dtype"]:
