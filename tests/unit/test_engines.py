@@ -1,6 +1,7 @@
 """Serving engines: who carries an AllReduce, by the tables, without the engines' packages."""
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -152,7 +153,11 @@ def test_deterministic_inference_pins_nccls_tree_and_channels() -> None:
         ("--engine vllm --engine-arg disable-custom", "did you mean disable-custom-all-reduce?"),
         ("--engine vllm --env VLLM_ALLREDUCE_USE_SYMM=1", "did you mean VLLM_ALLREDUCE_USE_SYMM_MEM?"),
         ("--engine vllm --env VLLM_ALLREDUCE_USE_SYMM_MEM=on", "valid: 0 or 1"),
-        ("--engine vllm --env VLLM_ALLREDUCE_USE_FLASHINFER_PCIE_IPC=1", "measures on the machine"),
+        (
+            "--engine vllm --env VLLM_ALLREDUCE_USE_FLASHINFER_PCIE_IPC=1",
+            "add --engine-arg max-cudagraph-capture-size=N and --hidden-size",
+        ),
+        ("--engine tgi --nodes 2", "tgi@3.3.6 serves a model on one node"),
         ("--engine sglang --engine-arg flashinfer-allreduce-fusion-backend=auto", "--hidden-size"),
         ("--eager", "--eager only apply with --engine"),
     ],
@@ -171,6 +176,46 @@ def test_pick_names_the_carriers_in_order() -> None:
     assert [("pick" in call) for call in calls] == [False, False, True]
     assert calls[2]["turned_away"][-1]["because"]["code"] == "engines.at-most-listed"
     assert calls[2]["turned_away"][-1]["because"]["facts"]["limit"] == 64 << 20
+
+
+def test_flashinfer_over_pcie_takes_the_rows_of_the_widest_graph() -> None:
+    """By FlashInfer's source: whole packs of 16 bytes, at least one for each rank, at most the captured rows."""
+    group = ("--machine", "8xl40s@2xturin", "--gpus-per-node", "4", "--dtype", "bfloat16", "--hidden-size", "4096")
+    asked = ("--env", "VLLM_ALLREDUCE_USE_FLASHINFER_PCIE_IPC=1", "--engine-arg", "max-cudagraph-capture-size=512")
+    sizes = "8K,4M,4104K"
+    calls = json.loads(run("pick", "allreduce", "--engine", "vllm", *group, *asked, "--bytes", sizes, "--json").stdout)
+    assert [each["carrier"] for each in calls["calls"]] == ["flashinfer-pcie-ipc", "flashinfer-pcie-ipc", "nccl"]
+    assert calls["calls"][0]["source"] == "by source, not compared"
+    release = releases.load("vllm")
+    environment = {"VLLM_ALLREDUCE_USE_FLASHINFER_PCIE_IPC": "1"}
+    situation = asked_of(release, environment)
+    carriers = Carriers(situation, release)
+    assert [carriers.at(size).name for size in (48, 64, 72)] == ["nccl", "flashinfer-pcie-ipc", "nccl"]
+    assert carriers.at(2 * 8192).name == "nccl"  # two rows, where the widest graph has one
+
+
+def asked_of(release: EngineRelease, environment: dict[str, str]) -> Situation:
+    """Four GPUs on PCIe, whose widest graph has one row of 4096."""
+    return asked(
+        release,
+        "max-cudagraph-capture-size=1",
+        environment=environment,
+        ranks=4,
+        hidden_size=4096,
+        nvlink_everywhere=False,
+        multicast=False,
+        capability=89,
+    )
+
+
+def test_mscclpp_takes_up_to_8_mib_in_graphs() -> None:
+    release = releases.load("sglang@0.5.23")
+    situation = asked(release, "enable-mscclpp", ranks=4)
+    carriers = Carriers(situation, release)
+    assert [carriers.at(size).name for size in (1024, 8 << 20, 16 << 20)] == ["mscclpp", "mscclpp", "custom-v2"]
+    assert Carriers(replace(situation, graph=False), release).at(1024).name == "custom-v2"
+    older = releases.load("sglang@0.5.20")
+    assert Carriers(asked(older, "enable-mscclpp", ranks=4), older).at(1024).name == "custom-v2"
 
 
 def test_measured_times_stand_beside_as_measured_and_only_where_they_were() -> None:

@@ -101,6 +101,8 @@ class ServedGroup:
             raise BadInput("an engine is asked of one group on nodes that are alike")
         self.scenario = scenario
         self.release = releases.load(engine) if isinstance(engine, str) else engine
+        if self.release.one_node and scenario.nodes > 1:
+            raise BadInput(f"{self.release.name} serves a model on one node, and this is {scenario.nodes}")
         self.environment = dict(environment or {})
         self.arguments = tuple(arguments)
         self.graph, self.hidden_size, self.without = graph, hidden_size, frozenset(without)

@@ -38,7 +38,7 @@ class EngineRelease:
     ``variables`` and ``arguments`` are the switches it reads, by name; ``limits`` tables of sizes in bytes by name;
     ``nccl_environment`` the rules for the environment that it gives NCCL. Its own variables begin with ``prefix``, and
     it is built with the release ``nccl`` of NCCL, None where that is not known. ``package`` is the one of the index
-    that the table was read from, None where there is none.
+    that the table was read from, None where there is none. ``one_node``: it serves a model on one node alone.
     """
 
     engine: str
@@ -51,6 +51,7 @@ class EngineRelease:
     nccl_environment: tuple[Mapping[str, Any], ...]
     prefix: str
     nccl: str | None = None
+    one_node: bool = False
 
     @property
     def name(self) -> str:
@@ -157,6 +158,7 @@ def _load(engine: str, release: str) -> EngineRelease:
         tuple(table.get("nccl_environment", ())),
         table["prefix"],
         table.get("nccl"),
+        table.get("one_node", False),
     )
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput
+from tuner.base.sizes import LARGEST_BYTES
 from tuner.base.spelling import option
 from tuner.engines.releases import EngineRelease
 from tuner.engines.situation import Situation
@@ -424,6 +425,32 @@ def hidden_size_known(situation: Situation, _: EngineRelease, given: Given) -> P
 
 
 @rule
-def measured_at_start(_: Situation, __: EngineRelease, given: Given) -> Passed:
-    """Nothing can be said: the engine measures at its start which sizes this takes. Always BadInput."""
-    raise BadInput(f"not answered: {given['of']} measures on the machine, at the engine's start, which sizes it takes")
+def in_graph(situation: Situation, _: EngineRelease, __: Given) -> Passed:
+    """The call is captured in a CUDA graph."""
+    return _if(situation.graph), {}
+
+
+@rule
+def bytes_for_each_rank(situation: Situation, _: EngineRelease, given: Given) -> Passed:
+    """The size has at least so many bytes for each rank."""
+    least: int = given["bytes"] * situation.ranks
+    return Sizes(((least, LARGEST_BYTES),)), {"limit": least}
+
+
+@rule
+def rows_at_most_switch(situation: Situation, _: EngineRelease, given: Given) -> Passed:
+    """The tensor has at most as many rows as a switch says, or as many elements as the switch ``elements`` does.
+
+    BadInput, naming all that is missing, where the switch or the number of columns is not known.
+    """
+    elements = situation.switches[given["elements"]] if "elements" in given else None
+    rows = situation.switches[given["rows"]]
+    if not elements:
+        missing = [f"{option('engine_arg')} {given['rows']}=N"] if rows is None else []
+        missing += [option("hidden_size")] if situation.hidden_size is None else []
+        if missing:
+            takes = f"{given['of']} takes tensors of at most as many rows as the widest CUDA graph"
+            raise BadInput(f"{takes}: add {' and '.join(missing)}")
+        elements = int(str(rows)) * (situation.hidden_size or 0)
+    limit = int(str(elements)) * situation.dtype.size_bytes
+    return at_most(limit), {"limit": limit}
