@@ -8,7 +8,7 @@ JOBS   ?= 3
 PYTEST := $(BIN)/python -m pytest --numprocesses $(JOBS) --dist worksteal
 LOG    := build/install.log
 
-.PHONY: demo test test-exhaustive test-offline test-releases explore docs accuracy calibrations acceptance golden mutants release lint bench gpu-bundle rehearse-gpu-bundle plugin site links pictures man wheels fuzz soak findings clean
+.PHONY: demo test test-exhaustive test-offline test-releases explore docs accuracy calibrations acceptance golden mutants release lint bench gpu-bundle rehearse-gpu-bundle plugin site links pictures man wheels fuzz soak hostile findings clean
 
 demo: $(VENV)/.installed
 	$(BIN)/nccl-tuner fetch-nccl $(NCCL)
@@ -203,6 +203,13 @@ $(SOAK)/%: $(CHECK)/soak.c $(wildcard csrc/plugin/*.[ch] csrc/call/*.[ch] $(CHEC
 	mkdir -p $(SOAK)
 	$(CLANG) -std=c11 -O1 -g -fsanitize=$* -fno-sanitize-recover=all \
 	    csrc/plugin/*.c csrc/call/*.c $< $(CHECK)/checks.c $(CHECK)/scan.c $(CHECK)/source.c -lpthread -ldl -o $@
+
+# All readers on damaged files: no traceback, and none above its bounds.
+HOSTILE_RUNS ?= 2000
+HOSTILE_SEED ?= $(shell date +%s)
+
+hostile: $(VENV)/.installed
+	$(BIN)/python -m tests.scripts.hostile_files $(HOSTILE_RUNS) $(HOSTILE_SEED)
 
 $(VENV)/.installed: pyproject.toml setup.py csrc/bindings.py $(wildcard csrc/*.args csrc/*/*.[ch])
 	@mkdir -p $(dir $(LOG)) && echo "installing into $(VENV); $(LOG) has what is printed"
