@@ -267,6 +267,26 @@ def test_explain_says_what_turned_each_away_and_then_what_nccl_does() -> None:
     assert "symmetric kernels that can do it" in in_windows
 
 
+def test_sequence_parallel_experts_split_the_rows_of_a_group() -> None:
+    """vLLM, deepseek_v2.py: attention ends in a ReduceScatter and begins with an AllGather around split experts."""
+    step = ("budget", "--serve", "--model", "deepseek-v3", "--machine", "dgx-h100", "--attention-dp", "--batch", "100")
+    split = ("--engine", "vllm@0.33.0", "--job", "tp=8,ep=16", "--nccl", "2.30.7", "--json")
+    calls = json.loads(run(*step, *split).stdout)["calls"]
+    decode = {each["of"]: each for each in calls if each["phase"] == "decode"}
+    row = 7168 * 2
+    assert decode["embedding"]["bytes"] == 50 * row  # two groups
+    assert (decode["attention output"]["calls"], decode["attention output"]["ranks"]) == (3, 8)  # the dense layers
+    for name, collective in (("attention to parts", "ReduceScatter"), ("parts to attention", "AllGather")):
+        found = decode[name]
+        assert (found["collective"], found["bytes"], found["calls"], found["ranks"]) == (collective, 56 * row, 58, 8)
+    assert (decode["tokens to experts"]["bytes"], decode["tokens to experts"]["ranks"]) == (100 * row, 16)
+    for wrong, says in (
+        (("--engine", "vllm", "--job", "tp=8,ep=8"), "ep=16, or more"),
+        (("--engine", "sglang", "--job", "tp=8,ep=16"), "is vllm's alone here"),
+    ):
+        assert says in run(*step, *wrong, code=2).stderr
+
+
 def test_edges_and_diff_give_borders_to_the_byte() -> None:
     machine = ["--machine", "dgx-b200", "--dtype", "bfloat16", "--json"]
     ranges = json.loads(run("edges", "allreduce", "--engine", "vllm@0.30.0", *machine).stdout)["ranges"]

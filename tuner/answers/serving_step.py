@@ -18,6 +18,7 @@ from tuner.engines import releases
 from tuner.scenario import Scenario
 from tuner.times.costmodels import step
 
+SEQUENCE_PARALLEL = "vllm"  # whose MoE layers split the rows of a tensor-parallel group (vllm/config/parallel.py)
 DECODE, PREFILL = "decode", "prefill"
 BATCH, CHUNK = 64, 8192  # sequences that are decoded together, and tokens of a prefill chunk, where nothing is said
 
@@ -27,8 +28,9 @@ class ServedModel:
     """A model by name as it is served: tensor-parallel over ``tp`` GPUs, its experts over ``ep``.
 
     ``batch`` sequences are decoded together, a prefill chunk has ``chunk`` tokens, and ``draft_tokens`` are guessed for
-    each sequence. ``attention_dp``: attention is data-parallel over the ranks of the experts, each with its part of the
-    batch.
+    each sequence. ``attention_dp``: attention is data-parallel over ``ep / tp`` groups, each with its part of the batch
+    and of the chunk. With ``tp`` above 1 that is vLLM's sequence-parallel MoE: each rank of a group has a part of its
+    rows while the experts work.
     """
 
     name: str
@@ -39,6 +41,11 @@ class ServedModel:
     draft_tokens: int = 0
     attention_dp: bool = False
     dtype: DataType = DataType.bfloat16
+
+    @property
+    def groups(self) -> int:
+        """Number of groups over which attention is data-parallel."""
+        return self.ep // self.tp if self.attention_dp else 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,10 +118,11 @@ def served_step(
     fields = step.model_fields(model.name, {})
     if model.ep > 1 and not fields.get("expert_layers"):
         raise BadInput(f"{model.name} has no experts to split; valid: {option('ep')} 1")
-    if model.attention_dp and (model.ep == 1 or model.tp > 1):
-        raise BadInput(
-            "attention that is data-parallel needs experts that are split, and no tensor parallelism: ep=8, tp=1"
-        )
+    if model.attention_dp and (model.ep % model.tp or model.ep == model.tp):
+        least = 2 * model.tp
+        raise BadInput(f"data-parallel attention needs experts over several groups of {model.tp}: ep={least}, or more")
+    if model.attention_dp and model.tp > 1 and releases.load(engine).engine != SEQUENCE_PARALLEL:
+        raise BadInput(f"tp={model.tp} with data-parallel attention is {SEQUENCE_PARALLEL}'s alone here; valid: tp=1")
     machine = _Machine(scenario, engine, dict(environment or {}), tuple(arguments), int(fields["hidden"]))
     calls = [machine.carried(each, model.dtype) for each in _calls(model, fields, step.vocabulary(model.name))]
     return ServedStep(releases.load(engine).name, model.name, tuple(calls))
@@ -131,13 +139,20 @@ def _calls(model: ServedModel, fields: Mapping[str, int], vocabulary: int) -> It
         (DECODE, model.batch * (1 + model.draft_tokens), model.batch * (1 + model.draft_tokens)),
         (PREFILL, model.chunk, 1),
     ):
+        own = -(-rows // model.groups)  # of a group of tensor-parallel ranks
+        sent = own * row_bytes
         if model.tp > 1:
-            nbytes = rows * row_bytes
             ar, tp = Collective.AllReduce, model.tp
-            yield _Wanted(phase, "embedding", ar, nbytes, 1, tp)
-            yield _Wanted(phase, "attention output", ar, nbytes, layers, tp)
-            yield _Wanted(phase, "MLP and experts", ar, nbytes, layers, tp)
-            logits = logit_rows * vocabulary * model.dtype.size_bytes
+            reduced = layers - expert_layers if model.attention_dp else layers
+            yield _Wanted(phase, "embedding", ar, sent, 1, tp)
+            if reduced:
+                yield _Wanted(phase, "attention output", ar, sent, reduced, tp)
+                yield _Wanted(phase, "MLP and experts", ar, sent, reduced, tp)
+            if model.attention_dp:
+                split = -(-own // tp) * tp * row_bytes  # rows are padded to whole parts
+                yield _Wanted(phase, "attention to parts", Collective.ReduceScatter, split, expert_layers, tp)
+                yield _Wanted(phase, "parts to attention", Collective.AllGather, split, expert_layers, tp)
+            logits = -(-logit_rows // model.groups) * vocabulary * model.dtype.size_bytes
             yield _Wanted(phase, "logits", Collective.AllGather, logits, 1, tp)
         if model.attention_dp:
             nbytes = rows * row_bytes
