@@ -1,7 +1,9 @@
 """Options that describe a communicator, stated once, and the object that commands take."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import wraps
+from pathlib import Path
 from typing import Any
 
 import click
@@ -14,7 +16,7 @@ from tuner.answers.tuners import with_tuner
 from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput, UnknownRelease
 from tuner.base.names import CPU_ARCHS, CPU_VENDORS
-from tuner.base.sizes import from_ranges
+from tuner.base.sizes import from_ranges, plural
 from tuner.cli.command import FILE, F, Option, Parsed, file_option, option, stacked
 from tuner.cli.output import LOG, STANDING, note_after
 from tuner.machine import catalogue, described
@@ -171,9 +173,10 @@ class CommunicatorOptions:
             those = "--machine, --topology, --topo-graphs, --gpu, --nodes, --gpus-per-node"
             raise BadInput(f"--node describes all nodes; valid: --node alone, or {those}")
         changes, asks_for_tuner, tuner = given.pop("changes", ()), "tuner" in given, given.pop("tuner", None)
-        env = parse_assignments(given.get("env", ()))
+        env, files = parse_assignments(given.get("env", ())), given.pop("env_files", ())
         config = parse_assignments(given.get("config", ()), "config", "FIELD=VALUE, such as maxCTAs=8")
         described = describe(**{**given, "env": env, "config": config})
+        described = with_env_files(described, files)
         if asks_for_tuner:
             described = with_tuner(described, tuner)
         say_log(described)
@@ -249,6 +252,16 @@ def _options(several_releases: str | None, tuner: bool) -> Iterable[Callable[[An
         multiple=several_releases is not None,
     )
     yield _own("--env", "A NCCL variable; repeatable.", multiple=True, metavar="NAME=VALUE")
+    yield _own(
+        "--env-file",
+        "env_files",
+        "NCCL's variables of a file: nccl.conf, env's output, a Dockerfile, a job script, a pod's env. Says what each "
+        "does; others are neither shown nor used. --env counts before it, and a later file before an earlier one.",
+        type=FILE,
+        multiple=True,
+        metavar="FILE",
+        heading=CONFIGURED,
+    )
     yield _own(
         "--config",
         "A field of ncclConfig_t that the program sets, such as maxCTAs=8; repeatable. Variables count before it.",
@@ -428,6 +441,33 @@ def described_by_log(function: F) -> F:
         option("--log-communicator", "The commId in the log, if it has several.", metavar="ID", heading=LOGGED),
         *fact_options(option),
     )
+
+
+def with_env_files(described: Scenario, files: Sequence[Path]) -> Scenario:
+    """The scenario with the variables of these files beside its own, and a line on stderr for each file."""
+    for file in reversed(files):
+        from tuner.jobs import environment_file
+
+        found = environment_file.read(file)
+        given = described.environment or {}
+        fresh = {name: value for name, value in found.values.items() if name not in given}
+        done = environment_file.effects(described, fresh)
+        parts = (
+            ("change picks", done.changing),
+            ("may have a tuner plugin choose", done.tuners),
+            ("change none", done.unchanging),
+            ("not read by this release", done.unread),
+            ("given otherwise", tuple(sorted(found.values.keys() - fresh.keys()))),
+            ("computed by the file, so left out (say them with --env)", found.computed),
+            ("of the network's plugin, left out", found.of_plugins),
+            ("left out", tuple(f"{name} ({why})" for name, why in done.refused.items())),
+        )
+        said = [f"{what}: {', '.join(names)}" for what, names in parts if names]
+        said += [f"{plural(found.others, 'variable')} of others"] if found.others else []
+        _say_once([f"{file}: {'; '.join(said) or 'no variables of NCCL'}"])
+        taken = {name: value for name, value in fresh.items() if name not in done.refused}
+        described = replace(described, environment={**taken, **given})
+    return described
 
 
 def of_all_ranks(function: F) -> F:

@@ -1,0 +1,196 @@
+"""Files of variables as people have them: written anew, after the forms of public images and job scripts."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.support.command_line import run
+from tuner.base.errors import BadInput
+from tuner.jobs.environment_file import MOST_BYTES, effects, read
+from tuner.scenario import Scenario
+
+SECRET = "hunter2"
+PICK = ("pick", "allreduce", "--machine", "dgx-h100", "--nodes", "2", "--nccl", "2.28.9", "--bytes", "64M")
+FILES = {
+    "Dockerfile": (
+        "FROM base\n"
+        "ARG NCCL_ALGO=Tree2\n"
+        "ENV NCCL_PROTO=Simple \\\n"
+        "    AWS_SECRET_ACCESS_KEY=hunter2 \\\n"
+        "    NCCL_BUFFSIZE=8388608\n"
+        "ENV NCCL_DEBUG INFO\n"
+        "ENV NCCL_SOCKET_IFNAME=^docker,lo\n",
+        {
+            "NCCL_PROTO": "Simple",
+            "NCCL_BUFFSIZE": "8388608",
+            "NCCL_DEBUG": "INFO",
+            "NCCL_SOCKET_IFNAME": "^docker,lo",
+        },
+    ),
+    "slurm.sh": (
+        "#!/bin/bash\n"
+        "#SBATCH --nodes=4\n"
+        "# export NCCL_PROTO=LL\n"
+        "export NCCL_ALGO=Ring  # slow\n"
+        'WANDB_API_KEY="hunter2"\n'
+        "export NCCL_DEBUG=INFO NCCL_IB_TIMEOUT='22'\n"
+        "srun --export=ALL,NCCL_IB_HCA=mlx5_0,mlx5_1,NCCL_CROSS_NIC=0 python t.py\n",
+        {
+            "NCCL_ALGO": "Ring",
+            "NCCL_DEBUG": "INFO",
+            "NCCL_IB_TIMEOUT": "22",
+            "NCCL_IB_HCA": "mlx5_0,mlx5_1",
+            "NCCL_CROSS_NIC": "0",
+        },
+    ),
+    "mpirun.sh": (
+        "mpirun -np 16 --bind-to numa -x NCCL_IB_SL=1 -x UCX_TLS=tcp \\\n"
+        "  -x NCCL_NVLS_ENABLE=0 -x LD_LIBRARY_PATH ./all_reduce_perf\n",
+        {
+            "NCCL_IB_SL": "1",
+            "NCCL_NVLS_ENABLE": "0",
+        },
+    ),
+    "pod.yaml": (
+        "spec:\n"
+        "  containers:\n"
+        "  - env:\n"
+        "    - name: NCCL_NVLS_ENABLE\n"
+        '      value: "0"\n'
+        "    - name: HF_TOKEN\n"
+        "      value: hunter2\n"
+        "    - {name: NCCL_DEBUG, value: INFO}\n"
+        "    - name: 'NCCL_MAX_NCHANNELS'\n"
+        "      value: '8'\n",
+        {
+            "NCCL_NVLS_ENABLE": "0",
+            "NCCL_DEBUG": "INFO",
+            "NCCL_MAX_NCHANNELS": "8",
+        },
+    ),
+    "values.yaml": (
+        'runtime_env:\n  env_vars:\n    NCCL_CROSS_NIC: "0"\n    NCCL_IB_TC: 52  # class\n    TOKEN: hunter2\n',
+        {
+            "NCCL_CROSS_NIC": "0",
+            "NCCL_IB_TC": "52",
+        },
+    ),
+    "ray.json": (
+        '{\n  "NCCL_PROTO": "LL128",\n  "PASSWORD": "hunter2",\n  "NCCL_DEBUG": "WARN"\n}\n',
+        {
+            "NCCL_PROTO": "LL128",
+            "NCCL_DEBUG": "WARN",
+        },
+    ),
+    "env.txt": (
+        "HOME=/root\nNCCL_VERSION=2.28.9-1\nSECRET=hunter2\nNCCL_NET_GDR_LEVEL=PIX\nPS1=\\u@\\h\n",
+        {
+            "NCCL_VERSION": "2.28.9-1",
+            "NCCL_NET_GDR_LEVEL": "PIX",
+        },
+    ),
+    "nccl.conf": (
+        "# site\nNCCL_IB_HCA=mlx5_4\nNCCL_P2P_NET_CHUNKSIZE=524288\n",
+        {
+            "NCCL_IB_HCA": "mlx5_4",
+            "NCCL_P2P_NET_CHUNKSIZE": "524288",
+        },
+    ),
+    "profile.sh": (
+        "NCCL_MIN_NCHANNELS=4\n"
+        'if [ -n "$NCCL_DEBUG" ]; then echo $NCCL_DEBUG; fi\n'
+        "export NCCL_TUNER_CONFIG_PATH=/usr/t.textproto; export NCCL_PROTO=LL\n"
+        "unset NCCL_PROTO NCCL_ALGO\n",
+        {
+            "NCCL_MIN_NCHANNELS": "4",
+            "NCCL_TUNER_CONFIG_PATH": "/usr/t.textproto",
+        },
+    ),
+    "launch.sh": (
+        "export NCCL_ALGO=${ALGO:-Ring}\n"
+        "export NCCL_PXN_DISABLE=1\n"
+        "export NCCL_NET=Nowhere NCCL_FANCY=1 OFI_NCCL_DISABLE_DMABUF=1\n",
+        {
+            "NCCL_PXN_DISABLE": "1",
+            "NCCL_NET": "Nowhere",
+            "NCCL_FANCY": "1",
+        },
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_variables_of_a_file_are_those_that_it_sets_and_no_secret_is_shown(name: str, tmp_path: Path) -> None:
+    text, values = FILES[name]
+    file = tmp_path / name
+    file.write_text(text)
+    found = read(file)
+    assert found.values == values
+    done = run(*PICK, "--env-file", str(file))
+    assert SECRET not in done.stdout + done.stderr
+    assert all(each in done.stderr for each in values)
+
+
+def test_what_each_variable_does() -> None:
+    scenario = Scenario("2.28.9", 2, machine="dgx-h100")
+    values = {
+        "NCCL_ALGO": "Ring",
+        "NCCL_DEBUG": "INFO",
+        "NCCL_NVLS_ENABLE": "2",
+        "NCCL_FANCY": "1",
+        "NCCL_NET": "Nowhere",
+    }
+    done = effects(scenario, {**values, "NCCL_TUNER_PLUGIN": "none"})
+    assert done.changing == ("NCCL_ALGO",)
+    assert done.unchanging == ("NCCL_DEBUG", "NCCL_NVLS_ENABLE")
+    assert done.unread == ("NCCL_FANCY",)
+    assert done.tuners == ("NCCL_TUNER_PLUGIN",)
+    assert [*done.refused] == ["NCCL_NET"]
+
+
+def test_the_answer_is_that_of_the_variables_that_are_answered(tmp_path: Path) -> None:
+    first, second = tmp_path / "a.sh", tmp_path / "b.sh"
+    first.write_text("export NCCL_ALGO=Ring NCCL_NET=Nowhere NCCL_PROTO=LL")
+    second.write_text("export NCCL_PROTO=Simple")
+    files = ("--env-file", str(first), "--env-file", str(second))
+    given = ("--env", "NCCL_ALGO=Tree")
+    assert (
+        run(*PICK, *files, "--json").stdout
+        == run(*PICK, "--env", "NCCL_ALGO=Ring", "--env", "NCCL_PROTO=Simple", "--json").stdout
+    )
+    assert (
+        run(*PICK, *files, *given, "--json").stdout == run(*PICK, *given, "--env", "NCCL_PROTO=Simple", "--json").stdout
+    )
+    assert "left out: NCCL_NET (NCCL_NET: not emulated" in " ".join(run(*PICK, *files).stderr.split())
+
+
+def test_a_tuner_of_a_cloud_is_switched_off_by_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "env"
+    file.write_text("NCCL_TUNER_PLUGIN=none\n")
+    pick = (
+        "pick",
+        "allreduce",
+        "--machine",
+        "p5.48xlarge",
+        "--nodes",
+        "4",
+        "--nccl",
+        "2.28.9",
+        "--bytes",
+        "256M",
+        "--json",
+    )
+    assert run(*pick, "--env-file", str(file)).stdout == run(*pick, "--env", "NCCL_TUNER_PLUGIN=none").stdout
+
+
+@pytest.mark.parametrize("content", [b"NCCL_ALGO=\0", b" " * (MOST_BYTES + 1)])
+def test_what_is_no_text_is_refused(content: bytes, tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(content)
+    with pytest.raises(BadInput, match="no text of at most 1 MiB"):
+        read(tmp_path / "file")
+
+
+@pytest.mark.parametrize("unit", ["\n", " ", "a", "unset a ", "name: x\n", "ENV ", "NCCL_A=", '"', "{", "- ", "A: "])
+def test_any_text_is_read_in_steps_that_grow_no_faster_than_it(unit: str, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text((unit * MOST_BYTES)[:MOST_BYTES])
+    assert read(tmp_path / "file").values.keys() <= {"NCCL_A"}

@@ -1,0 +1,126 @@
+"""NCCL's variables in files that people have: nccl.conf, the output of env, a Dockerfile, a job script, a pod's env.
+
+Nothing of a file but NCCL's own variables leaves this module: other names are counted, and other values are not kept.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from tuner.base.dataclass import dataclass
+from tuner.base.errors import BadInput, TunerError
+from tuner.base.files import read_bytes
+from tuner.base.names import Collective, DataType, Op
+from tuner.emulator.request import Request
+from tuner.emulator.selection import Pick, Selection, of_picks
+from tuner.jobs.preflight.collect import assignments
+from tuner.release import load
+from tuner.release.variables import ignored
+from tuner.scenario import Scenario
+
+MOST_BYTES = 1 << 20
+OWN = re.compile(r"NCCL_\w+", re.ASCII)
+OF_PLUGINS = re.compile(r"OFI_NCCL_\w+", re.ASCII)
+NAME = r"(?<![\w${.-])([A-Za-z_]\w*)"
+VALUE = r"\"((?:[^\"\\\n]|\\.)*)\"|'([^'\n]*)'|((?:(?!,[A-Z][A-Z0-9_]*=)[^\s\"';&|])*)"
+ASSIGNED = re.compile(rf"{NAME}=(?:{VALUE})", re.ASCII)  # a shell's, mpirun's -x, srun's --export, a Dockerfile's ENV
+SPACED = re.compile(r"^[ \t]*ENV[ \t]+([A-Za-z_]\w*)[ \t]+([^\s=][^\n]*)$", re.MULTILINE | re.ASCII)  # ENV's older form
+YAML = r"(?:\"([^\"\n]*)\"|'([^'\n]*)'|([^\s#},]*))"
+NAMED = re.compile(  # env of a container: name and value on two lines, or in one flow mapping
+    rf"\bname\"?:[ \t]*[\"']?(\w+)[\"']?[ \t]*[,\n][ \t]*\"?value\"?:[ \t]*{YAML}", re.ASCII
+)
+MAPPED = re.compile(rf"^[ \t{{-]*[\"']?([A-Z][A-Z0-9_]*)[\"']?[ \t]*:[ \t]+{YAML}", re.MULTILINE)
+UNSET = re.compile(r"(?:^|(?<=[\s;&]))unset[ \t]+([A-Za-z_]\w*(?:[ \t]+[A-Za-z_]\w*)*)", re.MULTILINE | re.ASCII)
+UNUSED = re.compile(r"(?:^|(?<=\s))#.*$|^[ \t]*ARG[ \t].*$", re.MULTILINE)  # comments, and what only a build has
+SIZES = [1 << power for power in range(10, 34)]
+
+
+@dataclass(frozen=True, slots=True)
+class VariablesInFile:
+    """NCCL's variables of a file.
+
+    ``computed`` are those whose values the file computes, ``of_plugins`` those of a network's plugin; ``others`` is how
+    many variables are neither.
+    """
+
+    path: Path
+    values: Mapping[str, str]
+    computed: tuple[str, ...] = ()
+    of_plugins: tuple[str, ...] = ()
+    others: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Effects:
+    """Variables of a file by what they do, each alone, to the picks of collectives on plain buffers.
+
+    ``tuners`` may have a plugin choose instead. ``refused``: reason by name; these are left out.
+    """
+
+    tuners: tuple[str, ...]
+    changing: tuple[str, ...]
+    unchanging: tuple[str, ...]
+    unread: tuple[str, ...]
+    refused: Mapping[str, str]
+
+
+def read(path: Path) -> VariablesInFile:
+    """The variables of a file. BadInput where it cannot be read, is no text, or has more than a mebibyte."""
+    content = read_bytes(path, BadInput)
+    if len(content) > MOST_BYTES or b"\0" in content:
+        raise BadInput(f"{path}: no text of at most {MOST_BYTES >> 20} MiB; valid: nccl.conf, env's output, a script")
+    text = content.decode("utf-8", "replace")
+    if path.name.endswith("nccl.conf"):
+        return VariablesInFile(path, assignments(text))
+    found: dict[str, str] = {}
+    for name, value in _assigned(UNUSED.sub("", text.replace("\\\r\n", " ").replace("\\\n", " "))):
+        if value is None:
+            found.pop(name, None)
+        else:
+            found[name] = value
+    own = {name: value for name, value in found.items() if OWN.fullmatch(name)}
+    computed = tuple(sorted(name for name, value in own.items() if "$" in value or "`" in value or "{{" in value))
+    known = {name: value for name, value in own.items() if name not in computed}
+    of_plugins = tuple(sorted(name for name in found if OF_PLUGINS.fullmatch(name)))
+    return VariablesInFile(path, known, computed, of_plugins, len(found) - len(own) - len(of_plugins))
+
+
+def _assigned(text: str) -> Iterator[tuple[str, str | None]]:
+    """Names with their values in the order of the file; no value for one that is unset."""
+    matches = [match for form in (ASSIGNED, SPACED, NAMED, MAPPED, UNSET) for match in form.finditer(text)]
+    for match in sorted(matches, key=lambda each: each.start()):
+        if match.re is UNSET:
+            yield from ((name, None) for name in match[1].split())
+        else:
+            yield match[1], next((each for each in match.groups()[1:] if each is not None), "")
+
+
+def effects(scenario: Scenario, values: Mapping[str, str]) -> Effects:
+    """What each variable does to the scenario, which is without them. Errors: those of the scenario itself."""
+    nccl, before = load(scenario.nccl), _picks(scenario)
+    unread, tuners = {*ignored(nccl, values)}, set(nccl.environment.indifferent.get("tuners", ())) & set(values)
+    changing: list[str] = []
+    unchanging: list[str] = []
+    refused: dict[str, str] = {}
+    for name in sorted(set(values) - unread - tuners):
+        if name in nccl.indifferent_variables:
+            unchanging.append(name)
+            continue
+        try:
+            alone = replace(scenario, environment={**(scenario.environment or {}), name: values[name]})
+            (unchanging if _picks(alone) == before else changing).append(name)
+        except TunerError as error:
+            refused[name] = str(error).partition(";")[0]
+    return Effects(tuple(sorted(tuners - unread)), tuple(changing), tuple(unchanging), tuple(sorted(unread)), refused)
+
+
+def _picks(scenario: Scenario) -> list[list[Pick] | str]:
+    selection = Selection(scenario.communicator())
+    picked: list[list[Pick] | str] = []
+    for collective in Collective:
+        try:
+            picked.append(of_picks(selection.pick(Request(collective, DataType.float32, Op.sum), SIZES)))
+        except TunerError as error:
+            picked.append(str(error))
+    return picked
