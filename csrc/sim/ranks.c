@@ -51,8 +51,7 @@ static const void *configuration; /* of every rank */
 
 static void initialise(struct rank *rank) {
     if (configuration != NULL) {
-        rank->result =
-            sim_nccl.comm_init_rank_config(&rank->comm, rank->ranks, rank->id, rank->rank, configuration);
+        rank->result = sim_nccl.comm_init_rank_config(&rank->comm, rank->ranks, rank->id, rank->rank, configuration);
         return;
     }
     rank->result = sim_nccl.comm_init_rank(&rank->comm, rank->ranks, rank->id, rank->rank);

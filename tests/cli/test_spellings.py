@@ -52,7 +52,7 @@ def test_a_release_is_taken_by_its_tag(text: str) -> None:
     assert release.load(text) is release.load("2.28.9")
 
 
-@pytest.mark.parametrize("text", ["", "2", "2.2", "2.28.", "2.28.8", "3.0", "2.28.9.1", "v", "x2.28.9", "2.28.9-"])
+@pytest.mark.parametrize("text", ["", "2", "2.2", "2.28.", "2.99.1", "3.0", "2.28.9.1", "v", "x2.28.9", "2.28.9-"])
 def test_what_names_no_release_is_refused(text: str) -> None:
     with pytest.raises(
         UnknownRelease, match=r"; valid: 2\.\d+\.\d+, .* and \d+ more \(all: nccl-tuner doctor\), or a libnccl"

@@ -84,7 +84,9 @@ def test_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_one_gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "libnccl.so.2").touch()  # is there, and not loaded
     said = refusal(monkeypatch, fake_cupy(1), Options(library=tmp_path / "libnccl.so.2"))
-    assert said.startswith("one rank has nothing to choose, NCCL only copies; valid: two GPUs or more, or `ranks_per_")
+    assert said.startswith(
+        "one rank has nothing to choose, NCCL only copies; valid: two GPUs or more, or ranks_per_gpu= 2"
+    )
 
 
 def test_no_libnccl_anywhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

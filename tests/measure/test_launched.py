@@ -24,7 +24,7 @@ def launched(environment: DoubleEnvironment, folder: Path, words: str) -> tuple[
     """Exit code, output and errors of the command, as mpirun starts it."""
     assert MPIRUN is not None
     variables = environment.variables()
-    variables["PYTHONPATH"] = f"{folder}:{variables['PYTHONPATH']}"
+    variables["PYTHONPATH"] = f"{folder / 'packages'}:{variables['PYTHONPATH']}"
     command = [sys.executable, "-c", "from tuner.cli import main; main()", *words.split()]
     done = subprocess.run(
         [MPIRUN, "-n", str(RANKS), *command, "--library", str(environment.library)],
@@ -44,8 +44,8 @@ def launched(environment: DoubleEnvironment, folder: Path, words: str) -> tuple[
 @pytest.mark.skipif(MPIRUN is None, reason="no mpirun here: pip install mpich mpi4py")
 def test_every_rank_is_renewed_and_only_the_first_writes(tmp_path: Path) -> None:
     # Files that say that GPUs measured them, so that they are measured again as those are.
-    shutil.copytree(CUPY, tmp_path / "cupy")
-    with (tmp_path / "cupy" / "__init__.py").open("a") as file:
+    shutil.copytree(CUPY, tmp_path / "packages" / "cupy")
+    with (tmp_path / "packages" / "cupy" / "__init__.py").open("a") as file:
         file.write("\n\ndel nccl_tuner_header\n")
     scenario = Scenario(RELEASE, 1, machine="dgx-h100", gpus_per_node=RANKS)
     with DoubleEnvironment(DoubleSettings(scenario, seed=5, process_per_rank=True)) as environment:

@@ -482,7 +482,8 @@ def test_a_loader_like_that_of_nccl_2_32_6(tmp_path: Path) -> None:
     table = table_of(tmp_path, *rows, "allreduce -> ring/simple channels=5 chunk=4096")
     lines = loaded_as_newest_nccl(table, NCCL_TUNER_CONSTANTS="1")
     assert "nccl-tuner v7 channels 5 chunk 4096 costs 25 below 1" in lines
-    assert lines[-3:-1] == [f"{129 + 5} = 10", f"{144 + 11} = 43.8"]
+    changed = [line for line in lines if " = " in line and "NCCL" not in line]
+    assert changed == [f"{129 + 5} = 10", f"{144 + 11} = 43.8"]
 
 
 @pytest.mark.parametrize("version", range(5, 8))
