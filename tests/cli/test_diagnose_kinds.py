@@ -147,6 +147,34 @@ def test_a_configuration_file_is_read_as_nccl_reads_it(tmp_path: Path) -> None:
         assert (code, first["code"], first["facts"]["line"]) == (1, "node.setting_unread", 2)
 
 
+@pytest.mark.parametrize(
+    ("line", "code", "settings"),
+    [
+        ("NCCL_NTHREADS= 128", None, ["NCCL_NTHREADS=128"]),
+        ("NCCL_NTHREADS=128 # few", None, ["NCCL_NTHREADS=128"]),
+        ("NCCL_ALGO=Ring # ours", "node.setting_odd", None),
+        ("NCCL_ALGO= Ring", "node.setting_odd", None),
+        ("NCCL_ALGO=Ring ", "node.setting_odd", None),
+        ("NCCL_ALGO='Ring'", "node.setting_odd", None),
+        ('NCCL_NTHREADS="128"', "node.setting_odd", None),
+        ("NCCL_ALGO=Ring\r", None, ["NCCL_ALGO=Ring"]),
+        ("NCCL_ALGO=Ring\nNCCL_ALGO=Tree", "node.setting_repeated", None),
+        ("NCCL_ALGO =Ring", "node.setting_unread", None),
+    ],
+)
+def test_lines_that_do_not_do_what_they_look_like(
+    line: str, code: str | None, settings: list[str] | None, tmp_path: Path
+) -> None:
+    """By what libnccl 2.32.3 does with each (tests/live/test_configuration_file.py)."""
+    (tmp_path / "nccl.conf").write_bytes(f"{line}\n".encode())
+    _, findings = found(tmp_path / "nccl.conf")
+    assert {each["code"] for each in findings if each["code"].startswith("node.setting_")} == (
+        {code} if code else set()
+    )
+    if settings is not None:
+        assert findings[0]["facts"]["settings"] == settings
+
+
 @pytest.mark.parametrize("header", ["# collective,minBytes,maxBytes,algorithm,protocol,channels\n", ""])
 def test_a_tuner_file_of_six_columns_is_read_and_said_to_be_left_out(tmp_path: Path, header: str) -> None:
     (tmp_path / "six.conf").write_text(f"{header}allreduce,0,98304,tree,ll,-1\nallreduce,98305,-1,ring,simple,-1\n")

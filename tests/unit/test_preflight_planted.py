@@ -310,6 +310,18 @@ def test_the_home_folder_is_that_of_the_release(nccl: str, algorithm: str, tmp_p
     assert settled.get("NCCL_ALGO") == ("passwd" if algorithm == "passwd" else None)
 
 
+@pytest.mark.parametrize(("nccl", "algorithm"), [("2.29.7", "Ring\r"), ("2.30.7", "Ring")])
+def test_a_file_with_windows_ends_of_lines_is_read_as_the_release_does(
+    nccl: str, algorithm: str, tmp_path: Path
+) -> None:
+    from tuner import release
+    from tuner.jobs.preflight.reading import of_json
+
+    (tmp_path / "named").write_bytes(b"NCCL_ALGO=Ring\r\n")
+    made: Any = collect.record(collect.CollectedHost({"NCCL_CONF_FILE": "/named"}, str(tmp_path)))
+    assert of_json(made).settled(release.load(nccl))["NCCL_ALGO"] == algorithm
+
+
 def test_a_named_file_that_is_not_there_keeps_the_home_folders_from_being_read(tmp_path: Path) -> None:
     from tuner import release
     from tuner.jobs.preflight.reading import of_json

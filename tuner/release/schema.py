@@ -393,6 +393,7 @@ class RankRules:
     threads_divide_data: bool  # a block cuts its share by its number of threads, which then has to be the same
     named_configuration_file: bool  # NCCL_CONF_FILE is read instead of the home folder's .nccl.conf
     home_variable: bool  # the home folder is HOME's, not passwd's
+    drops_carriage_return: bool  # a line of nccl.conf may end with CR LF; else the CR belongs to the value
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -19,6 +19,8 @@ _LINK = re.compile(r"^\s*Link (\d+): (?:([\d.]+) GB/s|<?(\w[\w ]*)>?)\s*$", re.M
 _NO_LINKS = re.compile(r"^\s*(?:Unable to retrieve NVLink|All links are (\w+)|.*NVLink.*not supported)", re.M | re.I)
 _PORT = re.compile(r"^(\S+) port (\d+) ==> (\S+) \((\w+)\)\s*$", re.M)  # ibdev2netdev of MLNX_OFED
 _SETTING = re.compile(r"^[ \t]*(?:export[ \t]+)?NCCL_\w+[ \t]*=", re.M)
+# A number, of a variable whose value is one: no list or name begins so and goes on with letters.
+_NUMBER = re.compile(r"\s*([+-]?(?:0[xX][0-9a-fA-F]+|\d+))(?=\s|#|$)")
 _ASSIGNMENT = re.compile(r"NCCL_\w+=[^\s\"'#]*")
 
 
@@ -110,25 +112,30 @@ def of_settings(file: Path, known: KnownFacts) -> FileDiagnosis:
 
 
 def _settings(text: str, known: KnownFacts) -> Iterator[Finding]:
+    nccl = release.load(known.nccl) if known.nccl in release.names() else release.load(release.names()[-1])
     values: dict[str, str] = {}
-    for number, line in enumerate(text.splitlines(), start=1):
-        written = line.rstrip("\r\n")
+    for number, line in enumerate(text.split("\n"), start=1):
+        written = line.removesuffix("\r") if nccl.ranks.drops_carriage_return else line
         if not written.strip() or written.lstrip().startswith("#"):
             continue
         name, equals, value = written.partition("=")
         facts = {"line": number, "text": written.strip()[:200]}
+        exported = name.startswith("export ") or None
         if not equals:
             yield Finding("node.setting_unread", Severity.UNLIKE, {**facts, "export": None})
-        elif name != name.strip() or name.startswith("export "):
-            yield Finding(
-                "node.setting_unread", Severity.FAULT, {**facts, "export": name.startswith("export ") or None}
-            )
-        elif value != value.strip() or value[:1] in ("'", '"'):
-            yield Finding("node.setting_odd", Severity.FAULT, facts)
-            values[name] = value.strip()
+        elif name != name.strip() or exported:
+            yield Finding("node.setting_unread", Severity.FAULT, {**facts, "export": exported})
+        elif name in values:
+            yield Finding("node.setting_repeated", Severity.UNLIKE, {**facts, "name": name, "value": values[name]})
+        elif leading := _NUMBER.match(value):
+            values[name] = leading[1]  # what follows a number is cut, a comment or blanks
         else:
-            values[name] = value.partition("#")[0].strip()
-    nccl = release.load(known.nccl) if known.nccl in release.names() else release.load(release.names()[-1])
+            if value != value.strip() or value[:1] in ("'", '"') or " #" in value or "\t#" in value:
+                carriage = value.endswith("\r") or None
+                yield Finding(
+                    "node.setting_odd", Severity.FAULT, {**facts, "carriage": carriage and nccl.name, "value": value}
+                )
+            values[name] = value.strip()
     yield Finding("node.settings", Severity.NOTE, {"settings": [f"{name}={value}" for name, value in values.items()]})
     unknown = [name for name in ignored(nccl, values) if name not in everywhere()]
     if unknown:

@@ -134,7 +134,7 @@ class RankFacts:
         values = dict(self.variables)
         for place, more in self.configuration_files:
             if place in taken:
-                values = {**more, **values}
+                values = {**(more if nccl is None else _as_read(more, nccl)), **values}
         return {name: value for name, value in sorted(values.items()) if _is_nccls(name)}
 
     def used_ports(self, variables: Mapping[str, str]) -> tuple[Port, ...]:
@@ -298,6 +298,13 @@ def of_json(given: Mapping[str, Any]) -> RankFacts:
         )
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise BadInput(f"not as collect writes it: {type(error).__name__} {error}") from error
+
+
+def _as_read(of_file: Mapping[str, str], nccl: Release) -> Mapping[str, str]:
+    """Values of a file that was written with CR LF, as the release takes them."""
+    if not nccl.ranks.drops_carriage_return:
+        return of_file
+    return {name: value.removesuffix("\r") for name, value in of_file.items()}
 
 
 def _configuration_files(given: Mapping[str, Any]) -> tuple[tuple[str, Mapping[str, str]], ...]:
