@@ -2,7 +2,7 @@
 # DeepSpeed 0.19.8: its launcher takes NCCL_ variables to the other nodes, and leaves PyTorch's and the plugins' behind.
 #
 # Expected: NCCL_DEBUG and PyTorch's TORCH_NCCL_BLOCKING_WAIT reach every node.
-# Seen:     names that begin with NCCL, PYTHON, UCX, MV2, MLFLOW, LD_LIBRARY or PATH do; TORCH_NCCL_, OFI_NCCL_ and FI_ do not,
+# Seen:     names that begin with NCCL, PYTHON, UCX, MV2 or MLFLOW do; TORCH_NCCL_, OFI_NCCL_ and FI_ do not,
 #           so that node 0 runs with other settings than the rest unless .deepspeed_env names them.
 set -euo pipefail
 folder=$(mktemp -d)
@@ -23,7 +23,7 @@ for name in "NCCL_DEBUG", "TORCH_NCCL_BLOCKING_WAIT", "OFI_NCCL_PROTOCOL", "FI_P
     print(name, "taken" if name.startswith(tuple(prefixes)) else "left behind")
 PYTHON
 diff seen - <<'SEEN' && echo "DeepSpeed 0.19.8: as seen"
-LD_LIBRARY MLFLOW MV2 NCCL PATH PYTHON UCX
+MLFLOW MV2 NCCL PYTHON UCX
 NCCL_DEBUG taken
 TORCH_NCCL_BLOCKING_WAIT left behind
 OFI_NCCL_PROTOCOL left behind
