@@ -1,5 +1,6 @@
 """Pages of the site that are not in docs/: those that lie elsewhere in the repository, and what --help says."""
 
+import posixpath
 import re
 import shutil
 from collections.abc import Iterator
@@ -7,6 +8,7 @@ from pathlib import Path
 
 import click
 from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
@@ -40,9 +42,13 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Links from docs/ to those pages."""
+    """Links from docs/ to those pages. Fails where a link leads to a file that is left out of the site."""
     if page.file.src_uri in PAGES.values():
         return markdown
+    for _, target, _ in LINK.findall(markdown):
+        name = posixpath.normpath(posixpath.join(posixpath.dirname(page.file.src_uri), target))
+        if (file := files.get_file_from_path(name)) is not None and file.inclusion.is_excluded():
+            raise PluginError(f"{page.file.src_uri}: {target} is left out of the site: docs/site/mkdocs.yml")
     for source, place in PAGES.items():
         markdown = markdown.replace(f"](../{source}", f"]({place}")
     return markdown

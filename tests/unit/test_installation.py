@@ -182,6 +182,14 @@ def test_completion_knows_names_of_machines_and_releases(monkeypatch: pytest.Mon
         "nccl-tuner pi": {"pick"},
         "nccl-tuner pick allreduce --machine dgx-h": {"dgx-h100", "dgx-h200"},
         "nccl-tuner pick allreduce --nccl 2.18": {"2.18.1", "2.18.3"},
+        "nccl-tuner pick all": {"allreduce", "allgather", "alltoall"},
+        "nccl-tuner edges red": {"reduce", "reducescatter"},
+        "nccl-tuner diff allreduce nic-": {"nic-gbps=", "nic-latency-us="},
+        "nccl-tuner diff allreduce NCCL_ALG": {"NCCL_ALGO="},
+        "nccl-tuner pick allreduce --env NCCL_PROT": {"NCCL_PROTO="},
+        "nccl-tuner pick allreduce --tuner aws-ofi-nccl=1.9": {f"aws-ofi-nccl=1.9.{last}" for last in (0, 1, 2)},
+        "nccl-tuner pick allreduce --dtype bf": {"bfloat16"},
+        "nccl-tuner budget --model llama-3-": {"llama-3-8b", "llama-3-70b", "llama-3-405b"},
     }.items():
         monkeypatch.setenv("COMP_WORDS", words)
         monkeypatch.setenv("COMP_CWORD", str(words.count(" ")))

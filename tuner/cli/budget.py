@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 from click.core import ParameterSource
+from click.shell_completion import CompletionItem
 
 from tuner.answers.calibrated import TimesWanted
 from tuner.base.dataclass import dataclass
@@ -16,7 +17,7 @@ from tuner.base.errors import BadInput
 from tuner.base.names import Op
 from tuner.base.nouns import Call, TimeInterval
 from tuner.cli import options, times
-from tuner.cli.command import FILE, F, stacked
+from tuner.cli.command import FILE, F, completing, stacked
 from tuner.cli.communicator_options import say_notes
 from tuner.cli.engine import EngineOptions, ServeOptions, engine_options, serve_options, show_served_step
 from tuner.cli.exchanges import in_words
@@ -409,6 +410,12 @@ def check_beside(job: JobGroups, **given: object) -> None:
 STEP_OPTIONS = ("sequence", "micro_batches", "sp", "zero", "imbalance")
 
 
+def _models(begun: str) -> list[CompletionItem]:
+    from tuner.times.costmodels import step
+
+    return completing(step.known_models(), begun)
+
+
 def model_options(function: F) -> F:
     """Parameter ``model``: a training step by the name of its model, None without one."""
 
@@ -433,6 +440,7 @@ def model_options(function: F) -> F:
             "Instead of FILEs a training step of a model by name, such as llama-3-70b, of bfloat16 without "
             "--dtype; --job says how it is split.",
             metavar="NAME",
+            shell_complete=lambda _ctx, _option, begun: _models(begun),
         ),
         options.option("--sequence", "Tokens of a sequence. [default: the model's]", type=click.IntRange(1)),
         options.option("--micro-batches", "Of a step, of one sequence each. [default: 1]", type=click.IntRange(1)),

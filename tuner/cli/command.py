@@ -10,7 +10,7 @@ import importlib
 import inspect
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from math import isfinite
 from pathlib import Path
 from typing import Any, ClassVar, Literal, TypeVar
@@ -53,6 +53,11 @@ class Option(click.Option):
     def __init__(self, *declarations: Any, heading: str | None = None, **attributes: Any) -> None:
         super().__init__(*declarations, **attributes)
         self.heading = heading
+
+
+def completing(names: Iterable[str], begun: str) -> list[CompletionItem]:
+    """What a shell offers of ``names`` after the letters that stand there."""
+    return [CompletionItem(name) for name in names if name.startswith(begun)]
 
 
 def option(*words: str, cls: type[Option] = Option, **attributes: Any) -> Callable[[F], F]:
@@ -258,6 +263,11 @@ class Command(Help):
         for name, value in ctx.params.items():
             if name not in WRITTEN:
                 ctx.params[name] = _read_from(value)
+            elif isinstance(value, Path) and str(value) == "-":
+                named = next(each for each in self.params if each.name == name)
+                raise BadInput(
+                    f"{spelled_option(named)} -: nothing is written to standard output; valid: a file's name"
+                )
         return rest
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

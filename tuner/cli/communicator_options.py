@@ -11,17 +11,17 @@ from click.shell_completion import CompletionItem
 
 from tuner import release
 from tuner.answers import tuners
-from tuner.answers.changes import changed
+from tuner.answers.changes import KEYS, changed
 from tuner.answers.tuners import with_tuner
 from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput, UnknownRelease
 from tuner.base.names import CPU_ARCHS, CPU_VENDORS
 from tuner.base.sizes import from_ranges, plural
-from tuner.cli.command import FILE, F, Option, Parsed, file_option, option, stacked
+from tuner.cli.command import FILE, F, Option, Parsed, completing, file_option, option, stacked
 from tuner.cli.output import LOG, STANDING, note_after
 from tuner.machine import catalogue, described
 from tuner.machine.topology.edit import EDITS
-from tuner.release import BUILDS, learnt
+from tuner.release import BUILDS, learnt, variables
 from tuner.release.environment import parse_assignments
 from tuner.scenario import MOST_NODES, Scenario, notes
 from tuner.scenario.describe import describe, names_of_nodes
@@ -71,7 +71,7 @@ class ReleaseName(click.ParamType):  # type: ignore[type-arg]
             return value
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-        return [CompletionItem(name) for name in release.names() if name.startswith(incomplete)]
+        return completing(release.names(), incomplete)
 
 
 def release_option(
@@ -88,6 +88,10 @@ class Change(click.ParamType):  # type: ignore[type-arg]
     """KEY=VALUE; a short release becomes its newest."""
 
     name = "change"
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        keys = [*KEYS, *sorted(variables.everywhere())] if incomplete else KEYS
+        return completing((f"{key}=" for key in keys), incomplete)
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         key, _, given = str(value).partition("=")
@@ -232,14 +236,19 @@ def _own(*words: str, **attributes: Any) -> Callable[[F], F]:
     return option(*words, cls=_Own, **attributes)
 
 
+def _tuners(_ctx: click.Context, _option: click.Parameter, begun: str) -> list[CompletionItem]:
+    from tuner.emulator.aws_ofi_nccl import release as aws_ofi_nccl
+
+    named = ("aws-ofi-nccl", "none", "table:", "nvidia:", *(f"aws-ofi-nccl={name}" for name in aws_ofi_nccl.names()))
+    return completing(named, begun)
+
+
 def _options(several_releases: str | None, tuner: bool) -> Iterable[Callable[[Any], Any]]:
     yield _own(
         "--machine",
         "A machine by name (nccl-tuner machines), or a cloud's instance type such as p5.48xlarge.",
         metavar="NAME",
-        shell_complete=lambda _ctx, _option, begun: [
-            name for name in (*catalogue.names(), *catalogue.aliases()) if name.startswith(begun)
-        ],
+        shell_complete=lambda _ctx, _option, begun: completing((*catalogue.names(), *catalogue.aliases()), begun),
     )
     yield _own("--topology", "Instead of --machine: a topology in NCCL's XML format.", type=FILE, metavar="FILE.xml")
     yield _own("--nodes", "Number of nodes. [default: 1, or as in the log]", type=int, metavar="N")
@@ -251,7 +260,15 @@ def _options(several_releases: str | None, tuner: bool) -> Iterable[Callable[[An
         metavar="RELEASE",
         multiple=several_releases is not None,
     )
-    yield _own("--env", "A NCCL variable; repeatable.", multiple=True, metavar="NAME=VALUE")
+    yield _own(
+        "--env",
+        "A NCCL variable; repeatable.",
+        multiple=True,
+        metavar="NAME=VALUE",
+        shell_complete=lambda _ctx, _option, begun: completing(
+            (f"{name}=" for name in sorted(variables.everywhere())), begun
+        ),
+    )
     yield _own(
         "--env-file",
         "env_files",
@@ -281,6 +298,7 @@ def _options(several_releases: str | None, tuner: bool) -> Iterable[Callable[[An
             "The tuner plugin that decides before NCCL: aws-ofi-nccl, aws-ofi-nccl=VERSION, table:FILE[,TUNER], "
             "nvidia:FILE.csv, none. [default: of AWS's instance types what their images load, else none]",
             metavar="TUNER",
+            shell_complete=_tuners,
             heading="Who decides",
         )
     yield _own(

@@ -58,7 +58,18 @@ def _part(text: str) -> float:
     return part
 
 
-NOT_OF_ENGINES = ("assignments", "sizes", "all_releases", "whole", "beyond", "known", "fail_above", "libnccl", "tuner")
+NOT_OF_ENGINES = (
+    "assignments",
+    "sizes",
+    "all_releases",
+    "whole",
+    "beyond",
+    "known",
+    "fail_above",
+    "fail_on_change",
+    "libnccl",
+    "tuner",
+)
 
 fail_above_option = options.option(
     "--fail-above",
@@ -67,6 +78,25 @@ fail_above_option = options.option(
     type=Parsed("percent", _part),
     metavar="PERCENT",
 )
+
+
+fail_on_change_option = options.flag("--fail-on-change", "Exit with 1 where any pick changes, whatever it takes.")
+
+
+def fail_on_changes(changes: Sequence[PickChange]) -> None:
+    """Name on stderr the ranges of sizes whose pick changes, and end with 1 if there are any, rounding or not."""
+    for each in changes:
+        click.echo(
+            f"{each.collective} from {human_bytes(each.from_bytes)} to {human_bytes(each.to_bytes)}: "
+            f"{_on_channels(each.after)} instead of {_on_channels(each.before)}; --fail-on-change allows no change",
+            err=True,
+        )
+    if changes:
+        click.get_current_context().exit(1)
+
+
+def _on_channels(pick: AnyPick) -> str:
+    return f"{pick.name} on {pick.channels} channels of {pick.threads} threads"
 
 
 def fail_on_losses(changes: Sequence[PickChange], limit: float | None) -> None:
@@ -340,6 +370,7 @@ class DiffWord(options.CallOrChange):
     "commands to try; with BEFORE AFTER those that AFTER has and BEFORE does not.",
 )
 @fail_above_option
+@fail_on_change_option
 @engine_options(several=True)
 @options.question(
     ranges=True,
@@ -356,6 +387,7 @@ def command(
     beyond: bool,
     known: bool,
     fail_above: float | None,
+    fail_on_change: bool,
     engine: EngineOptions | None,
     asked: options.CommunicatorQuestion,
 ) -> None:
@@ -380,6 +412,7 @@ def command(
     nccl-tuner diff allreduce NCCL_ALGO=Ring --log nccl.log --gpu a100-sxm4-80gb
     nccl-tuner diff allreduce --machine dgx-h100 --nodes 2 --all-releases
     nccl-tuner diff --machine dgx-h100 --nodes 2 --nccl 2.22.3 2.25.1 --fail-above 5%
+    nccl-tuner diff --machine dgx-h100 --nodes 2 --nccl 2.28.9 2.30.7 --fail-on-change
     nccl-tuner diff allreduce --machine dgx-h100 --nccl 2.27.7 2.30.7 --buffers window
     nccl-tuner diff allreduce --machine dgx-h100 --engine vllm@0.30.0 --engine vllm@0.33.0 --dtype bfloat16
     nccl-tuner diff --regressions 2.22.3 2.27.7
@@ -404,22 +437,21 @@ def command(
     if nccl is None and len(releases) == 2:
         nccl, *releases = releases
     described, like = asked.communicator.scenario(nccl=nccl), asked.call.request()
+    limited = fail_above is not None or fail_on_change
     if exchanged:
         exchanges.check_plain(exchanged, like)
-    if exchanged and (
-        all_releases or beyond or libnccl is not None or fail_above is not None or asked.whose_times_said
-    ):
+    if exchanged and (all_releases or beyond or libnccl is not None or limited or asked.whose_times_said):
         raise BadInput(
             f"{exchanged[0].name}: valid with --nccl BEFORE AFTER and --change, without --all-releases, --beyond, "
-            "--libnccl, --fail-above, --time"
+            "--libnccl, --fail-above, --fail-on-change, --time"
         )
     if all_releases:
         if releases or assignments or nccl:
             raise BadInput("--all-releases compares every release; valid with it: neither --nccl nor --change")
-        if beyond or libnccl is not None or fail_above is not None or sizes is not None:
+        if beyond or libnccl is not None or limited or sizes is not None:
             raise BadInput(
-                "--all-releases compares ranges of picks; valid with --beyond, --libnccl, --fail-above, --bytes: "
-                "--nccl BEFORE AFTER"
+                "--all-releases compares ranges of picks; valid with --beyond, --libnccl, --fail-above, "
+                "--fail-on-change, --bytes: --nccl BEFORE AFTER"
             )
         if asked.whose_times_said:
             raise BadInput("--all-releases has NCCL's own times only; valid with it: neither --time nor --calibration")
@@ -452,7 +484,10 @@ def command(
     else:
         for one in compared:
             _print(one, fail_above)
-    fail_on_losses([change for one in compared for change in one.every_change], fail_above)
+    every_change = [change for one in compared for change in one.every_change]
+    if fail_on_change:
+        fail_on_changes(every_change)
+    fail_on_losses(every_change, fail_above)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ from functools import wraps
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.shell_completion import CompletionItem
 
 from tuner.answers.changes import KEYS
 from tuner.base.dataclass import dataclass
@@ -27,7 +28,7 @@ from tuner.base.names import (
 from tuner.base.sizes import size_bytes as size_bytes
 from tuner.base.sizes import size_list as size_list
 from tuner.cli.command import Command as Command
-from tuner.cli.command import F, Parsed, needs, stacked, stands
+from tuner.cli.command import F, Parsed, completing, needs, stacked, stands
 from tuner.cli.command import file_option as file_option
 from tuner.cli.command import flag as flag
 from tuner.cli.command import option as option
@@ -70,9 +71,22 @@ class Named(click.ParamType):  # type: ignore[type-arg]
             )
         return by_name(self.members, value, self.name)
 
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        names = (each.name.lower() for kind in self.completed for each in kind)
+        return completing(names, incomplete.lower())
+
+    @property
+    def completed(self) -> tuple[Any, ...]:
+        """The enumerations whose names a shell completes."""
+        return (self.members,)
+
 
 class AnyCall(Named):
     """A collective, or a call that NCCL makes of sends and receives, for which it picks no algorithm."""
+
+    @property
+    def completed(self) -> tuple[Any, ...]:
+        return Collective, PeerCall
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         if (call := peer_call(value)) is not None:
@@ -270,6 +284,12 @@ bytes_option = option(
 
 class CallOrChange(AnyCall):
     """A collective, or what has a ``=``: a change, KEY=VALUE, as of ``--change``."""
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        return [
+            *super().shell_complete(ctx, param, incomplete),
+            *Change().shell_complete(ctx, param, incomplete),
+        ]
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         return Change().convert(value, param, ctx) if "=" in str(value) else super().convert(value, param, ctx)

@@ -1,0 +1,55 @@
+"""Options that are named and do what they say: ``--fail-on-change``, and ``-`` where a file is written."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.support.command_line import run
+
+ON = ("diff", "allreduce", "--machine", "dgx-h100", "--nodes", "2")
+
+
+def test_a_change_that_is_faster_ends_with_one_too() -> None:
+    older, newer = ("2.22.3", "2.25.1"), ("2.28.9", "2.30.7")
+    assert run(*ON, "--nccl", *newer, "--fail-on-change").stderr == ""
+    said = run(*ON, "--nccl", *older, "--fail-on-change", code=1)
+    shown = run(*ON, "--nccl", *older)
+    assert said.stdout == shown.stdout
+    assert (
+        "AllReduce from 203895 B to 217134 B: Ring/LL on 3 channels of 512 threads instead of Tree/LL on 16 "
+        in said.stderr
+    )
+    run(*ON, "--nccl", *older, "--fail-above", "1000%")
+
+
+def test_channels_count_with_whole() -> None:
+    forced = ("--env", "NCCL_ALGO=Ring", "--env", "NCCL_PROTO=Simple", "--from", "64M", "--to", "128M")
+    words = (*ON, "--nccl", "2.28.9", "NCCL_MAX_NCHANNELS=8", *forced, "--fail-on-change")
+    run(*words)
+    said = run(*words, "--whole", code=1).stderr
+    assert "Ring/Simple on 8 channels of 544 threads instead of Ring/Simple on 16 channels" in said
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("diff", "allreduce", "--machine", "dgx-h100", "--all-releases"),
+        ("diff", "send", "--machine", "dgx-h100", "--nccl", "2.28.9", "2.29.2"),
+    ],
+)
+def test_what_has_no_picks_to_compare_is_refused(words: tuple[str, ...]) -> None:
+    assert "--fail-on-change" in run(*words, "--fail-on-change", code=2).stderr
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("plugin", "compile", "--machine", "dgx-h100", "--nccl", "2.28.9", "--as", "decisions"),
+        ("machines", "dgx-h100"),
+        ("plot", "map", "allreduce", "--machine", "dgx-h100"),
+    ],
+)
+def test_no_file_is_called_a_dash(words: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert "-: nothing is written to standard output; valid: a file's name" in run(*words, "-o", "-", code=2).stderr
+    assert list(tmp_path.iterdir()) == []
