@@ -80,7 +80,7 @@ def show_gain() -> bool:
     say(f"   So the measurements give this row of a table: {row.row}")
     with tempfile.TemporaryDirectory() as folder:
         table = Path(folder, "my.table")
-        parse.write(table, Table([row.decision]))
+        parse.write(table, Table((row.decision,)))
         emulated = Selection(with_tuner(LARGE, f"table:{table}").communicator()).pick(REQUEST, size)
         before, after = launched(size, None), launched(size, table)
     rows = [("NCCL alone", *before), ("with the table", *after)]
