@@ -1,13 +1,32 @@
 """Every error a user can cause: one line that says what is wrong, what is valid and where it was looked for."""
 
 from collections.abc import Iterable
+from typing import NamedTuple, Self
 
 MOST_LISTED = 12  # names that a message lists in full
 NEAREST = 5  # names that it lists of more
 
 
+class Remedy(NamedTuple):
+    """A change of what was asked that is answered: a parameter's value, or none; ``given``: in place of that alone."""
+
+    parameter: str
+    value: str | None
+    given: str | None = None
+
+
 class TunerError(Exception):
-    """Base of all errors of this project; the message is one complete line."""
+    """Base of all errors of this project; the message is one complete line.
+
+    ``remedies`` are changes of what was asked with which it is answered, as far as that is known.
+    """
+
+    remedies: tuple[Remedy, ...] = ()
+
+    def cured(self, *remedies: Remedy) -> Self:
+        """The error, with these remedies."""
+        self.remedies = remedies
+        return self
 
 
 class BadInput(TunerError):

@@ -10,6 +10,7 @@ OTHERWISE = {  # parameters whose option has another name
     "net_gbps": "nic-gbps",
     "net_gbs": "slowest-path-gbs",
     "net_latency_us": "nic-latency-us",
+    "env_files": "env-file",
 }
 
 

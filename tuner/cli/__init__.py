@@ -155,7 +155,7 @@ def run(words: list[str] | None = None) -> NoReturn:
     except CannotBeJudged as error:
         _end(3, str(error))
     except TunerError as error:
-        _end(1 if isinstance(error, OracleFailed) else 2, str(error))
+        _end(1 if isinstance(error, OracleFailed) else 2, str(error), _instead(words, error))
     except click.exceptions.NoArgsIsHelpError as error:
         error.show()
         sys.exit(error.exit_code)
@@ -185,11 +185,25 @@ def _open_streams() -> None:
         _end(2, "standard output is closed")
 
 
-def _end(code: int, says: str) -> NoReturn:
-    """Ends with a line on stderr, folded on a terminal; where nothing can be written the code alone says it."""
+def _instead(words: list[str] | None, error: TunerError) -> str | None:
+    """A command that is answered in place of this one, where the error has remedies."""
+    if not error.remedies:
+        return None
+    from tuner.cli import remedies
+
+    return remedies.command(sys.argv[1:] if words is None else words, error.remedies)
+
+
+def _end(code: int, says: str, instead: str | None = None) -> NoReturn:
+    """Ends with a line on stderr, folded on a terminal, and one with a command that is answered ``instead``.
+
+    Where nothing can be written the code alone says it.
+    """
     try:
         line = f"nccl-tuner: {_one_line(says)}"
         print(_for_terminal(line) if sys.stderr.isatty() else line, file=sys.stderr, flush=True)
+        if instead is not None:
+            print(f"try: {instead}", file=sys.stderr, flush=True)
     except OSError:
         _give_up(sys.stderr)
     sys.exit(code)

@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-from tuner.base.errors import BadInput
+from tuner.base.errors import BadInput, Remedy
 from tuner.base.names import Algorithm
 from tuner.base.spelling import option
 from tuner.emulator.communicator import AnyMergesAdapters, Comm, Node
@@ -163,7 +163,7 @@ def _check_environment(release: Release, environment: Environment, kinds: Sequen
             f"{', '.join(unknown)}: not emulated for NCCL {release.name}{variables.nearest(release, unknown[0])}; "
             f"valid: {', '.join(release.environment.known)}, "
             f"and {len(release.indifferent_variables)} that reach no choice, such as NCCL_DEBUG"
-        )
+        ).cured(*(Remedy("env", None, name) for name in unknown))
 
 
 def _with_collnet(environment: Environment, kinds: Sequence[Node]) -> bool:

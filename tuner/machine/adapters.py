@@ -13,7 +13,7 @@ from typing import Protocol
 
 from tuner.base import tables
 from tuner.base.dataclass import dataclass
-from tuner.base.errors import BadInput
+from tuner.base.errors import BadInput, Remedy
 from tuner.base.numerics import parse_long
 
 SELECT = "NCCL_IB_HCA"
@@ -103,7 +103,9 @@ def used(adapters: Sequence[Adapter], variables: Mapping[str, str]) -> list[int]
     ]
     if adapters and not numbers:
         names = ", ".join(dict.fromkeys(adapter.name for adapter in adapters))
-        raise BadInput(f"{SELECT}={text!r} leaves no adapter; the topology has {names}")
+        raise BadInput(f"{SELECT}={text!r} leaves no adapter; the topology has {names}").cured(
+            Remedy("env", None, SELECT)
+        )
     return numbers
 
 

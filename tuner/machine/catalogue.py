@@ -18,7 +18,7 @@ from pathlib import Path
 from tuner import release
 from tuner.base import tables
 from tuner.base.dataclass import dataclass
-from tuner.base.errors import BadInput, UnknownMachine, nearest_of, one_of
+from tuner.base.errors import BadInput, Remedy, UnknownMachine, nearest_of, one_of
 from tuner.machine import described as in_words
 from tuner.machine import gpus
 from tuner.machine.gpus import PeerToPeer
@@ -260,7 +260,9 @@ def load(name: str) -> Machine:
     if known is None:
         if (described := in_words.read(name)) is not None:
             return _described(described)
-        raise UnknownMachine(_unknown(name))
+        error = UnknownMachine(_unknown(name))
+        absent = {_plain(each): row for each, row in missing().items()}.get(_plain(name))
+        raise error.cured(Remedy("machine", absent.instead[0])) if absent else error
     name = known
     home = folder() / name
     facts = tables.toml(home / "machine.toml")

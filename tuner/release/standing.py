@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from typing import Literal
 
 from tuner.base.dataclass import dataclass
-from tuner.base.errors import BadInput
+from tuner.base.errors import BadInput, Remedy
 
 BY_SOURCE = "by source, not compared"
 GENERATIONS = frozenset({"volta", "ampere", "hopper", "blackwell", "rubin"})
@@ -75,4 +75,4 @@ def refuse(name: str, standing: Standing, differing: list[str]) -> None:
         raise BadInput(
             f"no table for NCCL {name}, and the releases around it differ here: {', '.join(differing[:SHOWN])}{more}; "
             f"valid: {before} or {after} (`nccl-tuner diff` shows how picks differ)"
-        )
+        ).cured(Remedy("nccl", after))

@@ -13,7 +13,7 @@ from enum import Enum
 import numpy as np
 
 from tuner.base.dataclass import dataclass
-from tuner.base.errors import BadInput
+from tuner.base.errors import BadInput, Remedy
 from tuner.base.names import Algorithm, Buffers, Collective, Protocol, Sides, WindowFlag, Windows, flag_words
 from tuner.base.numerics import IntArray, f32, int32
 from tuner.base.registry import Registry
@@ -423,7 +423,7 @@ def check_buffers(communicator: Comm, buffers: Buffers, of: Windows) -> None:
         return
     release, values = communicator.release, _changing(communicator)
     if said := missing(release, buffers):
-        raise BadInput(said)
+        raise BadInput(said).cured(Remedy("buffers", "plain"))
     if not release.rules.registered:
         return  # NCCL 2.18 registers what CUDA graphs capture for CollNet alone, and only if asked to
     reaching = sorted(set(release.environment.registered_buffers) & values - symmetric_variables.EMULATED)
@@ -431,7 +431,8 @@ def check_buffers(communicator: Comm, buffers: Buffers, of: Windows) -> None:
         reaching.append(alone)
     if reaching:
         names = ", ".join(reaching)
-        raise BadInput(f"{names}: emulated for plain buffers only, not for {buffers.name} ones")
+        said = f"{names}: emulated for plain buffers only, not for {buffers.name} ones"
+        raise BadInput(said).cured(Remedy("buffers", "plain"))
     if communicator.collnet and communicator.nodes == communicator.ranks:
         raise BadInput(
             f"buffers {buffers.name}: not with CollNet and one rank per node, whose channels go by whether the "
