@@ -12,6 +12,7 @@ from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.support.command_line import run
 from tests.support.table_search import find
 from tuner.base.errors import BadTable
 from tuner.base.names import Algorithm, Collective, Protocol
@@ -550,3 +551,18 @@ def test_what_nvidia_ships_is_read() -> None:
     file = load("# Format: ...\n#\n" + "\n\n".join(rows) + "\n")
     assert [row.line for row in file.table.decisions] == [3, 5]
     assert file.table.decisions[1].registered is None
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "to"),
+    [("ours.table", "nccl-tuner-table 1\n" + "allreduce -> ring/ll\n" * 300, "ncclx-csv"),
+     ("nvidia.csv", "allreduce,0,-1,tree,simple,2,-1,-1\n" * 300, "table")],
+)  # fmt: skip
+def test_more_rows_that_meet_than_can_be_followed_are_refused(
+    name: str, text: str, to: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / name).write_text(text, "utf-8")
+    words = ("plugin", "convert", str(tmp_path / name), "--to", to, "--out", str(tmp_path / "made"))
+    run(*words)
+    monkeypatch.setattr("tuner.plugin.formats.shared.MOST_MEETINGS", 20_000)
+    assert "pairs of rows meet; valid: fewer" in run(*words, code=2).stderr

@@ -4,6 +4,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import lru_cache
 from itertools import islice
 from typing import Any, TypeVar
 
@@ -17,6 +18,7 @@ from tuner.plugin.table.values import Mistake
 from tuner.release import ALGORITHM_KEYS, PROTOCOL_KEYS
 
 MOST_ROWS = 100_000
+MOST_MEETINGS = 1_000_000  # of two rows, that are looked at; a table of 1,000 rows that all meet has fewer
 Place = Callable[[int], str]  # where a row was read, by its line
 
 
@@ -24,25 +26,37 @@ def ranked(rows: Sequence[Decision], place: Place) -> tuple[Decision, ...]:
     """Rows that fall through as rows that do not. BadTable where they meet in too many ways."""
     decisions: list[Decision] = []
     shapes = [boxes.of(row) for row in rows]
-    index = Boxes(shapes)
+    index, meetings = Boxes(shapes), _Meetings()
     for number, (row, shape) in enumerate(zip(rows, shapes, strict=True)):
         if shape is None:
             continue
         below = [rows[other] for other in index.meeting(shape, number + 1, len(rows))]
-        parts = _ranked(row, [other for other in below if other.collective is row.collective])
+        parts = _ranked(row, [other for other in below if other.collective is row.collective], meetings)
         decisions.extend(islice(parts, MOST_ROWS + 1 - len(decisions)))
+        if meetings.left < 0:
+            raise BadTable(f"{place(row.line)}: over {MOST_MEETINGS:,} pairs of rows meet; valid: fewer, none twice")
         if len(decisions) > MOST_ROWS:
             raise BadTable(f"{place(row.line)}: rows meet in so many ways that a table needs over {MOST_ROWS} rows")
     return tuple(decisions)
 
 
-def _ranked(row: Decision, below: Sequence[Decision]) -> Iterator[Decision]:
+class _Meetings:
+    """How many pairs of rows may still be looked at; below 0 what was found is not all."""
+
+    def __init__(self) -> None:
+        self.left = MOST_MEETINGS
+
+
+def _ranked(row: Decision, below: Sequence[Decision], meetings: _Meetings) -> Iterator[Decision]:
     """The parts of ``row`` in which rows below it match as well, then the rest of it."""
     for number, other in enumerate(below):
+        meetings.left -= 1
+        if meetings.left < 0:
+            return
         choices = _followed(row.choices, other.choices)
         if choices == row.choices or (both := _both(row, other)) is None:
             continue
-        yield from _ranked(replace(both, choices=choices), below[number + 1 :])
+        yield from _ranked(replace(both, choices=choices), below[number + 1 :], meetings)
         if both == row:  # nothing is left
             return
     yield row
@@ -62,10 +76,14 @@ def single(rows: Sequence[Decision], place: Place) -> tuple[Decision, ...]:
 
 def _check_falls_nowhere_else(rows: Sequence[Decision], place: Place) -> None:
     shapes = [boxes.of(row) for row in rows]
-    index = Boxes(shapes)
+    index = Boxes(shapes, MOST_MEETINGS)
     for number, (row, shape) in enumerate(zip(rows, shapes, strict=True)):
         below = [] if shape is None else index.meeting(shape, number + 1, len(rows))
-        other = [at for at in below if _followed(row.choices, rows[at].choices) != row.choices]
+        other = [
+            at
+            for at in below
+            if rows[at].choices != row.choices and _followed(row.choices, rows[at].choices) != row.choices
+        ]
         if shape is None or not other:
             continue
         above = [there for at in index.meeting(shape, 0, number) if (there := shapes[at]) is not None]
@@ -85,6 +103,7 @@ def _meets_what_is_left(shape: Box, above: Sequence[Box], other: Box | None) -> 
         return True
 
 
+@lru_cache(4096)  # rows of a table have few different choices
 def _followed(choices: tuple[TableChoice, ...], below: tuple[TableChoice, ...]) -> tuple[TableChoice, ...]:
     """Merge choices that are tried in turn: the upper row's wins, but for a chunk size that it leaves open."""
     result = {choice.algo_proto: choice for choice in choices}

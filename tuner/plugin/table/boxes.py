@@ -7,6 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from tuner.base.errors import BadTable
 from tuner.base.nouns import Span
 from tuner.plugin.table.records import ANY_PIPELINED, LARGEST, LARGEST_COUNT, Conditions, Decision
 
@@ -88,10 +89,13 @@ def minus(box: Box, other: Box) -> Iterator[Box]:
 _GROUP = 256  # neighbours that are looked at together
 
 
+MOST_MEETINGS = 20_000_000  # of two boxes; 6,000 rows that all meet have fewer
+
+
 class Boxes:
     """Many boxes, of which those that meet one are found at once; None is an empty one."""
 
-    def __init__(self, boxes: Sequence[Box | None]) -> None:
+    def __init__(self, boxes: Sequence[Box | None], most_meetings: int = MOST_MEETINGS) -> None:
         empty = [(1, 0)] * len(Box._fields)
         ends = np.array([empty if box is None else box for box in boxes], np.uint64).reshape(-1, len(Box._fields), 2)
         self.lows, self.highs = ends.transpose(2, 1, 0).copy()  # [field][box]
@@ -100,6 +104,7 @@ class Boxes:
         self._group_lows = np.minimum.reduceat(self.lows, starts, axis=1) if boxes else self.lows
         self._group_highs = np.maximum.reduceat(self.highs, starts, axis=1) if boxes else self.highs
         self._above: tuple[int, list[list[int]]] = -1, []
+        self._most = self._left = most_meetings
 
     def above(self, number: int) -> list[int]:
         """Numbers of boxes before ``number`` that have something in common with it; quick where asked in order."""
@@ -121,7 +126,14 @@ class Boxes:
             for at, other in zip(*np.nonzero(meets.all(axis=0)), strict=True):
                 if start + other < own.start + at:
                     found[at].append(start + int(other))
+            self._found(int(meets.sum()))
         return found
+
+    def _found(self, count: int) -> None:
+        """BadTable where more boxes have met than can be told in sane time."""
+        self._left -= count
+        if self._left < 0:
+            raise BadTable(f"the table: over {self._most:,} pairs of rows meet; valid: fewer, and none twice")
 
     def meeting(self, box: Box, first: int, last: int) -> list[int]:
         """Numbers from ``first`` up to, without, ``last`` that have something in common with ``box``."""
@@ -132,6 +144,7 @@ class Boxes:
             own = slice(max(first, int(group) * _GROUP), min(last, (int(group) + 1) * _GROUP))
             meets = _meet(self.lows[:, own], self.highs[:, own], box)
             found += (np.flatnonzero(meets) + own.start).tolist()
+        self._found(len(found))
         return found
 
 
