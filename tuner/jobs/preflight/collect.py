@@ -172,9 +172,9 @@ class CollectedHost:
         return self.root + name if name.startswith("/") else name
 
     def text(self, name: str) -> str | None:
-        """A file's text; None where it cannot be read."""
+        """A file's text, ends of lines as they are; None where it cannot be read."""
         try:
-            with open(self.path(name), encoding="utf-8", errors="replace") as file:
+            with open(self.path(name), encoding="utf-8", errors="replace", newline="") as file:
                 return file.read()
         except OSError:
             return None
