@@ -8,12 +8,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.scripts import write_judging, write_public_runs
 from tests.support import nccl_tests_text
 from tests.support.command_line import run
+from tuner.base import tables
 from tuner.base.names import Collective, DataType, Op
 from tuner.emulator.request import Request
 from tuner.times import measured
-from tuner.times.acceptance import judge, public_runs
+from tuner.times.acceptance import judge, limits, public_runs
 from tuner.times.acceptance.curves import ConfiguredShape, Curve, CurveKind, Exchange
 from tuner.times.acceptance.expected import Expected, by_public_runs
 from tuner.times.acceptance.in_findings import RunVerdict
@@ -22,6 +24,7 @@ from tuner.times.acceptance.public_runs import ComparedCurve, PublicCurve
 from tuner.times.costmodels.operations import CostOperation
 
 DRAWN = 10_000
+FOLDER = tables.folder()
 ORDER = (RunVerdict.fails, RunVerdict.not_judged, RunVerdict.passes)
 TABLE = measured.load("h100-8x__2.29.2__aiconfigurator")
 RUNS = tuple(each for each in public_runs.shipped() if each.machine.network is not public_runs.Network.sockets)
@@ -167,3 +170,11 @@ def test_order_of_rows_blank_lines_and_placement_do_not_matter(tmp_path: Path) -
         run("accept", str(tmp_path / "placed.csv"), "--machine", "dgx-h100", "--nccl", "2.29.2", code=code)
         codes[slow] = code
     assert set(codes.values()) == {0, 1}
+
+
+@pytest.mark.slow
+def test_the_public_runs_and_their_limits_are_those_of_the_tables() -> None:
+    runs = public_runs.text_of(list(write_public_runs.shipped_curves()))
+    assert runs == (FOLDER / public_runs.FILE).read_text("utf-8")
+    learnt = write_judging.learnt(write_judging.seen())
+    assert write_judging.text_of(learnt) == (FOLDER / limits.FILE).read_text("utf-8")

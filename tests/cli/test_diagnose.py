@@ -2,6 +2,7 @@
 
 import json
 import pickle
+import xml.etree.ElementTree as ET
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from click.testing import CliRunner
 from tests.support import nccl_tests_text
 from tests.support.cases import CASES
 from tests.support.diagnoses import diagnosed
+from tuner.base import tables
 from tuner.base.errors import UnknownMachine
 from tuner.base.findings import Severity
 from tuner.base.printable import unstyled
@@ -63,11 +65,12 @@ def test_a_log_says_why_it_has_two_channels(tmp_path: Path) -> None:
     assert "IP sockets, not InfiniBand or RoCE" in text
 
 
-def test_results_alone_cannot_be_judged_and_say_what_they_lack() -> None:
+def test_results_of_one_node_are_judged_by_each_machine_with_such_gpus() -> None:
+    """In a node the adapters do not matter, in which machines with such GPUs differ."""
     result = diagnosed(EXAMPLES / "all_reduce.log")
-    assert result.exit_code == 3
+    assert result.exit_code == 1
     text = " ".join(unstyled(result.output).split())
-    assert text.startswith("cannot be judged: it looks slow on each machine with such GPUs; the machine is not known")
+    assert text.startswith("fault: too slow on each machine with such GPUs: AllReduce of 1 GiB takes ")
     assert "8 x H100 80GB HBM3 a node machines with such GPUs: " in text
     assert " dgx-h100," in text
     assert "a100" not in text
@@ -105,10 +108,42 @@ def test_results_are_not_slow_by_times_of_gpus_with_other_nvlinks(tmp_path: Path
     file = nccl_tests_text.write(tmp_path / "run.log", times_us, in_place=1)
     file.write_text(file.read_text("utf-8").replace("NVIDIA H100", "NVIDIA H800"), "utf-8")
     (results,) = findings(file)
-    assert results["finding"].startswith("it is as fast as each machine with such GPUs should be")
+    assert results["finding"].startswith("as fast as each machine with such GPUs should be, at 13 of 13 sizes")
     assert "machines with such GPUs: hgx-h800" in results["evidence"]
     (results,) = findings(file, "--machine", "hgx-h800")
     assert results["severity"] == "nothing wrong"
+
+
+@pytest.mark.parametrize(
+    ("slower", "severity", "code"),
+    [
+        (1.0, JUDGED_NOT, "well_anywhere"),
+        (2.0, JUDGED_NOT, "slow_anywhere"),  # half of the adapters would be the same
+        (30.0, "fault", "fails_on_each"),  # which no number of adapters is
+    ],
+)
+def test_results_between_nodes_are_judged_without_a_machine_where_no_adapters_explain_them(
+    slower: float, severity: str, code: str, tmp_path: Path
+) -> None:
+    times_us = [(1 << size, slower * 1.9 * 2**size / 480e3) for size in range(28, 34)]
+    file = nccl_tests_text.write(tmp_path / "run.log", times_us, nodes=2, nccl=22902, in_place=1)
+    (results,) = findings(file)
+    assert (results["severity"], results["findings"][0]["code"]) == (severity, f"diagnose.{code}")
+
+
+def test_a_topology_beside_results_is_their_machine(tmp_path: Path) -> None:
+    """Half of a DGX H100's adapters, at what these carry: slow for the whole machine, and not for this one."""
+    times_us = [(1 << size, 1.9 * 2**size / 240e3) for size in range(28, 34)]
+    file = nccl_tests_text.write(tmp_path / "run.log", times_us, nodes=2, nccl=22902, in_place=1)
+    topology = ET.parse(tables.folder() / "machines/dgx-h100/topology.xml")
+    with_adapters = [(parent, nic) for parent in topology.iter() for nic in parent.findall("nic")]
+    for parent, nic in with_adapters[::2]:
+        parent.remove(nic)
+    topology.write(tmp_path / "four.xml")
+    beside, *_ = [each for each in findings(file, tmp_path / "four.xml") if each["kind"] == "results of nccl-tests"]
+    assert beside["severity"] == "nothing wrong"
+    (alone,) = findings(file, "--machine", "dgx-h100")
+    assert alone["severity"] == "fault"
 
 
 @pytest.mark.parametrize("names", [("NVIDIA H20",), ("NVIDIA H100", "NVIDIA H800")])

@@ -25,7 +25,7 @@ from tuner.times.timemodel.features import Array
 
 FROM_BYTES = (0, 1 << 16, 1 << 20, 1 << 24, 1 << 28, 1 << 30)
 WITHIN = 0.9  # of a site's sizes
-SITES, FAST_SITES = 0.85, 0.9  # of further sites, that are no slower, and that are no faster
+SITES = 0.85  # of further sites, that are no slower; of fast ones the fastest of all counts
 # What a cluster differs by from day to day, which one run of each does not show; on many nodes by 30 % (the rows of
 # tables/measured/b200-8x-64n__*), and in both directions, for too few sites show their fastest day.
 DAYS, DAYS_OF_MANY = 1.05, 1.3
@@ -136,13 +136,12 @@ def _of_nearness(
         sites = cells[at]
         if len(sites) >= LEAST_SITES:
             offs = [[each.off - (_WIDE if each.forced else 0.0) for each in site] for site in sites.values()]
-            slow = _further([np.quantile(each, WITHIN) for each in offs], SITES)
+            slow = _further([np.quantile(each, WITHIN) for each in offs])
             high = max(high, slower * math.exp(slow))
             far = max(far, ALONE * math.exp(max(map(max, offs))))
         chosen = [own for site in sites.values() if (own := [each.off for each in site if many or not each.forced])]
         if len(chosen) >= LEAST_SITES:
-            fast = _further([-np.quantile(each, 1 - WITHIN) for each in chosen], FAST_SITES)
-            low = min(low, math.exp(-fast) / faster)
+            low = min(low, math.exp(min(np.quantile(each, 1 - WITHIN) for each in chosen)) / faster)
         far = max(far, ALONE * high, ALONE_BETWEEN.get(first, 1.0) if between else 1.0)
         far = math.inf if first < ALONE_BYTES else min(far, MOST_ALONE)
         rows["low"].append(math.floor(100 * low) / 100)
@@ -151,10 +150,10 @@ def _of_nearness(
     return {name: each[::-1] for name, each in rows.items()}
 
 
-def _further(of_sites: Iterable[float], share: float) -> float:
-    """What that share of further sites stays below; the worst site where there are too few to say."""
+def _further(of_sites: Iterable[float]) -> float:
+    """What most further sites stay below; the worst site where there are too few to say."""
     ordered: Array = np.sort(np.array(list(of_sites), np.float64))
-    return float(ordered[min(int(share * (len(ordered) + 1)), len(ordered)) - 1])
+    return float(ordered[min(int(SITES * (len(ordered) + 1)), len(ordered)) - 1])
 
 
 HEAD = """# Limits on times over the typical time of public runs: factors by the size of a call and by how near the runs

@@ -1,21 +1,20 @@
 """Diagnosis of results of nccl-tests: whether they are as fast as they should be."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
 from tuner.base.errors import BadInput, TunerError
 from tuner.base.files import read_bytes
-from tuner.base.findings import Finding, Severity, words
+from tuner.base.findings import Finding, Severity
 from tuner.base.sizes import human_bytes, plural
-from tuner.base.spelling import spelled
-from tuner.jobs.diagnosis.records import UNKNOWN_MACHINE, FileDiagnosis, FileKind, KnownFacts, found_in, in_sentences
+from tuner.jobs.diagnosis.records import FileDiagnosis, FileKind, KnownFacts, found_in, in_sentences
 from tuner.machine import catalogue, described, gpus
+from tuner.scenario import Scenario
 from tuner.times.acceptance import accept as acceptance
 from tuner.times.acceptance import in_findings
-from tuner.times.acceptance.expected import OTHER_LINKS
 from tuner.times.acceptance.faults import Resource
 from tuner.times.acceptance.judge import SizeVerdict
 from tuner.times.measured import Kind
@@ -26,14 +25,13 @@ def of_results(file: Path, known: KnownFacts) -> FileDiagnosis:
     """What measured times say: by themselves, and against the machine's where it is known."""
     opened = MeasurementFile(file)
     given = _given(opened, known)
-    if known.machine is None:
+    scenario = _scenario(known)
+    if scenario is None:
         own = list(_by_themselves(opened, given))
         if any(each.code == "diagnose.amd_results" for each in own):
             return found_in(file, FileKind.results, own, known)
-        seen_there = _on_any_machine(opened, given, known)
-        judged = in_sentences(file, FileKind.results, Severity.UNKNOWN, *seen_there, known)
-        return found_in(file, FileKind.results, [*own, *judged.findings], known)
-    asked = acceptance.AcceptOptions(known.scenario(), given)
+        return found_in(file, FileKind.results, [*own, *_on_any_machine(opened, given, known)], known)
+    asked = acceptance.AcceptOptions(scenario, given)
     seen = acceptance.accept([opened], asked)
     of_others = [each.text for each in seen.problems if each.kind == Kind.mixed_machines]
     if of_others and known.given.machine is None:  # what another file shows is not this one's machine
@@ -61,6 +59,18 @@ def of_results(file: Path, known: KnownFacts) -> FileDiagnosis:
     return in_sentences(file, FileKind.results, Severity.FAULT, says, evidence, known)
 
 
+def _scenario(known: KnownFacts) -> Scenario | None:
+    """The machine that is named, or the topology beside the results; None where there is none that can be asked."""
+    if known.machine is not None:
+        return known.scenario()
+    if known.topology is not None:
+        with suppress(TunerError):
+            scenario = known.scenario()
+            scenario.resolve()
+            return scenario
+    return None
+
+
 def _by_themselves(file: MeasurementFile, given: Given) -> Iterator[Finding]:
     """What results say without a machine: wrong values, and that they are of AMD's GPUs, which NCCL does not run on."""
     with suppress(TunerError):
@@ -75,31 +85,62 @@ def _by_themselves(file: MeasurementFile, given: Given) -> Iterator[Finding]:
             yield Finding("diagnose.amd_results", Severity.UNKNOWN, facts)
 
 
-def _on_any_machine(file: MeasurementFile, given: Given, known: KnownFacts) -> tuple[str, list[str]]:
-    """The finding and evidence of results of a machine that nobody names: what holds on each that has such GPUs.
+_ADAPTERS_DIFFER = 8.0  # times, at most, that the adapters of machines with the same GPUs differ by
 
-    No verdict, for it may be a machine that the catalogue does not have, with other adapters.
+
+def _on_any_machine(file: MeasurementFile, given: Given, known: KnownFacts) -> Iterator[Finding]:
+    """The findings of results of a machine that nobody names: what holds on each that has such GPUs.
+
+    It may be a machine that the catalogue does not have, with other adapters. In a node these do not matter, and no
+    adapters make a run that much slower: there the machines that agree are a verdict.
     """
     gpu, machines = machines_with_such_gpus(file)
-    evidence = [gpu] if gpu else []
-    evidence += [f"machines with such GPUs: {', '.join(machines)}"] if machines else []
+    evidence = [_note("gpus_of_node", gpus=gpu)] if gpu else []
     if gpu and not machines:
-        return f"no machine of the catalogue has {gpu}: {spelled(UNKNOWN_MACHINE)}", evidence
+        yield Finding("diagnose.no_such_machine", Severity.UNKNOWN, {"gpus": gpu})
+        yield from evidence
+        return
+    evidence += [_note("machines_with_gpus", names=", ".join(machines))] if machines else []
     if alike := [machine for machine in machines if _has_bus_ids(machine, file)]:
         machines = alike
-        evidence.append(f"with the bus ids of these GPUs: {', '.join(machines)}")
+        evidence.append(_note("machines_with_bus_ids", names=", ".join(machines)))
     seen = []
     for machine in machines:
         with suppress(TunerError):
             there = replace(known, machine=machine).scenario()
             seen.append(acceptance.accept([file], acceptance.AcceptOptions(there, given)))
-    evidence += dict.fromkeys(why for each in seen for why in each.expected_by if why.startswith(OTHER_LINKS))
-    if seen and all(each.judged and each.passes for each in seen):
-        return f"it is as fast as each machine with such GPUs should be, but {spelled(UNKNOWN_MACHINE)}", evidence
-    if seen and all(any(size.verdict is SizeVerdict.slow for size in each.sizes) for each in seen):
-        ranks = [words(found) for each in seen for found in each.findings if found.code == "accept.lowest"]
-        return f"it looks slow on each machine with such GPUs; {spelled(UNKNOWN_MACHINE)}", [*ranks[:1], *evidence]
-    return spelled(UNKNOWN_MACHINE), evidence
+    every = [found for each in seen for found in each.findings]
+    evidence += [each for at, each in enumerate(every) if each.code == "accept.other_links" and each not in every[:at]]
+    yield _of_all(seen)
+    yield from [each for each in every if each.code == "accept.lowest"][:1]
+    yield from evidence
+
+
+def _note(name: str, **facts: object) -> Finding:
+    return Finding(f"diagnose.{name}", Severity.NOTE, facts)
+
+
+def _of_all(seen: Sequence[acceptance.Acceptance]) -> Finding:
+    """The verdict of what machines with such GPUs say together."""
+    alone = all(size.nodes == 1 for each in seen for size in each.sizes)
+    if seen and all(each.passes for each in seen):
+        if alone:
+            sizes = min(each.calls_judged[1] for each in seen)
+            return Finding("diagnose.passes_on_each", Severity.NOTE, {"sizes": sizes})
+        return Finding("diagnose.well_anywhere", Severity.UNKNOWN, {})
+    slow = [[size for size in each.sizes if size.verdict is SizeVerdict.slow] for each in seen]
+    if not slow or not all(slow):
+        return Finding("diagnose.machine_unknown", Severity.UNKNOWN, {})
+    # Of each machine its slowest size, and of these the one on the machine that explains most of it.
+    worst = [max(those, key=lambda size: size.time_us / size.expected_us) for those in slow]
+    at = min(range(len(worst)), key=lambda number: worst[number].time_us / worst[number].expected_us)
+    size, machine = worst[at], seen[at].machine
+    if not alone and size.time_us < _ADAPTERS_DIFFER * size.expected_us:
+        return Finding("diagnose.slow_anywhere", Severity.UNKNOWN, {})
+    facts = {"collective": size.collective, "bytes": size.bytes, "time_us": size.time_us}
+    return Finding(
+        "diagnose.fails_on_each", Severity.FAULT, {**facts, "expected_us": size.expected_us, "machine": machine}
+    )
 
 
 _LISTED = re.compile(rb"\bdevice +\d+ \[([0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2})\]")  # nccl-tests from 2.16 on

@@ -33,7 +33,8 @@ def of_topology(file: Path, known: KnownFacts) -> FileDiagnosis:
     if known.given.gpu is None and (hosts := hosts_of(file)):
         return _of_domain(file, hosts, asked, known)
     seen = examine(str(file), _complete(file, known.given), known.given.machine, asked)
-    if seen.nearness is not None and seen.nearness.identified and not seen.nearness.differs:
+    as_many_adapters = all(each.kind != "adapters" for each in seen.findings)  # else the topology says more
+    if seen.nearness is not None and seen.nearness.identified and not seen.nearness.differs and as_many_adapters:
         known.learn(file, machine=seen.nearness.machine)
     if known.given.gpu is None:
         known.topology = known.topology or file

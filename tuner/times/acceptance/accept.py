@@ -368,6 +368,7 @@ def accept(files: Sequence[Path | MeasurementFile], asked: AcceptOptions) -> Acc
     expected_by: dict[str, None] = {}
     comparisons: list[RankedRun] = []
     losses: list[tuple[JudgedCurve, CurveLoss]] = []
+    other_links: list[Finding] = []
     for nccl, those in _by_release(read, asked).items():
         scenario = replace(asked.scenario, nccl=nccl)
         expectation = Expectation(scenario, asked.calibration, _network(those, asked))
@@ -383,6 +384,7 @@ def accept(files: Sequence[Path | MeasurementFile], asked: AcceptOptions) -> Acc
             comparisons += filter(None, [expectation.ranked(each.curve)])
             losses += [(each, loss) for loss in [shapes.loss_of(each)] if loss is not None]
         diagnoses += _diagnosed(own, expectation, asked.log)
+        other_links += filter(None, [expectation.other_links])
         expected_by |= {file.stand_in: None for file in those if file.stand_in} | _expected_by(own, expectation)
     for file in read:
         skipped.update({why: count for why, count in file.table.header.left_out.items() if why != WRONG})
@@ -420,7 +422,8 @@ def accept(files: Sequence[Path | MeasurementFile], asked: AcceptOptions) -> Acc
         sizes=tuple(size for file, nccl, each in judged for size in _sizes(file, nccl, each)),
     )
     logs = [file.log.joined(asked.log) for file in read]
-    facts = RunFacts(tuple(file.wrong for file in read if file.wrong), ends_early, tuple(losses), tuple(logs))
+    wrong = tuple(file.wrong for file in read if file.wrong)
+    facts = RunFacts(wrong, ends_early, tuple(losses), tuple(logs), tuple(other_links))
     return replace(made, findings=tuple(in_findings(made, facts)))
 
 

@@ -60,7 +60,8 @@ def of_table(table: Measurements, scenario: Scenario, *, own: bool = False) -> I
                 health=health.value,
                 health_note="" if health.value == "healthy" else note,
                 gpu=gpu_word(header.gpu),
-                adapters=_adapters(table),
+                adapters=header.adapters.count,
+                adapter_gbps=header.adapters.gbps,
                 machine=compared.machine,
                 nodes=compared.nodes,
                 gpus_per_node=compared.gpus_per_node,
@@ -88,13 +89,6 @@ def gpu_word(gpu: str) -> str:
     """The first word of a GPU's name that tells its model: ``H100`` of ``NVIDIA H100 80GB HBM3``."""
     words = gpu.split(",")[0].replace("NVIDIA ", "").split()
     return " ".join(words[:3]) if words[:1] == ["RTX"] else words[0].partition("-")[0] if words else ""
-
-
-def _adapters(table: Measurements) -> str:
-    adapters = table.header.adapters
-    if adapters.count is None or adapters.gbps is None:
-        return ""
-    return f"{adapters.count} x {adapters.gbps:.0f}G"
 
 
 def _alike(found: list[Curve]) -> dict[object, list[Curve]]:

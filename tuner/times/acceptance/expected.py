@@ -11,6 +11,7 @@ import numpy as np
 from tuner import release
 from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput, TunerError
+from tuner.base.findings import Finding, Severity, words
 from tuner.base.names import ALGO_PROTOS, Algorithm
 from tuner.base.numerics import SizeArray
 from tuner.base.spelling import option, spelled
@@ -62,7 +63,6 @@ _NEVER_HELD_OUT = 1.5
 REFERENCE_BYTES = 2**20
 REFERENCE_SMALL, REFERENCE_LARGE, REFERENCE_OCTAVE = 0.15, 0.06, 0.15
 _USED = 0.9  # of the rate of all adapters, that a ring uses where nothing else is its limit
-OTHER_LINKS = "no times were measured with as many NVLinks"
 _LATENCIES = ("net_ll_hop_us", "net_simple_hop_us", "tree_hop_us", "nvls_tree_hop_us", "pat_hop_us")
 
 
@@ -155,6 +155,7 @@ class Expectation:
         self._faulty: dict[tuple[ConfiguredShape, Fault], Selection] = {}
         self._of_releases: dict[tuple[str, ConfiguredShape], Selection] = {}
         self.reasons: dict[str, None] = {}  # why these calibrations, or why none
+        self.other_links: Finding | None = None  # that the times were measured with
 
     def selection(self, shape: ConfiguredShape) -> Selection:
         """The healthy communicator."""
@@ -318,7 +319,10 @@ class Expectation:
         own, there = _nvlinks(node), _nvlinks(catalogue.load(measured_at).topology)
         if own == there:
             return False
-        self.reasons[f"{OTHER_LINKS}: {own} of a GPU here, {there} of {measured_at}'s"] = None
+        self.other_links = Finding(
+            "accept.other_links", Severity.NOTE, {"own": own, "there": there, "machine": measured_at}
+        )
+        self.reasons[words(self.other_links)] = None
         return True
 
     def _model(self, shape: ConfiguredShape) -> TimeModel | None:

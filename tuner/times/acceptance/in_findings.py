@@ -5,7 +5,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from tuner.base.dataclass import dataclass
-from tuner.base.findings import Finding, Severity
+from tuner.base.findings import Finding, Severity, words
 from tuner.times.acceptance.evidence import LogFacts
 from tuner.times.acceptance.faults import Resource
 from tuner.times.acceptance.judge import JudgedCurve, SizeVerdict
@@ -31,12 +31,15 @@ class RunVerdict(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class RunFacts:
-    """Facts of a judgement that its record has in other forms: wrong results, files cut within a row, losses, logs."""
+    """Facts of a judgement that its record has in other forms: wrong results, files cut within a row, losses, logs, and
+    NVLinks other than those that times were measured with.
+    """
 
     wrong: tuple["WrongResults", ...]
     ends_early: tuple[str, ...]
     losses: tuple[tuple[JudgedCurve, CurveLoss], ...]
     logs: tuple[LogFacts, ...]
+    other_links: tuple[Finding, ...] = ()
 
 
 def in_findings(made: "Acceptance", facts: RunFacts) -> Iterator[Finding]:
@@ -213,7 +216,11 @@ def _of_fabric(facts: RunFacts) -> Iterator[Finding]:
 
 
 def _notes(made: "Acceptance", facts: RunFacts) -> Iterator[Finding]:
+    yield from facts.other_links
+    said = {words(each) for each in facts.other_links}
     for reason in made.expected_by:
+        if reason in said:
+            continue
         yield Finding("accept.expected_by", Severity.NOTE, {"text": reason})
     for start in made.start_extra:
         if start.extra_us and start.extra_us > 1:

@@ -8,12 +8,13 @@ import numpy as np
 
 from tuner.base.dataclass import dataclass
 from tuner.base.errors import CannotBeJudged
+from tuner.base.findings import words
 from tuner.base.numerics import SizeArray
 from tuner.base.sizes import human_bytes
 from tuner.base.spelling import option
 from tuner.emulator.request import Request
 from tuner.times.acceptance.curves import ConfiguredShape, Curve, CurveKind
-from tuner.times.acceptance.expected import OTHER_LINKS, Expectation, Expected, Mask, Whose
+from tuner.times.acceptance.expected import Expectation, Expected, Mask, Whose
 from tuner.times.calibration import plausible
 from tuner.times.costmodels.operations import bus_factor, bus_gbs
 from tuner.times.measured import Kind, Problem
@@ -240,7 +241,7 @@ def floors(expectation: Expectation, requests: Sequence[Request], sizes: Sequenc
     scenario = expectation.scenario
     shape = ConfiguredShape(scenario.nodes, scenario.gpus())
     if expectation.has_other_links(shape):
-        why = next(each for each in expectation.reasons if each.startswith(OTHER_LINKS))
+        why = "" if expectation.other_links is None else words(expectation.other_links)
         raise CannotBeJudged(f"{why}; valid: {option('calibration')} of a healthy machine of this kind")
     nbytes = np.array(sizes, np.uint64)
     for request in requests:

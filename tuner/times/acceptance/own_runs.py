@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from tuner.base.errors import BadInput, one_of
+from tuner.base.files import write_text
 from tuner.scenario import Scenario
 from tuner.times import measured
 from tuner.times.acceptance import public_runs
@@ -56,7 +57,7 @@ def keep(name: str, table: Measurements, scenario: Scenario, files: Sequence[Pat
     except OSError as error:
         raise BadInput(f"{folder()}: {error.strerror}") from None
     measured.write(folder() / f"{name}.csv", kept)
-    (folder() / f"{name}.json").write_text(public_runs.text_of(curves), encoding="utf-8")
+    write_text(folder() / f"{name}.json", public_runs.text_of(curves))
     public_runs.own.cache_clear()
     return curves
 

@@ -99,8 +99,8 @@ class PublicCurve:
     """Times of one kind of call of one run. ``time_us`` and ``model_us``, what the links allow, an element a size.
 
     ``nodes`` are NVLink domains where there are such, ``gpus_per_node`` the GPUs of each. ``forced``: algorithm and
-    protocol, as in ``Ring/Simple``, empty where NCCL chose. ``gpu`` and ``adapters`` are in words, for the reader.
-    ``own``: kept by the user.
+    protocol, as in ``Ring/Simple``, empty where NCCL chose. ``gpu`` is in words, for the reader. ``adapters`` of a node
+    and their ``adapter_gbps`` (1e9 bits per second, each) are None where nobody says. ``own``: kept by the user.
     """
 
     table: str
@@ -109,7 +109,8 @@ class PublicCurve:
     health: str
     health_note: str
     gpu: str
-    adapters: str
+    adapters: int | None
+    adapter_gbps: float | None
     machine: MachineClass
     nodes: int
     gpus_per_node: int
@@ -449,7 +450,7 @@ def ranked(curve: ComparedCurve, time_us: Array, curves: Sequence[PublicCurve]) 
             nodes=curve.nodes,
             gpus_per_node=curve.gpus_per_node,
             gpus=" or ".join(sorted({each.gpu for each in there if each.gpu})),
-            adapters=_adapters([each.adapters for each in there], curve.machine),
+            adapters=_adapters(there, curve.machine),
             bytes=int(size),
             rank=1 + sum(each > own_gbs for each in gbs),
             runs=len(gbs),
@@ -461,19 +462,16 @@ def ranked(curve: ComparedCurve, time_us: Array, curves: Sequence[PublicCurve]) 
     return None
 
 
-def _adapters(words: Sequence[str], machine: MachineClass) -> str:
-    named = {each for each in words if each}
-    if len(named) == 1 and machine.node_gbs:
-        return named.pop()
-    rates = {_rate_gbs(each) for each in named}
-    gbs = rates.pop() if len(rates) == 1 else machine.node_gbs
-    return f"{gbs:.0f} GB/s of adapters" if machine.node_gbs else ""
-
-
-def _rate_gbs(words: str) -> float:
-    """The rate of all adapters of ``8 x 400G``, in GB/s."""
-    count, _, speed = words.partition(" x ")
-    return float(count) * float(speed.rstrip("G")) / 8
+def _adapters(those: Iterable[PublicCurve], machine: MachineClass) -> str:
+    """The adapters of a node in words: how many and how fast where all agree, else the rate of all."""
+    if not machine.node_gbs:
+        return ""
+    named = {(each.adapters, each.adapter_gbps) for each in those if each.adapters and each.adapter_gbps}
+    if len(named) == 1:
+        ((count, gbps),) = named
+        return f"{count} x {gbps:.0f}G"
+    rates = {count * gbps / 8 for count, gbps in named if count and gbps}
+    return f"{rates.pop() if len(rates) == 1 else machine.node_gbs:.0f} GB/s of adapters"
 
 
 def _near(one: float, other: float) -> bool:
