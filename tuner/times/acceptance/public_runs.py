@@ -362,7 +362,9 @@ def typical(curve: ComparedCurve, curves: Sequence[PublicCurve], by: TimeLimits 
 
 
 def typical_of(sizes: SizeArray, those: Sequence[PublicCurve], *, times: bool) -> tuple[Array, np.ndarray]:
-    """The median over sites of times, or of times over what the links allow, as logarithms; and how many runs."""
+    """The median over sites of times in us, or of times over what the links allow, as logarithms, [size]; and how many
+    runs, [size]. ``sizes`` in bytes, [size]; NaN where fewer than three runs have a size.
+    """
     found, number = np.full(len(sizes), np.nan), np.zeros(len(sizes), np.int64)
     if len({each.name for each in those}) < LEAST_RUNS and not any(each.own for each in those):
         return found, number
