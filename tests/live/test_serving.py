@@ -5,6 +5,7 @@ from random import Random
 
 import pytest
 
+from tests.support.command_line import run
 from tests.support.draws import Draws
 from tests.support.serving import COMPARED, Drawn
 from tuner.base.errors import BadInput, OracleUnavailable
@@ -29,19 +30,29 @@ def fetched(name: str) -> EngineRelease:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", COMPARED)
 def test_the_engine_takes_what_the_table_says(name: str, draws: Draws) -> None:
-    """Every size of every situation: drawn ones, and those around each border to the byte."""
+    """Every size of every situation: drawn ones, and those around each border to the byte.
+
+    Not compared are sizes of which the answer rests on an implementation that is known by source alone. At most a tenth
+    of the situations have a size that such an implementation carries.
+    """
     release = fetched(name)
     random = draws.random(name)
     drawn = [Drawn(release, random, 8) for _ in range(SITUATIONS * draws.times)]
     expected = [expected_carriers(each, Carriers(each.situation, release)) for each in drawn]
     questions = [serving.question(each.situation, each.environment, each.arguments, each.sizes_bytes) for each in drawn]
-    taken = set[str]()
+    taken, by_source = set[str](), 0
     for each, wanted, answer in zip(drawn, expected, serving.ask(release, questions), strict=True):
         if wanted is None:
             assert isinstance(answer, str), each
-        else:
-            assert answer == wanted, each
-            taken.update(answer)
+            continue
+        carriers = Carriers(each.situation, release)
+        compared = [carriers.compared(size) for size in each.sizes_bytes]
+        by_source += not all(carriers.at(size).compared for size in each.sizes_bytes)
+        assert [a for a, yes in zip(answer, compared, strict=True) if yes] == [
+            a for a, yes in zip(wanted, compared, strict=True) if yes
+        ], each
+        taken.update(answer)
+    assert by_source <= len(drawn) / 10
     assert taken >= {each.name for each in release.implementations if each.compared}
 
 
@@ -52,6 +63,13 @@ def expected_carriers(drawn: Drawn, carriers: Carriers) -> list[str] | None:
         return [carriers.at(nbytes).name for nbytes in drawn.sizes_bytes]
     except BadInput:
         return None
+
+
+def test_a_check_of_what_is_known_by_source_alone_is_not_judged() -> None:
+    fetched("sglang@0.5.23")
+    group = ("check", "--engine", "sglang@0.5.23", "--machine", "dgx-h100")
+    done = run(*group, "--engine-arg", "enable-mscclpp", code=3)
+    assert done.stdout.startswith("cannot be judged: every answer here rests on")
 
 
 def test_a_limit_of_one_element_less_is_noticed() -> None:

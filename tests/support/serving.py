@@ -25,6 +25,7 @@ VARIABLES: dict[str, dict[str, tuple[float, tuple[str, ...]]]] = {
         "VLLM_FLASHINFER_ALLREDUCE_BACKEND": (0.3, ("auto", "trtllm", "mnnvl")),
         "VLLM_ALLREDUCE_USE_SYMM_MEM": (0.3, TRUTHS),
         "VLLM_SKIP_P2P_CHECK": (0.2, TRUTHS),
+        "VLLM_ALLREDUCE_USE_FLASHINFER_PCIE_IPC": (0.2, TRUTHS),
     },
     "sglang": {
         "SGLANG_OPT_USE_CUSTOM_ALL_REDUCE_V2": (0.2, ("0", "1", "false", "nonsense")),
@@ -34,6 +35,7 @@ VARIABLES: dict[str, dict[str, tuple[float, tuple[str, ...]]]] = {
         "SGLANG_OPT_USE_INKLING_CUSTOM_AR": (0.3, TRUTHS),
         "SGLANG_OPT_USE_INKLING_FUSED_AR_SCONV": (0.2, TRUTHS),
         "SGLANG_MEMORY_SAVER_CUDA_GRAPH": (0.1, TRUTHS),
+        "SGLANG_ENABLE_PCIE_IPC_ALLREDUCE": (0.2, TRUTHS),
         "PYTORCH_CUDA_ALLOC_CONF": (0.5, ("expandable_segments:True", "max_split_size_mb:64")),
     },
 }
@@ -45,8 +47,14 @@ ARGUMENTS: dict[str, dict[str, float]] = {
         "enable-torch-symm-mem": 0.3,
         "enable-scattered-sconv": 0.12,
         "enable-deterministic-inference": 0.1,
+        "enable-mscclpp": 0.12,
+        "flashinfer-allreduce-fusion-backend=auto": 0.12,
     },
 }
+
+
+# Arguments without which an implementation that is known by source alone cannot be answered, by their engine.
+ROWS = {"vllm": "max-cudagraph-capture-size=512", "sglang": "cuda-graph-max-bs-decode=256"}
 
 
 class Drawn:
@@ -56,9 +64,11 @@ class Drawn:
         self.environment = {
             name: rng.choice(values)
             for name, (share, values) in VARIABLES[release.engine].items()
-            if rng.random() < share
+            if rng.random() < share and (name in release.variables)
         }
         self.arguments = [name for name, share in ARGUMENTS[release.engine].items() if rng.random() < share]
+        if ROWS[release.engine].partition("=")[0] in release.arguments:
+            self.arguments.append(ROWS[release.engine])
         nodes = rng.choice((1, 1, 1, 2, 4))
         self.situation = Situation(
             capability=rng.choice(CAPABILITIES),
@@ -70,13 +80,18 @@ class Drawn:
             multicast=rng.random() < 0.7,
             one_domain=rng.random() < 0.5,
             graph=rng.random() < 0.5,
-            hidden_size=rng.choice(HIDDEN_SIZES),
+            hidden_size=rng.choice(HIDDEN_SIZES) or (4096 if self._asks_for_rows() else None),
             switches=switches.read(release, self.environment, self.arguments),
         )
         # Tensors are of whole rows.
         self.step_bytes = self.situation.dtype.size_bytes * (self.situation.hidden_size or 1)
         drawn = (int(2 ** rng.uniform(10, 30)) // self.step_bytes * self.step_bytes for _ in range(sizes))
         self.sizes_bytes = [self.step_bytes, *(max(each, self.step_bytes) for each in drawn)]
+
+    def _asks_for_rows(self) -> bool:
+        """Whether an implementation is on whose limit is a number of rows."""
+        on = [*self.arguments, *(name for name, value in self.environment.items() if value == "1")]
+        return any("PCIE_IPC" in each or "flashinfer" in each for each in on)
 
     def with_borders(self, carriers: Carriers) -> None:
         """Adds the sizes at, before and behind every border between implementations."""

@@ -162,7 +162,7 @@ class ServedGroup:
                 size,
                 way.name,
                 way.title,
-                "compared" if way.compared else BY_SOURCE,
+                "compared" if carriers.compared(size) else BY_SOURCE,
                 tuple(TurnedAway(each.name, because) for each, because in carriers.turned_away(size)),
                 picked.get(size),
                 measured.get(size),
@@ -247,11 +247,15 @@ class EngineMismatch:
 
 @dataclass(frozen=True, slots=True)
 class EngineComparison:
-    """Answers for one group against the engine's own functions: how many were compared, and those that differ."""
+    """Answers for one group against the engine's own functions: how many were compared, and those that differ.
+
+    ``by_source`` is how many more rest on an implementation that is known by source alone.
+    """
 
     engine: str
     compared: int
     mismatches: tuple[EngineMismatch, ...]
+    by_source: int = 0
 
 
 DTYPES_COMPARED = (DataType.bfloat16, DataType.float16, DataType.float32, DataType.int32)
@@ -270,12 +274,14 @@ def compare_with_engine(
     from tuner.oracle import serving  # what runs a package, which nothing else here needs
 
     serving.fetch(group.release, progress)
-    asked, ours = [], []
+    asked, ours, by_source = [], [], 0
     for dtype in DTYPES_COMPARED:
         for graph in (True, False):
             situation = replace(group.situation(dtype), graph=graph)
             carriers = Carriers(situation, group.release)
-            sizes = _sizes_compared(carriers, sizes_bytes)
+            wanted = _sizes_compared(carriers, sizes_bytes)
+            sizes = [size for size in wanted if carriers.compared(size)]
+            by_source += len(wanted) - len(sizes)
             asked.append(serving.question(situation, group.environment, group.arguments, sizes))
             ours.append((dtype.name, graph, sizes, [carriers.at(size).name for size in sizes]))
     found, compared = [], 0
@@ -287,7 +293,7 @@ def compare_with_engine(
             for size, name, other in zip(sizes, names, engines, strict=True)
             if name != other
         ]
-    return EngineComparison(group.release.name, compared, tuple(found))
+    return EngineComparison(group.release.name, compared, tuple(found), by_source)
 
 
 def _sizes_compared(carriers: Carriers, sizes_bytes: Sequence[int] | None) -> list[int]:

@@ -224,7 +224,10 @@ def _story(group: "ServedGroup", call: "CarriedCall") -> Iterator[tuple[str, ...
 
 
 def show_comparison(group: "ServedGroup", sizes_bytes: Sequence[int] | None) -> None:
-    """Prints whether the engine's own functions give every size to the same carrier; exit code 1 if not."""
+    """Prints whether the engine's own functions give every size to the same carrier; exit code 1 if not.
+
+    Exit code 3 where none is compared.
+    """
     from tuner.answers.serving import compare_with_engine
 
     if not group.release.has_table:
@@ -239,11 +242,19 @@ def show_comparison(group: "ServedGroup", sizes_bytes: Sequence[int] | None) -> 
             for each in found.mismatches
         ]
         print_table("", ("data type", "launch", "size", "here", found.engine), rows)
+    elif not found.compared:
+        say(
+            verdict(
+                "cannot be judged: every answer here rests on an implementation that is known by source alone", None
+            )
+        )
     else:
         where = f"on {group.scenario.title}"
         say(verdict(f"all {found.compared} carriers are what {found.engine}'s own functions choose {where}", True))
-    if found.mismatches:
-        click.get_current_context().exit(1)
+    if found.by_source:
+        note_after(f"{found.by_source} more are known by source alone, which is not compared")
+    if found.mismatches or not found.compared:
+        click.get_current_context().exit(1 if found.mismatches else 3)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,8 @@ from tuner.engines.rules import Condition, condition, sizes_of
 from tuner.engines.situation import Situation
 from tuner.engines.sizes import NONE, Sizes
 
+SWITCHES = ("engines.switch", "engines.switch-is-set", "engines.off")  # what turns away whatever else is not known
+
 
 @dataclass(frozen=True, slots=True)
 class CarriedRange:
@@ -58,6 +60,14 @@ class Carriers:
             facts = {**failed.facts, "bytes": nbytes}
             away.append((each, Finding(f"engines.{failed.rule}", Severity.NOTE, facts)))
         return tuple(away)
+
+    def compared(self, nbytes: int) -> bool:
+        """Whether who carries a size rests on nothing that is known by source alone.
+
+        An implementation that was not compared may stand before the carrier where a switch keeps it off.
+        """
+        away = self.turned_away(nbytes)
+        return self.at(nbytes).compared and all(each.compared or because.code in SWITCHES for each, because in away)
 
     def failed_condition(self, implementation: Implementation, nbytes: int) -> Condition | None:
         """The first condition of an implementation that does not hold for a size; None if all do."""
