@@ -1,6 +1,6 @@
-"""Compares the answers of an earlier build with today's, byte by byte, over random scenarios. Exit 1 if any differs.
+"""Compares the answers of two builds, byte by byte, over random scenarios. Exit 1 if any differs.
 
-python -m benchmarks.same_answers COMMIT [--scenarios N] [--memory N] [--seed N]
+python -m benchmarks.same_answers COMMIT [--now COMMIT] [--scenarios N] [--memory N] [--seed N]
 
 Scenarios are picks with their cost tables, channels and threads; those of ``--memory`` ask libnccl for device memory.
 """
@@ -12,6 +12,7 @@ import os
 import random
 import subprocess
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -95,20 +96,23 @@ def main() -> int:
 
     options = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     options.add_argument("commit")
+    options.add_argument("--now", help="the later commit [default: what this Python has installed]")
     options.add_argument("--scenarios", type=int, default=500)
     options.add_argument("--memory", type=int, default=0)
     options.add_argument("--seed", type=int, default=1)
     given = options.parse_args()
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
-    asked, today = drawn(given.seed, given.scenarios), Path(sys.executable)
-    with installed(given.commit) as base:
-        before, now = ([*answers(each, asked), *memory(each, given.seed, given.memory)] for each in (base, today))
-    named: list[object] = [*asked, *("memory" for _ in range(given.memory))]
+    asked = drawn(given.seed, given.scenarios)
+    with ExitStack() as builds:
+        base = builds.enter_context(installed(given.commit))
+        later = builds.enter_context(installed(given.now)) if given.now else Path(sys.executable)
+        before, now = ([*answers(each, asked), *memory(each, given.seed, given.memory)] for each in (base, later))
+    named = [*(str({**each, "sizes": len(each["sizes"])}) for each in asked), *("memory" for _ in range(given.memory))]
     different = [(name, old, new) for name, old, new in zip(named, before, now, strict=True) if old != new]
     for name, old, new in different[:10]:
-        print(f"{name}\n  {given.commit}: {old}\n  today: {new}")
+        print(f"{name}\n  {given.commit}: {old}\n  {given.now or 'today'}: {new}")
     refused = sum(": " in text for text in now[: len(asked)])
-    print(f"{len(different)} of {len(named)} answers differ; {refused} of {len(asked)} picks are refused today")
+    print(f"{len(different)} of {len(named)} answers differ; the later build refuses {refused} of {len(asked)} picks")
     return 1 if different else 0
 
 
