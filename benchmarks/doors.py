@@ -122,20 +122,16 @@ def differences(configuration: Configuration) -> list[str]:
     from tuner.base.names import Buffers, Collective, DataType, Op
     from tuner.emulator.request import Request
     from tuner.oracle.conformance.check import check
+    from tuner.oracle.process import OWN_VARIABLES
     from tuner.scenario.describe import describe
 
-    nodes = configuration.nodes
-    described = describe(
-        machine=configuration.machine, nodes=nodes, nccl=configuration.nccl, env=dict(configuration.environment)
-    )
-    ranks = described.resolve().communicator.ranks
-    if ranks > MOST_RANKS:
-        described = describe(
-            machine=configuration.machine,
-            nodes=min(nodes, MOST_RANKS // (ranks // nodes)),
-            nccl=configuration.nccl,
-            env=dict(configuration.environment),
-        )
+    # The simulation sets some itself, and others than NCCL's reach no choice.
+    own = {name for name in configuration.environment if not name.startswith("NCCL_")} | OWN_VARIABLES
+    env = {name: value for name, value in configuration.environment.items() if name not in own}
+    given = {"machine": configuration.machine, "nccl": configuration.nccl, "env": env}
+    described = describe(**given, nodes=configuration.nodes)
+    if (ranks := described.communicator().ranks) > MOST_RANKS:
+        described = describe(**given, nodes=max(1, MOST_RANKS * configuration.nodes // ranks))
     collective = next(each for each in Collective if each.name.lower() == configuration.collective)
     request = Request(collective, DataType.float32, Op.sum, buffers=Buffers[configuration.buffers])
     report = check(described, [request], sizes=COMPARED_BYTES)
