@@ -111,7 +111,7 @@ def effects(scenario: Scenario, values: Mapping[str, str]) -> Effects:
             alone = replace(scenario, environment={**(scenario.environment or {}), name: values[name]})
             (unchanging if _picks(alone) == before else changing).append(name)
         except TunerError as error:
-            refused[name] = str(error).partition(";")[0]
+            refused[name] = str(error)
     return Effects(tuple(sorted(tuners - unread)), tuple(changing), tuple(unchanging), tuple(sorted(unread)), refused)
 
 
