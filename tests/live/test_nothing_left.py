@@ -1,5 +1,6 @@
 """Children of libnccl that are ended at any moment leave no shared memory, no folder and no process."""
 
+import contextlib
 import os
 import random
 import re
@@ -8,7 +9,9 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Set
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -27,35 +30,41 @@ with Oracle(Scenario("2.28.9", nodes=2, machine="dgx-h100").oracle_configuration
 
 
 def segments() -> set[str]:
-    return {each for each in os.listdir("/dev/shm") if re.fullmatch(r"nccl-\w{6}", each)}
+    """Shared memory of libnccl that no process has open: what other tests use just now is not left."""
+    there = {each for each in os.listdir("/dev/shm") if re.fullmatch(r"nccl-\w{6}", each)}
+    return {each for each in there if not any(each.encode() in maps for maps in read_of_all("maps").values())}
 
 
-def folders() -> set[str]:
-    return {each.name for each in Path(tempfile.gettempdir()).glob("nccl-tuner-oracle-*")}
+def processes(folder: Path) -> set[int]:
+    """Those that run the oracle's child for a process whose folder for temporary files is this one."""
+    mark, environments = f"TMPDIR={folder}".encode(), read_of_all("environ")
+    commands = read_of_all("cmdline")
+    return {
+        pid
+        for pid, command in commands.items()
+        if b"tuner.oracle.child" in command and mark in environments.get(pid, b"").split(b"\0")
+    }
 
 
-def processes() -> set[int]:
-    """Those that run the oracle's child."""
-    found = set()
+def read_of_all(what: str) -> dict[int, bytes]:
+    """A file of /proc of each process that there is."""
+    found = {}
     for each in Path("/proc").iterdir():
         if each.name.isdigit():
-            try:
-                if b"tuner.oracle.child" in (each / "cmdline").read_bytes():
-                    found.add(int(each.name))
-            except OSError:
-                continue
+            with contextlib.suppress(OSError):
+                found[int(each.name)] = (each / what).read_bytes()
     return found
 
 
-def start() -> "subprocess.Popen[bytes]":
-    command = [sys.executable, "-c", STARTING]
-    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+def start(folder: Path) -> "subprocess.Popen[bytes]":
+    command, env = [sys.executable, "-c", STARTING], {**os.environ, "TMPDIR": str(folder)}
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=env)
 
 
-def settled(before: set[int]) -> set[int]:
-    """Processes of the oracle that are still there when they have had time to notice that nobody asks."""
+def settled(left: Callable[[], Set[Any]]) -> Set[Any]:
+    """What is still there when processes have had time to notice that nobody asks."""
     for _ in range(100):
-        if not (now := processes() - before):
+        if not (now := left()):
             break
         time.sleep(0.1)
     return now
@@ -63,23 +72,27 @@ def settled(before: set[int]) -> set[int]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("who", ["the child", "the parent"])
-def test_children_that_are_killed_leave_nothing(who: str) -> None:
+def test_children_that_are_killed_leave_nothing(who: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     draw, times = random.Random(7), int(os.environ.get("NCCL_TUNER_TEST_KILLS", "6"))
-    before = segments(), folders(), processes()
+    before, seen = segments(), 0
     for _ in range(times):
-        with start() as parent:
+        with start(tmp_path) as parent:
             time.sleep(draw.uniform(0.2, 3.0))
+            seen += bool(processes(tmp_path))
             if who == "the parent":
                 parent.send_signal(draw.choice([signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, signal.SIGINT]))
             else:
-                for pid in processes() - before[2]:
+                for pid in processes(tmp_path):
                     if _parent(pid) == parent.pid:
                         os.kill(pid, signal.SIGKILL)
             parent.stdin.close()  # type: ignore[union-attr]
             parent.wait()
-        assert settled(before[2]) == set()
+        assert settled(lambda: processes(tmp_path)) == set()
+    assert seen
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     scratch.clear_left()  # as the next start does
-    assert (segments() - before[0], folders() - before[1]) == (set(), set())
+    assert list(tmp_path.glob("nccl-tuner-oracle-*")) == []
+    assert settled(lambda: segments() - before) == set()
 
 
 def _parent(pid: int) -> int:
