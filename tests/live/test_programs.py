@@ -194,7 +194,13 @@ def test_a_command_that_is_ended_ends_its_program(number: signal.Signals, tmp_pa
     program = ("sh", "-c", f"echo $$ >{tmp_path}/new; mv {tmp_path}/new {tmp_path}/pid; exec sleep 300")
     (temporary := tmp_path / "temporary").mkdir()
     env = {**os.environ, "TMPDIR": str(temporary)}
-    with subprocess.Popen([COMMAND, *words, "--", *program], stderr=subprocess.DEVNULL, env=env) as command:
+    # As a shell starts it: who tests behind nohup ignores SIGHUP, and so would all that is started.
+    heard = signal.signal(number, signal.SIG_DFL if number != signal.SIGINT else signal.default_int_handler)
+    try:
+        started = subprocess.Popen([COMMAND, *words, "--", *program], stderr=subprocess.DEVNULL, env=env)
+    finally:
+        signal.signal(number, heard)
+    with started as command:
         while not (tmp_path / "pid").exists():
             time.sleep(0.05)
             assert command.poll() is None
