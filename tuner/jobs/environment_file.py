@@ -115,12 +115,12 @@ def effects(scenario: Scenario, values: Mapping[str, str]) -> Effects:
     return Effects(tuple(sorted(tuners - unread)), tuple(changing), tuple(unchanging), tuple(sorted(unread)), refused)
 
 
-def _picks(scenario: Scenario) -> list[list[Pick] | str]:
+def _picks(scenario: Scenario) -> list[list[Pick] | type[TunerError]]:
     selection = Selection(scenario.communicator())
-    picked: list[list[Pick] | str] = []
+    picked: list[list[Pick] | type[TunerError]] = []
     for collective in Collective:
         try:
             picked.append(of_picks(selection.pick(Request(collective, DataType.float32, Op.sum), SIZES)))
         except TunerError as error:
-            picked.append(str(error))
+            picked.append(type(error))
     return picked
