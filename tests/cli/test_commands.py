@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 from tests.scripts.search_graphs import main
 from tests.support.available_releases import HERE
-from tests.support.command_line import run, run_process, subcommands
+from tests.support.command_line import assert_refused, run, run_process, subcommands
 from tuner import release
 from tuner.base.errors import BadInput, OracleFailed
 from tuner.base.files import check_writable
@@ -208,14 +208,6 @@ def test_a_library_without_pat_is_asked_for_its_picks() -> None:
     words = ("--machine", "dgx-h100", "--gpus-per-node", "2", "--nccl", HERE[0], "--bytes", "1M", "--json")
     (answer,) = json.loads(run("pick", "allreduce", "--libnccl", *words).stdout)["picks"]
     assert answer["pick"] == json.loads(run("pick", "allreduce", *words).stdout)["picks"][0]["pick"]
-
-
-def assert_refused(arguments: tuple[str, ...], hint: str) -> None:
-    done = run(*arguments, code=2)
-    assert done.stdout == ""
-    message, *instead = done.stderr.splitlines()  # tests/cli/test_remedies.py has what is answered instead
-    assert hint in message
-    assert [line.startswith("try: nccl-tuner ") for line in instead] in ([], [True])
 
 
 def test_malformed_xml(tmp_path: Path) -> None:

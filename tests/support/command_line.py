@@ -34,6 +34,15 @@ def run(*arguments: str, code: int = 0) -> subprocess.CompletedProcess[str]:
     return done
 
 
+def assert_refused(arguments: tuple[str, ...], hint: str) -> None:
+    """One line with ``hint``, and perhaps a command to try in its place, which tests/cli/test_remedies.py tries."""
+    done = run(*arguments, code=2)
+    assert done.stdout == ""
+    message, *instead = done.stderr.splitlines()
+    assert hint in message
+    assert [line.startswith("try: nccl-tuner ") for line in instead] in ([], [True])
+
+
 def run_process(*arguments: str, code: int = 0) -> subprocess.CompletedProcess[str]:
     """In a process of its own."""
     # What Python knows of the environment: readline, which pytest imports, puts COLUMNS beside it.
