@@ -14,24 +14,22 @@ if TYPE_CHECKING:
     from types import ModuleType
     from typing import Any
 
-    from tuner import (
-        Communicator,
-        Scenario,
-        accept,
-        budget,
-        communicator,
-        decide,
-        diagnose,
-        diff,
-        edges,
-        estimate,
-        fit,
-        machines,
-        measured,
-        memory,
-        releases,
-        verify,
-    )
+    from tuner import Communicator as Communicator
+    from tuner import Scenario as Scenario
+    from tuner import accept as accept
+    from tuner import budget as budget
+    from tuner import communicator as communicator
+    from tuner import decide as decide
+    from tuner import diagnose as diagnose
+    from tuner import diff as diff
+    from tuner import edges as edges
+    from tuner import estimate as estimate
+    from tuner import fit as fit
+    from tuner import machines as machines
+    from tuner import measured as measured
+    from tuner import memory as memory
+    from tuner import releases as releases
+    from tuner import verify as verify
 
     class _Importer(MetaPathFinder, Loader):
         """What finds modules, and what loads them."""
@@ -63,24 +61,7 @@ if (_other := _hiding()) is not None:
 import tuner  # noqa: E402
 
 __doc__ = tuner.__doc__
-__all__ = [
-    "Communicator",
-    "Scenario",
-    "accept",
-    "budget",
-    "communicator",
-    "decide",
-    "diagnose",
-    "diff",
-    "edges",
-    "estimate",
-    "fit",
-    "machines",
-    "measured",
-    "memory",
-    "releases",
-    "verify",
-]
+__all__ = tuner.__all__
 
 
 class _SameModule(_Importer):

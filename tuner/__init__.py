@@ -54,24 +54,7 @@ _API = {
     "releases": "tuner.answers.known",
     "verify": "tuner.times.verify",
 }
-__all__ = [
-    "Communicator",
-    "Scenario",
-    "accept",
-    "budget",
-    "communicator",
-    "decide",
-    "diagnose",
-    "diff",
-    "edges",
-    "estimate",
-    "fit",
-    "machines",
-    "measured",
-    "memory",
-    "releases",
-    "verify",
-]
+__all__ = list(_API)
 
 
 def __dir__() -> list[str]:
