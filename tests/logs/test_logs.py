@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.support.available_releases import HERE
+from tests.support.available_releases import HERE, WITH_PLUGINS
 from tests.support.command_line import run
 from tuner import release
 from tuner.base.errors import BadInput
@@ -20,6 +20,7 @@ from tuner.machine import catalogue, gpus
 from tuner.oracle import library
 from tuner.oracle.api import Oracle
 from tuner.oracle.conformance.check_log import LogComparison, compare
+from tuner.oracle.launches import LaunchedCall
 from tuner.scenario import Scenario
 from tuner.scenario.describe import describe
 from tuner.scenario.logs import choice, importer, node_facts, reader
@@ -28,6 +29,11 @@ from tuner.scenario.logs.lines import in_record, split_lines
 
 CASES = Path(__file__).parents[3] / "shared" / "cases"
 SIZES = [1 << 8, 1 << 13, 1 << 17, 1 << 20, 1 << 24, 1 << 28]
+PRINTING_CHOICES = [
+    name
+    for name in release.names()
+    if name in {*HERE, *WITH_PLUGINS} and release.names().index(name) >= release.names().index("2.20.5")
+]
 SAYING_NODES = [name for name in HERE if release.names().index(name) >= release.names().index("2.20.5")]
 COMP_CAPS = {"dgx-a100": 80, "dgx-h100": 90, "dgx-b200": 100}
 
@@ -560,12 +566,89 @@ def root_of(text: Sequence[str]) -> str:
 
 
 @pytest.mark.live
-def test_calls_say_types_and_groups(small: list[str]) -> None:
+def test_calls_say_types(small: list[str]) -> None:
     read = imported(with_calls(small, root_of(small), DataType.float16), SMALL_GIVEN)
     assert {made.dtype for made in read.choices} == {DataType.float16}
+
+
+@pytest.mark.live
+def test_a_group_of_which_a_line_is_missing_is_not_compared(small: list[str]) -> None:
     grouped = check(with_calls(small, root_of(small), times=2), SMALL_GIVEN)
     assert "choices" not in grouped.report.compared
-    assert "one group" in grouped.not_compared[0]
+    assert "one group, of which lines are missing" in grouped.not_compared[0]
+
+
+AR, AG, BC = (
+    (each, DataType.float32, Op.sum) for each in (Collective.AllReduce, Collective.AllGather, Collective.Broadcast)
+)
+GROUPS: tuple[tuple[LaunchedCall, ...], ...] = (
+    (LaunchedCall(*AR, 25 << 20),) * 2,
+    (LaunchedCall(*AR, 1 << 10),) * 3,
+    (LaunchedCall(*AR, 1 << 10), LaunchedCall(*AG, 64 << 20), LaunchedCall(*AR, 256 << 20)),
+    (LaunchedCall(*AR, 1 << 20), LaunchedCall(*BC, 1 << 20), LaunchedCall(*AR, 3 << 20), LaunchedCall(*AG, 1 << 14)),
+)
+
+
+@cache
+def log_of_groups(name: str) -> tuple[tuple[str, ...], tuple[tuple[str, ...], ...]]:
+    """The lines before any call, and those of each group."""
+    with Oracle(Scenario(nccl=name, machine="dgx-h100", nodes=1, gpus_per_node=8).oracle_configuration()) as oracle:
+        head, parts = tuple(oracle.log_lines()), list[tuple[str, ...]]()
+        for group in GROUPS:
+            before = len(oracle.log_lines())
+            oracle.launch_group(group)
+            parts.append(tuple(oracle.log_lines()[before:]))
+        return head, tuple(parts)
+
+
+def shown_calls(group: Sequence[LaunchedCall], lines: Sequence[str], comm: str) -> list[str]:
+    """A group's lines behind those of the COLL subsystem."""
+    prefix = next(line.partition("NCCL INFO")[0] for line in lines if " Bytes -> Algo " in line)
+    called = list[str]()
+    for each in group:
+        parts = 8 if each.collective is Collective.AllGather else 1
+        count = each.bytes // 4 // parts
+        text = CALL.format(name=each.collective.name, count=count, dtype=int(each.dtype), comm=comm)
+        called.append(f"{prefix}NCCL INFO {text}".replace("nranks=4", "nranks=8"))
+    return [*called, *lines]
+
+
+GROUPED_GIVEN = LogAdditions(comp_caps=(90,))
+
+
+@pytest.mark.live
+@pytest.mark.parametrize("name", PRINTING_CHOICES)
+def test_calls_of_one_group_are_compared_as_a_group(name: str) -> None:
+    head, parts = log_of_groups(name)
+    comm = root_of(head)
+    shown = [line for group, lines in zip(GROUPS, parts, strict=True) for line in shown_calls(group, lines, comm)]
+    compared = check([*head, *shown], GROUPED_GIVEN)
+    assert compared.report.mismatches == ()
+    assert not any("group" in each for each in compared.not_compared)
+    printed = sum(" Bytes -> Algo " in line for line in shown)
+    assert compared.report.compared["choices"] == printed
+    for at in [at for at, line in enumerate(shown) if " Bytes -> Algo " in line]:
+        changed = re.sub(r"(proto )(\d)", lambda m: f"{m[1]}{(int(m[2]) + 1) % 3}", shown[at])
+        changed = re.sub(r"\.\.(\d+)}", lambda m: f"..{int(m[1]) + 1}}}", changed)
+        assert changed != shown[at]
+        wrong = check([*head, *shown[:at], changed, *shown[at + 1 :]], GROUPED_GIVEN).report.mismatches
+        assert [each.what for each in wrong] == ["choices"]
+
+
+@pytest.mark.live
+@pytest.mark.parametrize("name", [each for each in PRINTING_CHOICES if tuple(map(int, each.split(".")))[:2] >= (2, 23)])
+def test_groups_without_their_calls_are_told_by_channels(name: str) -> None:
+    """The issue's: two AllReduces of 25 MiB, logged as channels 0..7 and 8..15."""
+    head, parts = log_of_groups(name)
+    shown = [line for lines in parts for line in lines]
+    compared = check([*head, *shown], GROUPED_GIVEN)
+    assert compared.report.mismatches == ()
+    assert compared.report.compared["choices"] == sum(" Bytes -> Algo " in line for line in shown)
+    if "={8..15}" in parts[0][-1]:
+        wrong = [line.replace("={8..15}", "={8..14}") for line in shown]
+        assert [each.what for each in check([*head, *wrong], GROUPED_GIVEN).report.mismatches] == ["choices"]
+        lost = [line for line in shown if "={0..7}" not in line]
+        assert "whose lines are missing" in " ".join(check([*head, *lost], GROUPED_GIVEN).not_compared)
 
 
 @pytest.mark.live

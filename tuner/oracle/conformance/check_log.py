@@ -1,23 +1,27 @@
 """The emulator against what a log printed: the same text, or a mismatch."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from tuner.base.errors import NoAlgorithm
+from tuner.base.errors import BadInput, NoAlgorithm
 from tuner.base.names import Algorithm, DataType, Op, Protocol
 from tuner.base.records import json_form
-from tuner.base.sizes import ranks_on_nodes
+from tuner.base.sizes import plural, ranks_on_nodes
 from tuner.base.spelling import option
 from tuner.emulator import model
+from tuner.emulator.group import GroupChoice, GroupedPick, Operation, plan
 from tuner.emulator.model import Tables
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
 from tuner.oracle.conformance.mismatches import Comparing, MatchReport
 from tuner.scenario.from_log import described_by
 from tuner.scenario.logs import choice
+from tuner.scenario.logs.choice_groups import GroupedCall, LoggedGroup
 from tuner.scenario.logs.imported import Imported, LoggedChoice
+
+MOST_PIPELINED = 32  # calls of a group that one line up to 2.23 may be of
 
 # What a report counts, in the order it prints them.
 KINDS = ("table", "max threads", "thread thresholds", "channels", "choices")
@@ -60,7 +64,7 @@ def compare(imported: Imported, dtype: DataType = DataType.float32, op: Op = Op.
         comparing.compare("channels", "coll channels", str(communicator.channels), imported.coll_channels)
     if imported.nvls_channels is not None:
         comparing.compare("channels", "nvls channels", str(communicator.nvls_channels), imported.nvls_channels)
-    not_compared = _compare_choices(comparing, imported.choices, selection, dtype, op)
+    not_compared = _compare_choices(comparing, imported.choice_groups, selection, dtype, op)
     silent = sum(made.count for made in imported.choices if made.dtype is None or made.op is None)
     notes = [f"{silent} choices do not show their call: taken as {dtype.name} {op.name}"] if silent else []
     report = comparing.report(title)
@@ -96,29 +100,105 @@ def _compare_thresholds(comparing: Comparing, imported: Imported, tables: Tables
 
 
 def _compare_choices(
-    comparing: Comparing, choices: Sequence[LoggedChoice], selection: Selection, dtype: DataType, op: Op
+    comparing: Comparing, groups: Sequence[LoggedGroup], selection: Selection, dtype: DataType, op: Op
 ) -> list[str]:
     not_compared: dict[str, int] = {}
-    for made in choices:
-        reason = _not_comparable(made)
-        if reason is not None:
-            not_compared[reason] = not_compared.get(reason, 0) + made.count
+    for group in groups:
+        try:
+            compared = _of_group(group, selection, dtype, op)
+        except _NotComparableError as error:
+            reason = str(error)
+            not_compared[reason] = not_compared.get(reason, 0) + group.count * len(group.choices)
             continue
-        assert made.collective is not None
-        request = Request(made.collective, made.dtype or dtype, op if made.op is None else made.op)
-        where = f"{made.collective.name} {request.dtype.name} {request.op.name} {made.bytes} B"
-        comparing.compare("choices", where, _emulated(selection, request, made), _printed(made))
+        for where, ours, theirs in compared:
+            comparing.compare("choices", where, ours, theirs)
     return [f"{count} choices: {reason}" for reason, count in not_compared.items()]
 
 
-def _not_comparable(made: LoggedChoice) -> str | None:
+class _NotComparableError(Exception):
+    """Why choices cannot be compared."""
+
+
+Compared = list[tuple[str, str, str]]  # where, the emulator's choice, the printed one
+
+
+def _of_group(group: LoggedGroup, selection: Selection, dtype: DataType, op: Op) -> Compared:
+    """Choices with the emulator's. Where the log does not show the calls, the reading that agrees, if any does."""
+    if group.calls:
+        return _of_calls(group.choices, group.calls, selection)
+    if len(group.choices) == 1:
+        return [_alone(group.choices[0], selection, dtype, op)]
+    readings = list[Compared]()
+    for first in range(group.first, -1, -1):
+        before, together = group.choices[:first], group.choices[first:]
+        calls = [GroupedCall(each.collective, each.bytes, dtype, op) for each in together]
+        found = [_alone(each, selection, dtype, op) for each in before]
+        readings.append(found + _of_calls(together, calls, selection))
+    return next((each for each in readings if all(ours == theirs for _, ours, theirs in each)), readings[0])
+
+
+def _alone(made: LoggedChoice, selection: Selection, dtype: DataType, op: Op) -> tuple[str, str, str]:
     if made.collective is None:
-        return f"the log does not say of which collective; {option('collective')} does, or NCCL_DEBUG_SUBSYS=COLL"
+        raise _NotComparableError(
+            f"the log does not say of which collective; {option('collective')} does, or NCCL_DEBUG_SUBSYS=COLL"
+        )
     if made.bytes is None:
-        return "the number of ranks is not known, so their size is not"
-    if (made.operations or 1) > 1 or made.channel_lo not in (None, 0):
-        return "launched together with others in one group"
-    return None
+        raise _NotComparableError("the number of ranks is not known, so their size is not")
+    if made.channel_lo not in (None, 0):
+        raise _NotComparableError("launched together with others, whose lines are missing")
+    request = Request(made.collective, made.dtype or dtype, op if made.op is None else made.op)
+    where, printed = f"{made.collective.name} {request.dtype.name} {request.op.name} {made.bytes} B", _printed(made)
+    ours = _emulated(selection, request, made)
+    if made.time_us is not None and made.operations is None:
+        # up to 2.23 a group prints one line with its sum, and its number of calls is in the time alone
+        several = (
+            _emulated(selection, replace(request, pipelined=calls), made) for calls in range(2, MOST_PIPELINED + 1)
+        )
+        ours = printed if ours != printed and printed in several else ours
+    return where, ours, printed
+
+
+def _of_calls(choices: Sequence[LoggedChoice], calls: Sequence[GroupedCall], selection: Selection) -> Compared:
+    """Choices of a group against the plan of its calls: a line for each call, or up to 2.23 for each choice."""
+    operations = list[Operation]()
+    for each in calls:
+        if each.collective is None:
+            raise _NotComparableError("launched in one group with sends and receives")
+        if each.bytes is None or each.dtype is None:
+            raise _NotComparableError("launched in one group with a call whose size is not known")
+        request = Request(each.collective, each.dtype, Op.sum if each.op is None else each.op)
+        operations.append(Operation(request, each.bytes))
+    try:
+        planned = plan(selection, operations)
+    except (BadInput, NoAlgorithm) as error:
+        raise _NotComparableError(f"launched together in one group: {error}") from None
+    if choices[0].planned:
+        places = [place for kernel in planned.kernels for place in kernel.places if kernel.path is None]
+        ours = [(each.operation.request.collective, _of_pick(each)) for each in (planned.picks[at] for at in places)]
+    else:
+        ours = [(each.request.collective, _of_choice(each)) for each in planned.choices]
+    if len(ours) != len(choices):
+        raise _NotComparableError("launched together in one group, of which lines are missing")
+    compared = Compared()
+    for number, ((collective, text), made) in enumerate(zip(ours, choices, strict=True)):
+        where = f"group of {plural(len(calls), 'call')}, choice {number}"
+        theirs = f"{made.bytes} B {_printed(made)}"
+        if made.collective is not None:  # which lines up to 2.22 do not say
+            text, theirs = f"{collective.name} {text}", f"{made.collective.name} {theirs}"
+        compared.append((where, text, theirs))
+    return compared
+
+
+def _of_pick(pick: GroupedPick) -> str:
+    """A call of a group in the words of its line."""
+    assert pick.algorithm is not None and pick.protocol is not None  # noqa: PT018 - a kernel without a path has both
+    channels = f"channels {pick.channels[0]}..{pick.channels[-1]}"
+    return f"{pick.operation.bytes} B {pick.algorithm.name}/{pick.protocol.name} {channels}"
+
+
+def _of_choice(made: GroupChoice) -> str:
+    """A choice of several calls in the words of its line."""
+    return f"{made.bytes} B {made.algorithm.name}/{made.protocol.name} time {made.time_us:f}"
 
 
 def _printed(made: LoggedChoice) -> str:

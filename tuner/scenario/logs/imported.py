@@ -17,6 +17,7 @@ from tuner.scenario.logs.reader import Block, NcclLog, RankLog, TreePlace
 
 if TYPE_CHECKING:
     from tuner.base.findings import Finding
+    from tuner.scenario.logs.choice_groups import LoggedGroup
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +71,11 @@ class LoggedChoice:
     op: Op | None
     operations: int | None  # calls in its group; None where the log has no COLL lines
     count: int = 1
+
+    @property
+    def planned(self) -> bool:
+        """Whether it is printed for a call of a kernel, as from 2.24 on, not for the calls that are chosen together."""
+        return self.channel_hi is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +140,7 @@ class Imported:
     coll_channels: str | None
     nvls_channels: str | None
     choices: tuple[LoggedChoice, ...]
+    choice_groups: "tuple[LoggedGroup, ...]"  # the same choices, those of one group together and in their order
     symmetric: tuple[str, ...]
     needed: tuple[str, ...]
     missing: tuple[str, ...]

@@ -13,6 +13,7 @@ from tuner.release import Release
 from tuner.release.variables import not_emulated
 from tuner.scenario.logs import choice, node_facts, reader
 from tuner.scenario.logs.checks.every import evidence
+from tuner.scenario.logs.choice_groups import ChoiceOfBatch, LoggedGroup, groups_of
 from tuner.scenario.logs.endings import failures
 from tuner.scenario.logs.imported import (
     CommunicatorLines,
@@ -126,6 +127,7 @@ def _imported(reading: Reading, communicators: Sequence[CommunicatorLines]) -> I
         coll_channels=channels[0] if channels else None,
         nvls_channels=channels[1] if channels else None,
         choices=_choices(reading, communicators),
+        choice_groups=_choice_groups(reading, communicators),
         symmetric=tuple(text for thread, text in reading.log.symmetric if of_group(thread, reading.group)),
         needed=tuple(reading.needed),
         missing=tuple(reading.missing),
@@ -240,23 +242,39 @@ def choices_of(
 
     ``collective`` is that of lines that do not name theirs, ``ranks`` those of a log that does not say them.
     """
+    tally: dict[tuple[choice.PrintedChoice, tuple[LoggedCall, ...]], int] = {}
+    lines, ambiguous = _lines_of(printed, group, groups)
+    for line in lines:
+        tally[line[:2]] = tally.get(line[:2], 0) + 1
+    counts: dict[LoggedChoice, int] = {}
+    for (text, calls), count in tally.items():
+        made = _choice(text, calls, (group.ranks if group else None) or ranks, collective)
+        counts[made] = counts.get(made, 0) + count
+    return tuple(replace(made, count=count) for made, count in counts.items()), ambiguous
+
+
+def _choice_groups(reading: Reading, communicators: Sequence[CommunicatorLines]) -> tuple[LoggedGroup, ...]:
+    lines, _ = _lines_of(reading.log.choices, reading.group, communicators)
+    ranks = reading.group.ranks if reading.group else None
+    return groups_of(lines, lambda printed, calls: _choice(printed, calls, ranks, reading.given.collective), ranks)
+
+
+def _lines_of(
+    printed: Sequence[ChoiceLine], group: CommunicatorLines | None, groups: Sequence[CommunicatorLines]
+) -> tuple[list[ChoiceOfBatch], int]:
+    """The choices of ``group`` with its own calls, in order, and how many lines may be another's."""
     own, others = _roots(group, groups)
     root = group.root if group else None
-    tally: dict[tuple[choice.PrintedChoice, tuple[LoggedCall, ...]], int] = {}
-    ambiguous = 0
+    found, ambiguous = list[ChoiceOfBatch](), 0
     for line in printed:
         if not _of_root(line.thread, root):
             continue
         if others and (comms := {call.comm for call in line.calls} & {own, *others}) != {own}:
             ambiguous += len(comms) != 1
             continue
-        key = line.printed, tuple(call for call in line.calls if own is None or call.comm == own)
-        tally[key] = tally.get(key, 0) + 1
-    counts: dict[LoggedChoice, int] = {}
-    for (text, calls), count in tally.items():
-        made = _choice(text, calls, (group.ranks if group else None) or ranks, collective)
-        counts[made] = counts.get(made, 0) + count
-    return tuple(replace(made, count=count) for made, count in counts.items()), ambiguous
+        calls = tuple(call for call in line.calls if own is None or call.comm == own)
+        found.append(ChoiceOfBatch(line.printed, calls, line.batch))
+    return found, ambiguous
 
 
 def of_group(thread: Thread, group: CommunicatorLines | None) -> bool:

@@ -239,11 +239,15 @@ class DiagnosticLine(NamedTuple):
 
 
 class ChoiceLine(NamedTuple):
-    """A choice, who printed it, and the calls of that thread since the choice before."""
+    """A choice, who printed it, and the calls of that thread since the choices before.
+
+    ``batch`` is the same for all choices that follow the same calls; 0 where no line shows calls.
+    """
 
     thread: Thread
     printed: choice.PrintedChoice
     calls: tuple[LoggedCall, ...]
+    batch: int = 0
 
 
 @dataclass(slots=True)
@@ -335,6 +339,7 @@ class _Reader:
         self._making: dict[Thread, RankLog] = {}
         self._calls: dict[Thread, list[LoggedCall]] = {}
         self._chosen: set[Thread] = set()
+        self._batches: dict[Thread, int] = {}
         self._alike: dict[tuple[str, ...], LoggedCall] = {}
         self._error_follows = False  # in the next line, without NCCL's prefix
 
@@ -529,6 +534,7 @@ class _Reader:
         if line.thread in self._chosen:
             self._chosen.discard(line.thread)
             self._calls.pop(line.thread, None)
+            self._batches[line.thread] = self._batches.get(line.thread, 1) + 1
         name, number, *rest = match.groups()
         call = self._alike.get(groups := (name, *rest))
         if call is None:
@@ -544,7 +550,8 @@ class _Reader:
         printed = choice.printed(line.text)
         if printed is not None:
             calls = tuple(self._calls.get(line.thread, ()))
-            self.log.choices.append(ChoiceLine(line.thread, printed, calls))
+            batch = self._batches.get(line.thread, 1) if calls else 0
+            self.log.choices.append(ChoiceLine(line.thread, printed, calls, batch))
             self._chosen.add(line.thread)
 
     def symmetric(self, line: PrintedLine, match: re.Match[str]) -> None:

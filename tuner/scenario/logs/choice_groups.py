@@ -1,0 +1,120 @@
+"""Choices of one communicator in the order of its log: each alone, or those of calls launched in one group.
+
+Where the log has the calls (NCCL_DEBUG_SUBSYS=COLL) it says which choices were made together. Without them channels say
+it: a choice whose first channel is not 0 shares a kernel with the one before it.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import NamedTuple
+
+from tuner.base.dataclass import dataclass
+from tuner.base.names import Collective, DataType, Op
+from tuner.scenario.logs import choice
+from tuner.scenario.logs.choice import PrintedChoice
+from tuner.scenario.logs.imported import LoggedChoice
+from tuner.scenario.logs.reader import LoggedCall
+
+MOST_BEFORE = 8  # choices on channel 0 alone that may be of the group that follows
+
+
+class ChoiceOfBatch(NamedTuple):
+    """A printed choice with its calls; choices after the same calls have the same ``batch``, 0 without calls."""
+
+    printed: PrintedChoice
+    calls: tuple[LoggedCall, ...]
+    batch: int
+
+
+@dataclass(frozen=True, slots=True)
+class GroupedCall:
+    """A call of a group as its own line says it; None is of no collective, or of no known type."""
+
+    collective: Collective | None
+    bytes: int | None
+    dtype: DataType | None
+    op: Op | None
+
+
+@dataclass(frozen=True, slots=True)
+class LoggedGroup:
+    """Choices in the order in which they are printed, ``count`` times: one, or those of a group.
+
+    ``calls`` are the group's; empty where the log does not show them. Then choices before the ``first``-th may be
+    of the group or alone: nothing tells.
+    """
+
+    choices: tuple[LoggedChoice, ...]
+    calls: tuple[GroupedCall, ...] = ()
+    first: int = 0
+    count: int = 1
+
+
+Batch = tuple[tuple[PrintedChoice, ...], tuple[LoggedCall, ...], int]  # the last as LoggedGroup.first
+
+
+def groups_of(
+    lines: Iterable[ChoiceOfBatch],
+    made: Callable[[PrintedChoice, tuple[LoggedCall, ...]], LoggedChoice],
+    ranks: int | None,
+) -> tuple[LoggedGroup, ...]:
+    """Each different group of one thread's lines; ``made`` says what one line shows, ``ranks`` scale calls' sizes."""
+    tally: dict[Batch, int] = {}
+    for batch in _with_those_before(_batches(lines)):
+        tally[batch] = tally.get(batch, 0) + 1
+    found: dict[LoggedGroup, int] = {}
+    for (printed, calls, first), count in tally.items():
+        grouped = tuple(_call(each, ranks) for each in calls) if len(calls) > 1 else ()
+        group = LoggedGroup(tuple(made(each, calls) for each in printed), grouped, first)
+        found[group] = found.get(group, 0) + count
+    return tuple(LoggedGroup(each.choices, each.calls, each.first, count) for each, count in found.items())
+
+
+def _batches(lines: Iterable[ChoiceOfBatch]) -> Iterator[list[ChoiceOfBatch]]:
+    """Lines that were made together for sure."""
+    batch = list[ChoiceOfBatch]()
+    for line in lines:
+        if batch and not _goes_on(batch[-1], line):
+            yield batch
+            batch = []
+        batch.append(line)
+    if batch:
+        yield batch
+
+
+def _goes_on(last: ChoiceOfBatch, line: ChoiceOfBatch) -> bool:
+    """Whether a line is of the group of the one before it."""
+    if last.batch or line.batch:
+        return last.batch == line.batch
+    low, high = line.printed.channel_lo, last.printed.channel_hi
+    return bool(low) and high is not None and low in (high, high + 1)
+
+
+def _with_those_before(batches: Iterable[list[ChoiceOfBatch]]) -> Iterator[Batch]:
+    """Groups whose calls are not shown with what is directly before them on channel 0 alone; all others as they are."""
+    small = list[ChoiceOfBatch]()
+    for batch in batches:
+        first = batch[0]
+        alone = len(batch) == 1 and not first.batch
+        if alone and first.printed.channel_hi == 0 and first.printed.channel_lo == 0:
+            small.append(first)
+            if len(small) > MOST_BEFORE:
+                yield (small.pop(0).printed,), (), 0
+            continue
+        if len(batch) > 1 and not first.batch and first.printed.channel_lo == 0:
+            yield tuple(each.printed for each in (*small, *batch)), (), len(small)
+            small = []
+            continue
+        for each in small:
+            yield (each.printed,), (), 0
+        small = []
+        yield tuple(each.printed for each in batch), first.calls, 0
+    for each in small:
+        yield (each.printed,), (), 0
+
+
+def _call(call: LoggedCall, ranks: int | None) -> GroupedCall:
+    collective = choice.collective(call.collective)
+    dtype = DataType(call.dtype) if call.dtype in list(DataType) else None
+    parts = ranks if collective in (Collective.AllGather, Collective.ReduceScatter) else 1
+    nbytes = None if dtype is None or parts is None else call.count * dtype.size_bytes * parts
+    return GroupedCall(collective, nbytes, dtype, Op(call.op) if call.op in list(Op) else None)
