@@ -13,6 +13,9 @@ from tuner.base.errors import BadInput, UnknownGpu, did_you_mean, nearest_of
 # The address NVML gives for an NVSwitch that the host does not see, as in a virtual machine (xml.cc, v2.28.9-1).
 HIDDEN_NVSWITCH = "fffffff:ffff:ff"
 FIRST_WITH_MULTICAST = 90  # compute capability: Hopper
+# The first CUDA whose builds of NCCL have code for a compute capability: makefiles/common.mk, v2.28.9-1; the wheels of
+# 2.18.1 to 2.26.2, for CUDA 12.1 to 12.4, have none for Blackwell, nor PTX that it could be made of (cuobjdump).
+_FIRST_CUDA = ((110, (13, 0)), (100, (12, 8)), (90, (11, 8)), (80, (11, 0)), (75, (10, 0)), (70, (9, 0)))
 
 
 class PeerToPeer(StrEnum):
@@ -125,6 +128,12 @@ def capability_of_product(name: str) -> int | None:
 @cache
 def _capabilities() -> dict[str, int]:
     return {chip(model): load(model).compute_capability for model in names()}
+
+
+def first_cuda(compute_capability: int) -> tuple[int, int]:
+    """The first CUDA whose builds of NCCL have code for a compute capability (90 for 9.0); (0, 0): all have."""
+    family = 100 if compute_capability // 10 in (10, 12) else compute_capability
+    return next((first for least, first in _FIRST_CUDA if family >= least), (0, 0))
 
 
 def of_device(device: str | None) -> tuple[str, ...]:

@@ -11,11 +11,13 @@ from tuner.jobs.diagnosis.records import FileDiagnosis, FileKind, KnownFacts, Pr
 from tuner.machine import gpus
 from tuner.scenario import Scenario
 from tuner.scenario.logs import importer
+from tuner.scenario.logs.checks.communication import GDRDMA, NO_GPUDIRECT
 from tuner.scenario.logs.imported import Imported, LogAdditions
 from tuner.scenario.logs.lines import Lines, Thread, joined
 from tuner.scenario.logs.reader import NcclLog, parse, sort_of
 from tuner.scenario.logs.thinned import read_thinned
 
+ROOT_CAUSES = ("requests.release_crashes", "diagnose.newer_gpu")  # of an ending that they explain
 ENDS = ("diagnose.ends_orderly", "diagnose.ends_after_init", "diagnose.ends_after_calls")
 
 
@@ -75,8 +77,13 @@ def _of_job(name: str, kind: FileKind, lines: Lines, parsed: NcclLog | None, kno
     file = Path(name)
     known.learn(file, nccl=imported.release if imported.emulated else None, nodes=imported.node_count)
     found = list(imported.evidence.findings)
-    if known.machine is not None and not _has_nvls(known.scenario()):
-        found = [_never(each, known.machine) for each in found]
+    if known.machine is not None:
+        scenario = known.scenario()
+        if not _has_nvls(scenario):
+            found = [_never(each, known.machine) for each in found]
+        found += _unlike_machine(imported, scenario, known.machine)
+    if known.without_gpudirect is not None:
+        found = [_as_topology(each, known.without_gpudirect) for each in found]
     if any(each.code == "diagnose.few_channels" and each.facts["nvlink"] for each in found):
         known.links_of = known.links_of or str(file)
     shown = [_communicator(imported), *_connections(imported)] if imported.ranks or imported.release else []
@@ -91,10 +98,12 @@ def _of_job(name: str, kind: FileKind, lines: Lines, parsed: NcclLog | None, kno
     return found_in(file, kind, [*found, *shown], known)
 
 
-def _in_time(found: Finding) -> tuple[bool, int]:
-    """Order of findings: events by their line, those that followed from others last of them, then all else."""
+def _in_time(found: Finding) -> tuple[bool, bool, int]:
+    """Order of findings: what explains an ending, events by their line, those that followed from others, then all
+    else."""
     line = found.facts.get("line")
-    return (bool(found.facts.get("follows")), line if isinstance(line, int) else sys.maxsize)
+    line = line if isinstance(line, int) else sys.maxsize
+    return found.code not in ROOT_CAUSES, bool(found.facts.get("follows")), line
 
 
 def _never(found: Finding, machine: str) -> Finding:
@@ -102,6 +111,32 @@ def _never(found: Finding, machine: str) -> Finding:
     if found.code != "diagnose.no_nvls":
         return found
     return Finding("diagnose.no_nvls_by_design", Severity.NOTE, {"machine": machine})
+
+
+def _as_topology(found: Finding, topology: str) -> Finding:
+    """The finding that there is no GPUDirect RDMA where a topology says it; any other as it is."""
+    if found.code != NO_GPUDIRECT:
+        return found
+    facts = {"file": topology, "plugin_says": found.facts.get("plugin_says")}
+    return Finding("diagnose.gpudirect_as_topology", Severity.NOTE, facts)
+
+
+def _unlike_machine(imported: Imported, scenario: Scenario, machine: str) -> Iterator[Finding]:
+    """GPUs of another model than the machine's, and GPUDirect RDMA that one of the two has alone."""
+    models, names = scenario.gpu_names, imported.hardware.gpu_names
+    others = [name for name in names if not any(gpus.is_product(name, model) for model in models)]
+    if models and others:
+        yield Finding("diagnose.gpus_unlike", Severity.UNLIKE, {"gpus": others, "model": models[0], "machine": machine})
+        return
+    own = scenario.resolve().own.topology
+    ways = {way: count for way, count in imported.evidence.transports.items() if way.startswith("NET/")}
+    direct = sum(count for way, count in ways.items() if way.endswith(GDRDMA))
+    able = [net for net in own.nets if net.gpu_direct] if any(gpu.gpu_direct for gpu in own.gpus) else []
+    if direct and own.nets and not able:
+        yield Finding("diagnose.gpudirect_unlike", Severity.UNLIKE, {"count": direct, "machine": machine})
+    elif ways and not direct and own.nets and len(able) == len(own.nets):
+        facts = {"count": sum(ways.values()), "machine": machine}
+        yield Finding("diagnose.gpudirect_lacks", Severity.UNLIKE, facts)
 
 
 def _has_nvls(scenario: Scenario) -> bool:

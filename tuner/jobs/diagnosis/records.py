@@ -153,6 +153,7 @@ class KnownFacts:
     given: DiagnosisOptions  # by the user, whom files have to agree with; of a machine, topologies keep their nearest
     results: list[Path]
     topology: Path | None = None  # the first that is whole
+    without_gpudirect: str | None = None  # a topology whose devices have no GPUDirect RDMA
     links_of: str | None = None  # a topology or log that shows by itself which links or channels are fewer
     ras_reports: dict[Path, tuple[RanksBehind, ...]] = field(default_factory=dict, metadata=json_form(omitted=True))
     learnt: list[Finding] = field(default_factory=list, metadata=json_form(omitted=True))

@@ -10,9 +10,13 @@ from tuner.base.errors import BadInput, TunerError
 from tuner.base.files import read_bytes
 from tuner.base.findings import Finding, Severity
 from tuner.base.sizes import human_bytes, plural
-from tuner.jobs.diagnosis.records import FileDiagnosis, FileKind, KnownFacts, found_in, in_sentences
+from tuner.jobs.diagnosis.kinds import OF_LOGS
+from tuner.jobs.diagnosis.records import FileDiagnosis, FileKind, KnownFacts, found_in, in_sentences, refused
 from tuner.machine import catalogue, described, gpus
 from tuner.scenario import Scenario
+from tuner.scenario.logs.checks import devices
+from tuner.scenario.logs.lines import nccl_lines
+from tuner.scenario.logs.reader import parse
 from tuner.times.acceptance import accept as acceptance
 from tuner.times.acceptance import in_findings
 from tuner.times.acceptance.faults import Resource
@@ -24,6 +28,18 @@ from tuner.times.measured.formats import Given, MeasurementFile
 def of_results(file: Path, known: KnownFacts) -> FileDiagnosis:
     """What measured times say: by themselves, and against the machine's where it is known."""
     opened = MeasurementFile(file)
+    of_devices = _of_devices(opened)
+    if any(each.severity is Severity.FAULT for each in of_devices):
+        return found_in(file, FileKind.results, of_devices, known)
+    try:
+        judged = _judged(file, opened, known)
+    except TunerError as error:
+        judged = refused(file, FileKind.results, error, known)
+    return found_in(file, FileKind.results, [*judged.findings, *of_devices], known) if of_devices else judged
+
+
+def _judged(file: Path, opened: MeasurementFile, known: KnownFacts) -> FileDiagnosis:
+    """The verdict on times. Errors: of their reader, and of the machine."""
     given = _given(opened, known)
     scenario = _scenario(known)
     if scenario is None:
@@ -69,6 +85,15 @@ def _scenario(known: KnownFacts) -> Scenario | None:
             scenario.resolve()
             return scenario
     return None
+
+
+def _of_devices(file: MeasurementFile) -> list[Finding]:
+    """What nccl-tests' list of devices says is wrong, of output without NCCL's own lines, whose checks say it."""
+    content = read_bytes(file.path, BadInput)
+    if any(part in content for part in OF_LOGS):
+        return []
+    log = parse(nccl_lines(content))
+    return [*devices.listed_alone(log), *devices.listed_twice(log)]
 
 
 def _by_themselves(file: MeasurementFile, given: Given) -> Iterator[Finding]:

@@ -47,6 +47,8 @@ def of_topology(file: Path, known: KnownFacts) -> FileDiagnosis:
     evidence = [f"on {', '.join(first.devices)}"] if first.devices else []
     evidence += [f"do: {first.do}"] if first.do != "nothing" else []
     evidence += [*_cost(seen), *(f"also {each.kind}: {each.says}" for each in others)]
+    if any(each.kind == "gpudirect" for each in shown):
+        known.without_gpudirect = known.without_gpudirect or str(file)
     if any(each.kind == "nvlinks" for each in grave):
         known.links_of = known.links_of or str(file)
     severity = Severity.FAULT if grave else Severity.UNLIKE

@@ -110,7 +110,10 @@ def _imported(reading: Reading, communicators: Sequence[CommunicatorLines]) -> I
     table = next((log.table for log in reading.logs if log.table), [])
     check_table(reading, table, nccl)
     thresholds = first_printed(reading, "thread thresholds", [log.thresholds for log in reading.logs])
+    of_rings = [count for thread, count in reading.log.ring_channels.items() if of_group(thread, reading.group)]
     channels = first_printed(reading, "channel counts", [log.channels for log in reading.logs])
+    if channels is None and of_rings:
+        channels = str(of_rings[0]), None
     return Imported(
         release=name,
         printed_releases=tuple(reading.log.versions),

@@ -29,7 +29,7 @@ _COMM_ID = re.compile(r"commId (0x[0-9a-f]+)")
 _SPLIT = re.compile(r"(splitCount \d+ color -?\d+) key")
 _CHANNELS = re.compile(r"(\d+) coll channels, (?:(\d+) collnet channels, )?(?:(\d+) nvls channels, )?\d+ p2p channels")
 _NETWORK = re.compile(r"Using network (.+?)\s*$")
-_VERSION = re.compile(r"NCCL version (\d+\.\d+\.\d+)")
+_VERSION = re.compile(r"NCCL version (\d+\.\d+\.\d+)(?:\+cuda(\d+)\.(\d+))?")
 _RCCL = re.compile(r"RCCL version (?:: )?(\S+)")  # AMD's
 _OF_RCCL = re.compile(r"\bRCCL |librccl|\[RINGS\]")  # lines of it alone, where that with the version is missing
 # PyTorch, torch/csrc/distributed/c10d: ProcessGroupNCCL.cpp, and NCCLUtils.cpp with ncclGetLastError
@@ -70,7 +70,7 @@ _GPU = re.compile(r"\+ PCI\[[\d.]+\] - GPU/(\S+) \(")
 _NVLINK = re.compile(r"\+ NVL\[[\d.]+\] - GPU/(\S+)")
 # src/transport/p2p.cc, shm.cc, net.cc: a connection and its way; src/graph/connect.cc: the ring of a channel
 _VIA = re.compile(r"Channel \d+(?:/\d+)? : (\d+)\[\S+\] -> \d+\[\S+\] (?:\[(send|receive)\] )?via (NET/.+?/\d\S*|\S+)")
-_RING = re.compile(r"^Channel (\d+)/\d+ :((?:\s+\d+)+)\s*$")
+_RING = re.compile(r"^Channel (\d+)/(\d+) :((?:\s+\d+)+)\s*$")
 _TREES = re.compile(r"^Trees((?: \[\d+\] \S+->\d+->[-\d/]+)+)")  # src/init.cc; of one rank, up to where the line is cut
 _TREE = re.compile(r"\[(\d+)\] ([-\d/]+)->(\d+)->(-?\d+)")  # up to 2.7 with its way down behind a bar
 _NVLS_HEAD = re.compile(r"^NVLS Head +(\d+):((?: +\d+)+)\s*$")  # src/graph/connect.cc, up to 20 nodes
@@ -109,7 +109,8 @@ _CALL = re.compile(
 )
 _SYMMETRIC = re.compile(r"(\w+) \[Symmetric\]: (\d+) Bytes -> Kernel (\w+)")
 # nccl-tests, src/common.cu
-_DEVICE = re.compile(r"#\s+Rank\s+(\d+)\s.*\bdevice\s+\d+ \[\S+\] (.+?)\s*$")
+_DEVICE = re.compile(r"#\s+Rank\s+(\d+)\s(?:.*\bPid\s+(\d+))?(?:.*\bon\s+(\S+))?.*\bdevice\s+\d+ \[(\S+)\] (.+?)\s*$")
+MOST_DEVICES = 100_000
 
 _RESULTS = re.compile(r"^#\s+size\s+count\s+type\b")
 _RESULT_ROW = re.compile(r"^\s+\d+\s+\d+\s+\w+\s+")
@@ -179,6 +180,7 @@ class RankLog:
     nvswitch_gbs: float | None = None  # of a GPU's NVLinks to them
     device: int | None = None  # of its GPU, as its process numbers them
     bus_id: int | None = None  # of its GPU, as NCCL packs it into a number
+    line: int = 0  # that says its rank first
     gpu: str | None = None  # the last of its node's GPUs that the system lists
     linked: dict[str, set[str]] = field(default_factory=dict)  # by GPU of its node, those that NVLink leads to
     table: list[Block] = field(default_factory=list)
@@ -229,6 +231,16 @@ class LastCall(NamedTuple):
     line: int
 
 
+class DeviceLine(NamedTuple):
+    """A rank and its GPU as nccl-tests lists them; what older ones do not print is None."""
+
+    rank: int
+    pid: int | None
+    host: str | None
+    bus_id: str
+    line: int
+
+
 class DiagnosticLine(NamedTuple):
     """A result of NCCL's own diagnostics: of which check, and whether it is good."""
 
@@ -271,12 +283,15 @@ class NcclLog:
     instance: str | None = None  # a cloud's name of the machine, where a network plugin says it
     multicast: set[bool] = field(default_factory=set)  # whether GPUs can NVLS, as each rank says it
     devices: dict[int, str] = field(default_factory=dict)  # GPU names by rank, as nccl-tests lists them
+    device_lines: list[DeviceLine] = field(default_factory=list)
+    cuda: tuple[int, int] | None = None  # that the library was built for
     warnings: dict[str, PrintedLine] = field(default_factory=dict)  # by its text, the first line that has it
     timed_out: dict[int, TimedOut] = field(default_factory=dict)  # by rank
     process_groups: dict[tuple[int, int], str] = field(default_factory=dict)  # of what timed out: by rank and number
     diagnostics: list[DiagnosticLine] = field(default_factory=list)
     transports: dict[str, int] = field(default_factory=dict)  # connections by their way
     rings: dict[int, tuple[int, ...]] = field(default_factory=dict)  # by channel, as rank 0 prints them
+    ring_channels: dict[Thread, int] = field(default_factory=dict)  # how many there are, by the thread that says it
     trees: dict[int, dict[int, TreePlace]] = field(default_factory=dict)  # by channel and rank
     nvls_heads: dict[int, tuple[int, ...]] = field(default_factory=dict)  # by head, its rank on each node
     adapters_of_ranks: dict[int, set[int]] = field(default_factory=dict)  # over which a rank sends
@@ -370,6 +385,8 @@ class _Reader:
 
     def version(self, line: PrintedLine, match: re.Match[str]) -> None:
         self.log.versions.setdefault(match[1])
+        if match[2] and self.log.cuda is None:
+            self.log.cuda = int(match[2]), int(match[3])
 
     def rccl(self, line: PrintedLine, match: re.Match[str]) -> None:
         self.log.rccl = match[1]
@@ -402,6 +419,7 @@ class _Reader:
             del self._making[line.thread]
             current = self._rank_log(line)
         current.comm, current.rank, current.ranks = match[1], int(match[2]), int(match[3])
+        current.line = current.line or line.number
         group = _COMM_ID.search(line.text) or _SPLIT.search(line.text)
         current.group = group[1] if group else current.group
         if nodes:
@@ -592,7 +610,8 @@ class _Reader:
         self.log.transports[way] = self.log.transports.get(way, 0) + 1
 
     def ring(self, line: PrintedLine, match: re.Match[str]) -> None:
-        self.log.rings.setdefault(int(match[1]), tuple(map(int, match[2].split())))
+        self.log.rings.setdefault(int(match[1]), tuple(map(int, match[3].split())))
+        self.log.ring_channels.setdefault(line.thread, int(match[2]))
 
     def trees(self, line: PrintedLine, match: re.Match[str]) -> None:
         for channel, down, rank, up in _TREE.findall(match[1]):
@@ -650,7 +669,10 @@ class _Reader:
             self.log.result_rows += 1
 
     def device(self, line: PrintedLine, match: re.Match[str]) -> None:
-        self.log.devices[int(match[1])] = match[2]
+        self.log.devices[int(match[1])] = match[5]
+        if len(self.log.device_lines) < MOST_DEVICES:
+            pid = int(match[2]) if match[2] else None
+            self.log.device_lines.append(DeviceLine(int(match[1]), pid, match[3], match[4], line.number))
 
 
 # In this order: the first expression that is found in a line reads it; looking for a part of it first saves time.

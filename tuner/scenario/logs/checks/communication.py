@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping
 from tuner import release
 from tuner.base.findings import Finding, Severity
 from tuner.base.names import Pattern
-from tuner.base.sizes import plural
 from tuner.machine import gpus
 from tuner.machine.gpus import FIRST_WITH_MULTICAST, multicast_chips
 from tuner.release import Release
@@ -17,6 +16,7 @@ from tuner.scenario.notes import harmful
 
 FEW_CHANNELS = 4  # so many ask why there are no more
 TUNER_CHOOSES = "diagnose.tuner_chooses"
+NO_GPUDIRECT = "diagnose.no_gpudirect"
 NEVER_NVLS = "Hopper and later with NVSwitches do"  # how it ends where the GPUs never have it
 SOCKET, GDRDMA = "Socket", "GDRDMA"  # of NCCL's own network, and in the names of plugins such as FastSocket
 SLOWEST_LINK_GBS = 0.7  # of a bridge above GPUs: PCIe 3.0 with one lane, as NCCL counts it
@@ -46,18 +46,6 @@ def tuner(shown: ShownByLog) -> Iterator[Finding]:
             yield Finding("requests.tuner_stepped_back", Severity.NOTE, facts)
         else:
             yield Finding(TUNER_CHOOSES, Severity.NOTE, {"plugin": plugin, "file": file or None})
-
-
-def single_ranks(shown: ShownByLog) -> Iterator[Finding]:
-    """Processes that each made a communicator of one rank, as programs do that were built or started without MPI."""
-    reading = shown.reading
-    sizes = {rank.ranks for rank in reading.log.ranks if rank.ranks is not None}
-    processes = {rank.thread.process for rank in reading.log.ranks if rank.ranks is not None}
-    if sizes == {1} and len(processes) > 1:
-        yield in_words(
-            f"{len(processes)} processes made a communicator of one rank each: none talks to another; nccl-tests was "
-            "built without MPI=1, or with another MPI than the one that starts it"
-        )
 
 
 def channels(shown: ShownByLog) -> Iterator[Finding]:
@@ -176,34 +164,25 @@ def network(shown: ShownByLog) -> Iterator[Finding]:
     if not sockets and (several is False or set(log.networks.values()) != {SOCKET}):
         return
     if plugin.endswith(SOCKET):
-        yield in_words(
-            f"IP sockets, not InfiniBand or RoCE, because: the network plugin {plugin} uses them", Severity.UNLIKE
-        )
+        yield Finding("diagnose.ip_sockets", Severity.UNLIKE, {"plugin": plugin})
         return
+    asked_for = True
     if variables.get("NCCL_IB_DISABLE", "0") not in ("", "0"):
-        why = f"NCCL_IB_DISABLE={variables['NCCL_IB_DISABLE']}"
+        why: dict[str, object] = {"setting": f"NCCL_IB_DISABLE={variables['NCCL_IB_DISABLE']}"}
     elif variables.get("NCCL_NET", "").lower() == "socket":
-        why = f"NCCL_NET={variables['NCCL_NET']}"
-    elif log.network_faults:
-        why = "; ".join(log.network_faults.values())
-    elif "NCCL_IB_HCA" in variables:
-        why = f"perhaps NCCL_IB_HCA={variables['NCCL_IB_HCA']} names no adapter that is up; ibdev2netdev shows them"
+        why = {"setting": f"NCCL_NET={variables['NCCL_NET']}"}
     else:
-        why = (
-            "not shown: lines of NET/IB say what it found (NCCL_DEBUG_SUBSYS=INIT,NET); ibv_devinfo shows the adapters"
-        )
-    asked_for = (
-        variables.get("NCCL_IB_DISABLE", "0") not in ("", "0") or variables.get("NCCL_NET", "").lower() == "socket"
-    )
-    if own := [name for name in log.interfaces if _OF_ONE_HOST.match(name)]:
-        named = f"{', '.join(own[:3])}{' and others' * (len(own) > 3)}"
-        why += f"; {named} lead nowhere but to this host: NCCL_SOCKET_IFNAME names those that all share"
-    unknown = several is None
-    on = "; one node alone would not use them" if unknown else ""
-    yield in_words(
-        f"IP sockets, not InfiniBand or RoCE, because: {why}{on}",
-        Severity.UNLIKE if unknown or asked_for else Severity.FAULT,
-    )
+        asked_for = False
+        if log.network_faults:
+            why = {"faults": list(log.network_faults.values())}
+        elif "NCCL_IB_HCA" in variables:
+            why = {"hca": variables["NCCL_IB_HCA"]}
+        else:
+            why = {"not_shown": True}
+    own = [name for name in log.interfaces if _OF_ONE_HOST.match(name)]
+    why |= {"own": own[:3] or None, "unsure": several is None or None}
+    severity = Severity.UNLIKE if several is None or asked_for else Severity.FAULT
+    yield Finding("diagnose.ip_sockets", severity, why)
 
 
 # Ends of a container engine's, a virtual machine's or a pod network's bridges; NCCL leaves out lo and docker alone.
@@ -215,11 +194,7 @@ def bridges(shown: ShownByLog) -> Iterator[Finding]:
     reading = shown.reading
     slowest = min((rank.bridge_gbs for rank in reading.logs if rank.bridge_gbs is not None), default=SLOWEST_LINK_GBS)
     if slowest < SLOWEST_LINK_GBS:
-        yield in_words(
-            f"PCI bridges of {slowest:g} GB/s in the system that is printed, as one lane of PCIe 1.0 has: a virtual "
-            "machine's, which NCCL believes; NCCL_TOPO_FILE says what is there",
-            Severity.UNLIKE,
-        )
+        yield Finding("diagnose.slow_bridges", Severity.UNLIKE, {"gbs": slowest})
 
 
 def _sockets(transports: Mapping[str, int]) -> list[str]:
@@ -229,14 +204,11 @@ def _sockets(transports: Mapping[str, int]) -> list[str]:
 
 def adapters(shown: ShownByLog) -> Iterator[Finding]:
     """Hosts that use different numbers of adapters: channels of one then have no peer, or share the other's."""
-    reading = shown.reading
-    counts = {host: len(names) for host, names in reading.log.adapters.items() if host}
+    counts = {host: len(names) for host, names in shown.reading.log.adapters.items() if host}
     if len(set(counts.values())) > 1:
         fewest, most = min(counts, key=lambda host: counts[host]), max(counts, key=lambda host: counts[host])
-        yield in_words(
-            f"hosts use different numbers of adapters: {fewest} {counts[fewest]}, {most} {counts[most]}; NCCL may wait "
-            "for ever for channels without a peer (NCCL_IB_HCA takes the same on all)"
-        )
+        facts = {"fewest": fewest, "fewest_count": counts[fewest], "most": most, "most_count": counts[most]}
+        yield Finding("diagnose.adapters_differ", Severity.FAULT, facts)
 
 
 def shared_memory(shown: ShownByLog) -> Iterator[Finding]:
@@ -247,25 +219,18 @@ def shared_memory(shown: ShownByLog) -> Iterator[Finding]:
     if not count:
         return
     names = " ".join(log.devices.values()).upper()
-    weight = Severity.UNLIKE
+    severity, why = Severity.UNLIKE, dict[str, object]()
     if variables.get("NCCL_P2P_DISABLE", "0") not in ("", "0"):
-        why = f"NCCL_P2P_DISABLE={variables['NCCL_P2P_DISABLE']}"
+        why["setting"] = f"NCCL_P2P_DISABLE={variables['NCCL_P2P_DISABLE']}"
     elif "NCCL_P2P_LEVEL" in variables:
-        why = f"NCCL_P2P_LEVEL={variables['NCCL_P2P_LEVEL']}"
+        why["setting"] = f"NCCL_P2P_LEVEL={variables['NCCL_P2P_LEVEL']}"
     elif "GEFORCE" in names and "RTX 30" not in names:
-        why, weight = "the driver gives GeForce GPUs of these generations no peer-to-peer", Severity.NOTE
+        severity, why["geforce"] = Severity.NOTE, True
     elif log.p2p_support is False:
-        why = (
-            "peer-to-peer does not work between GPUs of the node (intraNodeP2pSupport 0): the GPUs cannot ('nvidia-smi "
-            "topo -p2p r' says so), ACS or an IOMMU is in the way, or a container lacks /dev/shm or the other GPUs"
-        )
+        why["no_support"] = True
     else:
-        why = (
-            "GPUs of a node are on several sockets, or peer-to-peer does not work ('nvidia-smi topo -p2p r' says so), "
-            "as with ACS or an IOMMU"
-        )
-    said = f"shared memory (SHM) on {plural(count, 'connection')}, not peer to peer, because: {why}"
-    yield in_words(said, weight)
+        why["unsure"] = True
+    yield Finding("diagnose.shared_memory", severity, {"count": count, **why})
 
 
 def gpudirect(shown: ShownByLog) -> Iterator[Finding]:
@@ -283,34 +248,26 @@ def gpudirect(shown: ShownByLog) -> Iterator[Finding]:
         return
     level = variables.get("NCCL_NET_GDR_LEVEL")
     if direct:
-        why = "the other adapters are farther from their GPU than NCCL_NET_GDR_LEVEL allows"
-        share = f"on {direct} of {sum(ways.values())} connections to the network alone"
-        yield in_words(f"GPUDirect RDMA {share}: {why}", Severity.UNLIKE)
+        yield Finding("diagnose.gpudirect_in_part", Severity.UNLIKE, {"direct": direct, "of": sum(ways.values())})
         return
     names = {name for used in reading.log.adapters.values() for name in used}
-    severity = Severity.FAULT
+    severity, why = Severity.UNLIKE, dict[str, object]()
     if model := _without_gpudirect(reading):
-        why, severity = f"the driver gives {model} GPUs none", Severity.NOTE
+        severity, why["model"] = Severity.NOTE, model
     elif level is not None:
-        why, severity = f"NCCL_NET_GDR_LEVEL={level}", Severity.UNLIKE
+        why["level"] = level
     elif reading.log.gpudirect_off is not None:
-        why, severity = f"the network plugin says: {reading.log.gpudirect_off}", Severity.UNLIKE
+        why["plugin_says"] = reading.log.gpudirect_off
     elif (far := reading.log.far_adapters) and not refused:
-        why = (
-            f"each adapter is too far from its GPU ({far}), mostly over a CPU; NCCL_NET_GDR_LEVEL=PHB or SYS allows it"
-        )
+        severity, why["far"] = Severity.FAULT, far
     elif names and all(name.startswith("hfi1") for name in names):
-        why = "Omni-Path's adapters (hfi1) have it with their own network plugin alone"
+        severity, why["omni_path"] = Severity.FAULT, True
     elif reading.log.dma_buf:
-        why = (
-            "not shown: DMA-BUF is available, so no module is missing; the distance of each adapter to its GPU decides"
-        )
-        severity = Severity.UNLIKE
+        why["dma_buf"] = True
     else:
-        why = "nvidia-peermem is not loaded (lsmod) and there is no DMA-BUF"
-        why += "" if refused else ", or no adapter is near its GPU"
-    said = "no GPUDirect RDMA: data goes over the CPU's memory on the way to the network, because: "
-    yield in_words(said + why, severity)
+        severity, why["no_module"] = Severity.FAULT, bool(refused) or None
+        why["no_module_or_far"] = not refused or None
+    yield Finding(NO_GPUDIRECT, severity, why)
 
 
 def _without_gpudirect(reading: Reading) -> str | None:
@@ -329,7 +286,12 @@ def harmful_settings(shown: ShownByLog) -> Iterator[Finding]:
 
 
 def forced(shown: ShownByLog) -> Iterator[Finding]:
-    """Algorithms and protocols that variables force."""
-    variables = shown.variables
-    if named := [f"{name}={variables[name]}" for name in ("NCCL_ALGO", "NCCL_PROTO") if variables.get(name)]:
-        yield in_words(f"{', '.join(named)}: NCCL chooses among these alone, whatever would be faster", Severity.UNLIKE)
+    """Algorithms and protocols that variables force, and those that a network plugin sets by itself."""
+    plugins = shown.reading.log.plugin_settings
+    named = {name: shown.variables[name] for name in ("NCCL_ALGO", "NCCL_PROTO") if shown.variables.get(name)}
+    own = {name: value for name, value in named.items() if plugins.get(name, "").lower() != value.lower()}
+    if own:
+        settings = [f"{name}={value}" for name, value in own.items()]
+        yield Finding("diagnose.forced", Severity.UNLIKE, {"settings": settings})
+    if its := [f"{name}={value}" for name, value in named.items() if name not in own]:
+        yield Finding("diagnose.set_by_plugin", Severity.NOTE, {"settings": its})

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 from tuner.base.findings import Finding
 from tuner.release import Release
-from tuner.scenario.logs.checks import communication, diagnostics, endings, ends, requests, timeouts, warnings
+from tuner.scenario.logs.checks import communication, devices, diagnostics, endings, ends, requests, timeouts, warnings
 from tuner.scenario.logs.checks.shown import ShownByLog
 from tuner.scenario.logs.imported import LogEvidence, Reading
 
@@ -16,7 +16,11 @@ CHECKS: tuple[Check, ...] = (
     endings.ending,
     ends.end,
     ends.p2p_on_geforce,
-    communication.single_ranks,
+    devices.single_ranks,
+    devices.gpu_twice,
+    devices.newer_than_release,
+    devices.out_of_bus_order,
+    devices.rings,
     timeouts.timeouts,
     warnings.warnings,
     communication.channels,

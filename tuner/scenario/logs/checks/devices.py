@@ -1,0 +1,118 @@
+"""Checks of which GPUs ranks are on: one for each, in order, and none that is newer than NCCL."""
+
+from collections import defaultdict
+from collections.abc import Iterator
+
+from tuner import release
+from tuner.base.findings import Finding, Severity
+from tuner.base.names import Collective
+from tuner.machine import gpus
+from tuner.scenario.logs.checks.shown import ShownByLog
+from tuner.scenario.logs.endings import ORDERLY
+from tuner.scenario.logs.reader import NcclLog
+
+MOST_SHOWN = 8
+LAST_IN_ORDER = "2.21.5"  # whose AllGather by NVLS keeps the order of ranks on one node, nccl#1906
+OF_NVLS = (Collective.AllGather, Collective.ReduceScatter)
+
+
+def single_ranks(shown: ShownByLog) -> Iterator[Finding]:
+    """Processes that each made a communicator of one rank, as programs do that were built or started without MPI."""
+    log = shown.reading.log
+    made = [rank for rank in log.ranks if rank.ranks is not None]
+    processes = {rank.thread.process for rank in made}
+    if {rank.ranks for rank in made} == {1} and len(processes) > 1:
+        yield Finding("diagnose.single_ranks", Severity.FAULT, {"processes": len(processes)})
+    elif not made:
+        yield from listed_alone(log)
+
+
+def listed_alone(log: NcclLog) -> Iterator[Finding]:
+    """The same of nccl-tests' lists of devices: each has a rank 0 and no other."""
+    processes = {(each.host, each.pid) for each in log.device_lines}
+    if {each.rank for each in log.device_lines} == {0} and len(processes) > 1:
+        yield Finding("diagnose.single_ranks", Severity.FAULT, {"processes": len(processes)})
+
+
+def gpu_twice(shown: ShownByLog) -> Iterator[Finding]:
+    """Ranks of one communicator on one GPU of a host, but where NCCL took them."""
+    yield from listed_twice(shown.reading.log)
+
+
+def listed_twice(log: NcclLog) -> Iterator[Finding]:
+    """The same by NCCL's lines, and by nccl-tests' list of devices; parts of a GPU (MIG) share a bus id."""
+    places: dict[tuple[str, str, str], dict[int, int]] = defaultdict(dict)
+    for rank in log.ranks:
+        if None not in (rank.rank, rank.bus_id, rank.group) and rank.thread.host and not rank.complete:
+            places[f"{rank.group}", rank.thread.host, f"{rank.bus_id:x}"].setdefault(rank.rank or 0, rank.line)
+    for each in log.device_lines:
+        if each.host is not None and ":" in each.bus_id and " MIG " not in log.devices.get(each.rank, ""):
+            places["", each.host, each.bus_id].setdefault(each.rank, each.line)
+    found: dict[tuple[str, tuple[int, ...]], tuple[str, int]] = {}
+    for (_, host, bus_id), ranks in places.items():
+        if len(ranks) > 1:
+            found.setdefault((host, tuple(sorted(ranks))), (bus_id, min(ranks.values())))
+    severity = Severity.UNLIKE if log.result_rows else Severity.FAULT  # which it then took, as from 2.30.3 on it may
+    for (host, numbers), (bus_id, line) in list(found.items())[:1]:
+        facts = {"host": host, "ranks": list(numbers), "bus_id": bus_id, "line": line, "place": log.place(line)}
+        yield Finding("diagnose.gpu_twice", severity, {**facts, "more": len(found) - 1 or None})
+
+
+def newer_than_release(shown: ShownByLog) -> Iterator[Finding]:
+    """GPUs that NCCL's build has no code for, or that its release does not know."""
+    log, nccl = shown.reading.log, shown.nccl
+    capabilities = {name: gpus.capability_of_product(name) for name in dict.fromkeys(log.devices.values())}
+    known = {name: each for name, each in capabilities.items() if each is not None}
+    if not known or nccl is None:
+        return
+    newest = max(known.values())
+    facts = {
+        "nccl": nccl.name,
+        "gpus": [name for name, each in known.items() if each == newest],
+        "capability": f"{newest // 10}.{newest % 10}",
+    }
+    needs = gpus.first_cuda(newest)
+    runs = bool(log.result_rows) or any(each.role == ORDERLY for each in log.endings)  # a build of one's own
+    if log.cuda is not None and log.cuda < needs and not runs:
+        of_cuda = {"cuda": f"{log.cuda[0]}.{log.cuda[1]}", "needs": f"{needs[0]}.{needs[1]}"}
+        yield Finding("diagnose.newer_gpu", Severity.FAULT, facts | of_cuda)
+    elif nccl.generation(newest) != (last := release.load(release.names()[-1])).generation(newest):
+        first = next(
+            each for each in release.names() if release.load(each).generation(newest) == last.generation(newest)
+        )
+        yield Finding("diagnose.newer_gpu_runs", Severity.UNLIKE, facts | {"first": first})
+
+
+def out_of_bus_order(shown: ShownByLog) -> Iterator[Finding]:
+    """Ranks of one node in another order than their GPUs' bus ids, with NVLS: AllGather may be wrong there."""
+    nccl, logs = shown.nccl, shown.reading.logs
+    if {each.nodes for each in logs} - {None, 1}:
+        return
+    if nccl is None or release.names().index(nccl.name) <= release.names().index(LAST_IN_ORDER):
+        return
+    if shown.channels is None or shown.channels[1] in (None, "0") or shown.variables.get("NCCL_NVLS_ENABLE") == "0":
+        return
+    hosts = {each.thread.host for each in logs}
+    ordered = sorted((each.rank, each.bus_id) for each in logs if each.rank is not None and each.bus_id is not None)
+    bus_ids = [bus_id for _, bus_id in ordered]
+    if len(hosts) != 1 or bus_ids == sorted(bus_ids) or len(set(bus_ids)) < len(bus_ids):
+        return
+    chosen = {
+        each.printed.collective
+        for each in shown.reading.log.choices
+        if each.printed.algorithm == "NVLS" and each.printed.collective in [one.name for one in OF_NVLS]
+    }
+    facts = {
+        "host": next(iter(hosts)),
+        "order": [f"{bus_id:x}" for bus_id in bus_ids[:MOST_SHOWN]],
+        "chosen": sorted(filter(None, chosen)) or None,
+    }
+    yield Finding("diagnose.out_of_bus_order", Severity.FAULT if chosen else Severity.UNLIKE, facts)
+
+
+def rings(shown: ShownByLog) -> Iterator[Finding]:
+    """Fewer rings than their lines say there are."""
+    log = shown.reading.log
+    of = max(log.ring_channels.values(), default=0)
+    if log.rings and len(log.rings) < of and len(log.ring_channels) == 1:
+        yield Finding("diagnose.rings_cut", Severity.NOTE, {"shown": len(log.rings), "of": of})
