@@ -2,7 +2,8 @@
 
 python -m benchmarks.doors [--draws 700] [--seed 1] [--compare 300]
 
-``doors.toml`` has the facts that it draws from. Every refusal has to print a command that answers. ``--compare`` asks
+``doors.toml`` has the facts that it draws from. What NCCL itself fails at is counted apart from what is refused here.
+Both have to print a command that answers. ``--compare`` asks
 the libnccl of so many of those that are answered, on simulated devices, and counts every difference.
 """
 
@@ -24,6 +25,7 @@ from unittest.mock import patch
 
 FACTS = Path(__file__).with_suffix(".toml")
 TRIES = 3  # commands in a row that refusals print, until one answers
+FAILS = "NCCL itself fails here"
 TRY = re.compile(r"^try: (.*)$", re.MULTILINE)
 MOST_RANKS = 32  # of a communicator that libnccl is asked about: it starts a thread for each
 COMPARED_BYTES = (1 << 12, 1 << 16, 1 << 20, 1 << 24, 1 << 28, 1 << 31)
@@ -146,22 +148,23 @@ def main() -> None:
     parser.add_argument("--show", action="store_true", help="every refusal, with its command")
     options = parser.parse_args()
     refused: Counter[str] = Counter()
+    failing: Counter[str] = Counter()  # in NCCL itself
     answered, stuck, began = [], [], time.monotonic()
     for each in draw(options.draws, options.seed):
         answer = run(each.words())
         if answer.code == 0:
             answered.append(each)
             continue
-        refused[reason(answer.errors)] += 1
+        (failing if FAILS in answer.errors else refused)[reason(answer.errors)] += 1
         if led_on(answer) is None:
             stuck.append((each, answer))
         if options.show:
             print(shlex.join(["nccl-tuner", *each.words()]), answer.errors, sep="\n")
-    for kind, number in refused.most_common():
+    for kind, number in [*failing.most_common(), *refused.most_common()]:
         print(f"{number:5} {kind}")
     share = refused.total() / options.draws
-    print(f"{refused.total()} of {options.draws} refused ({share:.1%}), {len(stuck)} without a command that answers, "
-          f"{time.monotonic() - began:.0f} s")  # fmt: skip
+    print(f"{refused.total()} of {options.draws} refused ({share:.1%}), {failing.total()} that NCCL itself fails at, "
+          f"{len(stuck)} without a command that answers, {time.monotonic() - began:.0f} s")  # fmt: skip
     _compare(answered, options.compare, options.seed)
 
 

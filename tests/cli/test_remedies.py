@@ -21,11 +21,15 @@ PICK = ("pick", "allreduce", "--bytes", "64M", "--nodes", "2")
             "--machine dgx-h100 --nccl 2.28.9 --env NCCL_NET=Nowhere --env NCCL_ALGO=Ring --env TOKEN=hunter2",
             "--machine dgx-h100 --nccl 2.28.9 --env NCCL_ALGO=Ring",
         ),
-        ("--machine dgx-h100 --nccl 2.26.2 --buffers window", "--machine dgx-h100 --nccl 2.26.2 --buffers plain"),
         (
-            "--machine dgx-h100 --nccl 2.28.9 --buffers registered --env NCCL_CUMEM_ENABLE=0",
-            "--machine dgx-h100 --nccl 2.28.9 --buffers plain --env NCCL_CUMEM_ENABLE=0",
+            "--machine dgx-h100 --nccl 2.32.3 --buffers registered --env NCCL_NVLS_UB_SIZE=0",
+            "--machine dgx-h100 --nccl 2.32.3 --buffers plain --env NCCL_NVLS_UB_SIZE=0",
         ),
+        (
+            "--machine p5.48xlarge --nccl 2.28.9 --env OFI_NCCL_NIC_DUP_CONNS=2 --env OFI_NCCL_TUNER_TYPE=Model",
+            "--machine p5.48xlarge --nccl 2.28.9 --env OFI_NCCL_TUNER_TYPE=Model",
+        ),
+        ("--machine 8xl4@2xmilan --nccl 2.28.9", "--machine 8xl4@2xmilan+1x100g --nccl 2.28.9"),
         ("--machine dgx-h100 --nccl 2.28.9 --env NCCL_IB_HCA=ibp", "--machine dgx-h100 --nccl 2.28.9"),
     ],
 )
@@ -38,7 +42,34 @@ def test_a_refusal_prints_a_command_that_is_answered(asked: str, tried: str) -> 
     assert run(*shlex.split(line)[2:]).stdout
 
 
+@pytest.mark.parametrize(
+    ("asked", "tried"),
+    [
+        ("--machine dgx-h100 --nccl 2.26.2 --buffers window", "--machine dgx-h100 --nccl 2.26.2 --buffers plain"),
+        ("--machine dgx-h100 --nccl 2.18.3 --buffers registered", "--machine dgx-h100 --nccl 2.18.3 --buffers plain"),
+        ("--machine dgx-h100 --nccl 2.28.9 --env NCCL_ALGO=auto", "--machine dgx-h100 --nccl 2.28.9"),
+        ("--machine dgx-h100 --nccl 2.28.9 --env NCCL_ALGO=PAT", "--machine dgx-h100 --nccl 2.28.9"),
+        ("--machine dgx-a100 --nccl 2.28.9 --dtype float8e4m3", "--machine dgx-a100 --nccl 2.28.9 --dtype float16"),
+        ("--machine dgx-a100 --nccl 2.21.5 --env NCCL_MNNVL_ENABLE=1", "--machine dgx-a100 --nccl 2.21.5"),
+        (
+            "--machine gb200-nvl72 --nccl 2.23.4",
+            "--machine gb200-nvl72 --nccl 2.23.4 --env NCCL_NVLS_ENABLE=0",
+        ),
+        ("--machine u-p6e-gb200x72 --nccl 2.21.5", "--machine u-p6e-gb200x72 --nccl 2.26.2"),
+    ],
+)
+def test_what_nccl_itself_fails_at_is_an_answer_with_a_command_that_works(asked: str, tried: str) -> None:
+    failed = run(*PICK, *asked.split(), code=1)
+    *_, says, line = failed.stderr.splitlines()
+    assert says.startswith("nccl-tuner: NCCL itself fails here: ")
+    assert line == f"try: {shlex.join(['nccl-tuner', *PICK, *tried.split()])}"
+    assert run(*shlex.split(line)[2:]).stdout
+
+
 def test_what_the_command_line_does_not_have_is_not_changed() -> None:
     assert command(["pick", "allreduce", "--log", "a b.log"], [Remedy("nccl", "2.28.9")]) is None
     assert command(["pick"], []) is None
+    assert command(["pick", "--env-file", "FILE"], [Remedy("env", None, "NCCL_ALGO")]) is None
+    added = command(["pick", "--env", "TOKEN=a"], [Remedy("env", "0", "NCCL_NVLS_ENABLE")])
+    assert added == "nccl-tuner pick --env NCCL_NVLS_ENABLE=0"
     assert command(["--nccl", "2.18.5", "a b"], [Remedy("nccl", "2.19.3")]) == "nccl-tuner --nccl 2.19.3 'a b'"

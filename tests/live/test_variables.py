@@ -15,7 +15,7 @@ from tuner.base.errors import BadInput, OracleFailed
 from tuner.base.names import Buffers, Collective, DataType, Op
 from tuner.emulator.group import Operation, plan
 from tuner.emulator.request import Request
-from tuner.emulator.selection import Selection, of_picks
+from tuner.emulator.selection import Selection
 from tuner.oracle import library
 from tuner.oracle.api import Oracle
 from tuner.oracle.conformance.check import ALL_COLLECTIVES, check
@@ -286,11 +286,11 @@ def indifferent(name: str) -> set[str]:
 def test_what_reaches_registered_buffers_is_refused_with_them() -> None:
     assert set(release.load("2.28.9").environment.registered_buffers) == set(REGISTERED_BUFFERS)
     assert set(release.load("2.28.9").environment.symmetric_kernels) == set(SYMMETRIC_KERNELS)
-    scenario = Scenario(nccl="2.28.9", machine="dgx-h100", nodes=1, environment={"NCCL_CUMEM_ENABLE": "0"})
+    scenario = Scenario(nccl="2.28.9", machine="dgx-h100", nodes=1, environment={"NCCL_NVLS_UB_SIZE": "0"})
     selection = Selection(scenario.communicator())
     assert selection.pick(Request(Collective.AllReduce, DataType.float32, Op.sum), 1 << 20).channels[0] > 0
     for buffers in (Buffers.registered, Buffers.window):
-        with pytest.raises(BadInput, match="NCCL_CUMEM_ENABLE: emulated for plain buffers only"):
+        with pytest.raises(BadInput, match="NCCL_NVLS_UB_SIZE: emulated for plain buffers only"):
             selection.pick(Request(Collective.AllReduce, DataType.float32, Op.sum, buffers=buffers), 1 << 20)
 
 
@@ -306,15 +306,6 @@ def test_a_planner_that_asks_for_each_call_of_a_group_alone_is_refused_for_group
         registered = replace(ALL_COLLECTIVES[0], buffers=Buffers.registered)
         with pytest.raises(BadInput, match="plain buffers only") if refused else nullcontext():
             selection.pick(registered, 1 << 20)
-
-
-@pytest.mark.parametrize(("value", "default"), [("1", True), ("-2", True), ("0", False)])
-def test_a_variable_at_its_default_goes_with_registered_buffers(value: str, default: bool) -> None:
-    asked = Scenario("2.28.9", 1, machine="dgx-h100", environment={"NCCL_CUMEM_ENABLE": value})
-    registered = replace(ALL_COLLECTIVES[0], buffers=Buffers.registered)
-    without = Selection(replace(asked, environment={}).communicator()).pick(registered, [1 << 20])
-    with nullcontext() if default else pytest.raises(BadInput, match="NCCL_CUMEM_ENABLE: emulated for plain"):
-        assert of_picks(Selection(asked.communicator()).pick(registered, [1 << 20])) == of_picks(without)
 
 
 def test_every_variable_without_effect_is_tried() -> None:

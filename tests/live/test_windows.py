@@ -14,6 +14,7 @@ from tuner.base.errors import BadInput, OracleFailed
 from tuner.base.names import Buffers, Collective, DataType, Op, PeerCall, Sides, WindowFlag, Windows
 from tuner.emulator.ranges import answers as answers_by_range
 from tuner.emulator.request import COPY_ENGINES, NonClassicPath, Request
+from tuner.emulator.rules.registered import missing
 from tuner.emulator.selection import Selection
 from tuner.machine import catalogue
 from tuner.oracle.answers import OracleLaunch
@@ -61,15 +62,37 @@ def test_windows_of_every_kind(name: str, nodes: int) -> None:
     assert report.compared["channels"] == len(calls(name)) * len(sizes)
 
 
-@pytest.mark.parametrize("name", WITH_WINDOWS)
-def test_shareable_memory_that_is_asked_for_changes_nothing(name: str) -> None:
-    """NCCL_CUMEM_ENABLE=1, as SGLang sets it for its symmetric memory, is what NCCL does by itself."""
-    scenario = Scenario(name, 1, machine="dgx-h100", gpus_per_node=4, environment={"NCCL_CUMEM_ENABLE": "1"})
-    sizes = [1 << power for power in (7, 16, 22, 28)]
-    asked = [Request(Collective.AllReduce, DataType.bfloat16, Op.sum, buffers=buffers) for buffers in Buffers]
-    report = check(scenario, asked, sizes)
-    assert report.mismatches == ()
-    assert report.compared["channels"] == len(asked) * len(sizes)
+SHARED_MEMORY = {"1": True, "-2": True, "2": True, "0": False, "-1": False, "word": None}  # of NCCL_CUMEM_ENABLE
+
+
+@pytest.mark.parametrize(("machine", "nodes"), [("dgx-h100", 1), ("pcie-l40s", 2), ("dgx-1v", 1)])
+@pytest.mark.parametrize("name", HERE)
+def test_buffers_of_every_kind_with_and_without_memory_that_processes_share(
+    name: str, machine: str, nodes: int
+) -> None:
+    """NCCL_CUMEM_ENABLE=0, as vLLM sets it, and 1, as SGLang does for its symmetric memory."""
+    size = [1 << power for power in (12, 22, 28)]
+    shape = {"nodes": nodes, "machine": machine, "gpus_per_node": 4}
+    for value in SHARED_MEMORY if machine == "dgx-h100" and name in HERE[-2:] else ("0", "1"):
+        settings = {"NCCL_CUMEM_ENABLE": value, "NCCL_GIN_TYPE": "0"}
+        scenario = Scenario(name, environment=settings, **shape)  # type: ignore[arg-type]
+        asked = [
+            Request(collective, DataType.bfloat16, Op.sum, buffers=buffers)
+            for buffers in Buffers
+            if missing(release.load(name), buffers) is None
+            for collective in (Collective.AllReduce, Collective.AllGather, Collective.Broadcast)
+        ]
+        report = check(scenario, asked, size)
+        assert report.mismatches == (), value
+        assert report.compared["channels"] == len(asked) * len(size)
+
+
+def test_no_window_is_made_of_memory_that_processes_do_not_share() -> None:
+    request = Request(Collective.AllReduce, DataType.bfloat16, Op.sum, buffers=Buffers.window)
+    for value, shared in SHARED_MEMORY.items():
+        scenario = Scenario("2.28.9", 1, machine="dgx-h100", environment={"NCCL_CUMEM_ENABLE": value})
+        (path,) = Selection(scenario.communicator()).non_classic_paths(request, [1 << 20])
+        assert (path is not None) is bool(shared)
 
 
 @pytest.mark.parametrize("name", WITH_WINDOWS)

@@ -34,9 +34,9 @@ def run(*arguments: str, code: int = 0) -> subprocess.CompletedProcess[str]:
     return done
 
 
-def assert_refused(arguments: tuple[str, ...], hint: str) -> None:
+def assert_refused(arguments: tuple[str, ...], hint: str, code: int = 2) -> None:
     """One line with ``hint``, and perhaps a command to try in its place, which tests/cli/test_remedies.py tries."""
-    done = run(*arguments, code=2)
+    done = run(*arguments, code=code)
     assert done.stdout == ""
     message, *instead = done.stderr.splitlines()
     assert hint in message

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from tuner import release
 from tuner.base.dataclass import dataclass
-from tuner.base.errors import BadInput
+from tuner.base.errors import BadInput, Remedy
 from tuner.base.records import json_form
 from tuner.emulator.aws_ofi_nccl import release as aws_release
 from tuner.emulator.aws_ofi_nccl.tuner import INTERNAL, TYPE, VARIABLES, AwsTuner
@@ -18,6 +18,7 @@ from tuner.emulator.request import Request
 from tuner.emulator.selection import Pick, Selection, of_picks
 from tuner.emulator.tuner_plugin import TunerPlugin
 from tuner.machine import catalogue
+from tuner.machine.adapters import plugin_networks
 from tuner.release import Release
 from tuner.scenario import Scenario
 
@@ -106,6 +107,7 @@ def with_tuner(scenario: Scenario, text: str | None) -> Scenario:
     nccl = release.load(scenario.nccl)
     own = {name: value for name, value in environment.items() if name.startswith("OFI_NCCL_")}
     kept = {name: value for name, value in environment.items() if name not in own}
+    own = {name: value for name, value in own.items() if all(name not in each.own for each in plugin_networks())}
     left = replace(scenario, environment=kept)
     products = {product_of(kind.machine) for kind in scenario.kinds}
     logged = scenario.from_log and scenario.from_log.tuner
@@ -126,9 +128,11 @@ def with_tuner(scenario: Scenario, text: str | None) -> Scenario:
             raise BadInput(f"tuner {text}: not emulated where nodes are of several products; valid: {NONE}")
         tuner = named(text, scenario.machine, environment, nccl)
     if own and not isinstance(getattr(tuner, "following", tuner), AwsTuner):
-        raise BadInput(f"{', '.join(own)}: read by {aws_release.NAME} alone; valid: with it as the tuner")
+        says = f"{', '.join(own)}: read by {aws_release.NAME} alone; valid: with it as the tuner"
+        raise BadInput(says).cured(*(Remedy("env", None, name) for name in own))
     if unknown := sorted(own.keys() - set(VARIABLES)):
-        raise BadInput(f"{', '.join(unknown)}: not emulated; valid: {', '.join(VARIABLES)}")
+        says = f"{', '.join(unknown)}: not emulated; valid: {', '.join(VARIABLES)}"
+        raise BadInput(says).cured(*(Remedy("env", None, name) for name in unknown))
     return replace(left, tuner=tuner)
 
 

@@ -8,7 +8,10 @@ NEAREST = 5  # names that it lists of more
 
 
 class Remedy(NamedTuple):
-    """A change of what was asked that is answered: a parameter's value, or none; ``given``: in place of that alone."""
+    """A change of what was asked that is answered: a parameter's value, or none.
+
+    ``given``: the change is of this variable alone, which is added where it is not set.
+    """
 
     parameter: str
     value: str | None
@@ -18,10 +21,12 @@ class Remedy(NamedTuple):
 class TunerError(Exception):
     """Base of all errors of this project; the message is one complete line.
 
-    ``remedies`` are changes of what was asked with which it is answered, as far as that is known.
+    ``remedies`` are changes of what was asked with which it is answered, as far as that is known. ``by_nccl``: NCCL
+    itself refuses what was asked, or does not survive it, so that the error is the answer.
     """
 
     remedies: tuple[Remedy, ...] = ()
+    by_nccl = False
 
     def cured(self, *remedies: Remedy) -> Self:
         """The error, with these remedies."""
@@ -31,6 +36,12 @@ class TunerError(Exception):
 
 class BadInput(TunerError):
     """A value from the command line or the environment that cannot be used."""
+
+
+class NcclFails(BadInput):
+    """What NCCL itself refuses, or does not survive; the message says what it does."""
+
+    by_nccl = True
 
 
 class TooManyRanges(BadInput):
@@ -98,6 +109,8 @@ class MeasuringFailed(TunerError):
 
 class NoAlgorithm(TunerError):
     """Nothing is left to pick from; NCCL fails the collective too."""
+
+    by_nccl = True
 
 
 class OracleUnavailable(TunerError):

@@ -155,7 +155,8 @@ def run(words: list[str] | None = None) -> NoReturn:
     except CannotBeJudged as error:
         _end(3, str(error))
     except TunerError as error:
-        _end(1 if isinstance(error, OracleFailed) else 2, str(error), _instead(words, error))
+        says = f"NCCL itself fails here: {error}" if error.by_nccl else str(error)
+        _end(1 if error.by_nccl or isinstance(error, OracleFailed) else 2, says, _instead(words, error))
     except click.exceptions.NoArgsIsHelpError as error:
         error.show()
         sys.exit(error.exit_code)

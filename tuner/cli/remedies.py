@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from tuner.base.errors import Remedy
 from tuner.base.spelling import Spelling
 
-OWN = "NCCL_"  # variables that are shown: others may hold secrets, and change nothing
+OWN = ("NCCL_", "OFI_NCCL_")  # variables that are shown: others may hold secrets, and change nothing
 
 
 def command(words: Sequence[str], remedies: Sequence[Remedy]) -> str | None:
@@ -15,19 +15,32 @@ def command(words: Sequence[str], remedies: Sequence[Remedy]) -> str | None:
     ``words`` are its arguments, without the program's name.
     """
     pairs, options = _pairs(words), {Spelling.COMMAND_LINE.option(each.parameter): each for each in remedies}
-    if not remedies or not options.keys() <= {option for option, _ in pairs}:
+    added = [each for each in remedies if _is_added(each, pairs)]
+    if not remedies or not options.keys() - {"--env"} <= {option for option, _ in pairs}:
         return None
     changed: list[str] = []
     for option, value in pairs:
         of_option = [each for each in remedies if Spelling.COMMAND_LINE.option(each.parameter) == option]
         cure = next((each for each in of_option if each.given in (None, value.partition("=")[0])), None)
-        if option == "--env" and not value.startswith(OWN):
+        if _is_hidden(option, value):
             continue
         if cure is None:
             changed += [option, value] if option else [value]
         elif cure.value is not None:
             changed += [option, cure.value if cure.given is None else f"{cure.given}={cure.value}"]
-    return shlex.join(["nccl-tuner", *changed])
+    changed += [word for each in added for word in ("--env", f"{each.given}={each.value}")]
+    kept = [word for pair in pairs if not _is_hidden(*pair) for word in pair if word]
+    return None if changed == kept else shlex.join(["nccl-tuner", *changed])
+
+
+def _is_hidden(option: str, value: str) -> bool:
+    return option == "--env" and not value.startswith(OWN)
+
+
+def _is_added(remedy: Remedy, pairs: Sequence[tuple[str, str]]) -> bool:
+    """Whether it sets a variable that is not set."""
+    given = {value.partition("=")[0] for option, value in pairs if option == "--env"}
+    return remedy.parameter == "env" and remedy.value is not None and remedy.given not in given
 
 
 def _pairs(words: Sequence[str]) -> list[tuple[str, str]]:

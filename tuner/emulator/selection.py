@@ -20,7 +20,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from tuner.base import trace
 from tuner.base.dataclass import dataclass
-from tuner.base.errors import BadInput, NoAlgorithm
+from tuner.base.errors import BadInput, NoAlgorithm, Remedy
 from tuner.base.frames import Column, Framed, NamedColumn
 from tuner.base.names import ALGO_PROTOS, SYMMETRIC, AlgoProto, Algorithm, Buffers, Collective, Protocol, Windows
 from tuner.base.nouns import Choice
@@ -41,6 +41,7 @@ from tuner.release.standing import refuse_not_read
 
 MULTICAST = (Algorithm.NVLS, Protocol.Simple)
 IGNORED_US = np.float32(-1.0)  # NCCL_ALGO_PROTO_IGNORE
+LISTS = ("NCCL_ALGO", "NCCL_PROTO")  # variables that leave some algorithms and protocols out
 CHUNK = 1 << 15  # sizes at a time: the arrays of a chunk stay in the processor's cache
 MAX_BYTES = 2**62
 
@@ -347,7 +348,9 @@ class Selection:
         if not bandwidths and call_configuration.selected(self.communicator, request) is not None:
             raise NoAlgorithm(call_configuration.nothing_selected(request))
         if not bandwidths:
-            raise NoAlgorithm(f"nothing is left for {request.collective.name}: {'; '.join(self._why_nothing(request))}")
+            why = f"nothing is left for {request.collective.name}: {'; '.join(self._why_nothing(request))}"
+            lists = [name for name in LISTS if self.communicator.environment.text(name)]
+            raise NoAlgorithm(why).cured(*(Remedy("env", None, name) for name in lists))
         candidates = list(bandwidths)
         multicast = registered.multicast_channels(self.communicator, self.tables_of(request.collective), request)
         if self._asks_a_tuner:  # NCCL then takes no notice of NCCL_CTA_POLICY
@@ -526,9 +529,12 @@ class Selection:
 
     def _check_type(self, request: Request) -> None:
         if self.communicator.rules.fp8_needs_hopper(request) and self.communicator.min_comp_cap < 90:
-            raise NoAlgorithm(f"NCCL refuses {request.dtype.name} on GPUs before compute capability 9.0")
+            refused = NoAlgorithm(f"NCCL refuses {request.dtype.name} on GPUs before compute capability 9.0")
+            raise refused.cured(Remedy("dtype", "float16"))
         if request.dtype >= self.communicator.release.limits.data_types:
-            raise NoAlgorithm(f"NCCL {self.communicator.release.name} has no type {request.dtype.name}")
+            raise NoAlgorithm(f"NCCL {self.communicator.release.name} has no type {request.dtype.name}").cured(
+                Remedy("dtype", "float16")
+            )
 
     def _why_nothing(self, request: Request) -> list[str]:
         return sorted(set(self.excluded(request).values()))

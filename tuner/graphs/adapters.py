@@ -3,7 +3,7 @@
 Source: ncclTopoComputePaths after its loop over pairs of GPUs, ncclTopoCheckGdr, src/graph/paths.cc, v2.28.9-1.
 """
 
-from tuner.base.errors import BadInput, BadTopology
+from tuner.base.errors import BadTopology, NcclFails, Remedy
 from tuner.base.numerics import ceil_div, mirrored
 from tuner.graphs.paths import divert, joined, level, near_cpu
 from tuner.graphs.system import AdapterDevice, DeviceKind, GpuDevice, Path, System, SystemDevice
@@ -132,7 +132,7 @@ class LocalNets:
                 nearest_type, mask, gpus = type_, own, []
             if type_ == nearest_type:
                 if own != mask:
-                    raise BadInput(f"this release of NCCL refuses GPUs that share network device {net.dev} unevenly")
+                    raise NcclFails(f"this release of NCCL refuses GPUs that share network device {net.dev} unevenly")
                 gpus.append(gpu)
         return gpus[mask.index(net.id) % len(gpus)] if mask else -1
 
@@ -284,8 +284,8 @@ def relay(system: System, path: Path) -> GpuDevice:
     skipped = path.links[1:] if kind is DeviceKind.DEV else path.links
     hardware = next(link.to for link in skipped if link.to.kind is not DeviceKind.NVS)
     if hardware.kind is not kind:
-        raise BadInput(
+        raise NcclFails(
             "NCCL fails where GPUs whose NVLinks lead to a processor would use each other's adapters; "
             "valid with NCCL_PXN_DISABLE=1"
-        )
+        ).cured(Remedy("env", "1", "NCCL_PXN_DISABLE"))
     return next(gpu for gpu in system.gpus if gpu.id == hardware.id)

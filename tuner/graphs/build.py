@@ -7,7 +7,7 @@ where NCCL stores them.
 import xml.etree.ElementTree as ET
 from collections.abc import Mapping, Sequence
 
-from tuner.base.errors import BadInput, BadTopology
+from tuner.base.errors import BadTopology, NcclFails, Remedy
 from tuner.base.numerics import f32, f64
 from tuner.graphs.system import (
     HOST_BIT,
@@ -300,10 +300,10 @@ def cpu_above(node: SystemDevice, how: CpuAbove, below: tuple[SystemDevice, ...]
     if node.kind is DeviceKind.CPU:
         return node
     if node in below:
-        raise BadInput(
+        raise NcclFails(
             "this release of libnccl crashes on this topology: it looks for a GPU's CPU between two PCIe switches "
             "without an end; valid: NCCL 2.26.2 and later, or GPUs directly on their CPU, as virtual machines show them"
-        )
+        ).cured(Remedy("nccl", "2.26.2"))
     for link in node.links:
         followed = how == "over_any_device" or link.to.kind in (DeviceKind.PCI, DeviceKind.CPU)
         if link.kind == "PIX" and followed and not (how == "upwards" and link.to in below[-1:]):

@@ -16,7 +16,7 @@ from itertools import combinations, permutations
 import numpy as np
 
 from tuner import release
-from tuner.base.errors import BadInput, BadTopology
+from tuner.base.errors import BadInput, BadTopology, NcclFails
 from tuner.base.names import Pattern
 from tuner.base.numerics import f32
 from tuner.graphs import xml
@@ -98,7 +98,7 @@ def trim(system: System, request: SearchRequest, nccl: Release) -> None:
         raise BadTopology("the first GPU is below a device that is no PCI switch")
     in_order = list(dict.fromkeys(of_rank[rank] for rank in sorted(of_rank)))
     if system.hosts > 1 and len(in_order) > 1 and not nccl.search.routing.domains_fall_apart:
-        raise BadInput(
+        raise NcclFails(
             f"NCCL {nccl.name} crashes: it takes a NVLink domain of {system.hosts} hosts for several nodes, and then "
             "looks for paths to devices of other hosts (ncclTopoSearchRecNet, src/graph/search.cc)"
         )

@@ -6,7 +6,7 @@ Source: ncclTopoSelectNets, ncclTopoSearchCheckNet, src/graph/search.cc, v2.28.9
 from collections.abc import Callable
 from itertools import zip_longest
 
-from tuner.base.errors import BadInput
+from tuner.base.errors import NcclFails
 from tuner.base.names import Pattern
 from tuner.graphs.adapters import LocalNets, max_nets, nearest
 from tuner.graphs.system import UNKNOWN, AdapterDevice, DeviceKind, System
@@ -172,7 +172,7 @@ class Nets:
 
     def _reached_best(self, device: AdapterDevice) -> tuple[float, list[int]]:
         if DeviceKind.GPU not in device.paths:
-            raise BadInput(
+            raise NcclFails(
                 f"this release of libnccl crashes: it takes the hosts of a NVLink domain for several nodes, and enters "
                 f"from NET {device.dev} of another host, which reaches no GPU of this one (ncclTopoSearchRecNet)"
             )

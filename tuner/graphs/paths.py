@@ -3,7 +3,7 @@
 Source: ncclTopoSetPaths, addInterStep and ncclGetLocalCpu, src/graph/paths.cc, v2.28.9-1.
 """
 
-from tuner.base.errors import BadInput, BadTopology
+from tuner.base.errors import BadInput, BadTopology, NcclFails
 from tuner.base.numerics import parse_long
 from tuner.graphs.build import LOCAL_GBS
 from tuner.graphs.system import DeviceKind, GpuDevice, Link, Path, PathTypes, System, SystemDevice
@@ -204,7 +204,7 @@ class Peers:
         if not isinstance(between, GpuDevice) or between.kind is not kind:
             return None
         if kind is DeviceKind.DEV and all(gpu.links[0].to is not between for gpu in self.system.gpus):
-            raise BadInput(
+            raise NcclFails(
                 f"NCCL refuses GPUs {source.dev} and {target.dev}: NVLinks join them over GPU {between.dev}, which "
                 "only the network joins to the first GPU"
             )

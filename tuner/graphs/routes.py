@@ -6,7 +6,7 @@ Source: ncclTopoFollowPath, src/graph/search.cc, v2.28.9-1.
 from dataclasses import replace
 from typing import Final
 
-from tuner.base.errors import BadInput
+from tuner.base.errors import NcclFails, Remedy
 from tuner.base.numerics import f32
 from tuner.graphs.load import Load, Route
 from tuner.graphs.system import DeviceKind, GpuDevice, Path, System, SystemDevice
@@ -57,9 +57,9 @@ class Routes:
         if rules.disconnected != "followed" and path.type >= types.DIS:
             if rules.disconnected == "refused" and DeviceKind.NVS in (kind, to_kind):
                 joined = f"{_called(start, number)} and {_called(end, to)}"
-                raise BadInput(
+                raise NcclFails(
                     f"this release of NCCL refuses a node where nothing joins {joined}; valid with NCCL_NVLS_ENABLE=0"
-                )
+                ).cured(Remedy("env", "0", "NCCL_NVLS_ENABLE"))
             return None
         if share == 1 and path.type > farthest:
             if self.load.recorder is not None:
@@ -115,7 +115,7 @@ def path_between(system: System, ends: Ends) -> Path:
     kind, number, to_kind, to = ends
     start = system.nodes[kind][number]
     if to_kind not in start.paths:
-        raise BadInput(f"NCCL refuses a node where {_called(start, number)} reaches no {to_kind.name} at all")
+        raise NcclFails(f"NCCL refuses a node where {_called(start, number)} reaches no {to_kind.name} at all")
     return start.paths[to_kind][to]
 
 
@@ -127,7 +127,7 @@ def way_back_type(system: System, ends: Ends) -> int:
     kind, number, to_kind, to = ends
     end = system.nodes[to_kind][to]
     if kind not in end.paths:
-        raise BadInput(
+        raise NcclFails(
             f"this release of libnccl crashes: it takes the hosts of a NVLink domain for several nodes, and a tree "
             f"leaves by {_called(end, to)} of another host, which reaches no {kind.name} of this one "
             "(ncclTopoFollowPath, src/graph/search.cc)"

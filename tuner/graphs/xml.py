@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from enum import IntEnum
 from itertools import islice
 
-from tuner.base.errors import BadInput, BadTopology
+from tuner.base.errors import BadInput, BadTopology, NcclFails, Remedy
 from tuner.base.numerics import parse_long
 from tuner.graphs.request import SearchRequest
 from tuner.machine import adapters
@@ -161,7 +161,7 @@ class MergedAdapters:
         if self.rules.below_pci_devices:
             common = pci_above(common, parents)
         if common.tag == "system" and self.rules.refuses_sockets:
-            raise BadInput(f"NCCL refuses to merge adapters of different sockets: {_names(nets)}")
+            raise NcclFails(f"NCCL refuses to merge adapters of different sockets: {_names(nets)}")
         width = 0
         if self.rules.widened != "none" and distance in (Distance.PHB, Distance.PXB, Distance.PIX):
             width = sum(_width(child, nets)[1] for child in common)
@@ -223,12 +223,15 @@ class _Groups:
     def _force(self, text: str) -> None:
         wanted = NameList.parse(text, self.rules.most)
         if not wanted.entries:
-            raise BadInput(f"{FORCE}={self.forced!r}: NCCL hangs on a group without a name, such as {text!r}")
+            raise self._refused(f"NCCL hangs on a group without a name, such as {text!r}")
         group = tuple(n for n, (name, port) in enumerate(self.adapters) if wanted.matches(name, port, exact=True))
         if len(group) != len(wanted.entries) or not self._make(group):
             why = f"{NETWORK} is 0" if len(group) == len(wanted.entries) else f"{len(group)} adapters match it"
-            raise BadInput(f"{FORCE}={self.forced!r}: NCCL refuses the group {text!r}, as {why}")
+            raise self._refused(f"NCCL refuses the group {text!r}, as {why}")
         self.placed.update(group)
+
+    def _refused(self, why: str) -> NcclFails:
+        return NcclFails(f"{FORCE}={self.forced!r}: {why}").cured(Remedy("env", None, FORCE))
 
     def _merge_near(self) -> None:
         """Sic: after a failure NCCL begins again, but not with the first adapter."""
@@ -240,7 +243,9 @@ class _Groups:
                 self.placed.update(group)
                 if not self._make(group):
                     if self.rules.failure == "is_an_error":
-                        raise BadInput(f"{NETWORK}=0: NCCL fails where it would merge adapters; valid: {LEVEL}=LOC")
+                        raise NcclFails(
+                            f"{NETWORK}=0: NCCL fails where it would merge adapters; valid: {LEVEL}=LOC"
+                        ).cured(Remedy("env", "LOC", LEVEL))
                     self.placed.difference_update(group)
                     apart.update(frozenset((at, other)) for other in group[1:])
                     at = 0

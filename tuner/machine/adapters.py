@@ -20,6 +20,9 @@ SELECT = "NCCL_IB_HCA"
 OWN_NETWORK = "IB"  # its name, which NCCL_NET selects among those of plugins
 SOCKETS = "Socket"  # that of the other one in NCCL itself, over IP interfaces
 BUILT_IN = (OWN_NETWORK, SOCKETS)
+# Names of NCCL_NET_PLUGIN that no file has, so that NCCL takes its own networks: Oracle's settings of NCCL have "sys"
+# (oracle-quickstart/oci-hpc-oke). Source: openPluginLib, src/plugin/plugin_open.cc, v2.28.9-1.
+NO_PLUGIN = ("none", "sys")
 # Adapters of other networks by the beginning of their name: AWS EFA and HPE Slingshot, of plugins; IP, of sockets.
 OF_OTHERS = ("rdmap", "efa", "cxi", "eth", "en", "bond")
 MOST_ENTRIES = 32  # of NCCL_IB_HCA: MAX_IB_DEVS
@@ -144,7 +147,7 @@ class PluginNetwork:
 
     ``adapters`` are beginnings of the names of its adapters; none where it drives those of NCCL's own network.
     ``folder`` is a part of the path that its files lie in. ``known``: what it tells NCCL of its adapters is what
-    topologies have.
+    topologies have. ``own`` are variables of the plugin itself that reach no choice.
     """
 
     name: str
@@ -153,6 +156,7 @@ class PluginNetwork:
     plugins: tuple[str, ...]
     folder: str | None
     known: bool
+    own: frozenset[str]
 
 
 @cache
@@ -161,7 +165,13 @@ def plugin_networks() -> tuple[PluginNetwork, ...]:
     table = tables.toml(tables.folder() / "networks.toml")
     return tuple(
         PluginNetwork(
-            name, tuple(row["adapters"]), tuple(row["nets"]), tuple(row["plugins"]), row.get("folder"), row["known"]
+            name,
+            tuple(row["adapters"]),
+            tuple(row["nets"]),
+            tuple(row["plugins"]),
+            row.get("folder"),
+            row["known"],
+            frozenset(row.get("own", ())),
         )
         for name, row in table.items()
     )
@@ -205,7 +215,7 @@ def selecting(network: str | None, variables: Mapping[str, str], nodes: int) -> 
     plugin, disabled = variables.get("NCCL_NET_PLUGIN"), variables.get("NCCL_IB_DISABLE")
     agreed = {
         "NCCL_NET": variables.get("NCCL_NET", "").upper() in named or of_plugin is not None,
-        "NCCL_NET_PLUGIN": plugin == "" or (plugin == "none" and bool(among)) or of_plugin is not None,
+        "NCCL_NET_PLUGIN": plugin == "" or (plugin in NO_PLUGIN and bool(among)) or of_plugin is not None,
         "NCCL_IB_DISABLE": disabled == "0" or SOCKETS in among or of_others,
     }
     return {name for name in variables if agreed.get(name, False)}

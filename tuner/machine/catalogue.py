@@ -18,7 +18,7 @@ from pathlib import Path
 from tuner import release
 from tuner.base import tables
 from tuner.base.dataclass import dataclass
-from tuner.base.errors import BadInput, Remedy, UnknownMachine, nearest_of, one_of
+from tuner.base.errors import NcclFails, Remedy, UnknownMachine, nearest_of, one_of
 from tuner.machine import described as in_words
 from tuner.machine import gpus
 from tuner.machine.gpus import PeerToPeer
@@ -181,7 +181,7 @@ class Machine:
     def check_runs(self, nccl: str) -> None:
         """BadInput for a release of libnccl that crashes there."""
         if nccl in self.crashes:
-            raise BadInput(f"{self.name}: NCCL {nccl} crashes there: {self.crashes[nccl]}; valid: other releases")
+            raise NcclFails(f"{self.name}: NCCL {nccl} crashes there: {self.crashes[nccl]}; valid: other releases")
 
     @property
     def graph_table(self) -> GraphTable:

@@ -63,6 +63,12 @@ def of_chip(asked: Collection[str], known: Collection[str]) -> str | None:
     return None
 
 
+def with_adapter(name: str) -> str | None:
+    """Words for the same machine with an adapter; None for a name of another kind, or with adapters."""
+    match = WORDS.fullmatch(name)
+    return None if match is None or match[6] else f"{name}+1x100g"
+
+
 def _is_describable(model: GpuModel) -> bool:
     """Whether its cards are put into servers of any kind: others come on boards of their maker, with adapters."""
     return model.lead_to != "nvswitch" and not model.c2c

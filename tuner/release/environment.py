@@ -7,7 +7,7 @@ from enum import IntEnum
 from typing import TypeVar
 
 from tuner.base.dataclass import dataclass
-from tuner.base.errors import BadInput, one_of
+from tuner.base.errors import BadInput, NcclFails, Remedy, one_of
 from tuner.base.names import Collective
 from tuner.base.numerics import int32, parse_long
 from tuner.base.registry import Registry, Source
@@ -100,11 +100,11 @@ def _entries(
     for position, entry in enumerate(part for part in text.split(";") if part):
         fields = [part for part in entry.split(":") if part]
         if not fields:
-            raise BadInput(f"{variable}={text!r}: an entry has no list; {one_of(e.name for e in elements)}")
+            raise _refused(variable, text, f"an entry has no list; {one_of(e.name for e in elements)}")
         if len(fields) == 1:
             # C compares the token's address with the string's start, so a leading ';' makes even the first entry later.
             if position > 0 or text.startswith(";"):
-                raise BadInput(f"{variable}={text!r}: every entry but the first needs a collective, as in 'allreduce:'")
+                raise _refused(variable, text, "every entry but the first needs a collective, as in 'allreduce:'")
             collectives, names = list(Collective), fields[0]
         else:
             collectives, names = [_match(fields[0], Collective, variable, text)], fields[1]
@@ -135,4 +135,9 @@ def _match(token: str, elements: type[E], variable: str, text: str) -> E:
     for element in elements:
         if element.name.lower() == token.lower():
             return element
-    raise BadInput(f"{variable}={text!r}: unknown {token!r}; {one_of(e.name for e in elements)}")
+    raise _refused(variable, text, f"unknown {token!r}; {one_of(e.name for e in elements)}")
+
+
+def _refused(variable: str, text: str, why: str) -> NcclFails:
+    """Error for a list with which NCCL refuses to make a communicator."""
+    return NcclFails(f"{variable}={text!r}: {why}").cured(Remedy("env", None, variable))

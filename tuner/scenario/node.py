@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from tuner import release
-from tuner.base.errors import BadInput, BadTopology
+from tuner.base.errors import BadInput, BadTopology, Remedy
 from tuner.base.files import read_bytes
 from tuner.base.spelling import option
 from tuner.emulator.communicator import Node
 from tuner.emulator.rules import resolved
-from tuner.machine import catalogue, gpus, graphs
+from tuner.machine import catalogue, described, gpus, graphs
 from tuner.machine.adapters import PeerLinks, mergeable, network_of, over_sockets, plugin_network, used
 from tuner.machine.gpus import GpuModel, PeerToPeer
 from tuner.machine.graphs import Graphs
@@ -176,6 +176,8 @@ class ResolvedNode:
         """Whether NCCL merges any of its adapters, as one of several nodes."""
         from tuner.graphs.xml import merges
 
+        if not self.topology.nets:
+            return False
         return merges(self.for_search(several=True), self.topology, release.load(self.nccl).search.merging)
 
     def leaks_adapters(self) -> bool:
@@ -293,9 +295,13 @@ class ResolvedNode:
         return tuple(models) if all(named) and all(model.peer_to_peer is PeerToPeer.none for model in models) else ()
 
     def for_search(self, several: bool) -> "SearchRequest":
-        """The node as the search of graphs takes it, alone or one of several."""
+        """The node as the search of graphs takes it, alone or one of several. BadTopology without an adapter there."""
         from tuner.graphs import SearchRequest
 
+        if several and not self.topology.nets:
+            error = BadTopology("topology has no <net> element, which a communicator of several nodes needs")
+            other = described.with_adapter(self.scenario.machine or "")
+            raise error if other is None else error.cured(Remedy("machine", other))
         nccl = release.load(self.scenario.nccl)
         variables, nvls_off = self._variables_of_nccl, resolved.rules_for(nccl).nvls_if_shared
         return SearchRequest(

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, TypeAlias
 
 from tuner.base.dataclass import dataclass
-from tuner.base.errors import BadInput
+from tuner.base.errors import BadInput, NcclFails, Remedy
 from tuner.base.names import Pattern
 from tuner.base.numerics import int32, parse_long
 from tuner.base.registry import Registry
@@ -106,10 +106,10 @@ def check_nvls_heads(release: Release, heads: int) -> None:
     v2.24.3-1), and 2.21.5 to 2.24.3 end with "malloc(): invalid size" or "free(): corrupted unsorted chunks".
     """
     if heads > release.limits.max_channels:
-        raise BadInput(
+        raise NcclFails(
             f"NCCL {release.name} crashes with NVLS on {heads} GPUs of a node: it has room for "
             f"{release.limits.max_channels}; valid: NCCL_NVLS_ENABLE=0, or a later release"
-        )
+        ).cured(Remedy("env", "0", "NCCL_NVLS_ENABLE"))
 
 
 def nvls_switched_off(environment: Environment) -> bool:
@@ -411,10 +411,10 @@ def check_shared(communicator: "Comm") -> None:
     if whole is None or not chunk.unset_where_shared or not whole.nvls or not communicator.nvls:
         return
     if whole.local_ranks == communicator.local_ranks:
-        raise BadInput(
+        raise NcclFails(
             f"NCCL {communicator.release.name} crashes in NVLS that is shared with the communicator of all ranks, "
             "on as many ranks of a node; valid: NCCL_NVLS_ENABLE=0, or resources of its own"
-        )
+        ).cured(Remedy("env", "0", "NCCL_NVLS_ENABLE"))
 
 
 def shared_channels(whole: "Comm | None", count: int) -> int:
@@ -435,7 +435,17 @@ def shared_nvls_channels(whole: "Comm | None", count: int) -> int:
 ENABLE = "NCCL_MNNVL_ENABLE"
 CLUSTER, CLIQUE = "NCCL_MNNVL_UUID", "NCCL_MNNVL_CLIQUE_ID"
 IF_THERE = 2  # default of NCCL_MNNVL_ENABLE
+MEMORY, IF_DRIVER_HAS = "NCCL_CUMEM_ENABLE", -2
 NOT_SET, BY_RACK = -1, -2  # of NCCL_MNNVL_CLIQUE_ID; BY_RACK asks NVML for the rack
+
+
+def shares_memory(environment: Environment) -> bool:
+    """Whether NCCL shares memory of CUDA's cuMem functions between processes, given a driver that has them.
+
+    Source: ncclCuMemEnable, src/misc/cudawrap.cc, v2.28.9-1.
+    """
+    wanted = environment.c_int(MEMORY, IF_DRIVER_HAS)
+    return wanted > 0 or wanted == IF_DRIVER_HAS
 
 
 @dataclass(frozen=True, slots=True)
@@ -450,8 +460,7 @@ class DomainHosts:
     @property
     def usable(self) -> bool:
         """Whether NCCL finds the fabric at all: it needs all ranks on it, and memory that it can share over it."""
-        memory = self.environment.number("NCCL_CUMEM_ENABLE", -2) != 0
-        return bool(self.domains) and self.ready and memory
+        return bool(self.domains) and self.ready and shares_memory(self.environment)
 
 
 FabricRule = Callable[[DomainHosts], Sequence[int]]
@@ -480,7 +489,9 @@ def cliques_or_failure(fabric: DomainHosts) -> Sequence[int]:
     """BadInput where NCCL_MNNVL_ENABLE=1 asks for what is not there, at which NCCL gives up."""
     wanted = fabric.environment.c_int(ENABLE, IF_THERE)
     if fabric.hosts > 1 and wanted == 1 and not fabric.usable:
-        raise BadInput(f"{ENABLE}=1: NCCL then fails without a NVLink domain: MNNVL is not supported on this system")
+        raise NcclFails(
+            f"{ENABLE}=1: NCCL then fails without a NVLink domain: MNNVL is not supported on this system"
+        ).cured(Remedy("env", None, ENABLE))
     return fabric.domains if fabric.usable and fabric.hosts > 1 and wanted else ()
 
 

@@ -13,7 +13,7 @@ from enum import Enum
 import numpy as np
 
 from tuner.base.dataclass import dataclass
-from tuner.base.errors import BadInput, Remedy
+from tuner.base.errors import BadInput, NcclFails, Remedy
 from tuner.base.names import Algorithm, Buffers, Collective, Protocol, Sides, WindowFlag, Windows, flag_words
 from tuner.base.numerics import IntArray, f32, int32
 from tuner.base.registry import Registry
@@ -21,7 +21,7 @@ from tuner.emulator import nccl_source as nccl
 from tuner.emulator.communicator import Comm
 from tuner.emulator.model import Tables
 from tuner.emulator.request import Request
-from tuner.emulator.rules import candidate, symmetric_variables
+from tuner.emulator.rules import candidate, init, symmetric_variables
 from tuner.emulator.rules.call import RuleCall
 from tuner.machine.adapters import PeerLinks
 from tuner.release import Release, first_with
@@ -83,6 +83,9 @@ def _is_kept(communicator: Comm, request: Request) -> bool:
         return False
     unsupported = communicator.release.symmetric.unsupported_windows
     if request.buffers is Buffers.window and unsupported == "plain" and not symmetric_variables.are_made(communicator):
+        return False
+    as_memory = request.buffers is Buffers.window and communicator.release.symmetric.windows_are_registered
+    if as_memory and not init.shares_memory(communicator.environment):
         return False
     if request.buffers is Buffers.graph and communicator.release.registration.captured_buffers == "plain":
         return False
@@ -283,6 +286,8 @@ def peers_take_buffers(call: RuleCall) -> bool:
     communicator, peers = call.communicator, call.communicator.release.registration.peers
     if peers == "never" or communicator.local_ranks == 1 or call.protocol is not Protocol.Simple:
         return False
+    if not init.shares_memory(communicator.environment):  # what peers can map was not allocated as NCCL shares it
+        return False
     if not _handed_to_peers(call) or communicator.direct_nvlink:
         return _handed_to_peers(call)
     return _links(call).all_peer_to_peer if peers == "direct" else _links(call).all_connected_by_memory
@@ -392,21 +397,6 @@ def grain_bytes(protocol: Protocol, warp_size: int) -> int:
     return warp_size * 8 // LL128_LINE * LL128_DATA * 8 if protocol is Protocol.LL128 else 512
 
 
-# Variables that, with these values, ask for what NCCL does by itself wherever it can register a buffer.
-# Source: ncclCuMemEnable, src/misc/cudawrap.cc, v2.28.9-1: -2 and 1 alike with a driver that has cuMem.
-AS_BY_ITSELF = {"NCCL_CUMEM_ENABLE": (1, -2)}
-
-
-def _changing(communicator: Comm) -> set[str]:
-    """Names of the variables that are set, but for those set to what NCCL does by itself."""
-    number = communicator.environment.number
-    return {
-        name
-        for name in communicator.environment.values
-        if name not in AS_BY_ITSELF or number(name, UNSET) not in AS_BY_ITSELF[name]
-    }
-
-
 # Which buffers of calls a communicator can have: those that the release knows and NCCL takes, and are emulated.
 
 
@@ -421,9 +411,9 @@ def check_buffers(communicator: Comm, buffers: Buffers, of: Windows) -> None:
     """Checks buffers of any call, whose windows are ``of`` such a kind. Errors: BadInput."""
     if buffers is Buffers.plain:
         return
-    release, values = communicator.release, _changing(communicator)
+    release, values = communicator.release, communicator.environment.values.keys()
     if said := missing(release, buffers):
-        raise BadInput(said).cured(Remedy("buffers", "plain"))
+        raise NcclFails(said).cured(Remedy("buffers", "plain"))
     if not release.rules.registered:
         return  # NCCL 2.18 registers what CUDA graphs capture for CollNet alone, and only if asked to
     reaching = sorted(set(release.environment.registered_buffers) & values - symmetric_variables.EMULATED)

@@ -15,6 +15,7 @@ from tuner.base.spelling import option
 from tuner.emulator import nccl_source as nccl
 from tuner.emulator.communicator import Comm
 from tuner.emulator.request import Request
+from tuner.emulator.rules import init
 from tuner.release.environment import allowed, forced
 from tuner.release.schema import given
 
@@ -27,7 +28,7 @@ KERNEL, WITHOUT_WINDOWS = "NCCL_SYM_KERNEL", "NCCL_SYM_NOWIN_ENABLE"
 WINDOWS, STRIDE = "NCCL_WIN_ENABLE", "NCCL_WIN_STRIDE"
 # The distance of the windows of two GPUs reaches no choice: where it is too short, registering them fails.
 # GIN's are without effect where a release has no kernels of several nodes.
-EMULATED = frozenset({CTAS, COPIED_OVER, BULK, GIN, RMA, RAILS, RAIL_CHUNK, WINDOWS, STRIDE})
+EMULATED = frozenset({CTAS, COPIED_OVER, BULK, GIN, RMA, RAILS, RAIL_CHUNK, WINDOWS, STRIDE, init.MEMORY})
 _UNSIGNED = 2**64
 
 RequestedRule = Callable[[Comm, Collective, str], bool]  # whether a kernel, by NCCL's name, is left
@@ -98,7 +99,7 @@ def without_windows(communicator: Comm) -> bool:
 
 def windows_enabled(communicator: Comm) -> bool:
     """Whether the communicator has symmetric memory, as far as variables say."""
-    return communicator.environment.number(WINDOWS, 1) != 0
+    return communicator.environment.number(WINDOWS, 1) != 0 and init.shares_memory(communicator.environment)
 
 
 def requested_blocks(communicator: Comm) -> int | None:
