@@ -25,6 +25,9 @@ struct sim_question {
     int protocols;
     int registered;                 /* -1 where the plugin interface does not say */
     int channels;                   /* the plugin's answer; 0 is "no opinion" */
+    int result;                     /* what the plugin returned: an ncclResult_t */
+    int outside;                    /* it wrote beside the table */
+    uint64_t nanoseconds;           /* that it took */
     float before_us[SIM_MAX_CELLS]; /* row major over `protocols`, as NCCL handed it */
     float after_us[SIM_MAX_CELLS];
 };

@@ -126,6 +126,10 @@ int sim_wait_for_peers(void);
 
 /* NULL, or why the plugin cannot be loaded. */
 const char *sim_wrap_tuner(const char *path);
+
+/* The wrapped plugin runs later, and where `elsewhere` on another host and in another process, as far as it asks the C
+ * library itself. 0, or errno. */
+int sim_disguise_tuner(int64_t seconds, int elsewhere);
 int sim_wrapped_version(void); /* the interface in use; 0: none, or none that this NCCL would take */
 int sim_is_recorder(const char *const *tuner);
 

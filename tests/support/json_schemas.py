@@ -329,6 +329,7 @@ def written_as() -> dict[Any, Any]:
 def command_answers() -> dict[str, Any]:
     """What each command prints: a record, an object with these keys, or any of several of them."""
     from tuner.answers import (
+        audit,
         exchanges,
         explain,
         graphs,
@@ -524,6 +525,7 @@ def command_answers() -> dict[str, Any]:
             rows_tried,
         ),
         "plugin compile": {"out": str, "decisions": int, "costs": int, "notes": texts},
+        "plugin audit": audit.Audit,
         "plugin stats": (
             stats.Stats,
             {"ranks": list[live.LiveCounts], "tables": list[live.LiveTable], "different_tables": texts},

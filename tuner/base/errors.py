@@ -120,12 +120,15 @@ class OracleUnavailable(TunerError):
 class OracleFailed(TunerError):
     """The real library was asked and did not answer: it crashed, hung or returned an error.
 
-    ``what`` happened is the message without NCCL's last lines; ``returned``: NCCL itself returned an error.
+    ``what`` happened is the message without NCCL's last lines; ``returned``: NCCL itself returned an error; ``ended``:
+    its process crashed or ended; ``silent``: it did not answer in time.
     """
 
-    def __init__(self, what: str, last_lines: str = "", returned: bool = False) -> None:
+    def __init__(
+        self, what: str, last_lines: str = "", returned: bool = False, ended: bool = False, silent: bool = False
+    ) -> None:
         super().__init__(f"{what}; NCCL's last lines: {last_lines}" if last_lines else what)
-        self.what, self.returned = what, returned
+        self.what, self.returned, self.ended, self.silent = what, returned, ended, silent
 
 
 def one_of(values: Iterable[object]) -> str:

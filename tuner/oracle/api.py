@@ -57,11 +57,12 @@ class Oracle:
 
     Raises OracleUnavailable when the library cannot be loaded here, BadInput or BadTopology for a configuration that
     cannot be, OracleFailed when NCCL fails, crashes or takes longer than ``timeout_s`` (for the start, and for each
-    request).
+    request). NCCL's warnings at the start are a failure, too, unless ``warned``: a strange plugin may give some.
     """
 
-    def __init__(self, configuration: OracleConfiguration, timeout_s: float = 120.0) -> None:
+    def __init__(self, configuration: OracleConfiguration, timeout_s: float = 120.0, *, warned: bool = False) -> None:
         self._prepared = start.prepare(configuration)
+        self._warned = warned
         self.configuration = configuration
         self.timeout_s = timeout_s
         self._child = start.launch_child(self._prepared)
@@ -76,7 +77,9 @@ class Oracle:
         started: messages.Started = self._request(
             start.request(self._prepared, self._child), f"initialising {configuration.ranks} ranks"
         )
-        self._check_log()
+        if not self._warned:
+            self._check_log()
+        self.plugin_interface = started.plugin_interface  # of a recorded plugin, 0 of none
         if configuration.plugin is not None and not started.plugin_used:
             raise self._child.failure(f"NCCL did not load tuner plugin {configuration.plugin}", about="tuner")
         version = release.of_code(started.version)
@@ -201,6 +204,20 @@ class Oracle:
             raise self._child.failure(f"{what}: {answer.error}", returned=True)
         with self._explained(f"{what} gave "):
             return launches.read_groups(self._reader, answer, self._child.log_bytes(answer.log_start, answer.log_end))
+
+    def launch_tuned(self, call: launches.LaunchedCall, rank: int = 0) -> launches.TunedCall:
+        """One call launched on ``rank``, with what the wrapped plugin was asked; an error of NCCL's is an answer, too.
+
+        The plugin may have been asked several times, the last time for the choice.
+        """
+        self._check_ranks()
+        request = Request(call.collective, call.dtype, call.op, configuration=call.configuration)
+        group = messages.GroupMessage((self._call(request, call.bytes),), rank=rank)
+        what = f"launching {call.collective.name} of {call.bytes} bytes on rank {rank}"
+        answer: messages.GroupAnswerMessage = self._request(group, what)
+        with self._explained(f"{what} gave "):
+            log = self._child.log_bytes(answer.log_start, answer.log_end)
+            return launches.read_tuned(self._reader, call, answer, log)
 
     def launch_exchange(
         self,

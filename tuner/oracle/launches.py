@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tuner.base.names import Algorithm, Buffers, Collective, DataType, Op, PeerCall, Protocol
+from tuner.base.nouns import Choice
 from tuner.emulator.request import CallConfiguration
 from tuner.oracle import answers, messages
 from tuner.oracle.answers import Contradiction, LoggedSymmetricKernel, Reader
@@ -142,6 +143,36 @@ class ChoiceQuestion:
 
 
 @dataclass(frozen=True, slots=True)
+class PluginQuestion:
+    """One question to a wrapped tuner plugin, with its answer: float32 [A, 3] in us before and after, -1.0 ignored.
+
+    ``channels``: what it wishes, 0 for no wish; ``result``: the ncclResult_t that it returned; ``outside``: it wrote
+    beside the table; ``nanoseconds``: that it took.
+    """
+
+    pipelined: int
+    before_us: NDArray[np.float32]
+    after_us: NDArray[np.float32]
+    channels: int
+    result: int
+    outside: bool
+    nanoseconds: int
+
+
+@dataclass(frozen=True, slots=True)
+class TunedCall:
+    """One call with a wrapped plugin, or None: what NCCL was asked, the last question deciding, and what it launched.
+
+    ``choice`` is None where NCCL returned the ``error``, an ncclResult_t in words.
+    """
+
+    call: LaunchedCall
+    questions: tuple[PluginQuestion, ...]
+    choice: Choice | None
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class LaunchedGroup:
     """A group as NCCL launched it on rank 0.
 
@@ -174,6 +205,40 @@ def read_groups(reader: Reader, answer: GroupAnswerMessage, log: bytes) -> Launc
         name = reader.kernel_name(kernel)
         launched.append(GroupKernel(name, int(kernel["grid_x"]), int(kernel["block_x"]), inside))
     return LaunchedGroup(tuple(launched), tuple(map(_question, questions)))
+
+
+def read_tuned(reader: Reader, call: LaunchedCall, answer: GroupAnswerMessage, log: bytes) -> TunedCall:
+    """The call that these records are of, by what the log says; Contradiction without one choice and one kernel.
+
+    What was prepared for the network may be another algorithm's, where a plugin made NCCL run what it cannot.
+    """
+    asked = tuple(map(_plugin_question, np.frombuffer(answer.questions, reader.question)))
+    if answer.error is not None:
+        return TunedCall(call, asked, None, answer.error)
+    kernels, said = np.frombuffer(answer.kernels, reader.kernel), answers.choices(log)
+    names = [(each.algorithm, each.protocol) for each in said] or [
+        (each.algorithm, each.protocol)
+        for kernel in read_groups(reader, answer, log).kernels
+        for each in kernel.operations
+    ]
+    if len(kernels) != 1 or len(names) != 1:
+        raise Contradiction(f"one collective gave {len(names)} choices and {len(kernels)} kernels")
+    channels, threads = (int(kernels[0][name]) for name in ("grid_x", "block_x"))
+    return TunedCall(call, asked, Choice(*names[0], channels, threads))
+
+
+def _plugin_question(record: Any) -> PluginQuestion:
+    shape = int(record["algorithms"]), int(record["protocols"])
+    before, after = (record[name][: shape[0] * shape[1]].reshape(shape).copy() for name in ("before_us", "after_us"))
+    return PluginQuestion(
+        pipelined=int(record["pipe_ops"]),
+        before_us=before,
+        after_us=after,
+        channels=int(record["channels"]),
+        result=int(record["result"]),
+        outside=bool(record["outside"]),
+        nanoseconds=int(record["nanoseconds"]),
+    )
 
 
 def _symmetric(reader: Reader, kernel: Any, said: LoggedSymmetricKernel) -> GroupKernel:

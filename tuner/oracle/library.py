@@ -228,6 +228,25 @@ def _elf(path: Path, size_bytes: int, changed_ns: int) -> tuple[str, bool]:
         return elf["e_machine"], elf.get_section_by_name(".symtab") is None
 
 
+def exported(file: Path) -> set[str]:
+    """Names that a shared object exports. OracleUnavailable for a file that is none, or not for this machine."""
+    from elftools.elf.sections import SymbolTableSection
+
+    from tuner.oracle.symbols import opened
+
+    with opened(file) as elf:
+        if elf["e_type"] != "ET_DYN" or elf["e_machine"] != MACHINES.get(platform.machine()):
+            raise OracleUnavailable(f"{file} is no shared object for this machine, {platform.machine()}")
+        dynamic = elf.get_section_by_name(".dynsym")
+        symbols = dynamic.iter_symbols() if isinstance(dynamic, SymbolTableSection) else ()
+        return {each.name for each in symbols if each["st_shndx"] != "SHN_UNDEF"}
+
+
+def is_here(release: str) -> bool:
+    """Whether the libnccl of a release is installed or cached."""
+    return release == installed_release() or cached(release).is_file()
+
+
 def fetch(release: str, progress: Callable[[str], None] = lambda _: None, build: str = BUILD) -> Library:
     """One release of :func:`fetch_all`."""
     return next(fetch_all([release], progress, build))

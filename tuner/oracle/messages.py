@@ -230,6 +230,8 @@ class KernelWorks:
     symmetric: SymmetricWorks | None = None  # where it is a symmetric kernel, whose blocks have no batches
 
 
+RANK_VARIABLES = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "SLURM_PROCID")  # that starters set
+
 Copies = tuple[tuple[int, int], ...]  # address and size in bytes of every copy of a function
 
 
@@ -410,6 +412,7 @@ class Start:
     operation_bytes: int  # of struct ncclProxyOp
     peers: PeerOffsets
     part: PartOffsets | None = None
+    disguise: tuple[int, bool] | None = None  # of the wrapped plugin: seconds that clocks are ahead; elsewhere
     configuration: tuple[tuple[str, int | str], ...] = ()  # fields of ncclConfig_t
 
 
@@ -428,6 +431,7 @@ class Started:
     last_comm: Scalars  # of the last rank
     graphs: tuple[Scalars, ...]  # struct ncclTopoGraph, by algorithm
     plugin_used: bool
+    plugin_interface: int  # of the wrapped plugin, by which it is asked; 0: of none
 
 
 @dataclass(frozen=True, slots=True)
@@ -597,6 +601,7 @@ Reply = Started | Answers | GroupAnswerMessage | GroupAnswers | SeenMessage | Ch
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """Instead of an answer."""
+    """Instead of an answer; ``returned``: a function of NCCL returned an error."""
 
     reason: str
+    returned: bool = False

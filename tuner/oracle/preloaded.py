@@ -14,12 +14,11 @@ from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput
 from tuner.base.scratch import ScratchFolder
 from tuner.oracle import start
-from tuner.oracle.messages import Start
+from tuner.oracle.messages import RANK_VARIABLES, Start
 from tuner.oracle.process import NO_TUNER, NOT_A_PLUGIN, SIM, SIM_NAMES, check_platform
 from tuner.scenario.oracle_configuration import OracleConfiguration
 
 PLAN = "NCCL_TUNER_SIM_PLAN"  # names the file
-RANK_VARIABLES = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "SLURM_PROCID")
 
 _OWN_PROCESSES = frozenset({"getPidHash"})  # NCCL tells the program's processes apart by itself
 

@@ -174,12 +174,12 @@ class Child:
         except TimeoutError:
             self.close(keep_log=True)
             raise self.failure(
-                f"libnccl did not answer within {timeout_s:g} s ({option('timeout')}) while {doing}"
+                f"libnccl did not answer within {timeout_s:g} s ({option('timeout')}) while {doing}", silent=True
             ) from None
         except (EOFError, ConnectionError, pickle.UnpicklingError):
-            raise self.failure(f"the libnccl process {self._death()} while {doing}") from None
+            raise self.failure(f"the libnccl process {self._death()} while {doing}", ended=True) from None
         if isinstance(answer, Failed):
-            raise self.failure(f"{doing}: {answer.reason}")
+            raise self.failure(f"{doing}: {answer.reason}", returned=answer.returned)
         return answer
 
     def _death(self) -> str:
@@ -191,10 +191,10 @@ class Child:
             return f"ended with exit status {code}"
         return f"was killed by {signal.Signals(-code).name}"
 
-    def failure(self, what: str, about: str = "", returned: bool = False) -> OracleFailed:
+    def failure(self, what: str, about: str = "", **how: bool) -> OracleFailed:
         """An error of one line that ends with NCCL's warnings, or its last lines that have the word ``about``.
 
-        More of its log is in the error's notes.
+        More of its log is in the error's notes. ``how``: what of :class:`OracleFailed` holds.
         """
         log = self.log_lines()
         stderr = self.folder / "stderr"
@@ -203,7 +203,7 @@ class Child:
         said_about = [line for line in log if about in line.replace(str(self.folder), "").lower()]
         words = said_about if about else warnings or log
         last = " | ".join(line.strip() for line in [*words, *output][-_SHOWN_LOG_LINES:])
-        error = OracleFailed(what, last, returned)
+        error = OracleFailed(what, last, **how)
         error.add_note("\n".join([*log, *output][-_NOTED_LOG_LINES:]))
         return error
 

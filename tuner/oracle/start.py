@@ -195,6 +195,7 @@ def request(prepared: Preparation, child: Files) -> Start:
         operation_bytes=located.operation.bytes,
         peers=symbols.peers(located),
         part=_part(located, configuration.split_off),
+        disguise=configuration.plugin_disguise,
         configuration=configuration.configuration,
     )
 

@@ -57,6 +57,7 @@ class OracleConfiguration:
     env: Mapping[str, str]  # NCCL_* variables; the caller's own never reach NCCL
     plugin: Path | None = None  # a tuner plugin for NCCL to load
     record_plugin: bool = False  # load it inside the recorder, so that `ask` sees the table before and after it
+    plugin_disguise: tuple[int, bool] | None = None  # of a recorded one: clocks ahead by seconds; as on another host
     without_tuner: bool = False  # no plugin at all, which some choices depend on; only `launch` can be asked then
     library: Path | None = None  # this file instead of the release's installed or cached library
     skeleton: "Skeleton | None" = None  # what NCCL reads instead of the topology, to complete it

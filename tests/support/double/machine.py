@@ -17,8 +17,7 @@ from tests.support.double.settings import PATTERNS, SETTINGS, START, STARTED, VA
 from tuner.base.dataclass import dataclass
 from tuner.bench.simulated import Truth, draw
 from tuner.oracle.child.world import Loaded
-from tuner.oracle.messages import Start
-from tuner.oracle.preloaded import RANK_VARIABLES
+from tuner.oracle.messages import RANK_VARIABLES, Start
 from tuner.scenario import Scenario
 from tuner.times.measured.header import usable
 from tuner.times.measured.samples import Combination, Point

@@ -12,12 +12,14 @@ VERBS = {
     "lint": "what is wrong with a decision table: by itself, there, in libnccl",
     "dry-run": "what a table makes of sizes, through the plugin's own code",
     "compile": "a table that picks as another release does, or by measurements",
+    "audit": "any tuner plugin, examined in the real libnccl: what it does wrong",
     "stats": "which rows decide, in jobs that ended or run, and where ranks differ",
 }
 MODULES = {
     **dict.fromkeys(("env", "path", "switch"), "plugin.rollout"),
     **dict.fromkeys(("convert", "lint", "compile"), "plugin.tables"),
     "dry-run": "plugin.trials",
+    "audit": "plugin.audit",
     "stats": "plugin.counters",
 }
 

@@ -51,7 +51,7 @@ def serve(messages: Messages) -> None:
             world = world or World(request)
             messages.send(answer(world, request))
         except Failure as failure:
-            messages.send(Failed(str(failure)))
+            messages.send(Failed(str(failure), failure.returned))
 
 
 if not apart.OWN_SHARED_MEMORY:

@@ -10,7 +10,17 @@ from tuner._native._sim import ffi, lib
 from tuner.oracle.child import configuration
 from tuner.oracle.child.memory import scalar, scalars
 from tuner.oracle.child.works import RING_POINTERS
-from tuner.oracle.messages import Copies, Intercepted, PartOffsets, Scalars, SimulatedMachine, Start, Started, compiled
+from tuner.oracle.messages import (
+    RANK_VARIABLES,
+    Copies,
+    Intercepted,
+    PartOffsets,
+    Scalars,
+    SimulatedMachine,
+    Start,
+    Started,
+    compiled,
+)
 
 SOCKET_BYTES = 4096  # more than any of NCCL's own records of a socket has
 ADDRESS_BYTES = 64
@@ -53,7 +63,11 @@ def _init_proxy(world: "World", at: PartOffsets, rank: int) -> None:
 
 
 class Failure(Exception):
-    """Reason that the parent gets instead of an answer."""
+    """Reason that the parent gets instead of an answer; ``returned``: a function of NCCL returned an error."""
+
+    def __init__(self, reason: str, returned: bool = False) -> None:
+        super().__init__(reason)
+        self.returned = returned
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,6 +182,7 @@ class World(Loaded):
         super().__init__(start)
         if start.wrapped_plugin is not None:
             wrap(start.wrapped_plugin)
+            disguise(start)
         self.intercept(start.intercepted)
         self.log_file = os.open(start.log, os.O_RDONLY | os.O_CREAT)
         self.load_tuner(start.functions.get("ncclLoadTunerPlugin", ()))
@@ -222,7 +237,7 @@ class World(Loaded):
             raise Failure(f"no threads for {ranks} ranks")
         for rank, result in enumerate(results):
             if result != 0:
-                raise Failure(f"ncclCommInitRank of rank {rank} returned {self.error(result)}")
+                raise Failure(f"ncclCommInitRank of rank {rank} returned {self.error(result)}", returned=True)
         return [int(ffi.cast("uintptr_t", comm)) for comm in comms]
 
     def acknowledge_work(self, rank: int) -> None:
@@ -249,6 +264,7 @@ class World(Loaded):
             last_comm=scalars(self.comms[-1], members),
             graphs=tuple(self.graphs()),
             plugin_used=self.plugin_used(),
+            plugin_interface=lib.sim_wrapped_version(),
         )
 
     def graphs(self) -> list[Scalars]:
@@ -297,6 +313,16 @@ def wrap(plugin: str) -> None:
     error = lib.sim_wrap_tuner(plugin.encode())
     if error != ffi.NULL:
         raise Failure(f"cannot load tuner plugin {plugin}: {text(error)}")
+
+
+def disguise(start: Start) -> None:
+    """The wrapped plugin runs at another time, or also as the last rank, on another host."""
+    if start.disguise is None:
+        return
+    seconds, elsewhere = start.disguise
+    check(lib.sim_disguise_tuner(seconds, elsewhere), "what the tuner plugin asks of the clock and its host")
+    if elsewhere:
+        os.environ.update(dict.fromkeys(RANK_VARIABLES, str(start.ranks - 1)))
 
 
 def check(error: int, what: str) -> None:

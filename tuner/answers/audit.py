@@ -1,0 +1,395 @@
+"""A check-up for any tuner plugin: run in the real libnccl on simulated GPUs, over releases, shapes and calls."""
+
+import contextlib
+import os
+import re
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import field, replace
+from itertools import product
+from pathlib import Path
+from statistics import median
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tuner import release
+from tuner.base.dataclass import dataclass
+from tuner.base.errors import BadInput, OracleFailed
+from tuner.base.findings import Finding, Severity
+from tuner.base.names import Algorithm, Collective, DataType, Op, Protocol
+from tuner.base.nouns import Choice
+from tuner.base.numerics import is_time
+from tuner.base.records import json_form, sha256
+from tuner.oracle import library, process
+from tuner.oracle.api import Oracle
+from tuner.oracle.launches import LaunchedCall, PluginQuestion, TunedCall
+from tuner.plugin import loading
+from tuner.scenario import Scenario
+
+SIZES = tuple(1 << power for power in range(10, 31, 2))  # 1 KiB to 1 GiB
+MOST_CHANNELS = 64  # that any release has: MAXCHANNELS in src/include/device.h
+SLOW_US = 100  # for one question: the calls that it is asked for take from 10 us on
+LATER_S = 12_345_677  # how far clocks are ahead, for a plugin that reads them
+INTERFACE = re.compile(r"ncclTunerPlugin_v(\d+)")
+OLDEST_WITH_COSTS = 3  # of NCCL's tuner interfaces
+
+IGNORED_US = -1.0  # of a cell that NCCL itself does not consider
+Answers: TypeAlias = Mapping[LaunchedCall, tuple[TunedCall, TunedCall]]  # without the tuner, and with it
+
+# Codes of what makes ranks choose differently; a call counts for the first that explains it.
+DRIFTS, BY_RANK, BY_ORDER, BY_PLACE, BY_CLOCK = "repeat", "rank", "order", "place", "clock"
+
+
+@dataclass(frozen=True, slots=True)
+class ChangedCall:
+    """A call that the tuner changes: what NCCL takes without it and with it, and how much longer by NCCL's own times.
+
+    ``percent`` is below 0 where NCCL's own time is less, and None where it has no time for what is taken.
+    """
+
+    collective: Collective
+    bytes: int
+    own: Choice = field(metadata=json_form("nccl"))
+    tuned: Choice = field(metadata=json_form("with_tuner"))
+    percent: float | None = field(metadata=json_form("percent_by_nccl"))
+
+
+@dataclass(frozen=True, slots=True)
+class AuditedRun:
+    """The tuner on one shape with one release. ``interface``: the version by which it is asked, None: not at all.
+
+    It is asked so many times for one call; ``query_us`` is the median of what a question takes, and
+    ``slowest_query_us`` the most. ``new_here``: how many calls run otherwise than with the release before in the list,
+    though NCCL alone runs them alike.
+    """
+
+    nccl: str
+    nodes: int
+    ranks: int
+    interface: int | None
+    calls: int = 0
+    least_questions: int | None = None
+    most_questions: int | None = None
+    query_us: float | None = None
+    slowest_query_us: float | None = None
+    changes: tuple[ChangedCall, ...] = ()
+    new_here: int | None = None
+
+    @property
+    def place(self) -> str:
+        """Release and shape in words, as findings name them."""
+        return f"NCCL {self.nccl} on {self.ranks} ranks of {self.nodes} node{'s' * (self.nodes > 1)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Audit:
+    """What was found of a tuner's library, which exports these versions of NCCL's tuner interface."""
+
+    library: Path
+    sha256: str
+    interfaces: tuple[int, ...]
+    runs: tuple[AuditedRun, ...]
+    findings: tuple[Finding, ...]
+
+    @property
+    def asked(self) -> bool:
+        """Whether any release asks it at all."""
+        return any(run.interface is not None for run in self.runs)
+
+    @property
+    def sound(self) -> bool:
+        """Whether nothing was found but notes."""
+        return all(each.severity is Severity.NOTE for each in self.findings)
+
+
+def interfaces(file: Path) -> tuple[int, ...]:
+    """Versions of NCCL's tuner interface that a library exports. BadInput for a file that is no library, or no tuner.
+
+    The file is not loaded.
+    """
+    process.check_platform()
+    try:
+        names = library.exported(file)
+    except OSError as error:
+        raise BadInput(f"{file}: {error.strerror}") from None
+    found = sorted(int(match[1]) for name in names if (match := INTERFACE.fullmatch(name)))
+    if not found:
+        raise BadInput(f"{file}: exports no ncclTunerPlugin_v1 to v6; valid: the shared object of a tuner plugin")
+    return tuple(found)
+
+
+def taken_by(nccl: str, offered: Sequence[int]) -> int | None:
+    """The interface by which a release asks a library that offers these; None where it takes none of them."""
+    loaded = release.load(nccl)
+    if not loading.has_plugins(loaded):
+        return None
+    newest = loading.interface(loaded).version
+    fits = [each for each in offered if each == newest or OLDEST_WITH_COSTS - 1 <= each < newest > 2]
+    return max(fits, default=None)
+
+
+def by_default() -> list[str]:
+    """The newest release here of each way to ask a tuner and to read its answer, of those that hand out costs."""
+    newest: dict[object, str] = {}
+    for name in release.names():
+        plugin = release.load(name).plugin
+        if plugin is not None and plugin.api >= OLDEST_WITH_COSTS and library.is_here(name):
+            newest[plugin.api, plugin.negative_excludes] = name
+    return list(newest.values())
+
+
+def audit(
+    file: Path,
+    scenarios: Sequence[Scenario],
+    collectives: Sequence[Collective],
+    sizes: Sequence[int],
+    timeout_s: float,
+    begun: Callable[[Scenario], None] = lambda _: None,
+) -> Audit:
+    """Audit the tuner of a library on each communicator, whose releases of one shape stand oldest first.
+
+    ``begun`` is called before each. Errors: BadInput for a file that is no tuner, or a release that hands out no costs;
+    OracleUnavailable and OracleFailed where libnccl cannot be asked, or fails without the tuner.
+    """
+    offered = interfaces(file)
+    faults = _Faults()
+    runs: list[AuditedRun] = []
+    before: dict[tuple[int, int], Answers] = {}
+    for scenario in scenarios:
+        if loading.interface(release.load(scenario.nccl)).version < OLDEST_WITH_COSTS:
+            first = loading.first(lambda each: each.hands_costs)
+            raise BadInput(f"NCCL {scenario.nccl} hands a tuner no costs; valid: {first} and later")
+        begun(scenario)
+        run = AuditedRun(scenario.nccl, scenario.nodes, scenario.ranks, taken_by(scenario.nccl, offered))
+        if run.interface is None:
+            faults.of("not_taken", Severity.UNLIKE, run, offered=list(offered))
+            runs.append(run)
+            continue
+        asked = _Run(file, scenario, run, timeout_s, faults)
+        made, shape = asked.made(collectives, sizes), (run.nodes, run.ranks)
+        changed = _new(before.get(shape), asked.answers)
+        runs.append(made if changed is None else replace(made, new_here=len(changed)))
+        if changed:
+            faults.of("by_release", Severity.NOTE, run, changed)
+        before[shape] = asked.answers
+    return Audit(file, sha256(file), offered, tuple(runs), tuple(faults.findings()))
+
+
+class _Faults:
+    """Faults as they are seen, from which each code makes one finding."""
+
+    def __init__(self) -> None:
+        self._runs: dict[str, list[AuditedRun]] = defaultdict(list)
+        self._calls: dict[str, list[LaunchedCall]] = defaultdict(list)
+        self._kinds: dict[str, tuple[Severity, dict[str, object]]] = {}
+
+    def of(
+        self, name: str, severity: Severity, run: AuditedRun, calls: Sequence[LaunchedCall] = (), **facts: object
+    ) -> None:
+        """One fault in one run, of these calls; facts are those of the first."""
+        self._kinds.setdefault(name, (severity, facts))
+        self._runs[name].append(run)
+        self._calls[name].extend(calls)
+
+    def findings(self) -> Iterator[Finding]:
+        """The worst first."""
+        for severity in Severity:
+            for name, (kind, facts) in self._kinds.items():
+                if kind is severity:
+                    yield Finding(f"audit.{name}", kind, {**facts, **self._where(name)})
+
+    def _where(self, name: str) -> dict[str, object]:
+        runs, calls = self._runs[name], self._calls[name]
+        where: dict[str, object] = {
+            "releases": list(dict.fromkeys(run.nccl for run in runs)),
+            "ranks": list(dict.fromkeys(run.ranks for run in runs)),
+        }
+        if calls:
+            first = calls[0]
+            where |= {"calls": len(calls), "collective": first.collective.name, "bytes": first.bytes}
+        return where
+
+
+class _Stopped(Exception):
+    """A process of the tuner is gone, and with it what was to be asked of this release and shape."""
+
+
+class _Run:
+    """A tuner on one communicator, in several processes: at home, in another order, later, elsewhere."""
+
+    def __init__(self, file: Path, scenario: Scenario, run: AuditedRun, timeout_s: float, faults: _Faults) -> None:
+        self.run, self.timeout_s, self.faults = run, timeout_s, faults
+        self.plain = replace(scenario.oracle_configuration(), plugin=None)
+        self.recorded = replace(self.plain, plugin=Path(os.path.abspath(file)), record_plugin=True)
+        self.answers: dict[LaunchedCall, tuple[TunedCall, TunedCall]] = {}  # without the tuner, and with it
+        self._explained: set[LaunchedCall] = set()  # calls whose answers are known to differ
+
+    def made(self, collectives: Sequence[Collective], sizes: Sequence[int]) -> AuditedRun:
+        """The run, with what was asked: all that could be, where a process ended before."""
+        with Oracle(self.plain, self.timeout_s) as oracle:
+            calls = _calls(oracle, collectives, sizes)
+            own = {call: oracle.launch_tuned(call) for call in calls}
+        first: dict[LaunchedCall, TunedCall] = {}
+        with contextlib.suppress(_Stopped):
+            self._at_home(calls, first)
+            self._elsewhere(calls, first)
+        self.answers = {call: (own[call], tuned) for call, tuned in first.items()}
+        for tuned in first.values():
+            self._answered(tuned)
+        questions = [each for tuned in first.values() for each in tuned.questions]
+        if not questions:
+            return replace(self.run, calls=len(first))
+        counts = [len(tuned.questions) for tuned in first.values()]
+        took_us = [each.nanoseconds / 1000 for each in questions]
+        if (usual := median(took_us)) > SLOW_US:
+            self._found("slow", Severity.UNLIKE, query_us=usual, limit_us=SLOW_US)
+        return replace(
+            self.run,
+            calls=len(first),
+            least_questions=min(counts),
+            most_questions=max(counts),
+            query_us=usual,
+            slowest_query_us=max(took_us),
+            changes=tuple(_changes(self.answers.values())),
+        )
+
+    def _found(self, name: str, severity: Severity, *calls: LaunchedCall, **facts: object) -> None:
+        self.faults.of(name, severity, self.run, calls, **facts)
+
+    def _at_home(self, calls: Sequence[LaunchedCall], first: dict[LaunchedCall, TunedCall]) -> None:
+        """Answers on rank 0; compared with the same call again, with every other rank, and with the calls once more."""
+        with self._opened() as ask:
+            again = []
+            for call in calls:
+                first[call] = ask(call, 0)
+                again.append((call, ask(call, 0)))
+            later = [(call, ask(call, 0)) for call in calls]
+            others = []
+            for rank, call in product(range(1, self.plain.asked_ranks), calls):
+                others.append((call, ask(call, rank)))
+                ask(call, rank)  # as often as rank 0
+        self._compare(DRIFTS, first, again)
+        self._compare(BY_ORDER, first, later)
+        self._compare(BY_RANK, first, others)
+
+    def _elsewhere(self, calls: Sequence[LaunchedCall], first: Mapping[LaunchedCall, TunedCall]) -> None:
+        """The same of a new process: from the last call to the first, at a later time, on another host."""
+        for name, order, disguise in (
+            (BY_ORDER, calls[::-1], None),
+            (BY_CLOCK, calls, (LATER_S, False)),
+            (BY_PLACE, calls, (0, True)),
+        ):
+            with self._opened(disguise) as ask:
+                others = [(call, ask(call, 0)) for call in order]
+            self._compare(name, first, others)
+
+    def _compare(
+        self, name: str, first: Mapping[LaunchedCall, TunedCall], others: Sequence[tuple[LaunchedCall, TunedCall]]
+    ) -> None:
+        differ = {call: None for call, tuned in others if _answer(tuned) != _answer(first[call])}
+        fresh = [call for call in differ if call not in self._explained]
+        if fresh:
+            self._found(name, Severity.FAULT, *fresh)
+            self._explained.update(fresh)
+
+    @contextlib.contextmanager
+    def _opened(self, disguise: tuple[int, bool] | None = None) -> Iterator[Callable[[LaunchedCall, int], TunedCall]]:
+        """A process with the tuner; _Stopped where it crashes, hangs or does not begin, which is found then."""
+        asked: list[LaunchedCall] = []
+
+        def ask(call: LaunchedCall, rank: int) -> TunedCall:
+            asked[:] = [call]
+            return oracle.launch_tuned(call, rank)
+
+        try:
+            with Oracle(replace(self.recorded, plugin_disguise=disguise), self.timeout_s, warned=True) as oracle:
+                yield ask
+        except OracleFailed as failed:
+            kind = "crashes" if failed.ended else "hangs" if failed.silent else "init" if failed.returned else "fails"
+            self._found(kind, Severity.FAULT, *asked, at_init=not asked, seconds=self.timeout_s, why=failed.what)
+            raise _Stopped from None
+
+    def _answered(self, tuned: TunedCall) -> None:
+        """What is wrong with one answer by itself."""
+        if any(each.outside for each in tuned.questions):
+            self._found("outside", Severity.FAULT, tuned.call)
+        if not tuned.questions:
+            return
+        said = tuned.questions[-1]
+        if said.result:
+            self._found("refuses", Severity.FAULT, tuned.call, result=said.result)
+            return
+        before, after = said.before_us, said.after_us
+        changed = _changed(said)
+        runs = ~np.isnan(after) & (after >= 0)
+        if tuned.error is not None:
+            name = "call" if runs.any() else "nothing_left"
+            self._found(name, Severity.FAULT, tuned.call, error=tuned.error)
+        for name, where, severity in (
+            ("negative", changed & (after < 0), Severity.FAULT),
+            ("nan", changed & np.isnan(after), Severity.UNLIKE),
+            ("impossible", changed & (before == IGNORED_US) & runs & np.isfinite(after), Severity.FAULT),
+        ):
+            if where.any():
+                self._found(name, severity, tuned.call, cell=_name(*map(int, np.argwhere(where)[0])))
+        least = runs & (after == after[runs].min()) if runs.any() else runs
+        if least.sum() > 1 and (least & changed).any():
+            cells = [_name(*map(int, each)) for each in np.argwhere(least)]
+            self._found("tie", Severity.FAULT, tuned.call, cells=cells)
+        if not 0 <= said.channels <= MOST_CHANNELS:
+            self._found("channels", Severity.FAULT, tuned.call, channels=said.channels, most=MOST_CHANNELS)
+
+
+def _calls(oracle: Oracle, collectives: Sequence[Collective], sizes: Sequence[int]) -> list[LaunchedCall]:
+    """Calls of float32 sums, of the nearest sizes that there are on so many ranks."""
+    fitting = dict.fromkeys(
+        (kind, oracle.reachable(kind, DataType.float32, size)[0]) for kind, size in product(collectives, sizes)
+    )
+    return [LaunchedCall(kind, DataType.float32, Op.sum, size) for kind, size in fitting]
+
+
+def _changed(said: PluginQuestion) -> NDArray[np.bool_]:
+    """Cells that the tuner wrote otherwise, to the bit."""
+    return np.asarray(said.before_us.view(np.uint32) != said.after_us.view(np.uint32))
+
+
+def _answer(tuned: TunedCall) -> tuple[object, ...]:
+    """All that a tuner says to a call, for comparing."""
+    return tuple(
+        (each.channels, each.result, each.after_us[cells].tobytes(), cells.tobytes())
+        for each in tuned.questions
+        for cells in [_changed(each)]
+    )
+
+
+def _ran(tuned: TunedCall) -> tuple[object, ...] | None:
+    """What was launched, but for its threads, which go by it."""
+    choice = tuned.choice
+    return None if choice is None else (choice.algorithm, choice.protocol, choice.channels)
+
+
+def _changes(answers: Iterable[tuple[TunedCall, TunedCall]]) -> Iterator[ChangedCall]:
+    for own, tuned in answers:
+        if own.choice is None or tuned.choice is None or _ran(own) == _ran(tuned):
+            continue
+        percent = None
+        if own.questions:
+            times_us = own.questions[-1].before_us
+            own_us, tuned_us = (float(times_us[each.algo_proto]) for each in (own.choice, tuned.choice))
+            if own_us > 0 and tuned_us > 0 and is_time(tuned_us):
+                percent = 100 * (tuned_us / own_us - 1)
+        yield ChangedCall(own.call.collective, own.call.bytes, own.choice, tuned.choice, percent)
+
+
+def _new(before: Answers | None, now: Answers) -> list[LaunchedCall] | None:
+    """Calls that run otherwise than with the release before, though NCCL alone runs them alike; None without one."""
+    if before is None:
+        return None
+    both = [(call, before[call], now[call]) for call in now if call in before]
+    return [call for call, old, new in both if _ran(old[0]) == _ran(new[0]) and _ran(old[1]) != _ran(new[1])]
+
+
+def _name(algorithm: int, protocol: int) -> str:
+    return f"{Algorithm(algorithm).name}/{Protocol(protocol).name}"

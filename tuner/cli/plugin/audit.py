@@ -1,0 +1,138 @@
+"""``nccl-tuner plugin audit``: any tuner plugin, examined in the real libnccl on simulated GPUs."""
+
+from pathlib import Path
+
+import click
+
+from tuner import release
+from tuner.answers import audit
+from tuner.base.errors import BadInput
+from tuner.base.findings import Severity, explained
+from tuner.base.names import Collective
+from tuner.cli import options
+from tuner.cli.command import FILE
+from tuner.cli.output import human_bytes, number, plural, print_table, progress, say, shown_as_json, verdict
+
+MACHINE = "dgx-h100"
+NODES = (1, 2)
+MOST_SHOWN = 12  # changed calls
+
+
+@click.command(name="audit", cls=options.Command)
+@click.argument("file", metavar="LIB.so", type=FILE)
+@options.collectives_argument
+@options.communicator_options(
+    several_releases="NCCL release; repeatable. [default: the newest here of each way to ask a tuner]"
+)
+@options.option(
+    "--nodes",
+    f"Numbers of nodes, each a shape that is tried. [default: {','.join(map(str, NODES))}]",
+    type=options.NUMBERS,
+    metavar="N[,N...]",
+)
+@options.option("--bytes", "sizes", "Sizes. [default: 1 KiB to 1 GiB, each four times the last]", type=options.SIZES)
+@options.timeout_option
+@options.json_option
+def audit_command(
+    file: Path,
+    collectives: tuple[Collective, ...],
+    nodes: list[int] | None,
+    sizes: list[int] | None,
+    timeout_s: float,
+    communicator: options.CommunicatorOptions,
+) -> None:
+    """Examine any tuner plugin: LIB.so runs in the real libnccl on simulated GPUs, in processes of its own.
+
+    Says what it changes, and by how much of NCCL's own time; where it writes negative times, NaN, ties, cells that NCCL
+    excludes, or beside the table; whether its answer depends on the rank, on the clock, on what was asked before or on
+    the process, so that ranks could part; what its errors do to init and to a call; how long a question takes and how
+    often it is asked; by which interface each release asks it, and what changes from one release to the next. Each
+    collective (default: all five) of float32 sums. The tuner's own variables are inherited; --env is for NCCL's.
+
+    Exit code 1 where anything is found but notes, 3 where none of the releases takes LIB.so.
+
+    \b
+    nccl-tuner plugin audit ./libnccl-tuner-mine.so --machine dgx-h100
+    nccl-tuner plugin audit ./libnccl-tuner-mine.so allreduce --nodes 4 --nccl 2.27.7 --nccl 2.32.3 --json
+    nccl-tuner plugin audit $(nccl-tuner plugin path) --env NCCL_TUNER_TABLE=$PWD/pod.table
+    """
+    asked = communicator if communicator.says_where else communicator.but(machine=MACHINE)
+    names = [each for given in asked["nccl"] or () for each in given.split(",")]
+    if asked["log"]:
+        raise BadInput("--log says one communicator; valid: --machine or --topology, and --nodes")
+    order = {name: at for at, name in enumerate(release.names())}
+    releases = sorted(dict.fromkeys(names or audit.by_default()), key=lambda name: order.get(name, len(order)))
+    counts = [None] if asked["node"] else nodes or NODES
+    scenarios = [asked.scenario(nccl=nccl, nodes=count) for count in counts for nccl in releases]
+    made = audit.audit(
+        file,
+        scenarios,
+        tuple(dict.fromkeys(collectives or Collective)),
+        sizes or audit.SIZES,
+        timeout_s,
+        lambda scenario: progress(scenario.title),
+    )
+    if not shown_as_json(made):
+        _print(made)
+    if not made.asked:
+        raise SystemExit(3)
+    if not made.sound:
+        raise SystemExit(1)
+
+
+def _print(made: audit.Audit) -> None:
+    bad = [each for each in made.findings if each.severity is not Severity.NOTE]
+    shapes = plural(len({(run.nodes, run.ranks) for run in made.runs}), "shape")
+    over = f"{plural(len({run.nccl for run in made.runs}), 'release')}, {shapes}"
+    if not made.asked:
+        say(verdict(f"{made.library}: cannot be judged: none of {over} takes it", None))
+    elif bad:
+        say(verdict(f"{made.library}: {plural(len(bad), 'finding')} over {over}", False))
+    else:
+        say(verdict(f"{made.library}: nothing wrong found over {over}", True))
+    for each in made.findings:
+        words = explained(each)
+        say(f"{each.severity}: {words.says}")
+        for part in (words.cause, words.costs):
+            if part is not None:
+                say(f"  {part}")
+        if words.do is not None:
+            say(f"  do: {words.do}")
+    print_table("", COLUMNS, [_row(run) for run in made.runs], spare=("new", "questions"))
+    last = next((run for run in reversed(made.runs) if run.changes), None)
+    if last is not None:
+        title = f"changed with {last.place}"
+        shown = [_changed(each) for each in last.changes[:MOST_SHOWN]]
+        print_table(title, ("collective", "size", "NCCL alone", "with it", "by NCCL's times"), shown)
+        if len(last.changes) > MOST_SHOWN:
+            click.echo(f" ... and {len(last.changes) - MOST_SHOWN} more; --json has all of every release")
+
+
+COLUMNS = ("NCCL", "nodes", "ranks", "interface", "calls", "changed", "slower by", "new", "questions", "query us")
+
+
+def _row(run: audit.AuditedRun) -> tuple[object, ...]:
+    if run.interface is None:
+        return run.nccl, run.nodes, run.ranks, "not taken", *(6 * ("-",))
+    slower = max((each.percent for each in run.changes if each.percent is not None), default=None)
+    asked = "-"
+    if run.least_questions is not None and run.most_questions is not None:
+        asked = "-".join(map(str, dict.fromkeys((run.least_questions, run.most_questions))))
+    return (
+        run.nccl,
+        run.nodes,
+        run.ranks,
+        f"v{run.interface}",
+        run.calls,
+        len(run.changes),
+        "-" if slower is None else f"{slower:.1f} %",
+        "-" if run.new_here is None else run.new_here,
+        asked,
+        number(run.query_us, 1),
+    )
+
+
+def _changed(each: audit.ChangedCall) -> tuple[object, ...]:
+    alone, tuned = (f"{choice.name} x{choice.channels}" for choice in (each.own, each.tuned))
+    percent = "-" if each.percent is None else f"{each.percent:+.1f} %"
+    return each.collective.name, human_bytes(each.bytes), alone, tuned, percent
