@@ -9,8 +9,9 @@ import pytest
 
 from tests.support.planted_endings import RELEASES, healthy, planted, wrapped
 from tuner.base.findings import Finding, Severity
+from tuner.jobs.diagnosis import kinds
 from tuner.jobs.diagnosis.diagnose import diagnose
-from tuner.jobs.diagnosis.records import DiagnosisOptions
+from tuner.jobs.diagnosis.records import DiagnosisOptions, FileKind
 from tuner.scenario.logs import reader, thinned
 from tuner.scenario.logs.lines import Lines
 from tuner.scenario.logs.thinned import read_thinned
@@ -75,6 +76,64 @@ def test_a_log_that_repeats_itself_is_judged_as_once(release: str, tmp_path: Pat
     once, often = found(tmp_path / "once.log")[0], found(tmp_path / "often.log")[0]
     assert (once.code, once.severity) == (often.code, often.severity)
     assert len(list(read_thinned(tmp_path / "often.log", reader.sort_of).raw())) < 3 * text.count("\n")
+
+
+ROW = "{size:12} {count:13} {dtype:>8}   sum   -1 {time:8.2f} {busbw:6.2f} {busbw:6.2f} {wrong:5} {time:8.2f} 1 1  0\n"
+TABLE_HEAD = """# nThread 1 nGpus 8 minBytes 8 maxBytes 8589934592 step: 2(factor) warmup iters: 5 iters: 20
+#  Rank  0 Group  0 Pid 10 on host0 device  0 [0000:1b:00] NVIDIA H100 80GB HBM3
+# Collective test starting: all_reduce_perf
+#
+#                                                              out-of-place                       in-place
+#       size         count      type   redop    root     time   algbw   busbw #wrong     time   algbw   busbw #wrong
+#        (B)    (elements)                               (us)  (GB/s)  (GB/s)            (us)  (GB/s)  (GB/s)
+"""
+
+
+@pytest.mark.parametrize("tag", ["", "[1,0]<stdout>:"])
+@pytest.mark.parametrize("dtype", ["float", "bfloat16"])
+def test_results_in_a_log_that_is_read_in_pieces_are_judged(
+    dtype: str, tag: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows between millions of calls; of 300 sizes, more than of any other line that repeats is kept."""
+    devices = "".join(
+        f"#  Rank {rank:2} Group  0 Pid {10 + rank} on host0 device {rank:2} [0000:{27 + rank:02x}:00] NVIDIA H100\n"
+        for rank in range(8)
+    )
+    head = TABLE_HEAD.replace(TABLE_HEAD.splitlines()[1] + "\n", devices)
+    calls = "".join(CALL.format(pid=10 + rank, rank=rank, number=1, address=1) for rank in range(8))
+    rows = "".join(
+        calls + ROW.format(size=size, count=size // 4, dtype=dtype, time=99.0, busbw=1.0, wrong=int(size == 4 * 299))
+        for size in (4 * step for step in range(1, 301))
+    )
+    tail = "# Out of bounds values : 1 FAILED\n# Avg bus bandwidth    : 1\n#\n"
+    file = tmp_path / "run.log"
+    text = with_calls("2.28.9", 10) + head + rows + tail
+    file.write_text("".join(line if "NCCL" in line else tag + line for line in text.splitlines(keepends=True)), "utf-8")
+    small = {each.kind: [found.code for found in each.findings] for each in diagnose([file], DiagnosisOptions())}
+    monkeypatch.setattr(kinds, "LARGE_BYTES", 1000)
+    large = {each.kind: [found.code for found in each.findings] for each in diagnose([file], DiagnosisOptions())}
+    assert small == large
+    assert FileKind.results in large
+    assert "accept.wrong_results" in large[FileKind.results]
+
+
+def test_a_log_without_results_has_none_when_it_is_large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "run.log").write_text(with_calls("2.28.9", 10), "utf-8")
+    monkeypatch.setattr(kinds, "LARGE_BYTES", 1000)
+    (one,) = diagnose([tmp_path / "run.log"], DiagnosisOptions())
+    assert one.kind is FileKind.log
+
+
+def test_times_before_lines_do_not_make_more_threads(tmp_path: Path) -> None:
+    """The last line of each thread is remembered, not of each thread and second."""
+    line = "2026-11-28T10:{minute:02}:{second:02}.{ms:03} " + CALL
+    text = "".join(
+        line.format(minute=n // 60 % 60, second=n % 60, ms=n % 1000, pid=10 + n % 8, rank=n % 8, number=n, address=n)
+        for n in range(4000)
+    )
+    (tmp_path / "run.log").write_text(text, "utf-8")
+    kept = list(read_thinned(tmp_path / "run.log", reader.sort_of).raw())
+    assert len(kept) <= thinned.MOST_ALIKE + 8
 
 
 def test_memory_is_bounded_by_what_is_kept_not_by_the_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,7 +4,7 @@
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import field
 from functools import cache
 
@@ -95,13 +95,35 @@ def names(engine: str) -> Mapping[str, str]:
     return found
 
 
+def says_any(content: bytes) -> bool:
+    """Whether a line of a log is an engine's about AllReduce, without reading more of it than that line."""
+    marked = [row for row in _rows() if row.mark in content]
+    return _may_say(marked) and any(
+        next(_found(marked, line[:MOST_LINE_BYTES]), None) is not None for line in _near(marked, content)
+    )
+
+
+def _may_say(marked: Sequence[_Row]) -> bool:
+    return any(row.kind != "fact" or row.of in ("ranks", "release") for row in marked)
+
+
+def _near(marked: Sequence[_Row], content: bytes) -> Iterator[bytes]:
+    """Lines that have a mark."""
+    for row in marked:
+        at = content.find(row.mark)
+        while at >= 0:
+            end = content.find(b"\n", at)
+            yield content[content.rfind(b"\n", 0, at) + 1 : end if end >= 0 else len(content)]
+            at = content.find(row.mark, end) if end >= 0 else -1
+
+
 def read(content: bytes) -> EngineLog | None:
     """What a log says of its engine; None where no line of it is an engine's about AllReduce.
 
     Of a log of several starts the last one says what is on. Lines of several ranks that say the same count once.
     """
     marked = [row for row in _rows() if row.mark in content]
-    if not any(row.kind != "fact" for row in marked) and not any(row.of in ("ranks", "release") for row in marked):
+    if not _may_say(marked):
         return None
     logs: dict[str, EngineLog] = {}
     for number, line in enumerate(content.split(b"\n"), 1):

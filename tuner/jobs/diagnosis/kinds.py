@@ -21,6 +21,7 @@ from tuner.scenario.logs import endings
 from tuner.times.measured.formats import NCCL_TESTS, FileFormat, MeasurementFile
 
 OF_LOGS = (b" NCCL INFO ", b" NCCL WARN ", b"NCCL error in: ", b"Watchdog caught collective operation timeout")
+OF_RESULTS = b" out-of-place "  # the head of nccl-tests' table, which comes before its rows
 MOST_FOLDERS = 4096  # of hosts, that are looked into
 LARGE_BYTES = 32 << 20  # files above this are read in pieces
 BLOCK_BYTES = 1 << 20
@@ -31,8 +32,8 @@ def kinds_of(file: Path) -> tuple[FileKind, ...]:
     """The kinds of a file by its content, one but for a log with results. Errors: BadInput where it cannot be read."""
     if file.is_dir():
         return (_kind_of_folder(file),)
-    if is_plain_file(file) and file.stat().st_size > LARGE_BYTES:
-        return (_kind_of_large(file), *((FileKind.engine,) if log_lines.read(engine.start_of(file)) else ()))
+    if is_large(file):
+        return _kinds_of_large(file)
     start = read_bytes(file, BadInput)
     if start.startswith(HEADER.encode()):
         return (FileKind.table,)
@@ -53,7 +54,7 @@ def kinds_of(file: Path) -> tuple[FileKind, ...]:
         return (of_tool,)
     logged: tuple[FileKind, ...] = (FileKind.ras,) if ras.is_report(start) else ()
     logged += (FileKind.log,) if any(part in start for part in OF_LOGS) else ()
-    served = (FileKind.engine,) if log_lines.read(start) is not None else ()
+    served = (FileKind.engine,) if log_lines.says_any(start) else ()
     try:
         measured = MeasurementFile(file)
         if measured.format in NCCL_TESTS or (measured.format is FileFormat.columns and b"time_us" in start):
@@ -76,23 +77,35 @@ def kinds_of(file: Path) -> tuple[FileKind, ...]:
     return (FileKind.trace,)
 
 
+def is_large(file: Path) -> bool:
+    """Whether a file is read in pieces."""
+    return is_plain_file(file) and file.stat().st_size > LARGE_BYTES
+
+
 def _tells_an_end(content: bytes) -> bool:
     """Whether any line of a program, the kernel or a scheduler says how something failed."""
     found = (endings.of_line(line, 0) for line in content.decode("utf-8", "replace").splitlines())
     return any(each is not None and each.role not in (endings.ORDERLY, endings.EXCEPTION) for each in found)
 
 
-def _kind_of_large(file: Path) -> FileKind:
-    """The kind of a file too large to be looked at as a whole: a log, what starts as a trace does, or no kind."""
+def _kinds_of_large(file: Path) -> tuple[FileKind, ...]:
+    """The kinds of a file too large to be looked at as a whole: a log, with what else is in it, what starts as a trace
+    does, or no kind.
+    """
+    is_log, has_results = False, False
     with file.open("rb") as opened:
         start = tail = opened.read(BLOCK_BYTES)
-        while tail:
-            if any(part in tail for part in OF_LOGS):
-                return FileKind.log
+        while tail and not (is_log and has_results):
+            is_log = is_log or any(part in tail for part in OF_LOGS)
+            has_results = has_results or OF_RESULTS in tail
             block = opened.read(BLOCK_BYTES)
             tail = tail[-MOST_MARK:] + block if block else b""
     of_trace = traces.JSON.match(start) or start.lower().startswith((nsight.REPORT.lower(), b"sqlite format"))
-    return FileKind.trace if of_trace or b"collective" in start.splitlines()[0].lower() else FileKind.output
+    if not is_log and (of_trace or b"collective" in start.splitlines()[0].lower()):
+        return (FileKind.trace,)
+    served = (FileKind.engine,) if log_lines.says_any(engine.start_of(file)) else ()
+    results = (FileKind.results,) if has_results else ()
+    return (FileKind.log if is_log else FileKind.output, *served, *results)
 
 
 def _kind_of_folder(folder: Path) -> FileKind:

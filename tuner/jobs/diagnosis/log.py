@@ -7,6 +7,7 @@ from pathlib import Path
 
 from tuner.base.errors import TunerError
 from tuner.base.findings import Finding, Severity, worst
+from tuner.jobs.diagnosis.kinds import is_large
 from tuner.jobs.diagnosis.records import FileDiagnosis, FileKind, KnownFacts, Progress, found_in, refused
 from tuner.machine import gpus
 from tuner.scenario import Scenario
@@ -26,6 +27,9 @@ def of_logs(
 ) -> list[FileDiagnosis]:
     """The findings of logs and of other output of jobs: one account of each job, whatever files it is in."""
     read = {file: read_thinned(file, sort_of, progress) for file in (*files, *outputs)}
+    for file in known.results:
+        if file in read and is_large(file):
+            known.large_logs[file] = b"".join(line for _, line in read[file].raw())
     found = []
     parsed = {file: parse(lines) for file, lines in read.items()}
     for job in _jobs(parsed):

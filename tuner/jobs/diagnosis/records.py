@@ -155,6 +155,7 @@ class KnownFacts:
     topology: Path | None = None  # the first that is whole
     without_gpudirect: str | None = None  # a topology whose devices have no GPUDirect RDMA
     links_of: str | None = None  # a topology or log that shows by itself which links or channels are fewer
+    large_logs: dict[Path, bytes] = field(default_factory=dict, metadata=json_form(omitted=True))  # what counts of them
     ras_reports: dict[Path, tuple[RanksBehind, ...]] = field(default_factory=dict, metadata=json_form(omitted=True))
     learnt: list[Finding] = field(default_factory=list, metadata=json_form(omitted=True))
 

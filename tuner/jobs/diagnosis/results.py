@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 
 from tuner.base.errors import BadInput, TunerError
-from tuner.base.files import read_bytes
 from tuner.base.findings import Finding, Severity
 from tuner.base.sizes import human_bytes, plural
 from tuner.jobs.diagnosis.kinds import OF_LOGS
@@ -27,7 +26,7 @@ from tuner.times.measured.formats import Given, MeasurementFile
 
 def of_results(file: Path, known: KnownFacts) -> FileDiagnosis:
     """What measured times say: by themselves, and against the machine's where it is known."""
-    opened = MeasurementFile(file)
+    opened = MeasurementFile(file, known.large_logs.get(file))
     of_devices = _of_devices(opened)
     if any(each.severity is Severity.FAULT for each in of_devices):
         return found_in(file, FileKind.results, of_devices, known)
@@ -89,10 +88,9 @@ def _scenario(known: KnownFacts) -> Scenario | None:
 
 def _of_devices(file: MeasurementFile) -> list[Finding]:
     """What nccl-tests' list of devices says is wrong, of output without NCCL's own lines, whose checks say it."""
-    content = read_bytes(file.path, BadInput)
-    if any(part in content for part in OF_LOGS):
+    if any(part in file.content for part in OF_LOGS):
         return []
-    log = parse(nccl_lines(content))
+    log = parse(nccl_lines(file.content))
     return [*devices.listed_alone(log), *devices.listed_twice(log)]
 
 
@@ -173,7 +171,7 @@ _LISTED = re.compile(rb"\bdevice +\d+ \[([0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2})\
 
 def _has_bus_ids(machine: str, file: MeasurementFile) -> bool:
     """Whether the bus ids of GPUs that nccl-tests lists are all of that machine; more than one has to be listed."""
-    listed = {each.decode() for each in _LISTED.findall(read_bytes(file.path, BadInput))}
+    listed = {each.decode() for each in _LISTED.findall(file.content)}
     return len(listed) > 1 and listed <= {gpu.busid.rpartition(".")[0] for gpu in catalogue.load(machine).topology.gpus}
 
 

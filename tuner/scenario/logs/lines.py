@@ -19,11 +19,17 @@ from tuner.scenario.logs import endings
 _PREFIX = re.compile(r"([^\s:\[\]()]+):(\d+):(\d+) \[-?\d+\]")
 _MARK = "NCCL INFO "
 _WARNS = "NCCL WARN "
+TYPES = "float|half|double|bfloat16|u?int(?:8|32|64)|fp8_e[45]m[23]|f8e[45]m[23]"  # as nccl-tests prints them
 # Of lines without a prefix, behind whatever a launcher tags: nccl-tests' list of devices and its table, what NCCL
 # writes to stdout, and PyTorch's word of a collective that did not end.
 KEPT = re.compile(
-    r"#\s+Rank\s+\d|#\s+size\s+count|^\s+\d+\s+\d+\s+float |[NR]CCL version (?:: )?\d|Watchdog caught collective"
+    rf"#\s+Rank\s+\d|#\s+size\s+count|^\s+\d+\s+\d+\s+(?:{TYPES}) |[NR]CCL version (?:: )?\d|Watchdog caught collective"
     r"|last enqueued NCCL work|Last error:\s*$|NCCL DIAG \["
+)
+# Lines of nccl-tests: its comments, its program's name, and its rows.
+OF_RESULTS = re.compile(
+    r"# ?(?:nThread|nccl-tests|Using devices|Collective|Avg bus|Out of bounds)|#\s+(?:Rank|size|out-of-place|\(B\))\s"
+    rf"|\w_perf\b|\d\s+(?:{TYPES})\s+\w+\s+-?\d"
 )
 LAST_ERROR = re.compile(r"Last error:\s*$")
 _NO_NUMBER = re.compile(r"\d{4000}")  # Python reads no more than 4300 digits, NCCL prints some tens

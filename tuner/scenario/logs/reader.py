@@ -14,7 +14,7 @@ from tuner.base.dataclass import dataclass
 from tuner.base.names import Algorithm, Collective
 from tuner.scenario.logs import choice, endings
 from tuner.scenario.logs.endings import EndingLine
-from tuner.scenario.logs.lines import LAST_ERROR, UNKNOWN, Lines, PrintedLine, Thread
+from tuner.scenario.logs.lines import LAST_ERROR, OF_RESULTS, TYPES, UNKNOWN, Lines, PrintedLine, Thread
 from tuner.scenario.logs.thinned import Sort
 
 # src/init.cc, initTransportsRank and ncclCommInitRankFunc
@@ -113,7 +113,7 @@ _DEVICE = re.compile(r"#\s+Rank\s+(\d+)\s(?:.*\bPid\s+(\d+))?(?:.*\bon\s+(\S+))?
 MOST_DEVICES = 100_000
 
 _RESULTS = re.compile(r"^#\s+size\s+count\s+type\b")
-_RESULT_ROW = re.compile(r"^\s+\d+\s+\d+\s+\w+\s+")
+_RESULT_ROW = re.compile(rf"^\s+\d+\s+\d+\s+(?:{TYPES})\s+\w+\s+-?\d")
 
 # Algorithms of a block of the table whose header is missing: three a block, in NCCL's order.
 ALGORITHMS_PER_BLOCK = 3
@@ -340,8 +340,10 @@ def sort_of(line: PrintedLine) -> Sort:
     if line.warns:
         return Sort.EACH
     text = line.text
+    if line.thread is UNKNOWN and OF_RESULTS.search(text):
+        return Sort.EACH
     method = next((method for part, pattern, method in _METHODS if part in text and pattern.search(text)), None)
-    if method in (_Reader.call, _Reader.choice, _Reader.symmetric, _Reader.result_row):
+    if method in (_Reader.call, _Reader.choice, _Reader.symmetric):
         return Sort.REPEATS
     if method is not None or line.thread is not UNKNOWN:
         return Sort.EACH if method is not None else Sort.NOTHING
@@ -736,5 +738,5 @@ _METHODS: list[tuple[str, re.Pattern[str], Callable[[_Reader, PrintedLine, re.Ma
     ("Last error:", LAST_ERROR, _Reader.last_error),
     ("# ", _DEVICE, _Reader.device),
     ("#", _RESULTS, _Reader.results),
-    (" float ", _RESULT_ROW, _Reader.result_row),
+    ("    ", _RESULT_ROW, _Reader.result_row),
 ]

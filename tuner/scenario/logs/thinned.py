@@ -19,12 +19,13 @@ from tuner.base.bounds import factor, over
 from tuner.base.errors import BadInput
 from tuner.base.files import GZIPPED, UTF_16, read_bytes
 from tuner.scenario.logs import endings
-from tuner.scenario.logs.lines import KEPT, LOG, UNKNOWN, Lines, PrintedLine, as_line
+from tuner.scenario.logs.lines import KEPT, LOG, OF_RESULTS, UNKNOWN, Lines, PrintedLine, as_line
 
-BLOCK_BYTES = 1 << 20
+BLOCK_BYTES = 1 << 18
 MOST_LINE_BYTES = 1 << 16  # what is beyond this of a line is left out
 MOST_SHAPES = 50_000  # whose kind is remembered
 MOST_ALIKE = 200  # lines of a shape that repeats
+MOST_LATEST = 100_000  # threads and shapes whose last line is remembered
 MOST_LINES = 200_000  # that are kept in all, and as many more of those that are grave
 _NOTHING, _EACH = -1, -2  # instead of a number of lines so far
 _VARYING = b"0123456789abcdef"
@@ -32,11 +33,11 @@ _STAMP = b"0123456789-:.TZ[]+, "  # what a time before a line is made of
 _TEXT = bytes(each for each in range(256) if each in b"\t\n\r\x1b" or each >= 32)
 _MOST_BINARY = 0.02  # of a block's bytes; more are no text
 _STEMS = tuple(stem.encode() for stem in endings.STEMS)
-_KEPT = re.compile(KEPT.pattern.encode())
+_OF_TESTS = re.compile(f"{KEPT.pattern}|{OF_RESULTS.pattern}".encode())
 # Of a log whose lines are nearly all of different shapes, a line without any of these is taken to say nothing.
 _MARKS = (
     b"CCL", b"rror", b"CUDA", b"Xid", b"ignal", b"SIG", b"illed", b"OOM", b"CANCELLED", b"raceback", b"ault", b"bort",
-    b"fail", b"vict", b"exit", b"erminat", b"ssertion",
+    b"fail", b"vict", b"exit", b"erminat", b"ssertion", b"# ", b" sum ", b" none ", b"_perf",
 )  # fmt: skip
 _GRAVE = (b" WARN ", b"- Init ", b"COMPLETE", *_STEMS)
 
@@ -95,10 +96,11 @@ def _read(file: BinaryIO, kept: "_Kept", progress: Callable[[int], None]) -> Non
         elif len(lines) > 1:
             lines[0] = b""
         rest = lines.pop()
-        kept.add(lines, [mark for mark in _MARKS if mark in block] if kept.knows_many else None)
+        shapes = block.translate(None, _VARYING).split(b"\n")[: len(lines)]
+        kept.add(lines, [lines[0].translate(None, _VARYING), *shapes[1:]] if lines else [])
         skips = len(rest) > MOST_LINE_BYTES or (skips and not lines)
         if skips:
-            kept.add([rest[:MOST_LINE_BYTES]])
+            kept.add([rest[:MOST_LINE_BYTES]], [rest[:MOST_LINE_BYTES].translate(None, _VARYING)])
             kept.number -= 1  # its end is to come
             rest = b""
     if rest:
@@ -117,6 +119,11 @@ def _has_any(line: bytes, marks: Sequence[bytes]) -> bool:
     return False
 
 
+def _begin(line: bytes) -> int:
+    """Where host, process and thread begin before NCCL's mark, behind what launchers and collectors put before them."""
+    return line.rfind(b" ", 0, line.rfind(b" [", 0, max(0, line.find(b"] NCCL")))) + 1
+
+
 class _Kept:
     """Lines that are kept, with their numbers."""
 
@@ -124,7 +131,7 @@ class _Kept:
         self._sort_of = sort_of
         self._lines = list[tuple[int, bytes]]()
         self._count = dict[bytes, int]()  # by shape, lines so far, or that nothing or each is kept
-        self._latest = dict[bytes, tuple[int, bytes]]()  # of a thread's lines of a shape that repeats
+        self._latest = dict[tuple[bytes, bytes], tuple[int, bytes]]()  # by thread and shape that repeats
         self._begun = set[int]()  # hashes of the lines that begin a communicator
         self._repeats = dict[bytes, bool]()  # by thread
         self._follows = False  # the last line says that the next is an error
@@ -142,27 +149,68 @@ class _Kept:
         """Whether it remembers as many shapes as it may."""
         return len(self._count) >= MOST_SHAPES
 
-    def add(self, lines: Sequence[bytes], marks: Sequence[bytes] | None = None) -> None:
-        """Adds lines without their ends; of those of new shapes, where ``marks`` are given, what has one of them."""
-        count = self._count
-        for number, line in enumerate(lines, start=self.number + 1):
-            shape = line.translate(None, _VARYING)
-            seen = count.get(shape)
-            if seen is None:
-                if marks is None or _has_any(line, marks):
-                    self._new(number, shape, line)
-            elif seen == _NOTHING:
-                if self._follows:
-                    self._keep(number, line)
-            elif seen == _EACH:
-                if not self._keep(number, line):
-                    count[shape] = _NOTHING  # of no line like it there will be room
-            elif seen < MOST_ALIKE:
-                count[shape] = seen + 1 if self._keep(number, line) else MOST_ALIKE
-            else:
-                at = line.find(b"] NCCL")
-                self._latest[shape if at < 0 else line[:at] + shape[-40:]] = number, line
+    def add(self, lines: Sequence[bytes], shapes: Sequence[bytes]) -> None:
+        """Adds lines without their ends; of those of new shapes, where many are known, what has one of the marks.
+
+        What is known of a shape is looked up once for all lines of it: they are millions.
+        """
+        if not lines:
+            return
+        first = self.number + 1
+        settled, repeats = set[bytes](), set[bytes]()
+        for shape in set(shapes):
+            seen = self._count.get(shape)
+            if seen == _NOTHING:
+                settled.add(shape)
+            elif seen is not None and seen >= MOST_ALIKE:
+                settled.add(shape)
+                repeats.add(shape)
+        if repeats:
+            self._keep_latest(lines, shapes, repeats, first)
+        at = 0 if self._follows else -1  # the line after one that says that the next is an error
+        for index in [index for index, shape in enumerate(shapes) if shape not in settled] if at else range(len(lines)):
+            if at >= 0 and index > at and self._count.get(shapes[at]) == _NOTHING:
+                self._keep(first + at, lines[at])
+            self._add(first + index, shapes[index], lines[index])
+            at = index + 1 if self._follows else -1
+        if 0 <= at < len(lines) and self._count.get(shapes[at]) == _NOTHING:
+            self._keep(first + at, lines[at])
         self.number += len(lines)
+
+    def _add(self, number: int, shape: bytes, line: bytes) -> None:
+        """Adds one line of a shape that is not known, or of which not all is known."""
+        seen = self._count.get(shape)
+        if seen is None:
+            if not self.knows_many or _has_any(line, _MARKS):
+                self._new(number, shape, line)
+        elif seen == _NOTHING:
+            if self._follows:
+                self._keep(number, line)
+        elif seen == _EACH:
+            if not self._keep(number, line):
+                self._count[shape] = _NOTHING  # of no line like it there will be room
+        elif seen < MOST_ALIKE:
+            self._count[shape] = seen + 1 if self._keep(number, line) else MOST_ALIKE
+        else:
+            self._keep_latest([line], [shape], {shape}, number)
+
+    def _keep_latest(self, lines: Sequence[bytes], shapes: Sequence[bytes], repeats: set[bytes], first: int) -> None:
+        """Remembers the last line of each thread and shape that repeats."""
+        at_begin = all(
+            _begin(line) == 0 for line in (lines[0], lines[-1])
+        )  # nothing before the host, as far as it shows
+        threads = (
+            [line[: line.find(b"] NCCL") + 1] for line in lines]
+            if at_begin
+            else [line[_begin(line) : line.find(b"] NCCL") + 1] for line in lines]
+        )
+        for (thread, shape), index in dict(
+            zip(zip(threads, shapes, strict=True), range(len(lines)), strict=True)
+        ).items():
+            if shape not in repeats:
+                continue
+            if (key := (thread, shape)) in self._latest or len(self._latest) < MOST_LATEST:
+                self._latest[key] = first + index, lines[index]
 
     def add_last(self, line: bytes) -> None:
         """Adds a line that has no end; it is left out where the log is cut in it, which :class:`Lines` decides."""
@@ -170,7 +218,7 @@ class _Kept:
         self._lines.append((self.number, line[:MOST_LINE_BYTES]))
 
     def _new(self, number: int, shape: bytes, line: bytes) -> None:
-        if b"CCL" not in line and not _has_any(line, _STEMS) and _KEPT.search(line) is None and line[:1] not in b"# ":
+        if b"CCL" not in line and not _has_any(line, _STEMS) and not _OF_TESTS.search(line) and line[:1] not in b"# ":
             sort, keeps = Sort.NOTHING, self._follows
         else:
             printed = as_line(line.decode("utf-8", "replace"))

@@ -67,7 +67,7 @@ def _shape(slow: np.ndarray, sizes: np.ndarray, ratio: np.ndarray) -> LossShape:
     if last < len(slow) - 1 and (len(slow) - 1 - last) >= 2:
         return LossShape.middle
     small = ~large
-    if small.any() and slow[small].mean() >= _MOST and slow[large].mean() >= _MOST:
+    if small.any() and large.any() and slow[small].mean() >= _MOST and slow[large].mean() >= _MOST:
         return LossShape.everywhere
     of_slow = ratio[slow]
     if len(of_slow) > 2 and of_slow[-1] > _GROWS * np.median(of_slow[:-1]) and of_slow[-1] > of_slow[0] * _EVEN:

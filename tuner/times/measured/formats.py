@@ -74,8 +74,9 @@ class MeasurementFile:
     BadMeasurement where it cannot be read. ``format`` is None for a file of none of them.
     """
 
-    def __init__(self, path: Path) -> None:
-        self.path, self.content = path, _content(path)
+    def __init__(self, path: Path, content: bytes | None = None) -> None:
+        """Read it; ``content`` is what counts of one that is too large to be read as a whole."""
+        self.path, self.content = path, _content(path) if content is None else content
         self._record: Any = None
         self._read: dict[tuple[str, Collective | P2pOperation | None], Measurements] = {}
         self.format = self._recognized()
