@@ -8,6 +8,7 @@ from random import Random
 import pytest
 
 from tests.support.available_releases import is_here
+from tests.support.command_line import run
 from tests.support.draws import Draws
 from tuner import release
 from tuner.base.errors import BadInput, NoAlgorithm, OracleFailed, TunerError
@@ -253,6 +254,38 @@ def test_a_selection_ends_at_the_call_or_at_the_end_of_the_group() -> None:
         Selection(Scenario("2.28.9", 2, machine="dgx-h100").communicator()).pick(
             replace(reduce, configuration=CallConfiguration("RING")), [1]
         )
+
+
+@pytest.mark.parametrize(
+    ("given", "env", "says"),
+    [
+        ("algSelection=RING", "NCCL_ALGO=^pat", "algSelection=RING counts for nothing"),
+        ("algSelection=RING", "NCCL_PROTO=allgather:ll", ""),
+        ("algSelection=RING", "NCCL_DEBUG=INFO", ""),
+        ("maxCTAs=0", "NCCL_DEBUG=INFO", "maxCTAs=0 of the call is passed over: NCCL takes 1 to 64"),
+        ("maxCTAs=65", "NCCL_DEBUG=INFO", "maxCTAs=65 of the call is passed over: NCCL takes 1 to 64"),
+        ("maxCTAs=64", "NCCL_DEBUG=INFO", ""),
+        ("maxCTAs=2", "NCCL_DEBUG=INFO", ""),
+    ],
+)
+def test_what_nccl_passes_over_of_a_call_is_said(given: str, env: str, says: str) -> None:
+    options = ("--call-config", given, "--env", env, "--nccl", "2.32.3", "--bytes", "64M")
+    done = run("pick", "allreduce", "--machine", "dgx-h100", "--nodes", "2", *options)
+    assert says in done.stderr.replace("\n", " ") if says else done.stderr == ""
+
+
+@pytest.mark.parametrize("nccl", WITH_CALLS)
+def test_numbers_of_a_call_that_are_passed_over_are_no_error(nccl: str) -> None:
+    """Unlike those of a communicator: 0, more than 32, and a minimum above the maximum, which counts."""
+    scenario = Scenario(nccl, 2, machine="dgx-h100", gpus_per_node=2)
+    selection, plain = Selection(scenario.communicator()), conformance.ALL_COLLECTIVES[-1]
+    most, size = {(None, 0): None, (0, None): None, (8, 4): 4, (None, 33): None, (None, 2): 2}, 64 << 20
+    with Oracle(scenario.oracle_configuration()) as oracle:
+        alone = oracle.launch(plain, [size])[0].channels
+        for (low, high), channels in most.items():
+            call = replace(plain, configuration=CallConfiguration(min_ctas=low, max_ctas=high))
+            (launched,) = oracle.launch(call, [size])
+            assert launched.channels == (channels or alone) == selection.pick(call, [size]).channels[0]
 
 
 def test_the_page_has_every_field() -> None:

@@ -44,6 +44,7 @@ COMMANDS = {  # by the kind of a file: what says more of it, and whether it want
     "results of nccl-tests": ("accept", True),
     "trace or counters of a job": ("check", True),
     "decision table": ("plugin lint", False),
+    "environment of Python": ("", False),
     "no kind that is known": ("", False),
 }
 VERDICTS = {
@@ -94,8 +95,9 @@ def command(
 
     FILE is a log of NCCL or of a serving engine, a topology that NCCL dumped, what nccl-tests, ncclras, nvidia-smi topo
     or lstopo printed, a trace or counters of a job, or a folder: of preflight records, of all ranks' Flight Recorder
-    dumps, or that NCCL_TUNER_JOB named. Each finding names the command that shows more. Exit code 1 where something is
-    wrong, else 3 where something cannot be judged, else 0.
+    dumps, that NCCL_TUNER_JOB named, or an environment of Python: which libnccl its jobs load, and why. Each finding
+    names the command that shows more. Exit code 1 where something is wrong, else 3 where something cannot be judged,
+    else 0.
     Logs and other output of one job, such as the kernel's or a scheduler's, are one account: the first cause, where it
     began, and who only followed. What is "unlike" is otherwise than usual, which may be meant: no fault.
 
@@ -108,6 +110,7 @@ def command(
     nccl-tuner diagnose nccl.log node.xml all_reduce.log
     nccl-tuner diagnose all_reduce.log --machine dgx-h100 --nodes 2 --json
     nccl-tuner diagnose folder-of-one-job --redact
+    nccl-tuner diagnose .venv
     nccl-tuner diagnose node.xml -o repaired.xml
     nccl-tuner diagnose skeleton.xml --gpu h100-sxm --nic-gbps 400 --machine azure-nd-h100-v5
     """

@@ -5,7 +5,7 @@ src/enqueue/enqueue.cc; what the library does with wrong ones is compared with i
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import cache
 
 from tuner.base.errors import BadInput
@@ -96,6 +96,23 @@ def selected(communicator: Comm, request: Request) -> frozenset[AlgoProto] | Non
     if not chosen:
         return None
     return frozenset(_GENERAL[name] for name in chosen if name in _GENERAL)
+
+
+def notes(communicator: Comm, request: Request) -> Iterator[str]:
+    """Sentences on what NCCL passes over of a call's configuration, without a word of its own."""
+    own = request.configuration
+    if own is None:
+        return
+    if own.alg_selection and request.collective in symmetric_variables.requested_collectives(communicator):
+        yield (
+            f"algSelection={own.alg_selection} counts for nothing: NCCL_ALGO, NCCL_PROTO or NCCL_SYM_KERNEL names "
+            f"something for {request.collective.name}"
+        )
+    for name, value in (("minCTAs", own.min_ctas), ("maxCTAs", own.max_ctas), ("nvlsCTAs", own.nvls_ctas)):
+        if value is not None and not 1 <= value <= MOST_CTAS:
+            yield f"{name}={value} of the call is passed over: NCCL takes 1 to {MOST_CTAS}"
+    if own.min_ctas is not None and own.max_ctas is not None and own.min_ctas > own.max_ctas >= 1:
+        yield f"minCTAs={own.min_ctas} of the call is above its maxCTAs={own.max_ctas}, which counts"
 
 
 def nothing_selected(request: Request) -> str:

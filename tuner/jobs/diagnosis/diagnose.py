@@ -20,6 +20,7 @@ from tuner.jobs.diagnosis.folders import of_job, of_preflight, of_unknown
 from tuner.jobs.diagnosis.kinds import cut, kinds_of
 from tuner.jobs.diagnosis.log import of_logs
 from tuner.jobs.diagnosis.node_tools import of_nvlinks, of_ports, of_settings
+from tuner.jobs.diagnosis.packages import of_packages
 from tuner.jobs.diagnosis.ras import of_ras
 from tuner.jobs.diagnosis.recorder import of_recorder
 from tuner.jobs.diagnosis.records import (
@@ -52,6 +53,7 @@ READERS: dict[FileKind, Callable[[Path, KnownFacts], FileDiagnosis]] = {
     FileKind.results: of_results,
     FileKind.trace: of_trace,
     FileKind.table: of_table,
+    FileKind.packages: of_packages,
     FileKind.unknown: of_unknown,
 }
 

@@ -7,7 +7,7 @@ from tuner.base.errors import BadInput, BadTopology, TunerError
 from tuner.base.files import is_plain_file, read_bytes
 from tuner.base.findings import Finding, Severity
 from tuner.engines import log_lines
-from tuner.jobs.diagnosis import engine, node_tools, ras
+from tuner.jobs.diagnosis import engine, node_tools, packages, ras
 from tuner.jobs.diagnosis.records import FileKind
 from tuner.jobs.inside import files as job_files
 from tuner.jobs.preflight import reading
@@ -110,6 +110,8 @@ def _kinds_of_large(file: Path) -> tuple[FileKind, ...]:
 
 def _kind_of_folder(folder: Path) -> FileKind:
     try:
+        if packages.site_packages(folder):
+            return FileKind.packages
         if any(map(reading.is_record, folder.glob("*.json"))):
             return FileKind.preflight
         of_job = [job_files.is_of_job(each) for each in job_files.files_of(folder)]

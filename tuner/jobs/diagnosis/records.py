@@ -39,6 +39,7 @@ class FileKind(StrEnum):
     results = "results of nccl-tests"
     trace = "trace or counters of a job"
     table = "decision table"
+    packages = "environment of Python"
     unknown = "no kind that is known"
 
 

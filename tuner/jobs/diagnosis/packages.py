@@ -1,0 +1,256 @@
+"""Which libnccl a job of a Python environment loads, and why, by its packages' files; none of them is imported."""
+
+import base64
+import csv
+import hashlib
+import mmap
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from elftools.common.exceptions import ELFError
+from elftools.elf.dynamic import DynamicSection, DynamicTag
+from elftools.elf.elffile import ELFFile
+
+from tuner.base.dataclass import dataclass
+from tuner.base.errors import BadInput
+from tuner.base.files import read_bytes
+from tuner.base.findings import Finding, Severity
+from tuner.jobs.diagnosis.records import FileDiagnosis, FileKind, KnownFacts, found_in
+
+MEMBER = "nvidia/nccl/lib/libnccl.so.2"
+SONAME = "libnccl.so.2"
+MARK = "pyvenv.cfg"
+MOST_BYTES = 2 << 30  # of a libnccl; those of wheels have 0.5e9
+MOST_PACKAGES = 4096
+_DAMAGED = (ELFError, ValueError, LookupError, TypeError, AttributeError, AssertionError, OverflowError, MemoryError)
+_NAME = re.compile(r"([A-Za-z0-9][\w.]*)-(\d[^-]*)\.dist-info")
+_VERSION = re.compile(rb"NCCL version (\d+\.\d+\.\d+)")
+_REQUIRED = re.compile(r"^Requires-Dist: (nvidia[-_]nccl[-_]cu\d+)\s*\(?==\s*([\d.]+)", re.M | re.I)
+NCCL = re.compile(r"nvidia_nccl_cu\d+")
+BY_LOADER = ("nccl4py", "cuda_pathfinder")  # what opens it by cuda-pathfinder's order
+FINDERS = "what looks as cuda-pathfinder does (nccl4py)"
+LINKED = "a program that is linked with NCCL"
+VLLM_VARIABLE = "VLLM_NCCL_SO_PATH"
+SYSTEM = ("/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64", "/usr/local/lib", "/usr/lib")
+
+
+@dataclass(frozen=True, slots=True)
+class InstalledPackage:
+    """A distribution by its folder of metadata: its name with underscores, and its version."""
+
+    name: str
+    version: str
+    folder: Path
+
+    @property
+    def title(self) -> str:
+        """Name and version as pip shows them."""
+        return f"{self.name.replace('_', '-')} {self.version}"
+
+    def text(self, file: str) -> str:
+        """A file of its metadata; empty where there is none."""
+        path = self.folder / file
+        return read_bytes(path, BadInput).decode("utf-8", "replace") if path.is_file() else ""
+
+    def recorded(self, member: str) -> str | None:
+        """The sum that its RECORD has of a file, as that writes it; None where it has none."""
+        rows = csv.reader(self.text("RECORD").splitlines())
+        return next((row[1] for row in rows if len(row) > 1 and row[0] == member and row[1]), None)
+
+
+def site_packages(folder: Path) -> list[Path]:
+    """The folders of packages of an environment, or the folder itself where it is one; empty for anything else."""
+    if next(folder.glob("*.dist-info"), None) is not None:
+        return [folder]
+    if not (folder / MARK).is_file() and not (folder / "conda-meta").is_dir() and not (folder / "bin").is_dir():
+        return []
+    found = [each for lib in ("lib", "lib64") for each in sorted(folder.glob(f"{lib}/python3*/*-packages"))]
+    return list({each.resolve(): each for each in found if each.is_dir()}.values())
+
+
+def of_packages(folder: Path, known: KnownFacts, environment: Mapping[str, str] | None = None) -> FileDiagnosis:
+    """Which libnccl jobs of an environment load; variables are those of the caller, unless they are given.
+
+    The order in which a program looks is by its own file (torch), by cuda-pathfinder's (nccl4py), or the loader's.
+    """
+    variables = os.environ if environment is None else environment
+    found = list(_Environment(folder, variables).findings())
+    return found_in(folder, FileKind.packages, found, known)
+
+
+@dataclass(frozen=True, slots=True)
+class _Loaded:
+    """A libnccl that something loads: ``why`` is the code of the step at which it is found."""
+
+    by: str
+    file: Path
+    why: str
+
+
+class _Environment:
+    """One environment, as its files show it."""
+
+    def __init__(self, folder: Path, variables: Mapping[str, str]) -> None:
+        self.prefix, self.variables = folder, variables
+        self.sites = site_packages(folder)
+        self.packages = [each for site in self.sites for each in _packages(site)]
+        self._sums: dict[Path, str | None] = {}
+
+    def findings(self) -> Iterator[Finding]:
+        """What is wrong with the packages, then what is loaded by what."""
+        nccl = [each for each in self.packages if NCCL.fullmatch(each.name)]
+        yield from self._of_wheels(nccl)
+        yield from self._required(nccl)
+        loaded = list(self._loaded())
+        files = {each.file.resolve() for each in loaded}
+        if len(files) > 1:
+            each_loads = [f"{each.by}: {each.file}" for each in loaded]
+            yield Finding("packages.differ", Severity.UNLIKE, {"loads": each_loads})
+        for each in loaded:
+            nccl_of_file = self._release(each.file) or "of an unknown release"
+            facts = {"by": each.by, "file": str(each.file), "nccl": nccl_of_file, each.why: True}
+            yield Finding("packages.loads", Severity.NOTE, facts)
+        if not loaded:
+            yield Finding("packages.none", Severity.UNKNOWN, {"packages": len(self.packages)})
+
+    def _file(self) -> Path | None:
+        """The libnccl of the wheels, where there is one."""
+        return next((site / MEMBER for site in self.sites if (site / MEMBER).is_file()), None)
+
+    def _of_wheels(self, nccl: Sequence[InstalledPackage]) -> Iterator[Finding]:
+        titles = [each.title for each in nccl]
+        file = self._file()
+        if nccl and file is None:
+            yield Finding("packages.file_missing", Severity.FAULT, {"packages": titles, "member": MEMBER})
+            return
+        if file is None:
+            return
+        owners = [each for each in nccl if self._sum(file) == each.recorded(MEMBER)]
+        facts = {"packages": titles, "file": str(file), "owner": owners[0].title if owners else None}
+        if len(nccl) > 1:
+            yield Finding("packages.shared_file", Severity.FAULT, {**facts, "nccl": self._release(file)})
+        elif not owners:
+            yield Finding("packages.replaced", Severity.FAULT, {**facts, "nccl": self._release(file)})
+
+    def _required(self, nccl: Sequence[InstalledPackage]) -> Iterator[Finding]:
+        """Packages that want another version than the file that is there is of."""
+        file = self._file()
+        there = None if file is None else self._release(file)
+        for package in self.packages:
+            for name, version in _REQUIRED.findall(package.text("METADATA")) if package.name == "torch" else ():
+                wanted = ".".join(version.split(".")[:3])
+                if there is not None and there != wanted:
+                    facts = {"package": package.title, "requires": f"{name} {wanted}", "nccl": there}
+                    yield Finding("packages.not_required", Severity.UNLIKE, facts)
+
+    def _loaded(self) -> Iterator[_Loaded]:
+        """What each program of the environment that uses NCCL opens."""
+        preloaded = self._named("LD_PRELOAD")
+        torch = next((each for each in self.packages if each.name == "torch"), None)
+        if torch is not None and (found := self._of_torch()) is not None:
+            yield _Loaded(torch.title, *found) if preloaded is None else _Loaded(torch.title, preloaded, "preloaded")
+        vllm = next((each for each in self.packages if each.name == "vllm"), None)
+        given = self.variables.get(VLLM_VARIABLE)
+        if vllm is not None and given and Path(given).is_file():
+            yield _Loaded(vllm.title, Path(given), "vllm_variable")
+        loader = next((each for name in BY_LOADER for each in self.packages if each.name == name), None)
+        by = FINDERS if loader is None else loader.title
+        if loader is not None or self._file() is not None:
+            conda = Path(self.variables.get("CONDA_PREFIX") or self.prefix) / "lib" / SONAME
+            own = (self._file(), "wheel"), (conda if conda.is_file() else None, "conda")
+            if (first := _first([(preloaded, "preloaded"), *own, *self._by_loader()])) is not None:
+                yield _Loaded(by, *first)
+        others = [(preloaded, "preloaded"), *self._by_loader()]
+        if (first := _first(others)) is not None:
+            yield _Loaded(LINKED, *first)
+
+    def _of_torch(self) -> tuple[Path, str] | None:
+        """By what its library's file says, as the loader reads it: RPATH is looked at before LD_LIBRARY_PATH."""
+        for site in self.sites:
+            library = site / "torch" / "lib" / "libtorch_cuda.so"
+            said = _needs(library) if library.is_file() else None
+            if said is None:
+                continue
+            in_file = [(_expanded(each, library.parent) / SONAME) for each in said.folders]
+            own = (next((each for each in in_file if each.is_file()), None), "rpath" if said.first else "runpath")
+            named = (self._named("LD_LIBRARY_PATH"), "library_path")
+            return _first([own, named, *self._by_loader()] if said.first else [named, own, *self._by_loader()])
+        return None
+
+    def _by_loader(self) -> list[tuple[Path | None, str]]:
+        system = next((Path(each) / SONAME for each in SYSTEM if (Path(each) / SONAME).is_file()), None)
+        return [(self._named("LD_LIBRARY_PATH"), "library_path"), (system, "system")]
+
+    def _named(self, variable: str) -> Path | None:
+        """The first libnccl of a list of folders, or of libraries."""
+        for part in re.split(r"[:;\s]" if variable == "LD_PRELOAD" else "[:;]", self.variables.get(variable, "")):
+            file = Path(part) if variable == "LD_PRELOAD" else Path(part) / SONAME
+            if part and file.name.startswith("libnccl.so") and file.is_file():
+                return file
+        return None
+
+    def _sum(self, file: Path) -> str | None:
+        """The sum of a file as a RECORD writes it; None for one that is no library's size."""
+        if file not in self._sums:
+            self._sums[file] = None
+            if file.stat().st_size <= MOST_BYTES:
+                with file.open("rb") as opened:
+                    digest = hashlib.file_digest(opened, "sha256").digest()
+                self._sums[file] = f"sha256={base64.urlsafe_b64encode(digest).rstrip(b'=').decode()}"
+        return self._sums[file]
+
+    def _release(self, file: Path) -> str | None:
+        """The release that a libnccl says it is; None where it says none."""
+        size = file.stat().st_size
+        if not 0 < size <= MOST_BYTES:
+            return None
+        with file.open("rb") as opened, mmap.mmap(opened.fileno(), size, access=mmap.ACCESS_READ) as content:
+            match = _VERSION.search(content)
+            return None if match is None else match[1].decode()
+
+
+def _packages(site: Path) -> Iterator[InstalledPackage]:
+    for folder in sorted(site.glob("*.dist-info"))[:MOST_PACKAGES]:
+        if (match := _NAME.fullmatch(folder.name)) is not None:
+            yield InstalledPackage(match[1].lower().replace(".", "_"), match[2], folder)
+
+
+def _first(steps: Sequence[tuple[Path | None, str]]) -> tuple[Path, str] | None:
+    return next(((file, why) for file, why in steps if file is not None), None)
+
+
+@dataclass(frozen=True, slots=True)
+class _Needs:
+    """Folders in which a file that needs libnccl looks for it, and whether before LD_LIBRARY_PATH."""
+
+    folders: tuple[str, ...]
+    first: bool
+
+
+def _named_by(tag: DynamicTag) -> list[str]:
+    """The text of an entry of the dynamic section that has one of these."""
+    return [str(getattr(tag, each)) for each in ("needed", "rpath", "runpath") if hasattr(tag, each)]
+
+
+def _needs(library: Path) -> _Needs | None:
+    """None for a file that does not need libnccl.so.2, or is no library."""
+    try:
+        with library.open("rb") as opened:
+            dynamic = ELFFile(opened).get_section_by_name(".dynamic")
+            tags = list(dynamic.iter_tags()) if isinstance(dynamic, DynamicSection) else []
+            named = [(each.entry.d_tag, name) for each in tags for name in _named_by(each)]
+            needed = {name for tag, name in named if tag == "DT_NEEDED"}
+            rpath = [name for tag, name in named if tag == "DT_RPATH"]
+            runpath = [name for tag, name in named if tag == "DT_RUNPATH"]
+    except (*_DAMAGED, OSError):
+        return None
+    if SONAME not in needed:
+        return None
+    paths = runpath or rpath  # RPATH counts only where there is no RUNPATH: ld.so(8)
+    return _Needs(tuple(folder for each in paths for folder in each.split(":") if folder), not runpath and bool(rpath))
+
+
+def _expanded(folder: str, origin: Path) -> Path:
+    return Path(folder.replace("${ORIGIN}", str(origin)).replace("$ORIGIN", str(origin)))
