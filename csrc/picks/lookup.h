@@ -33,4 +33,24 @@ struct pick_table {
 size_t nccl_tuner_pick(const struct pick_table *table, const uint64_t *bytes, size_t count, int8_t *algorithm,
                        int8_t *protocol, float *time_us, uint16_t *channels, uint16_t *threads);
 
+/* Sizes from one power of two up to the next: their number below `border` and from it on. -1 where more ranges meet,
+   and from 2^53 on. */
+struct number_octave {
+    uint64_t border;
+    int8_t numbers[8]; /* [2] are used */
+};
+
+/* Numbers of sizes, such as who carries a call: of each kind of size, by the powers of two up to 256 that divide it,
+   ranges that touch. The octave from 2^n on is at n + 1023 modulo 64, as the exponents of doubles end. */
+struct number_table {
+    const uint16_t *octaves_of;          /* [256]: where the octaves of a size's kind begin, in bytes; by its lowest byte */
+    const struct number_octave *octaves; /* [kind][64] */
+    const uint64_t *from_bytes;          /* [kind][count]: first size of each range, UINT64_MAX behind the last */
+    const int8_t *numbers;               /* [kind][count] */
+    uint64_t count;
+};
+
+/* The numbers of `count` sizes; 0 if any of them is not 1 to 2^62, whose number means nothing. */
+int nccl_tuner_numbers(const struct number_table *table, const uint64_t *bytes, size_t count, int8_t *number);
+
 #endif

@@ -422,8 +422,9 @@ import sys
 from pathlib import Path
 import pytest
 from tuner.emulator import compiled as picks
+from tuner.engines import lookup
 from tuner.graphs import compiled as graphs
-graphs.shared_object = lambda name: Path(sys.argv[1])
+graphs.shared_object = lookup.shared_object = lambda name: Path(sys.argv[1])
 picks.LIBRARY = Path(sys.argv[1])
 ended = pytest.main(["-q", "-n", "0", "-p", "no:cacheprovider", *sys.argv[2:]])
 assert sys.argv[1] in Path("/proc/self/maps").read_text()
@@ -439,6 +440,8 @@ def test_the_search_and_look_ups_under_the_sanitizers(tmp_path: Path) -> None:
         "tests/unit/test_search.py::test_c_searches_random_topologies_as_python_does",
         "tests/golden/test_pick_tables.py::test_one_size_gets_what_an_array_gets",
         "tests/golden/test_pick_tables.py::test_what_is_no_size_is_refused_as_before",
+        "tests/unit/test_engines.py::test_a_table_of_numbers_says_what_it_was_made_from",
+        "tests/unit/test_engines.py::test_what_is_no_size_is_refused_in_arrays",
     ]
     command = [sys.executable, "-c", OTHER_PICKS, str(picks), *asked]
     done = subprocess.run(

@@ -1,6 +1,7 @@
 """Serving engines: who carries an AllReduce, by the tables, without the engines' packages."""
 
 import json
+import random
 from dataclasses import replace
 from typing import Any
 
@@ -17,6 +18,7 @@ from tuner.base.errors import BadInput
 from tuner.base.names import DataType
 from tuner.engines import measured, nccl_environment, releases, rules, switches
 from tuner.engines.carriers import Carriers
+from tuner.engines.lookup import NumberTable
 from tuner.engines.releases import EngineRelease
 from tuner.engines.situation import Situation
 from tuner.engines.sizes import Sizes, at_most, multiples, outside
@@ -63,8 +65,6 @@ def test_the_last_implementation_is_nccl_without_conditions(name: str) -> None:
 @given(seed=st.integers(0, 10**6))
 def test_arrays_borders_and_single_sizes_agree(name: str, seed: int) -> None:
     """For each size the three ways of asking give one carrier, and it takes the size where those before it do not."""
-    import random
-
     release = releases.load(name)
     drawn = Drawn(release, random.Random(seed), 8)
     carriers = Carriers(drawn.situation, release)
@@ -72,8 +72,11 @@ def test_arrays_borders_and_single_sizes_agree(name: str, seed: int) -> None:
         drawn.with_borders(carriers)
     except BadInput:
         return
-    by_array = carriers.among(np.array(drawn.sizes_bytes))
-    for nbytes, index in zip(drawn.sizes_bytes, by_array, strict=True):
+    everywhere = [random.Random(seed).randrange(1, 1 << power) for power in range(1, 62)]
+    sizes = [*drawn.sizes_bytes, *(size + 1 for size in drawn.sizes_bytes), *everywhere, 1 << 62]
+    by_array = carriers.numbers.among(np.array(sizes, np.uint64))
+    assert (carriers.numbers.by_numpy(np.array(sizes, np.uint64)) == by_array).all()
+    for nbytes, index in zip(sizes, by_array, strict=True):
         carrier = carriers.at(nbytes)
         assert carrier is release.implementations[index]
         assert carriers.failed_condition(carrier, nbytes) is None
@@ -89,9 +92,70 @@ def test_sizes_are_sets() -> None:
         size for size in range(2, 101, 2) if size <= 10 or size >= 20
     ]
     rest = Sizes(but_not=(both,))
-    numbers = np.arange(1, 110, dtype=np.uint64)
-    assert (rest.among(numbers) != both.among(numbers)).all()
+    assert [size in rest for size in range(1, 110)] == [size not in both for size in range(1, 110)]
     assert not at_most(0)
+
+
+@given(
+    borders=st.sets(st.integers(1, 70) | st.integers(1, 1 << 62), max_size=12),
+    multiples=st.sets(st.sampled_from([1, 2, 4, 16, 128, 256])),
+    seed=st.integers(0, 10**6),
+)
+def test_a_table_of_numbers_says_what_it_was_made_from(borders: set[int], multiples: set[int], seed: int) -> None:
+    """C and NumPy, at each border and around it, for whatever number each range and each kind of size has."""
+
+    def number(size: int) -> int:
+        passed = sum(border <= size for border in borders)
+        divides = max(each for each in {1, *multiples} if size % each == 0)
+        return (passed * divides * (seed + 1) + passed) % 7
+
+    table = NumberTable(number, borders, multiples)
+    rng = random.Random(seed)
+    around = {border + step for border in borders for step in (-256, -1, 0, 1, 2, 4, 16, 256)}
+    drawn = {rng.randrange(1, 1 << rng.randrange(1, 63)) for _ in range(100)} | {
+        1,
+        1 << 62,
+        (1 << 53) - 1,
+        (1 << 54) - 1,
+    }
+    sizes = np.array([size for size in around | drawn if 1 <= size <= 1 << 62], np.uint64)
+    wanted = [number(size) for size in sizes.tolist()]
+    assert table.among(sizes).tolist() == wanted
+    assert table.by_numpy(sizes).tolist() == wanted
+    assert table.among(sizes[:0]).tolist() == []
+    assert table.among(np.stack([sizes, sizes], axis=1)[:, 0]).tolist() == wanted  # not one after the other in memory
+
+
+@pytest.mark.parametrize("wrong", [[0], [-1], [(1 << 62) + 1], [4, 0, 8], np.array([1 << 63], np.uint64)])
+def test_what_is_no_size_is_refused_in_arrays(wrong: Any) -> None:
+    group = communicator("dgx-h100", nccl="2.30.7").served_by("vllm")
+    for asked in (group.carriers_of, group.pick):
+        with pytest.raises(BadInput, match=r"valid: 1 to 2\*\*62"):
+            asked(wrong, dtype="bfloat16")
+    for no_size in ([1.5], [[1]], ["one"]):
+        with pytest.raises(BadInput):
+            group.carriers_of(no_size)
+
+
+def test_picks_of_an_engine_stand_beside_who_carries() -> None:
+    """NCCL's picks are those under the environment that the engine gives it: SGLang switches NVLS off."""
+    sizes = [1 << 10, 16 << 20, 64 << 20]
+    plain = communicator("dgx-h100", nccl="2.30.7")
+    group = plain.served_by("sglang@0.5.23")
+    found = group.pick(sizes, dtype="bfloat16")
+    assert found.carried.tolist() == ["custom-v2", "custom-v2", "nccl"]
+    given = communicator("dgx-h100", nccl="2.30.7", env={"NCCL_NVLS_ENABLE": "0", "NCCL_CUMEM_ENABLE": "0"})
+    for name in ("algorithm", "protocol", "channels", "threads", "time_us"):
+        wanted = getattr(given.pick("allreduce", sizes, dtype="bfloat16"), name)
+        assert (getattr(found.nccl, name) == wanted).all()
+    assert (found.nccl.algorithm != plain.pick("allreduce", sizes, dtype="bfloat16").algorithm).any()
+    rows = found.rows()
+    assert [row[:2] for row in rows] == list(zip(sizes, found.carried.tolist(), strict=True))
+    assert list(found.columns()) == [
+        "bytes",
+        "carrier",
+        *(f"nccl_{name}" for name in ("algorithm", "protocol", "channels", "threads", "time_us")),
+    ]
 
 
 def test_batch_invariance_leaves_everything_to_vllms_own_kernel_from_0_33_on() -> None:

@@ -9,15 +9,20 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from tuner.answers import picks
-from tuner.answers.picks import PickAnswer
+from tuner.answers.picks import CallPicks, PickAnswer
 from tuner.base.errors import BadInput
 from tuner.base.findings import Finding
-from tuner.base.names import Buffers, Collective, DataType
+from tuner.base.frames import Column, Framed
+from tuner.base.names import Buffers, Collective, DataType, Op, by_name
+from tuner.base.numerics import SizeArray
 from tuner.base.records import json_form
 from tuner.base.spelling import option
+from tuner.emulator.compiled import CompiledSelection
 from tuner.emulator.request import Request
+from tuner.emulator.selection import Picks, whole_numbers
 from tuner.engines import nccl_environment, releases, switches
 from tuner.engines.carriers import Carriers
+from tuner.engines.lookup import NumberTable
 from tuner.engines.measured import MeasuredAllReduce, measured
 from tuner.engines.releases import EngineRelease, Implementation
 from tuner.engines.rules import is_there
@@ -67,6 +72,40 @@ class CarriedSizes:
     title: str
 
 
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class CarriedBy(Framed):
+    """Who carries AllReduces, an element a size: ``bytes`` uint64 [size], ``numbers`` int8 [size] into ``names``."""
+
+    bytes: SizeArray
+    numbers: NDArray[np.int8]
+    names: tuple[str, ...]
+
+    def tolist(self) -> list[str]:
+        """Name of the implementation that carries each size."""
+        return [self.names[number] for number in self.numbers.tolist()]
+
+    def columns(self) -> dict[str, Column]:
+        """A row a size: bytes, carrier."""
+        return {"bytes": self.bytes, "carrier": np.array(self.names)[self.numbers]}
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class ServedPicks(Framed):
+    """Who carries AllReduces, and NCCL's picks of the same sizes, [size]: what runs where NCCL carries them.
+
+    The picks are of plain buffers: where the carrier is NCCL on symmetric windows, :meth:`ServedGroup.calls` has them.
+    """
+
+    carried: CarriedBy
+    nccl: CallPicks
+
+    def columns(self) -> dict[str, Column]:
+        """A row a size: bytes, carrier, and nccl_algorithm, _protocol, _channels, _threads and _time_us."""
+        picks = Picks.columns(self.nccl)
+        of_nccl = {f"nccl_{name}": column for name, column in picks.items() if name != "bytes"}
+        return {**self.carried.columns(), **of_nccl}
+
+
 class EngineSettings(TypedDict, total=False):
     """What a user sets for an engine, by the names of :class:`ServedGroup`'s parameters."""
 
@@ -107,8 +146,7 @@ class ServedGroup:
         self.arguments = tuple(arguments)
         self.graph, self.hidden_size, self.without = graph, hidden_size, frozenset(without)
         self.switches = switches.read(self.release, self.environment, self.arguments)
-        self._carriers: dict[DataType, Carriers] = {}
-        self._names = np.array([each.name for each in self.release.implementations])
+        self._numbers: dict[DataType | str, NumberTable] = {}
 
     def situation(self, dtype: DataType) -> Situation:
         """What the engine looks at, of the described machine."""
@@ -154,7 +192,7 @@ class ServedGroup:
     def calls(self, request: Request, sizes_bytes: Sequence[int]) -> list[CarriedCall]:
         """One a size, with NCCL's pick where NCCL carries it. BadInput for anything but an AllReduce."""
         carriers = self.carriers(_allreduce(request).dtype)
-        carried = [self.release.implementations[index] for index in carriers.among(np.array(sizes_bytes))]
+        carried = [carriers.at(size) for size in sizes_bytes]
         picked = self._picked(request, sizes_bytes, carried)
         measured = self.measured(request.dtype)
         return [
@@ -195,12 +233,38 @@ class ServedGroup:
                 found |= dict(zip(sizes, answers, strict=True))
         return found
 
-    def carriers_of(self, sizes_bytes: ArrayLike, dtype: DataType | str = DataType.float32) -> NDArray[np.str_]:
-        """Names of the implementations that carry an AllReduce of sizes in bytes; of the array's shape."""
-        kind = DataType[dtype] if isinstance(dtype, str) else dtype
-        if kind not in self._carriers:
-            self._carriers[kind] = self.carriers(kind)
-        return self._names[self._carriers[kind].among(np.asarray(sizes_bytes))]
+    def carriers_of(self, sizes_bytes: ArrayLike, dtype: DataType | str = DataType.float32) -> CarriedBy:
+        """Who carries AllReduces of sizes in bytes, an element a size.
+
+        BadInput for an unknown type, for sizes out of range, and for settings with which the engine ends.
+        """
+        sizes = whole_numbers(sizes_bytes)
+        return self._carried(sizes.view(np.uint64) if sizes.dtype == np.int64 else sizes.astype(np.uint64), dtype)
+
+    def _carried(self, sizes: SizeArray, dtype: DataType | str) -> CarriedBy:
+        if dtype not in self._numbers:
+            self._numbers[dtype] = self.carriers(by_name(DataType, dtype, "type")).numbers
+        return CarriedBy(sizes, self._numbers[dtype].among(sizes), self._names)
+
+    def pick(
+        self, sizes_bytes: ArrayLike, dtype: DataType | str = DataType.float32, op: Op | str = Op.sum
+    ) -> ServedPicks:
+        """Who carries AllReduces of sizes in bytes, and NCCL's picks under the environment that the engine gives it.
+
+        Errors: those of :meth:`carriers_of`; NoAlgorithm where NCCL finds nothing to run.
+        """
+        request = Request(Collective.AllReduce, by_name(DataType, dtype, "type"), by_name(Op, op, "operation"))
+        picked = self._selection.pick(request, sizes_bytes)
+        picks = CallPicks(picked.stored, request, self._selection, self.nccls_scenario)
+        return ServedPicks(self._carried(picks.bytes, dtype), picks)
+
+    @cached_property
+    def _names(self) -> tuple[str, ...]:
+        return tuple(each.name for each in self.release.implementations)
+
+    @cached_property
+    def _selection(self) -> CompiledSelection:
+        return CompiledSelection(self.nccls_scenario.communicator())
 
     def ranges(self, request: Request, low_bytes: int, high_bytes: int) -> list[CarriedSizes]:
         """The borders between implementations, to the byte, for sizes that every one of them could take."""

@@ -159,7 +159,7 @@ class Selection:
 
         This is what NCCL hands to a tuner plugin. BadInput for sizes out of range.
         """
-        nbytes = MessageSizes(_sizes(sizes))
+        nbytes = MessageSizes(size_array(sizes))
         table = np.empty((len(nbytes.nbytes), len(Algorithm), len(Protocol)), np.float32)
         for algo_proto in ALGO_PROTOS:
             table[:, algo_proto[0], algo_proto[1]] = self._cell_us(request, algo_proto, nbytes)
@@ -167,7 +167,7 @@ class Selection:
 
     def times_us(self, request: Request, sizes: ArrayLike) -> FloatArray:
         """Times of the :meth:`candidates` in us, float32 [size][candidate]. BadInput for sizes out of range."""
-        chunk = MessageSizes(_sizes(sizes))
+        chunk = MessageSizes(size_array(sizes))
         bandwidths = self._bandwidths(request).items()
         return np.column_stack(
             [self._times(self._call(request, each), chunk, bandwidth_gbs) for each, bandwidth_gbs in bandwidths]
@@ -175,7 +175,7 @@ class Selection:
 
     def combination_us(self, request: Request, sizes: ArrayLike, algo_proto: AlgoProto) -> FloatArray:
         """Times of one of the :meth:`candidates` in us, float32 [size]; NaN where it is none of them."""
-        nbytes = _sizes(sizes)
+        nbytes = size_array(sizes)
         bandwidth_gbs = self._bandwidths(request).get(algo_proto)
         if bandwidth_gbs is None:
             return np.full(len(nbytes), np.nan, np.float32)
@@ -189,7 +189,7 @@ class Selection:
         ``classic`` says which protocol the classic path would take, where a tuner plugin answers instead of NCCL.
         BadInput where that is not emulated.
         """
-        nbytes = _sizes(sizes)
+        nbytes = size_array(sizes)
         self._check_call(request, nbytes)
         if not self.may_leave_classic_path(request):
             return [None] * len(nbytes)
@@ -234,7 +234,7 @@ class Selection:
 
         BadInput where a size leaves the classic path: see :meth:`non_classic_paths`.
         """
-        nbytes = _sizes(sizes)
+        nbytes = size_array(sizes)
         if self.may_leave_classic_path(request):
             for size, non_classic in zip(nbytes, self.non_classic_paths(request, nbytes), strict=True):
                 if non_classic is not None:
@@ -244,11 +244,11 @@ class Selection:
 
     def classic_pick(self, request: Request, sizes: ArrayLike) -> Picks:
         """Picks each size on the classic path, even where it leaves that. Errors: those of :meth:`pick`."""
-        return self._classic_pick(request, _sizes(sizes))
+        return self._classic_pick(request, size_array(sizes))
 
     def pick_with_costs(self, request: Request, sizes: ArrayLike) -> tuple[Picks, FloatArray]:
         """:meth:`pick` and :meth:`cost_table` of sizes that stay on the classic path, each time computed once."""
-        nbytes = _sizes(sizes)
+        nbytes = size_array(sizes)
         table_us = self.cost_table(request, nbytes)
         return self.model_pick(request, nbytes, table_us), table_us
 
@@ -410,7 +410,7 @@ class Selection:
     def launched(self, request: Request, sizes: ArrayLike, algo_proto: AlgoProto) -> tuple[IntArray, IntArray]:
         """Channels and threads, [size], that calls are launched with where this cell is the pick."""
         return self.communicator.rules.launch(
-            self._call(request, algo_proto), self.tables_of(request.collective), _sizes(sizes)
+            self._call(request, algo_proto), self.tables_of(request.collective), size_array(sizes)
         )
 
     def steps(self, request: Request, size: int, algo_proto: AlgoProto) -> list[trace.TraceStep]:
@@ -421,12 +421,12 @@ class Selection:
         """
         compute = self._computation(request, algo_proto)
         with trace.tracing(self.communicator.release.read_as) as seen:
-            compute(_sizes(size))
+            compute(size_array(size))
         return seen
 
     def steps_of_sizes(self, request: Request, sizes: ArrayLike, algo_proto: AlgoProto) -> list[trace.Steps]:
         """:meth:`steps` of several sizes at once, as arrays [size]."""
-        nbytes, compute = _sizes(sizes), self._computation(request, algo_proto)
+        nbytes, compute = size_array(sizes), self._computation(request, algo_proto)
         with trace.tracing_sizes(self.communicator.release.name, len(nbytes)) as seen:
             compute(nbytes)
         return seen
@@ -540,7 +540,18 @@ class Selection:
         return sorted(set(self.excluded(request).values()))
 
 
-def _sizes(sizes: ArrayLike) -> SizeArray:
+def size_array(sizes: ArrayLike) -> SizeArray:
+    """Sizes in bytes as an array of one dimension. BadInput for others than integers from 1 to 2**62."""
+    values = whole_numbers(sizes)
+    if values.size and (values.min() < 1 or values.max() > MAX_BYTES):
+        raise BadInput(f"sizes: {values.min()} to {values.max()} bytes; valid: 1 to 2**62")
+    if values.dtype == np.int64:
+        return values.view(np.uint64)  # none is below 1
+    return values.astype(np.uint64, copy=False)
+
+
+def whole_numbers(sizes: ArrayLike) -> NDArray[np.integer]:
+    """Sizes as an array of one dimension, whose range is left to the caller. BadInput for others than integers."""
     values = np.atleast_1d(np.asarray(sizes))
     if values.dtype.kind == "U":  # as the command line takes them
         values = np.array([size for text in values.ravel().tolist() for size in size_list(text)])
@@ -548,11 +559,7 @@ def _sizes(sizes: ArrayLike) -> SizeArray:
         raise BadInput(
             f"sizes: expected integers in one dimension, 1 to 2**62, got {values.dtype} of shape {values.shape}"
         )
-    if values.size and (values.min() < 1 or values.max() > MAX_BYTES):
-        raise BadInput(f"sizes: {values.min()} to {values.max()} bytes; valid: 1 to 2**62")
-    if values.dtype == np.int64:
-        return values.view(np.uint64)  # none is below 1
-    return values.astype(np.uint64, copy=False)
+    return values if values.size else values.astype(np.uint64)
 
 
 def _by_choice(best: NDArray[np.int8]) -> Iterator[tuple[int, Any]]:

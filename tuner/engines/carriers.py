@@ -4,11 +4,10 @@ from collections.abc import Sequence
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tuner.base.dataclass import dataclass
 from tuner.base.findings import Finding, Severity
-from tuner.base.numerics import SizeArray
+from tuner.engines.lookup import NumberTable
 from tuner.engines.releases import EngineRelease, Implementation
 from tuner.engines.rules import Condition, condition, sizes_of
 from tuner.engines.situation import Situation
@@ -40,15 +39,17 @@ class Carriers:
 
     def at(self, nbytes: int) -> Implementation:
         """The implementation that carries a size in bytes."""
-        return self.release.implementations[int(self.among(np.array([nbytes]))[0])]
+        return self.release.implementations[self._number(nbytes)]
 
-    def among(self, nbytes: SizeArray) -> NDArray[np.intp]:
-        """Indices in ``release.implementations`` of those that carry sizes in bytes; of the array's shape."""
-        carried = np.full(nbytes.shape, len(self.sizes) - 1)
-        for index in reversed(range(len(self.sizes) - 1)):
-            if self.sizes[index]:
-                carried[self.sizes[index].among(nbytes)] = index
-        return carried
+    def _number(self, nbytes: int) -> int:
+        """Index of the implementation that carries a size; NCCL is the last, and takes what is left."""
+        return next((number for number, each in enumerate(self.sizes[:-1]) if nbytes in each), len(self.sizes) - 1)
+
+    @cached_property
+    def numbers(self) -> NumberTable:
+        """Index in ``release.implementations`` of the one that carries a size, as a table."""
+        borders = {border for each in self.sizes for border in each.borders()}
+        return NumberTable(self._number, borders, {number for each in self.sizes for number in each.multiples()})
 
     def turned_away(self, nbytes: int) -> tuple[tuple[Implementation, Finding], ...]:
         """Each implementation before the one that carries a size, with the first condition that turned it away."""

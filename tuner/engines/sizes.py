@@ -3,11 +3,7 @@
 from collections.abc import Iterator
 from math import lcm
 
-import numpy as np
-from numpy.typing import NDArray
-
 from tuner.base.dataclass import dataclass
-from tuner.base.numerics import SizeArray
 from tuner.base.sizes import LARGEST_BYTES
 
 
@@ -42,23 +38,18 @@ class Sizes:
         ranges = tuple(sorted(pair for pair in both if pair[0] <= pair[1]))
         return Sizes(ranges, lcm(self.multiple, other.multiple), (*self.but_not, *other.but_not))
 
-    def among(self, nbytes: SizeArray) -> NDArray[np.bool_]:
-        """Which elements of an array of sizes in bytes are in the set; of the array's shape."""
-        within = np.zeros(nbytes.shape, bool)
-        for low, high in self.ranges:
-            within |= (nbytes >= low) & (nbytes <= high)
-        if self.multiple > 1:
-            within &= nbytes % self.multiple == 0
-        for each in self.but_not:
-            within &= ~each.among(nbytes)
-        return within
-
     def borders(self) -> Iterator[int]:
         """The first size of each range and the first behind each, those of ``but_not`` as well."""
         for low, high in self.ranges:
             yield from (low, high + 1)
         for each in self.but_not:
             yield from each.borders()
+
+    def multiples(self) -> Iterator[int]:
+        """The numbers that decide by dividing a size, those of ``but_not`` as well."""
+        yield self.multiple
+        for each in self.but_not:
+            yield from each.multiples()
 
 
 ALL = Sizes()

@@ -1,0 +1,138 @@
+"""Numbers of sizes by a table: of each range of sizes, and of what divides them.
+
+C looks up, or NumPy where C is not built (csrc/picks/lookup.c).
+
+A tensor's implementation changes at some sizes, to the byte, and differs between multiples of 16 bytes and the sizes
+between them. So the sizes fall into kinds, by the largest of the table's powers of two that divides them, and each kind
+has ranges that touch.
+"""
+
+import ctypes
+from collections.abc import Callable, Collection, Iterator, Sequence
+from functools import cache
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tuner.base.errors import BadInput
+from tuner.base.extras import NotBuilt, shared_object
+from tuner.base.numerics import SizeArray
+from tuner.base.sizes import LARGEST_BYTES
+
+BITS = 64
+BEYOND = (1 << BITS) - 1
+LOWEST_BYTE = 256
+DOUBLE_BITS, DOUBLE_BIAS = 53, 1023
+SEARCH = (-1, -1)
+OCTAVE = np.dtype([("border", np.uint64), ("numbers", np.int8, 8)])  # struct number_octave of csrc/picks/lookup.h
+Ranges = Sequence[tuple[int, int]]  # the first size of each, and the number of its sizes
+
+
+class _Table(ctypes.Structure):
+    """``struct number_table``."""
+
+    _fields_ = (
+        ("octaves_of", ctypes.c_void_p),
+        ("octaves", ctypes.c_void_p),
+        ("from_bytes", ctypes.c_void_p),
+        ("numbers", ctypes.c_void_p),
+        ("count", ctypes.c_uint64),
+    )
+
+
+class NumberTable:
+    """What ``number`` says of every size from 1 to 2**62 bytes.
+
+    It changes at some of ``borders`` alone, first sizes of ranges in bytes, and with the ``multiples`` that divide a
+    size, powers of two in bytes up to 256. Numbers are 0 to 127.
+    """
+
+    def __init__(self, number: Callable[[int], int], borders: Collection[int], multiples: Collection[int]) -> None:
+        self.multiples = sorted({1, *multiples})
+        assert all(LOWEST_BYTE % each == 0 for each in self.multiples), self.multiples
+        ends = sorted({1, *borders, LARGEST_BYTES + 1})
+        kinds = [[*_ranges(number, ends, *each)] for each in pairwise([*self.multiples, 0])]
+        count = max(map(len, kinds))
+        padded = [[*kind, *[(BEYOND, 0)] * (count - len(kind))] for kind in kinds]
+        self.from_bytes = np.array([[first for first, _ in kind] for kind in padded], np.uint64)
+        self.numbers = np.array([[each for _, each in kind] for kind in padded], np.int8)
+        self._library = _library()
+        if self._library is not None:
+            self._octaves = np.stack([*map(_octaves, kinds)])
+            dividing = [sum(byte % each == 0 for each in self.multiples) for byte in range(LOWEST_BYTE)]
+            self._octaves_of = np.array([(each - 1) * BITS * OCTAVE.itemsize for each in dividing], np.uint16)
+            arrays = self._octaves_of, self._octaves, self.from_bytes, self.numbers
+            self._table = _Table(*(array.ctypes.data for array in arrays), count)
+
+    def among(self, sizes: SizeArray) -> NDArray[np.int8]:
+        """The number of each size, [size]. BadInput for sizes that are not 1 to 2**62."""
+        if self._library is None:
+            return self.by_numpy(sizes)
+        sizes, found = np.ascontiguousarray(sizes, np.uint64), np.empty(len(sizes), np.int8)
+        addresses = sizes.ctypes.data, len(sizes), found.ctypes.data
+        if not self._library.nccl_tuner_numbers(ctypes.byref(self._table), *addresses):
+            raise _no_sizes(sizes)
+        return found
+
+    def by_numpy(self, sizes: SizeArray) -> NDArray[np.int8]:
+        """As :meth:`among`, which uses it where C is not built."""
+        if not ((sizes >= 1) & (sizes <= LARGEST_BYTES)).all():
+            raise _no_sizes(sizes)
+        found = np.empty(len(sizes), np.int8)
+        for multiple, from_bytes, numbers in zip(self.multiples, self.from_bytes, self.numbers, strict=True):
+            here = sizes % np.uint64(multiple) == 0  # what a larger one divides is written again
+            found[here] = numbers[np.searchsorted(from_bytes, sizes[here], side="right") - 1]
+        return found
+
+
+def _no_sizes(sizes: SizeArray) -> BadInput:
+    signed = sizes.astype(np.int64)
+    return BadInput(f"sizes: {signed.min()} to {signed.max()} bytes; valid: 1 to 2**62")
+
+
+def _ranges(
+    number: Callable[[int], int], ends: Sequence[int], multiple: int, following: int
+) -> Iterator[tuple[int, int]]:
+    """First sizes of the ranges in which the sizes of a kind have one number, with it.
+
+    Of the kind are multiples of ``multiple``, without those of ``following`` unless that is 0.
+    """
+    before = None
+    for border, end in pairwise(ends):
+        size = -(-border // multiple) * multiple
+        if following and size % following == 0:
+            size += multiple
+        if size < end and number(size) != before:  # else none of the kind is in between
+            yield (1 if before is None else border), number(size)
+            before = number(size)
+
+
+def _octaves(kind: Ranges) -> NDArray[Any]:
+    """For each power of two the number of its first size, and where and to what it changes before the next one.
+
+    -1 where it changes more than once, and for sizes that a double does not have exactly: C then searches the ranges.
+    They are in the order of the last six bits of a double's exponent.
+    """
+    made = np.zeros(BITS, OCTAVE)
+    for high, octave in enumerate(made):
+        before = [number for first, number in kind if first <= 1 << high][-1]
+        inside = [each for each in kind if 1 << high < each[0] < 2 << high]
+        border, after = inside[0] if inside else (BEYOND, before)
+        octave["border"] = border
+        octave["numbers"][:2] = (before, after) if len(inside) < 2 and high < DOUBLE_BITS else SEARCH
+    return np.roll(made, DOUBLE_BIAS % BITS)
+
+
+@cache
+def _library() -> Any:
+    """csrc/picks; None where it was not built, or from older sources."""
+    address, count = ctypes.c_void_p, ctypes.c_size_t
+    try:
+        library: Any = ctypes.CDLL(str(shared_object("nccl_tuner_picks")))
+        library.nccl_tuner_numbers.restype = ctypes.c_int
+    except (NotBuilt, OSError, AttributeError):
+        return None
+    library.nccl_tuner_numbers.argtypes = (address, address, count, address)
+    return library
