@@ -12,7 +12,7 @@ from tuner.engines.situation import Situation
 COMPARED = ("vllm@0.30.0", "vllm@0.33.0", "sglang@0.5.20", "sglang@0.5.23")  # the others: make test-engines
 CAPABILITIES = (80, 86, 89, 90, 100, 103, 107, 120)
 RANKS = (2, 3, 4, 5, 6, 7, 8, 12, 16)
-TYPES = ("float16", "bfloat16", "float32", "int32")
+TYPES = ("float16", "bfloat16", "bfloat16", "float32", "int32")
 HIDDEN_SIZES = (None, None, 2048, 4096, 7168, 8192)
 TRUTHS = ("0", "1")
 KILOBYTES = ("0", "1", "100", "1000", "16384", "65536", "131072", "262144")
@@ -35,7 +35,7 @@ VARIABLES: dict[str, dict[str, tuple[float, tuple[str, ...]]]] = {
         "SGLANG_OPT_USE_INKLING_CUSTOM_AR": (0.3, TRUTHS),
         "SGLANG_OPT_USE_INKLING_FUSED_AR_SCONV": (0.2, TRUTHS),
         "SGLANG_MEMORY_SAVER_CUDA_GRAPH": (0.1, TRUTHS),
-        "SGLANG_ENABLE_PCIE_IPC_ALLREDUCE": (0.2, TRUTHS),
+        "SGLANG_ENABLE_PCIE_IPC_ALLREDUCE": (0.4, TRUTHS),
         "PYTORCH_CUDA_ALLOC_CONF": (0.5, ("expandable_segments:True", "max_split_size_mb:64")),
     },
 }
@@ -47,14 +47,24 @@ ARGUMENTS: dict[str, dict[str, float]] = {
         "enable-torch-symm-mem": 0.3,
         "enable-scattered-sconv": 0.12,
         "enable-deterministic-inference": 0.1,
-        "enable-mscclpp": 0.12,
+        "enable-mscclpp": 0.2,
         "flashinfer-allreduce-fusion-backend=auto": 0.12,
+        "flashinfer-allreduce-fusion-backend=trtllm": 0.04,
+        "flashinfer-allreduce-fusion-backend=mnnvl": 0.04,
+        "flashinfer-allreduce-fusion-backend=cutedsl": 0.04,
+        "enforce-disable-flashinfer-allreduce-fusion": 0.04,
     },
 }
 
 
-# Arguments without which an implementation that is known by source alone cannot be answered, by their engine.
+# Arguments without which an implementation cannot be answered, by their engine.
 ROWS = {"vllm": "max-cudagraph-capture-size=512", "sglang": "cuda-graph-max-bs-decode=256"}
+
+
+def _is_known(release: EngineRelease, argument: str) -> bool:
+    name, _, value = argument.partition("=")
+    declared = release.arguments.get(name)
+    return declared is not None and value in declared.get("choices", (value,))
 
 
 class Drawn:
@@ -66,7 +76,8 @@ class Drawn:
             for name, (share, values) in VARIABLES[release.engine].items()
             if rng.random() < share and (name in release.variables)
         }
-        self.arguments = [name for name, share in ARGUMENTS[release.engine].items() if rng.random() < share]
+        drawn_arguments = [name for name, share in ARGUMENTS[release.engine].items() if rng.random() < share]
+        self.arguments = [each for each in drawn_arguments if _is_known(release, each)]
         if ROWS[release.engine].partition("=")[0] in release.arguments:
             self.arguments.append(ROWS[release.engine])
         nodes = rng.choice((1, 1, 1, 2, 4))
@@ -75,7 +86,7 @@ class Drawn:
             ranks=rng.choice([count for count in RANKS if count >= nodes]),
             nodes=nodes,
             dtype=DataType[rng.choice(TYPES)],
-            nvlink_everywhere=rng.random() < 0.7,
+            nvlink_everywhere=rng.random() < (0.4 if self._is_set("PCIE_IPC") else 0.7),
             peer_access=rng.random() < 0.8,
             multicast=rng.random() < 0.7,
             one_domain=rng.random() < 0.5,
@@ -90,8 +101,10 @@ class Drawn:
 
     def _asks_for_rows(self) -> bool:
         """Whether an implementation is on whose limit is a number of rows."""
-        on = [*self.arguments, *(name for name, value in self.environment.items() if value == "1")]
-        return any("PCIE_IPC" in each or "flashinfer" in each for each in on)
+        return self._is_set("PCIE_IPC") or any("flashinfer" in each for each in self.arguments)
+
+    def _is_set(self, word: str) -> bool:
+        return any(word in name for name, value in self.environment.items() if value == "1")
 
     def with_borders(self, carriers: Carriers) -> None:
         """Adds the sizes at, before and behind every border between implementations."""

@@ -278,8 +278,45 @@ def test_mscclpp_takes_up_to_8_mib_in_graphs() -> None:
     carriers = Carriers(situation, release)
     assert [carriers.at(size).name for size in (1024, 8 << 20, 16 << 20)] == ["mscclpp", "mscclpp", "custom-v2"]
     assert Carriers(replace(situation, graph=False), release).at(1024).name == "custom-v2"
-    older = releases.load("sglang@0.5.20")
-    assert Carriers(asked(older, "enable-mscclpp", ranks=4), older).at(1024).name == "custom-v2"
+    on_two = Carriers(asked(release, "enable-mscclpp", ranks=16, nodes=2), release)
+    assert [on_two.at(size).name for size in (1022, 1024, 2 << 20, 4 << 20)] == ["nccl", "mscclpp", "mscclpp", "nccl"]
+
+
+@pytest.mark.parametrize(
+    ("engine", "changed", "argument", "says"),
+    [
+        ("sglang", {"capability": 89}, "auto", "the engine ends with it on GPUs of compute capability 8.9"),
+        ("sglang", {"nodes": 2}, "auto", "the engine ends with it on several nodes; valid: leave it out"),
+        ("sglang", {"nodes": 2, "capability": 100}, "trtllm", "valid: auto, mnnvl"),
+        ("sglang", {}, "cutedsl", "valid: auto, trtllm, mnnvl"),
+    ],
+)
+def test_backends_with_which_sglang_ends(engine: str, changed: dict[str, Any], argument: str, says: str) -> None:
+    release = releases.load(engine)
+    given = asked(release, f"flashinfer-allreduce-fusion-backend={argument}", hidden_size=4096, **changed)
+    with pytest.raises(BadInput, match=says):
+        Carriers(given, release).at(4096)
+
+
+def test_sglangs_flashinfer_by_backend_and_rows() -> None:
+    """On Blackwell rows of whole packs, and what the memory has room for beyond is not sure; cutedsl has none."""
+    release = releases.load("sglang@0.5.23")
+    row = 4096 * 2
+
+    def found(backend: str, hidden_size: int = 4096, **changed: Any) -> Carriers:
+        argument = f"flashinfer-allreduce-fusion-backend={backend}"
+        return Carriers(asked(release, argument, hidden_size=hidden_size, **changed), release)
+
+    hopper, blackwell = found("auto"), found("auto", capability=100)
+    assert [hopper.at(size).name for size in (2048 * row, 2049 * row)] == ["flashinfer", "nccl"]
+    assert [hopper.compared(size) for size in (2048 * row, 2049 * row)] == [True, True]
+    assert [blackwell.compared(size) for size in (2048 * row, 2049 * row)] == [True, False]
+    two_rows = 2 * 4100 * 2
+    assert found("auto", 4100, capability=100).at(two_rows).name == "custom-v2"
+    assert found("auto", 4100).at(two_rows).name == "flashinfer"
+    assert found("cutedsl", capability=100).at(row).name == "custom-v2"
+    off = asked(release, "flashinfer-allreduce-fusion-backend=auto", "enforce-disable-flashinfer-allreduce-fusion")
+    assert Carriers(off, release).at(row).name == "custom-v2"
 
 
 def test_measured_times_stand_beside_as_measured_and_only_where_they_were() -> None:

@@ -9,7 +9,7 @@ from tuner.base.dataclass import dataclass
 from tuner.base.findings import Finding, Severity
 from tuner.engines.lookup import NumberTable
 from tuner.engines.releases import EngineRelease, Implementation
-from tuner.engines.rules import Condition, condition, sizes_of
+from tuner.engines.rules import Condition, condition, sizes_of, unsure_sizes
 from tuner.engines.situation import Situation
 from tuner.engines.sizes import NONE, Sizes
 
@@ -65,10 +65,17 @@ class Carriers:
     def compared(self, nbytes: int) -> bool:
         """Whether who carries a size rests on nothing that is known by source alone.
 
-        An implementation that was not compared may stand before the carrier where a switch keeps it off.
+        An implementation that was not compared may stand before the carrier where a switch keeps it off. What an engine
+        decides by what it measures or allocates at its start is known by source alone, too.
         """
         away = self.turned_away(nbytes)
+        if any(nbytes in sizes for several in self._unsure[: len(away) + 1] for sizes in several):
+            return False
         return self.at(nbytes).compared and all(each.compared or because.code in SWITCHES for each, because in away)
+
+    @cached_property
+    def _unsure(self) -> tuple[tuple[Sizes, ...], ...]:
+        return tuple(unsure_sizes(self.situation, self.release, each.name) for each in self.release.implementations)
 
     def failed_condition(self, implementation: Implementation, nbytes: int) -> Condition | None:
         """The first condition of an implementation that does not hold for a size; None if all do."""

@@ -30,6 +30,7 @@ Passed = tuple[Sizes, Mapping[str, Any]]
 # Rules about a tensor rather than about whether an implementation is there.
 OF_A_TENSOR = ("data-type", "multiple", "sglang-custom-limit")
 RULES: dict[str, Callable[[Situation, EngineRelease, Given], Passed]] = {}
+UNSURE: dict[str, Callable[[Situation, EngineRelease, Given], Sizes]] = {}
 
 
 def rule(
@@ -38,6 +39,31 @@ def rule(
     """Registers a rule under its function's name, with dashes."""
     RULES[asked.__name__.replace("_", "-")] = asked
     return asked
+
+
+def unsure_of(
+    of: Callable[[Situation, EngineRelease, Given], Passed],
+) -> Callable[[Callable[[Situation, EngineRelease, Given], Sizes]], Callable[[Situation, EngineRelease, Given], Sizes]]:
+    """Registers, beside a rule, the sizes of which the engine decides by what it measures or allocates at its start."""
+
+    def registered(
+        asked: Callable[[Situation, EngineRelease, Given], Sizes],
+    ) -> Callable[[Situation, EngineRelease, Given], Sizes]:
+        UNSURE[of.__name__.replace("_", "-")] = asked
+        return asked
+
+    return registered
+
+
+def unsure_sizes(situation: Situation, release: EngineRelease, name: str) -> tuple[Sizes, ...]:
+    """Sizes of which an implementation decides at the engine's start; none where it takes nothing at all."""
+    if not sizes_of(situation, release, name):
+        return ()
+    return tuple(
+        UNSURE[given["rule"]](situation, release, given)
+        for given in release.named(name).conditions
+        if given["rule"] in UNSURE
+    )
 
 
 def condition(situation: Situation, release: EngineRelease, given: Given) -> Condition:
@@ -159,15 +185,6 @@ def multicast_across_nodes(situation: Situation, _: EngineRelease, given: Given)
     """One node, or a GPU generation from ``least_capability`` on whose memory can be multicast across the nodes."""
     holds = situation.nodes == 1 or (situation.capability >= given["least_capability"] and situation.group_multicast)
     return _if(holds), {"nodes": situation.nodes, "least_capability": given["least_capability"] / 10}
-
-
-@rule
-def capability(situation: Situation, _: EngineRelease, given: Given) -> Passed:
-    """The GPUs' compute capability is one of these generations, by the number before the dot."""
-    return _if(situation.capability // 10 in given["major"]), {
-        "capability": situation.capability_text,
-        "of": given["major"],
-    }
 
 
 @rule
@@ -417,11 +434,83 @@ class _Thresholds:
 
 
 @rule
-def hidden_size_known(situation: Situation, _: EngineRelease, given: Given) -> Passed:
-    """Always holds where the implementation is on; BadInput without the number of columns that its limit depends on."""
+def sglang_flashinfer_backend(situation: Situation, _: EngineRelease, given: Given) -> Passed:
+    """SGLang's FlashInfer has a workspace. BadInput for the settings with which the engine ends at its start."""
+    backend = _sglang_backend(situation, given)
+    works = {
+        "mnnvl": situation.group_multicast,
+        "trtllm": situation.peer_access,
+        "cutedsl": False,  # it fuses the normalisation as well, and has no plain AllReduce
+    }
+    return _if(works[backend]), {"backend": backend, "nodes": situation.nodes}
+
+
+def _sglang_backend(situation: Situation, given: Given) -> str:
+    """The backend that SGLang takes for what is asked: one for Hopper on one node, one for Blackwell."""
+    asked, several = str(situation.switches[given["switch"]]), situation.nodes > 1
+    hopper, blackwell = situation.capability // 10 == 9, situation.capability // 10 == 10
+    ends = f"{given['switch']}={asked}: the engine ends with it"
+    if not (hopper or blackwell):
+        raise BadInput(f"{ends} on GPUs of compute capability {situation.capability_text}; valid: 9.0, 10.x")
+    if asked == "cutedsl" and hopper:
+        raise BadInput(f"{ends} on GPUs of compute capability 9.0; valid: auto, trtllm, mnnvl")
+    if several and (hopper or asked == "trtllm"):
+        raise BadInput(f"{ends} on several nodes; valid: {'auto, mnnvl' if blackwell else 'leave it out'}")
+    return asked if asked != "auto" else "mnnvl" if blackwell else "trtllm"
+
+
+@rule
+def sglang_flashinfer_rows(situation: Situation, _: EngineRelease, given: Given) -> Passed:
+    """The tensor has at most so many rows, of whole packs of ``row_bytes`` bytes with backend mnnvl.
+
+    BadInput without the number of columns.
+    """
     if situation.hidden_size is None:
-        raise BadInput(f"{given['of']} takes tensors of at most {given['rows']} rows; add {option('hidden_size')}")
-    return at_most(given["rows"] * situation.hidden_size * situation.dtype.size_bytes), {"rows": given["rows"]}
+        raise BadInput(f"FlashInfer takes tensors of at most {given['rows']} rows; add {option('hidden_size')}")
+    row = situation.hidden_size * situation.dtype.size_bytes
+    packed = "row_bytes" not in given or _sglang_backend(situation, given) != "mnnvl" or row % given["row_bytes"] == 0
+    return at_most(given["rows"] * row) if packed else NONE, {"rows": given["rows"]}
+
+
+@unsure_of(sglang_flashinfer_rows)
+def _rows_beyond(situation: Situation, _: EngineRelease, given: Given) -> Sizes:
+    """Backend mnnvl takes what its memory has room for, which is allocated in larger pieces than it is asked for."""
+    if situation.hidden_size is None or _sglang_backend(situation, given) != "mnnvl":
+        return NONE
+    most = given["rows"] * situation.hidden_size * situation.dtype.size_bytes
+    return Sizes(((most + 1, LARGEST_BYTES),))
+
+
+@rule
+def mscclpp_sizes(situation: Situation, release: EngineRelease, given: Given) -> Passed:
+    """MSCCL++ has algorithms for the number of ranks and of nodes, and the size is one of theirs.
+
+    BadInput for a number of ranks that is none of ``ranks_or_end``, where the table has that: the engine ends with it.
+    """
+    if situation.ranks not in given.get("ranks_or_end", (situation.ranks,)):
+        valid = ", ".join(map(str, given["ranks_or_end"]))
+        ends = f"the engine ends with it when {situation.ranks} ranks capture a CUDA graph"
+        raise BadInput(f"{given['switch']}: {ends}; valid: {valid}")
+    row = _mscclpp_row(situation, release, given)
+    facts = {"ranks": situation.ranks, "nodes": situation.nodes}
+    return (NONE if row is None else Sizes((tuple(row["bytes"]),))), facts
+
+
+@unsure_of(mscclpp_sizes)
+def _mscclpp_measures(situation: Situation, release: EngineRelease, given: Given) -> Sizes:
+    """Between powers of two the algorithm decides that was fastest at the start; whose domain is a node is assumed."""
+    row = _mscclpp_row(situation, release, given)
+    if row is None:
+        return NONE
+    low, high = row["bytes"]
+    if situation.nodes > 1 and situation.one_domain:
+        return Sizes(((low, high),))
+    return Sizes(tuple((low, high) for low, high in row["measured"]))
+
+
+def _mscclpp_row(situation: Situation, release: EngineRelease, given: Given) -> Mapping[str, Any] | None:
+    row: Mapping[str, Any] = release.limits[given["limits"]].get(str(situation.nodes), {"ranks": ()})
+    return row if situation.ranks in row["ranks"] else None
 
 
 @rule

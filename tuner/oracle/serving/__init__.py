@@ -51,7 +51,7 @@ def fetch(release: EngineRelease, progress: Callable[[str], None] = lambda _: No
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder.parent) as made:
-            _unpack(_downloaded(release, Path(made), progress), files, folder)
+            _unpack(_downloaded(release, Path(made), progress), files, ENGINES[release.engine].SOME_HAVE, folder)
     except OSError as error:
         raise OracleUnavailable(f"cannot fetch {release.name} into {folder}: {error.strerror or error}") from None
     return folder
@@ -76,10 +76,10 @@ def _downloaded(release: EngineRelease, folder: Path, progress: Callable[[str], 
     return next(folder.glob("*.whl"))
 
 
-def _unpack(wheel: Path, files: Sequence[str], folder: Path) -> None:
+def _unpack(wheel: Path, files: Sequence[str], some_have: Sequence[str], folder: Path) -> None:
     try:
         with zipfile.ZipFile(wheel) as archive:
-            for file in files:
+            for file in (*files, *(file for file in archive.namelist() if file in some_have)):
                 if archive.getinfo(file).file_size > MOST_BYTES:
                     raise OracleUnavailable(f"{wheel.name}: {file} is larger than {MOST_BYTES} bytes")
                 target = folder / file

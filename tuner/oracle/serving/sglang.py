@@ -1,18 +1,21 @@
 """SGLang's own classes for AllReduce, asked who carries a tensor."""
 
 import ast
+import functools
+import inspect
 import os
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from enum import Enum
 from functools import cache
+from itertools import product
 from pathlib import Path
 from types import CodeType, SimpleNamespace
 from typing import Any, NamedTuple, Optional
 from unittest.mock import MagicMock
 
-from tuner.oracle.serving import stand_ins
+from tuner.oracle.serving import mscclpp, stand_ins
 from tuner.oracle.serving.stand_ins import DEVICE
 
 DISTRIBUTED = "sglang/srt/distributed"
@@ -22,9 +25,14 @@ FILES = (
     f"{DISTRIBUTED}/parallel_state.py",
     *(f"{COMMUNICATORS}/{name}.py" for name in (
         "all_reduce_utils", "configs/custom_all_reduce_v2", "custom_all_reduce", "custom_all_reduce_utils",
-        "custom_all_reduce_v2", "torch_symm_mem",
+        "custom_all_reduce_v2", "pymscclpp", "torch_symm_mem",
     )),
+    "sglang/srt/arg_groups/overrides.py",
+    "sglang/srt/layers/flashinfer_comm_fusion.py",
 )  # fmt: skip
+PCIE = f"{COMMUNICATORS}/pcie_ipc_ar.py"  # from 0.5.21 on
+ROWS = ("sglang/srt/layers/communicator.py", "sglang/srt/layers/layer_boundary/residual/add_norm.py")  # one of both
+SOME_HAVE = (PCIE, *ROWS)
 VARIABLES = (
     "SGLANG_OPT_USE_CUSTOM_ALL_REDUCE_V2",
     "SGLANG_CUSTOM_ALL_REDUCE_V2_MAX_SIZE_KB",
@@ -33,8 +41,17 @@ VARIABLES = (
     "SGLANG_MEMORY_SAVER_CUDA_GRAPH",
     "SGLANG_OPT_USE_INKLING_CUSTOM_AR",
     "SGLANG_OPT_USE_INKLING_FUSED_AR_SCONV",
+    "SGLANG_ENABLE_PCIE_IPC_ALLREDUCE",
+    "SGLANG_PCIE_IPC_MAX_NUMEL",
 )
-WAYS = {"ca": None, "torch_symm_mem": "torch-symmetric", "pynccl": "nccl"}
+WAYS = {
+    "ca": None,
+    "torch_symm_mem": "torch-symmetric",
+    "pynccl": "nccl",
+    "pymscclpp": "mscclpp",
+    "pcie_ipc": "flashinfer-pcie-ipc",
+}
+FLASHINFERS_TYPES = ("float16", "bfloat16", "float32")
 
 
 def carriers(folder: Path, asked: Mapping[str, Any]) -> Iterator[str]:
@@ -68,6 +85,7 @@ class _Group:
         self.dist = stand_ins.distributed(asked)
         self.torch.distributed = self.dist
         self.envs = self._envs()
+        self.backend = self._backend()
         self.common = {
             "torch": self.torch,
             "dist": self.dist,
@@ -167,6 +185,170 @@ class _Group:
         except RuntimeError:  # no rendezvous: the engine ends with it
             return None
 
+    def _mscclpp(self) -> Any:
+        """MSCCL++'s communicator as within a capture of a graph, None where it is not asked for."""
+        if "enable-mscclpp" not in self.asked["arguments"]:
+            return None
+        asked, library = self.asked, mscclpp.library(self.asked)
+        # All types of configurations, of which one release has none.
+        file = self.folder / COMMUNICATORS / "pymscclpp.py"
+        given = {
+            "importlib": SimpleNamespace(import_module=lambda name: library[name]),
+            "msgspec": mscclpp.MSGSPEC,
+            "dataclass_replace": lambda spec, **changed: SimpleNamespace(**{**vars(spec), **changed}),
+            "product": product,
+            "Callable": Callable,
+            "ReduceOp": SimpleNamespace(SUM=object()),
+            "get_exec": self._exec,
+            "is_in_torch_compile_warmup": lambda: False,
+            "get_pcg_capture_stream": lambda: None,
+        }
+        made = self._file("pymscclpp", tuple(_top_level(file) - {"logger"}), given)
+        kind = made["PyMscclppCommunicator"]
+        # Nothing is timed: all of what runs is as fast, and one node's kernels do not run on several.
+        kind._get_time = lambda _, each, *__: float("inf" if mscclpp.fails(each, asked) else 1)
+        gpus = self.torch.cuda.device_count
+        before, gpus.return_value = gpus.return_value, asked["ranks"] // asked["nodes"]
+        found = kind(MagicMock(), DEVICE)
+        gpus.return_value = before
+        if asked["graph"]:
+            self.capture = found.change_state(enable=True)
+            self.capture.__enter__()
+        return found
+
+    def _exec(self) -> Any:
+        given = dict(each.partition("=")[::2] for each in self.asked["arguments"])
+        return SimpleNamespace(
+            comm=SimpleNamespace(
+                enable_symm_mem="enable-symm-mem" in given,
+                flashinfer_allreduce_fusion_backend=self.backend,
+            ),
+            kernel=SimpleNamespace(disable_flashinfer_autotune=True),
+        )
+
+    def _backend(self) -> str | None:
+        """The backend of FlashInfer's AllReduce that is left of what the user asked for."""
+        given = dict(each.partition("=")[::2] for each in self.asked["arguments"])
+        view = SimpleNamespace(
+            flashinfer_allreduce_fusion_backend=given.get("flashinfer-allreduce-fusion-backend"),
+            enforce_disable_flashinfer_allreduce_fusion="enforce-disable-flashinfer-allreduce-fusion" in given,
+            enable_deterministic_inference="enable-deterministic-inference" in given,
+        )
+        names = ("_enforce_disable_allreduce_fusion", "_deterministic_allreduce_fusion_disable")
+        around = {"register_post_process": lambda function: function, "logger": MagicMock()}
+        passes = stand_ins.run(self.folder / "sglang/srt/arg_groups/overrides.py", names, around)
+        for name in names:
+            for field, value in passes[name](view).items():
+                setattr(view, field, value)
+        return view.flashinfer_allreduce_fusion_backend
+
+    def _flashinfer(self, group: Any) -> Any:
+        """SGLang's functions upon FlashInfer's AllReduce, with its workspace made as before the capture of graphs."""
+        asked = self.asked
+        generation = asked["capability"] // 10
+        parallel = SimpleNamespace(
+            nnodes=asked["nodes"],
+            tp_group=group,
+            attn_tp_size=asked["ranks"],
+            attn_tp_rank=0,
+            attn_tp_group=group,
+        )
+        buffers: dict[str, Any] = {}
+        file = self.folder / "sglang/srt/layers/flashinfer_comm_fusion.py"
+        names = _top_level(file) - {"logger"}
+        names = {name for name in names if not name.startswith(("fake_", "flashinfer_allreduce_residual"))}
+        given = {
+            **self.common,
+            "Tuple": tuple,
+            "inspect": inspect,
+            "get_exec": self._exec,
+            "get_parallel": lambda: parallel,
+            "get_platform": lambda: SimpleNamespace(is_sm90=generation == 9, is_sm100=generation == 10),
+            "get_resources": lambda: SimpleNamespace(buffers=buffers),
+            "get_attn_tp_group": lambda: group,
+            "get_tp_group": lambda: group,
+            "is_flashinfer_available": lambda: True,
+            "is_one_nvlink_clique": lambda *_, **__: asked["one_domain"],
+        }
+        made = stand_ins.run(file, tuple(names), given)
+        made |= {
+            "_flashinfer_comm": MagicMock(),
+            "_create_allreduce_fusion_workspace": self._workspace,
+            "_preflight_check_workspace_memory": lambda **_: True,
+        }
+        if made.get("uses_cutedsl_ar_fusion", lambda: False)():
+            made["resolve_flashinfer_allreduce_fusion_backend"]()  # as base_runner.py does for this one
+        elif asked["hidden_size"] is not None:
+            experts = {"post_experts_reduction_group": lambda: group}
+            with stand_ins.modules({"sglang.srt.layers.moe.utils": experts}):
+                made["ensure_workspace_initialized"](
+                    max_token_num=self._fused_rows(),
+                    hidden_dim=asked["hidden_size"],
+                    dtype=stand_ins.TYPES[asked["dtype"]],
+                    use_attn_tp_group=True,
+                )
+        return made
+
+    def _fused_rows(self) -> int:
+        file = next(self.folder / name for name in ROWS if (self.folder / name).is_file())
+        rows: int = stand_ins.run(file, ("FUSE_ALLREDUCE_MAX_BATCH_SIZE",), {})["FUSE_ALLREDUCE_MAX_BATCH_SIZE"]
+        return rows
+
+    def _workspace(self, backend: str, max_token_num: int, hidden_dim: int, dtype: Any, **_: object) -> Any:
+        """FlashInfer's workspace: mnnvl's needs multicast of the whole group, trtllm's one node with peer access.
+
+        As many elements fit as it was made for (flashinfer-python 0.7.2, by source; of mnnvl more may).
+        """
+        works = {
+            "mnnvl": stand_ins.has_group_multicast(self.asked),
+            "trtllm": self.asked["nodes"] == 1 and self.asked["peer_access"],
+        }
+        if not works[backend] or dtype.name not in FLASHINFERS_TYPES:
+            raise RuntimeError("this backend does not work here")
+        elements = max_token_num * hidden_dim
+        return SimpleNamespace(
+            backend=backend,
+            metadata={"use_fp32_lamport": dtype.name == "float32"},
+            is_buffer_size_sufficient=lambda tp_size, num_tokens, hidden_dim, dtype: (
+                num_tokens * hidden_dim <= elements
+            ),
+        )
+
+    def _over_pcie(self, deterministic: bool) -> Any:
+        """FlashInfer's AllReduce over PCIe, None where the release or the user has none."""
+        if not (self.folder / PCIE).is_file():
+            return None
+        rows = dict(each.partition("=")[::2] for each in self.asked["arguments"]).get("cuda-graph-max-bs-decode")
+        made = self._file("pcie_ipc_ar", tuple(_top_level(self.folder / PCIE) - {"logger"}), {"functools": functools})
+        given = {"group_name": "tp", "world_size": self.asked["ranks"], "deterministic": deterministic}
+        if not made["eligible_group"](**given):
+            return None
+        with stand_ins.modules(self._pcie_modules()):
+            found = made["PcieIpcCommunicator"](MagicMock(), DEVICE, MagicMock())
+            if self.asked["hidden_size"] is not None:
+                found.prepare(hidden=self.asked["hidden_size"], max_rows=None if rows is None else int(rows))
+        return found
+
+    def _pcie_modules(self) -> dict[str, dict[str, Any]]:
+        ranks, works = self.asked["ranks"], self.asked["nodes"] == 1 and self.asked["peer_access"]
+
+        class Workspace:
+            """FlashInfer's: whole packs of 16 bytes, one at least for each rank (pcie_ipc_policy.py, by source)."""
+
+            def __init__(self, **_: object) -> None:
+                if not works:
+                    raise RuntimeError("the GPUs do not map each other's memory")
+
+            def supports(self, tensor: Any) -> bool:
+                return tensor.nbytes % 16 == 0 and tensor.nbytes >= 16 * ranks
+
+        graph = SimpleNamespace(cuda_graph_config=None)
+        context = {
+            "get_exec": lambda: SimpleNamespace(graph=graph, kernel=self._exec().kernel),
+            "get_spec": lambda: None,
+        }
+        return {"flashinfer.comm": {"PcieIpcAllReduceWorkspace": Workspace}, "sglang.srt.runtime_context": context}
+
     def _coordinator(self) -> Any:
         arguments = self.asked["arguments"]
         deterministic = "enable-deterministic-inference" in arguments
@@ -185,11 +367,23 @@ class _Group:
             pynccl_comm=pynccl,
             is_symmetric_memory_enabled=lambda: "enable-symm-mem" in arguments,
             debug_check_symmetric_mempool=lambda *_: None,
-            _fi_workspace_hint=None,
-            **dict.fromkeys(("hpu_communicator", "xpu_communicator", "npu_communicator", "qr_comm", "pymscclpp_comm")),
-            pcie_ipc_comm=None,
+            device_group=MagicMock(),
+            cpu_group=MagicMock(),
+            **dict.fromkeys(("hpu_communicator", "xpu_communicator", "npu_communicator", "qr_comm")),
+            pymscclpp_comm=self._mscclpp(),
+            pcie_ipc_comm=self._over_pcie(deterministic),
         )
-        around = {**self.common, "outplace_all_reduce": self._outplace, "inplace_all_reduce": self._inplace}
+        flashinfer = self._flashinfer(made)
+        # As bootstrap.py tags the group of attention, which is the whole tensor-parallel one here.
+        stands_down = flashinfer.get("uses_cutedsl_ar_fusion", lambda: False)
+        made._fi_workspace_hint = "attn_tp" if self.backend is not None and not stands_down() else None
+        self.modules = {"sglang.srt.layers.flashinfer_comm_fusion": flashinfer}
+        around = {
+            **self.common,
+            "outplace_all_reduce": self._outplace,
+            "inplace_all_reduce": self._inplace,
+            "flashinfer_allreduce": self._fused,
+        }
         exec(_coordinators_methods(self.folder / DISTRIBUTED / "parallel_state.py"), around)
         methods: Any = around["GroupCoordinator"]
         for name in ("_can_use_flashinfer_allreduce", "_resolve_outplace_all_reduce_method"):
@@ -209,9 +403,18 @@ class _Group:
     def _inplace(self, _: Any, group_name: str) -> None:
         self.taken = "nccl"
 
+    def _fused(self, _: Any, group_name: str) -> None:
+        self.taken = "flashinfer"
+
     def all_reduce(self, tensor: Any) -> str:
         """Name of the implementation that the coordinator takes for a tensor."""
-        self.call(tensor)
+        with stand_ins.modules(self.modules):
+            try:
+                self.call(tensor)
+            except AttributeError as error:  # of MSCCL++'s communicator, which was left half made: the engine ends
+                if "PyMscclppCommunicator" not in str(error):
+                    raise
+                raise ValueError(str(error)) from error
         return self.taken
 
 

@@ -27,6 +27,8 @@ TYPES = {
 class Device:
     """A GPU: the first of its process."""
 
+    type = "cuda"
+
     def __init__(self, *_: object) -> None:
         self.index = 0
 
@@ -73,9 +75,10 @@ def torch(asked: Mapping[str, Any]) -> Any:
     made.__version__ = "2.14.0"
     for each in TYPES.values():
         setattr(made, each.name, each)
+    made.float = TYPES["float32"]
     made.device, made.Tensor = Device, Tensor
     made.tensor = lambda values=None, dtype=None, device=None: _small(values, dtype)
-    made.empty = lambda *_, dtype=None, device=None: _small(None, dtype)
+    made.empty = lambda *size, dtype=None, device=None: _empty(size, dtype)
     made.compiler.is_compiling.return_value = False
     made.cuda.can_device_access_peer.return_value = asked["peer_access"]
     made.cuda.device_count.return_value = 16
@@ -83,6 +86,13 @@ def torch(asked: Mapping[str, Any]) -> Any:
     made.cuda.get_device_capability = lambda *_: divmod(asked["capability"], 10)
     made.cuda.get_device_properties.return_value = SimpleNamespace(multi_processor_count=132)
     return made
+
+
+def _empty(size: tuple[Any, ...], dtype: Any) -> Any:
+    match size:
+        case ((int(rows), int(columns)),):
+            return Tensor(rows, columns, dtype)
+    return _small(None, dtype)
 
 
 def _small(values: Any, dtype: Any) -> Any:
@@ -153,8 +163,10 @@ def _without_annotations(tree: ast.Module) -> ast.Module:
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef):
             node.returns = None
-            for each in (*node.args.args, *node.args.kwonlyargs, *node.args.posonlyargs):
-                each.annotation = None
+            taken = node.args
+            for each in (*taken.args, *taken.kwonlyargs, *taken.posonlyargs, taken.vararg, taken.kwarg):
+                if each is not None:
+                    each.annotation = None
         if isinstance(node, ast.ClassDef) and any(isinstance(b, ast.Name) and b.id == "NamedTuple" for b in node.bases):
             for field in (each for each in node.body if isinstance(each, ast.AnnAssign)):
                 field.annotation = ast.Name("object", ast.Load())

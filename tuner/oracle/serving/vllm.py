@@ -22,6 +22,7 @@ FILES = (
         "all_reduce_utils", "cuda_communicator", "custom_all_reduce", "flashinfer_all_reduce", "symm_mem",
     )),
 )  # fmt: skip
+SOME_HAVE = ()  # files that some releases have and others do not
 VARIABLES = (
     "VLLM_BATCH_INVARIANT",
     "VLLM_USE_NCCL_SYMM_MEM",
