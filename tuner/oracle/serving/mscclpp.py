@@ -14,8 +14,8 @@ ONE_NODES = (
 )
 
 
-class Struct:
-    """msgspec's, without types: fields are what a class and those that it inherits from define besides functions."""
+class UntypedRecord:
+    """A Struct of msgspec without types: its fields are what its classes define besides functions."""
 
     def __init_subclass__(cls, **_: object) -> None: ...
 
@@ -44,7 +44,7 @@ def _fields(kind: type) -> list[str]:
         name
         for each in reversed(kind.__mro__)
         for name, value in vars(each).items()
-        if each not in (object, Struct) and not name.startswith("__")
+        if each not in (object, UntypedRecord) and not name.startswith("__")
         if isinstance(value, _Made) or not (callable(value) or isinstance(value, staticmethod))
     ]
 
@@ -58,7 +58,7 @@ def _replaced(record: Any, **changed: object) -> Any:
 
 
 MSGSPEC = SimpleNamespace(
-    Struct=Struct,
+    Struct=UntypedRecord,
     field=lambda default_factory: _Made(default_factory),
     structs=SimpleNamespace(replace=_replaced),
 )

@@ -240,7 +240,8 @@ class _Group:
         for name in names:
             for field, value in passes[name](view).items():
                 setattr(view, field, value)
-        return view.flashinfer_allreduce_fusion_backend
+        backend: str | None = view.flashinfer_allreduce_fusion_backend
+        return backend
 
     def _flashinfer(self, group: Any) -> Any:
         """SGLang's functions upon FlashInfer's AllReduce, with its workspace made as before the capture of graphs."""
@@ -339,7 +340,7 @@ class _Group:
                 if not works:
                     raise RuntimeError("the GPUs do not map each other's memory")
 
-            def supports(self, tensor: Any) -> bool:
+            def supports(self, tensor: stand_ins.Tensor) -> bool:
                 return tensor.nbytes % 16 == 0 and tensor.nbytes >= 16 * ranks
 
         graph = SimpleNamespace(cuda_graph_config=None)
