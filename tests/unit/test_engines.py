@@ -46,7 +46,7 @@ def asked(release: EngineRelease, *arguments: str, **changed: Any) -> Situation:
 @pytest.mark.parametrize("name", ALL)
 def test_every_condition_has_a_rule_and_every_rule_words(name: str) -> None:
     release = releases.load(name)
-    for each in release.implementations:
+    for each in (*release.implementations, *release.experts):
         assert {given["rule"] for given in each.conditions} <= set(rules.RULES)
     assert {given["rule"] for given in release.nccl_environment} <= set(nccl_environment.RULES)
     named = {**release.variables, **release.arguments}
@@ -56,9 +56,12 @@ def test_every_condition_has_a_rule_and_every_rule_words(name: str) -> None:
 
 @pytest.mark.parametrize("name", ALL)
 def test_the_last_implementation_is_nccl_without_conditions(name: str) -> None:
-    last = releases.load(name).implementations[-1]
-    assert last.nccl
-    assert not last.conditions
+    release = releases.load(name)
+    for last in (release.implementations[-1], *release.experts[-1:]):
+        assert last.nccl
+        assert not last.conditions
+    assert {each.exchange for each in release.experts} <= {"", "allgather", "allreduce"}
+    assert all(each.exchange == "allgather" for each in release.experts if each.nccl)
 
 
 @pytest.mark.parametrize("name", COMPARED)
@@ -386,6 +389,91 @@ def test_sequence_parallel_experts_split_the_rows_of_a_group() -> None:
         (("--engine", "sglang", "--job", "tp=8,ep=16"), "is vllm's alone here"),
     ):
         assert says in run(*step, *wrong, code=2).stderr
+
+
+EXPERTS = (
+    "budget",
+    "--serve",
+    "--model",
+    "deepseek-v3",
+    "--attention-dp",
+    "--job",
+    "ep=8",
+    "--nccl",
+    "2.30.7",
+    "--json",
+)
+
+
+def of_experts(machine: str, *arguments: str) -> dict[tuple[str, str], dict[str, Any]]:
+    """The calls that bring 64 sequences, and a chunk of 8192 tokens, to experts and back: by phase and direction."""
+    calls = json.loads(run(*EXPERTS, "--machine", machine, *arguments).stdout)["calls"]
+    return {(each["phase"], each["of"].split()[1]): each for each in calls if each["of"].endswith("experts")}
+
+
+@pytest.mark.parametrize(
+    ("engine", "arguments", "decode", "prefill"),
+    [
+        ("vllm@0.33.0", (), ("AllGather", "nccl"), ("AllGather", "nccl")),
+        ("vllm@0.33.0", ("--engine-arg", "all2all-backend=naive"), ("AllGather", "nccl"), ("AllGather", "nccl")),
+        (
+            "vllm@0.30.0",
+            ("--engine-arg", "all2all-backend=deepep_low_latency"),
+            ("AllToAll", "deepep-low-latency"),
+            ("AllToAll", "deepep-low-latency"),
+        ),
+        ("sglang@0.5.23", (), ("AllReduce", "custom-v2"), ("AllReduce", "nccl")),
+        ("sglang@0.5.23", ("--draft-tokens", "1"), ("AllGather", "nccl"), ("AllReduce", "nccl")),
+        ("sglang@0.5.23", ("--engine-arg", "disable-custom-all-reduce"), ("AllGather", "nccl"), ("AllReduce", "nccl")),
+        ("sglang@0.5.20", (), ("AllGather", "nccl"), ("AllReduce", "nccl")),
+        ("sglang@0.5.20", ("--engine-arg", "moe-a2a-backend=pplx"), ("AllToAll", "pplx"), ("AllToAll", "pplx")),
+        ("tensorrt-llm", (), ("AllToAll", "nvlink-one-sided"), ("AllToAll", "nvlink-one-sided")),
+        (
+            "tensorrt-llm",
+            ("--env", "TRTLLM_FORCE_COMM_METHOD=ALLGATHER"),
+            ("AllGather", "nccl"),
+            ("AllGather", "nccl"),
+        ),
+    ],
+)
+def test_who_brings_tokens_to_experts(
+    engine: str, arguments: tuple[str, ...], decode: tuple[str, str], prefill: tuple[str, str]
+) -> None:
+    found = of_experts("dgx-h200", "--engine", engine, *arguments)
+    for phase, wanted in (("decode", decode), ("prefill", prefill)):
+        to = found[phase, "to"]
+        assert (to["collective"], to["carrier"]) == wanted
+        assert found[phase, "from"]["carrier"] == to["carrier"]
+        has_time = to["carrier"] == "nccl"
+        assert (to["time_us"] is not None, "pick" in to) == (has_time, has_time)
+        assert to["source"] == "compared" if wanted[1] == "custom-v2" else True
+    back = {"AllGather": "ReduceScatter"}
+    assert found["decode", "from"]["collective"] == back.get(decode[0], decode[0])
+
+
+def test_bytes_of_tokens_that_go_to_experts() -> None:
+    """A gather has the rows of all ranks; kernels of another library send a copy to each expert at most."""
+    row, everywhere = 7168 * 2, of_experts("dgx-h200", "--engine", "vllm")
+    assert everywhere["decode", "to"]["bytes"] == 64 * row
+    deepep = of_experts("dgx-h200", "--engine", "vllm", "--engine-arg", "all2all-backend=deepep_high_throughput")
+    assert deepep["decode", "to"]["bytes"] == 64 // 8 * 8 * row  # 8 sequences of a rank, 8 experts of a token
+    assert deepep["prefill", "from"]["bytes"] == 8192 // 8 * 8 * row
+
+
+def test_experts_without_nvlink_and_engines_that_say_nothing_of_them() -> None:
+    assert of_experts("8xl40s@2xturin", "--engine", "tensorrt-llm")["decode", "to"]["carrier"] == "nccl"
+    done = run(*EXPERTS, "--machine", "dgx-h200", "--engine", "lmdeploy", code=2)
+    assert "how lmdeploy@0.18.0 brings tokens of data-parallel attention to experts is not known" in done.stderr
+    wrong = run(*EXPERTS, "--machine", "dgx-h200", "--engine", "vllm", "--engine-arg", "all2all-backend=deep", code=2)
+    assert "all2all-backend='deep': vllm@0.33.0 cannot read that; valid: allgather_reducescatter" in wrong.stderr
+
+
+def test_rows_are_on_symmetric_windows_where_vllm_registers_them() -> None:
+    on_windows = of_experts("dgx-h200", "--engine", "vllm", "--env", "VLLM_USE_NCCL_SYMM_MEM=1")
+    assert on_windows["decode", "to"]["pick"]["pick"]["bypass"] == "symmetric kernel AllGather_STMC"
+    invariant = ("--env", "VLLM_USE_NCCL_SYMM_MEM=1", "--env", "VLLM_BATCH_INVARIANT=1")
+    plain = of_experts("dgx-h200", "--engine", "vllm", *invariant)
+    assert plain["decode", "to"]["pick"]["pick"]["algorithm"] == "Ring"
 
 
 def test_edges_and_diff_give_borders_to_the_byte() -> None:

@@ -186,6 +186,12 @@ class ServedGroup:
         return replace(self.scenario, environment=made) if made else self.scenario
 
     @property
+    def rows_on_windows(self) -> bool:
+        """Whether the engine gives NCCL symmetric windows for AllGather and ReduceScatter of whole rows."""
+        given = self.release.windows_of_rows
+        return given is not None and bool(self.switches[given["name"]]) and not self.switches[given["unless"]]
+
+    @property
     def _without_own(self) -> dict[str, str]:
         return {name: value for name, value in self.environment.items() if name not in self.release.variables}
 

@@ -3,23 +3,26 @@ is NCCL's.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from tuner.answers import picks
 from tuner.answers.picks import PickAnswer
 from tuner.answers.serving import BY_SOURCE, ServedGroup, group_of
 from tuner.base.errors import BadInput
-from tuner.base.names import Collective, DataType, Op
+from tuner.base.names import Buffers, Collective, DataType, Op, PeerCall
 from tuner.base.numerics import is_time
 from tuner.base.records import json_form
 from tuner.base.spelling import option
 from tuner.emulator.request import Request
 from tuner.engines import releases
+from tuner.engines.rules import for_experts
 from tuner.scenario import Scenario
 from tuner.times.costmodels import step
 
 SEQUENCE_PARALLEL = "vllm"  # whose MoE layers split the rows of a tensor-parallel group (vllm/config/parallel.py)
 DECODE, PREFILL = "decode", "prefill"
+TO_EXPERTS, FROM_EXPERTS = "tokens to experts", "tokens from experts"
+LOGITS = "logits"
 BATCH, CHUNK = 64, 8192  # sequences that are decoded together, and tokens of a prefill chunk, where nothing is said
 
 
@@ -52,13 +55,16 @@ class ServedModel:
 class ServedCall:
     """One collective of a pass: what it is ``of``, its bytes (NCCL's nBytes), how often, and who carries it.
 
+    The bytes of an AllToAll, which other kernels than NCCL's carry, are those that a rank sends at most: a copy of each
+    of its tokens for each of their experts.
+
     ``pick`` is NCCL's where NCCL carries it; ``time_us`` of one call is then NCCL's own, None where there is none, and
     such calls are in no total.
     """
 
     phase: str
     of: str
-    collective: Collective
+    collective: Collective | PeerCall
     bytes: int
     calls: int
     ranks: int
@@ -101,6 +107,9 @@ class _Wanted:
     bytes: int
     calls: int
     ranks: int
+    sent_bytes: int = (
+        0  # by each rank, where kernels of its own bring tokens to experts: a copy for each of these at most
+    )
 
 
 def served_step(
@@ -123,7 +132,7 @@ def served_step(
         raise BadInput(f"data-parallel attention needs experts over several groups of {model.tp}: ep={least}, or more")
     if model.attention_dp and model.tp > 1 and releases.load(engine).engine != SEQUENCE_PARALLEL:
         raise BadInput(f"tp={model.tp} with data-parallel attention is {SEQUENCE_PARALLEL}'s alone here; valid: tp=1")
-    machine = _Machine(scenario, engine, dict(environment or {}), tuple(arguments), int(fields["hidden"]))
+    machine = _Machine(scenario, engine, dict(environment or {}), tuple(arguments), model, int(fields["hidden"]))
     calls = [machine.carried(each, model.dtype) for each in _calls(model, fields, step.vocabulary(model.name))]
     return ServedStep(releases.load(engine).name, model.name, tuple(calls))
 
@@ -153,20 +162,27 @@ def _calls(model: ServedModel, fields: Mapping[str, int], vocabulary: int) -> It
                 yield _Wanted(phase, "attention to parts", Collective.ReduceScatter, split, expert_layers, tp)
                 yield _Wanted(phase, "parts to attention", Collective.AllGather, split, expert_layers, tp)
             logits = -(-logit_rows // model.groups) * vocabulary * model.dtype.size_bytes
-            yield _Wanted(phase, "logits", Collective.AllGather, logits, 1, tp)
+            yield _Wanted(phase, LOGITS, Collective.AllGather, logits, 1, tp)
         if model.attention_dp:
-            nbytes = rows * row_bytes
-            yield _Wanted(phase, "tokens to experts", Collective.AllGather, nbytes, expert_layers, model.ep)
-            yield _Wanted(phase, "tokens from experts", Collective.ReduceScatter, nbytes, expert_layers, model.ep)
+            copies = min(int(fields["experts_per_token"]), model.ep)
+            own_bytes = -(-rows // model.ep) * copies * row_bytes
+            for of, collective in (TO_EXPERTS, Collective.AllGather), (FROM_EXPERTS, Collective.ReduceScatter):
+                yield _Wanted(phase, of, collective, rows * row_bytes, expert_layers, model.ep, own_bytes)
 
 
 class _Machine:
     """Groups of the engine on a described node, each made once."""
 
     def __init__(
-        self, scenario: Scenario, engine: str, environment: dict[str, str], arguments: tuple[str, ...], hidden: int
+        self,
+        scenario: Scenario,
+        engine: str,
+        environment: dict[str, str],
+        arguments: tuple[str, ...],
+        model: ServedModel,
+        hidden: int,
     ) -> None:
-        self.scenario, self.engine, self.hidden = scenario, engine, hidden
+        self.scenario, self.engine, self.model, self.hidden = scenario, engine, model, hidden
         self.environment, self.arguments = environment, arguments
         self.groups: dict[tuple[int, bool], ServedGroup] = {}
 
@@ -186,11 +202,24 @@ class _Machine:
     def carried(self, wanted: _Wanted, dtype: DataType) -> ServedCall:
         """The call with who carries it, and NCCL's pick and time where it is NCCL."""
         group = self.group(wanted.ranks, graph=wanted.phase == DECODE)
+        if wanted.of in (TO_EXPERTS, FROM_EXPERTS):
+            situation = replace(group.situation(dtype), drafts=self.model.draft_tokens > 0)
+            way = for_experts(situation, group.release, wanted.bytes)
+            if not way.exchange:
+                named = way.name, way.title, BY_SOURCE, None
+                alltoall = PeerCall.AllToAll
+                return ServedCall(
+                    wanted.phase, wanted.of, alltoall, wanted.sent_bytes, wanted.calls, wanted.ranks, *named
+                )
+            if way.exchange == "allreduce":
+                wanted = replace(wanted, collective=Collective.AllReduce)
         request = Request(wanted.collective, dtype, Op.sum)
         if wanted.collective is Collective.AllReduce:
             (call,) = group.calls(request, [wanted.bytes])
             carrier, title, source, pick = call.carrier, call.title, call.source, call.pick
         else:
+            if wanted.of != LOGITS and group.rows_on_windows:  # logits are gathered by columns
+                request = replace(request, buffers=Buffers.window)
             (pick,) = picks.from_emulator(group.nccls_scenario, request, [wanted.bytes])
             carrier, title, source = "nccl", "NCCL", BY_SOURCE
         time_us = None if pick is None else pick.time_us

@@ -19,7 +19,8 @@ class Implementation:
 
     ``conditions`` are tables, each with the ``rule`` that reads it. ``nccl``: NCCL itself carries the call, on plain
     buffers or, with ``windows``, on symmetric ones. ``compared``: the engine's own functions were run and agreed;
-    otherwise the conditions are by source. ``source`` is the file of the engine.
+    otherwise the conditions are by source. ``source`` is the file of the engine. ``exchange`` says by which collectives
+    tokens go to experts, ``allgather`` (and ReduceScatter back) or ``allreduce``; empty for kernels of its own.
     """
 
     name: str
@@ -29,11 +30,15 @@ class Implementation:
     nccl: bool = False
     windows: bool = False
     compared: bool = True
+    exchange: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class EngineRelease:
     """A release of an engine: its implementations in the order in which it tries them.
+
+    ``experts`` are those that bring tokens of data-parallel attention to experts and back, empty where that is not
+    known; ``windows_of_rows`` the switch with which AllGather and ReduceScatter of rows are on symmetric windows.
 
     ``variables`` and ``arguments`` are the switches it reads, by name; ``limits`` tables of sizes in bytes by name;
     ``nccl_environment`` the rules for the environment that it gives NCCL. Its own variables begin with ``prefix``, and
@@ -52,6 +57,8 @@ class EngineRelease:
     prefix: str
     nccl: str | None = None
     one_node: bool = False
+    experts: tuple[Implementation, ...] = ()
+    windows_of_rows: Mapping[str, Any] | None = None
 
     @property
     def name(self) -> str:
@@ -135,23 +142,11 @@ def _order(release: str) -> tuple[tuple[int, str], ...]:
 @cache
 def _load(engine: str, release: str) -> EngineRelease:
     table = _merged(engine, release)
-    ways = table["implementation"]
     return EngineRelease(
         engine,
         release,
         table.get("package"),
-        tuple(
-            Implementation(
-                name,
-                ways[name]["title"],
-                tuple(ways[name].get("conditions", ())),
-                ways[name]["source"],
-                ways[name].get("nccl", False),
-                ways[name].get("windows", False),
-                ways[name].get("compared", True),
-            )
-            for name in table["order"]
-        ),
+        tuple(_implementation(name, table["implementation"][name]) for name in table["order"]),
         table.get("variable", {}),
         table.get("argument", {}),
         table.get("limits", {}),
@@ -159,6 +154,21 @@ def _load(engine: str, release: str) -> EngineRelease:
         table["prefix"],
         table.get("nccl"),
         table.get("one_node", False),
+        tuple(_implementation(name, table["experts"][name]) for name in table.get("experts_order", ())),
+        table.get("windows_of_rows"),
+    )
+
+
+def _implementation(name: str, given: Mapping[str, Any]) -> Implementation:
+    return Implementation(
+        name,
+        given["title"],
+        tuple(given.get("conditions", ())),
+        given["source"],
+        given.get("nccl", False),
+        given.get("windows", False),
+        given.get("compared", True),
+        given.get("exchange", ""),
     )
 
 

@@ -11,7 +11,7 @@ from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput
 from tuner.base.sizes import LARGEST_BYTES
 from tuner.base.spelling import option
-from tuner.engines.releases import EngineRelease
+from tuner.engines.releases import EngineRelease, Implementation
 from tuner.engines.situation import Situation
 from tuner.engines.sizes import ALL, NONE, Sizes, at_most, multiples, outside
 
@@ -82,6 +82,14 @@ def sizes_of(situation: Situation, release: EngineRelease, name: str) -> Sizes:
         if not sizes:
             return NONE
     return sizes
+
+
+def for_experts(situation: Situation, release: EngineRelease, nbytes: int) -> Implementation:
+    """What brings tokens to experts and back, all of which have so many bytes. BadInput where that is not known."""
+    for each in release.experts:
+        if all(nbytes in condition(situation, release, given).sizes for given in each.conditions):
+            return each
+    raise BadInput(f"how {release.name} brings tokens of data-parallel attention to experts is not known")
 
 
 def is_there(situation: Situation, release: EngineRelease, name: str) -> bool:
@@ -517,6 +525,31 @@ def _mscclpp_row(situation: Situation, release: EngineRelease, given: Given) -> 
 def in_graph(situation: Situation, _: EngineRelease, __: Given) -> Passed:
     """The call is captured in a CUDA graph."""
     return _if(situation.graph), {}
+
+
+@rule
+def eager(situation: Situation, _: EngineRelease, __: Given) -> Passed:
+    """The call is not captured in a CUDA graph."""
+    return _if(not situation.graph), {}
+
+
+@rule
+def without_drafts(situation: Situation, _: EngineRelease, __: Given) -> Passed:
+    """No tokens are guessed."""
+    return _if(not situation.drafts), {}
+
+
+@rule
+def switch_is_one_of(situation: Situation, _: EngineRelease, given: Given) -> Passed:
+    """A switch of the engine has one of some values, or with ``unset`` none."""
+    value = situation.switches[given["name"]]
+    return _if(value in given["of"] or (value is None and given.get("unset", False))), {"switch": given["name"]}
+
+
+@rule
+def carried_by(situation: Situation, release: EngineRelease, given: Given) -> Passed:
+    """Another implementation takes an AllReduce of the size."""
+    return sizes_of(situation, release, given["implementation"]), {"implementation": given["implementation"]}
 
 
 @rule
