@@ -88,7 +88,7 @@ def name_of(cell: AlgoProto) -> str:
     return f"{cell[0].name}/{cell[1].name}"
 
 
-ENGINES = ("vllm@0.33.0", "sglang@0.5.23", "tensorrt-llm@1.4.0rc1", "lmdeploy@0.18.0")
+ENGINES = ("vllm@0.33.0", "sglang@0.5.23", "tensorrt-llm@1.4.0rc1", "lmdeploy@0.18.0", "tgi@3.3.6")
 FIRST, LAST = 10, 30  # powers of two: 1 KiB to 1 GiB
 FILLS = ("#00487A", "#C45A00", "#2E7D32", "#7B3F98", "#8A6D00", "#9FB3C8")
 
@@ -113,6 +113,9 @@ def engines() -> None:
                     left + width * (log2(size) - FIRST) / (LAST - FIRST) for size in (each.from_bytes, each.to_bytes)
                 )
                 parts.append(f'<rect x="{start:.1f}" y="{y}" width="{end - start:.1f}" height="{high}" fill="{fill}"/>')
+                if each.to_bytes < 1 << LAST:  # the largest size of a colour stands at its end
+                    last = f'x="{end - 6:.1f}" y="{y + 18}" text-anchor="end" fill="#fff"'
+                    parts.append(f"<text {last}>to {human_bytes(each.to_bytes)}</text>")
             y += high + gap
         y += 16
     for power in range(FIRST, LAST + 1, 4):
@@ -123,7 +126,7 @@ def engines() -> None:
         x = 8 + 300 * (number % 3)
         parts.append(f'<rect x="{x}" y="{y + 24 * (number // 3) - 12}" width="16" height="14" fill="{fill}"/>')
         parts.append(f'<text x="{x + 24}" y="{y + 24 * (number // 3)}">{title}</text>')
-    y += 24 * (len(fills) // 3) + 12
+    y += 24 * ((len(fills) - 1) // 3) + 12
     head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {left + width + 40} {y}" '
     head += 'font-family="system-ui, sans-serif" font-size="13">'
     ground = f'<rect width="{left + width + 40}" height="{y}" fill="#fff"/>'

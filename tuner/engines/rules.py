@@ -553,6 +553,42 @@ def carried_by(situation: Situation, release: EngineRelease, given: Given) -> Pa
 
 
 @rule
+def at_most_rows(situation: Situation, _: EngineRelease, given: Given) -> Passed:
+    """The tensor has at most so many rows; any size where the number of columns is not known."""
+    if situation.hidden_size is None:
+        return ALL, {"rows": given["rows"]}
+    return at_most(given["rows"] * situation.hidden_size * situation.dtype.size_bytes), {"rows": given["rows"]}
+
+
+@rule
+def outside_listed_tokens(situation: Situation, release: EngineRelease, given: Given) -> Passed:
+    """A table of numbers of rows, by generation, ranks and columns, does not leave the tensor to NCCL.
+
+    Columns and rows count by their powers of two. BadInput where the table has no such number of ranks or columns.
+    """
+    if situation.hidden_size is None:
+        raise BadInput(f"TensorRT-LLM's table goes by rows: add {option('hidden_size')}")
+    table = release.limits[given["limits"]]
+    facts = _place(situation) | {"hidden_size": situation.hidden_size}
+    if situation.ranks >= table["ranks_of_nccl"] or situation.hidden_size >= table["hidden_size_of_nccl"]:
+        return NONE, facts
+    row = table["100" if situation.capability >= 100 else "90"].get(str(situation.ranks), {})
+    left_to_nccl = row.get(str(1 << situation.hidden_size.bit_length() - 1))
+    if left_to_nccl is None:
+        raise BadInput(
+            f"TensorRT-LLM's table is not known for {situation.ranks} ranks and {situation.hidden_size} columns; "
+            "valid: 2, 4 or 8 ranks, from 2048 columns on"
+        )
+    row_bytes = situation.hidden_size * situation.dtype.size_bytes
+    sizes = ALL
+    for first, *last in left_to_nccl:
+        below = (1, first * row_bytes - 1)
+        above = [((last[0] + 1) * row_bytes, LARGEST_BYTES)] if last else []
+        sizes &= Sizes((below, *above))
+    return sizes, facts
+
+
+@rule
 def bytes_for_each_rank(situation: Situation, _: EngineRelease, given: Given) -> Passed:
     """The size has at least so many bytes for each rank."""
     least: int = given["bytes"] * situation.ranks
