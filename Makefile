@@ -10,7 +10,7 @@ JOBS   ?= 3
 PYTEST := $(BIN)/python -m pytest --numprocesses $(JOBS) --dist worksteal
 LOG    := build/install.log
 
-.PHONY: demo test test-exhaustive test-offline test-releases explore docs accuracy calibrations acceptance golden mutants release lint bench gpu-bundle rehearse-gpu-bundle plugin site links pictures man wheels fuzz soak hostile findings clean
+.PHONY: demo test test-exhaustive test-offline test-releases explore docs accuracy calibrations acceptance golden mutants release lint bench gpu-bundle rehearse-gpu-bundle plugin site links pictures man wheels fuzz soak hostile writers findings clean
 
 demo: $(VENV)/.installed
 	$(BIN)/nccl-tuner fetch-nccl $(DEMO_NCCL)
@@ -222,6 +222,10 @@ $(VENV)/.installed: pyproject.toml setup.py csrc/bindings.py $(wildcard csrc/*.a
 
 clean:
 	rm -rf $(VENV) build dist man *.egg-info tuner/_native
+
+# Readers held against the real writers of their files, which are installed, pinned: minutes, and a package index.
+writers: $(VENV)/.installed
+	NCCL_TUNER_WRITERS=1 $(BIN)/python -m pytest tests/writers
 
 # What public packages do otherwise than one would guess, each in a folder of its own: a network, and no CI.
 findings:

@@ -164,3 +164,33 @@ def test_collected_dumps_are_judged_rightly(name: str) -> None:
     found = findings_of(sorted((CASES / "reports" / "FR" / name).iterdir()))
     assert verdict(found) == (code, severity)
     assert facts.items() <= found[0].facts.items()
+
+
+def over_gloo(folder: Path, dumps: Mapping[int, list[Call]], retired: Mapping[int, set[int]]) -> list[Path]:
+    """As PyTorch 2.13 writes them over gloo: the group has no name, and calls that ended are ``retired``."""
+    files = write(folder, dumps)
+    for rank, file in zip(dumps, files, strict=True):
+        value = pickle.loads(file.read_bytes())
+        value["pg_config"] = {"": {**value["pg_config"]["0"], "name": "", "desc": ""}}
+        for entry in value["entries"]:
+            entry["profiling_name"] = entry["profiling_name"].replace("nccl:", "gloo:")
+            entry |= {"state": WAITS, "retired": entry["collective_seq_id"] in retired[rank]}
+        file.write_bytes(pickle.dumps(value, protocol=2))
+    return files
+
+
+def test_dumps_of_a_job_over_gloo(tmp_path: Path) -> None:
+    ended = {0: {1, 2, 3}, 1: {1, 2, 3}}
+    assert verdict(findings_of(over_gloo(tmp_path / "a", {0: SAME, 1: SAME}, ended))) == ("alike", Severity.NOTE)
+    lacks = over_gloo(tmp_path / "b", {0: SAME, 1: SAME[:2]}, {0: {1, 2}, 1: {1, 2}})
+    (behind,) = [each.facts for each in findings_of(lacks) if each.code == "recorder.behind"]
+    assert (behind["rank"], behind["number"]) == (1, 3)
+
+
+def test_dumps_that_say_no_ranks_of_any_group_cannot_be_judged(tmp_path: Path) -> None:
+    files = write(tmp_path, {0: SAME, 1: SAME})
+    for file in files:
+        file.write_bytes(pickle.dumps({**pickle.loads(file.read_bytes()), "pg_config": {}}, protocol=2))
+    found = findings_of(files)
+    assert verdict(found) == ("no_calls", Severity.UNKNOWN)
+    assert all(map(words, found))

@@ -144,15 +144,15 @@ class ChoiceQuestion:
 
 @dataclass(frozen=True, slots=True)
 class PluginQuestion:
-    """One question to a wrapped tuner plugin, with its answer: float32 [A, 3] in us before and after, -1.0 ignored.
+    """One question to a wrapped tuner plugin, with its answer: ``before_us`` and ``after_us``, -1.0 ignored.
 
     ``channels``: what it wishes, 0 for no wish; ``result``: the ncclResult_t that it returned; ``outside``: it wrote
     beside the table; ``nanoseconds``: that it took.
     """
 
     pipelined: int
-    before_us: NDArray[np.float32]
-    after_us: NDArray[np.float32]
+    before_us: NDArray[np.float32]  # [A, 3]
+    after_us: NDArray[np.float32]  # [A, 3]
     channels: int
     result: int
     outside: bool

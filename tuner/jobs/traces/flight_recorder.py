@@ -24,6 +24,7 @@ from tuner.jobs.traces.calls import CallList, TracedCall, duration, exchanged_by
 KIND = "PyTorch Flight Recorder dump"
 _PICKLE = re.compile(rb"\x80[\x02-\x05]")
 _PREFIX = "nccl:"
+_BACKEND = re.compile(r"^(?:nccl|gloo|ucc|mpi|xccl):")  # before a collective's name
 _GROUP = "nccl:coalesced"  # of calls that are entries themselves
 _COMPLETED = "completed"
 _NAMELESS = "undefined"  # the description of a group without one
@@ -179,8 +180,9 @@ def _recorded(entry: Mapping[str, Any]) -> RecordedCall:
         sum(prod(map(int, sizes)) for sizes in entry.get(key) or ()) for key in ("input_sizes", "output_sizes")
     )
     types = tuple(_text(each) for each in entry.get("input_dtypes") or ())
-    name = _text(entry["profiling_name"]).removeprefix(_PREFIX)
-    return RecordedCall(int(entry["collective_seq_id"]), name, types, (sent, received), entry.get("state"))
+    name = _BACKEND.sub("", _text(entry["profiling_name"]))
+    state = _COMPLETED if entry.get("retired") is True else entry.get("state")  # gloo's stay "scheduled"
+    return RecordedCall(int(entry["collective_seq_id"]), name, types, (sent, received), state)
 
 
 def _drops(value: Mapping[str, Any]) -> bool:
@@ -242,6 +244,8 @@ def _members(value: Mapping[str, Any], entry: Mapping[str, Any]) -> tuple[int, .
     group = entry.get("process_group")
     name = _text(group[0] if isinstance(group, list | tuple) and group else entry.get("pg_id"))
     config = value.get("pg_config")
+    if isinstance(config, dict) and name not in config and len(config) == 1:
+        (name,) = config  # the only group of a job over gloo has no name there
     ranks = config[name].get("ranks") if isinstance(config, dict) and isinstance(config.get(name), dict) else None
     listed = re.findall(r"\d+", ranks) if isinstance(ranks, str) else ranks if isinstance(ranks, list | tuple) else ()
     return tuple(sorted(map(int, listed)))

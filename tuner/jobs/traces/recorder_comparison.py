@@ -41,7 +41,10 @@ def findings_of(files: Sequence[Path]) -> list[Finding]:
             call.waits for numbers in calls.values() for ranks in numbers.values() for call in ranks.values()
         )
         untold = any(each.code == "recorder.untold" for each in found)
-        found += gaps or ([_nobody(waits)] if not untold else [])
+        if not calls and not waits:
+            found.append(Finding("recorder.no_calls", Severity.UNKNOWN, {}))
+        else:
+            found += gaps or ([_nobody(waits)] if not untold else [])
     else:
         found += gaps
     found.append(Finding("recorder.dumps", Severity.NOTE, {"ranks": len(dumped)}))
