@@ -17,7 +17,7 @@ import time
 import tomllib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -130,10 +130,9 @@ def differences(configuration: Configuration) -> list[str]:
     # The simulation sets some itself, and others than NCCL's reach no choice.
     own = {name for name in configuration.environment if not name.startswith("NCCL_")} | OWN_VARIABLES
     env = {name: value for name, value in configuration.environment.items() if name not in own}
-    given = {"machine": configuration.machine, "nccl": configuration.nccl, "env": env}
-    described = describe(**given, nodes=configuration.nodes)
+    described = describe(configuration.machine, nccl=configuration.nccl, env=env, nodes=configuration.nodes)
     if (ranks := described.communicator().ranks) > MOST_RANKS:
-        described = describe(**given, nodes=max(1, MOST_RANKS * configuration.nodes // ranks))
+        described = replace(described, nodes=max(1, MOST_RANKS * configuration.nodes // ranks))
     collective = next(each for each in Collective if each.name.lower() == configuration.collective)
     request = Request(collective, DataType.float32, Op.sum, buffers=Buffers[configuration.buffers])
     report = check(described, [request], sizes=COMPARED_BYTES)

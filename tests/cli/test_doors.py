@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks import doors
 from tests.support.command_line import run
 
 ON = ("diff", "allreduce", "--machine", "dgx-h100", "--nodes", "2")
@@ -53,3 +54,32 @@ def test_no_file_is_called_a_dash(words: tuple[str, ...], tmp_path: Path, monkey
     monkeypatch.chdir(tmp_path)
     assert "-: nothing is written to standard output; valid: a file's name" in run(*words, "-o", "-", code=2).stderr
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(("word", "command"), [("predict", "pick"), ("upgrade", "diff"), ("compare", "diff")])
+def test_words_that_people_look_for_are_the_commands(word: str, command: str) -> None:
+    words = ("allreduce", "--machine", "dgx-h100", "--nccl", "2.28.9")
+    more = ("2.30.7",) if command == "diff" else ("--bytes", "1M")
+    assert run(word, *words, *more).stdout == run(command, *words, *more).stdout != ""
+    assert run("tune", "--help").stdout == run("decide", "--help").stdout
+
+
+def test_a_release_between_two_says_so_where_they_agree_alone() -> None:
+    answered = run("pick", "allreduce", "--machine", "dgx-h100", "--nccl", "2.26.3", "--bytes", "1M").stderr
+    assert "note: NCCL 2.26.3: between 2.26.2 and 2.26.5, which agree" in answered
+    refused = run("pick", "allreduce", "--machine", "dgx-h100", "--nccl", "2.27.4", "--bytes", "1M", code=2).stderr
+    assert "differ here" in refused
+    assert "note:" not in refused
+
+
+def test_what_clouds_and_frameworks_set_is_answered() -> None:
+    """Drawn as benchmarks/doors.py does: of what libnccl runs one in ten is refused at most, each with a command."""
+    refused = 0
+    configurations = list(doors.draw(80, seed=5))
+    for each in configurations:
+        answer = doors.run(each.words())
+        assert answer.code in (0, 1, 2), each.words()
+        refused += answer.code == 2
+        assert answer.code == 0 or doors.led_on(answer) is not None, (each.words(), answer.errors)
+        assert (answer.code == 1) is (doors.FAILS in answer.errors)
+    assert refused <= len(configurations) // 10

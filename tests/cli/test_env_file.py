@@ -1,5 +1,6 @@
 """Files of variables as people have them: written anew, after the forms of public images and job scripts."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -129,6 +130,30 @@ def test_variables_of_a_file_are_those_that_it_sets_and_no_secret_is_shown(name:
     done = run(*PICK, "--env-file", str(file))
     assert SECRET not in done.stdout + done.stderr
     assert all(each in done.stderr for each in values)
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_diagnose_takes_the_same_files(name: str, tmp_path: Path) -> None:
+    text, values = FILES[name]
+    file = tmp_path / name
+    file.write_text(text)
+    done = json.loads(run("diagnose", str(file), "--json").stdout)
+    (found,) = done["files"]
+    assert found["kind"] == ("configuration file of NCCL" if name == "nccl.conf" else "variables of a job")
+    said = json.dumps(found)
+    assert SECRET not in said
+    assert all(f"{each}={value}" in said for each, value in values.items())
+    if name != "nccl.conf":
+        assert "--env-file" in found["command"]
+
+
+def test_no_value_of_another_variable_is_shown_of_a_file_that_nccl_reads(tmp_path: Path) -> None:
+    file = tmp_path / "nccl.conf"
+    file.write_text("NCCL_ALGO=Ring\nTOKEN=hunter2\nexport SECRET=hunter2 NCCL_PROTO=LL\nAWS_KEY = hunter2 hunter2\n")
+    done = run("diagnose", str(file), code=1).stdout
+    assert SECRET not in done
+    assert "TOKEN=..." in done
+    assert "export SECRET=... NCCL_PROTO=LL" in done
 
 
 def test_what_each_variable_does() -> None:

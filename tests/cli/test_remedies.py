@@ -29,6 +29,10 @@ PICK = ("pick", "allreduce", "--bytes", "64M", "--nodes", "2")
             "--machine p5.48xlarge --nccl 2.28.9 --env OFI_NCCL_NIC_DUP_CONNS=2 --env OFI_NCCL_TUNER_TYPE=Model",
             "--machine p5.48xlarge --nccl 2.28.9 --env OFI_NCCL_TUNER_TYPE=Model",
         ),
+        (
+            "--machine dgx-h100 --nccl 2.30.7 --buffers window",
+            "--machine dgx-h100 --nccl 2.30.7 --buffers window --env NCCL_GIN_TYPE=3",
+        ),
         ("--machine 8xl4@2xmilan --nccl 2.28.9", "--machine 8xl4@2xmilan+1x100g --nccl 2.28.9"),
         ("--machine dgx-h100 --nccl 2.28.9 --env NCCL_IB_HCA=ibp", "--machine dgx-h100 --nccl 2.28.9"),
     ],
@@ -63,6 +67,21 @@ def test_what_nccl_itself_fails_at_is_an_answer_with_a_command_that_works(asked:
     *_, says, line = failed.stderr.splitlines()
     assert says.startswith("nccl-tuner: NCCL itself fails here: ")
     assert line == f"try: {shlex.join(['nccl-tuner', *PICK, *tried.split()])}"
+    assert run(*shlex.split(line)[2:]).stdout
+
+
+@pytest.mark.parametrize(
+    ("asked", "tried"),
+    [
+        ("--trays 64", "--trays 16 --nodes 4"),
+        ("--nodes 64 --gpus-per-node 4", "--nodes 4 --trays 16 --gpus-per-tray 4"),
+        ("--nodes 2 --trays 20", "--nodes 4 --trays 10"),
+    ],
+)
+def test_trays_are_said_as_the_machine_takes_them(asked: str, tried: str) -> None:
+    words = ("pick", "allreduce", "--machine", "gb200-nvl72", "--bytes", "64M")
+    *_, line = run(*words, *asked.split(), code=2).stderr.splitlines()
+    assert line == f"try: {shlex.join(['nccl-tuner', *words, *tried.split()])}"
     assert run(*shlex.split(line)[2:]).stdout
 
 

@@ -307,6 +307,18 @@ def test_whether_there_is_gin_has_to_be_said() -> None:
         )
 
 
+@pytest.mark.parametrize("name", [name for name in WITH_WINDOWS if release.load(name).rules.windows_between_nodes])
+def test_sockets_offer_no_gin(name: str) -> None:
+    sizes = [1 << power for power in (12, 20, 28)]
+    settings = {"NCCL_NET": "Socket"}
+    scenario = Scenario(name, 2, machine="dgx-h100", gpus_per_node=4, environment=settings)
+    report = check(
+        scenario, [Request(each, DataType.float32, Op.sum, buffers=Buffers.window) for each in Collective], sizes
+    )
+    assert report.mismatches == ()
+    assert report.compared["channels"] == len(Collective) * len(sizes)
+
+
 FOLLOWED = [name for name in WITH_WINDOWS if release.load(name).rules.windows_between_nodes]
 
 

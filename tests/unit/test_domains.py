@@ -10,7 +10,9 @@ import pytest
 from tests.support.command_line import run
 from tests.support.gb200_tray import tray
 from tuner.base.errors import BadInput
+from tuner.machine import catalogue
 from tuner.machine.topology import reader
+from tuner.scenario import notes
 from tuner.scenario.describe import describe
 from tuner.scenario.domain import grouped
 from tuner.scenario.p2p import p2p_context
@@ -104,6 +106,17 @@ def test_what_no_trays_can_be_is_refused() -> None:
         describe("gb200-nvl72", gpus_per_node=4)
     with pytest.raises(BadInput, match="valid for it: trays="):
         describe("gb200-nvl72", hosts_per_domain=2, nccl=NCCL).communicator()
+
+
+def test_so_many_nodes_of_a_rack_say_how_many_gpus_that_is() -> None:
+    note = "64 of 18 trays are 4,608 GPUs; 64 trays are nodes= 4 trays= 16"
+    assert any(note in line for line in notes.of_scenario(describe("gb200-nvl72", nodes=64)))
+    for other in (describe("gb200-nvl72", nodes=1), describe("gb200-nvl72", nodes=64, trays=18)):
+        assert not any("trays" in line for line in notes.of_scenario(other))
+    loaded = catalogue.load("gb200-nvl72")
+    for trays in range(1, 200):
+        domains, each = loaded.split(trays)
+        assert (domains * each, 1 <= each <= 18) == (trays, True)
 
 
 def test_a_dump_of_a_domain_is_that_domain(file: Path, tmp_path: Path) -> None:

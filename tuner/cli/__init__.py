@@ -70,6 +70,7 @@ OBJECTS_BETWEEN_COLLECTIONS = 100_000
 LONGEST_MESSAGE = 3000  # letters: what is valid takes some hundreds, a broken file's own words any number
 BROKEN_PIPE = 141  # 128 + SIGPIPE
 MODULES = dict.fromkeys(("doctor", "completion", "fetch-nccl"), "installation")
+ALSO = {"predict": "pick", "upgrade": "diff", "compare": "diff", "tune": "decide"}  # words that people look for
 VERBS = {name: says for verbs in SECTIONS.values() for name, says in verbs.items()}
 
 
@@ -81,7 +82,12 @@ class Everything(Group):
     """All verbs. A broken pipe is :class:`NobodyReads`: click would end it with 1, which is the answer "no" here."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parses the arguments; ``help COMMAND`` and ``version`` are what other programs call ``--help`` and so on."""
+        """Parses the arguments; ``help COMMAND`` and ``version`` are what other programs call ``--help`` and so on.
+
+        So are the words of ``ALSO`` for commands.
+        """
+        if args and args[0] in ALSO:
+            args = [ALSO[args[0]], *args[1:]]
         if args[:1] == ["help"]:
             args = [*args[1:], "--help"]
         elif args == ["version"]:

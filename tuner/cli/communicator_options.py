@@ -21,7 +21,7 @@ from tuner.cli.command import FILE, F, Option, Parsed, completing, file_option, 
 from tuner.cli.output import LOG, STANDING, note_after
 from tuner.machine import catalogue, described
 from tuner.machine.topology.edit import EDITS
-from tuner.release import BUILDS, learnt, variables
+from tuner.release import BUILDS, learnt, packages, variables
 from tuner.release.environment import parse_assignments
 from tuner.scenario import MOST_NODES, Scenario, notes
 from tuner.scenario.describe import describe, names_of_nodes
@@ -33,23 +33,25 @@ def exact(text: str) -> str:
     Errors: UnknownRelease.
     """
     name = release.named(text)
-    if (origin := learnt.origin_of(release.load(name))) is not None:
+    if packages.names_one(text):
+        _note_release(text, f"{text} brings NCCL {name}")
+    elif (origin := learnt.origin_of(release.load(name))) is not None:
         _note_release(text, f"{text} is NCCL {name}, {origin.words}")
     elif learnt.is_path(text):
         _note_release(text, f"{text} is the libnccl of NCCL {name}")
     elif name.count(".") > text.count("."):
         _note_release(text, f"NCCL {text} is {name} here, the newest of {text}")
     if (standing := release.load(name).standing) is not None:
-        _note_release(text, f"NCCL {name}: {standing.condition}")
+        _note_release(f"standing of {text}", f"NCCL {name}: {standing.words}", of_answer=True)
         click.get_current_context().meta.setdefault(STANDING, {})[name] = standing.words
     return name
 
 
-def _note_release(text: str, says: str) -> None:
+def _note_release(text: str, says: str, of_answer: bool = False) -> None:
     said = click.get_current_context().meta.setdefault("tuner.cli.releases", set())
     if text not in said:
         said.add(text)
-        note_after(says)
+        note_after(says, of_answer)
 
 
 class ReleaseName(click.ParamType):  # type: ignore[type-arg]

@@ -41,6 +41,7 @@ COMMANDS = {  # by the kind of a file: what says more of it, and whether it want
     "NVLinks of nvidia-smi": ("", False),
     "ports of ibdev2netdev": ("", False),
     "configuration file of NCCL": ("", False),
+    "variables of a job": ("pick allreduce --bytes 64M --env-file", True),
     "results of nccl-tests": ("accept", True),
     "trace or counters of a job": ("check", True),
     "decision table": ("plugin lint", False),

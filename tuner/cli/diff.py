@@ -38,7 +38,7 @@ from tuner.cli.output import (
 from tuner.emulator.request import Request
 from tuner.emulator.rules import registered
 from tuner.machine import catalogue
-from tuner.release import Release, learnt
+from tuner.release import Release, learnt, packages
 from tuner.release.regressions import Regression, between, regressions
 from tuner.scenario import Scenario
 
@@ -336,7 +336,7 @@ class DiffWord(options.CallOrChange):
     """A collective, a change, or a release: AFTER that of ``--nccl``, or BEFORE and AFTER."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        names_release = "=" not in str(value) and release.is_spelled(str(value))
+        names_release = (packages.names_one(str(value)) or "=" not in str(value)) and release.is_spelled(str(value))
         if names_release:
             return exact(value)
         try:

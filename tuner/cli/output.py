@@ -12,6 +12,7 @@ from typing import Any
 import click
 
 from tuner.base import view
+from tuner.base.errors import TunerError
 from tuner.base.printable import in_a_line, styled, unstyled
 from tuner.base.records import to_json, versioned
 from tuner.base.sizes import human_bytes as human_bytes
@@ -43,13 +44,22 @@ def say(text: str = "", err: bool = False) -> None:
     click.echo(folded(text), err=err)
 
 
-def note_after(text: str) -> None:
-    """Says a note on stderr when the command ends, so that its answer comes first; before a refusal, though."""
+def note_after(text: str, of_answer: bool = False) -> None:
+    """Says a note on stderr when the command ends, so that its answer comes first; before a refusal, though.
+
+    One that is true ``of_answer`` alone is not said before a refusal.
+    """
     ctx = click.get_current_context()
-    notes: list[str] = ctx.meta.setdefault(NOTES, [])
+    notes: list[tuple[str, bool]] = ctx.meta.setdefault(NOTES, [])
     if not notes:
-        ctx.call_on_close(lambda: say("\n".join(f"note: {each}" for each in notes), err=True))
-    notes.append(text)
+        ctx.call_on_close(lambda: _say_notes(notes))
+    notes.append((text, of_answer))
+
+
+def _say_notes(notes: Sequence[tuple[str, bool]]) -> None:
+    refused = isinstance(sys.exc_info()[1], TunerError)
+    if said := [f"note: {text}" for text, of_answer in notes if not (refused and of_answer)]:
+        say("\n".join(said), err=True)
 
 
 def progress(text: str) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from tuner.base.errors import Remedy
 from tuner.base.spelling import Spelling
 
+ADDED = ("env", "nodes", "trays", "gpus_per_tray")  # parameters that a command gets where it does not have them
 OWN = ("NCCL_", "OFI_NCCL_")  # variables that are shown: others may hold secrets, and change nothing
 
 
@@ -14,9 +15,10 @@ def command(words: Sequence[str], remedies: Sequence[Remedy]) -> str | None:
 
     ``words`` are its arguments, without the program's name.
     """
-    pairs, options = _pairs(words), {Spelling.COMMAND_LINE.option(each.parameter): each for each in remedies}
+    pairs = _pairs(words)
     added = [each for each in remedies if _is_added(each, pairs)]
-    if not remedies or not options.keys() - {"--env"} <= {option for option, _ in pairs}:
+    changing = {Spelling.COMMAND_LINE.option(each.parameter) for each in remedies if each not in added}
+    if not remedies or not changing - {"--env"} <= {option for option, _ in pairs}:
         return None
     changed: list[str] = []
     for option, value in pairs:
@@ -28,7 +30,12 @@ def command(words: Sequence[str], remedies: Sequence[Remedy]) -> str | None:
             changed += [option, value] if option else [value]
         elif cure.value is not None:
             changed += [option, cure.value if cure.given is None else f"{cure.given}={cure.value}"]
-    changed += [word for each in added for word in ("--env", f"{each.given}={each.value}")]
+    for each in added:
+        value = each.value or ""
+        changed += [
+            Spelling.COMMAND_LINE.option(each.parameter),
+            value if each.given is None else f"{each.given}={value}",
+        ]
     kept = [word for pair in pairs if not _is_hidden(*pair) for word in pair if word]
     return None if changed == kept else shlex.join(["nccl-tuner", *changed])
 
@@ -38,9 +45,10 @@ def _is_hidden(option: str, value: str) -> bool:
 
 
 def _is_added(remedy: Remedy, pairs: Sequence[tuple[str, str]]) -> bool:
-    """Whether it sets a variable that is not set."""
-    given = {value.partition("=")[0] for option, value in pairs if option == "--env"}
-    return remedy.parameter == "env" and remedy.value is not None and remedy.given not in given
+    """Whether it sets a variable that is not set, or how many parts of a machine are used, which nothing says."""
+    option = Spelling.COMMAND_LINE.option(remedy.parameter)
+    given = {value.partition("=")[0] if remedy.given else None for each, value in pairs if each == option}
+    return remedy.parameter in ADDED and remedy.value is not None and remedy.given not in given
 
 
 def _pairs(words: Sequence[str]) -> list[tuple[str, str]]:

@@ -105,6 +105,7 @@ def build(
         rules=rules,
         links=first.links,
         merges_adapters=AnyMergesAdapters(tuple(kinds)),
+        network=first.network if len({kind.network for kind in kinds}) == 1 else None,
         network_reduces=first.network_reduces,
         shared=whole,
     )

@@ -95,6 +95,7 @@ class Comm:
     rules: "Rules" = field(repr=False)  # those of the release
     links: Callable[[], PeerLinks] | None = field(default=None, repr=False)  # of rank 0's node, as of a Node
     merges_adapters: Callable[[], bool] | None = field(default=None, repr=False)  # of any node, as of a Node
+    network: str | None = None  # of all nodes, as of a Node
     network_reduces: bool = False  # a plugin for CollNet is loaded, whether or not it is asked for
     ranks_share_processes: bool = False  # a process of rank 0's node has several ranks
     shared: "Comm | None" = None  # whose resources this one shares, which was split off it

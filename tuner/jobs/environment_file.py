@@ -71,8 +71,11 @@ def read(path: Path) -> VariablesInFile:
     if len(content) > MOST_BYTES or b"\0" in content:
         raise BadInput(f"{path}: no text of at most {MOST_BYTES >> 20} MiB; valid: nccl.conf, env's output, a script")
     text = content.decode("utf-8", "replace")
-    if path.name.endswith("nccl.conf"):
-        return VariablesInFile(path, assignments(text))
+    return VariablesInFile(path, assignments(text)) if path.name.endswith("nccl.conf") else of_text(path, text)
+
+
+def of_text(path: Path, text: str) -> VariablesInFile:
+    """The variables that the text of a script, a Dockerfile, a pod or of env sets."""
     found: dict[str, str] = {}
     for name, value in _assigned(UNUSED.sub("", text.replace("\\\r\n", " ").replace("\\\n", " "))):
         if value is None:

@@ -178,6 +178,12 @@ class Machine:
         first = 0 if self.since is None else names.index(self.since)
         return tuple(name for name in names[first:] if name not in self.crashes)
 
+    def split(self, trays: int) -> tuple[int, int]:
+        """The fewest of the machine that have so many trays, as many on each, and how many each has."""
+        least = -(-trays // (self.trays or 1))
+        number = next(number for number in range(least, trays + 1) if trays % number == 0)
+        return number, trays // number
+
     def check_runs(self, nccl: str) -> None:
         """BadInput for a release of libnccl that crashes there."""
         if nccl in self.crashes:

@@ -12,7 +12,7 @@ from tuner.base import tables
 from tuner.base.dataclass import dataclass
 from tuner.base.errors import NEAREST, BadReleaseFile, UnknownRelease, nearest_of, one_of
 from tuner.base.files import sha256
-from tuner.release import convert, learnt
+from tuner.release import convert, learnt, packages
 from tuner.release.schema import Release, ReleaseFile, file_of
 from tuner.release.standing import Standing
 
@@ -48,7 +48,9 @@ def _names_in(folder: Path) -> list[str]:
 
 
 def is_spelled(text: str) -> bool:
-    """Whether a text looks like a release: a number, or the file of a libnccl."""
+    """Whether a text looks like a release: a number, the file of a libnccl, or a package that requires it."""
+    if packages.names_one(text):
+        return True
     return SPELLED.fullmatch(text) is not None or learnt.is_learnt(text) or learnt.is_path(text)
 
 
@@ -68,11 +70,14 @@ def first_with(has: Callable[[Release], bool]) -> str:
 def named(said: object) -> str:
     """The release that a text names: 2.28.9 of ``v2.28.9-1``, and the newest 2.29 of ``2.29``.
 
-    Also the number 2.29, PyTorch's (2, 28, 9), and NCCL_VERSION_CODE, 22809. A release that is named whole may be known
-    by source, or lie between two that are known: its ``standing`` says so.
+    Also the number 2.29, PyTorch's (2, 28, 9), and NCCL_VERSION_CODE, 22809; and a package that requires it, such as
+    ``torch==2.13.0``, or the file of a pip freeze. A release that is named whole may be known by source, or lie between
+    two that are known: its ``standing`` says so.
     Errors: UnknownRelease lists the valid ones.
     """
     text = _in_words(said)
+    if packages.names_one(text):
+        text = packages.release_in(text, names()[-1])
     if learnt.is_learnt(text):
         return text
     if learnt.is_path(text):

@@ -43,13 +43,6 @@ class Standing:
             return BY_SOURCE
         return f"between {self.neighbours[0]} and {self.neighbours[1]}, which agree"
 
-    @property
-    def condition(self) -> str:
-        """In words, before it is known whether the neighbours agree on a machine."""
-        if self.neighbours is None:
-            return BY_SOURCE
-        return f"no table; answered where {self.neighbours[0]} and {self.neighbours[1]} agree"
-
     def reaching(self, generations: Iterable[str], in_domain: bool) -> list[str]:
         """The differing keys that may reach GPUs of these generations, in a NVLink domain of several hosts or not."""
         own = {*generations, *OF_ALL}

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict, Unpack
 
 from tuner import release
-from tuner.base.errors import BadInput, one_of
+from tuner.base.errors import BadInput, Remedy, one_of
 from tuner.base.sizes import as_ranges, from_ranges, whole
 from tuner.base.spelling import option
 from tuner.machine import catalogue
@@ -179,20 +179,32 @@ class _Parts(TypedDict):
 def _parts(machine: str | None, given: Description) -> _Parts:
     """Parts that are used of each node: GPUs of a host, or trays and their GPUs. BadInput for those that it lacks."""
     trays, of_tray, of_node = (given.get(key) for key in ("trays", "gpus_per_tray", "gpus_per_node"))
-    has = None if machine is None else catalogue.load(machine).trays
-    if has is None:
+    loaded = None if machine is None else catalogue.load(machine)
+    has = None if loaded is None else loaded.trays
+    if loaded is None or has is None:
         if trays is not None or of_tray is not None:
             raise BadInput(
                 f"trays are of machines that are NVLink domains, such as gb200-nvl72; valid: {option('gpus_per_node')}"
             )
         return {"gpus_per_node": None if of_node is None else whole(of_node, "gpus_per_node"), "trays": None}
     if of_node is not None:
-        raise BadInput(
+        error = BadInput(
             f"{machine} is a NVLink domain of {has} trays; valid: {option('trays')}, {option('gpus_per_tray')}"
         )
+        hosts, given_trays = given.get("nodes") or 1, trays is not None or of_tray is not None
+        if given_trays:
+            raise error
+        racks, each = loaded.split(hosts)
+        raise error.cured(
+            Remedy("gpus_per_node", None), Remedy("nodes", str(racks)), Remedy("trays", str(each)),
+            Remedy("gpus_per_tray", str(of_node)),
+        )  # fmt: skip
     used = None if trays is None else whole(trays, "trays")
     if used is not None and not 1 <= used <= has:
-        raise BadInput(f"trays {used}: valid: 1 to {has}, those of {machine}")
+        racks, each = loaded.split(used * (given.get("nodes") or 1))
+        several = f"; {racks * each} trays are {option('nodes')} {racks} {option('trays')} {each}" if used > has else ""
+        error = BadInput(f"trays {used}: valid: 1 to {has}, those of {machine}{several}")
+        raise error.cured(Remedy("nodes", str(racks)), Remedy("trays", str(each))) if several else error
     return {"gpus_per_node": None if of_tray is None else whole(of_tray, "gpus_per_tray"), "trays": used}
 
 

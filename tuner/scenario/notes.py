@@ -13,6 +13,7 @@ from tuner.base.numerics import parse_long
 from tuner.base.spelling import option
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
+from tuner.machine import catalogue
 from tuner.machine.adapters import network_of, plugin_network
 from tuner.machine.gpus import PeerToPeer
 from tuner.release import Release, configuration
@@ -48,7 +49,7 @@ def of_scenario(scenario: Scenario) -> list[str]:
         lines.append(f"config {', '.join(unseen)}: changes no choice")
     overridden = {*(scenario.configuration or {})} - {*unseen} - {*_counting(scenario)}
     lines += [f"config {name}: {configuration.fields()[name].variable} counts instead" for name in sorted(overridden)]
-    return [*lines, *_of_network(scenario), *_of_peer_to_peer(scenario)]
+    return [*lines, *_of_racks(scenario), *_of_network(scenario), *_of_peer_to_peer(scenario)]
 
 
 def _of_network(scenario: Scenario) -> Iterator[str]:
@@ -64,6 +65,19 @@ def _of_network(scenario: Scenario) -> Iterator[str]:
     named = (plugin_network(network_of(kind.topology.nets), values) for kind in scenario.resolve().kinds)
     for each in dict.fromkeys(one for one in named if one is not None and not one.known):
         yield f"network plugin {each.name}: answered as what the topology says of its adapters, by source, not compared"
+
+
+def _of_racks(scenario: Scenario) -> Iterator[str]:
+    """A note on several machines that are NVLink domains, of which people say how many hosts they have."""
+    machine = None if scenario.machine is None or scenario.others else catalogue.load(scenario.machine)
+    if machine is None or machine.trays is None or scenario.nodes == 1 or scenario.trays is not None:
+        return
+    gpus = scenario.nodes * machine.trays * machine.gpus_per_node
+    domains, trays = machine.split(scenario.nodes)
+    yield (
+        f"{option('nodes')} counts NVLink domains: {scenario.nodes} of {machine.trays} trays are {gpus:,} GPUs; "
+        f"{scenario.nodes} trays are {option('nodes')} {domains} {option('trays')} {trays}"
+    )
 
 
 def _counting(scenario: Scenario) -> Iterator[str]:

@@ -8,7 +8,7 @@ from enum import IntEnum
 from functools import cache, lru_cache
 from typing import Any
 
-from tuner.base.errors import BadInput
+from tuner.base.errors import BadInput, Remedy
 from tuner.base.names import Algorithm, Buffers, Collective, Protocol
 from tuner.base.registry import Registry
 from tuner.base.spelling import option
@@ -16,12 +16,13 @@ from tuner.emulator import nccl_source as nccl
 from tuner.emulator.communicator import Comm
 from tuner.emulator.request import Request
 from tuner.emulator.rules import init
+from tuner.machine.adapters import OWN_NETWORK, SOCKETS
 from tuner.release.environment import allowed, forced
 from tuner.release.schema import given
 
 CTAS, COPIED_OVER, BULK = "NCCL_SYM_CTAS", "NCCL_SYM_CE_THRESHOLD", "NCCL_SYM_TMA_ENABLE"
 GIN, RAILS, RAIL_CHUNK = "NCCL_GIN_TYPE", "NCCL_SYM_GIN_KERNELS_ENABLE", "NCCL_SYM_RS_GIN_CHUNK_SIZE"
-NO_GIN, GDAKI = 0, 3  # of GIN
+UNSET, NO_GIN, GDAKI = -1, 0, 3  # of GIN
 RMA = "NCCL_NUM_RMA_CTX"
 LEAST_CHUNK_BYTES, MOST_CHUNK_BYTES = 128, 1 << 30
 KERNEL, WITHOUT_WINDOWS = "NCCL_SYM_KERNEL", "NCCL_SYM_NOWIN_ENABLE"
@@ -111,14 +112,19 @@ def requested_blocks(communicator: Comm) -> int | None:
 def gin_is_offered(communicator: Comm) -> bool:
     """Whether the network offers transfers that GPUs start (GIN), of whatever type, which no topology says.
 
-    BadInput where the variable does not say it.
+    Sockets do not. BadInput for other networks where the variable does not say it. NCCL's own over InfiniBand and RoCE
+    does by its source (ncclGinIbGdaki and ncclGinIbProxy, src/transport/net_ib/gin.cc, v2.29.2-1), which no simulated
+    adapter shows.
     """
-    kind = communicator.environment.number(GIN, -1)
+    kind = communicator.environment.number(GIN, UNSET)
+    if kind == UNSET and communicator.network == SOCKETS:
+        return False
     if kind not in (NO_GIN, GDAKI):
+        offered = GDAKI if communicator.network == OWN_NETWORK else NO_GIN
         raise BadInput(
             "symmetric windows on several nodes: whether the network lets GPUs start transfers (GIN) is not known; "
             f"valid: {GIN}={GDAKI} where it does, whatever the type, {GIN}={NO_GIN} where it does not"
-        )
+        ).cured(Remedy("env", str(offered), GIN))
     return kind == GDAKI
 
 

@@ -19,7 +19,7 @@ from tuner.jobs.diagnosis.engine import of_engine
 from tuner.jobs.diagnosis.folders import of_job, of_preflight, of_unknown
 from tuner.jobs.diagnosis.kinds import cut, kinds_of
 from tuner.jobs.diagnosis.log import of_logs
-from tuner.jobs.diagnosis.node_tools import of_nvlinks, of_ports, of_settings
+from tuner.jobs.diagnosis.node_tools import of_environment, of_nvlinks, of_ports, of_settings
 from tuner.jobs.diagnosis.packages import of_packages
 from tuner.jobs.diagnosis.ras import of_ras
 from tuner.jobs.diagnosis.recorder import of_recorder
@@ -50,6 +50,7 @@ READERS: dict[FileKind, Callable[[Path, KnownFacts], FileDiagnosis]] = {
     FileKind.nvlinks: of_nvlinks,
     FileKind.ports: of_ports,
     FileKind.settings: of_settings,
+    FileKind.environment: of_environment,
     FileKind.results: of_results,
     FileKind.trace: of_trace,
     FileKind.table: of_table,

@@ -50,8 +50,11 @@ def kinds_of(file: Path) -> tuple[FileKind, ...]:
             return (FileKind.listing,)
     except BadTopology:
         return (FileKind.listing,)
+    if file.name.endswith("nccl.conf") and len(start) <= node_tools.MOST_BYTES and b"NCCL_" in start:
+        return (FileKind.settings,)
     if (of_tool := node_tools.kind_of(start)) is not None:
-        return (of_tool,)
+        is_job = of_tool is FileKind.settings and not file.name.endswith(".conf") and node_tools.is_script(start)
+        return (FileKind.environment if is_job else of_tool,)
     logged: tuple[FileKind, ...] = (FileKind.ras,) if ras.is_report(start) else ()
     logged += (FileKind.log,) if any(part in start for part in OF_LOGS) else ()
     served = (FileKind.engine,) if log_lines.says_any(start) else ()
@@ -72,7 +75,11 @@ def kinds_of(file: Path) -> tuple[FileKind, ...]:
             return (FileKind.table,)
     if len(start) <= MAX_BYTES and convert.other_nvidia(start, str(file)) is not None:
         return (FileKind.table,)
-    if not traces.JSON.match(start) and _tells_an_end(start):
+    is_json = traces.JSON.match(start) is not None
+    says_variables = node_tools.maps_variables(start) if is_json else node_tools.sets_variables(start)
+    if says_variables and (is_json or node_tools.is_script(start) or not _tells_an_end(start)):
+        return (FileKind.environment,)
+    if not is_json and _tells_an_end(start):
         return (FileKind.output,)
     return (FileKind.trace,)
 

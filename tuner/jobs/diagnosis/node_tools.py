@@ -1,15 +1,18 @@
 """Diagnosis of what small tools say of a node: NVLinks, adapters' ports, and NCCL's configuration file."""
 
+import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from tuner import release
 from tuner.base.errors import BadInput
 from tuner.base.files import read_bytes
 from tuner.base.findings import Finding, Severity
+from tuner.jobs import environment_file
 from tuner.jobs.diagnosis.records import FileDiagnosis, FileKind, KnownFacts, found_in
 from tuner.machine import gpus
+from tuner.release import Release
 from tuner.release.variables import everywhere, ignored
 from tuner.scenario import notes
 
@@ -21,6 +24,7 @@ _PORT = re.compile(r"^(\S+) port (\d+) ==> (\S+) \((\w+)\)\s*$", re.M)  # ibdev2
 _SETTING = re.compile(r"^[ \t]*(?:export[ \t]+)?NCCL_\w+[ \t]*=", re.M)
 # A number, of a variable whose value is one: no list or name begins so and goes on with letters.
 _NUMBER = re.compile(r"\s*([+-]?(?:0[xX][0-9a-fA-F]+|\d+))(?=\s|#|$)")
+_OTHERS = re.compile(r"(?<!\w)((?!NCCL_)[A-Za-z_]\w*[ \t]*=)[^\n]*?(?=\s+NCCL_\w+[ \t]*=|$)")
 _ASSIGNMENT = re.compile(r"NCCL_\w+=[^\s\"'#]*")
 
 
@@ -111,15 +115,69 @@ def of_settings(file: Path, known: KnownFacts) -> FileDiagnosis:
     return found_in(file, FileKind.settings, found, known)
 
 
+def is_script(content: bytes) -> bool:
+    """Whether a shell runs it: it says so, or exports all that it sets."""
+    lines = [line.strip() for line in content.splitlines() if line.strip() and not line.lstrip().startswith(b"#")]
+    return content.startswith(b"#!") or (bool(lines) and all(line.startswith(b"export ") for line in lines))
+
+
+def sets_variables(content: bytes) -> bool:
+    """Whether it is a text that sets some of NCCL's variables: a script, a Dockerfile, a pod, or what env prints."""
+    if len(content) > MOST_BYTES or b"\0" in content or b"NCCL_" not in content:
+        return False
+    found = environment_file.of_text(Path(), content.decode("utf-8", "replace"))
+    return bool(found.values or found.computed)
+
+
+def maps_variables(content: bytes) -> bool:
+    """Whether it is JSON with values of NCCL's variables by their names, at its top or one step below."""
+    if len(content) > MOST_BYTES or b'"NCCL_' not in content:
+        return False
+    try:
+        top = json.loads(content)
+    except ValueError:
+        return False
+    maps = [top, *top.values()] if isinstance(top, dict) else []
+    return any(name.startswith("NCCL_") for each in maps if isinstance(each, dict) for name in each)
+
+
+def of_environment(file: Path, known: KnownFacts) -> FileDiagnosis:
+    """NCCL's variables of a script, a Dockerfile, a pod, or of env, and what NCCL makes of them.
+
+    Nothing of other variables is shown.
+    """
+    return found_in(file, FileKind.environment, list(_environment(environment_file.read(file), known)), known)
+
+
+def _environment(found: environment_file.VariablesInFile, known: KnownFacts) -> Iterator[Finding]:
+    facts = {"settings": _listed(found.values), "others": found.others, "computed": list(found.computed) or None}
+    yield Finding("node.environment", Severity.NOTE, facts)
+    yield from _what_nccl_makes_of(found.values, _release_of(known), known)
+
+
+def _release_of(known: KnownFacts) -> Release:
+    return release.load(known.nccl) if known.nccl in release.names() else release.load(release.names()[-1])
+
+
+def _listed(values: Mapping[str, str]) -> list[str]:
+    """Values of NCCL's variables alone: others may be secrets."""
+    return [f"{name}={value}" if name.startswith("NCCL_") else f"{name}=..." for name, value in values.items()]
+
+
+def _without_secrets(line: str) -> str:
+    """The line without the values of variables that are not NCCL's."""
+    return _OTHERS.sub(r"\1...", line)
+
+
 def _settings(text: str, known: KnownFacts) -> Iterator[Finding]:
-    nccl = release.load(known.nccl) if known.nccl in release.names() else release.load(release.names()[-1])
+    nccl = _release_of(known)
     values: dict[str, str] = {}
     for number, line in enumerate(text.split("\n"), start=1):
         written = line.removesuffix("\r") if nccl.ranks.drops_carriage_return else line
         if not written.strip() or written.lstrip().startswith("#"):
             continue
         name, equals, value = written.partition("=")
-        facts = {"line": number, "text": written.strip()[:200]}
+        facts = {"line": number, "text": _without_secrets(written.strip())[:200]}
         exported = name.startswith("export ") or None
         if not equals:
             yield Finding("node.setting_unread", Severity.UNLIKE, {**facts, "export": None})
@@ -136,7 +194,11 @@ def _settings(text: str, known: KnownFacts) -> Iterator[Finding]:
                     "node.setting_odd", Severity.FAULT, {**facts, "carriage": carriage and nccl.name, "value": value}
                 )
             values[name] = value.strip()
-    yield Finding("node.settings", Severity.NOTE, {"settings": [f"{name}={value}" for name, value in values.items()]})
+    yield Finding("node.settings", Severity.NOTE, {"settings": _listed(values)})
+    yield from _what_nccl_makes_of(values, nccl, known)
+
+
+def _what_nccl_makes_of(values: Mapping[str, str], nccl: Release, known: KnownFacts) -> Iterator[Finding]:
     unknown = [name for name in ignored(nccl, values) if name not in everywhere()]
     if unknown:
         yield Finding("node.settings_unknown", Severity.UNLIKE, {"names": unknown, "nccl": nccl.name})

@@ -36,6 +36,7 @@ class FileKind(StrEnum):
     nvlinks = "NVLinks of nvidia-smi"
     ports = "ports of ibdev2netdev"
     settings = "configuration file of NCCL"
+    environment = "variables of a job"
     results = "results of nccl-tests"
     trace = "trace or counters of a job"
     table = "decision table"

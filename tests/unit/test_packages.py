@@ -1,0 +1,100 @@
+"""NCCL by the package that brings it, by a list of packages, and by an image, which says it itself."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.support.command_line import run
+from tuner import release
+from tuner.base import tables
+from tuner.base.errors import UnknownRelease
+from tuner.release import packages
+
+TABLE = {name: rows for name, rows in tables.toml(tables.folder() / "packages.toml").items() if isinstance(rows, dict)}
+
+
+@pytest.mark.parametrize(
+    ("text", "nccl"),
+    [
+        ("torch==2.9.1", "2.27.5"),
+        ("torch@2.9.1", "2.27.5"),
+        ("torch===2.9.1+cu128", "2.27.5"),
+        ("Torch==2.5", "2.21.5"),
+        ("nvidia-nccl-cu12==2.26.2", "2.26.2"),
+        ("nvidia-nccl-cu12==2.26.2.post1", "2.26.2"),
+        ("vllm==0.33.0", "2.30.7"),
+        ("sglang==0.5.23", "2.30.7"),
+    ],
+)
+def test_a_package_names_the_release_that_it_requires(text: str, nccl: str) -> None:
+    assert release.named(text) == nccl
+
+
+def test_every_row_is_a_release_or_leaves_it_open() -> None:
+    assert {"torch", "vllm", "sglang", "jax"} == TABLE.keys()
+    for package, rows in TABLE.items():
+        for number, required in rows.items():
+            if package == "jax":
+                assert required.startswith(">="), number
+                continue
+            assert release.named(f"{package}=={number}") == required.removeprefix("==")
+
+
+def test_engines_are_built_with_what_their_packages_require() -> None:
+    from tuner.engines import releases
+
+    for engine in ("vllm", "sglang"):
+        for each in sorted(TABLE[engine].keys() & {*releases.releases(engine)}):
+            own = releases.load(f"{engine}@{each}")
+            assert own.nccl in (None, release.named(f"{engine}=={own.release}"))
+
+
+@pytest.mark.parametrize(
+    ("content", "nccl"),
+    [
+        ("numpy==2.1\nnvidia-nccl-cu12==2.27.7\ntorch==2.9.1\n", "2.27.7"),
+        ("# made by pip freeze\ntorch==2.9.1+cu128\nvllm==0.33.0\n", "2.27.5"),
+        ("sglang[all]==0.5.23\r\n", "2.30.7"),
+    ],
+)
+def test_a_list_of_packages_says_it(content: str, nccl: str, tmp_path: Path) -> None:
+    file = tmp_path / "freeze.txt"
+    file.write_text(content)
+    assert release.named(str(file)) == nccl
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("torch==99.0", "NCCL of torch 99.0: not in tables/packages.toml; valid: "),
+        ("tensorflow==2.18.0", "no table of that package; valid: torch, vllm, sglang, jax"),
+        ("jax[cuda12]==0.6.2", "jax 0.6.2 leaves NCCL open (>=2."),
+        ("ngc-25.10", "printenv NCCL_VERSION"),
+        ("nvcr.io/nvidia/pytorch:25.10-py3", "printenv NCCL_VERSION"),
+        ("/nowhere/freeze.txt", "/nowhere/freeze.txt"),
+    ],
+)
+def test_what_is_not_known_says_what_would(text: str, says: str) -> None:
+    assert packages.names_one(text)
+    with pytest.raises(UnknownRelease) as refused:
+        release.named(text)
+    assert says in str(refused.value)
+
+
+def test_a_list_without_such_a_package_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "requirements.txt"
+    file.write_text("numpy==2.1\n")
+    with pytest.raises(UnknownRelease, match="pins no package that says which NCCL it brings"):
+        release.named(str(file))
+
+
+def test_commands_take_it_and_say_the_release() -> None:
+    words = ("pick", "allreduce", "--machine", "dgx-h100", "--bytes", "1M")
+    done = run(*words, "--nccl", "torch==2.9.1")
+    assert done.stdout == run(*words, "--nccl", "2.27.5").stdout
+    assert done.stderr == "note: torch==2.9.1 brings NCCL 2.27.5\n"
+    both = ("diff", "allreduce", "--machine", "dgx-h100", "--nodes", "2")
+    named = run(*both, "--nccl", "torch==2.7.0", "torch==2.9.1").stdout
+    assert named == run(*both, "--nccl", "2.26.2", "2.27.5").stdout
+    open_ = run(*words, "--nccl", "jax==0.6.2", code=2).stderr
+    assert f"try: nccl-tuner {' '.join(words)} --nccl {release.names()[-1]}" in open_

@@ -1,0 +1,79 @@
+"""The NCCL that packages bring along, which people know in place of NCCL's release: ``torch==2.13.0``, or a pip freeze.
+
+``tables/packages.toml`` has what the packages' own requirements say. What an image of NVIDIA's has it says itself.
+"""
+
+import re
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+
+from tuner.base import tables
+from tuner.base.errors import Remedy, UnknownRelease, nearest_of, one_of
+from tuner.base.files import read_bytes
+
+ASKED = re.compile(r"([a-z][a-z0-9_-]*)(?:\[[\w,-]*\])?(?:={2,3}|@)v?(\d[\w.]*)(?:\+[\w.]+)?", re.IGNORECASE)
+LIST = (".txt", ".lock", ".freeze")  # endings of files that list packages
+PINNED = re.compile(r"^\s*([a-z][\w.-]*)(?:\[[\w,-]*\])?\s*==\s*(\d[\w.]*)", re.IGNORECASE | re.MULTILINE)
+IMAGE = re.compile(r"ngc[-:@]?\S*|nvcr\.io/\S+", re.IGNORECASE)
+OWN = "nvidia-nccl-cu"  # beginning of the names of NCCL's own package
+MOST_BYTES = 1 << 20
+EXACTLY = "=="
+
+
+def names_one(text: str) -> bool:
+    """Whether a text names a package, a list of packages, or an image, and no release of NCCL."""
+    return text.endswith(LIST) or any(form.fullmatch(text) for form in (ASKED, IMAGE))
+
+
+def release_in(text: str, newest: str) -> str:
+    """The release of NCCL of what :func:`names_one` is true of; ``newest`` is named where a package leaves it open.
+
+    Errors: UnknownRelease for a package or a release of it that is not known, one that leaves NCCL's release open, a
+    list without one, and an image.
+    """
+    if text.endswith(LIST):
+        return _of_list(Path(text), newest)
+    if (asked := ASKED.fullmatch(text)) is not None:
+        return _of_package(asked[1].lower().replace("_", "-"), asked[2], newest)
+    raise UnknownRelease(
+        f"NCCL of {text}: no table of NVIDIA's images; the image says it: docker run IMAGE printenv NCCL_VERSION"
+    )
+
+
+def _of_list(path: Path, newest: str) -> str:
+    content = read_bytes(path, UnknownRelease)
+    text = content[:MOST_BYTES].decode("utf-8", "replace")
+    pinned = {name.lower().replace("_", "-"): release for name, release in PINNED.findall(text)}
+    own = next((release for name, release in pinned.items() if name.startswith(OWN)), None)
+    if own is not None:
+        return str(own)
+    known = next((name for name in _table() if name in pinned), None)
+    if known is None:
+        valid = ", ".join((f"{OWN}12", *_table()))
+        raise UnknownRelease(f"{path}: pins no package that says which NCCL it brings; valid: NAME==RELEASE of {valid}")
+    return _of_package(known, pinned[known], newest)
+
+
+def _of_package(package: str, release: str, newest: str) -> str:
+    if package.startswith(OWN) or package == "nccl":
+        return release
+    if package not in _table():
+        raise UnknownRelease(f"NCCL of {package}: no table of that package; {one_of(_table())}, or a release of NCCL")
+    known = _table()[package]
+    found = [name for name in known if name == release or name.startswith(f"{release}.")]
+    if not found:
+        raise UnknownRelease(f"NCCL of {package} {release}: not in tables/packages.toml; {nearest_of(release, known)}")
+    required = known[found[-1]]
+    if not required.startswith(EXACTLY):
+        raise UnknownRelease(
+            f"{package} {found[-1]} leaves NCCL open ({required}): the newest was installed with it; pip freeze says "
+            f"which; valid: a release of NCCL, such as {newest}"
+        ).cured(Remedy("nccl", newest))
+    return required.removeprefix(EXACTLY)
+
+
+@cache
+def _table() -> Mapping[str, Mapping[str, str]]:
+    table = tables.toml(tables.folder() / "packages.toml")
+    return {name: rows for name, rows in table.items() if isinstance(rows, dict)}
