@@ -6,12 +6,13 @@ that this process imports from, but for the current one: what is installed for t
 """
 
 import os
-import re
 import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+
+from tuner.base.expressions import expression
 
 # Every module that is started as a program; tests/unit/test_children.py runs each beside modules that must not run.
 PIP = "pip"  # fetches libnccl (tuner/oracle/library.py)
@@ -27,9 +28,9 @@ _BOOT = (
     "sys.path += [each for each in folders if each not in sys.path]; "
     "import runpy; runpy.run_module(name, run_name='__main__', alter_sys=True)"
 )
-_NAMES_FILE = re.compile(r"NCCL_\w+_FILE|NCCL_CUDA_PATH|NCCL_TUNER_(TABLE|SWITCH|LIVE|STATS|JOB)")
-_NAMES_PLUGIN = re.compile(r"NCCL_\w+_PLUGIN|NCCL_TUNER_NEXT")  # a file where it has a slash, else a name
-_NAMES_PIPS = re.compile(r"PIP_(CONFIG_FILE|CERT|CLIENT_CERT|FIND_LINKS)")
+_NAMES_FILE = expression(r"NCCL_\w+_FILE|NCCL_CUDA_PATH|NCCL_TUNER_(TABLE|SWITCH|LIVE|STATS|JOB)")
+_NAMES_PLUGIN = expression(r"NCCL_\w+_PLUGIN|NCCL_TUNER_NEXT")  # a file where it has a slash, else a name
+_NAMES_PIPS = expression(r"PIP_(CONFIG_FILE|CERT|CLIENT_CERT|FIND_LINKS)")
 _NO_FILES = ("", "stdout", "stderr")
 
 

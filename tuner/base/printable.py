@@ -11,19 +11,21 @@ import re
 import sys
 from typing import Any, TextIO
 
+from tuner.base.expressions import expression
+
 # Control characters but line ends and tabs, what turns the order of letters or is not seen, and halves of letters.
-_HIDDEN = re.compile(
+_HIDDEN = expression(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\ud800-\udfff"
     "\U000e0000-\U000e0fff]"
 )
-_IN_A_LINE = re.compile(f"[\n\t{_HIDDEN.pattern[1:]}")
-_FORMULA = re.compile(r"[=+\-@\t\r]")
-_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?%?|[+-]?(inf|nan)", re.IGNORECASE)
+_IN_A_LINE = expression(f"[\n\t{_HIDDEN.pattern[1:]}")
+_FORMULA = expression(r"[=+\-@\t\r]")
+_NUMBER = expression(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?%?|[+-]?(inf|nan)", re.IGNORECASE)
 
 # The program's own styles, in a form that no file can have: the border makes them what a terminal reads.
 _OWN = f"\ue000{os.urandom(6).hex()}"
 _STYLES = {"bold": "1", "green": "32;1", "red": "31;1", "yellow": "33;1", "end": "0"}
-_STYLED = re.compile(rf"{_OWN}<(\w+)>")
+_STYLED = expression(rf"{_OWN}<(\w+)>")
 RETURN = f"{_OWN}<return>"  # back to the line's begin, for progress
 
 

@@ -14,8 +14,10 @@ from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
+from tuner.base.expressions import expression
+
 _SHARED = Path("/dev/shm")
-_NCCLS = re.compile(r"nccl-\w{6}")  # as NCCL names its shared memory: ncclShmOpen, src/misc/shmutils.cc, v2.28.9-1
+_NCCLS = expression(r"nccl-\w{6}")  # as NCCL names its shared memory: ncclShmOpen, src/misc/shmutils.cc, v2.28.9-1
 IN_THE_OPEN = "shared-memory-in-the-open"  # a file: a child could not get shared memory of its own
 
 

@@ -5,7 +5,6 @@ A record says how its fields are shown with :func:`column`, in a field's metadat
 a table is one record, or several that are shown together, such as neighbouring ranges with one pick.
 """
 
-import re
 import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
@@ -14,6 +13,7 @@ from operator import attrgetter, itemgetter
 from typing import Any, TypeAlias, TypeVar
 
 from tuner.base.dataclass import dataclass
+from tuner.base.expressions import expression
 from tuner.base.numerics import NEVER_US
 from tuner.base.printable import csv_cell
 
@@ -26,7 +26,7 @@ LEFT_OUT = "left out for the width"  # columns; JSON has them
 LEAST_COLUMNS = 2  # that a table is left with
 PROSE = 40  # a last column with longer cells goes below its rows where it has less than that beside them
 INDENT = "     "
-OF_A_NUMBER = re.compile(r"(?<=\d) (?=(?:[KMGTPE]i?)?B\b|us\b|ms\b|GB/s|%)")  # no line ends between it and its unit
+OF_A_NUMBER = expression(r"(?<=\d) (?=(?:[KMGTPE]i?)?B\b|us\b|ms\b|GB/s|%)")  # no line ends between it and its unit
 
 
 def number(value: float | None, digits: int) -> str:

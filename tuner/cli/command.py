@@ -21,6 +21,7 @@ from click.shell_completion import CompletionItem
 
 from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput, did_you_mean, one_of
+from tuner.base.expressions import expression
 from tuner.base.printable import styled
 from tuner.base.spelling import Spelling, spelled_for
 
@@ -41,7 +42,7 @@ class Parsed(click.ParamType):  # type: ignore[type-arg]
 SHORT = 14  # options that a short help shows at most, as tests/cli holds
 EXAMPLES = 3  # of a short help
 NUMBERS = {"INTEGER RANGE": "N", "INTEGER": "N", "FLOAT RANGE": "NUMBER", "FLOAT": "NUMBER"}  # in click's words
-BOUNDS = re.compile(r"  \[[\d.e+-]*<?=?x[<>=\d.e+-]*\]$")  # that click adds to them; an error says them
+BOUNDS = expression(r"  \[[\d.e+-]*<?=?x[<>=\d.e+-]*\]$")  # that click adds to them; an error says them
 WIDTH = 80  # of examples, with their indent: a terminal's, and that of docs/commands.md
 INDENT = 2
 _ALL = "tuner.cli.help_all"  # in click's context: whether every option is asked for
@@ -332,7 +333,7 @@ def bold(text: str) -> str:
     return styled(text, "bold")
 
 
-_EXAMPLE = re.compile(r"(?:[A-Z_]+=.*)?(?:nccl-tuner|srun|torchrun|mpirun|eval) ")
+_EXAMPLE = expression(r"(?:[A-Z_]+=.*)?(?:nccl-tuner|srun|torchrun|mpirun|eval) ")
 
 
 def is_example(line: str) -> bool:

@@ -15,6 +15,7 @@ from tuner.answers.mixed import GroupAnswer
 from tuner.base.bounds import ReaderBounds, check_json
 from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput
+from tuner.base.expressions import expression
 from tuner.base.files import read_bytes
 from tuner.base.names import Collective, DataType, Op, PeerCall
 from tuner.cli import options
@@ -26,7 +27,7 @@ from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
 from tuner.scenario import Scenario
 
-_CALL_WORD = re.compile(
+_CALL_WORD = expression(
     r"(?P<call>[^:*@]+)(@(?P<peer>[+-]?\d+))?:(?P<bytes>[^:*]+)(:(?P<type>[^:*]+))?(:(?P<op>[^:*]+))?"
     r"(\*(?P<times>[1-9]\d{0,5}))?"
 )

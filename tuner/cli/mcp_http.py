@@ -9,11 +9,12 @@ from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler
 from typing import ClassVar
 
+from tuner.base.expressions import expression
 from tuner.cli.mcp_messages import JSON, VERSIONS, AgentMessages
 
 PATH = "/mcp"
 IDLE_S = 10  # that a client may take to send its request: others wait for it
-_HERE = re.compile(r"(?:https?://)?(?:localhost|127\.0\.0\.1|\[::1\])(?::\d+)?", re.I)
+_HERE = expression(r"(?:https?://)?(?:localhost|127\.0\.0\.1|\[::1\])(?::\d+)?", re.I)
 
 
 def handler_of(messages: AgentMessages, most_bytes: int) -> type[BaseHTTPRequestHandler]:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from tuner.base import trace
 from tuner.base.dataclass import dataclass
+from tuner.base.expressions import expression
 from tuner.base.frames import Column, Framed, NamedColumn
 from tuner.base.names import Algorithm, Collective, Protocol
 from tuner.base.numerics import Float, f32
@@ -24,7 +25,7 @@ from tuner.emulator.rules.call import ModelPoint
 from tuner.release.environment import Environment
 from tuner.release.schema import Threads, given
 
-NUMBER = re.compile(r"\s*([+-]?\d+)", re.ASCII)
+NUMBER = expression(r"\s*([+-]?\d+)", re.ASCII)
 SHAPE = (len(Collective), len(Algorithm), len(Protocol))
 
 

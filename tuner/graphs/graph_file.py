@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 
 from tuner.base.errors import BadInput, BadTopology, one_of
+from tuner.base.expressions import expression
 from tuner.base.names import PATHS_WITHOUT_WORD, Pattern
 from tuner.base.numerics import f32, parse_long
 from tuner.graphs.request import SearchRequest
@@ -20,8 +21,8 @@ from tuner.release.search import Dump
 
 VARIABLE = "NCCL_GRAPH_FILE"
 VERSION = "1"  # NCCL_GRAPH_XML_VERSION, xml.h
-DECIMAL = re.compile(r"\s*([+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?)", re.ASCII)
-HEXADECIMAL = re.compile(r"\s*([+-]?)(0[xX])?([0-9a-fA-F]+)", re.ASCII)
+DECIMAL = expression(r"\s*([+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?)", re.ASCII)
+HEXADECIMAL = expression(r"\s*([+-]?)(0[xX])?([0-9a-fA-F]+)", re.ASCII)
 MOST_NUMBER = 2**63 - 1  # of strtol
 
 

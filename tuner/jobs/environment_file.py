@@ -10,6 +10,7 @@ from pathlib import Path
 
 from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput, TunerError
+from tuner.base.expressions import expression
 from tuner.base.files import read_bytes
 from tuner.base.names import Collective, DataType, Op
 from tuner.emulator.request import Request
@@ -20,19 +21,19 @@ from tuner.release.variables import ignored
 from tuner.scenario import Scenario
 
 MOST_BYTES = 1 << 20
-OWN = re.compile(r"NCCL_\w+", re.ASCII)
-OF_PLUGINS = re.compile(r"OFI_NCCL_\w+", re.ASCII)
+OWN = expression(r"NCCL_\w+", re.ASCII)
+OF_PLUGINS = expression(r"OFI_NCCL_\w+", re.ASCII)
 NAME = r"(?<![\w${.-])([A-Za-z_]\w*)"
 VALUE = r"\"((?:[^\"\\\n]|\\.)*)\"|'([^'\n]*)'|((?:(?!,[A-Z][A-Z0-9_]*=)[^\s\"';&|])*)"
-ASSIGNED = re.compile(rf"{NAME}=(?:{VALUE})", re.ASCII)  # a shell's, mpirun's -x, srun's --export, a Dockerfile's ENV
-SPACED = re.compile(r"^[ \t]*ENV[ \t]+([A-Za-z_]\w*)[ \t]+([^\s=][^\n]*)$", re.MULTILINE | re.ASCII)  # ENV's older form
+ASSIGNED = expression(rf"{NAME}=(?:{VALUE})", re.ASCII)  # a shell's, mpirun's -x, srun's --export, a Dockerfile's ENV
+SPACED = expression(r"^[ \t]*ENV[ \t]+([A-Za-z_]\w*)[ \t]+([^\s=][^\n]*)$", re.MULTILINE | re.ASCII)  # ENV's older form
 YAML = r"(?:\"([^\"\n]*)\"|'([^'\n]*)'|([^\s#},]*))"
-NAMED = re.compile(  # env of a container: name and value on two lines, or in one flow mapping
+NAMED = expression(  # env of a container: name and value on two lines, or in one flow mapping
     rf"\bname\"?:[ \t]*[\"']?(\w+)[\"']?[ \t]*[,\n][ \t]*\"?value\"?:[ \t]*{YAML}", re.ASCII
 )
-MAPPED = re.compile(rf"^[ \t{{-]*[\"']?([A-Z][A-Z0-9_]*)[\"']?[ \t]*:[ \t]+{YAML}", re.MULTILINE)
-UNSET = re.compile(r"(?:^|(?<=[\s;&]))unset[ \t]+([A-Za-z_]\w*(?:[ \t]+[A-Za-z_]\w*)*)", re.MULTILINE | re.ASCII)
-UNUSED = re.compile(r"(?:^|(?<=\s))#.*$|^[ \t]*ARG[ \t].*$", re.MULTILINE)  # comments, and what only a build has
+MAPPED = expression(rf"^[ \t{{-]*[\"']?([A-Z][A-Z0-9_]*)[\"']?[ \t]*:[ \t]+{YAML}", re.MULTILINE)
+UNSET = expression(r"(?:^|(?<=[\s;&]))unset[ \t]+([A-Za-z_]\w*(?:[ \t]+[A-Za-z_]\w*)*)", re.MULTILINE | re.ASCII)
+UNUSED = expression(r"(?:^|(?<=\s))#.*$|^[ \t]*ARG[ \t].*$", re.MULTILINE)  # comments, and what only a build has
 SIZES = [1 << power for power in range(10, 34)]
 
 

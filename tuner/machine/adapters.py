@@ -14,6 +14,7 @@ from typing import Protocol
 from tuner.base import tables
 from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput, Remedy
+from tuner.base.expressions import expression
 from tuner.base.numerics import parse_long
 
 SELECT = "NCCL_IB_HCA"
@@ -27,7 +28,7 @@ NO_PLUGIN = ("none", "sys")
 OF_OTHERS = ("rdmap", "efa", "cxi", "eth", "en", "bond")
 MOST_ENTRIES = 32  # of NCCL_IB_HCA: MAX_IB_DEVS
 ANY_PORT = -1
-NUMBER = re.compile(r"\s*[+-]?\d+", re.ASCII)
+NUMBER = expression(r"\s*[+-]?\d+", re.ASCII)
 
 
 class Adapter(Protocol):

@@ -19,6 +19,7 @@ from tuner import release
 from tuner.base import tables
 from tuner.base.dataclass import dataclass
 from tuner.base.errors import NcclFails, Remedy, UnknownMachine, nearest_of, one_of
+from tuner.base.expressions import expression
 from tuner.machine import described as in_words
 from tuner.machine import gpus
 from tuner.machine.gpus import PeerToPeer
@@ -28,7 +29,7 @@ from tuner.machine.topology import Topology, read
 MOST = 8  # names that a message suggests
 LEAST_LETTERS = 3  # of a word that is also found inside another, as h100 in DGXH100
 CHIP_WEIGHT = 3  # a GPU that is named counts as much as three other words
-WEAK = re.compile(r"v?[0-9]+[a-z]?")  # v5, 8g: words that say nothing where they are all that two names share
+WEAK = expression(r"v?[0-9]+[a-z]?")  # v5, 8g: words that say nothing where they are all that two names share
 MISSPELT = 0.9  # likeness of a name with one letter too few or too many: nothing else is suggested then
 
 
@@ -98,8 +99,8 @@ def _begins_or_ends(text: str, word: str) -> bool:
 
 
 GRAPHS_FILE = "graphs.json"
-ADAPTER_NAME = re.compile(r'(<net [^>]*?\bname=")[^"]*')
-CHIP = re.compile("[a-z]{1,2}[0-9]{2,3}")  # words of names that are GPUs: gb200, l20
+ADAPTER_NAME = expression(r'(<net [^>]*?\bname=")[^"]*')
+CHIP = expression("[a-z]{1,2}[0-9]{2,3}")  # words of names that are GPUs: gb200, l20
 
 
 @dataclass(frozen=True, slots=True)

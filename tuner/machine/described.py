@@ -12,6 +12,7 @@ from functools import cache
 from tuner.base import tables
 from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput, did_you_mean, one_of
+from tuner.base.expressions import expression
 from tuner.base.sizes import plural
 from tuner.machine import gpus, skeleton
 from tuner.machine.gpus import GpuModel
@@ -20,8 +21,8 @@ from tuner.machine.topology.xml import to_text
 
 EXAMPLE = "8xrtx-4090@2xmilan"
 FORM = "GPUSxMODEL@CPUSxCPU[/GPUS below a PCI switch][+ADAPTERSxGBPSg]"
-WORDS = re.compile(r"(\d{1,2})x([a-z0-9-]+)@(\d{1,2})x([a-z0-9-]+)(?:/(\d{1,2}))?(?:\+(\d{1,2})x(\d{1,4})g)?")
-BEGINS = re.compile(r"\d{1,2}x[a-z][a-z0-9-]*(@.*)?")
+WORDS = expression(r"(\d{1,2})x([a-z0-9-]+)@(\d{1,2})x([a-z0-9-]+)(?:/(\d{1,2}))?(?:\+(\d{1,2})x(\d{1,4})g)?")
+BEGINS = expression(r"\d{1,2}x[a-z][a-z0-9-]*(@.*)?")
 MOST_GPUS, MOST_CPUS = 16, 8
 GPU_CLASS, ADAPTER_CLASS, SWITCH_CLASS = "0x030200", "0x020700", "0x060400"
 

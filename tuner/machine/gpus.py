@@ -9,6 +9,7 @@ from functools import cache
 from tuner.base import tables
 from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput, UnknownGpu, did_you_mean, nearest_of
+from tuner.base.expressions import expression
 
 # The address NVML gives for an NVSwitch that the host does not see, as in a virtual machine (xml.cc, v2.28.9-1).
 HIDDEN_NVSWITCH = "fffffff:ffff:ff"
@@ -86,7 +87,7 @@ def load(name: str) -> GpuModel:
     return row
 
 
-_CHIP = re.compile(r"RTX PRO \d+|RTX \w+(?: ADA)?|TITAN \w+|\w+")
+_CHIP = expression(r"RTX PRO \d+|RTX \w+(?: ADA)?|TITAN \w+|\w+")
 
 
 def chip(model: str) -> str:

@@ -4,7 +4,6 @@ On the machine NCCL asks NVML for the GPUs and its network plugin for the adapte
 adapters' speed answer instead; what else the file leaves to the machine is refused.
 """
 
-import re
 import xml.etree.ElementTree as ET
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,6 +14,7 @@ from typing import NoReturn, Protocol, TypeVar
 
 from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput, BadTopology, IncompleteTopology, one_of
+from tuner.base.expressions import expression
 from tuner.base.files import read_bytes
 from tuner.base.spelling import option
 from tuner.machine import gpus
@@ -26,7 +26,7 @@ from tuner.machine.topology.xml import MAX_BYTES, parse, to_text
 
 NVIDIA = "0x10de"
 AMAZON = "0x1d0f"  # its network plugin reports a latency, by type of instance
-BUS_ID = re.compile(r"[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")  # NCCL compares them as text, in lower case
+BUS_ID = expression(r"[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")  # NCCL compares them as text, in lower case
 CPU_FACTS = {"x86_64": ("vendor", "familyid", "modelid")}  # what NCCL otherwise asks the computer it runs on
 CLASSES = 'class "0x030200" is a GPU, "0x020000" an adapter'
 PCI_FACTS = ("class", "link_speed", "link_width")

@@ -1,6 +1,5 @@
 """Records of the simulated GPUs, as numpy reads them, and the answers that are made of them."""
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -9,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tuner.base.errors import OracleFailed
+from tuner.base.expressions import expression
 from tuner.base.names import Algorithm, Collective, Protocol
 from tuner.emulator.request import COPY_ENGINES, NonClassicPath
 from tuner.oracle import messages
@@ -17,7 +17,7 @@ from tuner.oracle.symbols import Symbols
 from tuner.scenario.logs import choice
 
 # 2.27 and later, of a kernel on symmetric windows
-_SYMMETRIC = re.compile(rb"\[Symmetric\]: (\d+) Bytes -> Kernel (\w+) nchannels \d+ nthreads \d+(?: nWorks (\d+))?")
+_SYMMETRIC = expression(rb"\[Symmetric\]: (\d+) Bytes -> Kernel (\w+) nchannels \d+ nthreads \d+(?: nWorks (\d+))?")
 
 # Algorithms by ncclPattern_t, as NCCL 2.18 to 2.32 use it.
 PATTERNS = {

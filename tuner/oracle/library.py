@@ -27,6 +27,7 @@ from tuner import release as releases
 from tuner.base import children, extras
 from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput, OracleUnavailable, one_of
+from tuner.base.expressions import expression
 from tuner.base.files import cache_folder, sha256
 from tuner.release import BUILDS, learnt, reader
 from tuner.release.schema import LibraryFile
@@ -55,8 +56,8 @@ WHEELS = {build: f"nvidia-nccl-{build}" for build in BUILDS}
 BUILD = BUILDS[0]  # where none is named: every release has it
 MEMBER = "nvidia/nccl/lib/libnccl.so.2"
 LARGEST_BYTES = 512 << 20  # of a libnccl that no release table knows
-_SAYS_RELEASE = re.compile(rb"NCCL version (\d+\.\d+\.\d+)\+cuda")  # src/init.cc, VERSION_STRING
-_RELEASE = re.compile(r"\d+\.\d+\.\d+")
+_SAYS_RELEASE = expression(rb"NCCL version (\d+\.\d+\.\d+)\+cuda")  # src/init.cc, VERSION_STRING
+_RELEASE = expression(r"\d+\.\d+\.\d+")
 _given: dict[str, Path] = {}  # by release, instead of the installed or cached one
 MACHINES = {"x86_64": "EM_X86_64", "aarch64": "EM_AARCH64"}
 
@@ -335,8 +336,8 @@ def _alone(progress: Callable[[str], None]) -> Iterator[None]:
 
 
 _FETCH = "fetch-"
-_OF_A_FETCH = re.compile(r"libnccl\.so\.2|library\.json|.*\.whl|pip-.*|tmp.*")  # what is in its folder; pip's begin so
-_OF_A_RELEASE = re.compile(rf"{_RELEASE.pattern}(-({'|'.join(BUILDS)}))?")
+_OF_A_FETCH = expression(r"libnccl\.so\.2|library\.json|.*\.whl|pip-.*|tmp.*")  # what is in its folder; pip's begin so
+_OF_A_RELEASE = expression(rf"{_RELEASE.pattern}(-({'|'.join(BUILDS)}))?")
 
 
 def _left_behind() -> Iterator[Path]:

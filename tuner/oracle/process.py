@@ -4,7 +4,6 @@ import contextlib
 import os
 import pickle
 import platform
-import re
 import signal
 import socket
 import subprocess
@@ -17,6 +16,7 @@ from typing import Any
 from tuner.base import children, extras
 from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput, OracleFailed, OracleUnavailable
+from tuner.base.expressions import expression
 from tuner.base.scratch import IN_THE_OPEN, ScratchFolder, clear_shared_memory
 from tuner.base.spelling import option
 from tuner.oracle.library import MACHINES
@@ -53,7 +53,7 @@ OWN_VARIABLES = frozenset(
 )
 _FOREIGN = ("NCCL_", "CUDA_")  # variables of the caller that would reach into the child
 
-_SHARED = re.compile(r"/dev/shm/nccl-\w{6}\b")
+_SHARED = expression(r"/dev/shm/nccl-\w{6}\b")
 _SHOWN_LOG_LINES = 3
 _NOTED_LOG_LINES = 20
 

@@ -6,7 +6,6 @@ seconds, so what was found is kept beside the library's cache, by the sha256 of 
 
 import contextlib
 import json
-import re
 import struct
 from collections.abc import Iterator
 from functools import lru_cache
@@ -20,6 +19,7 @@ from elftools.elf.sections import SymbolTableSection
 
 from tuner.base.dataclass import dataclass
 from tuner.base.errors import OracleUnavailable
+from tuner.base.expressions import expression
 from tuner.base.files import recall_own, remember
 from tuner.base.records import from_json, to_json
 from tuner.oracle.messages import Member, PeerOffsets, StructLayout, StructNumber, WorkLayout, WorkStructs
@@ -108,8 +108,8 @@ def _number(die: DIE, target: DIE, bit: int) -> StructNumber | None:
 
 FORMAT = 9  # of the cached file; raise it when what is extracted changes
 
-_BASE_NAME = re.compile(r"^_ZL?(\d+)")
-_CLONE = re.compile(r"\.constprop\.\d+$")
+_BASE_NAME = expression(r"^_ZL?(\d+)")
+_CLONE = expression(r"\.constprop\.\d+$")
 SYMMETRIC = ("ncclSymkDevKernel_", "ncclSymDevKernel_")
 _KERNELS = ("ncclDevKernel_", "ncclKernel_", *SYMMETRIC)
 _PREFIXES = ("nccl", "cuda", "get", "setEnv", "bootstrap", "p2pCanConnect", "shmCanConnect")

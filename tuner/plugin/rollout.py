@@ -6,7 +6,6 @@ A rank never decides for itself: its host, its clock or a number that it draws w
 import errno
 import hashlib
 import os
-import re
 import shutil
 import subprocess
 import time
@@ -15,13 +14,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tuner.base.errors import BadInput
+from tuner.base.expressions import expression
 from tuner.base.files import read_bytes, write_text
 from tuner.base.records import sha256
 
 JOB_VARIABLES = ("SLURM_JOB_ID", "TORCHELASTIC_RUN_ID", "PBS_JOBID", "LSB_JOBID")
 NAMESPACE = "nccl-tuner"  # of signatures by ssh-keygen
-SWITCHED = re.compile(rb"[ \t]*(?:(?:off|on)[ \t]+\d{1,19}[ \t]*)?(?:#.*)?")  # a line of a switch
-TIME = re.compile(rb"[ \t]*(?:off|on)[ \t]+(\d{1,19})[ \t]*(?:#.*)?$")  # and one that switches
+SWITCHED = expression(rb"[ \t]*(?:(?:off|on)[ \t]+\d{1,19}[ \t]*)?(?:#.*)?")  # a line of a switch
+TIME = expression(rb"[ \t]*(?:off|on)[ \t]+(\d{1,19})[ \t]*(?:#.*)?$")  # and one that switches
 MOST_SWITCH_BYTES = 4 << 20
 MEND = "`nccl-tuner plugin switch FILE mend`"
 NEW_LINE = "\n"

@@ -8,13 +8,14 @@ from typing import TypeVar
 
 from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput, NcclFails, Remedy, one_of
+from tuner.base.expressions import expression
 from tuner.base.names import Collective
 from tuner.base.numerics import int32, parse_long
 from tuner.base.registry import Registry, Source
 from tuner.base.spelling import option
 
-NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
-BEGINS_NUMBER = re.compile(r"\s*[+-]?\d", re.ASCII)
+NAME = expression(r"[A-Za-z_]\w*", re.ASCII)
+BEGINS_NUMBER = expression(r"\s*[+-]?\d", re.ASCII)
 E = TypeVar("E", bound=IntEnum)
 Grammar = Callable[[str, str, type[IntEnum], Collective], dict[IntEnum, bool]]
 GRAMMARS: Registry[Grammar] = Registry()

@@ -11,6 +11,7 @@ from typing import Any
 from tuner.base import tables
 from tuner.base.dataclass import dataclass
 from tuner.base.errors import NEAREST, BadReleaseFile, UnknownRelease, nearest_of, one_of
+from tuner.base.expressions import expression
 from tuner.base.files import sha256
 from tuner.release import convert, learnt, packages
 from tuner.release.schema import Release, ReleaseFile, file_of
@@ -18,7 +19,7 @@ from tuner.release.standing import Standing
 
 # As its file is called, as NCCL's tag (v2.28.9-1), as NCCL's log (2.28.9+cuda12.9), as a wheel that was made again
 # (2.26.2.post1), or without the last number.
-SPELLED = re.compile(r"v?(\d+\.\d+(?:\.\d+)?)(?:\.post\d+)?(?:-\d+)?(?:\+cuda[\d.]+)?", re.IGNORECASE)
+SPELLED = expression(r"v?(\d+\.\d+(?:\.\d+)?)(?:\.post\d+)?(?:-\d+)?(?:\+cuda[\d.]+)?", re.IGNORECASE)
 HEAD = frozenset({"release", "parent", "without", "learnt", "not_read"})
 NOT_IN_FILES = frozenset({"name", "files", "efficiency", "standing"})  # fields of a Release that no file has
 
@@ -330,10 +331,10 @@ def _flat(table: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]
 
 
 # src/... of NVIDIA/nccl at the release's tag, or libnccl itself
-SOURCE = re.compile(r"(?<![\w/])src/[\w./{},*-]*\.(?:cc|cu|h|in|py)\b|\bfrom the binary\b|\blibnccl\.so\.2\b")
-TABLE = re.compile(r"\[(?P<name>[\w.]+)\]")
-KEY = re.compile(r"(?P<name>[\w.]+)\s*=")
-TEXT = re.compile(r'"[^"]*"')
+SOURCE = expression(r"(?<![\w/])src/[\w./{},*-]*\.(?:cc|cu|h|in|py)\b|\bfrom the binary\b|\blibnccl\.so\.2\b")
+TABLE = expression(r"\[(?P<name>[\w.]+)\]")
+KEY = expression(r"(?P<name>[\w.]+)\s*=")
+TEXT = expression(r'"[^"]*"')
 
 
 def missing(text: str) -> Iterator[str]:

@@ -1,6 +1,5 @@
 """GPUs: NVLinks fewer than the model has, links that lead nowhere, GPUDirect RDMA, compute capability, unknown ids."""
 
-import re
 import xml.etree.ElementTree as ET
 from collections.abc import Iterator, Mapping
 
@@ -16,6 +15,7 @@ from tuner.answers.doctor.records import (
     most_common,
     number,
 )
+from tuner.base.expressions import expression
 from tuner.machine.topology import Gpu, Target
 
 
@@ -203,7 +203,7 @@ def _model(node: ExaminedNode, pci: ET.Element) -> str:
     return "such GPUs" if part is None else part.name
 
 
-_INTERFACE = re.compile(r"(?:en|eth|ib|bond|br|docker|veth|lo|wl|virbr|team)[a-z]*\d[\w.]*|lo|docker0")
+_INTERFACE = expression(r"(?:en|eth|ib|bond|br|docker|veth|lo|wl|virbr|team)[a-z]*\d[\w.]*|lo|docker0")
 
 
 def reaches_memory(node: ExaminedNode, net: ET.Element) -> bool:

@@ -1,6 +1,5 @@
 """libnccl as the process that measures calls it: communicators, groups and the five collectives."""
 
-import re
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from mmap import ACCESS_READ, mmap
@@ -12,6 +11,7 @@ from elftools.elf.elffile import ELFFile
 from elftools.elf.sections import SymbolTableSection
 
 from tuner.base.errors import MeasuringFailed, OracleUnavailable
+from tuner.base.expressions import expression
 from tuner.base.names import Collective
 from tuner.bench.gpu import process
 from tuner.release import of_code
@@ -38,7 +38,7 @@ int ncclAllReduce(const void *send, void *receive, size_t count, int type, int o
 """
 ROOT = 0
 _IN_PROGRESS = 7  # ncclInProgress
-_CUDA_FAILURE = re.compile(r"Cuda failure (\d+)")
+_CUDA_FAILURE = expression(r"Cuda failure (\d+)")
 _LOADS_TUNER = "ncclLoadTunerPlugin"  # src/misc/tuner.cc, v2.19.3-1 and v2.20.5-1; later ones are called otherwise
 
 

@@ -4,7 +4,6 @@ Links without room for one more channel, and each rule of the search that was me
 nothing alone helps, all are taken away together, and those put back without which it helps as well.
 """
 
-import re
 import xml.etree.ElementTree as ET
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -12,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from functools import reduce
 
 from tuner.base.errors import BadInput, TunerError
+from tuner.base.expressions import expression
 from tuner.graphs.build import bus_id
 from tuner.graphs.explain.links import KINDS, LinkClass, between, class_of, listed
 from tuner.graphs.explain.records import Found, Lift, Limit, Reason
@@ -203,7 +203,7 @@ GENERATIONS = {"2.5": 1, "5": 2, "5.0": 2, "8": 3, "8.0": 3, "16": 4, "16.0": 4,
 UNKNOWN_GENERATION = 3  # what NCCL takes a link for whose speed it does not know
 FULL_WIDTH = PCIE_LANES[-1]
 NO_SPEED_MBPS = 10000  # what NCCL takes an adapter for that says no speed
-PLAIN_NAME = re.compile(r"[\w.:+-]+")  # one that a change can name
+PLAIN_NAME = expression(r"[\w.:+-]+")  # one that a change can name
 
 
 def twice_the_speed(topology: str) -> str | None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from tuner import release
 from tuner.base.errors import BadInput
+from tuner.base.expressions import expression
 from tuner.base.files import read_bytes
 from tuner.base.findings import Finding, Severity
 from tuner.jobs import environment_file
@@ -17,15 +18,15 @@ from tuner.release.variables import everywhere, ignored
 from tuner.scenario import notes
 
 MOST_BYTES = 1 << 20
-_GPU = re.compile(r"^GPU (\d+): (.+?)(?: \(UUID: \S+\))?\s*$", re.M)
-_LINK = re.compile(r"^\s*Link (\d+): (?:([\d.]+) GB/s|<?(\w[\w ]*)>?)\s*$", re.M)
-_NO_LINKS = re.compile(r"^\s*(?:Unable to retrieve NVLink|All links are (\w+)|.*NVLink.*not supported)", re.M | re.I)
-_PORT = re.compile(r"^(\S+) port (\d+) ==> (\S+) \((\w+)\)\s*$", re.M)  # ibdev2netdev of MLNX_OFED
-_SETTING = re.compile(r"^[ \t]*(?:export[ \t]+)?NCCL_\w+[ \t]*=", re.M)
+_GPU = expression(r"^GPU (\d+): (.+?)(?: \(UUID: \S+\))?\s*$", re.M)
+_LINK = expression(r"^\s*Link (\d+): (?:([\d.]+) GB/s|<?(\w[\w ]*)>?)\s*$", re.M)
+_NO_LINKS = expression(r"^\s*(?:Unable to retrieve NVLink|All links are (\w+)|.*NVLink.*not supported)", re.M | re.I)
+_PORT = expression(r"^(\S+) port (\d+) ==> (\S+) \((\w+)\)\s*$", re.M)  # ibdev2netdev of MLNX_OFED
+_SETTING = expression(r"^[ \t]*(?:export[ \t]+)?NCCL_\w+[ \t]*=", re.M)
 # A number, of a variable whose value is one: no list or name begins so and goes on with letters.
-_NUMBER = re.compile(r"\s*([+-]?(?:0[xX][0-9a-fA-F]+|\d+))(?=\s|#|$)")
-_OTHERS = re.compile(r"(?<!\w)((?!NCCL_)[A-Za-z_]\w*[ \t]*=)[^\n]*?(?=\s+NCCL_\w+[ \t]*=|$)")
-_ASSIGNMENT = re.compile(r"NCCL_\w+=[^\s\"'#]*")
+_NUMBER = expression(r"\s*([+-]?(?:0[xX][0-9a-fA-F]+|\d+))(?=\s|#|$)")
+_OTHERS = expression(r"(?<!\w)((?!NCCL_)[A-Za-z_]\w*[ \t]*=)[^\n]*?(?=\s+NCCL_\w+[ \t]*=|$)")
+_ASSIGNMENT = expression(r"NCCL_\w+=[^\s\"'#]*")
 
 
 def kind_of(content: bytes) -> FileKind | None:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from tuner.base.errors import BadInput
+from tuner.base.expressions import expression
 from tuner.base.files import read_bytes
 from tuner.base.findings import Finding, Severity
 from tuner.jobs.diagnosis.records import MOST_EVIDENCE, FileDiagnosis, FileKind, KnownFacts, RanksBehind, found_in
@@ -18,19 +19,19 @@ from tuner.scenario.logs.checks.warnings import RESULTS
 
 # src/ras/client_support.cc: headings of the text, and what it says of ranks
 SUMMARY = b"Communicators... ("
-_EXCERPT = re.compile(
+_EXCERPT = expression(
     rb"^#\d+-\d+ \([0-9a-f]+\) [A-Z]+ *$|Communicator ranks have different \w+ (?:operation counts|status)"
     rb"|considered dead \(unreachable via the RAS|No communicator data collected!"
     rb"|Missing communicator data from \d+ job",
     re.M,
 )
 _JSON_KEYS = (b'"communicators"', b'"nccl_version"')
-_OF_GROUP = re.compile(r" *\d+(?: +[\d-]+){5} +\w\S* +(\w\S*)")  # of communicators: their errors
-_HEADING = re.compile(r"[A-Z]+|#\d+-\d+ \([0-9a-f]+\) [A-Z]+")
-_COMMUNICATOR = re.compile(r"#\d+-\d+ \(([0-9a-f]+)\)")
-_COUNTS_OF = re.compile(r"Communicator ranks have different (\w+) operation counts")
-_MANY = re.compile(r"\d+ ranks have (?:launched up to operation (\d+)|not launched any)")
-_ONE = re.compile(r"Rank (\d+) has (?:launched up to operation (\d+)|not launched any)")
+_OF_GROUP = expression(r" *\d+(?: +[\d-]+){5} +\w\S* +(\w\S*)")  # of communicators: their errors
+_HEADING = expression(r"[A-Z]+|#\d+-\d+ \([0-9a-f]+\) [A-Z]+")
+_COMMUNICATOR = expression(r"#\d+-\d+ \(([0-9a-f]+)\)")
+_COUNTS_OF = expression(r"Communicator ranks have different (\w+) operation counts")
+_MANY = expression(r"\d+ ranks have (?:launched up to operation (\d+)|not launched any)")
+_ONE = expression(r"Rank (\d+) has (?:launched up to operation (\d+)|not launched any)")
 _WARNINGS = ("MISMATCH", "TIMEOUT")  # what the section "Warnings" has; all else is an error
 
 

@@ -3,14 +3,16 @@
 import re
 from collections.abc import Iterable
 
-_ADDRESS = re.compile(
+from tuner.base.expressions import expression
+
+_ADDRESS = expression(
     r"(?<![\w.:])(?:\d{1,3}(?:\.\d{1,3}){3}|(?=[0-9a-fA-F:]*::?[0-9a-fA-F]*:)(?:[0-9a-fA-F]{1,4}:){2,7}:?[0-9a-fA-F]{0,4}"
     r"|[0-9a-fA-F]{1,4}(?::[0-9a-fA-F]{1,4})*::(?:[0-9a-fA-F]{1,4}(?::[0-9a-fA-F]{1,4})*)?|(?:[0-9a-fA-F]{2}:){5}[0-9a-fA-F]{2})"
     r"(?![\w:.]*\w)"
 )
-_BUS_ID = re.compile(r"(?:[0-9a-fA-F]{4,8}:)?[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(?:\.\d)?")  # which look like addresses
-_USER = re.compile(r"(?<=/home/)[^/\s:;,'\"()]+|(?<=/Users/)[^/\s:;,'\"()]+|\b[a-z_][\w.-]*(?=@[\w.-]+)")
-_PATH = re.compile(r"(?<![\w.<)/])/(?!(?:dev|proc|sys|etc|usr|lib|lib64|opt/nvidia)/)[\w.@+-]+(?:/[\w.@+-]+)+/?")
+_BUS_ID = expression(r"(?:[0-9a-fA-F]{4,8}:)?[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(?:\.\d)?")  # which look like addresses
+_USER = expression(r"(?<=/home/)[^/\s:;,'\"()]+|(?<=/Users/)[^/\s:;,'\"()]+|\b[a-z_][\w.-]*(?=@[\w.-]+)")
+_PATH = expression(r"(?<![\w.<)/])/(?!(?:dev|proc|sys|etc|usr|lib|lib64|opt/nvidia)/)[\w.@+-]+(?:/[\w.@+-]+)+/?")
 
 
 class Redactor:

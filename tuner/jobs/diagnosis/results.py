@@ -1,12 +1,12 @@
 """Diagnosis of results of nccl-tests: whether they are as fast as they should be."""
 
-import re
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
 from tuner.base.errors import BadInput, TunerError
+from tuner.base.expressions import expression
 from tuner.base.findings import Finding, Severity
 from tuner.base.sizes import human_bytes, plural
 from tuner.jobs.diagnosis.kinds import OF_LOGS
@@ -166,7 +166,7 @@ def _of_all(seen: Sequence[acceptance.Acceptance]) -> Finding:
     )
 
 
-_LISTED = re.compile(rb"\bdevice +\d+ \[([0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2})\]")  # nccl-tests from 2.16 on
+_LISTED = expression(rb"\bdevice +\d+ \[([0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2})\]")  # nccl-tests from 2.16 on
 
 
 def _has_bus_ids(machine: str, file: MeasurementFile) -> bool:

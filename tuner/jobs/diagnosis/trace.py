@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from tuner.base.errors import BadInput, BadTable
+from tuner.base.expressions import expression
 from tuner.base.files import read_bytes
 from tuner.base.findings import Finding, Severity
 from tuner.base.sizes import human_bytes
@@ -25,7 +26,7 @@ KNOWN_FILES = (
 
 MOST_NAMES = 6  # of collectives
 MOST_OF_START = 1 << 20  # bytes in which a trace says its devices
-_DEVICE_NAME = re.compile(rb'"deviceProperties".{0,400}?"name": "([^"]{1,80})"', re.S)
+_DEVICE_NAME = expression(rb'"deviceProperties".{0,400}?"name": "([^"]{1,80})"', re.S)
 
 
 def of_table(file: Path, known: KnownFacts) -> FileDiagnosis:

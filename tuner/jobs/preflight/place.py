@@ -1,6 +1,5 @@
 """Choice of the node that a rank's host is: its topology on record, a machine by name, or the catalogue's nearest."""
 
-import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -9,12 +8,13 @@ from math import isfinite
 from pathlib import Path
 
 from tuner.base.errors import BadInput, BadTopology
+from tuner.base.expressions import expression
 from tuner.jobs.preflight.reading import NetworkInterface, Port, Processor, RankFacts
 from tuner.machine import catalogue, skeleton
 from tuner.machine.gpus import nccls_family
 from tuner.machine.topology import Cpu, Topology, reader
 
-GPU_DEVICE = re.compile(r'class="0x03[^>]*?device="(0x[0-9a-f]+)"')
+GPU_DEVICE = expression(r'class="0x03[^>]*?device="(0x[0-9a-f]+)"')
 ADAPTERS = "adapters"
 UNPLACED = 3  # adapters that a machine has no place for make it less like a record than so many changes
 ARCHITECTURES = {"aarch64": "arm64", "ppc64le": "ppc64"}  # Linux's words for what NCCL calls otherwise

@@ -1,7 +1,6 @@
 """The records of a folder: which ranks wrote, which are missing, and the kinds that they are of."""
 
 import json
-import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -10,6 +9,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from tuner.base.errors import BadInput, TunerError
+from tuner.base.expressions import expression
 from tuner.base.numerics import parse_long
 from tuner.emulator.aws_ofi_nccl import release as aws_release
 from tuner.emulator.aws_ofi_nccl.tuner import AwsTuner
@@ -21,7 +21,7 @@ from tuner.release.schema import Release
 from tuner.release.variables import NOT_NCCLS
 
 T = TypeVar("T")
-NAMED = re.compile(r"(?:host-|rank-[0-9]{6}\.)")  # files as collect names them
+NAMED = expression(r"(?:host-|rank-[0-9]{6}\.)")  # files as collect names them
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from tuner import release
 from tuner.base.errors import BadInput
+from tuner.base.expressions import expression
 from tuner.base.files import read_bytes
 from tuner.base.findings import Finding, Severity
 from tuner.base.spelling import option
@@ -157,7 +158,7 @@ def _without_nvls(node: Node, setting: RankSetting) -> Node:
     return replace(node, graphs={name: graph for name, graph in node.graphs.items() if name != "nvls"})
 
 
-VALID = re.compile(rb"^\s*#\s*valid:", re.M)  # in a table: for which time it is meant
+VALID = expression(rb"^\s*#\s*valid:", re.M)  # in a table: for which time it is meant
 _CHECKS = ("NCCL_TUNER_TABLE_SHA256", "NCCL_TUNER_CONSTANTS", "NCCL_TUNER_UNCHECKED", "NCCL_TUNER_JOB_TIME")
 
 

@@ -4,28 +4,28 @@ Forms: deepspeed/utils/comms_logging.py (log_all, append). Sizes are the bytes o
 AllGather, of all ranks together for ReduceScatter. In text they are rounded to two places of their unit of 1024.
 """
 
-import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput
+from tuner.base.expressions import expression
 from tuner.base.names import Collective, PeerCall, peer_call
 from tuner.jobs.traces import kernels
 from tuner.jobs.traces.calls import CallList, TracedCall, is_all_to_all, number, spread_bytes
 from tuner.scenario.logs import choice
 
 KIND = "DeepSpeed communication log"
-_HEADING = re.compile(r"Comm\. Op\s+Message Size\s+Count\s+Total Latency\(ms\)")
+_HEADING = expression(r"Comm\. Op\s+Message Size\s+Count\s+Total Latency\(ms\)")
 _SIZE = r"(\d+(?:\.\d+)?) ?(B|KB|MB|GB|TB|PB)"
-_ROW = re.compile(rf"^\s+{_SIZE}\s+(\d+)\s+[\d.]+\s+[\d.]+\s+([\d.]+)\s+([\d.]+)")
-_CALL = re.compile(
+_ROW = expression(rf"^\s+{_SIZE}\s+(\d+)\s+[\d.]+\s+[\d.]+\s+([\d.]+)\s+([\d.]+)")
+_CALL = expression(
     rf"comm op: ([^|]+?)(?: \|.*?)? \| time \(ms\): [\d.]+ \| msg size: {_SIZE} "
     r"\| algbw \(Gbps\): ([\d.]+) *\| busbw \(Gbps\): ([\d.]+)"
 )
 _ROUNDED_GBPS = 0.01  # by how much two bandwidths of two places may be off together
-_NAME = re.compile(r"^\s*([a-z]\w*)(?:\s*\|.*)?\s*$")  # then, with ``debug``, who called it
+_NAME = expression(r"^\s*([a-z]\w*)(?:\s*\|.*)?\s*$")  # then, with ``debug``, who called it
 _UNITS = {name: 1024**power for power, name in enumerate(("B", "KB", "MB", "GB", "TB", "PB"))}
 _WORD = 4  # bytes, of which sizes are taken as multiples where they are rounded
 _NAMES = {

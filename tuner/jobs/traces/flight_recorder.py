@@ -16,13 +16,14 @@ from typing import Any, NoReturn
 
 from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput
+from tuner.base.expressions import expression
 from tuner.base.files import read_bytes
 from tuner.base.names import Collective, DataType, PeerCall, peer_call
 from tuner.jobs.traces import kernels
 from tuner.jobs.traces.calls import CallList, TracedCall, duration, exchanged_bytes, number, spread_bytes
 
 KIND = "PyTorch Flight Recorder dump"
-_PICKLE = re.compile(rb"\x80[\x02-\x05]")
+_PICKLE = expression(rb"\x80[\x02-\x05]")
 _PREFIX = "nccl:"
 _BACKEND = re.compile(r"^(?:nccl|gloo|ucc|mpi|xccl):")  # before a collective's name
 _GROUP = "nccl:coalesced"  # of calls that are entries themselves

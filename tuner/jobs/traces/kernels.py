@@ -4,17 +4,17 @@ A kernel may run what it is not named after: it is made for Tree or Ring with LL
 collective, too (best_kernel, src/device/generate.py, v2.19.4-1 to v2.30.7-1). Its blocks are the channels.
 """
 
-import re
 from functools import lru_cache
 
 from tuner.base.errors import BadInput
+from tuner.base.expressions import expression
 from tuner.base.names import Collective, DataType, by_name
 from tuner.jobs.traces.calls import ExecutedCall
 from tuner.scenario.logs import choice
 
-_KERNEL = re.compile(r"nccl(?:Dev)?Kernel_([A-Za-z]+)")
-_NAMED = re.compile(r"ncclDevKernel_[A-Za-z]+_\w*?(TREE|RING)_LL")
-_SYMMETRIC = re.compile(r"nccl\w*?Sym\w*")
+_KERNEL = expression(r"nccl(?:Dev)?Kernel_([A-Za-z]+)")
+_NAMED = expression(r"ncclDevKernel_[A-Za-z]+_\w*?(TREE|RING)_LL")
+_SYMMETRIC = expression(r"nccl\w*?Sym\w*")
 SYMMETRIC = "a symmetric kernel ran, for buffers that are registered as windows"
 # Sends and receives are launched with whatever else is in a group.
 _POINT_TO_POINT = "SendRecv"

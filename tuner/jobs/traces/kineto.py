@@ -17,6 +17,7 @@ from io import TextIOWrapper
 from pathlib import Path
 from typing import Any, NamedTuple, TextIO
 
+from tuner.base.expressions import expression
 from tuner.base.files import GZIPPED, MOST_BYTES
 from tuner.base.names import Collective, PeerCall, peer_call
 from tuner.jobs.traces import kernels
@@ -37,12 +38,12 @@ _OF_CALL = (
     "Global rank start",
     "Global rank stride",
 )
-_KERNEL = re.compile(r"nccl\w*?Kernel_([A-Za-z]+)")
+_KERNEL = expression(r"nccl\w*?Kernel_([A-Za-z]+)")
 
 
 _PIECE = 1 << 20
-_COMMA = re.compile(r"[ \t\n\r]*,[ \t\n\r]*")
-_BLANKS = re.compile(r"[ \t\n\r]*")
+_COMMA = expression(r"[ \t\n\r]*,[ \t\n\r]*")
+_BLANKS = expression(r"[ \t\n\r]*")
 
 
 def is_trace(value: Any) -> bool:

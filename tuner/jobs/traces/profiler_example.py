@@ -6,19 +6,19 @@ call's own, of one rank for AllGather and ReduceScatter. ``nMaxChannels``, throu
 """
 
 import json
-import re
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 from tuner.base.errors import BadInput
+from tuner.base.expressions import expression
 from tuner.base.names import DataType, PeerCall, peer_call
 from tuner.jobs.traces.calls import CallList, ExecutedCall, TracedCall, nbytes
 from tuner.scenario.logs import choice
 
 KIND = "trace of NCCL's example profiler plugin"
-_EVENT = re.compile(r'"cat": ?"(GROUP|GROUP_API|COLL|P2P)", ?"ph": ?"(b|e)"')
+_EVENT = expression(r'"cat": ?"(GROUP|GROUP_API|COLL|P2P)", ?"ph": ?"(b|e)"')
 _KEY = '"CommHash"'
 _NCCL_TYPE = "nccl"  # before the types' names
 _Member = tuple[str, int]  # a communicator, and a rank of it

@@ -5,11 +5,11 @@ at a whole number of its unit (1024, 1024**2, ...) and is one unit long. A line 
 say of how many calls; a count is there in builds that write one.
 """
 
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from tuner.base.errors import BadInput
+from tuner.base.expressions import expression
 from tuner.jobs.traces.calls import CallList, ExecutedCall, TracedCall, spread_bytes
 from tuner.scenario.logs import choice
 
@@ -17,9 +17,9 @@ KIND = "NCCL Inspector (Prometheus text)"
 TIME = "nccl_collective_exec_time_microseconds"
 _BANDWIDTH = "nccl_bus_bandwidth_gbs"
 _COUNT = "nccl_collective_count"
-_LINE = re.compile(r"(nccl_\w+)\{(.*)\}\s+([0-9]+(?:\.[0-9]*)?(?:[eE][+-]?[0-9]+)?)(?:\s+[0-9.-]+)?\s*")
-_LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
-_RANGE = re.compile(r"(\d+)-(\d+)(B|KB|MB|GB|TB)")
+_LINE = expression(r"(nccl_\w+)\{(.*)\}\s+([0-9]+(?:\.[0-9]*)?(?:[eE][+-]?[0-9]+)?)(?:\s+[0-9.-]+)?\s*")
+_LABEL = expression(r'(\w+)="((?:[^"\\]|\\.)*)"')
+_RANGE = expression(r"(\d+)-(\d+)(B|KB|MB|GB|TB)")
 _UNITS = {name: 1024**power for power, name in enumerate(("B", "KB", "MB", "GB", "TB"))}
 _OF_SERIES = ("node", "gpu", "comm_name", "n_nodes", "nranks", "collective", "message_size", "algo_proto")
 _Series = tuple[str, ...]

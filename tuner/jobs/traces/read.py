@@ -1,12 +1,12 @@
 """Collectives from a list, a log, a trace, counters or a dump; the content of the file decides which it is."""
 
 import json
-import re
 from pathlib import Path
 from typing import Any
 
 from tuner.base import bounds
 from tuner.base.errors import BadInput
+from tuner.base.expressions import expression
 from tuner.base.files import PIECE_BYTES, is_plain_file, read_bytes
 from tuner.jobs.traces import deepspeed, flight_recorder, inspector, kineto, nsight, profiler_example, prometheus
 from tuner.jobs.traces.calls import CallList, checked
@@ -21,7 +21,7 @@ VALID = (
 )
 
 DOCUMENT = bounds.ReaderBounds("JSON records, of calls or a Flight Recorder dump", values=4_000_000)
-JSON = re.compile(rb"\s*[\[{]\s*(?:[\[{\"\]}]|$)")  # how records begin; a log may with "[2026-" or "[rank0]"
+JSON = expression(rb"\s*[\[{]\s*(?:[\[{\"\]}]|$)")  # how records begin; a log may with "[2026-" or "[rank0]"
 
 
 class UnknownFormat(BadInput):

@@ -6,13 +6,14 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
 from tuner.base.errors import BadTopology
+from tuner.base.expressions import expression
 from tuner.machine.gpus import nccls_family
 from tuner.machine.listings.shape import Listing
 from tuner.machine.topology.edit_devices import PCIE_SPEEDS
 from tuner.machine.topology.xml import Element
 
 # class, device and subsystem: "0302 [10de:2330] [10de:16c1] a1 00"
-PCI_TYPE = re.compile(r"([0-9a-f]{4}) \[([0-9a-f]{4}):([0-9a-f]{4})\] \[([0-9a-f]{4}):([0-9a-f]{4})\].*")
+PCI_TYPE = expression(r"([0-9a-f]{4}) \[([0-9a-f]{4}):([0-9a-f]{4})\] \[([0-9a-f]{4}):([0-9a-f]{4})\].*")
 NVIDIA = "10de"
 OPEN_FABRICS = {"1": "3", "2": "3", "3": "32"}  # osdev_type of InfiniBand and RoCE devices, by version of the format
 # GB/s of one lane in one direction as hwloc counts them (hwloc/pci-common.c): 8 of 10 bits, then 128 of 130.
@@ -61,7 +62,7 @@ def _add_nets(nic: ET.Element, names: Sequence[str], read: "_Document") -> None:
         ET.SubElement(nic, "net", facts)
 
 
-_MASK = re.compile(r"((0x)?[0-9a-fA-F]{1,16})?(,((0x)?[0-9a-fA-F]{1,16})?)*")
+_MASK = expression(r"((0x)?[0-9a-fA-F]{1,16})?(,((0x)?[0-9a-fA-F]{1,16})?)*")
 
 
 class _Document:

@@ -13,19 +13,20 @@ from itertools import pairwise
 from typing import NoReturn
 
 from tuner.base.errors import BadTopology
+from tuner.base.expressions import expression
 from tuner.base.spelling import option
 from tuner.machine.listings.shape import Listing
 
-ESCAPES = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
-HEADER = re.compile(r"^[\W_]*(GPU\d+(?=GPU|NIC|mlx|\s|$).*)$")
-SECOND_ROW = re.compile(r"^[\W_]*GPU\d+\s+(X|SYS|SOC|NODE|PHB|P[IX][XB]|PSB|NV\d+|OK|[CGT]?NS|DR|U)\s")
+ESCAPES = expression(r"\x1b\[[0-9;]*[A-Za-z]")
+HEADER = expression(r"^[\W_]*(GPU\d+(?=GPU|NIC|mlx|\s|$).*)$")
+SECOND_ROW = expression(r"^[\W_]*GPU\d+\s+(X|SYS|SOC|NODE|PHB|P[IX][XB]|PSB|NV\d+|OK|[CGT]?NS|DR|U)\s")
 TRAILING = ("CPU Affinity", "NUMA Affinity", "GPU NUMA ID")
-TOGETHER = re.compile(r"(?<=\d)(?=(?:NIC|GPU|mlx)\d)")  # names that lost the blank between them
-CELL = re.compile(r"\s*(X|SYS|SOC|NODE|PHB|PXB|PIX|PSB|C2C|NV\d{1,2}|OK|CNS|GNS|TNS|NS|DR|U)(?![a-z_\d])")
+TOGETHER = expression(r"(?<=\d)(?=(?:NIC|GPU|mlx)\d)")  # names that lost the blank between them
+CELL = expression(r"\s*(X|SYS|SOC|NODE|PHB|PXB|PIX|PSB|C2C|NV\d{1,2}|OK|CNS|GNS|TNS|NS|DR|U)(?![a-z_\d])")
 PEER = {"OK", "CNS", "GNS", "TNS", "NS", "DR", "U"}
 SAME = {"SOC": "SYS", "PSB": "PIX"}  # words of other drivers
-LEGEND = re.compile(r"^\W*(NIC\d+)\s*:\s*(\S+)")
-CPUS = re.compile(r"\d+(-\d+)?(,\d+(-\d+)?)*")
+LEGEND = expression(r"^\W*(NIC\d+)\s*:\s*(\S+)")
+CPUS = expression(r"\d+(-\d+)?(,\d+(-\d+)?)*")
 MOST_DEVICES = 512
 
 

@@ -1,20 +1,20 @@
 """A node with other hardware: its topology XML changed, to be searched again."""
 
-import re
 import xml.etree.ElementTree as ET
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from itertools import count
 
 from tuner.base.errors import BadInput, one_of
+from tuner.base.expressions import expression
 from tuner.machine.gpus import HIDDEN_NVSWITCH, most_nvlinks
 from tuner.machine.topology import edit_devices as devices
 from tuner.machine.topology.edit_devices import move
 from tuner.machine.topology.reader import read
 from tuner.machine.topology.xml import to_text
 
-BUS_ID = re.compile(r"[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
-IDS = re.compile(r"[0-9a-f]{4}:[0-9a-f]{4}(:[0-9a-f]{4}:[0-9a-f]{4})?")
+BUS_ID = expression(r"[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
+IDS = expression(r"[0-9a-f]{4}:[0-9a-f]{4}(:[0-9a-f]{4}:[0-9a-f]{4})?")
 SWITCH = {"class": "0x060400", "link_speed": "32.0 GT/s PCIe", "link_width": "16"}
 NVSWITCH_CLASS = "0x068000"
 

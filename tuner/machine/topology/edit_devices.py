@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import count
 
 from tuner.base.errors import BadInput, one_of
+from tuner.base.expressions import expression
 from tuner.machine.gpus import most_nvlinks
 from tuner.machine.topology.records import NvLink, Target
 
@@ -118,7 +119,7 @@ def _gpu_name(pci: ET.Element) -> str:
 MOST_GBPS = 1_000_000
 MOST_LATENCY_US = 1_000_000
 SWITCHED = {"on": "1", "off": "0", "1": "1", "0": "0"}
-DECIMAL = re.compile(r"\d+(\.\d{1,3})?")
+DECIMAL = expression(r"\d+(\.\d{1,3})?")
 
 
 def nic_gbps(root: ET.Element, value: str, change: str) -> None:
@@ -266,7 +267,7 @@ def _keep(root: ET.Element, devs: Collection[int]) -> None:
                 nic.remove(net)
 
 
-X86 = re.compile(r"(GenuineIntel|AuthenticAMD|CentaurHauls|  Shanghai  ):(\d{1,3}):(\d{1,3})")
+X86 = expression(r"(GenuineIntel|AuthenticAMD|CentaurHauls|  Shanghai  ):(\d{1,3}):(\d{1,3})")
 OTHERS = ("arm64", "ppc64")
 
 

@@ -8,17 +8,18 @@ from itertools import groupby, pairwise
 from pathlib import Path
 
 from tuner.base.errors import BadTopology, one_of
+from tuner.base.expressions import expression
 from tuner.base.files import contents
 from tuner.base.names import CPU_ARCHS, CPU_VENDORS
 from tuner.machine.topology.records import Cpu, Gpu, Net, NvLink, Topology
 from tuner.machine.topology.xml import MAX_BYTES, Element, parse, to_text
 
 DUMP = "a complete one is what NCCL_TOPO_DUMP_FILE writes"
-NUMBER = re.compile(r"-?(0[xX][0-9a-fA-F]{1,16}|0|[1-9][0-9]{0,19})")
-DECIMAL = re.compile(
+NUMBER = expression(r"-?(0[xX][0-9a-fA-F]{1,16}|0|[1-9][0-9]{0,19})")
+DECIMAL = expression(
     r"[+-]?((\d+\.?\d*|\.\d+)(e[+-]?\d+)?|inf|nan)", re.ASCII | re.IGNORECASE
 )  # what C's strtof and Python read alike
-BUS_ID = re.compile(r"[.:-]*[0-9a-fA-F][0-9a-fA-F.:-]*")  # busIdToInt64, src/misc/utils.cc
+BUS_ID = expression(r"[.:-]*[0-9a-fA-F][0-9a-fA-F.:-]*")  # busIdToInt64, src/misc/utils.cc
 MOST_LATENCY_US = 1e6  # as of --net-latency-us; far beyond any network
 DEFAULT_SPEED_MBPS = 10000  # ncclTopoAddNet: "Some NICs define speed = -1"
 
@@ -213,7 +214,7 @@ def _latency_us(element: Element) -> float:
 
 
 HOST = "host_hash"
-_OF_ONE_HOST = re.compile(r'\s(?:host_hash|guid|rank)="[^"]*"')  # what differs between hosts that are alike
+_OF_ONE_HOST = expression(r'\s(?:host_hash|guid|rank)="[^"]*"')  # what differs between hosts that are alike
 
 
 def hosts_of(file: Path) -> tuple[tuple[str, int], ...]:

@@ -11,6 +11,7 @@ from itertools import pairwise
 from typing import Any
 
 from tuner.base.errors import BadTable, one_of
+from tuner.base.expressions import expression
 from tuner.base.nouns import Span
 from tuner.plugin.formats import shared
 from tuner.plugin.formats.shared import Place
@@ -24,7 +25,7 @@ VERSIONS = (NEWEST, _TEN.format(size="bytesPerRank"), _TEN.format(size="bytes"))
 REQUIRED = 7
 FILTER = ("collective", "bytes", "bytesPerRank", "nNodes", "nLocalRanks", "numPipeOps", "regBuff")
 CONFIG = ("algorithm", "protocol", "channels", "chunkSize")
-_INTERVAL = re.compile(r"([\[(])\s*(-?[0-9]{1,20})?\s*,\s*(-?[0-9]{1,20})?\s*([\])])")
+_INTERVAL = expression(r"([\[(])\s*(-?[0-9]{1,20})?\s*,\s*(-?[0-9]{1,20})?\s*([\])])")
 _MOST = 2**63 - 1
 _DEFAULTS = {"bytesPerRank": "*", "nNodes": "*", "nLocalRanks": "*", "channels": "-1", "chunkSize": "0"}
 

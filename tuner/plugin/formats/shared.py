@@ -9,6 +9,7 @@ from itertools import islice
 from typing import Any, TypeVar
 
 from tuner.base.errors import BadTable, one_of
+from tuner.base.expressions import expression
 from tuner.base.names import Collective
 from tuner.base.nouns import Span
 from tuner.plugin.table import boxes, values
@@ -140,7 +141,7 @@ def _common(one: Span, other: Span) -> Span | None:
 
 
 COLLECTIVE_KEYS = {collective.name.lower(): collective for collective in Collective}
-_WHOLE = re.compile(r"0*([0-9]{1,20})")
+_WHOLE = expression(r"0*([0-9]{1,20})")
 _Value = TypeVar("_Value")
 
 

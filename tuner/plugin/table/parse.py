@@ -7,6 +7,7 @@ from typing import Any
 
 from tuner.base.bounds import ReaderBounds
 from tuner.base.errors import BadTable, one_of
+from tuner.base.expressions import expression
 from tuner.base.files import read_bytes, write_text
 from tuner.base.names import Algorithm, Collective, Protocol
 from tuner.base.nouns import Span
@@ -48,7 +49,7 @@ from tuner.plugin.table.values import (
     shown,
 )
 
-PROVENANCE = re.compile(r"# *([A-Za-z][A-Za-z0-9_-]*): +(\S.*?) *")
+PROVENANCE = expression(r"# *([A-Za-z][A-Za-z0-9_-]*): +(\S.*?) *")
 _Readers = Mapping[str, Callable[[bytes], Any]]
 _WHERE: _Readers = {
     "bytes": values.sizes,

@@ -11,12 +11,13 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 
 from tuner.base.errors import one_of
+from tuner.base.expressions import expression
 from tuner.base.nouns import Span
 from tuner.base.sizes import plural
 from tuner.plugin.table.records import CHUNK_BYTES, LARGEST, LARGEST_COUNT, MAX_CHANNELS, MOST_BLOCK, MOST_EVERY
 
 UNITS = {"": 0, "k": 10, "kib": 10, "m": 20, "mib": 20, "g": 30, "gib": 30, "t": 40, "tib": 40}
-_DECIMAL = re.compile(rb"[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]+)?")
+_DECIMAL = expression(rb"[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]+)?")
 _MOST_LETTERS = 63  # of a decimal number that the plugin reads
 _Name = TypeVar("_Name", bound=IntEnum)
 
@@ -34,11 +35,11 @@ class _Kind(NamedTuple):
 
 
 _SIZE = _Kind(
-    re.compile(rb"([0-9]+)([A-Za-z]*)"),
+    expression(rb"([0-9]+)([A-Za-z]*)"),
     LARGEST,
     "a number of bytes such as 65536, 64K or 64KiB (K, M, G, T: powers of 1024)",
 )
-_COUNT = _Kind(re.compile(rb"([0-9]+)()"), LARGEST_COUNT, "a number")
+_COUNT = _Kind(expression(rb"([0-9]+)()"), LARGEST_COUNT, "a number")
 
 
 def by_name(names: type[_Name], word: bytes, what: str) -> _Name:
@@ -191,11 +192,11 @@ def shown(word: bytes) -> str:
 ROWS = "rows"
 GPUS = "gpus"
 VALID = "valid"
-_ROWS = re.compile(rb"#[ \t]*rows:[ \t]+([0-9]+)(?:[ \t]+sha256[ \t]+([^ \t]+))?[ \t]*")
-_LIKE_ROWS = re.compile(rb"#[ \t]*rows:(?:[ \t].*)?", re.IGNORECASE | re.DOTALL)
-_VALID = re.compile(rb"#[ \t]*valid:(?:[ \t]+(.*?))?[ \t]*", re.DOTALL)
-_DAYS = re.compile(rb"(\d{4}-\d\d-\d\d)?\.\.(\d{4}-\d\d-\d\d)?")
-_GPUS = re.compile(rb"#[ \t]*gpus:[ \t]+([^ \t].*?)[ \t]*", re.DOTALL)
+_ROWS = expression(rb"#[ \t]*rows:[ \t]+([0-9]+)(?:[ \t]+sha256[ \t]+([^ \t]+))?[ \t]*")
+_LIKE_ROWS = expression(rb"#[ \t]*rows:(?:[ \t].*)?", re.IGNORECASE | re.DOTALL)
+_VALID = expression(rb"#[ \t]*valid:(?:[ \t]+(.*?))?[ \t]*", re.DOTALL)
+_DAYS = expression(rb"(\d{4}-\d\d-\d\d)?\.\.(\d{4}-\d\d-\d\d)?")
+_GPUS = expression(rb"#[ \t]*gpus:[ \t]+([^ \t].*?)[ \t]*", re.DOTALL)
 
 
 class Comments:

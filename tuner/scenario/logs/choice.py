@@ -3,19 +3,19 @@
 Sources: topoGetAlgoInfo (v2.20.5-1 to v2.23.4-1) and scheduleCollTasksToPlan (v2.24.3-1 and later), src/enqueue.cc.
 """
 
-import re
 from enum import IntEnum
 from functools import lru_cache
 from typing import NamedTuple, TypeVar
 
+from tuner.base.expressions import expression
 from tuner.base.names import Algorithm, Collective, Protocol
 
 E = TypeVar("E", bound=IntEnum)
 
 # 2.24 and later, when the collective is put into a plan
-_PLANNED = re.compile(r"(\w+): (\d+) Bytes -> Algo (\w+) proto (\w+) channel\{Lo\.\.Hi\}=\{(\d+)\.\.(\d+)\}")
+_PLANNED = expression(r"(\w+): (\d+) Bytes -> Algo (\w+) proto (\w+) channel\{Lo\.\.Hi\}=\{(\d+)\.\.(\d+)\}")
 # 2.20 to 2.23, when it is picked; numbers; 2.23 names the collective
-_PICKED = re.compile(r"(?:(\w+): )?(\d+) Bytes -> Algo (\d+) proto (\d+) time ([0-9]+\.[0-9]{6})")
+_PICKED = expression(r"(?:(\w+): )?(\d+) Bytes -> Algo (\d+) proto (\d+) time ([0-9]+\.[0-9]{6})")
 
 
 class PrintedChoice(NamedTuple):

@@ -10,6 +10,7 @@ from functools import cache
 
 from tuner.base import tables
 from tuner.base.dataclass import dataclass
+from tuner.base.expressions import expression
 
 # Roles.
 HARDWARE, CAUSE, OPENING, EXCEPTION, HEAD, ECHO, ORDERLY = (
@@ -31,7 +32,7 @@ ROLES = {"killed": OPENING, "aborted": OPENING, "terminated": ECHO}  # of signal
 _SAME_STAMP = str.maketrans("/ ,", "-T.")
 # What launchers and collectors of logs put before a line, some behind each other.
 _WRAPPERS = tuple(
-    re.compile(pattern)
+    expression(pattern)
     for pattern in (
         r"\[?(?P<time>\d{4}[-/]\d\d[-/]\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d+)?)(?: ?(?:Z|UTC|[+-]\d\d:?\d\d))?\]?[,:]?\s+",
         r"(?:stdout|stderr) [FP] ",  # Kubernetes' container runtimes

@@ -1,7 +1,6 @@
 """Lines of a log: NCCL's, behind whatever a launcher or a collector of logs puts before them, and those of endings."""
 
 import json
-import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -12,32 +11,33 @@ from typing import NamedTuple
 
 from tuner.base.bounds import ReaderBounds, of_log
 from tuner.base.errors import BadInput
+from tuner.base.expressions import expression
 from tuner.base.files import is_plain_file, read_bytes
 from tuner.scenario.logs import endings
 
 # host:pid:tid [device] NCCL INFO text; some builds put the function before "NCCL", launchers anything before the host.
-_PREFIX = re.compile(r"([^\s:\[\]()]+):(\d+):(\d+) \[-?\d+\]")
+_PREFIX = expression(r"([^\s:\[\]()]+):(\d+):(\d+) \[-?\d+\]")
 _MARK = "NCCL INFO "
 _WARNS = "NCCL WARN "
 TYPES = "float|half|double|bfloat16|u?int(?:8|32|64)|fp8_e[45]m[23]|f8e[45]m[23]"  # as nccl-tests prints them
 # Of lines without a prefix, behind whatever a launcher tags: nccl-tests' list of devices and its table, what NCCL
 # writes to stdout, and PyTorch's word of a collective that did not end.
-KEPT = re.compile(
+KEPT = expression(
     rf"#\s+Rank\s+\d|#\s+size\s+count|^\s+\d+\s+\d+\s+(?:{TYPES}) |[NR]CCL version (?:: )?\d|Watchdog caught collective"
     r"|last enqueued NCCL work|Last error:\s*$|NCCL DIAG \["
 )
 # Lines of nccl-tests: its comments, its program's name, and its rows.
-OF_RESULTS = re.compile(
+OF_RESULTS = expression(
     r"# ?(?:nThread|nccl-tests|Using devices|Collective|Avg bus|Out of bounds)|#\s+(?:Rank|size|out-of-place|\(B\))\s"
     rf"|\w_perf\b|\d\s+(?:{TYPES})\s+\w+\s+-?\d"
 )
-LAST_ERROR = re.compile(r"Last error:\s*$")
-_NO_NUMBER = re.compile(r"\d{4000}")  # Python reads no more than 4300 digits, NCCL prints some tens
-_PLACE = re.compile(r"\w+/\w+\.(?:cc|h):\d+")
+LAST_ERROR = expression(r"Last error:\s*$")
+_NO_NUMBER = expression(r"\d{4000}")  # Python reads no more than 4300 digits, NCCL prints some tens
+_PLACE = expression(r"\w+/\w+\.(?:cc|h):\d+")
 # Keys of a line in a JSON record; Google Cloud, Azure and Splunk have the last ones.
 _TEXTS = ("log", "message", "MESSAGE", "msg", "line", "textPayload", "LogEntry", "LogMessage", "_raw")
-_FIELD = re.compile(r' +"\w+": (".*"),?\s*')  # of a record that is printed over several lines
-ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+_FIELD = expression(r' +"\w+": (".*"),?\s*')  # of a record that is printed over several lines
+ANSI = expression(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
 class Thread(NamedTuple):

@@ -11,6 +11,7 @@ from dataclasses import field
 from typing import NamedTuple
 
 from tuner.base.dataclass import dataclass
+from tuner.base.expressions import expression
 from tuner.base.names import Algorithm, Collective
 from tuner.scenario.logs import choice, endings
 from tuner.scenario.logs.endings import EndingLine
@@ -18,102 +19,102 @@ from tuner.scenario.logs.lines import LAST_ERROR, OF_RESULTS, TYPES, UNKNOWN, Li
 from tuner.scenario.logs.thinned import Sort
 
 # src/init.cc, initTransportsRank and ncclCommInitRankFunc
-_RANK = re.compile(r"comm (0x[0-9a-f]+) rank (\d+) n[rR]anks (\d+)")
-_NODES = re.compile(r"nNodes (\d+) localRanks (\d+) localRank (\d+) MNNVL (\d+)")
+_RANK = expression(r"comm (0x[0-9a-f]+) rank (\d+) n[rR]anks (\d+)")
+_NODES = expression(r"nNodes (\d+) localRanks (\d+) localRank (\d+) MNNVL (\d+)")
 # src/init.cc, fillInfo; src/mnnvl.cc and before 2.25 src/init.cc, ncclMnnvlCheck
-_FABRIC = re.compile(
+_FABRIC = expression(
     r"MNNVL busId 0x[0-9a-f]+ fabric UUID (\S+) cliqueId 0x([0-9a-f]+) state(?: (\d+))?(?: healthMask 0x([0-9a-f]+))?"
 )
-_CLIQUE = re.compile(r"MNNVL 1 cliqueId [0-9a-f]+ cliqueSize (\d+) cliqueRank ")
-_COMM_ID = re.compile(r"commId (0x[0-9a-f]+)")
-_SPLIT = re.compile(r"(splitCount \d+ color -?\d+) key")
-_CHANNELS = re.compile(r"(\d+) coll channels, (?:(\d+) collnet channels, )?(?:(\d+) nvls channels, )?\d+ p2p channels")
-_NETWORK = re.compile(r"Using network (.+?)\s*$")
-_VERSION = re.compile(r"NCCL version (\d+\.\d+\.\d+)(?:\+cuda(\d+)\.(\d+))?")
-_RCCL = re.compile(r"RCCL version (?:: )?(\S+)")  # AMD's
-_OF_RCCL = re.compile(r"\bRCCL |librccl|\[RINGS\]")  # lines of it alone, where that with the version is missing
+_CLIQUE = expression(r"MNNVL 1 cliqueId [0-9a-f]+ cliqueSize (\d+) cliqueRank ")
+_COMM_ID = expression(r"commId (0x[0-9a-f]+)")
+_SPLIT = expression(r"(splitCount \d+ color -?\d+) key")
+_CHANNELS = expression(r"(\d+) coll channels, (?:(\d+) collnet channels, )?(?:(\d+) nvls channels, )?\d+ p2p channels")
+_NETWORK = expression(r"Using network (.+?)\s*$")
+_VERSION = expression(r"NCCL version (\d+\.\d+\.\d+)(?:\+cuda(\d+)\.(\d+))?")
+_RCCL = expression(r"RCCL version (?:: )?(\S+)")  # AMD's
+_OF_RCCL = expression(r"\bRCCL |librccl|\[RINGS\]")  # lines of it alone, where that with the version is missing
 # PyTorch, torch/csrc/distributed/c10d: ProcessGroupNCCL.cpp, and NCCLUtils.cpp with ncclGetLastError
-_TIMED_OUT = re.compile(
+_TIMED_OUT = expression(
     r"[Rr]ank ?(\d+)\].*Watchdog caught collective operation timeout: WorkNCCL\(SeqNum=(\d+), OpType=(\w+)"
     r"(?:, NumelIn=(\d+), NumelOut=(\d+))?"
 )
-_AT_WORK = re.compile(r"[Rr]ank ?(\d+)\].* work: (\d+), last enqueued NCCL work")
-_PROCESS_GROUP = re.compile(r"\[PG (?:ID )?(\S+)(?: PG GUID ([^\]]+))? Rank \d+\]")  # its GUID is the same on all ranks
+_AT_WORK = expression(r"[Rr]ank ?(\d+)\].* work: (\d+), last enqueued NCCL work")
+_PROCESS_GROUP = expression(r"\[PG (?:ID )?(\S+)(?: PG GUID ([^\]]+))? Rank \d+\]")  # its GUID is the same on all ranks
 # src/graph/search.cc, ncclTopoPrintGraph; "speed" up to 2.17
-_PATTERN = re.compile(
+_PATTERN = expression(
     r"Pattern (\d+), crossNic (\d+), nChannels (\d+), (?:bw|speed) ([\d.]+)/([\d.]+), type (\w+)/(\w+), "
     r"sameChannels ([01])(?!\S)"
 )
-_CHANNEL = re.compile(r"^ *\d+ :((?: [A-Z]+/[0-9A-Fa-f-]+)+)\s*$")
+_CHANNEL = expression(r"^ *\d+ :((?: [A-Z]+/[0-9A-Fa-f-]+)+)\s*$")
 # src/graph/topo.cc, ncclTopoPrintRec
-_CPU = re.compile(r"^CPU/(?:([0-9A-Fa-f]+)-)?[0-9A-Fa-f]+ \((-?\d+)/(-?\d+)/-?\d+\)\s*$")
+_CPU = expression(r"^CPU/(?:([0-9A-Fa-f]+)-)?[0-9A-Fa-f]+ \((-?\d+)/(-?\d+)/-?\d+\)\s*$")
 # src/graph/tuning.cc, ncclTopoTuneModel; src/tuning/tuning.cc from 2.31 on
-_HEADER = re.compile(r"^\s*Algorithm\s+\|(.*)")
-_THREADS = re.compile(r"^\s*Max NThreads\s+\|(.*)")
-_ROW = re.compile(rf"^\s*({'|'.join(c.name for c in Collective)})\s+\|(.*)")
-_CELL = re.compile(r"\s*([^\s/|]+)/\s*([^\s/|]+)\s*\|")
-_THRESHOLDS = re.compile(r"threadThresholds (-?\d+)/(-?\d+)/(-?\d+) \| (-?\d+)/(-?\d+)/(-?\d+) \| (-?\d+) \| (-?\d+)")
+_HEADER = expression(r"^\s*Algorithm\s+\|(.*)")
+_THREADS = expression(r"^\s*Max NThreads\s+\|(.*)")
+_ROW = expression(rf"^\s*({'|'.join(c.name for c in Collective)})\s+\|(.*)")
+_CELL = expression(r"\s*([^\s/|]+)/\s*([^\s/|]+)\s*\|")
+_THRESHOLDS = expression(r"threadThresholds (-?\d+)/(-?\d+)/(-?\d+) \| (-?\d+)/(-?\d+)/(-?\d+) \| (-?\d+) \| (-?\d+)")
 # src/misc/param.cc and many others; integers end with a full stop
-_VARIABLE = re.compile(r"(NCCL_\w+) set (?:by environment )?to (.*?)\s*$")
+_VARIABLE = expression(r"(NCCL_\w+) set (?:by environment )?to (.*?)\s*$")
 # src/transport/net_ib.cc, ncclIbInit; src/transport/nvls.cc, ncclNvlsInit; aws-ofi-nccl, src/platform-aws.c
-_ADAPTERS = re.compile(r"NET/IB : Using ((?:\[\d+\]\S+ ?)+)")
-_INTERFACES = re.compile(r"NET/Socket : Using ((?:\[\d+\][^\s:]+:\S+ ?)+)")  # src/transport/net_socket.cc
-_SPEED = re.compile(r"NET/IB ?: \[\d+\] ?([^:\s]+):\S+ .*\bspeed=(\d+)")
-_AWS_RELEASE = re.compile(r"NET/OFI Initializing aws-ofi-nccl v?(\d+\.\d+\.\d+)")
-_TUNER_PRODUCT = re.compile(r"Tuner is chosen for platform: (\S+)")
-_INSTANCE = re.compile(r"NET/OFI Running on (?:an? )?([a-z]\w*\.\w+)")
-_MULTICAST = re.compile(r"NVLS multicast support is (not )?available on dev")
-_DEVICE_NUMBER = re.compile(r" cudaDev (\d+)\b")
-_BUS_ID = re.compile(r" busId ([0-9a-f]+)\b")
-_PCI = re.compile(r"\+ PCI\[(\d+(?:\.\d+)?)\] - PCI/")
-_GPU = re.compile(r"\+ PCI\[[\d.]+\] - GPU/(\S+) \(")
-_NVLINK = re.compile(r"\+ NVL\[[\d.]+\] - GPU/(\S+)")
+_ADAPTERS = expression(r"NET/IB : Using ((?:\[\d+\]\S+ ?)+)")
+_INTERFACES = expression(r"NET/Socket : Using ((?:\[\d+\][^\s:]+:\S+ ?)+)")  # src/transport/net_socket.cc
+_SPEED = expression(r"NET/IB ?: \[\d+\] ?([^:\s]+):\S+ .*\bspeed=(\d+)")
+_AWS_RELEASE = expression(r"NET/OFI Initializing aws-ofi-nccl v?(\d+\.\d+\.\d+)")
+_TUNER_PRODUCT = expression(r"Tuner is chosen for platform: (\S+)")
+_INSTANCE = expression(r"NET/OFI Running on (?:an? )?([a-z]\w*\.\w+)")
+_MULTICAST = expression(r"NVLS multicast support is (not )?available on dev")
+_DEVICE_NUMBER = expression(r" cudaDev (\d+)\b")
+_BUS_ID = expression(r" busId ([0-9a-f]+)\b")
+_PCI = expression(r"\+ PCI\[(\d+(?:\.\d+)?)\] - PCI/")
+_GPU = expression(r"\+ PCI\[[\d.]+\] - GPU/(\S+) \(")
+_NVLINK = expression(r"\+ NVL\[[\d.]+\] - GPU/(\S+)")
 # src/transport/p2p.cc, shm.cc, net.cc: a connection and its way; src/graph/connect.cc: the ring of a channel
-_VIA = re.compile(r"Channel \d+(?:/\d+)? : (\d+)\[\S+\] -> \d+\[\S+\] (?:\[(send|receive)\] )?via (NET/.+?/\d\S*|\S+)")
-_RING = re.compile(r"^Channel (\d+)/(\d+) :((?:\s+\d+)+)\s*$")
-_TREES = re.compile(r"^Trees((?: \[\d+\] \S+->\d+->[-\d/]+)+)")  # src/init.cc; of one rank, up to where the line is cut
-_TREE = re.compile(r"\[(\d+)\] ([-\d/]+)->(\d+)->(-?\d+)")  # up to 2.7 with its way down behind a bar
-_NVLS_HEAD = re.compile(r"^NVLS Head +(\d+):((?: +\d+)+)\s*$")  # src/graph/connect.cc, up to 20 nodes
-_FALLBACK = re.compile(r"Could not find a path for pattern (\d+), falling back to simple order")  # src/graph/search.cc
-_P2P = re.compile(r"(?:intraNodeP2pSupport|isAllDirectP2p) ([01])")  # src/init.cc; the second from 2.27 on
+_VIA = expression(r"Channel \d+(?:/\d+)? : (\d+)\[\S+\] -> \d+\[\S+\] (?:\[(send|receive)\] )?via (NET/.+?/\d\S*|\S+)")
+_RING = expression(r"^Channel (\d+)/(\d+) :((?:\s+\d+)+)\s*$")
+_TREES = expression(r"^Trees((?: \[\d+\] \S+->\d+->[-\d/]+)+)")  # src/init.cc; of one rank, up to where the line is cut
+_TREE = expression(r"\[(\d+)\] ([-\d/]+)->(\d+)->(-?\d+)")  # up to 2.7 with its way down behind a bar
+_NVLS_HEAD = expression(r"^NVLS Head +(\d+):((?: +\d+)+)\s*$")  # src/graph/connect.cc, up to 20 nodes
+_FALLBACK = expression(r"Could not find a path for pattern (\d+), falling back to simple order")  # src/graph/search.cc
+_P2P = expression(r"(?:intraNodeP2pSupport|isAllDirectP2p) ([01])")  # src/init.cc; the second from 2.27 on
 # src/plugin/tuner.cc and before src/misc/tuner.cc: the plugin that NCCL found, and the file that a variable names
-_TUNER = re.compile(r"TUNER/Plugin: (?:Using tuner plugin|Using) (?!internal)(\S.*?)\s*$")
-_TUNER_FILE = re.compile(r"TUNER/Plugin: Plugin name set by env to (\S+)|NCCL_TUNER_PLUGIN set by environment to (\S+)")
+_TUNER = expression(r"TUNER/Plugin: (?:Using tuner plugin|Using) (?!internal)(\S.*?)\s*$")
+_TUNER_FILE = expression(r"TUNER/Plugin: Plugin name set by env to (\S+)|NCCL_TUNER_PLUGIN set by environment to (\S+)")
 # src/misc/ibvwrap.cc and src/transport/net_ib.cc: why there is no InfiniBand
-_NO_IB = re.compile(r"(Failed to open libibverbs\S*|NET/IB : No device found|No device found)")
+_NO_IB = expression(r"(Failed to open libibverbs\S*|NET/IB : No device found|No device found)")
 _FAULTS = {
     "Failed": "libibverbs is not there ({}): install it, in the container, too (rdma-core, libibverbs1)",
     "NET/IB": "NCCL found no device: none is up, or the container has no /dev/infiniband",
 }
-_NO_GDR = re.compile(r"GPU Direct RDMA (Enabled|Disabled) for HCA \d+ '([^']+)'(?: \((.+?)\))?")  # src/transport/net.cc
+_NO_GDR = expression(r"GPU Direct RDMA (Enabled|Disabled) for HCA \d+ '([^']+)'(?: \((.+?)\))?")  # src/transport/net.cc
 # src/graph/paths.cc, ncclTopoCheckGdr: numbers of path types, the second of NCCL_NET_GDR_LEVEL
-_FAR = re.compile(r"GPU Direct RDMA Disabled for GPU \S+ / HCA \S+ \(distance (\d+) >=? (\d+)\)")
-_RETURNED = re.compile(r"^(\S+\.(?:cc|c|h|cu):\d+) -> ([1-6])\b")  # src/include/checks.h, NCCLCHECK and those like it
-_CONFIG = re.compile(r"Comm config ([\w ]+?) set to (\S+)")  # src/init.cc
-_DIAGNOSTIC = re.compile(r"NCCL DIAG \[(\w+)\]\s+([A-Za-z][\w/ ]*?)(?: check)?: (.*?)\s*$")
+_FAR = expression(r"GPU Direct RDMA Disabled for GPU \S+ / HCA \S+ \(distance (\d+) >=? (\d+)\)")
+_RETURNED = expression(r"^(\S+\.(?:cc|c|h|cu):\d+) -> ([1-6])\b")  # src/include/checks.h, NCCLCHECK and those like it
+_CONFIG = expression(r"Comm config ([\w ]+?) set to (\S+)")  # src/init.cc
+_DIAGNOSTIC = expression(r"NCCL DIAG \[(\w+)\]\s+([A-Za-z][\w/ ]*?)(?: check)?: (.*?)\s*$")
 MOST_DIAGNOSTICS = 10_000
-_ADDED = re.compile(r"NET/OFI Adding (NCCL_\w+)=(\S+) to environment")
-_STEPPED_BACK = re.compile(r"NCCL_OFI_TUNER is not available|OFI_TUNER.*[Ff]all(ing)? ?back")
-_DMABUF = re.compile(r"DMA-BUF is available on GPU device")
-_GDR_OFF = re.compile(r"NET/\S+ (.*disabling GDR.*|Need to force simple protocol: GDR not supported)")
+_ADDED = expression(r"NET/OFI Adding (NCCL_\w+)=(\S+) to environment")
+_STEPPED_BACK = expression(r"NCCL_OFI_TUNER is not available|OFI_TUNER.*[Ff]all(ing)? ?back")
+_DMABUF = expression(r"DMA-BUF is available on GPU device")
+_GDR_OFF = expression(r"NET/\S+ (.*disabling GDR.*|Need to force simple protocol: GDR not supported)")
 # src/plugin: a library that was named and is not there, or has no plugin of that kind in it
-_NO_PLUGIN = re.compile(
+_NO_PLUGIN = expression(
     r"\b(NET|TUNER|PROFILER)/Plugin: (?:"
     r"No plugin found(?: \((?P<named>[^)]*)\))?|Could not find: ?(?P<names>.+?)\s*$"
     r"|(?P<symbol>[Ff]ailed to find (?!ncclCollNet)\S+(?: symbol)?.*(?:using internal|not supported).*))"
 )
 # src/enqueue.cc, ncclEnqueueCheck
-_CALL = re.compile(
+_CALL = expression(
     r"(\w+): opCount ([0-9a-f]+) sendbuff \S+ recvbuff \S+ count (\d+) datatype (\d+) op (\d+) root -?\d+ "
     r"comm (0x[0-9a-f]+) \[nranks=(\d+)\]"
 )
-_SYMMETRIC = re.compile(r"(\w+) \[Symmetric\]: (\d+) Bytes -> Kernel (\w+)")
+_SYMMETRIC = expression(r"(\w+) \[Symmetric\]: (\d+) Bytes -> Kernel (\w+)")
 # nccl-tests, src/common.cu
-_DEVICE = re.compile(r"#\s+Rank\s+(\d+)\s(?:.*\bPid\s+(\d+))?(?:.*\bon\s+(\S+))?.*\bdevice\s+\d+ \[(\S+)\] (.+?)\s*$")
+_DEVICE = expression(r"#\s+Rank\s+(\d+)\s(?:.*\bPid\s+(\d+))?(?:.*\bon\s+(\S+))?.*\bdevice\s+\d+ \[(\S+)\] (.+?)\s*$")
 MOST_DEVICES = 100_000
 
-_RESULTS = re.compile(r"^#\s+size\s+count\s+type\b")
-_RESULT_ROW = re.compile(rf"^\s+\d+\s+\d+\s+(?:{TYPES})\s+\w+\s+-?\d")
+_RESULTS = expression(r"^#\s+size\s+count\s+type\b")
+_RESULT_ROW = expression(rf"^\s+\d+\s+\d+\s+(?:{TYPES})\s+\w+\s+-?\d")
 
 # Algorithms of a block of the table whose header is missing: three a block, in NCCL's order.
 ALGORITHMS_PER_BLOCK = 3
@@ -681,16 +682,16 @@ class _Reader:
 _METHODS: list[tuple[str, re.Pattern[str], Callable[[_Reader, PrintedLine, re.Match[str]], None]]] = [
     (": opCount ", _CALL, _Reader.call),
     (" [Symmetric]: ", _SYMMETRIC, _Reader.symmetric),
-    (" Bytes -> Algo ", re.compile(" Bytes -> Algo "), _Reader.choice),
+    (" Bytes -> Algo ", expression(" Bytes -> Algo "), _Reader.choice),
     (" |", _ROW, _Reader.row),
     ("comm 0x", _RANK, _Reader.rank),
     ("MNNVL busId ", _FABRIC, _Reader.fabric),
     ("MNNVL 1 ", _CLIQUE, _Reader.clique),
     ("Pattern ", _PATTERN, _Reader.pattern),
     (" GPU/", _CHANNEL, _Reader.channel),
-    ("=== System : ", re.compile(r"^=== System : (?:max(?:Bw|Width) (\d+(?:\.\d+)?))?"), _Reader.system),
+    ("=== System : ", expression(r"^=== System : (?:max(?:Bw|Width) (\d+(?:\.\d+)?))?"), _Reader.system),
     ("CPU/", _CPU, _Reader.cpu),
-    (" - NVS/", re.compile(r"\+ (?:NVL\[(\d+(?:\.\d+)?)\]|\w+\[[\d.]+\]) - NVS/"), _Reader.nvswitch),
+    (" - NVS/", expression(r"\+ (?:NVL\[(\d+(?:\.\d+)?)\]|\w+\[[\d.]+\]) - NVS/"), _Reader.nvswitch),
     ("] - PCI/", _PCI, _Reader.bridge),
     (" - GPU/", _GPU, _Reader.system_gpu),
     (" - GPU/", _NVLINK, _Reader.nvlink),

@@ -7,7 +7,6 @@ a collective, the first lines and the last of each thread; of any other all of t
 
 import errno
 import gzip
-import re
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from enum import Enum
@@ -17,6 +16,7 @@ from typing import BinaryIO, cast
 
 from tuner.base.bounds import factor, over
 from tuner.base.errors import BadInput
+from tuner.base.expressions import expression
 from tuner.base.files import GZIPPED, UTF_16, read_bytes
 from tuner.scenario.logs import endings
 from tuner.scenario.logs.lines import KEPT, LOG, OF_RESULTS, UNKNOWN, Lines, PrintedLine, as_line
@@ -33,7 +33,7 @@ _STAMP = b"0123456789-:.TZ[]+, "  # what a time before a line is made of
 _TEXT = bytes(each for each in range(256) if each in b"\t\n\r\x1b" or each >= 32)
 _MOST_BINARY = 0.02  # of a block's bytes; more are no text
 _STEMS = tuple(stem.encode() for stem in endings.STEMS)
-_OF_TESTS = re.compile(f"{KEPT.pattern}|{OF_RESULTS.pattern}".encode())
+_OF_TESTS = expression(f"{KEPT.pattern}|{OF_RESULTS.pattern}".encode())
 # Of a log whose lines are nearly all of different shapes, a line without any of these is taken to say nothing.
 _MARKS = (
     b"CCL", b"rror", b"CUDA", b"Xid", b"ignal", b"SIG", b"illed", b"OOM", b"CANCELLED", b"raceback", b"ault", b"bort",

@@ -1,11 +1,11 @@
 """What lies beside results and decides how they are judged: facts that a log of NCCL shows of the run."""
 
-import re
 from collections.abc import Iterable
 from pathlib import Path
 
 from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput
+from tuner.base.expressions import expression
 from tuner.base.files import read_bytes
 from tuner.times.acceptance.diagnosis import Diagnosis
 from tuner.times.acceptance.faults import Resource
@@ -46,12 +46,12 @@ class LogFacts:
 NOTHING_LOGGED = LogFacts()
 
 # A connection: "Channel 00/0 : 0[0] -> 8[0] [send] via NET/IB/3/GDRDMA", src/transport/net.cc and src/init.cc.
-_CONNECTION = re.compile(r"\bvia NET/([^/\n]+)/(\d+)(?:\([^)]*\))?(/GDRDMA)?")
-_NETWORK = re.compile(r"NCCL INFO Using network (.+)")
-_NVLS = re.compile(r"\b(\d+) nvls channels\b")
-_TUNER = re.compile(r"TUNER/Plugin: Using (?:tuner plugin )?(\S+)")
+_CONNECTION = expression(r"\bvia NET/([^/\n]+)/(\d+)(?:\([^)]*\))?(/GDRDMA)?")
+_NETWORK = expression(r"NCCL INFO Using network (.+)")
+_NVLS = expression(r"\b(\d+) nvls channels\b")
+_TUNER = expression(r"TUNER/Plugin: Using (?:tuner plugin )?(\S+)")
 # "AllReduce: 8589934592 Bytes -> Algo RING proto SIMPLE channel{Lo..Hi}={0..31} time 86069.968750", src/enqueue.cc.
-_TIME = re.compile(r"\b(\d+) Bytes -> Algo \S+ proto \S+ .*?\btime ([\d.]+)")
+_TIME = expression(r"\b(\d+) Bytes -> Algo \S+ proto \S+ .*?\btime ([\d.]+)")
 
 
 def of_lines(lines: Iterable[str]) -> LogFacts:

@@ -3,12 +3,12 @@
 They lie in ``runs`` of the user's data folder, each as its table and as the curves that are compared with.
 """
 
-import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from tuner.base.errors import BadInput, one_of
+from tuner.base.expressions import expression
 from tuner.base.files import write_text
 from tuner.scenario import Scenario
 from tuner.times import measured
@@ -21,7 +21,7 @@ from tuner.times.measured.formats import Given
 from tuner.times.measured.header import MeasuredHealth
 from tuner.times.measured.samples import Measurements
 
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_NAME = expression(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
 def folder() -> Path:

@@ -1,6 +1,5 @@
 """Measured times as a fit takes them: medians by call and combination, with how far they are known."""
 
-import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import field, replace
@@ -12,6 +11,7 @@ from numpy.typing import NDArray
 
 from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadMeasurement
+from tuner.base.expressions import expression
 from tuner.base.names import AlgoProto
 from tuner.emulator.communicator import Comm
 from tuner.emulator.request import MessageSizes, Request
@@ -61,7 +61,7 @@ def host_floor_us(calls: Iterable[tuple[Point, AlgoProto, float]]) -> float | No
 HOLD_OUT_EVERY = 4
 LEAST_DEVIATION = 0.01  # of a median: times of another day differ by that
 UNKNOWN_DEVIATION = 0.05  # where the samples are too few to say
-_OF_ONE_NODE = re.compile(r' (host_hash|guid)="[^"]*"')  # what tells nodes of one kind apart in NCCL's XML
+_OF_ONE_NODE = expression(r' (host_hash|guid)="[^"]*"')  # what tells nodes of one kind apart in NCCL's XML
 
 
 @dataclass(frozen=True, slots=True)

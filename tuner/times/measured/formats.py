@@ -1,7 +1,6 @@
 """Measured times of any file, as a table or as sample blocks: one reader for each format, chosen by the content."""
 
 import json
-import re
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import field, replace
@@ -15,6 +14,7 @@ from tuner.base import extras
 from tuner.base.bounds import ReaderBounds, check_json, factor, of_log, over
 from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput, BadMeasurement, one_of
+from tuner.base.expressions import expression
 from tuner.base.files import is_plain_file, read_bytes
 from tuner.base.names import Collective, DataType, Op, P2pOperation, by_name
 from tuner.base.sizes import plural
@@ -304,7 +304,7 @@ def _agreed(path: Path, table: Measurements, given: Given) -> Measurements:
 
 _PARQUET = ("op_name", "nccl_dtype", "num_gpus", "message_size", "latency")
 _IN_NEWER_ONES = ("version", "device")  # columns that tables collected with NCCL 2.23 lack
-_FOLDER = re.compile(r"\d+\.\d+(?:\.\d+)?")
+_FOLDER = expression(r"\d+\.\d+(?:\.\d+)?")
 
 
 def _of_parquet(path: Path, nccl: str = "") -> Measurements:

@@ -14,6 +14,7 @@ from typing import Any
 
 from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput, BadMeasurement
+from tuner.base.expressions import expression
 from tuner.base.names import Collective, DataType, Op, P2pOperation
 from tuner.base.sizes import ranks_on_nodes
 from tuner.release import of_code
@@ -149,7 +150,7 @@ TYPES = {
 }
 OPS = {op.name: op for op in Op} | {"none": Op.sum}  # of collectives that do not reduce
 WITHOUT_OP = ("mulsum",)  # a scaling that NCCL has no fixed operation for
-_PROGRAM = re.compile(r"\b([a-z_]+_perf)\b")
+_PROGRAM = expression(r"\b([a-z_]+_perf)\b")
 
 
 def program(text: str) -> str | None:
@@ -164,25 +165,25 @@ _RIGHT = {DataType.float16: 1e-2, DataType.bfloat16: 1e-2, DataType.float32: 1e-
 NOT_NAMED = f"does not say which collective was run; valid: one name of {', '.join(PROGRAMS)} in the file"
 CPU_TIMES = "CPU times (-C 1), not those of the GPUs; valid: nccl-tests without -C"
 # Of mpirun, torchrun, srun, MPICH's mpiexec and kubectl, and a time with what a container's log file adds, at a line.
-_TAG = re.compile(
+_TAG = expression(
     r"^\s*(?:(?:\[\d+,\d+\](?:<\w+>)?:?|\[[\w.-]*\d+\]:|\d+:(?!\d)|\[\d+\](?= )|\[pod/\S+\]"
     r"|\[?\d{4}-\d\d-\d\d[T ]\d\d:[\d:.,]+(?:Z|[+-]\d\d:?\d\d)?\]?(?: std(?:out|err) [FP])?)\s?)+"
 )
-_PREFIX = re.compile(r"([^\s:\[\]()]+):\d+:\d+ \[-?\d+\] (?:\S+ )?NCCL ")
+_PREFIX = expression(r"([^\s:\[\]()]+):\d+:\d+ \[-?\d+\] (?:\S+ )?NCCL ")
 _NUMBER = r"(?:(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?|nan|inf)"
 _OP = rf"(?:\s+(?:{'|'.join([*OPS, *WITHOUT_OP])})(?=\s|$))?"
-_START = re.compile(rf"(\d{{1,19}})\s+(\d+)\s+({'|'.join(TYPES)})(?=\s|$)({_OP})(.*)")
-_RANK = re.compile(
+_START = expression(rf"(\d{{1,19}})\s+(\d+)\s+({'|'.join(TYPES)})(?=\s|$)({_OP})(.*)")
+_RANK = expression(
     r"#?\s*Rank\s+(\d{1,9})\s+(?:Group\s+\d+\s+)?(?:Pid\s+\d+\s+)?on\s+(\S+)\s+device\s+(\d{1,9})\s+\[[^\]]*\]\s*(.*)"
 )
-_SETTINGS = re.compile(
+_SETTINGS = expression(
     r"# ?nThread (\d{1,9}) nGpus (\d{1,9}) .*?warmup iters: (\d{1,9}) iters: (\d{1,9})(?:.*? graph: (\d{1,9}))?"
 )
-_MOST_BYTES = re.compile(r"# ?nThread .* maxBytes (\d{1,19}) ")
-_SIZE = re.compile(r"\s*(\d{1,19})\b")
-_VERSION = re.compile(r"nccl-library=(\d{1,9})")
-_NCCL_SAYS = re.compile(r"NCCL version (\d+\.\d+\.\d+)")  # NCCL_DEBUG=VERSION prints it alone, INFO in its own lines
-_OUT_OF_BOUNDS = re.compile(r"Out of bounds values\s*:\s*(\d{1,18})")
+_MOST_BYTES = expression(r"# ?nThread .* maxBytes (\d{1,19}) ")
+_SIZE = expression(r"\s*(\d{1,19})\b")
+_VERSION = expression(r"nccl-library=(\d{1,9})")
+_NCCL_SAYS = expression(r"NCCL version (\d+\.\d+\.\d+)")  # NCCL_DEBUG=VERSION prints it alone, INFO in its own lines
+_OUT_OF_BOUNDS = expression(r"Out of bounds values\s*:\s*(\d{1,18})")
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,7 +205,7 @@ class _Device:
     gpu: str
 
 
-_COMMENT = re.compile(r"# ?(?:nThread \d|nccl-tests version|Using devices)")
+_COMMENT = expression(r"# ?(?:nThread \d|nccl-tests version|Using devices)")
 _LONGEST_RECORD = 1 << 16  # of a line in JSON
 
 
@@ -494,7 +495,7 @@ def is_json(record: Any) -> bool:
     return isinstance(record, dict) and "results" in record and "args" in record
 
 
-_CHOOSING = re.compile(
+_CHOOSING = expression(
     r"\b(NCCL_(?:ALGO|PROTO|(?:MIN|MAX)_NCHANNELS|NVLS_ENABLE|COLLNET_ENABLE))"
     r"(?:=| set by environment to )[\"']?([\w,;:^]+)"
 )
@@ -505,7 +506,7 @@ def choosing_variables(text: str) -> dict[str, str]:
     return {name: value for name, value in _CHOOSING.findall(text) if value}
 
 
-_END, _CONCLUDED = re.compile(r"# Avg bus bandwidth"), re.compile(r"# Collective test concluded")
+_END, _CONCLUDED = expression(r"# Avg bus bandwidth"), expression(r"# Collective test concluded")
 
 
 def runs_apart(content: str) -> list[str]:

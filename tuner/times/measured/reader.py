@@ -8,7 +8,6 @@ Layouts, by the names of the columns: ``collective,dtype,gpus,bytes,time_us`` (o
 import csv
 import io
 import math
-import re
 import tomllib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -21,6 +20,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from tuner.base.errors import BadInput, BadMeasurement, did_you_mean, nearest_of, one_of
+from tuner.base.expressions import expression
 from tuner.base.files import read_bytes, write_text
 from tuner.base.names import Algorithm, DataType, Op, Protocol, by_name
 from tuner.base.printable import csv_cell
@@ -47,7 +47,7 @@ from tuner.times.measured.samples import (
 
 Record = TypeVar("Record")
 _TABLES = ("source", "adapters", "environment", "noise_percent", "left_out", "runs")
-_BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
+_BARE_KEY = expression(r"[A-Za-z0-9_-]+")
 
 
 def parse_header(name: str, comments: Iterable[str]) -> Header:

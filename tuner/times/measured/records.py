@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from tuner import release
 from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput, did_you_mean, one_of
+from tuner.base.expressions import expression
 from tuner.base.names import Collective, P2pOperation
 from tuner.times.measured.header import MeasuredRun
 
@@ -35,11 +36,11 @@ def _plain(word: str) -> str:
     return word.strip().lower().replace("_", "").replace("-", "")
 
 
-_ROWS_OWN = re.compile(r"\b(?:avg )?busbw [\d.]+|#wrong=\S+")  # numbers of single rows
-_CODE = re.compile(r"\bnccl[ /]?(?:version )?(2\d{4})\b|/(2\d{4})\b", re.I)
-_DOTTED = re.compile(r"\bnccl[ -]?v?(2\.\d+\.\d+)", re.I)
-_GPU = re.compile(r"\b(?:NVIDIA )?((?:[ABHVL]\d{2,3}S?|GB\d{3}|GH200|RTX PRO \d+|RTX A\d+|T4)\b[^;,]*)")
-_VARIABLE = re.compile(r"\b((?:NCCL|FI)_[A-Z0-9_]+)=([^\s;,]*)")
+_ROWS_OWN = expression(r"\b(?:avg )?busbw [\d.]+|#wrong=\S+")  # numbers of single rows
+_CODE = expression(r"\bnccl[ /]?(?:version )?(2\d{4})\b|/(2\d{4})\b", re.I)
+_DOTTED = expression(r"\bnccl[ -]?v?(2\.\d+\.\d+)", re.I)
+_GPU = expression(r"\b(?:NVIDIA )?((?:[ABHVL]\d{2,3}S?|GB\d{3}|GH200|RTX PRO \d+|RTX A\d+|T4)\b[^;,]*)")
+_VARIABLE = expression(r"\b((?:NCCL|FI)_[A-Z0-9_]+)=([^\s;,]*)")
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,9 +1,9 @@
 """Checks of how ranks reach each other: channels, network, GPUDirect RDMA, shared memory, NVLS."""
 
-import re
 from collections.abc import Iterator, Mapping
 
 from tuner import release
+from tuner.base.expressions import expression
 from tuner.base.findings import Finding, Severity
 from tuner.base.names import Pattern
 from tuner.machine import gpus
@@ -186,7 +186,7 @@ def network(shown: ShownByLog) -> Iterator[Finding]:
 
 
 # Ends of a container engine's, a virtual machine's or a pod network's bridges; NCCL leaves out lo and docker alone.
-_OF_ONE_HOST = re.compile(r"docker\d|virbr\d|lxcbr\d|podman\d|cni\d|(veth|cali|br-)[0-9a-f]{6}")
+_OF_ONE_HOST = expression(r"docker\d|virbr\d|lxcbr\d|podman\d|cni\d|(veth|cali|br-)[0-9a-f]{6}")
 
 
 def bridges(shown: ShownByLog) -> Iterator[Finding]:

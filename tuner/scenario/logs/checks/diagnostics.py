@@ -4,24 +4,25 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator
 
+from tuner.base.expressions import expression
 from tuner.base.findings import Finding, Severity
 from tuner.scenario.logs.checks.shown import ShownByLog
 from tuner.scenario.logs.reader import DiagnosticLine
 
 # What a result says, by its text: NCCL tags all but good ones INFO. Read from libnccl.so.2 2.32.3.
-_FAULTS = re.compile(
+_FAULTS = expression(
     r"\bmismatch\b|differ across ranks|uncorrected volatile errors on|inactive link|inconsistent link speeds|"
     r"check: failed on|>30% off median|only \d+/\d+ GPU-to-GPU|peer-memory import failed|\bXid \d|\bSXid \d"
 )
-_UNUSUAL = re.compile(
+_UNUSUAL = expression(
     r"corrected volatile errors at or above|ATSCtl disabled|groups differ|mixed results|incomplete, gathered"
 )
-_NOT_RUN = re.compile(
+_NOT_RUN = expression(
     r"unavailable|unable to|not usable|cannot |timed out|missing|skipped|failed|inaccessible|returned \d"
 )
-_PAIR = re.compile(r"srcRank=(\d+) .*?dstRank=(\d+)")
-_RANKS = re.compile(r"\brank\(s\) ([\d,\- ]*\d)|\brank (\d+)\b")
-_REMEDY = re.compile(r"; ((?:check|inspect|verify|compare|rerun|see)\b.*)$")
+_PAIR = expression(r"srcRank=(\d+) .*?dstRank=(\d+)")
+_RANKS = expression(r"\brank\(s\) ([\d,\- ]*\d)|\brank (\d+)\b")
+_REMEDY = expression(r"; ((?:check|inspect|verify|compare|rerun|see)\b.*)$")
 MOST_PAIRS = 4
 
 

@@ -1,16 +1,16 @@
 """The check of where a log ends: in order, after the start, or before that, and where its ranks are then."""
 
-import re
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
+from tuner.base.expressions import expression
 from tuner.base.findings import Finding, Severity
 from tuner.scenario.logs.checks.shown import ShownByLog
 from tuner.scenario.logs.endings import ORDERLY, failures
 from tuner.scenario.logs.imported import CommunicatorLines, groups
 from tuner.scenario.logs.reader import LastCall, NcclLog, RankLog
 
-_NO_P2P = re.compile(r"GeForce RTX (4|5)0\d\d")
+_NO_P2P = expression(r"GeForce RTX (4|5)0\d\d")
 
 
 def end(shown: ShownByLog) -> Iterator[Finding]:
