@@ -419,6 +419,31 @@ def test_one_that_may_change_has_no_hash() -> None:
         hash(changing)
 
 
+def test_one_in_order_is_compared_by_its_fields_and_with_its_own_class_only() -> None:
+    @late_dataclass(frozen=True, slots=True, order=True)
+    class Pair:
+        first: int
+        second: str = "a"
+
+    assert sorted([Pair(2), Pair(1, "b"), Pair(1)]) == [Pair(1), Pair(1, "b"), Pair(2)]
+    assert (Pair(1) < Pair(2), Pair(1) <= Pair(1), Pair(1) > Pair(2), Pair(2) >= Pair(1)) == (True, True, False, True)
+    other: Any = (1, "a")
+    with pytest.raises(TypeError, match="not supported between"):
+        assert Pair(1) < other
+
+
+def test_one_by_keywords_takes_nothing_by_its_place() -> None:
+    @late_dataclass(frozen=True, slots=True, kw_only=True)
+    class Named:
+        size: int = 3
+        name: str
+
+    assert (Named(name="a").size, Named(size=1, name="a").size) == (3, 1)
+    wrong: Any = Named
+    with pytest.raises(TypeError, match="positional argument"):
+        wrong(1, "a")
+
+
 def steps(*at: int) -> breakpoints.Labels:
     def labels(sizes: SizeArray) -> NDArray[np.int64]:
         return np.searchsorted(np.array(at, np.uint64), sizes, side="right")

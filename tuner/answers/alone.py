@@ -1,11 +1,12 @@
 """One call alone or of a group, with the channels that it runs on: what its order and its schedule are made from."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 
 from tuner import release
 from tuner.answers.exchanges import ExchangeQuery, calls_of
+from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput
 from tuner.base.names import Algorithm, PeerCall
 from tuner.base.sizes import human_bytes

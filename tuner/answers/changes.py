@@ -1,7 +1,7 @@
 """A scenario with something changed, as ``nccl-tuner diff`` takes it in words such as nodes=4."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -12,6 +12,7 @@ import numpy as np
 from tuner import release
 from tuner.answers.symmetric import AnyPick, ratio
 from tuner.answers.tuners import with_tuner
+from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput, one_of
 from tuner.base.numerics import is_time
 from tuner.base.records import json_form

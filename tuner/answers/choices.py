@@ -1,11 +1,11 @@
 """NCCL's picks over sizes and node counts: the records behind maps of choices."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tuner.base.dataclass import dataclass
 from tuner.base.errors import NoAlgorithm
 from tuner.base.frames import Column, Framed, NamedColumn
 from tuner.base.names import AlgoProto, Algorithm, Protocol

@@ -1,10 +1,11 @@
 """Efficiency of measured times: beside NCCL's prediction, the alpha-beta model, the ideal and what the links carry."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from tuner.answers import calibrated
 from tuner.answers.calibrated import CalibrationUsed, NoCalibration, TimesWanted
+from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput
 from tuner.base.names import Algorithm, Protocol
 from tuner.base.nouns import TimeInterval

@@ -1,13 +1,14 @@
 """Explanation of NCCL's pick for a size: the pick's numbers step by step, what the others lack, how far it holds."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
 from tuner.answers.tuners import TunerWord, word_of
+from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput
 from tuner.base.frames import Column, Framed, Rows, html_table
 from tuner.base.names import AlgoProto, Algorithm, Collective, Protocol, by_name

@@ -1,9 +1,10 @@
 """The graphs of a scenario's node, as our own search finds them."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 
+from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput, TunerError, one_of
 from tuner.base.files import write_text
 from tuner.base.records import json_form

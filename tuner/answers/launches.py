@@ -1,10 +1,11 @@
 """A call's launch in full: what its blocks and proxies are handed, and the ranks that its channels go over."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from itertools import groupby
 
 from tuner.answers.picks import PickAnswer
+from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput
 from tuner.base.names import Algorithm, Buffers
 from tuner.base.records import json_form

@@ -4,7 +4,6 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -13,6 +12,7 @@ from tuner.answers.graphs import GraphsAcross
 from tuner.answers.mixed import CallInKernel, ChoiceAnswer, GroupAnswer, KernelAnswer
 from tuner.answers.picks import PickAnswer
 from tuner.answers.symmetric import NonClassicPick
+from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput
 from tuner.base.names import Collective
 from tuner.base.numerics import shortest

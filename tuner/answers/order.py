@@ -1,13 +1,14 @@
 """In which order a call adds the numbers of each element, as records; :mod:`tuner.answers.same_bits` compares calls."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from itertools import groupby
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from tuner.answers.alone import PAT_READ_FROM, Alone, calls_alone, pat_not_read
+from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput, one_of
 from tuner.base.names import DataType
 from tuner.base.records import json_form

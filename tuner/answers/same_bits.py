@@ -1,9 +1,10 @@
 """Whether calls give the same bits: at other sizes, wherever a row is, in another release, on other nodes."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from tuner.answers.order import CallOrder, of_calls
+from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput, TunerError
 from tuner.base.names import Algorithm, Collective, DataType
 from tuner.base.numerics import shortest

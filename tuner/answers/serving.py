@@ -1,7 +1,7 @@
 """Who carries an AllReduce of a serving engine, and what NCCL picks where it is NCCL."""
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import cached_property
 from typing import TypedDict
 
@@ -10,6 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from tuner.answers import picks
 from tuner.answers.picks import CallPicks, PickAnswer
+from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput
 from tuner.base.findings import Finding
 from tuner.base.frames import Column, Framed

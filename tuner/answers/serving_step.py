@@ -3,11 +3,12 @@ is NCCL's.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from tuner.answers import picks
 from tuner.answers.picks import PickAnswer
 from tuner.answers.serving import BY_SOURCE, ServedGroup, group_of
+from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput
 from tuner.base.names import Buffers, Collective, DataType, Op, PeerCall
 from tuner.base.numerics import is_time

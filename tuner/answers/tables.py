@@ -1,10 +1,11 @@
 """The tuning table, a record a cell."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from tuner.answers import calibrated
 from tuner.answers.calibrated import CalibratedEstimate, CalibrationUsed, NoCalibration, TimesWanted
+from tuner.base.dataclass import dataclass
 from tuner.base.names import ALGO_PROTOS, Algorithm, Collective, DataType, Op, Protocol
 from tuner.base.nouns import TimeInterval
 from tuner.base.numerics import shortest

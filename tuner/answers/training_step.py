@@ -1,10 +1,11 @@
 """A training step's collectives as NCCL predicts them, beside the alpha-beta model."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from tuner.answers import calibrated
 from tuner.answers.calibrated import CalibrationUsed, NoCalibration, TimesWanted, merged, together
+from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput
 from tuner.base.names import Algorithm, Collective, DataType, Op, Protocol
 from tuner.base.nouns import TimeInterval

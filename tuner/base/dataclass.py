@@ -8,7 +8,7 @@ library's, and ``fields``, ``replace`` and ``asdict`` of :mod:`dataclasses` take
 
 import dataclasses
 from collections.abc import Callable
-from operator import attrgetter
+from operator import attrgetter, ge, gt, le, lt
 from typing import Any, TypeVar, dataclass_transform
 
 C = TypeVar("C", bound=type)
@@ -16,12 +16,20 @@ _GETTER = "__field_values__"  # of the class: what makes of an object the values
 
 
 @dataclass_transform(field_specifiers=(dataclasses.field,))
-def dataclass(*, frozen: bool = False, slots: bool = False, eq: bool = True, repr: bool = True) -> Callable[[C], C]:
+def dataclass(
+    *,
+    frozen: bool = False,
+    slots: bool = False,
+    eq: bool = True,
+    order: bool = False,
+    repr: bool = True,
+    kw_only: bool = False,
+) -> Callable[[C], C]:
     """A decorator as :func:`dataclasses.dataclass`; a subclass has to be made by it, too."""
 
     def decorated(plain: C) -> C:
         own = vars(plain)
-        made: Any = dataclasses.dataclass(init=False, repr=False, eq=False, slots=slots)(plain)
+        made: Any = dataclasses.dataclass(init=False, repr=False, eq=False, slots=slots, kw_only=kw_only)(plain)
         if "__init__" not in own:
             made.__init__ = _first_init(made)
         if repr and "__repr__" not in own:
@@ -29,6 +37,8 @@ def dataclass(*, frozen: bool = False, slots: bool = False, eq: bool = True, rep
         if eq:
             made.__eq__ = own.get("__eq__", _equal)
             made.__hash__ = own.get("__hash__") or (_hash if frozen else None)
+        if order:
+            made.__lt__, made.__le__, made.__gt__, made.__ge__ = map(_ordered, (lt, le, gt, ge))
         if frozen:
             made.__setattr__, made.__delattr__ = _set, _delete
             made.__getstate__, made.__setstate__ = _get_state, _set_state
@@ -100,6 +110,16 @@ def _equal(self: Any, other: object) -> Any:
         return NotImplemented
     values = _of(type(self))
     return values(self) == values(other)
+
+
+def _ordered(compare: Callable[[Any, Any], bool]) -> Callable[[Any, object], Any]:
+    def compared(self: Any, other: object) -> Any:
+        if type(self) is not type(other):
+            return NotImplemented
+        values = _of(type(self))
+        return compare(values(self), values(other))
+
+    return compared
 
 
 def _hash(self: Any) -> int:

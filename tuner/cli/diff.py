@@ -4,7 +4,7 @@ import math
 import textwrap
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import chain, combinations, pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +15,7 @@ from tuner.answers.beyond import BY_LIBRARY, EMULATED, RECORDED, OtherChange, di
 from tuner.answers.changes import KEYS, AtSize, at_sizes, each_of
 from tuner.answers.diff import PickChange, Side, diff, loss, share_changed
 from tuner.answers.symmetric import AnyPick, NonClassicPick
+from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput
 from tuner.base.names import Buffers, Collective, PeerCall
 from tuner.base.records import to_json

@@ -1,7 +1,6 @@
 """Sends and receives, and what NCCL makes of them, as ``pick`` and ``diff`` print them."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tuner.answers import exchanges, mixed
@@ -17,6 +16,7 @@ from tuner.answers.exchanges import (
     ways,
 )
 from tuner.answers.mixed import CallInKernel, MixedAnswer
+from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput
 from tuner.base.names import Buffers, DataType, PeerCall
 from tuner.cli import times

@@ -4,7 +4,6 @@ import ctypes
 import os
 import platform
 import sys
-from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ import click
 from click.shell_completion import get_completion_class
 
 from tuner import release
+from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput, OracleUnavailable, TunerError, one_of
 from tuner.base.extras import EXTRAS, FOLDER, MissingExtra, bindings
 from tuner.base.files import cache_folder

@@ -13,7 +13,6 @@ C looks up (csrc/picks/lookup.c); without it, in a wheel that any computer takes
 
 import ctypes
 from bisect import bisect_right
-from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tuner.base.dataclass import dataclass
 from tuner.base.errors import TunerError
 from tuner.base.names import ALGO_PROTOS, AlgoProto, Protocol
 from tuner.base.numerics import FloatArray, SizeArray, ceil_div, f32

@@ -9,13 +9,14 @@ ncclTopoSearchInit, src/graph/search.cc, v2.28.9-1.
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import cache
 from itertools import combinations, permutations
 
 import numpy as np
 
 from tuner import release
+from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput, BadTopology, NcclFails
 from tuner.base.names import Pattern
 from tuner.base.numerics import f32

@@ -7,9 +7,9 @@ Source: followPath, ncclTopoFollowPath, src/graph/search.cc, v2.28.9-1.
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cache
 
+from tuner.base.dataclass import dataclass
 from tuner.base.numerics import f32
 from tuner.graphs.system import CpuDevice, DeviceKind, GpuDevice, Link, Path, System, SystemDevice
 from tuner.graphs.trial import Recorder

@@ -10,8 +10,8 @@ a memory must say how many tries a repetition takes, and how it leaves bandwidth
 
 from collections import Counter
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
 
+from tuner.base.dataclass import dataclass
 from tuner.base.names import Pattern
 from tuner.graphs.load import Load
 from tuner.graphs.nets import Nets

@@ -1,10 +1,11 @@
 """A graph while it is searched: what is asked of its channels, and those laid so far."""
 
 from collections import Counter
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import cache
 from typing import NamedTuple
 
+from tuner.base.dataclass import dataclass
 from tuner.base.names import Pattern
 from tuner.base.numerics import f32
 from tuner.release.search import ChannelRules

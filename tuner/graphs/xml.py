@@ -10,10 +10,11 @@ what the network does then is ncclIbMakeVDevice's, src/transport/net_ib.cc.
 
 import xml.etree.ElementTree as ET
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import IntEnum
 from itertools import islice
 
+from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput, BadTopology, NcclFails, Remedy
 from tuner.base.numerics import parse_long
 from tuner.graphs.request import SearchRequest

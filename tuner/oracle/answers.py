@@ -1,12 +1,12 @@
 """Records of the simulated GPUs, as numpy reads them, and the answers that are made of them."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tuner.base.dataclass import dataclass
 from tuner.base.errors import OracleFailed
 from tuner.base.expressions import expression
 from tuner.base.names import Algorithm, Collective, Protocol

@@ -4,8 +4,9 @@ All ranks connect, over NCCL's own transports and proxies, which no other answer
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput
 from tuner.base.names import Collective
 from tuner.emulator.request import Request

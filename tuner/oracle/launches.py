@@ -1,12 +1,12 @@
 """Launches in full: kernels with the works that NCCL hands them, and the operations prepared for its network."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tuner.base.dataclass import dataclass
 from tuner.base.names import Algorithm, Buffers, Collective, DataType, Op, PeerCall, Protocol
 from tuner.base.nouns import Choice
 from tuner.emulator.request import CallConfiguration

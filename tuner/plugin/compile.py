@@ -1,7 +1,7 @@
 """Decision tables from the emulator: a release's picks as decisions, or its model as costs, for one communicator."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from difflib import SequenceMatcher
 from itertools import pairwise
 from math import exp, log
@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tuner.base import breakpoints
+from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput
 from tuner.base.names import ALGO_PROTOS, AlgoProto, Collective, DataType, Op
 from tuner.base.nouns import Span

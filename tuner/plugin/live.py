@@ -9,7 +9,7 @@ import stat
 import struct
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cache
 from itertools import islice
 from pathlib import Path
@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tuner.base import printable
+from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput
 from tuner.base.records import json_form
 

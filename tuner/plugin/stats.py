@@ -3,12 +3,13 @@
 import json
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from functools import reduce
 from pathlib import Path
 from typing import Any
 
 from tuner.base.bounds import ReaderBounds
+from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput
 from tuner.base.files import read_bytes
 from tuner.base.sizes import ranks_on_nodes

@@ -1,10 +1,10 @@
 """Upgrades after which people saw less performance, and what this tool says of each (``tables/regressions.toml``)."""
 
-from dataclasses import dataclass
 from functools import cache
 from typing import Literal
 
 from tuner.base import tables
+from tuner.base.dataclass import dataclass
 from tuner.release.reader import names
 
 Verdict = Literal["explains", "partly", "cannot"]

@@ -5,10 +5,10 @@ What a release can read stands in its libnccl as a text: ``tables/variables.toml
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from functools import cache
 
 from tuner.base import tables
+from tuner.base.dataclass import dataclass
 from tuner.base.errors import did_you_mean
 from tuner.base.spelling import option
 from tuner.release.reader import load, names, parts_of

@@ -4,12 +4,13 @@ And one of the words, names and files that the command line and the Python API t
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tuner import release
+from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput
 from tuner.base.records import json_form
 from tuner.base.sizes import as_ranges

@@ -5,13 +5,14 @@ Of a log without graphs, also the machine of the catalogue that is nearest to it
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import cached_property
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 from tuner import release
+from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput, TunerError
 from tuner.base.records import json_form
 from tuner.base.spelling import option, spelled

@@ -1,7 +1,6 @@
 """Figures of records, each a function, by matplotlib."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -24,6 +23,7 @@ from tuner.answers.charts.parts import (
 )
 from tuner.answers.choices import NOTHING, Choices, Curves, changed, ratio
 from tuner.answers.efficiency import EfficiencyReport
+from tuner.base.dataclass import dataclass
 from tuner.base.names import AlgoProto, Protocol
 from tuner.emulator.ranges import Ranges
 from tuner.times.timemodel.left_out import ClassAccuracy

@@ -1,7 +1,6 @@
 """Parts of pictures: axes, cells of maps, lines."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from io import BytesIO
 from textwrap import fill
@@ -16,6 +15,7 @@ from numpy.typing import NDArray
 
 from tuner.answers.charts import palette
 from tuner.answers.choices import NOTHING
+from tuner.base.dataclass import dataclass
 from tuner.base.names import AlgoProto, Algorithm, Protocol
 from tuner.base.numerics import SizeArray
 from tuner.base.sizes import human_bytes

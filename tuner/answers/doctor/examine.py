@@ -3,7 +3,7 @@
 import tempfile
 import xml.etree.ElementTree as ET
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
@@ -12,6 +12,7 @@ from tuner.answers.changes import AtSize, at_sizes
 from tuner.answers.diff import Side
 from tuner.answers.doctor import check_gpus, check_links, check_places
 from tuner.answers.doctor.records import NOTE, UNLIKE, WRONG, ExaminedNode, TopologyFinding
+from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadTopology, TunerError
 from tuner.base.files import write_text
 from tuner.emulator.request import Request

@@ -2,10 +2,10 @@
 
 import xml.etree.ElementTree as ET
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import chain, count
 
 from tuner.answers.doctor.records import ExaminedNode, gpu_name, number
+from tuner.base.dataclass import dataclass
 
 
 def counterparts(node: ExaminedNode) -> dict[ET.Element, ET.Element]:

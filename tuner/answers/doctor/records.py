@@ -2,10 +2,11 @@
 
 import xml.etree.ElementTree as ET
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cache
 
 from tuner.base import tables
+from tuner.base.dataclass import dataclass
 from tuner.base.records import json_form
 from tuner.machine import gpus
 from tuner.machine.catalogue import Machine

@@ -3,13 +3,14 @@
 import csv
 import io
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tuner.answers import calibrated
 from tuner.answers.calibrated import TimesWanted
+from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput, TunerError, one_of
 from tuner.base.names import Collective, DataType, Op
 from tuner.emulator.request import Request

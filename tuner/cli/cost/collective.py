@@ -1,12 +1,13 @@
 """``nccl-tuner cost allreduce`` and the other operations: times by alpha and beta, bandwidths, crossovers."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import field, fields, replace
 from itertools import combinations, product
 from typing import Any
 
 import click
 
+from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput, one_of
 from tuner.base.names import DataType
 from tuner.base.records import json_form

@@ -1,12 +1,12 @@
 """Options and output that the cost commands share."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import click
 
+from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput
 from tuner.cli import options
 from tuner.cli.command import F, stacked

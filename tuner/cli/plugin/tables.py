@@ -1,7 +1,7 @@
 """``nccl-tuner plugin convert``, ``lint``, ``compile``: decision tables as files."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 
 from tuner import release
+from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput
 from tuner.base.files import write_text
 from tuner.base.names import Collective, DataType, Op

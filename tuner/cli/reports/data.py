@@ -4,7 +4,7 @@ import json
 import zlib
 from base64 import b64encode
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import field, fields, replace
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from tuner.answers import calibrated
 from tuner.answers.calibrated import CalibrationUsed, NoCalibration, TimesWanted
 from tuner.answers.choices import NOTHING, picks
+from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput, NoAlgorithm
 from tuner.base.names import ALGO_PROTOS, AlgoProto, Collective, DataType, Op
 from tuner.base.numerics import FloatArray, SizeArray

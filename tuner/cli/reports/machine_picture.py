@@ -3,9 +3,10 @@
 import re
 import xml.etree.ElementTree as ET
 from collections import defaultdict
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import NamedTuple
 
+from tuner.base.dataclass import dataclass
 from tuner.graphs.explain.records import GraphExplanation, LoadedLink, MachineDevice
 from tuner.graphs.explain.runs import of_found
 

@@ -5,7 +5,6 @@ import re
 import shlex
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import version
 from importlib.resources import files
@@ -18,6 +17,7 @@ from tuner import release
 from tuner.answers import graphs
 from tuner.answers.charts.palette import COLOURS, DASHES, HATCHES, INKS, NOTHING_COLOUR, NOTHING_HATCH, NOTHING_INK
 from tuner.base import extras
+from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput, TunerError
 from tuner.base.files import check_writable, write_text
 from tuner.base.names import ALGO_PROTOS, Collective, DataType, Op

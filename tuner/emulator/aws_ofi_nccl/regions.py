@@ -8,13 +8,13 @@ Source: src/tuner/nccl_ofi_regions.cpp, v1.21.1; what its releases have otherwis
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tuner.base.dataclass import dataclass
 from tuner.base.names import AlgoProto
 from tuner.base.numerics import SizeArray
 

@@ -5,10 +5,10 @@ Source: ncclCollCbdPart, src/include/device.h, and src/device/*.h, v2.28.9-1; sr
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
 
+from tuner.base.dataclass import dataclass
 from tuner.base.names import Algorithm, Collective, Protocol
 from tuner.base.numerics import IntArray, ceil_div
 from tuner.emulator.launches import ChannelShare, Sharing, Work

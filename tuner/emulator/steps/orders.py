@@ -8,11 +8,11 @@ Offsets are of elements of the whole buffer that is reduced: for ReduceScatter o
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias, Union
 
 import numpy as np
 
+from tuner.base.dataclass import dataclass
 from tuner.base.names import Algorithm, Collective, DataType, Op
 from tuner.base.numerics import IntArray
 from tuner.emulator.connect import Across

@@ -9,8 +9,9 @@ v2.28.9-1, and the same from v2.26.2-1 on.
 
 from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from tuner.base.dataclass import dataclass
 from tuner.base.names import Collective
 from tuner.base.numerics import mirrored
 from tuner.emulator.launches import ChannelShare, Work

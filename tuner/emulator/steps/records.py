@@ -2,10 +2,10 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from enum import Enum
 from typing import TypeAlias
 
+from tuner.base.dataclass import dataclass
 from tuner.base.names import Protocol
 
 # Bytes of numbers in a unit that goes over the wire at once, and that unit's bytes with its flags.

@@ -3,10 +3,11 @@
 import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, field, fields
 from functools import lru_cache
 
 from tuner import release
+from tuner.base.dataclass import dataclass
 from tuner.base.names import Pattern
 from tuner.base.numerics import f32
 from tuner.base.records import to_json

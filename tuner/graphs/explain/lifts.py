@@ -7,9 +7,10 @@ nothing alone helps, all are taken away together, and those put back without whi
 import xml.etree.ElementTree as ET
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import reduce
 
+from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput, TunerError
 from tuner.base.expressions import expression
 from tuner.graphs.build import bus_id

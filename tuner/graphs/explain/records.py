@@ -1,7 +1,8 @@
 """Records of an explanation of a graph; every record is JSON as it is. Bandwidths are 1e9 bytes per second."""
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from tuner.base.dataclass import dataclass
 from tuner.base.names import Pattern
 from tuner.base.records import json_form
 

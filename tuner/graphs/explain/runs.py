@@ -5,9 +5,10 @@ ncclTopoCheckNet, ncclTopoCheckGdr, ncclTopoComputePaths, src/graph/paths.cc, v2
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from itertools import combinations, pairwise
 
+from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput, one_of
 from tuner.base.names import Pattern
 from tuner.base.sizes import plural

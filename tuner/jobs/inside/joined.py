@@ -7,7 +7,7 @@ those of its function, which all ranks count alike (comm->seqNumber, src/plugin/
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from importlib import import_module
 from itertools import count as numbers_from
 from pathlib import Path
@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput, CannotBeJudged
 from tuner.base.names import Algorithm, Collective, DataType, Protocol
 from tuner.base.sizes import plural
@@ -95,7 +96,7 @@ class JoinedCalls:
     mismatched: int
 
 
-@dataclass
+@dataclass()
 class _Gathered:
     """Heads of all files, put together."""
 

@@ -7,13 +7,14 @@ known to be off says between what limits. Where the job explored already, its bl
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from math import hypot, log, sqrt
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput
 from tuner.base.names import AlgoProto, Algorithm, Collective, Op, Protocol
 from tuner.base.nouns import Span
@@ -189,7 +190,7 @@ def _model(selection: Selection, scenario: Scenario) -> tuple[str, _Times]:
     return f"the calibration {calibrated.reason}", measured
 
 
-@dataclass
+@dataclass()
 class _CountedCalls:
     """Time of calls on communicators of one size. ``whole_us`` is that of all; ``there`` are the sizes, and ``all`` the
     communicators."""

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from math import sqrt
 from pathlib import Path
@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from tuner.base import extras
+from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput
 from tuner.base.files import replacing
 from tuner.jobs.inside.files import INSPECTOR
@@ -75,7 +76,7 @@ class JobReport:
         return self.waiting_s / whole if whole else 0.0
 
 
-@dataclass
+@dataclass()
 class _Counts:
     calls: int = 0
     last: int = 0

@@ -9,7 +9,6 @@ import csv
 import json
 import sqlite3
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tuner.base import bounds
+from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput
 from tuner.base.files import read_bytes
 from tuner.jobs.traces.nsight import MAGIC

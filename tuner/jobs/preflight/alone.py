@@ -1,12 +1,13 @@
 """Effect of one difference by itself: a communicator of ranks alike but for this, against one without it."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tuner.base.dataclass import dataclass
 from tuner.base.errors import NoAlgorithm, TooManyRanges
 from tuner.base.names import Algorithm, Collective, Protocol
 from tuner.base.numerics import SizeArray, shortest

@@ -2,10 +2,11 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import StrEnum
 
 from tuner import release
+from tuner.base.dataclass import dataclass
 from tuner.base.errors import UnknownRelease
 from tuner.base.records import json_form
 from tuner.base.sizes import as_ranges

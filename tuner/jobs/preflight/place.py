@@ -2,11 +2,11 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from math import isfinite
 from pathlib import Path
 
+from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput, BadTopology
 from tuner.base.expressions import expression
 from tuner.jobs.preflight.reading import NetworkInterface, Port, Processor, RankFacts

@@ -2,12 +2,13 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from datetime import timedelta
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
 
+from tuner.base.dataclass import dataclass
 from tuner.base.errors import TunerError
 from tuner.base.findings import Finding, Severity
 from tuner.base.records import json_form

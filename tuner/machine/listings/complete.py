@@ -6,10 +6,10 @@ And the machines of the catalogue that are nearest to a node that a listing, or 
 import xml.etree.ElementTree as ET
 from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput
 from tuner.base.spelling import option
 from tuner.machine import catalogue, gpus, skeleton

@@ -3,10 +3,10 @@
 import xml.etree.ElementTree as ET
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 from itertools import combinations
 
+from tuner.base.dataclass import dataclass
 from tuner.machine.gpus import GpuModel
 from tuner.machine.topology import Cpu, Target, Topology, read
 

@@ -8,10 +8,11 @@ within PXB below a further one, and all that are nearer than SYS, or of one NUMA
 import re
 import xml.etree.ElementTree as ET
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import pairwise
 from typing import NoReturn
 
+from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadTopology
 from tuner.base.expressions import expression
 from tuner.base.spelling import option

@@ -6,9 +6,9 @@ src/transport/generic.cc, v2.28.9-1).
 
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from tuner._native._sim import ffi
+from tuner.base.dataclass import dataclass
 from tuner.oracle.child.memory import pointer, scalar
 from tuner.oracle.child.world import Failure, World
 from tuner.oracle.messages import AdapterOffsets, Member

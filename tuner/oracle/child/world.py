@@ -2,11 +2,12 @@
 
 import os
 from collections.abc import Iterator, Set
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from itertools import count, takewhile
 from typing import Any
 
 from tuner._native._sim import ffi, lib
+from tuner.base.dataclass import dataclass
 from tuner.oracle.child import configuration
 from tuner.oracle.child.memory import scalar, scalars
 from tuner.oracle.child.works import RING_POINTERS

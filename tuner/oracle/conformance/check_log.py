@@ -1,10 +1,11 @@
 """The emulator against what a log printed: the same text, or a mismatch."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 import numpy as np
 
+from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput, NoAlgorithm
 from tuner.base.names import Algorithm, DataType, Op, Protocol
 from tuner.base.records import json_form

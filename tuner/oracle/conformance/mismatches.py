@@ -2,8 +2,9 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from tuner.base.dataclass import dataclass
 from tuner.base.records import json_form
 
 

@@ -2,10 +2,11 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from tuner.base.bounds import ReaderBounds
+from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadTable, one_of
 from tuner.base.files import read_bytes
 from tuner.base.nouns import Span

@@ -7,13 +7,14 @@ import csv
 import io
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from enum import IntEnum
 from pathlib import Path
 from statistics import median
 from typing import TypeVar
 
 from tuner.base.bounds import ReaderBounds
+from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadMeasurement, one_of
 from tuner.base.files import read_bytes
 from tuner.base.names import Algorithm, Collective, Protocol

@@ -4,10 +4,11 @@ Facts that a user gives go before the log's. Nothing is guessed: what the emulat
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING
 
 from tuner import release
+from tuner.base.dataclass import dataclass
 from tuner.base.names import Collective, DataType, Op
 from tuner.base.records import json_form
 from tuner.emulator.communicator import Node

@@ -8,13 +8,14 @@ import fcntl
 import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from datetime import UTC, datetime
 from io import FileIO
 from pathlib import Path
 from statistics import median
 from typing import Any, Self
 
+from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadMeasurement, one_of
 from tuner.base.files import GZIPPED, read_bytes
 from tuner.base.names import AlgoProto, Algorithm, Collective, DataType, Op, P2pOperation, Protocol
