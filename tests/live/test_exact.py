@@ -1,5 +1,8 @@
 """The emulator against the live libnccl, exactly: tables, cost cells, picks, channels, threads."""
 
+import re
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -150,3 +153,42 @@ def test_check_covers_what_it_promises() -> None:
         assert len(sizes) >= 60
         assert sizes[-1] == 16 << 30
         assert any(size & (size - 1) for size in sizes)
+
+
+RUBIN_SETTINGS = (
+    {},
+    {"NCCL_NVLS_ENABLE": "0"},
+    {"NCCL_NVLS_NCHANNELS": "20"},
+    {"NCCL_MIN_CTAS": "40"},
+    {"NCCL_MAX_NCHANNELS": "6"},
+    {"NCCL_CROSS_NIC": "1"},
+    {"NCCL_PXN_DISABLE": "1"},
+    {"NCCL_P2P_LEVEL": "PXB"},
+)
+RUBIN_SHAPES = (("dgx-b300", 1, 8), ("dgx-b200", 2, 4), ("aws-p6-b200", 4, 2), ("gb300-nvl72", 3, 2), ("gcp-a4", 6, 1))
+
+
+def with_rubin(machine: str, folder: Path) -> Path:
+    """The topology of a machine of the catalogue with Rubin's compute capability."""
+    text = re.sub(r'sm="\d+"', 'sm="107"', catalogue.load(machine).topology_xml)
+    (file := folder / "rubin.xml").write_text(text)
+    return file
+
+
+@pytest.mark.each_choice
+@pytest.mark.parametrize("settings", RUBIN_SETTINGS, ids=lambda settings: " ".join(settings) or "none")
+@pytest.mark.parametrize(("machine", "nodes", "gpus"), RUBIN_SHAPES)
+def test_rubin(machine: str, nodes: int, gpus: int, settings: dict[str, str], tmp_path: Path) -> None:
+    """2.32.3 has bandwidths and channels of its own for compute capability 10.7, and Blackwell's cost model."""
+    topology = with_rubin(machine, tmp_path)
+    scenario = Scenario("2.32.3", nodes, topology=topology, gpus_per_node=gpus, environment=settings)
+    assert scenario.communicator().release.search.devices.is_rubin(scenario.communicator().min_comp_cap)
+    assert_exact(check(scenario), 5 * 60 * 4)
+
+
+@pytest.mark.parametrize("settings", [{}, {"NCCL_MNNVL_RAIL_PER_HOST": "0"}], ids=["default", "one rail"])
+def test_trays_of_rubin(settings: dict[str, str], tmp_path: Path) -> None:
+    """In a NVLink domain whose GPUs are all Rubin, adapters of several hosts have the same rail by default."""
+    topology = with_rubin("gb200-nvl72", tmp_path)
+    scenario = Scenario("2.32.3", 4, topology=topology, gpus_per_node=2, environment=settings, hosts_per_domain=2)
+    assert_exact(check(scenario), 5 * 60 * 4)

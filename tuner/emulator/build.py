@@ -13,6 +13,7 @@ from tuner.machine.adapters import selecting
 from tuner.machine.graphs import EMPTY, OF_ALGORITHM, Graph, Graphs
 from tuner.release import Release, variables
 from tuner.release.environment import Environment
+from tuner.release.standing import refuse_not_read
 
 _JOINED = ("LOC", "NVL")  # paths between ranks on one GPU, and of NVLink
 
@@ -41,7 +42,8 @@ def build(
     ]
     init.check_nvls_heads(release, max(graphs.get("nvls", EMPTY).channels for graphs in searched))
     graphs, channels = _weakest(searched, release)
-    release.check_capabilities(cap for kind in kinds for cap in kind.comp_caps)
+    if any(release.search.devices.is_rubin(cap) for kind in kinds for cap in kind.comp_caps):
+        refuse_not_read(release.name, release.standing, "rubin")
     first, comp_caps = kinds[0], rules.comp_caps([cap for kind in kinds for cap in kind.comp_caps])
     local_ranks = [len(kind.comp_caps) for kind in kinds]
     own_net_gbs = release.search.routing.net_gbs == "slowest_adapter"  # which ranks do not agree on

@@ -15,10 +15,10 @@ from tuner.graphs.system import DeviceKind, System
 from tuner.graphs.trial import Trial
 from tuner.release import Release
 from tuner.release.environment import Environment
-from tuner.release.search import LeastCapability
+from tuner.release.search import Generation
 
 HOPPER = 90
-ROWS: Final[tuple[tuple[LeastCapability, int], ...]] = (("blackwell", 100), ("hopper", HOPPER), ("any", 0))
+ROWS: Final[tuple[tuple[Generation, int], ...]] = (("blackwell", 100), ("hopper", HOPPER), ("any", 0))
 
 
 class Bounds:
@@ -29,11 +29,12 @@ class Bounds:
         self.tries, self.types = nccl.search.tries, system.types
         self.gpus = len(system.gpus)
         capabilities = [gpu.compute_capability for gpu in system.gpus]
-        nccl.check_capabilities(capabilities)
         self.capability = min(capabilities)
         self.cross_nic = variables.c_int("NCCL_CROSS_NIC", 2)
         steps = nccl.search.inter_gbs if system.several_nodes else nccl.search.intra_gbs
         row = next(row for row, least in ROWS if self.capability >= least and steps.get(row))
+        if nccl.search.devices.is_rubin(self.capability):
+            row = "rubin"
         self.steps = tuple(float(f32(gbs)) for gbs in steps[row])  # bandwidths of a channel, the highest first
         self._set_types()
 

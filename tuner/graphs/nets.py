@@ -20,6 +20,21 @@ SCATTER = "NCCL_MNNVL_SCATTER_NETS_ENABLE"
 MANY_HOPS = 1 << 28
 
 
+RAIL_BY_GPUS = -1
+
+
+def _rail_per_host(system: System, nccl: Release, variables: Environment) -> bool:
+    """NCCL_MNNVL_RAIL_PER_HOST; where the release knows Rubin, -1 is its default and asks whether all GPUs are Rubin's.
+
+    Source: ncclTopoSearchRecGpu of the libnccl of 2.32.3, and its parameter's default.
+    """
+    by_gpus = bool(nccl.search.devices.rubin)
+    asked = variables.number("NCCL_MNNVL_RAIL_PER_HOST", RAIL_BY_GPUS if by_gpus else 0)
+    if by_gpus and asked == RAIL_BY_GPUS:
+        return all(nccl.search.devices.is_rubin(gpu.compute_capability) for gpu in system.gpus)
+    return asked != 0
+
+
 class Nets:
     """The network devices of a system, as a search takes them."""
 
@@ -38,7 +53,7 @@ class Nets:
             for net in system.nets
         ]
         self.scatter = self.rules.nets_scatter and system.hosts > 1 and variables.number(SCATTER, 1) != 0
-        self.rail_per_host = self.rules.rail_per_host and variables.number("NCCL_MNNVL_RAIL_PER_HOST", 0) != 0
+        self.rail_per_host = self.rules.rail_per_host and _rail_per_host(system, nccl, variables)
         self._nearest_gpus: dict[int, tuple[list[int], int]] = {}
         self._starts: dict[int, tuple[list[int], bool]] = {}
         self._listed: dict[tuple[int, int], list[int]] = {}

@@ -22,7 +22,7 @@ from tuner.machine import adapters
 from tuner.machine.adapters import NameList
 from tuner.machine.topology import Gpu, Net, Topology
 from tuner.release.environment import Environment
-from tuner.release.search import Merging, Search, XmlReading
+from tuner.release.search import Devices, Merging, Search, XmlReading
 
 # What joins adapters in a topology XML: one PCI device, a switch, a processor.
 #
@@ -177,16 +177,18 @@ class MergedAdapters:
 
 
 def merged(
-    file: ET.Element, adapters: Sequence[tuple[str, int]], rules: Merging | None, variables: Environment
-) -> MergedAdapters | None:
-    """Merged adapters by name and port; None for a release that merges none.
+    file: ET.Element,
+    adapters: Sequence[tuple[str, int]],
+    rules: Merging,
+    variables: Environment,
+    by_rail: bool = False,
+) -> MergedAdapters:
+    """Merged adapters by name and port; ``by_rail`` is what NCCL_NET_MERGE_POLICY is by default.
 
     Errors: BadInput for variables with which NCCL fails.
     """
-    if rules is None:
-        return None
     names = tuple(name for name, _ in adapters)
-    groups = _Groups(file, adapters, rules, variables).all()
+    groups = _Groups(file, adapters, rules, variables, by_rail).all()
     return MergedAdapters(rules, names, tuple(groups))
 
 
@@ -194,13 +196,19 @@ class _Groups:
     """Adapters that are merged: those that are asked for by name, then those that are near each other."""
 
     def __init__(
-        self, file: ET.Element, adapters: Sequence[tuple[str, int]], rules: Merging, variables: Environment
+        self,
+        file: ET.Element,
+        adapters: Sequence[tuple[str, int]],
+        rules: Merging,
+        variables: Environment,
+        by_rail: bool,
     ) -> None:
         self.adapters, self.rules = adapters, rules
         self.refuses = variables.number(NETWORK, 1) == 0
         self.level = _level(variables.text(LEVEL), rules)
         self.forced = variables.text(FORCE)
-        self.by_rail = rules.by_rail and (variables.text(POLICY) or "").upper() == BY_RAIL
+        policy = variables.text(POLICY)
+        self.by_rail = rules.by_rail and (by_rail if policy is None else policy.upper() == BY_RAIL)
         self.nets = _by_name(file, [name for name, _ in adapters])
         self.parents = parents_of(file)
         self.placed: set[int] = set()
@@ -370,7 +378,7 @@ def of_hosts(request: SearchRequest, topologies: Mapping[str, Topology], rules: 
         for cpu in file.findall("cpu"):
             cpu.set(HOST, hex(number + 1))
         nets = [topology.nets[net] for net in adapters.used(topology.nets, request.environment)]
-        virtual = _merged(file, nets, rules.merging, request.environment)
+        virtual = _merged(file, nets, rules, request.environment)
         for local in [[rank] for rank in range(len(gpus))] if reading.own_gpu_only else [list(range(len(gpus)))]:
             own = _copy(file)
             _mark_gpus(own, {first_rank + rank: gpus[rank] for rank in local})
@@ -383,7 +391,7 @@ def of_hosts(request: SearchRequest, topologies: Mapping[str, Topology], rules: 
     return seen
 
 
-def merges(request: SearchRequest, topology: Topology, rules: Merging | None) -> bool:
+def merges(request: SearchRequest, topology: Topology, rules: Search) -> bool:
     """Whether NCCL merges any adapters of the request's first host. BadInput for variables with which NCCL fails."""
     nets = [topology.nets[net] for net in adapters.used(topology.nets, request.environment)]
     made = _merged(ET.fromstring(request.topology), nets, rules, request.environment)
@@ -391,12 +399,23 @@ def merges(request: SearchRequest, topology: Topology, rules: Merging | None) ->
 
 
 def _merged(
-    file: ET.Element, nets: Sequence[Net], rules: Merging | None, variables: Mapping[str, str]
+    file: ET.Element, nets: Sequence[Net], rules: Search, variables: Mapping[str, str]
 ) -> MergedAdapters | None:
     """Merged adapters of those that NCCL uses."""
-    if rules is None or not adapters.mergeable(nets, variables):
+    if rules.merging is None or not adapters.mergeable(nets, variables):
         return None
-    return merged(file, [(net.name, net.port) for net in nets], rules, Environment(variables))
+    names = [(net.name, net.port) for net in nets]
+    return merged(file, names, rules.merging, Environment(variables), by_rail=_merges_by_rail(file, rules.devices))
+
+
+def _merges_by_rail(file: ET.Element, devices: Devices) -> bool:
+    """Whether NCCL_NET_MERGE_POLICY is RAIL by default: on Rubin with ARM processors.
+
+    Source: ncclTopoGetMergePolicy of the libnccl of 2.32.3.
+    """
+    capabilities = [parse_long(gpu.get("sm", "0")) for gpu in file.iter("gpu")]
+    on_arm = any(cpu.get("arch") == "arm64" for cpu in file.iter("cpu"))
+    return on_arm and bool(capabilities) and devices.is_rubin(min(capabilities))
 
 
 def _known(element: ET.Element, reading: XmlReading) -> ET.Element:

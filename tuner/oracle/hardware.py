@@ -17,7 +17,9 @@ MAX_NETS_PER_NODE = 64  # SIM_MAX_NETS
 MAX_KINDS = 16  # SIM_MAX_KINDS
 HOST_HASH = 0x1000  # SIM_HOST_HASH
 HOST_OF_GUID_BIT = 32  # SIM_HOST_OF_GUID_BIT
-DRIVER_VERSION = 13000  # new enough for every kernel of every release: a driver's age is not what is emulated
+DRIVER_VERSION = (
+    13030  # new enough for all of every release (LL128 on Rubin over PXN is the last): its age is not emulated
+)
 MAX_COMMS = 131072  # what NCCL's own InfiniBand network answers for an adapter
 
 

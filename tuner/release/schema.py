@@ -5,13 +5,13 @@ the others. :mod:`tuner.release.reader` checks and converts; the sources stand i
 Most are without equality, which takes time to make and every command would wait for.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import field
 from types import MappingProxyType
 from typing import Annotated, Any, Literal, TypeVar
 
 from tuner.base.dataclass import dataclass
-from tuner.base.errors import BadInput, BadReleaseFile
+from tuner.base.errors import BadReleaseFile
 from tuner.base.names import Algorithm, Collective, Protocol
 from tuner.release.convert import PARTIAL
 from tuner.release.search import Search
@@ -336,6 +336,8 @@ class NvlsChannels:
     hopper: int
     blackwell: int
     blackwell_one_node: int
+    rubin: int | None = None
+    rubin_one_node: int | None = None
     blackwell_fewer: int | None = None
     fast_net_gbs: float | None = None
     fastest_net_gbs: float | None = None
@@ -468,16 +470,6 @@ class Release:
         """The row of a compute capability (90 for 9.0) in the tables by generation."""
         rows = self.generations
         return max((row for row, least in rows.items() if comp_cap >= least), key=rows.__getitem__)
-
-    def check_capabilities(self, comp_caps: Iterable[int]) -> None:
-        """BadInput for GPUs (90 for 9.0) that the release knows and its table does not."""
-        unknown = self.search.devices.unknown_generations
-        for comp_cap in sorted(set(comp_caps)):
-            if any(first <= comp_cap <= last for first, last in unknown):
-                raise BadInput(
-                    f"NCCL {self.name} has bandwidths of its own for GPUs of compute capability {comp_cap / 10:g}, "
-                    "which are not emulated; valid: other GPUs, an earlier release, or `nccl-tuner oracle`"
-                )
 
     @property
     def indifferent_variables(self) -> set[str]:

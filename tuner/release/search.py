@@ -10,8 +10,8 @@ from tuner.base.dataclass import dataclass
 from tuner.release.convert import PARTIAL
 
 CpuAbove = Literal["over_any_device", "over_switches", "upwards"]
-LeastCapability = Literal["any", "hopper", "blackwell"]
-Steps = Annotated[Mapping[LeastCapability, tuple[float, ...]], PARTIAL]
+Generation = Literal["any", "hopper", "blackwell", "rubin"]
+Steps = Annotated[Mapping[Generation, tuple[float, ...]], PARTIAL]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -65,7 +65,7 @@ class Devices:
     pci_classes: tuple[tuple[str, str], ...]  # the beginning of a class, and what such a device is; else a switch
     nvlink_gbs: tuple[tuple[int, float], ...]  # from a compute capability on, the newest first
     nvlink_exactly_gbs: tuple[tuple[int, float], ...]  # of one compute capability, which goes first
-    unknown_generations: tuple[tuple[int, int], ...]  # of GPUs with bandwidths that are not known here: first, last
+    rubin: tuple[tuple[int, int], ...]  # compute capabilities that are taken for Rubin's, each from first to last
     c2c: Literal["NVL", "C2C"]  # the type of a chip-to-chip link
     ports_share_nic: bool  # the functions of a PCI device are one adapter
     gpu_and_rank_apart: bool  # the GPU and the rank on it are two devices
@@ -74,6 +74,10 @@ class Devices:
     flattened_goes_on_at: int  # the number of the switch that is looked at after one was made one
     cpu_above: CpuAbove  # how the CPU of a GPU is looked for; all but upwards may go in circles
     cpu_links: CpuLinks
+
+    def is_rubin(self, comp_cap: int) -> bool:
+        """Whether a compute capability (107 for 10.7) is taken for Rubin's."""
+        return any(first <= comp_cap <= last for first, last in self.rubin)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -20,6 +20,7 @@ SHOWN = 6  # differences that a refusal names
 
 NOT_READ = {
     "merged_adapters": "how NCCL merges adapters; valid: machines whose adapters are not merged",
+    "rubin": "its models of Rubin; valid: other GPUs, or 2.32.3",
     "windows": "its models of symmetric kernels; valid: buffers outside of windows",
 }
 

@@ -178,7 +178,7 @@ class ResolvedNode:
 
         if not self.topology.nets:
             return False
-        return merges(self.for_search(several=True), self.topology, release.load(self.nccl).search.merging)
+        return merges(self.for_search(several=True), self.topology, release.load(self.nccl).search)
 
     def leaks_adapters(self) -> bool:
         """Whether communicators after a process's first have the adapters, too, that the first merged."""

@@ -365,24 +365,27 @@ def by_generation_nodes_and_network(facts: InitFacts) -> int:
     """A fixed number by GPU generation, fewer on one Blackwell node, and between three and more on fast adapters."""
     table = facts.release.nvls_channels
     requested = facts.environment.optional("NCCL_NVLS_NCHANNELS")
-    if facts.min_comp_cap < 100 or facts.nodes <= 2 or (requested is not None and requested > 0):
-        return _by_generation(facts, facts.nodes)
     fast = facts.net_gbs >= given(table.fast_net_gbs, "nvls_channels.fast_net_gbs")
+    if facts.min_comp_cap < 100 or facts.nodes == 1 or not fast or (requested is not None and requested > 0):
+        return _by_generation(facts, facts.nodes)
     fastest = facts.net_gbs >= given(table.fastest_net_gbs, "nvls_channels.fastest_net_gbs")
-    all_again = fastest and facts.min_local_ranks > given(
-        table.fastest_net_few_ranks, "nvls_channels.fastest_net_few_ranks"
+    all_again = facts.nodes == 2 or (
+        fastest and facts.min_local_ranks > given(table.fastest_net_few_ranks, "nvls_channels.fastest_net_few_ranks")
     )
-    return _nvls(
-        facts,
-        given(table.blackwell_fewer, "nvls_channels.blackwell_fewer") if fast and not all_again else table.blackwell,
-    )
+    return _nvls(facts, table.blackwell if all_again else given(table.blackwell_fewer, "nvls_channels.blackwell_fewer"))
 
 
 def _by_generation(facts: InitFacts, nodes: int) -> int:
     table = facts.release.nvls_channels
     requested = facts.environment.optional("NCCL_NVLS_NCHANNELS")
-    blackwell = table.blackwell if nodes > 1 else table.blackwell_one_node
-    default = blackwell if facts.comp_cap >= 100 else table.hopper
+    if facts.release.search.devices.is_rubin(facts.comp_cap):
+        several, one = (
+            given(table.rubin, "nvls_channels.rubin"),
+            given(table.rubin_one_node, "nvls_channels.rubin_one_node"),
+        )
+    else:
+        several, one = table.blackwell, table.blackwell_one_node
+    default = (several if nodes > 1 else one) if facts.comp_cap >= 100 else table.hopper
     return _nvls(facts, requested if requested is not None and requested > 0 else default)
 
 
