@@ -155,7 +155,7 @@ def test_check_covers_what_it_promises() -> None:
         assert any(size & (size - 1) for size in sizes)
 
 
-RUBIN_SETTINGS = (
+RUBIN_SETTINGS: tuple[dict[str, str], ...] = (
     {},
     {"NCCL_NVLS_ENABLE": "0"},
     {"NCCL_NVLS_NCHANNELS": "20"},

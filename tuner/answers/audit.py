@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
@@ -17,6 +16,7 @@ from numpy.typing import NDArray
 from tuner import release
 from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput, OracleFailed
+from tuner.base.expressions import expression
 from tuner.base.findings import Finding, Severity
 from tuner.base.names import Algorithm, Collective, DataType, Op, Protocol
 from tuner.base.nouns import Choice
@@ -32,7 +32,7 @@ SIZES = tuple(1 << power for power in range(10, 31, 2))  # 1 KiB to 1 GiB
 MOST_CHANNELS = 64  # that any release has: MAXCHANNELS in src/include/device.h
 SLOW_US = 100  # for one question: the calls that it is asked for take from 10 us on
 LATER_S = 12_345_677  # how far clocks are ahead, for a plugin that reads them
-INTERFACE = re.compile(r"ncclTunerPlugin_v(\d+)")
+INTERFACE = expression(r"ncclTunerPlugin_v(\d+)")
 OLDEST_WITH_COSTS = 3  # of NCCL's tuner interfaces
 
 IGNORED_US = -1.0  # of a cell that NCCL itself does not consider

@@ -10,12 +10,13 @@ from pathlib import Path
 
 from tuner.base import tables
 from tuner.base.errors import Remedy, UnknownRelease, nearest_of, one_of
+from tuner.base.expressions import expression
 from tuner.base.files import read_bytes
 
-ASKED = re.compile(r"([a-z][a-z0-9_-]*)(?:\[[\w,-]*\])?(?:={2,3}|@)v?(\d[\w.]*)(?:\+[\w.]+)?", re.IGNORECASE)
+ASKED = expression(r"([a-z][a-z0-9_-]*)(?:\[[\w,-]*\])?(?:={2,3}|@)v?(\d[\w.]*)(?:\+[\w.]+)?", re.IGNORECASE)
 LIST = (".txt", ".lock", ".freeze")  # endings of files that list packages
-PINNED = re.compile(r"^\s*([a-z][\w.-]*)(?:\[[\w,-]*\])?\s*==\s*(\d[\w.]*)", re.IGNORECASE | re.MULTILINE)
-IMAGE = re.compile(r"ngc[-:@]?\S*|nvcr\.io/\S+", re.IGNORECASE)
+PINNED = expression(r"^\s*([a-z][\w.-]*)(?:\[[\w,-]*\])?\s*==\s*(\d[\w.]*)", re.IGNORECASE | re.MULTILINE)
+IMAGE = expression(r"ngc[-:@]?\S*|nvcr\.io/\S+", re.IGNORECASE)
 OWN = "nvidia-nccl-cu"  # beginning of the names of NCCL's own package
 MOST_BYTES = 1 << 20
 EXACTLY = "=="

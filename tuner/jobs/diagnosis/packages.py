@@ -15,6 +15,7 @@ from elftools.elf.elffile import ELFFile
 
 from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput
+from tuner.base.expressions import expression
 from tuner.base.files import read_bytes
 from tuner.base.findings import Finding, Severity
 from tuner.jobs.diagnosis.records import FileDiagnosis, FileKind, KnownFacts, found_in
@@ -25,10 +26,10 @@ MARK = "pyvenv.cfg"
 MOST_BYTES = 2 << 30  # of a libnccl; those of wheels have 0.5e9
 MOST_PACKAGES = 4096
 _DAMAGED = (ELFError, ValueError, LookupError, TypeError, AttributeError, AssertionError, OverflowError, MemoryError)
-_NAME = re.compile(r"([A-Za-z0-9][\w.]*)-(\d[^-]*)\.dist-info")
-_VERSION = re.compile(rb"NCCL version (\d+\.\d+\.\d+)")
-_REQUIRED = re.compile(r"^Requires-Dist: (nvidia[-_]nccl[-_]cu\d+)\s*\(?==\s*([\d.]+)", re.M | re.I)
-NCCL = re.compile(r"nvidia_nccl_cu\d+")
+_NAME = expression(r"([A-Za-z0-9][\w.]*)-(\d[^-]*)\.dist-info")
+_VERSION = expression(rb"NCCL version (\d+\.\d+\.\d+)")
+_REQUIRED = expression(r"^Requires-Dist: (nvidia[-_]nccl[-_]cu\d+)\s*\(?==\s*([\d.]+)", re.M | re.I)
+NCCL = expression(r"nvidia_nccl_cu\d+")
 BY_LOADER = ("nccl4py", "cuda_pathfinder")  # what opens it by cuda-pathfinder's order
 FINDERS = "what looks as cuda-pathfinder does (nccl4py)"
 LINKED = "a program that is linked with NCCL"

@@ -25,7 +25,7 @@ from tuner.jobs.traces.calls import CallList, TracedCall, duration, exchanged_by
 KIND = "PyTorch Flight Recorder dump"
 _PICKLE = expression(rb"\x80[\x02-\x05]")
 _PREFIX = "nccl:"
-_BACKEND = re.compile(r"^(?:nccl|gloo|ucc|mpi|xccl):")  # before a collective's name
+_BACKEND = expression(r"^(?:nccl|gloo|ucc|mpi|xccl):")  # before a collective's name
 _GROUP = "nccl:coalesced"  # of calls that are entries themselves
 _COMPLETED = "completed"
 _NAMELESS = "undefined"  # the description of a group without one
