@@ -144,8 +144,10 @@ class ChoiceQuestion:
 
 @dataclass(frozen=True, slots=True)
 class PluginQuestion:
-    """One question to a wrapped tuner plugin, with its answer: ``before_us`` and ``after_us``, -1.0 ignored.
+    """One question to a wrapped tuner plugin, with its answer.
 
+    ``before_us`` and ``after_us``: the cost table as NCCL and as the plugin left it, a time of each algorithm and
+    protocol, -1.0 where it is ignored.
     ``channels``: what it wishes, 0 for no wish; ``result``: the ncclResult_t that it returned; ``outside``: it wrote
     beside the table; ``nanoseconds``: that it took.
     """
