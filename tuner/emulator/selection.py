@@ -551,7 +551,7 @@ def size_array(sizes: ArrayLike) -> SizeArray:
 
 
 def whole_numbers(sizes: ArrayLike) -> NDArray[np.integer]:
-    """Sizes as an array of one dimension, whose range is left to the caller. BadInput for others than integers."""
+    """Sizes in bytes as an array of one dimension, of whatever range. BadInput for others than integers."""
     values = np.atleast_1d(np.asarray(sizes))
     if values.dtype.kind == "U":  # as the command line takes them
         values = np.array([size for text in values.ravel().tolist() for size in size_list(text)])

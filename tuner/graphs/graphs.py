@@ -87,7 +87,7 @@ def compute_paths(system: System, nccl: Release, variables: Environment) -> None
 def trim(system: System, request: SearchRequest, nccl: Release) -> None:
     """Cuts off the GPUs that the request's rank only reaches over the network, and the network if nobody else is there.
 
-    BadTopology where the rank's own GPU is reached by none, BadInput where NCCL crashes.
+    BadTopology where the rank's own GPU is reached by none, NcclFails where NCCL crashes.
     """
     domains = list(range(len(system.gpus)))
     for gpu, node in enumerate(system.gpus):

@@ -197,7 +197,7 @@ class Peers:
         return source.paths[DeviceKind.GPU][self.system.number(target)]
 
     def relay(self, source: GpuDevice, target: GpuDevice) -> GpuDevice | None:
-        """The GPU in between, where the path goes over one. BadInput where that was cut off, which NCCL refuses."""
+        """The GPU in between, where the path goes over one. NcclFails where that was cut off, which NCCL refuses."""
         links = self._path(source, target).links
         kind, hops = (DeviceKind.DEV, 4) if self.system.nodes[DeviceKind.DEV] else (DeviceKind.GPU, 2)
         between = links[hops // 2 - 1].to if len(links) == hops else None

@@ -111,7 +111,7 @@ class Routes:
 
 
 def path_between(system: System, ends: Ends) -> Path:
-    """The path from a device to another. BadInput where it has none to any device of that kind."""
+    """The path from a device to another. NcclFails where it has none to any device of that kind."""
     kind, number, to_kind, to = ends
     start = system.nodes[kind][number]
     if to_kind not in start.paths:
@@ -122,7 +122,7 @@ def path_between(system: System, ends: Ends) -> Path:
 def way_back_type(system: System, ends: Ends) -> int:
     """The type of the path from the second device to the first.
 
-    BadInput where the second has none to any of the first's kind: libnccl then reads behind a null pointer.
+    NcclFails where the second has none to any of the first's kind: libnccl then reads behind a null pointer.
     """
     kind, number, to_kind, to = ends
     end = system.nodes[to_kind][to]

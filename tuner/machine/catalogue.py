@@ -186,7 +186,7 @@ class Machine:
         return number, trays // number
 
     def check_runs(self, nccl: str) -> None:
-        """BadInput for a release of libnccl that crashes there."""
+        """NcclFails for a release of libnccl that crashes there."""
         if nccl in self.crashes:
             raise NcclFails(f"{self.name}: NCCL {nccl} crashes there: {self.crashes[nccl]}; valid: other releases")
 
