@@ -387,6 +387,10 @@ def test_sequence_parallel_experts_split_the_rows_of_a_group() -> None:
     for wrong, says in (
         (("--engine", "vllm", "--job", "tp=8,ep=8"), "ep=16, or more"),
         (("--engine", "sglang", "--job", "tp=8,ep=16"), "is vllm's alone here"),
+        (
+            ("--engine", "vllm", "--model", "llama-3-70b", "--job", "ep=8"),
+            "llama-3-70b has no experts to split: leave out ep",
+        ),
     ):
         assert says in run(*step, *wrong, code=2).stderr
 

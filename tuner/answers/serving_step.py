@@ -13,7 +13,6 @@ from tuner.base.errors import BadInput
 from tuner.base.names import Buffers, Collective, DataType, Op, PeerCall
 from tuner.base.numerics import is_time
 from tuner.base.records import json_form
-from tuner.base.spelling import option
 from tuner.emulator.request import Request
 from tuner.engines import releases
 from tuner.engines.rules import for_experts
@@ -127,7 +126,7 @@ def served_step(
     """
     fields = step.model_fields(model.name, {})
     if model.ep > 1 and not fields.get("expert_layers"):
-        raise BadInput(f"{model.name} has no experts to split; valid: {option('ep')} 1")
+        raise BadInput(f"{model.name} has no experts to split: leave out ep")
     if model.attention_dp and (model.ep % model.tp or model.ep == model.tp):
         least = 2 * model.tp
         raise BadInput(f"data-parallel attention needs experts over several groups of {model.tp}: ep={least}, or more")
