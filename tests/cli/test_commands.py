@@ -15,7 +15,8 @@ from tests.support.command_line import assert_refused, run, run_process, subcomm
 from tuner import release
 from tuner.base.errors import BadInput, OracleFailed
 from tuner.base.files import check_writable
-from tuner.cli import everything
+from tuner.cli import ALSO, everything
+from tuner.cli.command import OTHER_OPTIONS, OTHER_WORDS
 from tuner.cli.output import print_table
 from tuner.machine import catalogue
 from tuner.oracle.conformance.mismatches import MatchReport
@@ -184,6 +185,35 @@ def test_a_process_answers_the_same() -> None:
     ):
         one, other = run_process(*words, code=code), run(*words, code=code)
         assert (one.stdout, one.stderr) == (other.stdout, other.stderr), words
+
+
+@pytest.mark.parametrize(
+    ("words", "meant"),
+    [
+        (("pick", "allreduce", "dgx-h100"), "unexpected argument 'dgx-h100'; did you mean --machine dgx-h100?"),
+        (("pick", "allreduce", "8xrtx-4090@2xmilan"), "did you mean --machine 8xrtx-4090@2xmilan?"),
+        (("pick", "allreduce", "--machine", "dgx-h100", "1M"), "did you mean --bytes 1M?"),
+        (("pick", "allreduce", "--machine", "dgx-h100", "2.28.9"), "did you mean --nccl 2.28.9?"),
+        (("pick", "allreduce", "NCCL_ALGO=Ring"), "did you mean --env NCCL_ALGO=Ring?"),
+        (("pick", "allreduce", "node.xml"), "did you mean --topology node.xml?"),
+        (("pick", "allreduce", "nonsense"), "unexpected argument 'nonsense'"),
+        (("pick", "allreduce", "--size", "1M"), "no option --size; did you mean --bytes?"),
+        (("pick", "allreduce", "--gpus", "4"), "no option --gpus; did you mean --gpus-per-node?"),
+        (("doctor", "--size", "1M"), "No such option '--size'."),  # which has no sizes
+        (("regression",), "no command 'regression'; did you mean diff?"),
+        (("autotune",), "no command 'autotune'; did you mean decide or measure?"),
+        (("plugin", "regression"), "no command 'regression'; valid: env"),  # a group that has no diff
+    ],
+)
+def test_what_was_meant_is_said(words: tuple[str, ...], meant: str) -> None:
+    assert meant in run(*words, code=2).stderr
+
+
+def test_what_others_call_it_leads_to_what_there_is() -> None:
+    there = {name for command in subcommands(everything) for each in command.params for name in each.opts}
+    assert set(OTHER_OPTIONS.values()) <= there
+    assert {each for meant in OTHER_WORDS.values() for each in meant} <= everything.verbs.keys()
+    assert not OTHER_WORDS.keys() & {*everything.verbs, *ALSO}
 
 
 def test_an_unknown_command_says_which_there_are() -> None:

@@ -75,7 +75,9 @@ def test_check_takes_collectives_or_files() -> None:
     assert run(*words, code=2).stderr == "nccl-tuner: nothing.json: No such file or directory\n"
     said = run(*words, "--bytes", "1M", code=2).stderr
     assert said == "nccl-tuner: --bytes: no meaning with FILEs, which say what ran; remove it\n"
-    assert "--tuner: no meaning with libnccl" in run("check", *words[2:], "--tuner", "none", code=2).stderr
+    said = run("check", *words[2:], "--tuner", "none", code=2).stderr
+    assert "--tuner: no meaning with libnccl" in said
+    assert "'plugin lint TABLE --libnccl'" in said
     assert "how many ranks, of FILEs" in run("check", *words[2:], "--ranks", "4", code=2).stderr
 
 

@@ -762,11 +762,32 @@ def test_what_a_model_lacks_is_named_at_once() -> None:
             "--layers",
             "3",
         ): "the model's parameters, hidden, sequence; valid: all of them, or a model by",
-        ("llama3-70b",): "unknown model 'llama3-70b'; did you mean llama-3-70b?",
+        ("llama3-71b",): "unknown model 'llama3-71b'; did you mean llama-3-70b?",
         ("llama-3-8b", "--nodes", "3", "--tp", "16"): "= 16 GPUs of a copy of the model do not divide 24 GPUs",
         ("llama-3-8b", "--nodes", "2", "--dp", "2"): "--nodes and --dp both say",
     }.items():
         assert said in command_line.run("cost", "step", *words, code=2).stderr
+
+
+@pytest.mark.parametrize(
+    ("spelled", "name"),
+    [
+        ("meta-llama/Meta-Llama-3-70B-Instruct", "llama-3-70b"),
+        ("llama3-70b", "llama-3-70b"),
+        ("Llama-2-7b-chat-hf", "llama-2-7b"),
+        ("mistralai/Mixtral-8x7B-v0.1", "mixtral-8x7b"),
+        ("deepseek-ai/DeepSeek-V3-Base", "deepseek-v3"),
+        ("Llama-3.1-70B", None),  # other sequences than Llama 3
+        ("meta-llama/", None),
+    ],
+)
+def test_a_model_is_known_by_any_of_its_spellings(spelled: str, name: str | None) -> None:
+    if name is None:
+        with pytest.raises(BadInput, match="unknown model"):
+            step.known_name(spelled)
+    else:
+        assert step.known_name(spelled) == name
+        assert step.vocabulary(spelled) == step.vocabulary(name)
 
 
 def test_a_sweep_of_several_protocols_is_no_one_line() -> None:

@@ -275,7 +275,7 @@ def test_gzipped(tmp_path: Path) -> None:
 REFUSED = {
     "not named": (
         V2.replace("5e-07", "N/A"),
-        "does not say which collective was run; valid: one name of all_reduce_perf, ",
+        "does not say which collective was run; valid: collective= NAME where the command has it, or one name of all_",
     ),
     "two programs": (V219 + V219.replace("all_gather", "all_reduce"), "several collectives in one file"),
     "other ranks": (V219 + V219.replace("#  Rank  0", "#  Rank  1") + V219, "(2 ranks on 1 node, 1 rank on 1 node)"),

@@ -75,6 +75,7 @@ def test_the_format_is_told_by_content(tmp_path: Path, content: str, found: str)
         ("", "f: empty, so its format is unknown (valid: table, nvidia, ncclx-csv, ncclx-json)"),
         ("# comment\n\n", "f: empty"),
         ("a\n", "f:1: 'a' begins no format that is known"),
+        ("allreduce -> ring/ll\n", "f:1: a row of a decision table without its first line; put 'nccl-tuner-table 1'"),
         ("x,y\0", "f:1: a zero byte"),
         ("nccl-tuner-table 2\n", "f:1: version '2'"),
         ("{", "f: not JSON: "),

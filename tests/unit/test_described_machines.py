@@ -50,7 +50,7 @@ def test_the_words_say_where_everything_is() -> None:
 @pytest.mark.parametrize(
     ("name", "says"),
     [
-        ("8xrtx-4090", "valid: GPUSxMODEL@CPUSxCPU"),
+        ("8xrtx-4090", "the CPUs are missing; valid: GPUSxMODEL@CPUSxCPU"),
         ("8xrtx-4090@2xpentium", "no CPU 'pentium'.*milan"),
         ("8xrtx-4091@2xmilan", "no GPU model .rtx-4091.; did you mean rtx-4090"),
         ("8xrtx-4090@2xmilan+1x0g", "valid: GPUSxMODEL@"),
@@ -64,6 +64,10 @@ def test_the_words_say_where_everything_is() -> None:
 def test_words_that_say_no_machine(name: str, says: str) -> None:
     with pytest.raises(TunerError, match=says):
         catalogue.load(name)
+
+
+def test_a_cpu_without_a_number_is_one() -> None:
+    assert catalogue.load("2xrtx-4090@milan").topology_xml == catalogue.load("2xrtx-4090@1xmilan").topology_xml
 
 
 def test_a_gpu_that_no_machine_has_is_answered_with_words() -> None:

@@ -24,6 +24,7 @@ from tuner.times.acceptance.accept import Acceptance, AcceptOptions, JudgedSize
 from tuner.times.acceptance.expected import Expectation, Whose
 from tuner.times.measured.checks import nearest_release
 from tuner.times.measured.formats import Given, MeasurementFile
+from tuner.times.measured.reader import file_of
 
 COLUMNS = ("size", "pick", "us", "expected us", "from", "to", "busbw GB/s", "floor GB/s", "verdict")
 SPARE = ("floor GB/s", "busbw GB/s")  # where little room is
@@ -102,6 +103,8 @@ def command(
     nccl-tuner accept all_reduce.log --machine dgx-h100 --nodes 2 --nccl 2.28.9 --junit accept.xml
     nccl-tuner accept --floors --machine dgx-h100 --nccl 2.28.9
     """
+    for each in files:
+        file_of(each)  # a name that is none is said before a machine is asked for
     if files and files[0].is_file() and not communicator.says_where and not floors:
         communicator = communicator.but(machine=_only_machine(files[0]))
     nccl = communicator["nccl"]

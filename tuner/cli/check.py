@@ -50,10 +50,20 @@ def _of_files(params: Params) -> bool:
     return any(isinstance(word, Path) for word in params["words"])
 
 
+def _of_libnccl(params: Params) -> bool:
+    return not params["engine"] and not _of_files(params)
+
+
 RULES = (
     excludes("--engine", "ranks", "communicators", "timeout_s", "tuner", when=has("engine")),
     excludes("FILEs, which say what ran", *OF_LIBNCCL, when=lambda params: not params["engine"] and _of_files(params)),
-    excludes("libnccl; it is of FILEs", *OF_FILES, when=lambda params: not params["engine"] and not _of_files(params)),
+    excludes(
+        "libnccl, which is asked without a tuner",
+        "tuner",
+        when=_of_libnccl,
+        instead="'plugin lint TABLE --libnccl' asks it with a table, 'pick --tuner' the emulator with any tuner",
+    ),
+    excludes("libnccl", *OF_FILES, when=_of_libnccl, instead="only FILEs, which say what ran, are read so"),
 )
 
 

@@ -39,12 +39,39 @@ class Parsed(click.ParamType):  # type: ignore[type-arg]
         return self.parse(value) if isinstance(value, str) else value
 
 
+# What else people call commands and options, where no letters lead to the right one.
+OTHER_WORDS = {
+    **dict.fromkeys(("changes", "regression", "regressions"), ("diff",)),
+    **dict.fromkeys(("optimize", "optimise", "autotune"), ("decide", "measure")),
+    **dict.fromkeys(("select", "choose", "algorithm"), ("pick",)),
+    **dict.fromkeys(("why",), ("explain",)),
+    **dict.fromkeys(("benchmark", "bench", "run"), ("measure",)),
+    **dict.fromkeys(("debug", "analyze", "analyse", "hang"), ("diagnose",)),
+    **dict.fromkeys(("topology", "topo"), ("machines", "graphs")),
+    **dict.fromkeys(("validate", "test", "healthcheck"), ("accept", "preflight")),
+    **dict.fromkeys(("crossover", "crossovers", "thresholds"), ("edges",)),
+}
+OTHER_OPTIONS = {
+    **dict.fromkeys(("--size", "--sizes", "--message-size"), "--bytes"),
+    **dict.fromkeys(("--gpus", "--ngpus", "--gpus-per-host", "--nproc-per-node", "--ppn"), "--gpus-per-node"),
+    **dict.fromkeys(("--nnodes", "--num-nodes", "--hosts", "--node-count"), "--nodes"),
+    **dict.fromkeys(("--version", "--release", "--nccl-version"), "--nccl"),
+    **dict.fromkeys(("--topo", "--xml"), "--topology"),
+    **dict.fromkeys(("--instance", "--instance-type", "--system"), "--machine"),
+    **dict.fromkeys(("--algo", "--proto", "--variable"), "--env"),
+    **dict.fromkeys(("--output", "--file"), "--out"),
+}
 SHORT = 14  # options that a short help shows at most, as tests/cli holds
 EXAMPLES = 3  # of a short help
 NUMBERS = {"INTEGER RANGE": "N", "INTEGER": "N", "FLOAT RANGE": "NUMBER", "FLOAT": "NUMBER"}  # in click's words
 BOUNDS = expression(r"  \[[\d.e+-]*<?=?x[<>=\d.e+-]*\]$")  # that click adds to them; an error says them
 WIDTH = 80  # of examples, with their indent: a terminal's, and that of docs/commands.md
 INDENT = 2
+SIZES = expression(r"\d+(\.\d+)?([KMGTkmgt]i?)?[Bb]?(,.*)?")  # what a word without an option may be
+RELEASE = expression(r"v?2\.\d+(\.\d+)?(-\d+)?")
+VARIABLE = expression(r"NCCL_\w+=.*")
+TOPOLOGY = expression(r".+\.xml")
+NAME = expression(r"[a-z]+\w*[-.]?\w*[0-9][\w.-]*|\d+x[a-z].*", re.IGNORECASE)
 _ALL = "tuner.cli.help_all"  # in click's context: whether every option is asked for
 
 
@@ -161,12 +188,14 @@ class Rule:
 
     ``excludes``: these parameters have no meaning with ``words``. ``needs``: they only apply with ``words``. ``only``:
     with ``words`` no others have a meaning. A rule looks at what stands on the command line, not at defaults.
+    ``instead``: what to do in place of removing them.
     """
 
     kind: Literal["excludes", "needs", "only"]
     words: str
     names: tuple[str, ...]
     when: Callable[[Params], bool]
+    instead: str | None = None
 
     def check(self, ctx: click.Context) -> None:
         """BadInput where the command line breaks the rule."""
@@ -185,16 +214,16 @@ class Rule:
         if self.kind == "needs":
             add = f"add {self.words}, or remove {them}" if self.words.startswith("-") else f"remove {them}"
             raise BadInput(f"{words} only {'applies' if len(said) == 1 else 'apply'} with {self.words}: {add}")
-        raise BadInput(f"{words}: no meaning with {self.words}; remove {them}")
+        raise BadInput(f"{words}: no meaning with {self.words}; {self.instead or f'remove {them}'}")
 
 
 def _always(_: Params) -> bool:
     return True
 
 
-def excludes(words: str, *names: str, when: Callable[[Params], bool] = _always) -> Rule:
-    """These parameters have no meaning with ``words``, where ``when`` holds."""
-    return Rule("excludes", words, names, when)
+def excludes(words: str, *names: str, when: Callable[[Params], bool] = _always, instead: str | None = None) -> Rule:
+    """These parameters have no meaning with ``words``, where ``when`` holds; ``instead`` may say what to do."""
+    return Rule("excludes", words, names, when, instead)
 
 
 def needs(words: str, *names: str, when: Callable[[Params], bool] = _always) -> Rule:
@@ -253,14 +282,22 @@ class Command(Help):
         UsageError that names all that is missing, where click names the first, and gives an example.
         """
         given = list(args)
+        ctx.allow_extra_args = True  # refused below, with what the word may have been meant for
         try:
             rest = super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            own = OTHER_OPTIONS.get(error.option_name)
+            if own is None or all(own not in each.opts for each in self.params):
+                raise
+            raise click.UsageError(f"no option {error.option_name}; did you mean {own}?", ctx) from None
         except click.MissingParameter:
             opts, _, _ = self.make_parser(ctx).parse_args(given)
             required = (each for each in self.params if each.required)
             missing = [each for each in required if each.value_is_missing(each.consume_value(ctx, opts)[0])]
             names = ", ".join(f"{each.param_type_name} {each.get_error_hint(ctx)}" for each in missing)
             raise missing_of(ctx, names) from None
+        if rest and not ctx.resilient_parsing:
+            raise click.UsageError(f"unexpected argument {rest[0]!r}{self._meant_by(rest[0])}", ctx)
         for name, value in ctx.params.items():
             if name not in WRITTEN:
                 ctx.params[name] = _read_from(value)
@@ -270,6 +307,13 @@ class Command(Help):
                     f"{spelled_option(named)} -: nothing is written to standard output; valid: a file's name"
                 )
         return rest
+
+    def _meant_by(self, word: str) -> str:
+        """``; did you mean --nodes 2?`` for a word that is a value of an option of this command, else nothing."""
+        kinds = {"--nccl": RELEASE, "--bytes": SIZES, "--env": VARIABLE, "--topology": TOPOLOGY, "--machine": NAME}
+        own = {name for each in self.params for name in each.opts}
+        option = next((name for name, kind in kinds.items() if name in own and kind.fullmatch(word)), None)
+        return f"; did you mean {option} {word}?" if option else ""
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Options without a heading, then the headed ones: in full, or one line with the names of the headings."""
@@ -406,7 +450,9 @@ class Group(Help, click.Group):
         """The command of a name. UsageError that says which there are for others."""
         if not args[0].startswith("-") and self.get_command(ctx, args[0]) is None:
             valid = self.list_commands(ctx)
-            raise click.UsageError(f"no command {args[0]!r}{did_you_mean(args[0], valid)}; {one_of(valid)}", ctx)
+            meant = [each for each in OTHER_WORDS.get(args[0].lower(), ()) if each in valid]
+            near = f"; did you mean {' or '.join(meant)}?" if meant else did_you_mean(args[0], valid)
+            raise click.UsageError(f"no command {args[0]!r}{near}; {one_of(valid)}", ctx)
         return super().resolve_command(ctx, args)
 
     def list_commands(self, ctx: click.Context) -> list[str]:

@@ -469,7 +469,8 @@ def command(
         after = options.after(described, changes)
         if after == described:
             raise BadInput(
-                f"nothing differs; valid: --nccl BEFORE AFTER, --all-releases, or KEY=VALUE: {', '.join(KEYS)}"
+                "nothing differs: options describe both sides; valid: --nccl BEFORE AFTER, --all-releases, a variable, "
+                f"such as NCCL_ALGO=Ring, or KEY=VALUE: {', '.join(KEYS)}"
             )
         if exchanged:
             ways.append(exchanges.compared(described, after, exchanged, sizes or (), (asked.low or 1, asked.high)))

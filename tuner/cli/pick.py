@@ -276,7 +276,7 @@ RUNNER_UP = (
 INSTEAD_OF = Column("instead of, us", _instead_of)
 ALONE = (
     Column("NCCL alone", lambda answer: alone.name if (alone := _alone(answer)) else "the same"),
-    Column("channels", lambda answer: alone.channels if (alone := _alone(answer)) else ""),
+    Column("channels alone", lambda answer: alone.channels if (alone := _alone(answer)) else ""),
 )
 
 
@@ -300,7 +300,7 @@ def print_answers(title: str, answers: Sequence[PickAnswer]) -> None:
     bypassing = any(isinstance(answer.pick, NonClassicPick) for answer in answers)
     if not bypassing and any(answer.alone for answer in answers):
         alone_us = Column(
-            columns[4].title, lambda answer: number(alone.time_us, 2) if (alone := _alone(answer)) else ""
+            f"{columns[4].title} alone", lambda answer: number(alone.time_us, 2) if (alone := _alone(answer)) else ""
         )
         print_view(title, [*map(_kept, columns), *ALONE, alone_us], answers)
     else:

@@ -21,7 +21,7 @@ from tuner.machine.topology.xml import to_text
 
 EXAMPLE = "8xrtx-4090@2xmilan"
 FORM = "GPUSxMODEL@CPUSxCPU[/GPUS below a PCI switch][+ADAPTERSxGBPSg]"
-WORDS = expression(r"(\d{1,2})x([a-z0-9-]+)@(\d{1,2})x([a-z0-9-]+)(?:/(\d{1,2}))?(?:\+(\d{1,2})x(\d{1,4})g)?")
+WORDS = expression(r"(\d{1,2})x([a-z0-9-]+)@(?:(\d{1,2})x)?([a-z][a-z0-9-]*)(?:/(\d{1,2}))?(?:\+(\d{1,2})x(\d{1,4})g)?")
 BEGINS = expression(r"\d{1,2}x[a-z][a-z0-9-]*(@.*)?")
 MOST_GPUS, MOST_CPUS = 16, 8
 GPU_CLASS, ADAPTER_CLASS, SWITCH_CLASS = "0x030200", "0x020700", "0x060400"
@@ -86,8 +86,10 @@ def read(name: str) -> DescribedMachine | None:
         return None
     match = WORDS.fullmatch(plain)
     if match is None or (match[6] and 0 in (int(match[6]), float(match[7]))):
-        raise BadInput(f"machine {name!r}: valid: {FORM}, such as {EXAMPLE}; CPU is one of {', '.join(_cpus())}")
+        lacks = "the CPUs are missing; " if "@" not in plain else ""
+        raise BadInput(f"machine {name!r}: {lacks}valid: {FORM}, such as {EXAMPLE}; CPU is one of {', '.join(_cpus())}")
     count, model_name, sockets, cpu_name, below, adapters, gbps = match.groups()
+    sockets = sockets or "1"
     model = gpus.load(model_name)
     if cpu_name not in _cpus():
         raise BadInput(f"machine {name!r}: no CPU {cpu_name!r}{did_you_mean(cpu_name, _cpus())}; {one_of(_cpus())}")

@@ -408,7 +408,7 @@ class ResolvedNode:
         if scenario.gpu is None and (scenario.net_gbps is not None or scenario.net_latency_us is not None):
             raise BadInput(
                 f"{option('net_gbps')} and {option('net_latency_us')} complete a skeleton, "
-                f"which needs {option('gpu')} MODEL as well"
+                f"which needs {option('gpu')} MODEL as well; the change nic-gbps=GBPS gives a machine other adapters"
             )
         if scenario.machine is not None:
             if scenario.gpu is not None:

@@ -24,7 +24,10 @@ class Cuda:
         try:
             import cupy
         except ImportError as error:
-            raise BadInput(f"no cupy: {error}; valid: pip install 'nccl-tuner[gpu]', or cupy for your CUDA") from None
+            raise BadInput(
+                f"no cupy: {error}; valid: pip install 'nccl-tuner[gpu]', or cupy for your CUDA; "
+                "without GPUs: the backend 'simulated', with the name of a machine"
+            ) from None
         self.cupy: Any = cupy
         try:
             self.count = int(cupy.cuda.runtime.getDeviceCount())

@@ -258,11 +258,12 @@ class ModelStep:
         )
         model = Model(**fields, element_bytes=bytes_each, gradient_element_bytes=bytes_each)
         made = tuple(call for one in step.traffic(model, plan) for call in self._of(one))
-        return CallList(self.name.lower(), "training step", "of all ranks together, NCCL's nBytes", made)
+        return CallList(step.known_name(self.name), "training step", "of all ranks together, NCCL's nBytes", made)
 
-    def assumed(self) -> str:
-        """The assumptions, in one line."""
-        tokens = step.model_fields(self.name, {"sequence": self.sequence})["sequence"]
+    def assumed(self, layout: JobLayout) -> str:
+        """The assumptions, in one line; where nothing splits the model, how much of it each GPU has to hold."""
+        fields = step.model_fields(self.name, {"sequence": self.sequence})
+        tokens = fields["sequence"]
         parts = [
             f"sequences of {tokens} tokens",
             f"{self.micro_batches} micro-batch{'es' * (self.micro_batches > 1)} of 1 sequence",
@@ -270,6 +271,9 @@ class ModelStep:
             f"ZeRO-{self.zero}" if self.zero else "no ZeRO",
             f"{'' if self.sequence_parallel else 'no '}sequence parallelism",
         ]
+        if layout.tp * layout.pp * layout.ep == 1 and self.zero < 3:
+            whole_gb = float(fields["parameters"]) * self.dtype.size_bytes / 1e9
+            parts.append(f"data parallelism alone: each GPU holds all {whole_gb:.0f} GB of weights ({option('job')})")
         if self.imbalance > 1:
             parts.append(f"AllToAll as the expert rank with {self.imbalance:g} times the mean receives it")
         return ", ".join(parts)
@@ -361,7 +365,7 @@ def of_model(asked: ModelStep, compared: BudgetComparison, wanted: WantedCalls, 
     """The budget of a model's training step, of the first rank of a job with a layout. BadInput for what cannot be
     counted or priced, and for a step that communicates nothing; BadCalibration for a file that is none."""
     assert job.layout is not None
-    return replace(of_lists([asked.calls(job.layout)], compared, wanted, job), assumed=asked.assumed())
+    return replace(of_lists([asked.calls(job.layout)], compared, wanted, job), assumed=asked.assumed(job.layout))
 
 
 def of_lists(lists: Sequence[CallList], compared: BudgetComparison, wanted: WantedCalls, job: JobGroups) -> JobBudget:

@@ -234,4 +234,6 @@ def format_of(content: str, name: str) -> str:
         algorithm, protocol = [*fields, *[""] * 5][at : at + 2]
         if algorithm in ALGORITHM_KEYS or protocol in PROTOCOL_KEYS:
             return kind
+    if "->" in first:
+        raise BadTable(f"{name}:{number}: a row of a decision table without its first line; put '{HEADER}' above it")
     raise BadTable(f"{name}:{number}: '{shared.shown(first)}' begins no format that is known ({one_of(FORMATS)})")

@@ -16,6 +16,7 @@ from numpy.typing import ArrayLike
 from tuner.base import tables
 from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput, did_you_mean, one_of
+from tuner.base.expressions import expression
 from tuner.times.costmodels import algorithms
 from tuner.times.costmodels.alphabeta import Level, terms
 from tuner.times.costmodels.operations import Array, CostOperation, divides, not_negative, part, positive, whole
@@ -71,6 +72,10 @@ class Model:
     experts_per_token: int = 1
 
 
+_LETTERS = expression("[a-z0-9]+")
+_TUNED = expression(r"[-_ ](instruct|chat|base|hf|it|v0\.\d)\b.*")  # the same layers, trained on
+
+
 @cache
 def known_models() -> Mapping[str, Mapping[str, float]]:
     """Fields of :class:`Model` by the model's name, as its authors publish them (``tables/models.toml``)."""
@@ -82,11 +87,23 @@ def _table() -> Mapping[str, Mapping[str, Any]]:
     return tables.toml(tables.folder() / "models.toml")
 
 
+def known_name(name: str) -> str:
+    """The name in the table of a model by any of its spellings: meta-llama/Meta-Llama-3-70B-Instruct is llama-3-70b.
+
+    BadInput for a name that is not known.
+    """
+    known = known_models()
+    letters = {"".join(_LETTERS.findall(each)): each for each in known}
+    plain = _TUNED.sub("", name.rpartition("/")[2].lower()).removeprefix("meta-")
+    found = letters.get("".join(_LETTERS.findall(plain)))
+    if found is None:
+        raise BadInput(f"unknown model {name!r}{did_you_mean(plain, known)}; {one_of(known)}")
+    return found
+
+
 def vocabulary(name: str) -> int:
     """Number of tokens that a model by name tells apart. BadInput for a name that is not known."""
-    model_fields(name, {})
-    table = _table()
-    tokens: int = table[name.lower()]["vocabulary"]
+    tokens: int = _table()[known_name(name)]["vocabulary"]
     return tokens
 
 
@@ -96,9 +113,10 @@ def model_fields(name: str | None, given: Mapping[str, float | None]) -> dict[st
     BadInput for a name that is not known, and for all fields that are in neither.
     """
     known = known_models()
-    if name is not None and name.lower() not in known:
-        raise BadInput(f"unknown model {name!r}{did_you_mean(name, known)}; {one_of(known)}")
-    found = {**(known[name.lower()] if name else {}), **{key: each for key, each in given.items() if each is not None}}
+    found = {
+        **(known[known_name(name)] if name else {}),
+        **{key: each for key, each in given.items() if each is not None},
+    }
     if missing := [key for key in ("parameters", "layers", "hidden", "sequence") if key not in found]:
         raise BadInput(f"the model's {', '.join(missing)}; valid: all of them, or a model by name: {', '.join(known)}")
     return found

@@ -17,6 +17,7 @@ from tuner.base.errors import BadInput, BadMeasurement
 from tuner.base.expressions import expression
 from tuner.base.names import Collective, DataType, Op, P2pOperation
 from tuner.base.sizes import ranks_on_nodes
+from tuner.base.spelling import option
 from tuner.release import of_code
 from tuner.scenario.logs import choice, imported, importer, reader
 from tuner.scenario.logs.imported import Imported, LogAdditions
@@ -153,6 +154,13 @@ WITHOUT_OP = ("mulsum",)  # a scaling that NCCL has no fixed operation for
 _PROGRAM = expression(r"\b([a-z_]+_perf)\b")
 
 
+def _not_named() -> str:
+    return (
+        f"does not say which collective was run; valid: {option('collective')} NAME where the command has it, or one "
+        f"name of {', '.join(PROGRAMS)} in the file"
+    )
+
+
 def program(text: str) -> str | None:
     """The name of a program of nccl-tests in a text, None where there is none."""
     match = _PROGRAM.search(text)
@@ -162,7 +170,6 @@ def program(text: str) -> str | None:
 # Largest error that nccl-tests took for right, while it printed errors and not counts (deltaMaxValue, v2.10.0).
 _RIGHT = {DataType.float16: 1e-2, DataType.bfloat16: 1e-2, DataType.float32: 1e-5, DataType.float64: 1e-12}
 
-NOT_NAMED = f"does not say which collective was run; valid: one name of {', '.join(PROGRAMS)} in the file"
 CPU_TIMES = "CPU times (-C 1), not those of the GPUs; valid: nccl-tests without -C"
 # Of mpirun, torchrun, srun, MPICH's mpiexec and kubectl, and a time with what a container's log file adds, at a line.
 _TAG = expression(
@@ -289,7 +296,7 @@ class Text:
         except BadInput as error:
             if self._otherwise is not None:
                 return self._otherwise
-            raise BadMeasurement(f"{self._path}: {error if self.other else NOT_NAMED}") from None
+            raise BadMeasurement(f"{self._path}: {error if self.other else _not_named()}") from None
 
     @property
     def header(self) -> Header:
@@ -626,7 +633,7 @@ def of_json(path: Path, record: Mapping[str, Any], otherwise: Collective | P2pOp
             raise BadMeasurement(f"{path}: {error}") from None
         operation = otherwise
     if operation is None:
-        raise BadMeasurement(f"{path}: {NOT_NAMED}")
+        raise BadMeasurement(f"{path}: {_not_named()}")
     blocks = tuple(_json_blocks(path, record, operation))
     header = replace(json_header(path, record), launch=_launch(*_threads_and_gpus(record["args"])))
     return Measurements(_of_table(header, blocks), blocks)
