@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # The step of action.yml: what an upgrade of NCCL from BEFORE to AFTER changes on MACHINES and NODES, as a comment of
-# PULL_REQUEST and in the run's summary. Exit code 1 where a new pick is slower than FAIL_ABOVE allows, 2 where there is
-# nothing to judge, or it cannot be.
+# PULL_REQUEST and in the run's summary. Exit code 1 where a new pick is slower than FAIL_ABOVE allows, or with
+# FAIL_ON_CHANGE=true where any pick changes; 2 where there is nothing to judge, or it cannot be.
 set -uo pipefail
 release='^[0-9]+(\.[0-9]+){1,2}$'
 for each in "$BEFORE" "$AFTER"; do
@@ -14,8 +14,15 @@ if [ "${#machines[@]}" -eq 0 ] || [ "${#nodes[@]}" -eq 0 ]; then
     echo "nothing to judge: machines or nodes are empty" >&2
     exit 2
 fi
-limit=()
-[ -z "${FAIL_ABOVE:-}" ] || limit=(--fail-above "$FAIL_ABOVE")
+limit=() failed=""
+if [ -n "${FAIL_ABOVE:-}" ]; then
+    limit+=(--fail-above "$FAIL_ABOVE") failed="slower than $FAIL_ABOVE allows"
+fi
+case ${FAIL_ON_CHANGE:-false} in
+    true) limit+=(--fail-on-change) failed="${failed:+$failed, or }a pick changes" ;;
+    false) ;;
+    *) echo "fail-on-change '$FAIL_ON_CHANGE'; valid: true, false" >&2; exit 2 ;;
+esac
 mark="<!-- nccl-tuner upgrade $BEFORE to $AFTER -->"
 most=65000 # characters; GitHub refuses a comment of more than 65,536
 comment=$(mktemp)
@@ -27,13 +34,14 @@ for machine in "${machines[@]}"; do
             "${limit[@]}" 2>&1)
         case $? in
             0) verdict="" ;;
-            1) verdict=": **slower than $FAIL_ABOVE allows**" slower=1 ;;
+            1) verdict=": **$failed**" slower=1 ;;
             *) echo "$shown" >&2 && exit 2 ;;
         esac
         part=$(printf '<details><summary>%s nodes of %s%s</summary>\n\n```text\n%s\n```\n\n</details>\n' \
             "$count" "$machine" "$verdict" "${shown//\`\`\`/\'\'\'}")
         if [ $(($(wc -m <"$comment") + ${#part} + 200)) -gt "$most" ]; then
             left=$((left + 1))
+            printf '%s\n' "$part"
         else
             printf '%s\n' "$part" >>"$comment"
         fi

@@ -112,6 +112,16 @@ def test_the_action_comments_what_an_upgrade_changes(tmp_path: Path) -> None:
     assert "slower than" not in comment
 
 
+def test_the_action_may_allow_no_change(tmp_path: Path) -> None:
+    said = {"after": "2.29.2", "machines": "aws-p6-b200", "nodes": "1", "fail-on-change": "true"}
+    done, comment = commented(tmp_path, before="2.28.9", **said)
+    assert done.returncode == 1, done.stderr
+    assert "<summary>1 nodes of aws-p6-b200: **a pick changes**</summary>" in comment
+    done, comment = commented(tmp_path, before="2.29.2", **(said | {"after": "2.29.3"}))
+    assert done.returncode == 0, done.stderr
+    assert "a pick changes" not in comment
+
+
 def test_the_action_says_what_is_wrong_and_comments_nothing(tmp_path: Path) -> None:
     done, comment = commented(tmp_path, before="2.28.9", after="2.99.9", machines="dgx-h100", nodes="1")
     assert done.returncode == 2
@@ -131,7 +141,14 @@ def test_the_action_judges_every_line_of_its_machines(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "said",
-    [{"machines": " \n"}, {"nodes": ""}, {"before": "--help"}, {"after": "2.29.2 --json"}, {"machines": "--help"}],
+    [
+        {"machines": " \n"},
+        {"nodes": ""},
+        {"fail-on-change": "yes"},
+        {"before": "--help"},
+        {"after": "2.29.2 --json"},
+        {"machines": "--help"},
+    ],
     ids=str,
 )
 def test_the_action_passes_nothing_that_it_did_not_judge(tmp_path: Path, said: dict[str, str]) -> None:
@@ -148,7 +165,9 @@ def test_the_actions_comment_has_room_for_its_text(tmp_path: Path) -> None:
     done, comment = commented(tmp_path, before="2.28.9", after="2.29.2", machines="a b c d", nodes="1 2 3 4 5")
     assert done.returncode == 0, done.stderr
     assert 40_000 < len(comment) <= 65_536
-    assert f"\n{20 - comment.count('<details>')} more in the run's log" in comment
+    left = 20 - comment.count("<details>")
+    assert f"\n{left} more in the run's log" in comment
+    assert done.stdout.count("<details>") == left
 
 
 COUNTED = LiveCounts(
