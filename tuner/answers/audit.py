@@ -162,7 +162,8 @@ def audit(
             first = loading.first(lambda each: each.hands_costs)
             raise BadInput(f"NCCL {scenario.nccl} hands a tuner no costs; valid: {first} and later")
         begun(scenario)
-        run = AuditedRun(scenario.nccl, scenario.nodes, scenario.ranks, taken_by(scenario.nccl, offered))
+        nodes = sum(kind.nodes for kind in scenario.kinds)
+        run = AuditedRun(scenario.nccl, nodes, scenario.ranks, taken_by(scenario.nccl, offered))
         if run.interface is None:
             faults.of("not_taken", Severity.UNLIKE, run, offered=list(offered))
             runs.append(run)
