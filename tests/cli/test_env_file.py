@@ -69,6 +69,14 @@ FILES = {
             "NCCL_MAX_NCHANNELS": "8",
         },
     ),
+    "job.yaml": (
+        "apiVersion: batch/v1\nkind: Job\nspec:\n  command: [bash, -c, 'mpirun -x NCCL_IB_TC=41 -x NCCL_PROTO=Simple "
+        './all_reduce_perf || echo "RuntimeError: CUDA error: out of memory"\']\n',
+        {
+            "NCCL_IB_TC": "41",
+            "NCCL_PROTO": "Simple",
+        },
+    ),
     "values.yaml": (
         'runtime_env:\n  env_vars:\n    NCCL_CROSS_NIC: "0"\n    NCCL_IB_TC: 52  # class\n    TOKEN: hunter2\n',
         {

@@ -26,6 +26,7 @@ _SETTING = expression(r"^[ \t]*(?:export[ \t]+)?NCCL_\w+[ \t]*=", re.M)
 # A number, of a variable whose value is one: no list or name begins so and goes on with letters.
 _NUMBER = expression(r"\s*([+-]?(?:0[xX][0-9a-fA-F]+|\d+))(?=\s|#|$)")
 _OTHERS = expression(r"(?<!\w)((?!NCCL_)[A-Za-z_]\w*[ \t]*=)[^\n]*?(?=\s+NCCL_\w+[ \t]*=|$)")
+_RUN = expression(r"\A#!|^(?:apiVersion:|FROM) ", re.M)
 _ASSIGNMENT = expression(r"NCCL_\w+=[^\s\"'#]*")
 
 
@@ -117,9 +118,11 @@ def of_settings(file: Path, known: KnownFacts) -> FileDiagnosis:
 
 
 def is_script(content: bytes) -> bool:
-    """Whether a shell runs it: it says so, or exports all that it sets."""
+    """Whether a shell or a builder runs it: it says so, or exports all that it sets; or a cluster, as a manifest."""
+    if _RUN.search(content[:MOST_BYTES].decode("utf-8", "replace")):
+        return True
     lines = [line.strip() for line in content.splitlines() if line.strip() and not line.lstrip().startswith(b"#")]
-    return content.startswith(b"#!") or (bool(lines) and all(line.startswith(b"export ") for line in lines))
+    return bool(lines) and all(line.startswith(b"export ") for line in lines)
 
 
 def sets_variables(content: bytes) -> bool:
