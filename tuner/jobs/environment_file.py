@@ -92,9 +92,10 @@ def of_text(path: Path, text: str) -> VariablesInFile:
 
 def _assigned(text: str) -> Iterator[tuple[str, str | None]]:
     """Names with their values in the order of the file; no value for one that is unset."""
-    matches = [match for form in (ASSIGNED, SPACED, NAMED, MAPPED, UNSET) for match in form.finditer(text)]
-    for match in sorted(matches, key=lambda each: each.start()):
-        if match.re is UNSET:
+    forms = ASSIGNED, SPACED, NAMED, MAPPED, UNSET
+    matches = [(match.start(), form is UNSET, match) for form in forms for match in form.finditer(text)]
+    for _, unsets, match in sorted(matches, key=lambda each: each[0]):
+        if unsets:
             yield from ((name, None) for name in match[1].split())
         else:
             yield match[1], next((each for each in match.groups()[1:] if each is not None), "")
