@@ -72,16 +72,17 @@ def test_intervals_hold_as_many_times_as_they_promise(kind: str) -> None:
 
 @pytest.mark.parametrize("group", [*PROMISED, "sizes, several nodes", "collective, several nodes"])
 def test_intervals_are_hardly_wider_than_three_times_the_error(group: str) -> None:
-    """A little over four times between nodes, where the same call takes another time on another day."""
+    """A little over four times on more nodes than were measured: how a network grows is what no fit has seen."""
     own = [each for each in KEPT["splits"] if each["group"] == group]
-    most = 4.3 if "nodes" in group else 3.4
+    most = 4.3 if group == "nodes_beyond" else 3.4
     assert np.mean([each["half_width"] for each in own]) <= most * KEPT["summary"][group][evaluate.MODEL]
 
 
 @pytest.mark.parametrize("kept", [each for each in KEPT["splits"] if each["kind"] in ("site", "first_nodes")])
 def test_a_site_that_nobody_measured_is_nearer_than_by_nccl_and_covered(kept: dict[str, Any]) -> None:
-    """Its network is told by nothing: NCCL's own error may be exceeded where that is least, at sophia."""
-    assert kept["errors"][evaluate.MODEL] <= max(kept["errors"]["NCCL's model"] * 1.05, 0.24)
+    """Its network is told by nothing: NCCL's own error may be exceeded where that happens to be small, as at sophia."""
+    by_nccl = kept["errors"]["NCCL's model"]
+    assert kept["errors"][evaluate.MODEL] <= max(by_nccl * 1.05, 0.24 if by_nccl < 0.15 else 0.2)
     assert kept["coverage"] >= 0.85
 
 
@@ -355,11 +356,16 @@ def test_a_calibration_of_milliseconds_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("given", [0, 1, 4])
 def test_intervals_hold_nine_of_ten_times_of_healthy_sites_that_were_left_out(given: int) -> None:
-    """Over tables, of which two may be held by less than half: widths are learnt of all others."""
+    """Over tables: widths are learnt of all other sites, so that a network unlike all of them is held least.
+
+    No more than two are held by less than half, TCPXO (a3mega) and two racks of GH200 (cscs) among them, and no more
+    than one of six by less than three quarters.
+    """
     kept = [each for each in KEPT["updates"] if not each["known_slow"] and each["given"] == given]
-    assert len(kept) >= 28
-    assert 0.85 <= np.mean([each["coverage"] for each in kept]) <= 0.97
+    assert len({each["table"] for each in kept}) >= 34
+    assert 0.9 <= np.mean([each["coverage"] for each in kept]) <= 0.97
     assert sum(each["coverage"] < 0.5 for each in kept) <= 2
+    assert sum(each["coverage"] < 0.75 for each in kept) <= len(kept) / 6
 
 
 @pytest.mark.slow

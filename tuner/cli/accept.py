@@ -34,8 +34,8 @@ RULE_COLUMNS = ("size", "expected by", "of it", "limit", "alone", "verdict")
 RULE = (
     "rule: times over the expected ones ('of it') are held against a limit, which is learnt from healthy public runs "
     "with each run's own site left out; the way of launching may add 60 us below 1 MiB and 25 us up to 16 MiB",
-    "slow sizes fail together: the two largest, three of four in a row (between nodes from 1 GiB on), or more than "
-    "half of those below 64 KiB; one above the limit 'alone' fails by itself",
+    "slow sizes fail together: the two largest, three of four in a row (between nodes below 1 GiB above wider limits), "
+    "or more than half of those below 64 KiB; one above the limit 'alone' fails by itself",
 )
 # Findings that are said below the table: how the answer came about, and what it leaves open.
 _AFTER = frozenset(

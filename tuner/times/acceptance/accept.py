@@ -601,10 +601,10 @@ def _small_messages(judged: Sequence[JudgedCurve]) -> Iterator[Diagnosis]:
     if sizes.max() >= judge.HOST_BYTES:
         return
     extra = [each.curve.time_us - each.expected.time_us for each in judged]
-    extra_us = float(np.median(np.concatenate([us[which] for us, which in zip(extra, slow, strict=True)])))
+    extra_us = median(np.concatenate([us[which] for us, which in zip(extra, slow, strict=True)]).tolist())
     off = [np.log(each.curve.time_us / each.expected.time_us)[which] for each, which in zip(judged, slow, strict=True)]
     what = f"small calls take {extra_us:.3g} us longer, more than ways of launching differ by: the host, not the links"
-    yield Diagnosis(Resource.small_messages, what, 0.0, float(np.median(np.concatenate(off))))
+    yield Diagnosis(Resource.small_messages, what, 0.0, median(np.concatenate(off).tolist()))
 
 
 def _extras(judged: Sequence[JudgedCurve]) -> Iterator[StartExtra]:
@@ -615,7 +615,7 @@ def _extras(judged: Sequence[JudgedCurve]) -> Iterator[StartExtra]:
             [] if each.start_us is None else [each.start_us]
         )
     for (nodes, gpus_per_node), those in starts.items():
-        yield StartExtra(nodes, gpus_per_node, round(float(np.median(those)), 2) if those else None)
+        yield StartExtra(nodes, gpus_per_node, round(median(those), 2) if those else None)
 
 
 def _problem(file: str, problem: Problem) -> FileProblem:

@@ -7,6 +7,7 @@ a start that is later for all calls (the host), and an offset that healthy machi
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from statistics import median
 
 import numpy as np
 
@@ -112,7 +113,7 @@ def _explained(curves: Sequence[Curve], expectation: Expectation, fault: Fault |
     common = _common(off / scatter, shape_of_offset / scatter, weight)
     left = off - common * shape_of_offset
     cost = weight * len(off) * _loss(left, scatter) + common**2 / 2 + _prior(fault)
-    return _Explained(fault, cost, float(np.median(np.abs(left))))
+    return _Explained(fault, cost, median(np.abs(left).tolist()))
 
 
 def _scatter(sd: Array) -> Array:

@@ -93,8 +93,8 @@ class Expected:
     times of the pick's algorithm and protocol, or public runs decide; False by NCCL's model. ``whose`` says which.
 
     ``sure``, ``high`` and ``far`` are factors over the time: up to ``sure`` a size is healthy, above ``high`` it is
-    slow, and fails with others; above ``far`` it fails by itself. ``open``: whether a time below ``high`` says nothing.
-    ``steady``: whether three slow sizes in a row fail; where healthy clusters differ more, the largest ones count.
+    slow, and fails as one of the two largest; above ``row`` it fails with two others beside it, above ``far`` by
+    itself. ``open``: whether a time below ``high`` says nothing.
     """
 
     time_us: Array
@@ -104,9 +104,9 @@ class Expected:
     whose: tuple[Whose, ...]
     sure: Array
     high: Array
+    row: Array
     far: Array
     open: Mask
-    steady: Mask
     runs: np.ndarray[tuple[int], np.dtype[np.int64]] | None = None  # public ones that decide
 
     @staticmethod
@@ -115,10 +115,8 @@ class Expected:
         half: Array = WIDENED * np.hypot(log_half, BETWEEN_MACHINES)
         wide = half > np.log(WIDEST)
         high = np.exp(np.where(wide, FAR_OUT * half, half))
-        every = np.ones(len(time_us), np.bool_)
-        return Expected(
-            time_us, log_half, picks, measured, (whose,) * len(time_us), high, high, ALONE * high, wide, every
-        )
+        whose_each = (whose,) * len(time_us)
+        return Expected(time_us, log_half, picks, measured, whose_each, high, high, high, ALONE * high, wide)
 
     def pick_names(self) -> list[str]:
         """Algorithm and protocol of each size, as in ``Ring/LL``; ``-`` where NCCL picks nothing."""
@@ -151,6 +149,7 @@ class Expectation:
         self.judged_tables: frozenset[str] = frozenset()  # shipped ones, which are not compared with themselves
         self.of_site: str | None = None  # the calibration of the site that the files name
         self._times: dict[tuple[CurveKind, bytes], Expected] = {}
+        self._by_model: dict[object, Expected] = {}
         self._models: dict[ConfiguredShape, TimeModel | None] = {}
         self._faulty: dict[tuple[ConfiguredShape, Fault], Selection] = {}
         self._of_releases: dict[tuple[str, ConfiguredShape], Selection] = {}
@@ -221,6 +220,7 @@ class Expectation:
             log_half=np.where(beyond, there.log_half[last], modelled.log_half),
             sure=np.where(beyond, there.sure[last], modelled.sure),
             high=np.where(beyond, there.high[last], modelled.high),
+            row=np.where(beyond, there.row[last], modelled.row),
             far=np.where(beyond, there.far[last], modelled.far),
             open=modelled.open & ~beyond,
             measured=modelled.measured | beyond,
@@ -270,7 +270,13 @@ class Expectation:
         return tuple(each for each in every if each.table not in self.judged_tables) if self.judged_tables else every
 
     def _modelled(self, kind: CurveKind, sizes: SizeArray, fault: Fault | None = None) -> Expected:
-        """Times by a calibration, or NCCL's own with their known error, [size]."""
+        """Times by a calibration, or NCCL's own with their known error, [size]; in place as out of place."""
+        key = kind.shape, kind.request, sizes.tobytes(), fault
+        if key not in self._by_model:
+            self._by_model[key] = self._by_model_of(kind, sizes, fault)
+        return self._by_model[key]
+
+    def _by_model_of(self, kind: CurveKind, sizes: SizeArray, fault: Fault | None) -> Expected:
         selection = self.selection(kind.shape) if fault is None else self._with_fault(kind.shape, fault)
         model = self._model(kind.shape)
         if model is not None and fault is not None:
@@ -448,9 +454,9 @@ def by_public_runs(
         whose,
         np.where(known, found.sure, old.sure),
         np.where(known, found.high, old.high),
+        np.where(known, found.row, old.row),
         np.where(known, found.far, old.far),
         ~known & old.open,
-        np.where(known, public_runs.steady(compared), old.steady),
         np.where(known, found.runs, 0),
     )
 
@@ -458,7 +464,7 @@ def by_public_runs(
 def _nothing(count: int) -> Expected:
     """Expects nothing of any size."""
     nan, none = np.full(count, np.nan), np.zeros(count, np.bool_)
-    return Expected(nan, nan, None, none, (Whose.nccl,) * count, nan, nan, nan, ~none, none)
+    return Expected(nan, nan, None, none, (Whose.nccl,) * count, nan, nan, nan, nan, ~none)
 
 
 def _links_us(request: Exchange, sizes: SizeArray, nodes: int, gpus: int, machine: MachineClass) -> Array:

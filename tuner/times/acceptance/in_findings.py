@@ -8,7 +8,7 @@ from tuner.base.dataclass import dataclass
 from tuner.base.findings import Finding, Severity, words
 from tuner.times.acceptance.evidence import LogFacts
 from tuner.times.acceptance.faults import Resource
-from tuner.times.acceptance.judge import JudgedCurve, SizeVerdict
+from tuner.times.acceptance.judge import IN_A_ROW, JudgedCurve, SizeVerdict
 from tuner.times.acceptance.public_runs import RankedRun
 from tuner.times.acceptance.shapes import CurveLoss, LossShape
 
@@ -93,7 +93,9 @@ def _verdict(made: "Acceptance", facts: RunFacts) -> Finding:
     counts = {"failing": failing, "sizes": sizes}
     if made.passes:
         open_sizes = sorted({each.bytes for each in made.sizes if each.verdict is SizeVerdict.not_judged})
-        return Finding("accept.passes", Severity.NOTE, {**counts, "open": open_sizes})
+        slow_sizes = sorted({size for _, loss in facts.losses for size in loss.sizes if len(loss.sizes) >= IN_A_ROW})
+        slow = {"slow": slow_sizes, "slow_from": slow_sizes[0], "slow_to": slow_sizes[-1]} if slow_sizes else {}
+        return Finding("accept.passes", Severity.NOTE, {**counts, **slow, "open": open_sizes})
     if not made.judged:
         code = "accept.ends_early" if facts.ends_early else "accept.not_judged"
         open_count = calls_of(each for each in made.sizes if each.verdict is SizeVerdict.not_judged)

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from enum import StrEnum
+from statistics import median
 
 import numpy as np
 
@@ -115,7 +116,7 @@ def start_us(curve: Curve, expected: Expected) -> float | None:
     for below, most_us in ((HOST_BYTES, MOST_START_US), (2**22 + 1, MOST_FIRST_US)):
         small = (curve.bytes < below) & ~np.isnan(extra)
         if small.any():
-            typical = float(np.median(extra[small]))
+            typical: float = median(extra[small].tolist())
             return min(max(typical, 0.0), most_us)
     return None
 
@@ -128,15 +129,17 @@ def start_allowed_us(sizes: SizeArray) -> Array:
 def judge(curve: Curve, expected: Expected, least_us: Array) -> JudgedCurve:
     """The verdicts of a curve. ``least_us`` is what the links alone take, [size].
 
-    Each size is held against limits that no other size moves; it is slow above one, and fails by itself above another.
-    Slow sizes fail together: the two largest, three of four in a row, or more than half of those below 64 KiB. So no
-    slower row ever makes a verdict better, nor does leaving out one that is not slow.
+    Each size is held against limits that no other size moves: it is slow above the first, above the second it fails
+    with two others of four in a row, above the third by itself. The two largest fail together where both are slow, and
+    so do more than half of those below 64 KiB. So no slower row ever makes a verdict better, nor does leaving out one
+    that is not slow.
     """
     allowed = start_allowed_us(curve.bytes)
     high_us = expected.time_us * expected.high + allowed
     known = ~np.isnan(expected.time_us)
     with np.errstate(invalid="ignore"):
         slow = known & (curve.time_us > high_us)
+        in_a_row = slow & (curve.time_us > expected.time_us * expected.row + allowed)
         alone = known & (curve.time_us > expected.time_us * expected.far + allowed)
         repeated = np.minimum(REPEATED * expected.far, MOST_REPEATED)
         alone |= known & (curve.worst_us > expected.time_us * np.maximum(repeated, expected.far) + allowed)
@@ -144,7 +147,7 @@ def judge(curve: Curve, expected: Expected, least_us: Array) -> JudgedCurve:
         by_runs = np.zeros(len(known), np.bool_) if expected.runs is None else expected.runs > 0
         late = np.where(by_runs, 0.0, allowed)
         unsure = decisive(curve.bytes) & (curve.time_us > expected.time_us * expected.sure + late)
-    fails = alone | _together(curve.bytes, slow, known, expected.steady)
+    fails = alone | _together(curve.bytes, slow, known, in_a_row)
     verdicts = []
     for at, time_us in enumerate(curve.time_us.tolist()):
         verdict = SizeVerdict.passed
@@ -176,8 +179,8 @@ def decisive(sizes: SizeArray) -> Mask:
     return np.ones(len(sizes), np.bool_)
 
 
-def _together(sizes: SizeArray, slow: Mask, known: Mask, steady: Mask) -> Mask:
-    """Mask of the slow sizes that have enough others beside them."""
+def _together(sizes: SizeArray, slow: Mask, known: Mask, in_a_row: Mask) -> Mask:
+    """Mask of the slow sizes that have enough others beside them; ``in_a_row``: slow enough for three of four."""
     fails = np.zeros(len(sizes), np.bool_)
     at = np.flatnonzero(known)
     largest = at[-2:]
@@ -185,11 +188,10 @@ def _together(sizes: SizeArray, slow: Mask, known: Mask, steady: Mask) -> Mask:
         fails[largest] = True
     if len(at) and slow[at].all():
         fails[at] = True
-    row = at[steady[at]]
-    for first in range(len(row)):
-        window = row[first : first + WINDOW]
-        if slow[window].sum() >= IN_A_ROW:
-            fails[window] |= slow[window]
+    for first in range(len(at)):
+        window = at[first : first + WINDOW]
+        if in_a_row[window].sum() >= IN_A_ROW:
+            fails[window] |= in_a_row[window]
     small = at[sizes[at] < LATENCY_BYTES]
     if len(small) and 2 * slow[small].sum() > len(small) and len(small) >= IN_A_ROW:
         fails[small] |= slow[small]

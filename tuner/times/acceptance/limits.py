@@ -26,22 +26,26 @@ class ClassNearness(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class TimeLimit:
-    """Factors over the typical time of a size: healthy up to ``sure``, slow above ``high``, and slow enough above
-    ``far`` to fail by itself.
+    """Factors over the typical time of a size: healthy up to ``sure``, slow above ``high``, slow enough to fail with
+    two others beside it above ``row``, and to fail by itself above ``far``.
     """
 
     sure: float
     high: float
+    row: float
     far: float
 
 
-EXCHANGE = TimeLimit(sure=1.3, high=2.5, far=20.0)  # of sends and receives, whatever the size
+# Of sends and receives, whatever the size, in a node and between nodes.
+EXCHANGE = TimeLimit(sure=1.3, high=2.5, row=2.5, far=20.0)
+EXCHANGE_BETWEEN = TimeLimit(sure=1.3, high=2.5, row=20.0, far=20.0)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TimeLimits:
     """Learnt limits. ``rows``: by place (``between_nodes``, ``in_a_node``, ``many_nodes``) and nearness, ``low``,
-    ``high`` and ``far`` of the sizes from each of ``from_bytes`` (nBytes) on. ``forced_low``: of what was forced.
+    ``high``, ``row`` and ``far`` of the sizes from each of ``from_bytes`` (nBytes) on. ``forced_low``: of what was
+    forced.
     """
 
     from_bytes: Sequence[int]
@@ -52,13 +56,14 @@ class TimeLimits:
         """The limit of a size, NCCL's nBytes; a forced algorithm's is wider."""
         at = max(index for index, first in enumerate(self.from_bytes) if nbytes >= first)
         row = self.rows["between_nodes" if nodes > 1 else "in_a_node"][nearness.name]
-        low, high, far = (row[name][at] for name in ("low", "high", "far"))
+        low, high, together, far = (row[name][at] for name in ("low", "high", "row", "far"))
         if nodes >= MANY_NODES:
             many = self.rows["many_nodes"][nearness.name]
-            low, high, far = min(low, many["low"][at]), max(high, many["high"][at]), max(far, many["far"][at])
+            low, high = min(low, many["low"][at]), max(high, many["high"][at])
+            together, far = max(together, many["row"][at]), max(far, many["far"][at])
         if forced:
-            low, high = min(low, self.forced_low[at]), high * FORCED
-        return TimeLimit(min(high, 2 * low), high, far)
+            low, high, together = min(low, self.forced_low[at]), high * FORCED, together * FORCED
+        return TimeLimit(min(high, 2 * low), high, together, far)
 
 
 @cache

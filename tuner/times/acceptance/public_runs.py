@@ -31,7 +31,7 @@ from tuner.base.records import from_json
 from tuner.emulator.communicator import Comm
 from tuner.machine.topology.records import Topology
 from tuner.times.acceptance import limits
-from tuner.times.acceptance.limits import MANY_NODES, ClassNearness, TimeLimits
+from tuner.times.acceptance.limits import ClassNearness, TimeLimits
 from tuner.times.calibration import plausible
 from tuner.times.costmodels.operations import CostOperation, bus_gbs
 from tuner.times.timemodel.features import Array
@@ -170,14 +170,15 @@ class ComparedCurve:
 class TypicalTimes:
     """Typical times of the runs that decide, us, [size]; NaN where none do. ``nearness`` by size, -1 for none.
 
-    ``sure``: factor up to which a time is healthy; ``high`` and ``far``: above which it is slow in company and by
-    itself. ``runs``: how many decide.
+    ``sure``: factor up to which a time is healthy; ``high``: above which it is slow, ``row``: with two others beside
+    it, and ``far``: by itself. ``runs``: how many decide.
     """
 
     time_us: Array
     nearness: np.ndarray[tuple[int], np.dtype[np.int64]]
     sure: Array
     high: Array
+    row: Array
     far: Array
     runs: np.ndarray[tuple[int], np.dtype[np.int64]]
 
@@ -350,15 +351,15 @@ def typical(curve: ComparedCurve, curves: Sequence[PublicCurve], by: TimeLimits 
         fresh = np.isnan(log_us) & ~np.isnan(found)
         log_us[fresh] = (found if near is ClassNearness.same_class else found + log_model)[fresh]
         nearness[fresh], runs[fresh] = near, number[fresh]
-    sure, high, far = np.full((3, count), np.nan)
+    sure, high, row, far = np.full((4, count), np.nan)
     learnt = by or limits.shipped()
     for at in np.flatnonzero(nearness >= 0):
-        limit = limits.EXCHANGE
+        limit = limits.EXCHANGE if curve.nodes == 1 else limits.EXCHANGE_BETWEEN
         if curve.collective not in EXCHANGES:
             near = ClassNearness(int(nearness[at]))
             limit = learnt.limit(int(curve.bytes[at]), near, curve.nodes, forced=bool(curve.forced))
-        sure[at], high[at], far[at] = limit.sure, limit.high, limit.far
-    return TypicalTimes(np.exp(log_us), nearness, sure, high, far, runs)
+        sure[at], high[at], row[at], far[at] = limit.sure, limit.high, limit.row, limit.far
+    return TypicalTimes(np.exp(log_us), nearness, sure, high, row, far, runs)
 
 
 def typical_of(sizes: SizeArray, those: Sequence[PublicCurve], *, times: bool) -> tuple[Array, np.ndarray]:
@@ -392,18 +393,6 @@ def typical_of(sizes: SizeArray, those: Sequence[PublicCurve], *, times: bool) -
         else:
             found[at] = median(one for each_site in of_sites.values() for one in each_site)
     return found, number
-
-
-def steady(curve: ComparedCurve) -> np.ndarray:
-    """Mask of sizes whose times vary little between healthy clusters: three slow ones in a row count there, [size].
-
-    The sizes are in bytes. On many nodes large calls vary by 30 % from day to day, and sends and receives by
-    more.
-    """
-    if curve.nodes == 1:
-        return np.ones(len(curve.bytes), np.bool_)
-    few = curve.nodes < MANY_NODES and curve.collective not in EXCHANGES
-    return np.asarray((curve.bytes >= LARGE_BYTES) & few)
 
 
 @dataclass(frozen=True, slots=True)

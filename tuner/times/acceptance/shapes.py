@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from enum import StrEnum
+from statistics import median
 
 import numpy as np
 
@@ -52,7 +53,7 @@ def loss_of(judged: JudgedCurve) -> CurveLoss | None:
     order = slow[at]
     found = ratio[slow]
     shape = _shape(order, sizes[at], ratio[at])
-    return CurveLoss(shape, tuple(map(int, sizes[slow])), float(np.median(found)), float(found.max()))
+    return CurveLoss(shape, tuple(map(int, sizes[slow])), median(found.tolist()), float(found.max()))
 
 
 def _shape(slow: np.ndarray, sizes: np.ndarray, ratio: np.ndarray) -> LossShape:
@@ -70,7 +71,7 @@ def _shape(slow: np.ndarray, sizes: np.ndarray, ratio: np.ndarray) -> LossShape:
     if small.any() and large.any() and slow[small].mean() >= _MOST and slow[large].mean() >= _MOST:
         return LossShape.everywhere
     of_slow = ratio[slow]
-    if len(of_slow) > 2 and of_slow[-1] > _GROWS * np.median(of_slow[:-1]) and of_slow[-1] > of_slow[0] * _EVEN:
+    if len(of_slow) > 2 and of_slow[-1] > _GROWS * median(of_slow[:-1].tolist()) and of_slow[-1] > of_slow[0] * _EVEN:
         return LossShape.falling
     return LossShape.plateau
 

@@ -121,7 +121,9 @@ def common_factor(ratios: Array, nbytes: Array) -> float | None:
     ``ratios``: [size], numbers: measured times over expected ones; ``nbytes``: [size], some below 1 MiB, some above.
     """
     off = np.log(ratios)
-    factor = float(np.exp(np.median(off)))
+    if np.isnan(off).any():
+        return None
+    factor = float(np.exp(median(off.tolist())))
     small = nbytes < SMALL_BYTES
     if len(off) < _FEWEST or not small.any() or small.all() or max(factor, 1 / factor) < _UNLIKELY:
         return None

@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, field, fields, replace
 from enum import StrEnum
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,6 @@ from tuner.base.errors import BadInput, BadMeasurement
 from tuner.base.files import cache_folder, recall, remember
 from tuner.base.records import json_form, to_json
 from tuner.base.spelling import option
-from tuner.oracle.process import OWN_VARIABLES
 from tuner.release.variables import ignored, not_emulated
 from tuner.scenario import Scenario
 
@@ -40,6 +38,8 @@ def _topology(path: Path, text: str) -> Path:
 
 def _known(scenario: Scenario) -> dict[str, str]:
     """Variables of the run but for those that the oracle sets, that are not emulated, or that NCCL does not read."""
+    from tuner.oracle.process import OWN_VARIABLES
+
     given = {name: value for name, value in (scenario.environment or {}).items() if name not in OWN_VARIABLES}
     if scenario.nccl not in release.names():
         return given
@@ -128,6 +128,8 @@ def _noted_record(noted: Noted | None) -> dict[str, Any] | None:
 
 def noting(header: "Header", settings: Mapping[str, float | str | None]) -> "Header":
     """The header of a run with these settings, with the versions of what measures here."""
+    from importlib.metadata import PackageNotFoundError, version
+
     versions = {"python": platform.python_version()}
     for package in ("nccl-tuner", *CUPY_WHEELS):
         with suppress(PackageNotFoundError):

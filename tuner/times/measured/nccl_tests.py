@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput, BadMeasurement
@@ -19,12 +19,14 @@ from tuner.base.names import Collective, DataType, Op, P2pOperation
 from tuner.base.sizes import ranks_on_nodes
 from tuner.base.spelling import option
 from tuner.release import of_code
-from tuner.scenario.logs import choice, imported, importer, reader
-from tuner.scenario.logs.imported import Imported, LogAdditions
+from tuner.scenario.logs import choice
 from tuner.scenario.logs.lines import ANSI, in_record, read_lines
 from tuner.times.measured import records
 from tuner.times.measured.header import Header, MeasuredLaunch
 from tuner.times.measured.samples import Combination, Measurements, Point, SampleBlock
+
+if TYPE_CHECKING:
+    from tuner.scenario.logs.imported import Imported, LoggedChoice
 
 
 def from_log(path: Path) -> Measurements:
@@ -32,6 +34,9 @@ def from_log(path: Path) -> Measurements:
 
     BadMeasurement for a log that cannot be read.
     """
+    from tuner.scenario.logs import importer
+    from tuner.scenario.logs.imported import LogAdditions
+
     try:
         imported = importer.read(path, LogAdditions())
     except BadInput as error:
@@ -44,15 +49,18 @@ def from_log(path: Path) -> Measurements:
     return Measurements(header, tuple(blocks))
 
 
-def imported_log(path: Path, collective: Collective, name: str | None) -> Imported | None:
+def imported_log(path: Path, collective: Collective, name: str | None) -> "Imported | None":
     """NCCL's log in the same file; None where there is none that can be read."""
+    from tuner.scenario.logs import importer, reader
+    from tuner.scenario.logs.imported import LogAdditions
+
     try:
         return importer.of(reader.parse(read_lines(path)), LogAdditions(collective=collective, release=name))
     except BadInput:
         return None
 
 
-def executed_by_size(imported: Imported | None) -> dict[tuple[Collective, int], Combination]:
+def executed_by_size(imported: "Imported | None") -> dict[tuple[Collective, int], Combination]:
     """Choices that NCCL printed, where there is one for a collective and size, and not several."""
     printed: dict[tuple[Collective, int], set[Combination]] = {}
     for each in imported.choices if imported else ():
@@ -62,7 +70,7 @@ def executed_by_size(imported: Imported | None) -> dict[tuple[Collective, int], 
     return {key: one for key, (one, *others) in printed.items() if not others}
 
 
-def combination(said: choice.PrintedChoice | imported.LoggedChoice) -> Combination | None:
+def combination(said: "choice.PrintedChoice | LoggedChoice") -> Combination | None:
     """Combination that a line of NCCL's log names; None where it is nothing known."""
     algorithm, protocol = choice.algorithm(said.algorithm), choice.protocol(said.protocol)
     if algorithm is None or protocol is None:
@@ -538,13 +546,14 @@ def of_text(path: Path, content: str, otherwise: Collective | P2pOperation | Non
     is left out, as it may be cut. BadMeasurement where the text has several runs in one, or no row.
     """
     texts = runs_apart(content)
+    logged = "NCCL" in content  # without the name no line is of its log
     if len(texts) == 1:
-        return _of_program(path, content, _parsed(path, content, otherwise))
+        return _of_program(path, content, _parsed(path, content, otherwise), logged=logged)
     made, left = [], Counter[str]()
     parsed = [_parsed(path, each) for each in texts]
     for part, text in zip(texts, parsed, strict=True):
         try:
-            made.append(_of_program(path, part, text))
+            made.append(_of_program(path, part, text, logged=logged))
         except BadMeasurement:
             left[f"of {text.other}: no collective that is known"] += sum(len(row.bodies) for row in text.rows)
     if not made:
@@ -565,10 +574,10 @@ def _parsed(path: Path, content: str, otherwise: Collective | P2pOperation | Non
     return text
 
 
-def _of_program(path: Path, content: str, text: Text) -> Measurements:
+def _of_program(path: Path, content: str, text: Text, *, logged: bool) -> Measurements:
     operation = text.operation
     tuned = operation if isinstance(operation, Collective) else Collective.AllReduce
-    log = imported_log(path, tuned, text.release)
+    log = imported_log(path, tuned, text.release) if logged else None
     executed: Mapping[Any, Combination] = executed_by_size(log)
     blocks = tuple(
         SampleBlock(
