@@ -2,7 +2,6 @@
 
 import random
 from dataclasses import replace
-from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -11,55 +10,19 @@ import pytest
 from tests.scripts import write_judging, write_public_runs
 from tests.support import nccl_tests_text
 from tests.support.command_line import run
+from tests.support.judged_runs import RUNS, judged
 from tuner.base import tables
-from tuner.base.names import Collective, DataType, Op
-from tuner.emulator.request import Request
+from tuner.base.names import DataType
 from tuner.times import measured
-from tuner.times.acceptance import judge, limits, public_runs
-from tuner.times.acceptance.curves import ConfiguredShape, Curve, CurveKind, Exchange
-from tuner.times.acceptance.expected import Expected, by_public_runs
+from tuner.times.acceptance import limits, public_runs
 from tuner.times.acceptance.in_findings import RunVerdict
-from tuner.times.acceptance.judge import JudgedCurve, SizeVerdict
-from tuner.times.acceptance.public_runs import ComparedCurve, PublicCurve
-from tuner.times.costmodels.operations import CostOperation
+from tuner.times.acceptance.judge import SizeVerdict
+from tuner.times.acceptance.public_runs import PublicCurve
 
 DRAWN = 10_000
 FOLDER = tables.folder()
 ORDER = (RunVerdict.fails, RunVerdict.not_judged, RunVerdict.passes)
 TABLE = measured.load("h100-8x__2.29.2__aiconfigurator")
-RUNS = tuple(each for each in public_runs.shipped() if each.machine.network is not public_runs.Network.sockets)
-
-
-@cache
-def others(table: str) -> tuple[PublicCurve, ...]:
-    return tuple(each for each in public_runs.shipped() if each.table != table)
-
-
-@cache
-def expectation(curve: PublicCurve) -> Expected | None:
-    compared = ComparedCurve(
-        curve.machine,
-        curve.nodes,
-        curve.gpus_per_node,
-        curve.collective,
-        curve.forced,
-        np.array(curve.bytes, np.uint64),
-        np.array(curve.model_us),
-    )
-    return by_public_runs(compared, others(curve.table))
-
-
-def judged(curve: PublicCurve) -> JudgedCurve | None:
-    sizes = np.array(curve.bytes, np.uint64)
-    expected = expectation(replace(curve, time_us=()))  # no time of its own changes it
-    if expected is None:
-        return None
-    request: Request | Exchange = Exchange(DataType.float32, CostOperation[curve.collective])
-    if curve.collective in Collective.__members__:
-        request = Request(Collective[curve.collective], DataType.float32, Op.sum)
-    kind = CurveKind(ConfiguredShape(curve.nodes, curve.gpus_per_node), request, curve.in_place)
-    lines = tuple((at,) for at in range(len(sizes)))
-    return judge.judge(Curve(curve.table, kind, sizes, np.array(curve.time_us), lines), expected, np.zeros(len(sizes)))
 
 
 def verdict(curve: PublicCurve) -> RunVerdict:

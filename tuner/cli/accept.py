@@ -42,9 +42,7 @@ _AFTER = frozenset(
     f"accept.{name}"
     for name in ("expected_by", "starts_late", "open_sizes", "skipped", "ran_otherwise", "beside_model")
 )
-_WITH_DO = frozenset(
-    {"accept.of_links", "accept.of_all_sizes", "accept.of_load", "accept.of_chance", "accept.of_protocol"}
-)
+_CAUSE = "accept.may_be_"  # followed by what the cause is
 
 
 @click.command(name="accept", cls=options.Command)
@@ -179,9 +177,12 @@ def _print(result: Acceptance, explain: bool) -> None:
 def _say(finding: Finding) -> None:
     explained = findings.explained(finding)
     says = explained.says.rstrip(";")
+    if finding.code.startswith(_CAUSE):
+        say(f"- {says}; to see it: {explained.do}")
+        return
     problem = finding.code == "accept.rows" and finding.severity is Severity.FAULT
     say(f"refused: {says}" if problem else says)
-    if explained.do and (finding.severity is not Severity.NOTE or finding.code in _WITH_DO):
+    if explained.do and finding.severity is not Severity.NOTE:
         label = "what would let it be judged" if finding.severity is Severity.UNKNOWN else "do"
         say(f"{label}: {explained.do}")
 

@@ -23,11 +23,12 @@ from tuner.base.spelling import option
 from tuner.machine import gpus
 from tuner.scenario import Scenario
 from tuner.times import measured
-from tuner.times.acceptance import curves, diagnosis, evidence, judge, public_runs, shapes
+from tuner.times.acceptance import curves, diagnosis, evidence, fabric, judge, public_runs, shapes
 from tuner.times.acceptance.curves import Curve, Exchange
 from tuner.times.acceptance.diagnosis import Diagnosis
 from tuner.times.acceptance.evidence import NOTHING_LOGGED, LogFacts
 from tuner.times.acceptance.expected import Expectation, ReferenceRun, Whose, expected_network
+from tuner.times.acceptance.fabric import FabricCause, FabricFacts
 from tuner.times.acceptance.faults import Resource
 from tuner.times.acceptance.in_findings import RunFacts, RunVerdict, calls_of, in_findings
 from tuner.times.acceptance.judge import JudgedCurve, SizeVerdict
@@ -396,10 +397,10 @@ def accept(files: Sequence[Path | MeasurementFile], asked: AcceptOptions) -> Acc
     counted = [each for _, _, each in judged if not isinstance(each.curve.kind.request, Exchange)]
     ends_early = tuple(f"{REST} {file.path}, which ends within a row" for file in read if file.table.ends_early)
     known = not ends_early and _mostly_known(counted or [each for _, _, each in judged])
-    faults = {each.kind: f"{each.file}: {each.text}" for each in problems if each.refused}
+    by_kind = {each.kind: f"{each.file}: {each.text}" for each in problems if each.refused}
     is_wrong = slipped or any(file.wrong for file in read)
-    if passes and faults.keys() == {Kind.unknown_release} and not is_wrong:
-        raise CannotBeJudged(faults[Kind.unknown_release])
+    if passes and by_kind.keys() == {Kind.unknown_release} and not is_wrong:
+        raise CannotBeJudged(by_kind[Kind.unknown_release])
     if not judged and not refused:
         names = ", ".join(str(file.path) for file in read)
         if not skipped:
@@ -423,8 +424,56 @@ def accept(files: Sequence[Path | MeasurementFile], asked: AcceptOptions) -> Acc
     )
     logs = [file.log.joined(asked.log) for file in read]
     wrong = tuple(file.wrong for file in read if file.wrong)
-    facts = RunFacts(wrong, ends_early, tuple(losses), tuple(logs), tuple(other_links))
+    fabric_of = {} if made.passes or slipped else _fabric_causes(judged, losses, asked)
+    facts = RunFacts(wrong, ends_early, tuple(losses), tuple(logs), tuple(other_links), fabric_of)
     return replace(made, findings=tuple(in_findings(made, facts)))
+
+
+def _fabric_causes(
+    judged: Sequence[tuple[ResultFile, str, JudgedCurve]],
+    losses: Sequence[tuple[JudgedCurve, CurveLoss]],
+    asked: AcceptOptions,
+) -> dict[tuple[str, ...], Sequence[FabricCause]]:
+    """The causes of failing curves that the shapes of their losses leave, by calls in words: those that all have in
+    common, else those of each. In a node only of what gets slower while it runs.
+    """
+    files = {id(each): file for file, _, each in judged}
+    topology = asked.scenario.resolve().own.topology
+    every = [each for _, _, each in judged]
+    found: dict[str, list[FabricCause]] = {}
+    for each, loss in losses:
+        kind = each.curve.kind
+        if each.passes or kind.sockets or (kind.shape.nodes == 1 and loss.shape is not LossShape.falling):
+            continue
+        file = files[id(each)]
+        log = file.log.joined(asked.log)
+        if any(name.lower().startswith("socket") for name in log.networks):
+            continue  # that is the cause
+        facts = FabricFacts(
+            network=_network([file], asked) or expected_network(asked.scenario),
+            adapters=len(topology.nets),
+            reduces=plausible.reduces_in_switch(topology, kind.shape.gpus_per_node),
+            as_picked=_ran_as_picked(file, each),
+            log=log,
+        )
+        calls = f"{kind.request.collective.name} on {plural(kind.shape.nodes, 'node')}"
+        causes = fabric.causes(each, loss, every, facts)
+        before = found.get(calls, causes)
+        found[calls] = [cause for cause in causes if cause in before] or [*before, *causes]
+    found = {calls: list(dict.fromkeys(causes)) for calls, causes in found.items() if causes}
+    common = [cause for cause in next(iter(found.values()), []) if all(cause in each for each in found.values())]
+    return {tuple(found): common} if common else {(calls,): causes for calls, causes in found.items()}
+
+
+def _ran_as_picked(file: ResultFile, judged: JudgedCurve) -> bool:
+    """Whether the log says of all slow sizes that NCCL's own choice ran."""
+    names = judged.expected.pick_names()
+    ran = [
+        file.executed.get(lines[0]) == name
+        for lines, name, verdict in zip(judged.curve.lines, names, judged.verdicts, strict=True)
+        if verdict is SizeVerdict.slow
+    ]
+    return bool(ran) and all(ran)
 
 
 FEW_SIZES = 4  # tell no release from another
@@ -590,8 +639,29 @@ def _diagnosed(
     explained = diagnosis.diagnose(of_collectives or curves_of, expectation, topology)
     logs = [file.log.joined(log) for file, _ in judged]
     adapters = len(topology.nets)
-    kept = tuple(each for each in explained if not any(evidence.refutes(one, each, adapters) for one in logs))
+    refuted = _refuted_in_a_node([each for _, each in judged])
+    kept = tuple(
+        each
+        for each in explained
+        if each.resource not in refuted and not any(evidence.refutes(one, each, adapters) for one in logs)
+    )
     return kept or (() if explained else tuple(_small_messages([each for _, each in judged])))
+
+
+def _refuted_in_a_node(judged: Sequence[JudgedCurve]) -> set[Resource]:
+    """What of a node is as it should be, as the same files' runs on one node show, up to large calls."""
+    alone = [
+        each
+        for each in judged
+        if each.curve.kind.shape.nodes == 1
+        and each.curve.kind.shape.gpus_per_node > 2
+        and each.judged
+        and each.curve.bytes[-1] >= judge.BANDWIDTH_BYTES
+    ]
+    if not alone or not all(each.passes for each in alone):
+        return set()
+    reduced = any(each.curve.kind.request.collective.name == "AllReduce" for each in alone)
+    return {Resource.nvlinks, Resource.p2p} | ({Resource.nvls} if reduced else set())
 
 
 def _small_messages(judged: Sequence[JudgedCurve]) -> Iterator[Diagnosis]:

@@ -1,16 +1,18 @@
 """What an acceptance found as codes with facts: the verdict first, then what speaks for it, then causes and notes."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import field
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from tuner.base.dataclass import dataclass
 from tuner.base.findings import Finding, Severity, words
 from tuner.times.acceptance.evidence import LogFacts
+from tuner.times.acceptance.fabric import FabricCause
 from tuner.times.acceptance.faults import Resource
 from tuner.times.acceptance.judge import IN_A_ROW, JudgedCurve, SizeVerdict
 from tuner.times.acceptance.public_runs import RankedRun
-from tuner.times.acceptance.shapes import CurveLoss, LossShape
+from tuner.times.acceptance.shapes import CurveLoss
 
 if TYPE_CHECKING:
     from tuner.times.acceptance.accept import Acceptance, JudgedSize, WrongResults
@@ -31,8 +33,8 @@ class RunVerdict(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class RunFacts:
-    """Facts of a judgement that its record has in other forms: wrong results, files cut within a row, losses, logs, and
-    NVLinks other than those that times were measured with.
+    """Facts of a judgement that its record has in other forms: wrong results, files cut within a row, losses, logs,
+    NVLinks other than those that times were measured with, and by calls in words the causes that a loss has left.
     """
 
     wrong: tuple["WrongResults", ...]
@@ -40,6 +42,7 @@ class RunFacts:
     losses: tuple[tuple[JudgedCurve, CurveLoss], ...]
     logs: tuple[LogFacts, ...]
     other_links: tuple[Finding, ...] = ()
+    fabric: Mapping[tuple[str, ...], Sequence[FabricCause]] = field(default_factory=dict)
 
 
 def in_findings(made: "Acceptance", facts: RunFacts) -> Iterator[Finding]:
@@ -56,7 +59,7 @@ def in_findings(made: "Acceptance", facts: RunFacts) -> Iterator[Finding]:
     yield from map(_rank, _of_interest(made.comparisons))
     yield from _causes(made, facts)
     yield from _losses(facts.losses)
-    yield from _of_fabric(facts)
+    yield from _of_fabric(facts.fabric)
     if made.passes_as:
         yield Finding("accept.passes_as", Severity.UNLIKE, {"releases": list(made.passes_as)})
     yield from _notes(made, facts)
@@ -172,18 +175,6 @@ def _losses(losses: Sequence[tuple[JudgedCurve, CurveLoss]]) -> Iterator[Finding
         )
 
 
-# Faults that only differ in what is to be seen elsewhere: which of them explain which shape between nodes.
-_FABRIC = {
-    LossShape.plateau: "accept.of_links",
-    LossShape.everywhere: "accept.of_all_sizes",
-    LossShape.falling: "accept.of_load",
-    LossShape.scattered: "accept.of_chance",
-    LossShape.middle: "accept.of_protocol",
-    LossShape.latency: "accept.of_latency",
-    LossShape.alone: "accept.of_chance",
-}
-
-
 def _causes(made: "Acceptance", facts: RunFacts) -> Iterator[Finding]:
     """Causes of a loss that no log refutes, the likeliest first."""
     sockets = any(each.lower().startswith("socket") for log in facts.logs for each in log.networks)
@@ -199,22 +190,13 @@ def _causes(made: "Acceptance", facts: RunFacts) -> Iterator[Finding]:
         yield Finding("accept.no_single_fault", Severity.NOTE, {})
 
 
-def _of_fabric(facts: RunFacts) -> Iterator[Finding]:
-    """Causes between nodes that the shape of a loss alone does not decide, with what tells them apart."""
-    said: set[str] = set()
-    for judged, loss in facts.losses:
-        if judged.passes or judged.curve.kind.shape.nodes < 2:
-            continue
-        code = _FABRIC[loss.shape]
-        if code not in said:
-            said.add(code)
-            shows = [log for log in facts.logs if log.networks]
-            direct = any(log.gpudirect for log in shows)
-            many = judged.curve.kind.shape.nodes > 2
-            share = 100 * loss.share
-            yield Finding(
-                code, Severity.NOTE, {"share_percent": share, "gpudirect_unseen": not direct, "many_nodes": many}
-            )
+def _of_fabric(found: Mapping[tuple[str, ...], Sequence[FabricCause]]) -> Iterator[Finding]:
+    """Causes that the shape of a loss does not decide between, each with what shows it; one by itself where it does."""
+    for calls, causes in found.items():
+        facts = {"calls": list(calls), "count": len(causes)}
+        yield Finding("accept.one_cause" if len(causes) == 1 else "accept.one_of", Severity.NOTE, facts)
+        for each in causes:
+            yield Finding(f"accept.may_be_{each.value}", Severity.NOTE, {"calls": list(calls)})
 
 
 def _notes(made: "Acceptance", facts: RunFacts) -> Iterator[Finding]:

@@ -1,5 +1,6 @@
 """Shape of a slow curve over its sizes: what kind of loss it is, and which faults look like that."""
 
+import math
 from collections.abc import Sequence
 from enum import StrEnum
 from statistics import median
@@ -7,10 +8,10 @@ from statistics import median
 import numpy as np
 
 from tuner.base.dataclass import dataclass
-from tuner.times.acceptance.judge import HOST_BYTES, JudgedCurve, SizeVerdict
+from tuner.times.acceptance.judge import BANDWIDTH_BYTES, HOST_BYTES, JudgedCurve, SizeVerdict
 
-_EVEN = 1.35  # times over the expected ones of a plateau are within this factor
-_GROWS = 1.3  # the largest size's loss over the median of the other slow ones
+_GROWS = 1.35  # a loss that grows: the largest size's over the first slow one's
+_STEPS, _STEP = 2, 1.1  # the last steps of a loss that grows, each by this factor at least
 _MOST = 2 / 3
 
 
@@ -18,6 +19,7 @@ class LossShape(StrEnum):
     """Shapes that are told apart."""
 
     alone = "slow_alone"
+    single = "slow_single"
     plateau = "slow_from"
     falling = "slow_more_with_size"
     middle = "slow_between"
@@ -28,7 +30,9 @@ class LossShape(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class CurveLoss:
-    """A loss of a curve: its shape, the sizes in bytes that are slow, and by which factor they are, in the middle."""
+    """A loss of a curve: its shape, the sizes in bytes that are slow, and by which factor they are: in the middle of
+    those from 256 MiB on, or at the largest, and at most.
+    """
 
     shape: LossShape
     sizes: tuple[int, ...]
@@ -51,27 +55,32 @@ def loss_of(judged: JudgedCurve) -> CurveLoss | None:
     sizes = judged.curve.bytes
     at = np.flatnonzero(known)
     order = slow[at]
-    found = ratio[slow]
+    found, slow_sizes = ratio[slow], sizes[slow]
     shape = _shape(order, sizes[at], ratio[at])
-    return CurveLoss(shape, tuple(map(int, sizes[slow])), median(found.tolist()), float(found.max()))
+    large = found[slow_sizes >= min(BANDWIDTH_BYTES, slow_sizes[-1])]
+    return CurveLoss(shape, tuple(map(int, slow_sizes)), median(large.tolist()), float(found.max()))
 
 
 def _shape(slow: np.ndarray, sizes: np.ndarray, ratio: np.ndarray) -> LossShape:
     large, count = sizes >= HOST_BYTES, int(slow.sum())
-    if count == 1 and len(slow) > 1:
-        return LossShape.alone
+    if count == 1:
+        return LossShape.alone if len(slow) > 1 else LossShape.single
     if large.any() and not slow[large].any():
         return LossShape.latency
     first, last = np.flatnonzero(slow)[[0, -1]]
-    if slow[first : last + 1].mean() < _MOST:
+    # Limits differ by size: what lies among slow sizes and is as slow but for a wider limit is one of them.
+    raised = slow | (ratio > math.sqrt(median(ratio[slow].tolist())))
+    if raised[first : last + 1].mean() < _MOST:
         return LossShape.scattered
-    if last < len(slow) - 1 and (len(slow) - 1 - last) >= 2:
+    if len(slow) - 1 - last >= 2 and not raised[last + 1 :].all():
         return LossShape.middle
     small = ~large
-    if small.any() and large.any() and slow[small].mean() >= _MOST and slow[large].mean() >= _MOST:
+    if small.any() and large.any() and slow[small].mean() >= _MOST and raised[large].mean() >= _MOST:
         return LossShape.everywhere
     of_slow = ratio[slow]
-    if len(of_slow) > 2 and of_slow[-1] > _GROWS * median(of_slow[:-1].tolist()) and of_slow[-1] > of_slow[0] * _EVEN:
+    # What leaves a part of the bandwidth shows the more the larger a call is, too, but no more once calls are large.
+    last_ones, before = of_slow[-_STEPS:], of_slow[-_STEPS - 1 : -1]
+    if len(of_slow) > _STEPS and of_slow[-1] > _GROWS * of_slow[0] and (last_ones > _STEP * before).all():
         return LossShape.falling
     return LossShape.plateau
 
