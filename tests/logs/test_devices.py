@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from tests.support.available_releases import HERE
+from tests.support.cases import report
 from tests.support.diagnoses import found
 from tuner.oracle.api import Oracle
 from tuner.scenario import Scenario
@@ -163,3 +164,33 @@ def test_channels_are_known_by_the_rings_alone(tmp_path: Path) -> None:
     assert codes["diagnose.few_channels"]["channels"] == 2
     assert "diagnose.rings_cut" not in codes
     assert of(tmp_path, init + ring.format(0))[1]["diagnose.rings_cut"]["shown"] == 1
+
+
+def test_releases_that_differ_in_one_communicator(tmp_path: Path) -> None:
+    init = log([1, 2])
+    other = "h0:{pid}:{pid} [0] NCCL INFO NCCL version {nccl}+cuda12.9\n"
+    code, codes = of(tmp_path, init + other.format(pid=2, nccl="2.27.7"))
+    assert (code, codes["diagnose.releases_differ"]["releases"]) == (1, ["2.27.7", "2.28.9"])
+    for healthy in (other.format(pid=2, nccl="2.28.9"), other.format(pid=9, nccl="2.27.7")):  # of another job
+        assert "diagnose.releases_differ" not in of(tmp_path, init + healthy)[1]
+
+
+def test_a_library_of_the_adapters_that_is_too_old(tmp_path: Path) -> None:
+    lacks = "h0:1:1 [0] NCCL INFO dlvsym failed on {0} - /lib/libmlx5.so: undefined symbol: {0}, version MLX5_1.25\n"
+    text = log([1, 2]) + lacks.format("mlx5dv_reg_dmabuf_mr") + lacks.format("mlx5dv_get_data_direct_sysfs_path")
+    code, codes = of(tmp_path, text)
+    said = codes["diagnose.missing_symbol"]
+    assert (code, said["severity"], said["library"], len(said["symbols"])) == (0, "note", "/lib/libmlx5.so", 2)
+    _, codes = of(tmp_path, text + "RuntimeError: Assertion error (nccl.cu:87): type != NCCL_GIN_TYPE_NONE\n")
+    assert codes["diagnose.missing_symbol"]["severity"] == "unlike"
+
+
+def test_public_inputs_name_their_causes() -> None:
+    codes = [each["code"] for each in found(report("I18/gin.log"))[1]]
+    assert codes[:2] == ["ending.assertion", "diagnose.missing_symbol"]
+    points = [each["facts"]["resource"] for each in found(report("I12/low.log"))[1] if "points" in each["code"]]
+    assert "NVLS" in points
+    assert next(each["code"] for each in found(report("I23/abort.log"))[1]) == "requests.release_crashes"
+    code, findings = found(report("F12/g7e-ok.log"), report("F12/node.xml"))
+    assert code == 0
+    assert [each["code"] for each in findings if "gpudirect" in each["code"]] == ["diagnose.gpudirect_as_topology"]

@@ -134,7 +134,12 @@ def _on_any_machine(file: MeasurementFile, given: Given, known: KnownFacts) -> I
             seen.append(acceptance.accept([file], acceptance.AcceptOptions(there, given)))
     every = [found for each in seen for found in each.findings]
     evidence += [each for at, each in enumerate(every) if each.code == "accept.other_links" and each not in every[:at]]
-    yield _of_all(seen)
+    verdict = _of_all(seen)
+    yield verdict
+    for each in seen:
+        if verdict.severity is Severity.FAULT and each.machine == verdict.facts["machine"]:
+            for cause in each.diagnosis:
+                yield _note("points_to", resource=str(cause.resource), what=cause.what)
     yield from [each for each in every if each.code == "accept.lowest"][:1]
     yield from evidence
 

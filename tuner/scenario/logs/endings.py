@@ -124,6 +124,7 @@ STEMS = (
     "timed out", "imeout", "misaligned", "invalid", "CUDA", "corrupt", "free(", "malloc", "smashing", "overflow",
     "tcache", "loading shared", "version `", "nterrupt", "INT", "died", "raceback", "peer", "pipe", "recv", "stuck",
     "could not be", "closing", "without calling", "bus bandwidth", "llegal", "xception", "symbol", "image", "PTX",
+    "subset of ranks", "compromised", "mismatch", "ontainer", "ImagePull", "atal", "supported HW",
     "ncclU", "ncclS", "ncclI", "ncclR",
 )  # fmt: skip
 

@@ -31,6 +31,8 @@ _SPLIT = expression(r"(splitCount \d+ color -?\d+) key")
 _CHANNELS = expression(r"(\d+) coll channels, (?:(\d+) collnet channels, )?(?:(\d+) nvls channels, )?\d+ p2p channels")
 _NETWORK = expression(r"Using network (.+?)\s*$")
 _VERSION = expression(r"NCCL version (\d+\.\d+\.\d+)(?:\+cuda(\d+)\.(\d+))?")
+_NO_SYMBOL = expression(r"dlv?sym failed on (\w+) - (\S*lib\w+\.so\S*?):")  # src/misc/mlx5dvsymbols.cc
+MOST_SYMBOLS = 3
 _RCCL = expression(r"RCCL version (?:: )?(\S+)")  # AMD's
 _OF_RCCL = expression(r"\bRCCL |librccl|\[RINGS\]")  # lines of it alone, where that with the version is missing
 # PyTorch, torch/csrc/distributed/c10d: ProcessGroupNCCL.cpp, and NCCLUtils.cpp with ncclGetLastError
@@ -268,6 +270,8 @@ class NcclLog:
     """Everything read of a file."""
 
     versions: dict[str, None] = field(default_factory=dict)  # in order of appearance
+    release_of: dict[tuple[str, int], str] = field(default_factory=dict)  # by process, as far as its line has a prefix
+    missing_symbols: dict[str, tuple[int, list[str]]] = field(default_factory=dict)  # by library, with the first line
     rccl: str | None = None  # the version of AMD's library, where it wrote the log
     ranks: list[RankLog] = field(default_factory=list)
     calls: Counter[tuple[Thread, LoggedCall]] = field(default_factory=Counter)  # how often, in order of appearance
@@ -388,8 +392,15 @@ class _Reader:
 
     def version(self, line: PrintedLine, match: re.Match[str]) -> None:
         self.log.versions.setdefault(match[1])
+        if line.thread is not UNKNOWN:
+            self.log.release_of.setdefault(line.thread.process, match[1])
         if match[2] and self.log.cuda is None:
             self.log.cuda = int(match[2]), int(match[3])
+
+    def missing_symbol(self, line: PrintedLine, match: re.Match[str]) -> None:
+        _, symbols = self.log.missing_symbols.setdefault(match[2], (line.number, []))
+        if match[1] not in symbols and len(symbols) < MOST_SYMBOLS:
+            symbols.append(match[1])
 
     def rccl(self, line: PrintedLine, match: re.Match[str]) -> None:
         self.log.rccl = match[1]
@@ -730,6 +741,7 @@ _METHODS: list[tuple[str, re.Pattern[str], Callable[[_Reader, PrintedLine, re.Ma
     ("NVLS multicast support ", _MULTICAST, _Reader.multicast),
     ("Using network ", _NETWORK, _Reader.network),
     ("NCCL version ", _VERSION, _Reader.version),
+    ("sym failed on ", _NO_SYMBOL, _Reader.missing_symbol),
     ("RCCL version ", _RCCL, _Reader.rccl),
     ("RCCL ", _OF_RCCL, _Reader.of_rccl),
     ("librccl", _OF_RCCL, _Reader.of_rccl),

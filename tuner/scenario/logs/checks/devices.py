@@ -8,7 +8,7 @@ from tuner.base.findings import Finding, Severity
 from tuner.base.names import Collective
 from tuner.machine import gpus
 from tuner.scenario.logs.checks.shown import ShownByLog
-from tuner.scenario.logs.endings import ORDERLY
+from tuner.scenario.logs.endings import ORDERLY, failures
 from tuner.scenario.logs.reader import NcclLog
 
 MOST_SHOWN = 8
@@ -108,6 +108,24 @@ def out_of_bus_order(shown: ShownByLog) -> Iterator[Finding]:
         "chosen": sorted(filter(None, chosen)) or None,
     }
     yield Finding("diagnose.out_of_bus_order", Severity.FAULT if chosen else Severity.UNLIKE, facts)
+
+
+def releases(shown: ShownByLog) -> Iterator[Finding]:
+    """Ranks of one communicator whose processes print different releases."""
+    log = shown.reading.log
+    processes = {each.thread.process for each in shown.reading.logs}
+    found = sorted({log.release_of[each] for each in processes if each in log.release_of})
+    if len(found) > 1:
+        yield Finding("diagnose.releases_differ", Severity.FAULT, {"releases": found})
+
+
+def libraries(shown: ShownByLog) -> Iterator[Finding]:
+    """Libraries of the adapters that lack what NCCL looks for: worth knowing, and more where the job failed."""
+    log = shown.reading.log
+    severity = Severity.UNLIKE if failures(log.endings) else Severity.NOTE
+    for library, (line, symbols) in log.missing_symbols.items():
+        facts = {"library": library, "line": line, "symbols": symbols}
+        yield Finding("diagnose.missing_symbol", severity, facts)
 
 
 def rings(shown: ShownByLog) -> Iterator[Finding]:

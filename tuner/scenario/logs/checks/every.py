@@ -20,6 +20,8 @@ CHECKS: tuple[Check, ...] = (
     devices.gpu_twice,
     devices.newer_than_release,
     devices.out_of_bus_order,
+    devices.releases,
+    devices.libraries,
     devices.rings,
     timeouts.timeouts,
     warnings.warnings,
