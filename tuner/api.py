@@ -1,4 +1,4 @@
-"""Interface for Python users: a communicator described in words, and what NCCL makes of calls on it."""
+"""The interface for Python: a communicator described in words, and what NCCL does with calls on it."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -57,7 +57,7 @@ PeerCallName = Literal["alltoall", "AllToAll", "gather", "Gather", "scatter", "S
 
 
 class PeerCallKind(TypedDict, total=False):
-    """Keys of a call made of sends and receives: its type, whose launch it is, and its root or peer."""
+    """Keys of a call made from sends and receives: its type, the rank whose launch is shown, its root or peer."""
 
     dtype: DataType | str
     rank: int
@@ -138,12 +138,12 @@ class Communicator:
     def pick(self, collective: Collective | str, sizes: ArrayLike, **kind: Unpack[CallKind]) -> CallPicks: ...
     @_of_a_call
     def pick(self, collective: Any, sizes: ArrayLike, **kind: Any) -> "CallPicks | Rows[ExchangeAnswer]":
-        """NCCL's picks: algorithm, protocol, time in us, channels and threads, an element a size.
+        """NCCL's picks: algorithm, protocol, time in us, channels and threads, one element per size.
 
-        AllToAll, Gather, Scatter, Send and Recv, for which NCCL picks no algorithm, give a record a size instead: the
-        launch of ``rank``, whose ``root`` is the root or the peer, and measured times where there are any.
-        Errors: NoAlgorithm where NCCL finds nothing to run; BadInput for an unknown name or a size out of range.
-        Source: topoGetAlgoInfo, src/enqueue.cc.
+        AllToAll, Gather, Scatter, Send and Recv, for which NCCL picks no algorithm, give one record per size instead:
+        the launch of ``rank`` (``root`` is the root or the peer), and measured times where there are any. Errors:
+        NoAlgorithm where NCCL finds nothing to run; BadInput for an unknown name or a size out of range. Source:
+        topoGetAlgoInfo, src/enqueue.cc.
         """
         if type(sizes) is int and (known := self.known_table(collective, kind)) is not None:
             table, call = known
@@ -199,9 +199,9 @@ class Communicator:
     ) -> "LaunchAnswer":
         """Launch of a call of ``size`` bytes on a rank: the work of each block and each proxy.
 
-        Errors: those of :meth:`pick`; BadInput if there is no such rank or root, and, where the switch or the
-        network takes part, for graphs from a file.
-        Source: scheduleCollTasksToPlan and calcCollChunking, src/enqueue.cc.
+        Errors: NoAlgorithm; BadInput as for :meth:`pick`, if there is no such rank or root, and, where the switch or
+        the network takes part, for graphs from a file. Source: scheduleCollTasksToPlan and calcCollChunking,
+        src/enqueue.cc.
 
         >>> two_nodes = communicator("dgx-h100", nodes=2, nccl="2.28.9")
         >>> work = two_nodes.launch("allreduce", 1 << 20).launch.kernels[0].works[0]
@@ -218,7 +218,7 @@ class Communicator:
         """Answer of NCCL to calls in one ncclGroupStart and ncclGroupEnd: kernels with their calls, and the choices.
 
         A call is a collective and its size in bytes, then its type and its operation where ``kind`` does not say them.
-        All have the same buffers. Errors: those of :func:`tuner.emulator.group.plan`.
+        All have the same buffers. Errors: NoAlgorithm; BadInput for what is not emulated.
         Source: ncclPrepareTasks and scheduleCollTasksToPlan, src/enqueue.cc.
 
         >>> one_node = communicator("dgx-h100", nccl="2.30.7")
@@ -238,11 +238,11 @@ class Communicator:
         calibration: Path | str | None = None,
         **kind: Unpack[CallKind],
     ) -> "CalibratedCalls":
-        """Times of the picks of ``sizes`` by measurements, in us with 90 % intervals, an element a size.
+        """Times of the picks of ``sizes`` by measurements, in us with 90 % intervals, one element per size.
 
         ``calibration``: a shipped one by name, or a file of ``nccl-tuner fit calibration``; without, the machine's own,
-        else that of another machine with GPUs of its generation. Picks are those of :meth:`pick`.
-        Errors: those of :meth:`pick`; BadInput where no calibration fits the machine, or the call; BadCalibration.
+        else that of another machine with GPUs of its generation. Picks are those of :meth:`pick`. Errors: NoAlgorithm;
+        BadInput as for :meth:`pick`, and where no calibration fits the machine or the call; BadCalibration.
         """
         from tuner.answers.calibrated import calls
 
@@ -281,7 +281,7 @@ class Communicator:
     def explain(self, collective: Collective | str, size: int, **kind: Unpack[CallKind]) -> "Explanation":
         """Explanation of the pick of a call of ``size`` bytes: each number step by step, and what the others lack.
 
-        Errors: those of :meth:`pick`, BadInput also for windows and where NCCL_CTA_POLICY moved the pick.
+        Errors: NoAlgorithm; BadInput as for :meth:`pick`, for windows, and where NCCL_CTA_POLICY moved the pick.
         """
         from tuner.answers.explain import explain_pick
 
@@ -310,8 +310,8 @@ class Communicator:
     def diff(self, other: "Communicator", collective: Collective | str, **kind: Unpack[CallKind]) -> "PickChanges":
         """The ranges of sizes in bytes in which ``other`` gets another algorithm or protocol, and what that takes.
 
-        From one element to 1 TiB. ``before`` of a change is this communicator's. Errors: those of :meth:`edges`, with
-        the communicator.
+        From one element to 1 TiB. ``before`` of a change is this communicator's. Errors: NoAlgorithm and BadInput as
+        for :meth:`edges`, which name the communicator.
         """
         from tuner.answers.diff import PickChanges, Side, diff
 
@@ -331,7 +331,7 @@ def estimate(
 
     ``nbytes`` is NCCL's nBytes, ``group`` the communicator. The time is NCCL's own prediction of its pick, or that of a
     ``calibration``: by name or file, or True for the one that fits the machine.
-    Errors: those of :meth:`Communicator.pick` and :meth:`Communicator.calibrated`.
+    Errors: NoAlgorithm, BadInput and BadCalibration.
 
     >>> round(estimate("allreduce", 1 << 20, communicator("dgx-h100", nodes=2, nccl="2.28.9")), 3)
     62.506
@@ -369,12 +369,12 @@ def scenario(machine: str | None = None, **description: Unpack[TunedDescription]
 
 
 class Compared(TypedDict, total=False):
-    """Options of a budget, each key with what it is without.
+    """Options of a budget, each key with its default.
 
-    ``settings``: further columns with NCCL's variables, "NCCL_ALGO=Ring", none. ``tables``: further columns with the
-    choices of decision tables, none. ``measured``: a file of measured times, which adds what the picks lose, none.
-    ``calibration``: a shipped one by name, or a file of ``nccl-tuner fit calibration``; that which fits the machine,
-    if any.
+    ``settings``: further columns with NCCL's variables, such as "NCCL_ALGO=Ring" (none). ``tables``: further columns
+    with the choices of decision tables (none). ``measured``: a file of measured times, which adds what the picks lose
+    (none). ``calibration``: a shipped one by name, or a file of ``nccl-tuner fit calibration`` (the one that fits the
+    machine, if any).
     """
 
     settings: Sequence[str]
@@ -426,7 +426,7 @@ def budget(
     several = [communicators] if isinstance(communicators, Communicator) else communicators
     scenarios = [one.scenario for one in several]
     if not scenarios:
-        raise BadInput("a budget of no communicator; valid: one or more")
+        raise BadInput("a budget needs a communicator; valid: one or more")
     if (files is None) == (model is None):
         raise BadInput("a budget needs files, or model=NAME instead of them")
     if job is not None and model is None:
@@ -441,7 +441,7 @@ def budget(
     wanted = jobs.wanted_of(scenarios[0])
     if model is not None:
         if measured is not None:
-            raise BadInput("measured= is of files; remove it, or model=")
+            raise BadInput("measured= only applies to files; remove it, or model=")
         ranks = scenarios[0].ranks
         split = grouped.JobGroups(grouped.layout_of(job or f"dp={ranks}", ranks), 0, False)
         return grouped.of_model(grouped.ModelStep(model), asked, wanted, split)
@@ -555,17 +555,17 @@ def memory(
 
 
 class Measuring(TypedDict, total=False):
-    """Options of :func:`measure`, each key with what it is without.
+    """Options of :func:`measure`, each key with its default.
 
-    ``sizes``: NCCL's nBytes, powers of two from 8 B to 1 GiB. ``dtype``, ``op``: float32, sum. ``algorithms``,
-    ``protocols``: all. ``channels``: numbers of channels besides NCCL's own, none. ``in_place``, also in place, and
-    ``graph``, inside CUDA graphs: not. ``precision_percent``, 2: a median is known when its 95 % confidence interval is
-    within this of it. ``rounds``, 30: the most sample blocks of a combination; ``rounds_per_process``, 3: until it goes
-    on in a fresh process; ``repeats``, 10: runs kept of a block; ``warmup``, 5: runs before them. ``budget_s``: seconds
-    until it stops, no limit. ``seed``, 0: of the order, and of what a simulated machine hides. ``library``: of GPUs,
-    this libnccl.so.2 instead of the installed wheel's; ``ranks_per_gpu``: 1; ``graphs_below``, 64 MiB: smaller calls
-    (bytes) are timed inside CUDA graphs, so that the host's time does not count; ``nccl_log``: where NCCL's own log is
-    kept, nowhere.
+    ``sizes``: NCCL's nBytes (powers of two from 8 B to 1 GiB). ``dtype``, ``op`` (float32, sum). ``algorithms``,
+    ``protocols`` (all). ``channels``: numbers of channels besides NCCL's own (none). ``in_place``: also in place (no).
+    ``graph``: inside CUDA graphs (no). ``precision_percent`` (2): a median is known when its 95 % confidence interval
+    is within this of it. ``rounds`` (30): the most sample blocks of a combination. ``rounds_per_process`` (3): rounds
+    before a fresh process goes on. ``repeats`` (10): runs kept of a block. ``warmup`` (5): runs before them.
+    ``budget_s``: seconds until it stops (no limit). ``seed`` (0): of the order, and of what a simulated machine hides.
+    ``library``: for GPUs, this libnccl.so.2 instead of the installed wheel's. ``ranks_per_gpu`` (1). ``graphs_below``
+    (64 MiB): smaller calls (bytes) are timed inside CUDA graphs, so that the host's time does not count. ``nccl_log``:
+    file for NCCL's own log (none).
     """
 
     sizes: Sequence[int] | None

@@ -60,7 +60,7 @@ def test_variables_of_the_network_are_refused_with_what_says_it_instead(name: st
     ("calls", "says"),
     [
         ("broadcast@3:1M", "asked with root 0; valid: broadcast"),
-        ("send@1:1M", "Send: NCCL makes it of sends and receives"),
+        ("send@1:1M", "Send: NCCL makes it from sends and receives"),
     ],
 )
 def test_oracle_group_says_which_calls_it_takes(calls: str, says: str) -> None:
@@ -132,7 +132,7 @@ BAD = {
     "no machine": (("pick", "allreduce"), "--machine"),
     "release": (("pick", "allreduce", "--machine", "dgx-h100", "--nccl", "9.9"), "2.32.3 and 21 more"),
     "collective": (("pick", "gatherv", "--machine", "dgx-h100"), "ReduceScatter"),
-    "any call": (("pick", "alltoallv", "--machine", "dgx-h100"), "valid: alltoall, and its parts by `pick --parts`"),
+    "any call": (("pick", "alltoallv", "--machine", "dgx-h100"), "valid: alltoall, with its parts in `pick --parts`"),
     "call without an algorithm": (("edges", "alltoall", "--machine", "dgx-h100"), "valid for it: pick, diff"),
     "launch of a call that has one": (
         ("pick", "gather", "--machine", "dgx-h100", "--launch"),

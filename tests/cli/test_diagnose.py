@@ -227,7 +227,7 @@ def test_what_cannot_be_judged_decides_the_code_where_nothing_is_wrong() -> None
         "the file says H100 80GB HBM3, and dgx-a100 has A100 SXM4; valid: --machine of these GPUs"
     }
     assert {each["command"].partition(" --")[2] for each in results} == {"machine NAME"}
-    assert 'What is "unlike"' in " ".join(diagnosed("--help").output.split())
+    assert '"unlike" means different' in " ".join(diagnosed("--help").output.split())
 
 
 def test_a_log_that_is_cut_in_init_cannot_be_judged_and_says_where(tmp_path: Path) -> None:
@@ -446,7 +446,7 @@ def test_a_machine_that_is_not_known_is_bad_input() -> None:
 
 def test_accept_refuses_a_file_without_times() -> None:
     result = CliRunner().invoke(everything, ["accept", str(EXAMPLES / "nccl.log"), "--machine", "dgx-h100"])
-    assert str(result.exception).endswith("no times in it; valid: what nccl-tests printed")
+    assert str(result.exception).endswith("has no times; valid: what nccl-tests printed")
 
 
 def test_a_file_that_is_not_there_is_bad_input() -> None:

@@ -61,8 +61,8 @@ def test_a_file_has_the_same_calls(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("send:1M",), "without a peer; valid: send@3:1M"),
-        (("allreduce@1:1M",), "AllReduce with a peer"),
+        (("send:1M",), "needs a peer; valid: send@3:1M"),
+        (("allreduce@1:1M",), "AllReduce takes no peer"),
         (("send@16:1M",), "Send with rank 16; valid: 0 to 15"),
         (("send@0:1M",), "sends itself 1 messages and receives 0"),
         (("send@1:1M", "--rank", "16"), "rank 16; valid: 0 to 15"),

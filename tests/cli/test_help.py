@@ -78,7 +78,7 @@ def test_check_takes_collectives_or_files() -> None:
     said = run("check", *words[2:], "--tuner", "none", code=2).stderr
     assert "--tuner: no meaning with libnccl" in said
     assert "'plugin lint TABLE --libnccl'" in said
-    assert "how many ranks, of FILEs" in run("check", *words[2:], "--ranks", "4", code=2).stderr
+    assert "a number of ranks only applies to FILEs" in run("check", *words[2:], "--ranks", "4", code=2).stderr
 
 
 def test_headings_are_bold_where_colour_is_wanted(monkeypatch: pytest.MonkeyPatch) -> None:

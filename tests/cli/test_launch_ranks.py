@@ -76,7 +76,7 @@ def test_rings_of_a_node_need_only_what_is_received_in_a_window(windows: str, ta
     [
         (("pick", *CALL, "--rank", "4"), "rank 4; valid: 0 to 3"),
         (("pick", *CALL, "--root", "-1"), "root -1; valid: 0 to 3"),
-        (("pick", "allgather", *CALL[1:], "--root", "1"), "AllGather has none"),
+        (("pick", "allgather", *CALL[1:], "--root", "1"), "AllGather has no root"),
         (("pick", *CALL[:-1], "--rank", "1"), "--rank only applies with --launch: add --launch, or remove it"),
         (
             ("pick", *COPIED),
@@ -93,7 +93,7 @@ def test_rings_of_a_node_need_only_what_is_received_in_a_window(windows: str, ta
         (("pick", "allgather:64M,reducescatter:64M", *GROUP), "PAT connects several ranks per node"),
         (("pick", "reduce@4:1M", *ON, "--launch"), "root 4; valid: 0 to 3"),
         (("pick", "send@1:1M", *ON, "--launch"), "--launch only applies to collectives"),
-        (("pick", "broadcast@1:1M,broadcast@2:1M", *ON[:-1], "2.29.2", "--launch"), "from 2 roots are one call"),
+        (("pick", "broadcast@1:1M,broadcast@2:1M", *ON[:-1], "2.29.2", "--launch"), "from 2 roots become one call"),
     ],
 )
 def test_what_cannot_be_is_said_in_a_line(words: tuple[str, ...], said: str) -> None:

@@ -157,12 +157,12 @@ def test_in_ranges_of_one_order_every_size_has_it(collective: str, machine: tupl
 
 def test_what_cannot_be_asked_says_so() -> None:
     assert "AllGather adds nothing" in refused("allgather", *NODE)
-    assert "--rows: how many of --row-bytes" in refused("allreduce", *NODE, "--rows", "1,7")
+    assert "--rows counts rows of --row-bytes" in refused("allreduce", *NODE, "--rows", "1,7")
     assert "--root 8: valid: 0 to 7" in refused("reduce", *NODE, "--root", "8")
     assert "Ring/LL128 and Tree/LL128" in refused(
         "allreduce", "--node", "dgx-h100", "--node", "dgx-1v:4", "--nccl", "2.18.3", "--bytes", "1M"
     )
-    assert "--range: of calls alone on one communicator" in refused(
+    assert "--range shows single calls on one communicator" in refused(
         "allreduce", *NODE, "--range", "8..1K", "--bytes", "8"
     )
     assert "valid: FROM..TO" in refused("allreduce", *NODE, "--range", "8")
@@ -177,7 +177,7 @@ def test_an_answer_says_whether_the_device_code_was_read(
     words = ("allreduce", "--machine", "dgx-h100", "--nccl", nccl, "--bytes", "8K")
     assert ordered(*words)["calls"][0]["device_code_read"] is read
     printed = CliRunner().invoke(everything, ["order", *words]).stdout
-    assert (f"that of {nccl} is taken to add in the same order" in printed) is not read
+    assert (f"NCCL {nccl} is assumed to add in the same order" in printed) is not read
 
 
 def test_the_table_shows_the_first_orders_of_many() -> None:
@@ -213,7 +213,7 @@ def test_calls_of_a_group_share_channels() -> None:
         (("allreduce", *BATCHES[:2], "--row-bytes", "3", "--rows", "2"), "--row-bytes 3: valid: multiples of 2"),
         (("allreduce", *BATCHES[:4], "--rows", "99999999999999999"), "--rows 99999999999999999: valid: 1 to "),
         (("allreduce", "--range", "1..3"), "no size from 1 to 3 bytes; valid: multiples of 4"),
-        (("allreduce", "--root", "3"), "--root: AllReduce has none; valid: of reduce"),
+        (("allreduce", "--root", "3"), "--root: AllReduce has no root; valid for reduce"),
     ],
 )
 def test_what_cannot_be_asked_names_its_option(words: tuple[str, ...], said: str) -> None:

@@ -159,8 +159,8 @@ def test_goal_comes_to_its_end(call: tuple[str, ...]) -> None:
 def test_what_has_no_schedule_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     by_switch = ("allreduce", "--bytes", "1M", *NODE[:4], "--env", "NCCL_ALGO=NVLS")
     for form in ("goal", "chakra"):
-        assert "knows ranks alone, and the switch takes part" in refused(*by_switch, "--format", form, "-o", "x")
-    assert "valid with it: --out" in refused("allreduce", "--bytes", "8K", *NODE, "--format", "chakra")
+        assert "has no word but ranks, and the switch takes part" in refused(*by_switch, "--format", form, "-o", "x")
+    assert "valid with --out" in refused("allreduce", "--bytes", "8K", *NODE, "--format", "chakra")
     assert "without --wire" in refused("allreduce", "--bytes", "8K", *NODE, "--wire")
     assert "--root 8: valid: 0 to 7" in refused("broadcast", "--bytes", "8K", *NODE, "--root", "8")
     monkeypatch.setitem(__import__("sys").modules, "google.protobuf", None)
@@ -181,12 +181,12 @@ def test_what_is_larger_than_memory_is_written_as_it_is_made() -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("allreduce", "--root", "3"), "--root: AllReduce has none"),
-        (("alltoall", "--root", "3"), "--root: AllToAll has none"),
+        (("allreduce", "--root", "3"), "--root: AllReduce has no root"),
+        (("alltoall", "--root", "3"), "--root: AllToAll has no root"),
         (("gather", "--root", "8"), "--root 8: valid: 0 to 7"),
         (("send", "--rank", "8"), "--rank 8: valid: 0 to 7"),
         (("recv", "--peer", "-1"), "--peer -1: valid: 0 to 7"),
-        (("gather", "--rank", "3"), "--rank, --peer: of send and recv"),
+        (("gather", "--rank", "3"), "--rank and --peer only apply to send and recv"),
     ],
 )
 def test_ranks_that_do_not_belong_to_the_call_are_named(words: tuple[str, ...], said: str) -> None:

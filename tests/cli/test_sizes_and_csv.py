@@ -126,7 +126,7 @@ def test_a_dry_run_with_fitted_constants_shows_what_nccl_itself_picks_and_what_t
     assert own["saved_percent"] > 50
     shown = run(*words, "--constants", str(constants)).stdout
     assert f"{own['saved_percent']:.1f} %" in shown
-    assert "times: by the fitted constants" in shown
+    assert "times are by the fitted constants" in shown
     assert "fitted" not in json.loads(run(*words, "--json").stdout)["sizes"][0]
 
 

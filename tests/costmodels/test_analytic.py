@@ -567,7 +567,7 @@ def test_buckets_only_add_latency() -> None:
     [
         (Parallelism(pp=3), "pp 3 does not divide layers 32"),
         (Parallelism(dp=4, ep=3), "the model has no experts"),
-        (Parallelism(sequence_parallel=True), "valid: tp of 2 or more"),
+        (Parallelism(sequence_parallel=True), "valid with tp of 2 or more"),
         (Parallelism(zero=4), "zero: 4; valid: 0, 1, 2, 3"),
         (Parallelism(dp=2, gradient_bytes=0), "gradient_bytes: 0; valid: above 0"),
         (Parallelism(tp=0), "tp: 0; valid: 1 or more, whole"),

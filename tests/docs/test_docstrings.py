@@ -24,7 +24,9 @@ MODULES = sorted(
     if not f"{module.name}.".startswith(LEFT_OUT) and not module.name.rpartition(".")[2].startswith("_")
 )
 ARRAYS = re.compile(r"ndarray|NDArray|FloatArray|SizeArray|IntArray|ArrayLike")
-SHAPE = re.compile(r"\[\w+\]|an element a|a row a|of each|for each|one dimension|one by one|[Aa] size\b|sizes")
+SHAPE = re.compile(
+    r"\[\w+\]|an element a|a row a|(element|row|value) per |of each|for each|one dimension|one by one|[Aa] size\b|sizes"
+)
 UNIT = re.compile(r"\b(us|GB/s|1e9 B/s|bytes|nBytes|numbers?|words)\b|_(us|gbs|bytes)\b")
 UNIT_NAME = re.compile(r"^(nbytes|sizes|ranks|counts?)$|_(us|gbs|bytes)$")
 MODULE_SHAPES = re.compile(r"^Shapes: .*?(?=\n\n|\Z)", re.MULTILINE | re.DOTALL)

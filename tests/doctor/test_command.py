@@ -99,7 +99,9 @@ def test_what_cannot_be_examined_cannot_be_judged(text: str, says: str, tmp_path
 
 def test_what_is_repaired_is_one_topology(tmp_path: Path) -> None:
     done = run("diagnose", str(GUEST), str(GUEST), "-o", str(tmp_path / "repaired.xml"), code=2)
-    assert done.stderr == ("nccl-tuner: --out: the repaired topology; valid: with one FILE alone that is a topology\n")
+    assert done.stderr == (
+        "nccl-tuner: --out writes the repaired topology; valid with a single FILE that is a topology\n"
+    )
     assert "no machine 'nothing'" in run("diagnose", str(GUEST), "--machine", "nothing", code=2).stderr
 
 
@@ -120,7 +122,7 @@ def test_more_gpus_than_nccl_has_room_for_are_refused(tmp_path: Path) -> None:
     cpu = '<cpu numaid="0" arch="x86_64" vendor="GenuineIntel" familyid="6" modelid="143">'
     file = tmp_path / "large.xml"
     file.write_text(f'<system version="1">{cpu}{gpus}</cpu></system>')
-    assert "1000 GPUs of a node; NCCL has room for 640" in run("diagnose", str(file), code=3).stdout
+    assert "1000 GPUs in one node; NCCL has room for 640" in run("diagnose", str(file), code=3).stdout
 
 
 def test_links_are_repaired_together_as_one_by_one() -> None:

@@ -581,7 +581,7 @@ def test_sizes_no_count_reaches(two_nodes: Oracle) -> None:
 def test_one_rank_has_nothing_to_choose() -> None:
     with Oracle(configuration(gpus=1)) as oracle:
         assert oracle.facts.n_ranks == 1
-        with pytest.raises(BadInput, match="one rank has nothing to choose"):
+        with pytest.raises(BadInput, match="with one rank there is nothing to choose"):
             oracle.launch(Request(AR, F32, Op.sum), [4])
 
 

@@ -608,7 +608,7 @@ def test_measurements_of_another_communicator_are_refused(tmp_path: Path) -> Non
             read_runs(path, TWO)
     own = read_runs(timed(tmp_path / "own", times_us, replace(TWO, nccl="2.22.3")), TWO)
     assert own.notes == (f"{tmp_path / 'own'}: measured with NCCL 2.22.3",)
-    with pytest.raises(BadMeasurement, match="no times in it that count"):
+    with pytest.raises(BadMeasurement, match="has no times that count"):
         read_runs(timed(tmp_path / "none", {}), TWO)
 
 

@@ -190,7 +190,7 @@ def test_what_a_log_does_not_tell_is_refused_in_one_line(words: tuple[str, ...],
 def test_what_needs_a_topology_is_refused_where_the_log_alone_describes(words: tuple[str, ...]) -> None:
     log = Path(__file__).parents[2] / "docs" / "examples" / "nccl.log"
     said = run("pick", "allreduce", "--log", str(log), "--comp-cap", "8.0", *words, code=2).stderr
-    assert f"{words[0]}: of a machine or topology; valid with --log: --machine, --topology" in said
+    assert f"{words[0]}: only applies to a machine or topology; valid with --log: --machine, --topology" in said
 
 
 DOMAIN_EXAMPLE = Path(__file__).parents[2] / "docs" / "examples" / "nvlink-domain.log"  # of rank 0, on simulated trays

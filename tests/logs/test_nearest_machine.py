@@ -119,7 +119,7 @@ def test_a_compute_capability_counts_and_is_never_passed_over(file: Path) -> Non
     assert describe(log=file, comp_cap=80).machine == "dgx-a100"
     with pytest.raises(BadInput, match=r"nearest: .*differs: compute capability 9\.0"):
         describe(log=file, comp_cap=90)
-    with pytest.raises(BadInput, match="comp_cap: of nodes as the log shows them; valid without machine="):
+    with pytest.raises(BadInput, match="comp_cap: describes nodes as the log shows them; valid without machine="):
         describe("dgx-a100", log=file, comp_cap=80)
 
 

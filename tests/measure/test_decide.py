@@ -240,7 +240,7 @@ def test_bad_input_writes_no_table(tmp_path: Path) -> None:
     out = tmp_path / "pod.table"
     for files, reason in (
         ([path, path], "run.jsonl: the same measurements as"),
-        ([path, more], "two FILEs of as many ranks and nodes"),
+        ([path, more], "two FILEs have the same numbers of ranks and nodes"),
         ([other], "unknown backend 'abacus'"),
     ):
         done = CliRunner().invoke(command, [*map(str, files), "--out", str(out)])

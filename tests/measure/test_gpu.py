@@ -85,7 +85,7 @@ def test_one_gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "libnccl.so.2").touch()  # is there, and not loaded
     said = refusal(monkeypatch, fake_cupy(1), Options(library=tmp_path / "libnccl.so.2"))
     assert said.startswith(
-        "one rank has nothing to choose, NCCL only copies; valid: two GPUs or more, or ranks_per_gpu= 2"
+        "with one rank there is nothing to choose: NCCL only copies; valid: two GPUs or more, or ranks_per_gpu= 2"
     )
 
 
@@ -107,7 +107,7 @@ def test_several_ranks_and_an_older_nccl(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_variables_that_leave_nothing_to_force(monkeypatch: pytest.MonkeyPatch) -> None:
     said = refusal(monkeypatch, fake_cupy(2), NCCL_ALGO="Ring", NCCL_PROTO="LL")
-    assert said == "NCCL_ALGO, NCCL_PROTO is set, and measuring forces what NCCL takes; valid: unset"
+    assert said == "NCCL_ALGO, NCCL_PROTO is set, but measuring forces what NCCL chooses; valid: unset"
 
 
 @pytest.mark.live

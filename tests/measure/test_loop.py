@@ -373,7 +373,7 @@ def test_sizes_are_those_a_collective_can_have() -> None:
         ("AllReduce", 96),
         ("AllGather", 96),
     ]
-    with pytest.raises(BadInput, match=r"7 bytes: no whole number of float32.* multiples of 48 for AllGather"):
+    with pytest.raises(BadInput, match=r"7 bytes: not a whole number of float32.* multiples of 48 for AllGather"):
         points((Collective.AllReduce, Collective.AllGather), [8, 7], 12)
 
 
@@ -613,7 +613,7 @@ def test_two_runs_do_not_write_to_one_file(tmp_path: Path) -> None:
 def test_a_file_of_something_else_is_left_alone(tmp_path: Path) -> None:
     path = tmp_path / "notes"
     path.write_text("no measurements")
-    with pytest.raises(BadMeasurement, match="no line in it is whole"), Writer(path, Header()):
+    with pytest.raises(BadMeasurement, match="it has no whole line"), Writer(path, Header()):
         pass
     assert path.read_text() == "no measurements"
 
@@ -792,7 +792,7 @@ def test_progress_is_a_line_every_so_often_and_none_with_json(
         (("--out", "x", "--backend", "double"), "in a checkout: python -m tests.support.double.nccl_tuner measure"),
         (("--out", "x", "--backend", "gpu", "--nothing-planted"), "nothing to plant with --backend gpu"),
         (("--out", "x", "--algorithms", "pat", "allreduce"), "nothing to measure: none of the combinations requested"),
-        (("--out", "x", "--bytes", "7"), "7 bytes: no whole number of float32"),
+        (("--out", "x", "--bytes", "7"), "7 bytes: not a whole number of float32"),
         (("--out", "x", "--machine", "dgx"), "dgx"),
         (("--out", "x", "--env", "NCCL_ALGO=NVLS", "allgather"), "nothing to measure"),
         (("--out", "x", "--precision", "0"), "--precision"),

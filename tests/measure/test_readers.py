@@ -283,7 +283,7 @@ REFUSED = {
         V219.replace("all_gather", "alltoall"),
         "alltoall_perf is no collective that NCCL tunes; valid: all_",
     ),
-    "no row": (V219.split("       65536")[0], "no row of nccl-tests in it is whole"),
+    "no row": (V219.split("       65536")[0], "has no whole row of nccl-tests"),
     "CPU times": (V219.replace(" time ", " cputime "), "CPU times (-C 1), not those of the GPUs"),
     "nothing": ("hello\n", "no measurements; valid: a file of `nccl-tuner measure`, "),
 }

@@ -356,4 +356,4 @@ def test_a_table_says_all_that_it_lacks(tmp_path: Path) -> None:
 
 def test_a_log_without_times_is_not_called_sound() -> None:
     log = Path(__file__).parents[2] / "docs" / "examples" / "nccl.log"
-    assert "no times in it" in run("measured", str(log), code=2).stderr
+    assert "has no times" in run("measured", str(log), code=2).stderr

@@ -50,7 +50,7 @@ def test_env_decides_for_the_job(tables: tuple[Path, Path], tmp_path: Path, monk
     for name in rollout.JOB_VARIABLES:
         monkeypatch.delenv(name, raising=False)
     words = ["plugin", "env", "--nccl", "2.28.9", "--table", str(old), "--canary", str(new)]
-    assert "a canary is by the job's name" in run(*words, code=2).stderr
+    assert "a canary is chosen by the job's name" in run(*words, code=2).stderr
     (tmp_path / "jobs").write_text("# first\n17 18\n19\n")
     words += ["--canary-jobs", str(tmp_path / "jobs")]
     assert str(new) in run(*words, "--job", "18").stdout

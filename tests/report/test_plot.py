@@ -92,7 +92,7 @@ def test_the_map_marks_where_a_measured_pick_loses(tmp_path: Path) -> None:
 
 
 def test_a_table_without_the_machines_points_is_refused() -> None:
-    with pytest.raises(BadInput, match="no pick of AllReduce against a forced run"):
+    with pytest.raises(BadInput, match="has no pick of AllReduce beside a forced run"):
         invoke("plot", "map", "allreduce", "--machine", "dgx-b200", "--nodes-list", "3", "--measured", B200, "--json")
 
 
@@ -429,7 +429,7 @@ def test_a_file_that_says_its_communicator_is_of_no_other(tmp_path: Path) -> Non
         (("--machine", "dgx-a100", "--nodes", "2"), "measured on 2 x dgx-h100"),
         (("--nccl", "2.20.5"), "--nccl: "),
         (("--nodes", "1"), "--nodes: "),
-        (("--collective", "broadcast"), "no Broadcast in it"),
+        (("--collective", "broadcast"), "has no Broadcast"),
     ):
         done = CliRunner().invoke(everything, [*drawn, *options])
         assert isinstance(done.exception, BadInput | BadMeasurement)

@@ -294,8 +294,8 @@ def test_nsight_without_communicators_has_ranks_where_there_is_one_number_of_the
 @pytest.mark.parametrize(
     ("statement", "message"),
     [
-        ("DROP TABLE NVTX_EVENTS", "no NVTX_EVENTS in it"),
-        ("DROP TABLE NVTX_PAYLOAD_SCHEMAS", "no NVTX payloads in it"),
+        ("DROP TABLE NVTX_EVENTS", "has no NVTX_EVENTS"),
+        ("DROP TABLE NVTX_PAYLOAD_SCHEMAS", "has no NVTX payloads"),
         ("UPDATE NVTX_EVENTS SET binaryData = x'00'", "no NVTX payload of a collective"),
         ("ALTER TABLE NVTX_EVENTS RENAME COLUMN binaryData TO other", "not an export of Nsight Systems"),
     ],
@@ -323,7 +323,7 @@ def test_nsight_exports_without_payloads(tmp_path: Path, statement: str, message
         (b'{"entries": [{}], "pg_config": {}}', r"entries\[0\] is not what the Flight Recorder writes"),
         (b'{"entries": [7], "pg_config": {}}', r"entries\[0\] is not what the Flight Recorder writes"),
         (b'{"summary": {"all_reduce": 3}, "metadata": {}}', r"summary\['all_reduce'\] is not what DeepSpeed writes"),
-        (b"Comm. Op            Message Size        Count     Total Latency(ms)\n", "no call in DeepSpeed's log"),
+        (b"Comm. Op            Message Size        Count     Total Latency(ms)\n", "DeepSpeed's log has no call"),
         (
             b'[\n{"name": "AllReduce", "cat": "COLL", "ph": "b", "args": {"CommHash": 1}},\n',
             "x:2: not an event of the example profiler plugin: KeyError",

@@ -311,7 +311,7 @@ def test_what_is_said_is_read_again(numbers: set[int]) -> None:
         ("0-7:0", "expected whole numbers"),
         ("a", "expected whole numbers"),
         ("7-0", "0 is below 7"),
-        ("0-3,2", "2 stands there twice"),
+        ("0-3,2", "2 is given twice"),
         ("0-99999999", "expected whole numbers"),
     ],
 )

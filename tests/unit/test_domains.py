@@ -60,8 +60,8 @@ def test_trays_are_a_machines_hosts() -> None:
         ({"hosts_per_domain": (2, 2)}, "NVLink domains of 2, 2 hosts: 4 in all; valid: 3"),
         ({"hosts_per_domain": 0}, "hosts_per_domain 0: valid: 1 or more"),
         ({"hosts_per_domain": 3, "ranks_without_fabric": [12]}, "ranks without fabric: 12; valid: 0 to 11"),
-        ({"ranks_without_fabric": [1]}, "ranks without fabric: there is none"),
-        ({"trays": 2}, "trays are of machines that are NVLink domains"),
+        ({"ranks_without_fabric": [1]}, "ranks without fabric only apply to NVLink domains"),
+        ({"trays": 2}, "only machines that are NVLink domains have trays"),
     ],
 )
 def test_what_no_domain_can_be_is_refused(given: dict[str, Any], says: str, file: Path) -> None:

@@ -133,9 +133,9 @@ def test_the_command_prints_groups() -> None:
     answer = json.loads(run(*words, "--job", "tp=4,pp=2,ep=8,etp=1", "--json").stdout)
     assert [one["group"] for one in answer["groups"]] == ["tp", "dp", "all", "ep", "pp"]
     for more, says in (
-        (("--job", "tp=4", "--csv"), "--csv: of one communicator"),
-        (("--job", "tp=4", "--ranks", "0-7"), "--ranks: of one communicator"),
-        (("--rank", "1"), "valid with --job"),
+        (("--job", "tp=4", "--csv"), "--csv: only for one communicator"),
+        (("--job", "tp=4", "--ranks", "0-7"), "--ranks: only for one communicator"),
+        (("--rank", "1"), "only applies with --job"),
         (("--shared",), "--shared needs --ranks, --job or --by-group"),
     ):
         assert says in run(*words, *more, code=2).stderr
@@ -234,10 +234,10 @@ def test_the_command_prices_a_model_as_a_list_of_the_same_calls(tmp_path: Path) 
         (("--model", "llama-3-70b", "--job", "cp=2"), "--job cp: no calls of a model are known"),
         (("--model", "mixtral-8x7b", "--job", "tp=2,ep=4,etp=1"), "valid: 2"),
         (("--model", "deepseek-v3", "--job", "pp=4"), "pp 4 does not divide layers 61"),
-        (("--model", "llama-3-70b", "--rank", "1"), "--rank: of FILEs"),
+        (("--model", "llama-3-70b", "--rank", "1"), "--rank only applies to FILEs"),
         ((str(EXAMPLE), "--model", "llama-3-70b"), "not both"),
         ((), "FILEs that have them, or --model NAME"),
-        ((str(EXAMPLE), "--zero", "3", "--sp"), "--sp, --zero: of a model's step"),
+        ((str(EXAMPLE), "--zero", "3", "--sp"), "--sp, --zero only applies to a model's step"),
     ],
 )
 def test_a_step_that_does_not_fit_is_refused(words: tuple[str, ...], says: str) -> None:

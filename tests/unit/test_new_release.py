@@ -33,7 +33,7 @@ FILE = f"""
 release = "{NEW}"
 parent = "{NEWEST}"
 
-[library.cu12]                             # libnccl.so.2 of the wheel nvidia-nccl-cu12 {NEW}
+[library.cu12]                             # libnccl.so.2 the wheel nvidia-nccl-cu12 {NEW}
 x86_64.sha256 = "{"0" * 64}"
 x86_64.bytes = 500000000
 

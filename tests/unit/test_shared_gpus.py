@@ -120,7 +120,7 @@ def test_what_else_is_refused() -> None:
         asked(ranks_per_gpu=0)
     with pytest.raises(BadInput, match="NCCL_MULTI_RANK_GPU_ENABLE=0: NCCL then refuses several ranks on one GPU"):
         asked(env={"NCCL_MULTI_RANK_GPU_ENABLE": "0"}).local_ranks()
-    with pytest.raises(BadInput, match="a training step: not where ranks share a GPU; valid: ranks_per_gpu= 1"):
+    with pytest.raises(BadInput, match="a training step: impossible where ranks share a GPU; valid: ranks_per_gpu= 1"):
         asked().check_gpu_for_each_rank("a training step")
     assert asked(env={"NCCL_MULTI_RANK_GPU_ENABLE": "1"}).local_ranks() == 16
     asked(ranks_per_gpu=1).check_gpu_for_each_rank("a training step")

@@ -138,7 +138,7 @@ def test_nodes_that_differ_refuse_nothing(file: Path) -> None:
 
 def test_a_host_is_no_node_of_its_own_where_it_is_split(file: Path) -> None:
     file.write_text(SIXTEEN_L20)
-    with pytest.raises(BadInput, match="for 2 nodes here; not answered"):
+    with pytest.raises(BadInput, match="as 2 nodes here; only pick and explain answer that"):
         Scenario(NCCL, 1, topology=file).resolve().own.for_emulator(several=False)
 
 

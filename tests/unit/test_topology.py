@@ -108,7 +108,7 @@ BAD = {
     "another root": ('<graphs version="1"/>', "<graphs> is not a topology; valid root: <system>"),
     "another version": (GOOD.replace('"1"', '"2"', 1), "version='2' is unknown; valid: '1' ('2' is RCCL's, "),
     "no version": ("<system/>", "version=None is unknown"),
-    "no gpu": (system(cpu(net(0))), "no <gpu> in it"),
+    "no gpu": (system(cpu(net(0))), "has no <gpu>"),
     "gpu outside a cpu": (system(gpu(0)), "<gpu> is not inside a <cpu>"),
     "gpu outside a pci": (system(cpu('<gpu dev="0" sm="90"/>')), "<gpu> is not inside a <pci>"),
     "no sm": (GOOD.replace(' sm="90"', ""), "<gpu> has no sm"),
@@ -233,8 +233,8 @@ def test_marks_of_adapters_and_gpus() -> None:
 @pytest.mark.parametrize(
     ("key", "value", "says"),
     [
-        ("add-cpu", "0", "not there yet; there: 0, 1"),
-        ("add-cpu", "x", "the number of a NUMA node"),
+        ("add-cpu", "0", "no NUMA node has yet; there are 0, 1"),
+        ("add-cpu", "x", "a number that no NUMA node has"),
         ("add-switch", "0000:16:00.0@cpu:0", "a bus id that no device has"),
         ("add-switch", "zz@cpu:0", "a bus id that no device has"),
         ("add-switch", "ffff:00:01.0@cpu:9", "no PCI switch and no NUMA node"),

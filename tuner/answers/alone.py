@@ -1,4 +1,4 @@
-"""One call alone or of a group, with the channels that it runs on: what its order and its schedule are made from."""
+"""One call, alone or in a group, with the channels that it runs on: its order and schedule follow from these."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -58,10 +58,10 @@ class Alone:
 def calls_alone(
     scenario: Scenario, request: Request, sizes: Sequence[int], root: int = 0, together: bool = False
 ) -> list[Alone | NonClassicPath]:
-    """Each size (nBytes) as a call alone; how it runs instead where it leaves the classic path.
+    """How each size (nBytes) runs as a call: on algorithms, or on what bypasses them.
 
-    ``together``: the calls are those of one group, in this order. Errors: BadInput for a root that is no rank, where
-    picks of nodes differ, and for a group that leaves the classic path; those of the pick and of the launch.
+    ``together``: the calls are those of one group, in this order. Errors: BadInput for a root that is not a rank, where
+    nodes pick differently, and for a group that leaves the classic path; NoAlgorithm.
     """
     if not 0 <= root < scenario.ranks:
         raise BadInput(f"{option('root')} {root}: valid: 0 to {scenario.ranks - 1}")
@@ -73,13 +73,14 @@ def calls_alone(
     if together:
         if any(path is not None for path in paths):
             raise BadInput(
-                f"{option('group')}: of calls that take the classic path; valid: "
+                f"{option('group')} is emulated for calls that take the classic path; valid: "
                 f"{option('buffers')} plain, and more than one rank"
             )
         launches = [launch(selection, operations, lambda: heads_of(resolved))]
         if any(kernel.symmetric is not None for kernel in launches[0].kernels):
             raise BadInput(
-                f"{option('group')}: a symmetric kernel does several of these calls; valid: {option('buffers')} plain"
+                f"{option('group')}: one symmetric kernel would do several of these calls; valid: "
+                f"{option('buffers')} plain"
             )
     else:
         classic = [each for each, path in zip(operations, paths, strict=True) if path is None]
@@ -99,13 +100,13 @@ def calls_alone(
 
 
 def pat_not_read(call: Alone) -> bool:
-    """Whether a call runs PAT in a release whose steps of it were not read."""
+    """Whether a call runs PAT in a release whose PAT steps are not known."""
     names = release.names()
     return call.work.algorithm is Algorithm.PAT and names.index(call.scenario.nccl) < names.index(PAT_READ_FROM)
 
 
 def _check_agreement(scenario: Scenario, request: Request, sizes: Sequence[int]) -> None:
-    """BadInput where ranks of nodes that differ pick otherwise than rank 0: NCCL hangs, or gives wrong results."""
+    """BadInput where ranks of other nodes pick differently from rank 0: NCCL then hangs or gives wrong results."""
     views = scenario.resolve().views_of_kinds
     if len(views) == 1:
         return
@@ -131,16 +132,18 @@ def of_collective(scenario: Scenario, request: Request, nbytes: int, root: int) 
     """A collective of ``nbytes`` (NCCL's nBytes). BadInput where it has no schedule, and as :func:`calls_alone`."""
     (call,) = calls_alone(scenario, request, [nbytes], root)
     if isinstance(call, NonClassicPath):
-        raise BadInput(f"schedule: not of {call.name}: {BY_LOADS}; valid: {option('env')} NCCL_ALGO=Ring")
+        raise BadInput(f"no schedule is known of {call.name}: {BY_LOADS}; valid: {option('env')} NCCL_ALGO=Ring")
     if pat_not_read(call):
-        raise BadInput(f"schedule: of PAT from NCCL {PAT_READ_FROM} on; valid: {option('env')} NCCL_ALGO=Ring")
+        raise BadInput(
+            f"the schedule of PAT is known from NCCL {PAT_READ_FROM} on; valid: {option('env')} NCCL_ALGO=Ring"
+        )
     return ScheduledCall(call.title, schedule(call.work, call.across))
 
 
 def of_exchange(scenario: Scenario, asked: ExchangeQuery) -> ScheduledCall:
     """AllToAll, Gather or Scatter of ``asked.sizes[0]`` bytes in all, or a send from ``asked.rank`` to ``asked.root``.
 
-    BadInput as of :func:`tuner.emulator.p2p.plan.plan`.
+    BadInput for calls that the release does not have.
     """
     resolved, (size,) = ResolvedScenario(scenario), asked.sizes
 

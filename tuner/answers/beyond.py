@@ -33,9 +33,9 @@ SYMMETRIC = (Collective.AllReduce, Collective.AllGather, Collective.ReduceScatte
 
 @dataclass(frozen=True, slots=True)
 class OtherChange:
-    """One thing that differs: what it is of, its name, both values in words, and whose answer that is.
+    """One thing that differs: its topic, its name, both values in words, and who gave the answer.
 
-    A value is None where that side has no such thing, such as a variable that the release does not read.
+    A value is None where that side does not have it, such as a variable that the release does not read.
     """
 
     topic: str
@@ -46,7 +46,7 @@ class OtherChange:
 
 
 def differences(before: Scenario, after: Scenario) -> list[OtherChange]:
-    """All that is emulated or recorded, topic by topic. Errors: those of the scenarios' communicators."""
+    """All differences that are emulated or recorded, topic by topic. Errors: BadInput, BadTopology."""
     old, new = (Selection(scenario.communicator()) for scenario in (before, after))
     found = [
         difference
@@ -57,7 +57,7 @@ def differences(before: Scenario, after: Scenario) -> list[OtherChange]:
 
 
 def between(topic: str, before: Mapping[str, str], after: Mapping[str, str], source: str) -> Iterator[OtherChange]:
-    """Facts that differ, in their order; both sides have them in words, by name."""
+    """The facts that differ, in their order; ``before`` and ``after`` hold facts in words, by name."""
     for name in dict.fromkeys((*before, *after)):
         if before.get(name) != after.get(name):
             yield OtherChange(topic, name, before.get(name), after.get(name), source)
@@ -154,7 +154,7 @@ ASKED_BYTES = tuple(1 << power for power in range(10, 31, 5))  # 1 KiB to 1 GiB
 def library_differences(
     before: Scenario, after: Scenario, requests: Sequence[Request], timeout_s: float
 ) -> list[OtherChange]:
-    """Differences beside the choice, as two libnccl have them. Errors: those of the oracle."""
+    """Differences besides the choice, as two libnccl have them. Errors: OracleUnavailable, OracleFailed."""
     old, new = (_facts(scenario, requests, timeout_s) for scenario in (before, after))
     return [each for topic in old for each in between(topic, old[topic], new[topic], BY_LIBRARY)]
 

@@ -1,7 +1,7 @@
-"""Calibrated times beside NCCL's own: which calibration answers for a scenario, and what it says of picks.
+"""Calibrated times beside NCCL's own: which calibration answers for a scenario, and what it predicts for picks.
 
-Whoever shows them says which calibration they are of, what was carried over, and where there are none why not. Picks
-are NCCL's in any case.
+An answer names its calibration, says what was carried over, and why there are no times where there are none. Picks are
+NCCL's in any case.
 """
 
 import math
@@ -14,8 +14,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput
-from tuner.base.frames import Column, Framed, NamedColumn
-from tuner.base.names import ALGO_PROTOS, AlgoProto, Algorithm, Buffers, Protocol
+from tuner.base.frames import Column, Framed, arrays_of
+from tuner.base.names import ALGO_PROTOS, AlgoProto, Buffers
 from tuner.base.nouns import Choice, TimeInterval
 from tuner.base.numerics import SizeArray
 from tuner.base.records import json_form
@@ -33,9 +33,10 @@ DIGITS = 6  # of times in records; calibrations have five
 
 @dataclass(frozen=True, slots=True)
 class TimesWanted:
-    """Calibrated times are wanted: of one ``calibration`` by name or file, or of the one that fits the machine.
+    """How calibrated times are wanted: by this ``calibration`` (name or file), or by the one that fits the machine.
 
-    ``beside_nccl``: beside NCCL's own, which stand alone where no calibration fits; else they have to be there.
+    ``beside_nccl``: they are shown beside NCCL's own times, which stand alone where no calibration fits; otherwise a
+    calibration is required.
     """
 
     beside_nccl: bool
@@ -53,10 +54,10 @@ class NoCalibration:
 class CalibratedEstimate:
     """The calibrated time of a call. ``measured``: whether its combination was measured for its collective.
 
-    ``widths`` are what its interval is made of: squares of half the interval around the time's logarithm, by what is
-    carried over and to which release, number of nodes and so on. ``combination`` is the calibration's name with the
-    numbers of collective, algorithm and protocol; ``call`` are the bytes of all else that its time depends on.
-    ``site_call``, between nodes, is what it has in common with other calls of the site.
+    ``widths`` are the parts of its interval: squares of half the width in the time's logarithm, by what is carried over
+    and to which release, number of nodes and so on. ``combination`` is the calibration's name with the numbers of
+    collective, algorithm and protocol; ``call`` are the bytes of all else that its time depends on. ``site_call``,
+    between nodes, is what it has in common with other calls of the site.
     """
 
     time: TimeInterval = field(metadata=json_form(merged=True))
@@ -69,10 +70,10 @@ class CalibratedEstimate:
 
 @dataclass(frozen=True, slots=True)
 class CalibrationUsed:
-    """Calibration that answered, why that one, and how its calls were launched; without a name: why none did.
+    """The calibration that answered, why it was chosen, and how its calls were launched; without a name: why none did.
 
-    ``carried_over`` is what measured times were carried over to for any of the calls, besides ``not_measured``, the
-    combinations among them that were never measured for the collective, so that their times are extrapolated.
+    ``carried_over`` lists what measured times were carried over to for any of the calls. ``not_measured`` lists
+    combinations that were never measured for the collective, so that their times are extrapolated.
     """
 
     name: str | None
@@ -91,7 +92,7 @@ def answering(
     """Calibration that answers for the scenario's communicator, or the reason why none does.
 
     Errors: BadInput where nothing does and NCCL's times are not wanted beside, or for an unknown calibration;
-    BadCalibration for a file that is none.
+    BadCalibration for a file that is not one.
     """
     reason = _not_measured(selection, buffers)
     if reason is None and wanted.calibration is not None:
@@ -151,7 +152,7 @@ def _alike(model: TimeModel, request: Request, calls: Features, number: int) -> 
 
 
 def _to(kind: CarriedOver, model: TimeModel) -> object:
-    """Place that it is carried over to: errors of two calls are one where that is the same."""
+    """The place that errors are carried over to; two calls with the same place share the error."""
     communicator = model.selection.communicator
     if kind is CarriedOver.release:
         return communicator.release.name
@@ -218,14 +219,14 @@ def used(answers: Answering, named_estimates: Iterable[tuple[str, CalibratedEsti
 
 
 def merged(several: Sequence[CalibrationUsed]) -> CalibrationUsed:
-    """Several answers of one calibration as one, or of the one reason why there is none."""
+    """Merges the answers of one calibration; where there is none, keeps the one reason."""
     carried = dict.fromkeys(kind for each in several for kind in each.carried_over)
     never = dict.fromkeys(name for each in several for name in each.not_measured)
     return replace(several[0], carried_over=tuple(carried), not_measured=tuple(never))
 
 
 def together(times: Iterable[TimeInterval]) -> TimeInterval:
-    """One after the other. What a calibration is wrong by it is wrong by in all calls, so bounds are added."""
+    """Time of the calls one after the other. The calibration's error is common to all calls, so bounds are added."""
     several = list(times)
     return TimeInterval(
         sum(each.time_us for each in several),
@@ -235,7 +236,7 @@ def together(times: Iterable[TimeInterval]) -> TimeInterval:
 
 
 def _model(scenario: Scenario, selection: Selection, calibration: str | None) -> TimeModel:
-    """With other hardware than the machine's own, what was measured of it is carried over as to another machine."""
+    """The model of a scenario; with hardware unlike the machine's, times are carried over as to another machine."""
     machine = None if scenario.others else scenario.site
     chosen = predict.choose(selection.communicator, machine, calibration)
     changed = f" before {', '.join(f'{key}={value}' for key, value in (scenario.hardware or {}).items())}"
@@ -263,9 +264,10 @@ def _rounded(value: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class CalibratedRatio:
-    """A calibrated time over another, with bounds. ``measured``: whether both combinations were, for the collective.
+    """A calibrated time divided by another, with bounds. ``measured``: whether both combinations were measured for the
+    collective.
 
-    ``extrapolated``: which side is, and over what, in words; empty where neither is.
+    ``extrapolated`` says which side is extrapolated, and over what; empty for neither.
     """
 
     ratio: float
@@ -282,7 +284,7 @@ class CalibratedRatio:
 
 @dataclass(frozen=True, slots=True)
 class CalibratedDifference:
-    """Calls after less those before, in us; and as a part of those before."""
+    """Time of the calls after a change minus that before, in us, and as a share of the time before."""
 
     difference_us: float
     difference_low_us: float
@@ -295,12 +297,11 @@ class CalibratedDifference:
 def ratio(before: CalibratedEstimate, after: CalibratedEstimate) -> CalibratedRatio:
     """Time after over that before, with bounds.
 
-    What a calibration is wrong by it is wrong by in many calls alike, and by how much in common is not known. So
-    bounds are added, but for two cases. A call that is the same on both sides takes the same time. And where both
-    sides run the same combination on one node, what both carry over to the same place (a machine that was not
-    measured, say) cancels: of such pairs in public measurements of other machines (DGX H100 by B200's calibration,
-    B200 by H100's) the bounds then hold 89 to 99 %. Between nodes both sides are of one site, and the covariances
-    of its calls say what cancels.
+    A calibration's error is partly common to many calls, and how much is common is not known. So bounds are added,
+    except in two cases. A call that is the same on both sides takes the same time. And where both sides run the same
+    combination on one node, what both carry over to the same place (a machine that was not measured, say) cancels: of
+    such pairs in public measurements of other machines (DGX H100 by B200's calibration, B200 by H100's) the bounds then
+    hold 89 to 99 %. Between nodes both sides are of one site, and the covariances of its calls say what cancels.
     """
     middle, low, high = (float(f"{value:.6g}") for value in _bounds(before, after))
     return CalibratedRatio(middle, low, high, before.measured and after.measured, _extrapolated(before, after))
@@ -314,7 +315,7 @@ def _extrapolated(before: CalibratedEstimate, after: CalibratedEstimate) -> str:
 
 
 def difference(pairs: Iterable[tuple[CalibratedEstimate, CalibratedEstimate, float]]) -> CalibratedDifference:
-    """Difference of calls one after the other, each before and after and with how often it is called."""
+    """Difference of successive calls; each pair has the time before, the time after, and how often it is called."""
     before_us = before_low_us = before_high_us = us = low_us = high_us = 0.0
     for before, after, calls in pairs:
         old = before.time.times(calls)
@@ -365,12 +366,12 @@ def _share(part: float, whole: float) -> float:
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class CalibratedCalls(Framed):
-    """Times of NCCL's picks by a calibration, an element a size, in us with 90 % intervals, float64.
+    """Times of NCCL's picks by a calibration, one element per size, in us with 90 % intervals, float64.
 
     ``bytes`` are NCCL's nBytes, ``algorithm`` and ``protocol`` the picks, which no calibration changes. ``measured``:
     whether that combination was measured for the collective; where not, the time is an extrapolation. ``calibration``
-    names the one that answered and says why that one; ``launch`` is how its calls were launched, and ``carried_over``
-    what was carried over to these.
+    names the one that answered and says why it was chosen; ``launch`` is how its calls were launched, and
+    ``carried_over`` what was carried over to these.
     """
 
     bytes: SizeArray
@@ -388,16 +389,8 @@ class CalibratedCalls(Framed):
         return f"<{type(self).__name__}: {len(self.bytes)} sizes by {self.calibration}>"
 
     def columns(self) -> dict[str, Column]:
-        """A row a size: bytes, algorithm, protocol, time_us, low_us, high_us, measured."""
-        return {
-            "bytes": self.bytes,
-            "algorithm": NamedColumn(Algorithm, self.algorithm),
-            "protocol": NamedColumn(Protocol, self.protocol),
-            "time_us": self.time_us,
-            "low_us": self.low_us,
-            "high_us": self.high_us,
-            "measured": self.measured,
-        }
+        """One row per size: bytes, algorithm, protocol, time_us, low_us, high_us, measured."""
+        return arrays_of(self, "bytes", "algorithm", "protocol", "time_us", "low_us", "high_us", "measured")
 
 
 def calls(
@@ -405,7 +398,7 @@ def calls(
 ) -> CalibratedCalls:
     """Times of the picks of ``sizes`` by a calibration by name or file, or by the one that fits the machine.
 
-    Errors: those of :meth:`Selection.pick` and of :func:`tuner.answers.calibrated.answering`.
+    Errors: NoAlgorithm, BadInput and BadCalibration.
     """
     model = answering(TimesWanted(False, calibration), scenario, selection, request.buffers)
     assert isinstance(model, TimeModel)  # as NCCL's own are not wanted beside

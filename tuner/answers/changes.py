@@ -1,4 +1,4 @@
-"""A scenario with something changed, as ``nccl-tuner diff`` takes it in words such as nodes=4."""
+"""A scenario with changes applied, given in words such as nodes=4, as ``nccl-tuner diff`` takes them."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import field, replace
@@ -54,7 +54,7 @@ def changed(scenario: Scenario, assignments: Sequence[str]) -> Scenario:
 
 
 def each_of(assignments: Sequence[str]) -> list[tuple[str, ...]]:
-    """The changes to compare with: where a key has several values (``nodes=4 nodes=8``), each of them with each other.
+    """The changes to compare with: where keys have several values (``nodes=4 nodes=8``), every combination of them.
 
     Changes of devices by name add up instead (``remove-nic=mlx5_0 remove-nic=mlx5_1``).
     """
@@ -67,7 +67,7 @@ def each_of(assignments: Sequence[str]) -> list[tuple[str, ...]]:
 
 
 def _values_of_keys(assignments: Sequence[str]) -> dict[str, list[str]]:
-    """The assignments that stand for each other, by key, none twice."""
+    """The distinct values of each key."""
     by_key: dict[str, list[str]] = {}
     for assignment in dict.fromkeys(assignments):
         key, _, value = assignment.partition("=")
@@ -81,7 +81,7 @@ def _nccl(scenario: Scenario, value: str) -> Scenario:
 
 
 def _machine(scenario: Scenario, value: str) -> Scenario:
-    """Another machine has all of its own: what completed the node before does not stay, nor its images' tuner."""
+    """The scenario on another machine, without what completed the old one and without the tuner of its images."""
     other = replace(
         scenario,
         machine=value,
@@ -114,7 +114,9 @@ def _has_trays(scenario: Scenario) -> int | None:
 def _trays(scenario: Scenario, value: str) -> Scenario:
     has = _has_trays(scenario)
     if has is None:
-        raise BadInput(f"change trays={value}: only of machines that are NVLink domains; valid: hosts-per-domain")
+        raise BadInput(
+            f"change trays={value}: only machines that are NVLink domains have trays; valid: hosts-per-domain"
+        )
     if not 1 <= _whole("trays", value) <= has:
         raise BadInput(f"change trays={value}: valid: 1 to {has}")
     return replace(scenario, trays=int(value))
@@ -122,7 +124,9 @@ def _trays(scenario: Scenario, value: str) -> Scenario:
 
 def _gpus_per_tray(scenario: Scenario, value: str) -> Scenario:
     if _has_trays(scenario) is None:
-        raise BadInput(f"change gpus-per-tray={value}: only of machines that are NVLink domains; valid: gpus-per-node")
+        raise BadInput(
+            f"change gpus-per-tray={value}: only machines that are NVLink domains have trays; valid: gpus-per-node"
+        )
     return replace(scenario, gpus_per_node=_whole("gpus-per-tray", value))
 
 
@@ -138,7 +142,9 @@ def _constants(scenario: Scenario, value: str) -> Scenario:
 
 def _hardware(key: str, scenario: Scenario, value: str) -> Scenario:
     if scenario.others:
-        raise BadInput(f"change {key}={value}: not where nodes differ; valid there: {', '.join(SETTINGS)}")
+        raise BadInput(
+            f"change {key}={value}: cannot be changed where nodes differ; valid there: {', '.join(SETTINGS)}"
+        )
     before = scenario.hardware or {}
     return replace(scenario, hardware={**before, key: together(key, before.get(key), value)})
 
@@ -195,8 +201,8 @@ KEYS: dict[str, Callable[[Scenario, str], Scenario]] = {
 class AtSize:
     """Both picks at one size; ``ratio`` is the predicted time after over that before, each by its own side.
 
-    It is None where one of both bypasses the algorithms, whose model is another; bandwidths are None where no model
-    says a time. ``calibrated`` are calibrated times, where they were asked for.
+    It is None where either pick bypasses the algorithms, which another model describes; bandwidths are None where no
+    model gives a time. ``calibrated`` are calibrated times, where they were asked for.
     """
 
     collective: str
@@ -210,7 +216,7 @@ class AtSize:
 
 
 def at_sizes(before: "Side", after: "Side", request: Request, sizes: Sequence[int]) -> list[AtSize]:
-    """Picks of both sides at ``sizes`` (nBytes), of rank 0. Errors: those of :meth:`Selection.pick`, with the side."""
+    """Picks of both sides at ``sizes`` (nBytes), of rank 0. Errors: NoAlgorithm and BadInput, which name the side."""
     nbytes = np.array(sizes, np.uint64)
     old, new = (side.picks(request, nbytes) for side in (before, after))
     return [

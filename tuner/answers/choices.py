@@ -7,8 +7,8 @@ from numpy.typing import NDArray
 
 from tuner.base.dataclass import dataclass
 from tuner.base.errors import NoAlgorithm
-from tuner.base.frames import Column, Framed, NamedColumn
-from tuner.base.names import AlgoProto, Algorithm, Protocol
+from tuner.base.frames import Column, Framed, arrays_of
+from tuner.base.names import AlgoProto
 from tuner.base.numerics import FloatArray, SizeArray
 from tuner.emulator.ranges import largest
 from tuner.emulator.request import Request
@@ -40,11 +40,7 @@ class Choices(Framed):
         return {
             "nodes": np.repeat(self.nodes, len(self.bytes)),
             "bytes": np.tile(self.bytes, len(self.nodes)),
-            "algorithm": NamedColumn(Algorithm, self.algorithm.ravel()),
-            "protocol": NamedColumn(Protocol, self.protocol.ravel()),
-            "channels": self.channels.ravel(),
-            "threads": self.threads.ravel(),
-            "time_us": self.time_us.ravel(),
+            **arrays_of(self, "algorithm", "protocol", "channels", "threads", "time_us"),
         }
 
 
@@ -95,7 +91,7 @@ def picks(selection: Selection, request: Request, sizes: SizeArray, table_us: Fl
 
 
 def _picked(selection: Selection, request: Request, sizes: SizeArray, table_us: FloatArray | None) -> Picks | None:
-    """None where there is none of a size, and of buffers that not every size can be asked with."""
+    """The picks of the sizes, or None for a size where nothing can run; None for buffers that some sizes cannot use."""
     if not len(sizes) or request.symmetric:
         return None
     try:
@@ -113,7 +109,7 @@ def changed(before: Choices, after: Choices) -> NDArray[np.bool_]:
 
 
 def ratio(before: Choices, after: Choices) -> FloatArray:
-    """Predicted time after over before, [nodes][bytes], each by its own constants; nan where one of them has none."""
+    """Predicted time after over before, [nodes][bytes], each by its own constants; nan where either has no time."""
     return after.time_us / before.time_us
 
 
@@ -150,7 +146,7 @@ def curves(scenario: Scenario, request: Request, sizes: SizeArray) -> Curves:
 
 
 def curves_beside(picks: Choices, selection: Selection, request: Request) -> Curves:
-    """The curves of the cells that the call may use, beside ``picks`` of one row that are there already."""
+    """The curves of the cells that the call may use, together with the given ``picks`` of one row."""
     sizes = picks.bytes
     algo_protos = tuple(selection.candidates(request))
     table_us = selection.cost_table(request, sizes)

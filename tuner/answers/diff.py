@@ -41,9 +41,9 @@ ROUNDING = 10_000  # a shorter range, as a part of its size, is two times that f
 
 
 class Side:
-    """One of the two, with its ranges computed once.
+    """One side of a comparison, with its ranges computed once.
 
-    ``whole``: ranges of channels and threads too, not only of algorithm and protocol.
+    ``whole``: ranges split also by channels and threads, not only by algorithm and protocol.
     """
 
     def __init__(
@@ -131,8 +131,7 @@ class PickChanges(Rows[PickChange]):
 def diff(before: Side, after: Side, request: Request) -> list[PickChange]:
     """The ranges of sizes (nBytes, from one element to 1 TiB unless the sides say otherwise) whose pick changes.
 
-    Neighbours with the same two picks are one range. Errors: those of
-    :func:`tuner.emulator.ranges.launches`, with the side.
+    Neighbours with the same two picks are one range. Errors: BadInput and NoAlgorithm, which name the side.
     """
     starts, ends = _changed(before.ranges(request), after.ranges(request), before.whole)
     if not len(starts):
@@ -147,8 +146,8 @@ def diff(before: Side, after: Side, request: Request) -> list[PickChange]:
 class Loss:
     """Loss of a change at the middle of its range: 0.1 where the new pick takes 10 % longer than the old one.
 
-    ``whose`` time says so: measurements where there is a calibrated time; else the model of before, which ranked both
-    picks; where that cannot run the new pick, each side's own model.
+    ``whose`` times these are: measured where there is a calibrated time; else by the model of before, which ranked both
+    picks; where that cannot run the new pick, by each side's own model.
     """
 
     change: PickChange
@@ -229,7 +228,6 @@ def _changes(before: Side, after: Side, request: Request, ranges: SizeArray) -> 
 
 
 def _ratio(old: AnyPick, new: AnyPick) -> float | None:
-    """Each by its own side."""
     return ratio((old, old.time_us), (new, new.time_us))
 
 
@@ -248,7 +246,7 @@ class CalibratedChange:
 
 
 class CalibratedSides:
-    """Calibrations that answer for both sides. Errors: those of :func:`tuner.answers.calibrated.answering`."""
+    """The calibrations that answer for both sides. Errors: BadInput, BadCalibration."""
 
     def __init__(self, wanted: TimesWanted, before: "Side", after: "Side", buffers: Buffers = Buffers.plain) -> None:
         self._models = [
@@ -290,7 +288,7 @@ class CalibratedSides:
 def _estimates(
     model: Answering, request: Request, sizes: Sequence[int], picks: Sequence[AnyPick]
 ) -> list[CalibratedEstimate | None]:
-    """None of what bypasses the algorithms, and where nothing answers."""
+    """Estimates of the picks; None for picks that bypass the algorithms, and where no calibration answers."""
     if isinstance(model, NoCalibration):
         return [None] * len(sizes)
     launched = [(size, pick) for size, pick in zip(sizes, picks, strict=True) if isinstance(pick, Pick)]

@@ -1,4 +1,6 @@
-"""Efficiency of measured times: beside NCCL's prediction, the alpha-beta model, the ideal and what the links carry."""
+"""Efficiency of measured times, compared with NCCL's prediction, the alpha-beta model, the ideal and the links'
+capacity.
+"""
 
 from collections.abc import Iterator
 from dataclasses import field, replace
@@ -128,7 +130,7 @@ def report(
 def _calibrated(
     sweep: Sweep, scenario: Scenario, rows: tuple[EfficiencyRow, ...], times: TimesWanted
 ) -> tuple[tuple[EfficiencyRow, ...], CalibrationUsed]:
-    """The rows, which are of one kind of call, with calibrated times."""
+    """Adds calibrated times to rows of one kind of call."""
     selection, point = Selection(scenario.communicator()), sweep.results[0].point
     model = calibrated.answering(times, scenario, selection)
     if isinstance(model, NoCalibration):
@@ -197,7 +199,7 @@ def _ran(result: Result) -> str | None:
 
 
 def _carried(operation: CostOperation, algorithm: Algorithm, scenario: Scenario) -> Loads | None:
-    """None where it is not known what the algorithm sends."""
+    """Bytes that the algorithm sends; None where that is not known."""
     try:
         return wires.loads(operation, algorithm.name, scenario.gpus(), scenario.nodes)
     except BadInput:
@@ -205,7 +207,7 @@ def _carried(operation: CostOperation, algorithm: Algorithm, scenario: Scenario)
 
 
 def _given(links: Links) -> tuple[float, float]:
-    """A link that is not there carries nothing, whatever it could."""
+    """The bandwidths of the links; 0 for links that do not exist."""
     return links.intra_gbs or 1.0, links.inter_gbs or 1.0
 
 

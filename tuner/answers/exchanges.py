@@ -1,6 +1,6 @@
-"""Sends and receives in the making, and of the calls that NCCL makes of them: channels, protocols, chunks, kernels.
+"""Sends and receives, and calls that NCCL makes from them: channels, protocols, chunks, kernels.
 
-NCCL has no time model for them: how long AllToAll takes is known by measured times alone.
+NCCL has no time model for them: only measured times say how long an AllToAll takes.
 """
 
 from collections import defaultdict
@@ -34,8 +34,8 @@ class TransferAnswer:
     """One message as a kernel has it, or one chunk of it up to 2.21.
 
     ``channels`` are in the order of its parts, each of ``part_bytes`` but the last; ``chunk_bytes`` go through a buffer
-    at once. ``network``: not by peer-to-peer or shared memory. ``round`` counts the order in which a rank turns to its
-    peers; None up to 2.21.
+    at once. ``network``: it goes over the network, not over peer-to-peer or shared memory. ``round`` counts the order
+    in which a rank turns to its peers; None up to 2.21.
     """
 
     sends: bool
@@ -75,12 +75,12 @@ class ExchangeLaunch:
 
 @dataclass(frozen=True, slots=True)
 class ExchangeAnswer:
-    """One size of a call that NCCL makes of sends and receives.
+    """One size of a call that NCCL makes from sends and receives.
 
-    ``bytes`` are those of a message; of AllToAll, what each rank sends in all, its own part counted, as nccl-tests
-    does, and of Gather and Scatter what the root gets or gives in all. ``calibrated`` is None where nothing was
-    measured: NCCL itself has no time model. ``busbw_gbs`` is that of ``calibrated.time_us``, GB/s, the own part not
-    counted. ``measured``: whether such calls were measured on as many nodes, one or several.
+    ``bytes`` are those of a message; for AllToAll, what each rank sends in all including its own part, as nccl-tests
+    counts; for Gather and Scatter, what the root receives or sends in all. ``calibrated`` is None where nothing was
+    measured: NCCL itself has no time model. ``busbw_gbs`` is that of ``calibrated.time_us``, GB/s, without the own
+    part. ``measured``: whether such calls were measured on as many nodes, one or several.
     """
 
     collective: str
@@ -147,10 +147,10 @@ def uneven(parts: Sequence[int], ranks: int, dtype: DataType, rank: int) -> list
 def answers(
     scenario: Scenario, asked: ExchangeQuery, calibration: str | None = None, must_time: bool = False
 ) -> list[ExchangeAnswer]:
-    """The launches of each size; with times where it is AllToAll and these were measured.
+    """The launches of each size, with times for AllToAll where these were measured.
 
-    Graphs that were dumped have no launches, as the links are not in them. Errors: those of
-    :func:`tuner.emulator.p2p.plan.plan`; where it ``must_time`` those of :func:`all_to_all`.
+    Dumped graphs have no launches, as the links are not in them. Errors: BadInput for what is not emulated; where it
+    ``must_time``, also where no calibration answers, and BadCalibration.
     """
     timed = _timed(scenario, asked, calibration, must_time)
     if asked.function not in POINT_TO_POINT:
@@ -183,7 +183,7 @@ def _timed(scenario: Scenario, asked: ExchangeQuery, calibration: str | None, mu
 
 
 def _if_any(answer: ExchangeAnswer, least_bytes: int, dtype: DataType) -> ExchangeAnswer:
-    """The answer; without a time where there is less than an element for each rank, of which nothing is launched."""
+    """The answer; without a time where each rank would send less than an element, since nothing is launched then."""
     if answer.bytes >= least_bytes:
         return answer
     why = f"nothing is launched for less than one {dtype.name} for each rank, {least_bytes} bytes"
@@ -193,8 +193,8 @@ def _if_any(answer: ExchangeAnswer, least_bytes: int, dtype: DataType) -> Exchan
 def all_to_all(scenario: Scenario, sizes: Sequence[int], calibration: str | None = None) -> list[ExchangeAnswer]:
     """Time that AllToAll of ``sizes`` bytes takes on the scenario's communicator, by measured times.
 
-    Errors: BadInput where no calibration with measured times of AllToAll answers, BadCalibration for a file that is
-    none.
+    Errors: BadInput where no calibration with measured times of AllToAll answers, BadCalibration for a file that is not
+    one.
     """
     selection = Selection(scenario.communicator())
     model = calibrated.answering(TimesWanted(beside_nccl=False, calibration=calibration), scenario, selection)
@@ -231,10 +231,11 @@ def _launch(where: P2pContext, asked: ExchangeQuery, size: int) -> ExchangeLaunc
 
 
 def check_not_copied(where: P2pContext, asked: ExchangeQuery, calls: Sequence[ExchangeCall]) -> None:
-    """BadInput where copy engines do a call of a group, which is made of these :func:`calls_of`."""
+    """BadInput where copy engines would do a call of a group that consists of these :func:`calls_of`."""
     if _are_copied(where, asked, calls):
         raise BadInput(
-            f"{asked.function.name} in a group where copy engines do it; valid: 'nccl-tuner pick' of it alone"
+            f"{asked.function.name} is done by copy engines, which is not answered in a group; valid: 'nccl-tuner "
+            "pick' with that call alone"
         )
 
 
@@ -289,7 +290,7 @@ class Way:
 class CallFootprint:
     """Footprint of one call on rank 0: kernels, blocks of the largest, and the ways of its messages to other ranks.
 
-    Of a send or receive, one to the nearest rank and one to another node, each a kernel of its own.
+    For a send or receive: one to the nearest rank and one to another node, each as a kernel of its own.
     """
 
     kernels: int
@@ -309,7 +310,7 @@ class WaysAtSize:
 
 @dataclass(frozen=True, slots=True)
 class WaysChange:
-    """A range of sizes in which messages go another way after a change. NCCL has no time of either."""
+    """A range of sizes in which messages go another way after a change. NCCL has no time for either way."""
 
     call: PeerCall
     from_bytes: int
@@ -319,18 +320,18 @@ class WaysChange:
 
 
 class ExchangeSides:
-    """A communicator before and after a change. BadInput as of :func:`tuner.scenario.p2p.p2p_context`."""
+    """A communicator before and after a change. BadInput for what is not emulated."""
 
     def __init__(self, before: Scenario, after: Scenario) -> None:
         self._sides = tuple(p2p_context(ResolvedScenario(each)) for each in (before, after))
 
     def at(self, call: PeerCall, size: int) -> WaysAtSize:
-        """One size."""
+        """Compares both sides at one size."""
         before, after = (taken(side, call, size) for side in self._sides)
         return WaysAtSize(call, size, before, after)
 
     def changes(self, call: PeerCall, low: int, high: int) -> list[WaysChange]:
-        """The ranges from ``low`` to ``high`` bytes in which both differ."""
+        """The ranges from ``low`` to ``high`` bytes in which the sides differ."""
         known: dict[tuple[CallFootprint, CallFootprint], int] = {}
 
         def labels(sizes: SizeArray) -> NDArray[np.generic]:
@@ -345,7 +346,7 @@ class ExchangeSides:
 
 
 def taken(where: P2pContext, function: PeerCall, size: int) -> CallFootprint:
-    """Resources that one call of so many bytes takes."""
+    """Resources that one call of this many bytes takes."""
     groups = [plan(where, each) for each in _groups(where, function, size)]
     transfers = [each for kernels in groups for kernel in kernels for each, _ in kernel.transfers]
     return CallFootprint(

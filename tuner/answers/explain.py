@@ -133,7 +133,7 @@ _Steps: TypeAlias = Mapping[AlgoProto, list[TraceStep]]
 def explain(scenario: Scenario, request: Request, size: int) -> Explanation:
     """The pick of ``size`` bytes as rank 0 sees it.
 
-    Errors: those of :meth:`Selection.pick`; BadInput for windows, and where NCCL_CTA_POLICY moved the pick.
+    Errors: NoAlgorithm; BadInput for what is not emulated, for windows, and where NCCL_CTA_POLICY moved the pick.
     """
     explanation = explain_pick(Selection(scenario.communicator()), scenario.constants, request, size)
     resolved = scenario.resolve()
@@ -141,7 +141,7 @@ def explain(scenario: Scenario, request: Request, size: int) -> Explanation:
 
 
 def explain_pick(selection: Selection, constants: ConstantsUsed, request: Request, size: int) -> Explanation:
-    """Explains a pick of a communicator whose model is there. Errors: those of :func:`explain`, BadInput among them."""
+    """Explains a pick of a communicator whose model is there. Errors: NoAlgorithm, BadInput."""
     if request.symmetric:
         raise BadInput("explain: buffers window may leave the classic path at any size; valid: plain, registered")
     picks = selection.pick(request, size)
@@ -165,7 +165,7 @@ def explain_pick(selection: Selection, constants: ConstantsUsed, request: Reques
 
 
 def with_times(explanation: Explanation, scenario: Scenario, request: Request, wanted: "TimesWanted") -> Explanation:
-    """Adds calibrated times. Errors: those of :func:`tuner.answers.calibrated.answering`."""
+    """Adds calibrated times. Errors: BadInput where no calibration answers, BadCalibration."""
     from tuner.answers import calibrated
 
     model = calibrated.answering(wanted, scenario, Selection(scenario.communicator()), request.buffers)
@@ -179,7 +179,7 @@ def with_times(explanation: Explanation, scenario: Scenario, request: Request, w
 
 
 def last(steps: list[TraceStep], *quantities: str) -> float:
-    """Value that the last step of any of the quantities left. ValueError where there is none."""
+    """The value that the last step of any of these quantities gave. ValueError if there is no such step."""
     *_, value = (step.after for step in steps if step.quantity in quantities)
     return value
 

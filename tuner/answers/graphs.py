@@ -75,7 +75,7 @@ def explained(scenario: Scenario, graph: str) -> Explained:
 
 
 def limited(scenario: Scenario, graph: str) -> GraphExplanation:
-    """Explains one graph without what would lift its limits, which takes several searches more."""
+    """Explains one graph without searching for what would lift its limits, which takes several more searches."""
     return explain(_request(scenario), scenario.nccl, graph, with_lifts=False)
 
 
@@ -102,11 +102,11 @@ def _request(scenario: Scenario) -> SearchRequest:
     resolved = scenario.resolve()
     if len(resolved.hosts_and_domains) > 1:
         raise BadInput(
-            f"graphs: those of one kind of node; valid: {option('machine')} or "
+            f"graphs are shown of one kind of node; valid: {option('machine')} or "
             f"{option('topology')}, without {option('node')}"
         )
     if scenario.graphs is not None:
-        raise BadInput(f"graphs: searched, not read; valid without {option('graphs')}")
+        raise BadInput(f"graphs are searched here, not read; valid without {option('graphs')}")
     ((node, count),) = resolved.hosts_and_domains
     resolved.check_standing()
     request = node.for_search(count > 1)

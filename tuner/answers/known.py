@@ -1,4 +1,4 @@
-"""What is known by name: machines, releases of NCCL, tables of measured times; as commands and Python list them."""
+"""What is known by name: machines, releases of NCCL and tables of measured times, for commands and for Python."""
 
 from collections.abc import Mapping
 from dataclasses import field
@@ -94,7 +94,7 @@ def listed_table(table: "Measurements") -> ListedTable:
 
 @dataclass(frozen=True, slots=True)
 class ListedRelease:
-    """A release of NCCL that is compared with its library; ``builds``: for which CUDA (cu12, cu13) there is one."""
+    """A release of NCCL that is compared with its library; ``builds`` lists the CUDA builds that exist (cu12, cu13)."""
 
     name: str
     builds: tuple[str, ...]
@@ -112,7 +112,7 @@ def machines() -> Rows[ListedMachine]:
 def releases() -> Rows[ListedRelease]:
     """The releases of NCCL that are compared with their library, oldest first.
 
-    Others are answered where the releases around them agree, and say so.
+    Other releases are answered where those around them agree; the answer then says so.
 
     >>> releases()[0].name
     '2.18.1'

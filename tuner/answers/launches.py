@@ -1,4 +1,4 @@
-"""A call's launch in full: what its blocks and proxies are handed, and the ranks that its channels go over."""
+"""A call's launch in full: what its blocks and proxies receive, and the ranks that its channels visit."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import field, replace
@@ -66,14 +66,14 @@ def with_launches(answers: Sequence[PickAnswer], launches: "Launches", kind: Ope
 
 
 class Launches:
-    """The launches of one rank of a scenario, whose channels are joined once. BadInput for no rank of it."""
+    """The launches of one rank of a scenario, whose channels are joined once. BadInput if there is no such rank."""
 
     def __init__(self, scenario: Scenario, rank: int = 0) -> None:
         self.scenario, self.rank = scenario, rank
         self.selection = Selection(scenario.resolve().view_of(rank))
 
     def staying(self, request: Request) -> str:
-        """With what options calls of this kind, some of which copy engines do, would be done by kernels."""
+        """The options with which kernels, not copy engines, would do calls of this kind."""
         if request.buffers is not Buffers.plain:
             return f"{option('buffers')} {Buffers.plain.name}"
         communicator = self.selection.communicator
@@ -83,7 +83,7 @@ class Launches:
     def of(self, operations: Sequence[Operation], tuner: Tuner | None = None) -> LaunchAnswer:
         """The launch of one call, or of several in one group.
 
-        Errors: those of :func:`full_launch.launch`.
+        Errors: BadInput for what is not emulated, NoAlgorithm.
         """
         resolved = self.scenario.resolve()
         launch = full_launch.launch(self.selection, operations, lambda: heads_of(resolved, self.rank), tuner)

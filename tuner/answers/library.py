@@ -31,7 +31,7 @@ from tuner.scenario import Scenario
 
 
 def of_sizes(scenario: Scenario, request: Request, sizes: Sequence[int], timeout_s: float) -> list[PickAnswer]:
-    """Answers for each size, the library's: the cells a tuner plugin is handed, the pick as launched."""
+    """The library's answer for each size: the cells that a tuner plugin gets, and the pick as launched."""
     with Oracle(scenario.resolve().oracle_configuration_to_launch(), timeout_s=timeout_s) as oracle:
         launched = oracle.launch_on_any_path(request, sizes)
     staying = [size for size, real in zip(sizes, launched, strict=True) if isinstance(real, OracleLaunch)]
@@ -53,10 +53,10 @@ def of_sizes(scenario: Scenario, request: Request, sizes: Sequence[int], timeout
 
 
 def of_group(scenario: Scenario, operations: Sequence[Operation], timeout_s: float) -> GroupAnswer:
-    """Answer for a group, as launched; None stands for what the release does not show.
+    """Answer for a group as it was launched; None stands for what the release does not show.
 
-    That is always which call it was (``call``, ``choice``) and a choice's ``time_us``, up to 2.23 a call's collective
-    and bytes, up to 2.21 a choice's as well.
+    That is always the call's identity (``call``, ``choice``) and a choice's ``time_us``; up to 2.23 also a call's
+    collective and bytes; up to 2.21 also a choice's.
     """
     calls = [
         LaunchedCall(each.request.collective, each.request.dtype, each.request.op, each.bytes) for each in operations
@@ -95,14 +95,14 @@ def of_group(scenario: Scenario, operations: Sequence[Operation], timeout_s: flo
 
 
 def _symmetric(kernel: GroupKernel, said: LoggedSymmetricKernel) -> KernelAnswer:
-    """NCCL says of what calls a symmetric kernel is, and how many, but not which."""
+    """The calls of a symmetric kernel: NCCL says of which kind they are and how many, but not which."""
     collective = Collective[said.name.partition("_")[0]]
     call = CallInKernel(None, collective, None, None, None, None, (), None)
     return KernelAnswer(kernel.channels, kernel.threads, (call,) * said.calls, f"symmetric kernel {said.name}")
 
 
 def tables(scenario: Scenario, timeout_s: float) -> Tables:
-    """libnccl's own tuning tables, as the emulator's; without the reasons that only the emulator knows."""
+    """libnccl's own tuning tables in the emulator's form, without reasons, which only the emulator knows."""
     with Oracle(scenario.oracle_configuration(), timeout_s=timeout_s) as oracle:
         own = oracle.tables
     return Tables(
@@ -141,7 +141,7 @@ class EndedProgram:
 def run(
     scenario: Scenario, command: Sequence[str], processes_per_node: int | None = None, to_stderr: bool = False
 ) -> EndedProgram:
-    """Runs it to its end. Errors: those of :func:`preloaded`; BadInput where it cannot be started."""
+    """Runs the program to its end. Errors: BadInput where it cannot be started or simulated; OracleUnavailable."""
     with preloaded(scenario.oracle_configuration(), processes_per_node) as prepared:
         variables = prepared.variables({**os.environ, **(scenario.environment or {})})
         print(f"nccl-tuner: GPUs of {scenario.title} are simulated, under {prepared.library}.", file=sys.stderr)

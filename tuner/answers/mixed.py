@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 class CallInKernel:
     """One call of a kernel: ``call`` is its place among the calls, ``choice`` an index into the choices.
 
-    None stands for what a release of the real library does not show, and for what calls do not have that no algorithm
-    does: these have no channels of their own either.
+    A field is None where a release of the real library does not show it, and for calls without an algorithm, which have
+    no channels of their own.
     """
 
     call: int | None
@@ -46,7 +46,7 @@ class CallInKernel:
 class KernelAnswer:
     """One launch: blocks of its grid, threads of a block, its calls in NCCL's order.
 
-    ``bypass`` says what it is where no algorithm does its calls: a symmetric kernel, or copy engines.
+    ``bypass`` names the symmetric kernel or the copy engines where no algorithm does its calls.
     """
 
     channels: int
@@ -57,7 +57,7 @@ class KernelAnswer:
 
 @dataclass(frozen=True, slots=True)
 class ChoiceAnswer:
-    """Calls that NCCL chose for together: ``bytes`` is their sum, ``time_us`` of all of them."""
+    """Calls that NCCL chose for together: ``bytes`` and ``time_us`` are of all of them."""
 
     collective: Collective | None
     bytes: int | None
@@ -78,8 +78,8 @@ class GroupAnswer:
 def from_emulator(scenario: Scenario, operations: Sequence[Operation]) -> GroupAnswer:
     """Answers what NCCL makes of the calls.
 
-    Errors: those of :func:`tuner.emulator.group.plan`; BadInput where ranks of nodes that differ make other kernels of
-    them than rank 0: NCCL hangs, or gives wrong results.
+    Errors: NoAlgorithm; BadInput for what is not emulated, and where ranks of other nodes make different kernels from
+    rank 0: NCCL then hangs or gives wrong results.
     """
     (_, view), *others = scenario.resolve().views_of_kinds
     group = plan(Selection(view), operations)
@@ -132,7 +132,7 @@ GroupCall = (
 
 
 def operations(calls: Sequence[GroupCall], **kind: Unpack[CallKind]) -> list[Operation]:
-    """The calls of a group; ``kind`` is what they leave out. Errors: those of :func:`request`; BadInput for a size."""
+    """The calls of a group; ``kind`` supplies what they lack. Errors: BadInput for an unknown name, value or size."""
     made = []
     for call in calls:
         described: CallKind = {**kind}
@@ -163,9 +163,10 @@ class MixedKernelAnswer:
 
 @dataclass(frozen=True, slots=True)
 class MixedAnswer:
-    """``kernels`` in the order of their launch, ``choices`` of the collectives in the order that NCCL makes them.
+    """Kernels in the order of their launch, ``choices`` of the collectives in the order that NCCL makes them.
 
-    ``no_time`` says why sends and receives have none. ``rank`` is whose they are; collectives are those of all ranks.
+    ``no_time`` says why sends and receives have no time. ``rank`` is the rank that calls; collectives are called by all
+    ranks.
     """
 
     constants: ConstantsUsed = field(metadata=json_form(merged=True))
@@ -184,7 +185,7 @@ def mixed_from_emulator(
     calls: Sequence[ExchangeCall],
     buffers: Buffers = Buffers.plain,
 ) -> MixedAnswer:
-    """Answers what NCCL makes of calls on such ``buffers``. BadInput as of :func:`tuner.emulator.p2p.mixed.plan`."""
+    """What NCCL makes of calls on such ``buffers``. Errors: BadInput for what is not emulated."""
     group = mixed.plan(Selection(p2p_context.communicator), p2p_context, operations, calls, buffers)
     choice_of = {place: number for number, choice in enumerate(group.choices) for place in choice.places}
     choices = (

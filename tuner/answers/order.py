@@ -1,4 +1,4 @@
-"""In which order a call adds the numbers of each element, as records; :mod:`tuner.answers.same_bits` compares calls."""
+"""The order in which a call adds the numbers of each element; :mod:`tuner.answers.same_bits` compares calls."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import field, replace
@@ -54,9 +54,9 @@ class ElementClass:
 
 @dataclass(frozen=True, slots=True)
 class CallOrder:
-    """One call of ``bytes`` (NCCL's nBytes). ``any_order`` says why its bits do not depend on the order, if so.
+    """One call of ``bytes`` (NCCL's nBytes). ``any_order`` says why the order does not change its bits, if so.
 
-    Without a claim there are no classes, and ``not_claimed`` says why.
+    Where the order is not known there are no classes, and ``not_claimed`` says why.
     """
 
     bytes: int
@@ -84,9 +84,10 @@ class OrderAnswer:
 def of_calls(
     scenario: Scenario, request: Request, sizes: Sequence[int], root: int = 0, together: bool = False
 ) -> tuple[CallOrder, ...]:
-    """One a size (nBytes); ``together``: of one group.
+    """The order of each size (nBytes); ``together``: as calls of one group.
 
-    Errors: BadInput for what adds nothing; those of :func:`calls_alone`.
+    Errors: BadInput for a collective that adds nothing, a root that is not a rank, or where nodes pick differently;
+    NoAlgorithm.
     """
     check_adds(request)
     indifferent = any_order(request.dtype, request.op)
@@ -133,7 +134,7 @@ def _of_call(
 
 
 def _classes(found: Orders) -> tuple[ElementClass, ...]:
-    """In the order of their first elements."""
+    """The classes of elements, in the order of their first elements."""
     by_term = np.argsort(found.which, kind="stable")
     numbers, begins = np.unique(found.which[by_term], return_index=True)
     starts, ends = found.starts[by_term], found.ends()[by_term]
@@ -172,11 +173,10 @@ class OrderRange:
 
 
 def order_ranges(scenario: Scenario, request: Request, ends: tuple[int | None, int], root: int = 0) -> list[OrderRange]:
-    """The ranges that follow each other from the first size to the last; neighbours of one order are one range.
+    """The ranges, without gaps, from the first size to the last; neighbours with one order are one range.
 
-    They end before sizes at which channels of calls that may bypass the algorithms change too often to be followed.
-    Errors: BadInput for what adds nothing; those of :func:`tuner.emulator.ranges.answers` and of
-    :func:`calls_alone`.
+    They end before sizes at which channels of calls that may bypass the algorithms change too often to follow. Errors:
+    BadInput for a collective that adds nothing and for what is not emulated; NoAlgorithm.
     """
     check_adds(request)
     merged = []

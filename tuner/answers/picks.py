@@ -105,9 +105,9 @@ class PickAnswer:
 
 
 def from_emulator(scenario: Scenario, request: Request, sizes: Sequence[int]) -> list[PickAnswer]:
-    """One a size, from the model.
+    """An answer per size, from the model.
 
-    Errors: those of :meth:`Selection.pick`.
+    Errors: NoAlgorithm; BadInput for what is not emulated.
     """
     selection, *others = (Selection(view) for _, view in scenario.resolve().views_of_kinds)
     paths = selection.non_classic_paths(request, sizes)
@@ -174,7 +174,7 @@ def with_times(
 ) -> list[PickAnswer]:
     """The answers with the times of a calibration, or with the reason why there are none.
 
-    Errors: those of :func:`tuner.answers.calibrated.answering`.
+    Errors: BadInput where no calibration answers, BadCalibration.
     """
     from tuner.answers import calibrated
 
@@ -193,7 +193,7 @@ def with_times(
 
 
 def _names(answer: PickAnswer) -> list[str]:
-    """The combinations that NCCL does not ignore, and the pick, which may be none of them."""
+    """The combinations that NCCL does not ignore, and the pick, even where it is not among them."""
     pick = [answer.pick.name] if isinstance(answer.pick, Pick) else []
     return list(dict.fromkeys([*answer.cost_us, *pick]))
 
@@ -203,7 +203,7 @@ NOTHING = -1
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RunnersUp:
-    """The fastest combination besides the pick, an element a size; ``time_us`` float32 [size].
+    """The fastest combination besides the pick, one element per size; ``time_us`` float32 [size].
 
     Where there is no other, ``algorithm`` and ``protocol`` are -1 and the time is not a number.
     """
@@ -214,7 +214,7 @@ class RunnersUp:
 
 
 class CallPicks(Picks):
-    """NCCL's picks for ``request``, an element a size: :class:`tuner.emulator.selection.Picks`, and beside them
+    """NCCL's picks for ``request``, one element per size: :class:`tuner.emulator.selection.Picks`, and beside them
     nccl-tests' bandwidths at the predicted time and the runner-up, computed when asked for.
     """
 
@@ -235,13 +235,13 @@ class CallPicks(Picks):
     def plot(self, path: Path | str | None = None) -> "Figure":
         """Draws predicted times and bus bandwidths of the picks and of all that the call may use, over the sizes.
 
-        Of one size the times as bars. A ``path`` (.png, .svg, .pdf) is written.
-        Errors: BadInput of no sizes, for another ending, and without matplotlib.
+        With one size the times are bars. A ``path`` (.png, .svg, .pdf) is written. Errors: BadInput without sizes, for
+        another ending, and without matplotlib.
         """
         from tuner.answers import charts, choices
 
         if not len(self.bytes):
-            raise BadInput("a picture of no sizes; valid: one or more")
+            raise BadInput("no sizes to draw; valid: one or more")
         sizes, at = np.unique(self.bytes, return_index=True)
         names = ("algorithm", "protocol", "channels", "threads", "time_us")
         picks = choices.Choices((self.scenario.nodes,), sizes, *(getattr(self, name)[np.newaxis, at] for name in names))
@@ -286,7 +286,7 @@ class CallPicks(Picks):
         )
 
     def columns(self) -> dict[str, Column]:
-        """A row a size: those of Picks, algbw_gbs, busbw_gbs, and runner_up_algorithm, _protocol and _time_us."""
+        """One row per size: those of Picks, algbw_gbs, busbw_gbs, and runner_up_algorithm, _protocol and _time_us."""
         second = self.runners_up
         return {
             **super().columns(),

@@ -47,9 +47,9 @@ class SameBitsQuery:
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """Variables with which the answer is yes; times are NCCL's predictions of the last size, with them and without.
+    """Variables that make the answer yes; times are NCCL's predictions for the last size, with them and without.
 
-    Without ``time_us`` NCCL's model does not see what they cost: it takes the channels that the graphs have.
+    ``time_us`` is None where NCCL's model does not see their cost, as it takes the channels of the graphs.
     """
 
     variables: Mapping[str, str]
@@ -61,7 +61,7 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class SameBits:
-    """``answer`` is yes, no or not claimed; ``settings`` what would make it yes, where something was found."""
+    """``answer`` is yes, no or not claimed; ``settings`` are those that would make it yes, where some were found."""
 
     answer: str
     because: str
@@ -69,9 +69,10 @@ class SameBits:
 
 
 def ask(question: SameBitsQuery, scenarios: Sequence[Scenario], settings: bool = True) -> SameBits:
-    """Compares the calls of all sizes on each scenario. ``settings``: whether to look for those that make it yes.
+    """Compares the calls of all sizes on each scenario. ``settings``: whether to look for variables that make the
+    answer yes.
 
-    Errors: BadInput for rows that do not make up a size; those of the orders.
+    Errors: BadInput for rows that do not divide a size, a collective that adds nothing, and what is not emulated.
     """
     if question.row is not None and any(size % (question.row_bytes or 1) for size in question.sizes):
         raise BadInput(f"{option('row_bytes')} {question.row_bytes}: valid: what each size has whole times")
@@ -131,7 +132,7 @@ def _named(call: CallOrder) -> str:
 
 
 def _helping(question: SameBitsQuery, scenarios: Sequence[Scenario]) -> Iterator[Setting]:
-    """Settings that make the answer yes, none of which has another's variables and more."""
+    """Settings that make the answer yes; none contains another's variables."""
     for algorithm in (Algorithm.Tree, Algorithm.Ring):
         helping: list[Mapping[str, str]] = []
         for besides in BESIDES:

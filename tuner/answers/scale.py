@@ -32,7 +32,7 @@ BYPASSING = NOTHING - 1  # the first of what takes calls instead of an algorithm
 
 
 class Axis(Enum):
-    """What grows, and the scenario with so many of it."""
+    """The quantity that grows: nodes, or GPUs per node; and the scenario with a given number of it."""
 
     nodes = "nodes"
     gpus_per_node = "GPUs per node"
@@ -44,7 +44,7 @@ class Axis(Enum):
 
 @dataclass(frozen=True, slots=True)
 class AtCount:
-    """What a call takes at one number of nodes or GPUs: ``busbw_gbs`` and ``calibrated`` where there is a time."""
+    """What a call takes at one number of nodes or GPUs; ``busbw_gbs`` and ``calibrated`` are None without a time."""
 
     count: int = field(metadata=column())
     ranks: int = field(metadata=column("ranks"))
@@ -57,8 +57,8 @@ class AtCount:
 class CountRange(Choice):
     """Numbers of nodes, or of GPUs per node, with one choice, from ``first`` to ``last``; ``bytes`` as asked for.
 
-    Times and bandwidths are None where NCCL has nothing to run, where a rank would have less than one element, and of
-    copy engines; those of symmetric kernels are by NCCL's model of these.
+    Times and bandwidths are None where NCCL has nothing to run, where a rank would have less than one element, and for
+    copy engines; for symmetric kernels they come from NCCL's model of these.
     """
 
     collective: str
@@ -97,7 +97,7 @@ class CountQuery:
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """``looked_at``: the node counts that were computed, as first and last of counts without a gap.
+    """``looked_at``: the node counts that were computed, as first and last of each gapless run.
 
     ``calibrations`` are those that answered, or the reasons why none did.
     """
@@ -123,19 +123,17 @@ def scale(
 ) -> Scale:
     """The answers on the node counts as rank 0 sees them, not on the scenario's own number.
 
-    Between two counts that are looked at and answer differently as many more are as it takes to know where it changes:
-    unless ``every`` one is, an answer that changes and returns between two of them is missed.
-    ``sizes`` are nBytes; ``per_rank``: each rank's part, which AllGather and ReduceScatter have one of per rank.
-    Errors: BadInput for what the emulator refuses.
+    Where two neighbouring counts answer differently, more are computed between them until the change is located: unless
+    ``every`` one is computed, an answer that changes and returns between two of them is missed. ``sizes`` are nBytes;
+    ``per_rank``: they are each rank's part, of which AllGather and ReduceScatter have one per rank. Errors: BadInput
+    for what the emulator refuses.
     """
     over = over or CountQuery()
     if scenario.others:
-        raise BadInput(
-            f"where nodes differ there is no number of {over.of.value} to change; valid: nodes that are alike"
-        )
+        raise BadInput(f"nodes that differ have no common number of {over.of.value} to change; valid: equal nodes")
     low, high = over.low + (over.of.on(scenario, over.low).ranks == 1), over.high  # one rank has nothing to pick
     if not 1 <= low <= high:
-        raise BadInput(f"{over.of.value} from {low} to {high}: valid: the first not above the last")
+        raise BadInput(f"{over.of.value} from {low} to {high}: valid: the first is at most the last")
     distinct = np.unique(np.array(sizes, np.uint64))
     if per_rank and int(distinct[-1]) * (ranks := over.of.on(scenario, high).ranks) > MAX_BYTES:
         raise BadInput(f"{distinct[-1]} bytes of each of {ranks} ranks: valid: 2**62 in all")
@@ -255,9 +253,9 @@ def _runs(counts: Sequence[int]) -> tuple[tuple[int, int], ...]:
 def with_times(
     emulated: Scale, scenario: Scenario, requests: Sequence[Request], wanted: TimesWanted, *, per_rank: bool = False
 ) -> Scale:
-    """The ranges with calibrated times at both ends; ``per_rank`` as it was where they were found.
+    """The ranges with calibrated times at both ends; ``per_rank`` must be as in :func:`scale`.
 
-    Errors: those of :func:`tuner.answers.calibrated.answering`.
+    Errors: BadInput where no calibration answers, BadCalibration.
     """
     by_end: dict[tuple[int, str], list[int]] = defaultdict(list)  # places of ranges by nodes and collective
     for at, each in enumerate(emulated.ranges):

@@ -138,7 +138,7 @@ class ServedGroup:
         without: Collection[str] = (),
     ) -> None:
         if scenario.others or scenario.members is not None:
-            raise BadInput("an engine is asked of one group on nodes that are alike")
+            raise BadInput("an engine is asked of one group on equal nodes")
         self.scenario = scenario
         self.release = releases.load(engine) if isinstance(engine, str) else engine
         if self.release.one_node and scenario.nodes > 1:

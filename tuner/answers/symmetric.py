@@ -1,4 +1,4 @@
-"""Explanation of a call on symmetric windows: the times of NCCL's symmetric kernels beside the classic pick."""
+"""Explains a call on symmetric windows: the times of NCCL's symmetric kernels beside the classic pick."""
 
 from collections.abc import Sequence
 from dataclasses import field, replace
@@ -38,8 +38,8 @@ class WindowExplanation:
 
     ``taken_by`` is the symmetric kernel or the copy engines, None where the call stays on the classic path; ``blocks``
     and ``threads`` are those of the launch, of the classic pick where it stays. ``kernels`` are those that can do the
-    call, the least score first. ``classic`` is what the call gets without windows: None where NCCL has nothing for it.
-    The times of ``kernels`` and ``classic`` are of two models, and NCCL does not compare them with each other.
+    call, the lowest score first. ``classic`` is what the call gets without windows; None where NCCL has nothing for it.
+    The times of ``kernels`` and ``classic`` come from two models, which NCCL never compares.
     """
 
     collective: Collective
@@ -52,14 +52,14 @@ class WindowExplanation:
 
 
 def explain_window(scenario: Scenario, request: Request, size: int) -> WindowExplanation:
-    """Errors: those of :meth:`Selection.non_classic_paths`; NoAlgorithm where nothing can do the call."""
+    """Explains one call. Errors: BadInput for what is not emulated; NoAlgorithm where nothing can do the call."""
     return _explained(Selection(scenario.communicator()), request, size)
 
 
 def explain_windows(scenario: Scenario, like: Request, sizes: Sequence[int]) -> tuple[WindowExplanation, ...]:
-    """Explains the collectives that have symmetric kernels, each of these sizes that it can have (nBytes).
+    """Explains the collectives that have symmetric kernels, at each of these sizes (nBytes) that it can have.
 
-    The calls are ``like`` that one in all but the collective. Errors: those of :meth:`Selection.non_classic_paths`;
+    The calls are ``like`` that one in everything but the collective. Errors: BadInput for what is not emulated;
     NoAlgorithm where nothing can do any of the calls.
     """
     selection = Selection(scenario.communicator())
@@ -97,9 +97,9 @@ def _explained(selection: Selection, request: Request, size: int) -> WindowExpla
 
 
 def kernel_times(selection: Selection, request: Request, size: int) -> tuple[KernelTime, ...]:
-    """The symmetric kernels that can do a call of ``size`` bytes (nBytes), the least score first.
+    """The symmetric kernels that can do a call of ``size`` bytes (nBytes), the lowest score first.
 
-    Errors: those of :meth:`Selection.non_classic_paths`.
+    Errors: BadInput for what is not emulated.
     """
     weighed = symmetric.weighed(selection.communicator, request, size)
     kernels = [KernelTime(each.kernel, each.blocks, shortest(each.time_us), shortest(each.score)) for each in weighed]
@@ -127,10 +127,10 @@ class RunnerUp:
 class NonClassicPick(Choice):
     """A call that bypasses algorithm and protocol; ``bypass`` says what takes it.
 
-    ``symmetric_model_us`` is its time by NCCL's model of symmetric kernels, which is another than that of algorithms:
-    None of copy engines, which NCCL takes without asking for a time, and of what the real library launched.
-    ``runner_up`` is the next kernel by that model, with the share that NCCL adds for each block. ``instead_of`` is what
-    the call gets on plain buffers' path; None where NCCL has nothing for it there.
+    ``symmetric_model_us`` is its time by NCCL's model of symmetric kernels, not that of algorithms; None for copy
+    engines, which NCCL takes without a time, and for what the real library launched. ``runner_up`` is the next kernel
+    by that model, with the share that NCCL adds for each block. ``instead_of`` is what the call gets on plain buffers'
+    path; None where NCCL has nothing for it there.
     """
 
     symmetric_model_us: float | None = field(default=None, metadata=json_form(optional=True))
@@ -152,7 +152,7 @@ AnyPick: TypeAlias = Pick | NonClassicPick
 
 
 def picks_of(selection: Selection, request: Request, sizes: SizeArray) -> list[AnyPick]:
-    """One a size, in bytes. Errors: those of :meth:`Selection.pick`, but for sizes that leave the classic path."""
+    """The pick of each size, in bytes. Errors: NoAlgorithm, BadInput; sizes that bypass the algorithms are answered."""
     paths = selection.non_classic_paths(request, sizes)
     stays = np.array([path is None for path in paths], bool)
     classic = iter(of_picks(selection.classic_pick(request, sizes[stays])) if stays.any() else ())
@@ -183,7 +183,7 @@ def times_us(selection: Selection, request: Request, sizes: SizeArray, picks: Se
 
 
 def ratio(old: tuple[AnyPick, float | None], new: tuple[AnyPick, float | None]) -> float | None:
-    """The new pick's time over the old one's; None without both times, and where they are of two models."""
+    """The new pick's time divided by the old one's; None if either is missing, or they come from two models."""
     (was, was_us), (becomes, becomes_us) = old, new
     if not (is_time(was_us) and is_time(becomes_us)) or isinstance(was, Pick) is not isinstance(becomes, Pick):
         return None
@@ -191,7 +191,7 @@ def ratio(old: tuple[AnyPick, float | None], new: tuple[AnyPick, float | None]) 
 
 
 def bypassing_pick(selection: Selection, request: Request, size: int, path: NonClassicPath) -> NonClassicPick:
-    """A call of ``size`` bytes (nBytes) that goes by ``path``, with its time and what it would get instead."""
+    """A call of ``size`` bytes (nBytes) that bypasses algorithms by ``path``: its time, and its pick otherwise."""
     instead_of = classic_pick(selection, request, size)
     if path.kernel is None:
         return NonClassicPick.by(path, None, None, instead_of)

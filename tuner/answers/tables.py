@@ -62,9 +62,10 @@ LARGE_BYTES = 1 << 30
 
 @dataclass(frozen=True, slots=True)
 class CalibratedCell:
-    """Time of a combination: the smallest call in us, and algorithm bandwidth in GB/s at a large one, LARGE_BYTES.
+    """Time of a combination: the smallest call in us, and the algorithm bandwidth in GB/s at a large size, LARGE_BYTES.
 
-    They are what NCCL's latency and bandwidth stand for. ``measured``: whether the combination was, for the collective.
+    NCCL's latency and bandwidth stand for these two. ``measured``: whether the combination was measured for the
+    collective.
     """
 
     smallest: TimeInterval
@@ -76,14 +77,14 @@ class CalibratedCell:
 
 @dataclass(frozen=True, slots=True)
 class CalibratedTable:
-    """``cells`` as NCCL's, those that a call may use with calibrated times."""
+    """``cells`` as NCCL has them; those that a call may use also have calibrated times."""
 
     cells: tuple[TableCell, ...]
     calibration: CalibrationUsed
 
 
 def with_times(cells: Sequence[TableCell], scenario: Scenario, wanted: TimesWanted) -> CalibratedTable:
-    """Cells with times of float32 sums. Errors: those of :func:`tuner.answers.calibrated.answering`."""
+    """Cells with times for float32 sums. Errors: BadInput where no calibration answers, BadCalibration."""
     selection = Selection(scenario.communicator())
     model = calibrated.answering(wanted, scenario, selection)
     if isinstance(model, NoCalibration):

@@ -1,4 +1,4 @@
-"""A training step's collectives as NCCL predicts them, beside the alpha-beta model."""
+"""A training step's collectives as NCCL predicts them, and by the alpha-beta model."""
 
 from collections.abc import Sequence
 from dataclasses import field, replace
@@ -21,9 +21,9 @@ from tuner.times.costmodels.step import Cluster, Parallelism, Traffic
 class StepCall:
     """One collective of a step: its shape, its bytes, and the times of a call and of all ``calls``.
 
-    What NCCL picks and takes, with its ``channels``, is None where it has no model of the operation: sends, and
-    all-to-all made of them. ``step_us`` is then alpha-beta's. ``difference`` is alpha-beta's time over NCCL's, minus 1;
-    ``share`` is of the step's communication. ``calibration`` is the one that answered, or the reason why none did.
+    What NCCL picks and takes, with its ``channels``, is None where NCCL has no model of the operation: sends, and
+    all-to-all made from them. ``step_us`` is then by alpha-beta. ``difference`` is alpha-beta's time over NCCL's, minus
+    1; ``share`` is of the step's communication. ``calibration`` is the one that answered, or the reason why none did.
     """
 
     parallelism: str
@@ -60,11 +60,11 @@ def rows(
     scenario: Scenario | None = None,
     times: TimesWanted | None = None,
 ) -> list[StepCall]:
-    """One for each of :func:`tuner.times.costmodels.step.traffic`, of one size each, without its share of all.
+    """One row for each of :func:`tuner.times.costmodels.step.traffic`, without its share of the total.
 
-    ``scenario`` describes a node and the release, and its number of nodes does not count. Without one there is only
-    alpha-beta. Calibrated ``times`` where wanted. BadInput where the cluster has other nodes than the scenario, and as
-    :func:`tuner.answers.calibrated.answering`.
+    ``scenario`` describes a node and the release; its number of nodes does not matter. Without one there is only
+    alpha-beta. Calibrated ``times`` are added where wanted. Errors: BadInput where the cluster's nodes differ from the
+    scenario's and where no calibration answers; BadCalibration.
     """
     if scenario is None:
         return [_call(each, cluster) for each in traffics]
@@ -154,7 +154,7 @@ def report(
     computation: Computation | None = None,
     nccl: str | None = None,
 ) -> StepReport:
-    """Report of the rows of this plan; ``nccl`` is the release whose times they are."""
+    """Report of the rows of this plan; ``nccl`` is the release whose predictions they hold."""
     total_us = float(sum(row.step_us for row in rows))
     known = [row.calibrated_call.times(row.calls) for row in rows if row.calibrated_call]
     used = [row.calibration for row in rows if row.calibration]

@@ -1,4 +1,4 @@
-"""A decision table in the real libnccl: what it launches without the table and with it, row by row."""
+"""A decision table in the real libnccl: what libnccl launches without the table and with it, row by row."""
 
 import os
 import tempfile
@@ -54,10 +54,10 @@ class TriedRow:
 
 
 def run(table: Path, scenario: Scenario, timeout_s: float) -> list[TriedRow]:
-    """Every row of a table on a communicator, by what the library launches and what the plugin counts in it.
+    """Tries every row of a table on a communicator: what the library launches, and what the plugin counts.
 
-    Raises BadTable for a table with a mistake, OracleFailed where libnccl fails with it, BadInput for a release without
-    tuner plugins or one that the table is not for.
+    Errors: BadTable for a table with a mistake, OracleFailed where libnccl fails with it, BadInput for a release
+    without tuner plugins or another one than the table's.
     """
     if (ignored := asked.of_other_releases(table, scenario.nccl)) is not None:
         raise BadInput(ignored)
@@ -91,7 +91,7 @@ def _launch(oracle: Oracle, sizes: dict[Collective, list[int]]) -> dict[object, 
 
 
 def _plan(table: Table, scenario: Scenario) -> list[tuple[Conditions, int | None, RowEffect | None]]:
-    """Each row with a size at which it is the first to match, or with why there is none."""
+    """Each row with a size at which it is the first to match, or with the reason why there is none."""
     planned = []
     for rows in (table.decisions, table.costs):
         for row in rows:

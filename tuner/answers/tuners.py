@@ -40,12 +40,11 @@ PLUGIN_VARIABLE = "NCCL_TUNER_PLUGIN"
 
 
 def of_machine(machine: str | None, environment: Mapping[str, str], nccl: Release) -> TunerPlugin | None:
-    """The tuner that a machine's images load by themselves, if it has anything for the machine.
+    """The tuner that a machine's images load by themselves, if it decides anything for the machine.
 
-    ``environment`` has what was set: NCCL's variables and the plugin's own, OFI_NCCL_*. None: none that is known, as
-    where NCCL_TUNER_PLUGIN names a library of others. Where the release takes ``none`` for a file that is missing, the
-    network plugin's tuner stays; where it turns tuners off, the network plugin is there all the same, with the
-    variables that it sets.
+    ``environment`` has the variables that were set: NCCL's and the plugin's own, OFI_NCCL_*. None if no tuner is known,
+    as where NCCL_TUNER_PLUGIN names another library. In releases that look for a file called ``none`` the network
+    plugin's tuner stays; where the release turns tuners off, the network plugin still sets its variables.
     """
     product, plugin = product_of(machine), environment.get(PLUGIN_VARIABLE)
     if product is None:
@@ -65,11 +64,12 @@ def of_machine(machine: str | None, environment: Mapping[str, str], nccl: Releas
 
 
 def named(text: str, machine: str | None, environment: Mapping[str, str], nccl: Release) -> TunerPlugin | None:
-    """The tuner that a user names on a machine of the catalogue, or on none: see ``VALID``. None: no tuner.
+    """The tuner that a user names, on a machine of the catalogue or on none: see ``VALID``. None: no tuner.
 
-    After a file, the tuner to ask where it decides nothing; without one, the one that the machine's images load.
+    A tuner after a file is asked where the file decides nothing; by default it is the one that the machine's images
+    load.
 
-    Errors: BadInput for a name or a release that is none, for a tuner that is not public, and BadTable for its file.
+    Errors: BadInput for an unknown name or release and for a tuner that is not public, BadTable for its file.
     """
     kind, _, file = text.partition(":")
     if kind in FILES and file:
@@ -98,10 +98,10 @@ def product_of(machine: str | None) -> str | None:
 
 
 def with_tuner(scenario: Scenario, text: str | None) -> Scenario:
-    """The scenario with the tuner of that name; None: the one that its log shows, or its machine's images load.
+    """The scenario with the tuner of that name; None: the one that its log shows, or that its machine's images load.
 
-    Variables of aws-ofi-nccl (OFI_NCCL_*) go from the environment to its tuner. Errors: those of
-    :func:`named`; BadInput for such variables without it, and where nodes are of several products.
+    Variables of aws-ofi-nccl (OFI_NCCL_*) move from the environment to its tuner. Errors: BadInput for an unknown
+    tuner, for such variables without it, and where nodes are different products; BadTable.
     """
     environment = dict(scenario.environment or {})
     nccl = release.load(scenario.nccl)
@@ -125,10 +125,10 @@ def with_tuner(scenario: Scenario, text: str | None) -> Scenario:
             kept.pop(PLUGIN_VARIABLE, None)  # it is known what it leads to
     else:
         if len(products) > 1 and text != NONE:
-            raise BadInput(f"tuner {text}: not emulated where nodes are of several products; valid: {NONE}")
+            raise BadInput(f"tuner {text}: not emulated where nodes are different products; valid: {NONE}")
         tuner = named(text, scenario.machine, environment, nccl)
     if own and not isinstance(getattr(tuner, "following", tuner), AwsTuner):
-        says = f"{', '.join(own)}: read by {aws_release.NAME} alone; valid: with it as the tuner"
+        says = f"{', '.join(own)}: only {aws_release.NAME} reads it; valid with that tuner"
         raise BadInput(says).cured(*(Remedy("env", None, name) for name in own))
     if unknown := sorted(own.keys() - set(VARIABLES)):
         says = f"{', '.join(unknown)}: not emulated; valid: {', '.join(VARIABLES)}"
@@ -150,7 +150,7 @@ def _with_its_tuner(scenario: Scenario, tuner: AwsTuner) -> "FromLog":
 
 
 def notes(scenario: Scenario) -> Iterator[str]:
-    """Sentences on what the tuner brings along, and why it leaves all to NCCL where it does. Errors: BadInput."""
+    """Sentences on what the tuner brings along, and why it leaves everything to NCCL if so. Errors: BadInput."""
     tuner = scenario.tuner
     if tuner is None:
         return
@@ -163,9 +163,9 @@ def notes(scenario: Scenario) -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True)
 class TunerWord:
-    """A tuner's word on one size, and what NCCL would take without it.
+    """A tuner's answer for one size, and what NCCL would pick without it.
 
-    ``region`` is the number of the region that decides, from 1 in the order of the tuner's release, if one does.
+    ``region`` numbers the tuner's region that decides, from 1 on; 0 if none does.
     """
 
     tuner: str
@@ -176,15 +176,15 @@ class TunerWord:
 
     @property
     def sentence(self) -> str:
-        """All of it in words."""
+        """The whole answer as one sentence."""
         alone = f"NCCL alone would take {self.alone.name}, {self.alone.channels} channels, {self.alone.time_us:.2f} us"
         return f"{self.tuner}: {self.says}; {alone}"
 
 
 def word_of(selection: Selection, request: Request, size: int) -> TunerWord | None:
-    """The word of the communicator's tuner on a call of ``size`` bytes (nBytes); None without one.
+    """What the communicator's tuner answers for a call of ``size`` bytes (nBytes); None without a tuner.
 
-    Errors: those of :meth:`Selection.pick`.
+    Errors: NoAlgorithm, BadInput.
     """
     communicator = selection.communicator
     tuner = communicator.tuner

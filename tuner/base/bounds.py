@@ -1,4 +1,5 @@
-"""How large what a reader takes may be: declared beside each reader, named in the error, and listed in docs/bounds.md.
+"""How large the files may be that a reader takes: declared beside each reader, named in the error, listed in
+docs/bounds.md.
 
 A stranger's file may be small and unpack to gigabytes, or be text whose every byte becomes an object. NCCL_TUNER_BOUNDS
 multiplies every bound: ``NCCL_TUNER_BOUNDS=4`` allows four times as much, and takes as much memory and time.
@@ -40,7 +41,7 @@ class ReaderBounds:
 
 
 def factor() -> float:
-    """What NCCL_TUNER_BOUNDS multiplies the bounds by; 1 where it is no number from 1 on."""
+    """The factor that NCCL_TUNER_BOUNDS multiplies the bounds by; 1 where it is not a number of at least 1."""
     with suppress(ValueError):
         if 1 <= (given := float(os.environ.get(VARIABLE, "1"))) <= MOST_FACTOR:
             return given
@@ -48,7 +49,7 @@ def factor() -> float:
 
 
 def over(what: str, most: float, unit: str = "", has: float | None = None) -> str:
-    """The words of a bound that was passed: what, how large it may be, and how to raise it."""
+    """The message about an exceeded bound: what is too large, how large it may be, and how to raise the bound."""
     shown = f"{human_bytes(int(most))}" if unit == "bytes" else f"{most:,.0f} {unit}".rstrip()
     there = "" if has is None else f" ({has:,.0f})"
     return f"too large: {what}{there}; valid: up to {shown}, or {VARIABLE}=N for N times as much"
@@ -65,7 +66,7 @@ LEAST_LINE_BYTES = 16  # on an average: a log with more lines than a bound may b
 
 
 def of_log(lines: Iterable[bytes], where: str, wrong: type[TunerError], bounds: ReaderBounds) -> Iterator[bytes]:
-    """Lines of a log that is read in pieces, which may be as long as it likes, unless its lines are next to nothing."""
+    """Lines of a log, read in pieces. The log may be of any length, unless its lines are almost empty."""
     read_bytes, most = 0, int(bounds.lines * factor())
     for number, line in enumerate(lines):
         read_bytes += len(line)

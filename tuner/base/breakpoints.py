@@ -1,4 +1,4 @@
-"""Breakpoints of a function that is constant in pieces: sizes at which an answer changes, to the byte."""
+"""Breakpoints of a piecewise constant function: the sizes at which an answer changes, to the byte."""
 
 from collections.abc import Callable, Iterable
 
@@ -16,7 +16,7 @@ def find(labels: Labels, low: int, high: int, breaks: Iterable[int] | SizeArray 
     """The sizes from ``low`` to ``high`` at which a piece begins, ``low`` first.
 
     ``labels`` maps an array of sizes to a label of each, a number or a row of numbers. What lies between two sizes of
-    equal labels is taken for one piece: the first sizes are fractions of powers of two, and ``breaks``, where the
+    equal labels is assumed to be one piece: the first sizes are fractions of powers of two, and ``breaks``, where the
     caller knows that the function may change. A label that ranks all candidates leaves no gap there: two lines that
     cross rank differently on both sides, and only the first of the ranks is then of interest.
 
@@ -86,7 +86,7 @@ def _clipped(sizes: SizeArray, low: int, high: int) -> SizeArray:
 
 
 def _distinct(sizes: SizeArray) -> SizeArray:
-    """Ascending; for many sizes NumPy's own is ten times slower, as it hashes."""
+    """The distinct values, ascending; for many sizes NumPy's unique is ten times slower, as it hashes."""
     ordered = np.sort(sizes, axis=None)
     distinct: SizeArray = ordered[np.append(True, ordered[1:] != ordered[:-1])]
     return distinct

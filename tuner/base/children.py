@@ -1,8 +1,9 @@
-"""The one place that starts Python: every child runs apart from the current folder and from the user's PYTHON*.
+"""The one place that starts Python: children ignore the current folder and the user's PYTHON* variables.
 
 A folder with somebody's logs may hold a `pip`, a `pickle.py` or a `sitecustomize.py`: none of it may run because a
-command was given there. A child imports the standard library and its own installation first, and then from the folders
-that this process imports from, but for the current one: what is installed for the user alone, or unpacked, is there.
+command was started there. A child imports the standard library and its own installation first, and then from the
+folders that this process imports from, except the current one; so packages installed for the user alone, or unpacked,
+are found.
 """
 
 import os
@@ -61,7 +62,7 @@ def environment(given: Mapping[str, str] = os.environ) -> dict[str, str]:
 
 
 def start(program: str, *arguments: str, **popen: Any) -> "subprocess.Popen[Any]":
-    """Starts one of ``PROGRAMS``; ``popen`` is what subprocess.Popen takes, its environment as it is to be."""
+    """Starts one of ``PROGRAMS``; ``popen`` is passed to subprocess.Popen, with the complete environment."""
     return subprocess.Popen(command(program, *arguments), **popen)
 
 

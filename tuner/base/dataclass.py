@@ -49,7 +49,7 @@ def dataclass(
 
 
 def _first_init(kind: Any) -> Callable[..., None]:
-    """An ``__init__`` that compiles the class's own, puts it in its own place, and calls it."""
+    """An ``__init__`` that compiles the class's real one, replaces itself by it, and calls it."""
 
     def init(self: Any, *arguments: Any, **named: Any) -> None:
         kind.__init__ = _init(kind)

@@ -8,9 +8,9 @@ NEAREST = 5  # names that it lists of more
 
 
 class Remedy(NamedTuple):
-    """A change of what was asked that is answered: a parameter's value, or none.
+    """A changed request that would be answered: a parameter's new value, or none.
 
-    ``given``: the change is of this variable alone, which is added where it is not set.
+    ``given``: only this variable changes, and is added where it is not set.
     """
 
     parameter: str
@@ -21,8 +21,8 @@ class Remedy(NamedTuple):
 class TunerError(Exception):
     """Base of all errors of this project; the message is one complete line.
 
-    ``remedies`` are changes of what was asked with which it is answered, as far as that is known. ``by_nccl``: NCCL
-    itself refuses what was asked, or does not survive it, so that the error is the answer.
+    ``remedies`` are changes of the request with which it would be answered, as far as they are known. ``by_nccl``:
+    NCCL itself refuses the request, or does not survive it, so that the error is the answer.
     """
 
     remedies: tuple[Remedy, ...] = ()
@@ -57,7 +57,7 @@ class UnknownRelease(TunerError):
 
 
 class BadReleaseFile(TunerError):
-    """A release's file that cannot be read, or does not fit what a release is made of."""
+    """A release's file that cannot be read, or that does not have the form of a release."""
 
 
 class UnknownMachine(TunerError):
@@ -97,14 +97,14 @@ class BadMeasurement(TunerError):
 
 
 class CannotBeJudged(TunerError):
-    """Input that can be read, in which nothing can be judged; the message says what is missing."""
+    """Input that can be read, but in which nothing can be judged; the message says what is missing."""
 
     def __init__(self, missing: str) -> None:
         super().__init__(f"cannot be judged: {missing}")
 
 
 class MeasuringFailed(TunerError):
-    """Measuring on GPUs came to a stop: a rank is gone, or NCCL or CUDA failed."""
+    """Measuring on GPUs stopped: a rank is gone, or NCCL or CUDA failed."""
 
 
 class NoAlgorithm(TunerError):
@@ -118,7 +118,7 @@ class OracleUnavailable(TunerError):
 
 
 class OracleFailed(TunerError):
-    """The real library was asked and did not answer: it crashed, hung or returned an error.
+    """The real library did not answer: it crashed, hung or returned an error.
 
     ``what`` happened is the message without NCCL's last lines; ``returned``: NCCL itself returned an error; ``ended``:
     its process crashed or ended; ``silent``: it did not answer in time.

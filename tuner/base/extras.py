@@ -1,4 +1,4 @@
-"""Optional parts of an installation: the extras of pyproject.toml, and what to say where one is missing."""
+"""Optional parts of an installation: the extras of pyproject.toml, and the message where one is missing."""
 
 from collections.abc import Mapping
 from importlib import import_module
@@ -53,13 +53,13 @@ EXTRAS = (
 
 
 class MissingExtra(BadInput):
-    """Something is asked for that a package of an extra does, and that is not installed."""
+    """The request needs a package of an extra that is not installed."""
 
 
 def missing(module: str | None, what: str) -> MissingExtra | None:
-    """The error that ``module`` is not installed, with the command that installs it; None for one of no extra.
+    """The error that ``module`` is not installed, with the command that installs it; None if no extra has it.
 
-    ``what`` is what cannot be done without it, such as "a picture".
+    ``what`` names what cannot be done without it, such as "a picture".
     """
     for extra in EXTRAS:
         for name, distribution in extra.modules.items():

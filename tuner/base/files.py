@@ -1,4 +1,4 @@
-"""Files read and written whole. Of those that a user names, what cannot be done is one line that names the file."""
+"""Files read and written whole. An error about a file that a user named is one line that names the file."""
 
 import contextlib
 import errno
@@ -23,10 +23,10 @@ MOST_KEPT_BYTES = 256 << 20  # of one file in the cache, but for libnccl itself
 
 
 def contents(path: Path, most: int | None = None) -> bytes:
-    """The bytes of a file; those of a pipe, which are there only once, also for who reads it again.
+    """The bytes of a file. A pipe can be read only once, so its bytes are kept for who reads it again.
 
-    OSError for more than ``most`` bytes, and for more than ``MOST_BYTES`` of what is no regular file: a device may have
-    no end.
+    OSError for more than ``most`` bytes, and for more than ``MOST_BYTES`` of anything but a regular file: a device may
+    have no end.
     """
     found = path.stat()
     if stat.S_ISREG(found.st_mode):
@@ -41,7 +41,7 @@ def contents(path: Path, most: int | None = None) -> bytes:
 
 @cache
 def _piped(path: Path, _number: int) -> bytes:
-    """``_number`` tells pipes apart that had one name after the other, such as /dev/fd/63."""
+    """The content of a pipe; ``_number`` tells apart pipes that had the same name in turn, such as /dev/fd/63."""
     return _bounded(path, MOST_BYTES)
 
 
@@ -51,7 +51,7 @@ def _bounded(path: Path, most: int) -> bytes:
 
 
 def _up_to(most: int, file: BinaryIO | gzip.GzipFile) -> bytes:
-    """All that is left in a file, in pieces: an interrupt is heeded between them. OSError for more than ``most``."""
+    """Everything left in a file, read in pieces so that an interrupt is heeded. OSError for more than ``most``."""
     pieces, left = [], most
     while piece := file.read(min(PIECE_BYTES, left + 1)):
         if (left := left - len(piece)) < 0:
@@ -107,9 +107,9 @@ def _ends_in_cr(content: bytes) -> bool:
 
 
 def is_plain_file(path: Path) -> bool:
-    """Whether a path is a regular file whose lines end in LF, neither gzipped nor UTF-16.
+    """Whether a path is a regular file with LF line ends, neither gzipped nor UTF-16.
 
-    Such a one can be read in pieces, and again.
+    Such a file can be read in pieces, and again.
     """
     try:
         if not stat.S_ISREG(path.stat().st_mode):
@@ -149,7 +149,7 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 def _is_device(path: Path) -> bool:
-    """Whether a path is something else than a regular file that is or is to be; BadInput for a folder."""
+    """Whether a path exists and is not a regular file. BadInput for a folder."""
     try:
         mode = path.stat().st_mode
     except OSError:
@@ -190,7 +190,7 @@ def check_writable(path: Path) -> None:
 def cache_folder() -> Path:
     """Folder of what takes long to get: NCCL_TUNER_CACHE, or the user's cache folder.
 
-    A user without a home, such as a container's unknown one, has it below /, as the containers' tools have HOME.
+    For a user without a home, such as an unknown one in a container, it lies below /, as containers set HOME.
     """
     if own := os.environ.get("NCCL_TUNER_CACHE"):
         return Path(own)
@@ -203,9 +203,10 @@ def cache_folder() -> Path:
 
 
 def remember(path: Path, content: str) -> None:
-    """Writes what can be found again, whole or not at all: another process may be reading. Not where nothing may be.
+    """Writes what can be computed again, completely or not at all, as another process may be reading. No error if
+    nothing can be written.
 
-    Who may read it the umask says, as of every file: users share a cache. Nobody else may write it.
+    The umask says who may read it, as for every file, since users share a cache. Nobody else may write it.
     """
     temporary = path.with_name(f"{path.name}.{os.urandom(8).hex()}")
     with contextlib.suppress(OSError):
@@ -234,12 +235,12 @@ def _regular(path: Path) -> Iterator[BinaryIO]:
     with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
         found = os.fstat(file.fileno())
         if not stat.S_ISREG(found.st_mode) or found.st_size > MOST_KEPT_BYTES:
-            raise OSError(errno.EINVAL, "no file that this project wrote")
+            raise OSError(errno.EINVAL, "not a file that this project wrote")
         yield file
 
 
 def recall_own(path: Path) -> str | None:
-    """Text that this user's own process remembered; None too where another user wrote or could have written it."""
+    """Text that this user's own processes remembered; None where another user may have written it."""
     try:
         with _regular(path) as file:
             found = os.fstat(file.fileno())

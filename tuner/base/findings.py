@@ -66,7 +66,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Words:
-    """A finding in words: one sentence that ``says`` it, and what else its table has to say (None: nothing)."""
+    """A finding in words: one sentence in ``says``, and what else its table says (None: nothing)."""
 
     says: str
     cause: str | None = None

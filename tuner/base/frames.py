@@ -12,21 +12,43 @@ from numpy.typing import ArrayLike, NDArray
 
 from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput
-from tuner.base.names import Algorithm, Protocol
+from tuner.base.names import Algorithm, Collective, Protocol
 from tuner.base.records import to_json
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class NamedColumn:
-    """A column of NCCL's words, [row]: their numbers, below 0 where there is none."""
+    """A column of NCCL's words, [row], as their numbers; below 0 where there is none."""
 
     words: type[IntEnum]
     numbers: NDArray[Any]
 
 
 Column: TypeAlias = NDArray[Any] | NamedColumn | Sequence[Any]
+WORDS: Mapping[str, type[IntEnum]] = {"collective": Collective, "algorithm": Algorithm, "protocol": Protocol}
 R = TypeVar("R")
 MOST_ROWS_SHOWN = 20  # in a notebook
+
+
+def arrays_of(record: object, *names: str) -> dict[str, Column]:
+    """The fields and properties with these names, in one dimension; names say units such as us or bytes."""
+    return {name: _words_or(name, np.ravel(getattr(record, name))) for name in names}
+
+
+def of_records(records: Sequence[Any], **dtypes: Any) -> dict[str, Column]:
+    """A column for each named field, [record]: an array of its type, NaN for None; a list for texts.
+
+    Names say units such as us or bytes.
+    """
+    values = {name: [getattr(each, name) for each in records] for name in dtypes}
+    return {
+        name: list(map(str, values[name])) if kind is str else _words_or(name, np.array(values[name], kind))
+        for name, kind in dtypes.items()
+    }
+
+
+def _words_or(name: str, numbers: NDArray[Any]) -> Column:
+    return NamedColumn(WORDS[name], numbers) if name in WORDS else numbers
 
 
 class Framed(ABC):
@@ -51,7 +73,7 @@ class Framed(ABC):
         """The columns by name, each of one dimension and all of one length."""
 
     def rows(self) -> list[tuple[Any, ...]]:
-        """The rows of :meth:`columns` as Python's values, words as text; None where there is none."""
+        """The rows of :meth:`columns` as Python's values, words as text; None where a value is missing."""
         return list(zip(*(_values(column) for column in self.columns().values()), strict=True))
 
     def to_pandas(self) -> Any:
@@ -73,9 +95,9 @@ class Framed(ABC):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Rows(Framed, Sequence[R]):
-    """Records of one kind, which are a frame as well: a row a record, a column a field.
+    """Records of one kind, usable as a frame: a row per record, a column per field.
 
-    A record inside a record gives its fields, with its own name before theirs: ``before_algorithm``.
+    A record inside a record gives its fields, prefixed by its own name: ``before_algorithm``.
     """
 
     records: tuple[R, ...]

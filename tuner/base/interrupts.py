@@ -1,4 +1,4 @@
-"""Ctrl-C, and SIGTERM and SIGHUP as Ctrl-C: what a scheduler sends before it kills ends a command as its user would."""
+"""Ctrl-C, and SIGTERM and SIGHUP treated as Ctrl-C: a scheduler's warning ends a command as its user would."""
 
 import signal
 import threading
@@ -34,9 +34,9 @@ _ENDING = ("SIGTERM", "SIGHUP")  # the second where a terminal is closed; Window
 
 @contextmanager
 def sigterm_interrupts() -> Iterator[None]:
-    """KeyboardInterrupt on SIGTERM and SIGHUP, each unless something else handles it, as nohup does that one.
+    """Raises KeyboardInterrupt on SIGTERM and SIGHUP, unless something else handles the signal, as nohup does SIGHUP.
 
-    Nothing where this is not the main thread.
+    Does nothing outside the main thread.
     """
     of_system = [getattr(signal, name) for name in _ENDING if hasattr(signal, name)]
     numbers = [number for number in of_system if signal.getsignal(number) is signal.SIG_DFL]

@@ -17,7 +17,7 @@ Name = TypeVar("Name", bound=Enum)
 
 
 class NamedNumber(IntEnum):
-    """A number of NCCL's that is printed as its name: in a sentence, on a page, at Python's prompt."""
+    """A number of NCCL's that prints as its name: in a sentence, on a page, at Python's prompt."""
 
     def __str__(self) -> str:
         return self.name
@@ -175,12 +175,12 @@ def _peer_call(name: str) -> PeerCall | None:
 
 
 def _compared(name: str) -> str:
-    """A name as names are compared: without case, ``_``, ``-`` and the ``nccl`` that NCCL's own begin with."""
+    """A name as it is compared: without case, ``_``, ``-`` and NCCL's prefix ``nccl``."""
     return name.strip().lower().replace("_", "").replace("-", "").removeprefix("nccl")
 
 
 def by_name(members: type[Name], value: Name | str, what: str) -> Name:
-    """The member of an enumeration by NCCL's name in any case, ``ncclAllReduce`` too, a type also by an alias of it.
+    """The member of an enumeration by NCCL's name in any case, also with the ``nccl`` prefix; a type also by an alias.
 
     Errors: BadInput, which calls the value ``what``.
     """
@@ -198,7 +198,7 @@ def by_name(members: type[Name], value: Name | str, what: str) -> Name:
 
 
 class Sides(IntFlag):
-    """Buffers of a call: the one that is sent from, the one that is received into."""
+    """The buffers of a call: the one it sends from, the one it receives into."""
 
     none = 0
     send = 1
@@ -230,7 +230,7 @@ class Windows:
 
     @property
     def words(self) -> str:
-        """Words for what differs from the default, for headings: `` of send, default``."""
+        """What differs from the default, as words for headings: `` of send, default``."""
         sides = "" if self.sides is Sides.both else f" of {self.sides.name}"
         flags = "" if self.flags == WindowFlag.COLL_SYMMETRIC else f", {flag_words(self.flags)}"
         return f"{sides}{flags}"
@@ -263,7 +263,7 @@ def _word(flag: WindowFlag) -> str:
 
 
 def windows_of(buffers: Buffers, sides: str | None, flags: WindowFlag | str | Sequence[str] | None) -> Windows:
-    """From words, None for the default. BadInput for unknown ones, and where buffers are no windows."""
+    """Windows from words; None stands for the default. BadInput for unknown words, and for other buffers."""
     if buffers is not Buffers.window and (sides, flags) != (None, None):
         raise BadInput(f"{option('windows')} and {option('window_flags')} need {option('buffers')} window")
     if sides not in (None, "send", "receive", "both"):

@@ -27,8 +27,8 @@ class Call:
 class Choice:
     """What runs a call: an algorithm and protocol on channels of ``threads``.
 
-    Instead of these two, ``bypass`` names the symmetric kernel or the copy engines that take a call, whose channels are
-    then blocks. Where nothing can run, all three are None, and channels and threads are 0.
+    ``bypass`` names the symmetric kernel or the copy engines that take a call instead; its channels are then blocks.
+    Where nothing can run, all three are None, and channels and threads are 0.
     """
 
     algorithm: Algorithm | None = field(metadata=column())
@@ -47,7 +47,7 @@ class Choice:
     @property
     @shown("pick", key="")
     def name(self) -> str:
-        """Algorithm and protocol, ``Ring/LL``, or what takes the call instead; ``-`` for nothing."""
+        """Algorithm and protocol, ``Ring/LL``, or the name of what bypasses them; ``-`` for nothing."""
         if self.algorithm is None or self.protocol is None:
             return self.bypass or "-"
         return f"{self.algorithm.name}/{self.protocol.name}"
@@ -68,9 +68,9 @@ class Shape:
 
 @dataclass(frozen=True, slots=True)
 class TimeInterval:
-    """A time in us between its bounds, which hold nine of ten times.
+    """A time in us between its bounds, which hold nine times out of ten.
 
-    ``extrapolated``: over what, in words; empty where it is inside of what was measured.
+    ``extrapolated`` says over what, in words; empty inside of what was measured.
     """
 
     time_us: float = field(metadata=column("us", digits=2))
@@ -79,7 +79,7 @@ class TimeInterval:
     extrapolated: str = ""
 
     def times(self, calls: float) -> "TimeInterval":
-        """Time of this many calls, one after the other; errors are common to them, so bounds grow alike."""
+        """Time of this many calls, one after the other; their errors are common, so bounds grow in proportion."""
         return TimeInterval(self.time_us * calls, self.low_us * calls, self.high_us * calls, self.extrapolated)
 
 

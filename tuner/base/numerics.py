@@ -24,7 +24,7 @@ IntArray: TypeAlias = NDArray[np.int64]
 
 
 def is_time(time_us: float | None) -> TypeGuard[float]:
-    """Whether it is a time: not None, and not the mark of what NCCL never takes by itself."""
+    """Whether the value is a time: neither None nor the mark of what NCCL never picks by itself."""
     return time_us is not None and time_us < NEVER_US
 
 

@@ -35,7 +35,7 @@ def printable(text: str) -> str:
 
 
 def in_a_line(text: str) -> str:
-    """The same of a text that is part of a line: a cell of a table, a label."""
+    """Like :func:`printable`, for a text inside a line: a cell of a table, a label."""
     return _IN_A_LINE.sub(_escape, text)
 
 
@@ -106,7 +106,7 @@ class PrintableStream(io.TextIOBase):
         return self._stream.fileno()
 
     def writable(self) -> bool:
-        """It is."""
+        """True: text can be written."""
         return True
 
     @property
@@ -121,5 +121,5 @@ class PrintableStream(io.TextIOBase):
 
 
 def raw(stream: TextIO) -> TextIO:
-    """The stream behind it, for what moves a terminal's cursor itself: a bar of progress, with own words alone."""
+    """The raw stream behind this one, for a progress bar that moves the cursor and prints only own words."""
     return stream._stream if isinstance(stream, PrintableStream) else stream

@@ -1,7 +1,7 @@
-"""Records as JSON, and back: one function, which every ``--json`` goes through; days and files that records are of.
+"""Records as JSON, and back: the one function behind every ``--json``; also days, and the files that records name.
 
-A record's keys are its fields' names, in their order. Where the form of the JSON is older than the record, the field
-says so with :func:`json_form`.
+A record's keys are its fields' names, in their order. Where the JSON's form is older than the record, the field says so
+with :func:`json_form`.
 """
 
 import hashlib
@@ -43,11 +43,10 @@ def json_form(
     omitted: bool = False,
     optional: bool = False,
 ) -> Mapping[str, object]:
-    """A dataclass field's ``metadata``: JSON holds it under another ``key``, or as what ``convert`` makes of it.
+    """A dataclass field's ``metadata``: JSON holds it under another ``key``, or converted by ``convert``.
 
-    ``merged``: the keys of this record stand among those of the one around it, in this form where it is a text, such as
-    ``{}_bytes``. ``omitted``: JSON has nothing of it.
-    ``optional``: JSON has nothing of it where it is None or empty.
+    ``merged``: the keys of this record stand among those of the record around it, in this form where it is a text, such
+    as ``{}_bytes``. ``omitted``: JSON does not have it. ``optional``: JSON does not have it where it is None or empty.
     """
     return {_METADATA: _Form(key, convert, merged, omitted, optional)}
 
@@ -55,9 +54,9 @@ def json_form(
 def to_json(value: Any) -> Any:
     """Value for ``json.dumps``: records and mappings as dictionaries, sequences and arrays as lists.
 
-    A record with a method ``as_json`` is what that returns, as a finding is, whose words are in no field.
-    Enumerations are their names (text enumerations their text), paths their text; None stays, and so do numbers, but
-    for numpy's, which become Python's. TypeError for anything else.
+    A record with a method ``as_json`` becomes what that returns; findings use it, as their words are in no field.
+    Enumerations are their names (text enumerations their text), paths their text; None and numbers stay; numpy's
+    numbers become Python's. TypeError for anything else.
     """
     if type(value) in _PLAIN:
         return value
@@ -172,5 +171,5 @@ def paths(files: Files) -> tuple[Path, ...]:
     """One file or several, as paths. BadInput for none."""
     several = (Path(files),) if isinstance(files, str | PathLike) else tuple(map(Path, files))
     if not several:
-        raise BadInput("no files; valid: one at least")
+        raise BadInput("no files; valid: at least one")
     return several

@@ -19,8 +19,8 @@ F = TypeVar("F", bound=Rule)
 class Source:
     """Place of a rule in NCCL from the release ``since`` on, up to the next source of the rule.
 
-    ``file`` and ``function`` are those of NCCL's tag ``v<release>-1`` of each of these releases. Braces stand for
-    several of both, one to one, where NCCL has a rule once for each algorithm.
+    ``file`` and ``function`` are those of NCCL's tag ``v<release>-1`` of each of these releases. Braces list several of
+    both, pairwise, where NCCL has a rule once for each algorithm.
     """
 
     file: str
@@ -38,7 +38,7 @@ class FromBinary(Source):
     __slots__ = ()
 
     def text(self, nccl: str) -> str:
-        """Words for what was read, and of which release."""
+        """Says what was read from the binary, and from which release."""
         return f"{self.function}, read from the binary, {self.file} {nccl}"
 
 
@@ -108,7 +108,7 @@ def found_in(*sources: Source) -> Callable[[F], F]:
 
 
 def sources_of(rule: Rule) -> tuple[Source, ...]:
-    """All sources of a rule, those of earlier releases first. LookupError for a function that has none."""
+    """All sources of a rule, earliest release first. LookupError for a function without a source."""
     if rule not in _SOURCES:
         raise LookupError(f"{rule.__name__} has no source")
     return _SOURCES[rule]

@@ -1,7 +1,7 @@
-"""Folders for the time of a run, whose names say whose they are: what a process that was killed left is cleared.
+"""Temporary folders whose names say which process made them, so that what a killed process left is removed.
 
-A process can be killed at any moment, so a name is recorded before there is anything below it: it is the folder's own.
-The next run that makes such a folder removes those of processes that are gone, and the shared memory of their children.
+A process can be killed at any moment, so the folder's name is recorded before anything is put into it. The next run
+that makes such a folder removes those of processes that are gone, and the shared memory of their children.
 """
 
 import os
@@ -22,7 +22,7 @@ IN_THE_OPEN = "shared-memory-in-the-open"  # a file: a child could not get share
 
 
 class ScratchFolder(tempfile.TemporaryDirectory[str]):
-    """A temporary folder of this process; ``kind`` says what for. Clears first what processes left that are gone."""
+    """A temporary folder of this process; ``kind`` says what for. First removes those of processes that are gone."""
 
     def __init__(self, kind: str) -> None:
         clear_left()

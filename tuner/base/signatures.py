@@ -1,6 +1,6 @@
-"""Signatures that name every argument, of functions whose keywords are the keys of a TypedDict.
+"""Signatures that name every argument, for functions whose keywords are the keys of a TypedDict.
 
-Type checkers read ``**given: Unpack[Keys]`` as these keywords; ``help()`` and notebooks show them by this.
+Type checkers read ``**given: Unpack[Keys]`` as these keywords; ``help()`` and notebooks show them through this.
 """
 
 from collections.abc import Callable, Mapping
@@ -13,7 +13,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 def with_keys(keys: Any, defaults: Mapping[str, Any] | None = None) -> Callable[[F], F]:
     """Shows the keys of the TypedDict ``keys`` in place of a function's ``**keywords``.
 
-    ``defaults`` has what a key is without: None for the others.
+    ``defaults`` has the default of each key; None for the others.
     """
 
     def decorated(function: F) -> F:

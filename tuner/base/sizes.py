@@ -69,7 +69,7 @@ def whole(value: object, name: str) -> int:
 
 
 def about(nbytes: int) -> str:
-    """In the largest binary unit, to three digits: 11.0 MiB of 11586590."""
+    """A size in the largest binary unit, to three digits: 11.0 MiB for 11586590."""
     power = min(max(nbytes.bit_length() - 1, 0) // 10, len(UNITS))
     unit = ("B", *reversed(UNITS))[power]
     scaled = nbytes / (1 << 10 * power)
@@ -88,9 +88,9 @@ _MOST = 1 << 20
 
 
 def from_ranges(text: str, name: str) -> tuple[int, ...]:
-    """The numbers, the least first. ``name`` is whose they are, for messages.
+    """The numbers of a list of ranges, ascending. ``name`` says in messages what they number.
 
-    BadInput for what is no list of ranges, and for a number that stands there twice.
+    BadInput for anything but a list of ranges, and for a number that is given twice.
     """
     numbers = list[int]()
     for part in text.split(","):
@@ -104,7 +104,7 @@ def from_ranges(text: str, name: str) -> tuple[int, ...]:
     ordered = sorted(numbers)
     for number, following in pairwise(ordered):
         if number == following:
-            raise BadInput(f"{name} {text!r}: {number} stands there twice")
+            raise BadInput(f"{name} {text!r}: {number} is given twice")
     return tuple(ordered)
 
 

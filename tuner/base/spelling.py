@@ -56,5 +56,5 @@ class _Option:
 
 
 def spelled(text: str) -> str:
-    """A text that is kept, with ``{option:topology}`` for each option, as the reader of now spells them."""
+    """A stored text, with ``{option:topology}`` spelled for the current reader, as the option or the parameter."""
     return text.format(option=_Option())

@@ -20,9 +20,9 @@ def folder() -> Path:
 def toml(file: Path, check: Callable[[str], None] | None = None) -> dict[str, Any]:
     """Reads a TOML file; a new object at each call. OSError, or tomllib's TOMLDecodeError, which is a ValueError.
 
-    One of :func:`folder` is kept as Python keeps what it compiles, in the folder's ``__pycache__``, by CRC-32 and size:
-    parsing NCCL's constants takes longer than picking by them. ``check`` is given the text before it is kept, and
-    raises where it is not to be.
+    A file of :func:`folder` is cached as Python caches what it compiles, in the folder's ``__pycache__``, by CRC-32 and
+    size: parsing NCCL's constants takes longer than picking by them. ``check`` gets the text before it is cached, and
+    raises if it is not to be.
     """
     loader = _Loader(file, check)
     kept = file.is_relative_to(folder())
@@ -49,7 +49,7 @@ class _Loader(SourceFileLoader):
         return {"mtime": zlib.crc32(data), "size": len(data)}
 
     def get_data(self, path: str) -> bytes:
-        """The bytes of the table, or of what is kept of it."""
+        """The bytes of the table, or of its cached form."""
         return super().get_data(self.file if path == self.path else path)
 
     def source_to_code(self, data: Any, path: Any, *_: Any, **__: Any) -> CodeType:  # type: ignore[override]

@@ -55,7 +55,7 @@ _listener: ContextVar[Listener | None] = ContextVar("listener", default=None)
 
 @contextmanager
 def tracing(nccl: str) -> Iterator[list[TraceStep]]:
-    """The steps of what is computed inside for a release, in order. Computations there have to be of one size."""
+    """Records the steps computed inside the block for a release, in order. Each computation has one size."""
     seen: list[TraceStep] = []
 
     def listen(quantity: str, unit: str, rule: Callable[..., Any], before: Any, after: Any) -> None:
@@ -68,7 +68,7 @@ def tracing(nccl: str) -> Iterator[list[TraceStep]]:
 
 @contextmanager
 def tracing_sizes(nccl: str, count: int) -> Iterator[list[Steps]]:
-    """Trace of computations of ``count`` sizes: of the steps those that change the number of a size."""
+    """Trace of computations of ``count`` sizes: the steps that change the number of any size."""
     seen: list[Steps] = []
 
     def listen(quantity: str, unit: str, rule: Callable[..., Any], before: Any, after: Any) -> None:

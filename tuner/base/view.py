@@ -30,7 +30,7 @@ OF_A_NUMBER = expression(r"(?<=\d) (?=(?:[KMGTPE]i?)?B\b|us\b|ms\b|GB/s|%)")  # 
 
 
 def number(value: float | None, digits: int) -> str:
-    """A number with this many digits after the point; ``-`` for None, ``never`` for what NCCL never takes."""
+    """A number with this many digits after the point; ``-`` for None, ``never`` for what NCCL never picks by itself."""
     if value is not None and value >= NEVER_US:
         return "never"
     return "-" if value is None else f"{value:.{digits}f}"
@@ -52,7 +52,7 @@ def span(values: Sequence[int]) -> str:
 
 
 def of_all(text: Callable[[Sequence[Any]], object], name: str) -> Callable[[Row], Any]:
-    """The value of a row of several records: what ``text`` makes of this field of all of them."""
+    """The value for a row of several records: ``text`` of this field of all of them."""
     return lambda records: text([getattr(each, name) for each in records])
 
 
@@ -65,9 +65,9 @@ def plain(value: object) -> object:
 class Column:
     """A column of a table.
 
-    ``value`` takes a row and returns what it holds there; ``text`` says that for people, below ``title``. Of several
-    ``spare`` columns those with the lowest number are left out first on a narrow terminal. Programs read the column as
-    ``key``, which is empty where it is for people only.
+    ``value`` returns the row's value; ``text`` shows it to people, below ``title``. On a narrow terminal ``spare``
+    columns are left out, those with the lowest number first. Programs read the column as ``key``, which is empty for
+    columns that are for people only.
     """
 
     title: str
@@ -112,8 +112,8 @@ def shown(title: str = "", **said: Any) -> Callable[[F], F]:
 def columns_of(kind: Any, *names: str, of: str | Callable[[Row], Any] = "") -> tuple[Column, ...]:
     """The columns of the fields and properties of a record that have these names.
 
-    ``of`` is where the record is in a row: a field of the row's record, or a function of the row, as :data:`FIRST` is.
-    LookupError for a name of which the record does not say how it is shown.
+    ``of`` finds the record in a row: a field of the row's record, or a function of the row, such as :data:`FIRST`.
+    LookupError for a name without :func:`column` or :func:`shown`.
     """
     inside = attrgetter(of) if isinstance(of, str) and of else of or (lambda row: row)
     assert callable(inside)
@@ -137,7 +137,7 @@ def _column(kind: Any, name: str, inside: Callable[[Row], Any]) -> Column:
 
 
 def cells(columns: Sequence[Column], rows: Iterable[Row]) -> list[list[object]]:
-    """What people read of each row: its columns' texts."""
+    """The texts that people read in each row."""
     return [[each.text(each.value(row)) for each in columns] for row in rows]
 
 
@@ -201,9 +201,9 @@ def _cell(cell: object, notes: dict[str, int]) -> str:
 def laid_out(columns: Sequence[str], body: Sequence[Sequence[str]], width: int, spare: Sequence[str] = ()) -> str:
     """The lines of a plain aligned table; columns whose cells are all numbers are set to the right.
 
-    Of one that is wider than ``width``, columns called as in ``spare`` are left out, the first ones first; the cells of
-    what is still wider are wrapped, and a last column of sentences goes below its rows; where that does not do, the
-    last columns are left out. Where not even the first two fit, each row is a list.
+    In a table wider than ``width``, the columns named in ``spare`` are left out, in that order; then cells are wrapped,
+    and a last column of sentences goes below its rows; then the last columns are left out. Where not even the first two
+    fit, each row becomes a list.
     """
     whole = _Columns.of(columns, body)
     if whole.total <= width:
@@ -298,7 +298,7 @@ def _table(columns: Sequence[str], body: Sequence[Sequence[str]], form: _Columns
 
 
 def _with_sentences(name: str, body: Sequence[Sequence[str]], width: int, above: Sequence[Sequence[str]]) -> str:
-    """The last column, of this name, with its cells below their rows, whose lines ``above`` has after the head's."""
+    """A table whose last column, called ``name``, stands below each row; ``above``: the lines of head and rows."""
     head, *rows = above
     lines = ["", *head, f"{INDENT}{name}", " " + "─" * (width - 1)]
     for (*_, sentence), row in zip(body, rows, strict=True):

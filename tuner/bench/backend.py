@@ -1,4 +1,4 @@
-"""Backends that measure: GPUs, or a planted truth. The loop above knows nothing else of them."""
+"""What can measure: GPUs, or a simulation with a planted truth. The loop above knows nothing else about them."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -34,16 +34,16 @@ class Backend(Protocol):
         """The number of ranks."""
 
     def describe(self) -> Header:
-        """The header of its files: all that a second run needs to be the same, and that explains the times.
+        """The header of its files: everything that a second run needs to be the same, and that explains the times.
 
-        What explains the times and may be another in a second run (date, clocks, driver) is its ``noted``.
+        ``noted`` has what explains the times but may differ in a second run (date, clocks, driver).
         """
 
     def combinations(self, point: Point) -> Sequence[Combination]:
         """Combinations that can be requested at this point."""
 
     def run(self, point: Point, requested: Combination | None, repeats: int) -> Run:
-        """``requested`` is None for NCCL's own choice, or that of the table in use."""
+        """Runs a point; ``requested`` is None for NCCL's own choice, or that of the table in use."""
 
     def now_s(self) -> float:
         """The clock of budgets and of ``at_s``, from any beginning; a simulated one passes without waiting."""
@@ -52,13 +52,13 @@ class Backend(Protocol):
         """The decision table that NCCL's own choices follow from here on; None for none."""
 
     def renew(self) -> bool:
-        """Goes on in a fresh process, in which everything is set up anew. False where there can be no other here."""
+        """Goes on in a fresh process, with everything set up anew. False where no other process is possible."""
 
     def rest(self, seconds: float) -> None:
         """Lets this time pass without any call; a simulated clock goes forwards by it."""
 
     def close(self) -> None:
-        """Gives back what it holds; nothing is run afterwards."""
+        """Frees what it holds; nothing can be run afterwards."""
 
 
 # Above, a call takes longer than the host takes to start it: 20 us on 2 ranks of a process, 60 to 90 us on 8 (an H200).
@@ -67,13 +67,13 @@ GRAPHS_BELOW_BYTES = 64 << 20
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """Ways in which GPUs are measured.
+    """How GPUs are measured.
 
-    ``topology`` is where NCCL's view of the machine is written, ``log`` where NCCL's log is kept (of rank 0's process,
-    and of the first communicator there), ``library`` a libnccl instead of the installed wheel's. ``limit_s`` is for
-    each block, for the communicator's init, and for meeting. Calls of fewer nBytes than ``graphs_below_bytes`` are
-    timed inside CUDA graphs, so that the host's time does not count; their buffers are registered there, as NCCL does
-    by itself, only with ``registered``.
+    ``topology`` is where NCCL's view of the machine is written, ``log`` where NCCL's log is kept (of rank 0's process
+    and its first communicator), ``library`` a libnccl instead of the installed wheel's. ``limit_s`` limits each block,
+    the communicator's init, and the rendezvous. Calls of fewer nBytes than ``graphs_below_bytes`` are timed inside CUDA
+    graphs, so that the host's time does not count; their buffers are registered there, as NCCL does by itself, only
+    with ``registered``.
     """
 
     ranks_per_gpu: int = 1

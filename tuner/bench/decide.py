@@ -12,7 +12,7 @@ import numpy as np
 
 from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadMeasurement, CannotBeJudged
-from tuner.base.frames import Column, Framed, NamedColumn
+from tuner.base.frames import Column, Framed, of_records
 from tuner.base.names import Collective
 from tuner.base.records import Files, json_form, paths, sha256, today
 from tuner.bench.decision.gate import GateSettings, RowVerdict, of_one_table, tried
@@ -78,7 +78,7 @@ class DecidedFile:
 
 @dataclass(frozen=True, slots=True)
 class OtherRanks:
-    """Effect of rows of one number of ranks at another; no row is for others than its own."""
+    """Effect of the rows of one number of ranks at another number; rows only apply to their own."""
 
     decided_at: int
     tried_at: int
@@ -91,7 +91,7 @@ class Decided(Framed):
 
     ``stand_in`` says that another release stands for the measured one, else it is empty.
 
-    As a frame it has a row for each row of a table, the kept ones first.
+    As a frame it has one row for each row of a table, the kept ones first.
     """
 
     table: Path
@@ -107,19 +107,10 @@ class Decided(Framed):
     def columns(self) -> dict[str, Column]:
         """collective, low_bytes, high_bytes (-1: none), choice, ranks, nodes, gain, probability (NaN: none); [row]."""
         rows = [*self.kept, *self.dropped]
-        return {
-            "collective": NamedColumn(Collective, np.array([row.collective for row in rows], int)),
-            "low_bytes": np.array([row.low_bytes for row in rows], int),
-            "high_bytes": np.array([-1 if row.high_bytes is None else row.high_bytes for row in rows], int),
-            "choice": [str(row.choice) for row in rows],
-            "ranks": np.array([row.ranks for row in rows], int),
-            "nodes": np.array([row.nodes for row in rows], int),
-            "gain": np.array([row.gain for row in rows], np.float64),
-            "probability": np.array([row.probability for row in rows], np.float64),
-            "gain_low": np.array([row.gain_low for row in rows], np.float64),
-            "gain_high": np.array([row.gain_high for row in rows], np.float64),
-            "reason": [row.reason for row in rows],
-        }
+        numbers = dict.fromkeys(("gain", "probability", "gain_low", "gain_high"), np.float64)
+        high = {"high_bytes": np.array([-1 if row.high_bytes is None else row.high_bytes for row in rows], int)}
+        sizes = of_records(rows, collective=int, low_bytes=int) | high
+        return sizes | of_records(rows, choice=str, ranks=int, nodes=int, **numbers, reason=str)
 
 
 def decide(
@@ -149,7 +140,7 @@ def decide(
     read = dict(zip(given, sha256s(given), strict=True))
     sizes = [(proposal.ranks, proposal.nodes) for proposal in proposals]
     if len(set(sizes)) < len(sizes):
-        raise BadMeasurement("two FILEs of as many ranks and nodes; valid: one for each")
+        raise BadMeasurement("two FILEs have the same numbers of ranks and nodes; valid: one for each")
     serving = gate is not None and serves(proposal.comparison.measurements.header for proposal in proposals)
     verdicts = [
         [_not_gated(row) for row in proposal.rows]
@@ -247,7 +238,7 @@ def _check_compared(sizes: Sequence[JudgedPick[Any, Any, Any]]) -> None:
 
 
 def _beside(out: Path, proposal: Proposal, proposals: Sequence[Proposal]) -> Path:
-    """Path of the A/B run: a file for each communicator, named by what distinguishes it."""
+    """Path of the A/B run: a file for each communicator, named by what distinguishes it from the others."""
     names = [out.name, *([str(proposal.ranks)] if len(proposals) > 1 else [])]
     if [other.ranks for other in proposals].count(proposal.ranks) > 1:
         names.append(str(proposal.nodes))
@@ -301,7 +292,6 @@ def _constants(path: Path | None) -> dict[str, str]:
 
 
 def _rows(decisions: Sequence[_Decision], settings: GateSettings | None) -> dict[str, str]:
-    """Provenance of the rows."""
     none = "none: rows are as measured"
     run = "" if settings is None else f"A/B run of {settings.rounds} rounds in {settings.count} processes"
     said = {"gate": f"{run} through the plugin" if run else none}
@@ -335,7 +325,7 @@ def decide_runs(asked: RunsQuery, out: Path, command: str | None = None) -> Deci
     """Writes ``out``: a row for neighbouring sizes at which one forced combination is faster beyond the noise.
 
     No row has been tried in an A/B run, and the table says so.
-    Errors: BadInput where machine or release are missing, a label is none, or the table cannot be written;
+    Errors: BadInput where machine or release are missing, a label is invalid, or the table cannot be written;
     BadMeasurement for a file without times, or with some that cannot be true; CannotBeJudged where no size has two
     choices.
     """

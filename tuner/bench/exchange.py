@@ -1,7 +1,7 @@
-"""Questions to processes that are started for them, and the answers: pickles over a socket, one after the other.
+"""Questions to processes started for them, and the answers: pickles over a socket, one after the other.
 
-One such process has a backend of its own, which can be ended and begun anew: what is fixed in a process is drawn again
-then. ``main`` is what it does.
+Such a process has a backend of its own, which can be ended and started anew, so that everything that is fixed within a
+process varies. ``main`` is what it runs.
 """
 
 import copyreg
@@ -56,9 +56,9 @@ class WorkerAnswer:
 
 
 class WorkerProcesses:
-    """Processes that measure together, the first of which is asked; all are ended where it gives no answer.
+    """Processes that measure together; the first one is asked, and all are ended where it does not answer.
 
-    ``name`` is what errors call them, ``limit_s`` is for each answer (None for no limit), and ``last_words`` says what
+    ``name`` is their name in errors, ``limit_s`` limits each answer (None: no limit), and ``last_words`` returns what
     the first of them wrote last. Each leads a session of its own.
     """
 
@@ -81,11 +81,11 @@ class WorkerProcesses:
                 self._processes.append(begun(number, theirs.fileno() if number == 0 else -1))
 
     def ask(self, message: object, doing: str) -> Any:
-        """The WorkerAnswer to a message. Errors: that of the answer; MeasuringFailed where there is none."""
+        """The WorkerAnswer to a message. Errors: the answer's own; MeasuringFailed without an answer."""
         return self._exchanged(doing, lambda: send(self._stream, message))
 
     def answer(self, doing: str) -> Any:
-        """The WorkerAnswer that comes unasked. Errors: as of :meth:`ask`."""
+        """The WorkerAnswer that comes unasked. Errors: its own; MeasuringFailed without an answer."""
         return self._exchanged(doing, lambda: None)
 
     def _exchanged(self, doing: str, say: Callable[[], None]) -> Any:
@@ -111,7 +111,7 @@ class WorkerProcesses:
         return answer
 
     def leave(self, how: str, limit_s: float) -> None:
-        """Asks them to end, by one of ``LAST``, and gives each this time for it."""
+        """Asks them to end, by one of ``LAST``, and waits this long for each."""
         with suppress(MeasuringFailed):
             self.ask(Question(how), how)
         self.wait(limit_s)
@@ -124,7 +124,7 @@ class WorkerProcesses:
         self.end()
 
     def end(self) -> None:
-        """Ends them at once, with all that they have started."""
+        """Ends them at once, with everything that they started."""
         processes, self._processes = self._processes, []
         for process in processes:
             _kill(process)
@@ -135,13 +135,13 @@ class WorkerProcesses:
 
 
 def send(stream: Any, message: object) -> None:
-    """One question or answer to the other side."""
+    """Sends one question or answer to the other side."""
     pickle.dump(message, stream, pickle.HIGHEST_PROTOCOL)
     stream.flush()
 
 
 def answer_all(stream: Any, answered: Callable[[Question], WorkerAnswer]) -> None:
-    """Answers until one of ``LAST`` is asked, or nobody asks any more."""
+    """Answers questions until one of ``LAST`` comes, or the other side is gone."""
     with suppress(EOFError):
         while True:
             question: Question = pickle.load(stream)
@@ -151,7 +151,7 @@ def answer_all(stream: Any, answered: Callable[[Question], WorkerAnswer]) -> Non
 
 
 def _ending(process: "subprocess.Popen[bytes]") -> str:
-    """Words that say after a process's name how it came to give no answer; it has 5 s to end."""
+    """How a process ended without an answer, as words after its name; it has 5 s to end."""
     with suppress(subprocess.TimeoutExpired):
         process.wait(5)
     code = process.poll()
@@ -176,9 +176,9 @@ Opener = Callable[[], Backend]  # a function that pickle knows: of a module, or 
 
 
 def _begun(folder: str, number: int, descriptor: int) -> "subprocess.Popen[bytes]":
-    """A process whose temporary files lie in this folder, so that none stays behind where it is killed.
+    """Starts a process whose temporary files lie in this folder, so that none is left where it is killed.
 
-    It runs in the current folder, which it imports nothing from: names of files in what it is asked start there.
+    It runs in the current folder, so that file names mean the same, but imports nothing from there.
     """
     return children.start(
         children.MEASURING,
@@ -209,7 +209,7 @@ class OwnProcess:
             raise
 
     def _begin(self) -> int:
-        """Number of ranks in the process that is begun."""
+        """Starts the process and returns its number of ranks."""
         return int(_first_answer(self._workers, self._folder.name, self._opener))
 
     def describe(self) -> Header:
@@ -264,9 +264,10 @@ def _first_answer(workers: WorkerProcesses, folder: str, opener: Callable[[], An
 
 
 def serve(opener: Callable[[], bool]) -> None:
-    """On a rank that serves another's measurement: in fresh processes, as long as ``opener`` says that one more is due.
+    """On a rank that serves another's measurement: opens backends in fresh processes as long as ``opener`` says that
+    one more is due.
 
-    Errors: what ``opener`` raises, raised here; MeasuringFailed where a process dies.
+    Errors: what ``opener`` raises; MeasuringFailed where a process dies.
     """
     with ScratchFolder(_FOLDER) as folder:
         while _served(opener, folder):

@@ -25,9 +25,9 @@ OTHERS: Look = {"color": "#8C8C8C", "linewidth": 0.7, "label": "with other chann
 
 
 def measured(compared: Sequence[JudgedFile], names: Sequence[str]) -> NotebookFigure:
-    """For each kind of call of each file times over sizes, and where there is a model its own with the ratio to them.
+    """Times over sizes for each kind of call in each file, and where there is a model, its times and their ratio.
 
-    ``names`` say where each file is from. Markers are what was measured, or simulated, lines what the model predicts.
+    ``names`` say where each file comes from. Markers are measured or simulated times, lines the model's predictions.
     """
     kinds = [
         (comparison, kind, name) for comparison, name in zip(compared, names, strict=True) for kind in comparison.kinds

@@ -1,7 +1,7 @@
 """The measuring loop: rounds in random order over everything, until each median is known well enough.
 
-Everything is sampled once in a round, so that drift reaches all combinations alike. After a few rounds it goes on in a
-fresh process, so that what is fixed in one is not taken for the machine's.
+Everything is sampled once in a round, so that drift affects all combinations equally. After a few rounds it goes on in
+a fresh process, so that what is fixed within one does not pass for the machine's.
 """
 
 import math
@@ -23,9 +23,9 @@ SIZES = tuple(1 << power for power in range(3, 31))
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Combinations to measure; no names are all of them. ``channels`` come besides NCCL's own number.
+    """Combinations to measure; no names means all. ``channels`` are added to NCCL's own number.
 
-    ``own_alone``: none, only NCCL's own choice.
+    ``own_alone``: only NCCL's own choice.
     """
 
     algorithms: Sequence[Algorithm] = ()
@@ -72,7 +72,9 @@ def points(
     for size in sizes or ():
         if all(size % unit for unit in units.values()):
             multiples = one_of(f"multiples of {unit} for {each.name}" for each, unit in units.items())
-            raise BadInput(f"{size} bytes: no whole number of {how.dtype.name} for each of {ranks} ranks; {multiples}")
+            raise BadInput(
+                f"{size} bytes: not a whole number of {how.dtype.name} for each of {ranks} ranks; {multiples}"
+            )
     return [
         Point(collective, size, how.dtype, how.op, in_place, how.graph)
         for collective, unit in units.items()
@@ -112,10 +114,10 @@ BESIDE = 2  # sizes, to either side
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """``precision`` is half the confidence interval over the median; ``budget_s`` counts the backend's seconds.
+    """``precision`` is half the confidence interval divided by the median; ``budget_s`` counts the backend's seconds.
 
-    ``rounds`` is the most blocks of a combination, ``repeats`` the runs of a block that are kept, ``warmup`` those that
-    are not, before them. ``rounds_per_process``: after how many the loop goes on in a fresh process; None for never.
+    ``rounds`` is the most blocks of a combination, ``repeats`` the runs of a block that are kept, ``warmup`` the runs
+    before them. ``rounds_per_process``: rounds before the loop goes on in a fresh process; None for never.
     """
 
     precision: float = 0.02
@@ -136,7 +138,7 @@ class State(StrEnum):
 
 
 class End(StrEnum):
-    """Reason for which a loop came to its end."""
+    """The reason why a loop ended."""
 
     precise = "precise"
     rounds = "rounds"
@@ -211,7 +213,7 @@ class Loop:
         return min(most, max(1, LEAST_ROUNDS - known.blocks, math.ceil(needed - known.blocks)))
 
     def run(self) -> Iterator[SampleBlock]:
-        """Each block after it was added; ``end`` says afterwards why there are no more. Stop at any of them."""
+        """Yields each block once it is added; ``end`` then says why there are no more. The caller may stop any time."""
         while any(self.known[task].blocks < self._settings.rounds for task in self.open):
             if not self._renewed():
                 self.end = End.process
@@ -228,7 +230,7 @@ class Loop:
         self.end = End.rounds if self.open else End.precise
 
     def _renewed(self) -> bool:
-        """In a fresh process where this one had its rounds; False where there can be no other."""
+        """Goes on in a fresh process once this one had its rounds; False where none can be had."""
         if self._settings.rounds_per_process is None or self._since_renewed < self._settings.rounds_per_process:
             return True
         if not self._backend.renew():
@@ -307,7 +309,7 @@ class Loop:
 
 
 def _beside(tasks: Sequence[Task]) -> dict[Task, list[Task]]:
-    """Each task with those of the same request at sizes next to its own, itself included."""
+    """Each task with those of the same request at neighbouring sizes, itself included."""
     kinds: dict[tuple[Point, Combination | None], list[Task]] = {}
     for task in tasks:
         kinds.setdefault((replace(task.point, bytes=0), task.requested), []).append(task)

@@ -19,10 +19,10 @@ _PATIENCE = 4.0  # limits of a step: ranks meet, NCCL's init, a block, and what 
 
 
 def fresh(options: Options) -> Backend | None:
-    """The GPUs, in a process of its own that can be renewed: of this computer, or with those that a launcher started.
+    """The GPUs of this computer, or those that a launcher's processes hold, in a process that can be renewed.
 
-    None on ranks other than 0 of these, which have served until rank 0 was done. Errors: BadInput for what cannot be
-    measured here; MeasuringFailed where the GPUs cannot be opened.
+    None on ranks other than 0, which have served until rank 0 was done. Errors: BadInput for what cannot be measured
+    here; MeasuringFailed where the GPUs cannot be opened.
     """
     here = own_address()
     if here.rank == 0:

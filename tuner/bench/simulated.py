@@ -1,4 +1,4 @@
-"""A measuring backend without GPUs: a planted truth, seen through the noise of a real machine, on a virtual clock.
+"""A measuring backend without GPUs: a planted truth behind the noise of a real machine, on a virtual clock.
 
 The same seed gives the same times. docs/measuring.md describes what is planted.
 """
@@ -97,14 +97,14 @@ def _factor(rng: np.random.Generator, between: tuple[float, float] = _FACTORS) -
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """Cost of one cell at one size: the parts of its time, and the channels NCCL gives it of its own."""
+    """Cost of one cell at one size: the parts of its time, and the channels that NCCL itself would give it."""
 
     latency_us: float
     transfer_us: float
     channels: int
 
     def time_us(self, channels: int) -> float:
-        """Time with this many channels, us; 0, or more than NCCL's own, stand for NCCL's own."""
+        """Time with this many channels, us; 0, or more than NCCL's own number, means NCCL's own number."""
         used = min(channels or self.channels, self.channels)
         slower: float = (self.channels / used) ** CHANNELS_POWER
         return self.latency_us + self.transfer_us * slower
@@ -175,7 +175,7 @@ class PlantedNoise:
 
 @dataclass(frozen=True, slots=True)
 class Replaced:
-    """Sizes at which NCCL runs its own pick instead, without saying so but in its log."""
+    """Sizes at which NCCL runs its own pick instead of the forced one, and only its log says so."""
 
     collective: Collective
     algorithm: Algorithm
@@ -201,10 +201,9 @@ class Planted:
 class Simulated:
     """A backend (tuner.bench.backend) for ``scenario``.
 
-    ``truth`` is a change of the release's constants (see tuner.bench.simulated.truth); {} for a machine that is
-    as NCCL's model says, None for one that the seed draws. ``after`` counts blocks of earlier runs
-    that this one goes on from, so that it does not repeat their noise. BadInput where nodes differ, for which a truth
-    of one table does not hold.
+    ``truth`` is a change of the release's constants (see tuner.bench.simulated.truth); {} for a machine that obeys
+    NCCL's model, None for one that the seed draws. ``after`` counts the blocks of earlier runs that this one continues,
+    so that it does not repeat their noise. BadInput where nodes differ, as one table of truth would not hold for them.
     """
 
     def __init__(
@@ -242,11 +241,11 @@ class Simulated:
         return self._selection.communicator.ranks
 
     def describe(self) -> Header:
-        """The scenario, and what the planted times are, for the head of the samples."""
+        """The scenario and the planted times, for the head of the samples."""
         return Header(NAME, scenario=as_written(self.scenario), ranks=self.ranks, seed=self.seed, truth=self._from)
 
     def combinations(self, point: Point) -> list[Combination]:
-        """Each as NCCL would run it, with NCCL's own number of channels."""
+        """Each combination as NCCL would run it, with NCCL's own number of channels."""
         return [Combination(*algo_proto) for algo_proto in self._truth.costs(point)]
 
     def run(self, point: Point, requested: Combination | None, repeats: int) -> Run:
@@ -288,7 +287,7 @@ class Simulated:
             self._plugin = DryRun.of(path, described, version=interface.version, env=asked.strict(path))
 
     def renew(self) -> bool:
-        """Draws anew what is fixed in a process."""
+        """Draws anew everything that is fixed within a process."""
         drawn = self._processes.normal(0, self._noise.process_sigma, len(ALGO_PROTOS))
         self._of_process = dict(zip(ALGO_PROTOS, drawn.tolist(), strict=True))
         self._last = None
@@ -378,7 +377,7 @@ def _noise(rng: np.random.Generator) -> PlantedNoise:
 
 
 def _replacements(rng: np.random.Generator) -> list[Replaced]:
-    """One to three ranges of some octaves, of any combination: some are NCCL's own pick there, or cannot run at all."""
+    """One to three ranges of some octaves, of any combination: NCCL runs its own pick there, or nothing at all."""
     replacements = []
     for _ in range(rng.integers(1, 4)):
         collective = (Collective.AllGather, Collective.ReduceScatter, Collective.AllReduce)[rng.integers(3)]

@@ -26,7 +26,7 @@ Progress = Callable[[Loop], AbstractContextManager[Callable[[int], None]]]  # wh
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Calls to measure, and how well. Without ``sizes`` (nBytes): powers of two from 8 B to 1 GiB."""
+    """The calls to measure, and how precisely. Without ``sizes`` (nBytes): powers of two from 8 B to 1 GiB."""
 
     collectives: Sequence[Collective] = DEFAULT
     sizes: Sequence[int] | None = None
@@ -37,12 +37,12 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class MeasuringResult:
-    """Content of a file after it was measured into.
+    """What a file holds after a measurement.
 
-    ``ended`` says why measuring stopped: ``precise``, ``rounds``, ``budget`` or ``interrupted``. ``blocks`` are the
-    sample blocks of the whole file, ``new_blocks`` those that this start added. ``results`` are of the calls of the
-    plan, times in us; they are a frame as well. ``late_ranks`` are those that end later than the others, in most of
-    the sample blocks.
+    ``ended`` says why measuring stopped: ``precise``, ``rounds``, ``budget`` or ``interrupted``. ``blocks`` counts the
+    sample blocks of the whole file, ``new_blocks`` those that this start added. ``results`` are those of the plan's
+    calls, times in us; they are a frame as well. ``late_ranks`` are those that end later than the others in most of the
+    sample blocks.
     """
 
     file: Path
@@ -90,10 +90,10 @@ def _silent(loop: Loop) -> AbstractContextManager[Callable[[int], None]]:
 
 
 def measure(out: Path, opener: Opener, plan: Plan = Plan(), progress: Progress = _silent) -> MeasuringResult | None:
-    """Measures into ``out``, going on where the file ends; None on ranks other than 0, which only serve.
+    """Measures into ``out`` and continues an existing file; None on ranks other than 0, which only serve.
 
-    Ctrl-C ends it as well: what was measured is kept. Errors: BadInput for what cannot be measured here,
-    BadMeasurement for a file that was measured otherwise, MeasuringFailed.
+    After Ctrl-C, what was measured is kept. Errors: BadInput for what cannot be measured here, BadMeasurement for a
+    file that was measured otherwise, MeasuringFailed.
     """
     there = samples.existing(out)
     before = there.blocks if there else ()

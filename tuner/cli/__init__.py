@@ -75,17 +75,14 @@ VERBS = {name: says for verbs in SECTIONS.values() for name, says in verbs.items
 
 
 class NobodyReads(Exception):
-    """Standard output is a pipe whose reader has gone, such as ``head``."""
+    """Standard output is a pipe whose reader is gone, such as ``head``."""
 
 
 class Everything(Group):
-    """All verbs. A broken pipe is :class:`NobodyReads`: click would end it with 1, which is the answer "no" here."""
+    """The group of all commands. A broken pipe becomes :class:`NobodyReads`: click exits with 1, here a "no"."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parses the arguments; ``help COMMAND`` and ``version`` are what other programs call ``--help`` and so on.
-
-        So are the words of ``ALSO`` for commands.
-        """
+        """Parses the arguments; also accepts ``help COMMAND``, ``version``, and the words of ``ALSO`` for commands."""
         if args and args[0] in ALSO:
             args = [ALSO[args[0]], *args[1:]]
         if args[:1] == ["help"]:
@@ -148,7 +145,7 @@ def main() -> None:
 
 
 def run(words: list[str] | None = None) -> NoReturn:
-    """A command line, without words that of this process; ends with SystemExit, whose code is as of :func:`main`."""
+    """Runs a command line, by default that of this process; ends with SystemExit and the codes of :func:`main`."""
     try:
         with interruptible(), sigterm_interrupts():
             code = everything(words, prog_name=None if words is None else "nccl-tuner", standalone_mode=False) or 0
@@ -193,7 +190,7 @@ def _open_streams() -> None:
 
 
 def _instead(words: list[str] | None, error: TunerError) -> str | None:
-    """A command that is answered in place of this one, where the error has remedies."""
+    """The command to suggest instead of this one, where the error has remedies."""
     if not error.remedies:
         return None
     from tuner.cli import remedies
@@ -202,9 +199,9 @@ def _instead(words: list[str] | None, error: TunerError) -> str | None:
 
 
 def _end(code: int, says: str, instead: str | None = None) -> NoReturn:
-    """Ends with a line on stderr, folded on a terminal, and one with a command that is answered ``instead``.
+    """Exits with a line on stderr, folded on a terminal, and one that suggests a command ``instead``.
 
-    Where nothing can be written the code alone says it.
+    Where nothing can be written only the exit code says it.
     """
     try:
         line = f"nccl-tuner: {_one_line(says)}"
@@ -217,7 +214,7 @@ def _end(code: int, says: str, instead: str | None = None) -> NoReturn:
 
 
 def _for_terminal(line: str) -> str:
-    """A line folded between words, no wider than the terminal; what follows a ``;`` begins a line of its own."""
+    """A line folded between words to the terminal's width; the text after a ``;`` starts a new line."""
     import shutil
     import textwrap
 
@@ -231,7 +228,7 @@ def _for_terminal(line: str) -> str:
 
 
 def _one_line(says: str) -> str:
-    """A message as a terminal shows it: what a file puts into it neither moves nor floods it."""
+    """A message as a terminal shows it: text from files can neither move the cursor nor flood the screen."""
     words = " ".join(says.splitlines())
     shown = "".join(each if each.isprintable() else ascii(each)[1:-1] for each in words)
     half = LONGEST_MESSAGE // 2  # where it is and what is valid stand at the ends
@@ -239,7 +236,7 @@ def _one_line(says: str) -> str:
 
 
 def _give_up(stream: TextIO) -> None:
-    """Leaves unwritten what is left; else Python would try, and complain, once more at its end."""
+    """Drops unwritten output; Python would otherwise try again at its end, and complain."""
     with contextlib.suppress(OSError, ValueError):
         number = stream.fileno()  # first: a stream in memory has none, and nothing is to be left open
         os.dup2(os.open(os.devnull, os.O_WRONLY), number)

@@ -53,7 +53,7 @@ _CAUSE = "accept.may_be_"  # followed by what the cause is
 @options.option(
     "--collective",
     "program",
-    "What was run, where RESULTS do not say it.",
+    "The collective that was run, where RESULTS do not say it.",
     default="",
     show_default=False,
     metavar="NAME",

@@ -55,9 +55,9 @@ LEAST_US = 0.5  # of a difference where the pick is the same: the last figure th
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """``exact``: a row for every size, else one for each power of two. ``nccl`` and ``calibrated``: whose times.
+    """``exact``: a row for every size, else one per power of two. ``nccl`` and ``calibrated``: whose times are shown.
 
-    ``overlap``: the SMs that calls take as well.
+    ``overlap``: also the SMs that calls take.
     """
 
     exact: bool
@@ -278,7 +278,7 @@ def _print_changes(base: str, other: VariantBudget) -> None:
 
 
 def _print_apart(base: str, other: VariantBudget) -> None:
-    """Calls whose times are by two of NCCL's models, which no difference has."""
+    """Prints the calls whose two times come from different models of NCCL, so that no difference includes them."""
     if other.not_compared_calls:
         where = f"on a symmetric kernel in one of {other.name} and {base}"
         say(f"not compared: {_calls(other.not_compared_calls)} {where}, {OTHER_MODEL}\n")
@@ -380,7 +380,7 @@ def group_options(function: F) -> F:
             "what is left), order=tp-cp-ep-dp-pp. Each group's calls are priced on its own communicator.",
             metavar="DEGREES",
         ),
-        options.option("--rank", "Whose FILEs they are, with --job. [default: 0]", type=int),
+        options.option("--rank", "With --job: the rank that the FILEs are from. [default: 0]", type=int),
         options.flag(
             "--by-group", "Price each communicator of FILEs on its own ranks, where FILEs say them; as --job does."
         ),
@@ -388,10 +388,10 @@ def group_options(function: F) -> F:
 
 
 def job_of(given: Mapping[str, Any], ranks: int, shares: bool) -> JobGroups | None:
-    """The job that the options describe; None where calls are of one communicator. BadInput for what does not fit."""
+    """The job that the options describe; None where all calls are on one communicator. BadInput for a contradiction."""
     job, rank, by_group = (given[name] for name in ("job", "rank", "by_group"))
     if job is None and rank is not None:
-        raise BadInput("--rank: of a job's groups; valid with --job")
+        raise BadInput("--rank only applies with --job")
     if job is None and not by_group:
         if shares:
             raise BadInput("--shared needs --ranks, --job or --by-group: some ranks share the resources of all")
@@ -400,11 +400,11 @@ def job_of(given: Mapping[str, Any], ranks: int, shares: bool) -> JobGroups | No
 
 
 def check_beside(job: JobGroups, **given: object) -> None:
-    """BadInput for options that are of one communicator."""
+    """BadInput for options that describe one communicator."""
     if beside := [name for name, value in given.items() if value]:
         options = ", ".join("--" + name.replace("_", "-") for name in beside)
         whose = "--by-group" if job.layout is None else "--job"
-        raise BadInput(f"{options}: of one communicator; valid without {whose}")
+        raise BadInput(f"{options}: only for one communicator; valid without {whose}")
 
 
 STEP_OPTIONS = ("sequence", "micro_batches", "sp", "zero", "imbalance")
@@ -426,7 +426,7 @@ def model_options(function: F) -> F:
         if name is None:
             if said:
                 options_said = ", ".join("--" + each.replace("_", "-") for each in said)
-                raise BadInput(f"{options_said}: of a model's step; valid with --model")
+                raise BadInput(f"{options_said} only applies to a model's step: add --model")
             return function(*arguments, model=None, **given)
         if options.is_given("dtype"):
             said["dtype"] = given["call"].dtype
@@ -442,9 +442,11 @@ def model_options(function: F) -> F:
             metavar="NAME",
             shell_complete=lambda _ctx, _option, begun: _models(begun),
         ),
-        options.option("--sequence", "Tokens of a sequence. [default: the model's]", type=click.IntRange(1)),
-        options.option("--micro-batches", "Of a step, of one sequence each. [default: 1]", type=click.IntRange(1)),
-        options.flag("--sp", "Sequence parallelism beside tensor parallelism."),
+        options.option("--sequence", "Tokens per sequence. [default: the model's]", type=click.IntRange(1)),
+        options.option(
+            "--micro-batches", "Micro-batches of a step, of one sequence each. [default: 1]", type=click.IntRange(1)
+        ),
+        options.flag("--sp", "Use sequence parallelism with tensor parallelism."),
         options.option("--zero", "ZeRO's stage, 0 to 3. [default: 0]", type=click.IntRange(0, 3)),
         options.option(
             "--imbalance",
@@ -516,14 +518,14 @@ def _row(one: GroupBudget, whole_us: float) -> tuple[object, ...]:
 @options.option(
     "--setting",
     "settings",
-    "A further column with these NCCL variables, in every release; repeatable.",
+    "Add a column with these NCCL variables, for every release; repeatable.",
     multiple=True,
     metavar="NAME=VALUE[,...]",
 )
 @options.option(
     "--table",
     "tables",
-    "A further column with the choices of a decision table, in every release; repeatable.",
+    "Add a column with the choices of this decision table, for every release; repeatable.",
     multiple=True,
     type=FILE,
 )
@@ -536,7 +538,7 @@ def _row(one: GroupBudget, whole_us: float) -> tuple[object, ...]:
 )
 @arm_option
 @options.time_options("both")
-@options.flag("--overlap", "The SMs that calls take from compute beside them: the channels of their picks.")
+@options.flag("--overlap", "Show the SMs that calls take from computation: the channels of their picks.")
 @options.flag("--exact", f"A row for every size, even where there are more than {MOST_ROWS}.")
 @export_options
 @options.json_option
@@ -594,7 +596,7 @@ def command(
     if bool(files) == bool(model):
         raise BadInput("name the calls of the job: FILEs that have them, or --model NAME with --job, not both")
     if model and (of_files := [name for name in ("rank", "by_group") if grouping[name]]):
-        raise BadInput(f"--{of_files[0].replace('_', '-')}: of FILEs; --model is of rank 0")
+        raise BadInput(f"--{of_files[0].replace('_', '-')} only applies to FILEs; --model is priced on rank 0")
     exports = Exports(as_csv, parquet, as_prometheus)
     count, part = count_or_part(ranks)
     shared = communicator["shared"] and part is None

@@ -1,4 +1,4 @@
-"""``nccl-tuner cache``: what the cache holds, and its removal."""
+"""``nccl-tuner cache``: what the cache holds, and removing it."""
 
 import time
 from itertools import chain
@@ -16,7 +16,7 @@ from tuner.oracle.kept_files import KeptFiles
 
 @dataclass(frozen=True, slots=True)
 class Cache:
-    """What was found in ``folder`` and, where ``pruned``, removed but for what is ``left``."""
+    """What was found in ``folder``; where ``pruned``, it was removed except for what is ``left``."""
 
     folder: str
     kept: tuple[KeptFiles, ...]
@@ -29,7 +29,7 @@ class Cache:
 @options.option(
     "--unused-days",
     "unused_days",
-    "Only what nobody read or wrote for so many days.",
+    "Only files that nobody read or wrote for this many days.",
     type=click.FloatRange(0, 36_500),
     default=0.0,
 )

@@ -1,4 +1,4 @@
-"""``nccl-tuner check``: the emulator against what really was."""
+"""``nccl-tuner check``: compares the emulator with libnccl, or with what a job ran."""
 
 import sys
 from collections import Counter
@@ -33,7 +33,7 @@ OF_FILES = ("tuner", "communicators")
 
 
 class CollectiveOrFile(click.ParamType):  # type: ignore[type-arg]
-    """A collective by its name, else a file that is there."""
+    """A collective by its name, else an existing file."""
 
     name = "collective"
 
@@ -120,7 +120,9 @@ def command(
         _check_files(files, call, ranks, communicators, communicator)
         return
     if isinstance(ranks, int):
-        raise BadInput(f"--ranks {ranks}: how many ranks, of FILEs; valid with libnccl: RANGES, such as 0-7:2")
+        raise BadInput(
+            f"--ranks {ranks}: a number of ranks only applies to FILEs; valid with libnccl: RANGES, such as 0-7:2"
+        )
     _check_libnccl(collectives, call, sizes, timeout_s, communicator.but(ranks=ranks).without("tuner"))
 
 

@@ -1,8 +1,8 @@
-"""Commands and groups: a short help beside a long one, and messages that spell options for the command line.
+"""Commands and groups: a short help and a long one, and messages that spell options for the command line.
 
-The short help has the options that most calls need; ``--help-all`` shows the others, by what they are of. cloup and
-rich-click group options, too, but neither has a short help beside a long one, and both take longer to load than a
-``pick`` takes to answer.
+The short help has the options that most calls need; ``--help-all`` shows the others under headings. cloup and
+rich-click group options, too, but neither has two kinds of help, and both take longer to load than a ``pick`` takes to
+answer.
 """
 
 import contextlib
@@ -84,7 +84,7 @@ class Option(click.Option):
 
 
 def completing(names: Iterable[str], begun: str) -> list[CompletionItem]:
-    """What a shell offers of ``names`` after the letters that stand there."""
+    """What a shell offers from ``names`` for the letters typed so far."""
     return [CompletionItem(name) for name in names if name.startswith(begun)]
 
 
@@ -100,20 +100,20 @@ def flag(*words: str, **attributes: Any) -> Callable[[F], F]:
 
 
 def file_option(*words: str, **attributes: Any) -> Callable[[F], F]:
-    """An :func:`option` that names a file; the last but one of ``words`` stands for it in help."""
+    """An :func:`option` that names a file; the last but one of ``words`` stands for the file in help."""
     *names, metavar, says = words
     return option(*names, says, type=FILE, metavar=metavar, **attributes)
 
 
 def stacked(function: F, *options: Callable[[F], F]) -> F:
-    """The function with all of these options, which its help shows in this order."""
+    """The function with all these options, which its help shows in this order."""
     for each in reversed(options):
         function = each(function)
     return function
 
 
 def under(heading: str | None, *names: str) -> Callable[[F], F]:
-    """The options of these names, decorated before, below ``heading`` of the long help; None: in the short one."""
+    """Puts options that are already declared under ``heading`` of the long help; None: into the short help."""
 
     def decorated(function: F) -> F:
         found = [each for each in getattr(function, "__click_params__", ()) if set(names) & {*each.opts}]
@@ -127,7 +127,7 @@ def under(heading: str | None, *names: str) -> Callable[[F], F]:
 
 
 class Help(click.Command):
-    """A command or group whose examples fit the width; a short help has the first of them."""
+    """A command or group whose examples fit the width; the short help shows the first one."""
 
     SHOWS_ALL: ClassVar = "Show every option, and exit."
 
@@ -184,10 +184,10 @@ Params = Mapping[str, Any]  # of a command, as click has them: before options ar
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """What options of a command mean together, where ``when`` holds for its parameters; one of three kinds.
+    """How options of a command depend on each other, where ``when`` holds for its parameters; one of three kinds.
 
     ``excludes``: these parameters have no meaning with ``words``. ``needs``: they only apply with ``words``. ``only``:
-    with ``words`` no others have a meaning. A rule looks at what stands on the command line, not at defaults.
+    with ``words`` no others have a meaning. A rule looks at what the user gave, not at defaults.
     ``instead``: what to do in place of removing them.
     """
 
@@ -257,7 +257,7 @@ def spelled_option(parameter: click.Parameter) -> str:
 
 
 class Command(Help):
-    """A command whose help shows the options without a heading, and every one with ``--help-all``.
+    """A command whose help shows the options without a heading, and all of them with ``--help-all``.
 
     ``rules`` say which options go with which.
     """
@@ -270,16 +270,16 @@ class Command(Help):
         """Runs the command. BadInput where options stand together that do not go together, and for no finite number."""
         for each in self.params:
             if isinstance(value := ctx.params.get(each.name or ""), float) and not isfinite(value):
-                raise BadInput(f"{each.get_error_hint(ctx)}: {value} is no number that a quantity has")
+                raise BadInput(f"{each.get_error_hint(ctx)}: {value} is not a number that a quantity can have")
         with spelled_for(Spelling.COMMAND_LINE):
             for rule in self.rules:
                 rule.check(ctx)
         return super().invoke(ctx)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parses the arguments, with standard input for each file to read that is ``-``.
+        """Parses the arguments; ``-`` means standard input for each file that is read.
 
-        UsageError that names all that is missing, where click names the first, and gives an example.
+        UsageError names everything that is missing, where click names only the first thing, and gives an example.
         """
         given = list(args)
         ctx.allow_extra_args = True  # refused below, with what the word may have been meant for
@@ -368,7 +368,6 @@ def _show_all(ctx: click.Context, _option: click.Parameter, given: bool) -> None
 
 
 def _inside(heading: str) -> str:
-    """A heading as it is inside a sentence."""
     return f"{heading[0].lower()}{heading[1:]}" if heading[1:2].islower() else heading
 
 
@@ -386,7 +385,7 @@ def is_example(line: str) -> bool:
 
 
 def _broken(line: str, width: int) -> Iterator[str]:
-    """Lines that a shell takes for one of an example that is too long; any other line as it is."""
+    """An example that is too long, broken into lines that a shell joins again; any other line unchanged."""
     if not is_example(line):
         yield line
         return
@@ -406,12 +405,11 @@ def _broken(line: str, width: int) -> Iterator[str]:
 
 
 class Group(Help, click.Group):
-    """A group whose commands are loaded when they are called; an unknown one is answered with those that there are.
+    """A group whose commands are loaded when they are called; for an unknown one the error lists the commands.
 
-    ``verbs`` maps a name to its one-liner. Its command is ``NAME_command`` of a module of ``tuner.cli``, or the only
-    one there, ``command``: the module of that name, that which ``modules`` has for it, or ``modules`` itself for all.
-    ``sections`` are the same verbs below the headings of the help. ``default`` is the command of arguments that begin
-    with none.
+    ``verbs`` maps a name to its one-liner. The command is ``NAME_command`` or the only ``command`` in a module of
+    ``tuner.cli``: the module of that name, the one that ``modules`` has for it, or ``modules`` itself. ``sections`` are
+    the same verbs below the headings of the help. ``default`` is the command for arguments that begin with no verb.
     """
 
     command_class = Command

@@ -140,7 +140,7 @@ NUMBERS = Parsed("numbers", _whole_numbers)
 
 @dataclass(frozen=True, slots=True)
 class CommunicatorOptions:
-    """Values of :func:`communicator_options`, by the names that :func:`tuner.scenario.description.describe` takes.
+    """Values of :func:`communicator_options`, named as :func:`tuner.scenario.description.describe` takes them.
 
     ``given`` also has ``changes`` of nodes, each KEY=VALUE; ``env`` is as on the command line, NAME=VALUE each. What
     was not given is None, empty or False.
@@ -157,7 +157,7 @@ class CommunicatorOptions:
         return any(self[name] for name in ("machine", "topology", "node", "log"))
 
     def but(self, **others: Any) -> "CommunicatorOptions":
-        """A copy with ``others`` in place of what was given under their names."""
+        """A copy with ``others`` in place of the values of these names."""
         return CommunicatorOptions({**self.given, **others})
 
     def without(self, name: str) -> "CommunicatorOptions":
@@ -165,9 +165,9 @@ class CommunicatorOptions:
         return CommunicatorOptions({each: value for each, value in self.given.items() if each != name})
 
     def scenario(self, **others: Any) -> Scenario:
-        """The scenario, with ``others`` in place of what was given; says on stderr what is assumed.
+        """The scenario, with ``others`` in place of the values of these names; says on stderr what is assumed.
 
-        Raises BadInput, UnknownMachine, UnknownRelease or BadConstants.
+        Errors: BadInput, UnknownMachine, UnknownRelease, BadTopology, BadConstants.
         """
         given = {**self.given, **others}
         nodes, node = given.get("nodes"), given.get("node") or ()
@@ -199,10 +199,10 @@ def communicator_options(
 ) -> Callable[[F], F]:
     """The options that describe a communicator, as the parameter ``communicator``.
 
-    ``several_releases``: what help says of releases, of which there may be several. ``changes``: with --change, of
-    nodes. ``build``: with --build, of libnccl.
-    ``without``: parameters whose options help does not show, as the command always refuses them. ``tuner``: with
-    --tuner; else none decides, as for libnccl. A command's own option keeps its parameter.
+    ``several_releases``: help text for several releases, where they are allowed. ``changes`` adds --change for nodes,
+    ``build`` adds --build for libnccl, ``tuner`` adds --tuner; without it no tuner decides, as for libnccl.
+    ``without``: parameters whose options help does not show, as the command always refuses them. A command's own option
+    keeps its parameter.
     """
 
     def decorated(function: F) -> F:
@@ -231,7 +231,7 @@ def communicator_options(
 
 
 class _Own(Option):
-    """One of :func:`communicator_options`."""
+    """Marks an option as one of :func:`communicator_options`."""
 
 
 def _own(*words: str, **attributes: Any) -> Callable[[F], F]:
@@ -414,14 +414,14 @@ def _skeleton(own: Callable[..., Callable[[Any], Any]], heading: str | None) -> 
 
 
 def skeleton_options(heading: str | None = None) -> Callable[[F], F]:
-    """The options that say what a topology leaves to the machine, each as a parameter of its own."""
+    """Options for facts that a topology leaves to the machine, each as a parameter of its own."""
     return lambda function: stacked(function, *_skeleton(option, heading))
 
 
 def fact_options(
     own: Callable[..., Callable[[Any], Any]], heading: str | None = LOGGED
 ) -> Iterable[Callable[[Any], Any]]:
-    """Options for what a log may not say, made by ``own``, below ``heading``."""
+    """Options for facts that a log may lack, made by ``own``, below ``heading``."""
     yield own(
         "--comp-cap",
         "GPUs' compute capability: one, or one per rank. No line of NCCL's says it.",
@@ -448,7 +448,7 @@ def _of(names: Iterable[str]) -> str:
 
 
 def described_by_log(function: F) -> F:
-    """The option ``--log``, which communicator of it, and what else it may lack, each as a parameter of its own."""
+    """The option ``--log`` and those for its communicator and for what it may lack, each as a parameter of its own."""
     return stacked(
         function,
         file_option(
@@ -464,7 +464,7 @@ def described_by_log(function: F) -> F:
 
 
 def with_env_files(described: Scenario, files: Sequence[Path]) -> Scenario:
-    """The scenario with the variables of these files beside its own, and a line on stderr for each file."""
+    """The scenario with the variables of these files added, and a line on stderr for each file."""
     for file in reversed(files):
         from tuner.jobs import environment_file
 
@@ -491,7 +491,8 @@ def with_env_files(described: Scenario, files: Sequence[Path]) -> Scenario:
 
 
 def of_all_ranks(function: F) -> F:
-    """A command with :func:`communicator_options` that is of communicators of all ranks: it refuses --ranks, --shared.
+    """A command with :func:`communicator_options` that needs communicators of all ranks: it refuses --ranks and
+    --shared.
 
     Help does not show them.
     """
@@ -541,7 +542,7 @@ def say_log(scenario: Scenario) -> None:
 
 
 def say_whose_parts(names: Iterable[str]) -> None:
-    """A line on stderr, once a command, for each name that is another name of a machine, or describes one in words."""
+    """Says on stderr, once per command, which machine a name stands for, or what its words describe."""
     names = list(names)
     _say_once(alias.note for alias in filter(None, map(catalogue.alias, names)))
     in_words = filter(None, map(described.read, names))
@@ -549,7 +550,7 @@ def say_whose_parts(names: Iterable[str]) -> None:
 
 
 def say_notes(scenario: Scenario) -> None:
-    """A line on stderr, once a command, for what NCCL does not take as it stands, and for what a tuner brings along."""
+    """Says on stderr, once per command, what NCCL changes in the scenario, and what a tuner brings along."""
     _say_once(notes.of_scenario(scenario))
     _say_once(tuners.notes(scenario))
 

@@ -47,10 +47,10 @@ RULES = (
     "CONSTANTS",
     "Fitted constants ('nccl-tuner fit constants'): rows end where these say, not halfway between two sizes.",
 )
-@options.option("--rounds", "Of the A/B run.", type=click.IntRange(min=3), default=20)
+@options.option("--rounds", "Rounds of the A/B run.", type=click.IntRange(min=3), default=20)
 @options.option(
     "--processes",
-    "Fresh ones that the rounds are dealt out to, each with and without the table.",
+    "Fresh processes that share the rounds, each with and without the table.",
     type=click.IntRange(min=3),
     default=5,
 )
@@ -60,12 +60,12 @@ RULES = (
     type=click.FloatRange(min=0),
 )
 @options.option("--repeats", "Runs kept per sample block.", type=click.IntRange(min=1), default=10)
-@options.option("--warmup", "Runs before them.", type=click.IntRange(min=0), default=2)
-@options.option("--seed", "Of the order of the A/B run.", type=click.IntRange(min=0), default=0)
-@options.flag("--no-gate", "No A/B run: rows are as measured, and the table says so.")
+@options.option("--warmup", "Warm-up runs before each sample block.", type=click.IntRange(min=0), default=2)
+@options.option("--seed", "Seed of the order of the A/B run.", type=click.IntRange(min=0), default=0)
+@options.flag("--no-gate", "Skip the A/B run: rows are kept as measured, and the table says so.")
 @options.flag(
     "--interpolate",
-    "Also rows for the numbers of nodes between those of the FILEs, where both neighbours choose the same.",
+    "Also write rows for node counts between those of the FILEs, where both neighbours choose the same.",
 )
 @options.steps_options
 @library_option
@@ -93,12 +93,12 @@ def command(
     """Few rows of a decision table from FILEs that 'nccl-tuner measure' wrote, one for each number of ranks.
 
     A row stays only if an A/B run through the plugin, in several fresh processes, shows that it gains more than 2 %,
-    with a probability of 0.975 at least for all rows together. That none does is an answer as well: NCCL's default is
-    the best. The A/B run is kept in TABLE.ab.jsonl.
+    with a probability of 0.975 at least for all rows together. A table without rows is an answer as well: NCCL's
+    default is the best. The A/B run is kept in TABLE.ab.jsonl.
 
-    With --arm, --machine, --topology or --log the FILEs are of nccl-tests, or of any origin as in 'verify': those with
-    NCCL_ALGO or NCCL_PROTO in them say what they forced. Rows are then those that beat NCCL's pick beyond the noise; as
-    such runs cannot be repeated here, that takes --no-gate.
+    With --arm, --machine, --topology or --log the FILEs may be from nccl-tests or any origin that 'verify' takes: those
+    with NCCL_ALGO or NCCL_PROTO in them say what they forced. Rows are then those that beat NCCL's pick beyond the
+    noise; as such runs cannot be repeated here, that takes --no-gate.
 
     DIR is what a job wrote that explored arms (several: its restarts): an arm stays where it gains more than 2 % over
     the calls around its blocks, with an error of at most 0.025 for all arms together, and the job itself is not slower
@@ -154,8 +154,8 @@ def _print_all(decided: Decided, out: Path, between: Interpolated | None) -> Non
         for held_out in between.held_out:
             say(f"held out, {held_out}")
         if not between.held_out:
-            say("nothing held out: that takes a FILE for a number of nodes between the others")
-        say(f"{out}: {len(between.rows)} rows more, interpolated, for the numbers of nodes between")
+            say("nothing was held out: that takes a FILE for a node count between the others")
+        say(f"{out}: {len(between.rows)} more rows, interpolated, for the node counts between")
 
 
 def _print(decided: Decided) -> None:

@@ -1,4 +1,4 @@
-"""``nccl-tuner diagnose``: what is wrong, from any files; of one topology what that costs, and its repair."""
+"""``nccl-tuner diagnose``: what is wrong, from any files; for one topology also what it costs, and its repair."""
 
 import io
 import shlex
@@ -76,8 +76,10 @@ WIDTH = 100  # of text, at most
 )
 @release_option("Release, where no FILE says it. [default: the newest]")
 @options.skeleton_options()
-@options.out_option("OUT.xml", "Of one topology: write it there, repaired.", required=False)
-@options.flag("--redact", "Without the names of hosts, users, addresses and paths, to be shown to others.")
+@options.out_option("OUT.xml", "Write the repaired topology there; takes one topology.", required=False)
+@options.flag(
+    "--redact", "Leave out the names of hosts, users, addresses and paths, so that the output can be shown to others."
+)
 @options.json_option
 @click.pass_context
 def command(
@@ -92,7 +94,8 @@ def command(
     out: Path | None,
     redact: bool,
 ) -> None:
-    """Says what is wrong, from FILEs of any kind, the gravest first; what one of them shows goes for the others.
+    """Says what is wrong, from FILEs of any kind, the gravest first; what one of them shows is used to judge the
+    others.
 
     FILE is a log of NCCL or of a serving engine, a topology that NCCL dumped, what nccl-tests, ncclras, nvidia-smi topo
     or lstopo printed, a trace or counters of a job, or a folder: of preflight records, of all ranks' Flight Recorder
@@ -100,12 +103,12 @@ def command(
     names the command that shows more. Exit code 1 where something is wrong, else 3 where something cannot be judged,
     else 0.
     Logs and other output of one job, such as the kernel's or a scheduler's, are one account: the first cause, where it
-    began, and who only followed. What is "unlike" is otherwise than usual, which may be meant: no fault.
+    began, and who only followed. "unlike" means different from what is usual, which may be intended: it is no fault.
 
-    Of one topology alone also what each finding costs, and its repair, which 'nccl-tuner diff' takes as well. Parts are
-    known by their PCI ids, and the topology is held against the nearest machine of the catalogue: switches and NUMA
-    nodes that a virtual machine hides, PCIe links without speed or slower than usual, NVLinks fewer than the model has,
-    GPUDirect RDMA off, adapters that NCCL takes for one, drops, or that no GPU is near.
+    For a single topology it also says what each finding costs, and its repair, which 'nccl-tuner diff' takes as well.
+    Parts are known by their PCI ids, and the topology is held against the nearest machine of the catalogue: switches
+    and NUMA nodes that a virtual machine hides, PCIe links without speed or slower than usual, NVLinks fewer than the
+    model has, GPUDirect RDMA off, adapters that NCCL takes for one, drops, or that no GPU is near.
 
     \b
     nccl-tuner diagnose nccl.log node.xml all_reduce.log
@@ -128,7 +131,7 @@ def command(
     examined = found[0].examined if len(found) == 1 else None
     if out is not None:
         if examined is None:
-            raise BadInput("--out: the repaired topology; valid: with one FILE alone that is a topology")
+            raise BadInput("--out writes the repaired topology; valid with a single FILE that is a topology")
         write_text(out, examined.topology)
     with _redacted(found) if redact else nullcontext():
         _report(found, examined, out)
@@ -163,7 +166,7 @@ def _report(found: Sequence["FileDiagnosis"], examined: "Examination | None", ou
 
 @contextmanager
 def _redacted(found: Sequence["FileDiagnosis"]) -> Iterator[None]:
-    """Prints what is printed inside without private names."""
+    """Prints without private names whatever is printed inside the block."""
     from tuner.jobs.diagnosis.redact import Redactor
 
     printed = io.StringIO()
@@ -175,7 +178,7 @@ def _redacted(found: Sequence["FileDiagnosis"]) -> Iterator[None]:
 
 
 def _print_parts_of(finding: Finding) -> None:
-    """Where a finding comes from, what it costs and what to do, on lines of their own."""
+    """Prints a finding's cause, its cost and what to do, on lines of their own."""
     said = explained(finding)
     for head, text in (("because", said.cause), ("costs", said.costs), ("do", said.do)):
         if text:
@@ -187,7 +190,7 @@ def _as_json(each: "FileDiagnosis") -> dict[str, Any]:
 
 
 def _command(each: "FileDiagnosis") -> str | None:
-    """The command that says more, None where there is none; one that takes the options that the finding asks for."""
+    """The command that shows more; None without one. It gets the options that the finding asks for."""
     words, wants_machine = COMMANDS[each.kind]
     if not words:
         return None

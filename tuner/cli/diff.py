@@ -1,4 +1,4 @@
-"""``nccl-tuner diff``: what a release, a setting, hardware or a number of nodes changes."""
+"""``nccl-tuner diff``: what changes with a release, a setting, hardware or a number of nodes."""
 
 import math
 import textwrap
@@ -81,11 +81,11 @@ fail_above_option = options.option(
 )
 
 
-fail_on_change_option = options.flag("--fail-on-change", "Exit with 1 where any pick changes, whatever it takes.")
+fail_on_change_option = options.flag("--fail-on-change", "Exit with 1 where any pick changes, whatever its time.")
 
 
 def fail_on_changes(changes: Sequence[PickChange]) -> None:
-    """Name on stderr the ranges of sizes whose pick changes, and end with 1 if there are any, rounding or not."""
+    """Names on stderr the size ranges whose pick changes, rounding included, and exits with 1 if there are any."""
     for each in changes:
         click.echo(
             f"{each.collective} from {human_bytes(each.from_bytes)} to {human_bytes(each.to_bytes)}: "
@@ -101,9 +101,9 @@ def _on_channels(pick: AnyPick) -> str:
 
 
 def fail_on_losses(changes: Sequence[PickChange], limit: float | None) -> None:
-    """Name on stderr the ranges that lose more than ``limit``, a part of 1, and end with 1 if there are any.
+    """Names on stderr the ranges that lose more than the share ``limit``, and exits with 1 if there are any.
 
-    Ranges of few bytes that are only rounding are left out, as they are of the table.
+    Ranges of few bytes that are only rounding are left out, as in the table.
     """
     if limit is None:
         return
@@ -125,7 +125,7 @@ def fail_on_losses(changes: Sequence[PickChange], limit: float | None) -> None:
 
 
 def verdict_of(changes: Sequence[PickChange], identical: bool = False, limit: float | None = None) -> str:
-    """The answer in a line: in how many ranges the pick changes, and whether one of them loses more than ``limit``."""
+    """The answer in one line: in how many ranges the pick changes, and whether any loses more than ``limit``."""
     left = [change for change in changes if not change.is_rounding]
     if not left:
         return verdict(IDENTICAL if identical else "no pick changes", True)
@@ -139,7 +139,7 @@ def verdict_of(changes: Sequence[PickChange], identical: bool = False, limit: fl
 
 
 def pick_changes(changes: Sequence[PickChange]) -> str:
-    """The number of ranges whose pick changes, by collective, in words; empty where it is none."""
+    """The number of ranges whose pick changes, per collective, in words; empty if there are none."""
     counts = Counter(change.collective for change in changes if not change.is_rounding)
     named = ", ".join(f"{name} {count}" for name, count in counts.items())
     return f"the pick changes in {plural(counts.total(), 'range')} of sizes ({named})" if counts else ""
@@ -149,7 +149,7 @@ SHOWN_CHANGE = 0.001  # of a time: the least that the table shows
 
 
 def gains(changes: Sequence[PickChange | AtSize]) -> str:
-    """Words for whether the side after is faster: by NCCL's own models, and by measurements where there are."""
+    """Whether the side after is faster, in words: by NCCL's own models, and by measurements where there are some."""
     ratios = [change.ratio for change in changes if change.ratio is not None]
     if not ratios:
         said = "NCCL has no model that compares them"
@@ -170,7 +170,7 @@ def gains(changes: Sequence[PickChange | AtSize]) -> str:
 
 
 def _by_measurements(measured: "CalibratedRatio") -> str:
-    """What measurements say of a change: as the table prints it, 0.0 % is neither faster nor slower."""
+    """What measurements say about a change; a change that prints as 0.0 % is neither faster nor slower."""
     if measured.may_be_none:
         return "open"
     if abs(measured.ratio - 1) < SHOWN_CHANGE / 2:
@@ -181,7 +181,7 @@ def _by_measurements(measured: "CalibratedRatio") -> str:
 def releases_of(scenario: Scenario, buffers: Buffers) -> list[Scenario]:
     """The scenario with each release that it can be asked of, the oldest first; says which lack such buffers."""
     if len(scenario.every_release) < 2 or scenario.others:
-        raise BadInput("--all-releases: graphs are searched anew; valid: without --topo-graphs, --constants and --node")
+        raise BadInput("--all-releases searches graphs anew; valid without --topo-graphs, --constants and --node")
     lacking = [name for name in scenario.every_release if registered.missing(release.load(name), buffers)]
     if lacking:
         click.echo(f"without {', '.join(lacking)}: they have no such buffers (--buffers {buffers.name})", err=True)
@@ -237,10 +237,10 @@ WHOSE = {EMULATED: "emulated", RECORDED: "libnccl", BY_LIBRARY: "libnccl"}
 
 @dataclass(frozen=True, slots=True)
 class Upgrade:
-    """All that two communicators have differently.
+    """Everything that differs between two communicators.
 
-    ``selection_identical``: neither picks, with channels and threads, nor graphs nor anything asked of libnccl differs.
-    ``known_regressions`` are of all machines.
+    ``selection_identical``: no pick, channel, thread count or graph differs, nor anything asked of libnccl.
+    ``known_regressions`` are those of all machines.
     """
 
     changes: list[PickChange]
@@ -252,7 +252,7 @@ class Upgrade:
 def upgrade(
     old: Side, new: Side, changes: Mapping[Request, list[PickChange]], library_timeout_s: float | None
 ) -> Upgrade:
-    """With libnccl's own answers where there is a limit to wait for them, in seconds."""
+    """Compares two communicators; with libnccl's own answers where ``library_timeout_s`` is given, in seconds."""
     found = differences(old.scenario, new.scenario)
     if library_timeout_s is not None:
         from tuner.answers import beyond
@@ -266,13 +266,13 @@ def upgrade(
 
 
 def _launches_alike(old: Side, new: Side, requests: Iterable[Request]) -> bool:
-    """Whether channels and threads are alike, too, at every size."""
+    """Whether channels and threads are equal, too, at every size."""
     before, after = (Side(side.scenario, whole=True) for side in (old, new))
     return not any(diff(before, after, request) for request in requests)
 
 
 def print_upgrade(upgrade: Upgrade, before: str, after: str) -> None:
-    """Prints what differs between two releases by topic, and as a count variables that only one reads."""
+    """Prints what differs between two releases by topic, and how many variables only one of them reads."""
     one_sided = [one for one in upgrade.beyond if one.source == RECORDED and None in (one.before, one.after)]
     if both := [one for one in upgrade.beyond if one not in one_sided]:
         print_differences("Beside the picks", both)
@@ -285,7 +285,7 @@ def print_upgrade(upgrade: Upgrade, before: str, after: str) -> None:
 
 
 def print_differences(title: str, found: Sequence[OtherChange]) -> None:
-    """Prints a table, or that there are none."""
+    """Prints the differences as a table, or says that nothing differs."""
     if not found:
         say(f"{title}: no difference\n")
         return
@@ -306,7 +306,7 @@ VERDICTS = {
 
 
 def _show_regressions(releases: Sequence[str]) -> None:
-    """Upgrades after which people saw less performance; with two releases those that the later has alone."""
+    """Prints upgrades after which people saw less performance; with two releases, those that only the later one has."""
     if len(releases) not in (0, 2):
         raise BadInput(f"{len(releases)} releases; valid: none, or BEFORE AFTER")
     known = between(*releases) if releases else list(regressions())
@@ -324,7 +324,7 @@ def _show_regressions(releases: Sequence[str]) -> None:
 
 
 def _verdict_of(known: Sequence[Regression], releases: Sequence[str]) -> str:
-    """The answer in a line: how many regressions there are, and how many of them this tool explains."""
+    """The answer in one line: how many regressions there are, and how many of them this tool explains."""
     which = f" that {releases[1]} has and {releases[0]} does not" if releases else ""
     if not known:
         return f"no regression is known{which}"
@@ -356,12 +356,12 @@ class DiffWord(options.CallOrChange):
     "words", nargs=-1, type=DiffWord(Collective, "collective"), metavar="[COLLECTIVE]... [BEFORE] [AFTER] [CHANGE]..."
 )
 @options.change_option
-@options.option("--bytes", "sizes", "Picks and times at these sizes as well, before and after.", type=options.SIZES)
-@options.flag("--all-releases", "Every pair of the machine's releases instead.")
-@options.flag("--whole", "Ranges whose channels or threads change count as well.")
+@options.option("--bytes", "sizes", "Also show picks and times at these sizes, before and after.", type=options.SIZES)
+@options.flag("--all-releases", "Compare every pair of the machine's releases instead.")
+@options.flag("--whole", "Also count ranges in which only channels or threads change.")
 @options.flag(
     "--beyond",
-    "What differs beside the picks, too: channels, graphs, LL128, symmetric kernels, defaults. "
+    "Also show what differs besides the picks: channels, graphs, LL128, symmetric kernels, defaults. "
     "[default: for two releases, without --json]",
 )
 @options.flag(
@@ -401,8 +401,8 @@ def command(
     order, nvswitch (links of a GPU to NVSwitches), link-gpus, ids, new-guid, keep, sm; @ names single devices, as in
     nic-gbps=100@mlx5_0. The graphs are then searched anew. Otherwise: nccl, machine, nodes, gpus-per-node, trays,
     gpus-per-tray, hosts-per-domain, ranks-per-gpu, constants, unset, or a NCCL variable. Several values of one key
-    (nodes=4 nodes=8) are compared one by one; changes of devices by name add up. Of two releases
-    also what differs beside the picks, and regressions that others saw.
+    (nodes=4 nodes=8) are compared one by one; changes of devices by name add up. For two releases it also shows what
+    differs besides the picks, and regressions that others saw.
 
     \b
     nccl-tuner diff --machine dgx-h100 --nodes 2 --nccl 2.22.3 2.25.1
@@ -431,7 +431,7 @@ def command(
     nccl, libnccl = asked.communicator["nccl"], asked.libnccl
     if known:
         if collectives or assignments:
-            raise BadInput("--regressions: of upgrades; valid with it: BEFORE AFTER, or nothing")
+            raise BadInput("--regressions lists upgrades; valid with it: BEFORE AFTER, or nothing")
         _show_regressions([each for each in (nccl, *releases) if each])
         return
     exchanged = exchanges.alone(word for word in words if isinstance(word, Collective | PeerCall))
@@ -494,7 +494,7 @@ def command(
 
 @dataclass(frozen=True, slots=True)
 class DiffQuery:
-    """Comparison that is asked for: at which sizes besides, and whether what differs beside the picks counts."""
+    """The comparison that was asked for: at which further sizes, and whether differences besides the picks count."""
 
     asked: options.CommunicatorQuestion
     whole: bool
@@ -504,7 +504,7 @@ class DiffQuery:
 
 @dataclass(frozen=True, slots=True)
 class ComparedSides:
-    """Two sides with all that was compared of them."""
+    """Two sides with everything that was compared."""
 
     old: Side
     new: Side
@@ -519,7 +519,7 @@ class ComparedSides:
         return list(chain(*self.changes.values()))
 
     def record(self) -> Mapping[str, object]:
-        """Record for JSON: both sides, the answers at single sizes, the changes, and what differs beside them."""
+        """Record for JSON: both sides, the answers at single sizes, the changes, and other differences."""
         sides = {"before": self.old.scenario.heading, "after": self.new.scenario.heading}
         sizes = {} if self.query.sizes is None else {"sizes": list(chain(*self.sizes.values()))}
         return {**sides, **sizes, **to_json(self.upgrade or {"changes": self.every_change})}
@@ -574,9 +574,9 @@ BY_NCCL, BY_MEASUREMENTS = "time by NCCL", "by measurements"
 
 
 def print_changes(title: str, changes: list[PickChange], *, by_nccl: bool = True) -> None:
-    """The ranges whose pick changes as a table, without those that are only rounding.
+    """Prints the ranges whose pick changes as a table, without those that are only rounding.
 
-    With calibrated times these stand beside NCCL's, or without them where not ``by_nccl``.
+    Calibrated times stand beside NCCL's, or replace them where not ``by_nccl``.
     """
     ties = [change for change in changes if change.is_rounding]
     if left := [change for change in changes if not change.is_rounding]:
@@ -605,7 +605,7 @@ def times_row(ratio: float | None, calibrated: "CalibratedChange | None", shown:
 
 
 def print_whose(calibrated: "Sequence[CalibratedChange | None]") -> None:
-    """Prints which calibrations the times before and after are by, or why there are none."""
+    """Prints which calibrations gave the times before and after, or why there are none."""
     known = [each for each in calibrated if each is not None]
     if not known:
         return
@@ -631,7 +631,7 @@ def _why_none(change: PickChange) -> str:
 
 
 def pick_name(pick: AnyPick) -> str:
-    """Algorithm, protocol and channels; of what bypasses them its name and blocks."""
+    """Algorithm, protocol and channels of a pick; or the name and blocks of what bypasses the algorithms."""
     bare = isinstance(pick, NonClassicPick) and not pick.channels
     return pick.name if bare else f"{pick.name} x{pick.channels}"
 
@@ -645,7 +645,7 @@ def percent(ratio: float | None, none: str = NOT_COMPARED) -> str:
 
 
 def print_learnt(before: Release, after: Release) -> None:
-    """Constants and names of rules that differ, where one of the releases was learnt from a library."""
+    """Prints constants and rules that differ, where one of the releases was learnt from a library."""
     if before.name == after.name or not (learnt.origin_of(before) or learnt.origin_of(after)):
         return
     differing = release.differences(before, after)

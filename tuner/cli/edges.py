@@ -58,7 +58,7 @@ RULES = (
     type=options.SIZES,
     default="1K,64K,1M,16M,256M,1G",
 )
-@options.flag("--per-rank", "--bytes are each rank's part instead.")
+@options.flag("--per-rank", "--bytes is each rank's part, not the sum of all ranks.")
 @options.option(
     "--from-nodes", "The fewest nodes; 2 where a node has one GPU.", type=click.IntRange(1, MOST_NODES), default=1
 )
@@ -78,7 +78,7 @@ def command(
 ) -> None:
     """The size ranges in which NCCL's choice for COLLECTIVE (all five by default) stays the same, to the byte.
 
-    With --over nodes the numbers of nodes on which it does. Without --every, 16 numbers in each power of two are
+    With --over nodes: the ranges of node counts in which it does. Without --every, 16 numbers in each power of two are
     computed, and as many more as it takes to locate each change: a choice that changes and returns between two of them
     is missed.
 
@@ -223,7 +223,7 @@ def _calibrated() -> tuple[Column, ...]:
 
 
 def _verdict(scaled: Scale) -> str:
-    """The answer in a line: of which collectives and at how many sizes the pick changes."""
+    """The answer in one line: for which collectives and at how many sizes the pick changes."""
     names: dict[str, dict[int, set[str | None]]] = {}
     for one in scaled.ranges:
         names.setdefault(one.collective, {}).setdefault(one.bytes, set()).add(one.name)

@@ -35,7 +35,7 @@ HEADING = "Serving engine"
 
 
 class EngineName(click.ParamType):  # type: ignore[type-arg]
-    """The name of an engine with its release, which has a table unless ``untabled``; completes to those that do."""
+    """The name of an engine with its release, with a table unless ``untabled``; a shell completes to those with one."""
 
     name = "engine"
 
@@ -63,7 +63,7 @@ class EngineOptions:
     eager: bool
 
     def group(self, communicator: options.CommunicatorOptions, name: str) -> "ServedGroup":
-        """The engine's group on the communicator that is asked about; NCCL is not asked for the engine's variables."""
+        """The engine's group on the communicator in question; the engine's variables are not passed to NCCL."""
         from tuner.answers.serving import ServedGroup
         from tuner.engines import releases
 
@@ -120,7 +120,7 @@ def engine_options(several: bool = False, untabled: bool = False) -> Callable[[F
             ),
             option(
                 "--hidden-size",
-                "Number of columns of the engine's tensors, where a limit goes by rows.",
+                "Number of columns of the engine's tensors; needed where a limit counts rows.",
                 type=click.IntRange(1),
                 metavar="N",
                 heading=HEADING,
@@ -175,7 +175,7 @@ def _print_reasons(calls: Sequence["CarriedCall"]) -> None:
 
 
 def _print_measured(calls: Sequence["CarriedCall"]) -> None:
-    """Beside it what others measured at these sizes, with the release that it was and who says it."""
+    """Prints what others measured at these sizes, with their release and the source."""
     found = [each.measured for each in calls if each.measured is not None]
     if not found:
         return
@@ -197,7 +197,7 @@ def _say_nccl(group: "ServedGroup") -> None:
 def show_story(group: "ServedGroup", request: Request, size_bytes: int) -> "CarriedCall":
     """Prints which of the engine's implementations take a size, in the order in which it asks them; returns the call.
 
-    With --json nothing is printed: what NCCL does with the call belongs into the same document.
+    With --json nothing is printed, as what NCCL does with the call goes into the same document.
     """
     (call,) = group.calls(request, [size_bytes])
     if json_wanted():
@@ -226,7 +226,7 @@ def _story(group: "ServedGroup", call: "CarriedCall") -> Iterator[tuple[str, ...
 def show_comparison(group: "ServedGroup", sizes_bytes: Sequence[int] | None) -> None:
     """Prints whether the engine's own functions give every size to the same carrier; exit code 1 if not.
 
-    Exit code 3 where none is compared.
+    Exit code 3 where nothing can be compared.
     """
     from tuner.answers.serving import compare_with_engine
 
@@ -284,12 +284,15 @@ def serve_options(function: F) -> F:
     made: F = asking  # type: ignore[assignment]
     return stacked(
         made,
-        flag("--serve", "Of --model a decoding step and a prefill chunk under --engine, instead of a training step."),
+        flag(
+            "--serve",
+            "Price a decoding step and a prefill chunk of --model under --engine, instead of a training step.",
+        ),
         option("--batch", "Sequences decoded together.", type=click.IntRange(1), default=64, heading=SERVING),
         option("--chunk", "Tokens of a prefill chunk.", type=click.IntRange(1), default=8192, heading=SERVING),
         option(
             "--draft-tokens",
-            "Tokens that are guessed for each sequence.",
+            "Speculative tokens per sequence.",
             type=click.IntRange(0),
             default=0,
             heading=SERVING,
@@ -356,7 +359,7 @@ def show_served_step(
 
 
 def _degrees(job: str | None) -> dict[str, int]:
-    """Degrees of parallelism of ``tp=8,ep=8``. BadInput for others than tp and ep, and for what is no number."""
+    """Degrees of parallelism in ``tp=8,ep=8``. BadInput for other keys, and for values that are not numbers."""
     degrees: dict[str, int] = {}
     for part in filter(None, (job or "").split(",")):
         name, _, value = part.partition("=")

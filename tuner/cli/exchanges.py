@@ -1,4 +1,4 @@
-"""Sends and receives, and what NCCL makes of them, as ``pick`` and ``diff`` print them."""
+"""Sends and receives, and calls that NCCL makes from them, as ``pick`` and ``diff`` print them."""
 
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
@@ -36,7 +36,7 @@ COPIED = "copy engines move it: no kernel runs, and NCCL predicts no time"
 
 
 def show(scenario: Scenario, call: ExchangeQuery, wanted: "TimesWanted | None") -> None:
-    """Each size with what is launched, and with a time where one was measured."""
+    """Prints what is launched at each size, with the time where one was measured."""
     timed = wanted is not None and not wanted.beside_nccl
     answers = exchanges.answers(scenario, call, wanted.calibration if wanted else None, must_time=timed)
     if shown_as_json(answers, "calls"):
@@ -153,7 +153,7 @@ NO_TIMES = "NCCL has no time model of sends and receives: how long either takes 
 
 @dataclass(frozen=True, slots=True)
 class ExchangeComparison:
-    """Both sides in words, the sizes that were asked for, and where messages go another way."""
+    """Both sides in words, the sizes that were asked for, and the ranges in which messages go another way."""
 
     before: str
     after: str
@@ -162,7 +162,7 @@ class ExchangeComparison:
 
 
 def alone(words: Iterable[object]) -> list[PeerCall]:
-    """The calls made of sends and receives among these; BadInput where others stand beside them."""
+    """The calls made from sends and receives among these words; BadInput where others stand beside them."""
     named = list(words)
     found = [word for word in named if isinstance(word, PeerCall)]
     if found and len(found) < len(named):
@@ -171,7 +171,7 @@ def alone(words: Iterable[object]) -> list[PeerCall]:
 
 
 def check_plain(calls: Sequence[PeerCall], like: Request) -> None:
-    """BadInput for buffers of other calls than collectives, whose ways are compared on plain ones."""
+    """BadInput for buffers other than plain ones, on which the ways of messages are compared."""
     if like.buffers is not Buffers.plain or like.in_place:
         raise BadInput(f"--buffers, --in-place: of collectives; valid for {calls[0].name}: plain (see: pick)")
 

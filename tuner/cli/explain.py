@@ -33,7 +33,7 @@ COLUMNS = ("kernel", "CTAs", "NCCL us", "with CTAs counted us")
 
 
 def show(title: str, explanation: WindowExplanation) -> None:
-    """In words and a table; the kernel that NCCL prefers comes first."""
+    """Prints an explanation in words and as a table; the kernel that NCCL prefers comes first."""
     taken_by, classic = explanation.taken_by, explanation.classic
     if taken_by is None:
         launch = f"{explanation.blocks} channels, {explanation.threads} threads"
@@ -53,7 +53,7 @@ def show(title: str, explanation: WindowExplanation) -> None:
 
 
 def show_table(title: str, explanations: Sequence[WindowExplanation]) -> None:
-    """A table a collective: a row a kernel, a column a size; the kernel that runs is marked."""
+    """One table per collective: one row per kernel, one column per size; the kernel that runs is marked."""
     for collective, alike in groupby(explanations, lambda each: each.collective):
         of_one = list(alike)
         names = dict.fromkeys(kernel.kernel for each in of_one for kernel in each.kernels)
@@ -128,7 +128,7 @@ def command(
 def _explain_engine(
     engine: EngineOptions, asked: options.CommunicatorQuestion, collective: Collective, size: int
 ) -> None:
-    """Which of the engine's implementations carries the call, and where it is NCCL, how NCCL comes to its pick."""
+    """Explains which of the engine's implementations carries the call, and if it is NCCL, how NCCL picks."""
     group = engine.group(asked.communicator, engine.names[0])
     request = asked.call.request(collective)
     call = show_story(group, request, size)
@@ -152,7 +152,7 @@ def _explain_engine(
 
 
 def _print_log(file: Path, name: str | None) -> None:
-    """The log's own answers first, which need no graphs: they stand where the rest cannot be computed."""
+    """Prints the log's own answers first; they need no graphs, so they appear even if the rest cannot."""
     from tuner.scenario.logs import importer
     from tuner.scenario.logs.imported import LogAdditions
 

@@ -1,4 +1,4 @@
-"""``nccl-tuner export``: NCCL's picks, their times and schedules in the files that other programs read."""
+"""``nccl-tuner export``: NCCL's picks, their times and schedules as files for other programs."""
 
 import contextlib
 import sys
@@ -52,17 +52,17 @@ RULES = (
     f"NCCL's nBytes: the sizes of xla, several [default: {XLA_SIZES}], or the one size of a schedule.",
     type=options.SIZES,
 )
-@options.flag("--wire", "Bytes with the flags that LL and LL128 send along; csv has both.")
+@options.flag("--wire", "Count the flags that LL and LL128 send with the data; csv has both.")
 @options.option("--root", f"Of {ROOTED_WORDS}.", type=int, default=0, metavar="RANK")
-@options.option("--rank", "Of send and recv: whose.", type=int, default=0)
-@options.option("--peer", "Of send and recv: the other rank.", type=int, default=1)
-@options.option("--nvlink-gbs", "simai: what NVLink carries of a GPU in one direction, in GB/s.", type=float)
-@options.option("--nics-gbs", "simai: the same of all adapters of a node together.", type=float)
+@options.option("--rank", "For send and recv: the rank that calls it.", type=int, default=0)
+@options.option("--peer", "For send and recv: the other rank.", type=int, default=1)
+@options.option("--nvlink-gbs", "simai: NVLink bandwidth of a GPU in one direction, in GB/s.", type=float)
+@options.option("--nics-gbs", "simai: bandwidth of all adapters of a node together, in GB/s.", type=float)
 @options.range_options
 @options.communicator_options(tuner=True)
 @options.call_options()
 @options.time_options("nccl")
-@options.file_option("-o", "--out", "FILE", "Instead of standard output.")
+@options.file_option("-o", "--out", "FILE", "Write to this file, not to standard output.")
 def command(
     collectives: tuple[Collective | PeerCall, ...],
     kind: str,
@@ -90,7 +90,7 @@ def command(
     Schedules of one COLLECTIVE as NCCL launches it, each rank's sends and receives, by channel and step: csv has a row
     for each range of bytes at each end of each message; the switch of NVLS and the network of CollNet are peers, too.
     goal: the text of LogGOPSim and ATLAHS. chakra: execution traces, FILE.0.et, FILE.1.et, one a rank, as ASTRA-sim
-    reads them (nccl-tuner[chakra]). The last two know ranks alone.
+    reads them (nccl-tuner[chakra]). goal and chakra have ranks only, no switch and no network.
 
     \b
     nccl-tuner export --format xla --machine dgx-h100 --nodes 2 --out h100.pbtxt
@@ -113,10 +113,10 @@ def command(
     named = tuple(each for each in collectives if isinstance(each, Collective))
     described, wanted = communicator.scenario(), Times(times)
     if times is not None and times.beside_nccl:
-        raise BadInput("--time both: an export has one; valid: --time nccl, --time calibrated")
+        raise BadInput("--time both: an export holds one kind of time; valid: --time nccl, --time calibrated")
     if kind in ("choices", "compiled"):
         if times is not None:
-            raise BadInput(f"{kind}: picks with NCCL's own times; valid: without --time calibrated")
+            raise BadInput(f"{kind}: has picks with NCCL's own times; valid without --time calibrated")
         like = call.request()
         if kind == "compiled":
             _compiled(described, like, named, out)
@@ -124,14 +124,16 @@ def command(
         _choices(described, like, named, (low, high), out)
         return
     if call.buffers is not Buffers.plain or call.in_place:
-        raise BadInput(f"{kind}: a table of times, which NCCL has of plain buffers; valid with --buffers: choices")
+        raise BadInput(
+            f"{kind}: a table of times, which NCCL has for plain buffers only; valid with --buffers: choices"
+        )
     if (call.dtype, call.op) != (DataType.float32, Op.sum):
-        raise BadInput(f"{kind}: a table of float32 and sum; valid: without --dtype and --op")
+        raise BadInput(f"{kind}: a table for float32 and sum; valid without --dtype and --op")
     if kind == "simai":
         from tuner.answers.exports import timed
 
         if nvlink_gbs is None or nics_gbs is None:
-            raise BadInput("simai: ratios to the links' bandwidths; valid with it: --nvlink-gbs and --nics-gbs")
+            raise BadInput("simai: needs --nvlink-gbs and --nics-gbs, as its ratios are to these bandwidths")
         if len(named) > 1:
             raise BadInput(f"simai: {len(named)} collectives; valid: one")
         links = timed.LinkRates(nvlink_gbs, nics_gbs)
@@ -187,7 +189,7 @@ def _write(text: str, out: Path | None) -> None:
 
 @dataclass(frozen=True, slots=True)
 class ScheduleQuery:
-    """One call whose schedule is asked for; root, rank and peer as its kind has them."""
+    """One call whose schedule is asked for, with root, rank and peer where its kind has them."""
 
     function: Collective | PeerCall
     bytes: int
@@ -210,19 +212,19 @@ def _schedule(described: Scenario, query: ScheduleQuery, kind: str, wire: bool, 
     if described.ranks > MOST_SCHEDULED:
         raise BadInput(f"schedules of {described.ranks:,} ranks; valid: up to {MOST_SCHEDULED:,} ranks")
     if query.root and function not in (*ROOTED, PeerCall.Gather, PeerCall.Scatter):
-        raise BadInput(f"--root: {function.name} has none; valid: of {ROOTED_WORDS}")
+        raise BadInput(f"--root: {function.name} has no root; valid for {ROOTED_WORDS}")
     if (query.rank, query.peer) != (0, 1) and function not in POINT_TO_POINT:
-        raise BadInput(f"--rank, --peer: of send and recv; valid for {function.name}: without, all ranks are in it")
+        raise BadInput(f"--rank and --peer only apply to send and recv; all ranks take part in {function.name}")
     if isinstance(function, Collective):
         made = alone.of_collective(described, Request(function, call.dtype, call.op), query.bytes, query.root)
     else:
         ends = (query.rank, query.peer) if function in POINT_TO_POINT else (0, query.root)
         made = alone.of_exchange(described, ExchangeQuery(function, [query.bytes], call.dtype, *ends))
     if wire and kind == "csv":
-        raise BadInput("csv: has bytes and wire_bytes; valid: without --wire")
+        raise BadInput("csv always has bytes and wire_bytes; valid without --wire")
     if kind == "chakra":
         if out is None:
-            raise BadInput("chakra: a file a rank; valid with it: --out")
+            raise BadInput("chakra: writes a file per rank; valid with --out")
         schedules.write_chakra(made, out, wire)
     elif kind == "goal":
         schedules.check_ranks_only(made, kind)
@@ -236,7 +238,7 @@ def _schedule(described: Scenario, query: ScheduleQuery, kind: str, wire: bool, 
 
 @contextlib.contextmanager
 def _opened(out: Path | None) -> Iterator[TextIO]:
-    """The file, or standard output: what is written goes there at once, as a schedule may be larger than memory."""
+    """The output file or standard output, written piece by piece, as a schedule may be larger than memory."""
     if out is None:
         yield sys.stdout
         return

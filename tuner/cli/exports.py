@@ -25,7 +25,7 @@ Sample = tuple[Mapping[str, object], float | None]  # labels, and a value where 
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """A gauge of Prometheus: what it is called, what it says, and its samples."""
+    """A gauge for Prometheus: its name, its help text, and its samples."""
 
     name: str
     says: str
@@ -59,7 +59,7 @@ class Exports:
             raise BadInput("--json, --csv, --prometheus: one of them")
 
     def deliver(self, frame: Framed, metrics: Iterable[Metric]) -> bool:
-        """Whether something was printed; parquet is written beside. BadInput where it cannot be."""
+        """Writes parquet where asked, and returns whether something was printed. BadInput where that fails."""
         if self.parquet is not None:
             _write_parquet(frame, self.parquet)
         if self.as_csv:

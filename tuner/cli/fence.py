@@ -1,7 +1,7 @@
-"""What a command may touch while it answers somebody who is not its user: files below some folders, to be read.
+"""What a command may do while it answers a remote client: read files below some folders, and nothing else.
 
 The fence stands below the parameters: whichever word names a file (``table:FILE``, ``@FILE``, a variable's value),
-Python itself asks before it opens one. It cannot be taken down again, so only a server sets it up.
+Python itself asks before it opens one. It cannot be removed again, so only a server sets it up.
 """
 
 import errno
@@ -32,11 +32,11 @@ _HARMLESS = frozenset({"os.putenv", "os.unsetenv", "os.listdir", "os.scandir", "
 
 
 class TooSlow(BaseException):
-    """An answer took longer than it may; no command's handling of errors is to take it for one of its own."""
+    """An answer took too long; no command's error handling may catch this as one of its own."""
 
 
 def real_folder(folder: Path) -> Path:
-    """The folder itself, links followed. BadInput where it is none, or is the root of all."""
+    """The folder with links resolved. BadInput where it is not a folder, or is the root folder."""
     try:
         real = folder.resolve(strict=True)
     except (OSError, RuntimeError) as error:
@@ -44,12 +44,12 @@ def real_folder(folder: Path) -> Path:
     if not real.is_dir():
         raise BadInput(f"--allow {folder}: not a folder")
     if real == real.parent:
-        raise BadInput(f"--allow {folder}: that is every file; valid: a folder below it")
+        raise BadInput(f"--allow {folder}: that would allow every file; valid: a folder below it")
     return real
 
 
 class Fence:
-    """``allowed``: real folders below which files are read. One in a process."""
+    """The one fence of a process; ``allowed``: real folders below which files may be read."""
 
     def __init__(self, allowed: Sequence[Path]) -> None:
         self.allowed = tuple(allowed)
@@ -61,9 +61,9 @@ class Fence:
         self._scratch: Path | None = None
 
     def file(self, name: str) -> Path:
-        """The real path of a file that a client names; relative ones are of the first folder that has them.
+        """The real path of a file that a client names; a relative one is looked up in the allowed folders, in order.
 
-        BadInput for one that is not below the folders, is no regular file, or is too large.
+        BadInput for a file that is outside the folders, not a regular file, or too large.
         """
         if not self.allowed:
             raise BadInput(f"{name}: no folder is allowed; valid: files below DIR, after nccl-tuner mcp --allow DIR")

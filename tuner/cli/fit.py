@@ -1,4 +1,4 @@
-"""``nccl-tuner fit``: constants, alpha and beta, or a calibration of measured times, and how far off that is."""
+"""``nccl-tuner fit``: constants, alpha and beta, or a calibration from measured times, and how accurate it is."""
 
 import sys
 from collections.abc import Mapping, Sequence
@@ -77,7 +77,8 @@ def print_left_out(files: FittedFiles) -> None:
         say(f"left out: {count} {reason}")
     for floor in files.floors:
         say(
-            f"{floor.communicator}: several combinations take the same {floor.floor_us:.1f} us at the least, which is "
+            f"{floor.communicator}: the fastest call of several combinations takes the same {floor.floor_us:.1f} us,"
+            " which is "
             f"the host's time; left out are calls that take less than {NEAR:g} times that, "
             f"to {human_bytes(floor.to_bytes)}"
         )
@@ -101,12 +102,12 @@ def constants_command(
 ) -> None:
     """Fits the constants of NCCL's model to the measurements in FILE, of one machine and release.
 
-    What the measurements do not determine keeps NCCL's value; several node counts determine more. Every fourth
-    size is held out: the errors there are those of sizes that were not used. Sessions and communicators are held out
-    in turn as well.
+    A constant that the measurements do not determine keeps NCCL's value; several node counts determine more. Every
+    fourth size is held out: the errors shown for them are those of sizes that the fit did not use. Sessions and
+    communicators are held out in turn as well.
 
-    With --arm, --machine, --topology or --log the FILEs are of nccl-tests, or of any origin as in 'verify'; NCCL's own
-    choices in them count as what the emulator picks where no log says it.
+    With --arm, --machine, --topology or --log the FILEs may be from nccl-tests or any origin that 'verify' takes;
+    NCCL's own choices in them count as what the emulator picks where no log says it.
 
     \b
     nccl-tuner fit constants one-node.jsonl two-nodes.jsonl --out pod.toml
@@ -156,11 +157,11 @@ def _print_constants(report: FitReport) -> None:
         if names:
             say(f"kept at NCCL's value, {what}: {_few(names)}")
     if fitted.noise > 1:
-        say(f"the model misses the times by {fitted.noise:g} of their deviations; intervals are as much wider")
+        say(f"the model misses the times by {fitted.noise:g} standard deviations; intervals are widened by that")
     worse = [one for one in fitted.noise_by_size if one.noise > WORSE * fitted.noise]
     if worse:
         sizes = ", ".join(f"from {human_bytes(one.from_bytes)} {one.noise:g}" for one in worse)
-        say(f"more than elsewhere at some sizes, which count as much less: {sizes}")
+        say(f"it misses more at some sizes, which get less weight: {sizes}")
     print_left_out(report.files)
 
 
@@ -172,7 +173,7 @@ def _print_held_out(report: FitReport) -> None:
         columns = ("held out of a fit to all others", "calls", "NCCL there", "fitted there")
         print_table("Mean absolute error at what a fit did not see, %", columns, rows)
     else:
-        say("no session and no communicator held out: that takes three processes, or FILEs of two communicators")
+        say("no session and no communicator was held out: that takes three processes, or FILEs of two communicators")
 
 
 def _interval(one: Fitted) -> str:
@@ -211,13 +212,15 @@ RULES = (
     "wrote, with NCCL's own choices: alpha of a step and beta of a link, as in the textbook.",
 )
 @options.option(
-    "--collective", "Of a file with several, or one that does not say.", type=options.Named(Collective, "collective")
+    "--collective",
+    "The collective, for a FILE that has several or does not say it.",
+    type=options.Named(Collective, "collective"),
 )
-@options.option("--ranks", "Of files that do not say.", type=int)
+@options.option("--ranks", "Number of ranks, for FILEs that do not say it.", type=int)
 @options.option(
     "--algorithm",
-    f"Whose steps and bytes the times are taken for: {', '.join(_ALGORITHMS)}. "
-    "[default: ring; of Broadcast and Reduce tree]",
+    f"Algorithm whose steps and bytes explain the times: {', '.join(_ALGORITHMS)}. "
+    "[default: ring; for Broadcast and Reduce tree]",
     type=click.Choice(_ALGORITHMS),
     metavar="NAME",
 )
@@ -232,8 +235,8 @@ RULES = (
     type=values.POSITIVES,
     metavar="US[,US...]",
 )
-@options.option("--iterations", "Of each repetition. [default: the experiment's]", type=int)
-@options.option("--bytes", "size", "Its size. [default: the experiment's]", type=options.SIZES)
+@options.option("--iterations", "Iterations of each repetition. [default: the experiment's]", type=int)
+@options.option("--bytes", "size", "Size of the AllReduce. [default: the experiment's]", type=options.SIZES)
 @options.json_option
 def alpha_beta_command(
     files: tuple[Path, ...],
@@ -364,7 +367,7 @@ def _shown(value: Repeated) -> tuple[str, str]:
     "Add the rows between nodes to this calibration, as those of one's own site: one row is enough.",
     metavar="NAME|FILE",
 )
-@options.option("--name", "What answers call the calibration, and the site.", default="own")
+@options.option("--name", "Name of the calibration and of the site in answers.", default="own")
 @options.out_option("OUT.json", "The file to write.")
 @options.json_option
 def calibration_command(
@@ -378,8 +381,8 @@ def calibration_command(
     """A calibration from FILEs of measured times, for '--calibration' of pick, budget, edges and others.
 
     FILEs are what nccl-tests prints or writes as JSON, runs of 'measure', columns, or names of shipped tables. A dozen
-    rows do; beliefs from machines of the generation stand for what was not measured, with wide intervals. With --update
-    one row of one's own cluster is enough, and four spread over sizes are better.
+    rows are enough; what was not measured is estimated from machines of the same generation, with wide intervals. With
+    --update one row of one's own cluster is enough, and four spread over sizes are better.
 
     \b
     nccl-tuner fit calibration sweep.csv --machine dgx-h100 --nccl 2.29.2 -o own.json
@@ -392,7 +395,7 @@ def calibration_command(
     write_text(out, calibration.text(made))
     for path in files:
         if why := _unhealthy(path, made.machine, site, given):
-            say(f"note: {path}: {why}; what is expected by this calibration is that again", err=True)
+            say(f"note: {path}: {why}; a calibration from it expects such times again", err=True)
     rows = sum(each.rows for each in made.measured)
     if json_wanted():
         print_json({"file": out, "name": made.name, "machine": made.machine, "measured": made.measured})
@@ -409,7 +412,6 @@ def _unhealthy(path: Path, machine: str, site: Site, given: Given) -> str:
         found = accept([path], AcceptOptions(scenario, replace(given, nccl=given.nccl or site.nccl)))
     except TunerError:  # a file that 'accept' cannot place says nothing
         return ""
-    slow = sum(size.verdict.fails for size in found.sizes)
     slow, sizes = found.calls_judged
     return f"'nccl-tuner accept' fails it, with {slow} of {sizes} sizes too slow or too fast" if slow else ""
 
@@ -418,7 +420,7 @@ def _unhealthy(path: Path, machine: str, site: Site, given: Given) -> str:
 @click.argument("file", required=False, type=FILE, metavar="[FILE]")
 @options.option(
     "--calibration",
-    "The calibration to hold against it. [default: the machine's own, else one of its generation]",
+    "The calibration to compare FILE with. [default: the machine's own, else one of its generation]",
     metavar="NAME|FILE",
 )
 @site_options

@@ -30,7 +30,7 @@ LINK_KINDS = frozenset({"adapter", "pcie", "nvlink", "c2c", "sockets"})
 
 
 def print_explained(title: str, explained: Explained) -> None:
-    """Prints what was found, why not more, what limits it, what would lift that, and the searches."""
+    """Prints what was found, why there is not more, what limits it, what would lift that, and the searches."""
     explanation = explained.explanation
     several = explanation.several_nodes
     found = explanation.found
@@ -91,7 +91,7 @@ def _limits(explanation: GraphExplanation, several: bool) -> Iterator[str]:
 
 
 def _lifts(explanation: GraphExplanation, several: bool) -> None:
-    """Each with the changes that make it, on lines of their own, which are not broken."""
+    """Each result of a lifted limit, with the changes that give it on lines of their own, which are not folded."""
     if not explanation.lifts:
         return
     click.echo("What would lift it: searched again with the change, NCCL finds\n")
@@ -103,7 +103,7 @@ def _lifts(explanation: GraphExplanation, several: bool) -> None:
 
 
 def _searches(explanation: GraphExplanation) -> None:
-    """Prints searches; those that repeat one before are left out of the table."""
+    """Prints the searches; repeated ones are left out of the table."""
     new = [search for search in explanation.searches if not search.repeats]
     if not new:
         return
@@ -142,7 +142,7 @@ def _speed(search: SearchTried) -> str:
 
 
 def print_across(title: str, across: Across, *, only_present: bool = False) -> None:
-    """All tables; channels that are alike are one line. ``only_present``: no table of rings or trees without one."""
+    """Prints all tables, with equal channels on one line. ``only_present``: leaves out empty tables."""
     nodes = {rank: node for node, ranks in enumerate(across.ranks_of_nodes) for rank in ranks}
     rings = {ring.channel: (_ring(ring),) for ring in across.rings}
     if rings or not only_present:
@@ -165,7 +165,7 @@ def print_across(title: str, across: Across, *, only_present: bool = False) -> N
 
 
 def print_trees(title: str, trees: Sequence[TreeOrder], nodes: Mapping[int, int]) -> None:
-    """The roots, and what goes up between nodes; what goes down takes the same adapters of both ranks."""
+    """Prints the roots and what goes up between nodes; data going down uses the same adapters of both ranks."""
     rows = {
         tree.channel: (
             " ".join(str(rank) for rank in _roots(tree, nodes) if tree.children[rank]),
@@ -203,7 +203,7 @@ def _net(number: int | None) -> str:
 
 
 def alike(of_channel: Mapping[int, tuple[str, ...]]) -> list[tuple[str, ...]]:
-    """Rows with the channels that they are of."""
+    """Rows with the channels that share them."""
     channels: dict[tuple[str, ...], list[int]] = {}
     for channel, row in of_channel.items():
         channels.setdefault(row, []).append(channel)
@@ -211,7 +211,7 @@ def alike(of_channel: Mapping[int, tuple[str, ...]]) -> list[tuple[str, ...]]:
 
 
 def numbers_in_words(numbers: Iterable[int]) -> str:
-    """Numbers in their order, those that follow each other as a range: ``0-3 8``."""
+    """Numbers in their order, with runs as ranges: ``0-3 8``."""
     ranges: list[list[int]] = []
     for number in numbers:
         if ranges and ranges[-1][-1] == number - 1:
@@ -230,12 +230,12 @@ GRAPHS = ("ring", "tree", "nvls", *COLLNET_GRAPHS)
 @options.file_option(
     "--dump",
     "FILE.xml",
-    "Write them to a file as NCCL does (NCCL_GRAPH_DUMP_FILE), which it reads back (NCCL_GRAPH_FILE).",
+    "Write the graphs as NCCL dumps them (NCCL_GRAPH_DUMP_FILE) and reads them back (NCCL_GRAPH_FILE).",
 )
 @options.option(
     "--explain",
     "explained",
-    "Instead, why one graph has these channels: what refused more, what limits it, and what would lift that.",
+    "Explain instead why one graph has these channels: what refused more, what limits it, and what would lift that.",
     type=click.Choice((*GRAPHS, COLLNET)),
 )
 @options.file_option(
@@ -245,9 +245,9 @@ GRAPHS = ("ring", "tree", "nvls", *COLLNET_GRAPHS)
 )
 @options.flag(
     "--across",
-    "Instead (in JSON besides) the channels of all ranks across nodes: rings, trees, heads, and their adapters.",
+    "Show instead (in JSON: also) the channels of all ranks across nodes: rings, trees, heads, and their adapters.",
 )
-@options.libnccl_option("The graphs that libnccl finds instead, with exact bandwidths.")
+@options.libnccl_option("Show the graphs that libnccl finds instead, with exact bandwidths.")
 @options.json_option
 def command(
     dump: Path | None,
@@ -274,7 +274,7 @@ def command(
     described = communicator.scenario()
     if libnccl is not None:
         if any(each is not None for each in (dump, explained, svg)):
-            raise BadInput("--libnccl: its graphs alone; valid: without --dump, --explain and --svg")
+            raise BadInput("--libnccl only shows libnccl's graphs; valid without --dump, --explain and --svg")
         _show_libnccl(described, libnccl, across)
         return
     graph = OF_COLLNET if explained == COLLNET else explained
@@ -315,7 +315,7 @@ def _show_libnccl(described: Scenario, timeout_s: float, across: bool) -> None:
 
 
 def print_with_across(title: str, answer: GraphsAcross) -> None:
-    """The channels across nodes; in JSON beside the graphs of a node, where nodes are alike."""
+    """Prints the channels across nodes; JSON also has the graphs of a node, where nodes are equal."""
     if not shown_as_json(answer):
         print_across(title, answer.across)
 
@@ -375,7 +375,7 @@ def _parts(device: str) -> tuple[str, int, str]:
 
 
 def _shown(value: object) -> object:
-    """A value without Python's own words: what is not there is a dash."""
+    """A value without Python's own words: None is a dash."""
     if value is None:
         return "-"
     if isinstance(value, bool):

@@ -1,4 +1,4 @@
-"""Several calls in one group as ``pick`` takes them, and what NCCL makes of them."""
+"""Several calls in one group as ``pick`` takes them, and what NCCL does with them."""
 
 import json
 import re
@@ -38,7 +38,7 @@ MOST_CALLS = 10_000
 
 @dataclass(frozen=True, slots=True)
 class GivenCall:
-    """One call as it is written; ``relative``: the peer counts from the rank that calls."""
+    """One call as the user wrote it; ``relative``: the peer is counted from the rank that calls."""
 
     function: Collective | PeerCall
     bytes: int
@@ -76,7 +76,7 @@ class AnyCalls(click.ParamType):  # type: ignore[type-arg]
             if len(calls) > MOST_CALLS:
                 raise BadInput(f"{where}: more than {MOST_CALLS} calls in a group; valid: up to {MOST_CALLS}")
         if not calls:
-            raise BadInput(f"{text}: no call; valid: one or more")
+            raise BadInput(f"{text}: has no call; valid: one or more")
         return calls
 
 
@@ -118,7 +118,7 @@ def _times(where: str, row: Mapping[str, Any]) -> int:
 
 def _call(where: str, row: Mapping[str, Any]) -> GivenCall:
     if row.get("call") is None or row.get("bytes") is None:
-        raise BadInput(f"{where}: without a call or bytes; valid: {CALL_FORM}")
+        raise BadInput(f"{where}: has no call or no bytes; valid: {CALL_FORM}")
     function = options.AnyCall(Collective, "collective").convert(row["call"], None, None)
     dtype = None if row.get("type") is None else options.Named(DataType, "type").convert(row["type"], None, None)
     op = None if row.get("op") is None else options.Named(Op, "operation").convert(row["op"], None, None)
@@ -127,15 +127,17 @@ def _call(where: str, row: Mapping[str, Any]) -> GivenCall:
     if text and not re.fullmatch(r"[+-]?\d{1,9}", text):
         raise BadInput(f"{where}: peer {peer!r}; valid: a rank, or +1, -1 from the rank that calls")
     if function in (PeerCall.Send, PeerCall.Recv) and not text:
-        raise BadInput(f"{where}: {function.name} without a peer; valid: send@3:1M, recv@-1:1M")
+        raise BadInput(f"{where}: {function.name} needs a peer; valid: send@3:1M, recv@-1:1M")
     if text and isinstance(function, Collective) and function not in ROOTED:
-        raise BadInput(f"{where}: {function.name} with a peer; valid: of send, recv, and as the root of {ROOTED_WORDS}")
+        raise BadInput(
+            f"{where}: {function.name} takes no peer; valid for send, recv, and as the root of {ROOTED_WORDS}"
+        )
     relative = text[:1] in ("+", "-")
     return GivenCall(function, options.size_bytes(str(row["bytes"])), dtype, op, int(text) if text else None, relative)
 
 
 def of_libnccl(calls: Sequence[GivenCall], like: Request) -> list[Operation]:
-    """The calls as libnccl is asked for them, with what is left to the options. BadInput for any but a collective."""
+    """The calls as libnccl is asked, completed by the options. BadInput for anything but a collective."""
     for call in calls:
         if isinstance(call.function, PeerCall):
             options.Named(Collective, "collective").convert(call.function.name, None, None)  # which says why
@@ -151,7 +153,7 @@ EXCHANGES = excludes("sends, receives and roots, of which no tuner plugin is ask
 def show_group(
     calls: list[GivenCall], described: Scenario, asked: options.CommunicatorQuestion, rank: int, in_full: bool
 ) -> None:
-    """Prints what NCCL makes of the calls, or libnccl's answer. Errors: BadInput for what a group has not."""
+    """Prints what NCCL does with the calls, or libnccl's answer. Errors: BadInput for what a group cannot contain."""
     like = asked.call.request()
     if asked.libnccl is not None:
         from tuner.answers import library
@@ -218,7 +220,7 @@ COLUMNS = ("kernel", "call", "collective", "bytes", "type", "pick", "channels", 
 
 
 def print_group(title: str, answer: GroupAnswer) -> None:
-    """Kernels with their calls, in NCCL's order, then what was chosen together."""
+    """Prints the kernels with their calls, in NCCL's order, then the choices."""
     rows = [
         (
             number,
@@ -259,7 +261,7 @@ def _size(nbytes: int | None) -> str:
 
 
 def _range(channels: Sequence[int]) -> str:
-    """``3..7``, or all of them where they are not neighbours; none are those of a whole kernel."""
+    """``3..7``, or every number where they are not neighbours; empty for the channels of a whole kernel."""
     if not channels:
         return "-"
     low, high = channels[0], channels[-1]

@@ -38,7 +38,7 @@ class InstalledPart:
 
 @dataclass(frozen=True, slots=True)
 class ExtraFound:
-    """An extra, and what of it is not installed."""
+    """An extra, and which of its packages are not installed."""
 
     name: str
     gives: str
@@ -58,7 +58,7 @@ class CachedLibrary:
 
 @dataclass(frozen=True, slots=True)
 class Installation:
-    """All of it; :attr:`works` where everything that is installed does, whatever extras are missing."""
+    """Everything about the installation; :attr:`works` where every installed part works, missing extras aside."""
 
     version: str
     python: str
@@ -73,7 +73,7 @@ class Installation:
 
     @property
     def works(self) -> bool:
-        """Whether nothing that is installed has to be mended."""
+        """Whether no installed part needs repair."""
         return all(part.works or not part.mend for part in self.parts)
 
 
@@ -125,7 +125,7 @@ def _modules() -> list[InstalledPart]:
 
 
 def _other_sources(module: Any) -> bool:
-    """Whether a module and its object say that they are built from different sources: one is of an older build."""
+    """Whether a module and its shared object were built from different sources, so that one of them is stale."""
     if not hasattr(module.lib, "sim_sources"):
         return False
     said = (module.lib.sim_sources(), module.lib.sim_expected_sources())
@@ -170,8 +170,8 @@ def _installed() -> list[CachedLibrary]:
 def doctor_command(ctx: click.Context) -> None:
     """Says what of nccl-tuner is installed on this computer, which extras are missing, which libnccl it has.
 
-    It looks at the installation alone; 'nccl-tuner diagnose FILE' says what is wrong with a topology.
-    Exit code 1: something that is installed does not work. An extra that is missing is no fault.
+    It looks only at the installation; 'nccl-tuner diagnose FILE' says what is wrong with a topology.
+    Exit code 1: something that is installed does not work. A missing extra is not a fault.
 
     \b
     nccl-tuner doctor
@@ -218,7 +218,7 @@ def _row(library: "CachedLibrary") -> tuple[str, str, str, str]:
 @click.command(name="completion", cls=options.Command)
 @click.argument("shell", type=click.Choice(("bash", "zsh", "fish")))
 def completion_command(shell: str) -> None:
-    """Prints what completes commands, options and their values in SHELL.
+    """Prints the script with which SHELL completes commands, options and their values.
 
     \b
     eval "$(nccl-tuner completion bash)"                 # in ~/.bashrc
@@ -238,7 +238,7 @@ def completion_command(shell: str) -> None:
 @options.option(
     "--build",
     "builds",
-    "For CUDA 12 or CUDA 13: of the wheel nvidia-nccl-cu12 or nvidia-nccl-cu13; repeatable.",
+    "CUDA 12 or CUDA 13: the wheel nvidia-nccl-cu12 or nvidia-nccl-cu13; repeatable.",
     type=click.Choice(tuple(library.WHEELS)),
     multiple=True,
     default=(library.BUILD,),

@@ -28,7 +28,7 @@ COLUMNS = ("ranks", "call", "size", "executed", "calls", "us", "+-", "waiting")
 
 @click.command(name="read", cls=options.Command)
 @click.argument("folder", type=FILE, metavar="DIR")
-@options.option("--machine", "What the nodes are, for the measured times of --out.", metavar="NAME")
+@options.option("--machine", "The machine of the job, for the measured times of --out.", metavar="NAME")
 @options.file_option(
     "-o", "--out", "FILE.jsonl", "Write the times as 'measure' does, for verify, fit, accept and decide."
 )
@@ -38,14 +38,14 @@ def read_command(folder: Path, machine: str | None, out: Path | None, parquet: P
     """Joins the files of all ranks in DIR, the folder that NCCL_TUNER_JOB named while the job ran.
 
     Of a call the least time over the ranks is its transfer; the rest of a rank's time it waited for the last one.
-    Exit code 1 where ranks ran something else than others, 3 where no call has a record of every rank.
+    Exit code 1 where ranks ran different calls, 3 where no call has a record of every rank.
 
     \b
     nccl-tuner job read /shared/job
     nccl-tuner job read /shared/job --machine dgx-h100 --out job.jsonl
     """
     if out is not None and out.exists() and out.stat().st_size:
-        raise BadInput(f"{out} is there already; valid: another file")
+        raise BadInput(f"{out} exists already; valid: another file")
     files = joined.read_folder(folder)
     calls: Iterable[joined.JoinedCalls] = joined.joined(files)
     if parquet is not None:
@@ -62,7 +62,7 @@ def read_command(folder: Path, machine: str | None, out: Path | None, parquet: P
 
 
 def say_left_out(files: joined.JobFolder) -> None:
-    """Prints what of a job's files is not read, or has no time, to standard error."""
+    """Prints to standard error what in a job's files is not read, or has no time."""
     notes = list(files.notes)
     for note in notes[:MOST_SHOWN]:
         say(f"note: {note}", err=True)
@@ -71,7 +71,7 @@ def say_left_out(files: joined.JobFolder) -> None:
 
 
 def scenario_of(machine: str, files: joined.JobFolder) -> Scenario:
-    """The communicator that has most time, on nodes of this kind. BadInput where there is none, or no such machine."""
+    """The communicator with the most time, on this kind of nodes. BadInput where there is none, or no such machine."""
     most = joined.largest(files)
     nodes = most.nodes or 1
     release = files.releases[0] if files.releases else None
@@ -122,11 +122,11 @@ def _print_read(found: report.JobReport) -> None:
 
 @click.command(name="plan", cls=options.Command)
 @click.argument("folder", type=FILE, metavar="DIR")
-@options.option("--machine", "What the nodes are.", metavar="NAME", required=True)
+@options.option("--machine", "The machine of the job.", metavar="NAME", required=True)
 @options.out_option("TABLE", "The table to write.")
 @options.option(
     "--most-factor",
-    "No arm that is predicted to take more times as long as what runs now.",
+    "Leave out arms that are predicted to take more than this many times as long as what runs now.",
     type=click.FloatRange(1.0, 100.0),
     default=plan.MOST_FACTOR,
 )
@@ -182,9 +182,9 @@ def plan_command(folder: Path, machine: str, out: Path, most_factor: float, step
 
 
 def decide_in_job(folders: Sequence[Path], out: Path, steps: Path | None, name: str) -> None:
-    """Judges the arms that the job explored, writes a table of those that stay, and ends with the exit code."""
+    """Judges the arms that the job explored, writes a table of those that stay, and exits with the verdict's code."""
     if steps is not None and len(folders) > 1:
-        raise BadInput("steps are those of one start of a job; valid: one DIR")
+        raise BadInput("--steps are from one start of a job; valid: one DIR")
     files = [joined.read_folder(folder) for folder in folders]
     source = {"from": "what " + ", ".join(map(str, folders)) + " measured in the job"}
     try:

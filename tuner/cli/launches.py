@@ -1,4 +1,4 @@
-"""A launch in full as text: kernels, the shares of channels that are alike in one row, and the ranks they go over."""
+"""A launch in full as text: kernels, one row for channels with equal shares, and the ranks that they visit."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -18,7 +18,7 @@ COLUMNS = (
 
 
 def print_launch(title: str, answer: LaunchAnswer) -> None:
-    """All of one call's launch."""
+    """Prints everything about one call's launch."""
     launch = answer.launch
     say(f"Launch of {title}")
     sizes = ", ".join(
@@ -32,7 +32,7 @@ def print_launch(title: str, answer: LaunchAnswer) -> None:
         else:
             _print_symmetric(kernel, kernel.symmetric)
     if answer.across is None:
-        say("The graphs are from a file, which says nothing of the ranks of other nodes\n")
+        say("The graphs are from a file, which does not know the ranks of other nodes\n")
     else:
         print_across("the channels in use", answer.across, only_present=True)
     rings = {ring.channel: (" ".join(map(str, ring.nodes)),) for ring in answer.node_rings}
@@ -73,7 +73,7 @@ def _print_symmetric(kernel: LaunchedKernel, launched: SymmetricLaunch) -> None:
     if rows:
         print_table("", ("block", "call", "from", "elements"), rows)
     else:
-        say("Its blocks are not told their parts\n")
+        say("The blocks do not learn their parts\n")
 
 
 def _together(work: SymmetricWork) -> str:

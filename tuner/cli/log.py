@@ -1,4 +1,4 @@
-"""``nccl-tuner log``: what a NCCL log says of a communicator, and whether the emulator agrees."""
+"""``nccl-tuner log``: what a NCCL log says about a communicator, and whether the emulator agrees."""
 
 import sys
 from collections import Counter
@@ -37,7 +37,7 @@ def _graphs(path: Path | None) -> graphs.Graphs | None:
 )
 @click.argument("file", type=FILE)
 @options.flag("--check", "checked", "Compare the emulator with what the run printed.")
-@options.option("--communicator", "Its commId in the log. [default: the largest]", metavar="ID")
+@options.option("--communicator", "The communicator, by its commId in the log. [default: the largest]", metavar="ID")
 @release_option("Release, instead of the log's line 'NCCL version'.", only_known=False)
 @options.option("--nodes", "Number of nodes.", type=click.IntRange(1))
 @lambda function: stacked(function, *fact_options(option, heading=None))
@@ -57,7 +57,7 @@ def _graphs(path: Path | None) -> graphs.Graphs | None:
     "FILE.xml",
     "A node's graphs (NCCL_GRAPH_DUMP_FILE), instead of the log's.",
 )
-@options.option("--env", "A variable the log does not show.", multiple=True, metavar="NAME=VALUE")
+@options.option("--env", "A NCCL variable that the log does not show.", multiple=True, metavar="NAME=VALUE")
 @options.option(
     "--collective",
     "The collective of all choices that do not name theirs (2.20 to 2.22).",
@@ -103,7 +103,7 @@ def command(
         _check(imported, call)
         return
     if call != options.CallOptions():
-        raise BadInput("--dtype, --op: of what is compared; valid: with --check")
+        raise BadInput("--dtype and --op only apply with --check")
     if json_wanted():
         print_json(_record(imported))
     else:

@@ -1,4 +1,4 @@
-"""``nccl-tuner machines``: the catalogue, and topologies: of a machine by name, or completed from what a node says."""
+"""``nccl-tuner machines``: the catalogue, and topologies, by a machine's name or completed from a node's output."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -46,12 +46,14 @@ RULES = (
 @click.argument("what", required=False, metavar="[NAME|FILE]")
 @options.of_nodes_option
 @options.file_option(
-    "--like", "FILE", "The machines nearest to FILE instead: what agrees, what differs, and what FILE does not say."
+    "--like",
+    "FILE",
+    "Show the machines nearest to FILE instead: what agrees, what differs, and what FILE does not say.",
 )
 @options.skeleton_options()
 @options.option(
     "--cpu",
-    "The CPUs, where FILE does not say them: GenuineIntel:6:143, AuthenticAMD:143:49 as NCCL counts, or arm64.",
+    "The CPU model, where FILE does not say it: GenuineIntel:6:143, AuthenticAMD:143:49 as NCCL counts, or arm64.",
     metavar="CPU",
 )
 @options.option(
@@ -59,7 +61,7 @@ RULES = (
     "All PCIe links, where FILE does not say their speed. [default: as the GPU model has, x16]",
     metavar="GEN[xLANES]",
 )
-@options.out_option("OUT.xml", "Write the topology there, not to stdout.", required=False)
+@options.out_option("OUT.xml", "Write the topology to this file, not to stdout.", required=False)
 @options.json_option
 def command(
     what: str | None,
@@ -74,7 +76,7 @@ def command(
 ) -> None:
     """The machines known by name; of NAME or FILE the topology in NCCL's XML, with the source of every fact of NAME.
 
-    FILE is completed as NCCL does on a machine with such GPUs, without libnccl; what it does not say is asked for. It
+    FILE is completed as NCCL does on a machine with such GPUs, without libnccl; missing facts are asked for. It
     is a topology that only places devices, what 'nvidia-smi topo -m' printed (with 'topo -mp' and 'topo -p2p r' after
     it, where you have them), or what 'lstopo --of xml' wrote.
 
@@ -135,7 +137,7 @@ def _print_completed(file: Path, added: "ListingAdditions", out: Path | None) ->
 
 
 def _deliver(topology: str, record: Mapping[str, object], out: Path | None) -> None:
-    """Writes the topology into the file, and prints the record, or what was written, or the topology."""
+    """Writes the topology into the file, and prints a line about it; or prints the topology; with --json the record."""
     if out is not None:
         write_text(out, topology)
     if json_wanted():
@@ -161,7 +163,7 @@ def _print_nearest(file: Path, gpu: str | None) -> None:
     print_table(f"Machines nearest to {file}", ("machine", "agrees", "differs"), rows)
     click.echo(f"not known: {', '.join(every[0].unknown) or 'nothing'}")
     if every[0].differs:
-        click.echo("none agrees in all that decides")
+        click.echo("none agrees in everything that decides")
 
 
 def _shape(file: Path, gpu: str | None) -> "NodeShape":

@@ -1,7 +1,7 @@
 """``nccl-tuner mcp``: the commands as tools of the Model Context Protocol, for agents in editors and chats.
 
 Over standard input and output a message is a line; over HTTP, on the loopback address, a request. Answers take turns in
-the main thread, where alone a clock can end one.
+the main thread, the only one in which a clock can end them.
 """
 
 import os
@@ -42,7 +42,7 @@ def command(folders: tuple[Path, ...], port: int | None) -> None:
     """Serve the commands as tools to an agent (Model Context Protocol), over standard input and output or HTTP.
 
     Tools: pick, explain, diff, diagnose, accept, check_table, machines, releases, budget. Nothing is written or
-    fetched, libnccl is not asked, and the NCCL variables of the server are not those of an answer. Files are read
+    fetched, libnccl is not asked, and the NCCL variables of the server do not influence an answer. Files are read
     below the folders that are allowed, up to 50 MiB each.
 
     \b
@@ -79,7 +79,7 @@ def command(folders: tuple[Path, ...], port: int | None) -> None:
 
 
 def _serve_lines(messages: "AgentMessages") -> None:
-    """A message a line, until standard input ends; what else is printed goes to standard error."""
+    """Answers one message per line until standard input ends; everything else goes to standard error."""
     sys.stdout.flush()
     own = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)

@@ -82,4 +82,4 @@ class _Handler(BaseHTTPRequestHandler):
         self.close_connection = True
 
     def log_message(self, format: str, *arguments: object) -> None:
-        """Says nothing: what is asked is the client's matter."""
+        """Logs nothing: requests are the client's own business."""

@@ -1,4 +1,4 @@
-"""Messages of the Model Context Protocol: JSON-RPC 2.0, as far as a server of tools and resources has to speak it.
+"""Messages of the Model Context Protocol: JSON-RPC 2.0, as far as a server of tools and resources needs them.
 
 Written here and not taken from the protocol's SDK, whose import takes three times as long as a whole start. The SDK's
 own client and types judge it in tests/cli/test_mcp.py. Source: modelcontextprotocol.io/specification.
@@ -23,7 +23,7 @@ READS = {"readOnlyHint": True, "openWorldHint": False}
 
 
 class Refused(Exception):
-    """A request that is answered with an error: its number in JSON-RPC, and one line."""
+    """A request that is answered with an error: JSON-RPC's number of it, and one line of text."""
 
     def __init__(self, number: int, says: str) -> None:
         super().__init__(says)
@@ -46,7 +46,7 @@ class AgentMessages:
         }
 
     def answer(self, text: bytes) -> bytes | None:
-        """The reply to a message in JSON; None where there is none to be: to a notification, and to a reply."""
+        """The reply to a message in JSON; None for a notification or a reply, which get none."""
         try:
             message = json.loads(text)
         except (ValueError, RecursionError):

@@ -38,7 +38,7 @@ def _give(ctx: click.Context, param: click.Parameter, path: Path | None) -> None
 
 
 def library_option(function: F) -> F:
-    """Option for the libnccl that is asked, and measures again; the callback takes nothing of it."""
+    """Option for the libnccl to measure again with; its callback ignores the value."""
     return options.file_option(
         "--library",
         "FILE",
@@ -58,12 +58,12 @@ def gpu_options(function: F) -> F:
         options.option(
             "--cuda-graph-below",
             "graphs_below",
-            "With --backend gpu: smaller calls are timed inside CUDA graphs: the host's time does not count.",
+            "With --backend gpu: time smaller calls inside CUDA graphs, where the host's time does not count.",
             type=Parsed("size", lambda text: 0 if text == "0" else size_bytes(text)),
             default="64M",
             metavar="BYTES",
         ),
-        options.file_option("--nccl-log", "FILE", "With --backend gpu: keep NCCL's own log, of rank 0's process."),
+        options.file_option("--nccl-log", "FILE", "With --backend gpu: keep the NCCL log of rank 0's process."),
     )
 
 
@@ -94,7 +94,7 @@ SPARE = ("algbw GB/s", "in place algbw GB/s", "in place +- %", "in place busbw G
 
 
 def print_results(results: Iterable[Result], ranks: int) -> None:
-    """Prints a table for each collective; in place is beside out of place where it was measured."""
+    """Prints a table for each collective; in-place times stand beside the others where they were measured."""
     rows: dict[tuple[Collective, str], dict[tuple[Point, Combination | None], _Row]] = {}
     for result in results:
         point = replace(result.point, in_place=False)
@@ -142,7 +142,7 @@ def _timed(row: _Row, placements: Sequence[bool], columns: int, ranks: int) -> I
 
 @dataclass(frozen=True, slots=True)
 class BackendQuery:
-    """A backend as described: its communicator, what is planted by which seed, and how GPUs are measured."""
+    """A backend as described: its communicator, the seed of what is planted, and how GPUs are measured."""
 
     communicator: options.CommunicatorOptions
     seed: int
@@ -191,17 +191,23 @@ def _channels(text: str) -> tuple[int, ...]:
 @options.under("Without GPUs", "--seed", "--nothing-planted")
 @options.collectives_argument
 @options.option(
-    "--backend", "kind", "The GPUs at hand, or a planted truth behind noise.", default="gpu", metavar="|".join(BACKENDS)
+    "--backend",
+    "kind",
+    "Measure the GPUs at hand, or a simulation with a planted truth behind noise.",
+    default="gpu",
+    metavar="|".join(BACKENDS),
 )
 @options.out_option("FILE", "The file of measurements; an existing one is continued.")
 @options.option("--bytes", "sizes", "NCCL's nBytes. [default: powers of two, 8 to 1G]", type=options.SIZES)
-@options.option("--algorithms", "Only these, such as ring,tree.", type=_names(Algorithm, "algorithm"), default=())
-@options.option("--protocols", "Only these, such as ll,simple.", type=_names(Protocol, "protocol"), default=())
 @options.option(
-    "--channels", "These numbers of channels besides NCCL's own.", type=Parsed("channels", _channels), default=()
+    "--algorithms", "Only these algorithms, such as ring,tree.", type=_names(Algorithm, "algorithm"), default=()
 )
-@options.flag("--in-place", "In place as well.")
-@options.flag("--cuda-graph", "graph", "Inside CUDA graphs.")
+@options.option(
+    "--protocols", "Only these protocols, such as ll,simple.", type=_names(Protocol, "protocol"), default=()
+)
+@options.option("--channels", "Also force these numbers of channels.", type=Parsed("channels", _channels), default=())
+@options.flag("--in-place", "Measure calls in place as well.")
+@options.flag("--cuda-graph", "graph", "Time calls inside CUDA graphs.")
 @options.option(
     "--precision",
     "A median is known when its 95 % confidence interval is within this of it.",
@@ -212,20 +218,18 @@ def _channels(text: str) -> tuple[int, ...]:
 @options.option("--rounds", "The most sample blocks of each combination.", type=click.IntRange(min=1), default=30)
 @options.option(
     "--rounds-per-process",
-    "Rounds until it goes on in a fresh process; how much processes differ takes 3 of them.",
+    "Rounds before a fresh process goes on; it takes 3 processes to tell how much they differ.",
     type=click.IntRange(min=1),
     default=3,
 )
 @options.option("--repeats", "Runs kept per sample block.", type=click.IntRange(min=1), default=10)
-@options.option("--warmup", "Runs before them.", type=click.IntRange(min=0), default=5)
+@options.option("--warmup", "Warm-up runs before each sample block.", type=click.IntRange(min=0), default=5)
 @options.option("--budget-s", "Seconds until it stops. [default: no limit]", type=click.FloatRange(min=0))
 @options.option(
-    "--seed", "Of the order of sample blocks, and of what is planted.", type=click.IntRange(min=0), default=0
+    "--seed", "Seed of the order of sample blocks, and of what is planted.", type=click.IntRange(min=0), default=0
 )
 @gpu_options
-@options.flag(
-    "--nothing-planted", "With --backend simulated: the truth is NCCL's own model, so nothing is to be gained."
-)
+@options.flag("--nothing-planted", "With --backend simulated: plant NCCL's own model, so that nothing can be gained.")
 @of_all_ranks
 @options.communicator_options()
 @options.call_options(buffers=False, in_place=False, windows=False)
@@ -266,7 +270,7 @@ def command(
         moved = f"; in a checkout: python -m {REHEARSED} measure --backend double" if kind == DOUBLE else ""
         raise BadInput(f"unknown backend {kind!r}; {one_of(BACKENDS)}{moved}")
     if communicator["constants"] is not None:
-        raise BadInput("--constants: what is measured does not depend on them; valid for: pick, table")
+        raise BadInput("--constants: measured times do not depend on them; valid for: pick, table")
     if nothing_planted and kind == "gpu":
         raise BadInput(f"--nothing-planted: there is nothing to plant with --backend {kind}; valid: simulated")
     ranks_per_gpu = communicator["ranks_per_gpu"] or 1
@@ -311,7 +315,7 @@ def command(
         say(f"nccl-tuner: interrupted; {out} keeps what was measured; the same command continues", err=True)
         sys.exit(130)
     if wrong:
-        say(f"nccl-tuner: {said[0]}; no time of such sample blocks counts", err=True)
+        say(f"nccl-tuner: {said[0]}; times of such sample blocks are not counted", err=True)
         sys.exit(1)
 
 

@@ -1,4 +1,4 @@
-"""``nccl-tuner measured``: the public measured times that are shipped, and tables of one's own."""
+"""``nccl-tuner measured``: the shipped tables of public measured times, and your own."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -63,27 +63,27 @@ RULES = (
 @options.under(HEAD, "--env", "--trap")
 @click.argument("files", metavar="[NAME|FILE]...", nargs=-1, type=FILE)
 @site_options
-@options.option("--machine-note", "How sure that is; needed with -o where there is no --machine.", metavar="TEXT")
+@options.option("--machine-note", "How sure the machine is; needed with -o without --machine.", metavar="TEXT")
 @options.option("--source", "Where the numbers are from: a repository, a document; needed with -o.", metavar="TEXT")
-@options.option("--commit", "The state of the source.", metavar="TEXT", default="not stated")
+@options.option("--commit", "Commit or date of the source.", metavar="TEXT", default="not stated")
 @options.option("--path", "path_in_source", "The path in the source. [default: the files' names]", metavar="TEXT")
 @options.option("--licence", "The licence of the numbers.", metavar="TEXT", default="not stated")
-@options.option("--title", "What it is, in a line.", metavar="TEXT", default="", show_default=False)
+@options.option("--title", "A line that says what the table is.", metavar="TEXT", default="", show_default=False)
 @options.option(
     "--how", "How it was measured. [default: what FILE says]", metavar="TEXT", default="", show_default=False
 )
-@options.option("--launch", "How ranks were started.", type=click.Choice(list(LAUNCHES)), default="unknown")
+@options.option("--launch", "How the ranks were started.", type=click.Choice(list(LAUNCHES)), default="unknown")
 @options.option(
     "--network",
-    "What went between nodes: InfiniBand, sockets, a plugin.",
+    "The network between nodes: InfiniBand, sockets, a plugin.",
     metavar="TEXT",
     default="",
     show_default=False,
 )
-@options.option("--env", "A variable that was set; repeatable.", multiple=True, metavar="NAME=VALUE")
+@options.option("--env", "A NCCL variable that was set; repeatable.", multiple=True, metavar="NAME=VALUE")
 @options.option("--trap", "traps", "What a user of the numbers must know; repeatable.", multiple=True, metavar="TEXT")
-@options.out_option("OUT.csv", "Write one table of FILEs.", required=False)
-@options.option("--keep", "Keep FILEs as a healthy run of one's own, which 'accept' compares with.", metavar="NAME")
+@options.out_option("OUT.csv", "Write FILEs as one table.", required=False)
+@options.option("--keep", "Keep FILEs as a healthy run of your own, which 'accept' compares with.", metavar="NAME")
 @options.option("--forget", "Remove a run that was kept.", metavar="NAME")
 @options.option(
     "--next",
@@ -122,7 +122,7 @@ def command(
     """
     given = replace(given, nccl=site.nccl)
     if site.machine is not None and site.topology is not None:
-        raise BadInput("--machine and --topology; valid: one of both")
+        raise BadInput("--machine and --topology; valid: one of them")
     if forget is not None:
         own_runs.forget(forget)
         click.echo(f"{forget}: forgotten")
@@ -141,7 +141,7 @@ def command(
 
 
 def _keep(files: tuple[Path, ...], name: str, site: Site, given: Given, head: Mapping[str, Any]) -> None:
-    """Keeps FILEs as a run of the user's own, if it is healthy by others and says where it is from."""
+    """Keeps FILEs as a run of the user's own, if other runs show that it is healthy and it says where it is from."""
     wanted = [] if files else ["FILE, what nccl-tests printed"]
     wanted += [] if site.machine or site.topology else ["which machine: --machine NAME, or --topology FILE.xml"]
     wanted += [] if head["source"] else ["where the numbers are from: --source TEXT"]
@@ -220,7 +220,7 @@ def _check(files: tuple[Path, ...], site: Site, given: Given) -> None:
     tables = [(path, formats.read(measured.file_of(path), given)) for path in files]
     for path, table in tables:
         if not table.blocks and not table.header.left_out:
-            raise BadMeasurement(f"{path}: no times in it; valid: what nccl-tests printed")
+            raise BadMeasurement(f"{path}: has no times; valid: what nccl-tests printed")
     problems = [(path, each) for path, table in tables for each in plausible.judge(table, *site.node).problems]
     left = [(path, f"{count} {why}") for path, table in tables for why, count in table.header.left_out.items() if count]
     if json_wanted():
@@ -264,7 +264,7 @@ def _write_table(
 
 
 def _facts(files: tuple[Path, ...], site: Site, head: Mapping[str, Any]) -> Header:
-    """What the options say of the times of FILEs."""
+    """What the options say about the times of FILEs."""
     path_in_source = head["path_in_source"] or ", ".join(path.name for path in files)
     return Header(
         title=head["title"],
@@ -285,7 +285,7 @@ def _record(file: Path, problem: Problem) -> dict[str, object]:
 
 
 def _left_out(file: Path, text: str) -> dict[str, object]:
-    """Record of the same form for what is in a file and not in its table."""
+    """The record of something that is in a file but not in its table."""
     return {"file": str(file), "kind": "left out", "refused": False, "lines": [], "text": text}
 
 

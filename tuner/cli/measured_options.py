@@ -1,4 +1,4 @@
-"""Options of measured times: what their files do not say, what each run forced, and where it was measured."""
+"""Options about measured times: what their files do not say, what each run forced, and where it was measured."""
 
 from collections.abc import Mapping
 from functools import wraps
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def site_options(function: F) -> F:
-    """Options for what files of measured times do not say of where they are from, as ``site`` and ``given``."""
+    """Options for the origin of measured times where files do not say it, as the parameters ``site`` and ``given``."""
 
     @wraps(function)
     def at_site(
@@ -45,14 +45,17 @@ def site_options(function: F) -> F:
             type=click.IntRange(1, MOST_NODES),
             metavar="N",
         ),
-        options.option(
-            "--gpus-per-node", "How many GPUs of each did, or of each tray.", type=click.IntRange(1), metavar="N"
-        ),
+        options.option("--gpus-per-node", "GPUs used per node, or per tray.", type=click.IntRange(1), metavar="N"),
         options.option(
             "--trays", "Instead of --nodes: trays of one NVLink domain.", type=click.IntRange(1), metavar="N"
         ),
         options.option(
-            "--collective", "program", "What was run, likewise.", default="", show_default=False, metavar="NAME"
+            "--collective",
+            "program",
+            "The collective that was run, where the files do not say it.",
+            default="",
+            show_default=False,
+            metavar="NAME",
         ),
     )
 
@@ -82,7 +85,7 @@ _WORDS = (
 
 
 def place_options(function: F) -> F:
-    """Options for what :func:`asked` takes: arms, and where they were measured."""
+    """Options that :func:`asked` takes: arms, and where they were measured."""
     function = described_by_log(options.skeleton_options(TOPOLOGY)(function))
     return stacked(
         function,
@@ -91,21 +94,21 @@ def place_options(function: F) -> F:
         options.file_option("--topology", "FILE.xml", "Instead of --machine: a topology in NCCL's XML."),
         release_option("The release that was measured. [default: what files say]", only_known=False, default=""),
         options.option(
-            "--nodes", "Nodes of files that do not say it; of a table, which rows.", type=click.IntRange(min=1)
+            "--nodes",
+            "Number of nodes, for files that do not say it; for a table, the rows to take.",
+            type=click.IntRange(min=1),
         ),
-        options.option(
-            "--gpus-per-node", "GPUs of each node, of files that do not say it.", type=click.IntRange(min=1)
-        ),
+        options.option("--gpus-per-node", "GPUs per node, for files that do not say it.", type=click.IntRange(min=1)),
     )
 
 
 def is_asked(given: Mapping[str, Any]) -> bool:
-    """Whether any of these options is given: the files are arms of one machine then."""
+    """Whether any of these options is given; the files are then arms of one machine."""
     return any(value not in (None, "", ()) for value in given.values())
 
 
 def asked(files: tuple[Path, ...], given: Mapping[str, Any], **more: Any) -> "RunsQuery":
-    """Query of what to read, by the parameters of :func:`place_options`; says what is assumed of a log."""
+    """What to read, from the parameters of :func:`place_options`; says what is assumed about a log."""
     from tuner.times.regret.workflow import RunsQuery
 
     words = tuple((name, given[name]) for name in _WORDS if given.get(name) not in (None, ()))
@@ -141,7 +144,7 @@ def runs_there(files: tuple[Path, ...], given: Mapping[str, Any]) -> "tuple[Meas
 
 
 def say_stand_in(site: Site) -> None:
-    """A line on stderr after the answer where a release stands for the measured one, which is not known."""
+    """Says on stderr after the answer that a release stands in for the measured one, which is not known."""
     if site.stand_in:
         note_after(site.stand_in)
 

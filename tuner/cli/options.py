@@ -57,7 +57,7 @@ ROOTED_WORDS = "broadcast, reduce, gather and scatter"
 
 
 class Named(click.ParamType):  # type: ignore[type-arg]
-    """A member of one of the enumerations, by NCCL's name in any case."""
+    """A click type: a member of one of the enumerations, by NCCL's name in any case."""
 
     def __init__(self, members: Any, name: str) -> None:
         self.members = members
@@ -66,7 +66,7 @@ class Named(click.ParamType):  # type: ignore[type-arg]
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         if self.members is Collective and (call := peer_call(value)) is not None:
             raise BadInput(
-                f"{call.name}: NCCL makes it of sends and receives, and picks no algorithm; valid for it: "
+                f"{call.name}: NCCL makes it from sends and receives and picks no algorithm; valid for it: "
                 f"{TAKING_ANY_CALL}; valid here: {', '.join(each.name for each in Collective)}"
             )
         return by_name(self.members, value, self.name)
@@ -92,7 +92,7 @@ class AnyCall(Named):
         if (call := peer_call(value)) is not None:
             return call
         if str(value).lower().replace("_", "").replace("-", "") == "alltoallv":
-            raise BadInput(f"{value}: AllToAll with unequal parts; valid: alltoall, and its parts by `pick --parts`")
+            raise BadInput(f"{value}: an AllToAll of unequal parts; valid: alltoall, with its parts in `pick --parts`")
         try:
             return super().convert(value, param, ctx)
         except BadInput:
@@ -106,7 +106,7 @@ _DEFAULT = Request(Collective.AllReduce, DataType.float32, Op.sum)
 
 @dataclass(frozen=True, slots=True)
 class CallOptions:
-    """Values of :func:`call_options`; what a command has no option for is as NCCL's plain calls have it."""
+    """Values of :func:`call_options`; without an option, as in NCCL's plain calls."""
 
     dtype: DataType = _DEFAULT.dtype
     op: Op = _DEFAULT.op
@@ -211,13 +211,13 @@ def out_option(metavar: str, says: str, required: bool = True) -> Callable[[F], 
 
 def steps_options(function: F) -> F:
     """Options for when a job's steps ended, as the parameters ``steps`` and ``name``."""
-    named = option("--range", "name", "What those ranges are called.", default="step", metavar="NAME")
+    named = option("--range", "name", "Name for those ranges.", default="step", metavar="NAME")
     says = "When a job's steps ended: seconds a line, JSON lines, or NVTX ranges of nsys (SQLite, CSV)."
     return file_option("--steps", "FILE", says)(named(function))
 
 
 def time_options(default: str, said: str | None = None) -> Callable[[F], F]:
-    """Options for whose times are shown, as one parameter ``times``: None where they are NCCL's alone.
+    """Options that choose whose times are shown, as one parameter ``times``: None for NCCL's alone.
 
     ``said`` is the default in words, where a command has several.
     """
@@ -261,7 +261,7 @@ def _times_wanted(whose: str, calibration: str | None) -> "TimesWanted | None":
 
 
 def times_or_both(times: "TimesWanted | None") -> "TimesWanted | None":
-    """The times that were asked for; where nothing was said of them, both NCCL's and calibrated ones."""
+    """The times that were asked for; by default both NCCL's and calibrated ones."""
     if is_given("time"):
         return times
     return times or _times_wanted("both", None)
@@ -283,7 +283,7 @@ bytes_option = option(
 
 
 class CallOrChange(AnyCall):
-    """A collective, or what has a ``=``: a change, KEY=VALUE, as of ``--change``."""
+    """A click type: a collective, or a change KEY=VALUE as in ``--change``."""
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
         return [
@@ -298,7 +298,7 @@ class CallOrChange(AnyCall):
 change_option = option(
     "--change",
     "assignments",
-    f"What is different afterwards: {', '.join(KEYS)}, or a NCCL variable; repeatable.",
+    f"What changes: {', '.join(KEYS)}, or a NCCL variable; repeatable.",
     multiple=True,
     metavar="KEY=VALUE",
     type=Change(),
@@ -362,11 +362,11 @@ def range_options(function: F) -> F:
     """The sizes that ranges are looked for in."""
     return stacked(
         function,
-        option("--from", "low", "The least size. [default: one element]", type=size_bytes, metavar="SIZE"),
+        option("--from", "low", "The smallest size. [default: one element]", type=size_bytes, metavar="SIZE"),
         option(
             "--to",
             "high",
-            "The greatest size; NCCL's nBytes, as in pick.",
+            "The largest size; NCCL's nBytes, as in pick.",
             type=size_bytes,
             metavar="SIZE",
             default="1T",
@@ -376,9 +376,10 @@ def range_options(function: F) -> F:
 
 @dataclass(frozen=True, slots=True)
 class CommunicatorQuestion:
-    """Question that most commands are asked: of which communicator, which calls and sizes, and how it is answered.
+    """What most commands are asked: the communicator, the calls and sizes, and how to answer.
 
-    ``times``: whose, None for NCCL's alone. ``libnccl``: the seconds it may take, None where it is not asked.
+    ``times``: whose times, None for NCCL's alone. ``libnccl``: the seconds that it may take, None where it is not
+    asked.
     """
 
     communicator: CommunicatorOptions
@@ -410,10 +411,10 @@ def question(
     times_said: str | None = None,
     libnccl: str | None = None,
 ) -> Callable[[F], F]:
-    """The options of a :class:`CommunicatorQuestion`, which the command takes as the parameter ``asked``.
+    """The options of a :class:`CommunicatorQuestion`, which the command gets as the parameter ``asked``.
 
-    ``times`` is the default of whose are shown, ``times_said`` that in words, without options for it where it is None;
-    ``libnccl`` says what it adds where it can be asked.
+    ``times`` is the default of whose times are shown (None: no options for it), ``times_said`` says it in words;
+    ``libnccl`` is the help of --libnccl, where the command has it.
     """
 
     names = ["communicator", "call", *(["low", "high"] if ranges else [])]
@@ -443,10 +444,10 @@ def question(
 def runnable(
     selections: Mapping[str, Selection], collectives: Sequence[Collective], like: Request, everywhere: bool = True
 ) -> list[Request]:
-    """The calls of these collectives; without any, of all that can run, the others named on stderr.
+    """The calls of these collectives that can run; without any, of all, and stderr names the others.
 
-    They are ``like`` that call in all but the collective. ``selections`` are by the words that say which; a call has to
-    run in all of them, or in one if not ``everywhere``.
+    They are ``like`` that call in everything but the collective. ``selections`` are keyed by words that name them; a
+    call has to run in all of them, or in one if not ``everywhere``.
     """
     requests = [replace(like, collective=collective) for collective in dict.fromkeys(collectives or Collective)]
     if collectives:

@@ -34,7 +34,7 @@ def command() -> None:
 @options.communicator_options(without=["graphs", "constants", "ranks", "shared"], build=True)
 @options.option(
     "--processes-per-node",
-    "Processes of the program on each node, of several. [default: one for each GPU]",
+    "Processes of the program on each node, with several nodes. [default: one for each GPU]",
     type=click.IntRange(min=1),
 )
 @lambda function: options.json_option(function, "Print JSON; the program's own output goes to stderr.")
@@ -78,7 +78,7 @@ def learn_command(path: Path) -> None:
 
 
 def print_learning(learning: "Learning") -> None:
-    """The verdict, what differs from the parent, and each case that no trial explains."""
+    """Prints the verdict, what differs from the parent, and each case that no trial explains."""
     compared, equal = sum(learning.compared.values()), sum(learning.matched.values())
     verdict = "exact" if learning.exact else "differs"
     click.echo(f"{verdict}: learnt from {learning.parent}, {equal:,} of {compared:,} compared equal")

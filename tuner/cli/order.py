@@ -1,4 +1,4 @@
-"""``nccl-tuner order``: in which order the numbers of each element are added, and whether the bits stay the same."""
+"""``nccl-tuner order``: in which order each element's numbers are added, and whether the bits stay the same."""
 
 from collections.abc import Iterable, Iterator, Sequence
 
@@ -43,15 +43,17 @@ MOST_RANKS = 65_536  # whose order is followed rank by rank
 @options.option("--bytes", "sizes", "NCCL's nBytes, as in pick. [default: 1M]", type=options.SIZES)
 @options.option(
     "--row-bytes",
-    "A row that is to have the same bits wherever it is, such as a token's: hidden size x type size.",
+    "Bytes of a row that must have the same bits wherever it is, such as a token's: hidden size x type size.",
     type=options.size_bytes,
     metavar="SIZE",
 )
-@options.option("--rows", "Calls of so many rows, such as batch sizes.", type=options.NUMBERS, metavar="N,...")
 @options.option(
-    "--range", "ends", "The order by ranges of sizes instead.", type=Parsed("range", _range), metavar="FROM..TO"
+    "--rows", "Compare calls of these numbers of rows, such as batch sizes.", type=options.NUMBERS, metavar="N,..."
 )
-@options.flag("--group", "together", "The calls are those of one group, in this order.")
+@options.option(
+    "--range", "ends", "Show the order by ranges of sizes instead.", type=Parsed("range", _range), metavar="FROM..TO"
+)
+@options.flag("--group", "together", "Take the calls as one group, in this order.")
 @options.change_option
 @options.option("--root", "The root of Reduce.", type=int, default=0, metavar="RANK")
 @options.option("--settings/--no-settings", "Look for the variables that would make the answer yes.", default=True)
@@ -87,14 +89,14 @@ def command(
     nccl-tuner order reducescatter --machine dgx-h100 --nodes 8 --bytes 25M --change nodes=6
     """
     if root and collective not in ROOTED:
-        raise BadInput(f"--root: {collective.name} has none; valid: of reduce")
+        raise BadInput(f"--root: {collective.name} has no root; valid for reduce")
     described, request, dtype = communicator.scenario(), call.request(collective), call.dtype
     if described.ranks > MOST_RANKS:
         raise BadInput(f"the order of additions of {described.ranks:,} ranks; valid: up to {MOST_RANKS:,} ranks")
     if ends is not None:
         if sizes or row_bytes or rows or assignments or together:
             raise BadInput(
-                "--range: of calls alone on one communicator; valid: without --bytes, --row-bytes, --group, --change"
+                "--range shows single calls on one communicator; valid without --bytes, --row-bytes, --group, --change"
             )
         _ranges(described, request, ends, root)
         return
@@ -138,7 +140,7 @@ def _ranges(described: Scenario, request: Request, ends: tuple[int, int], root: 
 
 def _say_what_was_read(others: Iterable[str]) -> None:
     for nccl in dict.fromkeys(others):
-        say(f"Device code was read up to NCCL {LAST_READ}; that of {nccl} is taken to add in the same order")
+        say(f"Device code was read up to NCCL {LAST_READ}; NCCL {nccl} is assumed to add in the same order")
 
 
 def _one_or_each(terms: Sequence[Term]) -> str:
@@ -151,7 +153,7 @@ def _sizes(sizes: list[int] | None, row_bytes: int | None, rows: list[int] | Non
     if rows is None:
         return [1 << 20] if sizes is None else sizes
     if row_bytes is None or sizes is not None:
-        raise BadInput("--rows: how many of --row-bytes; valid: both of them, without --bytes")
+        raise BadInput("--rows counts rows of --row-bytes; valid: both of them, without --bytes")
     most = LARGEST_BYTES // row_bytes
     if wrong := [count for count in rows if not 1 <= count <= most]:
         raise BadInput(f"--rows {wrong[0]}: valid: 1 to {most}, all of which have at most 2**62 bytes")
@@ -162,7 +164,7 @@ SPARE = ("channels", "elements", "NCCL")  # where little room is
 
 
 def print_order(title: str, answer: OrderAnswer, dtype: DataType) -> None:
-    """Whether the bits are the same, then a row a class of elements."""
+    """Whether the bits are the same, then one row per class of elements."""
     if answer.same_bits is not None:
         print_same(answer.same_bits)
         say()
@@ -172,7 +174,7 @@ def print_order(title: str, answer: OrderAnswer, dtype: DataType) -> None:
 
 
 def print_same(same: SameBits) -> None:
-    """The answer in a line, and what would make it yes."""
+    """Prints the answer in one line, and what would make it yes."""
     say(f"{verdict(f'Same bits: {same.answer}', GOOD.get(same.answer))}: {same.because}")
     for setting in same.settings:
         words = " ".join(f"{name}={value}" for name, value in setting.variables.items())

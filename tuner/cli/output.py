@@ -63,7 +63,7 @@ def _say_notes(notes: Sequence[tuple[str, bool]]) -> None:
 
 
 def progress(text: str) -> None:
-    """A line on stderr, where that is a terminal, on what takes long."""
+    """Says on stderr what takes long, if stderr is a terminal."""
     if sys.stderr.isatty():
         say(f"{text} ...", err=True)
 
@@ -88,10 +88,10 @@ def verdict(text: str, good: bool | None) -> str:
 
 
 def print_json(value: Any, several: str | None = None) -> None:
-    """Prints one object: a record's keys, or under the key ``several`` a list of records, whatever its length.
+    """Prints one object: a record's keys, or under the key ``several`` a list of records, however long.
 
-    First stands the version of the form (docs/json.md), last what is taken of a log that describes the communicator,
-    and what stands behind a release that was not compared.
+    First comes the version of the form (docs/json.md), last what was taken from a log that describes the communicator,
+    and which release stands in for one that was not compared.
     """
     written = versioned(value, several)
     if (says := click.get_current_context().meta.get(LOG)) is not None:
@@ -115,7 +115,7 @@ def shown_as_json(answer: Any, several: str | None = None) -> bool:
 
 
 def show(answer: Any, printed: Callable[..., None], *more: Any) -> None:
-    """An answer: its record as JSON, or as ``printed`` prints it for people, with what else that takes."""
+    """Shows an answer: its record as JSON, or as ``printed`` prints it with the further arguments."""
     if not shown_as_json(answer):
         printed(answer, *more)
 
@@ -123,10 +123,10 @@ def show(answer: Any, printed: Callable[..., None], *more: Any) -> None:
 def print_table(
     title: str, columns: Sequence[str], rows: Iterable[Sequence[object]], spare: Sequence[str] = ()
 ) -> None:
-    """A plain aligned table; columns whose cells are all numbers are set to the right.
+    """Prints a plain aligned table; columns that hold only numbers are aligned to the right.
 
     It is no wider than :func:`width_to_fit`: ``spare`` columns are left out first. Notes of cells stand below it, once
-    each. Not by a library: a table as plain as this would wait 20 ms for one that draws all kinds.
+    each. No library draws it: importing one costs 20 ms.
     """
     if title:
         click.echo(folded(title))
@@ -140,7 +140,7 @@ def print_table(
 
 
 def print_view(title: str, columns: Sequence[Column], rows: Iterable[Any]) -> None:
-    """:func:`print_table` of records, or of several for each row, by columns that say what they show of them."""
+    """Prints a table of records, or of several records per row, by columns that say what they show."""
     columns = [each for each in columns if each.title]
     print_table(title, [each.title for each in columns], view.cells(columns, rows), view.spare(columns))
 

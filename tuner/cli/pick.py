@@ -1,4 +1,4 @@
-"""``nccl-tuner pick``: what NCCL picks, or libnccl itself, for a call or for several in a group."""
+"""``nccl-tuner pick``: what NCCL, or libnccl itself, picks for a call or for several in a group."""
 
 import os
 from collections.abc import Sequence
@@ -36,7 +36,7 @@ NOT_OF_GROUPS = ("sizes", "peer", "parts", "as_csv", "time", "calibration")
 
 
 class CallOrCalls(options.AnyCall):
-    """One call by its name, or several as :class:`tuner.cli.group.AnyCalls`, which have sizes or are in a file."""
+    """One call by its name, or several as :class:`tuner.cli.group.AnyCalls`, which give sizes or name a file."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         if isinstance(value, str) and (":" in value or value.startswith("@")):
@@ -47,7 +47,7 @@ class CallOrCalls(options.AnyCall):
 
 
 def _parts(text: str) -> list[int]:
-    """Sizes, of which some may be 0."""
+    """Sizes, some of which may be 0."""
     return [0 if word.strip() == "0" else options.size_list(word)[0] for word in text.split(",")]
 
 
@@ -91,7 +91,7 @@ RULES = (
 @options.option(
     "--peer",
     "--root",
-    "Of send and recv the peer, of gather, scatter and, with --launch, broadcast and reduce the root. "
+    "The peer of send and recv; the root of gather, scatter and, with --launch, broadcast and reduce. "
     "[default: 1, or 0]",
     type=int,
     metavar="N",
@@ -99,7 +99,7 @@ RULES = (
 )
 @options.option(
     "--parts",
-    "Of alltoall with unequal parts: bytes that every rank sends to each rank, or what each sends to each, the "
+    "For an alltoall of unequal parts: bytes that every rank sends to each rank, or what each sends to each, the "
     "first rank's first.",
     type=Parsed("parts", _parts),
     heading=CALL,
@@ -184,7 +184,7 @@ def command(
         exchanges.show(asked.scenario(), query, times)
         return
     if peer is not None and collective not in ROOTED:
-        raise BadInput(f"--root: {collective.name} has none; valid: of broadcast, reduce, gather and scatter")
+        raise BadInput(f"--root: {collective.name} has no root; valid for broadcast, reduce, gather and scatter")
     described = asked.scenario()
     request = call.request(collective)
     if request.configuration is not None:
@@ -211,7 +211,7 @@ def command(
 
 
 def _described(asked: options.CommunicatorQuestion) -> Scenario:
-    """The communicator, of which no tuner decides where libnccl is asked."""
+    """The communicator; without a tuner where libnccl is asked."""
     if asked.libnccl is None:
         return asked.scenario()
     for name in TABLES:
@@ -260,7 +260,7 @@ def _instead_of(answer: PickAnswer) -> str:
 
 
 def _alone(answer: PickAnswer) -> Pick | None:
-    """What NCCL would pick without its tuner, where that is something else."""
+    """NCCL's pick without its tuner, where that differs."""
     pick, alone = answer.pick, answer.alone
     same = alone is None or (isinstance(pick, Pick) and (pick.name, pick.channels) == (alone.name, alone.channels))
     return None if same else alone

@@ -51,7 +51,7 @@ def sizes_of(from_bytes: int, to_bytes: int, points: int) -> SizeArray:
 
 @dataclass(frozen=True, slots=True)
 class PlotOptions:
-    """A picture over sizes and node counts: of which call, and on which machine."""
+    """What a picture over sizes and node counts shows: which call, on which machine."""
 
     scenario: Scenario
     request: Request
@@ -60,7 +60,7 @@ class PlotOptions:
 
 
 def asked(given: Mapping[str, Any]) -> PlotOptions:
-    """From the command's parameters. Errors: BadInput for sizes or node counts that are none."""
+    """The query from the command's parameters. Errors: BadInput for invalid sizes or node counts."""
     communicator: options.CommunicatorOptions = given["communicator"]
     call: options.CallOptions = given["call"]
     described = communicator.scenario()
@@ -73,7 +73,7 @@ def asked(given: Mapping[str, Any]) -> PlotOptions:
 
 
 def bar_of_nodes(nodes: Sequence[int]) -> Any:
-    """A bar on stderr, on a terminal, that ends after so many node counts."""
+    """A progress bar on stderr, on a terminal, over this many node counts."""
     hidden = not sys.stderr.isatty()
     return click.progressbar(length=len(nodes), label="numbers of nodes", file=raw(sys.stderr), hidden=hidden)
 
@@ -81,7 +81,9 @@ def bar_of_nodes(nodes: Sequence[int]) -> Any:
 def nodes_of(scenario: Scenario, to_nodes: int | None, nodes_list: str | None) -> list[int]:
     """Ascending. BadInput also where the scenario itself says how many nodes there are."""
     if scenario.others or (scenario.nodes != 1 and scenario.from_log is None):
-        raise BadInput("--nodes and --node: the picture is over node counts; valid: --to-nodes N, --nodes-list N,N,...")
+        raise BadInput(
+            "--nodes and --node: the picture is drawn over node counts; valid: --to-nodes N, --nodes-list N,N,..."
+        )
     if nodes_list is None:
         most = to_nodes or 64
         fewest = max(scenario.node_counts[0], 1 if scenario.local_ranks() > 1 else 2)  # one rank has nothing to choose
@@ -100,7 +102,7 @@ def _is_count(word: str) -> bool:
 
 
 def nodes_alike(scenario: Scenario) -> str:
-    """Machine, release and settings in words, whatever the number of nodes."""
+    """Machine, release and settings in words, without the number of nodes."""
     resolved, gpus = scenario.resolve(), scenario.gpus()
     each = f"{gpus} GPU{'s' * (gpus > 1)} per node{resolved.own.sharing}{resolved.each_in_words}"
     constants = [f"constants {scenario.fitted_constants.file}"] if scenario.fitted_constants else []
@@ -108,9 +110,11 @@ def nodes_alike(scenario: Scenario) -> str:
 
 
 def deliver(out: Path | None, record: Callable[[], Any], draw: Callable[[], "Figure"], says: Callable[[], str]) -> None:
-    """Writes the picture, and prints the record or what the picture ``says`` in a line."""
+    """Writes the picture, and prints the record as JSON, or one line that ``says`` what it shows."""
     if out is None and not json_wanted():
-        raise BadInput("nothing to do; valid: --out FILE.png (.svg, .pdf) for a picture, --json for what it would show")
+        raise BadInput(
+            "nothing to write; valid: --out FILE.png (.svg, .pdf) for a picture, --json for what it would show"
+        )
     if out is not None:
         from tuner.answers.charts import save
 
@@ -122,7 +126,7 @@ def deliver(out: Path | None, record: Callable[[], Any], draw: Callable[[], "Fig
 
 
 def _of_call(request: Request) -> dict[str, object]:
-    """The calls of a picture, of all its sizes, as JSON has them."""
+    """The calls of a picture, over all its sizes, as JSON has them."""
     return {"collective": request.collective, "dtype": request.dtype, "op": request.op, "buffers": request.buffers}
 
 
@@ -145,7 +149,7 @@ def _of_picks(picks: Choices, row: int | slice = slice(None)) -> dict[str, objec
 
 
 def known(values: NDArray[Any]) -> list[Any]:
-    """The values as lists, None for what is not a number."""
+    """The values as lists, with None for NaN."""
     if values.ndim > 1:
         return [known(row) for row in values]
     return [shortest(value) if np.isfinite(value) else None for value in values]
@@ -180,7 +184,7 @@ def _map(measured: str | None, out: Path | None, given: Mapping[str, Any]) -> No
 
 
 def _marks(measured: str, nodes: Sequence[int], collective: Collective) -> "list[RegretMark]":
-    """The points of a measured table at the numbers of nodes that are drawn. Errors: BadInput where there is none."""
+    """The points of a measured table at the drawn node counts. Errors: BadInput if there are none."""
     from tuner.answers.charts.figures import RegretMark
     from tuner.times.regret import workflow
 
@@ -192,7 +196,7 @@ def _marks(measured: str, nodes: Sequence[int], collective: Collective) -> "list
         if one.call.collective is collective and one.call.nodes in nodes and one.regret is not None
     ]
     if not marks:
-        raise BadInput(f"{measured}: no pick of {collective.name} against a forced run on these numbers of nodes")
+        raise BadInput(f"{measured}: has no pick of {collective.name} beside a forced run on these node counts")
     return marks
 
 
@@ -235,7 +239,7 @@ def _diff(assignments: tuple[str, ...], out: Path | None, given: Mapping[str, An
     if second == first:
         raise BadInput("nothing differs; valid: --change KEY=VALUE, such as nccl=2.28.9 or NCCL_ALGO=Ring")
     if second.nodes != first.nodes:
-        raise BadInput("--change nodes: the picture is over node counts; valid: another change")
+        raise BadInput("--change nodes: the picture is drawn over node counts; valid: another change")
     with bar_of_nodes([*nodes, *nodes]) as bar:
         before, after = (choices(one, request, sizes, nodes, lambda: bar.update(1)) for one in (first, second))
 
@@ -277,7 +281,7 @@ def _measured(
     if collective is not None:
         blocks = tuple(block for block in measurements.blocks if block.point.collective is collective)
         if not blocks:
-            raise BadMeasurement(f"{file}: no {collective.name} in it")
+            raise BadMeasurement(f"{file}: has no {collective.name}")
         measurements = replace(measurements, blocks=blocks)
     given = measurements.header
     comparison = JudgedFile(measurements, EmulatedModel(Selection(described.communicator())))
@@ -352,7 +356,7 @@ def _scenario(file: Path, measurements: Measurements, communicator: options.Comm
 
 
 def _pictured(scenario: Scenario, kind: Point, drawn: list[Series]) -> dict[str, object]:
-    """Measured times of a kind of call with their bounds, and predicted ones; no channels are NCCL's own number."""
+    """Measured times of a kind of call with their bounds, and predicted ones; no channels means NCCL's own number."""
     series = [
         {
             "algorithm": one.combination.algorithm,
@@ -399,7 +403,9 @@ RULES = [excludes(kind, *names, when=_is_kind(kind)) for kind, names in MEANINGL
 @click.argument("words", nargs=-1, metavar="COLLECTIVE|FILE...")
 @options.option("--from", "from_bytes", "The smallest size.", type=options.size_bytes, default="8", metavar="SIZE")
 @options.option("--to", "to_bytes", "The largest size.", type=options.size_bytes, default="16G", metavar="SIZE")
-@options.option("--points", "Sizes between them, at equal ratios.", type=click.IntRange(2, 100_000), default=400)
+@options.option(
+    "--points", "Number of sizes between them, at equal ratios.", type=click.IntRange(2, 100_000), default=400
+)
 @options.option(
     "--to-nodes", "Every number of nodes up to this one. [default: 64]", type=click.IntRange(1, MOST_ROWS), metavar="N"
 )
@@ -424,7 +430,7 @@ RULES = [excludes(kind, *names, when=_is_kind(kind)) for kind, names in MEANINGL
 )
 @options.call_options(in_place=False, windows=False)
 @options.time_options("nccl", "page: both")
-@options.out_option("FILE", "The picture to write: .png, .svg or .pdf; of page .html.", required=False)
+@options.out_option("FILE", "The picture to write: .png, .svg or .pdf; for page .html.", required=False)
 @options.json_option
 def command(
     kind: str,
@@ -483,7 +489,7 @@ def command(
         return
     given["communicator"] = communicator
     if len(words) != 1:
-        raise BadInput(f"{kind}: of which collective? valid: one of {', '.join(each.name for each in Collective)}")
+        raise BadInput(f"{kind}: name the collective; valid: one of {', '.join(each.name for each in Collective)}")
     given["collective"] = options.Named(Collective, "collective").convert(words[0], None, None)
     if kind == "map":
         _map(measured, out, given)

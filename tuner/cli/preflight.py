@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 @options.file_option("--library", "FILE", "The libnccl.so.2 that the job loads, if known.")
 @options.flag("--script", "Print the one file that does the same with Python alone.")
 def collect_command(folder: Path | None, library: Path | None, script: bool) -> None:
-    """Writes what this rank would give NCCL to choose by into DIR, which all ranks share.
+    """Writes what NCCL would choose by on this rank into DIR, a folder that all ranks share.
 
     Run it as the job runs, on every rank: in its container, with its variables. The rank is the launcher's (torchrun,
     mpirun, srun). No GPU is asked and no library loaded. Where nccl-tuner is not installed, copy the script there.
@@ -46,7 +46,7 @@ def collect_command(folder: Path | None, library: Path | None, script: bool) -> 
         click.echo(Path(collect.__file__).read_text("utf-8"), nl=False)
         return
     if folder is None:
-        raise BadInput("no DIR; valid: a folder that all ranks share, or --script")
+        raise BadInput("DIR is missing; valid: a folder that all ranks share, or --script")
     made = collect.record(collect.CollectedHost(os.environ), None if library is None else str(library))
     try:
         click.echo(collect.written(str(folder), made))
@@ -61,8 +61,8 @@ WIDTH = 42
 @click.command(name="check", cls=options.Command)
 @click.argument("folder", type=FILE, metavar="DIR")
 @options.collectives_argument
-@options.option("--machine", "What the hosts are, where the records do not tell.", metavar="NAME")
-@options.file_option("--topology", "FILE.xml", "The topology of all hosts instead.")
+@options.option("--machine", "The machine of the hosts, where the records do not tell.", metavar="NAME")
+@options.file_option("--topology", "FILE.xml", "The topology of all hosts, instead of --machine.")
 @options.range_options
 @options.call_options(buffers=False, in_place=False, windows=False)
 @options.json_option
@@ -77,7 +77,7 @@ def check_command(
 ) -> None:
     """Says whether the ranks whose records are in DIR would choose the same for COLLECTIVES (default: all five).
 
-    Ranks that choose otherwise than their peers hang, or end with "message truncated". Each kind of ranks is emulated
+    Ranks that choose differently from their peers hang, or end with "message truncated". Each kind of ranks is emulated
     with its release, variables, processor, GPUs, adapters and decision table. Exit code 1 where ranks would choose
     differently, or go without the table that they name, 3 where the records do not say it: ranks are missing, or a
     difference is not known.
@@ -131,7 +131,7 @@ def _is_note(finding: Finding) -> bool:
 
 
 def _lacks(report: Report) -> str:
-    """List of what the records lack, in short: the findings say more."""
+    """What the records lack, in short; the findings say more."""
     unknown = [each for each in report.findings if each.severity is Severity.UNKNOWN]
     differences = ", ".join(each.what for each in report.differences if each.reach is Reach.unknown)
     lacks = {
@@ -188,7 +188,7 @@ def _difference_row(difference: "RankDifference", value: "Value", first: bool) -
 def _print_differing_picks(
     collective: Collective, differing_picks: Sequence["DifferingPicks"], kinds: Sequence[RankKind]
 ) -> None:
-    """A column for each of two kinds; where there are more, a line for each of those that run the same at all sizes."""
+    """Prints a column for each of two kinds; for more kinds, a line for each set that runs the same at all sizes."""
     alike = dict[tuple[object, ...], list[int]]()
     for kind in range(len(kinds)):
         alike.setdefault(tuple(each.picks[kind] for each in differing_picks), []).append(kind)
@@ -217,7 +217,7 @@ def _algo_proto(pick: "RankPick | None") -> tuple[int, int] | None:
 
 
 def _runs(same: Sequence["DifferingPicks"], kind: int) -> str:
-    """Choice of a kind in ranges of the same algorithms and protocols; between some of them ranks may agree."""
+    """A kind's choices as ranges of equal algorithm and protocol; between some ranges ranks may agree."""
     picks = [pick for each in same if (pick := each.picks[kind]) is not None]
     if not picks:
         return "fails"

@@ -1,4 +1,4 @@
-"""A command line that is answered in place of one that is refused, from the remedies of its error."""
+"""The command line to suggest in place of a refused one, from the remedies of its error."""
 
 import shlex
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ OWN = ("NCCL_", "OFI_NCCL_")  # variables that are shown: others may hold secret
 
 
 def command(words: Sequence[str], remedies: Sequence[Remedy]) -> str | None:
-    """The command with the remedies, as a shell takes it; None where it does not have what they change.
+    """The command with the remedies, as a shell takes it; None where it lacks what they change.
 
     ``words`` are its arguments, without the program's name.
     """

@@ -36,7 +36,7 @@ DEFAULT_SIZES = "1K,16K,64K,256K,1M,16M,256M,1G"
     type=options.SIZES,
 )
 @options.time_options("nccl")
-@options.libnccl_option("libnccl's own table instead.")
+@options.libnccl_option("Show libnccl's own table instead.")
 @options.json_option
 def command(
     call: options.CallOptions,
@@ -47,7 +47,7 @@ def command(
 ) -> None:
     """The latencies (us) and bandwidths (GB/s) of every combination, in the layout NCCL prints.
 
-    A narrow terminal has fewer algorithms beside each other. They hold for every kind of buffers but windows.
+    A narrow terminal shows fewer algorithms side by side. They hold for every kind of buffers but windows.
     With --buffers window the times of symmetric kernels instead, by NCCL's own model of them: of AllGather, AllReduce
     and ReduceScatter of --dtype and --op, at some sizes.
 
@@ -60,19 +60,17 @@ def command(
     if libnccl is not None:
         if call != options.CallOptions() or sizes is not None or times is not None:
             raise BadInput(
-                "--libnccl: the table is of all calls; valid: without --bytes, --dtype, --op, --buffers, --time"
+                "--libnccl: its table holds for all calls; valid without --bytes, --dtype, --op, --buffers, --time"
             )
         _show_libnccl(described, libnccl)
         return
     if call.buffers is Buffers.window:
         if times is not None:
-            raise BadInput(
-                "--time, --calibration: no measured times of symmetric kernels are known; valid: --time nccl"
-            )
+            raise BadInput("--time, --calibration: symmetric kernels have no measured times; valid: --time nccl")
         _windows(described, call.request(), sizes)
         return
     if sizes is not None or (call.dtype, call.op) != (DataType.float32, Op.sum):
-        raise BadInput("--bytes, --dtype, --op: the table is of all sizes and types; valid: with --buffers window")
+        raise BadInput("--bytes, --dtype, --op: the table holds for all sizes and types; valid with --buffers window")
     made = described.communicator()
     tables, algorithms = Selection(made).tables, made.release.limits.algorithms
     if times is None or (times.beside_nccl and not json_wanted()):
@@ -101,7 +99,7 @@ def _show_libnccl(described: Scenario, timeout_s: float) -> None:
 
 
 def _print_lines(numbers: model.PrintedNumbers, algorithms: int) -> None:
-    """NCCL's lines, with as many algorithms beside each other as the width has room for, three at most as in NCCL's."""
+    """Prints NCCL's lines, with as many algorithms side by side as fit, at most three as NCCL prints."""
     for together in (3, 2, 1):
         lines = model.lines(numbers, algorithms, together)
         if max(map(len, lines)) <= width_to_fit():

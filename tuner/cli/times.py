@@ -1,4 +1,4 @@
-"""Calibrated times as people read them: intervals, and whose times an answer shows."""
+"""Calibrated times as people read them: intervals, and which calibration they come from."""
 
 from collections.abc import Iterable
 
@@ -13,7 +13,7 @@ COST_UNKNOWN = "what that costs either is not known"
 
 
 def interval(time: TimeInterval | None, scale: float = 1, digits: int = 2) -> str | NotedCell:
-    """Both bounds over ``scale``: ``41.20 to 55.10``; with a note on what the time is extrapolated over."""
+    """Both bounds divided by ``scale``: ``41.20 to 55.10``; with a note on what the time is extrapolated over."""
     if time is None:
         return "-"
     bounds = f"{time.low_us / scale:.{digits}f} to {time.high_us / scale:.{digits}f}"
@@ -26,7 +26,7 @@ def central(time: TimeInterval | None, scale: float = 1, digits: int = 2) -> str
 
 
 def change(times: CalibratedRatio | None) -> str | NotedCell:
-    """The bounds of a ratio of times as the change it is: ``-9.1 to -2.0 %``; with a note on what is extrapolated."""
+    """The bounds of a ratio of times as a change: ``-9.1 to -2.0 %``; with a note on what is extrapolated."""
     if times is None:
         return "-"
     bounds = change_between(times.low - 1, times.high - 1)
@@ -35,7 +35,9 @@ def change(times: CalibratedRatio | None) -> str | NotedCell:
 
 
 def change_between(low: float, high: float) -> str:
-    """Change between bounds as parts of 1; in words where nothing may have changed, alone where they say nothing."""
+    """Change between bounds given as shares; in words where there may be no change, only words where they say
+    nothing.
+    """
     if low < 0 < high and max(-low, high) > TELLING:
         return "cannot be told"
     both = f"{100 * low:+.1f} %" if low == high else f"{100 * low:+.1f} to {100 * high:+.1f} %"
@@ -43,7 +45,7 @@ def change_between(low: float, high: float) -> str:
 
 
 def whose(used: CalibrationUsed) -> str:
-    """Calibration that times are by, what was carried over, and of which combinations they are extrapolated."""
+    """The calibration that gave the times, what was carried over, and which combinations are extrapolated."""
     if used.name is None:
         return f"calibrated times: none; {used.reason}"
     parts = [f"calibrated times: by the calibration {used.reason}; measured with {used.launch}"]

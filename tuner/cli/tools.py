@@ -30,7 +30,7 @@ VERDICTS = {0: "answered", 1: "no", 3: "cannot be judged"}  # by exit code
 
 
 class ParameterKind(Enum):
-    """What a parameter takes, and how its schema says so."""
+    """The kind of value that a parameter takes, and its JSON schema."""
 
     TEXT = "text"
     NUMBER = "number"  # a whole one
@@ -75,7 +75,7 @@ class ToolParameter:
         return {**form, "description": self.says}
 
     def words(self, value: Any, fence: Fence) -> list[str]:
-        """The words of the command line that say ``value``. BadInput for one of another type."""
+        """The command-line words for ``value``. BadInput for a value of another type."""
         values = [self._one(each, fence) for each in self._values(value)]
         if self.option is None:
             return values
@@ -167,9 +167,9 @@ _SIZES = "NCCL's nBytes, such as 8,1K,64MiB or 8..1G*2."
 
 @dataclass(frozen=True, slots=True)
 class Tool:
-    """A command as a tool. ``answer``: instead of a command.
+    """A command as a tool. ``answer``: a function to call instead of a command.
 
-    ``shown``: the keys of its JSON that a short answer has; the last are those where the others are too long.
+    ``shown``: the keys of its JSON that a short answer has; the last ones only where the others are too long.
     """
 
     name: str
@@ -190,7 +190,7 @@ class Tool:
         }
 
     def words(self, given: Mapping[str, Any], fence: Fence) -> list[str]:
-        """The words of the command line. BadInput for what the tool does not take."""
+        """The command-line words. BadInput for what the tool does not take."""
         known = {each.name: each for each in self.parameters}
         for name in given:
             if name not in known:
@@ -395,7 +395,7 @@ BY_NAME = {each.name: each for each in TOOLS}
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What a client gets: a short text, and where the whole is. ``wrong``: bad input, of which the text is the line."""
+    """What a client gets: a short text, and the address of the whole answer. ``wrong``: the text is an error."""
 
     text: str
     wrong: bool = False
@@ -403,7 +403,7 @@ class Reply:
 
 
 class Desk:
-    """Takes questions, one after the other, and keeps the last whole answers."""
+    """Answers questions one after the other, and keeps the last whole answers."""
 
     def __init__(self, fence: Fence) -> None:
         self.fence = fence
@@ -456,7 +456,7 @@ class Desk:
         return f"{ADDRESS}{key}"
 
     def whole(self, address: str) -> str:
-        """A whole answer, as JSON. BadInput for one that is not kept."""
+        """A whole answer, as JSON. BadInput for one that is no longer kept."""
         if (found := self.kept.get(address.removeprefix(ADDRESS))) is None:
             raise BadInput(f"{address}: not kept; valid: the last {MOST_KEPT} answers of this server: ask again")
         return found
@@ -478,7 +478,7 @@ def answered(words: Iterable[str]) -> tuple[int, str, str]:
 
 
 def short(about: dict[str, Any], whole: Any, shown: Sequence[str]) -> str:
-    """JSON of at most SHORT_BYTES: what is known of the answer, and as much of it as fits, lists cut alike."""
+    """JSON of at most SHORT_BYTES: what is known about the answer, and as much of it as fits; lists are cut equally."""
     answers = [_only(whole, frozenset(keys.split())) for keys in shown]
     tried = [(each, LONGEST_LIST) for each in answers] + [
         (answers[-1], most) for most in range(LONGEST_LIST - 1, -1, -1)
@@ -491,7 +491,7 @@ def short(about: dict[str, Any], whole: Any, shown: Sequence[str]) -> str:
 
 
 def _only(value: Any, keys: frozenset[str]) -> Any:
-    """What ``value`` has at these keys; a list of objects with one key alone is the list of their values."""
+    """The part of ``value`` at these keys; a list of objects with a single key becomes the list of their values."""
     if isinstance(value, list):
         kept = [_only(each, keys) for each in value]
         if kept and all(isinstance(each, dict) and len(each) == 1 for each in kept):

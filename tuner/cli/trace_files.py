@@ -15,13 +15,13 @@ LARGE_BYTES = 16 << 20  # from which reading takes long enough to be said
 
 
 def communicators_options(verb: str) -> Callable[[F], F]:
-    """Options for which communicators of the files; ``verb`` says what is done with their calls."""
+    """Options for which communicators of the files count; ``verb`` says what happens to their calls."""
     return lambda function: stacked(
         function,
         option(
             "--ranks",
-            f"{verb} calls of communicators with this many ranks, or of one of these ranks, such as 0-7:2, of the "
-            "one described. [default: all ranks of the one described]",
+            f"{verb} only calls of communicators with this many ranks, or of one of these ranks of the described "
+            "one, such as 0-7:2. [default: all ranks of the one described]",
             type=Parsed("ranks", _ranks_or_count),
             metavar="COUNT|RANGES",
         ),
@@ -40,16 +40,17 @@ def _ranks_or_count(text: str) -> int | tuple[int, ...]:
 
 
 def count_or_part(ranks: int | tuple[int, ...] | None) -> tuple[int | None, tuple[int, ...] | None]:
-    """Meaning of ``--ranks``: how many ranks the calls are of, or of which ranks their communicator is."""
+    """Meaning of ``--ranks``: how many ranks a call's communicator has, or which ranks are its members."""
     return (ranks, None) if isinstance(ranks, int) else (None, ranks)
 
 
 def as_they_ran(
     lists: Sequence[CallList], communicator: CommunicatorOptions, described: Scenario, done: str
 ) -> Scenario:
-    """The communicator in the release that the files are of, where no release was asked for and no log says one.
+    """The communicator in the files' release, where the user asked for none and no log says one.
 
-    ``done``: what is done with the calls. A line on stderr says which release, or that it is another than the files'.
+    ``done``: what is done with the calls. A line on stderr says which release is used, or that it differs from the
+    files'.
     """
     from tuner.jobs.workload import job  # with all that prices calls
 
@@ -67,7 +68,7 @@ def as_they_ran(
 
 
 def read_files(files: Sequence[Path], ranks: int) -> list[CallList]:
-    """The calls of each file; ``ranks`` are those of files that do not say theirs. Errors: those of ``read``."""
+    """The calls of each file; ``ranks`` applies to files that do not say theirs. Errors: BadInput, BadMeasurement."""
     lists = []
     for number, path in enumerate(files, start=1):
         size = path.stat().st_size if path.is_file() else 0

@@ -27,7 +27,7 @@ CALLS_NAMED = 4  # of which nothing is known
 
 
 def print_regret(regret: MeasuredRegret) -> None:
-    """Prints the total, sizes that something is known of, what is not known and why, splits, and rows."""
+    """Prints the total, the sizes about which something is known, what is not known and why, splits, and rows."""
     where = regret.machine or "the topology"
     known = [one for one in regret.sizes if one.regret is not None]
     _print_total(regret, known)
@@ -200,32 +200,34 @@ def _span(low: int, high: int) -> str:
 @options.under("Output", "--noise", "--next", "--plot")
 @click.argument("files", nargs=-1, type=FILE, metavar="[FILE]...")
 @place_options
-@options.option("--table", "tables", "A table of measured times; repeatable.", multiple=True, metavar="NAME|FILE")
+@options.option(
+    "--table", "tables", "Also show a table of measured times; repeatable.", multiple=True, metavar="NAME|FILE"
+)
 @options.option(
     "--noise",
     "noise_percent",
-    "By how much two runs of the same differ, where more is known than repeats and neighbouring sizes show.",
+    "Percent by which two runs of the same differ, if you know more than repeats and neighbouring sizes show.",
     type=click.FloatRange(min=0, max=1000),
     metavar="PERCENT",
 )
-@options.flag("--next", "wants_next", "Which few combinations to force to know more.")
+@options.flag("--next", "wants_next", "Say which few combinations to force next.")
 @options.option(
     "--calibration",
     "The calibrated times that --next uses. [default: the machine's own, else one of its generation]",
     metavar="NAME|FILE",
 )
 @options.file_option(
-    "--histogram", "CSV", "How often which size is called, collective,bytes,count: the total is over these calls."
+    "--histogram", "CSV", "CSV of collective,bytes,count: how often each size is called; totals are over these calls."
 )
-@options.file_option("--plot", "OUT.png", "The measured times as a picture: .png, .svg or .pdf; needs matplotlib.")
+@options.file_option("--plot", "OUT.png", "Draw the measured times to this file: .png, .svg or .pdf; needs matplotlib.")
 @library_option
 @options.json_option
 def command(files: tuple[Path, ...], histogram: Path | None, plot: Path | None, **given: Any) -> None:
     """NCCL's pick against the measured best, by size.
 
-    FILEs of 'nccl-tuner measure' alone are judged one by one. With any option but --histogram and --plot all files are
-    arms of one machine: what nccl-tests prints or writes, runs of 'measure', columns as in tables/measured. A FILE says
-    by its NCCL_ALGO and NCCL_PROTO what it forced.
+    FILEs of 'nccl-tuner measure' alone are judged one by one. With any option except --histogram and --plot, all files
+    are arms of one machine: what nccl-tests prints or writes, runs of 'measure', columns as in tables/measured. A FILE
+    says by its NCCL_ALGO and NCCL_PROTO what it forced.
 
     A pick is "not best" only beyond the noise. What was not measured is unknown.
 
@@ -315,7 +317,7 @@ def _print(file: VerifiedFile) -> None:
 
 
 def _print_mean(file: VerifiedFile) -> None:
-    """The answer in a line: what picks lose on average, and at how many sizes beyond the noise."""
+    """Prints the answer in one line: what picks lose on average, and at how many sizes beyond the noise."""
     sizes = file.comparison.sizes
     known = [one for one in sizes if one.is_known]
     means = mean_regrets(known)

@@ -24,11 +24,11 @@ def build(
     environment: Environment,
     whole: Comm | None = None,
 ) -> Comm:
-    """The communicator as rank 0 sees it, the first GPU of the first node. ``alike``: nodes in the order of ranks, each
-    with how many there are of it in a row. ``whole``: the communicator that it was split off, where it shares that
-    one's resources.
+    """The communicator as rank 0 sees it, which is the first GPU of the first node. ``alike``: nodes in the order of
+    ranks, each with how many equal ones follow. ``whole``: the communicator that it was split from, where it shares
+    that one's resources.
 
-    Errors: BadInput where the shape is none, or where a variable is set that this release's emulation does not know.
+    Errors: BadInput for an invalid shape, and where a variable is set that this release's emulation does not know.
     Source: initTransportsRank (src/init.cc) and ncclTopoPostset (src/graph/connect.cc), v2.28.9-1.
     """
     kinds, nodes, ranks = _kinds(alike)
@@ -116,7 +116,7 @@ def build(
 
 
 def _kinds(alike: Sequence[tuple[Node, int]]) -> tuple[list[Node], int, int]:
-    """The kinds of nodes that differ, the first node's first, how many nodes there are, and their ranks."""
+    """The kinds of nodes, the first node's kind first; how many nodes there are, and their ranks."""
     kinds: list[Node] = []
     for node, number in alike:
         if number and node not in kinds:
@@ -130,7 +130,7 @@ def _kinds(alike: Sequence[tuple[Node, int]]) -> tuple[list[Node], int, int]:
 
 
 def _weakest(searched: Sequence[Graphs], release: Release) -> tuple[dict[Algorithm, Graph], int]:
-    """The weakest of all kinds' graphs by algorithm, and the channels of ring and tree: the fewer of both."""
+    """The weakest graph of all kinds for each algorithm; ring and tree have the smaller number of channels of both."""
     weakest = {
         name: init.weakest([graphs.get(name, EMPTY) for graphs in searched], release.paths.types)
         for name in set(OF_ALGORITHM.values())
@@ -143,12 +143,12 @@ def _weakest(searched: Sequence[Graphs], release: Release) -> tuple[dict[Algorit
 
 
 def with_release(communicator: Comm, release: Release) -> Comm:
-    """The communicator with other constants and rules, such as fitted ones; what its init derived stays."""
+    """The communicator with other constants and rules, such as fitted ones; what init derived stays."""
     return replace(communicator, release=release, rules=resolved.rules_for(release))
 
 
 def _as_read(release: Release, environment: Environment) -> Environment:
-    """The variables as the release takes them: those that only others read are none."""
+    """The variables as the release reads them, without those that only other releases read."""
     none = variables.ignored(release, environment.values)
     read = {name: value for name, value in environment.values.items() if name not in none}
     return replace(environment, values=read, non_numeric_is_default=release.environment.non_numeric_is_default)
@@ -170,7 +170,7 @@ def _check_environment(release: Release, environment: Environment, kinds: Sequen
 
 
 def _with_collnet(environment: Environment, kinds: Sequence[Node]) -> bool:
-    """Whether CollNet is allowed, and the network of all nodes reduces. BadInput where that of some does."""
+    """Whether CollNet is allowed and the network of every node reduces. BadInput where only some networks do."""
     reduces = {kind.network_reduces for kind in kinds}
     requested = collnet.requested(environment)
     if requested and len(reduces) > 1:

@@ -58,7 +58,7 @@ class Node:
 class Comm:
     """One communicator (``struct ncclComm``) as the model sees it; ``channels``: "coll channels" in NCCL's log.
 
-    ``coll_channels`` are those without the ones that aggregated operations may add.
+    ``coll_channels`` leaves out those that aggregated operations may add.
     """
 
     release: Release

@@ -62,7 +62,7 @@ class _Table(ctypes.Structure):
 class LookedUp:
     """Picks of sizes, all [size]: NCCL's numbers of algorithms and protocols, us, and counts of channels and threads.
 
-    ``unanswered`` of them, those with 0 channels, are not in the table.
+    ``unanswered`` counts those that are not in the table, which have 0 channels.
     """
 
     algorithm: NDArray[np.int8]
@@ -96,7 +96,7 @@ class _Row:
 
 
 class PickTable:
-    """Size ranges that touch, and what each gets.
+    """Size ranges without gaps, and what each gets.
 
     ``from_bytes`` uint64 [range + 1]: the first sizes of the ranges, then the first size beyond them. ``rows`` [range]
     of the type ``ROW``: bytes_per_us and latency_us (float32, in us), channels, threads of a block, and NCCL's numbers
@@ -170,7 +170,7 @@ class PickTable:
 
 
 class CompiledSelection(Selection):
-    """A selection that looks picks up, once so many were asked for that making a table has paid."""
+    """A selection that looks picks up once enough were asked for that making a table has paid off."""
 
     def __init__(self, communicator: Comm) -> None:
         super().__init__(communicator)
@@ -213,8 +213,8 @@ class CompiledSelection(Selection):
 def pick_table(selection: Selection, request: Request, *, with_launches: bool = True) -> PickTable | None:
     """The table of a kind of call, up to 1 TiB or the largest size whose ranges can be followed.
 
-    Without launches the ranges are those of algorithm and protocol, with 1 channel and no threads: where channels
-    change with every chunk, as of a broadcast in 2.22.3, the table is small all the same.
+    Without launches the ranges are those of algorithm and protocol, with 1 channel and no threads, which keeps the
+    table small even where channels change with every chunk, as for a broadcast in 2.22.3.
 
     None where such calls may bypass the algorithms, where NCCL_CTA_POLICY may move picks, where a tuner's answers may
     change from byte to byte, and where nothing is left.
@@ -254,7 +254,7 @@ def pick_table(selection: Selection, request: Request, *, with_launches: bool = 
 
 
 def cell_table(selection: Selection, request: Request, cell: AlgoProto) -> PickTable:
-    """Time of one of the candidates of a kind of call, whether it is the pick or not, up to ``FOLLOWED_BYTES``.
+    """Times of one candidate of a kind of call, picked or not, up to ``FOLLOWED_BYTES``.
 
     The rows have no threads, and 1 channel, or 0 where NCCL ignores the cell or its time has another form.
     """
@@ -276,9 +276,9 @@ def cell_table(selection: Selection, request: Request, cell: AlgoProto) -> PickT
 def _fill_times(
     selection: Selection, call: RuleCall, of_cell: tuple[NDArray[Any], NDArray[np.int64], SizeArray, SizeArray]
 ) -> None:
-    """Latency and bandwidth of the ranges that one cell has; where they change inside a range, it has 0 channels.
+    """Latency and bandwidth of the ranges of one cell; a range in which they change has 0 channels.
 
-    So it has where NCCL has no time: through 2.21 a tuner may name a cell that NCCL ignores.
+    So does one for which NCCL has no time: through 2.21 a tuner may name a cell that NCCL ignores.
     """
     rows, here, starts, ends = of_cell
     if call.algo_proto in selection.excluded(call.request):
@@ -297,7 +297,7 @@ def _fill_times(
 
 
 def _is_the_model(selection: Selection, request: Request, table: PickTable, with_launches: bool) -> bool:
-    """Whether the table says what the model says, bit for bit, at the first, the middle and the last size of ranges."""
+    """Whether the table equals the model, bit for bit, at the first, the middle and the last size of ranges."""
     starts, ends = table.from_bytes[:-1], table.from_bytes[1:] - np.uint64(1)
     sizes = np.concatenate([starts, starts + (ends - starts) // np.uint64(2), ends])
     looked, picks = table.look_up(sizes), selection.model_pick(request, sizes)

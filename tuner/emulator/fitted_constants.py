@@ -1,7 +1,7 @@
-"""Fitted constants: those of a release that measured times say otherwise; NCCL's own stay in ``tables/nccl``.
+"""Fitted constants: those of a release that measured times contradict; NCCL's own stay in ``tables/nccl``.
 
-Its tables are named as there, and ``efficiency`` is one more: the share of the model's bandwidth by algorithm and
-protocol. docs/measuring.md describes the file.
+Its tables are named as there, plus ``efficiency``: the share of the model's bandwidth by algorithm and protocol.
+docs/measuring.md describes the file.
 """
 
 import json
@@ -122,7 +122,7 @@ def _measured(nccl: Release, other: Release) -> Release:
 
 
 class Changes:
-    """Other constants of one release, one set after the other: tables that are as in the set before are read once."""
+    """Sets of constants of one release, read one after the other; tables that did not change are read once."""
 
     def __init__(self, nccl: Release) -> None:
         self._nccl = nccl
@@ -166,7 +166,7 @@ def _provenance(head: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _wrong(given: Any, own: Any, where: str) -> Iterator[str]:
-    """Faults of ``given``, held against NCCL's tables ``own``."""
+    """Errors in ``given``, compared with NCCL's tables ``own``."""
     if isinstance(own, Mapping):
         if not isinstance(given, Mapping):
             yield f"{where}: {given!r}; valid: a table of {', '.join(own)}"

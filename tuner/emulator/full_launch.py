@@ -1,4 +1,4 @@
-"""Launches in full: from calls to what each block of a kernel and each proxy of the network is handed."""
+"""Launches in full: from calls to what each block of a kernel and each network proxy receives."""
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import partial
@@ -41,20 +41,20 @@ HeadsOf = Callable[[], Heads]
 
 
 def launch(selection: Selection, operations: Sequence[Operation], heads: HeadsOf, tuner: Tuner | None = None) -> Launch:
-    """Launch in full on the rank that ``selection`` is of, for one call or for several in one group.
+    """The launch in full on the rank of ``selection``, for one call or for several in one group.
 
-    ``heads``, as that rank knows them, is asked for where the switch or the network takes part.
-    Errors: those of :func:`tuner.emulator.group.plan`; BadInput for calls that copy engines do, which launch nothing,
-    and for broadcasts from several roots where NCCL makes one call of them.
+    ``heads``, as that rank knows them, is called where the switch or the network takes part. Errors: NoAlgorithm;
+    BadInput for what is not emulated, for calls that copy engines do, which launch nothing, and for broadcasts from
+    several roots where NCCL makes one call of them.
     """
     communicator = selection.communicator
     if not operations:
-        raise BadInput("a group without a collective launches nothing; valid: one or more")
+        raise BadInput("a group without a collective launches nothing; valid: at least one")
     if len(operations) > 1:
         check_emulated(selection, [operation.request for operation in operations], tuner)
         if communicator.tuner is not None and communicator.tuner.chunks_follow_choices(communicator):
             raise BadInput(
-                "launches in full: in a group, chunk sizes of a table go by the call that was chosen last; valid: "
+                "launches in full: in a group, a table's chunk sizes follow the call that was chosen last; valid: "
                 "calls in groups of their own"
             )
     check_roots(communicator, operations)
@@ -146,7 +146,7 @@ def _whatever_came_first(network: NetworkOf, later: Collection[Algorithm]) -> Ne
 
 
 def _has_heads(call: RuleCall) -> bool:
-    """Whether chunks go by heads, or adapters by the rings, which are not looked for otherwise."""
+    """Whether chunks depend on heads, or adapters on the rings; they are not computed otherwise."""
     if call.algorithm in (*bounds.NVLS, Algorithm.CollNetDirect):
         return True
     return call.algorithm is Algorithm.Ring and call.communicator.nodes > 1 and may_reach_network(call)
@@ -169,7 +169,7 @@ Together = tuple[int, int]  # the first block that does a call together with tho
 def symmetric_kernel(
     communicator: Comm, tasks: Sequence[CollectiveTask], operations: Sequence[Operation], last: bool
 ) -> LaunchedKernel:
-    """The kernel that does these calls, which have one; ``last``: no symmetric one of the group comes behind."""
+    """The symmetric kernel that does these calls; ``last``: no other symmetric kernel of the group follows."""
     (path,), table = {task.path for task in tasks}, communicator.release.symmetric
     assert path is not None
     assert path.kernel is not None
@@ -212,9 +212,9 @@ def _op_argument(communicator: Comm, task: CollectiveTask, kernel: str) -> int:
 
 
 def dealt(counts: Sequence[int], cell_elements: int, blocks: int, last: bool) -> tuple[list[End], list[Together]]:
-    """Ends of parts by block, and by call of so many elements which blocks do it together.
+    """Ends of the parts by block, and for calls of this many elements, which blocks share each.
 
-    ``last``: no symmetric kernel of the group comes behind.
+    ``last``: no other symmetric kernel of the group follows.
     """
     cells = [ceil_div(count, cell_elements) for count in counts]
     room = share = ceil_div(sum(cells), blocks)

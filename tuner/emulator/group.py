@@ -20,7 +20,7 @@ from tuner.emulator.selection import Selection
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """One call; ``bytes`` is NCCL's nBytes, ``root`` that of a broadcast or reduction."""
+    """One call; ``bytes`` is NCCL's nBytes, ``root`` the root of a broadcast or reduction."""
 
     request: Request
     bytes: int
@@ -58,9 +58,9 @@ class GroupChoice:
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """One launch: the calls in it in NCCL's order, threads of its block. Its grid has a block per channel.
+    """One launch: its calls in NCCL's order, and the threads of its block. Its grid has a block per channel.
 
-    ``path``: what it is where algorithms do not do its calls: a symmetric kernel, or copy engines, which launch none.
+    ``path`` names what does its calls where algorithms do not: a symmetric kernel, or copy engines, which launch none.
     """
 
     places: tuple[int, ...]
@@ -71,10 +71,10 @@ class Kernel:
 
 @dataclass(frozen=True, slots=True)
 class GroupedPick:
-    """One call's share of a group; ``threads`` is the block of its kernel, ``own_threads`` what it needs of it.
+    """One call's share of a group; ``threads`` is the block of its kernel, ``own_threads`` what the call needs of it.
 
     ``channels`` are contiguous from 2.20 on. Where a kernel has a path its calls have no algorithm, protocol, channels
-    of their own, and choice.
+    or choice of their own.
     """
 
     operation: Operation
@@ -97,15 +97,14 @@ class GroupPlan:
 
 
 def plan(selection: Selection, operations: Sequence[Operation], tuner: Tuner | None = None) -> GroupPlan:
-    """Plan of these calls in one group; broadcasts from several roots: tuner.emulator.p2p.mixed.
+    """NCCL's plan for these calls in one group; for broadcasts from several roots see tuner.emulator.p2p.mixed.
 
-    All have the same buffers, and are in place or not. With a ``tuner``, on plain buffers, as NCCL does with such a
-    plugin, from 2.21 on. Errors: BadInput where a size is none that its type can have, and for what is not emulated
-    here, as in :meth:`Selection.non_classic_paths`; NoAlgorithm as in :meth:`Selection.pick`.
+    All have the same buffers, and are in place or not. A ``tuner`` acts on plain buffers as such a plugin does in NCCL,
+    from 2.21 on. Errors: BadInput for a size that its type cannot have, and for what is not emulated; NoAlgorithm.
     """
     communicator = selection.communicator
     if not operations:
-        raise BadInput("a group without a collective launches nothing; valid: one or more")
+        raise BadInput("a group without a collective launches nothing; valid: at least one")
     requests = [operation.request for operation in operations]
     check_emulated(selection, requests, tuner)
     check_roots(communicator, operations)
@@ -122,7 +121,7 @@ def plan(selection: Selection, operations: Sequence[Operation], tuner: Tuner | N
 
 
 def scheduled_channels(selection: Selection, operation: Operation, tuned: Tuned) -> int:
-    """Channels that a call alone is launched on where a tuner plugin sets them: what registered buffers leave of them.
+    """Channels that a single call is launched on where a tuner plugin sets them, as far as registered buffers allow.
 
     BadInput for a size that no call of its type can have.
     """
@@ -141,12 +140,13 @@ def _picked(operation: Operation, task: CollectiveTask, threads: int, kernel: in
 
 
 def check_roots(communicator: Comm, operations: Sequence[Operation]) -> None:
-    """BadInput if there is no such root, and for broadcasts from several where NCCL makes one call of them."""
+    """BadInput for a root that is not a rank, and for several roots where NCCL makes one call of broadcasts."""
     check_roots_are_ranks(communicator, operations)
     if together := broadcasts_together(communicator, operations):
         roots = {operations[place].root for place in together}
         raise BadInput(
-            f"broadcasts from {len(roots)} roots are one call in NCCL {communicator.release.name}; valid here: one root"
+            f"broadcasts from {len(roots)} roots become one call in NCCL {communicator.release.name}; valid here: "
+            "one root"
         )
 
 
@@ -157,7 +157,7 @@ def check_roots_are_ranks(communicator: Comm, operations: Sequence[Operation]) -
 
 
 def broadcasts_together(communicator: Comm, operations: Sequence[Operation]) -> list[int]:
-    """The places of the broadcasts of which NCCL makes one call: all of a group, if they have several roots."""
+    """The places of the broadcasts that NCCL makes one call of: all of a group, if they have several roots."""
     together = communicator.release.exchange.broadcasts_together
     if not together or communicator.environment.number("NCCL_ALLGATHERV_ENABLE", 1) == 0:
         return []
@@ -200,7 +200,7 @@ def not_classic_alone(selection: Selection, requests: Iterable[Request]) -> str 
 
 
 def may_leave_classic_path(selection: Selection) -> str | None:
-    """With which variables plain buffers may get symmetric kernels; None without any."""
+    """The variables with which plain buffers may get symmetric kernels; None if there are none."""
     release, values = selection.communicator.release, selection.communicator.environment.values
     reaching = sorted(set(values) & set(release.environment.symmetric_kernels))
     if reaching and release.rules.symmetric_queue:
@@ -229,7 +229,7 @@ def _kernel(inside: Sequence[CollectiveTask]) -> Kernel:
 
 
 def _loaded(selection: Selection) -> Tuner | None:
-    """The communicator's own tuner, asked as :data:`Tuner` is; None without one."""
+    """The communicator's own tuner, called as :data:`Tuner` is; None without one."""
     if selection.communicator.tuner is None:
         return None
 
@@ -253,7 +253,7 @@ class SelectionChooser:
         self.choices: list[GroupChoice] = []
 
     def choose(self, tasks: Sequence[CollectiveTask], pipelined: int = 1, preset_channels: int = 0) -> None:
-        """Fills in what tasks chosen together get, and keeps the choice."""
+        """Fills in what tasks that were chosen together get, and keeps the choice."""
         request = replace(tasks[0].request, pipelined=pipelined, preset_channels=preset_channels)
         sizes = np.array([task.nbytes for task in tasks], np.uint64)
         symmetric.check(self.communicator, tasks[0].request, sizes)
@@ -276,7 +276,7 @@ class SelectionChooser:
             task.unregistered_bound = self._tuned(plain, tuned.channels)
 
     def bind(self, task: CollectiveTask) -> None:
-        """Fills in the most channels of one chosen task by its own size."""
+        """Fills in the most channels of one chosen task, by its own size."""
         named = self._tuner(task.request, task.nbytes).channels if self._tuner else 0
         task.bound = self._tuned(self._bounds(task.request, task.algo_proto, task.nbytes)[0], named)
         task.tuned = named > 0
@@ -286,13 +286,13 @@ class SelectionChooser:
         return self.communicator.rules.tuned_channels(own, channels) if channels else own
 
     def register(self, task: CollectiveTask) -> None:
-        """Changes the most channels of one chosen task to what its registered buffers leave."""
+        """Reduces the most channels of one chosen task to what its registered buffers allow."""
         call = task.call(self.communicator)
         bound = bounds.of_registered(call, self._selection.tables, np.array([task.bound], np.int64))
         task.bound = int(bound[0])
 
     def path_of(self, tasks: Sequence[CollectiveTask]) -> NonClassicPath | None:
-        """Path of these calls of a kind together instead of an algorithm; None: none, nor with a tuner plugin."""
+        """What does these calls of one kind instead of an algorithm; None: nothing does, as with a tuner plugin."""
         if self._tuner:
             return None
         request, sizes = tasks[0].request, [task.nbytes for task in tasks]

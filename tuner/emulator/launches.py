@@ -1,7 +1,7 @@
-"""A launch in full, as records: what NCCL writes for its kernels and its proxies before it launches.
+"""A launch in full, as records: what NCCL writes for its kernels and proxies before it launches.
 
-Counts and offsets of elements are those of ``Work.dtype``, the type that the device sees: AllGather and Broadcast move
-bytes. Offsets are from the start of the count, which is of one rank for AllGather and ReduceScatter.
+Counts and offsets of elements are in ``Work.dtype``, the type that the device sees: AllGather and Broadcast move bytes.
+Offsets are from the start of the count, which is one rank's for AllGather and ReduceScatter.
 """
 
 from dataclasses import field
@@ -23,9 +23,9 @@ class Sharing(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ProxyOperation:
-    """Orders of the proxy that serves a channel's network connections (``struct ncclProxyOp``).
+    """What the proxy gets for a channel's network connections (``struct ncclProxyOp``).
 
-    A step is one slot of a connection's buffer; a chunk is ``chunk_steps`` of them and goes in slices of
+    A step is one slot of a connection's buffer; a chunk is ``chunk_steps`` of them and moves in slices of
     ``slice_steps``.
     """
 
@@ -46,8 +46,8 @@ class ProxyOperation:
 class ChannelShare:
     """One channel's part of a work.
 
-    Where channels have ranges, ``count`` elements from ``offset`` on. Where they take turns both are of the whole work,
-    and the channel is the one with number ``turn``: it takes the chunks turn, turn + channels, turn + 2 * channels ...
+    Where channels have ranges, it is ``count`` elements from ``offset`` on. Where they take turns both are of the whole
+    work, and the channel has number ``turn``: it takes the chunks turn, turn + channels, turn + 2 * channels ...
     """
 
     channel: int
@@ -96,8 +96,8 @@ class Work:
 class SymmetricWork:
     """One collective as a symmetric kernel's blocks read it.
 
-    ``blocks`` from ``first_block`` on do it together; blocks that have only their own part of it are not among them.
-    Both are None in 2.27, where all blocks do the only call.
+    The ``blocks`` from ``first_block`` on do it together, apart from blocks that have only their own part of it. Both
+    are None in 2.27, where all blocks do the only call.
     """
 
     place: int  # of the call in its group
@@ -122,7 +122,7 @@ class BlockPart:
 
 @dataclass(frozen=True, slots=True)
 class SymmetricBlock:
-    """End of a block's part of the calls: in which work, and at (``end_fraction`` + 1) / 65536 of it."""
+    """Where a block's part of the calls ends: in which work, and at (``end_fraction`` + 1) / 65536 of it."""
 
     last_work: int  # workHi
     end_fraction: int  # fracHi
@@ -131,7 +131,7 @@ class SymmetricBlock:
 
 @dataclass(frozen=True, slots=True)
 class SymmetricLaunch:
-    """Arguments of a symmetric kernel. In 2.27 it is not told which block does what."""
+    """Arguments of a symmetric kernel. In 2.27 they do not say which block does what."""
 
     kernel: str  # NCCL's name, "AllReduce_RSxLD_AGxST"
     works: tuple[SymmetricWork, ...]  # in the order of the kernel

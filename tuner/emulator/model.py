@@ -1,7 +1,7 @@
 """NCCL's tuning model: latency, bandwidth, threads and thread thresholds of every cell, for one communicator.
 
-One straight pipeline; what differs between releases are the rule names in ``tables/nccl``.
-Source of the order: ncclTopoTuneModel, src/graph/tuning.cc, v2.28.9-1.
+It is one straight pipeline; releases differ in the rules that ``tables/nccl`` names. Source of the order:
+ncclTopoTuneModel, src/graph/tuning.cc, v2.28.9-1.
 """
 
 import re
@@ -34,8 +34,8 @@ class Tables(Framed):
     """The four tables of a communicator, indexed by NCCL's numbers [collective][algorithm][protocol].
 
     ``bandwidth_gbs`` (1e9 B/s) is 0 where a cell does not exist or is off; ``reasons`` says why, by cell.
-    ``backup_gbs`` [collective][protocol] is what Ring falls back on where nothing else is left; 0 is none.
-    Latencies and bandwidths are float32; ``max_threads`` and ``thread_thresholds_bytes`` int64 [algorithm][protocol].
+    ``backup_gbs`` [collective][protocol] is Ring's bandwidth where nothing else is left; 0 if there is none. Latencies
+    and bandwidths are float32; ``max_threads`` and ``thread_thresholds_bytes`` int64 [algorithm][protocol].
     """
 
     latency_us: NDArray[np.float32]
@@ -46,7 +46,7 @@ class Tables(Framed):
     reasons: dict[tuple[Collective, Algorithm, Protocol], str]
 
     def columns(self) -> dict[str, Column]:
-        """A row a cell: names, latency_us, bandwidth_gbs, max_threads, thread_threshold_bytes, reason (of a 0)."""
+        """One row per cell: names, latency_us, bandwidth_gbs, max_threads, thread_threshold_bytes, reason (of a 0)."""
         collective, algorithm, protocol = (index.ravel() for index in np.indices(SHAPE))
         return {
             "collective": NamedColumn(Collective, collective),
@@ -69,7 +69,7 @@ def tables(communicator: Comm) -> Tables:
 
 
 def empty(communicator: Comm) -> Tables:
-    """The tables without latencies and bandwidths: what no collective has to do with."""
+    """The tables without latencies and bandwidths: the parts that no collective changes."""
     return Tables(
         latency_us=np.zeros(SHAPE, np.float32),
         bandwidth_gbs=np.zeros(SHAPE, np.float32),
@@ -81,7 +81,7 @@ def empty(communicator: Comm) -> Tables:
 
 
 def fill(result: Tables, communicator: Comm, collective: Collective) -> None:
-    """Fills in what the tables have of one collective."""
+    """Adds one collective to the tables."""
     for algorithm in communicator.rules.exists[collective]:
         for protocol in Protocol:
             _fill(result, ModelPoint(communicator, collective, algorithm, protocol))
@@ -89,7 +89,7 @@ def fill(result: Tables, communicator: Comm, collective: Collective) -> None:
 
 
 def _back_up(result: Tables, communicator: Comm, collective: Collective) -> None:
-    """In releases that keep it: Ring's bandwidth before NCCL_ALGO, which stands in for a collective left empty."""
+    """In releases that keep it: Ring's bandwidth before NCCL_ALGO, which replaces an empty collective's."""
     rules = communicator.rules.ring_backup
     if not rules:
         return
@@ -123,7 +123,7 @@ def _no_bandwidth(point: ModelPoint) -> str:
 
 
 def latency_us(point: ModelPoint) -> Float:
-    """Latency of a cell in us, float32: the release's rules for its algorithm, one after the other."""
+    """Latency of a cell in us, float32: the release's rules for its algorithm, applied in order."""
     value = f32(0)
     for rule in point.rules.latency[point.algorithm]:
         before, value = value, rule(value, point)
@@ -132,7 +132,7 @@ def latency_us(point: ModelPoint) -> Float:
 
 
 def bandwidth_gbs(point: ModelPoint) -> Float:
-    """Algorithm bandwidth of a cell, 1e9 B/s as float32: the release's rules for its algorithm, one after the other."""
+    """Algorithm bandwidth of a cell, 1e9 B/s as float32: the release's rules for its algorithm, applied in order."""
     value = f32(0)
     for rule in point.rules.bandwidth[point.algorithm]:
         before, value = value, rule(value, point)
@@ -188,7 +188,7 @@ def _thread_thresholds_bytes(communicator: Comm) -> NDArray[np.int64]:
 
 
 def _requested_thresholds(environment: Environment) -> list[int]:
-    """NCCL_THREAD_THRESHOLDS: up to six numbers, Tree then Ring, as sscanf reads them: up to what begins no number."""
+    """NCCL_THREAD_THRESHOLDS: up to six numbers, Tree then Ring, read as sscanf does, up to the first non-number."""
     text = environment.text("NCCL_THREAD_THRESHOLDS") or ""
     numbers: list[int] = []
     while len(numbers) < 6 and (match := NUMBER.match(text)):
@@ -213,7 +213,7 @@ PRINT_RULES: Registry[PrintRule] = Registry()
 
 
 def printed(communicator: Comm, tables: Tables) -> PrintedNumbers:
-    """The numbers that a communicator's release prints, which are not what a call may use in some releases."""
+    """The numbers that a communicator's release prints, which in some releases are not what calls use."""
     return communicator.rules.printed_table(communicator, tables)
 
 
@@ -246,9 +246,7 @@ def before_exclusions(communicator: Comm, tables: Tables) -> PrintedNumbers:
 
 
 def lines(numbers: PrintedNumbers, algorithms: int, together: int = 3) -> list[str]:
-    """NCCL's lines: blocks of three of its ``algorithms``, or so many ``together``; latency in us / bandwidth in GB/s
-    a cell.
-    """
+    """NCCL's lines: blocks of three (or ``together``) ``algorithms``; latency in us / bandwidth in GB/s per cell."""
     there = list(Algorithm)[:algorithms]
     blocks = [there[start : start + together] for start in range(0, len(there), together)]
     return [line for block in blocks for line in _block(numbers, block, together)]

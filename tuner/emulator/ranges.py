@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from tuner.base import breakpoints
 from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput, NoAlgorithm, TooManyRanges
-from tuner.base.frames import Column, Framed, NamedColumn
+from tuner.base.frames import Column, Framed, arrays_of
 from tuner.base.names import ALGO_PROTOS, Algorithm, Collective, Protocol
 from tuner.base.nouns import Choice
 from tuner.base.numerics import IntArray, SizeArray
@@ -32,9 +32,9 @@ LaunchFunction = Callable[[RuleCall, Tables, SizeArray, int], tuple[IntArray, In
 class Ranges(Framed):
     """Ranges of nBytes, [range], without gaps; both ends belong to a range.
 
-    ``algorithm`` and ``protocol`` are NCCL's numbers. Where ranges are of these two only, ``channels`` and ``threads``
-    are those of the first size. ``bypass`` says what takes calls that bypass the algorithms, whose numbers are
-    then -1 and whose channels are blocks; it is None for the others, and empty where no call can.
+    ``algorithm`` and ``protocol`` are NCCL's numbers. Where only these two delimit ranges, ``channels`` and ``threads``
+    are those of the first size. ``bypass`` names what takes calls that bypass the algorithms, whose numbers are then -1
+    and whose channels are blocks; None for other calls, and empty where no call can bypass them.
     """
 
     from_bytes: SizeArray
@@ -49,7 +49,7 @@ class Ranges(Framed):
         return len(self.from_bytes)
 
     def merged(self, whole: bool = True) -> "Ranges":
-        """Neighbours that are alike as one range: if not ``whole``, whatever their channels and threads."""
+        """Merges equal neighbours; if not ``whole``, whatever their channels and threads."""
         numbers = (self.algorithm, self.protocol, *((self.channels, self.threads) if whole else ()))
         labels = list(zip(self.bypass or (None,) * len(self), *(each.tolist() for each in numbers), strict=True))
         kept = [row for row, label in enumerate(labels) if not row or label != labels[row - 1]]
@@ -65,19 +65,12 @@ class Ranges(Framed):
         )
 
     def columns(self) -> dict[str, Column]:
-        """A row a range: from_bytes, to_bytes, algorithm, protocol, channels, threads; bypass where some may."""
-        columns: dict[str, Column] = {
-            "from_bytes": self.from_bytes,
-            "to_bytes": self.to_bytes,
-            "algorithm": NamedColumn(Algorithm, self.algorithm),
-            "protocol": NamedColumn(Protocol, self.protocol),
-            "channels": self.channels,
-            "threads": self.threads,
-        }
+        """One row per range: from_bytes, to_bytes, algorithm, protocol, channels, threads; bypass where some may."""
+        columns = arrays_of(self, "from_bytes", "to_bytes", "algorithm", "protocol", "channels", "threads")
         return columns | ({"bypass": self.bypass} if self.bypass else {})
 
     def records(self, request: Request) -> "list[SizeRange]":
-        """One a range, as ``nccl-tuner edges --json`` prints them."""
+        """One record per range, as ``nccl-tuner edges --json`` prints them."""
         columns = (self.from_bytes, self.to_bytes, self.algorithm, self.protocol, self.channels, self.threads)
         kernels = self.bypass or (None,) * len(self)
         return [
@@ -109,9 +102,9 @@ class SizeRange(Choice):
 def launches(selection: Selection, request: Request, low: int | None = None, high: int = FOLLOWED_BYTES) -> Ranges:
     """The ranges in which algorithm, protocol, channels and threads stay the same.
 
-    ``low`` is by default one element (of each rank where nBytes is of all), and ``high`` is lowered to the largest
-    size that NCCL takes.
-    Errors: those of :meth:`Selection.pick`; BadInput for windows, and where channels change at too many sizes.
+    ``low`` is by default one element (of each rank where nBytes is of all), and ``high`` is lowered to the largest size
+    that NCCL takes. Errors: NoAlgorithm; BadInput for what is not emulated, for windows, and where channels change at
+    too many sizes.
     """
     return classic_launches(selection, request, *_ends(selection, request, low, high))
 
@@ -203,7 +196,7 @@ def check_classic(selection: Selection, request: Request) -> None:
 def ends(low: int | None, high: int, unit_bytes: int, asked: Asked) -> tuple[int, int]:
     """The sizes to look at: from ``unit_bytes`` by default, to the largest that can be ``asked`` without NoAlgorithm.
 
-    Errors: BadInput for sizes that are none; NoAlgorithm where there is none.
+    Errors: BadInput for invalid sizes; NoAlgorithm where no size can be asked.
     """
     low, high = whole(unit_bytes if low is None else low, "low"), whole(high, "high")
     if not 1 <= low <= high <= MAX_BYTES:
@@ -291,8 +284,7 @@ def answers(
 ) -> Ranges:
     """:func:`tuner.emulator.ranges.launches` of any call, or, if not ``whole``, its ``combinations``.
 
-    The ranges end before sizes at which classic channels change too often to be followed.
-    Errors: those of :func:`tuner.emulator.ranges.launches` and of :meth:`Selection.non_classic_paths`.
+    The ranges end before sizes at which classic channels change too often to follow. Errors: NoAlgorithm, BadInput.
     """
     if not selection.may_leave_classic_path(request):
         return followed(selection, request, low, high) if whole else combinations(selection, request, low, high)
@@ -350,7 +342,7 @@ def _with_launches(selection: Selection, request: Request, found: Ranges) -> Ran
 
 
 def _answer_ranges(selection: Selection, request: Request, starts: SizeArray, high: int) -> Ranges:
-    """The answers at these sizes, the first of each range, to ``high``; neighbours that are alike are one range."""
+    """The answers at these sizes, each the first of a range, up to ``high``; equal neighbours are merged."""
     paths = selection.non_classic_paths(request, starts)
     stays = np.array([path is None for path in paths])
     algorithm, protocol = np.full(len(starts), NOTHING, np.int8), np.full(len(starts), NOTHING, np.int8)
@@ -384,9 +376,9 @@ def _answer_starts(selection: Selection, request: Request, between: tuple[int, i
 
 
 def _weighed(selection: Selection, request: Request, size: int) -> tuple[tuple[str, int], ...]:
-    """The kernels that can do the call with the blocks of NCCL's model, the one that it prefers first.
+    """The kernels that can do the call, with the blocks of NCCL's model, in NCCL's order of preference.
 
-    Of equals that is the one with the most blocks.
+    Among equals NCCL prefers the one with the most blocks.
     """
     kernels = symmetric.weighed(selection.communicator, request, size)
     return tuple((each.kernel, each.blocks) for each in sorted(kernels, key=lambda each: (each.score, -each.blocks)))

@@ -1,4 +1,4 @@
-"""One kind of call, as rules look at it and as Python users describe it, and what it is off the classic path."""
+"""One kind of call, as rules see it and as Python users describe it, and what can bypass the algorithms for it."""
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property
@@ -86,7 +86,7 @@ def _integer(name: str, value: str | int) -> int:
 class Request:
     """A collective on a type with an operation; ``pipelined`` is NCCL's numPipeOps.
 
-    ``preset_channels`` is what old releases fix for operations together before they pick; 0 is nothing. ``in_place``:
+    ``preset_channels`` is what old releases fix for operations together before they pick; 0 if nothing. ``in_place``:
     what is received replaces what is sent, as nccl-tests' in-place columns have it.
     """
 
@@ -102,7 +102,7 @@ class Request:
 
     @property
     def title(self) -> str:
-        """In words, for headings: ``AllReduce, float32 sum``."""
+        """The request in words, for headings: ``AllReduce, float32 sum``."""
         op = "" if self.moves_only else f" {self.op.name}"
         buffers = "" if self.buffers is Buffers.plain else f", {self.buffers.name} buffers{self.windows.words}"
         return f"{self.collective.name}, {self.dtype.name}{op}{buffers}{', in place' if self.in_place else ''}"
@@ -139,7 +139,7 @@ class Request:
         return self.collective in (Collective.AllGather, Collective.ReduceScatter)
 
     def parts(self, ranks: int) -> int:
-        """Number of counts that nBytes holds: one of each rank where it is of all ranks together."""
+        """Number of counts in nBytes: one for each rank where it covers all ranks together."""
         return ranks if self.spreads else 1
 
     def unit_bytes(self, ranks: int) -> int:
@@ -172,11 +172,11 @@ class MessageSizes:
 
 
 class CallKind(TypedDict, total=False):
-    """Description of a call besides collective and size: float32 sum, plain, out of place.
+    """A call apart from its collective and size; by default float32, sum, plain buffers, out of place.
 
     ``config``: fields of ncclCollConfig_t, the call's own configuration. Where ``buffers`` is "window", ``windows``
     says which of them are in windows ("send", "receive", "both"), the other being plain, and ``window_flags`` which
-    flags these have, NCCL_WIN_*: "coll-symmetric" by default.
+    flags these have, NCCL_WIN_* ("coll-symmetric").
     """
 
     dtype: DataType | str

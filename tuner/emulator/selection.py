@@ -3,9 +3,9 @@
 A :class:`Selection` holds a communicator's tables, filled for a collective when it is first asked. A call's cells are
 those whose bandwidth is not 0 and that no candidate rule refuses; where none is left, Ring's backup stands in. Each
 cell's time is latency and bytes over bandwidth, corrected by size; the release's pick rule takes the least. A tuner
-plugin is asked before, with the cost table, and may name cell and channels; what it leaves is picked without it. The
-launch rule then makes channels and threads of the picked cell. Sizes go through in chunks, all at once as arrays.
-Calls that may leave the classic path ask :mod:`tuner.emulator.rules.symmetric` first.
+plugin is asked first, with the cost table, and may name cell and channels; NCCL picks what it leaves open. The launch
+rule then derives channels and threads from the picked cell. Sizes go through in chunks, all at once as arrays. Calls
+that may leave the classic path ask :mod:`tuner.emulator.rules.symmetric` first.
 
 Source of the order: getAlgoInfo and topoGetAlgoInfo, src/enqueue.cc, v2.28.9-1.
 """
@@ -21,7 +21,7 @@ from numpy.typing import ArrayLike, NDArray
 from tuner.base import trace
 from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput, NoAlgorithm, Remedy
-from tuner.base.frames import Column, Framed, NamedColumn
+from tuner.base.frames import Column, Framed, arrays_of
 from tuner.base.names import ALGO_PROTOS, SYMMETRIC, AlgoProto, Algorithm, Buffers, Collective, Protocol, Windows
 from tuner.base.nouns import Choice
 from tuner.base.numerics import NEVER_US, Float, FloatArray, IntArray, SizeArray, shortest
@@ -47,7 +47,7 @@ MAX_BYTES = 2**62
 
 
 class Picks(Framed):
-    """NCCL's picks, an element a size. ``algorithm`` and ``protocol`` are NCCL's numbers.
+    """NCCL's picks, one element per size. ``algorithm`` and ``protocol`` are NCCL's numbers.
 
     Arrays [size]: ``bytes`` uint64, ``algorithm`` and ``protocol`` int8, ``time_us`` float32, ``channels`` and
     ``threads`` (of a block) int64; kept are these two in whatever integers they were given in.
@@ -69,7 +69,7 @@ class Picks(Framed):
 
     @property
     def stored(self) -> tuple[NDArray[Any], ...]:
-        """The arrays as they are kept, in the order in which a record takes them."""
+        """The arrays as they are stored, in the order of the constructor."""
         return self.bytes, self.algorithm, self.protocol, self.time_us, self._channels, self._threads
 
     @property
@@ -92,15 +92,8 @@ class Picks(Framed):
         return [(Algorithm(a), Protocol(p)) for a, p in zip(self.algorithm, self.protocol, strict=True)]
 
     def columns(self) -> dict[str, Column]:
-        """A row a size: bytes, algorithm, protocol, channels, threads, time_us."""
-        return {
-            "bytes": self.bytes,
-            "algorithm": NamedColumn(Algorithm, self.algorithm),
-            "protocol": NamedColumn(Protocol, self.protocol),
-            "channels": self.channels,
-            "threads": self.threads,
-            "time_us": self.time_us,
-        }
+        """One row per size: bytes, algorithm, protocol, channels, threads, time_us."""
+        return arrays_of(self, "bytes", "algorithm", "protocol", "channels", "threads", "time_us")
 
 
 class Selection:
@@ -125,7 +118,7 @@ class Selection:
         return model.empty(self.communicator), set()
 
     def tables_of(self, collective: Collective) -> model.Tables:
-        """The tables, of which this collective is filled in: most who ask want one of them."""
+        """The tables with at least this collective filled in, as most callers need only one."""
         tables, filled = self._begun
         if collective not in filled:
             model.fill(tables, self.communicator, collective)
@@ -174,7 +167,7 @@ class Selection:
         )
 
     def combination_us(self, request: Request, sizes: ArrayLike, algo_proto: AlgoProto) -> FloatArray:
-        """Times of one of the :meth:`candidates` in us, float32 [size]; NaN where it is none of them."""
+        """Times of one of the :meth:`candidates` in us, float32 [size]; NaN for any other cell."""
         nbytes = size_array(sizes)
         bandwidth_gbs = self._bandwidths(request).get(algo_proto)
         if bandwidth_gbs is None:
@@ -184,9 +177,9 @@ class Selection:
     def non_classic_paths(
         self, request: Request, sizes: ArrayLike, classic: ClassicProtocol | None = None
     ) -> list[NonClassicPath | None]:
-        """For each size how the call leaves the classic path; None where it stays, and :meth:`pick` says how.
+        """For each size what the call bypasses the algorithms by; None where it stays on the classic path.
 
-        ``classic`` says which protocol the classic path would take, where a tuner plugin answers instead of NCCL.
+        ``classic`` returns the protocol that the classic path would take, where a tuner plugin answers instead of NCCL.
         BadInput where that is not emulated.
         """
         nbytes = size_array(sizes)
@@ -195,7 +188,7 @@ class Selection:
             return [None] * len(nbytes)
         self._check_type(request)
         if (none := request.parts(self.communicator.ranks)) > nbytes.min(initial=none):
-            raise BadInput(f"{request.collective.name} of less than a byte for each rank; valid: from {none} bytes")
+            raise BadInput(f"{request.collective.name} has less than a byte for each rank; valid: from {none} bytes")
         rule, protocol = self.communicator.rules.non_classic_path, classic or self._protocols(nbytes)
         return [rule(self.communicator, request, size, protocol) for size in nbytes.tolist()]
 
@@ -207,7 +200,7 @@ class Selection:
         return bool(request.symmetric) or (asked and without_windows)
 
     def _protocols(self, nbytes: SizeArray) -> ClassicProtocol:
-        """Protocol of the classic path for one of these sizes; None: nothing. Those of all are asked at once."""
+        """Protocol of the classic path for one of these sizes; None: nothing runs. All sizes are computed at once."""
 
         @cache
         def of_all(request: Request) -> dict[int, Protocol] | None:
@@ -243,7 +236,7 @@ class Selection:
         return self._classic_pick(request, nbytes)
 
     def classic_pick(self, request: Request, sizes: ArrayLike) -> Picks:
-        """Picks each size on the classic path, even where it leaves that. Errors: those of :meth:`pick`."""
+        """Picks each size on the classic path, even where it bypasses that. Errors: NoAlgorithm, BadInput."""
         return self._classic_pick(request, size_array(sizes))
 
     def pick_with_costs(self, request: Request, sizes: ArrayLike) -> tuple[Picks, FloatArray]:
@@ -254,7 +247,7 @@ class Selection:
 
     @cached_property
     def alone(self) -> "Selection":
-        """Selection of NCCL's own picks, which the communicator's tuner has no say in."""
+        """The selection without the communicator's tuner."""
         if self.communicator.tuner is None:
             return self
         other = Selection(replace(self.communicator, tuner=None))
@@ -263,7 +256,7 @@ class Selection:
         return other
 
     def tuner_answers(self, request: Request, nbytes: SizeArray) -> TunerAnswers:
-        """Answers of the communicator's tuner; they leave all to NCCL where there is none."""
+        """Answers of the communicator's tuner; without one, everything is left to NCCL."""
         tuner = self.communicator.tuner
         if tuner is None:
             return TunerAnswers.none(len(nbytes))
@@ -288,7 +281,7 @@ class Selection:
         return list(bandwidths) if bandwidths and self._reason(request, next(iter(bandwidths))) is None else []
 
     def _tuned_pick(self, request: Request, nbytes: SizeArray) -> Picks:
-        """Picks with the communicator's tuner: those that it leaves to NCCL are the ones without it."""
+        """Picks with the communicator's tuner; NCCL picks what the tuner leaves to it."""
         self._check_type(request)
         self._check_call(request, nbytes)
         parts = [self._tuned_part(request, nbytes[part]) for part in _chunks(len(nbytes))]
@@ -326,7 +319,7 @@ class Selection:
     def launched_by_tuner(
         self, request: Request, nbytes: SizeArray, algo_proto: AlgoProto, named: int
     ) -> tuple[IntArray, IntArray]:
-        """Channels and threads, [size], where a tuner says the cell and names so many channels, 0 for NCCL's own."""
+        """Channels and threads, [size], where a tuner names the cell and this many channels, 0 for NCCL's own."""
         call, tables = self._call(request, algo_proto), self.tables_of(request.collective)
         if not named:
             return self.communicator.rules.launch(call, tables, nbytes)
@@ -336,7 +329,7 @@ class Selection:
         return self.model_pick(request, nbytes)
 
     def model_pick(self, request: Request, nbytes: SizeArray, table_us: FloatArray | None = None) -> Picks:
-        """The picks of these sizes by the model, whatever tables there are; ``table_us``: the cost table, if known.
+        """The picks of these sizes by the model, without any lookup table; ``table_us``: the cost table, if known.
 
         NoAlgorithm where nothing is left to pick from.
         """
@@ -386,8 +379,8 @@ class Selection:
         """The release's pick from a cost table that a tuner plugin has left, and its time.
 
         ``cost_us`` is [size][algorithm][protocol], the pick an index into ``ALGO_PROTOS``; ``handed_us`` is the table
-        that the plugin was handed, else the same. What a plugin's negative times mean, and its times in cells that NCCL
-        ignores, is the release's (:class:`tuner.release.schema.Plugin`). NoAlgorithm where nothing is left.
+        that the plugin got, by default the same. The release says what a plugin's negative times mean, and its times in
+        cells that NCCL ignores (:class:`tuner.release.schema.Plugin`). NoAlgorithm where nothing is left.
         """
         handed_us, plugin = cost_us if handed_us is None else handed_us, self.communicator.release.plugin
         revives, negative_excludes = plugin is None or plugin.revives, plugin is None or plugin.negative_excludes
@@ -397,7 +390,9 @@ class Selection:
         if negative_excludes:
             counts &= cost_us >= 0
         if not counts.any(axis=(1, 2)).all():
-            raise NoAlgorithm("the tuner leaves no algorithm and protocol: NCCL ends such calls with an internal error")
+            raise NoAlgorithm(
+                "the tuner leaves no algorithm and protocol: NCCL fails such calls with an internal error"
+            )
         counted_us = np.where(counts, cost_us, np.float32(np.inf))
         times = (counted_us[:, algorithm, protocol] for algorithm, protocol in ALGO_PROTOS)
         best, time_us = self.communicator.rules.pick(times, self.communicator)
@@ -414,10 +409,10 @@ class Selection:
         )
 
     def steps(self, request: Request, size: int, algo_proto: AlgoProto) -> list[trace.TraceStep]:
-        """Steps in which the numbers of a cell that this call may use come about for one size, as the model computes.
+        """Steps in which the model computes the numbers of a cell that this call may use, for one size.
 
         In this order: latency, bandwidth, both at this size, time, and channels and threads where it is the pick.
-        BadInput for a size out of range, or a cell that :meth:`excluded` has.
+        BadInput for a size out of range, or a cell that :meth:`excluded` names.
         """
         compute = self._computation(request, algo_proto)
         with trace.tracing(self.communicator.release.read_as) as seen:
@@ -432,7 +427,7 @@ class Selection:
         return seen
 
     def _computation(self, request: Request, algo_proto: AlgoProto) -> Callable[[SizeArray], None]:
-        """All that is computed of a cell for some sizes, to be traced; the tables are there already."""
+        """Computes everything about a cell for some sizes, to be traced; the tables are already there."""
         bandwidths = self._bandwidths(request)
         if algo_proto not in bandwidths:
             raise BadInput(f"{algo_proto[0].name}/{algo_proto[1].name}: {self.excluded(request)[algo_proto]}")
@@ -513,7 +508,7 @@ class Selection:
         return known[algorithm]
 
     def _deselected(self, request: Request, algo_proto: AlgoProto) -> bool:
-        """Whether the call's own selection leaves a cell out."""
+        """Whether the call's own selection excludes a cell."""
         return request.configuration is not None and algo_proto not in self._bandwidths(request)
 
     def check_buffers(self, buffers: Buffers, windows: Windows = SYMMETRIC) -> None:
@@ -563,7 +558,7 @@ def whole_numbers(sizes: ArrayLike) -> NDArray[np.integer]:
 
 
 def _by_choice(best: NDArray[np.int8]) -> Iterator[tuple[int, Any]]:
-    """Each choice that occurs, in their order, with what indexes its places: all of them where it is the only one."""
+    """Each choice that occurs, in order, with the index of its places; all of them where it is the only one."""
     occurring = np.flatnonzero(np.bincount(best)).tolist()
     for index in occurring:
         yield index, best == index if len(occurring) > 1 else slice(None)
@@ -583,7 +578,7 @@ class Pick(Choice):
 
 
 def of_picks(picks: Picks) -> list[Pick]:
-    """One a size."""
+    """The picks as records, one per size."""
     columns = picks.algorithm, picks.protocol, picks.channels, picks.threads, picks.time_us
     return [
         Pick(Algorithm(algorithm), Protocol(protocol), int(channels), int(threads), shortest(time_us))

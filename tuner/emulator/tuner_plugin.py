@@ -1,4 +1,4 @@
-"""A tuner plugin as a communicator's NCCL asks it: what it is handed with each call, and what it answers.
+"""A tuner plugin as a communicator's NCCL calls it: what it gets with each call, and what it answers.
 
 Shapes: sizes are nBytes, [size]; cells are indices into ``ALGO_PROTOS``.
 """
@@ -38,7 +38,7 @@ class TunerQuestion:
     usable: Collection[AlgoProto] = ()
 
     def ignored(self, algo_proto: AlgoProto) -> NDArray[np.bool_]:
-        """Sizes at which NCCL ignores the cell, or whose release has no such algorithm, [size]."""
+        """Sizes at which NCCL ignores the cell, or whose release lacks the algorithm, [size]."""
         if algo_proto in self.usable:
             return np.zeros(self.nbytes.shape, np.bool_)
         if algo_proto[0] >= self.communicator.release.limits.algorithms:
@@ -57,9 +57,9 @@ class TunerQuestion:
 
 @dataclass(frozen=True, slots=True)
 class TunerAnswers:
-    """A tuner's word: the cell, :data:`OWN` where its own pick stays, and channels, 0 for its own.
+    """A tuner's answer: the cell, :data:`OWN` where NCCL's own pick stays, and channels, 0 for NCCL's own.
 
-    ``region`` counts from 1 the region that said so, in its release's order, 0 where none did. All are int64 [size].
+    ``region`` numbers the region that decided, from 1 in its release's order, 0 where none did. All are int64 [size].
     """
 
     cell: NDArray[np.int64]
@@ -76,7 +76,7 @@ class TunerAnswers:
 class ChunkQuestion:
     """A chunk size as NCCL asks a tuner for it, channel by channel (``getChunkSize``, interface v6).
 
-    ``call_bytes`` is the nBytes that the choice was made for, ``channel_bytes`` what the channel has of it, and
+    ``call_bytes`` is the nBytes that the choice was made for, ``channel_bytes`` the channel's share, and
     ``chunk_bytes`` the size that NCCL computed.
     """
 
@@ -89,7 +89,7 @@ class ChunkQuestion:
 
 
 class TunerPlugin(Protocol):
-    """A tuner that is loaded."""
+    """A loaded tuner."""
 
     @property
     def title(self) -> str:
@@ -100,7 +100,7 @@ class TunerPlugin(Protocol):
         """NCCL's variables that come with it, where they are not set."""
 
     def answers(self, question: TunerQuestion) -> TunerAnswers:
-        """Cells and channels that NCCL takes. BadInput for what of the tuner is not emulated."""
+        """Cells and channels that NCCL takes from it. BadInput for parts of the tuner that are not emulated."""
 
     def breaks(self, communicator: "Comm", request: Request) -> Sequence[int]:
         """Sizes in bytes between which its answers do not change, or change once."""
@@ -109,13 +109,13 @@ class TunerPlugin(Protocol):
         """Whether its answers may change from byte to byte, so that ranges of sizes say nothing."""
 
     def why_not(self, communicator: "Comm") -> str | None:
-        """The reason for which NCCL's own picks stay, whatever the call; None where the tuner has a say."""
+        """The reason why NCCL's own picks stay, whatever the call; None where the tuner decides."""
 
     def ignored_by(self, release: str) -> str | None:
-        """Releases that it is for, where its answers are ignored with this one; None where they are not."""
+        """The releases that it is for, where this one ignores its answers; None where it does not."""
 
     def chunk_bytes(self, question: ChunkQuestion) -> int | None:
         """The chunk size that it names; None where NCCL does not ask it."""
 
     def chunks_follow_choices(self, communicator: "Comm") -> bool:
-        """Whether chunk sizes go by what was chosen last, which in a group may be another call."""
+        """Whether chunk sizes depend on what was chosen last, which in a group may be another call."""

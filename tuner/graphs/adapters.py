@@ -3,6 +3,8 @@
 Source: ncclTopoComputePaths after its loop over pairs of GPUs, ncclTopoCheckGdr, src/graph/paths.cc, v2.28.9-1.
 """
 
+from collections.abc import Iterable
+
 from tuner.base.errors import BadTopology, NcclFails, Remedy
 from tuner.base.numerics import ceil_div, mirrored
 from tuner.graphs.paths import divert, joined, level, near_cpu
@@ -16,8 +18,13 @@ def nearest(system: System, node: SystemDevice, kind: DeviceKind) -> tuple[list[
 
     Best is the most bandwidth, and the nearest type among these. DIS where it reaches none.
     """
+    return _best(system, enumerate(node.paths.get(kind, ())))
+
+
+def _best(system: System, paths: Iterable[tuple[int, Path]]) -> tuple[list[int], int]:
+    """The numbers of the paths with the most bandwidth, and among these the nearest type, and that type."""
     type_, gbs, found = system.types.DIS, 0.0, list[int]()
-    for number, path in enumerate(node.paths.get(kind, ())):
+    for number, path in paths:
         if path.gbs > gbs or (path.gbs == gbs and path.type < type_):
             gbs, type_ = path.gbs, path.type
             found = []
@@ -52,7 +59,7 @@ class LocalNets:
         return [nets[(start + channel) % len(nets)] for channel in range(min(per_gpu, self.max_channels))]
 
     def _whole_adapters(self, gpu: GpuDevice, nets: list[int], sharing: int) -> list[int]:
-        """All ports of a GPU's share of the adapters, or as many as NCCL_NETDEVS_POLICY says from its first one on."""
+        """All ports of a GPU's share of the adapters, or as many as NCCL_NETDEVS_POLICY says, from its first one on."""
         by_guid = dict[int, list[int]]()
         for net in nets:
             by_guid.setdefault(self.system.nets[net].guid, []).append(net)
@@ -97,15 +104,8 @@ class LocalNets:
                 self._gpu_by_masks(self.system.nets[self._by_masks(gpu)[0]])
 
     def _mask(self, gpu: int) -> tuple[list[int], int]:
-        """The ids of the network devices from which a GPU is reached best, and the type of these paths."""
-        type_, gbs, found = self.system.types.DIS, 0.0, list[int]()
-        for net in self.system.nets:
-            path = net.paths[DeviceKind.GPU][gpu]
-            if path.gbs > gbs or (path.gbs == gbs and path.type < type_):
-                gbs, type_ = path.gbs, path.type
-                found = []
-            if path.gbs == gbs and path.type == type_:
-                found.append(net.id)
+        """The ids of the network devices with the best paths to a GPU, and the type of these paths."""
+        found, type_ = _best(self.system, ((net.id, net.paths[DeviceKind.GPU][gpu]) for net in self.system.nets))
         return sorted(set(found)), type_
 
     def _by_masks(self, gpu: GpuDevice) -> list[int]:
@@ -138,7 +138,7 @@ class LocalNets:
 
 
 def max_nets(policy: str) -> int:
-    """The number in NCCL_NETDEVS_POLICY=MAX:n; 0: there is none."""
+    """The number in NCCL_NETDEVS_POLICY=MAX:n; 0 if there is none."""
     digits = policy.upper().removeprefix("MAX:")
     return int(digits) if digits.isdecimal() else 0
 
@@ -167,7 +167,7 @@ class Adapters:
         self._relay: int | None = None  # of the device that is looked at, where the paths are still those it comes from
 
     def change_all(self) -> None:
-        """All changes, in NCCL's order; then each network device has its own GPU."""
+        """Makes all changes, in NCCL's order; then each network device has its own GPU."""
         self._mark_p2c()
         for net in self.system.nets:
             self._forget_relay()
@@ -213,7 +213,7 @@ class Adapters:
                     path.type, back.type = min(types.P2C, path.type), min(types.P2C, back.type)
 
     def _over_another_gpu(self, net: AdapterDevice, gpu: GpuDevice) -> None:
-        """Sends over the GPU that the network device belongs to, where that is better (PXN)."""
+        """Routes over the GPU that the network device belongs to, where that is better (PXN)."""
         system, types = self.system, self.system.types
         number = self._relay_of(net)
         if number == -1 or system.gpus[number] is gpu:

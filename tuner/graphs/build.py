@@ -59,7 +59,7 @@ def cpu_gbs(cpu: CpuDevice, links: CpuLinks) -> float:
 
 
 def nvlink_gbs(gpu: SystemDevice, devices: Devices) -> float:
-    """One NVLink of this GPU (ncclTopoNVLinkBw)."""
+    """Bandwidth of one NVLink of this GPU, GB/s (ncclTopoNVLinkBw)."""
     assert isinstance(gpu, GpuDevice)
     capability = gpu.compute_capability
     exact = (gbs for one, gbs in devices.nvlink_exactly_gbs if one == capability)
@@ -109,14 +109,14 @@ class _Builder:
         return self.system
 
     def host_of(self, cpu: ET.Element) -> int:
-        """The number of a CPU's host, in the order in which they are met (ncclGetSystemId)."""
+        """The number of a CPU's host, in the order in which hosts appear (ncclGetSystemId)."""
         host = cpu.get(HOST, "")
         if host not in self._hosts:
             self._hosts.append(host)
         return self._hosts.index(host)
 
     def own(self, number: int) -> int:
-        """The id of a device of the host that is read (NCCL_TOPO_ID, topo.h)."""
+        """The id of a device on the host that is being read (NCCL_TOPO_ID, topo.h)."""
         return (self.host << HOST_BIT) + (number & (1 << HOST_BIT) - 1)
 
     def add_cpu(self, element: ET.Element) -> None:
@@ -285,7 +285,7 @@ def join(parent: SystemDevice, node: SystemDevice, kind: str, gbs: float) -> Non
 
 
 def connect(node: SystemDevice, far: SystemDevice, kind: str, gbs: float) -> None:
-    """Adds one direction: to a link that is there, or a new one; wide links come first (ncclTopoConnectNodes)."""
+    """Adds one direction, to an existing link or a new one; wide links come first (ncclTopoConnectNodes)."""
     links = node.links
     at = next((at for at, link in enumerate(links) if link.to is far and link.kind == kind), len(links))
     link = links.pop(at) if at < len(links) else Link(kind, far, 0.0)
@@ -362,7 +362,7 @@ def _is(switch: SystemDevice, device: int) -> bool:
 
 
 def _dissolve(system: System, sub: SystemDevice, switch: SystemDevice) -> None:
-    """Hangs what is below a switch directly below the one above it."""
+    """Attaches what is below a switch directly to the switch above it."""
     for link in sub.links:
         if link.to is switch:
             continue

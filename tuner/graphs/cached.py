@@ -21,9 +21,9 @@ OF_ANOTHER_FORM = (ValueError, KeyError, TypeError, AttributeError, IndexError) 
 
 
 def find(request: SearchRequest, nccl: str) -> Mapping[str, OrderedGraph]:
-    """The graphs with channels that NCCL ``nccl`` finds, by name; a request is searched once.
+    """The graphs with channels that NCCL ``nccl`` finds, by name; each request is searched once.
 
-    Errors: those of :func:`tuner.graphs.graphs.search`.
+    Errors: BadTopology, BadInput for what NCCL refuses.
     """
     return {name: found for name, found in searched(request, nccl).graphs.items() if found.graph.channels}
 
@@ -42,20 +42,20 @@ def _searched(key: str, request: str, nccl: str) -> SearchResult:
 
 
 def searched(request: SearchRequest, nccl: str) -> SearchResult:
-    """All of it, with the graphs that have no channels. Errors: those of :func:`tuner.graphs.graphs.search`."""
+    """All graphs of the search, even without channels. Errors: BadTopology, BadInput for what NCCL refuses."""
     text = json.dumps(asdict(request), sort_keys=True)
     return _searched(key_of(text, rules_of(nccl)), text, nccl)
 
 
 def key_of(*asked: str) -> str:
-    """The name under which the answer to a question is kept, whose texts, with the code, are all that it goes by."""
+    """Cache key: a hash of the question's texts and of the code that answers it."""
     return _sha256("\n".join([*asked, _code()]))
 
 
 def kept(key: str) -> Any:
-    """An answer that this user kept, as JSON has it: users share a cache, and none may answer for another.
+    """An answer that this user cached, as JSON: users share a cache, and none may answer for another.
 
-    KeyError where there is none; ValueError where it is not as it was kept, whatever it is.
+    KeyError if there is none; ValueError if it is damaged.
     """
     text = recall_own(folder() / f"{key}.json")
     if text is None:
@@ -92,7 +92,7 @@ def folder() -> Path:
 
 @cache
 def _code() -> str:
-    """The sha256 of what searches: Python, C, and what both are built on."""
+    """The sha256 of the code that searches: Python, C, and what both depend on."""
     folders = files("tuner.graphs"), files("tuner.graphs") / "explain", files("tuner.base")
     modules = [module for folder in folders for module in folder.iterdir() if module.name.endswith(".py")]
     contents = [module.read_bytes() for module in sorted(modules, key=str)]

@@ -4,25 +4,24 @@ Source: ncclTopoSearchRec, ncclTopoSearchRecNet, ncclTopoSearchRecGpu and what t
 v2.28.9-1.
 
 NCCL's functions call each other: a channel begins (SearchRec), enters from an adapter (SearchRecNet) or begins at a
-GPU, goes from GPU to GPU (SearchRecGpu), leaves for the network, and when it is done the next channel begins, until
-the graph has all channels or nothing is left to try. Each takes bandwidth of links before it calls the next, and gives
-it back after. Here each of them is a generator that yields the states to go on with, a ``State``, and gives back what
-it took when it is asked for the next one; :meth:`ChannelSearch._lay` holds those that are not done, innermost last, as
-C's stack does, because a search is deeper than Python's stack. So these are one cycle:
+GPU, goes from GPU to GPU (SearchRecGpu), leaves for the network, and when it is done the next channel begins, until the
+graph has all channels or nothing is left to try. Each takes bandwidth from links before it calls the next, and returns
+it afterwards. Here each of them is a generator that yields the states to continue with, a ``State``, and returns what
+it took when it is asked for the next one; :meth:`ChannelSearch._lay` keeps the unfinished ones, innermost last, as C's
+stack does, because a search is deeper than Python's stack. So these are one cycle:
 
-    _next_channel -> from_nets or _from_gpus -> _from_state -> _to_peers, _to_first, to_nets, _through_all
-                  -> _channel_done, which compares with the best -> _next_channel
+_next_channel -> from_nets or _from_gpus -> _from_state -> _to_peers, _to_first, to_nets, _through_all -> _channel_done,
+which compares with the best -> _next_channel
 
-A try is an entry of ncclTopoSearchRecGpu, here each state that is gone on with. NCCL stops after so many, so the
+A try is an entry of ncclTopoSearchRecGpu, here each state that is continued. NCCL stops after a number of tries, so the
 graph depends on every try and on their order, and both are kept exactly. C does most searches
-(:mod:`tuner.graphs.compiled`); where it is not there, for heads, and for searches that are written down, three things
-make this fast and change none:
+(:mod:`tuner.graphs.compiled`); without it, for heads, and for recorded searches, three things make this fast without
+changing the result:
 
-* :meth:`ChannelSearch._straight_on` goes over GPUs with one neighbour in a loop, without yielding each; it counts a
-  try for each of them, as if it had.
-* A state from which nothing better was found is not gone on from again: its tries are only counted.
-* A search that was made before is not made: its tries are counted, and what it left of the links, which by rounding
-  may be other than it was, is set. (Both: :mod:`tuner.graphs.transpositions`.)
+* :meth:`ChannelSearch._straight_on` goes over GPUs with one neighbour in a loop, without yielding each; it counts a try
+for each of them, as if it had. * A state from which nothing better was found is not continued again: its tries are only
+counted. * A repeated search is not made again: its tries are counted, and the links get the bandwidths that it left,
+which rounding may have changed. (Both: :mod:`tuner.graphs.transpositions`.)
 """
 
 from tuner.base.names import Pattern
@@ -38,7 +37,7 @@ from tuner.release.environment import Environment
 
 
 class ChannelSearch(NetworkChannels):
-    """All searches for the graphs of one system; what one takes of a link's bandwidth, it gives back."""
+    """All searches for the graphs of one system; each returns the bandwidth that it takes from links."""
 
     def __init__(self, system: System, nccl: Release, variables: Environment) -> None:
         super().__init__(system, nccl, variables)
@@ -56,7 +55,7 @@ class ChannelSearch(NetworkChannels):
         self.recorder = self.load.recorder = self.transpositions.recorder = None
 
     def search(self, trial: Trial, best: Trial, tries: int) -> int:
-        """Lays channels as ``trial`` asks for them; ``best`` becomes what compares better. Returns the tries left."""
+        """Lays channels as ``trial`` demands; ``best`` becomes the better graph. Returns the tries left."""
         trial.channels = 0
         key = self._failed.key(trial, best, self.load.left, self.net_left)
         known = self._failed.known(key)
@@ -87,7 +86,7 @@ class ChannelSearch(NetworkChannels):
         return 0 if self.order.only_near else max(0, self.gpus - 3)
 
     def _lay(self) -> None:
-        """Depth first over all ways to go on: each generator yields states, and takes back what it did after each."""
+        """Tries all continuations depth first: each generator yields states, and undoes its change after each."""
         # Heads and connections go by more than the key of a state has.
         self._looks = self.transpositions.worth_it and not (self.trial.heads_only or self.rules.connections_limit_nets)
         self._looks_between_channels = self._looks and not self.trial.same_channels
@@ -123,7 +122,6 @@ class ChannelSearch(NetworkChannels):
         return tries is not None
 
     def _next_channel(self) -> Ways:
-        """The ways to begin a channel."""
         trial = self.trial
         while len(trial.intra) <= trial.channels:
             trial.intra.append([0] * self.gpus)
@@ -172,7 +170,7 @@ class ChannelSearch(NetworkChannels):
         return iter(((gpu, self.gpus, NEVER, NEVER, forced, used),))
 
     def _to_peers(self, state: State, peers: list[int]) -> Ways:
-        """To each of the next GPUs."""
+        """Continues at each of the next GPUs."""
         gpu, step, back, round_, forced, used = state
         trial, routes, load = self.trial, self.routes.between[gpu], self.load
         for peer in peers:
@@ -184,7 +182,7 @@ class ChannelSearch(NetworkChannels):
                 trial.hops -= route.hops
 
     def _to_first(self, first: int, state: State) -> Ways:
-        """From the last GPU of a ring to its first."""
+        """Continues from the last GPU of a ring to its first."""
         gpu, step, back, _, forced, used = state
         route = self.routes.route((DeviceKind.GPU, gpu, DeviceKind.GPU, first))
         if route is not None and self.routes.take(route):

@@ -1,7 +1,7 @@
 """The search for channels in C (csrc/picks/channels.c): what :mod:`tuner.graphs.channels` finds, in less time.
 
-C has the moves alone. What a system's lists of GPUs and adapters are, and how much a path takes of which links, is made
-here of the same parts that the search in Python asks, once for a system or when a path is first needed.
+C only has the moves. The lists of a system's GPUs and adapters, and what a path takes from which links, are computed
+here with the functions of the Python search, once per system or when a path is first needed.
 """
 
 import ctypes
@@ -112,7 +112,7 @@ class CompiledSearch:
         self._system = self._of_system()
 
     def takes(self, trial: Trial) -> bool:
-        """Whether C does this search: not one of heads, and not one that a device without paths may make an error."""
+        """Whether C can do this search: not for heads, and not where a device without paths may cause an error."""
         gpus = self.search.gpus
         if (
             trial.heads_only
@@ -129,9 +129,9 @@ class CompiledSearch:
         return True
 
     def run(self, trial: Trial, best: Trial, tries: int) -> tuple[int, bool]:
-        """Lays channels as ``trial`` asks for them. Returns the tries left, and whether ``best`` became a better graph.
+        """Lays channels as ``trial`` demands. Returns the tries left, and whether ``best`` became a better graph.
 
-        Errors: those of the search in Python.
+        Errors: BadInput as in Python.
         """
         search = self.search
         rows = trial.max_channels + 1
@@ -277,7 +277,7 @@ class CompiledSearch:
         return 1
 
     def _make_path(self, ends: int, number: int, to: int) -> None:
-        """Makes known what a path takes of each link."""
+        """Registers what a path takes from each link."""
         kind, to_kind = _ENDS[ends]
         system = self.search.system
         start, count = system.nodes[kind][number], len(system.nodes[to_kind])

@@ -72,7 +72,7 @@ class GraphFile:
             self._lay(trial, channels, system)
 
     def _lay(self, trial: Trial, channels: Sequence[Element], system: System) -> None:
-        """All channels in one array, as NCCL has them: what one has too many of begins the next."""
+        """Lays all channels in one array, as NCCL has them: what one has too many of begins the next."""
         gpus = len(system.gpus)
         intra, inter = [0] * gpus * len(channels), [0] * 2 * len(channels)
         for number, channel in enumerate(channels):
@@ -89,7 +89,6 @@ class GraphFile:
         trial.inter = [inter[first : first + 2] for first in range(0, len(inter), 2)][: trial.channels]
 
     def _gpu(self, element: Element, system: System) -> int:
-        """The number of a GPU in the system."""
         device, rank = self._device(element), element.get("rank") if self.form.ranks else None
         if rank is not None and system.several_nodes:
             raise self._bad(
@@ -122,7 +121,7 @@ class GraphFile:
         return Pattern(number)
 
     def _type(self, element: Element, name: str, system: System) -> int:
-        """One that the file has no word for is read as the nearest of all."""
+        """The path type of an attribute; an unknown word is read as the nearest type."""
         text, names = self._text(element, name), system.types.names
         matching = (at for at, each in enumerate(names) if each not in PATHS_WITHOUT_WORD and text.startswith(each))
         return next(matching, 0)
@@ -145,7 +144,7 @@ class GraphFile:
 
 
 def of_request(request: SearchRequest, form: Dump) -> GraphFile | None:
-    """The file of a request; None where it has none. Errors: BadInput."""
+    """The graph file of a request; None without one. Errors: BadInput."""
     if request.graph_file is None:
         return None
     return GraphFile(request.environment.get(VARIABLE, ""), request.graph_file, form)

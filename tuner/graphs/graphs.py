@@ -1,6 +1,6 @@
-"""The graphs of a node, in the order in which NCCL searches them, and the links that sends and receives go by.
+"""The graphs of a node, in the order in which NCCL searches them, and the links of sends and receives.
 
-A system graph is made ready first: paths, what is cut off, and the bandwidths that bound a channel.
+A system graph is prepared first: paths, trimming, and the bandwidths that bound a channel.
 
 Source: initTransportsRank, src/init.cc; ncclNvlsInit, src/transport/nvls.cc; ncclTopoComputePaths, ncclTopoTrimSystem,
 ncclTopoGetNchannels, ncclTopoPathAllNVLink, src/graph/paths.cc; getLocalNetCountByBw, src/graph/topo.cc;
@@ -40,7 +40,7 @@ from tuner.release.search import Routing
 
 
 def prepared(request: SearchRequest, nccl: Release, variables: Environment) -> System:
-    """The system that the request's rank searches. Errors: BadTopology, BadInput for what NCCL cannot work with."""
+    """The system that the request's rank searches. Errors: BadTopology, BadInput for what NCCL refuses."""
     system = built(request, nccl)
     complete(system, request, nccl, variables)
     return system
@@ -62,7 +62,7 @@ def built(request: SearchRequest, nccl: Release) -> System:
 
 
 def complete(system: System, request: SearchRequest, nccl: Release, variables: Environment) -> None:
-    """Finds the paths, cuts off what the rank does not use, and sets what bounds a channel."""
+    """Finds the paths, removes what the rank does not use, and sets what bounds a channel."""
     compute_paths(system, nccl, variables)
     trim(system, request, nccl)
     compute_paths(system, nccl, variables)
@@ -85,9 +85,9 @@ def compute_paths(system: System, nccl: Release, variables: Environment) -> None
 
 
 def trim(system: System, request: SearchRequest, nccl: Release) -> None:
-    """Cuts off the GPUs that the request's rank only reaches over the network, and the network if nobody else is there.
+    """Removes the GPUs that the request's rank only reaches over the network, and the network if no rank is there.
 
-    BadTopology where the rank's own GPU is reached by none, NcclFails where NCCL crashes.
+    BadTopology where nothing reaches the rank's own GPU, NcclFails where NCCL crashes.
     """
     domains = list(range(len(system.gpus)))
     for gpu, node in enumerate(system.gpus):
@@ -96,7 +96,7 @@ def trim(system: System, request: SearchRequest, nccl: Release) -> None:
                 domains[gpu] = min(domains[gpu], domains[peer])
     of_rank = {gpu.rank: domain for domain, gpu in zip(domains, system.gpus, strict=True)}
     if request.rank not in of_rank:
-        raise BadTopology("the first GPU is below a device that is no PCI switch")
+        raise BadTopology("the first GPU is below a device that is not a PCI switch")
     in_order = list(dict.fromkeys(of_rank[rank] for rank in sorted(of_rank)))
     if system.hosts > 1 and len(in_order) > 1 and not nccl.search.routing.domains_fall_apart:
         raise NcclFails(
@@ -142,7 +142,7 @@ ASK_THE_DRIVER = 2  # default of NCCL_NVLS_ENABLE
 def search(request: SearchRequest, nccl: str) -> SearchResult:
     """Graphs that NCCL ``nccl`` finds on the request's node.
 
-    Errors: BadTopology for a topology that is none, BadInput for what NCCL refuses.
+    Errors: BadTopology for what is not a topology, BadInput for what NCCL refuses.
     """
     loaded = release.load(nccl)
     variables = Environment(request.environment, non_numeric_is_default=loaded.environment.non_numeric_is_default)
@@ -171,7 +171,7 @@ def _relays(system: System) -> Iterator[tuple[int, int, int]]:
 
 
 def _own_ranks(system: System) -> Sequence[int]:
-    """The ranks of the node; of its part, where NCCL takes it for several nodes."""
+    """The ranks of the node, or of its part, where NCCL treats it as several nodes."""
     return sorted(gpu.rank for gpu in system.gpus)
 
 
@@ -189,7 +189,7 @@ def _net_gbs(loop: SearchLoop, request: SearchRequest, routing: Routing) -> floa
 def in_order(
     loop: SearchLoop, request: SearchRequest, nccl: Release, variables: Environment
 ) -> Iterator[tuple[str, Trial]]:
-    """Each graph by name, once it is searched."""
+    """Each graph by name, as soon as it is searched."""
     system, most, form = loop.system, nccl.limits.max_channels, nccl.search.dump
     ids = dict(zip(form.graphs, form.ids, strict=True))
     ring = Trial(Pattern.Ring, False, 1, most // 2)
@@ -265,7 +265,7 @@ CHANNELS_WITHOUT_NVLINK = 2
 
 
 def peer_links(request: SearchRequest, nccl: str) -> PeerLinks:
-    """Links of the request's node. Errors: BadTopology, BadInput for what NCCL cannot work with."""
+    """Links of the request's node. Errors: BadTopology, BadInput for what NCCL refuses."""
     return _peer_links(json.dumps(asdict(request), sort_keys=True), nccl)
 
 
@@ -331,9 +331,7 @@ class _Pairs:
 
 
 def _adapters(system: System, gpu: GpuDevice, local: LocalNets, nccl: Release) -> tuple[int, float]:
-    """Number of network devices that have the bandwidth between the GPU and its CPU, in NCCL's order, and what they
-    have.
-    """
+    """Number of network devices that reach the bandwidth between GPU and CPU, in NCCL's order, and their bandwidth."""
     paths = gpu.paths[DeviceKind.NET]
     if nccl.exchange.net_channels == "by_bandwidth":
         nets = local.of_gpu(gpu)

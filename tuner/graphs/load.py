@@ -1,8 +1,8 @@
-"""Bandwidths that are left of every link while channels are laid over them.
+"""The bandwidth left on every link while channels are laid over them.
 
-NCCL keeps float32 values and rounds them to a thousandth after each change, which is not exactly undone by adding
-again; so each change is looked up in a table of its amount that is filled when it is first needed.
-Source: followPath, ncclTopoFollowPath, src/graph/search.cc, v2.28.9-1.
+NCCL keeps float32 values and rounds them to a thousandth after each change, which adding again does not exactly undo;
+so each change is looked up in a table of its amount, which is filled on first use. Source: followPath,
+ncclTopoFollowPath, src/graph/search.cc, v2.28.9-1.
 """
 
 import math
@@ -31,7 +31,7 @@ class Taken(dict[float, float | None]):
 
 
 class Less(dict[float, float]):
-    """A bandwidth less an amount, rounded to float32 alone, as NCCL counts what is left of an adapter."""
+    """Subtracts an amount from a bandwidth, rounded to float32 only, as NCCL does for adapters."""
 
     def __init__(self, amount: float) -> None:
         self.amount = f32(amount)
@@ -40,12 +40,6 @@ class Less(dict[float, float]):
         rest = float(f32(have) - self.amount)
         self[have] = rest
         return rest
-
-
-@cache
-def less_by(amount: int) -> Less:
-    """The table of an amount."""
-    return Less(amount)
 
 
 class GivenBack(dict[float, float]):
@@ -60,16 +54,8 @@ class GivenBack(dict[float, float]):
         return sum_
 
 
-@cache
-def taken_by(amount: float) -> Taken:
-    """The table of an amount."""
-    return Taken(amount)
-
-
-@cache
-def given_by(amount: float) -> GivenBack:
-    """The table of an amount."""
-    return GivenBack(amount)
+# The table of each amount.
+less_by, taken_by, given_by = cache(Less), cache(Taken), cache(GivenBack)
 
 
 def _rounded(value: f32) -> float:
@@ -89,7 +75,7 @@ Step = tuple[int, Taken, GivenBack]
 
 @dataclass(slots=True, eq=False)
 class Route:
-    """A path with the amounts that are taken of its links; ``back`` where some links are also taken the other way.
+    """A path with the amounts that it takes from links; ``back`` where some links are also used the other way.
 
     ``short`` is the step that had too little left when the route was last refused.
     """
@@ -102,7 +88,7 @@ class Route:
 
 
 class Load:
-    """The bandwidth that is left of each link, by its number."""
+    """The bandwidth left on each link, by its number."""
 
     def __init__(self, system: System, reverse_needs_type: bool, power_only: bool) -> None:
         self.system = system
@@ -122,7 +108,7 @@ class Load:
         self.begin()
 
     def begin(self) -> None:
-        """Another search begins, with what is left now."""
+        """Begins another search with what is left now."""
         self.exact = True  # all that is taken for a route and given back leaves each link as it was
         self._before = tuple(self.left)
 
@@ -155,7 +141,7 @@ class Load:
         )
 
     def reverse_gbs(self, link: Link, start: SystemDevice, gbs: float) -> float:
-        """Bandwidth that a link's traffic takes of the other direction."""
+        """Bandwidth that a link's traffic takes from the other direction."""
         far, amount = link.to, 0.0
         hardware = DeviceKind.DEV if self.system.nodes[DeviceKind.DEV] else DeviceKind.GPU
         if far.kind is hardware and isinstance(far, GpuDevice) and start.kind is not DeviceKind.GPU:
@@ -174,7 +160,7 @@ class Load:
         )
 
     def take(self, route: Route) -> bool:
-        """Takes what a route needs; says whether there was enough, and else leaves all as NCCL does."""
+        """Takes what a route needs; returns whether there was enough, and otherwise leaves the links as NCCL does."""
         if route.back:
             return self._take_both_ways(route)
         left, steps, short = self.left, route.steps, route.short
@@ -193,7 +179,7 @@ class Load:
         return True
 
     def _refuse(self, steps: Sequence[Step], short: Step) -> None:
-        """A link has too little left: gives back what was taken of those before."""
+        """A link has too little left: returns what was taken from the links before it."""
         left = self.left
         for step in steps:
             link, taken, given = step
@@ -223,7 +209,7 @@ class Load:
         return True
 
     def give(self, route: Route) -> None:
-        """Gives back what a route had taken."""
+        """Returns to the links what a route had taken."""
         if route.back:
             self._give_both_ways(route.steps, route.back)
             return

@@ -1,4 +1,4 @@
-"""The search for one graph after the other on one system.
+"""Searches one graph after the other on one system.
 
 Source: ncclTopoCompute, src/graph/search.cc, v2.28.9-1.
 """
@@ -96,7 +96,7 @@ def duplicate(best: Trial, capability: int, by_generation: bool) -> None:
 
 
 class Attempts:
-    """The searches for one graph; each relaxation says whether it changed what is asked for."""
+    """The searches for one graph; each relaxation says whether it changed the request."""
 
     def __init__(self, bounds: Bounds, channels: ChannelSearch, best: Trial, allowed: int, first_same: bool) -> None:
         self.bounds, self.channels, self.best, self.rules = bounds, channels, best, bounds.rules

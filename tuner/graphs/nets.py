@@ -78,7 +78,7 @@ class Nets:
         return [number for number in range(len(self.system.gpus)) if gpu in (number, ANY_GPU)]
 
     def _own(self, gpus: list[int]) -> list[int]:
-        """Their own devices: those of one GPU after those of another, or in a domain one of each GPU in turn."""
+        """The GPUs' own devices: those of one GPU after those of another; in a domain, one of each GPU in turn."""
         each = [self.local.of_gpu(self.system.gpus[gpu]) for gpu in gpus]
         if not self.scatter:
             return [net for nets in each for net in nets]
@@ -112,7 +112,7 @@ class Nets:
         return self._starts[net]
 
     def leaving(self, trial: Trial, gpu: int, step: int) -> list[int]:
-        """The devices through which the channel that is laid may leave from a GPU, after how it entered."""
+        """The devices through which the current channel may leave from a GPU, given how it entered."""
         inter, channel = trial.inter, trial.channels
         last = inter[channel - 1][0] if self.alternates(trial) else NEVER
         first = inter[channel][1] if step and trial.pattern is Pattern.BalancedTree else NEVER
@@ -124,7 +124,7 @@ class Nets:
         return found
 
     def _may_leave(self, trial: Trial, net: int, step: int) -> bool:
-        """Whether the channel that is laid may leave through a device, after how it entered."""
+        """Whether the current channel may leave through a device, given how it entered."""
         nets, inter, channel = self.devices, trial.inter, trial.channels
         device, start = nets[net], nets[self.number_of[inter[channel][0]]]
         if not self.may_pair(trial, device, start):
@@ -157,11 +157,11 @@ class Nets:
         return not (self.alternates(trial) and self.devices[net].id != trial.inter[last][1])
 
     def alternates(self, trial: Trial) -> bool:
-        """Whether the channel that is laid, or the next one, is to take the adapters of the one before in reverse."""
+        """Whether the current channel, or the next one, has to use the adapters of the previous one in reverse."""
         return bool(trial.channels & 1) and self.alternate_if_odd(trial)
 
     def alternate_if_odd(self, trial: Trial) -> bool:
-        """Whether that is so of every odd channel."""
+        """Whether every odd channel has to."""
         rules = self.rules.alternate
         any_pattern = rules == "any_pattern" and trial.cross_nic != 0
         return any_pattern or (rules == "rings" and trial.pattern is Pattern.Ring and trial.cross_nic == 2)

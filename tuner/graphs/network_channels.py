@@ -35,7 +35,7 @@ def begun(gpu: int, forced: int, back: int, round_: int) -> State:
 
 
 class NetworkChannels:
-    """Both ends of the channels that are laid; generators yield states, and take back what they did after each."""
+    """Both ends of the current channels; generators yield states, and undo their change after each."""
 
     def __init__(self, system: System, nccl: Release, variables: Environment) -> None:
         rules = nccl.search.channels
@@ -86,7 +86,7 @@ class NetworkChannels:
             self.connections[net] += 1
 
     def _from_net(self, net: int, whole: int, back: int) -> Generator[State, None, bool]:
-        """To the GPUs that a channel may begin with. Returns whether the device gets its bandwidth back."""
+        """Continues at the GPUs that a channel may begin with. Returns whether the device gets its bandwidth back."""
         trial, rules = self.trial, self.rules
         number = trial.channels
         if number > 0 and (trial.same_channels or rules.replay == "always"):
@@ -117,8 +117,9 @@ class NetworkChannels:
         return reached  # sic: NCCL goes on with the next device and forgets this one's bandwidth
 
     def _head(self, net: int, listed: list[int], back: int) -> Generator[State, None, tuple[bool, bool]]:
-        """To the GPU that a device belongs to, as a head. Returns whether the device gets its bandwidth back, and
-        whether a head was found."""
+        """Continues at the GPU that a device belongs to, as a head. Returns whether the device gets its bandwidth back,
+        and whether a head was found.
+        """
         trial, rules = self.trial, self.rules.nvls_heads
         if rules == "by_number_of_net":
             yield begun(self._head_by_number(listed), FREE, back, NEVER)
@@ -134,10 +135,10 @@ class NetworkChannels:
         return True, gpu != NEVER or rules == "distinct_losing_nets"
 
     def _head_by_number(self, listed: list[int]) -> int:
-        """The number that NCCL reads in a list of devices as that of a GPU (sic): beyond the list, zeros.
+        """The number that NCCL reads in a list of devices as a GPU's number (sic): beyond the list, zeros.
 
-        It has 4 bytes for each device, and glibc's malloc gives out 24, 40, 56 ... bytes. What follows these is the
-        size of the next piece of memory, which is no GPU's number.
+        It has 4 bytes for each device, and glibc's malloc gives out 24, 40, 56 ... bytes. After these comes the size of
+        the next piece of memory, which is no GPU's number.
         """
         channel = self.trial.channels
         if channel < len(listed):
@@ -146,7 +147,7 @@ class NetworkChannels:
         return 0 if channel < allocated_bytes // 4 else self.gpus
 
     def _enter(self, net: int, gpu: int, back: int, forced: int) -> Ways:
-        """From a network device to the channel's first GPU."""
+        """Continues from a network device to the channel's first GPU."""
         route = self.routes.route((DeviceKind.NET, net, DeviceKind.GPU, gpu))
         if route is not None and self.routes.take(route):
             yield begun(gpu, forced, back, NEVER)
@@ -215,12 +216,12 @@ class NextGpus:
         return None
 
     def pci_left(self, gpu: int) -> float:
-        """Bandwidth left of a GPU's PCI link, of the direction that has less; -1 where it has none."""
+        """Bandwidth left on a GPU's PCI link, in the direction that has less; -1 without such a link."""
         links, left = self.pci[gpu], self.load.left
         return -1.0 if links is None else min(left[links[0]], left[links[1]])
 
     def after(self, gpu: int, used: int, pattern: Pattern, near_net: int, net: int) -> list[int]:
-        """The GPUs to try after ``gpu``; ``used`` are bits of those in the channel.
+        """The GPUs to try after ``gpu``; ``used`` has a bit for each GPU in the channel.
 
         ``near_net`` is 1 where the next GPU is the one that leaves for the network, -1 where a later one is, and 0
         where none is; ``net`` is the network device that the channel came from.
@@ -268,7 +269,7 @@ class NextGpus:
         return [score[6] for score in scores]
 
     def neighbours_of(self, gpu: int, pattern: Pattern) -> tuple[int, ...]:
-        """The GPUs before and after one by number, those first that NCCL puts first last."""
+        """The GPUs before and after one by number; those that NCCL puts first come last."""
         key = pattern, gpu
         if key not in self._near:
             last, following = (gpu - 1) % self.count, (gpu + 1) % self.count

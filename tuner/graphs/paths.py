@@ -33,7 +33,7 @@ class _Spread:
         self.own = base.links[0].to if from_rank else base
 
     def path_of(self, node: SystemDevice) -> Path:
-        """The path from a device, which at first is none."""
+        """The path from a device, empty at first."""
         if self.kind not in node.paths:
             unreached = self.routing.unreached
             gone = unreached == "disconnected" or (unreached == "disconnected_for_others" and node is not self.base)
@@ -42,7 +42,7 @@ class _Spread:
         return node.paths[self.kind][self.number]
 
     def spread(self) -> None:
-        """Level by level, in the order in which devices are reached."""
+        """Continues level by level, in the order in which devices are reached."""
         start = self.path_of(self.base)
         start.links, start.gbs, start.type = (), LOCAL_GBS, self.types.LOC
         level = [self.base]
@@ -55,7 +55,7 @@ class _Spread:
             level = following
 
     def lead(self, node: SystemDevice, link: Link) -> bool:
-        """Leads the far end of a link over it, where that is better than its path so far."""
+        """Extends a path over a link to its far end, where that is better than the path there so far."""
         path, at_far = self.path_of(node), self.path_of(link.to)
         if not self.passes(node, link, path):
             return False
@@ -104,7 +104,7 @@ def _back(far: SystemDevice, node: SystemDevice, link: Link, routing: Routing) -
 
 
 def near_cpu(system: System, gpu: SystemDevice, routing: Routing) -> int:
-    """The number of the CPU that is nearest to a GPU. BadTopology for one that reaches none."""
+    """The number of the CPU nearest to a GPU. BadTopology for a GPU that reaches none."""
     paths = gpu.paths[DeviceKind.CPU]
     if routing.cpu_of_gpu == "widest":
         widest = max(path.gbs for path in paths)
@@ -133,7 +133,7 @@ def divert(system: System, source: SystemDevice, over: SystemDevice, target: Sys
 
 
 def joined(system: System, first: int, then: int, routing: Routing) -> int:
-    """The type of two paths one after the other."""
+    """The type of two paths in sequence."""
     types = system.types
     if routing.joined_p2c and {first, then} == {types.PHB, types.C2C}:
         return types.P2C
@@ -228,7 +228,7 @@ class Peers:
         return not (self.ignore_disabled or self.routing.disabled_p2p_is_diverted)
 
     def cuda_allows(self, source: GpuDevice, target: GpuDevice) -> bool:
-        """Whether CUDA allows peer-to-peer between two GPUs, however far apart they are and whatever the level."""
+        """Whether CUDA allows peer-to-peer between two GPUs, however far apart and at any level."""
         asked = self.ignore_disabled != IGNORE_AND_DO_NOT_ASK and source.host == target.host
         return not asked or source.peer_group == target.peer_group
 

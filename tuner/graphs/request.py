@@ -12,7 +12,7 @@ from tuner.machine.graphs import OrderedGraph
 
 @dataclass(frozen=True, slots=True)
 class Hosts:
-    """Hosts of a NVLink domain that follow each other in the order of ranks and are alike; fields as of a Request."""
+    """Equal hosts of a NVLink domain that follow each other in the order of ranks; fields as in a Request."""
 
     topology: str
     gpus: int
@@ -24,7 +24,7 @@ class Hosts:
 class SearchRequest:
     """One kind of node of a communicator: a host, or several that NVLink joins (multi-node NVLink, MNNVL).
 
-    BadTopology for a topology that is none, on first use.
+    BadTopology for what is not a topology, on first use.
     """
 
     topology: str  # text of a topology XML in NCCL's format, of one host, with <gpu> and <net> elements

@@ -1,4 +1,4 @@
-"""Paths with what a channel of the graph that is searched takes of them.
+"""Paths with what a channel of the current graph takes from them.
 
 Source: ncclTopoFollowPath, src/graph/search.cc, v2.28.9-1.
 """
@@ -19,7 +19,7 @@ UNKNOWN: Final = Route((), 0)
 
 
 class Routes:
-    """All routes of one search, each made when it is first needed."""
+    """All routes of one search, each computed when it is first needed."""
 
     def __init__(self, system: System, load: Load, rules: ChannelRules, trial: Trial) -> None:
         self.system, self.load, self.rules, self.trial = system, load, rules, trial
@@ -34,7 +34,7 @@ class Routes:
         self._made: dict[tuple[Ends, float, float | None], Route | None] = {}
 
     def route(self, ends: Ends, share: float = 1, gbs: float | None = None) -> Route | None:
-        """The path with what it takes, ``share`` of a channel's bandwidth; None where it may not be taken."""
+        """The path with what it takes, ``share`` of a channel's bandwidth; None where the path is not allowed."""
         key = ends, share, gbs
         if key not in self._made:
             self._made[key] = self._new(ends, share, gbs)
@@ -75,7 +75,7 @@ class Routes:
         return self.load.route(start, path, amount, path.hops * int(share))
 
     def take(self, route: Route) -> bool:
-        """Takes what a route needs, and counts its hops, where there is enough."""
+        """Takes what a route needs, and counts its hops, if there is enough."""
         if not self.load.take(route):
             return False
         self._count(route, 1)
@@ -94,7 +94,7 @@ class Routes:
             self.trial.hops = int(f32(self.trial.hops) + f32(sign * route.part))
 
     def take_parts(self, parts: Parts) -> list[Route]:
-        """Takes one route after the other up to the first that there is too little for. Those that were taken."""
+        """Takes one route after the other until there is too little for one. Returns those that were taken."""
         taken = list[Route]()
         for ends, share in parts:
             route = self.route(ends, share)
@@ -111,7 +111,7 @@ class Routes:
 
 
 def path_between(system: System, ends: Ends) -> Path:
-    """The path from a device to another. NcclFails where it has none to any device of that kind."""
+    """The path from one device to another. NcclFails where it has none to any device of that kind."""
     kind, number, to_kind, to = ends
     start = system.nodes[kind][number]
     if to_kind not in start.paths:
@@ -122,7 +122,7 @@ def path_between(system: System, ends: Ends) -> Path:
 def way_back_type(system: System, ends: Ends) -> int:
     """The type of the path from the second device to the first.
 
-    NcclFails where the second has none to any of the first's kind: libnccl then reads behind a null pointer.
+    NcclFails where the second has none to any device of the first's kind: libnccl then dereferences a null pointer.
     """
     kind, number, to_kind, to = ends
     end = system.nodes[to_kind][to]
@@ -136,7 +136,7 @@ def way_back_type(system: System, ends: Ends) -> int:
 
 
 def _called(node: SystemDevice, number: int) -> str:
-    """A GPU by its number on the host, of which this may be a part; others by their number in the system."""
+    """A GPU by its number on the host, of which this may be a part; other devices by their number in the system."""
     return f"GPU {node.dev}" if isinstance(node, GpuDevice) else f"{node.kind.name} {number}"
 
 

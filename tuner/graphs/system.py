@@ -12,7 +12,7 @@ from tuner.base.names import PATH_NAMES
 
 
 class DeviceKind(Enum):
-    """Kinds of devices, in the order in which NCCL keeps its sets (topo.h)."""
+    """Kinds of devices, in NCCL's order (topo.h)."""
 
     GPU = 0
     PCI = 1
@@ -52,7 +52,7 @@ class PathTypes:
 
 @dataclass(slots=True, eq=False)
 class Link:
-    """One direction of a link; ``kind`` is a name of a path type, and PCI links are PIX."""
+    """One direction of a link; ``kind`` is the name of a path type, PIX for PCI links."""
 
     kind: str
     to: "SystemDevice"
@@ -61,7 +61,7 @@ class Link:
 
 @dataclass(slots=True, eq=False)
 class Path:
-    """Path from one device to another; ``type`` by :class:`PathTypes`. Without links and bandwidth: unreached."""
+    """Path from one device to another; ``type`` as in :class:`PathTypes`. Without links and bandwidth: unreachable."""
 
     type: int
     links: tuple[Link, ...] = ()

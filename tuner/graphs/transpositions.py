@@ -1,11 +1,11 @@
-"""Two memories that spare the search what NCCL does again in vain; all of them only count the tries that it costs.
+"""Two memories that save the search what NCCL repeats in vain; they only count the tries that it costs.
 
 NCCL's search is depth first and limited by a number of tries, so where it stops depends on every try, useless ones too:
 a memory must say how many tries a repetition takes, and how it leaves bandwidths, not only that it finds nothing.
 
 * A transposition table (:class:`TranspositionTable`), as in programs that play chess: within one search the same state
-  is reached by many orders of the same moves. Its key is all that the rest of the search can depend on.
-* :class:`FailedSearches`: whole searches that are asked for again, as NCCL steps through path types that no path has.
+is reached by many orders of the same moves. Its key is all that the rest of the search can depend on. *
+:class:`FailedSearches`: whole searches that are asked for again, as NCCL steps through path types that no path has.
 """
 
 from collections import Counter
@@ -25,7 +25,7 @@ LOOKS, WORTH = 2048, 2
 
 @dataclass(frozen=True, slots=True)
 class SearchState:
-    """A state of the search: where a channel is gone on from, with what was left, found and tried by then."""
+    """A state of the search: where a channel continues, with bandwidths left, channels found and tries made."""
 
     key: Hashable
     links: tuple[float, ...]
@@ -39,7 +39,7 @@ class SearchState:
 
 @dataclass(frozen=True, slots=True)
 class _DeadEnd:
-    """A state from which nothing better is found: the tries that it takes, and what rejected there."""
+    """A state from which nothing better is found: the tries that it costs, and what rejected channels there."""
 
     tries: int
     latency_us: float
@@ -47,12 +47,12 @@ class _DeadEnd:
 
 
 class TranspositionTable:
-    """States of one search at a time from which channels were laid in vain: what led there another way is not tried.
+    """States of one search from which channels were laid in vain; a repetition, reached in another order, is not tried.
 
-    What is tried from a state goes by the links and adapters that are left, the GPUs of the channel, and its adapters,
-    and by those of the last one where channels alternate; by the order of the channel's GPUs only where the next
-    channel repeats it: then a state within the channel is not stored, and one between channels has that order in its
-    key. What rejected links on the way is counted once more each time.
+    What follows from a state depends on the bandwidths left on links and adapters, on the GPUs of the channel and on
+    its adapters, and where channels alternate on those of the last one. It depends on the order of the channel's GPUs
+    only where the next channel repeats it: then a state within the channel is not stored, and one between channels has
+    that order in its key. What rejected links on the way is counted again each time.
     """
 
     def __init__(self, load: Load, nets: Nets, net_left: list[float]) -> None:
@@ -76,7 +76,7 @@ class TranspositionTable:
         return looks < LOOKS or self.saved[self.kind] > WORTH * looks
 
     def within_channel(self, at: tuple[int, ...], left: int) -> SearchState:
-        """The state of the search at a GPU of the channel that is laid."""
+        """The state of the search at a GPU of the current channel."""
         trial, channel = self.trial, self.trial.channels
         entered, exited = trial.inter[channel]
         first = trial.intra[channel][0] if at[1] else NOWHERE
@@ -100,7 +100,7 @@ class TranspositionTable:
         return SearchState(key, links, adapters, left, self.found, channel, repeated, refused)
 
     def tries(self, state: SearchState) -> int | None:
-        """Number of tries that it takes to find nothing better from there; None where that is not known."""
+        """Number of tries that it costs to find nothing better from there; None if not known."""
         self.looks[self.kind] += 1
         known = self._dead_ends.get(state.key)
         if known is None or known.tries > state.left:
@@ -121,7 +121,7 @@ class TranspositionTable:
             self._dead_ends[state.key] = _DeadEnd(state.left - left, self.trial.latency_us, refused)
 
     def better(self) -> None:
-        """A better graph was found: all is to be compared with that one from here on."""
+        """A better graph was found: from here on everything is compared with it."""
         self.found += 1
         self._dead_ends.clear()
 
@@ -148,7 +148,7 @@ class FailedSearches:
         return {path.type for node in nodes for far in to for path in node.paths.get(far, ())}
 
     def key(self, trial: Trial, best: Trial, links: Sequence[float], nets: Sequence[float]) -> Hashable:
-        """All that a search goes by; types that no path has count as the next nearer one that some has."""
+        """Everything that a search depends on; path types that no path has count as the next nearer existing one."""
         speeds = trial.bw_intra, trial.bw_inter, trial.min_channels, trial.cross_nic
         to_beat = best.pattern, best.cross_nic, best.channels, best.bw_intra, best.bw_inter, best.hops
         intra = max((type_ for type_ in self._intra_types if type_ <= trial.type_intra), default=NO_TYPE)

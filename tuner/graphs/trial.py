@@ -1,4 +1,4 @@
-"""A graph while it is searched: what is asked of its channels, and those laid so far."""
+"""A graph during its search: what its channels need, and those laid so far."""
 
 from collections import Counter
 from dataclasses import field, replace
@@ -99,7 +99,7 @@ class Position(NamedTuple):
 
 @dataclass(slots=True)
 class RejectionLog:
-    """Links, adapters and paths that rejected a channel in one search, how often, and what was left at first."""
+    """Links, adapters and paths that rejected a channel in one search, how often, and what was left the first time."""
 
     links: Counter[Position] = field(default_factory=Counter)
     adapters: Counter[Position] = field(default_factory=Counter)  # with too little left for a channel to enter
@@ -123,7 +123,7 @@ class Rejections(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """One search; ``asked`` is what it asked for, as it was then."""
+    """One search; ``asked`` is its request at that time."""
 
     asked: Trial
     allowed: int  # GPUs that might be tried
@@ -135,7 +135,7 @@ class Attempt:
 
 
 class Recorder:
-    """Writes down one search after the other."""
+    """Records one search after the other."""
 
     def __init__(self) -> None:
         self.attempts: list[Attempt] = []
@@ -161,7 +161,7 @@ class Recorder:
         self._rejections.adapters[Position(self._trial.channels, number)] += 1
 
     def path(self, type_: int) -> None:
-        """A path is of a type that is farther than allowed."""
+        """Records that a path's type is farther than allowed."""
         self._rejections.types[type_] += 1
 
     def counts(self) -> Rejections:

@@ -1,8 +1,8 @@
-"""The topology XML as NCCL has it when it builds its system graph: what each rank keeps of the file, fused.
+"""The topology XML as NCCL has it when it builds its system graph: the parts that each rank keeps, fused.
 
 A rank marks its own GPU and all network devices and drops what leads to none of them; the XMLs of the ranks of a host,
-or of a NVLink domain, are then put together (ncclTopoGetSystem, src/graph/topo.cc, and src/graph/xml.cc, v2.28.9-1).
-The order of elements is what the search goes by, so it is kept here as NCCL makes it.
+or of a NVLink domain, are then merged (ncclTopoGetSystem, src/graph/topo.cc, and src/graph/xml.cc, v2.28.9-1). The
+search depends on the order of elements, so it is the same as in NCCL.
 
 Before, NCCL merges adapters into virtual ones (NIC fusion): ncclTopoProcessNet and what it calls, src/graph/topo.cc;
 what the network does then is ncclIbMakeVDevice's, src/transport/net_ib.cc.
@@ -46,12 +46,12 @@ class Distance(IntEnum):
 
 
 def parents_of(root: ET.Element) -> Parents:
-    """Parents of all elements."""
+    """The parent of each element."""
     return {child: parent for parent in root.iter() for child in parent}
 
 
 def chain(node: ET.Element, parents: Parents, until: ET.Element | None = None) -> list[ET.Element]:
-    """A node, what it is in, and so on up to the root, or to ``until``, which is left out."""
+    """A node, its parent, and so on up to the root, or to ``until``, which is left out."""
     found = []
     above: ET.Element | None = node
     while above is not None and above is not until:
@@ -61,7 +61,7 @@ def chain(node: ET.Element, parents: Parents, until: ET.Element | None = None) -
 
 
 def between(nodes: Sequence[ET.Element], parents: Parents) -> tuple[Distance, ET.Element]:
-    """Relation of nodes, and the last element that they are all in (ncclTopoGetPath)."""
+    """Relation of nodes, and the innermost element that contains them all (ncclTopoGetPath)."""
     if len(nodes) == 1:
         return Distance.LOC, nodes[0]
     chains = [chain(node, parents)[::-1] for node in nodes]
@@ -105,7 +105,7 @@ Group = tuple[int, ...]  # numbers of adapters
 
 @dataclass(frozen=True, slots=True)
 class MergedAdapters:
-    """Adapters that become virtual ones, in the order in which these are numbered; some alone, by the release."""
+    """Adapters that become virtual ones, in the order of their numbers; in some releases also single ones."""
 
     rules: Merging
     names: tuple[str, ...]  # of all adapters, in their order
@@ -113,7 +113,7 @@ class MergedAdapters:
     leaks: bool = False  # the adapters that are merged stay beside the virtual ones
 
     def apply(self, root: ET.Element) -> None:
-        """Puts the virtual adapters into a <system> whose adapters are marked, and unmarks what they are made of."""
+        """Puts the virtual adapters into a <system> whose adapters are marked, and unmarks their adapters."""
         if not self.groups:
             return
         nets = _by_name(root, self.names)
@@ -193,7 +193,7 @@ def merged(
 
 
 class _Groups:
-    """Adapters that are merged: those that are asked for by name, then those that are near each other."""
+    """Adapters to merge: those that are named, then those that are near each other."""
 
     def __init__(
         self,
@@ -291,7 +291,7 @@ def _names(nets: Sequence[ET.Element]) -> str:
 
 
 def _width(element: ET.Element, nets: Sequence[ET.Element]) -> tuple[bool, int]:
-    """Whether one of the adapters is in an element, and the width of the links to those (ncclTopoFindLinkWidthRec)."""
+    """Whether one of the adapters is in an element, and the width of the links to them (ncclTopoFindLinkWidthRec)."""
     own = 0
     if element.tag == "pci":
         text = element.get("link_width")
@@ -322,7 +322,7 @@ def _new_device(root: ET.Element, parent: ET.Element, net: ET.Element, parents: 
     """A PCI device like that of an adapter, with a bus id of its own (ncclTopoMakePciParent)."""
     device = parents[parents[net]]
     if device.tag != "pci":
-        raise BadInput(f"NCCL merges no adapter that is no PCI device: {net.get('name')}")
+        raise BadInput(f"NCCL merges only PCI devices, and this adapter is none: {net.get('name')}")
     taken = {pci.get("busid") for pci in root.iter("pci")}
     digits = "".join(char for char in device.get("busid", "") if char not in ".:-")
     first = int(digits, 16) + 1
@@ -401,7 +401,7 @@ def merges(request: SearchRequest, topology: Topology, rules: Search) -> bool:
 def _merged(
     file: ET.Element, nets: Sequence[Net], rules: Search, variables: Mapping[str, str]
 ) -> MergedAdapters | None:
-    """Merged adapters of those that NCCL uses."""
+    """Merged adapters, made from those that NCCL uses."""
     if rules.merging is None or not adapters.mergeable(nets, variables):
         return None
     names = [(net.name, net.port) for net in nets]
@@ -433,7 +433,7 @@ def _copy(element: ET.Element) -> ET.Element:
 
 
 def _mark_gpus(root: ET.Element, gpu_of_rank: Mapping[int, Gpu]) -> None:
-    """Marks the GPUs of these ranks, and fills what the file lacks on the way from there to the CPU."""
+    """Marks the GPUs of these ranks, and adds what the file lacks on the way from there to the CPU."""
     parents = {child: parent for parent in root.iter() for child in parent}
     by_bus_id = {pci.get("busid", "").lower(): pci for pci in root.iter("pci")}
     for rank, used in gpu_of_rank.items():
@@ -481,7 +481,7 @@ def _mark_nets(root: ET.Element, nets: Sequence[Net], host: int, reduces: bool, 
 
 
 def _guid(net: ET.Element, host: int) -> str:
-    """A file is of one host, and no two hosts have the same adapter."""
+    """The GUID of an adapter: a file describes one host, and no two hosts share an adapter."""
     guid = net.get("guid", "")
     return hex(int(guid, 16) + (host << HOST_OF_GUID_BIT) & (1 << 64) - 1) if host else guid
 
@@ -511,7 +511,7 @@ def _trim(element: ET.Element, trimmed: Sequence[str]) -> bool:
 
 
 def _fuse(into: ET.Element, other: ET.Element) -> None:
-    """Adds the children that have no equal, and goes on below those that have."""
+    """Adds the children without an equal, and continues below those with one."""
     for child in other:
         equal = next((own for own in into if own.tag == child.tag and own.attrib == child.attrib), None)
         if equal is None:
@@ -521,7 +521,7 @@ def _fuse(into: ET.Element, other: ET.Element) -> None:
 
 
 def integer(element: ET.Element, name: str, default: int | None = None) -> int:
-    """A number of NCCL's XML, as C's strtol reads it. BadTopology where there is none, and no default."""
+    """A number of NCCL's XML, read as C's strtol does. BadTopology without the attribute and a default."""
     text = element.get(name)
     if text is None:
         if default is None:

@@ -1,1 +1,1 @@
-"""Jobs: traces of their calls, what these cost, whether NCCL chose in them as it should, whether all ranks agree."""
+"""Jobs: traces of their calls, what these cost, whether NCCL chose as it should, whether all ranks agree."""

@@ -1,4 +1,4 @@
-"""The emulator against what a trace or its counters say that ran: the same algorithm, protocol, channels, threads."""
+"""Compares the emulator with what a trace or counters say was executed: algorithm, protocol, channels, threads."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
@@ -33,10 +33,10 @@ class Launched:
 
 @dataclass(frozen=True, slots=True)
 class CheckedCall:
-    """Calls of one kind and size that ran alike, and the emulator's answer.
+    """Calls of one kind and size that were executed in the same way, and the emulator's answer.
 
     ``bytes`` is NCCL's nBytes; ``to_bytes`` the largest where the file knows a range, in which any pick agrees.
-    ``emulated`` has several answers only there, and none where nothing can run. ``differs`` names what is another:
+    ``emulated`` has several answers only then, and none where nothing can run. ``differs`` names what differs:
     algorithm, protocol, channels or threads.
     """
 
@@ -52,7 +52,7 @@ class CheckedCall:
 
     @property
     def executed_in_words(self) -> str:
-        """Algorithm, protocol, channels and threads, of which what the file does not say is left out."""
+        """Algorithm, protocol, channels and threads, as far as the file says them."""
         ran = self.executed
         algorithm = ran.algorithm.name if ran.algorithm is not None else None
         if algorithm is None and ran.is_tree is not None:
@@ -65,7 +65,7 @@ class CheckedCall:
 
 @dataclass(frozen=True, slots=True)
 class NotCompared:
-    """Calls that say what ran, or should, and why they are not compared."""
+    """Calls that are not compared, though the file says or should say what was executed; and why."""
 
     reason: str
     calls: float
@@ -75,7 +75,7 @@ class NotCompared:
 class CheckedRun:
     """All calls whose execution the files say: how many agree, which differ, and which were not compared.
 
-    ``says`` counts the compared calls by what the files say of them: algorithm, protocol, channels, threads.
+    ``says`` counts the compared calls by what the files say: algorithm, protocol, channels, threads.
     """
 
     communicator: str
@@ -90,7 +90,7 @@ class CheckedRun:
 
 
 def check(lists: Sequence[CallList], scenario: Scenario, wanted: WantedCalls) -> CheckedRun:
-    """Every call of the described communicator that says what ran. CannotBeJudged where none does."""
+    """Compares every call of the described communicator whose execution is known. CannotBeJudged where none is."""
     wanted.check_names([call for each in lists for call in each.executed])
     selection = Selection(scenario.communicator())
     counted: Counter[tuple[Request, int, int | None, ExecutedCall]] = Counter()

@@ -1,6 +1,6 @@
-"""Adapters of a topology that NCCL uses, and whether it merges them: what its own InfiniBand network says of them.
+"""The adapters of a topology that NCCL uses, and whether it merges them, as its own InfiniBand network would say.
 
-Beside them how GPUs of a node reach each other and them, and how near a machine of the catalogue is to a node.
+Also how GPUs of a node reach each other and the adapters, and how near a machine of the catalogue is to a node.
 
 Source: ncclIbInit, ncclIbGetPciPath, ncclIbMakeVDevice, src/transport/net_ib.cc; parseStringList, matchIfList,
 src/misc/utils.cc, v2.28.9-1.
@@ -44,7 +44,7 @@ class Adapter(Protocol):
 
     @property
     def busid(self) -> str | None:
-        """Address of its PCI device; None for one that is none."""
+        """Address of its PCI device; None if it is not a PCI device."""
 
     @property
     def gpu_direct(self) -> bool:
@@ -53,7 +53,7 @@ class Adapter(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class NamedAdapter:
-    """An adapter of which nothing else is known."""
+    """An adapter of which only the name is known."""
 
     name: str
     port: int
@@ -86,10 +86,10 @@ class NameList:
 
 
 def used(adapters: Sequence[Adapter], variables: Mapping[str, str]) -> list[int]:
-    """The numbers of those that NCCL uses: all, or what NCCL_IB_HCA selects.
+    """The numbers of the adapters that NCCL uses: all, or what NCCL_IB_HCA selects.
 
-    ``adapters`` in the order of ``dev``. BadInput where adapters are left out down to none: NCCL would go on without
-    them, over sockets.
+    ``adapters`` are in the order of ``dev``. BadInput where none is left: NCCL would continue without them, over
+    sockets.
     """
     text = variables.get(SELECT, "")
     if not text or not _own(adapters, variables):
@@ -114,21 +114,21 @@ def used(adapters: Sequence[Adapter], variables: Mapping[str, str]) -> list[int]
 
 
 def _is_wanted(wanted: NameList, name: str, port: int, exact: bool) -> bool:
-    """Whether a list names an adapter, or all that it was merged of, whose ports are no longer known."""
+    """Whether a list names an adapter, or all adapters that it was merged from, whose ports are no longer known."""
     parts = name.split("+")
     return all(wanted.matches(part, None if len(parts) > 1 else port, exact) for part in parts)
 
 
 def mergeable(adapters: Sequence[Adapter], variables: Mapping[str, str]) -> bool:
-    """Whether the network merges adapters where NCCL asks for it, as its own for InfiniBand does."""
+    """Whether the network merges adapters when NCCL asks for it, as NCCL's own InfiniBand network does."""
     return _own(adapters, variables)
 
 
 def network_of(adapters: Sequence[Adapter]) -> str | None:
-    """The network that the adapters are of: one of NCCL's own, or a plugin's by its name in ``tables/networks.toml``.
+    """The network of the adapters: one of NCCL's own, or a plugin's by its name in ``tables/networks.toml``.
 
-    None where there are no adapters, or those of several networks or of one that is not known. Sockets have port 0 and
-    leave GPUs' memory alone (ncclNetSocketGetProperties, src/transport/net_socket.cc).
+    None without adapters, and for adapters of several networks or of an unknown one. Sockets have port 0 and leave
+    GPUs' memory alone (ncclNetSocketGetProperties, src/transport/net_socket.cc).
     """
     if adapters and all(_is_socket(each) for each in adapters):
         return SOCKETS
@@ -144,7 +144,7 @@ def _all_begin(adapters: Sequence[Adapter], beginnings: tuple[str, ...]) -> bool
 
 @dataclass(frozen=True, slots=True)
 class PluginNetwork:
-    """A network of a plugin (``tables/networks.toml``): its name there, and those by which NCCL's variables call it.
+    """A plugin's network (``tables/networks.toml``): its name there, and its names in NCCL's variables.
 
     ``adapters`` are beginnings of the names of its adapters; none where it drives those of NCCL's own network.
     ``folder`` is a part of the path that its files lie in. ``known``: what it tells NCCL of its adapters is what
@@ -162,7 +162,7 @@ class PluginNetwork:
 
 @cache
 def plugin_networks() -> tuple[PluginNetwork, ...]:
-    """Networks of plugins whose names are known."""
+    """The plugins' networks whose names are known."""
     table = tables.toml(tables.folder() / "networks.toml")
     return tuple(
         PluginNetwork(
@@ -191,9 +191,9 @@ def plugin_network(network: str | None, variables: Mapping[str, str]) -> PluginN
 
 
 def over_sockets(adapters: Sequence[Adapter], variables: Mapping[str, str]) -> bool:
-    """Whether NCCL goes over IP, though the adapters are those of its own InfiniBand network: as two variables say.
+    """Whether two variables make NCCL use IP, though the adapters belong to its own InfiniBand network.
 
-    Not where they name no network that is left, or a plugin's.
+    Not where they name a network that does not exist, or a plugin's.
     """
     if not _own(adapters, {}) or plugin_network(OWN_NETWORK, variables) is not None:
         return False
@@ -203,11 +203,11 @@ def over_sockets(adapters: Sequence[Adapter], variables: Mapping[str, str]) -> b
 
 
 def selecting(network: str | None, variables: Mapping[str, str], nodes: int) -> set[str]:
-    """Variables that say which network NCCL takes, and say no other than that of the adapters.
+    """The variables that choose a network, where they choose another than the adapters'.
 
-    ``network`` is that of :func:`network_of`. Of one node NCCL drops all adapters before it searches
-    (ncclTopoTrimSystem, src/graph/topo.cc), so that any of its own networks will do. An empty NCCL_NET_PLUGIN is none,
-    and a network of a plugin goes on without NCCL's own.
+    ``network`` is that of :func:`network_of`. On one node NCCL drops all adapters before it searches
+    (ncclTopoTrimSystem, src/graph/topo.cc), so that any of its own networks will do. An empty NCCL_NET_PLUGIN names
+    none, and a plugin's network works without NCCL's own.
     """
     of_plugin = plugin_network(network, variables)
     of_others = network in {each.name for each in plugin_networks()}
@@ -227,7 +227,7 @@ def _is_socket(adapter: Adapter) -> bool:
 
 
 def _own(adapters: Sequence[Adapter], variables: Mapping[str, str]) -> bool:
-    """Whether they are of NCCL's own InfiniBand network, which only knows PCI devices."""
+    """Whether they belong to NCCL's own InfiniBand network, which only knows PCI devices."""
     named = variables.get("NCCL_NET", OWN_NETWORK).upper() == OWN_NETWORK
     fit = (
         adapter.busid is not None and not adapter.name.startswith(OF_OTHERS) and not _is_socket(adapter)
@@ -265,11 +265,11 @@ class AdapterAccess:
 
 @dataclass(frozen=True, slots=True)
 class PeerLinks:
-    """Links of one kind of node, after what its ranks do not use was cut off.
+    """Links of one kind of node, without what its ranks do not use.
 
-    ``local_channels`` is the least of the channels that NCCL has for a pair of its GPUs: two for each NVLink between
-    them, and two where there is none; None for a GPU alone. ``adapters`` has, by GPU, how many network devices NCCL
-    counts, and their bandwidth together.
+    ``local_channels`` is the smallest number of channels that NCCL has for a pair of its GPUs: two for each NVLink
+    between them, and two without any; None for a single GPU. ``adapters`` has, by GPU, how many network devices NCCL
+    counts, and their total bandwidth.
     """
 
     all_nvlink: bool
@@ -288,9 +288,9 @@ class PeerLinks:
 
 @dataclass(frozen=True, slots=True)
 class ComparedFact:
-    """One fact in words: whether the machine ``agrees``, None where that is not known.
+    """One fact in words: whether the machine ``agrees``, None if not known.
 
-    ``identifies``: few other machines would agree. ``decides``: one that differs is another machine to NCCL.
+    ``identifies``: few other machines would agree. ``decides``: a difference makes it another machine to NCCL.
     """
 
     says: str
@@ -301,7 +301,7 @@ class ComparedFact:
 
 @dataclass(frozen=True, slots=True)
 class Nearness:
-    """Distance of a machine of the catalogue from a node: facts in words. ``others`` differ, and decide nothing."""
+    """How far a machine of the catalogue is from a node, as facts in words. ``others`` differ, but decide nothing."""
 
     machine: str
     agrees: tuple[str, ...]

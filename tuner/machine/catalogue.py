@@ -1,8 +1,8 @@
 """Machines by name: ``tables/machines/<name>`` holds one node's topology, and where each fact comes from.
 
-``topology.xml`` and ``machine.toml`` are written by hand. ``graphs.json`` saves the search of what is asked most; it is
-written by ``python -m tests.scripts.search_graphs NAME``, and without it nothing is missing. ``refused.toml`` says of
-machines that are not there why, and which come nearest; ``aliases.toml`` has other names, such as clouds' instance
+``topology.xml`` and ``machine.toml`` are written by hand. ``graphs.json`` saves the search for what is asked most;
+``python -m tests.scripts.search_graphs NAME`` writes it, and nothing depends on it. ``refused.toml`` says why some
+machines are not in the catalogue, and which come nearest; ``aliases.toml`` has other names, such as clouds' instance
 types, whose machine is one of these as far as NCCL sees it.
 """
 
@@ -34,11 +34,12 @@ MISSPELT = 0.9  # likeness of a name with one letter too few or too many: nothin
 
 
 def nearest(name: str, words: Mapping[str, Collection[str]], chips: Collection[str]) -> tuple[str, ...]:
-    """The keys of ``words`` that ``name`` shares most words with, at most :data:`MOST`; else one that is spelled alike.
+    """The keys of ``words`` that share most words with ``name``, at most :data:`MOST`; else the one with the nearest
+    spelling.
 
-    ``words`` has what describes each machine, ``chips`` all words that name a GPU (h100), both in lower case. Where
-    the name has such a word, machines with other GPUs are none of those that were meant. A version (v5) or a number
-    counts beside other words only.
+    ``words`` has what describes each machine, ``chips`` all words that name a GPU (h100), both in lower case. Where the
+    name has such a word, machines with other GPUs are not meant. A version (v5) or a number counts only together with
+    other words.
     """
     asked = _words(name)
     said = {chip for chip in chips if _says(asked, chip)}
@@ -85,7 +86,7 @@ def _words(text: str) -> list[str]:
 
 
 def _says(asked: Collection[str], word: str) -> bool:
-    """Whether one of the words asked for is this one, without a number at its end (sxm of sxm5), or has it inside."""
+    """Whether one of the words asked for equals this one, without a number at its end (sxm of sxm5), or contains it."""
     return any(each in (word, word.rstrip("0123456789")) or _begins_or_ends(each, word) for each in asked)
 
 
@@ -105,7 +106,7 @@ CHIP = expression("[a-z]{1,2}[0-9]{2,3}")  # words of names that are GPUs: gb200
 
 @dataclass(frozen=True, slots=True)
 class DocumentSource:
-    """A document, where in it, and what was taken from there."""
+    """A document, the place in it, and what was taken from there."""
 
     document: str
     section: str
@@ -116,9 +117,9 @@ class DocumentSource:
 class Alias:
     """Another name of a machine: why its parts are the same to NCCL, and the document that lists them.
 
-    ``assumed``: what no document says of it, in which it is taken to be like the machine; machines that are ``alike``
-    have the same parts in other places. ``adapters`` are the names of its network devices, in the machine's order,
-    where they are others.
+    ``assumed``: what no document says about it, in which it is assumed to equal the machine; machines that are
+    ``alike`` have the same parts in other places. ``adapters`` are the names of its network devices, in the machine's
+    order, where they differ.
     """
 
     name: str
@@ -131,14 +132,14 @@ class Alias:
 
     @property
     def note(self) -> str:
-        """One line for those who gave this name."""
+        """One line for users who gave this name."""
         assumed = "" if self.assumed is None else f"; assumed, as no document says so: {self.assumed}"
         return f"{self.name} takes the parts of {self.machine}: {self.same}{assumed}"
 
 
 @dataclass(frozen=True, slots=True)
 class Missing:
-    """A machine that is not in the catalogue: why, and which machines of it come nearest."""
+    """A machine that is not in the catalogue: why, and which machines come nearest."""
 
     name: str
     why: str
@@ -147,9 +148,9 @@ class Missing:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Machine:
-    """One kind of node: a host, or a NVLink domain of ``trays``, the topology being that of one.
+    """One kind of node: a host, or a NVLink domain of ``trays``, with the topology of one tray.
 
-    ``gpu_counts`` are the GPUs per node that libnccl is asked about: all, where its search does not take minutes.
+    ``gpu_counts`` are the GPUs per node that libnccl is asked about: all, unless its search takes minutes.
     ``environment`` are the variables of NCCL's search that the machine's /etc/nccl.conf sets. ``crashes`` are the
     releases in which libnccl itself crashes there, and where.
     """
@@ -174,7 +175,7 @@ class Machine:
 
     @property
     def releases(self) -> tuple[str, ...]:
-        """The releases that run there, oldest first; of a NVLink domain those that take all of it for one node."""
+        """The releases that run there, oldest first; for a NVLink domain, those that treat all of it as one node."""
         names = release.names()
         first = 0 if self.since is None else names.index(self.since)
         return tuple(name for name in names[first:] if name not in self.crashes)
@@ -192,7 +193,7 @@ class Machine:
 
     @property
     def graph_table(self) -> GraphTable:
-        """Graphs that were searched before, on this topology and with the machine's own variables alone."""
+        """Graphs that were searched before, on this topology and with only the machine's own variables."""
         if self.like is not None:
             return self.like.graph_table
         return _graph_table(self.name).of(self.topology_sha256)
@@ -204,7 +205,7 @@ class Machine:
 
 
 def newest_release(machines: Iterable[str]) -> str:
-    """The newest release that runs on all of these machines; of none the newest there is."""
+    """The newest release that runs on all of these machines; without machines the newest there is."""
     running = [load(name).releases for name in machines]
     common = [name for name in release.names() if all(name in each for each in running)]
     return (common or release.names())[-1]
@@ -246,7 +247,7 @@ def missing() -> dict[str, Missing]:
 
 
 def alias(name: str) -> Alias | None:
-    """The alias that a name is, however spelled; None for the own name of a machine and for an unknown one."""
+    """The alias of this name, in any spelling; None for a machine's own name and for an unknown one."""
     plain = _plain(name)
     if plain in map(_plain, names()):
         return None
@@ -260,7 +261,7 @@ def _plain(name: str) -> str:
 
 @cache
 def load(name: str) -> Machine:
-    """A machine by its name or alias; UnknownMachine says what may have been meant, or why there is none."""
+    """A machine by its name or alias; UnknownMachine suggests names, or says why it is not there."""
     if (other := alias(name)) is not None:
         return _with_adapters(load(other.machine), other)
     known = {_plain(each): each for each in names()}.get(_plain(name))
@@ -332,7 +333,7 @@ def _graph_table(name: str) -> GraphTable:
 
 
 def _unknown(name: str) -> str:
-    """Message for a name that is no machine's."""
+    """The message for an unknown machine name."""
     absent = {each.lower(): row for each, row in missing().items()}.get(name.lower())
     if absent:
         return f"{absent.name}: {absent.why}; {one_of(absent.instead)}"

@@ -1,7 +1,8 @@
-"""Machines in words, which are in no catalogue: ``8xrtx-4090@2xmilan/4+2x200g`` is eight GPUs of one model on two CPUs.
+"""Machines described in words instead of a catalogue name: ``8xrtx-4090@2xmilan/4+2x200g`` is eight GPUs of one model
+on two CPUs.
 
-Nothing is guessed: the words say the model, the CPUs, how many GPUs are below each PCI switch, and adapters. All
-links have the GPU model's generation of PCIe. Bus ids, names and guids are invented, and no choice goes by them.
+Nothing is guessed: the words say the model, the CPUs, how many GPUs are below each PCI switch, and adapters. All links
+have the GPU model's generation of PCIe. Bus ids, names and guids are invented, and no choice depends on them.
 """
 
 import re
@@ -46,7 +47,7 @@ def _cpus() -> dict[str, str]:
 
 
 def in_words(product: str, count: int) -> str | None:
-    """Words for so many GPUs of a product by CUDA's name, on CPUs that are only an example; None without such words."""
+    """Words for this many GPUs of a product by CUDA's name, with CPUs as an example only; None without such words."""
     models = [gpus.load(name) for name in gpus.names() if gpus.is_product(product, name)]
     if not (models and all(map(_is_describable, models))):
         return None
@@ -54,7 +55,7 @@ def in_words(product: str, count: int) -> str | None:
 
 
 def of_chip(asked: Collection[str], known: Collection[str]) -> str | None:
-    """Words for the first model whose chip's name is among those asked for; None for ``known`` chips, and others."""
+    """Words for the first model whose chip's name is among those asked for; None for ``known`` or unknown chips."""
     joined = f" {' '.join(re.sub('^[0-9]+x', '', each) for each in asked)} "
     for model in filter(_is_describable, map(gpus.load, gpus.names())):
         chip = gpus.chip(model.name)
@@ -77,9 +78,9 @@ def _is_describable(model: GpuModel) -> bool:
 
 @cache
 def read(name: str) -> DescribedMachine | None:
-    """The machine that a name describes; None for a name of another kind.
+    """The machine that a name describes; None for another kind of name.
 
-    Errors: UnknownGpu, BadInput for what is missing or cannot be.
+    Errors: UnknownGpu; BadInput for what is missing or impossible.
     """
     plain = "".join(name.lower().split())
     if BEGINS.fullmatch(plain) is None:
@@ -124,7 +125,7 @@ class _Parts:
             raise BadInput(f"machine {name!r}: {there}; valid: as many each")
 
     def root(self) -> ET.Element:
-        """The places of all devices, GPUs and adapters shared out evenly."""
+        """The places of all devices, with GPUs and adapters distributed evenly."""
         generation, lanes = self.model.pcie_link
         link = {"link_speed": PCIE_SPEEDS[generation], "link_width": str(lanes)}
         root, of_socket = ET.Element("system", {"version": "1"}), self.gpus // self.sockets
@@ -143,7 +144,7 @@ class _Parts:
         return root
 
     def notes(self) -> list[str]:
-        """Statements of what the words leave open."""
+        """Sentences about what the words leave open."""
         generation, lanes = self.model.pcie_link
         where = (
             f"{plural(self.below, 'GPU')} below each PCI switch"

@@ -1,4 +1,4 @@
-"""GPU models by name (``tables/gpus.toml``): what NVML would say of a GPU that a topology file only places."""
+"""GPU models by name (``tables/gpus.toml``): what NVML would say about a GPU that a topology file only places."""
 
 import math
 import re
@@ -27,7 +27,7 @@ class PeerToPeer(StrEnum):
     none = "none"
 
     def group(self, socket: int, gpu: int) -> int:
-        """Group of GPUs that it is allowed within, of a GPU by its place in the topology and its socket's."""
+        """The group of GPUs with peer-to-peer, for a GPU by its place in the topology and its socket."""
         return {PeerToPeer.all: 0, PeerToPeer.within_sockets: socket, PeerToPeer.none: gpu}[self]
 
 
@@ -189,5 +189,7 @@ def _model(name: str, row: dict[str, object]) -> GpuModel:
 
 
 def nccls_family(family: int) -> int:
-    """NCCL shifts what Linux adds: 143 for AMD's 23 (sic: ncclTopoGetXmlFromCpu, src/graph/xml.cc, v2.28.9-1)."""
+    """The CPU family as NCCL counts it, which shifts Linux's number: 143 for AMD's 23 (sic: ncclTopoGetXmlFromCpu,
+    src/graph/xml.cc, v2.28.9-1).
+    """
     return family if family <= 15 else 15 + ((family - 15) << 4)

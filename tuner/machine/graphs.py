@@ -1,4 +1,4 @@
-"""The channel graphs NCCL's search found, as records, and the reader of NCCL's own graph dump.
+"""The channel graphs that NCCL's search found, as records, and the reader of NCCL's own graph dump.
 
 A graph that NCCL did not search is absent from the mapping; NCCL then computes with zeros, and so does ``EMPTY``.
 """
@@ -154,7 +154,7 @@ def _head_of(order: tuple[str, ...]) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class _Places:
-    """Attribute that tells the ranks of a node apart in a dump, of all of them in order, and how to read it."""
+    """The attribute that distinguishes the ranks of a node in a dump, its values in order, and how to read it."""
 
     all: Sequence[int]
     of: Callable[[Element, Path], int]
@@ -180,7 +180,7 @@ def _graph(name: str, element: Element, places: _Places, path: Path) -> Graph:
 
 
 def _heads(element: Element, places: _Places, path: Path) -> tuple[int, ...] | None:
-    """The first GPUs of the channels, by their place among all of them."""
+    """The first GPUs of the channels, by their index in the dump."""
     gpus = places.all
     firsts = {places.of(gpu, path) for channel in element.iter("channel") for gpu in channel.findall("gpu")[:1]}
     if unknown := firsts - set(gpus):
@@ -231,11 +231,11 @@ V = TypeVar("V")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GraphTable:
-    """Graphs by shape, as they were found on the topology with that sha256 and with the machine's own variables.
+    """Graphs by shape, as found on the topology with that sha256 and with only the machine's own variables.
 
-    CollNet's two graphs are those that NCCL_COLLNET_ENABLE=1 adds; another graph that it changes is there twice, the
-    other one by its name and ``_with_collnet``. ``net_gbs``: the slowest path from a GPU to its own adapter, 1e9 bytes
-    per second, for the releases that know it.
+    NCCL_COLLNET_ENABLE=1 adds CollNet's two graphs; another graph that it changes is there twice, the second as its
+    name plus ``_with_collnet``. ``net_gbs``: the slowest path from a GPU to its own adapter, 1e9 bytes per second, in
+    releases that know it.
     """
 
     topology_sha256: str
@@ -244,7 +244,7 @@ class GraphTable:
 
     @property
     def releases(self) -> tuple[str, ...]:
-        """The releases that it has graphs of, oldest first."""
+        """The releases whose graphs it has, oldest first."""
         return tuple(sorted({release for release, _, _ in self.graphs}, key=release_key))
 
     def of(self, topology_sha256: str) -> "GraphTable":
@@ -252,7 +252,7 @@ class GraphTable:
         return self if self.topology_sha256 == topology_sha256 else GraphTable(topology_sha256)
 
     def without(self, release: str) -> "GraphTable":
-        """All but one release."""
+        """The table without one release."""
         graphs = {shape: found for shape, found in self.graphs.items() if shape[0] != release}
         net_gbs = {shape: gbs for shape, gbs in self.net_gbs.items() if shape[0] != release}
         return GraphTable(self.topology_sha256, graphs, net_gbs)
@@ -284,7 +284,7 @@ def net_gbs(table: Mapping[str, Any]) -> dict[Shape, float]:
 
 
 def rows(by_shape: Mapping[Shape, Mapping[str, Graph | float]]) -> dict[str, list[dict[str, object]]]:
-    """Rows of what was found, by name; one node first, fewest GPUs first. Absent values are left out."""
+    """Rows of what was found, by name; one node first, fewest GPUs first. Missing values are left out."""
     return {
         kind: [_row(entry) for entry in entries]
         for kind, entries in groupby(_entries(by_shape), key=lambda entry: entry[0][0])
@@ -327,7 +327,7 @@ Entry = tuple[tuple[str, Found], tuple[str, ...], tuple[int, ...], tuple[str, ..
 
 
 def _entries(by_shape: Mapping[Shape, Mapping[str, Found]]) -> list[Entry]:
-    """Releases x GPUs per node x nodes with one graph; by its name, one node first, fewest GPUs first."""
+    """Releases x GPUs per node x nodes that share a graph; by its name, one node first, fewest GPUs first."""
     order = sorted(by_shape, key=lambda shape: (release_key(shape[0]), *shape[1:]))
     cells = [(graph, *shape) for shape in order for graph in by_shape[shape].items()]
     releases = _gather(((graph, gpus, several), release) for graph, release, gpus, several in cells)
@@ -340,7 +340,7 @@ def _entries(by_shape: Mapping[Shape, Mapping[str, Found]]) -> list[Entry]:
 
 
 def _gather(pairs: Iterable[tuple[K, V]]) -> dict[K, tuple[V, ...]]:
-    """All values of each key, in order."""
+    """Groups values by key, in order."""
     gathered: dict[K, tuple[V, ...]] = {}
     for key, value in pairs:
         gathered[key] = (*gathered.get(key, ()), value)

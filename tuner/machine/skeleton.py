@@ -1,7 +1,8 @@
-"""Topology files that only place devices, as cloud vendors ship them for NCCL_TOPO_FILE, completed as NCCL does it.
+"""Topology files that only place devices, as cloud vendors ship them for NCCL_TOPO_FILE, completed as NCCL completes
+them.
 
-On the machine NCCL asks NVML for the GPUs and its network plugin for the adapters. Here a GPU model's name and the
-adapters' speed answer instead; what else the file leaves to the machine is refused.
+On the machine NCCL asks NVML about the GPUs and its network plugin about the adapters. Here a GPU model's name and the
+adapters' speed answer instead; anything else that the file leaves to the machine is refused.
 """
 
 import xml.etree.ElementTree as ET
@@ -37,7 +38,7 @@ FIRST_GUID = 0x2000000000000000  # invented and distinct, as NCCL tells adapters
 
 @dataclass(frozen=True, slots=True)
 class SkeletonText:
-    """The text of a skeleton that is in no file; ``where`` is what messages call it."""
+    """The text of a skeleton without a file; messages call it ``where``."""
 
     text: str
     where: str
@@ -45,9 +46,9 @@ class SkeletonText:
 
 @dataclass(frozen=True, slots=True)
 class Skeleton:
-    """A topology file that leaves GPUs and adapters to the machine, and what the simulated one says of them.
+    """A topology file that leaves GPUs and adapters to the machine, and what the simulated machine says about them.
 
-    NCCL reads ``xml`` instead of the machine in full; all nodes are alike.
+    NCCL reads ``xml`` instead of the complete machine; all nodes are equal.
     """
 
     xml: str
@@ -59,9 +60,9 @@ class Skeleton:
 
 
 def read_complete(file: Path) -> tuple[str, Topology]:
-    """The text of a topology file and what it describes; it is read and parsed once.
+    """The text of a topology file and what it describes, read and parsed once.
 
-    BadTopology where it is none; IncompleteTopology where GPUs are placed in it without being described.
+    BadTopology for what is not a topology; IncompleteTopology where GPUs are placed in it without being described.
     """
     skeleton = _File(file)
     placed = _gpus(skeleton.where, (element for element in skeleton.elements if element.tag == "pci"))
@@ -84,7 +85,7 @@ def read_complete(file: Path) -> tuple[str, Topology]:
 
 
 def _without_speed(elements: "Iterable[_Read]") -> int:
-    """Number of adapters whose speed a file without models lacks."""
+    """Number of adapters without a speed, which a file without models needs."""
     slots = [each for each in elements if each.tag == "pci" and (each.get("class") or "").startswith("0x02")]
     bare = sum(slot.find("nic") is None for slot in slots)
     silent = sum(each.tag == "net" and each.get("speed") is None for each in elements)
@@ -92,7 +93,7 @@ def _without_speed(elements: "Iterable[_Read]") -> int:
 
 
 def name_of(file: Path) -> str:
-    """Name of a topology file where machines have names: its own, and what tells its content from others'.
+    """Name of a topology file where a machine's name is expected: its own, and a hash that identifies its content.
 
     BadTopology where it cannot be read.
     """
@@ -149,7 +150,7 @@ def completed(file: "Path | SkeletonText", gpu: str, net_gbps: float | None, net
 
 
 def _add_nvlinks(gpu: ET.Element, described: Skeleton, far_ends: Sequence[str]) -> None:
-    """One <nvlink> for each device that NVLinks lead to, unless the file has some (ncclTopoGetXmlFromGpu, xml.cc)."""
+    """Adds an <nvlink> for each device that NVLinks lead to, unless there are some (ncclTopoGetXmlFromGpu, xml.cc)."""
     if gpu.find("nvlink") is None:
         for target, count in Counter(far_ends).items():
             tclass = described.classes.get(target, NVSWITCH_CLASS)
@@ -157,7 +158,7 @@ def _add_nvlinks(gpu: ET.Element, described: Skeleton, far_ends: Sequence[str]) 
 
 
 def _trim(element: ET.Element) -> bool:
-    """Drops what leads to no GPU and no adapter; says whether something is left (ncclTopoTrimXml, xml.cc)."""
+    """Drops what leads to no GPU and no adapter; returns whether something is left (ncclTopoTrimXml, xml.cc)."""
     if element.tag in ("gpu", "net"):
         return True
     for child in list(element):
@@ -167,7 +168,7 @@ def _trim(element: ET.Element) -> bool:
 
 
 class _File:
-    """A topology file as text and as a tree; the tree is then completed with what the simulated machine answers."""
+    """A topology file as text and as a tree, which is completed with the simulated machine's answers."""
 
     def __init__(self, file: Path | SkeletonText) -> None:
         if isinstance(file, SkeletonText):
@@ -184,7 +185,7 @@ class _File:
 
     @cached_property
     def root(self) -> ET.Element:
-        """The tree that is completed."""
+        """The tree to complete."""
         return ET.fromstring(self.text)
 
     def fail(self, problem: str) -> NoReturn:
@@ -195,7 +196,7 @@ class _File:
         return _gpus(self.where, self.root.iter("pci"))
 
     def check_places(self) -> None:
-        """Refuses a file without what NCCL would read from the computer it runs on. BadTopology names all of that."""
+        """Refuses a file without facts that NCCL would read from the computer it runs on. BadTopology names all."""
         lacking: defaultdict[tuple[str, ...], list[str]] = defaultdict(list)
         for cpu in self.root.iter("cpu"):
             needed = ("numaid", "arch", *CPU_FACTS.get(cpu.get("arch", ""), ()))
@@ -237,7 +238,7 @@ class _File:
                 )
 
     def describe_adapters(self, gbps: float | None, latency_us: float | None, gdr: bool) -> dict[str, str]:
-        """Gives every network device (class 0x02) without a <net> one, by bus id, and a <net> without speed its own.
+        """Gives a <net> to every network device (class 0x02) without one, by bus id, and a speed to one without.
 
         NCCL writes what its network says where the file does not (ncclTopoPopulateNics, src/graph/topo.cc, v2.28.9-1).
         Returns the bus ids of those that had no <net> by name.
@@ -338,8 +339,8 @@ def _bus_id(pci: ET.Element) -> str:
 def tidy(dump: str, machine: ET.Element) -> str:
     """The dump as a file of ``machine``: in its order, and without what belongs to the run.
 
-    The search goes by the order of the file, and the dump has the order in which the ranks' views were joined. Ranks,
-    hosts, and a network that is there only because NCCL needs one belong to the run.
+    The search depends on the file's order, and the dump has the order in which the ranks' views were joined. Ranks,
+    hosts, and a network that exists only because NCCL needs one belong to the run.
     """
     root = ET.fromstring(dump)
     nets = {net.get("name") for net in machine.iter("net")}
@@ -359,7 +360,7 @@ def tidy(dump: str, machine: ET.Element) -> str:
 
 
 def _order_as(element: ET.Element, like: ET.Element) -> None:
-    """Sorts the children as those of ``like``, all the way down; what it lacks, such as NVLinks, comes last."""
+    """Sorts the children like those of ``like``, recursively; what it lacks, such as NVLinks, comes last."""
     names = [_name(child) for child in like]
     element[:] = sorted(element, key=lambda child: names.index(_name(child)) if _name(child) in names else len(names))
     for child in element:

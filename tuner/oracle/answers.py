@@ -1,4 +1,4 @@
-"""Records of the simulated GPUs, as numpy reads them, and the answers that are made of them."""
+"""Records of the simulated GPUs, as numpy reads them, and the answers made from them."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -39,7 +39,7 @@ PATTERNS = {
 
 @dataclass(frozen=True, slots=True)
 class TunedChoice:
-    """A line of the log that says what NCCL chose for a call."""
+    """A line of the log with NCCL's choice for a call."""
 
     bytes: int  # as logged: count times type size, per rank for AllGather and ReduceScatter
     algorithm: Algorithm
@@ -158,7 +158,7 @@ def dtype(struct: Struct) -> np.dtype[Any]:
 
 
 def numbers(layout: StructLayout) -> np.dtype[Any]:
-    """The numbers of one of libnccl's structs by name; those of structs inside it and arrays are left out."""
+    """The numbers of one of libnccl's structs by name, without nested structs and arrays."""
     plain = {name: each for name, each in layout.members.items() if not each.dims and "." not in name}
     return np.dtype(
         {
@@ -176,7 +176,7 @@ def _format(field: Field) -> Any:
 
 
 class Reader:
-    """Reads what one child process recorded, with the names that its libnccl has for kernels and patterns."""
+    """Reads what one child process recorded, with the kernel and pattern names of its libnccl."""
 
     def __init__(self, started: messages.Started, symbols: Symbols) -> None:
         self._base = started.base
@@ -198,7 +198,7 @@ class Reader:
         return {int(number): name for number, name in self._patterns.items()}
 
     def pattern(self, operation: Any) -> str:
-        """NCCL's name of the pattern of a ``struct sim_operation``, its number where that is not known."""
+        """NCCL's name of the pattern of a ``struct sim_operation``, or its number if the name is not known."""
         number = str(operation["pattern"])
         return self._patterns.get(number, number)
 
@@ -261,7 +261,7 @@ class Reader:
     def requested(
         self, answers: Any, calls: Sequence[Observation], simulated: bool, shape: tuple[int, ...]
     ) -> TunerCosts:
-        """The questions of calls, of so many algorithms and protocols; not ``simulated``, NCCL times no pick."""
+        """The questions of calls with so many algorithms and protocols; if not ``simulated``, picks have no time."""
         if not (answers["record"]["questions"] > 0).all():
             raise Contradiction("NCCL was not observed computing the cost of an algorithm")
         questions, cells = answers["record"]["question"], shape[0] * shape[1]

@@ -42,7 +42,7 @@ _HARMLESS = (
 
 
 def serious_warnings(log: Sequence[str]) -> list[str]:
-    """The lines of NCCL's log that warn of something that is otherwise than on the real machine."""
+    """Lines of NCCL's log that warn about something that differs from the real machine."""
     return [line for line in log if " NCCL WARN " in line and not any(words in line for words in _HARMLESS)]
 
 
@@ -124,7 +124,7 @@ class Oracle:
         return self._child.pid
 
     def log_lines(self) -> list[str]:
-        """NCCL's own log so far: NCCL_DEBUG=INFO, subsystems INIT, GRAPH, TUNING, ENV, of all ranks."""
+        """NCCL's own log so far, of all ranks: NCCL_DEBUG=INFO, subsystems INIT, GRAPH, TUNING, ENV."""
         return self._child.log_lines()
 
     def graph_xml(self) -> str | None:
@@ -160,7 +160,7 @@ class Oracle:
             return self._reader.requested(answers, calls, simulated, self.tables.max_threads.shape)
 
     def launch(self, request: Request, sizes_bytes: Sequence[int], captured: bool = False) -> list[OracleLaunch]:
-        """Each size launched for real on rank 0, one after the other; ``captured`` each into a CUDA graph of its own.
+        """Launches each size for real on rank 0, one after the other; ``captured``: each into a CUDA graph of its own.
 
         Calls on graph buffers are always captured.
         """
@@ -183,14 +183,14 @@ class Oracle:
         in_place: bool = False,
         windows: Windows = SYMMETRIC,
     ) -> launches.LaunchedGroup:
-        """All calls inside one ncclGroupStart and ncclGroupEnd, launched for real on rank 0.
+        """Launches all calls for real on rank 0, inside one ncclGroupStart and ncclGroupEnd.
 
         All have the same buffers; those on graph buffers are captured into one CUDA graph.
         """
         self._check_ranks()
         self._check_registers(buffers)
         if not calls:
-            raise BadInput("a group without a collective launches nothing; valid: one or more")
+            raise BadInput("a group without a collective launches nothing; valid: at least one")
         requests = [
             Request(call.collective, call.dtype, call.op, in_place=in_place, configuration=call.configuration)
             for call in calls
@@ -262,7 +262,7 @@ class Oracle:
         buffers: Buffers = Buffers.plain,
         windows: Windows = SYMMETRIC,
     ) -> list[launches.LaunchInFull]:
-        """Launches as of :meth:`launch_in_full` of several groups, one after the other."""
+        """Launches several groups one after the other, each as :meth:`launch_in_full` does."""
         self._check_ranks()
         self._check_registers(buffers)
         ranks, registration = self.configuration.asked_ranks, _registration(buffers, windows)
@@ -275,11 +275,11 @@ class Oracle:
         return [launches.read_launches(self._reader, answer) for answer in reply.answers]
 
     def use_table(self, text: str | None) -> None:
-        """Set the table that later calls follow, None for NCCL's own choices. The plugin has to be the forcing one."""
+        """Sets the table that later calls follow; None for NCCL's own choices. The plugin must be the forcing one."""
         self._forcing(messages.SetTable(text), "setting a table")
 
     def seen(self) -> SeenByPlugin:
-        """Read what the forcing plugin was asked and did since its table was set."""
+        """What the forcing plugin was asked and did since its table was set."""
         return SeenByPlugin.of(self._forcing(messages.ReadCounts(), "asking the forcing plugin"))
 
     def _forcing(self, request: messages.Request, what: str) -> messages.SeenMessage:
@@ -307,7 +307,7 @@ class Oracle:
 
     def _check_ranks(self) -> None:
         if self.configuration.asked_ranks == 1:
-            raise BadInput("a communicator of one rank has nothing to choose: NCCL only copies")
+            raise BadInput("with one rank there is nothing to choose: NCCL only copies")
 
     def _check_registers(self, buffers: Buffers) -> None:
         if not self._prepared.registers(buffers):
@@ -316,7 +316,7 @@ class Oracle:
     def _observe(
         self, request: Request, sizes_bytes: Sequence[int], simulated: bool = False, captured: bool = False
     ) -> tuple[Any, list[Observation]]:
-        """One call of each size: the array of ``struct sim_answer``, and each with its piece of NCCL's log."""
+        """Makes one call of each size: the array of ``struct sim_answer``, and each with its piece of NCCL's log."""
         self._check_ranks()
         buffers = request.buffers
         self._check_registers(buffers)

@@ -1,4 +1,4 @@
-"""Bill of a communicator: memory and blocks of the devices, as libnccl asks the simulated devices for them.
+"""The bill of a communicator: memory and blocks that libnccl requests from the simulated devices.
 
 All ranks connect, over NCCL's own transports and proxies, which no other answer of the oracle needs.
 """
@@ -20,11 +20,11 @@ INIT = "initialisation"
 
 @dataclass(frozen=True, slots=True)
 class MemoryStage:
-    """Bill of every rank after initialisation, or after a call that came later; lists are by rank.
+    """The bill of every rank after initialisation, or after a later call; lists are by rank.
 
     ``device_bytes`` is memory of the device, ``host_bytes`` pinned memory of the host. ``counted_bytes`` is what NCCL
-    itself counts of the device's (ncclCommMemStats, from 2.29.7 on), else None. ``blocks`` are those of the call's
-    kernel, each of which holds a multiprocessor (SM); 0 after initialisation.
+    itself counts of the device's memory (ncclCommMemStats, from 2.29.7 on), else None. ``blocks`` are those of the
+    call's kernel, each of which holds a multiprocessor (SM); 0 after initialisation.
     """
 
     after: str
@@ -42,11 +42,13 @@ def bill(
 ) -> list[MemoryStage]:
     """The stages of a communicator that makes ``calls`` (with NCCL's nBytes) one after the other, on plain buffers.
 
-    Errors: BadInput for nodes that differ and NVLink domains; those of :class:`tuner.oracle.api.Oracle`.
+    Errors: BadInput for nodes that differ and NVLink domains, BadTopology; OracleUnavailable, OracleFailed.
     """
     prepared = start.prepare(replace(configuration, without_tuner=True))
     if len(prepared.kinds) > 1 or configuration.domains:
-        raise BadInput("memory: of nodes that are alike, without NVLink domains; each process reads one topology here")
+        raise BadInput(
+            "memory is answered for equal nodes without NVLink domains, as each process reads one topology here"
+        )
     if configuration.split_off is not None:
         raise BadInput("memory of communicators that were split off others is not counted; valid: all ranks")
     if configuration.ranks == 1 and calls:

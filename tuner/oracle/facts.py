@@ -1,4 +1,4 @@
-"""Facts that are read out of NCCL's own memory: struct ncclComm of rank 0 after initialisation."""
+"""Facts read from NCCL's own memory: struct ncclComm of rank 0 after initialisation."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -23,7 +23,7 @@ from tuner.oracle.symbols import Symbols
 
 @dataclass(frozen=True, slots=True)
 class TunedGraph:
-    """A channel graph as NCCL tunes with it: the weakest of all ranks. Types are NCCL's numbers."""
+    """A channel graph as NCCL tunes with it: the weakest over all ranks. Types are NCCL's numbers."""
 
     pattern: int
     n_channels: int  # 0: none, or not supported by the communicator
@@ -171,8 +171,8 @@ def shape(layout: StructLayout) -> tuple[int, int]:
 def tables(comm: Mapping[str, Any], layout: StructLayout) -> OracleTables:
     """The tables in struct ncclComm, in the shapes the release has.
 
-    Releases that keep what is enabled in a matrix of its own, and mark what an algorithm does not implement by -1
-    (2.31 and later), get the zeros of the older ones: a bandwidth is 0 exactly where a cell may not be used.
+    Releases that keep the enabled cells in a separate matrix and mark unimplemented ones by -1 (2.31 and later) get the
+    zeros of the older ones: a bandwidth is 0 exactly where a cell may not be used.
     """
 
     def table(field: str, kind: Any) -> Any:
@@ -221,7 +221,7 @@ GRAPHS = {"ring": Algorithm.Ring, "tree": Algorithm.Tree, "nvls": Algorithm.NVLS
 
 
 def request(symbols: Symbols) -> ReadChannels:
-    """Request to the child for the channels of all ranks."""
+    """The request to the child for the channels of all ranks."""
     return ReadChannels(
         members={name: symbols.channel.members[name] for name in MEMBERS},
         adapter_of=symbols.functions[ADAPTER_OF][0][0],
@@ -271,7 +271,7 @@ class _Rank:
         )
 
     def chain(self, channel: Mapping[str, Any]) -> Tree:
-        """In CollNet the network has the number after the last rank."""
+        """The chain of CollNet, in which the network has the number after the last rank."""
         up = channel["collnetChain.up"]
         return _tree(-1 if up == len(self.node_of_rank) else up, channel["collnetChain.down"])
 

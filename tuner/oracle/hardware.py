@@ -56,7 +56,7 @@ class Surroundings:
 def read(host: Host, around: Surroundings) -> SimulatedNode:
     """The first GPUs of a node's topology XML by ``dev``, as many as are used, and all its network devices by ``dev``.
 
-    A <cpu> of the topology, which is a NUMA node, is taken for a socket. BadTopology for what is no topology, BadInput
+    Each <cpu> of the topology, which is a NUMA node, becomes a socket. BadTopology for what is not a topology, BadInput
     for more than can be simulated.
     """
     try:
@@ -85,7 +85,7 @@ def read(host: Host, around: Surroundings) -> SimulatedNode:
 
 
 def for_x86(topology: str) -> str:
-    """A topology XML as a libnccl for x86-64 has to be given it.
+    """A topology XML in the form that a libnccl for x86-64 needs.
 
     To a CPU without a vendor, which is what an Arm or POWER CPU is, each rank there adds the vendor of the computer it
     runs on if one of its own devices is below that CPU; the ranks' CPUs then differ, and NCCL takes them for twice as

@@ -1,6 +1,6 @@
-"""What the cache holds, by name, and its removal: files that this project wrote there as this user, and no others.
+"""What the cache holds, by name, and removing it: only files that this project wrote there as this user.
 
-To keep one more kind of file in the cache: its folder and names here, in ``KINDS``.
+To keep one more kind of file in the cache, add its folder and names to ``KINDS``.
 """
 
 import os
@@ -31,7 +31,7 @@ _DEPTH = 12  # of folders, that are looked into
 
 @dataclass(frozen=True, slots=True)
 class KeptFiles:
-    """Files of one name in the cache; ``days_unused``: since the last of them was read or written."""
+    """Files with one name in the cache; ``days_unused``: since the last of them was read or written."""
 
     name: str
     what: str
@@ -41,7 +41,7 @@ class KeptFiles:
 
 
 def kept_files(now_s: float) -> dict[KeptFiles, list[Path]]:
-    """What the cache holds, libraries first; nothing where there is none. BadInput where it cannot be read."""
+    """What the cache holds, libraries first; empty without a cache. BadInput where it cannot be read."""
     folder, found = cache_folder(), dict[tuple[str, str], list[tuple[Path, os.stat_result]]]()
     try:
         for path, info in _own(folder, _DEPTH) if folder.exists() else ():
@@ -78,7 +78,7 @@ def _own(folder: Path, depth: int) -> Iterator[tuple[Path, os.stat_result]]:
 def chosen(
     kept: Mapping[KeptFiles, Sequence[Path]], names: Sequence[str], unused_days: float
 ) -> dict[KeptFiles, Sequence[Path]]:
-    """Those of these names, of all where there are none, that nobody used for so long. BadInput for another name."""
+    """The files with these names (by default all) that nobody used for this many days. BadInput for an unknown name."""
     there = [each.name for each in kept]
     if wrong := [name for name in names if name not in there]:
         raise BadInput(f"{', '.join(wrong)}: not in {cache_folder()}; {one_of(there)}")
@@ -90,7 +90,7 @@ def chosen(
 
 
 def remove(paths: Iterable[Path]) -> list[tuple[Path, str]]:
-    """Removes these files, and the folders that are empty then; those that cannot be removed, with the reason."""
+    """Removes these files, and folders that are then empty. Returns those that cannot be removed, with the reason."""
     left = list[tuple[Path, str]]()
     folder = cache_folder()
     for path in paths:

@@ -23,7 +23,7 @@ OWN_FUNCTION: dict[Collective | PeerCall, str] = {
 
 @dataclass(frozen=True, slots=True)
 class IssuedCall:
-    """One call of a rank: ``count`` elements as NCCL's function takes them, ``root`` the root, or the peer."""
+    """One call of a rank: ``count`` elements as NCCL's function takes them; ``root`` is the root, or the peer."""
 
     function: Collective | PeerCall
     dtype: DataType
@@ -38,7 +38,7 @@ PLAIN = messages.RegistrationMessage()
 
 @dataclass(frozen=True, slots=True)
 class RecordedKernel:
-    """One launch: its name in the library's symbol table, its grid and block, and what it is handed."""
+    """One launch: its name in the library's symbol table, its grid and block, and its arguments."""
 
     name: str
     channels: int
@@ -97,7 +97,7 @@ class ScheduledCollective:
     """One collective as NCCL put it into a kernel.
 
     ``collective`` and ``bytes`` are what the log says from 2.24 on, None before; ``bytes`` is the count times the
-    type's size, so per rank for AllGather and ReduceScatter.
+    type's size, so one rank's for AllGather and ReduceScatter.
     """
 
     algorithm: Algorithm
@@ -108,7 +108,7 @@ class ScheduledCollective:
     bytes: int | None
 
     def nbytes(self, ranks: int) -> int | None:
-        """NCCL's nBytes on so many ranks, None where the collective is not known."""
+        """NCCL's nBytes on this many ranks; None where the collective is not known."""
         if self.bytes is None:
             return None
         per_rank = self.collective in (Collective.AllGather, Collective.ReduceScatter)
@@ -119,7 +119,7 @@ class ScheduledCollective:
 class GroupKernel:
     """One launch: its name in the library's symbol table, its grid and block, its collectives in NCCL's order.
 
-    ``symmetric``: what NCCL's log says of a symmetric kernel, whose collectives it does not list.
+    ``symmetric``: what NCCL's log says about a symmetric kernel, whose collectives it does not list.
     """
 
     name: str
@@ -187,7 +187,7 @@ class LaunchedGroup:
 
 
 def read_groups(reader: Reader, answer: GroupAnswerMessage, log: bytes) -> LaunchedGroup:
-    """The group that these records and this piece of NCCL's log are of. Contradiction where they do not fit."""
+    """The group described by these records and this piece of NCCL's log. Contradiction where the two do not fit."""
     kernels = np.frombuffer(answer.kernels, reader.kernel)
     operations = np.frombuffer(answer.operations, reader.operation)
     questions = np.frombuffer(answer.questions, reader.question)
@@ -306,8 +306,8 @@ def _bits(mask: int) -> tuple[int, ...]:
 class LaunchInFull:
     """Launches of rank 0 for a group of calls.
 
-    ``operations`` are of all kernels in NCCL's order, one a channel and collective: structured, [operation], by the
-    names that ``struct ncclProxyOp`` has, sizes in bytes. ``patterns`` are the names of ncclPattern_t by value.
+    ``operations`` are those of all kernels in NCCL's order, one per channel and collective: structured, [operation],
+    with the names of ``struct ncclProxyOp``, sizes in bytes. ``patterns`` are the names of ncclPattern_t by value.
     """
 
     kernels: tuple[RecordedKernel, ...]

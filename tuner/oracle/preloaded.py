@@ -1,7 +1,7 @@
-"""Programs that call libnccl themselves, run as they are on simulated GPUs: the environment of their processes.
+"""Programs that call libnccl themselves, run unchanged on simulated GPUs: the environment of their processes.
 
-The simulated CUDA runtime is loaded before a program (``LD_PRELOAD``), and prepares each of its processes by a file
-that is written here. Nothing of Python is in them.
+The simulated CUDA runtime is loaded before a program (``LD_PRELOAD``), and prepares each of its processes from a file
+that is written here. No Python runs inside them.
 """
 
 import os
@@ -43,14 +43,14 @@ class Places:
 
 @dataclass(frozen=True, slots=True)
 class Preloaded:
-    """Preparation for processes of a program. ``library`` is the libnccl that they have."""
+    """What a program's processes need to start. ``library`` is their libnccl."""
 
     library: Path
     folder: Path
     configuration: OracleConfiguration
 
     def variables(self, given: Mapping[str, str] = os.environ) -> dict[str, str]:
-        """The environment of a process. BadInput where ``given`` has a variable that the machine stands for."""
+        """The environment of a process. BadInput where ``given`` has a variable that the simulated machine sets."""
         said = {
             "NCCL_TOPO_FILE": str(self.folder / "topology.xml"),
             "NCCL_NET_PLUGIN": "sim",
@@ -66,13 +66,13 @@ class Preloaded:
 
 @contextmanager
 def preloaded(configuration: OracleConfiguration, processes_per_node: int | None = None) -> Iterator[Preloaded]:
-    """While it lasts, programs can be started. ``processes_per_node`` tells the host of a rank; as many as GPUs.
+    """Inside the block programs can be started. ``processes_per_node`` decides a rank's host; by default one per GPU.
 
-    Errors: those of :func:`tuner.oracle.start.prepare`; BadInput for what no program can be run on.
+    Errors: BadInput and BadTopology for what no program can be run on; OracleUnavailable.
     """
     check_platform()
     if len(set(configuration.hosts)) > 1 or configuration.domains or configuration.skeleton:
-        raise BadInput("programs are run on nodes that are alike, without NVLink domains and parts of topologies")
+        raise BadInput("programs are run on equal nodes, without NVLink domains and parts of topologies")
     if configuration.shares_gpus or configuration.split_off:
         raise BadInput("a program itself says which ranks there are; valid: one rank for each GPU")
     prepared = start.prepare(configuration)

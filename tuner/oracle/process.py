@@ -1,4 +1,6 @@
-"""The child process: started with its own environment, requests with a time limit, reported when it dies."""
+"""The child process: started in an environment of its own, given a time limit for each request, and reported when it
+dies.
+"""
 
 import contextlib
 import os
@@ -243,7 +245,7 @@ def _shared_memory(pid: int) -> set[Path]:
 
 
 def _sysfs(bus: Path, pci_classes: Mapping[str, str]) -> Path:
-    """A folder per PCI device, by bus id, with the two things NCCL looks at; the name of ``bus`` is one of them."""
+    """A folder per PCI device, by bus id, with the two files that NCCL reads; ``bus`` names one of them."""
     for bus_id, pci_class in pci_classes.items():
         device = bus / bus_id
         device.mkdir(parents=True)

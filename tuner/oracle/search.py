@@ -20,9 +20,10 @@ from tuner.scenario.oracle_configuration import OracleConfiguration
 
 @cache
 def completed(file: Path, gpu: str, net_gbps: float | None, net_latency_us: float | None, nccl: str) -> str:
-    """The topology that NCCL ``nccl`` makes of a skeleton.
+    """The topology that NCCL ``nccl`` makes from a skeleton.
 
-    Errors: those of :func:`skeleton.read` and the oracle's; OracleFailed where NCCL wrote none.
+    Errors: BadTopology, BadInput, UnknownGpu for an incomplete skeleton; OracleUnavailable; OracleFailed where NCCL
+    wrote none.
     """
     described = skeleton.read(file, gpu, net_gbps, net_latency_us)
     with Oracle(of_skeleton(described, nccl)) as oracle:
@@ -33,12 +34,12 @@ def completed(file: Path, gpu: str, net_gbps: float | None, net_latency_us: floa
 
 
 def of_skeleton(described: Skeleton, nccl: str, nodes: int = 1) -> OracleConfiguration:
-    """The communicator in which libnccl reads the skeleton on the machine that completes it."""
+    """A communicator in which libnccl reads the skeleton on the machine that completes it."""
     return OracleConfiguration(described.topology, nodes, described.gpus, nccl, env={}, skeleton=described)
 
 
 def check_nodes(oracle: Oracle) -> None:
-    """BadInput where NCCL takes one host for several nodes (ncclTopoCheckNet, src/graph/paths.cc, v2.28.9-1)."""
+    """BadInput where NCCL treats one host as several nodes (ncclTopoCheckNet, src/graph/paths.cc, v2.28.9-1)."""
     hosts, domains = len(oracle.configuration.hosts), len(oracle.configuration.domains)
     nodes = oracle.facts.n_nodes
     if nodes > hosts or (nodes < hosts and not domains):
@@ -49,7 +50,7 @@ def check_nodes(oracle: Oracle) -> None:
 
 
 def net_gbs(oracle: Oracle) -> float | None:
-    """Slowest path from a GPU to its own adapter; None for a release that does not know it."""
+    """The slowest path from a GPU to its own adapter, GB/s; None for a release that does not know it."""
     value: float | None = oracle.memory.get("minNetBw")
     return value
 

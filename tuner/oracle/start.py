@@ -132,7 +132,7 @@ def launch_child(prepared: Preparation, program: str = CHILD) -> Child:
 
 
 def _environment(configuration: OracleConfiguration) -> dict[str, str]:
-    """Variables that say what the configuration does."""
+    """The variables that express the configuration."""
     made = {SHARE_GPUS: "1"} if configuration.shares_gpus else {}
     if configuration.split_off is not None and configuration.split_off.shares:
         made[init.SHARE_VARIABLES[configuration.split_off.by]] = "1"
@@ -171,7 +171,7 @@ class Files(Protocol):
 
     @property
     def sysfs(self) -> Path | None:
-        """The simulated one, None where there is none."""
+        """The simulated sysfs; None without one."""
 
 
 def request(prepared: Preparation, child: Files) -> Start:
@@ -318,7 +318,7 @@ def _host(
 
 
 def _intercepted(located: symbols.Symbols, prepared: Preparation) -> Intercepted:
-    """Find functions at which to observe what the release does not say when asked."""
+    """Functions at which to observe what the release does not say when asked."""
     operation = located.operation.members
     own_files = len(prepared.kinds) > 1 or bool(prepared.configuration.domains)
     model, estimate = located.functions.get("ncclTopoTuneModel"), located.functions.get("ncclTopoGetAlgoTime")
@@ -359,7 +359,7 @@ def _intercepted(located: symbols.Symbols, prepared: Preparation) -> Intercepted
 
 
 def _offset(members: Mapping[str, Member], name: str) -> int:
-    """Offset of a member; -1 in releases that have none."""
+    """The offset of a member; -1 in releases that do not have it."""
     return members[name].offset if name in members else -1
 
 
@@ -370,7 +370,7 @@ def _graph_file(located: symbols.Symbols, name: str) -> GraphFileMessage:
 
 
 def _systems(located: symbols.Symbols, configuration: OracleConfiguration) -> SystemFunctions | None:
-    """Ranks of several hosts make the same system, unless what NVML says of peer-to-peer goes into it host by host."""
+    """The function that builds the system, the same on all hosts unless NVML's peer-to-peer answers differ."""
     if max(configuration.domains, default=1) == 1:
         return None
     if any(host.peer_to_peer is not PeerToPeer.all for host in configuration.hosts):
@@ -384,7 +384,7 @@ def _systems(located: symbols.Symbols, configuration: OracleConfiguration) -> Sy
 
 
 def _networks(located: symbols.Symbols, kinds: Mapping[Host, hardware.SimulatedNode]) -> NetworkOffsets | None:
-    """A process has one network, that of hosts that merge adapters: others are told apart where NCCL asks for it."""
+    """The networks of hosts: a process has one, of hosts that merge adapters; others differ where NCCL asks."""
     if _MERGES not in located.functions or len({kind.merges_nets for kind in kinds.values()}) == 1:
         return None
     return NetworkOffsets(located.functions["ncclTopoGetSystem"][0][0], located.comm.members["ncclNet"].offset)

@@ -1,7 +1,7 @@
 """Symbols of a libnccl: addresses of its functions, and the layout of its communicator.
 
 The wheels are not stripped: ``.symtab`` names internal functions and DWARF describes structs. Reading them takes
-seconds, so what was found is kept beside the library's cache, by the sha256 of the file.
+seconds, so the result is cached by the sha256 of the file.
 """
 
 import contextlib
@@ -86,6 +86,7 @@ def _work_members(struct: DIE, prefix: str, start: int) -> Iterator[tuple[str, i
 
 
 def _resolved(die: DIE) -> DIE:
+    """The type of a member or of an array's elements, through typedefs and qualifiers."""
     target = die.get_DIE_from_attribute("DW_AT_type")
     while target.tag in ("DW_TAG_typedef", "DW_TAG_const_type", "DW_TAG_volatile_type"):
         target = target.get_DIE_from_attribute("DW_AT_type")
@@ -172,7 +173,7 @@ _DAMAGED: tuple[type[Exception], ...] = (
 
 @contextlib.contextmanager
 def opened(library: Path) -> Iterator[ELFFile]:
-    """The ELF file ``library``. OracleUnavailable where it is none, and for what is damaged in it while it is read."""
+    """The ELF file ``library``. OracleUnavailable for another kind of file, and for damage found while it is read."""
     try:
         with library.open("rb") as file:
             yield ELFFile(file)
@@ -181,7 +182,7 @@ def opened(library: Path) -> Iterator[ELFFile]:
 
 
 def read(library: Path) -> Symbols:
-    """Symbols of ``library`` from its ``.symtab`` and DWARF; takes seconds. OracleUnavailable for no libnccl."""
+    """Symbols of ``library`` from its ``.symtab`` and DWARF; takes seconds. OracleUnavailable for another file."""
     with opened(library) as elf:
         functions, kernels, objects = _functions(elf)
         if "ncclGetVersion" not in functions:
@@ -200,7 +201,7 @@ def read(library: Path) -> Symbols:
 
 
 def own_name(symbol: str) -> str:
-    """A function's own name: ``ncclProxyStart`` of ``_Z14ncclProxyStartP8ncclComm``; C names are their own."""
+    """A function's plain name: ``ncclProxyStart`` of ``_Z14ncclProxyStartP8ncclComm``; C names are unchanged."""
     symbol = _CLONE.sub("", symbol)  # a copy the compiler made for constant arguments
     match = _BASE_NAME.match(symbol)
     return symbol if match is None else symbol[match.end() : match.end() + int(match[1])]
@@ -290,10 +291,10 @@ def _types(elf: Any, library: Path, symmetric: bool) -> _Types:
 def _layout(struct: DIE) -> StructLayout:
     layout = StructLayout(_value(struct, "DW_AT_byte_size"), {}, {}, {})
     for path, offset, die in _members(struct, "", 0, _MAX_DEPTH):
-        target = _resolve(die)
+        target = _resolved(die)
         dims: tuple[int, ...] = ()
         if target.tag == "DW_TAG_array_type":
-            dims, target = _dims(target), _resolve(target)
+            dims, target = _dims(target), _resolved(target)
         if _is_struct(target):
             if dims:
                 layout.arrays[path] = (offset, dims)
@@ -311,21 +312,13 @@ def _members(struct: DIE, prefix: str, start: int, depth: int) -> Iterator[tuple
             continue
         path, offset = prefix + _name(die), start + _value(die, "DW_AT_data_member_location")
         yield path, offset, die
-        target = _resolve(die)
+        target = _resolved(die)
         if _is_struct(target) and depth > 1:
             yield from _members(target, path + ".", offset, depth - 1)
 
 
 def _is_struct(die: DIE) -> bool:
     return die.tag in ("DW_TAG_structure_type", "DW_TAG_class_type", "DW_TAG_union_type")
-
-
-def _resolve(die: DIE) -> DIE:
-    """The type of a member or of an array's elements, through typedefs and qualifiers."""
-    target = die.get_DIE_from_attribute("DW_AT_type")
-    while target.tag in ("DW_TAG_typedef", "DW_TAG_const_type", "DW_TAG_volatile_type"):
-        target = target.get_DIE_from_attribute("DW_AT_type")
-    return target
 
 
 def _dims(array: DIE) -> tuple[int, ...]:
@@ -373,7 +366,7 @@ def work_structs(located: Symbols) -> WorkStructs:
 
 
 def peers(located: Symbols) -> PeerOffsets:
-    """The transports, in the order in which NCCL asks them, and what connections are marked with."""
+    """The transports, in the order in which NCCL asks them, and the marks that they put on connections."""
     functions = located.functions
     transport = located.works["ncclTransport"]
     network = located.objects["netTransport"]

@@ -31,7 +31,7 @@ from tuner.plugin.table.records import Table
 def opened(table: Path, selection: Selection, settings: Mapping[str, str] | None = None) -> Iterator["AskedPlugin"]:
     """The plugin of the selection's communicator; ``settings`` are the plugin's own variables, NCCL_TUNER_*.
 
-    A table for other releases is ignored, as the plugin does in a job: ``ignored`` of what is yielded says so.
+    A table for other releases is ignored, as the plugin does in a job: ``ignored`` of the result says so.
 
     BadTable where the plugin cannot use the table, BadInput for a release without plugins.
     """
@@ -54,9 +54,9 @@ def opened(table: Path, selection: Selection, settings: Mapping[str, str] | None
 
 
 def of_other_releases(table: Path, running: str) -> str | None:
-    """Reason for which the plugin ignores a table with this release of NCCL: it names others (csrc/plugin/tuner.c).
+    """The reason why the plugin ignores a table in this release of NCCL: it names other releases (csrc/plugin/tuner.c).
 
-    None where it does not, and for a file that cannot be read, of which the plugin says what is wrong.
+    None where it does not, and for a file that cannot be read, about which the plugin itself complains.
     """
     others = other_releases(table, running)
     if others is None:
@@ -87,7 +87,7 @@ def size(communicator: Comm, interface: Interface) -> CommunicatorSize:
 
 @dataclass(frozen=True, slots=True)
 class AskedPlugin:
-    """A plugin, how it is asked, and what NCCL computes before it asks."""
+    """A plugin, how it is called, and what NCCL computes before it calls."""
 
     plugin: DryRun
     interface: Interface
@@ -106,7 +106,7 @@ class AskedPlugin:
         return tuned
 
     def call(self, request: Request, size: int) -> TunerCall:
-        """A call of so many bytes as NCCL describes it."""
+        """A call of this many bytes as NCCL describes it."""
         communicator = self.selection.communicator
         return TunerCall(
             request.collective,
@@ -118,7 +118,7 @@ class AskedPlugin:
         )
 
     def answer(self, call: TunerCall, cost_us: FloatArray) -> Tuned | None:
-        """Answer with what NCCL runs; None where that is its own pick. ``cost_us``: [algorithm][protocol], in us."""
+        """What NCCL runs after the plugin's answer; None for its own pick. ``cost_us``: [algorithm][protocol], us."""
         return self._by_costs(call, cost_us) if self.interface.hands_costs else self._by_name(call, cost_us)
 
     def rows(self, call: TunerCall, cost_us: FloatArray) -> DecidingRows:
@@ -138,7 +138,7 @@ class AskedPlugin:
         return Tuned(ALGO_PROTOS[best[0]], time_us[0], answer.channels)
 
     def _by_name(self, call: TunerCall, cost_us: FloatArray) -> Tuned | None:
-        """NCCL runs what is named; the time is the one it would have computed."""
+        """The named algorithm and protocol, which NCCL runs; the time is the one that it would have computed."""
         named = self.plugin.name(call)
         return None if named.choice is None else Tuned(named.choice, cost_us[named.choice], named.channels)
 
@@ -247,7 +247,7 @@ class FileTuner:
             return asked.plugin.chunk_bytes(request.collective, *question.algo_proto, question.chunk_bytes)
 
     def chunks_follow_choices(self, communicator: Comm) -> bool:
-        """Whether a row, or a tuner that is asked only where none decides, may name chunk sizes."""
+        """Whether a row, or a tuner that is asked only where no row decides, may set chunk sizes."""
         asks = loading.interface(communicator.release).asks_chunks
         return asks and (self._has_chunks or self._followed_by(communicator) is not None)
 

@@ -32,22 +32,22 @@ _What = TypeVar("_What")
 
 
 def request(collective: Collective) -> Request:
-    """Tables know no types: float32 sums stand for all."""
+    """The request that stands for a collective: tables know no types, so it is a float32 sum."""
     return Request(collective, DataType.float32, Op.sum)
 
 
 def decisions(selection: Selection, collectives: Iterable[Collective], channels: bool = False) -> list[Decision]:
-    """The release's pick of every size, 0 to the largest; with ``channels`` also the most channels NCCL allows it.
+    """The release's pick of every size, 0 to the largest; with ``channels`` also the most channels that NCCL allows it.
 
-    A collective of which nothing can run has no rows.
+    A collective that cannot run has no rows.
     """
     return [row for each in collectives for row in _decisions(selection, request(each), channels)]
 
 
 def costs(selection: Selection, collectives: Iterable[Collective]) -> list[CostRow]:
-    """Rows that give every time the release computes bit for bit, and `never` for what it ignores.
+    """Rows that give every time that the release computes, bit for bit, and `never` for what it ignores.
 
-    BadInput where a time is no line of the size, or not one that a table can say.
+    BadInput where a time is not linear in the size, or not one that a table can express.
     """
     return [row for each in collectives for row in _costs(selection, request(each))]
 
@@ -69,7 +69,7 @@ def _decisions(selection: Selection, request: Request, channels: bool) -> Iterat
 
 
 def _ranked(selection: Selection, request: Request, sizes: SizeArray, channels: bool) -> NDArray[np.int64]:
-    """All cells in the order of their times, so that no crossing hides between two sizes; the pick; its channels.
+    """All cells ordered by time, so that no crossing is missed between two sizes; then the pick and its channels.
 
     Channels are 0 where they are not asked for, or where NCCL would not check them and the plugin leaves them alone.
     """
@@ -128,7 +128,7 @@ def _lines(selection: Selection, request: Request, algo_proto: AlgoProto) -> Ite
 
 
 def _intervals(chosen: list[tuple[int, _What]]) -> Iterator[tuple[Span, _What]]:
-    """Each with the sizes up to the next; the first begins at 0, the last has no end."""
+    """Each choice with the sizes up to the next; the first begins at 0, the last has no end."""
     ends = [start - 1 for start, _ in chosen[1:]]
     for at, (start, what) in enumerate(chosen):
         yield Span(start if at else 0, ends[at] if at < len(ends) else None), what
@@ -189,7 +189,7 @@ Choices = tuple[TableChoice, ...]
 
 @dataclass(frozen=True, slots=True)
 class CommunicatorShape:
-    """The size of a communicator whose nodes have as many ranks each."""
+    """The size of a communicator whose nodes have equally many ranks."""
 
     ranks: int
     nodes: int
@@ -197,7 +197,7 @@ class CommunicatorShape:
 
 @dataclass(frozen=True, slots=True)
 class Edged:
-    """One choice from ``low`` bytes on, to the next one's; None leaves these sizes to NCCL."""
+    """A choice from ``low`` bytes on, up to the next one; None leaves these sizes to NCCL."""
 
     low: int
     choices: Choices | None
@@ -206,8 +206,8 @@ class Edged:
 def between(known: Mapping[CommunicatorShape, Sequence[Decision]], unequal: bool = True) -> list[Decision]:
     """Rows for every number of nodes between two neighbours of ``known``, with as many ranks per node.
 
-    Without ``unequal`` only what both neighbours choose: the rest is left to NCCL. BadInput where nodes differ in their
-    ranks, or there are fewer than two communicators.
+    Without ``unequal``, only what both neighbours choose: the rest is left to NCCL. BadInput where nodes differ in
+    their ranks, or there are fewer than two communicators.
     """
     shapes = sorted(known, key=lambda shape: shape.nodes)
     per_node = {shape.ranks / shape.nodes for shape in shapes}
@@ -227,7 +227,8 @@ def between(known: Mapping[CommunicatorShape, Sequence[Decision]], unequal: bool
 
 @dataclass(frozen=True, slots=True)
 class HeldOutRows:
-    """Interpolated rows against the emulator's own picks on one communicator, over sizes spaced evenly by logarithm.
+    """How interpolated rows compare with the emulator's own picks on one communicator, over sizes spaced evenly by
+    logarithm.
 
     ``agreeing`` is the share of sizes with the same pick; ``mean_excess`` the rows' mean time over the pick's, as a
     share, by the release's own times.
@@ -286,7 +287,7 @@ def _of(rows: Sequence[Decision], collective: Collective) -> list[Decision]:
 
 
 def edges(rows: Sequence[Decision]) -> list[Edged]:
-    """Rows of one collective in the order of their sizes, with what lies between them, from 0 to the largest size."""
+    """Rows of one collective in the order of their sizes, with the gaps between them, from 0 to the largest size."""
     all_edges = [Edged(0, None)]
     end = 0
     for row in sorted(rows, key=lambda row: row.bytes.low):
@@ -306,7 +307,7 @@ def edges(rows: Sequence[Decision]) -> list[Edged]:
 
 
 def _aligned(below: Sequence[Edged], above: Sequence[Edged]) -> Iterator[tuple[int, int, Choices | None, bool]]:
-    """All choices of both in one order: where each begins in the one and in the other, and whether both have it."""
+    """All choices of both in one order: where each begins in either, and whether both have it."""
     one, other = [each.choices for each in below], [each.choices for each in above]
     for _, start, stop, its_start, its_stop in SequenceMatcher(None, one, other, autojunk=False).get_opcodes():
         if one[start:stop] == other[its_start:its_stop]:

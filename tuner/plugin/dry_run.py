@@ -114,9 +114,9 @@ _SAYS_ALL = {"NCCL_DEBUG": "INFO"}  # the plugin formats no line that NCCL would
 class DecidingRows:
     """The lines of a table's rows that decide a call, as the plugin itself found them.
 
-    ``decision`` is the row whose choice is taken; where none is, ``unavailable`` is the first row that matches, of
-    which NCCL can run nothing. ``costs`` are the rows that give times. ``undecided``: the table writes nothing, and
-    another tuner would be asked.
+    ``decision`` is the row whose choice is taken; without one, ``unavailable`` is the first matching row, nothing of
+    which NCCL can run. ``costs`` are the rows that give times. ``undecided``: the table writes nothing, and another
+    tuner would be asked.
     """
 
     decision: int | None = None
@@ -128,11 +128,11 @@ class DecidingRows:
 class DryRun:
     """The plugin of one communicator; close it, or use it in a ``with``.
 
-    As in a job, a file is read once: those that are open together see one content of it.
+    As in a job, a file is read once: all that are open at the same time see the same content.
 
     ``version`` is the interface, 1 to 7: what a release looks up. Below 3 there are no cost tables: see :meth:`name`.
-    ``env`` are the variables the plugin reads beside the table's; the caller's own never reach it. No other tuner is
-    asked unless ``env`` names one in NCCL_TUNER_NEXT.
+    ``env`` are the variables that the plugin reads besides the table's; the caller's own never reach it. No other tuner
+    is asked unless ``env`` names one in NCCL_TUNER_NEXT.
     """
 
     _module: ClassVar[str] = "_plugin"  # of csrc/bindings.py
@@ -157,7 +157,7 @@ class DryRun:
         version: int = NEWEST,
         env: Mapping[str, str] | None = None,
     ) -> Self:
-        """Open the plugin for a communicator whose NVLink domains NCCL says, too."""
+        """Opens the plugin for a communicator, with the NVLink domains that NCCL reports."""
         run = cls.__new__(cls)
         run._start(table, size, version, env)
         return run
@@ -191,7 +191,9 @@ class DryRun:
             raise PluginRefused(result, self.log[-1].text if self.log else "")
 
     def ask(self, call: TunerCall, cost_us: ArrayLike, channels: int = 0) -> TunedCosts:
-        """One ``getCollInfo`` over a copy of ``cost_us`` (algorithms x protocols); NCCL calls with ``channels`` 0."""
+        """Calls ``getCollInfo`` once over a copy of ``cost_us`` (algorithms x protocols); NCCL passes
+        ``channels`` 0.
+        """
         table = np.array(cost_us, dtype=np.float32, order="C")
         count = self._ffi.new("int *", channels)
         with self._listen(self.log):
@@ -200,7 +202,7 @@ class DryRun:
         return TunedCosts(table, int(count[0]))
 
     def name(self, call: TunerCall) -> NamedPick:
-        """One ``getCollInfo`` of versions 1 and 2, which hand over no cost table."""
+        """Calls ``getCollInfo`` of versions 1 and 2 once, which pass no cost table."""
         algorithm, protocol, count = (self._ffi.new("int *", value) for value in (-1, -1, 0))
         with self._listen(self.log):
             result = self._lib.call_by_name(self.version, self._context, self._call(call), algorithm, protocol, count)
@@ -224,7 +226,7 @@ class DryRun:
     def chunk_bytes(
         self, collective: Collective | int, algorithm: Algorithm, protocol: Protocol, chunk_bytes: int
     ) -> int:
-        """One ``getChunkSize`` of versions 6 and 7, after :meth:`ask`; ``chunk_bytes`` is what NCCL would take."""
+        """Calls ``getChunkSize`` (versions 6 and 7) once, after :meth:`ask`; ``chunk_bytes`` is what NCCL would use."""
         size = self._ffi.new("size_t *", chunk_bytes)
         call = self._ffi.new("struct chunk_call *", (0, int(collective), int(algorithm), int(protocol), 1))
         with self._listen(self.log):
@@ -249,7 +251,7 @@ class DryRun:
 
     @contextmanager
     def _listen(self, log: list[LogLine]) -> Iterator[None]:
-        """Collect in ``log`` what the plugin logs in this thread."""
+        """Collects in ``log`` what the plugin logs in this thread."""
         _listening.log = log
         try:
             yield
@@ -278,7 +280,7 @@ class DryRun:
 
 
 class _SharedTuner:
-    """Tuner of version 1's communicators: what it says at its end goes to the logger of the first of them."""
+    """The tuner of version 1's communicators: its last log lines go to the logger of the first of them."""
 
     def __init__(self) -> None:
         self.communicators = 0

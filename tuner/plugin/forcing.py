@@ -29,7 +29,7 @@ class SeenByPlugin:
 
     @classmethod
     def of(cls, seen: Any) -> Self:
-        """From a struct nccl_tuner_seen, or a record with its fields."""
+        """Makes the record from a struct nccl_tuner_seen, or from a record with its fields."""
         cells = ((Algorithm(i // len(Protocol)), Protocol(i % len(Protocol)), us) for i, us in enumerate(seen.costs_us))
         return cls(
             seen.calls,
@@ -56,14 +56,14 @@ class Forcing:
         self._ffi, self._lib = native.ffi, native.lib
 
     def use_table(self, text: str | None) -> None:
-        """Set the table that choices follow from here on; None for NCCL's own. After BadTable nothing has changed."""
+        """Sets the table that choices follow from here on; None for NCCL's own. After BadTable nothing has changed."""
         content = b"" if text is None else text.encode()
         wrong = self._lib.nccl_tuner_use_table(self._ffi.NULL if text is None else content, len(content))
         if wrong != self._ffi.NULL:
             raise BadTable(f"table: {self._ffi.string(wrong).decode(errors='replace')}")
 
     def seen(self) -> SeenByPlugin:
-        """Read what the plugin has been asked and has decided since its table was set."""
+        """What the plugin was asked and decided since its table was set."""
         seen = self._ffi.new("struct nccl_tuner_seen *")
         self._lib.nccl_tuner_see(seen)
         return SeenByPlugin.of(seen)

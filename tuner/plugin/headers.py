@@ -1,7 +1,8 @@
-"""Comments ``# gpus:``, ``# machine:`` and ``# nccl:``, which say what a table is for: their form, whether they fit.
+"""The comments ``# gpus:``, ``# machine:`` and ``# nccl:``, which say what a table is for: their form, and whether they
+apply.
 
-The plugin itself checks ``gpus``, by NVML, and ``nccl``, by the library that its logger is of
-(csrc/plugin/hardware.c): no version of NCCL's tuner interface says a machine's name.
+The plugin itself checks ``gpus``, through NVML, and ``nccl``, through the library of its logger
+(csrc/plugin/hardware.c): no version of NCCL's tuner interface names the machine.
 """
 
 import re
@@ -34,7 +35,7 @@ MOST_GPU_LETTERS = 127  # that the plugin keeps (struct gpus, csrc/plugin/table.
 
 
 def check(table: Table) -> list[TableFinding]:
-    """Values that are not of the form, or name nothing that is known."""
+    """Values that have the wrong form, or name something unknown."""
     return [*_gpus(table), *_machine(table), *_nccl(table)]
 
 
@@ -83,7 +84,7 @@ def contains(text: str, words: str) -> bool:
 
 
 def _alike(word: str, chip: str) -> bool:
-    """Whether a name that NVML's has to contain may be that of this GPU, of whose name only a part is known."""
+    """Whether a name that NVML's name must contain may belong to this GPU, of whose name only a part is known."""
     return contains(word, chip) or contains(chip, word)
 
 

@@ -1,4 +1,4 @@
-"""Faults of a decision table by itself: rows that nothing reaches, meetings, gaps, what no NCCL runs."""
+"""Faults of a decision table by itself: rows that are never reached, overlaps, gaps, and what no NCCL runs."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -80,7 +80,7 @@ def _impossible(rows: Iterable[Decision | CostRow]) -> Iterator[TableFinding]:
 
 
 def _explored(rows: Iterable[Decision]) -> Iterator[TableFinding]:
-    """Rows of which a part of the calls takes arms, which is meant for a while."""
+    """Rows that explore: some of their calls take arms, which is meant to be temporary."""
     for row in rows:
         if row.arms is not None:
             percent = 100 / row.arms.every
@@ -105,7 +105,7 @@ def _groups(rows: Iterable[_Row], key: Callable[[_Row], object]) -> Iterable[lis
 
 
 def _geometry(rows: Sequence[Decision], gaps_are_meant: bool) -> Iterator[TableFinding]:
-    """All of one collective; sizes without a row are notes at most where they are meant."""
+    """Checks all rows of one collective; sizes without a row are at most notes where they are intended."""
     shapes = [boxes.of(row) for row in rows]
     index = Boxes(shapes)
     visible: list[int] = []
@@ -169,7 +169,7 @@ def _meetings(rows: Sequence[Decision], shapes: Sequence[Box | None], index: Box
 def _gaps(
     rows: Sequence[Decision], visible: Sequence[int], shapes: Sequence[Box | None], index: Boxes
 ) -> Iterator[TableFinding]:
-    """Between and after the sizes of rows whose other conditions are the same, where no other row matches either."""
+    """Gaps between and after the sizes of rows with otherwise equal conditions, where no other row matches."""
     groups: dict[tuple[str, Box], list[tuple[Range, int]]] = {}
     for at in visible:
         if (shape := shapes[at]) is not None:

@@ -23,7 +23,7 @@ UNCHECKED = "NCCL_TUNER_UNCHECKED=1"
 
 
 def check_release(table: Table, release: Release) -> list[TableFinding]:
-    """Find what a release does not do for any communicator."""
+    """Finds what a release does not do for any communicator."""
     if not loading.has_plugins(release):
         return [TableFinding(1, ERROR, f"NCCL {release.name} loads no tuner plugin")]
     return [
@@ -36,7 +36,7 @@ def check_release(table: Table, release: Release) -> list[TableFinding]:
 
 
 def check_communicator(table: Table, communicator: Comm, dtype: DataType, op: Op) -> list[TableFinding]:
-    """Find what this communicator does not do, for calls of this type and operation; rows for others are left out."""
+    """Finds what this communicator does not do, for calls of this type and operation; other rows are skipped."""
     if not loading.has_plugins(communicator.release):
         return []
     selection = Selection(communicator)
@@ -153,7 +153,7 @@ def _domains(table: Table, release: Release) -> Iterator[TableFinding]:
 
 
 def _shaped(table: Table) -> Iterator[tuple[int, str]]:
-    """Rows with conditions on ranks or nodes, and what a release makes of them that does not say these."""
+    """Rows with conditions on ranks or nodes, and how they act in a release that does not tell plugins these."""
     for row in _rows(table):
         sized = row.bytes_per_rank != ANY_BYTES or row.ranks_per_node is not None
         if sized or row.ranks != ANY_COUNT or row.nodes != ANY_COUNT:

@@ -18,7 +18,7 @@ _SEPARATORS = ":;$"  # what LD_LIBRARY_PATH splits at, and where a token such as
 
 @dataclass(frozen=True, slots=True)
 class LoadingEnvironment:
-    """Variables to set, and folders to put before what a list of folders has."""
+    """Variables to set, and folders to put first in lists of folders."""
 
     set: dict[str, str]
     prepend: dict[str, str] = field(default_factory=dict)
@@ -31,9 +31,9 @@ class LoadingEnvironment:
 
 @dataclass(frozen=True, slots=True)
 class Interface:
-    """``ncclTunerPlugin_v<version>``, the newest that a release looks up: what a plugin gets to know and is asked.
+    """``ncclTunerPlugin_v<version>``, the newest that a release looks up: what a plugin is told and asked.
 
-    Source: src/include/nccl_tuner.h and src/include/plugin/tuner/ of the releases that brought the versions.
+    Source: src/include/nccl_tuner.h and src/include/plugin/tuner/ of the releases that introduced the versions.
     """
 
     version: int
@@ -89,9 +89,9 @@ def first(holds: Callable[[Interface], bool]) -> str:
 
 
 def job_settings(live: Path | None, switch: Path | None, timed: bool) -> dict[str, str]:
-    """Variables of one job: when it began, by which ranks agree, a folder for counts, and the switch of all jobs.
+    """Variables of one job: its start time, on which ranks agree, a folder for counts, and the switch of all jobs.
 
-    ``timed``: the table is valid for some days. Raises BadInput for a switch that is not there.
+    ``timed``: the table is valid for some days. BadInput for a switch that does not exist.
     """
     if switch is not None and not switch.is_file():
         raise BadInput(f"{switch}: not there; an empty file that all nodes see is a switch that is on")
@@ -110,12 +110,13 @@ def takes_path(nccl: Release, file: Path) -> bool:
 def environment(
     nccl: Release, file: Path, table: Path | None = None, strict: bool = False, following: str | None = None
 ) -> LoadingEnvironment:
-    """Variables that make ``nccl`` load the plugin in ``file``, and it read ``table``; all paths become absolute.
+    """Variables that make ``nccl`` load the plugin in ``file``, and the plugin read ``table``; all paths become
+    absolute.
 
-    The plugin takes the table only with the content that it has now, and asks the tuner ``following`` where that writes
-    nothing: a path, a library's name, or "none". Where a path does not work the plugin goes by its
-    name, which LD_LIBRARY_PATH has to find. BadInput for a release without tuner plugins, and for a file that then
-    cannot be found by its name; OSError for no such table.
+    The plugin accepts the table only with its current content, and asks the tuner ``following`` where the table decides
+    nothing: a path, a library's name, or "none". Where a release cannot load a path, it gets the plugin's name, which
+    LD_LIBRARY_PATH has to find. BadInput for a release without tuner plugins, and for a file that cannot be found by
+    its name then; OSError if there is no such table.
     """
     interface(nccl)
     file = Path(os.path.abspath(file))

@@ -1,6 +1,6 @@
-"""Choice of a job's table, and from when on none: made once for a job, by what all of its ranks are told alike.
+"""Decides a job's table, and whether it has one: once for a job, from what all of its ranks know equally.
 
-A rank never decides for itself: its host, its clock or a number that it draws would have ranks of one job part.
+A rank never decides for itself: its host, its clock or a random number would make ranks of one job disagree.
 """
 
 import errno
@@ -30,7 +30,7 @@ LEAST_MARGIN_S = 120  # until each node sees a changed file, and what clocks may
 
 @dataclass(frozen=True, slots=True)
 class Canary:
-    """A table that some jobs get: those of a list, those whose hosts are all in one, and a part of the others."""
+    """A table that some jobs get: those in a list, those with all hosts in another list, and a share of the rest."""
 
     table: Path
     percent: float = 0.0
@@ -40,7 +40,7 @@ class Canary:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A job by what its script knows: the number, the same on all ranks and at a restart, and its hosts."""
+    """A job as its script knows it: the number, the same on all ranks and after a restart, and its hosts."""
 
     name: str
     hosts: tuple[str, ...] = ()
@@ -52,10 +52,10 @@ def job_name(environment: Mapping[str, str]) -> str | None:
 
 
 def gets_canary(canary: Canary, job: Job) -> str | None:
-    """Reason why a job gets the canary's table; None where it does not.
+    """The reason why a job gets the canary's table; None where it does not.
 
-    The part is by the hash of the table and the job's name: another table is tried on other jobs. Raises BadInput for
-    a file that cannot be read, and for a percentage that is none.
+    The share is decided by the hash of the table and the job's name, so that another table is tried on other jobs.
+    BadInput for a file that cannot be read, and for an invalid percentage.
     """
     if not 0 <= canary.percent <= 100:
         raise BadInput(f"{canary.percent} is no percentage; valid: 0 to 100")
@@ -68,19 +68,19 @@ def gets_canary(canary: Canary, job: Job) -> str | None:
 
 
 def names(path: Path) -> tuple[str, ...]:
-    """Words of a file, one or several a line; what follows # is a comment. Raises BadInput."""
+    """The words of a file, one or several per line; text after # is a comment. BadInput for an unreadable file."""
     lines = read_bytes(path, BadInput).decode(errors="replace").splitlines()
     return tuple(word for line in lines for word in line.partition("#")[0].split())
 
 
 def switch(path: Path, off: bool, margin_s: int = LEAST_MARGIN_S, why: str = "") -> int:
-    """Appends a line to the switch that all ranks see; jobs that begin from the returned second on go by it.
+    """Appends a line to the switch that all ranks see; jobs that begin at the returned second or later follow it.
 
-    Those that have begun before stay as they are, communicators that they create later included, so that ranks which
-    read the file at different moments agree. The line's time is never before that of the last line, which a clock that
-    is ahead may have set: the plugin refuses a file that is not in order. Raises BadInput for a margin in which nodes
-    may not yet see the file, for a reason that is not one line, and for a file that is no switch, such as a table, or
-    is not there, so that no job looks at it; the file is as it was where the line cannot be written whole.
+    Jobs that have begun before keep their state, even for communicators that they create later, so that ranks which
+    read the file at different moments agree. The line's time is never before that of the last line, which a fast clock
+    may have set: the plugin refuses a file that is not in order. BadInput for a margin in which nodes may not yet see
+    the file, for a reason of more than one line, and for a file that is not a switch, such as a table, or does not
+    exist, so that no job reads it; if the line cannot be written completely the file stays as it was.
     """
     if margin_s < LEAST_MARGIN_S:
         raise BadInput(f"{margin_s} s are too few for all nodes to see the file; valid: {LEAST_MARGIN_S} and more")
@@ -103,10 +103,10 @@ def switch(path: Path, off: bool, margin_s: int = LEAST_MARGIN_S, why: str = "")
 
 
 def mend(path: Path) -> list[str]:
-    """Makes a switch of what the plugin refuses, and drops lines of a time that is far ahead; says what it changed.
+    """Repairs a switch that the plugin refuses, and drops lines with a time far in the future; returns what changed.
 
-    A line that is none becomes a comment; a time before that of the line above becomes that. The file is replaced.
-    Raises BadInput where it has no line of a switch at all, as a table, or cannot be written.
+    An invalid line becomes a comment; a time before that of the line above becomes equal to it. The file is replaced.
+    BadInput where it has no line of a switch at all, as a table, or cannot be written.
     """
     read, changes, made, last, now = _switch_lines(path), list[str](), list[str](), 0, int(time.time())
     lines = [line.rstrip(b"\r") for line in read]
@@ -177,7 +177,7 @@ def verify(table: Path, signature: Path, signers: Path, identity: str | None) ->
     read_bytes(signers, BadInput)
     if head.startswith(b"-----BEGIN SSH SIGNATURE-----"):
         if identity is None:
-            raise BadInput(f"{signature}: whose signature it has to be is not said")
+            raise BadInput(f"{signature}: say whose signature it has to be")
         words: list[str | Path] = [
             "ssh-keygen",
             "-Y",

@@ -19,7 +19,7 @@ FORMAT = 1
 
 @dataclass(frozen=True, slots=True)
 class RowCount:
-    """Calls that a row decided, and those of which it was the first to match and NCCL could run nothing."""
+    """How many calls a row decided, and how many it was the first to match but NCCL could run nothing of it."""
 
     line: int
     decided: int
@@ -62,7 +62,7 @@ class Counts:
 
 @dataclass(frozen=True, slots=True)
 class CommunicatorStats:
-    """One rank's line: who it is, which table it had, by its hash, and what was counted, None of one of no use.
+    """One rank's line: which rank, which table by its hash, and the counts; None where the line is unusable.
 
     ``communicator`` is NCCL's commId, None where NCCL does not say it.
     """
@@ -80,7 +80,7 @@ FILE = ReaderBounds("counts that the plugin wrote (NCCL_TUNER_STATS)", lines=1_0
 
 
 def lines(file: Path) -> Iterator[CommunicatorStats]:
-    """BadInput for a line that is none of the plugin's, with its place."""
+    """The lines of a file. BadInput, with the place, for a line that the plugin does not write."""
     texts = read_bytes(file, BadInput, bounds=FILE).decode(errors="surrogateescape").splitlines()
     for number, text in enumerate(texts, 1):
         try:
@@ -96,7 +96,7 @@ def lines(file: Path) -> Iterator[CommunicatorStats]:
 
 
 def _of_record(kind: Any, record: Mapping[str, Any]) -> Any:
-    """A dataclass of whole numbers and texts. TypeError where a value is of another kind than its field."""
+    """A dataclass of whole numbers and texts. TypeError where a value does not have its field's type."""
     made = kind(**record)
     for field in fields(kind):
         if field.type is int:
@@ -142,7 +142,7 @@ NONE = "none"  # instead of a hash: the table could not be used, or had no say
 
 @dataclass(frozen=True, slots=True)
 class TableStats:
-    """All communicators with one content of a table; ``never_matched`` are lines, first and last."""
+    """All communicators whose table has one content; ``never_matched`` are ranges of lines, first and last."""
 
     table: str
     sha256: str | None
@@ -168,14 +168,14 @@ class Disagreement:
 
 @dataclass(frozen=True, slots=True)
 class Stats:
-    """The sums of some files, a table each, and the communicators whose ranks had different ones."""
+    """The sums over some files, one entry per table, and the communicators whose ranks had different tables."""
 
     tables: list[TableStats]
     disagreements: list[Disagreement]
 
 
 def read(files: Iterable[Path]) -> Stats:
-    """BadInput for a line that is none of the plugin's, with its place."""
+    """Reads the files. BadInput, with the place, for a line that the plugin does not write."""
     ranks = [rank for file in files for rank in lines(file)]
     if not ranks:
         raise BadInput("no statistics in these files: the plugin writes them when a communicator ends")
@@ -256,7 +256,7 @@ def _in_both(ours: list[tuple[int, int]], theirs: list[tuple[int, int]]) -> list
 
 
 def _unmatched(counted: Sequence[Counts]) -> list[tuple[int, int]]:
-    """The lines in all of them, as ranges."""
+    """The lines that match in none of them, as ranges."""
     if not counted:
         return []
     ranges: list[tuple[int, int]] = []

@@ -1,4 +1,4 @@
-"""Effect of a decision table on one communicator: NCCL's own pick of each size beside the one with the table."""
+"""The effect of a decision table on one communicator: NCCL's own pick of each size, and the one with the table."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import field, replace
@@ -19,7 +19,7 @@ from tuner.plugin.dry_run import DecidingRows, LogLine
 
 
 class Say(Enum):
-    """Part of a call that is a tuner's to decide."""
+    """The part of a call that a tuner can decide."""
 
     none = "no say"  # NCCL asks none, or takes no notice of the answer
     protocol = "its protocol"  # NCCL takes a symmetric kernel only where the answer is LL
@@ -30,7 +30,7 @@ class Say(Enum):
 class Bypass:
     """Path of a call that takes no algorithm; ``channels`` are its blocks.
 
-    ``time_us`` is by NCCL's model of symmetric kernels, which is another than that of algorithms: None of copy engines.
+    ``time_us`` is by NCCL's model of symmetric kernels, not that of algorithms; None for copy engines.
     """
 
     name: str
@@ -52,7 +52,7 @@ def bypass_of(selection: Selection, request: Request, size: int, path: NonClassi
 class ProtocolOfTuner:
     """The protocol that the classic path would take for one call by a plugin's answer, if NCCL asks for it.
 
-    It does before it gives a call a symmetric kernel of low latency, in releases whose rule says so.
+    NCCL asks before it gives a call a low-latency symmetric kernel, in releases whose rule says so.
     """
 
     def __init__(self, asked: AskedPlugin) -> None:
@@ -68,7 +68,7 @@ class ProtocolOfTuner:
             return None
 
     def say(self, path: NonClassicPath | None) -> Say:
-        """Say what part of the call, which goes by ``path``, was the tuner's to decide."""
+        """Says which part of the call, which bypasses algorithms by ``path``, the tuner could decide."""
         if path is None:
             return Say.choice
         return Say.none if self._question is None else Say.protocol
@@ -98,9 +98,9 @@ class TrialPick:
 
 @dataclass(frozen=True, slots=True)
 class FittedPick:
-    """NCCL's own pick, and what fitted constants say of it and of the pick with the table.
+    """NCCL's own pick, with the times that fitted constants give for it and for the pick with the table.
 
-    ``saved_percent``: how much less time the table's takes; negative where it takes more, None without a time.
+    ``saved_percent``: how much less time the table's pick takes; negative where it takes more, None without a time.
     """
 
     algorithm: Algorithm
@@ -117,8 +117,8 @@ class TableTrial:
     ``unavailable`` is the line of the first matching row, where NCCL can run nothing of it here and no other row
     decides. Channels that the table sets are an upper bound.
 
-    Of calls that may bypass the algorithms ``tuner`` says what of this one is a tuner's to decide. ``own_bypass`` takes
-    it without the table and ``bypass`` with it, where that is no algorithm.
+    For calls that may bypass the algorithms ``tuner`` says what a tuner can decide about this one. ``own_bypass`` takes
+    it without the table and ``bypass`` with it, where no algorithm does.
     """
 
     bytes: int
@@ -153,7 +153,7 @@ def run(
     """Sends each size through the plugin's own code, over the emulated cost table.
 
     ``settings`` are the plugin's own variables, NCCL_TUNER_*. BadTable where the plugin cannot use the table, BadInput
-    for a release without plugins, NoAlgorithm as NCCL.
+    for a release without plugins, NoAlgorithm where NCCL finds none.
     """
     with opened(table, selection, settings) as asked:
         if selection.may_leave_classic_path(request):
@@ -164,7 +164,7 @@ def run(
 
 
 def against_nccl(trials: Trials, nccl: Selection, fitted: Selection, request: Request) -> Trials:
-    """With what NCCL itself picks: ``nccl`` has its own constants, ``fitted`` those that the trials were made with."""
+    """Adds what NCCL itself picks: ``nccl`` has its own constants, ``fitted`` those that the trials were made with."""
     return replace(trials, sizes=tuple(_against_nccl(each, nccl, fitted, request) for each in trials.sizes))
 
 
@@ -198,7 +198,7 @@ def grouped(
     groups: Sequence[Sequence[Operation]],
     settings: Mapping[str, str] | None = None,
 ) -> tuple[GroupTrial, ...]:
-    """Plan each group with the table. Errors: those of :func:`run` and :func:`tuner.emulator.group.plan`."""
+    """Plans each group with the table. Errors: BadTable, BadInput for what is not emulated, NoAlgorithm."""
     with opened(table, selection, settings) as asked:
         return tuple(
             GroupTrial(
@@ -216,7 +216,7 @@ def _grids(group: GroupPlan) -> tuple[int, ...]:
 
 
 def _may_bypass(asked: AskedPlugin, request: Request, sizes: Sequence[int]) -> Iterator[TableTrial]:
-    """Try calls that may bypass the algorithms, which for some of them is the tuner's to decide."""
+    """Tries calls that may bypass the algorithms, for some of which the tuner can decide that."""
     selection = asked.selection
     for size, own_path in zip(sizes, selection.non_classic_paths(request, sizes), strict=True):
         protocol = ProtocolOfTuner(asked)

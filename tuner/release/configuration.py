@@ -1,6 +1,7 @@
 """A communicator's own configuration, NCCL's ``ncclConfig_t``: fields, the variables that do the same, and releases.
 
-The environment counts before a field, so a field is its variable where that is not set. ``tables/config.toml`` has all.
+The environment takes precedence, so a field acts as its variable where that is not set. ``tables/config.toml`` lists
+them all.
 """
 
 from collections.abc import Iterable, Mapping
@@ -19,7 +20,7 @@ MOST = 2**31 - 1
 
 @dataclass(frozen=True, slots=True)
 class ConfigurationField:
-    """One field; ``values`` or ``least`` and ``most`` are what NCCL takes, a text where there are neither."""
+    """One field; NCCL accepts ``values``, or numbers from ``least`` to ``most``; with neither, a text."""
 
     since: str
     variable: str | None = None
@@ -88,7 +89,7 @@ def _valid(field: ConfigurationField) -> str:
 
 
 def as_variables(nccl: Release, given: Mapping[str, Value], environment: Mapping[str, str]) -> dict[str, str]:
-    """The variables that do what these fields do, where the environment does not say otherwise."""
+    """The variables that act as these fields do, unless the environment says otherwise."""
     made = {}
     for name, value in given.items():
         field = fields()[name]

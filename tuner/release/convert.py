@@ -1,7 +1,7 @@
-"""From tables as TOML has them to frozen dataclasses, checked: keys, types, units, lengths.
+"""Converts tables of TOML to frozen dataclasses and checks keys, types, units and lengths.
 
-A release's file is a difference from its parent, which libraries for schemas cannot check as such; so the merged table
-is converted here, and the reader says in which of the files the wrong key stands.
+A release's file is a difference from its parent, which schema libraries cannot check; so the merged table is converted
+here, and the reader says which of the files has the wrong key.
 """
 
 import math
@@ -40,7 +40,7 @@ PROTOCOL_NAMES = {protocol: key for key, protocol in PROTOCOL_KEYS.items()}
 
 
 class WrongValue(Exception):
-    """A wrong value of one key, dotted; the text says what is wrong and what is valid."""
+    """A wrong value of a dotted key; the text says what is wrong and what is valid."""
 
     def __init__(self, key: str, text: str) -> None:
         super().__init__(f"{key}: {text}")
@@ -60,7 +60,7 @@ def record(kind: type[Record], given: Any, key: str) -> Record:
 
 
 def value(kind: Any, given: Any, key: str) -> Any:
-    """``given`` as what the annotation ``kind`` says. Errors: WrongValue."""
+    """``given`` converted to the annotation ``kind``. Errors: WrongValue."""
     origin, arguments = get_origin(kind), get_args(kind)
     if is_dataclass(kind):
         return record(kind, given, key)  # type: ignore[arg-type]
@@ -82,12 +82,12 @@ def value(kind: Any, given: Any, key: str) -> Any:
 
 @cache
 def annotations(kind: Any) -> Mapping[str, Any]:
-    """The fields of a dataclass with what their annotations say."""
+    """The fields of a dataclass with their annotations."""
     return MappingProxyType(get_type_hints(kind, include_extras=True))
 
 
 def laid_over(kind: Any, own: Any, given: Any, key: str) -> Any:
-    """``own``, of the annotation ``kind``, with ``given`` laid over it; lists and values are replaced whole.
+    """``own``, of the annotation ``kind``, overlaid with ``given``; lists and values are replaced as a whole.
 
     Errors: WrongValue.
     """
@@ -167,7 +167,7 @@ def _mapping(kinds: tuple[Any, ...], given: Any, key: str, whole: bool) -> Mappi
 
 
 def _names(kind: Any) -> Mapping[str, Any] | None:
-    """Keys that a mapping may have, with what they stand for; None for any name."""
+    """Keys that a mapping may have, with their meaning; None for any name."""
     if get_origin(kind) is Literal:
         return dict(zip(get_args(kind), get_args(kind), strict=True))
     return KEYS.get(kind)

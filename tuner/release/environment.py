@@ -51,11 +51,11 @@ class Environment:
         return None if name in self.configured else self.optional(name)
 
     def c_int(self, name: str, default: int) -> int:
-        """The number where NCCL assigns it to an int: what does not fit wraps around (sic)."""
+        """The number as NCCL assigns it to an int: larger numbers wrap around (sic)."""
         return int32(self.number(name, default))
 
     def optional(self, name: str) -> int | None:
-        """An integer parameter as :meth:`c_int`, absent where that is NCCL's default."""
+        """An integer parameter like :meth:`c_int`; None where it has NCCL's default."""
         value = self._requested(name)
         return None if value is None else int32(value)
 

@@ -1,8 +1,8 @@
-"""Releases that were learnt from a libnccl.so.2: files of this user's cache, by the library's sha256.
+"""Releases that were learnt from a libnccl.so.2: files in this user's cache, by the library's sha256.
 
-Such a release is called by what the library says and its sha256, ``2.28.9@1792291e26d2b27f``. A file of it is like
-those of ``tables/nccl``, with the table ``[learnt]``. It counts where this user alone can have written it: users share
-a cache, and who may write there must not be able to bless another library.
+Such a release is named after what the library says and its sha256, ``2.28.9@1792291e26d2b27f``. Its file is like those
+of ``tables/nccl``, with the table ``[learnt]``. It is trusted only if no other user can have written it: users share a
+cache, and who may write there must not be able to vouch for another library.
 """
 
 import hashlib
@@ -28,7 +28,7 @@ held: dict[str, "Release"] = {}  # that are tried at the moment, by name
 
 @dataclass(frozen=True, slots=True)
 class LearntFrom:
-    """The library that a release was learnt from, and what a comparison with it gave."""
+    """The library that a release was learnt from, and the result of comparing with it."""
 
     library: str
     sha256: str
@@ -42,7 +42,7 @@ class LearntFrom:
 
     @property
     def words(self) -> str:
-        """Trust in words: ``learnt, 5,120 of 5,120 compared equal``."""
+        """The trust in words: ``learnt, 5,120 of 5,120 compared equal``."""
         return f"learnt, {self.equal:,} of {self.compared:,} compared equal"
 
 
@@ -52,7 +52,7 @@ def name_of(said: str, digest: str) -> str:
 
 
 def is_learnt(name: str) -> bool:
-    """Whether a name is that of a learnt release, or of one that is tried."""
+    """Whether a name is that of a learnt release, or of one on trial."""
     return AT in name or name in held
 
 
@@ -106,7 +106,7 @@ def _unsealed(name: str, sealed: str) -> str:
 
 
 def text_of(name: str) -> str:
-    """The text of a learnt release's file. UnknownRelease where there is none that this user wrote."""
+    """The text of a learnt release's file. UnknownRelease if this user wrote no such file."""
     text = recall_own(file_of(name))
     if text is None:
         raise UnknownRelease(
@@ -116,7 +116,7 @@ def text_of(name: str) -> str:
 
 
 def origin_of(nccl: "Release") -> LearntFrom | None:
-    """The library that a release was learnt from; None of one that is known."""
+    """The library that a release was learnt from; None for a known release."""
     table = nccl.files[0].table.get("learnt") if nccl.files else None
     return None if table is None else LearntFrom(**table)
 

@@ -26,7 +26,7 @@ NOT_IN_FILES = frozenset({"name", "files", "efficiency", "standing"})  # fields 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One dotted key that two releases have at different values; None where one of them does not have it."""
+    """One dotted key whose value differs between two releases; None where a release lacks it."""
 
     key: str
     before: Any
@@ -64,12 +64,12 @@ FIRST_CODE = 20_900  # NCCL_VERSION_CODE is X * 10000 + Y * 100 + Z from 2.9 on
 
 
 def first_with(has: Callable[[Release], bool]) -> str:
-    """The oldest release of which ``has`` is true: for a refusal that says which are valid. There has to be one."""
+    """The oldest release for which ``has`` is true, for a refusal that says which are valid. There must be one."""
     return next(name for name in names() if has(load(name)))
 
 
 def named(said: object) -> str:
-    """The release that a text names: 2.28.9 of ``v2.28.9-1``, and the newest 2.29 of ``2.29``.
+    """The release that a text names: 2.28.9 for ``v2.28.9-1``, and the newest 2.29 for ``2.29``.
 
     Also the number 2.29, PyTorch's (2, 28, 9), and NCCL_VERSION_CODE, 22809; and a package that requires it, such as
     ``torch==2.13.0``, or the file of a pip freeze. A release that is named whole may be known by source, or lie between
@@ -115,7 +115,7 @@ def _in_words(said: object) -> str:
 
 
 def _neighbours(number: str, known: list[str]) -> str:
-    """``valid: a, b, c, d, e and 21 more``, those that come before and after this one."""
+    """``valid: a, b, c, d, e and 21 more``: the releases around this one."""
     place = bisect_left(known, parts_of(number), key=parts_of)
     first = max(0, min(place - 2, len(known) - NEAREST))
     shown = known[first : first + NEAREST]
@@ -166,7 +166,7 @@ def read(folder: Path, name: str) -> Release:
 def of_library(path: Path) -> str:
     """The name of the release that was learnt from a library, or that it is known to be.
 
-    Errors: UnknownRelease where it is no file or too large a one, was not learnt, or was learnt and differs.
+    Errors: UnknownRelease where the file is missing or too large, was not learnt, or was learnt and differs.
     """
     if not path.is_file():
         raise UnknownRelease(f"{path} is no file; valid: a libnccl.so.2, or a release such as {names()[-1]}")
@@ -194,12 +194,12 @@ _files = dict[str, Path]()  # by release, the library by which it was named last
 
 
 def file_named(name: str) -> Path | None:
-    """The libnccl by which this process was told a release that is known; None where it was told a number."""
+    """The libnccl file by which this process was told a known release; None where it was told a number."""
     return _files.get(name)
 
 
 def learnt_from(name: str) -> learnt.LearntFrom:
-    """The library of a learnt release. UnknownRelease for one of which there is no file."""
+    """The library of a learnt release. UnknownRelease without its file."""
     origin = learnt.origin_of(load(name))
     assert origin is not None
     return origin
@@ -220,7 +220,7 @@ def changed(nccl: Release, change: Mapping[str, Any]) -> Release:
 
 
 def differences(before: Release, after: Release) -> list[Difference]:
-    """Values that two releases have otherwise, by key; library files are different in each and left out."""
+    """Values that differ between two releases, by key; library files always differ and are left out."""
     old, new = map(flat, (before, after))
     keys = sorted(key for key in old.keys() | new.keys() if old.get(key) != new.get(key))
     return [Difference(key, old.get(key), new.get(key)) for key in keys]
@@ -315,7 +315,7 @@ def _keys() -> list[str]:
 
 
 def _check_lengths(nccl: Release) -> None:
-    """Checks the lists whose length another number says."""
+    """Checks lists whose length another number gives."""
     used = max(nccl.limits.tree_corrections, nccl.limits.nvls_tree_corrections or 0)
     for key, factors in convert.plain(nccl.tree_correction).items():
         if len(factors) != used:

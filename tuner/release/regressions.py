@@ -1,4 +1,6 @@
-"""Upgrades after which people saw less performance, and what this tool says of each (``tables/regressions.toml``)."""
+"""Upgrades after which people saw less performance, and what this tool says about each
+(``tables/regressions.toml``).
+"""
 
 from functools import cache
 from typing import Literal
@@ -62,7 +64,7 @@ def regressions() -> tuple[Regression, ...]:
 
 
 def between(before: str, after: str) -> list[Regression]:
-    """Regressions that ``after`` has and ``before`` does not; none of learnt releases."""
+    """Regressions that ``after`` has and ``before`` does not; none for learnt releases."""
     known = names()
     if not {before, after} <= set(known):
         return []

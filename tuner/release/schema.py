@@ -1,8 +1,8 @@
 """Records of a release's file: the constants of NCCL's model and selection, each named as in the file.
 
 Units are in the names: ``_us``, ``_gbs`` (1e9 bytes per second), ``_bytes``. What only some releases have is None in
-the others. :mod:`tuner.release.reader` checks and converts; the sources stand in ``tables/nccl``.
-Most are without equality, which takes time to make and every command would wait for.
+the others. :mod:`tuner.release.reader` checks and converts; ``tables/nccl`` has the sources. Most records cannot be
+compared, as creating that method would slow down every command.
 """
 
 from collections.abc import Mapping, Sequence
@@ -318,7 +318,7 @@ class Threads:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ThreadThresholds:
-    """Bytes that a thread gets before there are more of them."""
+    """Bytes that each thread gets before there are more threads."""
 
     ll: int
     ll128: int
@@ -373,7 +373,7 @@ class ArmNodes:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Variables:
-    """Environment variables by what they reach; ``non_numeric_is_default``: of an integer, else it is 0."""
+    """Environment variables by what they affect; ``non_numeric_is_default``: a bad integer is the default, else 0."""
 
     non_numeric_is_default: bool
     known: tuple[str, ...]
@@ -400,7 +400,7 @@ class RankRules:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ReleaseFile:
-    """One file as it was read; ``table`` without the parent's."""
+    """One file as it was read; ``table`` does not include the parent's."""
 
     path: str
     table: Mapping[str, Any]
@@ -422,7 +422,7 @@ class Registration:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Release:
-    """One release: its own file and its parents' together."""
+    """One release: its own file merged with its parents'."""
 
     name: str
     library: Mapping[str, Mapping[str, LibraryFile]]  # by build (cu12, cu13) and architecture (x86_64)
@@ -460,7 +460,7 @@ class Release:
 
     @property
     def read_as(self) -> str:
-        """The release whose source has these rules: its own, or that of one that it does not differ from."""
+        """The release whose source has these rules: its own, or one that it does not differ from."""
         if self.standing is None:
             return self.name
         own = self.files[0].table
@@ -496,19 +496,19 @@ class Release:
         return frozenset({*self.environment.search, *self.environment.nvlink_domains, *SEARCHED_FOR})
 
     def file_of(self, key: str) -> str:
-        """The file that a dotted key comes from; of one that is nowhere, the release's own."""
+        """The file that a dotted key comes from; for an unknown key, the release's own."""
         return file_of(self.files, key)
 
 
 def given(constant: T | None, key: str) -> T:
-    """A constant that only some releases have, for a rule that goes by it. BadReleaseFile names the key of none."""
+    """A constant that only some releases have, for a rule that needs it. BadReleaseFile names a missing key."""
     if constant is None:
         raise BadReleaseFile(f"{key}: missing from the release's file, and one of its rules goes by it")
     return constant
 
 
 def file_of(files: Sequence[ReleaseFile], key: str) -> str:
-    """The first of ``files`` that has a dotted key; of one that is nowhere, the first of all."""
+    """The first of ``files`` that has a dotted key; for an unknown key, the first of all."""
     parts = key.split("[")[0].split(".")
     for file in files:
         if _has(file.table, parts):

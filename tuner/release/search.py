@@ -1,6 +1,6 @@
 """Records of NCCL's topology search in a release's file: constants and named rules, table ``[search]``.
 
-``tuner.graphs`` has what the names stand for.
+``tuner.graphs`` implements what the names stand for.
 """
 
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ Steps = Annotated[Mapping[Generation, tuple[float, ...]], PARTIAL]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Merging:
-    """Rules by which adapters become virtual ones, which stand for several (NIC fusion)."""
+    """Rules by which adapters are merged into virtual ones (NIC fusion)."""
 
     adapters: Literal["every", "several"]  # whether those that nothing is merged with become virtual ones, too
     most: int  # in one
@@ -119,7 +119,7 @@ class Tries:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ChannelRules:
-    """Rules by which one channel after the other is laid."""
+    """Rules by which channels are laid, one after the other."""
 
     connections_limit_nets: bool  # an adapter has no more channels than connections
     trees_need_way_back: bool  # the path back has to be as near as the path
@@ -177,7 +177,7 @@ class LoopRules:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Dump:
-    """Form in which NCCL writes graphs to a file."""
+    """The form in which NCCL writes graphs to a file."""
 
     graphs: tuple[str, ...]  # in their order
     ids: tuple[int, ...]  # of these

@@ -1,7 +1,7 @@
-"""How far a release's answers can be trusted that no library was compared with: between two compared, or by source.
+"""How far to trust a release that was not compared with its library: between two compared ones, or by source.
 
-A release without a wheel is answered where the nearest releases before and after it, which were compared, agree in all
-that reaches the asked machine; or from a file of ``tables/by_source`` whose facts were read in its public source.
+A release without a wheel is answered where the nearest compared releases before and after it agree in everything that
+affects the machine; or from a file of ``tables/by_source`` with facts from its public source.
 """
 
 import re
@@ -27,7 +27,7 @@ NOT_READ = {
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """What stands behind the answers of a release that was not compared with its library.
+    """What the answers of a release rest on that was not compared with its library.
 
     ``kind`` is "between" or "by source"; ``differing``: the dotted keys in which both ``neighbours`` differ.
     """
@@ -45,7 +45,7 @@ class Standing:
         return f"between {self.neighbours[0]} and {self.neighbours[1]}, which agree"
 
     def reaching(self, generations: Iterable[str], in_domain: bool) -> list[str]:
-        """The differing keys that may reach GPUs of these generations, in a NVLink domain of several hosts or not."""
+        """The differing keys that may affect GPUs of these generations, in a NVLink domain of several hosts or not."""
         own = {*generations, *OF_ALL}
         words = {key: frozenset(re.split(r"[._]", key)) for key in self.differing}
         return [
@@ -56,13 +56,13 @@ class Standing:
 
 
 def refuse_not_read(name: str, standing: Standing | None, what: str) -> None:
-    """BadInput where a release is known by source alone, which is not enough for ``what``, a key of NOT_READ."""
+    """BadInput where a release is known only by source, which is not enough for ``what``, a key of NOT_READ."""
     if standing is not None and what in standing.not_read:
-        raise BadInput(f"NCCL {name} is known by source alone, of which that is not enough for {NOT_READ[what]}")
+        raise BadInput(f"NCCL {name} is known only by its source, which is not enough for {NOT_READ[what]}")
 
 
 def refuse(name: str, standing: Standing, differing: list[str]) -> None:
-    """BadInput where the neighbours of release ``name`` differ in what reaches the machine."""
+    """BadInput where the neighbours of release ``name`` differ in what affects the machine."""
     if differing and standing.neighbours is not None:
         before, after = standing.neighbours
         more = f" and {len(differing) - SHOWN} more" if len(differing) > SHOWN else ""

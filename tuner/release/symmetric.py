@@ -22,7 +22,7 @@ class BaseLatency:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SymmetricRow:
-    """One generation of GPUs."""
+    """The model's constants for one generation of GPUs."""
 
     multicast_blocks: int  # shared by the ranks
     base_us: BaseLatency
@@ -33,7 +33,7 @@ class SymmetricRow:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SymmetricKernel:
-    """One kernel: which bytes cross the bus, what it needs, how it differs from its row."""
+    """One kernel: which bytes cross the bus, what it needs, and how it differs from its row."""
 
     bus: Bus
     multiplier: Multiplier = "one"  # of a block's bandwidth
@@ -90,7 +90,7 @@ class RailKernels:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Symmetric:
-    """All of it; ``names`` are those of all kernels with their collective, in NCCL's order."""
+    """Everything about symmetric kernels; ``names`` lists all kernels with their collective, in NCCL's order."""
 
     names: tuple[str, ...]
     unsupported_windows: Literal["registered", "plain"]  # what buffers in windows are without symmetric memory

@@ -1,7 +1,7 @@
 """Variables that a release does not list, and defaults of those that it has.
 
-What a release can read stands in its libnccl as a text: ``tables/variables.toml`` has the names of all releases,
-``tables/defaults.toml`` the defaults.
+The variables that a release can read are texts in its libnccl: ``tables/variables.toml`` has the names for all
+releases, ``tables/defaults.toml`` the defaults.
 """
 
 from collections.abc import Iterable, Mapping
@@ -34,22 +34,22 @@ OF_THE_NETWORK = frozenset({"NCCL_NET", "NCCL_NET_PLUGIN", "NCCL_IB_DISABLE"})
 
 
 def ignored(nccl: Release, variables: Iterable[str]) -> list[str]:
-    """Variables whose names are not in the release's libnccl: it takes no notice of them."""
+    """Variables whose names are not in the release's libnccl, so that it ignores them."""
     given = set(variables)
     return sorted(given - in_library(nccl.name)) if given else []
 
 
 def not_emulated(nccl: Release, variables: Iterable[str]) -> list[str]:
-    """Variables that may reach a choice in a way that is not emulated.
+    """Variables that may affect a choice in a way that is not emulated.
 
-    The search's own are among them: who has searched with them takes them out before.
+    The search's own are among them: a caller that has searched with them removes them first.
     """
     unlisted = set(variables) - nccl.listed_variables
     return sorted(unlisted & in_library(nccl.name))
 
 
 def nearest(nccl: Release, variable: str) -> str:
-    """``; did you mean NCCL_ALGO?``, what to give instead, or nothing."""
+    """``; did you mean NCCL_ALGO?``, or what to use instead, or nothing."""
     if variable in OF_THE_NETWORK:
         return (
             f" (the topology's adapters say which network is taken: {option('topology')}, "
@@ -93,7 +93,7 @@ NONE = "none"  # the release does not read the variable
 
 @dataclass(frozen=True, slots=True)
 class ChangedDefault:
-    """A variable whose default two releases have differently; None: that release does not read it."""
+    """A variable whose default differs between two releases; None: that release does not read it."""
 
     variable: str
     before: Default | None
@@ -101,9 +101,9 @@ class ChangedDefault:
 
 
 def defaults(release: str) -> Mapping[str, Default]:
-    """Defaults by variable, of those that ``release`` reads; "unset" where the communicator's configuration decides.
+    """Defaults of the variables that ``release`` reads; "unset" where the communicator's configuration decides.
 
-    Of many variables -2 or -1 means that NCCL decides when it initialises.
+    For many variables -2 or -1 means that NCCL decides when it initialises.
     """
     known = names()
     listed = next(file.table["release"] for file in load(release).files if file.table["release"] in known)
@@ -113,7 +113,7 @@ def defaults(release: str) -> Mapping[str, Default]:
 
 
 def changed_defaults(before: str, after: str) -> list[ChangedDefault]:
-    """Variables that both releases read, with other defaults, then those that only one of them reads."""
+    """Variables that both releases read with different defaults, then those that only one of them reads."""
     old, new = defaults(before), defaults(after)
     found = [
         ChangedDefault(variable, old.get(variable), new.get(variable))

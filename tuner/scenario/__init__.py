@@ -1,4 +1,4 @@
-"""Descriptions by users - machine or topology, nodes, release, settings - and what emulator and oracle take of it."""
+"""Descriptions by users - machine or topology, nodes, release, settings - and how emulator and oracle use them."""
 
 from tuner.scenario.description import MOST_NODES as MOST_NODES
 from tuner.scenario.description import ConstantsUsed as ConstantsUsed

@@ -25,27 +25,25 @@ Sizes = tuple[int, ...] | int | None  # hosts of NVLink domains: of each, of all
 
 
 class Description(TypedDict, total=False):
-    """Keys that describe a communicator besides a machine by name, each with what it is without.
+    """Keys that describe a communicator besides a machine by name, each with its default.
 
-    ``topology``: instead of a machine, a file in NCCL's XML; where it only places devices also ``gpu``, their
-    model, ``net_gbps`` (1e9 bits per second) and ``net_latency_us`` of its adapters. ``nodes``: how many alike, 1.
-    ``gpus_per_node``: all. ``ranks_per_gpu``: as many ranks on each, where NCCL allows that; 1, or as in the
-    topology. ``gpus_per_process``: of how many neighbouring GPUs of a host each process has the ranks; 1.
-    ``collnet``: whether the network reduces (SHARP) where no topology says it; false. ``trays`` and
-    ``gpus_per_tray``: of a machine that is a NVLink domain, whose ``nodes`` are domains; all. ``hosts_per_domain``:
-    of how many hosts each NVLink domain is, a number or one for each domain; none. ``ranks_without_fabric``: whose
-    GPUs have not joined the fabric of their domain; none. ``ranks``: the communicator is of these of the ranks that
-    the others describe, a sequence or a text such as ``0-7:2``; all. ``shared``: it shares the resources of the
-    communicator of all (splitShare or shrinkShare). ``node``: instead of these, where nodes differ,
-    ``NODE[:GPUS][xN]`` each, in the order of ranks. ``graphs``: a file that NCCL dumped. ``nccl``: the newest
-    release that runs on the machine, or that of ``constants``, a file of constants fitted to measurements in place
-    of NCCL's. ``env``: NCCL's variables, each a text or a whole number; ``config``: fields of NCCL's
-    ``ncclConfig_t`` that the program sets. ``build``: which libnccl is asked, of those for CUDA 12 (``cu12``) and
-    CUDA 13 (``cu13``).
+    ``topology``: instead of a machine, a file in NCCL's XML; where it only places devices also ``gpu``, their model,
+    ``net_gbps`` (1e9 bits per second) and ``net_latency_us`` of its adapters. ``nodes``: number of equal nodes (1).
+    ``gpus_per_node`` (all). ``ranks_per_gpu``: ranks on each GPU, where NCCL allows several (1, or as in the topology).
+    ``gpus_per_process``: neighbouring GPUs of a host whose ranks share a process (1). ``collnet``: whether the network
+    reduces (SHARP), where no topology says it (false). ``trays`` and ``gpus_per_tray``: for a machine that is a NVLink
+    domain, whose ``nodes`` are domains (all). ``hosts_per_domain``: hosts of each NVLink domain, a number or one for
+    each domain (none). ``ranks_without_fabric``: ranks whose GPUs have not joined the fabric of their domain (none).
+    ``ranks``: the communicator consists of these ranks, a sequence or a text such as ``0-7:2`` (all). ``shared``: it
+    shares the resources of the communicator of all (splitShare or shrinkShare). ``node``: instead of these, where nodes
+    differ, ``NODE[:GPUS][xN]`` each, in the order of ranks. ``graphs``: a file that NCCL dumped. ``nccl``: the newest
+    release that runs on the machine, or that of ``constants``, a file of constants fitted to measurements in place of
+    NCCL's. ``env``: NCCL's variables, each a text or a whole number; ``config``: fields of NCCL's ``ncclConfig_t`` that
+    the program sets. ``build``: the libnccl to ask, for CUDA 12 (``cu12``) or CUDA 13 (``cu13``).
 
-    ``log``: a log of NCCL, which says what the other keys do not; without ``machine`` and ``topology`` its graphs are
-    those of the communicator. ``log_communicator``: its commId, where the log has several. What the log may not say:
-    ``comp_cap`` (80 for 8.0; one, or one per rank; or ``gpu``), ``cpu_arch``, ``cpu_vendor``, ``nvswitch`` and
+    ``log``: a log of NCCL, which supplies what the other keys do not say; without ``machine`` and ``topology`` its
+    graphs are those of the communicator. ``log_communicator``: its commId, where the log has several. What the log may
+    lack: ``comp_cap`` (80 for 8.0; one, or one per rank; or ``gpu``), ``cpu_arch``, ``cpu_vendor``, ``nvswitch`` and
     ``net_gbs``, the slowest path from a GPU to its adapter in GB/s.
     """
 
@@ -142,7 +140,7 @@ def describe(machine: str | None = None, **given: Unpack[Description]) -> Scenar
 
 
 def _logged(machine: str | None, given: Description) -> "Logged | None":
-    """Facts of a log; None without one. BadInput for what completes a log, where there is none."""
+    """Facts of a log; None without one. BadInput for keys that complete a log, where there is none."""
     if not given.get("log"):
         if beside := [key for key in _OF_LOGS if given.get(key) not in (None, ())]:
             options = ", ".join(map(option, beside))
@@ -157,7 +155,7 @@ _OF_LOGS = ("log_communicator", "comp_cap", "cpu_arch", "cpu_vendor", "nvswitch"
 
 
 def _hosts_of_dump(kinds: list[Scenario], sizes: Sizes) -> tuple[list[Scenario], Sizes]:
-    """The hosts of a topology that NCCL dumped of a NVLink domain, so many of which are its ``nodes``."""
+    """The hosts of a topology that NCCL dumped of a NVLink domain; this many of them make up its ``nodes``."""
     kind, *others = kinds
     hosts = () if others or kind.topology is None or kind.gpu is not None else reader.hosts_of(kind.topology)
     if not hosts:
@@ -177,14 +175,15 @@ class _Parts(TypedDict):
 
 
 def _parts(machine: str | None, given: Description) -> _Parts:
-    """Parts that are used of each node: GPUs of a host, or trays and their GPUs. BadInput for those that it lacks."""
+    """The parts of each node that are used: GPUs of a host, or trays and their GPUs. BadInput for more than it has."""
     trays, of_tray, of_node = (given.get(key) for key in ("trays", "gpus_per_tray", "gpus_per_node"))
     loaded = None if machine is None else catalogue.load(machine)
     has = None if loaded is None else loaded.trays
     if loaded is None or has is None:
         if trays is not None or of_tray is not None:
             raise BadInput(
-                f"trays are of machines that are NVLink domains, such as gb200-nvl72; valid: {option('gpus_per_node')}"
+                "only machines that are NVLink domains have trays, such as gb200-nvl72; valid: "
+                f"{option('gpus_per_node')}"
             )
         return {"gpus_per_node": None if of_node is None else whole(of_node, "gpus_per_node"), "trays": None}
     if of_node is not None:

@@ -1,6 +1,6 @@
 """A communicator as a user describes it: machine or topology, nodes, release, settings.
 
-And one of the words, names and files that the command line and the Python API take.
+Also made from the words, names and files that the command line and the Python API take.
 """
 
 from collections.abc import Mapping
@@ -32,7 +32,7 @@ MOST_NODES = 2**20  # beyond any machine there is, and still quick to answer
 
 @dataclass(frozen=True, slots=True)
 class ConstantsUsed:
-    """Constants that an answer is made with: a release's own, or those fitted to measurements in their place."""
+    """The constants behind an answer: a release's own, or those fitted to measurements in their place."""
 
     nccl: str
     fitted: Any = field(metadata=json_form(optional=True))  # file, release and provenance of fitted ones
@@ -57,8 +57,8 @@ class Members:
 class Scenario:
     """One communicator to ask about; exactly one of ``machine``, ``topology`` and ``logged`` names the node.
 
-    ``others`` are further nodes, after the ``nodes`` in the order of ranks; only what describes nodes is read of them.
-    It is a description alone: nothing is read or checked until :meth:`resolve`.
+    ``others`` are further nodes, after the ``nodes`` in the order of ranks; only what describes nodes is read from
+    them. It is only a description: nothing is read or checked until :meth:`resolve`.
     """
 
     nccl: str
@@ -93,15 +93,15 @@ class Scenario:
     members: Members | None = None  # the communicator is of these ranks of the one that is described; None: of all
 
     def resolve(self) -> "ResolvedScenario":
-        """Resolves it for emulator and oracle. Each part is read and checked when it is first asked for, once."""
+        """Resolves it for emulator and oracle. Each part is read and checked once, when it is first needed."""
         return self._resolved
 
     def with_nodes(self, nodes: int) -> "Scenario":
-        """The scenario with so many of its first kind of nodes, none of which is resolved again."""
+        """The scenario with this many of its first kind of nodes, none of which is resolved again."""
         return self.resolve().with_nodes(nodes).scenario
 
     def with_gpus(self, gpus_per_node: int) -> "Scenario":
-        """The scenario with so many GPUs of each node, and no more of each process."""
+        """The scenario with this many GPUs of each node, and at most that many of each process."""
         of_process = self.gpus_per_process and min(self.gpus_per_process, gpus_per_node)
         return replace(self, gpus_per_node=gpus_per_node, gpus_per_process=of_process)
 
@@ -136,7 +136,7 @@ class Scenario:
 
     @property
     def variables(self) -> dict[str, str]:
-        """NCCL's variables of every rank: those that come with the tuner where they are not set, and those that are."""
+        """NCCL's variables of every rank: those that are set, and those that the tuner adds where they are not set."""
         return {**self.variables_of_process, **self.configured}
 
     @property
@@ -146,7 +146,7 @@ class Scenario:
 
     @property
     def configured(self) -> dict[str, str]:
-        """What the program configures as the variables that do the same, where these are not set."""
+        """The program's configuration as the variables with the same effect, where these are not set."""
         if not self.configuration:
             return {}
         return as_variables(release.load(self.nccl), self.configuration, self.variables_of_process)
@@ -164,7 +164,7 @@ class Scenario:
 
     @property
     def node_counts(self) -> tuple[int, int]:
-        """The fewest and the most nodes it can be asked of; graphs of a log are of one node or of several."""
+        """The fewest and the most nodes that can be asked about; graphs of a log are for one node or for several."""
         if self.members is not None:
             return self.nodes, self.nodes  # whose ranks they are
         if self.logged is None:
@@ -173,12 +173,12 @@ class Scenario:
 
     @property
     def releases(self) -> tuple[str, ...]:
-        """The releases it is asked of where none is named, oldest first: all of a machine, of a topology its own."""
+        """The releases to ask about where none is named, oldest first: all of a machine; for a topology its own."""
         return (self.nccl,) if self.machine is None else self.every_release
 
     @property
     def every_release(self) -> tuple[str, ...]:
-        """The releases it can be asked of, oldest first; its own alone where graphs or constants are of that one."""
+        """The releases that can be asked about, oldest first; only its own where graphs or constants are."""
         if self.fitted_constants or self.logged or (self.graphs is not None and self.machine is None):
             return (self.nccl,)
         running = release.names() if self.machine is None else catalogue.load(self.machine).releases
@@ -202,13 +202,13 @@ class Scenario:
 
     @property
     def gpu_models(self) -> tuple[str, ...]:
-        """The models of all nodes' GPUs, each once; none where those of a node are not known."""
+        """The distinct models of all nodes' GPUs; empty where those of a node are not known."""
         models = [kind.gpu or (kind.machine and catalogue.load(kind.machine).gpu) for kind in self.kinds]
         return () if None in models else tuple(dict.fromkeys(map(str, models)))
 
     @property
     def gpu_names(self) -> tuple[str, ...]:
-        """The GPUs of all nodes as NVML's names contain them, each once; none where those of a node are not known."""
+        """The distinct GPUs of all nodes, as NVML's names contain them; empty where those of a node are not known."""
         return tuple(dict.fromkeys(map(gpus.chip, self.gpu_models)))
 
     @property
@@ -219,13 +219,13 @@ class Scenario:
 
     @property
     def standing(self) -> str | None:
-        """What stands behind the release where it was not compared with its library, in words; None: the library."""
+        """What the release rests on where it was not compared with its library, in words; None where it was."""
         standing = release.load(self.nccl).standing
         return None if standing is None else standing.words
 
     @property
     def kinds(self) -> tuple["Scenario", ...]:
-        """Nodes that are alike, each kind as a scenario of its own: this one without the others, then each of them."""
+        """The kinds of equal nodes, each as a scenario of its own: this one without the others, then each of them."""
         return (
             self,
             *(
@@ -246,7 +246,7 @@ class Scenario:
 
     @property
     def ranks(self) -> int:
-        """The ranks of the whole communicator. Errors: those of :meth:`gpus`."""
+        """The ranks of the whole communicator. Errors: BadInput, BadTopology."""
         return self.resolve().ranks
 
     def gpus(self) -> int:
@@ -254,18 +254,18 @@ class Scenario:
         return self.resolve().own.gpus * (self.resolve().own.trays or 1)
 
     def local_ranks(self) -> int:
-        """Ranks of the first kind of nodes. Errors: those of :meth:`gpus`, BadInput for GPUs that cannot be shared."""
+        """Ranks of the first kind of nodes. Errors: BadTopology; BadInput, also for GPUs that cannot be shared."""
         return len(self.resolve().own.gpu_of_rank) * (self.resolve().own.trays or 1)
 
     @property
     def shares_gpus(self) -> bool:
-        """Whether several ranks are on one GPU of any node. Errors: those of :meth:`local_ranks`."""
+        """Whether several ranks are on one GPU of any node. Errors: BadInput, BadTopology."""
         return any(kind.shares_gpus for kind in self.resolve().kinds)
 
     def check_gpu_for_each_rank(self, what: str) -> None:
-        """BadInput where ranks share GPUs, for what is known of ranks with a GPU each alone."""
+        """BadInput where ranks share GPUs, for facts that are only known for ranks with a GPU each."""
         if self.shares_gpus:
-            raise BadInput(f"{what}: not where ranks share a GPU; valid: {option('ranks_per_gpu')} 1")
+            raise BadInput(f"{what}: impossible where ranks share a GPU; valid: {option('ranks_per_gpu')} 1")
 
     @property
     def hosts_per_domain_in_words(self) -> str | None:

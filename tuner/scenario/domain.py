@@ -45,12 +45,12 @@ class ResolvedDomain:
         return sum(count for _, count in self.alike)
 
     def for_search(self, several: bool) -> "SearchRequest":
-        """The domain as the search of graphs takes it, alone or one of several. BadInput where settings differ."""
+        """The domain as input for the search of graphs, alone or one of several. BadInput where settings differ."""
         from tuner.graphs import Hosts
 
         first, *others = [replace(kind.for_search(several), hosts=hosts) for kind, hosts in self.alike]
         if any(other.environment != first.environment for other in others):
-            raise BadInput("the nccl.conf of these machines differ; valid in one NVLink domain: alike")
+            raise BadInput("the nccl.conf of these machines differ; in one NVLink domain they have to be equal")
         return replace(
             first,
             in_domain=self.size > 1,
@@ -59,7 +59,7 @@ class ResolvedDomain:
         )
 
     def for_emulator(self, several: bool) -> Node:
-        """The domain as the emulator takes it, alone or one of several nodes."""
+        """The domain as input for the emulator, alone or one of several nodes."""
         if several not in self._nodes:
             self._nodes[several] = self._described(several)
         return self._nodes[several]
@@ -94,7 +94,7 @@ class ResolvedDomain:
         return sum(len(kind.gpu_of_rank) * count for kind, count in self.alike)
 
     def of_ranks(self, ranks: Sequence[int]) -> Node:
-        """These of its ranks as the emulator takes them as a node, but for what is searched."""
+        """These of its ranks as a node for the emulator, without what the search finds."""
         each_host = chain.from_iterable(repeat(kind, count) for kind, count in self.alike)
         every = list(each_host)
         first = [0, *accumulate(len(kind.gpu_of_rank) for kind in every)]
@@ -105,7 +105,7 @@ class ResolvedDomain:
         return replace(_joined(nodes), fabric=self.size > 1)
 
     def parts(self, several: bool) -> tuple[tuple[int, ...], ...]:
-        """The domain's ranks in as many parts as NCCL takes it for nodes, alone or one of several; mostly one."""
+        """The domain's ranks, divided into the nodes that NCCL makes of it, alone or one of several; mostly one."""
         if several not in self._parts:
             known = several in self._nodes or self._searched_before(several) is not None
             whole = (tuple(range(self.size)),)
@@ -118,7 +118,7 @@ class ResolvedDomain:
 
 
 def _joined(hosts: Sequence[tuple[Node, int]]) -> Node:
-    """One node of hosts without graphs, and how many there are of each."""
+    """One node made of hosts, without graphs, and how many there are of each."""
     every, number = [host for host, _ in hosts], sum(count for _, count in hosts)
     gpu_direct = {host.gpu_direct for host in every}
     return replace(
@@ -135,9 +135,9 @@ def _joined(hosts: Sequence[tuple[Node, int]]) -> Node:
 
 
 def sizes_of_domains(kinds: Sequence[ResolvedNode], hosts: int, described: Sequence[int] | int) -> tuple[int, ...]:
-    """The hosts of each NVLink domain, which are ``described`` one by one, or as one number for all alike.
+    """The number of hosts of each NVLink domain, ``described`` one by one, or as one number for all.
 
-    BadInput for other sums, and for hosts that no NVLink leaves.
+    BadInput where they do not add up, and for hosts that no NVLink leaves.
     """
     if isinstance(described, int):
         whole, rest = divmod(hosts, described)
@@ -147,7 +147,7 @@ def sizes_of_domains(kinds: Sequence[ResolvedNode], hosts: int, described: Seque
     if sum(sizes) != hosts:
         raise BadInput(
             f"NVLink domains of {', '.join(map(str, sizes))} hosts: {sum(sizes)} in all; valid: {hosts} in "
-            "all, or one number for domains that are alike"
+            "all, or one number for equal domains"
         )
     ends, before = list(accumulate(sizes)), 0
     for kind in kinds:
@@ -163,9 +163,9 @@ def sizes_of_domains(kinds: Sequence[ResolvedNode], hosts: int, described: Seque
 
 
 def grouped(kinds: Sequence[Alike], sizes: Sequence[int]) -> list[tuple[tuple[Alike, ...], int]]:
-    """Hosts as domains of ``sizes`` hosts, in the order of ranks: those of one, and how many such domains follow.
+    """Hosts as domains of ``sizes`` hosts, in the order of ranks: the hosts of one, and how many such domains follow.
 
-    Thousands of domains that are alike are one step.
+    Thousands of equal domains are one step.
     """
     left, found = deque((kind, count) for kind, count in kinds if count), list[tuple[tuple[Alike, ...], int]]()
     for size, alike in groupby(sizes):
@@ -186,7 +186,7 @@ def grouped(kinds: Sequence[Alike], sizes: Sequence[int]) -> list[tuple[tuple[Al
 
 
 def _taken(left: deque[Alike], hosts: int) -> tuple[Alike, ...]:
-    """The first hosts of those left, which are no longer there then."""
+    """Removes the first hosts from those left, and returns them."""
     taken: list[Alike] = []
     while hosts:
         kind, count = left.popleft()
@@ -216,11 +216,11 @@ class ResolvedPart:
         return f"{each} {', '.join(map(str, self.ranks))} of a {self.whole.name}"
 
     def for_search(self, several: bool) -> "SearchRequest":
-        """The whole as the part's first rank searches it, alone or one of several."""
+        """The whole as input for the search by the part's first rank, alone or one of several."""
         return replace(self.whole.for_search(several), rank=self.ranks[0])
 
     def for_emulator(self, several: bool) -> Node:
-        """The part as the emulator takes it, which is one of several nodes even if the whole is alone."""
+        """The part as input for the emulator, which is one of several nodes even if the whole is alone."""
         if several not in self._nodes:
             graphs, net_gbs = found_graphs(self.for_search(several), self.whole.nccl)
             self._nodes[several] = replace(
@@ -237,9 +237,9 @@ ResolvedNodes = Sequence[tuple[ResolvedNode | ResolvedDomain | ResolvedPart, int
 
 
 def split(nodes: Sequence[tuple[ResolvedNode | ResolvedDomain, int]]) -> ResolvedNodes:
-    """Hosts and domains as the nodes that NCCL takes them for, in the order of ranks.
+    """Hosts and domains as the nodes that NCCL makes of them, in the order of ranks.
 
-    Errors: those of the search, which says it.
+    Errors: BadTopology, and BadInput for what NCCL refuses.
     """
     several = sum(count for _, count in nodes) > 1
     return list(chain.from_iterable(_split(node, count, several) for node, count in nodes))
@@ -268,7 +268,7 @@ def ranks_of(nodes: ResolvedNodes, sizes: Sequence[int]) -> tuple[Sequence[int],
 
 
 def what_hosts_are(nodes: ResolvedNodes) -> str | None:
-    """Words for hosts that NCCL takes for several nodes, and why; None where there are none."""
+    """Words for hosts that NCCL divides into several nodes, and why; None if there are none."""
     first = {node.whole: node for node, _ in nodes if isinstance(node, ResolvedPart) and 0 in node.ranks}
     if not first:
         return None

@@ -1,6 +1,6 @@
-"""Communicators described by a log of NCCL and by what a user says besides.
+"""Communicators described by a log of NCCL and by what a user adds.
 
-Of a log without graphs, also the machine of the catalogue that is nearest to its nodes.
+For a log without graphs, also the machine of the catalogue that is nearest to its nodes.
 """
 
 import re
@@ -53,7 +53,7 @@ def ranked(imported: Imported, run: "Description") -> list[Nearness]:
 
 
 def compared(name: str, imported: Imported, run: "Description", with_rings: bool = False) -> Nearness:
-    """One machine with what the log says; ``with_rings``: the orders of ranks, too, which have to be searched."""
+    """Compares one machine with the log; ``with_rings``: also the orders of ranks, which have to be searched."""
     machine = catalogue.load(name)
     several = (run.get("nodes") or 1) > 1
     facts = [*_gpus(machine, imported, run), *_adapters(machine, imported, several), *_channels(machine, imported, run)]
@@ -98,7 +98,7 @@ def _is_model(model: str, name: str) -> bool:
 
 
 def _adapters(machine: Machine, imported: Imported, several: bool) -> Iterator[ComparedFact]:
-    """On one node adapters reach no choice, but for the node's topology."""
+    """On one node adapters affect no choice, except through the node's topology."""
     hardware, nets = imported.hardware, machine.topology.nets
     if not hardware.adapters:
         yield ComparedFact("adapters", None)
@@ -134,7 +134,7 @@ def _channels(machine: Machine, imported: Imported, run: "Description") -> Itera
 
 
 def _orders(machine: Machine, imported: Imported, run: "Description") -> Iterator[ComparedFact]:
-    """Orders of ranks in rings and trees, and adapters: a fingerprint of what joins GPUs, and of their numbers."""
+    """Orders of ranks in rings and trees, and adapters: a fingerprint of how GPUs are linked and numbered."""
     said = imported.evidence
     found = _across(_known(machine, run), whole=bool(said.adapters_of_ranks or said.nvls_heads))
     if said.rings:
@@ -196,7 +196,7 @@ def _made(machine: Machine, run: Mapping[str, Any]) -> tuple[str, str] | None:
 
 
 def same(machines: Sequence[str], run: Mapping[str, Any]) -> bool:
-    """Whether the nodes of the run are the same to NCCL's model on all of these machines, as far as that is known."""
+    """Whether NCCL's model sees the run's nodes as the same on all of these machines, as far as that is known."""
     if len(machines) == 1:
         return True
     scenarios = [_known(catalogue.load(name), run) for name in machines]
@@ -230,7 +230,7 @@ _OF_LOGS = ("log", "log_communicator", *_OF_NODES)
 
 @dataclass(frozen=True, slots=True)
 class LoggedTuner:
-    """The tuner of aws-ofi-nccl that a log shows: its release, and the product name that it goes by; None: not said."""
+    """The tuner of aws-ofi-nccl that a log shows: its release, and the product name that it uses; None: not said."""
 
     release: str
     product: str | None
@@ -238,10 +238,10 @@ class LoggedTuner:
 
 @dataclass(frozen=True, slots=True)
 class FromLog:
-    """The communicator of a log that a description is of; ``release`` is what the log says.
+    """The communicator of a log that a description refers to; ``release`` is what the log says.
 
-    ``machine`` and ``topology`` have the graphs; where both are None, the log has them. ``notes`` say, a line each,
-    what was assumed, and where what a user says goes before the log; ``findings`` what the log itself explains.
+    ``machine`` and ``topology`` have the graphs; where both are None, the log has them. ``notes`` say, in a line each,
+    what was assumed, and where the user overrides the log; ``findings`` are what the log itself explains.
     """
 
     file: str
@@ -257,9 +257,9 @@ class FromLog:
 
 @dataclass(frozen=True, slots=True)
 class Logged:
-    """A description without its log: ``kinds`` of nodes that the log shows, none where a machine or topology has them.
+    """A description without its log: ``kinds`` of nodes that the log shows, empty where a machine or topology has them.
 
-    ``given`` are the other keys, with what the log says of them.
+    ``given`` are the other keys, with what the log says about them.
     """
 
     machine: str | None
@@ -279,7 +279,7 @@ def read(machine: str | None, given: "Description") -> Logged:
     named = machine is not None or bool(given.get("topology"))
     if named and (beside := [key for key in _OF_NODES if given.get(key) not in (None, ())]):
         raise BadInput(
-            f"{', '.join(beside)}: of nodes as the log shows them; valid without "
+            f"{', '.join(beside)}: describes nodes as the log shows them; valid without "
             f"{option('machine')} and {option('topology')}"
         )
     imported = importer.read(file, _given(given, not named))
@@ -338,7 +338,7 @@ def described_by(imported: Imported, file: Path = Path("the log")) -> Scenario:
 
 
 def _tuner(imported: Imported) -> LoggedTuner | None:
-    """The tuner that chooses, where it is one of aws-ofi-nccl whose release is printed."""
+    """The tuner that chooses, where it is one of aws-ofi-nccl and the log prints its release."""
     said = imported.evidence
     if said.tuner_plugin is None or not said.tuner_plugin.startswith(OF_AWS) or said.aws_release is None:
         return None
@@ -380,9 +380,7 @@ def _check_one(file: Path, given: "Description", imported: Imported) -> None:
 
 
 def _variables(imported: Imported) -> dict[str, str]:
-    """Variables of the log that reach an answer, without files and adapters of its hosts: the graphs show their
-    effect.
-    """
+    """Variables of the log that reach an answer, without its hosts' files and adapters: graphs show their effect."""
     if imported.release is None:
         return {}
     nccl = release.load(imported.release)
@@ -422,7 +420,7 @@ def _nodes(file: Path, given: "Description", imported: Imported, notes: list[str
 
 
 def _kinds(file: Path, imported: Imported, variables: Mapping[str, str]) -> list[Scenario]:
-    """The nodes in the order of ranks, those that are alike and follow each other as one kind."""
+    """The nodes in the order of ranks; equal ones that follow each other are one kind."""
     together = [list(alike) for _, alike in groupby(imported.nodes, key=lambda node: replace(node, ranks=()))]
     return [
         Scenario(
@@ -442,11 +440,11 @@ def _kinds(file: Path, imported: Imported, variables: Mapping[str, str]) -> list
 
 
 def _as_given(file: Path, kinds: list[Scenario], given: Mapping[str, Any]) -> list[Scenario]:
-    """The kinds with as many nodes and GPUs as the user says. BadInput for what only other nodes could be."""
+    """The kinds with as many nodes and GPUs as the user says. BadInput for what these nodes cannot be."""
     if beside := [key for key, unsaid in _OF_TOPOLOGIES.items() if given.get(key) not in (None, unsaid)]:
         options = ", ".join(map(option, beside))
         raise BadInput(
-            f"{options}: of a machine or topology; valid with {option('log')}: "
+            f"{options}: only applies to a machine or topology; valid with {option('log')}: "
             f"{option('machine')}, {option('topology')}"
         )
     nodes, here = given["nodes"], sum(kind.nodes for kind in kinds)
@@ -488,10 +486,10 @@ def _shared_out(imported: Imported, nodes: int) -> tuple[int | None, int]:
 
 
 def _near(file: Path, machine: str | None, imported: Imported, run: "Description", notes: list[str]) -> Nearness | None:
-    """Nearness of the machine that answers; None where a topology does. ``notes`` say it.
+    """How near the answering machine is; None where a topology answers. ``notes`` get it in words.
 
-    Without a machine the catalogue's nearest: BadInput lists those that come next where no single one agrees in all
-    that the log says, among it what tells machines apart.
+    Without a machine the catalogue's nearest is used: BadInput lists the next ones where no single machine agrees with
+    everything in the log, including what distinguishes machines.
     """
     if run.get("topology"):
         return None
@@ -527,7 +525,7 @@ OTHERWISE = "valid beside {option:log} for that: {option:topology} FILE.xml or {
 
 @dataclass(frozen=True, slots=True)
 class LoggedNode:
-    """One node of a log, in a communicator of ``nodes`` of NCCL's nodes, whose graphs NCCL ``release`` found.
+    """One node of a log, in a communicator of ``nodes`` NCCL nodes, whose graphs NCCL ``release`` found.
 
     ``variables`` are those that it found them with. ``net_gbs``: the slowest path from a GPU to its own adapter, GB/s.
     """
@@ -541,12 +539,12 @@ class LoggedNode:
 
     @property
     def comp_caps_in_words(self) -> str:
-        """Compute capabilities as ``--comp-cap`` takes them: one where all are alike."""
+        """Compute capabilities as ``--comp-cap`` takes them: a single one where all are equal."""
         caps = self.facts.comp_caps or ()
         return ",".join(map(str, sorted(set(caps)) if len(set(caps)) == 1 else caps))
 
     def name(self, nccl: str) -> str:
-        """Name of the node; also whose graphs it has, where they are of another release than ``nccl``."""
+        """Name of the node; also the release of its graphs, where that is not ``nccl``."""
         ranks = f" with rank {', '.join(map(str, self.facts.ranks))}" if self.facts.ranks else ""
         found = "" if nccl in ("", self.release) else f" with graphs of NCCL {self.release}"
         return f"node of {self.file}{ranks}{found}"
@@ -566,7 +564,7 @@ class LoggedNode:
 
 
 class ResolvedLoggedNode(ResolvedNode):
-    """Nodes of a log, all alike. What their topology alone tells is refused."""
+    """Equal nodes of a log. What only their topology could tell is refused."""
 
     def __init__(self, scenario: "Scenario", logged: LoggedNode) -> None:
         super().__init__(scenario)
@@ -594,12 +592,12 @@ class ResolvedLoggedNode(ResolvedNode):
 
     @property
     def topology(self) -> "Topology":
-        """BadInput: a log has none."""
+        """BadInput: a log has no topology."""
         self._refuse("the topology of its nodes")
 
     @property
     def topology_xml(self) -> str:
-        """BadInput: a log has none."""
+        """BadInput: a log has no topology."""
         self._refuse("the topology of its nodes")
 
     @property
@@ -608,11 +606,11 @@ class ResolvedLoggedNode(ResolvedNode):
         return self.without_graphs.network_reduces
 
     def parts(self, several: bool) -> tuple[tuple[int, ...], ...]:
-        """One: the nodes of a log are NCCL's own."""
+        """A single part: the nodes of a log are NCCL's own."""
         return (self._every_rank,)
 
     def for_emulator(self, several: bool) -> Node:
-        """The node as the emulator takes it. BadInput for changed hardware, or graphs of other numbers of nodes."""
+        """The node as input for the emulator. BadInput for changed hardware, or graphs for other numbers of nodes."""
         logged = self._logged
         if self.scenario.hardware:
             changes = ", ".join(f"{key}={value}" for key, value in self.scenario.hardware.items())
@@ -627,7 +625,7 @@ class ResolvedLoggedNode(ResolvedNode):
 
     @cached_property
     def without_graphs(self) -> Node:
-        """The node as the emulator takes it, but for what is searched."""
+        """The node as input for the emulator, without what the search finds."""
         return replace(as_node(self._logged.facts, None), graphs={})
 
     def for_oracle(self, nodes: int) -> "OracleConfiguration":

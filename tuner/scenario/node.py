@@ -1,4 +1,4 @@
-"""One kind of node of a scenario: its topology read once, and what emulator and oracle take of it."""
+"""One kind of node of a scenario: its topology, read once, and the inputs for emulator and oracle."""
 
 import re
 from collections import Counter
@@ -40,7 +40,7 @@ class _Source(NamedTuple):
 
 
 class ResolvedNode:
-    """Nodes that are alike; ``scenario`` describes them and nothing else. Each part is read when first asked for."""
+    """Equal nodes, described by ``scenario`` alone. Each part is read when it is first needed."""
 
     def __init__(self, scenario: Scenario) -> None:
         self.scenario = scenario
@@ -51,21 +51,21 @@ class ResolvedNode:
         self._parts: dict[bool, tuple[tuple[int, ...], ...]] = {}
 
     def with_nodes(self, nodes: int) -> "ResolvedNode":
-        """The node, so many times; what was read and computed of it is not read again."""
+        """The node, this many times; what was already read and computed is not read again."""
         other = copy(self)
         other.scenario, other.nodes = replace(self.scenario, nodes=nodes), nodes
         return other
 
     @property
     def trays(self) -> int | None:
-        """Number of trays used of each node, where the machine is a NVLink domain; None for one that is a host."""
+        """Number of trays used of each node, if the machine is a NVLink domain; None for a host."""
         machine = self.scenario.machine
         has = None if machine is None else catalogue.load(machine).trays
         return self.scenario.trays or has
 
     @property
     def hosts(self) -> int:
-        """Number of hosts of all these nodes."""
+        """Number of hosts of all these nodes together."""
         return self.nodes * (self.trays or 1)
 
     @property
@@ -84,7 +84,7 @@ class ResolvedNode:
             of = "tray" if self.trays else "node"
             raise BadInput(f"GPUs per {of}: {gpus}; valid: 1 to {have} on {node}")
         if gpus > MOST_RANKS:
-            raise BadInput(f"{gpus} GPUs of a node; NCCL has room for {MOST_RANKS}")
+            raise BadInput(f"{gpus} GPUs in one node; NCCL has room for {MOST_RANKS}")
         return gpus
 
     @cached_property
@@ -114,7 +114,7 @@ class ResolvedNode:
 
     @property
     def sharing(self) -> str:
-        """Number of ranks that share the GPUs, in words that go after their number; none where they have one each."""
+        """How many ranks share the GPUs, as words after their number; empty where each has its own."""
         if not self.shares_gpus:
             return ""
         counts = set(Counter(self.gpu_of_rank).values())
@@ -131,14 +131,14 @@ class ResolvedNode:
         return self._changed.text
 
     def for_emulator(self, several: bool) -> Node:
-        """The node as the emulator takes it, alone or one of several."""
+        """The node as input for the emulator, alone or one of several."""
         if several not in self._for_emulator:
             self._for_emulator[several] = self._described(several)
         return self._for_emulator[several]
 
     def _described(self, several: bool) -> Node:
         if (parts := len(self.parts(several))) > 1:
-            raise BadInput(f"NCCL takes {self.name} for {parts} nodes here; not answered; valid for: pick, explain")
+            raise BadInput(f"NCCL treats {self.name} as {parts} nodes here; only pick and explain answer that")
         searched, net_gbs = self._searched(several)
         dumped = self.scenario.graphs is not None  # of a run with CollNet, where its graphs are there
         links = None if dumped else partial(self._links, several)
@@ -173,7 +173,7 @@ class ResolvedNode:
         return bool(nets) and (self.scenario.collnet or all(marked))
 
     def merges_adapters(self) -> bool:
-        """Whether NCCL merges any of its adapters, as one of several nodes."""
+        """Whether NCCL merges any of its adapters when it is one of several nodes."""
         from tuner.graphs.xml import merges
 
         if not self.topology.nets:
@@ -181,12 +181,12 @@ class ResolvedNode:
         return merges(self.for_search(several=True), self.topology, release.load(self.nccl).search)
 
     def leaks_adapters(self) -> bool:
-        """Whether communicators after a process's first have the adapters, too, that the first merged."""
+        """Whether a process's later communicators also see the adapters that its first one merged."""
         rules = release.load(self.nccl).search.merging
         return rules is not None and rules.leaks and self.merges_adapters()
 
     def parts(self, several: bool) -> tuple[tuple[int, ...], ...]:
-        """The node's ranks in as many parts as NCCL takes it for nodes, alone or one of several; mostly one."""
+        """The node's ranks, divided into the nodes that NCCL makes of it, alone or one of several; mostly one."""
         if several not in self._parts:
             known = self.scenario.graphs is not None or self.searched_before(several) is not None
             whole = (self._every_rank,)
@@ -209,11 +209,11 @@ class ResolvedNode:
 
     @cached_property
     def without_graphs(self) -> Node:
-        """The node as the emulator takes it, but for what is searched."""
+        """The node as input for the emulator, without what the search finds."""
         return self.of_ranks(self._every_rank)
 
     def of_ranks(self, ranks: Sequence[int]) -> Node:
-        """These of its ranks as the emulator takes them as a node, but for what is searched."""
+        """These of its ranks as a node for the emulator, without what the search finds."""
         nets, used_gpus = self.topology.nets, sorted({self.gpu_of_rank[rank] for rank in ranks})
         host = self.topology.with_nets(used(nets, self.scenario.variables))
         topology, gpus = host.with_gpus(used_gpus), len(used_gpus)
@@ -267,7 +267,7 @@ class ResolvedNode:
 
     @property
     def variables(self) -> Mapping[str, str]:
-        """NCCL's variables: of the machine's nccl.conf, and those that are given or stand for a configuration."""
+        """NCCL's variables: those of the machine's nccl.conf, given ones, and those that stand for a configuration."""
         return self._variables_beside(self.scenario.variables)
 
     def _variables_beside(self, given: Mapping[str, str]) -> Mapping[str, str]:
@@ -288,14 +288,14 @@ class ResolvedNode:
 
     @cached_property
     def gpus_without_peer_to_peer(self) -> tuple[GpuModel, ...]:
-        """The models that its GPUs are, where none of these reaches another GPU's memory; else none."""
+        """The models of its GPUs, if none of these reaches another GPU's memory; else empty."""
         scenario = self.scenario
         named = [(scenario.gpu,)] if scenario.gpu else [gpus.of_device(gpu.device) for gpu in self._own.topology.gpus]
         models = dict.fromkeys(gpus.load(name) for names in named for name in names)
         return tuple(models) if all(named) and all(model.peer_to_peer is PeerToPeer.none for model in models) else ()
 
     def for_search(self, several: bool) -> "SearchRequest":
-        """The node as the search of graphs takes it, alone or one of several. BadTopology without an adapter there."""
+        """The node as input for the search of graphs, alone or one of several. BadTopology without an adapter."""
         from tuner.graphs import SearchRequest
 
         if several and not self.topology.nets:
@@ -332,10 +332,10 @@ class ResolvedNode:
         return self.searched_before(several) or found_graphs(self.for_search(several), scenario.nccl)
 
     def searched_before(self, several: bool, trays: int = 1) -> tuple[Graphs, float] | None:
-        """Graphs and bandwidth where the catalogue has it: of a machine as it is, without variables that only the
-        search reads.
+        """Graphs and bandwidth from the catalogue, which has them for a machine without changes and without variables
+        that only the search reads.
 
-        ``trays``: of so many such hosts that NVLink joins; it has these for whole trays.
+        ``trays``: for this many such hosts joined by NVLink; it has these for whole trays.
         """
         scenario = self.scenario
         if scenario.machine is None or scenario.hardware or self._changed is not self._edited:
@@ -359,7 +359,7 @@ class ResolvedNode:
         return (table.graphs[shape], table.net_gbs.get(shape, 0.0)) if shape in table.graphs else None
 
     def _dumped_net_gbs(self, several: bool) -> float:
-        """A dump of graphs does not say it, so the machine's own; a topology's is not known."""
+        """The machine's slowest path to an adapter, as a dump of graphs does not say it; not known for a topology."""
         if self.scenario.machine is None:
             return 0.0
         known = self.searched_before(several)
@@ -394,7 +394,7 @@ class ResolvedNode:
 
     @cached_property
     def over_sockets(self) -> bool:
-        """Whether variables send what the adapters could carry over IP instead."""
+        """Whether variables make NCCL use IP for what the adapters could carry."""
         return over_sockets(self._own.topology.nets, self._variables_beside(self.scenario.variables_of_process))
 
     @cached_property
@@ -438,9 +438,9 @@ MOST_NEAR_LISTING = 2
 def _of_listing(
     file: Path, gpu: str | None, net_gbps: float | None, net_latency_us: float | None, cpu: str | None
 ) -> str | None:
-    """Topology of a node that nvidia-smi or lstopo listed; None for a file of neither.
+    """Topology of a node that nvidia-smi or lstopo listed; None for another kind of file.
 
-    Errors: BadInput says what the listing does not, how to say it, and which machines are nearest.
+    Errors: BadInput says what the listing lacks, how to add it, and which machines are nearest.
     """
     from tuner.machine.listings import ListingAdditions, completed, read
     from tuner.machine.listings.complete import ranked
@@ -464,8 +464,8 @@ def _of_listing(
 def found_graphs(request: "SearchRequest", nccl: str) -> tuple[Graphs, float]:
     """The searched graphs, and the bandwidth of the slowest path from a GPU to its adapter (GB/s, 0 where unknown).
 
-    One without channels is absent, but for NVLS where latencies go by its type all the same. Errors: those of the
-    search.
+    Graphs without channels are left out, except NVLS where latencies depend on its type all the same. Errors:
+    BadTopology, BadInput for what NCCL refuses.
     """
     from tuner.graphs import searched
 
@@ -476,7 +476,7 @@ def found_graphs(request: "SearchRequest", nccl: str) -> tuple[Graphs, float]:
 
 
 def first_ranks(for_search: Callable[[bool], "SearchRequest"], nccl: str, several: bool, name: str) -> tuple[int, ...]:
-    """The rank of a node at which each channel of a graph begins. Errors: those of the search."""
+    """The rank of a node at which each channel of a graph begins. Errors: BadTopology, BadInput."""
     from tuner.emulator.connect import NodeKind
     from tuner.graphs import searched
 
@@ -485,7 +485,7 @@ def first_ranks(for_search: Callable[[bool], "SearchRequest"], nccl: str, severa
 
 
 def found_parts(request: "SearchRequest", nccl: str) -> tuple[tuple[int, ...], ...]:
-    """The ranks of a node in as many parts as NCCL takes it for nodes. Errors: those of the search."""
+    """The ranks of a node, divided into the nodes that NCCL makes of it. Errors: BadTopology, BadInput."""
     from tuner.graphs import searched
 
     found = searched(request, nccl)
@@ -495,7 +495,7 @@ def found_parts(request: "SearchRequest", nccl: str) -> tuple[tuple[int, ...], .
 
 
 def _graph_file(variables: Mapping[str, str]) -> str | None:
-    """The text of the file of graphs that NCCL is given. BadInput for one that is not there."""
+    """The text of the graph file that NCCL is given. BadInput for a missing file."""
     path = variables.get(GRAPH_FILE)
     return None if path is None else read_bytes(Path(path), BadInput, MAX_BYTES).decode("utf-8", "replace")
 

@@ -1,4 +1,4 @@
-"""Notes in words on what NCCL makes of variables whose values a user hardly meant so."""
+"""Notes on what NCCL does with variables whose values the user probably did not intend."""
 
 from collections.abc import Callable, Iterator, Mapping
 from difflib import get_close_matches
@@ -35,8 +35,7 @@ NOT_SET = -2
 
 
 def of_scenario(scenario: Scenario) -> list[str]:
-    """One line for each of its variables that the release ignores, takes for something else, or that harms, and for
-    GPUs that reach none."""
+    """One line for each variable that the release ignores, misreads, or that harms, and for GPUs that reach none."""
     values = scenario.environment or {}
     lines = of_variables(release.load(scenario.nccl), values)
     if values:
@@ -53,7 +52,7 @@ def of_scenario(scenario: Scenario) -> list[str]:
 
 
 def _of_network(scenario: Scenario) -> Iterator[str]:
-    """A note for a network of a plugin of which it is not known what it tells NCCL of its adapters."""
+    """A note for a plugin's network where it is not known what it tells NCCL about its adapters."""
     values = scenario.environment or {}
     if not OF_THE_NETWORK & values.keys():
         return
@@ -87,7 +86,7 @@ def _counting(scenario: Scenario) -> Iterator[str]:
 
 
 def _of_peer_to_peer(scenario: Scenario) -> Iterator[str]:
-    """A note for GPUs whose driver denies peer-to-peer, where no change says otherwise."""
+    """A note for GPUs whose driver denies peer-to-peer, unless a change says otherwise."""
     if "p2p" not in (scenario.hardware or {}):
         kinds = [kind for kind in scenario.kinds if kind.logged is None]
         own = [kind.resolve().own for kind in kinds]
@@ -119,7 +118,7 @@ _ELSEWHERE = {
 
 
 def _meant(nccl: Release, name: str) -> str:
-    """A hint for a name that is nearly one of the release's."""
+    """A hint where a name is almost one of the release's."""
     if name in everywhere():
         return ""
     close = get_close_matches(name, {*nccl.listed_variables, *nccl.environment.search}, n=1, cutoff=0.9)
@@ -216,7 +215,7 @@ def _beyond_a_step(row: HarmfulSetting, values: Mapping[str, str], nodes: int | 
 def _ll128_where_it_is_off(
     row: HarmfulSetting, values: Mapping[str, str], nodes: int | None, scenario: "Scenario | None"
 ) -> str:
-    """Whether the list names LL128, and NCCL without it would not take it there: not known without a communicator."""
+    """Whether the list names LL128 where NCCL would not use it by itself: only a communicator tells."""
     if scenario is None or "LL128" not in values[row.variable].upper().replace("^", "-").split("-")[0]:
         return ""
     from dataclasses import replace

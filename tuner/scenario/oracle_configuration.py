@@ -36,7 +36,7 @@ class Host:
 
 @dataclass(frozen=True, slots=True)
 class SplitOff:
-    """A communicator of some ranks, which NCCL makes of the one of all."""
+    """A communicator of some ranks, which NCCL splits off the one of all."""
 
     ranks: tuple[int, ...]  # of the whole, the least first
     shares: bool = False  # the whole's resources
@@ -45,7 +45,7 @@ class SplitOff:
 
 @dataclass(frozen=True, slots=True)
 class OracleConfiguration:
-    """One communicator on ``nodes`` machines that are alike, and on ``others``; a rank on each of their GPUs.
+    """One communicator on ``nodes`` equal machines, and on ``others``; a rank on each of their GPUs.
 
     With ``gpu_of_rank`` the nodes have a rank for each of its numbers instead, and several may share a GPU.
     """
@@ -75,7 +75,7 @@ class OracleConfiguration:
 
     @property
     def settings(self) -> Mapping[str, str]:
-        """The variables, and those that the configuration's fields stand for."""
+        """The variables, including those that the configuration's fields stand for."""
         if not self.configuration or not release.is_known(self.release):
             return self.env
         return {**self.env, **as_variables(release.load(self.release), dict(self.configuration), self.env)}
@@ -87,24 +87,24 @@ class OracleConfiguration:
 
     @property
     def host(self) -> Host:
-        """One of the ``nodes``."""
+        """One of the equal ``nodes``."""
         return Host(self.topology, self.gpus_per_node, self.peer_to_peer, self.gpu_of_rank)
 
     @property
     def domain_of_host(self) -> tuple[int, ...]:
-        """The NVLink domain of each of the hosts, numbered from 1; 0 where there are none."""
+        """The NVLink domain of each host, numbered from 1; 0 where there are none."""
         if not self.domains:
             return (0,) * len(self.hosts)
         return tuple(number for number, hosts in enumerate(self.domains, 1) for _ in range(hosts))
 
     @property
     def ranks(self) -> int:
-        """Ranks of all nodes."""
+        """Number of ranks of all nodes."""
         return sum(len(host.placed) for host in self.hosts)
 
     @property
     def asked_ranks(self) -> int:
-        """Ranks of the communicator that is asked."""
+        """Number of ranks of the communicator that is asked."""
         return self.ranks if self.split_off is None else len(self.split_off.ranks)
 
     @property

@@ -56,7 +56,7 @@ def _channels(resolved: "ResolvedScenario", rank: int, links: list[PeerLinks]) -
 
 
 def _beyond_nodes(resolved: "ResolvedScenario", rank: int) -> Iterator[int]:
-    """Ranks that a rank reaches without the network though of other nodes: of its host, or of its domain's others.
+    """Ranks on other nodes that a rank reaches without the network: on its host, or in its domain.
 
     Source: shmCanConnect, src/transport/shm.cc, and ncclTopoCheckNet, src/graph/paths.cc, v2.30.3-1; p2pCanConnect,
     src/transport/p2p.cc, v2.20.5-1 and v2.22.3-1, which looks at the fabric of both ranks, but not whether the
@@ -89,13 +89,12 @@ def _beyond_nodes(resolved: "ResolvedScenario", rank: int) -> Iterator[int]:
 
 
 def _hosts(resolved: "ResolvedScenario") -> list[int]:
-    """The first rank of each host, and behind them the number of all ranks."""
+    """The first rank of each host, followed by the number of all ranks."""
     sizes = chain.from_iterable(repeat(len(kind.gpu_of_rank), kind.hosts) for kind in resolved.kinds)
     return list(accumulate(sizes, initial=0))
 
 
 def _rings(resolved: "ResolvedScenario", rank: int) -> list[list[int]]:
-    """The ranks of each ring, from one of them on."""
     views, rings = resolved.connected.ranks, []
     for channel in range(len(views[rank].channels)):
         ring = [rank]

@@ -42,9 +42,9 @@ SEARCH = "search."  # what keys of a release's file begin with that reach the gr
 
 
 class ResolvedScenario:
-    """Scenario as emulator and oracle take it. Each part is made when it is first asked for, and kept.
+    """A scenario as emulator and oracle use it. Each part is made once, when it is first needed.
 
-    ``kinds`` are the kinds of hosts in the order of ranks; none is resolved twice.
+    ``kinds`` are the kinds of hosts in the order of ranks; each is resolved once.
     """
 
     def __init__(self, scenario: Scenario) -> None:
@@ -52,7 +52,7 @@ class ResolvedScenario:
         self._domains: dict[tuple[tuple[str, int], ...], ResolvedDomain] = {}  # by the names and hosts of its kinds
 
     def with_nodes(self, nodes: int) -> "ResolvedScenario":
-        """The scenario with so many of its first kind of nodes, none of which is resolved again."""
+        """The scenario with this many of its first kind of nodes, none of which is resolved again."""
         other = ResolvedScenario(replace(self.scenario, nodes=nodes))
         if self.scenario.members is not None:  # which may be on other hosts then
             return other
@@ -69,7 +69,7 @@ class ResolvedScenario:
 
     @cached_property
     def shares(self) -> bool:
-        """Whether the communicator shares the resources of the whole that it is a part of."""
+        """Whether the communicator shares the resources of the whole that it is part of."""
         made = self.scenario.members
         return made is not None and init.shares_resources(made.by, made.shares, self.scenario.variables)
 
@@ -107,9 +107,9 @@ class ResolvedScenario:
         return fitted_constants.apply(nccl, constants)
 
     def check_standing(self) -> None:
-        """BadInput for a release between two that differ in what reaches these nodes.
+        """BadInput for a release between two that differ in what affects these nodes.
 
-        The search differs only where both find other graphs on them.
+        The search counts as different only where both releases find different graphs on them.
         """
         nccl = self.release
         if (standing := nccl.standing) is None:
@@ -144,8 +144,8 @@ class ResolvedScenario:
     def views(self) -> tuple[Comm, ...]:
         """The communicator as rank 0 sees it, then as the ranks of each of the scenario's ``others`` do.
 
-        They may differ, because NCCL does not exchange everything it tunes with; they are one where nodes are alike.
-        Graphs come from the search, which the catalogue has done before for what is asked most, or from a dump.
+        They may differ, because NCCL does not exchange everything it tunes with; equal nodes have one view. Graphs come
+        from the search, which the catalogue has stored for common questions, or from a dump.
         """
         nccl, searched = self.release, frozenset[str]()
         self._check_sharing()
@@ -173,7 +173,7 @@ class ResolvedScenario:
         return tuple(of_node[id(node)] for node in nodes)
 
     def _check_split(self, views: Iterable[Comm]) -> None:
-        """BadInput where CollNet goes by how a communicator of some ranks is made."""
+        """BadInput where CollNet depends on how a communicator of some ranks is made."""
         if self.scenario.members is None or self.release.connect.split_keeps_collnet:
             return
         if any(view.collnet and view.nodes == self.whole.views[0].nodes for view in views):
@@ -216,7 +216,7 @@ class ResolvedScenario:
     def _shared(self) -> Comm | None:
         """The communicator whose resources this one shares.
 
-        BadInput where its nodes or its ranks do not agree on their channels, and with CollNet.
+        BadInput where its nodes or ranks disagree on their channels, and with CollNet.
         """
         if not self.shares:
             return None
@@ -229,7 +229,7 @@ class ResolvedScenario:
 
     @property
     def views_of_kinds(self) -> Sequence[tuple[ResolvedNode | ResolvedDomain | ResolvedPart, Comm]]:
-        """Each kind of :attr:`nodes` once, in the order of ranks, with how its ranks see the communicator."""
+        """Each distinct kind of :attr:`nodes`, in the order of ranks, with how its ranks see the communicator."""
         return list({id(node): (node, view) for (node, _), view in zip(self.nodes, self.views, strict=True)}.values())
 
     def view_of(self, rank: int) -> Comm:
@@ -260,7 +260,7 @@ class ResolvedScenario:
     def connected(self) -> "Connected":
         """The channels of all ranks across nodes.
 
-        BadInput for graphs that were dumped.
+        BadInput for dumped graphs.
         """
         from tuner.emulator.connect import connect
 
@@ -295,7 +295,7 @@ class ResolvedScenario:
 
     @cached_property
     def domains(self) -> tuple[int, ...]:
-        """The hosts of each NVLink domain in the order of ranks; empty: there are none. BadInput for other sums."""
+        """The hosts of each NVLink domain in the order of ranks; empty without domains. BadInput for other sums."""
         if self.scenario.members is not None:
             return hosts_of_domains(self.whole, self.scenario.members.ranks)
         hosts, described = sum(kind.hosts for kind in self.kinds), self.scenario.hosts_per_domain
@@ -310,7 +310,7 @@ class ResolvedScenario:
 
     @property
     def domains_in_words(self) -> str:
-        """Words for what NVLink joins, which go after the hosts; none where it joins none."""
+        """What NVLink joins, as words after the hosts; empty where it joins nothing."""
         described, without = self.scenario.hosts_per_domain, self.scenario.ranks_without_fabric
         words = " + ".join(map(str, described)) if isinstance(described, tuple) else described
         domains = f", NVLink domains of {words} hosts" if words else ""
@@ -318,9 +318,7 @@ class ResolvedScenario:
 
     @property
     def taken_in_words(self) -> str:
-        """Number of nodes that NCCL takes those described for, in words that go after them; none where it is as
-        many.
-        """
+        """How many nodes NCCL makes of those described, as words after them; empty where it is the same number."""
         try:
             nodes = sum(count for _, count in self.nodes)
         except TunerError:  # what is described is refused; the answer that has the title says why
@@ -332,21 +330,21 @@ class ResolvedScenario:
 
     @property
     def each_in_words(self) -> str:
-        """Channels of any number of nodes, of which the scenario describes one."""
+        """The channels for any number of nodes like the one that the scenario describes."""
         taken = self.taken_in_words
         return self.domains_in_words + (f", each{taken[1:]}" if taken else "")
 
     @cached_property
     def nodes(self) -> ResolvedNodes:
-        """NCCL's nodes in the order of ranks, each with how many that are alike follow: hosts, domains, parts of hosts.
+        """NCCL's nodes in the order of ranks, each with how many equal ones follow: hosts, domains, parts of hosts.
 
-        Errors: those of :attr:`hosts_and_domains` and of the search.
+        Errors: BadTopology, and BadInput for what NCCL refuses or what is not emulated.
         """
         return split(self.hosts_and_domains)
 
     @cached_property
     def hosts_and_domains(self) -> Sequence[tuple[ResolvedNode | ResolvedDomain, int]]:
-        """The hosts in the order of ranks, each with how many that are alike follow, or whole domains.
+        """The hosts in the order of ranks, each with how many equal ones follow, or whole domains.
 
         BadInput where NCCL refuses the domains, or what it does with them is not emulated.
         """
@@ -368,12 +366,12 @@ class ResolvedScenario:
 
     @property
     def uses_domains(self) -> bool:
-        """Whether NCCL takes NVLink domains, or parts of them, for nodes. Errors as of :attr:`hosts_and_domains`."""
+        """Whether NCCL's nodes are NVLink domains, or parts of them. Errors: BadInput, BadTopology."""
         return any(isinstance(node, ResolvedDomain) for node, _ in self.hosts_and_domains)
 
     @property
     def what_domains_are(self) -> str | None:
-        """Sentence on what NCCL makes of the NVLink domains; None where there are none."""
+        """A sentence on how NCCL treats the NVLink domains; None without any."""
         if not self.domains:
             return None
         hosts, nodes = sum(self.domains), sum(count for _, count in self.nodes)
@@ -399,14 +397,15 @@ class ResolvedScenario:
 
     @cached_property
     def ranks_without_fabric(self) -> tuple[int, ...]:
-        """Ranks described, and the ranks of hosts beside machines that are domains. BadInput for ranks out of range."""
+        """The described ranks, and those of hosts beside machines that are domains. BadInput for ranks out of range."""
         if self.scenario.members is not None:
             of_whole = self.whole.ranks_without_fabric
             return tuple(own for own, rank in enumerate(self.scenario.members.ranks) if rank in of_whole)
         without = self.scenario.ranks_without_fabric
         if without and not self.domains:
             raise BadInput(
-                f"ranks without fabric: there is none; valid with NVLink domains, such as {option('hosts_per_domain')}"
+                "ranks without fabric only apply to NVLink domains; valid with them, such as "
+                f"{option('hosts_per_domain')}"
             )
         if outside := [rank for rank in without if not 0 <= rank < self.ranks]:
             raise BadInput(f"ranks without fabric: {outside[0]}; valid: 0 to {self.ranks - 1}")
@@ -420,7 +419,7 @@ class ResolvedScenario:
         return tuple(sorted(alone))
 
     def _domain(self, alike: tuple[Alike, ...]) -> ResolvedDomain:
-        """A domain of these hosts, the same one each time."""
+        """The domain of these hosts, the same object each time."""
         key = tuple((kind.name, count) for kind, count in alike)
         return self._domains.setdefault(key, ResolvedDomain(alike))
 
@@ -434,7 +433,7 @@ class ResolvedScenario:
             )
 
     def oracle_configuration(self) -> "OracleConfiguration":
-        """The communicator for the oracle. BadInput for what libnccl cannot take: other constants, graphs."""
+        """The communicator for the oracle. BadInput for what libnccl cannot take: other constants or graphs."""
         if self.scenario.fitted_constants is not None:
             raise BadInput(f"{option('constants')}: libnccl computes with its own constants; valid for: pick, table")
         if any(kind.scenario.graphs is not None for kind in self.kinds):
@@ -448,7 +447,9 @@ class ResolvedScenario:
             return replace(self.whole.oracle_configuration(), split_off=SplitOff(made.ranks, self.shares, made.by))
         own, *others = (kind.for_oracle(kind.hosts) for kind in self.kinds)
         if any(other.env != own.env for other in others):
-            raise BadInput("the nccl.conf of these machines differ, and libnccl runs in one process here; valid: alike")
+            raise BadInput(
+                "the nccl.conf of these machines differ, but libnccl runs in one process here; they have to be equal"
+            )
         joined = replace(own, others=tuple(chain.from_iterable(other.hosts for other in others)))
         return replace(
             joined,
@@ -475,7 +476,7 @@ Used = tuple[ResolvedNode, tuple[int, ...]]  # a host, and which of its GPUs hav
 
 
 class ResolvedSomeGpus(ResolvedNode):
-    """Hosts of which some GPUs are used that are not the first ones."""
+    """Hosts of which some GPUs are used, but not the first ones."""
 
     def __init__(self, whole: ResolvedNode, gpus: tuple[int, ...], count: int) -> None:
         super().__init__(_described(whole, None, count))
@@ -497,7 +498,7 @@ class ResolvedSomeGpus(ResolvedNode):
 
 
 def kinds_of_members(whole: "ResolvedScenario", ranks: Sequence[int]) -> tuple[ResolvedNode, ...]:
-    """The kinds of hosts that these ranks of a scenario are on, in their order, with the GPUs that have one.
+    """The kinds of hosts that these ranks of a scenario are on, in their order, with the GPUs that are used.
 
     BadInput if there is no such rank, and for nodes of which only the graphs are known.
     """
@@ -508,7 +509,7 @@ def kinds_of_members(whole: "ResolvedScenario", ranks: Sequence[int]) -> tuple[R
     for kind in whole.kinds:
         if kind.scenario.graphs is not None or kind.scenario.logged is not None:
             raise BadInput(
-                f"{option('ranks')}: of graphs alone, which are of all GPUs; valid with "
+                f"{option('ranks')}: graphs alone describe all GPUs; valid with "
                 f"{option('machine')} or {option('topology')}"
             )
         if kind.shares_gpus:
@@ -525,7 +526,7 @@ def kinds_of_members(whole: "ResolvedScenario", ranks: Sequence[int]) -> tuple[R
 
 
 def used_of_hosts(whole: "ResolvedScenario", ranks: Sequence[int]) -> Iterator[Used]:
-    """Every host with its GPUs that have one of the ranks, which may be none."""
+    """Every host with those of its GPUs that have one of the ranks, which may be none."""
     wanted, first = frozenset(ranks), 0
     for kind in chain.from_iterable(repeat(kind, kind.hosts) for kind in whole.kinds):
         yield kind, tuple(gpu for gpu in range(kind.size) if first + gpu in wanted)
@@ -533,7 +534,7 @@ def used_of_hosts(whole: "ResolvedScenario", ranks: Sequence[int]) -> Iterator[U
 
 
 def hosts_of_domains(whole: "ResolvedScenario", ranks: Sequence[int]) -> tuple[int, ...]:
-    """Number of hosts of each NVLink domain have one of the ranks; empty: there are no domains."""
+    """How many hosts of each NVLink domain have at least one of the ranks; empty without domains."""
     used = [bool(gpus) for _, gpus in used_of_hosts(whole, ranks)]
     sizes, first = list[int](), 0
     for hosts in whole.domains:
@@ -549,7 +550,7 @@ def _of_gpus(kind: ResolvedNode, gpus: tuple[int, ...]) -> ResolvedNode:
 
 
 def _described(kind: ResolvedNode, gpus: int | None, count: int) -> "Scenario":
-    """One host as a scenario of its own, so many times; of a NVLink domain a tray."""
+    """One host as a scenario of its own, ``count`` times; a tray for a NVLink domain."""
     return replace(
         kind.scenario, nodes=count, trays=1 if kind.trays else None, gpus_per_node=gpus, members=None, later=True
     )

@@ -1,4 +1,4 @@
-"""Times: records and readers of measured ones, models of them, and what they say about machines and NCCL's picks.
+"""Times: records and readers of measured times, models of them, and what they say about machines and NCCL's picks.
 
 ``records`` are measurements as records and files, ``readers`` take them from other files, ``measured`` are tables of
 them; ``statistics`` and ``evidence`` say what is beyond the noise, ``comparison`` puts picks beside the best.

@@ -1,12 +1,10 @@
 """Which of two is faster? The one comparison under `verify`, `decide`, `decide` in a job, and regret.
 
-* **Noise** is what :class:`Samples` say of themselves: the standard error of a typical logarithm of times and its
-  degrees of freedom, however they were found: by rounds, processes, stretches of a job, repeated runs, or a curve over
-  sizes.
-* **Many comparisons** are corrected as Holm does, for everything that is decided together.
-* **Beyond the noise** is a one-sided chance of at most 2.5 % that there is nothing, so corrected: the 95 % interval of
-  the gain is above 0.
-* **A crossing** of two curves is between the last size at which the first is ahead, and the next one.
+* **Noise** comes with the :class:`Samples`: the standard error of a typical logarithm of times and its degrees of
+freedom, from rounds, processes, stretches of a job, repeated runs, or a curve over sizes. * **Many comparisons** are
+corrected as Holm does, for everything that is decided together. * **Beyond the noise** is a one-sided chance of at most
+2.5 % that there is nothing, so corrected: the 95 % interval of the gain is above 0. * **A crossing** of two curves is
+between the last size at which the first is ahead, and the next one.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -64,9 +62,9 @@ class Verdict:
 
 
 def compare(before: Samples, after: Samples, comparisons: float = 1) -> Verdict:
-    """By how much ``after`` is faster; the interval is of 95 % for all ``comparisons`` together.
+    """By how much ``after`` is faster; the interval covers 95 % for all ``comparisons`` together.
 
-    Both have one noise, whose freedom is the lesser of the two.
+    Both have the same noise; its freedom is the lower of the two.
     """
     estimate, error = before.log_us - after.log_us, sqrt(before.error**2 + after.error**2)
     if not isfinite(error):
@@ -92,9 +90,9 @@ def paired(log_gains: NDArray[np.float64], rounding: float = 0.0) -> Verdict:
 
 
 def holm(chances: Sequence[float]) -> list[float]:
-    """The chances of seeing so much where there is nothing, corrected for all of them together, as Holm has it.
+    """The chances of seeing this much without a gain, corrected for all of them together by Holm's method.
 
-    So of forty tables in which nothing is to be gained one keeps a row.
+    Of forty tables in which nothing can be gained, one then keeps a row.
     """
     order = sorted(range(len(chances)), key=lambda index: chances[index])
     corrected, least = [0.0] * len(chances), 0.0
@@ -114,9 +112,9 @@ def unsure(chance: float) -> str | None:
 
 
 def decided(rows: Iterable[tuple[str | None, float, float]]) -> Iterator[tuple[float, str | None]]:
-    """The rows of one table, decided together: of each what speaks against it already, its gain (a share of 1) and the
-    chance of seeing that where there is none. The chance corrected for all of them, and the reason why it goes, None
-    where it stays.
+    """Decides the rows of one table together. Each has a reason against it, if any, its gain (a share of 1) and the
+    chance of seeing that without a gain. Returns the corrected chance of each, and the reason why it goes, None where
+    it stays.
     """
     all_rows = list(rows)
     for (why_not, gain, _), chance in zip(all_rows, holm([chance for _, _, chance in all_rows]), strict=True):
@@ -142,7 +140,7 @@ def crossing(lead: Callable[[int], float], low: int, high: int) -> int | None:
 
 
 def straight(low: tuple[int, float], high: tuple[int, float]) -> Callable[[int], float]:
-    """A value over sizes that is straight in their logarithm, by (size, value) at both ends."""
+    """A value that is linear in the logarithm of the size, from (size, value) at both ends."""
     (low_bytes, at_low), (high_bytes, at_high) = low, high
     steep = (at_high - at_low) / log(high_bytes / low_bytes)
     return lambda size: at_low + steep * log(size / low_bytes)

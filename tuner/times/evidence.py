@@ -1,7 +1,7 @@
-"""Evidence of one size: typical times, and which differences between them are beyond the noise.
+"""Evidence about one size: typical times, and which differences between them are beyond the noise.
 
 Within a round every combination is sampled once, so what a round has in common (clocks, drift) cancels in ratios. What
-is fixed in a process does not: from three processes on, the process is the unit and not the round.
+is fixed within a process does not: with three processes or more, the unit is the process and not the round.
 """
 
 from collections import Counter
@@ -33,8 +33,8 @@ class Evidence:
     """One size: ``log_us`` are logarithms of the medians of blocks, [unit][column], NaN where nothing counts.
 
     A unit is a round; with ``by_process``, a process, whose times are the medians of its rounds. Columns are what was
-    requested, None for NCCL's own choice; ``executed`` is what it came to. ``rounds`` and ``processes`` are how many
-    there were. ``correlation`` is that of processes with their neighbours, and ``step_us`` that of the timer, us.
+    requested, None for NCCL's own choice; ``executed`` is what ran. ``rounds`` and ``processes`` count them.
+    ``correlation`` is that of processes with their neighbours, and ``step_us`` the timer's step, us.
     """
 
     columns: tuple[Combination | None, ...]
@@ -60,7 +60,7 @@ class Evidence:
 
     @cached_property
     def _correlated(self) -> tuple[float, float]:
-        """For as many processes: the factor on the variance of a mean, and the share of the freedom that is left."""
+        """For this many processes: the factor on the variance of a mean, and the share of the freedom that is left."""
         factor, freedom = of_correlated(len(self.log_us), self.correlation)
         return factor, freedom / max(1, len(self.log_us) - 1)
 
@@ -75,7 +75,7 @@ class Evidence:
 
     @property
     def residuals(self) -> NDArray[np.float64]:
-        """Rest of ``log_us`` without what units and columns have in common, [unit][column]."""
+        """``log_us`` without what units and columns have in common, [unit][column]."""
         rest: NDArray[np.float64] = self.log_us - self._common[:, None] - self.levels
         return rest
 
@@ -92,7 +92,7 @@ class Evidence:
 
     @property
     def _freedom(self) -> int:
-        """Degrees of freedom of the residuals: what columns and units have in common is taken off."""
+        """Degrees of freedom of the residuals, after subtracting what columns and units have in common."""
         return int(self._counts.sum()) - len(self.columns) - len(self.log_us) + 1
 
     def requested(self, column: Combination | None) -> Combination | None:
@@ -108,7 +108,7 @@ class Evidence:
         return float(np.exp(self.level(column)))
 
     def _samples(self, index: int, variance: float) -> Samples:
-        """A column's, whose residuals have this variance."""
+        """The samples of a column whose residuals have this variance."""
         error = np.sqrt(self._typical_variance * variance / self._counts[index] + self._rounding(index))
         return Samples(float(self.levels[index]), float(error), self._freedom * self._correlated[1])
 
@@ -121,9 +121,9 @@ class Evidence:
         return known.median_us, known.low_us, known.high_us
 
     def gain(self, column: Combination | None, over: Combination | None, comparisons: float = 1) -> Verdict:
-        """Gain of ``column`` over ``over``, behind the noise of all columns, or of these two where they have more.
+        """Gain of ``column`` over ``over``, against the noise of all columns, or of these two where they have more.
 
-        The interval is of 95 % for all ``comparisons`` together, the chance that of this one.
+        The interval covers 95 % for all ``comparisons`` together; the chance is for this one.
         """
         before, after = self.columns.index(over), self.columns.index(column)
         counts, total, freedom = self._counts, int(self._counts.sum()), self._freedom
@@ -151,7 +151,7 @@ def _medians(values: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def collect(blocks: Iterable[SampleBlock]) -> dict[Point, Evidence]:
-    """Evidence by point, in their order; what was replaced, was wrong, or ran under a table does not count."""
+    """Evidence by point, in order; blocks that were replaced, wrong, or ran under a table do not count."""
     by_point: dict[Point, list[SampleBlock]] = {}
     for block in blocks:
         if block.counts and block.table is None:
@@ -206,9 +206,9 @@ def _evidence(blocks: Sequence[SampleBlock]) -> Evidence:
 def _of_processes(
     log_us: NDArray[np.float64], processes: NDArray[np.int64], several: NDArray[np.int64]
 ) -> NDArray[np.float64]:
-    """Medians over the rounds of each process, of ``log_us`` [round][column], without what the rounds have in common.
+    """Medians over the rounds of each process, from ``log_us`` [round][column], without what the rounds have in common.
 
-    ``processes`` are those of the rounds, ``several`` each of them once.
+    ``processes`` are those of the rounds, ``several`` the distinct ones.
     """
     common = _common(log_us)
     rest = log_us - common[:, None]

@@ -24,10 +24,10 @@ class PickEvidence(Protocol[Column]):
 
     @property
     def executed(self) -> Combination | None:
-        """Combination that NCCL's own choice came to; None where that is not known."""
+        """Combination that NCCL executed by its own choice; None where that is not known."""
 
     def requested(self, column: Column) -> Combination | None:
-        """Combination that was requested, or that this came to; None for NCCL's own choice."""
+        """Combination that was requested, or that was then executed; None for NCCL's own choice."""
 
     def level(self, column: Column) -> float:
         """Logarithm of the typical time in us."""
@@ -55,8 +55,8 @@ class JudgedPick(Generic[Call, Column, OfCall]):
     ``pick`` is what NCCL ran by itself where that is known, else ``emulated_pick``; both are without channels. ``same``
     are the columns that executed it, NCCL's own choice first. ``best`` is the fastest of that one and the ``others``.
     ``lost`` is the gain of the fastest other column over the pick, None where one of them was not measured;
-    ``is_known`` is whether that says something of the pick: that it loses, or how it stands to enough others. ``why``
-    says what is missing. ``ranks`` is what the ``file`` says of them.
+    ``is_known`` is whether that judges the pick: it loses, or was compared with enough others. ``why`` says what is
+    missing. ``ranks`` is the number in the ``file``.
     """
 
     call: Call
@@ -155,11 +155,11 @@ def alike(evidence: PickEvidence[Column], best: Column) -> list[Column]:
 
 
 def columns_of(pick: Combination, evidence: PickEvidence[Column]) -> tuple[Column, ...]:
-    """Columns that executed the pick: NCCL's own choice first, then what was requested and is the same."""
+    """Columns that executed the pick: NCCL's own choice first, then requests for the same."""
     requested = [(column, evidence.requested(column)) for column in evidence.columns]
     return tuple(column for column, what in requested if what is None or is_same(what, pick))
 
 
 def is_same(requested: Combination, pick: Combination) -> bool:
-    """Whether asking for ``requested`` changes nothing about ``pick``, which says what channels it has."""
+    """Whether requesting ``requested`` changes nothing about ``pick``, channels included."""
     return requested.algo_proto == pick.algo_proto and requested.channels in (0, pick.channels)

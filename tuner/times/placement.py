@@ -1,4 +1,4 @@
-"""Measured times placed in NCCL's model: the communicator that a row was measured on, and what NCCL reads of it."""
+"""Places measured times in NCCL's model: the communicator that a row was measured on, and what NCCL reads about it."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -40,10 +40,10 @@ class OfTrays(TypedDict):
 
 
 def of_trays(nodes: int, gpus: int, gpus_per_tray: int, trays: int) -> OfTrays:
-    """NVLink domains of up to ``trays``, as results count them: by host, a tray of which has ``gpus``, or by domain.
+    """NVLink domains of up to ``trays``, as results count them: by host, which is a tray with ``gpus``, or by domain.
 
-    Hosts that are no whole domains are equal parts of as few as can be: 32 trays of racks of 18 are two of 16. BadInput
-    where there are no such parts.
+    Hosts that do not fill domains are divided equally into as few as possible: 32 trays of racks of 18 are two of 16.
+    BadInput where there are no such parts.
     """
     if gpus > gpus_per_tray and gpus % gpus_per_tray == 0 and gpus // gpus_per_tray <= trays:
         return {"nodes": nodes, "trays": gpus // gpus_per_tray, "gpus_per_node": gpus_per_tray}
@@ -59,11 +59,11 @@ def of_trays(nodes: int, gpus: int, gpus_per_tray: int, trays: int) -> OfTrays:
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """Place of rows: a machine of the catalogue, a topology file or the node of a log, and a release.
+    """Where rows were measured: a machine of the catalogue, a topology file or the node of a log, and a release.
 
-    What is None or empty is not said yet. ``words`` are further ones that describe it, as ``tuner.scenario.describe``
-    takes them: ``log``, ``gpu``. ``stands_for`` is the measured release where that is not known and ``nccl`` is the
-    nearest. ``nic_gbps`` is the speed of each adapter in 1e9 bits per second, where it is not the machine's.
+    None or empty means not known yet. ``words`` are further ones that describe it, as ``tuner.scenario.describe`` takes
+    them: ``log``, ``gpu``. ``stands_for`` is the measured release where that is not known and ``nccl`` is the nearest.
+    ``nic_gbps`` is the speed of each adapter in 1e9 bits per second, where it is not the machine's.
     """
 
     machine: str | None = None
@@ -74,7 +74,7 @@ class Site:
     nic_gbps: float | None = None
 
     def with_adapters(self, adapters: MeasuredAdapters) -> "Site":
-        """Site whose nodes' adapters have the speed that a table says, where the catalogue's are as many of another."""
+        """The site with a table's adapter speed, where the catalogue has as many adapters of another speed."""
         if self.machine is None or self.words or adapters.gbps is None:
             return self
         gbps = [net.speed_mbps / 1000 for net in catalogue.load(self.machine).topology.nets]
@@ -88,9 +88,9 @@ class Site:
         return dict(self.words).get("log")
 
     def completed(self, tables: Sequence[Measurements]) -> "Site":
-        """Site with what the tables say where this does not, and a known release, the nearest one of its minor release.
+        """The site completed by the tables, with a known release, the nearest one of its minor release.
 
-        Errors: BadInput where none says machine or release, or several are said; UnknownMachine, UnknownRelease.
+        Errors: BadInput where machine or release are missing or contradictory; UnknownMachine, UnknownRelease.
         """
         machine = self.machine or (None if self.topology or self.log else _one("machine", tables))
         nccl = self.nccl
@@ -103,12 +103,12 @@ class Site:
 
     @property
     def stand_in(self) -> str:
-        """Words for which release stands for the measured one; empty where that is known."""
+        """Words for which release stands in for the measured one; empty where that is known."""
         return nearest_release(self.stands_for)[1] if self.stands_for else ""
 
     @property
     def node(self) -> tuple[Topology | None, int | None]:
-        """Topology whose links bound what can be true, None of a log, which shows none; and trays of a domain."""
+        """The topology whose links limit what can be true, None for a log; and the trays of a domain."""
         if self.machine is not None:
             return catalogue.load(self.machine).topology, catalogue.load(self.machine).trays
         if self.topology is None:
@@ -117,7 +117,7 @@ class Site:
         return describe(None, topology=self.topology, nccl=self.nccl or None, **words).resolve().own.topology, None
 
     def scenario(self, nodes: int, gpus_per_node: int, variables: Mapping[str, str]) -> Scenario:
-        """A communicator there. BadInput for what cannot be described so."""
+        """A communicator at the site. BadInput for what cannot be described."""
         given: Description = {
             "topology": self.topology,
             "nodes": nodes,
@@ -134,7 +134,7 @@ class Site:
         return described if self.nic_gbps is None else replace(described, hardware={"nic-gbps": f"{self.nic_gbps:g}"})
 
     def selection(self, nodes: int, gpus_per_node: int, variables: Mapping[str, str]) -> Selection:
-        """Selection of a communicator there. BadInput for what cannot be described so or what the emulator refuses."""
+        """The selection of a communicator at the site. BadInput for what cannot be described or emulated."""
         return Selection(self.scenario(nodes, gpus_per_node, variables).communicator())
 
     @property
@@ -162,9 +162,9 @@ def _one(what: str, tables: Sequence[Measurements]) -> str:
 
 
 def read_by_model(nccl: Release, own: Mapping[str, str]) -> set[str]:
-    """Variables that NCCL's model reads, but for those that the machine sets itself.
+    """Variables that NCCL's model reads, without those that the machine sets itself.
 
-    NCCL_COLLNET_ENABLE is none: whether the network has a CollNet plugin the user alone says.
+    NCCL_COLLNET_ENABLE is not among them: only the user knows whether the network has a CollNet plugin.
     """
     return set(nccl.environment.known) - own.keys() - {"NCCL_COLLNET_ENABLE"}
 
@@ -172,7 +172,8 @@ def read_by_model(nccl: Release, own: Mapping[str, str]) -> set[str]:
 def variables_of(
     row: SampleBlock, of_run: Mapping[str, str], nccl: Release, own: Mapping[str, str], given: Mapping[str, str]
 ) -> dict[str, str]:
-    """Variables of a row's communicator: what its run set and NCCL's model reads, what is ``given``, what it forced.
+    """Variables of a row's communicator: those that its run set and NCCL's model reads, those ``given``, and those that
+    it forced.
 
     ``own`` are those that the machine sets itself.
     """
@@ -183,9 +184,10 @@ def variables_of(
 def searched_otherwise(
     of_run: Mapping[str, str], nccl: Release, own: Mapping[str, str], given: Mapping[str, str]
 ) -> str | None:
-    """The first variable of a run, as NAME=VALUE, by which NCCL searches otherwise than on the machine; None: none.
+    """The first variable of a run, as NAME=VALUE, with which NCCL's search differs from the machine's; None if there is
+    none.
 
-    What is ``given`` is no variable of the run alone.
+    Variables that are ``given`` do not count.
     """
     for name in sorted(of_run.keys() & set(nccl.environment.search) - given.keys()):
         if own.get(name, of_run[name]) != of_run[name]:
@@ -194,7 +196,7 @@ def searched_otherwise(
 
 
 def point_to_point_reason(collective: str) -> str:
-    """Reason for which rows of a collective that is made of sends and receives are skipped."""
+    """The reason why rows of a collective made from sends and receives are skipped."""
     return f"{collective}: sends and receives"
 
 
@@ -220,7 +222,7 @@ class Placement(Generic[Key]):
         self.skipped: Counter[str] = Counter()
 
     def add(self, row: SampleBlock, of_run: Mapping[str, str], network: str, key: Key) -> None:
-        """Places a row whose run set the variables ``of_run`` and sent over ``network``; ``key`` stands for it."""
+        """Places a row whose run set the variables ``of_run`` and used ``network``; ``key`` identifies it."""
         why = self._skipped(row, of_run, network)
         if why is not None:
             self.skipped[why] += 1
@@ -231,7 +233,7 @@ class Placement(Generic[Key]):
         self._kinds[kind].append((row.point.bytes, key))
 
     def picks(self) -> Iterator[tuple[Selection, Request, Picks, list[Key]]]:
-        """NCCL's picks by kind of call, an element a row, with the rows' keys; kinds that cannot be are skipped."""
+        """NCCL's picks by kind of call, one element per row, with the rows' keys; kinds that cannot be are skipped."""
         for kind, rows in self._kinds.items():
             try:
                 selection = self._site.selection(kind.nodes, kind.gpus_per_node, dict(kind.environment))

@@ -48,10 +48,10 @@ class Result:
 
 @dataclass()
 class TaskSamples:
-    """Sample blocks of one task, added as they come: ``blocks`` of them, of which some were ``replaced``.
+    """Sample blocks of one task, added as they come: ``blocks`` of them, ``replaced`` of which ran something else.
 
-    Of those that count: the medians, us, with the process of each, all times, and whether they were host-bound where
-    somebody looked. ``wrong`` counts results, ``wrong_blocks`` the sample blocks that have such.
+    For those that count: the medians, us, with the process of each, all times, and whether they were host-bound, where
+    that was checked. ``wrong`` counts results, ``wrong_blocks`` the sample blocks with wrong ones.
     """
 
     times_us: list[float] = field(default_factory=list)
@@ -65,7 +65,7 @@ class TaskSamples:
     last: SampleBlock | None = None
 
     def add(self, block: SampleBlock) -> None:
-        """Takes in what one more sample block has shown."""
+        """Adds one more sample block."""
         self.blocks, self.last = self.blocks + 1, block
         self.replaced += block.replaced
         self.wrong, self.wrong_blocks = self.wrong + block.wrong, self.wrong_blocks + (block.wrong > 0)
@@ -77,7 +77,7 @@ class TaskSamples:
                 self.host_bound.append(block.host_bound)
 
     def result(self, task: Task, noise: RunNoise) -> Result:
-        """Result that they come to, behind this noise of their run."""
+        """The result so far, given this noise of the run."""
         known = self.host_bound
         return Result(
             task.point,
@@ -95,7 +95,7 @@ class TaskSamples:
 
 @dataclass(frozen=True, slots=True)
 class LateRank:
-    """A rank that ends later than the middle of all, by ``late`` calls (mean over sample blocks); in ``late_blocks`` of
+    """A rank that ends later than the median rank, by ``late`` calls (mean over sample blocks); in ``late_blocks`` of
     the ``blocks`` by at least LATE of a call.
     """
 
@@ -108,8 +108,8 @@ class LateRank:
 def late_ranks(blocks: Iterable[SampleBlock], launcher: str | None) -> list[LateRank]:
     """Ranks that are late in most sample blocks, the latest first.
 
-    Ranks wait for each other in every call, so that a slow one makes all as slow and shows only at the end of a sample
-    block. It counts where calls are long against the time in which the ranks are started, one after the other.
+    Ranks wait for each other in every call, so a slow one makes all equally slow and shows only at the end of a sample
+    block. It counts where calls are long compared with the time in which the ranks are started, one after the other.
     """
     least_us = ONE_PROCESS_US if launcher in (None, "none") else SEVERAL_PROCESSES_US
     of_long_calls = [block for block in blocks if block.counts and block.late_us and block.median_us >= least_us]
@@ -126,7 +126,7 @@ def late_ranks(blocks: Iterable[SampleBlock], launcher: str | None) -> list[Late
 
 
 def _named(combination: Combination | None) -> dict[str, object] | None:
-    """Without channels of NCCL's own number."""
+    """The combination without channels where NCCL chose their number."""
     if combination is None:
         return None
     names = {"algorithm": combination.algorithm.name, "protocol": combination.protocol.name}
@@ -162,7 +162,7 @@ class MeasuredResult:
 
 
 def results(blocks: Iterable[SampleBlock]) -> list[Result]:
-    """Results by point, NCCL's own choice first and then from the fastest on, what has no time last."""
+    """Results by point: NCCL's own choice first, then from the fastest on, and last those without a time."""
     by_task: dict[Task, TaskSamples] = {}
     for block in blocks:
         if block.table is None:

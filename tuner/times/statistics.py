@@ -1,9 +1,9 @@
 """Statistics of times that have outliers, drift and no known distribution.
 
 Runs of one sample block share whatever disturbs the machine just then, and sample blocks of one process share how that
-process was set up. So the unit is the process, or the sample block where there are too few processes: what is known
-of a time is how much the medians of these differ. Processes follow each other, so what lasts longer than one makes
-neighbours alike: how much they are is estimated from all calls of a run together, as an autoregression of order 1.
+process was set up. So the unit is the process, or the sample block where there are too few processes: the uncertainty
+of a time is how much their medians differ. Processes follow each other, so what lasts longer than one makes neighbours
+similar: how similar is estimated from all calls of a run together, as an autoregression of order 1.
 """
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
@@ -53,10 +53,10 @@ class Estimate:
 
 @dataclass(frozen=True, slots=True)
 class Samples:
-    """A typical time by its samples: ``log_us``, the logarithm of the time in us, with the standard ``error`` of that
-    and the degrees of ``freedom`` of the error; infinite and 0 where there are too few ``units`` to tell.
+    """A typical time from samples: ``log_us``, the logarithm of the time in us, with its standard ``error`` and the
+    degrees of ``freedom`` of that; infinite and 0 where there are too few ``units`` to tell.
 
-    Units are what is independent: processes, sample blocks, runs. ``samples`` are the sample blocks in them.
+    Units are what is independent: processes, sample blocks, runs. ``samples`` counts the sample blocks in them.
     """
 
     log_us: float
@@ -67,7 +67,7 @@ class Samples:
 
     @classmethod
     def of_blocks(cls, medians_us: Sequence[float], processes: Sequence[int], noise: "RunNoise | None" = None) -> Self:
-        """By the medians of sample blocks in us and their processes, [block]; ``noise`` is the run's at such calls."""
+        """Samples from the medians of sample blocks in us and their processes, [block]; ``noise`` is the run's."""
         of_process = logs_by_process(medians_us, processes)
         factor, step_us, correlated = MEDIAN_VARIANCE, noise.step_us if noise else 0.0, 0.0
         if len(of_process) >= LEAST_PROCESSES:
@@ -101,10 +101,10 @@ def student(freedom: float, share: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class RunNoise:
-    """Noise of a run, by all its calls together.
+    """Noise of a run, from all its calls together.
 
-    ``correlation`` is that of a call's times in one process and the next, 0 to 0.95; ``step_us`` is what times of
-    calls of one size are whole multiples of, in us, 0 where that is not seen.
+    ``correlation`` is that of a call's times in successive processes, 0 to 0.95; ``step_us`` is the step of which times
+    of calls of one size are multiples, in us, 0 where there is none.
     """
 
     correlation: float = 0.0
@@ -112,7 +112,7 @@ class RunNoise:
 
 
 def logs_by_process(medians_us: Sequence[float], processes: Sequence[int]) -> dict[int, list[float]]:
-    """Logarithms of medians in us, [block] each, by the process that they are of."""
+    """Logarithms of medians in us, [block] each, by process."""
     found: dict[int, list[float]] = {}
     for number, median_us in zip(processes, medians_us, strict=True):
         found.setdefault(number, []).append(log(median_us))
@@ -122,7 +122,7 @@ def logs_by_process(medians_us: Sequence[float], processes: Sequence[int]) -> di
 def correlation(calls: Iterable[tuple[Hashable, ArrayLike]], errors: float = 0.0) -> float:
     """Correlation of processes with their neighbours, 0 to 0.95, plus ``errors`` of its standard errors.
 
-    ``calls`` are what was requested, and logarithms of times, [process]; fewer than 3 processes say nothing. The lag-1
+    ``calls`` are requests with logarithms of times, [process]; fewer than 3 processes tell nothing. The lag-1
     correlation of residuals is compared with what an AR(1) process of as many values, less their own mean, would have.
     Calls of one request may share their drift: the error is that of as many values as requests.
     """
@@ -173,8 +173,8 @@ def _autoregressive(units: int) -> NDArray[np.float64]:
 def timer_steps_us(times_us: Mapping[int, Sequence[Sequence[float]]]) -> dict[int, float]:
     """Steps of times by nBytes, us; ``times_us`` are those of each call of that size.
 
-    It is the least difference between times of calls that are as large or larger, since the larger ones are timed in
-    shorter rows: 0 where no two times of one call are the same, as with a timer that is finer than its noise.
+    It is the smallest difference between times of calls that are as large or larger, since larger ones are timed in
+    shorter rows; 0 where no two times of one call are equal, as with a timer that is finer than its noise.
     """
     found, least_us = {}, inf
     for size in sorted(times_us, reverse=True):
@@ -193,11 +193,11 @@ def of_blocks(
     confidence: float = CONFIDENCE,
     noise: RunNoise | None = None,
 ) -> Estimate:
-    """Estimate of what a call takes, from the medians of its sample blocks in us, [block], and the process of each.
+    """Estimate of a call's time, from the medians of its sample blocks in us, [block], and the process of each.
 
-    From three processes on: the geometric mean of each process's median, and Student's interval of those. Else the
-    median of the sample blocks, with Student's interval of them: it says nothing of how processes differ. At least one
-    sample block.
+    With three processes or more: the geometric mean of each process's median, with Student's interval. Else the median
+    of the sample blocks, with Student's interval of them, which ignores how processes differ. At least one sample block
+    is needed.
     """
     return Samples.of_blocks(medians_us, processes, noise).estimate(confidence)
 
@@ -227,7 +227,7 @@ def estimate(times_us: ArrayLike, confidence: float = CONFIDENCE) -> Estimate:
 
 @lru_cache(maxsize=4096)
 def _outside(n: int, confidence: float) -> int:
-    """Number of n samples that may be left out at each end; -1 where even all of them are too few."""
+    """How many of n samples may be left out at each end; -1 where even all of them are too few."""
     from scipy.special import bdtr  # the binomial distribution; slow to load
 
     tail, left_out = (1 - confidence) / 2, -1

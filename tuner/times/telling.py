@@ -1,4 +1,4 @@
-"""Which calls of a cluster to measure first: those whose times say most of all its other calls."""
+"""Which calls of a cluster to measure first: those whose times tell most about its other calls."""
 
 from collections.abc import Sequence
 from dataclasses import field
@@ -28,9 +28,9 @@ _TYPES = {DataType.float16: "half", DataType.float32: "float", DataType.float64:
 
 @dataclass(frozen=True, slots=True)
 class TellingCall:
-    """A call to measure, with the command line of nccl-tests that does, one process for each GPU.
+    """A call to measure, with a command line of nccl-tests for it, one process per GPU.
 
-    ``error_after``: the error to expect of all calls once this and those before are measured: the median over calls,
+    ``error_after``: the expected error of all calls once this one and those before are measured: the median over calls,
     as a share of the times.
     """
 
@@ -42,7 +42,7 @@ class TellingCall:
 
 @dataclass(frozen=True, slots=True)
 class TellingCalls:
-    """Calls to measure, the best first; ``error_before``: the error to expect of all calls when none is measured."""
+    """Calls to measure, the best first; ``error_before``: the expected error of all calls before any is measured."""
 
     calls: tuple[TellingCall, ...]
     error_before: float
@@ -59,13 +59,14 @@ def telling_calls(
     sizes: Sequence[int] = SIZES,
     calibration: str | None = None,
 ) -> TellingCalls:
-    """The ``count`` calls that say most of a site between ``shape``'s nodes, as NCCL runs them.
+    """The ``count`` calls that tell most about a site between ``shape``'s nodes, as NCCL runs them.
 
-    Errors: BadInput on one node, which has a calibration of its own; those of
-    :func:`tuner.times.timemodel.predict.of_communicator`.
+    Errors: BadInput on one node, which has a calibration of its own, and where no calibration answers; BadCalibration.
     """
     if shape.nodes < 2:
-        raise BadInput(f"calls of one node say nothing of what is between nodes; valid: {option('nodes')} 2 or more")
+        raise BadInput(
+            f"calls on one node say nothing about the network between nodes; valid: {option('nodes')} 2 or more"
+        )
     selection = site.selection(shape.nodes, shape.gpus_per_node, {})
     model = predict.of_communicator(selection, site.name, calibration)
     bytes_of_all = np.array(sizes, np.uint64)

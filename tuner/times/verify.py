@@ -199,7 +199,7 @@ class Crossover:
 
 
 def lead(evidence: Evidence, before: Combination | None, after: Combination | None) -> float:
-    """By how much ``before`` is ahead of ``after``, a logarithm; NaN where one of them was not measured."""
+    """By how much ``before`` is ahead of ``after``, a logarithm; NaN where either was not measured."""
     measured = before in evidence.columns and after in evidence.columns
     return evidence.level(after) - evidence.level(before) if measured else float("nan")
 
@@ -268,7 +268,7 @@ class JudgedFile:
         }
 
     def model_errors(self) -> list[ModelError]:
-        """Errors of the model over what was executed with NCCL's own channels."""
+        """Errors of the model for what was executed with NCCL's own channels."""
         pairs: dict[tuple[Collective, AlgoProto], list[tuple[float, float]]] = {}
         for point, algo_proto, measured_us, model_us in self._both():
             pairs.setdefault((point.collective, algo_proto), []).append((measured_us, model_us))
@@ -303,7 +303,8 @@ class JudgedFile:
         return pairs
 
     def total(self, histogram: Mapping[tuple[Collective, int], float]) -> "Total":
-        """Over calls of other sizes as well: times are straight between measured sizes, in logarithms of both.
+        """Totals over the calls of a histogram, also of other sizes: times are linear between measured sizes, in
+        logarithms of both.
 
         BadMeasurement for a size outside of those measured.
         """
@@ -344,7 +345,7 @@ def judge_file(path: Path) -> JudgedFile:
 
 
 def mean_regrets(sizes: Sequence[RoundsPick]) -> tuple[float, float] | None:
-    """The mean of all at which enough else was measured, and what of it is beyond the noise; None without any."""
+    """The mean regret of sizes at which enough else was measured, and its part beyond the noise; None without any."""
     known = [one for one in sizes if one.is_known]
     if not known:
         return None
@@ -355,7 +356,7 @@ def mean_regrets(sizes: Sequence[RoundsPick]) -> tuple[float, float] | None:
 def fewest_segments(
     allowed: Sequence[frozenset[Combination]],
 ) -> list[tuple[int, int, frozenset[Combination]]]:
-    """[start, stop) in order with what is allowed in all of each, as few as there can be."""
+    """Segments [start, stop) in order, each with something that is allowed throughout, as few as possible."""
     segments, start = [], 0
     while start < len(allowed):
         stop, common = start + 1, allowed[start]
@@ -368,7 +369,7 @@ def fewest_segments(
 
 
 def _likeliest(sizes: Sequence[RoundsPick], common: frozenset[Combination]) -> Combination:
-    """Choose, of those that may be best at all of the sizes, the one that is at most of them."""
+    """Of the combinations that may be best at all of these sizes, the one that may be best at most of them."""
     bests = [one.best for one in sizes]
     return max(sorted(common), key=bests.count)
 
@@ -398,10 +399,10 @@ class ModelChanges:
 class VerifiedFile:
     """One file: where the measured best and the emulated pick change, and how well the model knows its times.
 
-    ``origin`` says whose times they are: simulated or measured, of which machine and release.
-    ``truncated``: its last line was cut off. ``rank_agreement`` is Kendall's tau of the model's order of combinations,
-    by collective. ``histogram`` is the total over the calls of a histogram, if one was given. ``comparison`` has the
-    measurements themselves.
+    ``origin`` says where the times come from: simulated or measured, on which machine and release. ``truncated``: its
+    last line was cut off. ``rank_agreement`` is Kendall's tau of the model's order of combinations, by collective.
+    ``histogram`` is the total over the calls of a histogram, if one was given. ``comparison`` has the measurements
+    themselves.
     """
 
     file: Path
@@ -432,8 +433,8 @@ def _column(name: str, values: list[Any]) -> Column:
 
 @dataclass(frozen=True, slots=True)
 class Verification(Framed):
-    """Answer of :func:`verify`: ``regret_mean`` over all sizes at which something beside NCCL's pick was measured, and
-    what of it is beyond the noise; None where nothing was.
+    """Answer of :func:`verify`: ``regret_mean`` over all sizes at which something besides NCCL's pick was measured, and
+    its part beyond the noise; None without such sizes.
 
     As a frame it has a row for each of ``sizes``.
     """
@@ -453,8 +454,8 @@ def verify(files: Files, *, histogram: str | PathLike[str] | Histogram | None = 
     """NCCL's pick against the measured best, for files that ``nccl-tuner measure`` or nccl-tests wrote.
 
     ``histogram`` says how often which size is called: {(collective, nBytes): calls}, or a CSV of
-    collective,bytes,count; each file then has the total over these calls.
-    Errors: CannotBeJudged for a file of which nothing can be; BadMeasurement for calls outside of the measured sizes.
+    collective,bytes,count; each file then has the total over these calls. Errors: CannotBeJudged for a file in which
+    nothing can be judged; BadMeasurement for calls outside of the measured sizes.
     """
     given = paths(files)
     compared = [judge_file(path) for path in given]
@@ -528,8 +529,8 @@ class Series:
 def series(comparison: JudgedFile, kind: Point) -> list[Series]:
     """Times of one kind of call by combination.
 
-    NCCL's own choice counts for what it was, where that was not requested as well; where the file does not say what it
-    was, for what the model picks.
+    NCCL's own choice counts as what it executed, unless that was also requested; where the file does not say it, as the
+    model's pick.
     """
     by_combination: dict[Combination, list[Row]] = {}
     for point, evidence in comparison.evidence.items():

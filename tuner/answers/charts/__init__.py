@@ -51,6 +51,6 @@ def save(figure: "Figure", path: Path) -> None:
 
 
 def check_ending(path: Path) -> None:
-    """BadInput for a path whose ending is no format of a picture."""
+    """BadInput for a path whose ending is not a picture format."""
     if path.suffix.lower() not in _METADATA:
         raise BadInput(f"{path}: the ending says the format of a picture; {one_of(_METADATA)}")

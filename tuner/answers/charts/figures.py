@@ -36,9 +36,9 @@ NO_LOSS, LOSS = "#FFFFFF", "#C62828"
 
 @dataclass(frozen=True, slots=True)
 class RegretMark:
-    """A measured point of a map: its row and size, and what the pick takes over the best there, minus 1.
+    """A measured point of a map: its row and size, and by what share the pick is slower than the best there.
 
-    ``loses``: whether that is beyond the noise.
+    ``loses``: whether the loss is beyond the noise.
     """
 
     row: int
@@ -48,7 +48,7 @@ class RegretMark:
 
 
 def choice_map(choices: Choices, what: str, where: str, marks: Sequence[RegretMark] = ()) -> NotebookFigure:
-    """Algorithm is colour, protocol hatch; only what occurs is in the legend.
+    """Map of choices: colour is the algorithm, hatch the protocol; the legend has only what occurs.
 
     ``what`` and ``where`` are the heading: the call, and machine, release and settings. ``marks``: measured points.
     """
@@ -194,7 +194,7 @@ def curves(curves: Curves, what: str, where: str) -> NotebookFigure:
 
 
 def combinations(pick: AlgoProto, times_us: Mapping[AlgoProto, float], what: str, where: str) -> NotebookFigure:
-    """Bars of the times in us of one call by each combination: the pick, then the others, the fastest first."""
+    """Bars of one call's time in us by each combination: the pick first, then the others from the fastest on."""
     shown = sorted(times_us, key=lambda each: (each != pick, times_us[each]))
     canvas = NotebookFigure(figsize=(11, 1.5 + 0.4 * len(shown)), layout="constrained")
     axes = canvas.subplots()
@@ -260,7 +260,7 @@ KERNELS, KERNEL_HATCHES = 100, ("-", ".", "|", "o", "\\", "*")  # the first clas
 
 
 def _pick_bars(canvas: NotebookFigure, bars: Mapping[Any, Ranges]) -> None:
-    """Each of the axes gets a bar of the picks of its ranges; one legend for all of them."""
+    """A bar of the picks of its ranges for each of the axes, with one legend for all."""
     kernels = sorted({name for ranges in bars.values() for name in ranges.bypass if name is not None})
     styles = parts.PICKS | {
         KERNELS + at: Style(palette.NOTHING_COLOUR, "#000000", KERNEL_HATCHES[at % len(KERNEL_HATCHES)], name)

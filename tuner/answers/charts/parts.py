@@ -38,10 +38,10 @@ FloatEdges = NDArray[np.floating[Any]]  # between rows and beyond both ends: one
 
 
 def size_axis(axes: Any, sizes: SizeArray, named: bool = True, margin: float = 1.0) -> None:
-    """Logarithmic over ``sizes`` in bytes, with powers of two in words.
+    """Sets a logarithmic axis over ``sizes`` in bytes, with powers of two in words.
 
-    A tick at every power, a name at as many as there is room for. ``margin`` is a factor beyond the smallest and the
-    largest size, for markers.
+    There is a tick at every power, and as many names as there is room for. ``margin`` is a factor beyond the smallest
+    and the largest size, for markers.
     """
     low, high = float(sizes[0]) / margin, float(sizes[-1]) * margin
     axes.set_xscale("log", base=2)
@@ -90,7 +90,7 @@ def _named_rows(nodes: Sequence[int], heights: FloatEdges, most: int) -> list[in
 
 
 def heading(figure: Any, top: Any, what: str, where: str) -> None:
-    """``what`` over the figure, ``where`` over its topmost axes."""
+    """Writes ``what`` over the figure and ``where`` over its topmost axes."""
     figure.suptitle(what, x=0.01, horizontalalignment="left", weight="bold")
     top.set_title(fill(where, 110), loc="left", fontsize="medium", parse_math=False)  # a file's name may have a $
 
@@ -109,7 +109,7 @@ def legend(figure: Any, handles: Sequence[Any], title: str = PICK_TITLE, where: 
 
 
 def grid(axes: Any) -> None:
-    """Lines behind what is drawn."""
+    """Draws grid lines behind everything else."""
     axes.grid(True, color=GRID, linewidth=0.6)
     axes.set_axisbelow(True)
 
@@ -135,7 +135,7 @@ class Style:
         return patch
 
     def handle(self) -> Patch:
-        """For a legend."""
+        """The entry of this style in a legend."""
         return self.apply(Patch(), edge_points=0.5)
 
 

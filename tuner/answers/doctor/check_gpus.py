@@ -20,7 +20,7 @@ from tuner.machine.topology import Gpu, Target
 
 
 def check(node: ExaminedNode) -> Iterator[TopologyFinding]:
-    """All of them."""
+    """Yields every finding about GPUs."""
     yield from _capability(node)
     yield from _dangling(node)
     switched = any(gpu.count_nvlinks(Target.SWITCH) for gpu in node.topology.gpus)
@@ -52,7 +52,7 @@ def _capability(node: ExaminedNode) -> Iterator[TopologyFinding]:
 
 
 def _dangling(node: ExaminedNode) -> Iterator[TopologyFinding]:
-    """Links to a GPU that is none, which NCCL drops, and to a GPU by the class of a switch."""
+    """Links that lead to no GPU, which NCCL drops, and links to a GPU that have the class of a switch."""
     busids = {gpu.busid: f"gpu:{gpu.dev}" for gpu in node.topology.gpus}
     for gpu in node.topology.gpus:
         for link in gpu.nvlinks:
@@ -104,7 +104,7 @@ def _certain(node: ExaminedNode) -> bool:
 
 
 def _same_model(node: ExaminedNode) -> bool:
-    """Whether the machine has GPUs of these device ids, or the file does not say them."""
+    """Whether the machine's GPUs have these device ids; true where the file does not say them."""
     devices = {pci.get("device") for pci in node.gpus}
     there = set() if node.like_root is None else {pci.get("device") for pci in node.like_root.iter("pci")}
     return devices <= {None, *there}

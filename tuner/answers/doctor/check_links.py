@@ -105,9 +105,10 @@ def _built_in(node: ExaminedNode, pci: ET.Element) -> bool:
 
 
 def _wanted(node: ExaminedNode) -> tuple[Mapping[ET.Element, Link], Mapping[ET.Element, str]]:
-    """Links that each device should have: the same machine's, else what most like it have, else what the part can.
+    """Links that each device should have: those of the same machine, else of most devices like it, else what the part
+    can do.
 
-    With the name of what a slower one is unlike, where it may be so.
+    Also names what a slower link differs from, where the difference may be intended.
     """
     pairs, found = counterparts(node) | switches(node) if node.same else {}, dict[ET.Element, Link]()
     slots, by_part = list(node.root.iter("pci")), dict[ET.Element, str]()
@@ -170,7 +171,7 @@ def _changes(found: Mapping[ET.Element, Link | None]) -> tuple[str, ...]:
 
 
 def check_adapters(node: ExaminedNode) -> Iterator[TopologyFinding]:
-    """All of them."""
+    """Yields every finding about adapters."""
     yield from _speeds(node)
     yield from _gpudirect(node)
     yield from _guids(node)
@@ -292,7 +293,7 @@ def _dropped(node: ExaminedNode) -> Iterator[TopologyFinding]:
 
 
 def _are_some_of_the_same(node: ExaminedNode) -> bool:
-    """Whether all adapters are where the machine has one; with none all of them lack."""
+    """Whether each adapter is where the machine has one; false only if some but not all are."""
     there = set() if node.like_root is None else _places(node.like_root)
     return _places(node.root) <= there
 

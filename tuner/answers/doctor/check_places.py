@@ -15,7 +15,7 @@ MOST_MOVED = 0.5  # of all devices: where more lie elsewhere than in the machine
 
 
 def check(node: ExaminedNode) -> Iterator[TopologyFinding]:
-    """All of them."""
+    """Yields every finding about the places of devices."""
     yield from _virtual(node)
     yield from _structure(node)
     yield from _processors(node)
@@ -130,7 +130,7 @@ def _elsewhere(wanted: PlacementPlan, devices: int, like: str) -> TopologyFindin
 
 
 def _in_order(node: ExaminedNode) -> Iterator[TopologyFinding]:
-    """Without a machine: of each NUMA node GPUs and adapters that go up are paired in the order of bus ids."""
+    """Without a machine: pairs the GPUs and adapters of each NUMA node in the order of bus ids."""
     changes, names, switches = list[str](), list[str](), 0
     for cpu in node.root.iter("cpu"):
         gpus = [pci for pci in node.gpus if node.above[pci] is cpu]

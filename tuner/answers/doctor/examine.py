@@ -31,7 +31,8 @@ CHECKS = (check_places.check, check_links.check_links, check_gpus.check, check_l
 
 @dataclass(frozen=True, slots=True)
 class Examination:
-    """Findings in ``file``. ``nearness`` is of the machine it is held against; ``topology`` the repaired text.
+    """Findings in ``file``. ``nearness`` is that of the machine that it is compared with; ``topology`` the repaired
+    text.
 
     ``left`` is found in that, too. ``sizes`` have the picks before and after, empty where one of both cannot be
     answered for, which ``not_priced`` says why; they are of this release and number of nodes.
@@ -50,13 +51,13 @@ class Examination:
 
     @property
     def sound(self) -> bool:
-        """Whether nothing is wrong: what is unlike another machine, or a note, may be as it is."""
+        """Whether nothing is wrong; findings that are merely unlike another machine, and notes, do not count."""
         return all(finding.severity != WRONG for finding in self.findings)
 
 
 @dataclass(frozen=True, slots=True)
 class DoctorOptions:
-    """For which release and nodes, which call and sizes (bytes) it is priced; the last size prices each finding."""
+    """Release, nodes, call and sizes (bytes) for which findings are priced; the last size prices each finding."""
 
     nccl: str
     nodes: int
@@ -65,13 +66,12 @@ class DoctorOptions:
 
 
 def examine(file: str, text: str, like: str | None, asked: DoctorOptions) -> Examination:
-    """The topology ``text`` of ``file``; ``like`` is a machine by name, None: the nearest with as many GPUs alike.
+    """Examines the topology ``text`` of ``file``. ``like`` names a machine; None: the nearest with as many equal GPUs.
 
-    Errors: those of :func:`tuner.machine.topology.read`; BadTopology for more GPUs than NCCL has room for;
-    UnknownMachine.
+    Errors: BadTopology for what is not a topology, or more GPUs than NCCL has room for; UnknownMachine.
     """
     if (gpus := len(read(text).gpus)) > MOST_RANKS:
-        raise BadTopology(f"{file}: {gpus} GPUs of a node; NCCL has room for {MOST_RANKS}")
+        raise BadTopology(f"{file}: {gpus} GPUs in one node; NCCL has room for {MOST_RANKS}")
     near, named = nearest(text, like), like is not None
     findings = [*found(node_of(text, near, named)), *_split(file, text, asked)]
     changes = tuple(change for finding in findings if finding.severity == WRONG for change in finding.changes)
@@ -88,7 +88,7 @@ def examine(file: str, text: str, like: str | None, asked: DoctorOptions) -> Exa
 
 
 def nearest(text: str, like: str | None) -> Nearness | None:
-    """The machine to hold it against: the one that is named, else the nearest with as many GPUs that are alike."""
+    """The machine to compare with: the one named, else the nearest with as many equal GPUs."""
     shape = of_topology(text)
     if like is not None:
         return compared(catalogue.load(like).name, shape)
@@ -108,7 +108,7 @@ def found(node: ExaminedNode) -> list[TopologyFinding]:
 
 
 def _split(file: str, text: str, asked: DoctorOptions) -> Iterator[TopologyFinding]:
-    """The host that NCCL takes for several nodes of its own, and by which ways: no fault, and much follows from it."""
+    """Finds a host that NCCL splits into several nodes, and how; that is no fault, but much follows from it."""
     try:
         with tempfile.TemporaryDirectory() as name:
             own = Path(name) / "topology.xml"
@@ -123,7 +123,7 @@ def _split(file: str, text: str, asked: DoctorOptions) -> Iterator[TopologyFindi
 
 
 def after(text: str, changes: Sequence[str]) -> str:
-    """The text after changes in the words of ``diff``, in their order; those of links go by names that stay."""
+    """The text after changes in the words of ``diff``, in order; changes of links name links by names that stay."""
     pairs = [(key, value) for key, _, value in (change.partition("=") for change in changes)]
     for key, alike in groupby(pairs, key=itemgetter(0)):
         values = [value for _, value in alike]
@@ -133,7 +133,7 @@ def after(text: str, changes: Sequence[str]) -> str:
 
 
 def node_of(text: str, near: Nearness | None, named: bool = False) -> ExaminedNode:
-    """The node of a topology, and the machine ``near`` beside it, ``named`` by a user. Errors: those of reading it."""
+    """The node of a topology, and the machine ``near`` beside it, ``named`` by a user. Errors: BadTopology."""
     root = ET.fromstring(text)
     like = None if near is None else catalogue.load(near.machine)
     like_root = None if like is None else ET.fromstring(like.topology_xml)
@@ -150,7 +150,7 @@ def node_of(text: str, near: Nearness | None, named: bool = False) -> ExaminedNo
 
 
 def _same(root: ET.Element, other: ET.Element) -> bool:
-    """Whether most GPUs and adapters have the bus ids and ids that they have there: one and the same product."""
+    """Whether most GPUs and adapters have the same bus ids and device ids as there, so that it is the same product."""
     mine, theirs = _devices(root), _devices(other)
     return 2 * len(mine & theirs) > len(mine)
 

@@ -9,9 +9,10 @@ from tuner.base.dataclass import dataclass
 
 
 def counterparts(node: ExaminedNode) -> dict[ET.Element, ET.Element]:
-    """The <pci> of GPUs and adapters with those of the machine: by number, adapters by name where all names agree.
+    """Pairs the <pci> of GPUs and adapters with those of the machine: by number, or adapters by name where all names
+    agree.
 
-    Empty without a machine; without adapters where there is another number of them.
+    Empty without a machine; without adapters where their number differs.
     """
     if node.like_root is None:
         return {}
@@ -119,7 +120,7 @@ def _move(
     wanted: tuple[Mapping[ET.Element, ET.Element], Mapping[ET.Element, str]],
     made: PlacementPlan,
 ) -> None:
-    """Devices whose place is another than that of the machine's; ``wanted``: what each is in there, and its name."""
+    """Devices that are elsewhere than in the machine; ``wanted``: what each is below in the machine, and its name."""
     of_like, places = wanted
     for mine, other in pairs.items():
         place = places[of_like[other]]
@@ -135,7 +136,7 @@ def _move(
 
 
 def _ids(pci: ET.Element) -> str:
-    """Ids of the device as changes call them; empty where it has none."""
+    """Ids of the device as changes write them; empty where it has none."""
     names = ("vendor", "device", "subsystem_vendor", "subsystem_device")
     numbers = [pci.get(name, "").lower().removeprefix("0x") for name in names]
     return ":".join(numbers if all(numbers) else numbers[:2]) if all(numbers[:2]) else ""
@@ -158,7 +159,7 @@ def _cpu(above: Mapping[ET.Element, ET.Element], element: ET.Element) -> ET.Elem
 def _chosen(
     node: ExaminedNode, containers: Sequence[ET.Element], below: Mapping[ET.Element, set[ET.Element]]
 ) -> dict[ET.Element, ET.Element]:
-    """For each <cpu> and switch of the machine that of the node which holds most of the same devices, each once."""
+    """For each <cpu> and switch of the machine, the node's one with most of the same devices; none is used twice."""
     own = {
         each: {pci for pci in each.iter("pci") if pci in set().union(*below.values()) and pci is not each}
         for each in node.root.iter()

@@ -34,7 +34,7 @@ class KnownPart:
 
 
 def of(vendor: str | None, device: str | None) -> KnownPart | None:
-    """The part of these ids, as in ``vendor="0x10de" device="0x2330"``; None for unknown ones."""
+    """The part with these ids, as in ``vendor="0x10de" device="0x2330"``; None if they are not known."""
     key = f"{(vendor or '').lower().removeprefix('0x')}:{(device or '').lower().removeprefix('0x')}"
     return _gpus().get(key) or _others().get(key)
 
@@ -107,11 +107,12 @@ WRONG, UNLIKE, NOTE = "wrong", "unlike", "note"
 
 @dataclass(frozen=True, slots=True)
 class TopologyFinding:
-    """One thing: of which ``kind``, ``wrong``, ``unlike`` something or a ``note``, in words, on which devices.
+    """One finding: its ``kind``, whether it is ``wrong``, ``unlike`` something or a ``note``, in words, and its
+    devices.
 
-    ``changes`` repair it, or make it like ``unlike``, in the words of ``diff``; empty where only the machine can.
-    ``do`` is what to do there. ``busbw_gbs_left`` is predicted where all else is repaired and this is not, at the last
-    size that is asked for.
+    ``changes`` repair it, or make it like ``unlike``, in the words of ``diff``; empty where only the machine itself can
+    be repaired. ``do`` says what to do there. ``busbw_gbs_left`` is predicted at the last size that was asked for, with
+    everything repaired except this.
     """
 
     kind: str
@@ -126,7 +127,7 @@ class TopologyFinding:
 
 @dataclass(frozen=True)
 class ExaminedNode:
-    """A node's topology as text, tree and records, its shape, and the machine that it is held against, if any.
+    """A node's topology as text, tree and records, its shape, and the machine that it is compared with, if any.
 
     ``above`` is the parent of each element. ``like_root`` is the tree of the machine.
     """
@@ -141,7 +142,7 @@ class ExaminedNode:
     same: bool = False  # whether it is that machine: a user says so, or its GPUs and adapters have that one's bus ids
 
     def judged(self, name: str | None = None) -> tuple[str, str | None]:
-        """DiagnosisSeverity and ``unlike`` of what is otherwise than in the machine, or than ``name``."""
+        """Severity and ``unlike`` of a difference from the machine, or from ``name``."""
         if name is None and self.same:
             return WRONG, None
         return UNLIKE, name or (self.like.name if self.like else None)
@@ -159,7 +160,7 @@ class ExaminedNode:
         return sorted(by_name.values(), key=lambda net: number(net, "dev"))
 
     def slot(self, net: ET.Element) -> ET.Element | None:
-        """The <pci> of an adapter; None for one that is no PCI device."""
+        """The <pci> of an adapter; None for one that is not a PCI device."""
         above = self.above[self.above[net]]
         return above if above.tag == "pci" else None
 
@@ -180,14 +181,14 @@ def gpu_name(pci: ET.Element) -> str:
 
 
 def listed(names: Sequence[str], most: int = 4) -> str:
-    """Names in words: all, or the first and how many there are."""
+    """Names in words: all of them, or the first ones and how many follow."""
     return (
         ", ".join(names) if len(names) <= most else f"{', '.join(names[: most - 1])} and {len(names) - most + 1} more"
     )
 
 
 def most_common(values: Sequence[int]) -> int | None:
-    """Value that more than half of them have; None where there is no such value."""
+    """The value that more than half of them have; None if there is none."""
     return next((value for value in values if 2 * values.count(value) > len(values)), None)
 
 

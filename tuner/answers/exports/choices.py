@@ -1,4 +1,4 @@
-"""Sizes and what NCCL picks for them, for code of frameworks: one JSON object of a communicator."""
+"""Sizes and NCCL's pick for each, as code of frameworks reads them: one JSON object per communicator."""
 
 import struct
 from collections.abc import Sequence
@@ -24,7 +24,7 @@ from tuner.scenario import Scenario
 class ExportedChoice(Choice):
     """NCCL's pick for nBytes from one size to another; ``time_us`` is NCCL's prediction at both ends.
 
-    Times of symmetric kernels are by NCCL's model of these; copy engines have none.
+    Symmetric kernels have the times of NCCL's model of them; copy engines have none.
     """
 
     from_bytes: int
@@ -49,7 +49,7 @@ class ExportedChoices:
 
 
 def choices(scenario: Scenario, requests: Sequence[Request], low: int | None, high: int) -> ExportedChoices:
-    """The ranges of sizes that follow each other without a gap. Errors: those of the ranges."""
+    """The ranges of sizes, without gaps. Errors: BadInput, NoAlgorithm."""
     selection = Selection(scenario.communicator())
     first = requests[0]
     return ExportedChoices(
@@ -84,9 +84,9 @@ MAGIC, VERSION, NAME_BYTES = b"NCCLPICK", 1, 24
 
 
 def compiled(scenario: Scenario, requests: Sequence[Request]) -> bytes:
-    """The file of a communicator's calls of these kinds, one a collective.
+    """The file of a communicator's calls of these kinds, one kind per collective.
 
-    Errors: BadInput for a kind whose picks no table can say.
+    Errors: BadInput for a kind whose picks no table can hold.
     """
     selection = CompiledSelection(scenario.communicator())
     tables = []

@@ -48,13 +48,13 @@ def check_ranks_only(call: ScheduledCall, form: str) -> None:
     if call.schedule.fabrics:
         names = " and ".join(dict.fromkeys(each.value.split()[0] for each in call.schedule.fabrics))
         raise BadInput(
-            f"{form}: knows ranks alone, and the {names} takes part; valid: "
+            f"{form}: has no word but ranks, and the {names} takes part; valid: "
             f"{option('format')} csv, {option('env')} NCCL_ALGO=Ring"
         )
 
 
 def write_goal(call: ScheduledCall, file: TextIO, on_the_wire: bool) -> None:
-    """One block of operations of each rank; each channel's threads are a CPU of their own. BadInput with a switch."""
+    """Writes a block of operations for each rank; each channel's threads are a separate CPU. BadInput with a switch."""
     check_ranks_only(call, "goal")
     file.write(f"// {call.title}\nnum_ranks {call.schedule.ranks}\n")
     channels = {channel: place for place, channel in enumerate(call.schedule.channels)}

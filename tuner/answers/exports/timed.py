@@ -1,4 +1,4 @@
-"""Times of NCCL's picks for an export, with whose they are."""
+"""Times of NCCL's picks for an export, and whose times they are."""
 
 import csv
 import io
@@ -29,7 +29,7 @@ class Times:
     wanted: TimesWanted | None = None
 
     def of(self, scenario: Scenario, request: Request, sizes: Sequence[int]) -> tuple[Array, str]:
-        """Times in us [size] of NCCL's picks for nBytes, and whose they are. Errors: those of the picks, BadInput."""
+        """Times in us [size] of NCCL's picks for nBytes, and whose they are. Errors: NoAlgorithm, BadInput."""
         selection = Selection(scenario.communicator())
         if self.wanted is None:
             return selection.pick(request, sizes).time_us.astype(np.float64), BY_NCCL
@@ -37,7 +37,7 @@ class Times:
         return np.asarray(calls.time_us, np.float64), f"calibrated to measured times, {calls.calibration}"
 
     def busbw_gbs(self, scenario: Scenario, request: Request, sizes: Sequence[int]) -> tuple[Array, str]:
-        """Bus bandwidths in GB/s [size] as nccl-tests defines them, and whose."""
+        """Bus bandwidths in GB/s [size] as nccl-tests defines them, and whose times they rest on."""
         times_us, whose = self.of(scenario, request, sizes)
         return np.asarray(bus_gbs(request.collective, np.array(sizes), times_us, scenario.ranks)), whose
 
@@ -48,7 +48,7 @@ def head(scenario: Scenario, whose: Iterable[str]) -> str:
 
 
 def with_nodes(scenario: Scenario, nodes: int) -> Scenario:
-    """Scenario of so many nodes of the same machine."""
+    """The scenario with this many nodes of the same machine."""
     return replace(scenario, nodes=nodes)
 
 
@@ -76,7 +76,7 @@ class LinkRates:
 
 
 def table(scenario: Scenario, collective: Collective, links: LinkRates, times: Times) -> tuple[str, list[str]]:
-    """The file, and whose the times are; a number of nodes that cannot be answered for has empty cells."""
+    """The file's text, and whose times it has; node counts that cannot be answered for have empty cells."""
     request, whose = Request(collective, DataType.float32, Op.sum), []
     columns: list[list[str]] = []
     for nodes in NODES:

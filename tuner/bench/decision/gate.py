@@ -1,7 +1,7 @@
-"""The gate that rows have to pass: an A/B run through the plugin, and what it says of each row.
+"""The gate that rows have to pass: an A/B run through the plugin, and its verdict on each row.
 
-The unit is the process. Each process runs both sides in turn, and says once by how much a row's sizes are faster with
-the table; rounds within it only make that one number better known.
+The unit is the process. Each process runs both sides in turn and yields one number, by how much a row's sizes are
+faster with the table; rounds within it only make that number more precise.
 """
 
 import random
@@ -89,9 +89,9 @@ class GateSettings:
 def gate(
     backend: Backend, proposal: Proposal, settings: GateSettings, add: Callable[[SampleBlock], None]
 ) -> list[RowVerdict]:
-    """An A/B run through the plugin, and what it says of each row of one table; ``add`` is handed every sample block.
+    """Runs the A/B run through the plugin and judges each row of one table; ``add`` gets every sample block.
 
-    Errors: MeasuringFailed where the backend fails, or has no other process; BadInput for what it cannot run.
+    Errors: MeasuringFailed where the backend fails or cannot start another process; BadInput for what it cannot run.
     """
     return of_one_table(tried(backend, proposal, settings, add))
 
@@ -121,7 +121,7 @@ def tried(
 
 
 def of_one_table(verdicts: Sequence[RowVerdict]) -> list[RowVerdict]:
-    """The verdicts of all rows of a table, whose probabilities are then of all of them together."""
+    """The verdicts on all rows of a table, with probabilities that hold for all rows together."""
     together = decided((one.why_not, one.gain, 1 - one.probability) for one in verdicts)
     return [
         replace(one, probability=1 - chance, why_not=why_not)
@@ -146,7 +146,7 @@ class _Run:
             self.executed.setdefault(block.point, set()).add(block.executed)
 
     def log_gains(self, point: Point) -> Times:
-        """One a process, the median over its rounds; NaN where none counts."""
+        """The logarithm of the gain in each process, the median over its rounds; NaN where no round counts."""
         without, with_table = self.log_us[point, False], self.log_us[point, True]
         gains: dict[int, list[float]] = {}
         for process, number in without:
@@ -255,17 +255,16 @@ def verdict(
 
 
 def _is_slower(log_gains: Times, rounding: float) -> bool:
-    """Whether a size loses anything at all, however little: other sizes' gains do not pay for it.
+    """Whether a size loses anything at all, however little: gains of other sizes do not make up for it.
 
-    Of each size by itself, not of all sizes together: what gains is hardly ever taken for a loss, and a size without a
-    gain needs no row.
+    Each size is judged by itself: what gains is hardly ever judged slower, and a size without a gain needs no row.
     """
     loss = paired(-log_gains, rounding)
     return loss.estimate > 0 and loss.p <= SLOWER
 
 
 def _trimmed(row: DecisionRow, tried_bytes: Sequence[int], slower: Sequence[int]) -> DecisionRow:
-    """Without what is slower at its ends, and what is beyond that: measured sizes next to it stay, tried or not."""
+    """The row without the sizes at its ends that are slower, and without what lies beyond them."""
     good = [size for size in tried_bytes if size not in slower]
     below = [size for size in slower if size < min(good)]
     above = [size for size in slower if size > max(good)]

@@ -79,7 +79,7 @@ class DecisionRow:
     sizes: tuple[int, ...]
 
     def decision(self, ranks: int, nodes: int) -> Decision:
-        """The row as one of a decision table, for a communicator of this size."""
+        """The row as a row of a decision table, for a communicator of this size."""
         return Decision(
             self.collective,
             (self._requested,),
@@ -102,7 +102,7 @@ class DecisionRow:
 
 
 def credits_of(one: RoundsPick) -> dict[Combination, float]:
-    """Gain over the pick by option, a logarithm, which is none where it is small or may be noise."""
+    """Gain over the pick for each option, as a logarithm; 0 where it is small or may be noise."""
     others = [column for column in one.evidence.columns if column is not None]
     gains: dict[Combination, float] = {}
     for option in others:  # plain ones sort before those with channels
@@ -184,7 +184,7 @@ class Proposal:
     def _row(
         self, collective: Collective, sizes: Sequence[RoundsPick], options: Sequence[Option], run: slice
     ) -> DecisionRow:
-        """For the sizes of ``run``, which have one option."""
+        """The row for the sizes of ``run``, which all have one option."""
         start, stop, choice = run.start, run.stop, options[run.start]
         assert choice is not None
         inside = tuple(one.call.bytes for one in sizes[run])
@@ -260,7 +260,7 @@ def table(rows: Sequence[tuple[int, int, DecisionRow]], provenance: Mapping[str,
 
 
 def proposed(path: Path, constants: Path | None = None) -> Proposal:
-    """For the communicator of the file; with fitted ``constants`` rows end where these say.
+    """The rows proposed for the file's communicator; with fitted ``constants`` rows end where these say.
 
     Errors: BadMeasurement for a file that cannot be judged; BadConstants.
     """
@@ -278,7 +278,7 @@ Known = Mapping[CommunicatorShape, Sequence[Decision]]
 
 @dataclass(frozen=True, slots=True)
 class HeldOutMeasured:
-    """Effect of rows interpolated over the neighbours at a measured number of nodes that they are not learnt from.
+    """Effect of interpolated rows at a measured number of nodes that they were not learnt from.
 
     ``own`` is the mean regret with the rows that were decided there.
     """
@@ -296,7 +296,7 @@ class HeldOutMeasured:
 
 @dataclass(frozen=True, slots=True)
 class Interpolated:
-    """``rows`` that were added, and what each number of nodes but the outermost says of such rows."""
+    """The ``rows`` that were added, and how such rows do at each number of nodes between the outermost."""
 
     rows: tuple[Decision, ...] = field(metadata=json_form("interpolated_rows", convert=len))
     held_out: tuple[HeldOutMeasured, ...] = field(metadata=json_form(optional=True))

@@ -39,7 +39,7 @@ RENEW: Message = {"do": "renew"}  # as close; fresh processes will meet again
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """One point to run under a ``table``, its data drawn by ``seed``: once checked, then timed ``repeats`` times."""
+    """One point to run under a ``table``, with data drawn by ``seed``: checked once, then timed ``repeats`` times."""
 
     point: Point
     table: str | None
@@ -47,7 +47,7 @@ class Order:
     seed: int
 
     def message(self) -> Message:
-        """To be shared."""
+        """The order in the form that ranks share."""
         return {"do": "run", **asdict(self)}
 
 
@@ -65,13 +65,13 @@ class Answer:
     whole_us: tuple[float, ...] = ()
 
     def message(self) -> Message:
-        """To be gathered."""
+        """The answer in the form that rank 0 gathers."""
         said = {"times_us": list(self.times_us), "wrong": self.wrong, "host_us": self.host_us}
         return {**said, "whole_us": list(self.whole_us)}
 
 
 def failed(rank: int, error: Exception) -> Message:
-    """To be gathered in the place of an answer."""
+    """A message that a rank sends in place of an answer when it failed."""
     return {"error": f"rank {rank}: {error}"}
 
 
@@ -241,14 +241,14 @@ class GpuBackend:
         return replace(header, **self._cuda.stood_in())
 
     def _environment(self) -> dict[str, str]:
-        """NCCL's variables but those that only measuring takes, this project's own, and what NCCL does not read."""
+        """NCCL's variables, without those that only measuring uses, this project's own, and what NCCL does not read."""
         left_out = {*self._instruments(), *NOT_NCCLS}
         given = {name: value for name, value in sorted(os.environ.items()) if name.startswith("NCCL_")}
         given |= self._conditions
         return {name: given[name] for name in given if name not in left_out and not name.startswith(OWN)}
 
     def combinations(self, point: Point) -> list[Combination]:
-        """The cells that NCCL hands its tuner for this very call, channels NCCL's own; none where memory is short."""
+        """The cells that NCCL gives its tuner for this call, with NCCL's own channels; none where memory is short."""
         kernels.definitions(point.dtype, point.op, self.ranks)
         if not self._fits(point):
             return []
@@ -281,16 +281,16 @@ class GpuBackend:
         return time.monotonic()
 
     def use_table(self, text: str | None) -> None:
-        """Lets a decision table decide what nobody asked for; None takes it away."""
+        """Lets a decision table decide what is not forced; None removes it."""
         self._forcing.use_table(text)  # a mistake in it is said here and now
         self._table = text
 
     def renew(self) -> bool:
-        """There is none: the processes are those that were started."""
+        """False: the launcher's processes are the only ones."""
         return False
 
     def rest(self, seconds: float) -> None:
-        """Waits; the other ranks wait for what comes next."""
+        """Waits; the other ranks wait for the next message."""
         time.sleep(seconds)
 
     def close(self) -> None:
@@ -298,7 +298,7 @@ class GpuBackend:
         self._leave(CLOSE)
 
     def make_way(self) -> None:
-        """Ends as :meth:`close` does; the other ranks know that a fresh process will come in the place of each."""
+        """Ends as :meth:`close` does; the other ranks learn that a fresh process will replace each."""
         self._leave(RENEW)
 
     def _leave(self, message: Message) -> None:
@@ -326,7 +326,8 @@ class GpuBackend:
             raise
 
     def serve(self) -> bool:
-        """On other ranks: what rank 0 says, until it says close or is gone; whether fresh processes are to meet again.
+        """On other ranks: does what rank 0 says, until it closes or is gone; returns whether fresh processes will meet
+        again.
 
         MeasuringFailed where a rank fails.
         """
@@ -375,11 +376,11 @@ class GpuBackend:
         return Answer(timed.times_us, wrong, timed.host_us, timed.whole_us)
 
     def _fits(self, point: Point) -> bool:
-        """Both buffers of all ranks on the GPU, whatever is allocated of them already."""
+        """Whether both buffers of all ranks fit on the GPU, with what is already allocated of them."""
         return 2 * point.bytes * self._options.ranks_per_gpu + LEFT_BYTES <= self._free_bytes
 
 
 def _check_release(name: str) -> None:
-    """BadInput where it has no tuner plugins; one that has no table is taken for one that has."""
+    """BadInput for a release without tuner plugins; a release without a table is assumed to have them."""
     if name in release.names():
         loading.interface(release.load(name))

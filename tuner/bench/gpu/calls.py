@@ -29,9 +29,9 @@ class Rank:
 
 @dataclass(frozen=True, slots=True)
 class Timed:
-    """Times of one call in us, [repeat], of the slowest rank here; the least that the host took to start one.
+    """Times of one call in us, [repeat], of the slowest rank here; and the least that the host took to start one.
 
-    ``whole_us`` is what all calls together took each rank, us, from when all were idle, [rank here].
+    ``whole_us`` is the time in us of all calls together on each rank here, [rank here], from when all were idle.
     """
 
     times_us: tuple[float, ...]
@@ -113,8 +113,8 @@ class Calls:
         return Timed(tuple(times_us), min(host_s) * 1e6 / calls, tuple(whole_us))
 
     def in_a_row(self, point: Point, calls: int, deadline_s: float) -> float:
-        """Time of one of ``calls`` calls in a row outside graphs, us, as nccl-tests has it: by the host's clock, until
-        all are done. MeasuringFailed past the deadline.
+        """Time in us of one of ``calls`` calls in a row outside graphs, as nccl-tests measures it: by the host's clock,
+        until all are done. MeasuringFailed past the deadline.
         """
         once, ends = self._prepared(point), [(rank, self._marks(rank, 1)[0]) for rank in self._local]
         with self._local[0].lane.current():
@@ -197,7 +197,7 @@ class Calls:
         unit = point.unit_bytes(self._ranks)
         if point.bytes < unit or point.bytes % unit:
             raise BadInput(
-                f"{point.bytes} bytes: no whole number of {point.dtype.name} for {point.collective.name} on "
+                f"{point.bytes} bytes: not a whole number of {point.dtype.name} for {point.collective.name} on "
                 f"{self._ranks} ranks; valid: multiples of {unit}"
             )
         return point.bytes // unit

@@ -161,7 +161,7 @@ class Lane:
         return self._cupy.cuda.Event()
 
     def record(self, mark: Any) -> None:
-        """Puts a mark behind the work so far. Asks for no current device, as all that is called between times."""
+        """Puts a mark behind the work so far. Like all that runs between times, it asks for no current device."""
         mark.record(self._stream)
 
     def done(self, mark: Any) -> bool:
@@ -177,11 +177,11 @@ class Lane:
         return float(self._cupy.cuda.get_elapsed_time(start, end)) * 1e3
 
     def begin_capture(self) -> None:
-        """Lets what is launched next become a graph."""
+        """Starts recording launches into a graph."""
         self._stream.begin_capture()
 
     def end_capture(self) -> Any:
-        """The graph of what was launched since."""
+        """The graph of what was launched since :meth:`begin_capture`."""
         return self._stream.end_capture()
 
     def upload(self, graph: Any) -> None:

@@ -107,9 +107,9 @@ class Values:
 
 
 class Check(NamedTuple):
-    """Elements that one rank's result is compared with: ``elements`` of them, from the ``first`` on.
+    """The elements that one rank's result is compared with: ``elements`` of them, from ``first`` on.
 
-    ``per_rank`` are the elements that each rank sends, 0 where results are of all ranks' data.
+    ``per_rank`` is the number that each rank sends; 0 where results combine all ranks' data.
     """
 
     elements: int
@@ -137,7 +137,7 @@ def definitions(dtype: DataType, op: Op, ranks: int) -> dict[str, str]:
 
 
 def span(dtype: DataType, ranks: int) -> int:
-    """Values are between -span and span; 2 * span of them where the type has no sign."""
+    """Values lie between -span and span; types without a sign have 2 * span values."""
     exact = 1 << (_FLOATS[dtype][0] + 1) if dtype in _FLOATS else 127
     return max(1, min(_LARGEST_SPAN, exact // ranks))
 
@@ -185,7 +185,7 @@ class FatBinary:
 
 
 def runs_on(library: Path, capability: int) -> bool:
-    """Whether the linked GPU code of a libnccl has some for a compute capability such as 90: cubins, or earlier PTX.
+    """Whether the GPU code in a libnccl runs on a compute capability such as 90: cubins, or earlier PTX.
 
     BadInput for a file that is no libnccl.
     """

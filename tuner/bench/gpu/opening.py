@@ -1,4 +1,4 @@
-"""GPUs, libnccl and processes to measure on, or why there are none."""
+"""Opens GPUs, libnccl and processes to measure on, or says why there are none."""
 
 import os
 from contextlib import AbstractContextManager, suppress
@@ -37,9 +37,9 @@ def open_gpus(options: Options | None = None) -> GpuBackend | None:
 
 
 def open_at(here: RankAddress, options: Options, backend: type[GpuBackend] | None = None) -> GpuBackend:
-    """The part of the communicator that this process is. BadInput as of :func:`open_gpus`."""
+    """The part of the communicator that this process is. BadInput says what is missing here."""
     if set_here := [name for name in FORBIDDEN if name in os.environ]:
-        raise BadInput(f"{', '.join(set_here)} is set, and measuring forces what NCCL takes; valid: unset")
+        raise BadInput(f"{', '.join(set_here)} is set, but measuring forces what NCCL chooses; valid: unset")
     with connections(options):
         return _opened(here, options, backend or GpuBackend)
 
@@ -59,7 +59,7 @@ def _opened(here: RankAddress, options: Options, backend: type[GpuBackend]) -> G
     devices = devices_of(here, cuda.count, options.ranks_per_gpu)
     if here.world * len(devices) < 2:
         raise BadInput(
-            "one rank has nothing to choose, NCCL only copies; valid: two GPUs or more, "
+            "with one rank there is nothing to choose: NCCL only copies; valid: two GPUs or more, "
             f"or {option('ranks_per_gpu')} 2 with "
             "NCCL 2.30.3 and later"
         )
@@ -74,7 +74,7 @@ def _opened(here: RankAddress, options: Options, backend: type[GpuBackend]) -> G
 
 
 def devices_of(here: RankAddress, count: int, ranks_per_gpu: int) -> list[int]:
-    """The GPU of each rank of this process: all of them where nobody started it, else one.
+    """The GPU of each rank of this process: all GPUs without a launcher, else one.
 
     BadInput for more ranks than GPUs.
     """
@@ -96,7 +96,7 @@ def allows_several(path: Path) -> bool:
 
 
 def library_of(options: Options) -> Path:
-    """The one given, else that of an installed wheel, of any CUDA: the program that is tuned has it too.
+    """The library that was given, else that of an installed wheel, for any CUDA: the program that is tuned has it too.
 
     BadInput where there is none.
     """

@@ -1,7 +1,7 @@
-"""State as long as the process that libnccl is loaded into: the library, its log, and the variables it read once.
+"""What a process fixes when it loads libnccl: the library, its log, and the variables that it read once.
 
-NCCL opens NCCL_DEBUG_FILE and reads most variables once for a process, whatever communicators come later. So a process
-has one libnccl, one log, and the same variables in all its communicators, one of which measures at a time.
+NCCL opens NCCL_DEBUG_FILE and reads most variables once per process, whatever communicators come later. So a process
+has one libnccl, one log, and the same variables in all its communicators, only one of which measures at a time.
 """
 
 import os
@@ -46,7 +46,7 @@ def log(wanted: Path | None = None) -> Path:
 
 
 def _not_there(path: Path) -> Path:
-    """With a number before its ending where another process has written it: NCCL would begin the file anew."""
+    """The path, with a number before its ending where another process has written it: NCCL would overwrite the file."""
     numbered = (path.with_name(f"{path.stem}.{number}{path.suffix}") for number in count(2))
     return next(each for each in chain([path], numbered) if not each.exists())
 
@@ -98,9 +98,9 @@ _LET_END_S = 5.0  # what still runs when somebody interrupts
 
 
 def within(limit_s: float, what: str, do: Callable[[], T]) -> T:
-    """Result of ``do``, or the error that it raises, done in a thread of its own.
+    """The result of ``do``, or the error that it raises, run in a thread of its own.
 
-    MeasuringFailed after ``limit_s``: the thread is left behind then, and ends with the process at the latest.
+    MeasuringFailed after ``limit_s``: the thread is then left behind, and ends with the process at the latest.
     """
     given: list[T] = []
     raised: list[BaseException] = []

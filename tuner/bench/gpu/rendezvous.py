@@ -26,15 +26,13 @@ from tuner.base.errors import BadInput, MeasuringFailed
 
 HANDED = "NCCL_TUNER_RANK_ADDRESS"  # a RankAddress as JSON, by a program that itself starts the processes of all ranks
 _KEY = "nccl-tuner"  # of torchrun's store
-_PATIENCE_S = 2.0  # with whoever is at the other end and may be no rank of this run
+_PATIENCE_S = 2.0  # with whoever is at the other end and may be not a rank of this run
 _STORES: list[Any] = []  # torchrun's, as long as this process is there: rank 0 may be the one that serves it
 
 
 @dataclass(frozen=True, slots=True)
 class RankAddress:
-    """One process among those that a launcher started; rank 0 listens at ``host`` and ``port``, for who knows the
-    ``secret``.
-    """
+    """One of a launcher's processes; rank 0 listens at ``host`` and ``port``, for who knows the ``secret``."""
 
     rank: int
     world: int
@@ -103,7 +101,7 @@ def _torchrun(env: Mapping[str, str], limit_s: float) -> RankAddress:
 
 
 def _mpi(launcher: str, tasks: int | None = None) -> RankAddress:
-    """Asks MPI where rank 0 is; under srun by PMIx or PMI-2, whichever it speaks to the MPI that is there."""
+    """Asks MPI where rank 0 is; under srun over PMIx or PMI-2, whichever the MPI at hand speaks."""
     try:
         from mpi4py import MPI
     except ImportError:
@@ -137,7 +135,7 @@ def _number(env: Mapping[str, str], name: str, launcher: str) -> int:
 
 @dataclass()
 class Rendezvous:
-    """The connections: rank 0's to every other, the others' to rank 0. One process alone has none."""
+    """The connections: rank 0's to every other rank, the others' to rank 0. A single process has none."""
 
     place: RankAddress
     limit_s: float = 60.0
@@ -190,7 +188,7 @@ class Rendezvous:
             answer_challenge(peer, self.place.secret.encode())
             rank = int(peer.recv_bytes(16))
             if not 0 < rank < self.place.world:
-                raise ValueError("no rank of this run")
+                raise ValueError("not a rank of this run")
         except (OSError, ValueError, EOFError, AuthenticationError):
             peer.close()
             return
@@ -225,7 +223,7 @@ class Rendezvous:
             came.put(peer)
 
     def share(self, message: Any = None) -> Any:
-        """Broadcast of what rank 0 says, on every rank."""
+        """Broadcasts what rank 0 says to every rank."""
         if self.place.rank != 0:
             return self._receive(0, None)
         for rank in self._peers:
@@ -233,7 +231,7 @@ class Rendezvous:
         return message
 
     def gather(self, message: Any, limit_s: float | None = None) -> list[Any]:
-        """On rank 0 what every rank says, in their order; on the others nothing."""
+        """On rank 0 what every rank says, in the order of ranks; empty on the others."""
         if self.place.rank != 0:
             self._send(0, message)
             return []
@@ -276,7 +274,7 @@ class Rendezvous:
         )
 
     def close(self) -> None:
-        """Leaves the other processes."""
+        """Disconnects from the other processes."""
         for peer in self._peers.values():
             peer.close()
         self._peers.clear()

@@ -41,7 +41,7 @@ _ELEMENTS = 1 << 20
 
 
 class SelfTest:
-    """Layers, each of which needs those before: ``layers`` are their names and what each does, and says.
+    """Layers, each of which needs those before it: ``layers`` maps their names to functions that do and describe them.
 
     Without ``graphs`` there is no call in a CUDA graph.
     """
@@ -151,7 +151,7 @@ class SelfTest:
 
 
 def named_in(said: str) -> str:
-    """The layer that a line of the self-test names, what it says of it left out."""
+    """The layer that a line of the self-test names, without the line's message."""
     return said.removesuffix(_BEGUN).partition(": ")[0]
 
 
@@ -175,7 +175,7 @@ def passes(options: Options, say: Callable[[str], None], *, graphs: bool = True)
 
 
 class _Watched:
-    """Says what is said, and ends the process ``limit_s`` from now: in what hangs nothing else would.
+    """Prints lines, and ends the process after ``limit_s``, as nothing else could end what hangs.
 
     The last line names the layer that was begun last.
     """

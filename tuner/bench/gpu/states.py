@@ -15,7 +15,7 @@ _REASON = "nvmlClocksThrottleReason"  # later ones say EventReason of the same; 
 class States:
     """Adds a line of JSON to a file at each :meth:`note`: the round, the time, and each GPU by NVML.
 
-    Nothing is written where there is no nvidia-ml-py or no NVML; what a GPU does not say is null.
+    Nothing is written without nvidia-ml-py or NVML; what a GPU does not report is null.
     """
 
     def __init__(self, path: Path) -> None:
@@ -66,7 +66,7 @@ class States:
         return [name for bit, name in sorted(single.items()) if bits & bit]
 
     def _said(self, ask: Callable[[], Any]) -> Any:
-        """None for what this GPU, its driver or this nvidia-ml-py does not have."""
+        """The answer; None for what this GPU, its driver or this nvidia-ml-py does not have."""
         try:
             answer = ask()
         except (self._nvml.NVMLError, AttributeError):

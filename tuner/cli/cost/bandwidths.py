@@ -1,4 +1,4 @@
-"""``nccl-tuner cost ideal``: what links allow, and how ``fit alpha-beta`` has their bandwidths measured."""
+"""``nccl-tuner cost ideal``: the bandwidth that links allow, and how to measure theirs for ``fit alpha-beta``."""
 
 from collections.abc import Mapping, Sequence
 from itertools import product
@@ -39,29 +39,29 @@ RULES = (
 )
 @options.option("--gpus-per-node", "GPUs of each node; several with commas.", type=values.WHOLES)
 @options.option("--nodes", "Nodes; several with commas. [default: 1, with --fabric 2]", type=values.WHOLES)
-@options.option("--busbw-gbs", "A measured busbw, for its efficiency.", type=values.POSITIVE, metavar="GBS")
+@options.option("--busbw-gbs", "A measured busbw: shows its efficiency.", type=values.POSITIVE, metavar="GBS")
 @options.option(
     "--fabric",
     "name",
-    "Nodes with tiled GPUs that are described, such as aurora; instead of --intra-gbs and --inter-gbs.",
+    "A described kind of node with tiled GPUs, such as aurora; instead of --intra-gbs and --inter-gbs.",
     metavar="NAME|FILE.toml",
 )
-@options.option("--profile", "Whose values: nominal, measured, tables.", default="measured")
+@options.option("--profile", "Which values to use: nominal, measured, tables.", default="measured")
 @options.option(
     "--bytes",
     "sizes",
     "Sizes of an AllReduce; 2GB is 2e9 bytes. [default: the tables of the fabric's file]",
     type=options.SIZES,
 )
-@options.option("--ranks-per-node", "Several with commas.", type=values.WHOLES, default="1")
+@options.option("--ranks-per-node", "Ranks per node; several separated by commas.", type=values.WHOLES, default="1")
 @options.option(
     "--path",
     "direct: equations 4, 5 and 10; pcie: with copies to the host, 6; host: all through it, 1 and 7.",
     type=click.Choice(PATHS),
     default="direct",
 )
-@options.flag("--one-tile-per-gpu", "Ranks on one tile of each GPU. [default: on both]")
-@options.option("--measured-ms", "A measured time, for its efficiency.", type=values.POSITIVE, metavar="MS")
+@options.flag("--one-tile-per-gpu", "Put ranks on one tile of each GPU. [default: on both]")
+@options.option("--measured-ms", "A measured time: shows its efficiency.", type=values.POSITIVE, metavar="MS")
 @options.json_option
 def ideal_command(
     intra_gbs: float | None,
@@ -86,7 +86,7 @@ def ideal_command(
         _show_fabric(name, nodes or [2], **projected)
         return
     if not gpus_per_node:
-        raise BadInput("--gpus-per-node: the GPUs of each node; or nodes that are described: --fabric NAME")
+        raise BadInput("--gpus-per-node: give the GPUs of each node, or --fabric NAME for a described one")
     answers = [
         wires.ideal_of(intra_gbs, inter_gbs, gpus, count, busbw_gbs) for gpus in gpus_per_node for count in nodes or [1]
     ]
@@ -129,7 +129,7 @@ def show_experiment(
     iterations: int | None,
     size: list[int] | None,
 ) -> None:
-    """Prints how the four parameters of two levels are measured; of one what its times gave. Errors: BadInput."""
+    """Prints how to measure the four parameters of two levels, or what one parameter's times gave. Errors: BadInput."""
     if parameter is None:
         if (elapsed_us, ranks, iterations, size) != (None, None, None, None):
             raise BadInput(f"measurements without PARAMETER; {one_of(_BY_NAME)}")
@@ -138,7 +138,7 @@ def show_experiment(
     if parameter not in _BY_NAME:
         raise BadInput(f"--experiment: no parameter {parameter!r}; {one_of(_BY_NAME)}")
     if not elapsed_us or ranks is None:
-        raise BadInput(f"{parameter}: --elapsed-us and --ranks of what was measured; valid: both")
+        raise BadInput(f"{parameter}: give both --elapsed-us and --ranks of what was measured")
     experiment = _BY_NAME[parameter]
     calls = experiment.iterations if iterations is None else iterations
     found = experiment.measured(elapsed_us, ranks, calls, (size or [experiment.bytes])[0])

@@ -1,4 +1,4 @@
-"""``nccl-tuner cost allreduce`` and the other operations: times by alpha and beta, bandwidths, crossovers."""
+"""``nccl-tuner cost allreduce`` and other operations: times from alpha and beta, bandwidths, crossovers."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import field, fields, replace
@@ -59,7 +59,8 @@ RULES = (
 @values.operation_argument
 @options.option(
     "--algorithm",
-    "Of the textbook. [default: ring where the operation has one] With --time-us and --busbw-gbs what ran: ring, "
+    "The textbook's algorithm. [default: ring where the operation has one] With --time-us and --busbw-gbs what ran:"
+    " ring, "
     "tree, nvls, nvlstree, pat; adds what the wires carried.",
     metavar="NAME",
 )
@@ -88,14 +89,14 @@ RULES = (
 )
 @options.option(
     "--protocol",
-    f"Of the bandwidth, for headers and repeats; {_usual('protocol')}.",
+    f"Share of the bandwidth that headers and repeats take; {_usual('protocol')}.",
     type=values.SHARE,
     default=0.0,
     metavar="SHARE",
 )
 @options.option(
     "--contention",
-    f"Of the bandwidth, taken by others; {_usual('contention')} in shared clusters.",
+    f"Share of the bandwidth that others take; {_usual('contention')} in shared clusters.",
     type=values.SHARE,
     default=0.0,
     metavar="SHARE",
@@ -110,14 +111,16 @@ RULES = (
     default=0.0,
     metavar="SHARE",
 )
-@options.option("--measured-us", "A measured time, for the model's error.", type=values.POSITIVE, metavar="US")
-@options.flag("--crossovers", "The sizes at which two algorithms are equally fast instead.")
-@options.option("--time-us", "Measured times, for bandwidths; several with commas.", type=values.POSITIVES)
-@options.option("--busbw-gbs", "Instead of --time-us: bus bandwidths, for the times.", type=values.POSITIVES)
-@options.option("--count", "Instead of --bytes, NCCL's count argument, of --dtype.", type=int)
+@options.option("--measured-us", "A measured time: shows the model's error.", type=values.POSITIVE, metavar="US")
+@options.flag("--crossovers", "Show the sizes at which two algorithms are equally fast instead.")
+@options.option(
+    "--time-us", "Measured times to turn into bandwidths; several separated by commas.", type=values.POSITIVES
+)
+@options.option("--busbw-gbs", "Bus bandwidths to turn into times, instead of --time-us.", type=values.POSITIVES)
+@options.option("--count", "NCCL's count argument, in elements of --dtype; instead of --bytes.", type=int)
 @options.option("--dtype", "Its type.", type=options.Named(DataType, "type"), default="float32")
 @options.option(
-    "--peak-gbs", "Peak of the hardware in one direction, for an efficiency.", type=values.POSITIVE, metavar="GBS"
+    "--peak-gbs", "Peak of the hardware in one direction: shows an efficiency.", type=values.POSITIVE, metavar="GBS"
 )
 @options.option(
     "--peak-gbps", "The same in 1e9 bits per second, as networks are sold.", type=values.POSITIVE, metavar="GBPS"
@@ -174,7 +177,7 @@ def operation_command(
         _show_bandwidths(operation, records)
     else:
         if sizes is None:
-            raise BadInput("--bytes: of which size? valid: --bytes SIZE, or --crossovers")
+            raise BadInput("the time of which size? valid: --bytes SIZE, or --crossovers")
         names = algorithms.names(operation)
         if algorithm is not None and algorithm not in names:
             raise BadInput(f"--algorithm {algorithm}: {operation.name} has none such; {one_of(names)}")
@@ -202,7 +205,7 @@ def _maybe() -> Any:
 
 @dataclass(frozen=True, slots=True)
 class JudgedTime:
-    """A measured time, and how well the model knows it: its error, of 1, the class of that and what may cause it."""
+    """A measured time against the model: the relative error, its class, and possible causes."""
 
     measured_us: float
     error: float
@@ -212,9 +215,9 @@ class JudgedTime:
 
 @dataclass(frozen=True, slots=True)
 class Predicted:
-    """The time of an operation by the alpha-beta model, and the parts of it.
+    """The time of an operation by the alpha-beta model, and its parts.
 
-    Of the hierarchical algorithm also the time of each phase, and what the first flat one takes instead.
+    For the hierarchical algorithm also the time of each phase, and what the first flat algorithm takes instead.
     """
 
     operation: CostOperation
@@ -294,7 +297,7 @@ def _print(operation: CostOperation, records: list[Predicted]) -> None:
 
 
 def _parts(record: Predicted) -> str:
-    """The phases, and what overheads add to the model."""
+    """The phases of the time, and what overheads add to the model."""
     added = {f"{name} +{us:.2f}": us for name, us in record.parts_us.items() if name != "model" and us}
     if record.phases_us is None or record.flat_us is None:
         return ", ".join(added)
@@ -305,7 +308,7 @@ def _parts(record: Predicted) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Hardware:
-    """The options that say what ran on what. BadInput for some that do not go together."""
+    """The options that say which hardware was measured. BadInput for a contradiction."""
 
     peak_gbs: float | None
     peak_gbps: float | None
@@ -394,7 +397,7 @@ def _cells(record: Bandwidths) -> Iterator[object]:
 
 @dataclass(frozen=True, slots=True)
 class Fastest:
-    """The algorithm that is the fastest from a size on."""
+    """The algorithm that is fastest from a size on."""
 
     from_bytes: float
     algorithm: str
@@ -402,7 +405,7 @@ class Fastest:
 
 @dataclass(frozen=True, slots=True)
 class EqualTimes:
-    """The size at which two algorithms are equally fast, and their time there; None where there is none."""
+    """The size at which two algorithms are equally fast, and their time there; None if there is no such size."""
 
     between: tuple[str, str]
     bytes: float | None
@@ -411,7 +414,7 @@ class EqualTimes:
 
 @dataclass(frozen=True, slots=True)
 class Crossovers:
-    """Crossovers of an operation over so many ranks."""
+    """Crossovers of an operation on this many ranks."""
 
     operation: CostOperation
     ranks: int

@@ -39,13 +39,21 @@ from tuner.times.costmodels.alphabeta import Level
 @of_all_ranks
 @options.communicator_options()
 @options.option(
-    "--collective", "Of a file with several, or one that does not say.", type=options.Named(Collective, "collective")
+    "--collective",
+    "The collective, for a FILE that has several or does not say it.",
+    type=options.Named(Collective, "collective"),
 )
 @options.option(
-    "--intra-gbs", "A GPU's links in its node. [default: the data sheets' NVLinks]", type=values.POSITIVE, metavar="GBS"
+    "--intra-gbs",
+    "Bandwidth of a GPU's links in its node. [default: the data sheets' NVLinks]",
+    type=values.POSITIVE,
+    metavar="GBS",
 )
 @options.option(
-    "--inter-gbs", "A node's adapters together. [default: the topology's]", type=values.POSITIVE, metavar="GBS"
+    "--inter-gbs",
+    "Bandwidth of a node's adapters together. [default: the topology's]",
+    type=values.POSITIVE,
+    metavar="GBS",
 )
 @options.option(
     "--alpha-us",
@@ -68,7 +76,7 @@ from tuner.times.costmodels.alphabeta import Level
     "--inter-beta-gbs", "beta_inter_gbs", "[default: a GPU's share of --inter-gbs]", type=values.POSITIVE, metavar="GBS"
 )
 @options.time_options("both")
-@options.file_option("--plot", "OUT.png", "A picture of it: .png, .svg or .pdf; needs matplotlib.")
+@options.file_option("--plot", "OUT.png", "Draw the comparison to this file: .png, .svg or .pdf; needs matplotlib.")
 @options.json_option
 def command(
     file: Path,
@@ -115,7 +123,6 @@ def command(
 
 
 def _record(report: EfficiencyReport) -> Mapping[str, object]:
-    """The report as JSON has it."""
     calibration = {} if report.calibration is None else {"calibration": report.calibration}
     return {
         "file": report.sweep.path,

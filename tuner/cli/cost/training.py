@@ -1,4 +1,4 @@
-"""``nccl-tuner cost step``: communication of training steps, and what hides it."""
+"""``nccl-tuner cost step``: the communication of training steps, and how much computation hides it."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -46,31 +46,39 @@ RULES = (
 @options.under("Output", "--time")
 @options.under("Computation beside it", "--compute-us", "--overlap", "--communication-us")
 @click.argument("name", required=False, metavar="[MODEL]")
-@options.option("--parameters", "Of the whole model, such as 70B or 70e9.", type=values.Count(positive))
+@options.option("--parameters", "Parameters of the whole model, such as 70B or 70e9.", type=values.Count(positive))
 @options.option("--layers", "Layers of the model.", type=int)
-@options.option("--hidden", "Its hidden size, in elements.", type=int)
+@options.option("--hidden", "Hidden size of the model, in elements.", type=int)
 @options.option("--sequence", "Tokens of a sequence.", type=int)
-@options.option("--dtype", "Of activations and parameters.", type=options.Named(DataType, "type"), default="float16")
-@options.option("--gradient-dtype", "Of gradients. [default: --dtype]", type=options.Named(DataType, "type"))
-@options.option("--expert-parameters", "Of experts, out of --parameters.", type=values.Count(not_negative))
+@options.option(
+    "--dtype", "Type of activations and parameters.", type=options.Named(DataType, "type"), default="float16"
+)
+@options.option("--gradient-dtype", "Type of gradients. [default: --dtype]", type=options.Named(DataType, "type"))
+@options.option(
+    "--expert-parameters", "How many of the --parameters belong to experts.", type=values.Count(not_negative)
+)
 @options.option("--expert-layers", "Layers with experts.", type=int)
 @options.option("--experts-per-token", "Experts that a token is sent to. [default: 1]", type=int)
 @options.option("--tp", "Degree of tensor parallelism.", type=int, default=1)
-@options.flag("--sp", "Sequence parallelism beside it: ReduceScatter and AllGather for AllReduce.")
+@options.flag("--sp", "Use sequence parallelism with --tp: ReduceScatter and AllGather in place of AllReduce.")
 @options.option("--dp", "Degree of data parallelism. [default: 1, or what fills --nodes]", type=int)
 @options.option("--nodes", "Nodes that the job fills, instead of --dp.", type=int)
 @options.option("--zero", "ZeRO's stage, 0 to 3.", type=click.IntRange(0, 3), default=0)
 @options.option("--ep", "Degree of expert parallelism; it divides --dp.", type=int, default=1)
 @options.option("--pp", "Pipeline stages.", type=int, default=1)
-@options.option("--micro-batches", "Of a step, on each replica.", type=int, default=1)
+@options.option("--micro-batches", "Micro-batches of a step on each replica.", type=int, default=1)
 @options.option("--micro-batch-sequences", "Its sequences.", type=values.POSITIVE, default=1.0)
-@options.option("--buckets", "Calls in which gradients go.", type=int, default=1)
+@options.option("--buckets", "Number of calls that the gradients are sent in.", type=int, default=1)
 @options.option(
     "--activation-bytes",
-    "Of a micro-batch between two layers. [default: sequences x sequence x hidden x type]",
+    "Bytes of a micro-batch between two layers. [default: sequences x sequence x hidden x type]",
     type=options.SIZES,
 )
-@options.option("--gradient-bytes", "Of one GPU. [default: parameters x type over --tp x --pp]", type=options.SIZES)
+@options.option(
+    "--gradient-bytes",
+    "Bytes of gradients of one GPU. [default: parameters x type over --tp x --pp]",
+    type=options.SIZES,
+)
 @options.option("--gpus-per-node", "GPUs of each node. [default: the machine's, or 8]", type=int)
 @options.option("--alpha-us", "Latency of a step inside a node.", type=values.NOT_NEGATIVE, default=1.0)
 @options.option("--beta-gbs", "Bandwidth of a GPU inside a node.", type=values.POSITIVE, default=300.0)
@@ -79,12 +87,12 @@ RULES = (
 @options.option(
     "--model",
     "model_name",
-    "Whose times count; nccl shows both and the difference. [default: nccl with --machine, else alphabeta]",
+    "Whose times are used; nccl shows both and the difference. [default: nccl with --machine, else alphabeta]",
     type=click.Choice(["alphabeta", "nccl"]),
 )
 @options.option("--machine", "With nccl: a machine by name.", metavar="NAME")
 @release_option("With nccl: the release. [default: the newest of the machine]")
-@options.option("--compute-us", "Computation of a step.", type=values.POSITIVE, metavar="US")
+@options.option("--compute-us", "Time of a step's computation.", type=values.POSITIVE, metavar="US")
 @options.option(
     "--overlap",
     "overlapped",
@@ -137,22 +145,24 @@ def step_command(
     """
     if communication_us is not None:
         if compute_us is None or name is not None:
-            raise BadInput("--communication-us: a step that is known; valid with it: --compute-us, without MODEL")
+            raise BadInput(
+                "--communication-us gives the communication of a step; valid with it: --compute-us, without MODEL"
+            )
         _show_overlap(compute_us, communication_us, overlapped or SHARES)
         return
     share, *more = overlapped or [0.0]
     if more:
         raise BadInput("--overlap: several shares; valid: one, or with --communication-us")
     if model_name is not None and (model_name == "nccl") != (machine is not None):
-        raise BadInput("--model nccl and --machine belong together; valid: both or neither")
+        raise BadInput("--model nccl and --machine only apply together: give both or neither")
     if nccl is not None and machine is None:
-        raise BadInput("--nccl without --machine; valid: with --model nccl and --machine")
+        raise BadInput("--nccl only applies with --model nccl and --machine")
     if machine is None and times is not None and (times.calibration or not times.beside_nccl):
         raise BadInput(
-            "calibrated times are a machine's; valid: --time and --calibration with --model nccl and --machine"
+            "--time and --calibration only apply with --model nccl and --machine: calibrated times belong to a machine"
         )
     if share and compute_us is None:
-        raise BadInput("--overlap without the computation to hide behind; valid: with --compute-us")
+        raise BadInput("--overlap only applies with --compute-us, the computation to hide behind")
     scenario = options.CommunicatorOptions({"machine": machine, "nccl": nccl}).scenario() if machine else None
     counts = {"--tp": tp, "--pp": pp, "--nodes": nodes, "--gpus-per-node": gpus_per_node}
     for option, count in counts.items():
@@ -199,7 +209,7 @@ def _copies(gpus: int, tp: int, pp: int) -> int:
 
 
 def _print_whose(answer: StepReport, overlapped: float) -> None:
-    """Prints which calibration answered, and what calls take from compute beside them."""
+    """Prints which calibration answered, and what calls take from computation that runs at the same time."""
     if used := [row.calibration for row in answer.rows if row.calibration]:
         say(calibrated_times.whose_of_all(used))
     channels = [row.channels for row in answer.rows if row.channels is not None]
@@ -273,7 +283,7 @@ def _print(answer: StepReport, by: str) -> None:
 
 
 def _show_overlap(compute_us: float, communication_us: float, hidden: Sequence[float]) -> None:
-    """The time of a step whose communication is partly hidden, and the speed-up over one after the other."""
+    """Prints the time of a step whose communication is partly hidden, and the speed-up over running both in turn."""
     times = compute_us, communication_us
     records = [
         {

@@ -21,7 +21,7 @@ _BINARY = (("TiB", 2**40), ("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10))
 
 
 class Number(click.ParamType):  # type: ignore[type-arg]
-    """A number that a check of :mod:`tuner.times.costmodels.operations` lets pass, which names the option otherwise."""
+    """A number that passes a check of :mod:`tuner.times.costmodels.operations`, with the option's name in the error."""
 
     name = "number"
 
@@ -75,26 +75,29 @@ POSITIVES, PARTS, WHOLES = CheckedNumbers(positive), CheckedNumbers(part), Check
 
 operation_argument = click.argument("operation", type=options.Named(CostOperation, "operation"), metavar="OPERATION")
 ranks_option = options.option(
-    "--ranks", "Ranks; several with commas.", type=CheckedNumbers(partial(whole, least=2), int), required=True
+    "--ranks", "Ranks; several separated by commas.", type=CheckedNumbers(partial(whole, least=2), int), required=True
 )
 
 
 def level_options(function: F) -> F:
-    """``alpha_us`` and ``beta_gbs`` of the one network, or of nodes and what is between them."""
+    """Parameters ``alpha_us`` and ``beta_gbs`` of one network, or inside nodes with a second pair between them."""
     return stacked(
         function,
         options.option(
-            "--alpha-us", "Latency of a step; inside a node of several GPUs.", type=NOT_NEGATIVE, metavar="US"
+            "--alpha-us",
+            "Latency of a step; with --gpus-per-node, of one inside a node.",
+            type=NOT_NEGATIVE,
+            metavar="US",
         ),
         options.option(
             "--beta-gbs",
-            "Bandwidth of a rank, 1e9 bytes per second in one direction; inside a node of several GPUs.",
+            "Bandwidth of a rank, 1e9 bytes per second in one direction; with --gpus-per-node, inside a node.",
             type=POSITIVE,
             metavar="GBS",
         ),
-        options.option("--inter-alpha-us", "The same between nodes.", type=NOT_NEGATIVE, metavar="US"),
-        options.option("--inter-beta-gbs", "The same between nodes, of a GPU.", type=POSITIVE, metavar="GBS"),
-        options.option("--gpus-per-node", "GPUs of a node. [default: one network for all ranks]", type=int),
+        options.option("--inter-alpha-us", "Latency of a step between nodes.", type=NOT_NEGATIVE, metavar="US"),
+        options.option("--inter-beta-gbs", "Bandwidth of a GPU between nodes.", type=POSITIVE, metavar="GBS"),
+        options.option("--gpus-per-node", "GPUs per node. [default: one network for all ranks]", type=int),
     )
 
 
@@ -109,12 +112,12 @@ class LevelValues:
     gpus_per_node: int | None
 
     def levels(self, overhead_us: float = 0.0, gap_us: float = 0.0) -> tuple[Level | None, Level | None]:
-        """Inside and between nodes; alphas are LogP's latencies, with the overhead of a processor and the least gap.
+        """The levels inside and between nodes; with LogP's overhead or gap, alphas are LogP's latencies.
 
-        BadInput where half of one is given, or what is between nodes without their GPUs.
+        BadInput where half of a pair is given, or a network between nodes without GPUs per node.
         """
         if self.gpus_per_node is None and (self.inter_alpha_us, self.inter_beta_gbs) != (None, None):
-            raise BadInput("--inter-alpha-us and --inter-beta-gbs are of several nodes; valid: with --gpus-per-node")
+            raise BadInput("--inter-alpha-us and --inter-beta-gbs are for several nodes; valid with --gpus-per-node")
 
         def level(prefix: str, alpha_us: float | None, beta_gbs: float | None) -> Level | None:
             if (alpha_us is None) != (beta_gbs is None):
@@ -137,7 +140,7 @@ def floats(numbers: Mapping[str, Any]) -> dict[str, float]:
 
 
 def named_bytes(nbytes: float) -> str:
-    """In decimal and in binary units, so that nobody takes GB for GiB: ``100 MB (95.37 MiB)``."""
+    """Bytes in decimal and in binary units, so that nobody confuses GB and GiB: ``100 MB (95.37 MiB)``."""
     decimal, binary = _in(nbytes, _DECIMAL), _in(nbytes, _BINARY)
     return decimal if decimal == binary else f"{decimal} ({binary})"
 

@@ -1,4 +1,4 @@
-"""``nccl-tuner plugin stats``: counts that the plugin kept, of jobs that ended and of those that run."""
+"""``nccl-tuner plugin stats``: what the plugin counted, in jobs that ended and in running ones."""
 
 from pathlib import Path
 
@@ -17,7 +17,7 @@ MOST_SHOWN = 12
 
 @click.command(name="stats", cls=options.Command)
 @click.argument("files", metavar="FILE|DIR...", nargs=-1, required=True, type=FILE)
-@options.flag("--prometheus", "Counts of a DIR as Prometheus reads them; exit code 0.")
+@options.flag("--prometheus", "Print the counts of DIR in Prometheus' text format; exit code 0.")
 @options.file_option(
     "-o",
     "--out",
@@ -28,9 +28,9 @@ MOST_SHOWN = 12
 def stats_command(files: tuple[Path, ...], prometheus: bool, out: Path | None) -> None:
     """Sums what the plugin counted: which rows decide, which never match, which sizes no row decides.
 
-    FILE are those that NCCL_TUNER_STATS named in a job, of all ranks, written at its end. DIR is what NCCL_TUNER_LIVE
-    names in a job that runs: which rows decide in it now, and on which ranks. The counts of a process that was killed
-    stay there. Exit code 1 where ranks of one communicator had different tables, or one of them none.
+    FILE: what the ranks of a job wrote at its end, as NCCL_TUNER_STATS named it. DIR: the folder that NCCL_TUNER_LIVE
+    names in a running job; shows which rows decide in it now, and on which ranks. The counts of a process that was
+    killed stay there. Exit code 1 where ranks of one communicator had different tables, or one of them none.
 
     \b
     NCCL_TUNER_STATS=$PWD/stats.%h.%p.%c torchrun train.py
@@ -40,15 +40,17 @@ def stats_command(files: tuple[Path, ...], prometheus: bool, out: Path | None) -
     nccl-tuner plugin stats /dev/shm/nccl-tuner --prometheus --out /var/lib/node_exporter/nccl_tuner.prom
     """
     if (out is not None and not prometheus) or (prometheus and json_wanted()):
-        raise BadInput("--out is of --prometheus, which has no --json; valid: --json, or --prometheus with --out")
+        raise BadInput(
+            "--out only applies with --prometheus, which has no --json; valid: --json, or --prometheus with --out"
+        )
     folders = [each for each in files if each.is_dir()]
     if folders and len(folders) < len(files):
-        raise BadInput("FILEs of jobs that ended beside DIRs of jobs that run; valid: either alone")
+        raise BadInput("FILEs of ended jobs and DIRs of running jobs; valid: either alone")
     if folders:
         damaged = list[live.DamagedCounts]()
         _show_live(live.read(folders, damaged), prometheus, out, damaged)
     elif prometheus:
-        raise BadInput("--prometheus: of jobs that run; valid: with DIR, what NCCL_TUNER_LIVE names")
+        raise BadInput("--prometheus shows running jobs; valid with DIR, which NCCL_TUNER_LIVE names")
     else:
         _show_ended(stats.read(files))
 

@@ -57,14 +57,14 @@ def path_command() -> None:
 @options.file_option("--live", "DIR", "A folder for counts while the job runs.")
 @options.file_option("--switch", "FILE", "The switch that all ranks see.")
 @options.file_option("--canary", "FILE", "The table that some jobs get instead.")
-@options.option("--percent", "Of how many jobs in a hundred, by the job's name.", type=float, default=0.0)
+@options.option("--percent", "Percentage of jobs that get it, chosen by the job's name.", type=float, default=0.0)
 @options.file_option("--canary-jobs", "FILE", "Names of jobs that get it.")
 @options.file_option("--canary-hosts", "FILE", "Hosts whose jobs get it.")
 @options.option("--job", "The job, as all its ranks know it. [default: Slurm's, torchrun's ...]", metavar="NAME")
-@options.option("--job-hosts", "The job's hosts, with blanks between.", metavar="NAMES", default="", show_default=False)
+@options.option("--job-hosts", "The job's hosts, separated by blanks.", metavar="NAMES", default="", show_default=False)
 @options.file_option("--signature", "FILE", "The table's signature.")
 @options.file_option("--signers", "FILE", "Allowed signers, or a public key.")
-@options.option("--identity", "Whose signature it has to be, of the allowed signers.", metavar="NAME")
+@options.option("--identity", "Which of the allowed signers must have signed the table.", metavar="NAME")
 @options.json_option
 def env_command(nccl: str | None, table: Path | None, strict: bool, following: str | None, **given: Any) -> None:
     """Prints the variables that make a release of NCCL load the plugin, as lines for a shell.
@@ -113,7 +113,7 @@ def _table_of_job(
     name = job or rollout.job_name(os.environ)
     if name is None:
         known = one_of(rollout.JOB_VARIABLES)
-        raise BadInput(f"a canary is by the job's name, which all ranks are told: --job NAME, or {known}")
+        raise BadInput(f"a canary is chosen by the job's name, which all ranks know: --job NAME, or {known}")
     jobs, hosts = (rollout.names(path) if path else () for path in (canary_jobs, canary_hosts))
     why = rollout.gets_canary(rollout.Canary(canary, percent, jobs, hosts), rollout.Job(name, tuple(job_hosts.split())))
     return (canary, why) if why else (table, None)
@@ -137,14 +137,14 @@ def _check_signature(table: Path, signature: Path, signers: Path | None, identit
     type=int,
     default=rollout.LEAST_MARGIN_S,
 )
-@options.option("--reason", "why", "One line that stands in the file.", default="", show_default=False)
+@options.option("--reason", "why", "A reason, as one line; it is written to the file.", default="", show_default=False)
 def switch_command(file: Path, state: str, margin_s: int, why: str) -> None:
     """Has jobs that begin from now on go without the plugin's table (off), or with it again (on); mends its file.
 
-    FILE is what NCCL_TUNER_SWITCH names, which all nodes see; it has to be there before the first job. Jobs that run
-    keep what they have, since ranks that look at different moments would choose differently: restart those that must
-    not. A line counts from the margin on, or from the last line's time where that is later. `mend` makes a file that
-    the plugin refuses one that it takes, and drops lines of a time that is more than minutes ahead.
+    FILE is what NCCL_TUNER_SWITCH names, which all nodes see; it has to be there before the first job. Running jobs
+    keep what they have, since ranks that read the file at different moments would choose differently: restart jobs that
+    must change. A line counts from the margin on, or from the last line's time where that is later. `mend` makes a file
+    that the plugin refuses one that it takes, and drops lines of a time that is more than minutes ahead.
 
     \b
     nccl-tuner plugin switch /shared/nccl-tuner.switch off --reason "all-to-all slower since Monday"

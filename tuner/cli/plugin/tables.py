@@ -88,7 +88,9 @@ def lint_command(
     """
     if libnccl is not None:
         if len(files) > 1 or call != options.CallOptions():
-            raise BadInput("--libnccl: of one FILE, whose rows say the types; valid: without others, --dtype and --op")
+            raise BadInput(
+                "--libnccl takes one FILE, whose rows say the types; valid without other FILEs, --dtype and --op"
+            )
         from tuner.cli.plugin.trials import show_tried
 
         show_tried(files[0], communicator.scenario(), libnccl)
@@ -110,7 +112,7 @@ def lint_command(
 
 
 def _release_of(table: Table, given: options.CommunicatorOptions) -> str | None:
-    """The release that is asked for; without one, on a machine, the first that the table names."""
+    """The release that was asked for; on a machine without one, the first that the table names."""
     asked: str | None = given["nccl"]
     if asked or given["log"] or not given.says_where:
         return asked
@@ -138,7 +140,7 @@ def _checks(
 
 @dataclass(frozen=True, slots=True)
 class _Linted:
-    """A table with what was found, by line."""
+    """A table with its findings, by line."""
 
     file: Path
     read: convert.File = field(metadata=json_form("format", convert=lambda read: read.format))
@@ -165,17 +167,17 @@ class _Linted:
 @options.option(
     "--as",
     "form",
-    "Rows that name the release's picks, or rows with its times, which other releases then pick by.",
+    "Write rows that name the release's picks, or rows with its times, by which other releases then pick.",
     type=click.Choice(["decisions", "costs"]),
     default="decisions",
 )
 @options.option(
     "--interpolate",
     "node_counts",
-    "Rows for these numbers of nodes, and for those between by edges interpolated over the ranks; no --nodes.",
+    "Write rows for these node counts, and for those between with edges interpolated over the ranks; replaces --nodes.",
     metavar="NODES,NODES,...",
 )
-@options.flag("--channels", "Decisions also set the most channels that the release allows.")
+@options.flag("--channels", "Also set the most channels that the release allows.")
 @options.option(
     "--for",
     "runs",
@@ -204,7 +206,7 @@ def compile_command(
 
     Its rows are for this number of ranks and nodes only, or with --interpolate for several and those between: of each
     gap one number is held out, and a note says how the rows do beside the picks there. Size ranges are exact to the
-    byte, but for those of interpolated rows. Without a COLLECTIVE all.
+    byte, but for those of interpolated rows. Without COLLECTIVE: all five.
 
     \b
     nccl-tuner plugin compile --machine dgx-h100 --nodes 2 --nccl 2.28.9 --as costs --for 2.21.5 --out as-2.28.table
@@ -240,9 +242,9 @@ class _Wanted:
 
 def _emulated(scenario: Scenario, wanted: _Wanted) -> tuple[Table, list[str]]:
     if wanted.form == "costs" and wanted.channels:
-        raise BadInput("--channels: rows of costs set none; valid with --as decisions")
+        raise BadInput("--channels: cost rows set no channels; valid with --as decisions")
     if scenario.ranks == 1:
-        raise BadInput("a communicator of one rank has nothing to choose: NCCL only copies")
+        raise BadInput("with one rank there is nothing to choose: NCCL only copies")
     selection = Selection(scenario.communicator())
     other = (
         None
@@ -281,7 +283,7 @@ def _counts(text: str) -> list[int]:
 
 def _interpolated(scenario: Scenario, wanted: _Wanted, counts: list[int]) -> tuple[Table, list[str]]:
     if wanted.form == "costs" or scenario.nodes != 1:
-        raise BadInput("--interpolate: edges of decisions between its own numbers of nodes; valid without --nodes")
+        raise BadInput("--interpolate names the node counts itself; valid without --nodes")
     compiled = {count: _emulated(scenario.with_nodes(count), wanted) for count in counts}
     known = {
         CommunicatorShape(count * scenario.ranks, count): table.decisions for count, (table, _) in compiled.items()
@@ -309,7 +311,7 @@ def _measured(file: Path, wanted: _Wanted, communicator: options.CommunicatorOpt
     asked = wanted.form == "costs" or wanted.channels or wanted.runs
     given = asked or any(communicator[name] for name in communicator.given if name != "nodes")
     if given or communicator["nodes"] is not None:
-        raise BadInput("--measured says all that goes into the table; valid beside it: COLLECTIVE, --out")
+        raise BadInput("--measured has everything that goes into the table; valid with it: COLLECTIVE, --out")
     kept = {where: sizes for where, sizes in measured.read(file).items() if where.collective in wanted.collectives}
     rows, notes = measured.decisions(kept)
     return Table(tuple(rows), provenance={"measurements": file.name, **_written()}), notes

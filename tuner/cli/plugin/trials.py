@@ -1,4 +1,4 @@
-"""``nccl-tuner plugin dry-run``: decision tables in the plugin; what they do in the real libnccl."""
+"""``nccl-tuner plugin dry-run``: decision tables in the plugin; and what they do in the real libnccl."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -32,7 +32,7 @@ from tuner.scenario import Scenario
 )
 @options.option(
     "--grouped",
-    "Also N such calls in one group: the grids of its kernels. NCCL 2.21 and later.",
+    "Also show N such calls in one group: the grids of its kernels. NCCL 2.21 and later.",
     type=click.IntRange(2, 1000),
     metavar="N",
 )
@@ -87,7 +87,9 @@ def dry_run_command(
     columns = (*(FITTED_COLUMNS if fitted else COLUMNS), *(("tuner",) if bypassing else ()))
     print_table(title, columns, [_row(each, fitted, bypassing) for each in trials.sizes])
     if fitted:
-        click.echo("times: by the fitted constants, of NCCL's real pick, which goes by its own constants, as well")
+        click.echo(
+            "times are by the fitted constants, also for NCCL's real pick, which NCCL makes by its own constants"
+        )
     if any(each.bypass or each.own_bypass for each in trials.sizes):
         click.echo(SYMMETRIC_MODEL)
     if groups:
@@ -118,7 +120,7 @@ def _row(each: trial.TableTrial, fitted: bool, bypassing: bool) -> tuple[object,
 
 
 def _grids(grids: tuple[int, ...]) -> str:
-    """Grid of one kernel or several, one after the other."""
+    """The grid of one kernel, or of several in their order."""
     return " + ".join(map(str, grids))
 
 
@@ -139,7 +141,7 @@ MOST_SHOWN = 40
 
 
 def show_tried(table: Path, described: Scenario, timeout_s: float) -> None:
-    """Every row's effect in the real libnccl; exit code 1 where one has none."""
+    """Prints every row's effect in the real libnccl; exit code 1 where a row has none."""
     rows = tried.run(table, described, timeout_s)
     idle = [row for row in rows if row.effect in tried.NO_EFFECT]
     if json_wanted():

@@ -35,9 +35,9 @@ class Line:
     """One release, collective and number of nodes over all sizes.
 
     ``times_us`` is [candidate][size], not a number where NCCL ignores the candidate; ``pick`` is 3 x algorithm +
-    protocol, -1 where NCCL finds nothing to run, and ``nothing`` says why, or where no call is so small:
-    ``least_bytes`` is an element of each rank. ``steps`` are those of each candidate that is a pick, [size] from
-    ``first`` on, the first size that is a call.
+    protocol, -1 where NCCL finds nothing to run (``nothing`` says why) and where the size is below one element per
+    rank, ``least_bytes``. ``steps`` explain each candidate that is a pick, [size] from ``first`` on, the first valid
+    size.
     """
 
     candidates: tuple[AlgoProto, ...]
@@ -55,7 +55,7 @@ class Line:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PageData:
-    """``lines`` is by release, collective and number of nodes, in the order of these; ``sizes`` are bytes."""
+    """``lines`` is indexed by release, collective and number of nodes, in this order; ``sizes`` are bytes."""
 
     scenario: Scenario
     dtype: DataType
@@ -67,7 +67,7 @@ class PageData:
     selections: dict[tuple[str, int], Selection]  # by release and number of nodes
 
     def bus_factor(self, collective: Collective, nodes: int) -> float:
-        """Factor from algorithm to bus bandwidth on so many nodes."""
+        """Factor from algorithm bandwidth to bus bandwidth on this many nodes."""
         return float(bus_factor(collective, nodes * self.scenario.local_ranks()))
 
 
@@ -78,13 +78,13 @@ def collect(
     op: Op,
     along: Callable[[Sequence[str]], Iterable[str]] = iter,
 ) -> PageData:
-    """The report of a scenario for each of ``releases``; its own nodes are where a page opens.
+    """The report of a scenario for each of ``releases``; the page opens at the scenario's own nodes.
 
-    ``along`` is given the releases and iterates over them, such as a progress bar. Errors: BadInput for what the
-    emulator refuses, and for nodes that differ or come with graphs of their own.
+    ``along`` wraps the iteration over releases, for example in a progress bar. Errors: BadInput for what the emulator
+    refuses, and for nodes that differ or come with graphs of their own.
     """
     if scenario.others or scenario.graphs:
-        raise BadInput("report: --node and --graphs are of one number of nodes; valid: --machine, --topology")
+        raise BadInput("report: --node and --graphs describe one number of nodes; valid: --machine, --topology")
     nodes, lines = nodes_of(scenario), dict[tuple[str, Collective, int], Line]()
     selections = dict[tuple[str, int], Selection]()
     for name in along(releases):
@@ -98,7 +98,7 @@ def collect(
 
 
 def nodes_of(scenario: Scenario) -> tuple[int, ...]:
-    """The numbers of nodes on the map, the scenario's own among them; of one rank there is nothing to pick."""
+    """The numbers of nodes on the map, including the scenario's own; one rank alone has nothing to pick."""
     fewest, most = scenario.node_counts
     counts = sorted(count for count in {*NODES, scenario.nodes} if fewest <= count <= most)
     return tuple(count for count in counts if count * scenario.local_ranks() > 1)
@@ -147,7 +147,7 @@ _PRECISION = np.int32(-(1 << 11))  # of a float32: 12 bits after the point, whic
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CalibratedLine:
-    """Times of the picks of a line in us with their bounds, float32 [size], not a number where there is none.
+    """Times in us of a line's picks with their bounds, float32 [size], NaN where there is none.
 
     ``measured`` is [size]. ``used`` says which calibration answered, or why none did.
     """
@@ -165,7 +165,7 @@ CalibratedLines = dict[tuple[str, Collective, int], CalibratedLine]
 def collect_calibrated(
     report: PageData, wanted: TimesWanted, along: Callable[[Sequence[str]], Iterable[str]] = iter
 ) -> CalibratedLines:
-    """Calibrated times of each line of the report. Errors: those of :func:`tuner.answers.calibrated.answering`."""
+    """Calibrated times of each line of the report. Errors: BadInput, BadCalibration."""
     lines, known = CalibratedLines(), dict[tuple[Any, ...], CalibratedTimes]()
     for release in along(report.releases):
         for count in report.nodes:
@@ -204,7 +204,7 @@ def _calibrated_line(
 def _times(
     model: TimeModel, request: Request, picked: Picks, known: dict[tuple[Any, ...], CalibratedTimes]
 ) -> CalibratedTimes:
-    """:meth:`TimeModel.of_picks`; what releases have alike is computed once and then ``known``."""
+    """:meth:`TimeModel.of_picks`, computed once for picks that releases share and then kept in ``known``."""
     communicator, parts = model.selection.communicator, []
     by = model.calibration.name, model.same_machine, model.adapters_gbs, communicator.nodes, communicator.local_ranks
     release = communicator.release.name if communicator.nodes == 1 else ""  # between nodes it does not matter
@@ -242,9 +242,9 @@ class Once(Generic[V]):
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """``index`` is JSON; ``numbers`` are rows of a number for each size: little-endian float32, then uint16.
+    """``index`` is JSON; ``numbers`` are rows with a number per size: little-endian float32, then uint16.
 
-    The bytes of the float32 are in four planes. ``lines`` is how many lines have numbers of their own. Both texts are
+    The bytes of the float32 are in four planes. ``lines`` counts the lines with numbers of their own. Both texts are
     base64 of zlib's format.
     """
 
@@ -268,7 +268,7 @@ class Packer:
         self.lines: Once[tuple[Any, ...]] = Once()
 
     def pack(self, described: dict[str, object]) -> Packed:
-        """``described`` joins the index: what the page says besides."""
+        """Packs the report; ``described`` is added to the index: what else the page says."""
         report, nodes = self.report, self.report.nodes
         places = [
             [[self._line(report.lines[release, one, count]) for count in nodes] for one in Collective]
@@ -299,7 +299,7 @@ class Packer:
         return Packed(_deflated(text.encode()), _deflated(binary), len(self.numbers.values))
 
     def _calibrated(self, lines: CalibratedLines) -> dict[str, object]:
-        """Places by release, collective and nodes of what is known: rows of times, low and high, where measured."""
+        """Indices by release, collective and nodes of what is known: rows of times, low and high, where measured."""
         report, rows = self.report, Once[tuple[Any, ...]]()
 
         def place(line: CalibratedLine) -> int:
@@ -338,7 +338,7 @@ class Packer:
         )
 
     def _trace(self, line: Line, steps: list[Steps]) -> int:
-        """The steps: what describes each, then before and after."""
+        """The steps: what describes each, then the values before and after."""
         rows = []
         for one in steps:
             texts = (one.quantity, one.name, one.unit, one.says, one.source)

@@ -1,4 +1,4 @@
-"""The figures of a page, without what they show: figures.js fills their sources when it opens, and at every change."""
+"""The figures of a page without their data: figures.js fills them when the page opens, and at every change."""
 
 from typing import Any
 
@@ -109,7 +109,7 @@ def _map(report: PageData, edges: Any) -> Any:
 
 
 def _add_runs(drawn: Any) -> None:
-    """Neighbours of one pick as one area: Bokeh makes a hatch of its own for each, and runs keep the page quick."""
+    """Draws neighbours with one pick as one area: Bokeh makes a hatch for each, and fewer areas keep the page quick."""
     runs = ColumnDataSource({name: [] for name in (*SIDES, *RUNS)}, name="runs")
     drawn.quad(
         *SIDES,
@@ -145,7 +145,7 @@ def _add_labels(drawn: Any) -> None:
 
 
 def _add_pointer(drawn: Any, quads: Any) -> None:
-    """Words that the pointer shows of a cell, and what a click on it does."""
+    """Adds the words that the pointer shows for a cell, and what a click on it does."""
     clicked = CustomJS(
         code="""
         const [cell] = cb_data.source.selected.indices

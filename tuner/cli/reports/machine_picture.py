@@ -70,7 +70,7 @@ class Canvas:
         ET.SubElement(self.root, "style").text = STYLE + colours
 
     def write(self, at: tuple[float, float], text: str, kind: str, anchor: str = "start") -> None:
-        """Text whose line begins (or has its middle, or ends) at a place."""
+        """Writes a text that begins at a place, or has its middle or end there."""
         place = {"x": f"{at[0]:g}", "y": f"{at[1]:g}", "class": kind, "text-anchor": anchor}
         ET.SubElement(self.root, "text", place).text = text
 
@@ -265,7 +265,7 @@ def _blocks(explanation: GraphExplanation) -> list[_Box]:
 
 
 def _folded(blocks: list[_Box]) -> list[_Box]:
-    """The blocks without those that are like another in all but their numbers: a rack is one tray, and how many."""
+    """The blocks without those that differ from another only in numbers: a rack is one tray, and a count."""
     alike: dict[object, list[_Box]] = defaultdict(list)
     for block in blocks:
         alike[_likeness(block)].append(block)
@@ -295,7 +295,7 @@ def _used(box: _Box) -> _Box:
 
 
 def _shown(link: LoadedLink, device: MachineDevice, end: MachineDevice) -> bool:
-    """Whether a link is drawn in a device's box: those to what is above it, to NVSwitches and the network."""
+    """Whether a link is drawn in a device's box: links to what is above it, to NVSwitches and to the network."""
     if device.kind == "cpu":
         return link.kind == "sockets" and link.carries_gbs > 0
     return link.start in (device.above, "NVSwitch") or (end is not device and link.kind == "adapter")

@@ -39,7 +39,7 @@ FIRST_BYTES = 1 << 20  # of the cell that is explained when the page opens
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """The text of a page; of its bytes so many are data, in so many different lines."""
+    """The text of a page; how many of its bytes are data, and for how many different lines."""
 
     html: str
     data_bytes: int
@@ -158,7 +158,7 @@ def _subtitle(report: PageData) -> str:
 
 
 def _renumbered(figures: str) -> str:
-    """With bokeh's ids in the order they appear: they count what a process has made before."""
+    """The figures with Bokeh's ids renumbered in order of appearance, as they count what the process made before."""
     seen: dict[str, str] = {}
     return re.sub(r'"p\d+"', lambda match: seen.setdefault(match[0], f'"p{len(seen)}"'), figures)
 
@@ -173,9 +173,9 @@ def write_page(
     times: "TimesWanted | None",
     out: Path | None,
 ) -> None:
-    """Writes the page of a machine, and prints what is in it. Errors: BadInput for no file; MissingExtra."""
+    """Writes the page of a machine, and prints what is in it. Errors: BadInput without a file; MissingExtra."""
     if out is None:
-        raise BadInput("page: into which file? valid: --out FILE.html")
+        raise BadInput("page needs a file to write: --out FILE.html")
     extras.require("bokeh", "report")  # both before what takes a minute
     check_writable(out)
     names = sorted({release.load(name).name for name in communicator["nccl"]}, key=release_key)

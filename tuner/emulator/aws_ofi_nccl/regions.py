@@ -78,7 +78,7 @@ class Plane:
 
 @dataclass(frozen=True)  # without slots, for what is computed once
 class Region:
-    """One polygon, its vertices as the release's source has them; ``line`` says where in the source."""
+    """One polygon with the vertices of the release's source; ``line`` is the line there."""
 
     algo_proto: AlgoProto
     vertices: Points
@@ -92,9 +92,9 @@ class Region:
 
     @cached_property
     def _keeps_foot(self) -> bool:
-        """Whether an edge without length counts with the foot that was computed for the edge before it.
+        """Whether an edge without length uses the foot that was computed for the edge before it.
 
-        Through 1.18.0 it is never set for such an edge, and what is on the stack stays: so compilers make of it.
+        Through 1.18.0 it is never set for such an edge, and the stack's old value stays: compilers produce that.
         """
         return not self.plane.log2 and any(
             a == b for a, b in zip(self.vertices, self.vertices[1:] + self.vertices[:1], strict=True)
@@ -140,7 +140,8 @@ class Region:
         return inside
 
     def may_flicker(self, ranks: int) -> bool:
-        """Whether points of so many ranks lie on a level edge of a linear plane, where rounding says which are in.
+        """Whether points of this many ranks lie on a level edge of a linear plane, where rounding decides which are
+        inside.
 
         80 bits place all on an edge whose products of coordinates are whole in 53 bits, if no foot is left over.
         """
@@ -157,9 +158,10 @@ class Region:
         return any(max(first, second) * _odd(abs(second - first)) >= 2.0**53 for first, second in ends)
 
     def breaks(self, ranks: int) -> Iterator[int]:
-        """Sizes in bytes next to which points of so many ranks may come in or out.
+        """Sizes in bytes near which points of this many ranks may enter or leave.
 
-        There an edge or the end of one is crossed, by the point or by the ray from it, which misses what meets an end.
+        There the point crosses an edge or its end, or the ray from the point does, which misses edges that it meets at
+        an end.
         """
         x, y = self._scaled
         at, far = self.plane.scaled(float(ranks)), self.plane.scaled(2.0 * MOST_RANKS)

@@ -41,7 +41,7 @@ class PluginSettings:
 
 @dataclass(frozen=True, slots=True)
 class TunerRelease:
-    """One release of the plugin: what of its tuner other releases have otherwise; ``releases.toml`` explains each."""
+    """One release of the plugin, with what its tuner does differently from others; ``releases.toml`` explains it."""
 
     name: str
     tag: str
@@ -68,7 +68,7 @@ class TunerRelease:
     model: Mapping[str, ModelConstants]
 
     def platform(self, product: str | None) -> str | None:
-        """Name of the product in its tables; None for one that it has nothing for, and for none."""
+        """Name of the product in its tables; None for a product without tables, and for no product."""
         everywhere = self.platforms.get("*")
         return everywhere if product is None else self.platforms.get(product, everywhere)
 
@@ -103,7 +103,7 @@ def named(text: str) -> str:
 
 @cache
 def load(name: str) -> TunerRelease:
-    """The release of that name, with what it has of its parents."""
+    """The release of that name, completed by its parents."""
     data = _data(name)
     flags = dict.fromkeys(("declines_with_rails", "decides_once", "passes_over_pat_by_name", "model_quirk"), False)
     lists = dict.fromkeys(("declines_with_masks_in", "tree_channels", "pat_channels", "chunk_sizes"), ())
@@ -135,7 +135,7 @@ def _data(name: str) -> dict[str, Any]:
 
 
 def _merged(before: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
-    """Tables within tables, of which a table of regions is replaced as a whole."""
+    """Merges nested tables; a table of regions is replaced as a whole."""
     if "regions" in own:
         return own
     both = dict(before)
@@ -202,7 +202,7 @@ def is_named_by(plugin: str) -> bool:
 
 
 def _unread() -> Mapping[str, str]:
-    """Releases that are known to be out and have no table, with what is known of each."""
+    """Releases that are known to exist and have no table, with what is known about each."""
     table: Mapping[str, str] = _images()["unread"]
     return table
 

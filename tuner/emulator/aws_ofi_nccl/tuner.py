@@ -51,7 +51,7 @@ class Decliner:
 
 @dataclass(frozen=True, slots=True)
 class LoadedTuner:
-    """The tuner on a communicator: which of its platforms that is, regions or the model, and the interface."""
+    """The tuner on a communicator: its platform there, whether it uses regions or the model, and the interface."""
 
     platform: str
     kind: str  # regions or model
@@ -78,9 +78,9 @@ class AwsTuner:
         return self.release.environment(self.product)
 
     def loaded(self, communicator: Comm) -> LoadedTuner | Decliner:
-        """The tuner as it answers there, or the reason for which NCCL's own picks stay.
+        """The tuner as it answers there, or the reason why NCCL's own picks stay.
 
-        Errors: BadInput where the communicator's init fails, or does what is undefined.
+        Errors: BadInput where the communicator's init fails, or the tuner does something undefined.
         """
         release, nccl = self.release, communicator.release
         if nccl.plugin is None:
@@ -121,7 +121,7 @@ class AwsTuner:
         return "model" if word == "model" and platform in release.model_platforms else "regions"
 
     def why_not(self, communicator: Comm) -> str | None:
-        """The reason for which NCCL's own picks stay on this communicator; None where the tuner has a say."""
+        """The reason why NCCL's own picks stay on this communicator; None where the tuner decides."""
         loaded = self.loaded(communicator)
         if isinstance(loaded, Decliner):
             return loaded.reason
@@ -133,7 +133,7 @@ class AwsTuner:
         return None
 
     def ignored_by(self, release: str) -> str | None:
-        """None: it goes by NCCL's interface, whatever the release."""
+        """None: it uses NCCL's interface, whatever the release."""
         return None
 
     def answers(self, question: TunerQuestion) -> TunerAnswers:
@@ -193,7 +193,7 @@ class AwsTuner:
         return chunk_bytes
 
     def chunks_follow_choices(self, communicator: Comm) -> bool:
-        """False: they go by the call alone."""
+        """False: they depend on the call alone."""
         return False
 
     def _least_nodes(self, loaded: LoadedTuner) -> int:
@@ -247,7 +247,7 @@ class AwsTuner:
             channels[at] = np.select([nbytes[at] <= each, nbytes[at] <= each * np.uint64(2)], [1, 2], 0)
 
     def _by_model(self, loaded: LoadedTuner, question: TunerQuestion) -> TunerAnswers:
-        """Cells with the least of the model's own times, whatever NCCL's are (nccl_ofi_model.cpp)."""
+        """The cells with the lowest of the model's own times, whatever NCCL's are (nccl_ofi_model.cpp)."""
         answers = TunerAnswers.none(len(question.nbytes))
         cell = answers.cell
         if question.request.collective is not Collective.AllReduce:
@@ -310,7 +310,7 @@ def _first_region(
 
 
 def _region_of(regions: tuple[Region, ...], kept: tuple[int, ...], ranks: int, nbytes: SizeArray) -> IntArray:
-    """The first region, from 1, of those that are kept that holds each size, [size]; 0 where none does."""
+    """The first of the kept regions, numbered from 1, that holds each size, [size]; 0 where none does."""
     some = tuple(regions[number - 1] for number in kept)
     if not some:
         return np.zeros(nbytes.shape, np.int64)
@@ -323,7 +323,7 @@ def _region_of(regions: tuple[Region, ...], kept: tuple[int, ...], ranks: int, n
 
 @lru_cache(maxsize=256)
 def _steps(regions: tuple[Region, ...], ranks: int) -> tuple[SizeArray, IntArray]:
-    """The sizes at which another region is the first to hold a point of so many ranks, and which it is from there."""
+    """The sizes from which another region is the first to hold a point of this many ranks, and that region."""
     breaks = sorted({size for region in regions for size in region.breaks(ranks)})
     starts = breakpoints.find(lambda sizes: _first_region(regions, ranks, sizes), 1, MOST_ASKED, breaks, steps=0)
     return starts, _first_region(regions, ranks, starts)
@@ -399,7 +399,7 @@ def _tree_channels(nbytes: IntArray, nodes: int) -> IntArray:
 
 
 def _tree_ll128_chunk(nbytes: IntArray, channels: int, depth: int) -> IntArray:
-    """NCCL's own chunk of Tree/LL128, of eight ranks per node, in whole grains of 1920 bytes."""
+    """NCCL's own chunk of Tree/LL128 for eight ranks per node, in whole grains of 1920 bytes."""
     local = 8
     steps = 1 + depth + 0.1 * local
     chunk = np.full(nbytes.shape, 120 * 640 * 8 // 16 * 15, np.int64)

@@ -48,7 +48,7 @@ def double_tree(nodes: int, node: int) -> tuple[TreePlace, TreePlace]:
 
 
 def binary_tree(nodes: int, node: int) -> TreePlace:
-    """A node's place in the tree whose leaves are the odd nodes and whose root is node 0, with one child."""
+    """A node's place in the tree whose leaves are the odd nodes and whose root is node 0, which has one child."""
     bit = 1
     while bit < nodes and not bit & node:
         bit <<= 1
@@ -73,7 +73,7 @@ def _renamed(place: TreePlace, name: Callable[[int], int]) -> TreePlace:
 
 @keeping_all()
 def connect(views: Sequence[Comm], nodes: Nodes) -> Connected:
-    """The channels of a communicator of these nodes; each kind's ranks go by their own view of it, in the same order.
+    """The channels of a communicator of these nodes; each kind's ranks use their own view of it, in the same order.
 
     Nodes have to be in the order of their first ranks.
     """
@@ -105,7 +105,7 @@ class Join:
                 yield of_all, RankView(own, self.nvls.channels(node, rank), peers)
 
     def channels(self, node: int) -> list[list[RankChannel]]:
-        """The channels of a node, by number and rank of the node, as copies of those that NCCL copies."""
+        """The channels of a node, by number and local rank, including those that are copies."""
         ranks = self.nodes.ranks_of[node]
         members, direct = frozenset(ranks), [self.direct.place(node, rank) for rank in range(len(ranks))]
         rings: dict[int, list[tuple[int, int]]] = {}
@@ -197,7 +197,7 @@ class Join:
         return places
 
     def chain_of(self, node: int, order: Sequence[int]) -> list[Tree]:
-        """The place of each rank of the node in a chain of these."""
+        """The place of each rank of the node in a chain with this order."""
         own = [self.nodes.ranks_of[node][rank] for rank in order]
         children = [*((child,) for child in own[1:]), ()]
         by_rank = dict(zip(order, map(Tree, [None, *own], children), strict=False))
@@ -214,7 +214,7 @@ class Join:
     def adapter(self, node: int, rank: int, number: int, graph: str) -> ChannelAdapter:
         """The adapter of a rank on a channel, one of whose peers is on another node (ncclTopoGetNetDev).
 
-        It goes by the channel's own number, even where the channel is a copy of another or has changed places (sic).
+        It depends on the channel's own number, even where the channel is a copy of another or has changed places (sic).
         """
         channel = number % self.count
         ends = self.own.adapters(graph)[channel]
@@ -228,7 +228,7 @@ class Join:
 
 
 class Direct:
-    """CollNet direct as the ranks of one kind of nodes compute it; all channels are alike."""
+    """CollNet direct as the ranks of one kind of nodes compute it; all channels are equal."""
 
     def __init__(self, view: Comm, nodes: Nodes, own: int) -> None:
         self.view, self.nodes, self.own = view, nodes, nodes.kinds[own]
@@ -302,7 +302,7 @@ class Nvls:
         return tuple(zip(*of_nodes, strict=False))  # as many as the node with the fewest has
 
     def _heads(self, kind: NodeKind) -> tuple[int | None, ...]:
-        """The heads of a node; None stands for rank 0 of all, which NCCL takes where it has no other (sic)."""
+        """The heads of a node; None stands for rank 0 of all, which NCCL uses where it has no other (sic)."""
         found = [head for (head,) in kind.orders("nvls")]
         if not self.searched:
             return ()
@@ -359,7 +359,7 @@ class Nvls:
 
 
 def _read_in_steps(heads: Sequence[int], ranks: int, step: int) -> Iterator[int | None]:
-    """The heads that NCCL reads in steps of ``step`` where each is the first of ``ranks`` numbers; the others are 0."""
+    """The heads as NCCL reads them in steps of ``step``, each the first of ``ranks`` numbers; the others are 0."""
     for at in range(0, len(heads) * step, step):
         channel, behind = divmod(at, ranks)
         yield heads[channel] if channel < len(heads) and not behind else None
@@ -387,7 +387,7 @@ OPTIONAL = json_form(optional=True)
 
 @dataclass(frozen=True, slots=True)
 class Crossing:
-    """One direction of a connection between two nodes; network devices by their numbers on their nodes."""
+    """One direction of a connection between two nodes; network devices are numbered on their own nodes."""
 
     sender: int
     relay: int  # the rank that hands the data to the device: the sender, or another of its node (PXN)
@@ -398,7 +398,7 @@ class Crossing:
 
 @dataclass(frozen=True, slots=True)
 class RingOrder:
-    """One channel's ring, from rank 0 on, or from the rank that was asked for."""
+    """One channel's ring, from rank 0 or from the rank that was asked for."""
 
     channel: int
     ranks: tuple[int, ...]
@@ -417,7 +417,7 @@ class TreeOrder:
 
 @dataclass(frozen=True, slots=True)
 class Across:
-    """All channels of a communicator; JSON has nothing of what the communicator does not have."""
+    """All channels of a communicator; JSON leaves out what the communicator does not have."""
 
     ranks_of_nodes: tuple[tuple[int, ...], ...]
     rings: tuple[RingOrder, ...]
@@ -442,7 +442,7 @@ _NOWHERE = _Place(Tree(None, ()), None)
 
 @keeping_all()
 def summarize(connected: Connected, rank: int = 0) -> Across:
-    """The channels of all ranks, as many as ``rank`` has; its rings begin there."""
+    """The channels of all ranks, as many as ``rank`` has; rings begin at it."""
     nodes, channels = connected.node_of_rank, [rank.channels for rank in connected.ranks]
     several, numbers = len(set(nodes)) > 1, range(len(channels[rank]))
     nvls_numbers = range(len(connected.ranks[rank].nvls) if several else 0)
@@ -473,7 +473,6 @@ def _ranks_of_nodes(nodes: Sequence[int]) -> Iterable[list[int]]:
 
 
 def _in_tree(number: int, channels: Sequence[RankChannel]) -> _Place:
-    """A rank in the tree of a channel, which it may not have."""
     return _Place(channels[number].tree, channels[number].tree_adapter) if number < len(channels) else _NOWHERE
 
 
@@ -518,7 +517,7 @@ def _order(number: int, places: Sequence[_Place], nodes: Sequence[int]) -> TreeO
 
 
 def _crossing(sender: int, receiver: int, out: ChannelAdapter | None, into: ChannelAdapter | None) -> Crossing:
-    """Sender and receiver, which are on two nodes, and what each of them uses."""
+    """Sender and receiver on two different nodes, and the adapters that they use."""
     return Crossing(
         sender=sender,
         relay=sender if out is None else out.relay,
@@ -542,7 +541,7 @@ def _heads(connected: Connected) -> Iterator[tuple[int, ...]]:
 
 
 def rings_and_trees(view: Comm, nodes: Nodes) -> Across:
-    """Rings and trees of nodes of one kind, whose ranks have this view. ValueError for nodes of several kinds."""
+    """Rings and trees of nodes of one kind, whose ranks share this view. ValueError for nodes of several kinds."""
     if len(nodes.kinds) != 1:
         raise ValueError("nodes of several kinds")
     join, first = Join(view, nodes, 0), nodes.ranks_of[0][0]

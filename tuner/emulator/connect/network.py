@@ -26,10 +26,10 @@ class NetworkDirection:
 
 
 def network_use(connected: Connected, rank: int, access_of: AccessOf, later: Collection[Algorithm] = ()) -> NetworkUse:
-    """Networks of a rank: whether and how it goes to other nodes.
+    """How a rank uses the network: whether and how it reaches other nodes.
 
-    NCCL tells all ranks of the rings, which count anew as they are connected. Algorithms connected ``later`` add the
-    rank's own connections, as far as rings do not have them.
+    NCCL tells all ranks about the rings, which are counted anew when they connect. Algorithms connected ``later`` add
+    the rank's own connections, unless rings have them.
     """
     of_all = [list(_of_rings(connected, each)) for each in range(len(connected.ranks))]
     own = of_all[rank]
@@ -107,7 +107,7 @@ ORDER = tuple(OF)  # in which they are connected at once: initTransportsRank, sr
 
 
 def heads_of_rank(connected: Connected, rank: int = 0, network: NetworkOf | None = None) -> Heads:
-    """Heads as a rank knows them; where there are none, one that is that rank."""
+    """Heads as a rank knows them; without any, a single one, the rank itself."""
     own = connected.ranks[rank]
     direct = own.channels[0].direct
     return Heads(

@@ -14,7 +14,7 @@ from tuner.machine.graphs import EMPTY, OF_ALGORITHM, OrderedGraph
 
 @contextmanager
 def keeping_all() -> Iterator[None]:
-    """Pauses the garbage collector, which would go over many records again and again, all of which stay."""
+    """Pauses the garbage collector, which would visit many long-lived records again and again."""
     enabled = gc.isenabled()
     gc.disable()
     try:
@@ -71,7 +71,7 @@ class NvlsChannel:
 class RankChannel:
     """One channel of ring, tree and CollNet as a rank has it.
 
-    Adapters are there where the rank has a neighbour on another node.
+    Adapters are set where the rank has a neighbour on another node.
     """
 
     previous: int
@@ -85,7 +85,7 @@ class RankChannel:
 
 @dataclass(frozen=True, slots=True)
 class RankView:
-    """One rank's knowledge of its channels."""
+    """What one rank knows of its channels."""
 
     channels: tuple[RankChannel, ...]
     nvls: tuple[NvlsChannel, ...]  # the channels of NVLS, whose number is its own; empty without NVLS
@@ -105,7 +105,7 @@ NOT_SEARCHED = OrderedGraph(EMPTY, ())
 
 @dataclass(frozen=True, eq=False)
 class NodeKind:
-    """Nodes that are alike, in a row: what NCCL's search found on one of them."""
+    """Equal nodes that follow each other: what NCCL's search found on one of them."""
 
     nodes: int
     graphs: Mapping[str, OrderedGraph]  # by name
@@ -138,7 +138,7 @@ class NodeKind:
         return self.graphs["tree"].graph.pattern
 
     def orders(self, name: str) -> tuple[tuple[int, ...], ...]:
-        """Each channel's ranks of the node, in the order of the graph; of NVLS its head alone."""
+        """Each channel's ranks of the node, in the order of the graph; for NVLS only the head."""
         return self._of_graph[name][0]
 
     def adapters(self, name: str) -> tuple[tuple[int, int], ...]:
@@ -175,7 +175,7 @@ def _of_kind(order: Sequence[str], kind: str) -> Iterator[str]:
 
 
 def _of_device(gpu: str) -> int:
-    """Number that a GPU's ranks are ordered by: its own, or where ranks share GPUs its rank on the host."""
+    """The number by which a GPU's ranks are ordered: its own, or where ranks share GPUs, the rank on the host."""
     _, shared, rank = gpu.partition("/")
     return int(rank) if shared else _number(gpu)
 

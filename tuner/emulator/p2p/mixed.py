@@ -54,7 +54,7 @@ class BroadcastPart:
 
 @dataclass(slots=True)
 class BroadcastKernel:
-    """One launch: at most one broadcast of each root. ``batches`` and ``work_bytes`` are what it takes of a kernel."""
+    """One launch: at most one broadcast from each root. ``batches`` and ``work_bytes`` are its part of a kernel."""
 
     protocol: Protocol
     threads: int
@@ -147,7 +147,7 @@ def _chunk_bytes(p2p_context: P2pContext, protocol: Protocol) -> int:
 
 
 def _depth(ring: Sequence[int], root: int) -> int:
-    """Number of ranks that a root is before the own rank in a ring, which begins there."""
+    """By how many ranks a root precedes the own rank in a ring that begins at the own rank."""
     return -ring.index(root) % len(ring)
 
 
@@ -157,9 +157,10 @@ def _aligned(size: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class MixedKernel:
-    """One launch: its collectives in NCCL's order, and its sends and receives; one of both may be missing.
+    """One launch: its collectives in NCCL's order, and its sends and receives; either may be missing.
 
-    ``path``: what does its collectives if no algorithm does: a symmetric kernel, or copy engines, which launch none.
+    ``path`` names what does its collectives if no algorithm does: a symmetric kernel, or copy engines, which launch
+    none.
     """
 
     name: str
@@ -186,9 +187,9 @@ def plan(
     calls: Sequence[ExchangeCall],
     buffers: Buffers = Buffers.plain,
 ) -> MixedGroup:
-    """The kernels of a group of collectives and of sends and receives, whose ``buffers`` are those of collectives, too.
+    """The kernels of a group of collectives and of sends and receives; ``buffers`` are those of collectives, too.
 
-    BadInput as of :func:`tuner.emulator.group.plan` and of :func:`tuner.emulator.p2p.plan.plan`.
+    BadInput for what is not emulated.
     """
     communicator = selection.communicator
     requests = [each.request for each in operations]
@@ -231,7 +232,7 @@ def _of_broadcasts(p2p_context: P2pContext, kernel: BroadcastKernel) -> MixedKer
 
 
 def _joined(p2p_context: P2pContext, kernel: MixedKernel, exchange: ExchangeKernel) -> MixedKernel:
-    """The last kernel of the collectives with what it has room for; its block and function change even for nothing."""
+    """The last kernel of the collectives with as much as fits into it; its block and function change anyway."""
     functions = p2p_context.communicator.rules.device_functions
     if kernel.broadcasts is not None:
         name = kernel.name if kernel.broadcasts.protocol is Protocol.LL else functions.EXCHANGES
@@ -245,7 +246,7 @@ def _joined(p2p_context: P2pContext, kernel: MixedKernel, exchange: ExchangeKern
 def _exchanges(
     p2p_context: P2pContext, queues: Queues, before: Sequence[MixedKernel], captured: bool
 ) -> Iterator[ExchangeKernel]:
-    """The kernels of the messages, the first of which goes into the last of the collectives where there is one."""
+    """The kernels of the messages; the first ones go into the last kernel of the collectives, if there is one."""
     if p2p_context.communicator.release.exchange.planner == "rounds":
         return kernels_of_rounds(p2p_context, queues, captured, [_filled(p2p_context, kernel) for kernel in before])
     works = Works(p2p_context.communicator, captured)

@@ -1,10 +1,10 @@
 """Plan of a rank's sends and receives in one group: which kernels NCCL launches for them, and what is in each.
 
-Calls become messages, one a peer and direction, which wait in a queue for each peer. NCCL turns to its peers in the
+Calls become messages, one per peer and direction, which wait in a queue for each peer. NCCL serves its peers in the
 order of rounds (:class:`tuner.emulator.p2p.records.PeerOrder`), again and again until nothing waits. Up to 2.21 a round
 takes a chunk of the next message to and from a peer, each on one channel; chunks of a channel that are done together
-are a work, a connection at most once in it, and a kernel holds so many works. From 2.22 on a round takes whole
-messages: a work has one out and one in, on as many channels as their size asks for, and a channel does works in
+are a work, a connection at most once in it, and a kernel holds a limited number of works. From 2.22 on a round takes
+whole messages: a work has one out and one in, on as many channels as their size asks for, and a channel does works in
 batches; a kernel holds as many batches and works as fit its arguments or the ring of works. Chunks are of LL where
 little is sent and the connection has such buffers. What does not fit begins the next kernel.
 
@@ -35,7 +35,7 @@ POINT_TO_POINT = (PeerCall.Send, PeerCall.Recv)
 
 @dataclass(frozen=True, slots=True)
 class ExchangeCall:
-    """One call as a rank makes it: ``count`` elements as NCCL's function takes them, ``root`` the root, or the peer."""
+    """One call as a rank makes it: ``count`` elements as NCCL's function takes them; ``root`` may be the peer."""
 
     function: PeerCall
     dtype: DataType
@@ -45,7 +45,7 @@ class ExchangeCall:
 
 
 def plan(p2p_context: P2pContext, calls: Sequence[ExchangeCall], captured: bool = False) -> tuple[ExchangeKernel, ...]:
-    """The kernels of a group of calls on any buffers, of which a send to the rank itself has two.
+    """The kernels of a group of calls; a send to the rank itself comes with its receive.
 
     ``captured``: into a CUDA graph, where a kernel holds more. BadInput for calls that the release does not have, and
     for sends to the rank itself without a receive.
@@ -115,7 +115,7 @@ ELEMENTS = 2 * TOGETHER  # of a work: receives on the even places, sends on the 
 
 @dataclass(slots=True)
 class _Left:
-    """Rest of a message that is not in a kernel yet."""
+    """The rest of a message that is not in a kernel yet."""
 
     message: Message
     chunk_bytes: int  # of its parts, NCCL's recvChunkBytesMax
@@ -164,7 +164,7 @@ class _ChunkWork:
 
 
 class _ChunkKernel:
-    """A kernel that is being filled, with room for so many works."""
+    """A kernel that is being filled, with room for this many works."""
 
     def __init__(self, room: int) -> None:
         self.room = room
@@ -188,7 +188,7 @@ def kernels_of_chunks(
 ) -> Iterator[ExchangeKernel]:
     """The kernels of the messages, in a CUDA graph if ``captured``.
 
-    The first has ``room`` for so many works beside those of collectives, if there are any.
+    The first has ``room`` for this many works besides those of collectives, if there are any.
     """
     whole = Works(p2p_context.communicator, captured).left
     return _ChunkPlanner(p2p_context, queues).kernels(whole, whole if room is None else room)
@@ -259,7 +259,7 @@ class _ChunkPlanner:
         return self.left[key]
 
     def _part_bytes(self, size: int) -> int:
-        """The most of a message that is one chunk (calcP2pChunkSize)."""
+        """The largest part of a message that is one chunk (calcP2pChunkSize)."""
         step, across = self.p2p_context.channels.chunk_bytes, len(self.p2p_context.order.ranks_of) > 1
         least = step // (self.data.least_part_across_nodes if across else 8)
         _, part = divided(size, self.fewest, self.most, (least, step if across else step * 32))
@@ -316,7 +316,7 @@ class _Tail:
 
 @dataclass(slots=True)
 class _RoundKernel:
-    """A kernel that is being filled; ``batches`` and ``work_bytes`` are with those of collectives before."""
+    """A kernel that is being filled; ``batches`` and ``work_bytes`` include those of earlier collectives."""
 
     batches: int
     work_bytes: int
@@ -337,8 +337,8 @@ def kernels_of_rounds(
 ) -> Iterator[ExchangeKernel]:
     """The kernels of the messages, the first of which may hold collectives already; in a CUDA graph if ``captured``.
 
-    ``before``: batches and bytes of works of the kernels of collectives, the last of which may have room. Errors:
-    those of :meth:`Batches.check_ring`; BadInput where a kernel holds nothing.
+    ``before``: batches and bytes of works in the kernels of collectives, the last of which may have room. Errors:
+    BadInput where the works exceed their ring, or a kernel holds nothing.
     """
     *full, last = before or [(0, 0)]
     return _RoundPlanner(p2p_context, queues, Batches(p2p_context.communicator, captured), full).kernels(

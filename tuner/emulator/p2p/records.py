@@ -1,4 +1,4 @@
-"""Channels and peers that sends and receives go by, and what they become: messages, transfers, and works of kernels.
+"""Channels and peers of sends and receives, and what they become: messages, transfers, and works of kernels.
 
 Source: ncclTopoComputeP2pChannels, src/graph/paths.cc; computeBuffSizes, src/init.cc, v2.28.9-1.
 """
@@ -42,10 +42,10 @@ class PeerChannels:
 
 
 def peer_channels(communicator: Comm, links: Sequence[PeerLinks], shared: PeerChannels | None = None) -> PeerChannels:
-    """Channels of a communicator; ``links``: of rank 0's kind of node, then of the others.
+    """Point-to-point channels of a communicator; ``links``: of rank 0's kind of node, then of the others.
 
-    ``shared``: those of the communicator whose resources it shares. ``NCCL_CHUNK_SIZE`` and the sizes of the buffers
-    count as NCCL reads them. BadInput for sizes with which NCCL divides by zero or never ends.
+    ``shared``: those of the communicator whose resources it shares. ``NCCL_CHUNK_SIZE`` and the buffer sizes have the
+    effect that they have in NCCL. BadInput for sizes with which NCCL divides by zero or never ends.
     """
     number, data = communicator.environment.number, communicator.release.exchange
     c_int, most = communicator.environment.c_int, communicator.release.limits.max_channels
@@ -128,7 +128,7 @@ def _over_network(communicator: Comm, adapters: tuple[int, float], first: int) -
     if data.net_channels == "by_bandwidth":
         per_channel = communicator.environment.number(PER_CHANNEL_BANDWIDTH, int(data.channel_bandwidth_gbs))
         if per_channel == 0:
-            raise BadInput(f"{PER_CHANNEL_BANDWIDTH}=0: NCCL divides by it; valid: GB/s, 1 and more")
+            raise BadInput(f"{PER_CHANNEL_BANDWIDTH}=0: NCCL divides by it; valid: 1 GB/s or more")
         return max(count, ceil_div(int(adapters[1]), per_channel)) if count else 2
     few_ranks = 2 * communicator.ranks <= first * 4
     return max(count, 2 if few_ranks else 1)
@@ -199,7 +199,7 @@ class PeerOrder:
         return None if to == NOBODY else to, None if whence == NOBODY else whence
 
     def rounds_with(self, to: Iterable[int], whence: Iterable[int]) -> list[int]:
-        """The rounds that send to any of these ranks, or receive from any of those, in their order."""
+        """The rounds, in their order, that send to one of ``to`` or receive from one of ``whence``."""
         found: list[int] = np.flatnonzero(self._among(0, to) | self._among(1, whence)).tolist()
         return found
 
@@ -221,7 +221,7 @@ class PeerOrder:
             return max(sizes)
         size = number(GROUP_SIZE, TOGETHER)
         if size < 1:
-            raise BadInput(f"{GROUP_SIZE}={size}: valid: 1 rank and more")
+            raise BadInput(f"{GROUP_SIZE}={size}: valid: 1 rank or more")
         for own in dict.fromkeys(sizes):
             if own % size or own < size:
                 size = gcd(size, own)
@@ -234,7 +234,7 @@ class PeerOrder:
 
     @cached_property
     def most_of_node(self) -> int:
-        """The ranks of the node that has the most."""
+        """The largest number of ranks on a node."""
         return max(self._sizes)
 
     @cached_property
@@ -277,14 +277,14 @@ class PeerOrder:
         return _both(table, self.place(self.rank), growing(len(table)), growing(table.shape[1]))
 
     def _of_groups(self) -> tuple[Ranks, Ranks]:
-        """Order by group, and in it one rank after the other. Source: ncclP2pSchedule, src/init.cc, v2.28.9-1."""
+        """Order by group, and one rank after the other within it. Source: ncclP2pSchedule, src/init.cc, v2.28.9-1."""
         table = self._all.reshape(-1, self.group_ranks)
         ((group, place),) = np.argwhere(table == self.rank).tolist()
         return _both(table, (group, place), growing(len(table)), np.arange(self.group_ranks))
 
 
 def _both(table: Ranks, own: tuple[int, int], rows: Ranks, columns: Ranks) -> tuple[Ranks, Ranks]:
-    """Ranks of a table of equal groups, so many rows and columns away from the own one, one way and the other."""
+    """Ranks ``rows`` and ``columns`` away from ``own`` in a table of equal groups, forwards and backwards."""
     (row, column), (height, width) = own, table.shape
     there = table[((row + rows) % height)[:, None], (column + columns) % width]
     back = table[((row - rows) % height)[:, None], (column - columns) % width]
@@ -292,7 +292,7 @@ def _both(table: Ranks, own: tuple[int, int], rows: Ranks, columns: Ranks) -> tu
 
 
 def growing(count: int) -> Ranks:
-    """0, 1, 3, 6, 10 ... modulo a power of two, without what is not below ``count``: numbers [step]."""
+    """0, 1, 3, 6, 10 ... modulo a power of two, leaving out numbers from ``count`` on: numbers [step]."""
     power = 1 << (count - 1).bit_length()
     steps = np.arange(power)
     values = steps * (steps + 1) // 2 & (power - 1)
@@ -301,7 +301,7 @@ def growing(count: int) -> Ranks:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One send or receive of a rank; ``offset_bytes`` is where its buffer begins, which nothing is decided by."""
+    """One send or receive of a rank; ``offset_bytes`` is where its buffer begins, which decides nothing."""
 
     peer: int
     bytes: int
@@ -313,8 +313,9 @@ class Message:
 class Transfer:
     """A message, or a chunk of one up to 2.21, as a kernel has it.
 
-    ``channels`` are in the order of its parts, each of ``part_bytes`` but the last; ``chunk_bytes`` is what goes
-    through a buffer at once, of LL without its flags from 2.22 on. ``network``: not by peer-to-peer or shared memory.
+    ``channels`` are in the order of its parts, each of ``part_bytes`` but the last; ``chunk_bytes`` goes through a
+    buffer at once, for LL without its flags from 2.22 on. ``network``: it goes over the network, not over peer-to-peer
+    or shared memory.
     """
 
     message: Message
@@ -339,7 +340,7 @@ class Transfer:
 
 @dataclass(frozen=True, slots=True)
 class P2pWork:
-    """One round's work in a kernel: a transfer out and one in, from the same first channel on."""
+    """One round's work in a kernel: a transfer out and one in, starting on the same channel."""
 
     round: int
     send_rank: int
@@ -364,8 +365,8 @@ class WorkElement:
 class ExchangeKernel:
     """One launch of sends and receives.
 
-    ``batches`` has, by channel in the order in which its block does them, what is done together: works by their number
-    in ``works``, or the elements of a work.
+    ``batches`` lists, for each channel in the order of its block, what is done together: works by their index in
+    ``works``, or the elements of a work.
     """
 
     threads: int
@@ -419,7 +420,7 @@ class Queues:
             self._count += 1
         own = [len(self._waiting[rank, sends]) for sends in (True, False)]
         if own[0] != own[1]:
-            raise BadInput(f"rank {rank} sends itself {own[0]} messages and receives {own[1]}; valid: as many")
+            raise BadInput(f"rank {rank} sends itself {own[0]} messages and receives {own[1]}; valid: equal numbers")
 
     def __bool__(self) -> bool:
         return self._count > 0

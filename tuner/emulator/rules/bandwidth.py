@@ -21,19 +21,19 @@ RULES: Registry[BandwidthRule] = Registry()
 
 @RULES(nccl.TOPO_TUNE_MODEL(since="2.18.1"))
 def graph(_: Float, point: ModelPoint) -> Float:
-    """Bandwidth per channel: up to two nodes the graph's inside a node, beyond the one between nodes."""
+    """Bandwidth per channel: up to two nodes that of the graph inside a node, beyond two that between nodes."""
     return f32(point.graph.bw_intra_gbs if point.nodes <= 2 else point.graph.bw_inter_gbs)
 
 
 @RULES(nccl.RING_MODEL_INIT(since="2.31.2"))
 def graph_inter_on_two_blackwell_nodes(value: Float, point: ModelPoint) -> Float:
-    """Bandwidth per channel: on one node (before Blackwell up to two) the graph's inside, else the one between."""
+    """Bandwidth per channel: on one node (before Blackwell up to two) the graph's inside a node, else between."""
     return f32(point.graph.bw_inter_gbs) if _blackwell(point) and point.nodes == 2 else graph(value, point)
 
 
 @RULES(nccl.TREE_MODEL_INIT(since="2.31.2"))
 def graph_slower_on_blackwell(value: Float, point: ModelPoint) -> Float:
-    """Bandwidth per channel: on Blackwell the slower; before, inside a node up to two nodes, else between nodes."""
+    """Bandwidth per channel: on Blackwell the slower one; before, inside a node up to two nodes, else between."""
     return graph_slower(value, point) if _blackwell(point) else graph(value, point)
 
 
@@ -51,7 +51,7 @@ def graph_intra(_: Float, point: ModelPoint) -> Float:
 
 @RULES(nccl.TOPO_TUNE_MODEL(since="2.28.3"), nccl.NVLS_MODEL_INIT(since="2.31.2"))
 def nvls_multicast(_: Float, point: ModelPoint) -> Float:
-    """The switch's efficiency inside a node against the network between nodes; one channel is lost to latency."""
+    """The switch's efficiency inside a node, against the network between nodes; one channel is lost to latency."""
     channels = f32(point.graph.channels)
     efficiency = f32(point.release.nvls_efficiency[point.communicator.generation])
     intra = f32(point.graph.bw_intra_gbs) * efficiency * f32(point.graph.channels - 1) / channels
@@ -73,7 +73,7 @@ def nvls_slower(_: Float, point: ModelPoint) -> Float:
 
 @RULES(nccl.TOPO_TUNE_MODEL(since="2.27.3"))
 def nvls_gathers_slower(value: Float, point: ModelPoint) -> Float:
-    """Bandwidth per channel: the slower of both; gathers spare a rank's own share, and a tenth of the network."""
+    """Bandwidth per channel: the slower of both; gathers save a rank's own share, and lose a tenth of the network."""
     if point.collective is Collective.AllReduce:
         return nvls_slower(value, point)
     intra = f32(point.graph.bw_intra_gbs) * (point.local_ranks - f32(1)) / point.local_ranks
@@ -82,7 +82,9 @@ def nvls_gathers_slower(value: Float, point: ModelPoint) -> Float:
 
 @RULES(nccl.TOPO_TUNE_MODEL(since="2.19.3"))
 def nvls_tree_slower(_: Float, point: ModelPoint) -> Float:
-    """Bandwidth per channel: the slower of inside and network, which beyond two nodes carries the tree up and down."""
+    """Bandwidth per channel: the slower of the node's inside and the network, carrying the tree both ways beyond two
+    nodes.
+    """
     inter = f32(point.graph.bw_inter_gbs)
     return min(f32(point.graph.bw_intra_gbs), inter if point.nodes <= 2 else inter / f32(2))
 
@@ -103,7 +105,7 @@ def ring_ll_cap(value: Float, point: ModelPoint) -> Float:
 
 @RULES(nccl.TOPO_TUNE_MODEL(since="2.18.1"))
 def ring_ll_quarter_or_third(value: Float, point: ModelPoint) -> Float:
-    """LL as a quarter; a third where one node moves data without reducing it to the end of the ring."""
+    """LL reaches a quarter of the bandwidth; a third where one node moves data around the ring without reducing it."""
     if point.protocol is not Protocol.LL:
         return value
     quarter = point.nodes > 1 or point.collective in (Collective.AllReduce, Collective.Reduce)
@@ -112,7 +114,7 @@ def ring_ll_quarter_or_third(value: Float, point: ModelPoint) -> Float:
 
 @RULES(nccl.TOPO_TUNE_MODEL(since="2.23.4"), nccl.RING_MODEL_INIT(since="2.31.2"))
 def ring_ll128_cap(value: Float, point: ModelPoint) -> Float:
-    """LL128 leaves 92 % to the data, and each channel carries only so much."""
+    """LL128 leaves 92 % of the bandwidth to the data, and each channel carries a limited amount."""
     if point.protocol is not Protocol.LL128:
         return value
     return f32(min(value * f64(0.92), point.graph.channels * point.cap_gbs("ring_ll128_per_channel")))
@@ -120,7 +122,7 @@ def ring_ll128_cap(value: Float, point: ModelPoint) -> Float:
 
 @RULES(nccl.TOPO_TUNE_MODEL(since="2.18.1"))
 def ring_ll128_cap_less_alone(value: Float, point: ModelPoint) -> Float:
-    """LL128 leaves 92 % to the data, 70 % with one rank per node, and each channel carries only so much."""
+    """LL128 leaves 92 % to the data, 70 % with one rank per node, and each channel carries a limited amount."""
     if point.protocol is not Protocol.LL128:
         return value
     share = f64(0.7) if point.local_ranks < 2 else f64(0.92)
@@ -129,7 +131,7 @@ def ring_ll128_cap_less_alone(value: Float, point: ModelPoint) -> Float:
 
 @RULES(nccl.TOPO_TUNE_MODEL(since="2.18.1"), nccl.TREE_MODEL_INIT(since="2.31.2"))
 def tree_cap(value: Float, point: ModelPoint) -> Float:
-    """A tree reaches 92 % of the bus, and each channel carries only so much."""
+    """A tree reaches 92 % of the bus, and each channel carries a limited amount."""
     return f32(min(value * f64(0.92), point.graph.channels * point.cap_gbs("tree_per_channel")))
 
 
@@ -143,7 +145,7 @@ def tree_ll_cap(value: Float, point: ModelPoint) -> Float:
 
 @RULES(nccl.TOPO_TUNE_MODEL(since="2.18.1"), nccl.TREE_MODEL_INIT(since="2.31.2"))
 def tree_ll128_cap(value: Float, point: ModelPoint) -> Float:
-    """LL128 sends flags with the data, and each channel carries only so much."""
+    """LL128 sends flags with the data, and each channel carries a limited amount."""
     if point.protocol is not Protocol.LL128:
         return value
     share = f64(7.0) / f64(9.0) if point.nodes == 1 else f64(120.0) / f64(128.0)
@@ -176,7 +178,7 @@ def no_low_latency(value: Float, point: ModelPoint) -> Float:
 
 @RULES(nccl.TOPO_TUNE_MODEL(since="2.27.3"), nccl.COLLNET_MODEL_INIT(since="2.31.2"))
 def collnet_direct(value: Float, point: ModelPoint) -> Float:
-    """CollNet Direct: every GPU wants a NIC of its own; AllGather and ReduceScatter count GPUs, not channels."""
+    """CollNet Direct: every GPU needs an adapter of its own; AllGather and ReduceScatter count GPUs, not channels."""
     if point.protocol is not Protocol.Simple:
         return value
     if point.gathers_or_scatters:
@@ -192,7 +194,7 @@ def collnet_direct(value: Float, point: ModelPoint) -> Float:
 
 @RULES(nccl.TOPO_TUNE_MODEL(since="2.18.1"))
 def collnet_direct_interpolated(value: Float, point: ModelPoint) -> Float:
-    """CollNet Direct: every GPU wants a NIC; AllGather and ReduceScatter have a share measured at 1 and 8 GPUs."""
+    """CollNet Direct: every GPU needs an adapter; AllGather and ReduceScatter have a share measured at 1 and 8 GPUs."""
     if point.protocol is not Protocol.Simple or not point.gathers_or_scatters:
         return collnet_direct(value, point)
     network = point.communicator.collnet
@@ -217,13 +219,13 @@ def _too_few_heads(point: ModelPoint) -> bool:
 
 @RULES(nccl.TOPO_TUNE_MODEL(since="2.18.1"))
 def ranks_over_steps(value: Float, point: ModelPoint) -> Float:
-    """Bus to algorithm bandwidth of a ring; the quotient is a double, stored as float before it multiplies."""
+    """Bus to algorithm bandwidth of a ring; the quotient is a double, stored as float before the multiplication."""
     return value * f32(f64(1.0) * point.ranks / point.steps)
 
 
 @RULES(nccl.TOPO_TUNE_MODEL(since="2.28.3"))
 def ranks_over_steps_of_allreduce(value: Float, point: ModelPoint) -> Float:
-    """Bus to algorithm bandwidth of a ring, for AllReduce alone."""
+    """Bus to algorithm bandwidth of a ring, only for AllReduce."""
     return value if point.gathers_or_scatters else ranks_over_steps(value, point)
 
 
@@ -235,7 +237,7 @@ def times_ranks_over_steps(value: Float, point: ModelPoint) -> Float:
 
 @RULES(nccl.NVLS_MODEL_INIT(since="2.31.2"))
 def times_ranks_over_steps_of_allreduce(value: Float, point: ModelPoint) -> Float:
-    """Bus to algorithm bandwidth of a ring, for AllReduce alone: times ranks, over steps, each rounded to float."""
+    """Bus to algorithm bandwidth of a ring, only for AllReduce: times ranks, over steps, each rounded to float."""
     return value if point.gathers_or_scatters else times_ranks_over_steps(value, point)
 
 
@@ -282,5 +284,5 @@ def _blackwell(point: ModelPoint) -> bool:
 
 @RULES(nccl.NOT_NCCL)
 def measured_efficiency(value: Float, point: ModelPoint) -> Float:
-    """No rule of NCCL's: fitted constants add it, the share of the model's bandwidth that was measured."""
+    """Not a rule of NCCL: fitted constants add it, the measured share of the model's bandwidth."""
     return value * f32(point.release.efficiency.get(point.algorithm, {}).get(point.protocol, 1.0))

@@ -89,18 +89,18 @@ def no_more_than_nccls_own(own: int, tuned: int) -> int:
     nccl.TUNING_GET_CHANNELS(since="2.31.2"),
 )
 def as_without_a_tuner(tuned: int) -> int:
-    """Threads go by NCCL's own channels; the tuner's come in afterwards."""
+    """Threads depend on NCCL's own channels; the tuner's are applied afterwards."""
     return 0
 
 
 @TUNED_THREADS_RULES(nccl.GET_CHANNEL_THREAD_INFO(since="2.20.5"))
 def by_the_tuners_channels(tuned: int) -> int:
-    """Threads go by the tuner's channels, over which the size is shared out."""
+    """Threads depend on the tuner's channels, over which the size is divided."""
     return tuned
 
 
 def of_registered(call: RuleCall, tables: Tables, bound: IntArray) -> IntArray:
-    """ReaderBounds with registered buffers, numbers of channels [size]; the same where there are none."""
+    """Bounds with registered buffers, numbers of channels [size]; the same where there are none."""
     if registered.kept(call.communicator, call.request):
         for rule in call.rules.registered:
             before, bound = bound, rule(call, tables, bound)
@@ -109,12 +109,14 @@ def of_registered(call: RuleCall, tables: Tables, bound: IntArray) -> IntArray:
 
 
 def block_threads(call: RuleCall, tables: Tables, nbytes: SizeArray, tuned: int) -> IntArray:
-    """Threads of a block for operations of these sizes, [size], where a tuner sets ``tuned`` channels; 0 for none."""
+    """Threads of a block for operations of these sizes, [size], where a tuner sets ``tuned`` channels; 0
+    without one.
+    """
     return _block(call, tables, nbytes, tuned, call.limits.min_block_threads)
 
 
 def own_threads(call: RuleCall, tables: Tables, nbytes: SizeArray, tuned: int) -> IntArray:
-    """Threads that work on operations of these sizes, [size]: a block may have more of them."""
+    """Threads that work on operations of these sizes, [size]; their block may have more."""
     return _block(call, tables, nbytes, tuned, 0)
 
 
@@ -214,7 +216,7 @@ def _needs_by(rule: ProductRule, most: int, threads: int, threshold: int) -> tup
     """The sizes in bytes that 2, 3 and more channels need, rising, and the one that all threads of a channel need.
 
     They are channels * threads * threshold, from the most channels down to one: an int, which wraps for thousands of
-    ranks. To overflow is undefined in C, so what becomes of it is the compiler's choice, and libnccl's alone to tell.
+    ranks. Overflow is undefined in C, so only the compiled libnccl shows the result.
     """
     *products, alone = rule(most, threads, threshold)
     needs = np.array([as_size_t(product) for product in products], np.uint64)
@@ -224,19 +226,19 @@ def _needs_by(rule: ProductRule, most: int, threads: int, threshold: int) -> tup
 
 @PRODUCT_RULES(nccl.GET_ALGO_INFO(since="2.18.1"), nccl.TOPO_GET_ALGO_INFO(since="2.19.3"))
 def wraps_each_time(most: int, threads: int, threshold: int) -> list[int]:
-    """Each product is an int of its own."""
+    """Each product is a separate int."""
     return [int32(channels * threads * threshold) for channels in range(most, 0, -1)]
 
 
 @PRODUCT_RULES(nccl.GET_CHANNEL_THREAD_INFO(since="2.20.5"))
 def wraps_twice(most: int, threads: int, threshold: int) -> list[int]:
-    """The first two wrap; the others count down from the second in 64 bits, up to the threads' own, which is anew."""
+    """The first two wrap; the others count down from the second in 64 bits, up to the threads', which starts anew."""
     return [*wraps_twice_and_for_threads(most, threads, threshold)[:-1], int32(threads * threshold)]
 
 
 @PRODUCT_RULES(nccl.TOPO_GET_ALGO_INFO(since="2.22.3"), nccl.TUNING_GET_CHANNELS(since="2.31.2"))
 def wraps_twice_and_for_threads(most: int, threads: int, threshold: int) -> list[int]:
-    """The first two wrap, the others count down from the second in 64 bits; so does the one that threads go by."""
+    """The first two wrap, the others count down from the second in 64 bits; so does the one for the threads."""
     step, wrapped = int32(threads * threshold), wraps_each_time(most, threads, threshold)
     return [*wrapped[:1], *(wrapped[1] - further * step for further in range(most - 1))]
 
@@ -293,7 +295,7 @@ def fewer_threads(nbytes: SizeArray, channels: IntArray, threads: int, threshold
 
 @BLOCK_RULES(nccl.TOPO_GET_ALGO_INFO(since="2.22.3"), nccl.TUNING_GET_CHANNELS(since="2.31.2"))
 def whole_for_trees(communicator: Comm, algo_proto: AlgoProto, threads: IntArray, least: int) -> IntArray:
-    """Threads of the block: the most for trees and PAT; Ring/Simple adds a warp to synchronise."""
+    """Threads of the block: the maximum for trees and PAT; Ring/Simple adds a warp to synchronise."""
     if algo_proto[0] in (Algorithm.Tree, Algorithm.PAT):
         return np.full(threads.shape, communicator.release.limits.max_threads, np.int64)
     more_warps = 1 if algo_proto == (Algorithm.Ring, Protocol.Simple) else 0
@@ -306,7 +308,7 @@ def whole_for_trees(communicator: Comm, algo_proto: AlgoProto, threads: IntArray
     nccl.GET_CHANNEL_THREAD_INFO(since="2.20.5"),
 )
 def more_warps_for_simple(communicator: Comm, algo_proto: AlgoProto, threads: IntArray, least: int) -> IntArray:
-    """Threads of the block: Simple adds warps, one to a ring to synchronise, four to the two halves of a tree."""
+    """Threads of the block: Simple adds warps, one for a ring to synchronise, four for the two halves of a tree."""
     more = {(Algorithm.Ring, Protocol.Simple): 1, (Algorithm.Tree, Protocol.Simple): 4}
     return np.maximum(_block_threads(communicator, threads, more.get(algo_proto, 0)), least)
 

@@ -50,9 +50,9 @@ def in_fields(configuration: CallConfiguration | None) -> tuple[tuple[str, int |
 
 
 def check(communicator: Comm, request: Request) -> None:
-    """BadInput where the call ends at once: a selection that is none, or names nothing for the collective.
+    """BadInput where the call fails at once: for an invalid selection, or one that names nothing for the collective.
 
-    And for releases whose calls have no configuration.
+    Also for releases whose calls have no configuration.
     """
     configuration, nccl = request.configuration, communicator.release
     if configuration is None:
@@ -65,7 +65,7 @@ def check(communicator: Comm, request: Request) -> None:
     if not configuration.alg_selection:
         return
     if request.buffers is Buffers.window:
-        raise BadInput("call config algSelection: emulated on buffers outside of windows; valid: without")
+        raise BadInput("call config algSelection is emulated on buffers outside of windows; valid without windows")
     names = _names(communicator.release, request.collective)
     if not configuration.falls_back and not _selected(configuration.alg_selection, names, request.collective):
         text = configuration.alg_selection
@@ -163,7 +163,7 @@ def _registry(kernels: tuple[str, ...]) -> Mapping[str, tuple[Collective, ...]]:
 
 
 def _selected(text: str, names: Mapping[str, tuple[Collective, ...]], collective: Collective) -> frozenset[str]:
-    """The names for a collective that a selection leaves; none where it is not one, as NCCL tells neither apart."""
+    """The names that a selection leaves for a collective; empty for an invalid one, as in NCCL."""
     everything, chosen = frozenset((name, each) for name, own in names.items() for each in own), frozenset[object]()
     for term in filter(None, re.sub(r"[ \t\n\r]", "", text).split(",")):
         left, factors = everything, [factor for factor in term.split("+") if factor]

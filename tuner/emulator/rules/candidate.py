@@ -43,7 +43,7 @@ def collnet_supports_operation(communicator: Comm, request: Request, algorithm: 
 
 @RULES(nccl.UPDATE_COLL_COST_TABLE(since="2.28.3"), nccl.COLLNET_MODEL_SIM(since="2.31.2"))
 def collnet_needs_few_local_ranks(communicator: Comm, request: Request, algorithm: Algorithm) -> Reason:
-    """CollNet takes only so many ranks per node."""
+    """CollNet takes a limited number of ranks per node."""
     most = communicator.release.limits.max_direct_local_ranks
     many = algorithm in COLLNET and communicator.max_local_ranks > most
     return f"{algorithm.name} takes at most {most} ranks per node" if many else None
@@ -51,7 +51,7 @@ def collnet_needs_few_local_ranks(communicator: Comm, request: Request, algorith
 
 @RULES(nccl.UPDATE_COLL_COST_TABLE(since="2.23.4"))
 def collnet_direct_needs_few_local_ranks(communicator: Comm, request: Request, algorithm: Algorithm) -> Reason:
-    """CollNetDirect takes only so many ranks per node."""
+    """CollNetDirect takes a limited number of ranks per node."""
     if algorithm is not Algorithm.CollNetDirect:
         return None
     return collnet_needs_few_local_ranks(communicator, request, algorithm)
@@ -59,7 +59,7 @@ def collnet_direct_needs_few_local_ranks(communicator: Comm, request: Request, a
 
 @RULES(nccl.TOPO_GET_ALGO_INFO(since="2.19.3"), nccl.UPDATE_COLL_COST_TABLE(since="2.22.3"))
 def nvls_reduces_operation(communicator: Comm, request: Request, algorithm: Algorithm) -> Reason:
-    """NVLS at all, and the switch can reduce this type with this operation; AllGather needs no reduction."""
+    """NVLS is on, and the switch can reduce this type with this operation; AllGather needs no reduction."""
     if algorithm not in NVLS or request.collective is Collective.AllGather:
         return None
     return nvls_missing(communicator, request)
@@ -67,7 +67,7 @@ def nvls_reduces_operation(communicator: Comm, request: Request, algorithm: Algo
 
 @RULES(nccl.GET_ALGO_INFO(since="2.18.1"), nccl.TOPO_GET_ALGO_INFO(since="2.20.5"))
 def nvls_reduces_every_operation(communicator: Comm, request: Request, algorithm: Algorithm) -> Reason:
-    """NVLS at all, and the switch can reduce this type with this operation; of AllGather too, which it cannot."""
+    """NVLS is on, and the switch can reduce this type with this operation; even AllGather needs that, and fails it."""
     if algorithm not in NVLS or (communicator.nvls and _switch_reduces(request)):
         return None
     return nvls_missing(communicator, request) or f"NVLS {request.collective.name} would have to reduce bytes"
@@ -82,7 +82,7 @@ def nvls_gathers_on_one_node(communicator: Comm, request: Request, algorithm: Al
 
 @RULES(nccl.UPDATE_COLL_COST_TABLE(since="2.25.1"))
 def nvls_gathers_few_ranks(communicator: Comm, request: Request, algorithm: Algorithm) -> Reason:
-    """NVLS gathers and scatters over only so many ranks."""
+    """NVLS gathers and scatters over a limited number of ranks."""
     most = communicator.release.limits.max_nvls_local_ranks
     off = algorithm is Algorithm.NVLS and request.spreads and communicator.ranks > most
     return f"NVLS {request.collective.name} takes at most {most} ranks" if off else None
@@ -90,7 +90,7 @@ def nvls_gathers_few_ranks(communicator: Comm, request: Request, algorithm: Algo
 
 @RULES(nccl.UPDATE_COLL_COST_TABLE(since="2.27.3"), nccl.NVLS_MODEL_SIM(since="2.31.2"))
 def nvls_supports_operation(communicator: Comm, request: Request, algorithm: Algorithm) -> Reason:
-    """NVLS at all, and the switch can reduce this type with this operation (gathering reduces nothing)."""
+    """NVLS is on, and the switch can reduce this type with this operation (gathering reduces nothing)."""
     if algorithm not in NVLS:
         return None
     if (missing := nvls_missing(communicator, request)) is not None:
@@ -114,7 +114,7 @@ def nvls_between_nodes_needs_collnet(communicator: Comm, request: Request, algor
 
 @RULES(nccl.NVLS_MODEL_SIM(since="2.31.2"))
 def nvls_gathers_over_few_channels(communicator: Comm, request: Request, algorithm: Algorithm) -> Reason:
-    """NVLS gathers and scatters over a graph of only so many channels."""
+    """NVLS gathers and scatters over a graph with a limited number of channels."""
     most = given(communicator.release.limits.max_nvls_gather_channels, "limits.max_nvls_gather_channels")
     many = communicator.graphs[Algorithm.NVLS].channels > most and request.collective is not Collective.AllReduce
     off = many and algorithm in NVLS
@@ -123,7 +123,7 @@ def nvls_gathers_over_few_channels(communicator: Comm, request: Request, algorit
 
 @RULES(nccl.PAT_MODEL_SIM(since="2.31.2"))
 def pat_of_several_ranks_needs_nvls(communicator: Comm, request: Request, algorithm: Algorithm) -> Reason:
-    """With several ranks per node, PAT goes through the switch inside the node."""
+    """With several ranks per node, PAT uses the switch inside the node."""
     needs = algorithm is Algorithm.PAT and communicator.ranks > communicator.nodes
     return nvls_missing(communicator, request) if needs else None
 
@@ -163,11 +163,11 @@ def _switch_reduces(request: Request) -> bool:
 
 @FP8_RULES(nccl.TASK_APPEND(since="2.28.3"), nccl.TASK_APPEND_MOVED(since="2.31.2"))
 def reduced_fp8_only(request: Request) -> bool:
-    """Whether the call is fp8 to NCCL, which older GPUs refuse; what is only moved is bytes."""
+    """Whether NCCL treats the call as fp8, which older GPUs refuse; data that is only moved is bytes."""
     return request.device_dtype in FP8
 
 
 @FP8_RULES(nccl.TASK_APPEND(since="2.24.3"))
 def every_fp8_call(request: Request) -> bool:
-    """Whether the call is fp8, moved only or reduced."""
+    """Whether the call is fp8, whether it moves or reduces data."""
     return request.dtype in FP8

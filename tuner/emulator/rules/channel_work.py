@@ -61,11 +61,11 @@ class NvlsChunk(Variant, ABC):
 
     @abstractmethod
     def __call__(self, communicator: Comm) -> int:
-        """For NVLS."""
+        """The chunk for NVLS."""
 
     @abstractmethod
     def of_tree(self, communicator: Comm, step: int) -> int:
-        """For NVLSTree; ``step``: bytes of a step of the buffer."""
+        """The chunk for NVLSTree; ``step``: bytes of a step of the buffer."""
 
 
 NVLS_RULES: Registry[NvlsChunk] = Registry()
@@ -73,7 +73,7 @@ NVLS_RULES: Registry[NvlsChunk] = Registry()
 
 @NVLS_RULES.variant(nccl.COMPUTE_COLL(since="2.18.1"))
 class Fixed(NvlsChunk):
-    """128 KiB, of trees a step."""
+    """128 KiB; for trees a step."""
 
     def __call__(self, communicator: Comm) -> int:
         return communicator.release.limits.nvls_chunk_bytes
@@ -84,7 +84,7 @@ class Fixed(NvlsChunk):
 
 @NVLS_RULES.variant(nccl.COMPUTE_COLL(since="2.19.3"))
 class SlowNetworks(Fixed):
-    """Less where the model has little bandwidth between nodes; trees of four nodes and more have 64 KiB."""
+    """Less where the model has little bandwidth between nodes; trees over four nodes or more have 64 KiB."""
 
     slow_gbs, slow_bytes = 150, 32768
     tree_nodes, tree_bytes = 4, 65536
@@ -95,7 +95,7 @@ class SlowNetworks(Fixed):
 
 @NVLS_RULES.variant(nccl.COMPUTE_COLL_CHUNK_INFO(since="2.20.5"))
 class RequestedForTrees(SlowNetworks):
-    """Trees have NCCL_NVLSTREE_MAX_CHUNKSIZE at most."""
+    """Trees have at most NCCL_NVLSTREE_MAX_CHUNKSIZE."""
 
     def of_tree(self, communicator: Comm, step: int) -> int:
         most = communicator.environment.c_int("NCCL_NVLSTREE_MAX_CHUNKSIZE", -2)
@@ -104,7 +104,7 @@ class RequestedForTrees(SlowNetworks):
 
 @NVLS_RULES.variant(nccl.CALC_COLL_CHUNKING(since="2.22.3"))
 class Requested(RequestedForTrees):
-    """NCCL_NVLS_CHUNKSIZE, trees no more than that."""
+    """NCCL_NVLS_CHUNKSIZE, and no more for trees."""
 
     def __call__(self, communicator: Comm) -> int:
         return communicator.environment.c_int("NCCL_NVLS_CHUNKSIZE", communicator.release.limits.nvls_chunk_bytes)
@@ -115,14 +115,14 @@ class Requested(RequestedForTrees):
 
 @NVLS_RULES.variant(nccl.COMPUTE_COLL_CHUNK_INFO(since="2.21.5"))
 class RequestedUnlessShared(Requested):
-    """Chunks of :class:`Requested`, but not set where NVLS is that of the communicator it was split off (sic)."""
+    """Chunks of :class:`Requested`, but not set where NVLS belongs to the communicator it was split off (sic)."""
 
     unset_where_shared = True
 
 
 @NVLS_RULES.variant(nccl.NVLS_TUNING(since="2.30.3"))
 class TunedForBlackwell(Requested):
-    """Chunks of :class:`Requested`, but Blackwell's between nodes go by their number, their GPUs and the adapters."""
+    """Chunks of :class:`Requested`; Blackwell's between nodes depend on nodes, GPUs and adapters."""
 
     def __call__(self, communicator: Comm) -> int:
         tuned, _ = self._tuned(communicator)
@@ -164,13 +164,13 @@ class TunedForBlackwell(Requested):
     nccl.COMPUTE_COLL(since="2.18.1"), nccl.INIT_COLL_WORK_ELEM(since="2.20.5"), nccl.CALC_COLL_CHUNKING(since="2.22.3")
 )
 def writes_up_to_1_mib(channel_bytes: int) -> int:
-    """CollNetDirect writes to its peers up to 1 MiB a channel and reads more."""
+    """CollNetDirect writes to its peers up to 1 MiB per channel and reads more."""
     return WRITES if channel_bytes <= 1 << 20 else READS
 
 
 @DIRECT_RULES(nccl.CALC_COLL_CHUNKING(since="2.23.4"))
 def reads_up_to_4_kib(channel_bytes: int) -> int:
-    """CollNetDirect reads of its peers up to 4 KiB a channel and writes more."""
+    """CollNetDirect reads from its peers up to 4 KiB per channel and writes more."""
     return READS if channel_bytes <= 4 << 10 else WRITES
 
 
@@ -188,7 +188,7 @@ def direct(sized: Sized) -> int:
 
 
 def whole_chunk_bytes(call: RuleCall, effective: bool) -> int:
-    """A chunk of a call that is large enough; ``effective``: without what LL and LL128 need beside data."""
+    """The chunk of a call that is large enough; ``effective``: without what LL and LL128 need besides data."""
     chunk = step_bytes(call.communicator, call.protocol) * chunk_and_slice_steps(call)[0]
     if effective and call.protocol is Protocol.LL:
         return chunk // 2
@@ -202,7 +202,7 @@ def whole_chunk_bytes(call: RuleCall, effective: bool) -> int:
     nccl.CALC_COLL_CHUNKING_MOVED(since="2.31.2"),
 )
 def chunk_bytes(sized: Sized, whole: int) -> int:
-    """The bytes of a chunk: the ``whole`` one, or less where the call would have few loops of it."""
+    """The bytes of a chunk: the ``whole`` one, or less where the call would have few loops with it."""
     by_algorithm = {
         Algorithm.CollNetDirect: _collnet_direct,
         Algorithm.CollNetChain: _collnet_chain,
@@ -255,7 +255,7 @@ def _nvls_tree(sized: Sized, chunk: int) -> int:
 
 
 def _limited(sized: Sized, chunk: int, limits: Sequence[tuple[int, int]]) -> int:
-    """A chunk that is at most so large where there are fewer loops of it: (loops, bytes) one after the other."""
+    """The chunk, reduced where it would make too few loops; ``limits`` are (loops, bytes), applied in order."""
     for loops, most in limits:
         if sized.nbytes < loops * sized.channels * sized.heads.nvls * chunk and chunk > most:
             chunk = most
@@ -315,7 +315,7 @@ class Shared:
 
 @dataclass(frozen=True, slots=True)
 class ScheduledTask:
-    """A task whose channels are known, and what its chunks go by."""
+    """A task whose channels are known, and what its chunks depend on."""
 
     task: CollectiveTask
     call: RuleCall
@@ -324,7 +324,7 @@ class ScheduledTask:
     network_takes_buffers: bool = False
 
     def sized(self, channels: int, nbytes: int) -> Sized:
-        """Size of chunks for so many bytes on so many channels."""
+        """Size of chunks for this many bytes on this many channels."""
         return Sized(self.call, self.tables, self.heads, channels, nbytes)
 
     @property
@@ -370,7 +370,7 @@ def _chunk(scheduled: ScheduledTask, sized: Sized, effective: bool) -> int:
 
 
 def _with_tuner(scheduled: ScheduledTask, sized: Sized, chunk: int, most: int) -> int:
-    """The chunk after a tuner was asked for it, NCCL's own, too, within a whole one. Source: calcCollChunking."""
+    """The chunk after a tuner was asked, or NCCL's own, rounded to a whole one. Source: calcCollChunking."""
     communicator, task = sized.communicator, scheduled.task
     if communicator.tuner is None:
         return chunk
@@ -430,7 +430,7 @@ def _of_own_buffers(proxy: ProxyOperation, sized: Sized) -> ProxyOperation:
 
 @RULES.variant(nccl.CALC_COLL_CHUNKING(since="2.22.3"))
 class ChunksOfEachRange(ChannelWork):
-    """Each channel has a range and its own chunks; those that the network takes part in share chunks of one size."""
+    """Each channel has a range and its own chunks; those that the network takes part in share one chunk size."""
 
     def __call__(self, scheduled: ScheduledTask) -> Shared:
         task, own = scheduled.task, scheduled.task.nbytes // max(scheduled.task.elements, 1)
@@ -468,7 +468,7 @@ class ChunksOfEachRange(ChannelWork):
 
 @RULES.variant(nccl.CALC_COLL_CHUNKING(since="2.24.3"), nccl.CALC_COLL_CHUNKING_MOVED(since="2.31.2"))
 class ChunksOfEachRangeWithLoops(ChunksOfEachRange):
-    """Work of :class:`ChunksOfEachRange`; proxies are told the bytes of slices, loops and ranges, too."""
+    """Work of :class:`ChunksOfEachRange`; proxies also get the bytes of slices, loops and ranges."""
 
     def _with_loops(self, proxy: ProxyOperation, sized: Sized) -> ProxyOperation:
         chunks = loops_of(sized.call, sized.heads)[1]
@@ -490,7 +490,7 @@ class ChunksOfEachRangeWithLoops(ChunksOfEachRange):
 
 @RULES.variant(nccl.COMPUTE_COLL_CHUNK_INFO(since="2.20.5"))
 class ChunksOfAllRanges(ChannelWork):
-    """Each channel has a range; chunks are made for all that were chosen together, the last of a range is told."""
+    """Each channel has a range; the chunk is computed for all calls chosen together; the kernel gets the last."""
 
     COUNT_BITS = 25
 
@@ -544,7 +544,7 @@ class ChunksOfAllRanges(ChannelWork):
 
 @RULES.variant(nccl.COMPUTE_COLL(since="2.18.1"))
 class ChunksInTurns(ChannelWork):
-    """All channels go over the whole count in turns; of its chunks NCCL hands over the last, or all that are short."""
+    """All channels share the whole count in turns; NCCL passes the kernel the last chunk, or all that are short."""
 
     LAST_IS_ALL = (Algorithm.CollNetDirect, Algorithm.CollNetChain, Algorithm.NVLS, Algorithm.NVLSTree)
 

@@ -41,9 +41,9 @@ class CollNetFacts:
     own_graphs: Graphs
 
     def heads(self, algorithm: Algorithm) -> frozenset[int]:
-        """The GPUs of rank 0's node at which the channels start, of which only as many count as all nodes have.
+        """The GPUs of rank 0's node at which the channels start, of which NCCL uses only as many as every node has.
 
-        BadInput for graphs of which only the numbers are known, where another node has fewer.
+        BadInput where only the graphs' numbers are known and another node has fewer.
         """
         name, channels = OF_ALGORITHM[algorithm], self.graphs[algorithm].channels
         own = self.own_graphs.get(name, EMPTY)
@@ -73,7 +73,7 @@ def requested(environment: Environment) -> bool:
 
 
 def set_up(rules: "Rules", facts: CollNetFacts) -> CollNet | None:
-    """CollNet as NCCL sets it up where it is asked for; None where there is none. BadInput where NCCL ends there."""
+    """CollNet as NCCL sets it up where it is enabled; None without it. BadInput where NCCL fails there."""
     if not facts.on or not all(rule(facts) for rule in rules.collnet):
         return None
     connected = facts.heads(rules.collnet_heads(facts))
@@ -104,7 +104,7 @@ def enough_nodes(facts: CollNetFacts) -> bool:
 
 @SUPPORT_RULES(nccl.INIT_TRANSPORTS_RANK(since="2.18.1"))
 def few_local_ranks(facts: CollNetFacts) -> bool:
-    """CollNet takes only so many ranks per node."""
+    """CollNet takes a limited number of ranks per node."""
     return facts.local_ranks <= facts.release.limits.max_direct_local_ranks
 
 
@@ -116,7 +116,7 @@ def of_direct(facts: CollNetFacts) -> Algorithm:
 
 @HEADS_RULES(nccl.COLL_NET_START(since="2.28.3"))
 def of_nvls_or_direct(facts: CollNetFacts) -> Algorithm:
-    """The heads are those of NVLS's graph, and of CollNetDirect's where there is none."""
+    """The heads are those of NVLS's graph, or of CollNetDirect's without one."""
     return Algorithm.NVLS if facts.graphs[Algorithm.NVLS].channels else Algorithm.CollNetDirect
 
 

@@ -60,10 +60,10 @@ class DeviceFunctions(Variant, ABC):
 
     @abstractmethod
     def _kernel(self, communicator: Comm, task: CollectiveTask) -> tuple[str, bool]:
-        """The kernel that is launched for a task, and whether it is made for its function."""
+        """The kernel that is launched for a task, and whether it is built for its function."""
 
     def kernel(self, communicator: Comm, tasks: Iterable[CollectiveTask]) -> str:
-        """The symbol, without parameters, of the kernel that runs these: the first that is made for one of them."""
+        """The symbol, without parameters, of the kernel that runs these tasks: the first one built for any of them."""
         name = ""
         for task in tasks:
             name, specialized = self._kernel(communicator, task)
@@ -72,12 +72,12 @@ class DeviceFunctions(Variant, ABC):
         return name
 
     def kernel_with_exchanges(self, communicator: Comm, tasks: Iterable[CollectiveTask]) -> str:
-        """Kernel where sends and receives follow: theirs, if none is made for one of the collectives."""
+        """The kernel where sends and receives follow: theirs, unless one is built for one of the collectives."""
         made = (name for name, specialized in (self._kernel(communicator, task) for task in tasks) if specialized)
         return next(made, self.EXCHANGES)
 
     def broadcasts_together(self) -> str:
-        """The kernel of broadcasts from several roots, made for LL. BadInput in releases that have none."""
+        """The kernel of broadcasts from several roots, built for LL. BadInput in releases without one."""
         raise BadInput("broadcasts from several roots are launched one by one")
 
 
@@ -95,7 +95,7 @@ def operation(request: Request) -> str | None:
 
 @dataclass(frozen=True, slots=True, order=True)
 class Function:
-    """A device function by the parts of its name, in the order that the table is sorted by; "" for what it lacks."""
+    """A device function by the parts of its name, in the order by which the table is sorted; "" for a missing part."""
 
     collective: str
     op: str
@@ -115,7 +115,7 @@ ALL_GATHER_V = tuple(Function("AllGatherV", "", "", "RING", protocol) for protoc
 
 @RULES.variant(nccl.GENERATE_ALL(since="2.19.3"))
 class SortedByName(DeviceFunctions):
-    """Functions that are built, sorted by name; kernels are made for sums of each type by LL of Ring and Tree."""
+    """Functions that are built, sorted by name; kernels are built for sums of each type by LL of Ring and Tree."""
 
     further: tuple[Function, ...] = ()  # that no collective here runs
 
@@ -146,7 +146,7 @@ def _type(function: Function) -> DataType:
 
 
 def _function(rules: "Rules", op: str | None, task: CollectiveTask) -> Function:
-    """The function that is built for a task, whose type may be another."""
+    """The function that is built for a task, possibly for another type."""
     collective, (algorithm, protocol) = task.request.collective.name, task.algo_proto
     dtype = "" if op is None else SHORT_TYPES[rules.function(task, OF_RULE[op])]
     return Function(collective, op or "", dtype, ALGORITHMS[algorithm], PROTOCOLS[protocol])
@@ -199,7 +199,7 @@ class SortedByNameWithAllGatherV(SortedByName):
 
 @RULES.variant(nccl.BINARY(".symtab", since="2.31.2"))
 class SortedByNameWithShortKernelNames(SortedByNameWithAllGatherV):
-    """Numbers of :class:`SortedByNameWithAllGatherV`; kernels are named by collective, type and algorithm alone."""
+    """Numbers of :class:`SortedByNameWithAllGatherV`; kernels are named by collective, type and algorithm only."""
 
     def _kernel_name(self, of: Function) -> str:
         return replace(of, op="", protocol="").symbol("ncclDevKernel")
@@ -207,7 +207,7 @@ class SortedByNameWithShortKernelNames(SortedByNameWithAllGatherV):
 
 @RULES.variant(nccl.FUNC_INDEX(since="2.18.1"))
 class EveryRow(DeviceFunctions):
-    """A number for every combination, built or not; kernels are made for sums by LL, and moves are of int8."""
+    """A number for every combination, built or not; kernels are built for sums by LL, and moves use int8."""
 
     EXCHANGES = "ncclKernel_SendRecv_RING_SIMPLE_Sum_int8_t"
     FIRST = 1  # behind send and receive, and a function of each type for one rank
@@ -251,7 +251,7 @@ ARGUMENT_RULES: Registry[Callable[[Request, int], int]] = Registry()
 
 @ARGUMENT_RULES(nccl.HOST_TO_DEV_RED_OP(since="2.18.1"))
 def divisors(request: Request, ranks: int) -> int:
-    """Averages of integers divide by the ranks, those of floats multiply by a factor; nothing else has an argument."""
+    """Averages of integers divide by the ranks, those of floats multiply by a factor; others have no argument."""
     if request.moves_only or request.op is not Op.avg:
         return 0
     return ranks if request.dtype in INTEGERS else factor_bits(request.dtype, ranks)
@@ -259,9 +259,7 @@ def divisors(request: Request, ranks: int) -> int:
 
 @ARGUMENT_RULES(nccl.HOST_TO_DEV_RED_OP(since="2.19.3"))
 def divisors_and_masks(request: Request, ranks: int) -> int:
-    """Arguments as of :func:`divisors`; extremes have a mask that makes minimum and maximum one operation on
-    unsigned numbers.
-    """
+    """Arguments as in :func:`divisors`; minimum and maximum have a mask that makes them one unsigned operation."""
     if request.moves_only or request.op not in (Op.max, Op.min):
         return divisors(request, ranks)
     every = (1 << 8 * request.dtype.size_bytes) - 1
@@ -271,14 +269,14 @@ def divisors_and_masks(request: Request, ranks: int) -> int:
 
 @ARGUMENT_RULES(nccl.HOST_TO_DEV_RED_OP(since="2.24.3"), nccl.HOST_TO_DEV_RED_OP_MOVED(since="2.31.2"))
 def signed_divisors_and_masks(request: Request, ranks: int) -> int:
-    """Arguments as of :func:`divisors_and_masks`; the last bit of a divisor says whether integers are signed."""
+    """Arguments as in :func:`divisors_and_masks`; the last bit of a divisor says whether integers are signed."""
     if not request.moves_only and request.op is Op.avg and request.dtype in INTEGERS:
         return ranks << 1 | (request.dtype in SIGNED)
     return divisors_and_masks(request, ranks)
 
 
 def factor_bits(dtype: DataType, ranks: int) -> int:
-    """The bits of one over so many ranks as a float of this type, rounded to a float32 first where that is shorter."""
+    """The bits of 1 / ``ranks`` as a float of this type, rounded to a float32 first where that is shorter."""
     if dtype is DataType.float64:
         return int.from_bytes(struct.pack("<d", 1.0 / ranks), "little")
     factor = float(f32(1.0 / ranks))

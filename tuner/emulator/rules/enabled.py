@@ -24,13 +24,13 @@ def simple_only(point: ModelPoint) -> Reason:
 
 @RULES(nccl.TOPO_TUNE_MODEL(since="2.19.3"))
 def always(point: ModelPoint) -> Reason:
-    """Nothing takes it away."""
+    """Always enabled."""
     return None
 
 
 @RULES(nccl.TOPO_TUNE_MODEL(since="2.28.3"), nccl.NVLS_MODEL_INIT(since="2.31.2"))
 def nvls_needs_two_channels(point: ModelPoint) -> Reason:
-    """NVLS needs two channels, of which one is lost to latency."""
+    """NVLS needs two channels, as one is lost to latency."""
     return None if point.graph.channels >= 2 else too_few_channels(point)
 
 
@@ -62,7 +62,7 @@ def pat_enabled_on_any_gpu(point: ModelPoint) -> Reason:
 
 @RULES(nccl.PAT_MODEL_INIT(since="2.31.2"))
 def pat_enabled_with_nvls(point: ModelPoint) -> Reason:
-    """Several ranks per node will do where each is a head of the NVLS graph; on one node only if asked for."""
+    """Several ranks per node are allowed where each is a head of the NVLS graph; on one node only on request."""
     through_switch = point.communicator.nvls and _everyone_is_a_head(point)
     if point.nodes < point.ranks and not through_switch:
         return "PAT needs one rank per node, or NVLS with every rank as a head"
@@ -73,7 +73,7 @@ def pat_enabled_with_nvls(point: ModelPoint) -> Reason:
 
 
 def pat_given_up(point: ModelPoint) -> bool:
-    """Whether PAT was begun, as there is NVLS for the ranks of a node, and given up, as not each of them is a head."""
+    """Whether NCCL began PAT, as the node's ranks have NVLS, and gave it up, as not every rank is a head."""
     if point.nodes == point.ranks or not point.communicator.nvls or _everyone_is_a_head(point):
         return False
     requested = point.environment.c_int("NCCL_PAT_ENABLE", 2)
@@ -87,25 +87,25 @@ def _everyone_is_a_head(point: ModelPoint) -> bool:
 
 @RULES(nccl.TOPO_TUNE_MODEL(since="2.18.1"))
 def protocol_requested(point: ModelPoint) -> Reason:
-    """NCCL_PROTO leaves the protocol in."""
+    """NCCL_PROTO allows the protocol."""
     return _requested(point, "NCCL_PROTO", point.protocol)
 
 
 @RULES(nccl.TOPO_TUNE_MODEL(since="2.24.3"))
 def algorithm_requested(point: ModelPoint) -> Reason:
-    """NCCL_ALGO leaves the algorithm in."""
+    """NCCL_ALGO allows the algorithm."""
     return _requested(point, "NCCL_ALGO", point.algorithm)
 
 
 @RULES(nccl.COST_MODEL_INIT(since="2.31.2"))
 def protocol_requested_where_forced(point: ModelPoint) -> Reason:
-    """Only collectives for which NCCL_ALGO, NCCL_PROTO or NCCL_SYM_KERNEL names anything are looked at."""
+    """Only collectives for which NCCL_ALGO, NCCL_PROTO or NCCL_SYM_KERNEL names something are examined."""
     return protocol_requested(point) if _forced(point) else None
 
 
 @RULES(nccl.COST_MODEL_INIT(since="2.31.2"))
 def algorithm_requested_where_forced(point: ModelPoint) -> Reason:
-    """NCCL_ALGO leaves the algorithm in; beside it or NCCL_SYM_KERNEL what it does not name has no algorithm left."""
+    """NCCL_ALGO allows the algorithm; where it or NCCL_SYM_KERNEL is set, collectives not named have none."""
     if not _forced(point):
         return None
     named = {name for name in ("NCCL_ALGO", symmetric_variables.KERNEL) if point.environment.text(name)}

@@ -118,10 +118,10 @@ def nvls_switched_off(environment: Environment) -> bool:
 
 
 def without_channels(release: Release, rules: "Rules", environment: Environment, kind: "Node") -> dict[str, Graph]:
-    """The graph of NVLS without a channel, where a variable has it searched for on GPUs that cannot multicast.
+    """The graph of NVLS without channels, where a variable makes NCCL search for it on GPUs that cannot multicast.
 
-    Its type is what the search starts from, and latencies of cells that are off go by it. Other values of
-    NCCL_NVLS_ENABLE than 0 and 2 do not ask the GPUs.
+    Its type is where the search starts, and latencies of disabled cells depend on it. Values of NCCL_NVLS_ENABLE other
+    than 0 and 2 do not ask the GPUs.
     """
     start = rules.nvls_search_start  # none where such cells have no latency
     requested = environment.number("NCCL_NVLS_ENABLE", 2) not in (0, 2)
@@ -148,7 +148,7 @@ def nearest_path(some_nvlink: bool) -> str:
 
 
 def weakest(graphs: Sequence[Graph], path_types: Sequence[str]) -> Graph:
-    """One graph of several ranks or nodes, as all agree on it; its pattern and latency stay the first's (sic)."""
+    """The graph of several ranks or nodes that all agree on; pattern and latency stay the first's (sic)."""
     return replace(
         graphs[0],
         channels=min(graph.channels for graph in graphs),
@@ -175,10 +175,10 @@ def channels(facts: InitFacts, searched: int) -> int:
 
 
 def copied_from(facts: InitFacts, searched: int) -> tuple[int, ...]:
-    """The channel that each channel is a copy of, among all that there may be; one that is none is its own.
+    """For each possible channel the channel that it is a copy of; an original one is its own.
 
-    Where a rule wants more channels than there are, NCCL copies them in their order, from the first on, over and over
-    (copyChannels). What it has copied stays where a later rule wants fewer.
+    Where a rule wants more channels than there are, NCCL copies them in order, from the first on, over and over
+    (copyChannels). The copies stay where a later rule wants fewer.
     """
     sources, count = list(range(facts.max_channels)), searched
     for rule in facts.rules.channels:
@@ -201,7 +201,7 @@ def coll_channels(facts: InitFacts, searched: int) -> int:
 
 @COMP_CAP_RULES(nccl.INIT_TRANSPORTS_RANK(since="2.21.5"))
 def of_all_gpus(comp_caps: Sequence[int]) -> Sequence[int]:
-    """Facts of all ranks."""
+    """The capabilities of all ranks."""
     return comp_caps
 
 
@@ -220,7 +220,7 @@ def of_all_cpus(cpus: Sequence[Cpu]) -> Cpu:
 
 @CPU_RULES(nccl.TOPO_TUNE_MODEL(since="2.18.1"))
 def of_own_cpu(cpus: Sequence[Cpu]) -> Cpu:
-    """Each rank tunes for its own, so that ranks may disagree (sic)."""
+    """Each rank tunes for its own CPU, so that ranks may disagree (sic)."""
     return cpus[0]
 
 
@@ -228,19 +228,19 @@ def of_own_cpu(cpus: Sequence[Cpu]) -> Cpu:
     nccl.CHECK_MULTI_RANK(since="2.30.3"), nccl.BINARY("NVLS is off where any two ranks share", since="2.31.2")
 )
 def off_where_ranks_share(gpus_of_ranks: Sequence[Sequence[int]]) -> bool:
-    """Off where any ranks share a GPU: perhaps on their nodes alone, but the weakest graph of all nodes is the same."""
+    """Off where any ranks share a GPU: perhaps only on their nodes, but the weakest graph of all nodes is the same."""
     return any(len(set(gpus)) < len(gpus) for gpus in gpus_of_ranks)
 
 
 @SHARED_RULES(nccl.INIT_TRANSPORTS_RANK(since="2.30.7"))
 def off_if_the_last_two_ranks_share(gpus_of_ranks: Sequence[Sequence[int]]) -> bool:
-    """sic: a loop over all pairs of ranks that keeps the last one's answer, so NVLS goes by the last node alone."""
+    """sic: a loop over all pairs of ranks that keeps the last one's answer, so NVLS depends on the last node only."""
     return off_where_ranks_share([gpus_of_ranks[-1][-2:]])
 
 
 @TREE_PATTERN_RULES(nccl.INIT_TRANSPORTS_RANK(since="2.26.2"))
 def of_all_trees(patterns: Sequence[Pattern | None]) -> Pattern | None:
-    """The pattern with the greatest number of all nodes."""
+    """The pattern with the greatest number over all nodes."""
     return max(patterns, key=lambda pattern: pattern or 0)
 
 
@@ -263,7 +263,7 @@ def duplicate(facts: InitFacts, count: int) -> int:
 
 @CHANNEL_RULES(nccl.TOPO_POSTSET(since="2.18.1"))
 def half_more_for_collnet(facts: InitFacts, count: int) -> int:
-    """To saturate NVLink where several ranks of some node share a slower network."""
+    """More channels to saturate NVLink where several ranks of some node share a slower network."""
     chain = facts.collnet_chain
     slower = chain is not None and chain.bw_intra_gbs > chain.bw_inter_gbs and facts.ranks > facts.nodes
     return min(facts.max_channels, count + count // 2) if slower else count
@@ -301,9 +301,9 @@ def raise_to_nvls(facts: InitFacts, count: int) -> int:
 
 @CHANNEL_RULES(nccl.TOPO_POSTSET(since="2.20.5"))
 def raise_to_own_nvls(facts: InitFacts, count: int) -> int:
-    """Aggregated operations may use as many channels as NVLS has here, even where another node has none (sic).
+    """Aggregated operations may use as many channels as NVLS has here, even if another node has none (sic).
 
-    Ranks may so end with different counts. A search that found no NVLS channel has not been taken away yet either.
+    Ranks may thus end with different counts. NVLS without channels has not been dropped yet at this point, either.
     """
     own = facts.own_nvls
     searched = own.channels > 0 or own.type_intra != EMPTY.type_intra
@@ -333,7 +333,7 @@ def _at_most(facts: InitFacts, count: int) -> int:
 
 
 def _channels_in_kernel_arguments(facts: InitFacts) -> int:
-    """Channels whose first batch of work fits the kernel's arguments; too few bytes for any wrap around (sic)."""
+    """Channels whose first batch of work fits the kernel's arguments; too few bytes for one wrap around (sic)."""
     limits, requested = facts.release.limits, facts.environment.number("NCCL_WORK_ARGS_BYTES", 2**63 - 1)
     return min(facts.max_channels, (requested - limits.kernel_args_bytes) % 2**64 // limits.work_batch_bytes)
 
@@ -402,14 +402,14 @@ UNDEFINED = -(2**31)  # NCCL_CONFIG_UNDEF_INT
 
 
 def shares_resources(by: str, configured: bool, variables: Mapping[str, str]) -> bool:
-    """Whether resources are shared: the variable counts before the configuration, and what is not 1 is 0."""
+    """Whether resources are shared: the variable goes before the configuration, and values other than 1 mean 0."""
     given = variables.get(SHARE_VARIABLES[by])
     number = UNDEFINED if given is None else parse_long(given)
     return configured if number in (None, UNDEFINED) else number == 1
 
 
 def check_shared(communicator: "Comm") -> None:
-    """BadInput where NCCL crashes: it sets no chunk of NVLS that is shared, which nodes of as many ranks do."""
+    """BadInput where NCCL crashes: it sets no chunk of shared NVLS, which happens on nodes with equally many ranks."""
     whole, chunk = communicator.shared, communicator.rules.nvls_chunk
     if whole is None or not chunk.unset_where_shared or not whole.nvls or not communicator.nvls:
         return
@@ -453,7 +453,7 @@ def shares_memory(environment: Environment) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class DomainHosts:
-    """The hosts of a communicator and what joins them; ``ready``: NVML says of every rank that its GPU has joined."""
+    """The hosts of a communicator and what joins them; ``ready``: NVML says for every rank that its GPU has joined."""
 
     environment: Environment
     hosts: int
@@ -472,7 +472,7 @@ DOMAIN_RULES: Registry[FabricRule] = Registry()
 
 @DOMAIN_RULES(nccl.INIT_TRANSPORTS_RANK(since="2.18.1"))
 def hosts_are_nodes(fabric: DomainHosts) -> Sequence[int]:
-    """The release knows of no NVLink between hosts."""
+    """The release does not know NVLink between hosts."""
     return ()
 
 
@@ -489,7 +489,7 @@ def only_the_whole_communicator(fabric: DomainHosts) -> Sequence[int]:
 
 @DOMAIN_RULES(nccl.CHECK_MNNVL(since="2.21.5"))
 def cliques_or_failure(fabric: DomainHosts) -> Sequence[int]:
-    """BadInput where NCCL_MNNVL_ENABLE=1 asks for what is not there, at which NCCL gives up."""
+    """BadInput where NCCL_MNNVL_ENABLE=1 requires a domain that does not exist, at which NCCL fails."""
     wanted = fabric.environment.c_int(ENABLE, IF_THERE)
     if fabric.hosts > 1 and wanted == 1 and not fabric.usable:
         raise NcclFails(
@@ -500,7 +500,7 @@ def cliques_or_failure(fabric: DomainHosts) -> Sequence[int]:
 
 @DOMAIN_RULES(nccl.INIT_TRANSPORTS_RANK(since="2.25.1"))
 def cliques(fabric: DomainHosts) -> Sequence[int]:
-    """On one host only where the variable asks for it."""
+    """Cliques of hosts; on one host only where the variable asks for it."""
     wanted = fabric.environment.c_int(ENABLE, IF_THERE)
     return _joined(fabric) if fabric.usable and (wanted == 1 or (fabric.hosts > 1 and wanted)) else ()
 

@@ -1,4 +1,4 @@
-"""Steps of a latency, us. Each takes the value so far and the cell, and returns the next value.
+"""Steps of a latency, us. Each rule takes the value so far and the cell, and returns the next value.
 
 ``f64(...)`` marks NCCL's double literals.
 """
@@ -25,7 +25,7 @@ def base(_: Float, point: ModelPoint) -> Float:
 
 @RULES(nccl.TOPO_TUNE_MODEL(since="2.18.1"), nccl.RING_MODEL_INIT(since="2.31.2"))
 def ring_steps(value: Float, point: ModelPoint) -> Float:
-    """A step a rank (Broadcast, Reduce on like channels: one in all), across nodes at least the CPU's time to post."""
+    """One step per rank (Broadcast and Reduce on equal channels: one), across nodes at least the CPU's time to post."""
     if point.collective in (Collective.Reduce, Collective.Broadcast):
         if point.graph.same_channels:
             return value + point.hw_latency_us("here")

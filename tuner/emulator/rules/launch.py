@@ -1,4 +1,4 @@
-"""From the bound to the launched grid, of one operation in its group; and the sizes at which its channels may turn.
+"""From the bound to the launched grid, for one operation in its group; and the sizes at which its channels may change.
 
 Shapes: sizes are nBytes; channels and threads are numbers, [size].
 """
@@ -38,7 +38,7 @@ class TrafficCells:
 
 @dataclass(frozen=True, slots=True)
 class ChannelPosition:
-    """Place at which the next operation begins: a channel, and the traffic that is on it already."""
+    """Where the next operation begins: a channel, and the traffic that is already on it."""
 
     channel: int = 0
     loaded: int = 0
@@ -53,11 +53,11 @@ class ChannelSplit(Variant, ABC):
 
     @abstractmethod
     def __call__(self, cells: TrafficCells, count_bytes: SizeArray, per_channel: SizeArray) -> IntArray:
-        """Channels that get work of an operation alone, whose channels are to get ``per_channel`` traffic each."""
+        """Channels that get work from a single operation, where each channel is to get ``per_channel`` traffic."""
 
     @abstractmethod
     def _first(self, left: int, traffic: int) -> int:
-        """TrafficCells that the channel gets whose share has so much traffic left."""
+        """Cells for a channel whose share has this much traffic left."""
 
     @abstractmethod
     def _missing_bytes(self, cells: TrafficCells, bytes_: int) -> int:
@@ -91,7 +91,7 @@ SPLIT_RULES: Registry[ChannelSplit] = Registry()
     nccl.SCHEDULE_COLL_TASKS_TO_PLAN(since="2.23.4"), nccl.SCHEDULE_COLL_TASKS_TO_PLAN_MOVED(since="2.31.2")
 )
 class CellsOfTheLeastTraffic(ChannelSplit):
-    """Channels used when cells of the least traffic are dealt out, each channel up to its share and not less."""
+    """Channels used when cells of the least traffic are distributed, each channel up to its share and not less."""
 
     def cell_bytes(self, cells: TrafficCells) -> int:
         return int(ceil_div(ceil_div(cells.least, cells.per_byte), cells.align_bytes) * cells.align_bytes)
@@ -114,7 +114,7 @@ class CellsOfTheLeastTraffic(ChannelSplit):
 
 @SPLIT_RULES.variant(nccl.SCHEDULE_COLL_TASKS_TO_PLAN(since="2.22.3"))
 class CellsOf16Bytes(ChannelSplit):
-    """Channels used when cells of 16 bytes are dealt out; the first takes whole ones only, and none where none fits."""
+    """Channels used when cells of 16 bytes are distributed; the first takes whole cells only, perhaps none."""
 
     def cell_bytes(self, cells: TrafficCells) -> int:
         return cells.align_bytes
@@ -138,9 +138,9 @@ class CellsOf16Bytes(ChannelSplit):
 
 
 def _cut(count: int, each: int, low: int, left: int) -> tuple[bool, list[int]]:
-    """Shares of ``left`` channels in ``count`` cells, ``each`` in the middle and ``low`` in the first.
+    """How ``left`` channels share ``count`` cells, ``each`` in the middle and ``low`` in the first.
 
-    Whether the first is skipped, and the cells of those that get any.
+    Returns whether the first channel is skipped, and the cells of the channels that get any.
     """
     low = count if left == 1 else min(count, low)
     middle, high = divmod(count - low, each)
@@ -178,7 +178,7 @@ NONE = np.zeros(0, np.uint64)
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Sizes from ``low`` to ``high`` in which an operation has one bound of channels, and one number of threads."""
+    """Sizes from ``low`` to ``high`` for which an operation has one bound of channels and one number of threads."""
 
     bound: int
     threads: int
@@ -195,7 +195,7 @@ class LaunchRule(Variant, ABC):
         return self._used(call, nbytes, bound, threads), threads
 
     def tuned(self, call: RuleCall, tables: Tables, nbytes: SizeArray, named: int) -> tuple[IntArray, IntArray]:
-        """Channels and threads of each size where a tuner names so many channels."""
+        """Channels and threads of each size where a tuner names this many channels."""
         bound, threads = self.tuned_bounds(call, tables, nbytes, named)
         return self._used(call, nbytes, bound, threads), threads
 
@@ -208,13 +208,13 @@ class LaunchRule(Variant, ABC):
 
     @abstractmethod
     def _used(self, call: RuleCall, nbytes: SizeArray, bound: IntArray, threads: IntArray) -> IntArray:
-        """Channels, of the bound, that get work; all [size]."""
+        """The channels of the bound that get work; all [size]."""
 
     @abstractmethod
     def turning(self, call: RuleCall, piece: Piece) -> SizeArray:
-        """Sizes in bytes between which the channels only rise or only fall with the size.
+        """Sizes in bytes between which the number of channels only rises or only falls.
 
-        Those within the piece count.
+        Only those within the piece count.
         """
 
 
@@ -223,7 +223,7 @@ RULES: Registry[LaunchRule] = Registry()
 
 @RULES.variant(nccl.SCHEDULE_COLL_TASKS_TO_PLAN(since="2.22.3"))
 class ShrinkThenCells(LaunchRule):
-    """Channels and threads by size: a bound that shrinks with the size, then cells dealt out to the channels."""
+    """Channels and threads by size: a bound that shrinks with the size, then cells distributed over the channels."""
 
     def _used(self, call: RuleCall, nbytes: SizeArray, bound: IntArray, threads: IntArray) -> IntArray:
         return _dealt_channels(call, nbytes, bound)
@@ -249,7 +249,7 @@ class ShrinkThenCells(LaunchRule):
 
 @RULES.variant(nccl.SCHEDULE_COLL_TASKS_TO_PLAN_MOVED(since="2.31.2"))
 class ShrinkWithinCtasThenCells(ShrinkThenCells):
-    """The fewest and the most blocks of a collective hold for the bound, before cells are dealt out to the channels."""
+    """The fewest and the most blocks of a collective limit the bound, before cells are distributed."""
 
     def _used(self, call: RuleCall, nbytes: SizeArray, bound: IntArray, threads: IntArray) -> IntArray:
         least, most = bound_ctas(call)
@@ -265,7 +265,7 @@ class ShrinkWithinCtasThenCells(ShrinkThenCells):
 
 @RULES.variant(nccl.ADD_CBD_COLL_TO_PLAN(since="2.20.5"))
 class ShrinkThenBytes(LaunchRule):
-    """Bytes are cut into equal parts, one a channel of the bound, each rounded up to what a block moves at once."""
+    """Bytes are cut into equal parts, one per channel of the bound, each rounded up to what a block moves at once."""
 
     def tuned_bounds(self, call: RuleCall, tables: Tables, nbytes: SizeArray, named: int) -> tuple[IntArray, IntArray]:
         """ReaderBounds and threads as of all rules, the bounds no more than there are channels."""
@@ -318,7 +318,7 @@ class ShrinkOnly(LaunchRule):
 
 
 def elements_at_once(call: RuleCall, threads: Any) -> Any:
-    """Elements that a block of so many threads (an int or an array of them) moves at once."""
+    """Elements that a block of this many threads (an int or an array of them) moves at once."""
     limits, type_bytes = call.limits, call.request.device_dtype.size_bytes
     if call.protocol is Protocol.Simple:
         return given(limits.simple_alignment_bytes, "limits.simple_alignment_bytes") // type_bytes
@@ -332,9 +332,9 @@ def elements_at_once(call: RuleCall, threads: Any) -> Any:
 
 
 def ctas(communicator: Comm, request: Request) -> tuple[int, int]:
-    """The fewest and the most blocks of a call, which looks at the environment again.
+    """The fewest and the most blocks of a call; the environment is read again for it.
 
-    A Broadcast does not, as it waits in a queue of its own (sic); with a configuration it does.
+    Not for a Broadcast, which waits in a queue of its own (sic), unless it has a configuration.
     """
     if request.collective is Collective.Broadcast and request.configuration is None:
         return communicator.ctas
@@ -342,10 +342,10 @@ def ctas(communicator: Comm, request: Request) -> tuple[int, int]:
 
 
 def bound_ctas(call: RuleCall) -> tuple[int, int]:
-    """The fewest and the most channels that a call's bound may be; the most counts where it is below the fewest.
+    """The fewest and the most channels that a call's bound may be; the most applies where it is below the fewest.
 
-    Calls on NVLS's channels look at the number of those in the environment again, and have no more than that: a number
-    below the fewest CTAs, up to which init raised NVLS's channels, counts here. Source: scheduleCollTasksToPlan,
+    Calls on NVLS's channels read their number from the environment again, and have no more than that: a number below
+    the fewest CTAs, up to which init raised NVLS's channels, applies here. Source: scheduleCollTasksToPlan,
     src/enqueue/enqueue.cc, v2.31.2-1.
     """
     least, most = ctas(call.communicator, call.request)

@@ -30,9 +30,10 @@ from tuner.release.environment import Environment
 
 @dataclass(frozen=True, slots=True)
 class NetworkUse:
-    """Ways of a rank to other nodes, as far as registered buffers of rings go by it.
+    """How a rank reaches other nodes, as far as registered buffers of rings depend on it.
 
-    ``relayed`` and ``direct`` are NCCL's ``useNetPXN`` and ``useGdr``, found of all ranks as it connects rings.
+    ``relayed`` and ``direct`` are NCCL's ``useNetPXN`` and ``useGdr``, which it determines from all ranks as it
+    connects rings.
     """
 
     reached: bool  # a ring of the rank leaves or enters its node
@@ -45,10 +46,11 @@ NetworkOf = Callable[[Collection[Algorithm]], NetworkUse]
 
 @dataclass(frozen=True, slots=True)
 class Heads:
-    """The heads of a rank's node, which enter the switch (NVLS) and the network (CollNetDirect), and which it is.
+    """The heads of a rank's node, which enter the switch (NVLS) and the network (CollNetDirect), and which of them it
+    is.
 
-    ``own_*`` are None where it is none. ``network`` is asked of rings between nodes on registered buffers, with the
-    algorithms that are connected after rings.
+    ``own_*`` are None for a rank that is no head. ``network`` is computed for rings between nodes on registered
+    buffers, with the algorithms that are connected after rings.
     """
 
     nvls: int
@@ -156,7 +158,7 @@ def few_of_the_nvls_channels(call: RuleCall, tables: Tables, bound: IntArray) ->
 
 @RULES(nccl.NVLS_REG_RESOURCES_QUERY(since="2.27.3"))
 def few_nvls_channels_by_heads(call: RuleCall, tables: Tables, bound: IntArray) -> IntArray:
-    """The number is that of eight GPUs; fewer GPUs per node need more blocks each."""
+    """The number is for eight GPUs; with fewer GPUs per node each needs more blocks."""
     if not _switch_runs_on_buffers(call):
         return bound
     return np.full_like(bound, nvls_channels_by_heads(call.communicator, tables, call.request.collective))
@@ -164,7 +166,7 @@ def few_nvls_channels_by_heads(call: RuleCall, tables: Tables, bound: IntArray) 
 
 @RULES(nccl.REGISTER_COLL_BUFFERS(since="2.23.4"), nccl.COLL_REG_REGISTER_BUFFERS(since="2.24.3"))
 def cap_17_to_24_channels_at_16(call: RuleCall, tables: Tables, bound: IntArray) -> IntArray:
-    """Channels 17 to 24 become 16 where the GPUs of one node take over each other's buffers.
+    """Channels 17 to 24 become 16 where the GPUs of one node read each other's buffers.
 
     BadInput where no topology tells.
     """
@@ -176,7 +178,7 @@ def cap_17_to_24_channels_at_16(call: RuleCall, tables: Tables, bound: IntArray)
 
 @RULES(nccl.COLL_REG_REGISTER_BUFFERS(since="2.24.3"))
 def one_for_one_rank_per_node_with_gdr(call: RuleCall, tables: Tables, bound: IntArray) -> IntArray:
-    """With one rank per node the adapters take the buffers whole, so one channel starts the transfers."""
+    """With one rank per node the adapters send the buffers directly, so one channel can start the transfers."""
     return np.ones_like(bound) if _adapters_take_buffers(call) else bound
 
 
@@ -196,8 +198,8 @@ def switch_takes_buffers(call: RuleCall) -> bool:
 def _switch_runs_on_buffers(call: RuleCall) -> bool:
     """Whether NVLS runs on the user's buffers: not over NVLink between hosts, nor where a process has several ranks.
 
-    What is gathered is only received, what is reduced and scattered only sent.
-    Source: nvlsRegSupport, src/init.cc, v2.19.3-1; ncclRegisterCollNvlsBuffers, src/register/coll_reg.cc, v2.27.3-1.
+    A gather only receives into them, a reduction with scatter only sends from them. Source: nvlsRegSupport,
+    src/init.cc, v2.19.3-1; ncclRegisterCollNvlsBuffers, src/register/coll_reg.cc, v2.27.3-1.
     """
     communicator = call.communicator
     read = {Collective.AllGather: Sides.receive, Collective.ReduceScatter: Sides.send}
@@ -238,7 +240,7 @@ def _gpu_direct(call: RuleCall) -> bool:
 
 
 def _all_of_the_ring(call: RuleCall, type_inter: str | None) -> bool:
-    """Channels by adapter, of those as near as the ring's farthest. BadInput where only some are."""
+    """Channels by adapter, counting adapters as near as the ring's farthest. BadInput where only some qualify."""
     rank = call.communicator.release.paths.rank
     direct = {
         adapter.reads and adapter.writes
@@ -247,7 +249,8 @@ def _all_of_the_ring(call: RuleCall, type_inter: str | None) -> bool:
     }
     if len(direct) > 1:
         raise BadInput(
-            "registered buffers of one rank per node: not where only some adapters read GPU memory; valid there: plain"
+            "registered buffers with one rank per node are not emulated where only some adapters read GPU memory; "
+            "valid there: plain"
         )
     return direct == {True}
 
@@ -255,7 +258,7 @@ def _all_of_the_ring(call: RuleCall, type_inter: str | None) -> bool:
 def _links(call: RuleCall) -> PeerLinks:
     """The links of the rank's node. BadInput where there is no topology."""
     if call.communicator.links is None:
-        raise BadInput("registered buffers depend here on links, which only a topology tells; valid without it: plain")
+        raise BadInput("registered buffers depend on links here, which only a topology tells; valid without one: plain")
     return call.communicator.links()
 
 
@@ -312,9 +315,10 @@ def may_reach_network(call: RuleCall) -> bool:
 
 
 def _handed_to_peers(call: RuleCall) -> bool:
-    """Whether the algorithm hands the buffers to the peers: rings that keep nothing in between, and trees.
+    """Whether the algorithm gives the buffers to the peers: rings that keep nothing in between do, and trees.
 
-    In place it reads what is overwritten, which rings only do of what they reduce. Rings between nodes want both sides.
+    In place it reads what is overwritten, which rings only do for data that they reduce. Rings between nodes need both
+    sides.
     """
     sides = kept(call.communicator, call.request)
     of_rings = Sides.both if call.communicator.nodes > 1 else Sides[call.communicator.release.registration.ring_buffers]
@@ -344,7 +348,7 @@ def takers(call: RuleCall, network: Callable[[], NetworkUse] | None) -> tuple[Ze
     if not call.rules.registered or call.request.buffers is Buffers.plain:
         return ()
     if communicator.collnet:
-        raise BadInput("launches in full: with CollNet on plain buffers only; valid there: plain")
+        raise BadInput("launches in full: with CollNet they are emulated on plain buffers only; valid there: plain")
     if communicator.nodes > 1 and communicator.environment.number(CROSS_CLIQUE, 0):
         raise BadInput(f"{CROSS_CLIQUE}: launches in full are emulated on plain buffers only; valid there: plain")
     found = {
@@ -376,12 +380,12 @@ def buffer_bytes(communicator: Comm, protocol: Protocol) -> int:
 
 
 def step_bytes(communicator: Comm, protocol: Protocol) -> int:
-    """One of the steps that a buffer has."""
+    """Bytes of one of the steps that a buffer is divided into."""
     return buffer_bytes(communicator, protocol) // communicator.release.limits.buffer_steps
 
 
 def chunk_and_slice_steps(call: RuleCall) -> tuple[int, int]:
-    """Steps of a chunk, and of a slice of it: more than one for Ring/Simple where every rank has its own part.
+    """Steps of a chunk, and of a slice of it: more than one for Ring/Simple where every rank has a part of its own.
 
     Source: src/include/collectives.h, v2.28.9-1.
     """
@@ -404,11 +408,11 @@ def check_buffers_of(communicator: Comm, request: Request) -> None:
     """BadInput for buffers of a call that the release does not have or refuses, or that are not emulated here."""
     check_buffers(communicator, request.buffers, request.windows)
     if request.in_place and request.buffers is Buffers.window and request.windows.sides is not Sides.both:
-        raise BadInput("in place both buffers are one, and so in a window; valid: windows both, or out of place")
+        raise BadInput("in place both buffers are one, so both are in the window; valid: windows both, or out of place")
 
 
 def check_buffers(communicator: Comm, buffers: Buffers, of: Windows) -> None:
-    """Checks buffers of any call, whose windows are ``of`` such a kind. Errors: BadInput."""
+    """Checks the buffers of any call; ``of`` describes its windows. Errors: BadInput."""
     if buffers is Buffers.plain:
         return
     release, values = communicator.release, communicator.environment.values.keys()
@@ -429,7 +433,7 @@ def check_buffers(communicator: Comm, buffers: Buffers, of: Windows) -> None:
             "network's plugin takes them; valid there: plain"
         )
     if reason := not_on_nodes(communicator, buffers):
-        raise BadInput(f"buffers {buffers.name}: not {reason}; valid there: plain")
+        raise BadInput(f"buffers {buffers.name}: not emulated {reason}; valid there: plain")
     if buffers is Buffers.window:
         _check_flags(communicator, of.flags)
 

@@ -57,10 +57,11 @@ from tuner.release.schema import Hardware, RuleNames
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Rules:
-    """Functions of a release's rules, by the fields of :class:`tuner.release.schema.RuleNames`; None for no name.
+    """Functions of a release's rules, named as the fields of :class:`tuner.release.schema.RuleNames`; None without a
+    name.
 
-    A kind of rule is a field there, which says how many names it has, and one here, which says what is called and in
-    which registry the rules of that kind are.
+    A kind of rule is a field there, which says how many names it has, and a field here, which says what is called and
+    which registry has its rules.
     """
 
     ctas: Annotated[Callable[[Environment, str, int], int], init.CTAS_RULES]
@@ -132,7 +133,7 @@ class Rules:
 
 
 def rules_for(release: Release) -> Rules:
-    """The rules of a release. BadReleaseFile names file and key of a rule that does not exist, and those that do."""
+    """The rules of a release. BadReleaseFile names the file and key of an unknown rule, and the known ones."""
     try:
         return _of_names(release.rules)
     except WrongValue as error:
@@ -147,7 +148,7 @@ def _of_names(rules: RuleNames) -> Rules:
 
 @cache
 def registries() -> Mapping[str, Registry[Any]]:
-    """All rules there are, of any release, by kind and name."""
+    """All rules of any release, by kind and name."""
     return {kind: hint.__metadata__[0] for kind, hint in Rules.__annotations__.items() if hasattr(hint, "__metadata__")}
 
 

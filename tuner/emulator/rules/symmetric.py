@@ -91,14 +91,14 @@ def symmetric_by_cells_low_latency_if_classic_is_ll(
 
 @REACH_RULES(nccl.TOPO_PATH_ALL_DIRECT_NVLINK(since="2.29.2"))
 def nvlink_between_gpus(communicator: Comm) -> bool:
-    """NVLink joins all ranks of a node: not where there is one GPU, whose path to itself is nearer (sic)."""
+    """NVLink joins all ranks of a node; not true for a single GPU, whose path to itself is nearer (sic)."""
     several = communicator.local_ranks > 1 and communicator.graphs[Algorithm.Ring].type_intra == "NVL"
     return communicator.direct_nvlink and several
 
 
 @REACH_RULES(nccl.TOPO_PATH_ALL_DIRECT_NVLINK(since="2.30.7"))
 def nvlink_or_one_gpu(communicator: Comm) -> bool:
-    """NVLink or a GPU that they share joins all ranks."""
+    """NVLink or a shared GPU joins all ranks."""
     return communicator.direct_nvlink
 
 
@@ -121,7 +121,8 @@ def _asked_for(communicator: Comm, request: Request) -> bool:
 
 
 def kernel_of_several(communicator: Comm, request: Request, sizes: Sequence[int]) -> NonClassicPath | None:
-    """Kernel of several calls of a kind together, of these nBytes; None where no kernel does several. Not of 2.27.
+    """The kernel of several calls of a kind together, with these nBytes; None where no kernel does several. Not for
+    2.27.
 
     Source: ncclSymkPickKernel, src/sym_kernels.cc, and ncclSymmetricTaskScheduler, src/scheduler/symmetric_sched.cc,
     v2.30.7-1.
@@ -150,7 +151,7 @@ def sends_are_copied(communicator: Comm, function: PeerCall, sides: Sides) -> bo
 
 
 def is_copied(communicator: Comm, request: Request, nbytes: int) -> bool:
-    """Whether copy engines do a call, which waits for no other then. Errors: those of :func:`sends_are_copied`."""
+    """Whether copy engines do a call, which then waits for no other. Errors: BadInput."""
     by_cells = communicator.rules.non_classic_path not in (classic_path_only, symmetric_by_blocks)
     gathers = by_cells and request.collective is Collective.AllGather
     if not gathers or not _may_copy(communicator, request.collective, request.symmetric):
@@ -209,10 +210,11 @@ def _implemented(communicator: Comm, request: Request) -> bool:
 
 
 def _check_gpus(communicator: Comm) -> None:
-    """BadInput for GPUs of several kinds where each rank goes by its own, and two ranks may take two kernels.
+    """BadInput for GPUs of several kinds where each rank's kernel depends on its own GPU, so that ranks may take
+    different ones.
 
-    So do kernels within nodes and kernels that multicast; all others go by the least of all GPUs.
-    Source: queryModel_lsa and queryModel_gin, src/sym_kernels.cc, v2.30.7-1.
+    Kernels within nodes and kernels that multicast do; all others depend on the least of all GPUs. Source:
+    queryModel_lsa and queryModel_gin, src/sym_kernels.cc, v2.30.7-1.
     """
     if communicator.min_comp_cap != communicator.max_comp_cap and (communicator.nodes == 1 or communicator.nvls):
         raise BadInput(
@@ -228,9 +230,10 @@ def _reaches(communicator: Comm) -> bool:
 
 
 def weighed(communicator: Comm, request: Request, nbytes: int) -> tuple[KernelChoice, ...]:
-    """The symmetric kernels that can do a call of nBytes, in NCCL's order, with their times; whatever takes it then.
+    """The symmetric kernels that can do a call of nBytes, in NCCL's order, with their times; whatever takes the call in
+    the end.
 
-    Errors: those of the release's rule.
+    Errors: BadInput for what is not emulated.
     """
     rule = communicator.rules.non_classic_path
     if rule is classic_path_only:
@@ -256,7 +259,7 @@ def calls_of_a_kernel(communicator: Comm) -> int:
 
 
 def check(communicator: Comm, request: Request, sizes: SizeArray) -> None:
-    """BadInput for calls at one of whose ``sizes`` (nBytes) NCCL fails, as its variable leaves too little room."""
+    """BadInput for calls that NCCL fails at one of these ``sizes`` (nBytes), as its variable leaves too little room."""
     rule = communicator.rules.symmetric_arguments
     if rule is None or VARIABLE not in communicator.environment.values or calls_of_a_kernel(communicator) >= 1:
         return
@@ -335,16 +338,17 @@ BYPASSING_RULES: Registry[BypassRule] = Registry()
 
 @BYPASSING_RULES(nccl.PREPARE_TASKS(since="2.27.3"))
 def only_a_call_alone(chooser: Chooser, ordered: list[CollectiveTask]) -> Aside:
-    """A call that is alone in its group may get a symmetric kernel, several never do."""
+    """A call that is alone in its group may get a symmetric kernel; several calls never do."""
     alone = len(ordered) == 1 and not chooser.beside_messages
     return _parted(chooser, [ordered], []) if alone else ([], ordered)
 
 
 @BYPASSING_RULES(nccl.MAKE_SYMMETRIC_TASK_LIST(since="2.28.3"))
 def calls_in_windows(chooser: Chooser, ordered: list[CollectiveTask]) -> Aside:
-    """Calls in windows that a symmetric kernel could do, by kind, smallest first. NoAlgorithm where none does them.
+    """Calls in windows that a symmetric kernel could do, by kind, smallest first. NoAlgorithm where no kernel does
+    them.
 
-    NCCL then fails. None does several where only those of low latency are left, nor one whose last cell reaches the
+    NCCL then fails. No kernel does several calls if only low-latency ones are left, nor one whose last cell reaches the
     most bytes of these (sic): it is set aside by its own bytes.
     """
     communicator = chooser.communicator
@@ -366,10 +370,10 @@ def _check_found(communicator: Comm, missing: bool) -> None:
 
 @BYPASSING_RULES(nccl.MAKE_SYMMETRIC_TASK_LIST(since="2.29.2"))
 def calls_on_any_buffers(chooser: Chooser, ordered: list[CollectiveTask]) -> Aside:
-    """Calls that a symmetric kernel could do in windows, by kind, smallest first; it does not ask for windows yet.
+    """Calls that a symmetric kernel could do in windows, by kind, smallest first; windows are not checked yet.
 
-    Where it needs them, or none does several, they come back behind the rest, smallest first. sic: smallest first here
-    is largest first where tasks are put together.
+    Calls that need windows and lack them, or that no kernel does together, return behind the rest, smallest first. sic:
+    smallest first here is largest first where tasks are put together.
     """
     communicator = chooser.communicator
     copied, ordered = _copied(communicator, ordered)
@@ -394,7 +398,8 @@ def _others(tasks: Sequence[CollectiveTask], without: Sequence[CollectiveTask]) 
 def _full_kernels(communicator: Comm, waiting: Sequence[CollectiveTask]) -> Iterator[list[CollectiveTask]]:
     """Calls of a kind, smallest first, as many as the arguments of a kernel on all channels hold.
 
-    BadInput where they do not hold one: NCCL asks that of every call that is set aside, whatever becomes of it.
+    BadInput where they do not hold a single one: NCCL checks that for every call that it sets aside, whatever becomes
+    of it.
     """
     kinds: dict[object, list[CollectiveTask]] = {}
     for task in waiting:
@@ -411,7 +416,7 @@ def _parted(
     together: Iterator[list[CollectiveTask]] | Sequence[list[CollectiveTask]],
     rest: list[CollectiveTask],
 ) -> Aside:
-    """Calls that get a symmetric kernel, and behind the rest those that get none."""
+    """Calls that get a symmetric kernel, and the rest followed by those that get none."""
     kernels: Kernels = []
     for tasks in together:
         path = chooser.path_of(tasks)

@@ -1,4 +1,4 @@
-"""The symmetric kernels that can do calls of a kind, and the best of them by NCCL's model."""
+"""The symmetric kernels that can do calls of a kind, and NCCL's choice among them."""
 
 import math
 from collections.abc import Callable, Iterator
@@ -77,7 +77,7 @@ def by_bus(use: KernelUse) -> tuple[OfSize, float]:
 
 @TIME_RULES(nccl.BINARY("time of symmetric AllGather kernels", since="2.32.3"))
 def by_bus_or_all_to_all(use: KernelUse) -> tuple[OfSize, float]:
-    """An AllGather alone on Blackwell by its blocks' and its links' shares; all else as :func:`by_bus`."""
+    """A single AllGather on Blackwell by its blocks' and its links' shares; everything else as in :func:`by_bus`."""
     communicator, ranks = use.communicator, use.communicator.ranks
     if use.several or use.request.collective is not Collective.AllGather or communicator.min_comp_cap not in (100, 103):
         return by_bus(use)
@@ -129,7 +129,7 @@ SCALES: dict[str, Callable[[int, int], float]] = {
     nccl.SYMMETRIC_QUERY_MODEL(since="2.27.3"), nccl.QUERY_MODEL(since="2.28.3"), nccl.QUERY_MODEL_LSA(since="2.29.2")
 )
 def every_count(communicator: Comm, request: Request, limit: int) -> Iterator[int]:
-    """A least number above the most is passed over (sic)."""
+    """A minimum above the maximum is ignored (sic)."""
     least, most = communicator.ctas[0], min(communicator.ctas[1], limit)
     yield from (*range(least, most), most)
 
@@ -138,7 +138,7 @@ def every_count(communicator: Comm, request: Request, limit: int) -> Iterator[in
     nccl.QUERY_MODEL_LSA_MOVED(since="2.31.2"), nccl.BINARY("block counts of symmetric kernels", since="2.32.3")
 )
 def one_or_even_counts(communicator: Comm, request: Request, limit: int) -> Iterator[int]:
-    """1 and the even numbers between the fewest and the most of a call, and both rounded to such."""
+    """1 and the even numbers between the fewest and the most blocks of a call, both rounded to such a number."""
     least, most = launch.ctas(communicator, request)
     most = min(most, limit)
     least = min(least, most)
@@ -172,7 +172,7 @@ def _softplus(value: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class KernelChoice:
-    """A kernel on its blocks, the time of NCCL's model, and what NCCL compares it by: that time and its blocks."""
+    """A kernel on its blocks, with the two numbers by which NCCL compares it: its modelled time, and its blocks."""
 
     kernel: str
     blocks: int
@@ -183,7 +183,7 @@ class KernelChoice:
 
 @dataclass(frozen=True, slots=True)
 class KernelCounts:
-    """The counts of the calls of one kernel: the largest, in bytes, and what the model takes for all of them."""
+    """The counts of one kernel's calls: the largest, in bytes, and the sum that the model uses for all of them."""
 
     most_bytes: int
     modelled_bytes: int
@@ -201,7 +201,7 @@ def best(communicator: Comm, request: Request, counts: KernelCounts) -> KernelCh
 
 
 def weighed(communicator: Comm, request: Request, counts: KernelCounts) -> Iterator[KernelChoice]:
-    """The kernels that can do the calls, in NCCL's order. Those of low latency end by whole cells, as in the model."""
+    """The kernels that can do the calls, in NCCL's order. Low-latency kernels end at whole cells, as in the model."""
     parts = 1 if request.collective is Collective.AllReduce else communicator.ranks
     bus_bytes = counts.most_bytes * parts
     whole_bytes = bus_bytes if counts.calls > 1 else counts.modelled_bytes * parts
@@ -241,7 +241,7 @@ class _Candidate:
 
 @lru_cache(64)  # every size asks
 def _candidates(communicator: Comm, request: Request, several: bool) -> tuple[_Candidate, ...]:
-    """In NCCL's order; those of low latency do one call at a time."""
+    """The candidates in NCCL's order; low-latency kernels do one call at a time."""
     made = []
     for name, kernel in _kernels(communicator, request.collective):
         if _usable(communicator, request, kernel) and not (several and kernel.low_latency):
@@ -375,8 +375,8 @@ RULES: Registry[BetweenNodesRule] = Registry()
 def gathers_and_exchanges_over_rma(communicator: Comm, call: Copied, sides: Sides) -> bool:
     """AllGather and AllToAll from and into windows, where hosts start transfers over the network (RMA).
 
-    A network with GIN is taken for one that lets them. NCCL does without where rings may not cross adapters
-    (NCCL_CROSS_NIC=0), where it has no contexts for it (NCCL_NUM_RMA_CTX=0), and where nodes have unlike numbers of
+    A network with GIN is assumed to allow that. NCCL does not use it where rings may not cross adapters
+    (NCCL_CROSS_NIC=0), where it has no contexts for it (NCCL_NUM_RMA_CTX=0), and where nodes have different numbers of
     ranks.
     """
     variables = communicator.environment

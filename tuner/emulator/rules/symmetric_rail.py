@@ -64,9 +64,9 @@ def if_named_or_asked_and_classic_is_ll(
 def if_asked_and_classic_without_latency_is_ll(
     communicator: Comm, request: Request, nbytes: int, classic: ClassicProtocol
 ) -> bool:
-    """The classic path would take LL if no combination had any latency (sic); without windows if asked to, too.
+    """The classic path would take LL if no combination had any latency (sic); without windows also only on request.
 
-    It is asked for a call of one rank's bytes in whole cells (sic).
+    The question is for a call of one rank's bytes in whole cells (sic).
     """
     cells_bytes = in_whole_cells(communicator, own_bytes_of(communicator, request, nbytes))
     return _asked(communicator, request) and classic(replace(request, pipelined=0), cells_bytes) is Protocol.LL
@@ -104,7 +104,7 @@ class RailChoice:
 
 
 def exist(communicator: Comm) -> bool:
-    """Whether the communicator may run kernels of rails. Errors: those of :func:`windows.are_made`."""
+    """Whether the communicator may run kernels of rails. Errors: BadInput where that is not known."""
     table = communicator.release.symmetric.rail
     if table is None or not symmetric_variables.are_made(communicator):
         return False
@@ -112,7 +112,7 @@ def exist(communicator: Comm) -> bool:
 
 
 def exist_for(communicator: Comm, request: Request) -> bool:
-    """Whether there are any for the collective. Errors: those of :func:`windows.are_made`."""
+    """Whether there are kernels of rails for the collective. Errors: BadInput where that is not known."""
     return (
         exist(communicator)
         and (request.collective is Collective.AllGather or _scatters(communicator, request.collective))
@@ -149,7 +149,7 @@ def weighed(communicator: Comm, request: Request, nbytes: int, multicast: bool) 
 
 @RING_RULES(nccl.QUERY_MODEL_GIN(since="2.29.2"))
 def hierarchical_ring(communicator: Comm, request: Request, nbytes: int) -> RailChoice:
-    """Around the rail, each chunk handed on inside the node by multicast. Bytes over GB/s count as us (sic)."""
+    """Around the rail, with each chunk passed on inside the node by multicast. Bytes over GB/s count as us (sic)."""
     chunks, others = ceil_div(nbytes, _table(communicator).ring_chunk_bytes), _rail_ranks(communicator) - 1
     fewest, most = communicator.ctas
     blocks = max(fewest, min(most, communicator.release.symmetric.max_blocks, chunks, _multicast_blocks(communicator)))
@@ -161,7 +161,7 @@ def hierarchical_ring(communicator: Comm, request: Request, nbytes: int) -> Rail
 
 @RING_RULES(nccl.QUERY_MODEL_GIN(since="2.29.7"))
 def rail_ring(communicator: Comm, request: Request, nbytes: int) -> RailChoice:
-    """Around the rail, each chunk handed on inside the node by multicast."""
+    """Around the rail, with each chunk passed on inside the node by multicast."""
     fewest, most = _limits(communicator, request, _multicast_blocks(communicator))
     chunks, others = ceil_div(nbytes, _table(communicator).ring_chunk_bytes), _rail_ranks(communicator) - 1
     inside = f32(nbytes * communicator.ranks) / f32(_link_bps(communicator))
@@ -233,7 +233,7 @@ class _Gathered:
 
 
 def _inbox_blocks(communicator: Comm) -> int:
-    """For how many blocks there are buffers: made once, for either kernel."""
+    """The number of blocks that there are buffers for: they are allocated once, for either kernel."""
     fewest, most = communicator.ctas
     blocks = max(_Gathered(communicator, reads).saturating_blocks for reads in (False, True))
     requested = symmetric_variables.requested_blocks(communicator)
@@ -242,7 +242,7 @@ def _inbox_blocks(communicator: Comm) -> int:
 
 
 def _limits(communicator: Comm, request: Request, own: int) -> tuple[int, int]:
-    """The fewest and the most blocks of a kernel that may have ``own``."""
+    """The fewest and the most blocks of a kernel that may have ``own`` blocks."""
     requested = symmetric_variables.requested_blocks(communicator)
     if requested is not None:
         return requested, requested

@@ -38,13 +38,13 @@ REQUESTED_RULES: Registry[RequestedRule] = Registry()
 
 @REQUESTED_RULES(nccl.SYMMETRIC_KERNEL_MASK_USER(since="2.27.3"), nccl.KERNEL_MASK_USER(since="2.28.3"))
 def one_kernel_or_all(communicator: Comm, collective: Collective, kernel: str) -> bool:
-    """NCCL_SYM_KERNEL is the name of the only kernel, to the letter; `^` is all, and any other text none."""
+    """NCCL_SYM_KERNEL is the exact name of the only kernel; `^` allows all, and any other text none."""
     return communicator.environment.text(KERNEL) in (None, "^", kernel)
 
 
 @REQUESTED_RULES(nccl.COST_MODEL_INIT(since="2.31.2"))
 def list_beside_algorithms(communicator: Comm, collective: Collective, kernel: str) -> bool:
-    """NCCL_SYM_KERNEL is a list as NCCL_ALGO, and each of the two takes away what the other would have."""
+    """NCCL_SYM_KERNEL is a list like NCCL_ALGO, and each of the two removes what only the other names."""
     if collective not in requested_collectives(communicator):
         return True
     kernels = kernels_of(communicator.release.symmetric.names)
@@ -71,7 +71,7 @@ def _named_in(names: tuple[str, ...], algorithms: str, protocols: str, kernels: 
 
 @lru_cache(64)
 def _rows(text: str, names: tuple[str, ...]) -> Mapping[Collective, Mapping[IntEnum, bool]]:
-    """Kernels by collective that the list leaves."""
+    """Kernels by collective that the list allows."""
     return allowed(text, KERNEL, kernels_of(names))
 
 
@@ -148,9 +148,9 @@ def copies_in_bulk(communicator: Comm) -> bool:
 
 
 def copied_over_elements(communicator: Comm, multicast: bool) -> int | None:
-    """AllGather on Blackwell is left to copy engines beyond so many elements of each rank; None: never.
+    """Number of elements per rank beyond which AllGather on Blackwell is left to copy engines; None: never.
 
-    A negative threshold is as good as none, as NCCL compares without a sign.
+    A negative threshold has no effect, as NCCL compares unsigned numbers.
     """
     table = communicator.release.symmetric
     if table.copied_over_elements is None:
@@ -168,7 +168,7 @@ RULES: Registry[BetweenNodesRule] = Registry()
 
 @RULES(nccl.INIT_TRANSPORTS_RANK(since="2.29.2"))
 def if_gpus_start_transfers_to_every_adapter(communicator: Comm) -> bool:
-    """Like over_single_adapters, and where rings may cross from one adapter to another (NCCL_CROSS_NIC)."""
+    """As over_single_adapters, if rings may also cross from one adapter to another (NCCL_CROSS_NIC)."""
     crosses = communicator.environment.number("NCCL_CROSS_NIC", 2) != 0
     return if_gpus_start_transfers_over_single_adapters(communicator) and crosses
 
@@ -195,7 +195,7 @@ def note_multicast(communicator: Comm, request: Request) -> bool:
 
 
 def are_made(communicator: Comm) -> bool:
-    """Buffers of windows that are not made are what the release's table says. Errors: those of :func:`supported`."""
+    """Whether windows are really made; where not, the release's table says what buffers are then. Errors: BadInput."""
     registered = communicator.release.symmetric.windows_are_registered
     if registered and communicator.environment.number("NCCL_LOCAL_REGISTER", 1) == 0:
         return False

@@ -1,6 +1,6 @@
 """From latency and bandwidth of a cell to the time of each size, us, as float32.
 
-Shapes: latencies in us and bandwidths in GB/s are of one size or [size]; times in us are [size].
+Shapes: latencies in us and bandwidths in GB/s are scalars or [size]; times in us are [size].
 """
 
 from collections.abc import Callable, Iterator
@@ -46,7 +46,7 @@ def size_over_bandwidth(bandwidth_gbs: Value, sizes: MessageSizes) -> FloatArray
 
 @found_in(nccl.TOPO_GET_ALGO_TIME(since="2.18.1"), nccl.TUNING_GET_TIME(since="2.31.2"))
 def plus_latency(times: FloatArray, latency_us: Value, batches: int) -> FloatArray:
-    """This size's latency on top, once per batch of pipelined operations.
+    """Adds this size's latency, once per batch of pipelined operations.
 
     ``times`` is changed in place.
     """
@@ -81,7 +81,7 @@ def penalised(times: FloatArray, call: RuleCall) -> FloatArray:
 
 @CORRECTIONS(nccl.TOPO_GET_ALGO_TIME(since="2.22.3"), nccl.TREE_MODEL_SIM(since="2.31.2"))
 def tree_correction(latency_us: Value, bandwidth_gbs: Value, call: RuleCall, sizes: MessageSizes) -> Corrected:
-    """Trees miss the model at medium sizes: a factor on the bandwidth by power of two, 64 B to 256 MB."""
+    """The model is wrong for trees at medium sizes: a factor on the bandwidth by power of two, 64 B to 256 MB."""
     if call.algorithm is not Algorithm.Tree or call.request.collective is not Collective.AllReduce:
         return latency_us, bandwidth_gbs
     return latency_us, _corrected(bandwidth_gbs, call, sizes, call.limits.tree_corrections)
@@ -91,7 +91,7 @@ def tree_correction(latency_us: Value, bandwidth_gbs: Value, call: RuleCall, siz
 def tree_correction_from_0_bytes(
     latency_us: Value, bandwidth_gbs: Value, call: RuleCall, sizes: MessageSizes
 ) -> Corrected:
-    """Trees miss the model at medium sizes: a factor by power of two to 256 MB; below 64 B the first (sic)."""
+    """The model is wrong for trees at medium sizes: a factor by power of two to 256 MB; below 64 B the first (sic)."""
     if call.algorithm is not Algorithm.Tree:
         return latency_us, bandwidth_gbs
     at_least_64 = MessageSizes(np.maximum(sizes.nbytes, np.uint64(64)))
@@ -133,7 +133,7 @@ def nvls_tree_correction_on_blackwell(
 
 @CORRECTIONS(nccl.TOPO_GET_ALGO_TIME(since="2.18.1"))
 def preset_channels_only(latency_us: Value, bandwidth_gbs: Value, call: RuleCall, sizes: MessageSizes) -> Corrected:
-    """The bandwidth of the channels that operations together are given."""
+    """The bandwidth of the channels that operations together get."""
     if not call.request.preset_channels:
         return latency_us, bandwidth_gbs
     return latency_us, bandwidth_gbs / f32(call.communicator.coll_channels) * f32(call.request.preset_channels)
@@ -216,16 +216,16 @@ def _corrected(bandwidth_gbs: Value, call: RuleCall, sizes: MessageSizes, used: 
 
 @PENALTIES(nccl.UPDATE_COLL_COST_TABLE(since="2.24.3"))
 def deep_fp8_ring(times: FloatArray, call: RuleCall) -> FloatArray:
-    """Eight bits lose too much over more than eight additions in a row: such rings become the last choice."""
+    """Eight bits lose too much in more than eight consecutive additions: such rings become the last choice."""
     lossy = call.algorithm is Algorithm.Ring and call.request.device_dtype in FP8 and call.communicator.ranks > 8
     return times * f32(1024) if lossy else times
 
 
 @PENALTIES(nccl.TUNING_GET_TIME(since="2.31.2"))
 def deep_fp8_ring_where_available(times: FloatArray, call: RuleCall) -> FloatArray:
-    """Eight bits lose too much over more than eight additions in a row: such rings become the last choice.
+    """Eight bits lose too much in more than eight consecutive additions: such rings become the last choice.
 
-    What is ignored stays as it is.
+    Ignored cells stay ignored.
     """
     worse = deep_fp8_ring(times, call)
     return times if worse is times else np.where(times > 0, worse, times)
@@ -244,9 +244,9 @@ RULES: Registry[PickRule] = Registry()
 
 @RULES(nccl.GET_ALGO_INFO(since="2.18.1"), nccl.TOPO_GET_ALGO_INFO(since="2.19.3"))
 def first_fastest(times: Iterator[FloatArray], communicator: Comm) -> tuple[NDArray[np.int8], FloatArray]:
-    """The least time in us, [size]; of equal ones the first in NCCL's order of algorithms and protocols.
+    """The lowest time in us, [size]; among equals the first in NCCL's order of algorithms and protocols.
 
-    Negative ones do not count. A ring of one rank per node can have one, in releases that count more network steps
+    Negative times do not count. A ring of one rank per node can have one, in releases that count more network steps
     than steps.
     """
     best_us = unless_negative(next(times))
@@ -265,7 +265,7 @@ def unless_negative(time_us: FloatArray) -> FloatArray:
 
 @RULES(nccl.TUNING_SELECT_BEST_TUNING(since="2.31.2"))
 def last_fastest(times: Iterator[FloatArray], communicator: Comm) -> tuple[NDArray[np.int8], FloatArray]:
-    """The least time in us, [size]; of equal ones the last in NCCL's order of algorithms and protocols."""
+    """The lowest time in us, [size]; among equals the last in NCCL's order of algorithms and protocols."""
     best_us = next(times)
     best = np.zeros(best_us.shape, np.int8)
     for index, time_us in enumerate(times, start=1):

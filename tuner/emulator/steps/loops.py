@@ -1,7 +1,7 @@
-"""Elements that a channel's block goes over, in which loops, as the device code computes them from its work.
+"""The elements that a channel's block processes, and in which loops, as the device code computes them from its work.
 
-A loop takes a chunk of each of ``parts`` parts: of every rank in a ring's AllReduce, else of one.
-Source: ncclCollCbdPart, src/include/device.h, and src/device/*.h, v2.28.9-1; src/device/*.h, v2.21.5-1 and v2.19.4-1.
+A loop takes a chunk of each of ``parts`` parts: of every rank in a ring's AllReduce, else of one. Source:
+ncclCollCbdPart, src/include/device.h, and src/device/*.h, v2.28.9-1; src/device/*.h, v2.21.5-1 and v2.19.4-1.
 """
 
 from collections.abc import Iterator
@@ -23,7 +23,7 @@ HALVED = (Collective.AllReduce, Collective.AllGather, Collective.ReduceScatter)
 
 @dataclass(frozen=True, slots=True)
 class Loops:
-    """Loops of one channel that are alike; all numbers are of elements.
+    """Equal loops of one channel; all numbers count elements.
 
     Part p of loop i begins at ``first + i * step + p * part_step`` and has ``chunk`` elements, fewer before ``end``.
     """
@@ -54,10 +54,10 @@ def loops(work: Work, share: ChannelShare, ranks: int) -> Iterator[Loops]:
 
 
 def loops_of_heads(work: Work, share: ChannelShare, heads: int, count: int) -> Iterator[Loops]:
-    """The loops of a channel whose chunks are handed to the switch or the network: one of each head, or one alone.
+    """The loops of a channel whose chunks go to the switch or the network: one of each head, or a single one.
 
-    ``count``: the elements that channels which take turns go over; of a rail, all that its heads have.
-    Source: RunWorkColl of NVLS, NVLSTree, CollNetDirect and CollNetChain, src/device/*.h, v2.28.9-1.
+    ``count``: the elements that channels which take turns share; for a rail, all that its heads have. Source:
+    RunWorkColl of NVLS, NVLSTree, CollNetDirect and CollNetChain, src/device/*.h, v2.28.9-1.
     """
     if work.sharing is Sharing.ranges:
         of_switch = work.algorithm is Algorithm.NVLS
@@ -86,7 +86,7 @@ def _over_range(work: Work, share: ChannelShare, parts: int, alignment_bytes: in
 
 
 def _ring_in_turns(work: Work, share: ChannelShare, parts: int) -> Iterator[Loops]:
-    """All channels go over the count together; the chunks of the last loop are shorter."""
+    """All channels share the count; the chunks of the last loop are shorter."""
     channels = len(work.shares)
     at_once = channels * parts * share.chunk
     whole, rest = divmod(work.count, at_once)
@@ -102,7 +102,7 @@ def _ring_in_turns(work: Work, share: ChannelShare, parts: int) -> Iterator[Loop
 
 
 def _chunk_in_turns(work: Work, share: ChannelShare, sharers: int, left: int) -> int:
-    """Elements of a chunk where so many elements are left for so many chunks."""
+    """Elements of a chunk where this many elements are left for this many chunks."""
     size, threads = work.dtype.size_bytes, work.warps * WARP
     if work.protocol is Protocol.Simple:
         return _rounded_up(min(share.chunk, ceil_div(left, sharers)), (threads - WARP) * 8 // size)

@@ -1,10 +1,10 @@
 """In which order the numbers of each element are added: ranges of elements, and the order of each.
 
 A term is a rank, which stands for its own number, or what is added from left to right: ``(0, 1, 2)`` is (x0 + x1) + x2,
-and ``(0, 1, (2, 3))`` is (x0 + x1) + (x2 + x3). Floating-point addition is commutative but not associative, so that
-a + b and b + a are one term here, while (a + b) + c and a + (b + c) are two: terms are equal where the bits are.
+and ``(0, 1, (2, 3))`` is (x0 + x1) + (x2 + x3). Floating-point addition is commutative but not associative, so a + b
+and b + a are one term here, while (a + b) + c and a + (b + c) are two: equal terms mean equal bits.
 
-Offsets are of elements of the whole buffer that is reduced: for ReduceScatter of all ranks' parts, one after the other.
+Offsets count elements of the whole buffer that is reduced: for ReduceScatter, of all ranks' parts in turn.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -39,7 +39,7 @@ def add_all(terms: Iterable[Term]) -> Term:
 
 
 def ranks_of(term: Term) -> tuple[int, ...]:
-    """The ranks whose numbers are added, from left to right."""
+    """The ranks whose numbers a term adds, from left to right."""
     found: list[int] = []
     waiting = [term]
     while waiting:
@@ -59,7 +59,7 @@ def text(term: Term) -> str:
 
 
 def short(words: str) -> str:
-    """The text of an order, of many ranks only the first and the last of them."""
+    """The text of an order; with many ranks, only the first and the last of them."""
     each = words.split(" + ")
     return words if len(each) <= MOST_RANKS else " + ".join([*each[:8], "...", *each[-3:]])
 
@@ -73,7 +73,7 @@ def of_ring(ring: Sequence[int], last: int) -> Term:
 
 
 def of_tree(children: Sequence[Sequence[int]], root: int) -> Term:
-    """Added up a tree, ``children`` by rank: each rank adds to its own number what its children sent, in their order.
+    """Added up a tree, ``children`` by rank: each rank adds to its own number what its children send, in their order.
 
     Source: recvReduceSend of src/device/prims_simple.h, prims_ll.h and prims_ll128.h, v2.28.9-1.
     """
@@ -91,7 +91,7 @@ def of_tree(children: Sequence[Sequence[int]], root: int) -> Term:
 
 
 class _Sum(NamedTuple):
-    """A term, of how many ranks it is, and the first of them."""
+    """A term, its number of ranks, and the first of them."""
 
     term: Term
     ranks: int
@@ -103,7 +103,7 @@ class _Sum(NamedTuple):
         return cls(term, len(ranks), ranks[0])
 
     def plus(self, other: "_Sum") -> "_Sum":
-        """Sum of both, whose ranks are others: the one of more ranks is first, else that of the least first rank."""
+        """Sum of two terms with different ranks: first the one with more ranks, else with the lowest first rank."""
         left, right = self, other
         if isinstance(left.term, int) and isinstance(right.term, int):
             first, last = min(left.term, right.term), max(left.term, right.term)
@@ -228,8 +228,8 @@ def _shape(work: Work, share: ChannelShare, across: Across) -> tuple[object, ...
 def pat_term(work: Work, share: ChannelShare, ranks: int, owner: int) -> Term:
     """Order in which the numbers of a rank's part are added on one channel.
 
-    Each rank begins with its own number and adds what comes in: of near distances the farthest first, then of far ones
-    the nearest first, and at a far distance the neighbour's last.
+    Each rank begins with its own number and adds what it receives: near distances first, from the farthest on; then far
+    ones, from the nearest on, and at a far distance the neighbour's part last.
     """
     apart = pat.aggregation(work, share, ranks).apart
     children: list[list[int]] = [[] for _ in range(ranks)]
@@ -248,10 +248,10 @@ def pat_term(work: Work, share: ChannelShare, ranks: int, owner: int) -> Term:
 
 
 def _terms(work: Work, share: ChannelShare, across: Across, ranks: int) -> Iterator[tuple[int, int, Term]]:
-    """Kinds of chunks, each with its part in a loop, the rank whose part of the buffer it is in, and how it is added.
+    """Kinds of chunks: each with its part in a loop, the rank that owns this part of the buffer, and how it is added.
 
-    Source: runRing and runTreeSplit, src/device/all_reduce.h; runRing, reduce_scatter.h and reduce.h, v2.28.9-1; of PAT
-    see :mod:`tuner.emulator.steps.pat`.
+    Source: runRing and runTreeSplit, src/device/all_reduce.h; runRing, reduce_scatter.h and reduce.h, v2.28.9-1; for
+    PAT see :mod:`tuner.emulator.steps.pat`.
     """
     if work.algorithm is Algorithm.Tree:
         tree = across.trees[share.channel]
@@ -309,7 +309,7 @@ def at_offsets(calls: Sequence[Orders], parts: int = 1) -> OrderDifference | Non
 def _pairs(
     first: Orders, other: Orders, offsets: IntArray, begins: tuple[int, int]
 ) -> Iterator[tuple[int, Term, Term]]:
-    """Each pair of terms that occurs at one of the offsets once, with the first offset that has it."""
+    """Each pair of terms that occurs at one of the offsets, once, with the first offset at which it does."""
     pairs = np.stack([first.at(begins[0] + offsets), other.at(begins[1] + offsets)])
     found, places = np.unique(pairs, axis=1, return_index=True)
     for (own, term), place in sorted(zip(found.T, places, strict=True), key=lambda each: int(each[1])):
@@ -317,7 +317,7 @@ def _pairs(
 
 
 def in_rows(calls: Sequence[Orders], row: int) -> OrderDifference | None:
-    """Difference between elements of one column, whatever row they are in; ``row`` is its number of elements.
+    """The difference between elements of one column, in any rows; ``row`` is the number of elements of a row.
 
     Each call has whole rows, one after the other.
     """
@@ -333,7 +333,7 @@ def in_rows(calls: Sequence[Orders], row: int) -> OrderDifference | None:
 
 
 def _in_columns(call: Orders, row: int, columns: IntArray) -> Iterable[tuple[int, int, Term]]:
-    """Each term that occurs in a column, once, with the first offset there; columns are where orders may change."""
+    """Each term that occurs in a column, once, with its first offset there; at ``columns`` orders may change."""
     rows = np.arange(call.count // row, dtype=np.int64)
     for column in columns:
         offsets = rows * row + column
@@ -363,7 +363,7 @@ def symmetric_not_claimed(kernel: str | None, request: Request) -> str | None:
 
 
 def symmetric_orders(kernel: str, request: Request, ranks: int, elements: int) -> Orders:
-    """The orders of a call on one of the kernels that :func:`not_claimed` leaves; ``elements`` of the whole buffer."""
+    """The orders of a call on a kernel that :func:`not_claimed` allows; ``elements`` are the whole buffer's."""
     rank_order = tuple(range(ranks))
     parts = ranks if request.collective is Collective.ReduceScatter else 1
     terms: list[Term] = [add_all(rank_order)] * parts

@@ -1,10 +1,10 @@
 """PAT, one rank per node: binomial trees of all ranks at once, whose steps of one distance are sent together.
 
-The part of a rank comes from, or goes to, ranks at a distance: those behind it in the order of ranks. One at distance d
-hands a part on to the one at d without its lowest bit, 1, 2, 4 ... ranks away, which is the dimension of a connection.
-Steps of far distances, multiples of ``apart``, are sent ``together`` in one message.
-Source: PatRSAlgorithm and PatAGAlgorithm, src/include/collectives.h; patReduce and patCopy, src/device/prims_simple.h,
-v2.28.9-1, and the same from v2.26.2-1 on.
+A rank's part comes from, or goes to, ranks at a distance, counted along the order of ranks. The rank at distance d
+passes a part on to the one at d without its lowest bit, 1, 2, 4 ... ranks away; that bit is the dimension of the
+connection. Steps of far distances, multiples of ``apart``, are sent ``together`` in one message. Source: PatRSAlgorithm
+and PatAGAlgorithm, src/include/collectives.h; patReduce and patCopy, src/device/prims_simple.h, v2.28.9-1, and the same
+from v2.26.2-1 on.
 """
 
 from collections import defaultdict
@@ -28,7 +28,7 @@ BUFFER_STEPS = 8  # NCCL_STEPS
 
 @dataclass(frozen=True, slots=True)
 class Aggregation:
-    """``far`` distances, multiples of ``apart``, go through the same rounds, ``together`` of them in a message."""
+    """``far`` distances, multiples of ``apart``, go through the same rounds, ``together`` of them per message."""
 
     ranks: int
     far: int
@@ -52,9 +52,9 @@ class Aggregation:
 class Move:
     """A piece of the part of the rank ``distance`` further up: dimensions of its connections, None where it has none.
 
-    ``ahead``: it is for a message so many after the next of a connection that is not done with yet, of the one that it
-    is sent by in ReduceScatter, of the one that it is received by in AllGather. ``places`` are those in the messages it
-    is received and sent by: what is before them goes over the wire, too.
+    ``ahead``: for a message this many after the next one of an unfinished connection: the sending one in ReduceScatter,
+    the receiving one in AllGather. ``places`` are its places in the messages it is received and sent by: what stands
+    before them goes over the wire, too.
     """
 
     distance: int
@@ -67,7 +67,7 @@ class Move:
 
 
 def lowest_bit(distance: int) -> int | None:
-    """The dimension in which a part at a distance goes on; None at the end."""
+    """The dimension in which a part at this distance continues; None at the end."""
     return (distance & -distance).bit_length() - 1 if distance else None
 
 
@@ -148,7 +148,7 @@ def _to_the_last(how: Aggregation, near: int) -> Iterator[Move]:
 
 
 def _inverted(place: int, places: int) -> int:
-    """The bits of a place in reverse order, each the other way round."""
+    """The bits of a place, inverted and in reverse order."""
     return mirrored(places - 1 - place, places)
 
 
@@ -229,7 +229,7 @@ def aggregation(work: Work, share: ChannelShare, ranks: int) -> Aggregation:
 
 @dataclass(slots=True)
 class _Message:
-    """Pieces of a message, in the order in which they were put there; ``most`` elements go over the wire."""
+    """The pieces of a message, in the order in which they were added; ``most`` elements go over the wire."""
 
     pieces: dict[tuple[int, int], None] = field(default_factory=dict)
     most: int = 0
@@ -270,7 +270,7 @@ def steps(work: Work, share: ChannelShare, rank: int, ranks: int) -> Iterator[St
 
 
 def _messages(work: Work, share: ChannelShare, rank: int, ranks: int) -> list[tuple[bool, int, _Message]]:
-    """Whether a message is received, its dimension, and itself, in the order in which they are waited for or sent."""
+    """For each message, in the order of waiting or sending: whether it is received, its dimension, and the message."""
     how = aggregation(work, share, ranks)
     reduces = work.collective is Collective.ReduceScatter
     received, sent = _Ends(), _Ends()

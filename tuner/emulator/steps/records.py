@@ -1,4 +1,4 @@
-"""Records that the steps of all calls have in common: messages that ranks send and receive step by step."""
+"""Records that the steps of all calls share: messages that ranks send and receive step by step."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -16,7 +16,7 @@ ON_THE_WIRE = {Protocol.LL: (8, 16), Protocol.LL128: (1920, 2048), Protocol.Simp
 class InNetwork(Enum):
     """Hardware between ranks that takes part: the switch of a node (NVLink SHARP), or the network (SHARP).
 
-    It adds what all ranks send it of an element, or hands a copy of what one sends to all: ranks of the node for the
+    It adds what all ranks send for an element, or gives a copy of what one sends to all: ranks of the node for the
     switch, heads of the same number for the network.
     """
 
@@ -32,10 +32,10 @@ Pieces: TypeAlias = tuple[tuple[int, int], ...]  # first element and number of e
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One act of some threads of a rank's block: they wait for what peers send, and send what that makes.
+    """One act of some threads of a rank's block: they wait for what peers send, and send the result.
 
-    Each message has the elements of ``pieces``. Elements are counted from the start of the whole buffer: of all ranks'
-    parts, one after the other, for AllGather and ReduceScatter.
+    Each message has the elements of ``pieces``. Elements are counted from the start of the whole buffer: for AllGather
+    and ReduceScatter, of all ranks' parts in turn.
     """
 
     channel: int
@@ -79,7 +79,7 @@ def wire_bytes(protocol: Protocol, nbytes: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class ScheduledOperation:
-    """One message at one of its ends. Numbers are those of the rank's operations, from 0."""
+    """One message at one of its ends. Numbers count the rank's operations, from 0."""
 
     number: int
     step: Step
@@ -94,7 +94,7 @@ class ScheduledOperation:
 
 @dataclass(slots=True)
 class _Before:
-    """Operations that the next one of a rank waits for: by threads, after the batch and the kernel before theirs."""
+    """Operations that the next one of a rank waits for, by threads: those of the batch and the kernel before."""
 
     threads: tuple[int, int, int, int] | None = None  # kernel, channel, batch, threads
     received: tuple[int, ...] = ()
@@ -105,7 +105,7 @@ class _Before:
     ended_in_kernel: tuple[int, ...] = ()
 
     def go_to(self, step: Step) -> None:
-        """To the threads of a step."""
+        """Continues with the threads of a step."""
         threads = step.kernel, step.channel, step.batch, step.threads
         if threads == self.threads:
             return
@@ -127,7 +127,7 @@ class _Before:
 
 
 def operations(schedule: Schedule, rank: int) -> Iterator[ScheduledOperation]:
-    """Sends and receives of a rank, without what is empty. Errors: those of the schedule."""
+    """A rank's sends and receives, without empty ones. Errors: BadInput for a call without a schedule."""
     places = {channel: place for place, channel in enumerate(schedule.channels)}
     messages = Counter[tuple[bool, int, int, Peer]]()
     number, before = 0, _Before()

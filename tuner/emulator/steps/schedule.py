@@ -107,11 +107,11 @@ class NodeHeads:
         return len(self.of_nodes[0])
 
     def own_piece(self, count: int) -> Place:
-        """Part of a rail's chunk that is this node's, for parts of ``count`` elements."""
+        """The part of a rail's chunk that is this node's, for parts of ``count`` elements."""
         return lambda first, elements: tuple(self._of_rail(self.own or 0, count, first, elements, {self.node}))
 
     def of_rail(self, head: int, count: int) -> Place:
-        """A rail's chunk in the buffer: a rail is the parts of all heads of one number, node after node.
+        """A rail's chunk in the buffer: a rail consists of the parts of all heads with one number, node after node.
 
         Source: Scatterer of src/device/all_gather.h and reduce_scatter.h, v2.28.9-1.
         """
@@ -150,7 +150,9 @@ def _nodes(heads: Sequence[Sequence[int]]) -> range:
 def _heads(across: Across, by_node: Sequence[Sequence[int]], rank: int) -> NodeHeads:
     counts = {len(heads) for heads in by_node}
     if len(by_node) != len(across.ranks_of_nodes) or len(counts) != 1 or 0 in counts:
-        raise BadInput(f"schedule: not of nodes that differ in their heads; valid: {option('env')} NCCL_ALGO=Ring")
+        raise BadInput(
+            f"no schedule is known of nodes that differ in their heads; valid: {option('env')} NCCL_ALGO=Ring"
+        )
     node = next(number for number, ranks in enumerate(across.ranks_of_nodes) if rank in ranks)
     own = by_node[node].index(rank) if rank in by_node[node] else None
     return NodeHeads(tuple(map(tuple, by_node)), node, own)
@@ -171,7 +173,7 @@ class _Part:
 
 
 def schedule_of_exchanges(kernels_of: Callable[[int], Kernels], ranks: int) -> Schedule:
-    """The schedule of one group of sends and receives, whose kernels are known by rank."""
+    """The schedule of one group of sends and receives, from each rank's kernels."""
     channels = {channel for rank in range(ranks) for kernel in kernels_of(rank) for channel in kernel.channels}
     return Schedule(
         ranks=ranks,
@@ -239,7 +241,7 @@ def schedule(work: Work, across: Across) -> Schedule:
     elif work.algorithm in (Algorithm.CollNetDirect, Algorithm.CollNetChain):
         fabrics = BY_NETWORK
     if work.algorithm is Algorithm.PAT and not across.pat_peers:
-        raise BadInput(f"schedule: of PAT with one rank per node; valid: {option('env')} NCCL_ALGO=Ring")
+        raise BadInput(f"the schedule of PAT is known for one rank per node; valid: {option('env')} NCCL_ALGO=Ring")
     return Schedule(
         ranks=sum(map(len, across.ranks_of_nodes)),
         channels=work.channels,
@@ -301,7 +303,7 @@ def along_chain(chain: TreeOrder, rank: int) -> list[ThreadGroup]:
 
 
 def by_heads(work: Work, heads: NodeHeads, place: CollNetDirect, rank: int) -> list[ThreadGroup]:
-    """To the heads of the node, from these into the network, and back."""
+    """Steps to the heads of the node, from these into the network, and back."""
     if work.collective is not Collective.AllReduce:
         return _in_rails(work, heads, rank)
     others = [head for head in range(heads.count) if head != heads.own]
@@ -321,7 +323,7 @@ def by_heads(work: Work, heads: NodeHeads, place: CollNetDirect, rank: int) -> l
 
 
 def _in_rails(work: Work, heads: NodeHeads, rank: int) -> list[ThreadGroup]:
-    """AllGather and ReduceScatter, of which each rank is a head."""
+    """Steps of AllGather and ReduceScatter where each rank is a head."""
     assert heads.own is not None
     behind = [(heads.own + step) % heads.count for step in range(1, heads.count)]
     ranks = heads.of_nodes[heads.node]
@@ -389,7 +391,7 @@ def _twice_around(ranks: int, place: int, before: tuple[int], after: tuple[int])
 
 
 def up_and_down(tree: TreeOrder, rank: int) -> list[ThreadGroup]:
-    """To the parent, and from it; the root sends down again what it has added."""
+    """Steps to the parent and from it; the root sends down again what it has added."""
     parent, children = tree.parents[rank], tree.children[rank]
     up = ChunkStep(0, in_buffer, children, children if parent is None else (parent,), adds=bool(children))
     if parent is None:
@@ -429,7 +431,6 @@ def by_switch(work: Work, across: Across, heads: NodeHeads, channel: int, rank: 
 
 
 def _parts(work: Work, heads: NodeHeads, several: bool) -> list[Place]:
-    """Places of the parts of the heads, by head."""
     if several:
         return [heads.of_rail(head, work.count) for head in range(heads.count)]
     return [in_part_of(head, work.count) for head in range(heads.count)]  # sic: a head's number is taken for its rank

@@ -1,4 +1,4 @@
-"""The explanation of one graph: what it is, why not another channel, why no faster ones, and what else made it so."""
+"""The explanation of one graph: why there is not another channel, why there are no faster ones, and other reasons."""
 
 import json
 from collections import Counter
@@ -48,7 +48,7 @@ class Reasons:
         self.several = found.system.several_nodes
 
     def one_more(self) -> Reason | None:
-        """Reason that there is not another channel like those that were found."""
+        """The reason why there is not another channel like those that were found."""
         if self.last is None:
             return None
         channels, per_gbs = self.last.best.channels, self.last.best.bw_inter
@@ -109,7 +109,7 @@ class Reasons:
         return None
 
     def others(self) -> Iterator[Reason]:
-        """Other reasons that made it what it is."""
+        """The remaining reasons for the graph."""
         trial, last, graph = self.trial, self.last, self.found.graph
         if trial.channels == 1 and trial.bw_intra == FALLBACK_GBS and last is None:
             says = "No search found a channel; NCCL then lays one through the GPUs in their order, for 0.1 GB/s."
@@ -155,7 +155,7 @@ class Reasons:
         return min(reversed(faster), key=lambda each: (each.asked.bw_inter, each.asked.bw_intra), default=None)
 
     def _refused(self, attempt: Attempt, channels: int) -> Reason | None:
-        """The link that refused most often while so many channels were laid."""
+        """The link that refused most often while this many channels were laid."""
         refusals = Counter({at: times for at, times in attempt.rejections.links.items() if at.channels == channels})
         if not refusals:
             return None
@@ -186,9 +186,9 @@ class Reasons:
 
 
 def explain(request: SearchRequest, nccl: str, graph: str, with_lifts: bool = True) -> GraphExplanation:
-    """The searches that NCCL ``nccl`` makes for a graph, what they end at, and ``with_lifts`` what would lift that.
+    """The searches that NCCL ``nccl`` makes for a graph, where they end, and ``with_lifts`` what would lift that.
 
-    Errors: BadInput for one that it does not search there, and as the search's.
+    Errors: BadInput for a graph that it does not search there, and for what NCCL refuses; BadTopology.
     """
     loaded = release.load(nccl)
     found = run(request, loaded, graph)
@@ -267,7 +267,7 @@ DOWN = ("PIX", "C2C", "NET")
 
 
 def devices(system: System) -> Iterator[MachineDevice]:
-    """Every device, each below what it hangs on; a GPU is one device, whatever ranks are on it."""
+    """Every device below the one that it hangs on; a GPU is one device, however many ranks use it."""
     seen = set[str]()
     for cpu in system.cpus:
         yield from _below(cpu, None, seen)
@@ -295,7 +295,7 @@ def _device(node: SystemDevice, above: SystemDevice | None) -> MachineDevice:
 
 
 def links(limits: BandwidthLimits, causes: Sequence[Limit]) -> Iterator[LoadedLink]:
-    """Every link of two devices, both directions; those that are alike with one that limits the graph limit it, too."""
+    """Every link of two devices, in both directions; links of a limiting link's class limit the graph, too."""
     names = [between(limits.owner(number), link) for number, link in enumerate(limits.links)]
     limiting = {link for cause in causes for link in cause.links}
     classes = {each for each, link in zip(limits.classes, names, strict=True) if link in limiting}
@@ -330,7 +330,7 @@ class RelaxedSearch:
         self._rest: Iterator[tuple[str, Found]] | None = None
 
     def found(self, graph: str) -> Found:
-        """The numbers of a graph. BadInput for one that is not searched there, and as the search's."""
+        """The numbers of a graph. BadInput where it is not searched, and for what NCCL refuses; BadTopology."""
         if graph not in self._found:
             self._rest = self._rest or self._in_order()
             self._search_up_to(graph, self._rest)
@@ -365,7 +365,7 @@ def _of_disk(key: str) -> dict[str, Found]:
 
 @dataclass(frozen=True, slots=True)
 class _Key:
-    """A search; requests are the same whose texts are."""
+    """Key of a search; requests with equal texts are the same."""
 
     text: str
     nccl: str

@@ -1,7 +1,7 @@
 """Limits of a graph, and changes of the machine and of variables that lift them, found by searching again.
 
-Links without room for one more channel, and each rule of the search that was met, are taken away one by one. Where
-nothing alone helps, all are taken away together, and those put back without which it helps as well.
+Links without room for one more channel, and each rule that stopped the search, are lifted one by one. Where no single
+one helps, all are lifted together, and those that turn out not to matter are restored.
 """
 
 import xml.etree.ElementTree as ET
@@ -33,7 +33,7 @@ MORE = 1.001  # rounding is no more
 
 @dataclass(frozen=True, slots=True)
 class Factor:
-    """Links that are alike, or a rule of the search, and how a search is freed from it."""
+    """Equal links, or a rule of the search, and how to free a search from it."""
 
     kind: str
     freed: Relaxation
@@ -78,7 +78,7 @@ class BandwidthLimits:
         return tuple(limit for limit in limits if limit is not None)
 
     def _limit(self, factors: Sequence[Factor]) -> Limit | None:
-        """The fewest of these that are a limit together; None where not even all are one."""
+        """The fewest of these that limit the graph together; None where not even all do."""
         then = self._without(factors)
         if then is None:
             return None
@@ -131,7 +131,7 @@ class BandwidthLimits:
     def _tight(self) -> tuple[list[LinkClass], list[LinkClass]]:
         """Links without room for one more channel: those on the way to the adapters, and the others.
 
-        Of the others those also that refused while the most channels were laid.
+        The others include those that refused while the most channels were laid.
         """
         trial, way, others = self.found.trial, Counter[LinkClass](), Counter[LinkClass]()
         for place, channels in self.loads.items():
@@ -184,7 +184,7 @@ def all_ran_out(found: SearchRun) -> bool:
 
 
 def more_tries_help(found: SearchRun, factor: int) -> bool:
-    """Whether so many times the tries let one of the searches that ran out of them find something better."""
+    """Whether a multiple of the tries lets one of the searches that ran out of them find something better."""
     if all_ran_out(found):
         return True
     out = [attempt for attempt in found.attempts if ran_out(attempt)]
@@ -249,7 +249,7 @@ def gpu_direct(topology: str) -> str:
 
 
 def faster_pcie(found: SearchRun, classes: frozenset[LinkClass]) -> str | None:
-    """``pcie``: links of these classes of the next generation, or with more lanes where they have not all."""
+    """``pcie``: the next generation for links of these classes, or more lanes where they do not have all."""
     root, pairs = ET.fromstring(found.request.topology), _pairs(found, classes)
     links = list(_links(root, found))
     faster = {
@@ -284,7 +284,7 @@ def _name(element: ET.Element) -> str:
 
 
 def _pairs(found: SearchRun, classes: frozenset[LinkClass]) -> set[frozenset[int | str]]:
-    """The ends of the links of these classes: bus ids as numbers, and CPUs by NUMA node."""
+    """The ends of the links of these classes: bus ids as numbers, CPUs by NUMA node."""
     load = found.loop.channels.load
     owners = {id(link): node for node in found.system.everything() for link in node.links}
     bare = zip(load.links, found.bare_gbs, strict=True)
@@ -359,7 +359,7 @@ class Idea:
 def lifts(
     limits: BandwidthLimits, causes: Sequence[Limit], reasons: Sequence[Reason], again: Callable[[SearchRequest], Found]
 ) -> list[Lift]:
-    """Every idea with what the search then finds, those that help first; one that NCCL refuses is left out."""
+    """Every idea with what the search then finds, helpful ones first; ideas that NCCL refuses are left out."""
     found, tried = limits.found, list[Lift]()
     for idea in _ideas(limits, causes, {reason.kind for reason in reasons}):
         lift = _tried(found, idea, again)
@@ -435,7 +435,7 @@ def _hardware(limits: BandwidthLimits, cause: Limit) -> Iterator[Idea]:
 
 
 def _faster(found: SearchRun, classes: Sequence[LinkClass]) -> Idea | None:
-    """More of all these links."""
+    """Ideas that make all these links faster."""
     topology, kinds = found.request.topology, {each.kind for each in classes}
     edits, words = dict[str, str](), list[str]()
     if "NET" in kinds and (speed := twice_the_speed(topology)):
@@ -461,7 +461,7 @@ def _place(of: LinkClass) -> str:
 
 
 def _adapters(found: SearchRun, rest: Idea | None) -> Iterator[Idea]:
-    """One adapter more, and one more beside each, with ``rest`` where that would be the next limit."""
+    """One adapter more, and one more beside each; with ``rest`` where that would be the next limit."""
     topology, used = found.request.topology, {net.pci.lower() for net in found.system.nets if net.pci}
     placed = {place: buses for place, buses in places_of_adapters(topology).items() if used & set(buses)}
     if not placed:

@@ -1,4 +1,4 @@
-"""Links by their ends, in words: what NCCL calls a device, and what joins it to another."""
+"""Links by their ends, in words: NCCL's name of a device, and what joins it to another."""
 
 from collections.abc import Iterable
 from typing import NamedTuple
@@ -20,7 +20,7 @@ WORDS = {
 
 
 class LinkClass(NamedTuple):
-    """Links that are alike, in both directions: kinds of both ends in their order, kind, bandwidth."""
+    """Equal links, in both directions: kinds of both ends in their order, kind, bandwidth."""
 
     ends: tuple[DeviceKind, DeviceKind]
     kind: str
@@ -28,13 +28,13 @@ class LinkClass(NamedTuple):
 
 
 def class_of(owner: SystemDevice, link: Link, gbs: float | None = None) -> LinkClass:
-    """The class of a device's link, with what it has when nothing is on it."""
+    """The class of a device's link, with the bandwidth that it has when unused."""
     first, second = sorted((owner.kind, link.to.kind), key=lambda kind: kind.value)
     return LinkClass((first, second), link.kind, link.gbs if gbs is None else gbs)
 
 
 def name(node: SystemDevice) -> str:
-    """A device by its number, or the bus id where it has none; of a NVLink domain with its host, but the first one."""
+    """A device by its number, or by its bus id without one; in a NVLink domain with its host, except for the first."""
     if node.kind is DeviceKind.NVS:
         return "NVSwitch"
     number = _number(node)
@@ -54,7 +54,7 @@ def called(node: SystemDevice) -> str:
 
 
 def place(node: SystemDevice) -> str:
-    """The number of a device, or its bus id where it has none."""
+    """The number of a device, or its bus id."""
     return _numbered(node, _number(node))
 
 
@@ -85,7 +85,7 @@ def bus_id(number: int) -> str:
 
 
 def between(owner: SystemDevice, link: Link) -> str:
-    """From which device to which, such as ``gpu:3 -> pci 0000:1b:00.0``."""
+    """A link by its devices, such as ``gpu:3 -> pci 0000:1b:00.0``."""
     return f"{name(owner)} -> {name(link.to)}"
 
 

@@ -9,7 +9,7 @@ from tuner.base.records import json_form
 
 @dataclass(frozen=True, slots=True)
 class LinkRejection:
-    """A link that had too little left; at the first of these times it carried so much, and so much was needed."""
+    """A link with too little left: what it carried and what was needed, the first time it refused."""
 
     link: str  # from a device to the next, such as "gpu:3 -> pci 0000:1b:00.0"
     times: int
@@ -20,7 +20,7 @@ class LinkRejection:
 
 @dataclass(frozen=True, slots=True)
 class SearchTried:
-    """One search: what was asked of every channel, and what it found."""
+    """One search: what it asked of every channel, and what it found."""
 
     pattern: Pattern
     bw_intra_gbs: float
@@ -55,7 +55,7 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """Something that made the graph what it is. ``says`` is a sentence; ``links`` are those it is about."""
+    """A reason for the graph. ``says`` is a sentence; ``links`` are the links that it is about."""
 
     kind: str
     says: str
@@ -99,7 +99,7 @@ class MachineDevice:
 
 @dataclass(frozen=True, slots=True)
 class LoadedLink:
-    """One direction of a link, and what the channels take of it as NCCL counts it."""
+    """One direction of a link, and the bandwidth that the channels take from it as NCCL counts it."""
 
     link: str
     start: str
@@ -113,7 +113,7 @@ class LoadedLink:
 
 @dataclass(frozen=True, slots=True)
 class GraphExplanation:
-    """A graph's searches in their order, what bounds its bandwidths from the start, and what would lift that."""
+    """A graph's searches in their order, what bounds its bandwidths from the start, and what would lift the limits."""
 
     graph: str
     several_nodes: bool  # channels enter and leave through adapters, also of a host that counts as several nodes

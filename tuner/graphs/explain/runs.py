@@ -1,4 +1,4 @@
-"""One graph searched with all that was tried for it: as NCCL searches it, or freed from something that may limit it.
+"""One graph's search with everything that it tried: as NCCL searches, or freed from something that may limit it.
 
 And why a host counts as several nodes, and why traffic goes over the CPU or another GPU (PXN): ncclTopoCheckP2p,
 ncclTopoCheckNet, ncclTopoCheckGdr, ncclTopoComputePaths, src/graph/paths.cc, v2.28.9-1.
@@ -31,7 +31,7 @@ FIRST = "ring"  # of the graphs that are searched
 
 @dataclass(frozen=True, slots=True)
 class Relaxation:
-    """Rule or device that a search is freed from, to see whether that is what limits it."""
+    """A rule or device from which a search is freed, to see whether that is what limits it."""
 
     links: frozenset[LinkClass] = frozenset()  # these have twice the bandwidth
     steps_gbs: tuple[float, ...] = ()  # bandwidths of a channel that are tried as well
@@ -42,7 +42,7 @@ class Relaxation:
 
 
 def both(first: Relaxation, second: Relaxation) -> Relaxation:
-    """Relaxation from what either is freed from."""
+    """The relaxation that frees a search from both."""
     return Relaxation(
         links=first.links | second.links,
         steps_gbs=(*first.steps_gbs, *second.steps_gbs),
@@ -77,7 +77,7 @@ def summary(system: System, trial: Trial) -> Found:
 
 
 def run(request: SearchRequest, nccl: Release, graph: str) -> SearchRun:
-    """Searches up to a graph by its name. BadInput for one that is not searched there, and as the search's."""
+    """Searches up to a named graph. BadInput where it is not searched, and for what NCCL refuses; BadTopology."""
     loop, searched = begun(request, nccl, Relaxation())
     bare_gbs, names = list(loop.channels.load.left), list[str]()
     recorder = loop.channels.record() if graph == FIRST else None
@@ -94,8 +94,8 @@ def run(request: SearchRequest, nccl: Release, graph: str) -> SearchRun:
 
 
 def not_searched(graph: str, names: Sequence[str]) -> BadInput:
-    """The error of a graph that is none of those searched."""
-    return BadInput(f"graphs: no {graph} is searched there; {one_of(names)}")
+    """The error for a graph that is not among those searched."""
+    return BadInput(f"graphs: NCCL searches no {graph} there; {one_of(names)}")
 
 
 def begun(request: SearchRequest, nccl: Release, freed: Relaxation) -> tuple[SearchLoop, Iterator[tuple[str, Trial]]]:
@@ -151,7 +151,7 @@ PATHS = {
 
 
 def sentence(text: str) -> str:
-    """With a capital letter."""
+    """The text with a capital letter."""
     return text[:1].upper() + text[1:]
 
 
@@ -166,7 +166,7 @@ def of_found(found: Found, several: bool) -> str:
 
 
 def of_link(ends: tuple[SystemDevice, Link], has_gbs: float, alike: int, carried: Mapping[int, float]) -> str:
-    """Words for a link's bandwidth, and what the channels take of it."""
+    """Words for a link's bandwidth, and for what the channels take from it."""
     used = f"{gbs(sum(carried.values()))} for {plural(len(carried), 'channel')}" if carried else "nothing"
     kind = "" if alike == 1 else f" (one of {alike} alike)"
     return sentence(f"{phrase(*ends)}{kind} has {gbs(has_gbs)} and carries {used}.")

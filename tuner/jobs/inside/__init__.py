@@ -1,1 +1,1 @@
-"""Jobs that were measured from inside, by the profiler that is in the plugin: what their ranks wrote, joined."""
+"""Jobs measured from inside, by the profiler that is in the plugin: what their ranks wrote, joined."""

@@ -53,11 +53,11 @@ def _job_gain(found: Verdict | None) -> dict[str, object]:
 
 @dataclass(frozen=True, slots=True)
 class JobArm:
-    """An arm of one call: what ran, beside what the job ran else; ``found`` is by how much it is faster.
+    """An arm of one call: what ran, beside what the job runs otherwise; ``found`` is by how much it is faster.
 
     ``p`` is the chance of seeing this without a gain, the job's where ranks do not end together, corrected for all arms
-    (Holm). ``job`` is by how much the job's steps are shorter, as if all calls of the size were the arm's, or where no
-    steps are known the wall clock of whole blocks; None where it was not seen. ``saved_s`` is what it wins in a day, of
+    (Holm). ``job`` is by how much the job's steps are shorter, as if all calls of the size used the arm, or without
+    known steps the wall clock of whole blocks; None where it was not seen. ``saved_s`` is what it saves per day, of
     each rank's time in collectives, and ``job_saved_s`` of the wall clock, None where steps do not say it. ``why_not``
     None: it stays; ``judged`` False: there is too little to judge it by.
     """
@@ -80,8 +80,8 @@ class JobArm:
 
 @dataclass(frozen=True, slots=True)
 class JobDecision:
-    """Arms of a job, most saved first, and the table of those that stay. ``cost`` is what exploring took longer than
-    the same calls without, of all time in collectives.
+    """Arms of a job, the largest saving first, and the table of those that stay. ``cost`` is how much longer exploring
+    took than the same calls without it, as a share of all time in collectives.
     """
 
     arms: tuple[JobArm, ...]
@@ -96,7 +96,7 @@ class JobDecision:
 
 @dataclass(frozen=True, slots=True)
 class JobBlock:
-    """Calls of an arm in a row, beside those around them: gains are logarithms, NaN where the job's is not seen."""
+    """Calls of an arm in a row, against those around them: gains are logarithms, NaN where the job's is unknown."""
 
     at_s: float
     gain: float
@@ -105,7 +105,7 @@ class JobBlock:
 
 @dataclass(frozen=True, slots=True, order=True)
 class ArmKey:
-    """Communicators of one size, a call, what it runs else, and the arm."""
+    """Number of ranks, a call, what it runs otherwise, and the arm."""
 
     ranks: int
     nodes: int
@@ -118,8 +118,8 @@ class ArmKey:
 class ExploredArm:
     """An arm on one communicator: its blocks, and the time of all its calls and of the usual ones, us.
 
-    ``ends_apart``: its ranks do not end together. ``own``: it ran before any rank can have explored, so it is no arm
-    but what NCCL chooses for some of the calls.
+    ``ends_apart``: its ranks do not end together. ``own``: it ran before any rank can have explored, so it is not an
+    arm but NCCL's own choice for some of the calls.
     """
 
     key: ArmKey
@@ -176,7 +176,7 @@ def covered_s(spans: Iterable[tuple[float, float]]) -> float:
 
 
 def _points(each: JoinedCalls) -> dict[Point, list[int]]:
-    """Places of the kinds of each call, which differ in what ran."""
+    """Places of the kinds of each call, which differ in what was executed."""
     points: dict[Point, list[int]] = {}
     for place, call in enumerate(each.kinds):
         if call.executed is not None and call.bytes > 0:
@@ -185,7 +185,7 @@ def _points(each: JoinedCalls) -> dict[Point, list[int]]:
 
 
 def explored(each: JoinedCalls, steps: JobSteps | None = None) -> Iterator[ExploredArm]:
-    """Arms of a communicator that have blocks between calls of what it runs else."""
+    """Arms of a communicator that have blocks between calls of the usual choice."""
     counts = np.bincount(each.call, minlength=len(each.kinds))
     log_us = np.log(np.maximum(each.transfer_us, 1e-3))
     own_kinds = _own_kinds(each)
@@ -207,7 +207,7 @@ def explored(each: JoinedCalls, steps: JobSteps | None = None) -> Iterator[Explo
 
 
 def _own_kinds(each: JoinedCalls) -> set[int]:
-    """Kinds that ran before a communicator can explore: its calls are counted by NCCL's numbers, of all functions."""
+    """Kinds that ran before a communicator can explore: NCCL numbers its calls over all functions."""
     functions = np.array([int(call.collective) for call in each.kinds], np.int64)[each.call]
     count = np.zeros(len(each.call), np.int64)
     for function in np.unique(functions):
@@ -287,7 +287,7 @@ def _of_steps(
 
 
 def _units(blocks: Sequence[JobBlock]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Gains and the job's gains by stretch, [unit]; as many as noise allows. Stretches have as many blocks each, so
+    """Gains and the job's gains by stretch, [unit]; as many as noise allows. Stretches have equally many blocks, so
     none is empty where restarts are days apart.
     """
     ordered = sorted(blocks, key=lambda block: block.at_s)
@@ -302,7 +302,7 @@ def _units(blocks: Sequence[JobBlock]) -> tuple[NDArray[np.float64], NDArray[np.
 
 
 def _judged(arms: Sequence[ExploredArm], span_s: float, by_steps: bool) -> JobArm:
-    """Verdict on an arm by all communicators that have it. What its kernels' times do not say, the job alone does."""
+    """Verdict on an arm from all its communicators. Where kernel times do not decide, only the job's time does."""
     key, blocks = arms[0].key, [block for each in arms for block in each.blocks]
     of_gain, of_job = _units(blocks)
     found = paired(of_gain)
@@ -343,7 +343,7 @@ def _judged(arms: Sequence[ExploredArm], span_s: float, by_steps: bool) -> JobAr
 
 
 def _corrected(arms: Sequence[JobArm]) -> Iterable[JobArm]:
-    """All that can be judged is decided together."""
+    """Corrects the verdicts for deciding about all arms at once."""
     judged = sorted((arm for arm in arms if arm.judged), key=lambda arm: arm.p)
     together = decided((arm.why_not, arm.found.gain, arm.p) for arm in judged)
     for arm, (chance, why_not) in zip(judged, together, strict=True):

@@ -87,9 +87,9 @@ class JobFile:
 
     ``communicators`` is a structured array, [row]. ``kinds`` are those that are named, and ``places`` the numbers that
     records have for them, [kind]. ``rank`` is the launcher's, None where it said none; ``nccl`` the release, None where
-    it is not known. ``thinned``: of the calls every 2**thinned-th has a record; ``lost``: calls that the plugin had no
-    room for. A record's ``time_us`` is minus an :class:`Untimed` where the call has none. ``read`` are records that
-    are here already.
+    it is not known. ``thinned``: only every 2**thinned-th call has a record; ``lost``: calls that the plugin had no
+    room for. A record's ``time_us`` is the negative :class:`Untimed` where the call has no time. ``read`` are records
+    that were already read.
     """
 
     path: Path
@@ -148,19 +148,19 @@ def _rows(path: Path, file: IO[bytes], head: Any, name: str, dtype: np.dtype[np.
     length = count * dtype.itemsize
     content = file.read(length) if length <= os.fstat(file.fileno()).st_size else b""
     if len(content) < length:
-        raise BadInput(f"{path}: cut: {count} {name} are announced")
+        raise BadInput(f"{path}: cut off: {count} {name} are announced")
     return np.frombuffer(content, dtype)
 
 
 def read_file(path: Path) -> JobFile:
-    """BadInput names a file that is none of these, or cut."""
+    """Reads a file's head and kinds. BadInput names a file that is not one of these, or is cut off."""
     with _opened(path) as file:
         head = _head(path, file)
         communicators, kinds = (
             _rows(path, file, head, name, dtype) for name, dtype in (("communicators", _COMMUNICATOR), ("kinds", _KIND))
         )
         if int(head["records"]) * _RECORD.itemsize > os.fstat(file.fileno()).st_size - file.tell():
-            raise BadInput(f"{path}: cut: {head['records']} records are announced")
+            raise BadInput(f"{path}: cut off: {head['records']} records are announced")
     places = np.flatnonzero(kinds["function"] != b"")
     kinds = kinds[places]
     if (kinds["communicator"] >= len(communicators)).any():
@@ -186,16 +186,16 @@ def read_file(path: Path) -> JobFile:
 
 
 def files_of(folder: Path) -> list[Path]:
-    """The files of a job in the order of their names; without any, all files: the Inspector's have any name.
+    """The files of a job in the order of their names; without any, all files, as the Inspector's have any name.
 
-    BadInput for a folder that is not there.
+    BadInput for a folder that does not exist.
     """
     try:
         return sorted(folder.glob("*.job")) or sorted(
             each for each in folder.iterdir() if each.is_file() and not each.name.startswith(".")
         )
     except NotADirectoryError:
-        raise BadInput(f"{folder}: a file; valid: the folder that it is in") from None
+        raise BadInput(f"{folder} is a file; valid: the folder that it is in") from None
     except OSError as error:
         raise BadInput(f"{folder}: {error.strerror}") from None
 
@@ -210,7 +210,7 @@ def is_of_job(path: Path) -> bool:
 
 
 def read_any(path: Path) -> JobFile:
-    """A file of the plugin, or one of NCCL Inspector's JSON as the same. Errors: BadInput."""
+    """A file of the plugin, or NCCL Inspector's JSON in the same form. Errors: BadInput."""
     begin = _begin(path)
     return read_file(path) if begin.startswith(MAGIC) or _INSPECTED not in begin else _inspected(path)
 
@@ -222,7 +222,7 @@ def _begin(path: Path) -> bytes:
 
 
 def _inspected(path: Path) -> JobFile:
-    """The Inspector says no type, and before NCCL 2.31 no algorithm: sizes are in bytes, and what ran is not known."""
+    """An Inspector's file: without types, and before NCCL 2.31 without algorithms; sizes are in bytes."""
     content = read_bytes(path, BadInput).decode(errors="replace")
     communicators: dict[tuple[int, int], tuple[Any, ...]] = {}
     kinds: dict[tuple[Any, ...], list[float]] = {}

@@ -1,4 +1,5 @@
-"""The ranks' files of a job, joined: of each call the least time over the ranks is the transfer, the rest is waiting.
+"""The ranks' files of a job, joined: for each call the shortest time over the ranks is the transfer, the rest is
+waiting.
 
 A rank's kernel of a collective also waits for the last rank to come, and all end at about the same time. So the rank
 whose kernel is shortest came last. Calls are told apart by communicator, function and NCCL's number of the call among
@@ -43,10 +44,10 @@ _WINDOW = 256  # calls in a row whose times cannot be longer together than what 
 
 @dataclass(frozen=True, slots=True)
 class JobCommunicator:
-    """A communicator as its ranks' files have it: ``ranks`` are as many as it has, ``seen`` those that have a file.
+    """A communicator as its ranks' files describe it: ``ranks`` is its size, ``seen`` counts those with a file.
 
-    ``rank_names`` says rank by rank who it is: the launcher's rank and the host. ``nodes`` is None where NCCL does not
-    say it.
+    ``rank_names`` identifies each rank by the launcher's rank and the host. ``nodes`` is None where NCCL does not say
+    it.
     """
 
     id: int
@@ -63,9 +64,9 @@ class JobCommunicator:
 
 @dataclass(frozen=True, slots=True)
 class JobCall:
-    """Kind of call, and what ran, None where the file does not say it.
+    """Kind of call, and what was executed, None where the file does not say it.
 
-    ``bytes`` is NCCL's nBytes, ``warps`` are those of a channel.
+    ``bytes`` is NCCL's nBytes, ``warps`` are per channel.
     """
 
     collective: Collective
@@ -80,8 +81,8 @@ class JoinedCalls:
     """The calls of one communicator that all its ranks have, in the order of their ends: arrays are [call].
 
     ``at_s`` is the wall clock at the end; ``waiting_us`` the sum over all ranks of what their kernels waited, ``last``
-    the rank that came last. ``calls`` are told by ``call``, the place in ``kinds``; ``sequence`` is NCCL's number.
-    ``incomplete`` are calls that some ranks have no record of; ``mismatched`` those of which ranks ran something else.
+    the rank that came last. ``call`` is the index into ``kinds``; ``sequence`` is NCCL's number. ``incomplete`` are
+    calls that some ranks have no record of; ``mismatched`` those that ranks executed differently.
     """
 
     communicator: JobCommunicator
@@ -104,11 +105,11 @@ class _Gathered:
     files: dict[int, list[tuple[JobFile, int]]] = field(default_factory=lambda: defaultdict(list))
 
     def by_time(self) -> list[int]:
-        """Numbers of the communicators, the one whose kernels took most time first."""
+        """Numbers of the communicators, the one with the most kernel time first."""
         return sorted(self.files, key=lambda each: -_time_us(self.files[each]))
 
     def communicator(self, number: int) -> JobCommunicator:
-        """The communicator, as the files of all its ranks have it."""
+        """The communicator, as the files of all its ranks describe it."""
         one, names = self.communicators[number]
         ranks = int(one["ranks"]) or len(names)
         nodes = int(one["nodes"]) if 0 < one["nodes"] <= ranks else None
@@ -119,8 +120,8 @@ class _Gathered:
 class JobFolder:
     """The files of a job. ``lost``: calls without room in the plugin; every 2**``thinned``-th call has a record.
 
-    ``left_out`` is what cannot be read of them, and ``untimed`` counts calls that ran on all ranks and have no time on
-    some, by the reason; joining adds to both.
+    ``left_out`` says what cannot be read, and ``untimed`` counts, by reason, calls that ran on all ranks but have no
+    time on some; joining adds to both.
     """
 
     files: tuple[JobFile, ...]
@@ -132,7 +133,7 @@ class JobFolder:
 
     @property
     def notes(self) -> Iterator[str]:
-        """Sentences on calls without a time, and on what is left out."""
+        """Sentences on calls without a time, and on what was left out."""
         for why, count in sorted(self.untimed.items()):
             yield f"without a time: {plural(count, 'call')} {why.why}"
         if not any(len(file.communicators) for file in self.files):
@@ -153,7 +154,7 @@ class JobFolder:
 def read_folder(folder: Path) -> JobFolder:
     """Heads and kinds of all files; records are read when they are joined.
 
-    BadInput where there is none, or none that can be read; a file that is broken is left out and named.
+    BadInput if there is no file that can be read; a broken one is left out and named.
     """
     files, broken = [], []
     for path in files_of(folder):
@@ -186,7 +187,7 @@ def _impossible(files: Iterable[JobFile]) -> Iterator[str]:
 class RankCalls:
     """Calls of one rank, as one file has them: arrays are [call].
 
-    ``keys`` are of function and number, ``kinds`` the places in all kinds of the communicator. ``at_ms`` is the wall
+    ``keys`` combine function and number, ``kinds`` are places in all kinds of the communicator. ``at_ms`` is the wall
     clock at the end, since 1970. ``untimed`` says why there is no time (:class:`Untimed`); 0: there is one.
     """
 
@@ -198,7 +199,7 @@ class RankCalls:
     untimed: NDArray[np.int64]
 
     def part(self, own: NDArray[np.bool_]) -> "RankCalls":
-        """Copy with those of ``own``, [call]."""
+        """A copy with the calls of the mask ``own``, [call]."""
         return RankCalls(
             self.rank, self.keys[own], self.time_ns[own], self.kinds[own], self.at_ms[own], self.untimed[own]
         )
@@ -237,9 +238,9 @@ Fold = Callable[[Iterable[RankCalls]], Columns]
 
 
 def joined(folder: JobFolder, fold: Fold | None = None) -> Iterator[JoinedCalls]:
-    """Calls of each communicator, the one with most time first. What is in memory at once is those of one of them.
+    """Calls of each communicator, the one with most time first. Only one communicator's calls are in memory at once.
 
-    ``fold`` makes columns, [call], with times in us, of the calls of all ranks; :func:`by_dask` is one.
+    ``fold`` makes columns, [call], with times in us, from the calls of all ranks; :func:`by_dask` is one.
     """
     gathered = _gathered(folder)
     for number in gathered.by_time():
@@ -247,14 +248,14 @@ def joined(folder: JobFolder, fold: Fold | None = None) -> Iterator[JoinedCalls]
 
 
 def no_call(communicators: Iterable[JobCommunicator]) -> CannotBeJudged:
-    """Reason where no call of these has a time on every rank."""
+    """The reason why no call of these has a time on every rank."""
     absent = [f"of {each.ranks} ranks {each.seen} have a file" for each in communicators if each.seen < each.ranks]
     why = "; ".join(absent[:_MOST_SHOWN]) or "nccl-tuner job read DIR says what is missing"
     return CannotBeJudged(f"no call has a time on every rank; {why}")
 
 
 def largest(folder: JobFolder) -> JobCommunicator:
-    """The communicator whose kernels took most time, all ranks together. BadInput where there is none."""
+    """The communicator with the most kernel time over all ranks. BadInput if there is none."""
     gathered = _gathered(folder)
     for number in gathered.by_time():
         return gathered.communicator(number)
@@ -278,7 +279,7 @@ def _time_us(files: Sequence[tuple[JobFile, int]]) -> float:
 
 
 def job_call(kind: Any, ranks: int) -> JobCall | None:
-    """Kind of a file's struct job_kind; None for what is no collective that NCCL tunes, or cannot be."""
+    """Kind of a file's struct job_kind; None for what is not a collective that NCCL tunes, or is impossible."""
     words = {name: kind[name].decode(errors="replace") for name in ("function", "type", "algorithm", "protocol")}
     collective, algorithm = choice.collective(words["function"]), choice.algorithm(words["algorithm"])
     protocol = choice.protocol(words["protocol"])
@@ -340,10 +341,11 @@ def _rank_calls(
 
 
 def overlapping(times_us: NDArray[np.float64], at_ms: NDArray[np.float64]) -> NDArray[np.bool_]:
-    """Mask of calls of a rank on a communicator, [call], in a row of which kernels took longer together than passed.
+    """Mask of calls of a rank on a communicator, [call], that are part of a run whose kernels took longer than the time
+    that passed.
 
-    Kernels of a communicator run one after the other. ``at_ms``, [call] in ms, is when each was
-    noted, at or after its end; ``times_us``, [call] in us, is 0 where there is none.
+    Kernels of a communicator run one after the other. ``at_ms``, [call] in ms, is when each was recorded, at or after
+    its end; ``times_us``, [call] in us, is 0 without a time.
     """
     found, order = np.zeros(len(at_ms), np.bool_), np.argsort(at_ms, kind="stable")
     if len(order) < 2:
@@ -366,10 +368,9 @@ def overlapping(times_us: NDArray[np.float64], at_ms: NDArray[np.float64]) -> ND
 
 
 class _CallTable:
-    """Calls in the order of their keys, to which those of one rank after the other are added.
+    """Calls in the order of their keys, to which one rank's calls after the other are added.
 
-    Ranks have the same calls almost always: those that nobody had wait until there are AT_ONCE, and get their places
-    together.
+    Ranks almost always have the same calls: new ones wait until there are AT_ONCE, and get their places together.
     """
 
     def __init__(self) -> None:
@@ -393,8 +394,8 @@ class _CallTable:
     def _places(self, wanted: NDArray[np.uint64]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
         """Places of keys, [call], and which have none yet.
 
-        Numbers of a function follow each other unless records are thinned or lost, so most keys are as far from its
-        first one as their numbers are; the others are searched for.
+        Numbers of a function are consecutive unless records are thinned or lost, so most places follow from the number;
+        the others are searched for.
         """
         keys = self.columns["key"]
         if not len(keys):
@@ -409,7 +410,7 @@ class _CallTable:
         return at, keys[at] != wanted
 
     def admit(self) -> None:
-        """Gives those that wait their places."""
+        """Gives the waiting calls their places."""
         waiting, self.waiting = self.waiting, []
         if waiting:
             new = np.sort(np.concatenate([each.keys for each in waiting]))
@@ -422,7 +423,7 @@ class _CallTable:
 
 
 def _folded(batches: Iterable[RankCalls]) -> Columns:
-    """One row a call; beside the calls there are never many more than AT_ONCE records in memory."""
+    """One row per call; besides the calls there are rarely many more than AT_ONCE records in memory."""
     table = _CallTable()
     for calls in batches:
         table.add(calls)
@@ -431,9 +432,9 @@ def _folded(batches: Iterable[RankCalls]) -> Columns:
 
 
 def by_dask(to: Path, parts: int = 1) -> Fold:
-    """Fold by the Dask cluster whose client is the current one: what is joined is kept in the new folder ``to``, as
-    Parquet partitioned by communicator and rank. ``parts``: of how many partitions the calls of a communicator are.
-    Columns are [call], times in us. BadInput where Dask is not installed.
+    """A fold on the Dask cluster of the current client: the result is kept in the new folder ``to``, as Parquet
+    partitioned by communicator and rank. ``parts``: the number of partitions of a communicator's calls. Columns are
+    [call], times in us. BadInput where Dask is not installed.
     """
     try:
         pl = import_module("polars")

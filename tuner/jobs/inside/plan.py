@@ -1,8 +1,8 @@
-"""Arms for a job that was measured: few, where most of its time is, with what exploring them is predicted to cost.
+"""Arms for a job that was measured: few of them, where most of its time is, with the predicted cost of exploring.
 
 Candidates are what the emulator says can run, by calibrated times where the machine's GPUs have any, else by NCCL's own
-model. Its ratios to what runs now, applied to the measured time, are what a block of an arm costs; how far the model is
-known to be off says between what limits. Where the job explored already, its blocks say the ratios themselves.
+model. The model's ratios to what runs now, applied to the measured time, are the cost of an arm's block; the model's
+known error gives the limits. Where the job explored already, its blocks give the ratios.
 """
 
 from collections import Counter, defaultdict
@@ -47,8 +47,8 @@ EVERY = (10, 1000)
 
 @dataclass(frozen=True, slots=True)
 class PlannedArm:
-    """An arm, and what it takes over what runs now, by ``blocks`` in this job or, where these are 0, by the model.
-    ``sd`` is how far the logarithm of that may be off, None where it is not known.
+    """An arm, and its time relative to what runs now, by ``blocks`` in this job or, where these are 0, by the model.
+    ``sd`` is the standard deviation of its logarithm, None if not known.
     """
 
     arm: Combination
@@ -59,7 +59,7 @@ class PlannedArm:
 
 @dataclass(frozen=True, slots=True)
 class PlannedCall:
-    """A call that is worth exploring. ``share`` is its part of all time in collectives, ``block`` a number of calls."""
+    """A call worth exploring. ``share`` is its share of all time in collectives, ``block`` a number of calls."""
 
     point: Point
     usual: Combination
@@ -71,9 +71,9 @@ class PlannedCall:
 
 @dataclass(frozen=True, slots=True)
 class JobPlan:
-    """The table to start the next run with. ``cost`` is predicted by ``model``, of the time in collectives, with the
-    90 % interval, None where the model's error is not known; ``cost_of_job`` is of the wall clock. ``days`` is how long
-    exploring lasts at this rate.
+    """The table to start the next run with. ``cost`` is predicted by ``model``, as a share of the time in collectives,
+    with the 90 % interval, None where the model's error is not known; ``cost_of_job`` is a share of the wall clock.
+    ``days`` is how long exploring lasts at this rate.
     """
 
     model: str
@@ -93,17 +93,19 @@ def plan(
     most_factor: float = MOST_FACTOR,
     steps: JobSteps | None = None,
 ) -> JobPlan:
-    """Arms of the communicators of the scenario's size, which the model says take at most ``most_factor`` times as long
-    as what runs now. With the job's ``steps`` blocks are so long that a whole step is in each. BadInput where the job
+    """Arms for the communicators of the scenario's size that the model says take at most ``most_factor`` times as long
+    as what runs now. With the job's ``steps``, blocks are long enough to contain a whole step. BadInput where the job
     has no such communicator, or nothing is worth a try; CannotBeJudged where no call has a time on every rank.
     """
     found = _counted(joined, scenario.ranks, steps)
     if not found.there:
         raise no_call(found.all)
     if not found.communicators:
-        raise BadInput(f"calls with a time are of communicators of {found.there} ranks; valid: of {scenario.title}")
+        raise BadInput(
+            f"the calls with a time are from communicators of {found.there} ranks; valid: from {scenario.title}"
+        )
     if found.whole_us <= 0:
-        raise BadInput("the job's calls took no time: nothing to plan by")
+        raise BadInput("the job's calls have no times, so nothing can be planned")
     if not found.counts:
         raise BadInput(NOTHING_RAN)
     selection = Selection(scenario.communicator())
@@ -127,8 +129,8 @@ def plan(
 
 
 class _ArmTime(NamedTuple):
-    """Time of a call by the model, us. ``sd`` is that of its logarithm's error, None where it is not known; between
-    nodes ``site_call`` says what of it is the site's and common to all arms.
+    """Time of a call by the model, us. ``sd`` is the standard deviation of its logarithm's error, None if not known;
+    between nodes ``site_call`` says which part of the error the site's calls share.
     """
 
     us: float
@@ -147,7 +149,7 @@ _Times = Callable[[Point], Mapping[AlgoProto, _ArmTime]]
 
 
 def _interval(planned: Iterable[PlannedCall], every: int) -> tuple[float, float] | None:
-    """Cost within which 90 % of it is, were each arm as far off as it can be; the model is so at all sizes alike."""
+    """The 90 % interval of the cost, if every arm is as far off as it can be; the model errs alike at all sizes."""
     random, errors = np.random.default_rng(0), dict[AlgoProto, NDArray[np.float64]]()
     costs = np.zeros(DRAWS)
     for call in planned:
@@ -163,7 +165,7 @@ def _interval(planned: Iterable[PlannedCall], every: int) -> tuple[float, float]
 
 
 def _model(selection: Selection, scenario: Scenario) -> tuple[str, _Times]:
-    """Name of the model, and its times of all that can run, us."""
+    """Name of the model, and its times in us for everything that can run."""
 
     def nccl(point: Point) -> Mapping[AlgoProto, _ArmTime]:
         cells = np.asarray(selection.cost_table(Request(point.collective, point.dtype, Op.sum), point.bytes))[0]
@@ -192,8 +194,9 @@ def _model(selection: Selection, scenario: Scenario) -> tuple[str, _Times]:
 
 @dataclass()
 class _CountedCalls:
-    """Time of calls on communicators of one size. ``whole_us`` is that of all; ``there`` are the sizes, and ``all`` the
-    communicators."""
+    """Time of calls on communicators of one size. ``whole_us`` is the time of all of them; ``there`` lists the sizes,
+    and ``all`` the communicators.
+    """
 
     times_us: dict[Point, float] = field(default_factory=lambda: defaultdict(float))
     blocks: dict[Collective, int] = field(default_factory=dict)
@@ -237,7 +240,9 @@ def _counted(joined: Iterable[JoinedCalls], ranks: int, steps: JobSteps | None) 
 
 
 def _calls_of_step(each: JoinedCalls, collective: Collective, steps: JobSteps) -> int:
-    """Calls of a collective that most steps have at most, as NCCL numbers them; 0 where no step is of this time."""
+    """The number of a collective's calls that most steps stay within, as NCCL numbers them; 0 without steps of this
+    time.
+    """
     own = np.isin(each.call, [place for place, call in enumerate(each.kinds) if call.collective is collective])
     at_s, numbers = each.at_s[own], np.maximum.accumulate(each.sequence[own])
     ends = steps.end_s[(steps.end_s >= at_s[0]) & (steps.end_s <= at_s[-1])] if len(at_s) else np.empty(0)
@@ -277,8 +282,8 @@ def _modelled(times: Mapping[AlgoProto, _ArmTime], usual: Combination) -> Iterat
 
 
 def _mean_cost(call: PlannedCall) -> float:
-    """Time that a block of an arm takes beyond the usual one's, on average over the arms and NCCL's own, as a share:
-    below 0 where arms are faster.
+    """By what share a block of an arm takes longer than the usual one, on average over the arms and NCCL's own; below 0
+    where arms are faster.
     """
     return sum(arm.factor - 1 for arm in call.arms) / (len(call.arms) + 1)
 

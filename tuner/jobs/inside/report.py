@@ -41,7 +41,7 @@ class JobRow:
 
 @dataclass(frozen=True, slots=True)
 class Straggler:
-    """A rank that comes last more often than it would by accident; ``waiting_s``: what others waited in these calls."""
+    """A rank that comes last more often than by accident; ``waiting_s``: what others waited in these calls."""
 
     name: str
     calls: int
@@ -52,8 +52,8 @@ class Straggler:
 
 @dataclass(frozen=True, slots=True)
 class JobReport:
-    """``mismatched`` are calls of which ranks ran something else than others: none, or the job would hang. ``untimed``
-    are calls without a time, which ``notes`` explain.
+    """``mismatched`` are calls that ranks executed differently: none, or the job would hang. ``untimed`` are calls
+    without a time, which ``notes`` explain.
     """
 
     processes: int
@@ -71,7 +71,7 @@ class JobReport:
 
     @property
     def waiting(self) -> float:
-        """The part of the kernels' time that is waiting."""
+        """The share of the kernels' time that is waiting."""
         whole = self.transfer_s + self.waiting_s
         return self.waiting_s / whole if whole else 0.0
 
@@ -86,7 +86,7 @@ class _Counts:
 
 
 def report(folder: JobFolder, joined: Iterable[JoinedCalls]) -> JobReport:
-    """One pass over the joined calls of all communicators."""
+    """Makes the report in one pass over the joined calls of all communicators."""
     rows: list[JobRow] = []
     ranks: dict[str, _Counts] = {}
     transfer = waiting = 0.0
@@ -170,9 +170,9 @@ def _notes(folder: JobFolder, incomplete: int) -> Iterable[str]:
 def measurements(joined: Sequence[JoinedCalls], scenario: Scenario | None) -> Measurements:
     """The times as ``measure`` would have them: a block for each kind of call and stretch of a minute.
 
-    What most calls of a size ran is NCCL's own choice, or the table's; what else ran was explored. The operation is not
-    known, and taken for a sum. Communicators are those of ``scenario``'s size; without one, of the size that has most
-    time. BadInput where there is none, CannotBeJudged where no call has a time on every rank.
+    What most calls of a size executed is NCCL's own choice, or the table's; everything else was explored. The operation
+    is not known, and assumed to be a sum. Communicators are those of ``scenario``'s size; without one, of the size that
+    has most time. BadInput where there is none, CannotBeJudged where no call has a time on every rank.
     """
     if not any(len(each.call) for each in joined):
         raise no_call(each.communicator for each in joined)
@@ -186,7 +186,7 @@ def measurements(joined: Sequence[JoinedCalls], scenario: Scenario | None) -> Me
     if not any(len(each.call) for each in own):
         there = ", ".join(sorted({str(each.communicator.ranks) for each in joined if len(each.call)}))
         wanted = f"; valid: of {scenario.title}" if scenario is not None else ""
-        raise BadInput(f"calls with a time are of communicators of {there} ranks{wanted}")
+        raise BadInput(f"the calls with a time are from communicators of {there} ranks{wanted}")
     one = own[0].communicator
     header = Header(
         BACKEND,

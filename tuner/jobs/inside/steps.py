@@ -30,16 +30,14 @@ _VALID = "valid: nsys' SQLite export or its CSV of NVTX ranges, JSON lines with 
 
 @dataclass(frozen=True, slots=True)
 class JobSteps:
-    """Steps in the order of their ends: arrays are [step], numbers of s. ``dated``: the ends are of the wall clock,
-    else they begin with 0.
-    """
+    """Steps in the order of their ends: arrays are [step], numbers of s. ``dated``: by the wall clock, else from 0."""
 
     end_s: NDArray[np.float64]
     time_s: NDArray[np.float64]
     dated: bool
 
     def since(self, begin_s: float) -> "JobSteps":
-        """Copy with a wall clock: where the file has none, the first step begins with the job's first call."""
+        """A copy with a wall clock: without one in the file, the first step begins with the job's first call."""
         return self if self.dated else JobSteps(self.end_s + begin_s, self.time_s, True)
 
 
@@ -59,7 +57,7 @@ def read_steps(path: Path, name: str) -> JobSteps:
 
 
 def _ranges(path: Path, name: str) -> tuple[Sequence[tuple[float, float]], bool]:
-    """Ends and times, s, of the ranges of one thread: that which has most of them."""
+    """Ends and times, s, of the ranges of one thread: the one with the most ranges."""
     try:
         with bounds.database(path, None, BadInput, DATABASE) as database:
             tables = {table for (table,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}

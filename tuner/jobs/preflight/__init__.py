@@ -1,4 +1,4 @@
-"""Before a job starts: whether all ranks would choose the same, from what each rank wrote down about itself.
+"""Before a job starts: whether all ranks would choose the same, from what each rank recorded about itself.
 
-``collect`` is one file that needs Python's standard library alone; ``workflow`` judges what it wrote.
+``collect`` is one file that needs only Python's standard library; ``workflow`` judges what it wrote.
 """

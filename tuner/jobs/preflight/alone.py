@@ -1,4 +1,6 @@
-"""Effect of one difference by itself: a communicator of ranks alike but for this, against one without it."""
+"""The effect of one difference by itself: a communicator of ranks that differ only in it, compared with one
+without it.
+"""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -56,9 +58,9 @@ def differing_picks(
 ) -> list[DifferingPicks]:
     """Ranges of sizes at which the ranks choose differently, ascending. Sizes are from one element to ``high``.
 
-    Threads count for releases whose blocks divide their data by them. Neighbours with the same picks are one range.
-    Where channels change too often to look at each, as under NCCL 2.22 with a table's, sizes between are looked at.
-    Errors: those of :func:`tuner.emulator.ranges.launches`, BadTable.
+    Threads count in releases whose blocks divide their data by them. Neighbours with the same picks are one range.
+    Where channels change too often to check each change, as with a table under NCCL 2.22, sizes in between are checked.
+    Errors: BadInput, NoAlgorithm, BadTable.
     """
     if not any(selection.usable(request) for selection in ranks):
         return []
@@ -103,9 +105,9 @@ def _labels(selection: Selection, ranges: Ranges | None, request: Request, sizes
 
 @lru_cache(maxsize=256)
 def ranges_of(selection: Selection, request: Request, low: int | None, high: int) -> Ranges | None:
-    """Ranges of :func:`tuner.emulator.ranges.launches`, or of combinations alone where there are too many.
+    """The ranges by algorithm, protocol, channels and threads, or without the last two where those are too many.
 
-    None where no algorithm can run. Errors: those of both but these.
+    None where no algorithm can run. Errors: BadInput.
     """
     try:
         return launches(selection, request, low, high)
@@ -139,7 +141,7 @@ class SizeBounds:
 
 @dataclass(frozen=True, slots=True)
 class ChoiceCost:
-    """The most that a call takes longer by NCCL's own times, where all ranks choose the same: a ratio of times."""
+    """The largest slowdown of a call by NCCL's own times, where all ranks choose the same: a ratio of times."""
 
     collective: Collective
     bytes: int
@@ -154,7 +156,7 @@ class ChoiceCost:
 
 
 def all_differing_picks(views: Views, requests: Iterable[Request], over: SizeBounds) -> list[DifferingPicks]:
-    """Sizes at which ranks choose differently. Errors: those of :func:`differing_picks` and :meth:`Views.of`."""
+    """Sizes at which ranks choose differently. Errors: BadInput, BadTable, UnknownRelease."""
     if len(views.settings) < 2:
         return []
     asked = [views.selection(setting) for setting in views.settings]
@@ -162,7 +164,7 @@ def all_differing_picks(views: Views, requests: Iterable[Request], over: SizeBou
 
 
 def reach_of(what: str, assembled: Assembled, requests: Sequence[Request], over: SizeBounds) -> Reach:
-    """Reach of a difference by its name, were it the only one. Errors: those of :func:`all_differing_picks`."""
+    """How far a named difference would reach as the only one. Errors: BadInput, BadTable, UnknownRelease."""
     common = assembled.common
     hosts = [
         HostsAlike(tuple(dict.fromkeys(_only(what, common, each) for each in hosts.settings)), hosts.count)
@@ -177,7 +179,7 @@ def reach_of(what: str, assembled: Assembled, requests: Sequence[Request], over:
 
 
 def changed(views: Views, common: RankSetting, requests: Sequence[Request], over: SizeBounds) -> Reach:
-    """Compare choices and times of ranks that choose alike with those of ranks that all have the common setting."""
+    """Compares choices and times of ranks that agree with those of ranks that all have the common setting."""
     here, without = views.selection(views.settings[0]), _all(views, common)
     if any(not _same_choices(here, without, request, over) for request in requests):
         return Reach.alike
@@ -185,7 +187,7 @@ def changed(views: Views, common: RankSetting, requests: Sequence[Request], over
 
 
 def cost(views: Views, common: RankSetting, requests: Iterable[Request]) -> ChoiceCost | None:
-    """The greatest loss beside ranks with the common setting alone; None where no time changes."""
+    """The largest loss against ranks with the common setting only; None where no time changes."""
     here, without = views.selection(views.settings[0]), _all(views, common)
     found = []
     for request in requests:
@@ -216,7 +218,6 @@ def _same_choices(here: Selection, without: Selection, request: Request, over: S
 
 
 def _only(what: str, common: RankSetting, other: RankSetting) -> RankSetting:
-    """The common setting with this of another one's."""
     if what == named.RELEASE:
         return replace(common, nccl=other.nccl)
     if what in (named.TABLE, named.TUNER_PLUGIN):

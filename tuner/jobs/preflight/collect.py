@@ -1,8 +1,8 @@
-"""Record of what one rank would give NCCL to choose by, in JSON: ``python3 preflight_collect.py DIR`` on each rank.
+"""Records as JSON what NCCL would choose by on one rank: ``python3 preflight_collect.py DIR`` on each rank.
 
-This file stands alone: Python 3.7 or later and its standard library. No GPU is asked and no library is loaded; all is
-read from the environment, from /sys, /proc and /etc, and from files that variables name. ``nccl-tuner preflight check
-DIR`` says what the files of all ranks come to.
+This file needs nothing but Python 3.7 or later and its standard library. No GPU is asked and no library is loaded;
+everything is read from the environment, from /sys, /proc and /etc, and from files that variables name. ``nccl-tuner
+preflight check DIR`` judges the files of all ranks.
 """
 
 from __future__ import annotations
@@ -247,11 +247,11 @@ def nccl_variables(host: CollectedHost) -> dict[str, str]:
 
 
 def configuration_files(host: CollectedHost) -> list[ConfigurationFile]:
-    """NCCL's files of variables that are there, those that count first in front.
+    """NCCL's existing files of variables, in order of precedence.
 
-    The first to set a variable wins, and the process's own environment before all. NCCL_CONF_FILE is read instead of
-    the home folder's by the releases that know it, also where there is no such file; the home folder is passwd's, or
-    HOME's in newer releases. Source: initEnvFunc, src/misc/param.cc, v2.28.9-1.
+    The first to set a variable wins, after the process's own environment. NCCL_CONF_FILE is read instead of the home
+    folder's by the releases that know it, also where there is no such file; the home folder is passwd's, or HOME's in
+    newer releases. Source: initEnvFunc, src/misc/param.cc, v2.28.9-1.
     """
     of_variable = host.variable("HOME")
     places = {
@@ -279,7 +279,7 @@ def home() -> str:
 
 
 def assignments(text: str) -> dict[str, str]:
-    """NCCL_NAME=VALUE by line: nothing is stripped, and what is set first stays."""
+    """NCCL_NAME=VALUE by line: nothing is stripped, and the first value of a name stays."""
     values: dict[str, str] = {}
     for line in text.split("\n"):
         name, equals, value = line.partition("=")
@@ -299,7 +299,7 @@ def settled_variables(variables: Mapping[str, str], files: list[ConfigurationFil
 
 
 def ranks(host: CollectedHost) -> RankNumbers:
-    """This rank and how many there are, by the first launcher whose variable of the rank is set."""
+    """This rank and the number of ranks, from the first launcher whose rank variable is set."""
     launcher = next((name for name, variables in LAUNCHERS.items() if number(host, variables[0]) is not None), None)
     variables = () if launcher is None else LAUNCHERS[launcher]
     rank, ranks, local_rank, local_ranks = [number(host, variable) for variable in variables] or [None] * 4
@@ -323,7 +323,7 @@ def libraries(host: CollectedHost, given: str | None = None) -> Iterator[FoundLi
 
 
 def library_paths(host: CollectedHost, given: str | None) -> Iterator[tuple[str, str]]:
-    """Yield paths where a libnccl may be, each after what leads to it."""
+    """Yields paths where a libnccl may be, each with what leads to it."""
     if given is not None:
         yield "given", given
     for path in re.split("[ :]", host.variable("LD_PRELOAD") or ""):
@@ -427,7 +427,7 @@ def interfaces(host: CollectedHost) -> list[HostInterface]:
 
 
 def topology(host: CollectedHost, variables: Mapping[str, str]) -> VariablesFile | None:
-    """The topology that a variable names, if the file is there: NCCL's dump before what NCCL is given."""
+    """The topology that a variable names, if the file exists: NCCL's dump before a file that NCCL reads."""
     for name in TOPOLOGIES:
         found = named_file(host, variables.get(name), attached=True)
         if found is not None and found["sha256"] is not None:
@@ -465,9 +465,10 @@ def tuner_plugin(host: CollectedHost, name: str | None) -> TunerPluginFile | Non
 
 
 def network_plugin(host: CollectedHost, name: str | None) -> NetworkPluginFile | None:
-    """The file that NCCL would open for a network plugin, named or not, and the release of AWS's, whose tuner decides.
+    """The file that NCCL would open for a network plugin, named or not, and the release of AWS's plugin, whose tuner
+    decides.
 
-    No sha256 where no such file is found; None where NCCL is told to load none, or finds none unasked.
+    No sha256 where the file is not found; None where NCCL is told to load none, or finds none on its own.
     """
     if name and name.lower() in ("none", "static_plugin"):
         return None
@@ -507,7 +508,7 @@ def configured_folders(host: CollectedHost) -> Iterator[str]:
 
 
 def named_file(host: CollectedHost, path: str | None, attached: bool = False) -> VariablesFile | None:
-    """A file by what a variable says, with its sha256; no sha256 where there is no such file.
+    """A file that a variable names, with its sha256; no sha256 if it does not exist.
 
     ``attached``: with its text, which is written beside the records.
     """
@@ -548,7 +549,7 @@ def written(folder: str, made: RankRecord) -> str:
 
 
 def boot_of(path: str) -> str | None:
-    """The start of a host that a record is of; None where there is no record, or it does not say it."""
+    """The boot of the host that a record is from; None without a record, or where it does not say it."""
     try:
         with open(path, encoding="utf-8") as file:
             said = json.load(file).get("boot")

@@ -110,9 +110,9 @@ NOT_SET, NOT_KNOWN = "not set", "not known"
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """One of the values of what differs, how many ranks have it, and which kinds of ranks those are.
+    """One of the values that differ, how many ranks have it, and which kinds of ranks those are.
 
-    ``numbers`` are the ranks, as far as the records are of ranks.
+    ``numbers`` lists the ranks, as far as records say their rank.
     """
 
     value: str
@@ -123,7 +123,7 @@ class Value:
 
 @dataclass(frozen=True, slots=True)
 class RankDifference:
-    """Something that not all ranks have alike; ``values`` with the most frequent first.
+    """Something that differs between ranks; the most frequent of ``values`` comes first.
 
     ``why`` is the code of a finding that says more than the reach.
     """
@@ -135,7 +135,7 @@ class RankDifference:
 
 
 def known_release(facts: RankFacts) -> Release | None:
-    """The release's tables; None for one that has none."""
+    """The tables of the release; None for a release without tables."""
     try:
         return None if facts.release is None else release.load(facts.release)
     except UnknownRelease:
@@ -143,9 +143,9 @@ def known_release(facts: RankFacts) -> Release | None:
 
 
 def described(facts: RankFacts, has_adapters: bool = True) -> dict[str, str]:
-    """Facts that are compared, in words, by name; a variable's is its own.
+    """Facts to compare, in words, by name; variables have their own.
 
-    Where some record has no adapters, what selects them is compared by its value.
+    Where some record has no adapters, the variables that select them are compared by value.
     """
     otherwise = COMPARED_OTHERWISE if has_adapters else COMPARED_OTHERWISE - {SELECT}
     nccl = known_release(facts)

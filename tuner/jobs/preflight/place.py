@@ -22,10 +22,10 @@ ARCHITECTURES = {"aarch64": "arm64", "ppc64le": "ppc64"}  # Linux's words for wh
 
 @dataclass(frozen=True, slots=True)
 class HostLocation:
-    """A node as scenarios describe it: exactly one of ``machine`` and ``topology``; ``gpus`` are used of it.
+    """A node as scenarios describe it: either ``machine`` or ``topology``, and how many ``gpus`` of it are used.
 
-    ``hardware``: what the records say otherwise than the machine, in the words of ``--change``. In words: ``agrees`` is
-    what was recognised, ``assumed`` what is taken from the machine.
+    ``hardware``: where the records differ from the machine, in the words of ``--change``. ``agrees`` says what was
+    recognised, ``assumed`` what is taken from the machine, in words.
     """
 
     machine: str | None
@@ -37,13 +37,13 @@ class HostLocation:
 
     @property
     def name(self) -> str:
-        """Machine or topology, with hardware that is set beside it, in words."""
+        """Machine or topology, with changed hardware, in words."""
         own = self.machine or str(self.topology)
         return " with ".join([own, *(f"{key}={value}" for key, value in self.hardware)])
 
 
 def of_topology(path: Path, gpus: int | None) -> HostLocation | None:
-    """A host's topology that is complete; None for one that only places devices, or cannot be read."""
+    """A host's complete topology; None for a file that only places devices, or cannot be read."""
     try:
         _, topology = skeleton.read_complete(path)
         several_hosts = reader.hosts_of(path)
@@ -66,10 +66,10 @@ def named(machine: str, facts: RankFacts, variables: Mapping[str, str], gpus: in
 
 
 def nearest(alike: Sequence[RankFacts]) -> tuple[str, ...]:
-    """The machines of the catalogue that come nearest to records with the same GPUs, equally near, by name.
+    """The machines of the catalogue nearest to records with the same GPUs; those equally near are sorted by name.
 
-    They have these GPUs, and the rest most like the records; NVIDIA's own come first.
-    Empty where there is none, or no GPU is on record.
+    They have these GPUs, and resemble the records most in the rest; NVIDIA's own come first. Empty if there is none, or
+    no GPU is on record.
     """
     devices = alike[0].gpus
     fitting = [machine for machine in _hosts() if devices and _devices(machine.name) == set(devices)]
@@ -85,7 +85,7 @@ def _unlike(machine: catalogue.Machine, facts: RankFacts) -> int:
 
 @cache
 def _hosts() -> tuple[catalogue.Machine, ...]:
-    """The machines that are hosts: what NVLink joins between hosts is not on record."""
+    """The machines that are hosts: records do not say what NVLink joins between hosts."""
     hosts = [machine for machine in map(catalogue.load, catalogue.names()) if machine.trays is None]
     return tuple(sorted(hosts, key=lambda machine: (machine.vendor != "NVIDIA", machine.name)))
 

@@ -1,4 +1,4 @@
-"""The records of a folder: which ranks wrote, which are missing, and the kinds that they are of."""
+"""The records of a folder: which ranks wrote one, which are missing, and the kinds of ranks."""
 
 import json
 from collections import Counter, defaultdict
@@ -27,7 +27,7 @@ NAMED = expression(r"(?:host-|rank-[0-9]{6}\.)")  # files as collect names them
 
 @dataclass(frozen=True, slots=True)
 class LoadedLibrary:
-    """A libnccl that a process may load, by what leads to it."""
+    """A libnccl that a process may load, and what leads to it."""
 
     found_by: str
     path: str
@@ -38,7 +38,7 @@ class LoadedLibrary:
 
 @dataclass(frozen=True, slots=True)
 class Processor:
-    """The first processor as Linux shows it; family and model are of x86."""
+    """The first processor as Linux shows it; family and model exist on x86 only."""
 
     architecture: str
     vendor: str | None
@@ -95,7 +95,7 @@ class NamedFile:
 
 @dataclass(frozen=True, slots=True)
 class RankFacts:
-    """Facts of one rank, or of several alike. ``variables`` are the process's own, before those of files."""
+    """Facts of one rank, or of several equal ranks. ``variables`` are the process's own, before those of files."""
 
     libraries: tuple[LoadedLibrary, ...]
     variables: Mapping[str, str]
@@ -122,11 +122,11 @@ class RankFacts:
 
     @property
     def build(self) -> str | None:
-        """The CUDA that it is for."""
+        """The CUDA version that the library is built for."""
         return next((library.cuda for library in self.libraries if library.release), None)
 
     def settled(self, nccl: Release | None) -> dict[str, str]:
-        """The variables that count in a release, from the process and its files: what is set first stays."""
+        """The variables that apply in a release, from the process and its files: the first value of each wins."""
         places = {place for place, _ in self.configuration_files}
         # A file of this name that is not there keeps the home folder's from being read, too.
         named = bool(self.variables.get("NCCL_CONF_FILE")) and (nccl is None or nccl.ranks.named_configuration_file)
@@ -148,7 +148,7 @@ class RankFacts:
             return () if followed else self.ports
 
     def network(self, variables: Mapping[str, str]) -> str | None:
-        """The network over which the ranks look for each other, in words; None where the record does not tell."""
+        """The network over which the ranks find each other, in words; None where the record does not tell."""
         named = variables.get("NCCL_NET", "")
         if (
             self.network_plugin is not None
@@ -166,7 +166,7 @@ class RankFacts:
         return None if None in links else " and ".join(sorted(_LINKS.get(str(link), str(link)) for link in links))
 
     def sockets(self, variables: Mapping[str, str]) -> tuple["NetworkInterface", ...]:
-        """Interfaces that NCCL uses, where its network is sockets: all but those that NCCL_SOCKET_IFNAME leaves out."""
+        """Interfaces that NCCL uses where its network is sockets: all except those that NCCL_SOCKET_IFNAME excludes."""
         if self.network(variables) != IP_SOCKETS:
             return ()
         text = variables.get("NCCL_SOCKET_IFNAME", "")
@@ -200,12 +200,12 @@ class RankFacts:
 
     @property
     def plugin_is_own(self) -> bool:
-        """Whether the tuner plugin is this project's, by what its file says: it can be asked without NCCL."""
+        """Whether the tuner plugin is this project's, as its file says, so that it can be asked without NCCL."""
         return self.tuner_plugin is not None and self.tuner_plugin.build is not None
 
     @property
     def plugin_is_missing(self) -> bool:
-        """Whether a tuner plugin is named that NCCL cannot load: it says so at INFO and takes its own choices."""
+        """Whether a variable names a tuner plugin that NCCL cannot load: NCCL logs that at INFO and chooses itself."""
         return self.tuner_plugin is not None and (self.tuner_plugin.sha256 is None or not self.tuner_plugin.library)
 
     @property
@@ -249,7 +249,7 @@ _BUFFERS = {"NCCL_BUFFSIZE": 1 << 22, "NCCL_LL_BUFFSIZE": 1 << 19, "NCCL_LL128_B
 
 @dataclass(frozen=True, slots=True)
 class NetworkInterface:
-    """A network interface that is up, and its speed in 1e9 bits per second, where the system knows it."""
+    """A network interface that is up, and its speed in 1e9 bits per second, where the system reports it."""
 
     name: str
     gbps: float | None
@@ -270,7 +270,7 @@ def _is_nccls(name: str) -> bool:
 
 
 def of_json(given: Mapping[str, Any]) -> RankFacts:
-    """BadInput for what ``collect`` does not write."""
+    """The facts from JSON. BadInput for what ``collect`` does not write."""
     try:
         return RankFacts(
             libraries=tuple(map(_library, given["libraries"])),
@@ -354,7 +354,7 @@ NOT_OF_THE_KIND = (*OF_THE_RANK, "visible_gpus", "interfaces")
 
 @dataclass(frozen=True, slots=True)
 class RecordedRank:
-    """One record: a rank, or a host where nothing said which rank it is. ``kind`` counts the kinds of facts."""
+    """One record: a rank, or a host where nothing said which rank it is. ``kind`` numbers the kinds of facts."""
 
     file: str
     rank: int | None
@@ -370,13 +370,13 @@ class RecordedRank:
 
     @property
     def own_host(self) -> tuple[str, str | None]:
-        """The host, as NCCL tells hosts apart: by name and start."""
+        """The host as NCCL distinguishes hosts: by name and boot."""
         return self.host, self.boot
 
 
 @dataclass(frozen=True, slots=True)
 class Unreadable:
-    """A file that is no record, and why."""
+    """A file that is not a record, and why."""
 
     file: str
     why: str
@@ -393,7 +393,7 @@ class Collected:
 
     @property
     def expected(self) -> int | None:
-        """The ranks of the job by what most records say; None where none says it."""
+        """The number of ranks of the job according to most records; None where none says it."""
         said = Counter(rank.ranks for rank in self.ranks if rank.ranks is not None)
         return said.most_common(1)[0][0] if said else None
 
@@ -464,7 +464,7 @@ def read(folder: Path) -> Collected:
 
 
 def _ranks_of_hosts(ranks: Iterable[RecordedRank]) -> dict[tuple[str, str | None], int | None]:
-    """Count each host's ranks; None where the records are of hosts: a rank for each GPU."""
+    """The number of ranks of each host; None where records describe hosts, with a rank for each GPU."""
     by_host = defaultdict[tuple[str, str | None], list[RecordedRank]](list)
     for rank in ranks:
         by_host[rank.own_host].append(rank)
@@ -487,7 +487,7 @@ def _json(path: Path) -> Mapping[str, Any]:
 
 
 def _key(given: Mapping[str, Any]) -> str:
-    """Text of all that ranks of one kind have alike."""
+    """Text of everything that ranks of one kind share."""
     alike = {name: value for name, value in given.items() if name not in NOT_OF_THE_KIND}
     if not _has_adapters(given):  # else none of them carries what ranks send
         alike["interfaces"] = given.get("interfaces")
@@ -503,7 +503,7 @@ def _has_adapters(given: Mapping[str, Any]) -> bool:
 
 
 def _without_places(devices: Any) -> Iterator[Any]:
-    """A library's path and a device's address are of the host, not of the kind."""
+    """The devices without a library's path or a device's address, which belong to the host and not to the kind."""
     for device in devices if isinstance(devices, list) else []:
         if isinstance(device, dict):
             yield {name: value for name, value in device.items() if name not in ("path", "bus_id")}

@@ -1,4 +1,4 @@
-"""Settings that kinds of ranks choose by, and their hosts: from records to what the emulator takes."""
+"""Settings by which kinds of ranks choose, and their hosts: from records to the emulator's input."""
 
 import re
 from collections import Counter, defaultdict
@@ -61,20 +61,20 @@ class RankSetting:
 
     @property
     def variables(self) -> dict[str, str]:
-        """The variables, and those that the tuner's network plugin sets where they are not set."""
+        """The variables, including those that the tuner's network plugin sets where they are not set."""
         return {**(self.tuner.settings if self.tuner else {}), **dict(self.environment)}
 
 
 @dataclass(frozen=True, slots=True)
 class HostsAlike:
-    """``count`` hosts in a row whose ranks have these settings, in the order of their first rank."""
+    """``count`` consecutive hosts whose ranks have these settings, in the order of their first rank."""
 
     settings: tuple[RankSetting, ...]
     count: int
 
 
 class Views:
-    """A communicator of these hosts, in the order of ranks. No node is searched twice."""
+    """A communicator of these hosts, in the order of ranks. Each kind of node is searched once."""
 
     def __init__(self, hosts: Iterable[HostsAlike]) -> None:
         self.hosts = tuple(hosts)
@@ -82,7 +82,7 @@ class Views:
 
     @property
     def settings(self) -> tuple[RankSetting, ...]:
-        """Each once, in the order of ranks."""
+        """The distinct settings, in the order of ranks."""
         return tuple(dict.fromkeys(setting for hosts in self.hosts for setting in hosts.settings))
 
     def selection(self, own: RankSetting) -> Selection:
@@ -92,9 +92,9 @@ class Views:
         return Selection(self.of(own)) if files else _selection(self.hosts, own)
 
     def of(self, own: RankSetting) -> Comm:
-        """The communicator as the ranks with a setting see it.
+        """The communicator as the ranks with one setting see it.
 
-        Where releases differ, the others are taken for ranks of this one. BadInput for what is not emulated;
+        Where releases differ, the others are treated as ranks of this release. BadInput for what is not emulated;
         UnknownRelease.
         """
         nccl = release.load(own.nccl)
@@ -189,7 +189,7 @@ class Assembled:
 
 
 def machines(collected: Collected, nodes: DescribedNodes) -> tuple[DescribedNodes, ...]:
-    """Nodes that the hosts of each kind are taken for: the user's, or the nearest machine to all with such GPUs."""
+    """The nodes that stand for the hosts of each kind: the user's, or the nearest machine to all with such GPUs."""
     if nodes != DescribedNodes():
         return (nodes,) * len(collected.kinds)
     alike = defaultdict[tuple[str, ...], list[RankFacts]](list)
@@ -203,7 +203,7 @@ def machines(collected: Collected, nodes: DescribedNodes) -> tuple[DescribedNode
 
 
 def assemble(collected: Collected, nodes: DescribedNodes) -> Assembled:
-    """BadInput where a kind's release or node is not known; the message says what would make it known."""
+    """The communicator of all hosts. BadInput, with what is missing, where a kind's release or node is unknown."""
     of_kind = [
         _setting(collected, facts, taken_for)
         for facts, taken_for in zip(collected.kinds, machines(collected, nodes), strict=True)
@@ -275,7 +275,7 @@ def place_of(collected: Collected, facts: RankFacts, nodes: DescribedNodes) -> H
 
 
 def places_adapters(collected: Collected, nodes: DescribedNodes) -> bool:
-    """Whether the adapters on record are those that the emulator is asked about, on all hosts."""
+    """Whether the recorded adapters are the ones that the emulator assumes, on all hosts."""
     found = (
         place_of(collected, facts, taken_for)
         for facts, taken_for in zip(collected.kinds, machines(collected, nodes), strict=True)
@@ -286,7 +286,7 @@ def places_adapters(collected: Collected, nodes: DescribedNodes) -> bool:
 
 
 def _numbered(place: HostLocation) -> HostLocation:
-    """Without the words, which make no other setting."""
+    """The place without its comments, which do not make it a different one."""
     return replace(place, agrees=(), assumed=())
 
 
@@ -300,7 +300,7 @@ def _table(collected: Collected, facts: RankFacts) -> Path | None:
 
 
 def lacks_table(collected: Collected, facts: RankFacts) -> bool:
-    """Whether ranks of a kind go by a table whose text is not beside the records: what it decides is not known."""
+    """Whether ranks of a kind use a table whose text is not beside the records, so that its decisions are unknown."""
     if facts.table is None or not facts.plugin_is_own:
         return False
     if facts.table.sha256 is None:
@@ -309,7 +309,7 @@ def lacks_table(collected: Collected, facts: RankFacts) -> bool:
 
 
 def goes_by_time(collected: Collected) -> bool:
-    """Whether a rank's choice follows from when its job began: by a switch, or by a table that is valid for a time."""
+    """Whether a rank's choice depends on when its job began: through a switch, or a table that is valid for a time."""
     for facts in collected.kinds:
         table = _attached(collected, "table", facts.table)
         if facts.plugin_is_own and (
@@ -320,9 +320,9 @@ def goes_by_time(collected: Collected) -> bool:
 
 
 def refusal(collected: Collected, facts: RankFacts) -> str | None:
-    """Reason why ranks of a kind would go without the decision table, or the plugin, that their variables name.
+    """The reason why ranks of a kind would not use the decision table, or the plugin, that their variables name.
 
-    None where they go with it, name none, or load a plugin that is not this project's. The plugin itself is asked.
+    None where they use it, name none, or load a plugin that is not this project's. The plugin itself is asked.
     """
     if facts.plugin_is_of_others:
         return None
@@ -344,7 +344,7 @@ def refusal(collected: Collected, facts: RankFacts) -> str | None:
 
 
 def not_exploring(collected: Collected) -> list[str]:
-    """What is not the same on all ranks, though a table explores, so that no rank does; empty where nothing."""
+    """What differs between ranks although a table explores, so that no rank explores; empty if nothing does."""
     if any(lacks_table(collected, facts) for facts in collected.kinds):
         return []
     tables = [_table(collected, facts) for facts in collected.kinds]

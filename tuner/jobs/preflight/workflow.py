@@ -102,7 +102,7 @@ class Report:
 
 @dataclass(frozen=True, slots=True)
 class PreflightQuery:
-    """Question about a folder of records: the calls and their sizes, and what the user says of the nodes."""
+    """A question about a folder of records: the calls and their sizes, and what the user says about the nodes."""
 
     requests: tuple[Request, ...]
     over: SizeBounds
@@ -187,7 +187,7 @@ def _kind(collected: Collected, number: int, nodes: DescribedNodes) -> RankKind:
 
 
 def _of_records(collected: Collected) -> Iterator[Finding]:
-    """What keeps the records from telling of one job, at one time, a record for each rank."""
+    """Problems that keep the records from describing one job at one time, with one record for each rank."""
     unknown = partial(Finding, severity=Severity.UNKNOWN)
     if collected.missing:
         yield unknown("preflight.missing", facts={"ranks": list(collected.missing)})
@@ -211,7 +211,7 @@ def _of_records(collected: Collected) -> Iterator[Finding]:
 
 
 def _of_hosts(collected: Collected) -> Iterator[Finding]:
-    """Hosts whose names say something else than their records: one under two names, or two under one."""
+    """Hosts whose names contradict their records: one host under two names, or two hosts under one."""
     names, starts = defaultdict[str, list[str]](list), defaultdict[str, set[str]](set)
     by_host = defaultdict[tuple[str, str | None], list[RecordedRank]](list)
     for rank in collected.ranks:
@@ -238,7 +238,7 @@ def _of_hosts(collected: Collected) -> Iterator[Finding]:
 
 
 def _of_kinds(collected: Collected) -> Iterator[Finding]:
-    """What is good to know of kinds of ranks, and what of them is not known."""
+    """What is worth knowing about kinds of ranks, and what is not known about them."""
     note = partial(Finding, severity=Severity.NOTE)
     if len(numbers := _numbers_of_adapters(collected)) > 1:
         yield note("preflight.adapters", facts={"numbers": " or ".join(map(str, numbers))})
@@ -259,7 +259,7 @@ def _of_kinds(collected: Collected) -> Iterator[Finding]:
 
 
 def _of_difference(difference: RankDifference) -> Finding:
-    """The difference with the ranks that have each value, and what it reaches."""
+    """The finding about a difference, with the ranks that have each value, and its reach."""
     values = [
         {"value": each.value, "count": each.ranks, "ranks": as_ranges(each.numbers) if each.numbers else None}
         for each in difference.values
@@ -272,7 +272,7 @@ def _of_difference(difference: RankDifference) -> Finding:
 
 
 def _emulated(collected: Collected, found: Sequence[RankDifference], question: PreflightQuery) -> _Emulated:
-    """Ask the emulator where ranks choose differently, and what each difference reaches."""
+    """Asks the emulator where ranks choose differently, and how far each difference reaches."""
     sorted_out = [_without_emulator(each, collected) for each in found]
     asked = [each for each in sorted_out if each.reach is Reach.unknown and each.why is None]
     try:
@@ -325,7 +325,7 @@ def _refuses_adapters(collected: Collected) -> bool:
 
 
 def _without_emulator(difference: RankDifference, collected: Collected) -> RankDifference:
-    """Say what is known of a difference by itself; of what the emulator is to be asked, reach and why stay unknown."""
+    """What is known about a difference without the emulator; reach and why stay unknown where it would be needed."""
     what, kinds = difference.what, collected.kinds
     releases = [nccl for facts in kinds if (nccl := named.known_release(facts)) is not None]
     if what == named.RELEASE and len({facts.release for facts in kinds} - {None}) < 2:

@@ -1,4 +1,4 @@
-"""Collectives that a job made, from whatever file has some: lists, NCCL's logs, traces, counters, dumps.
+"""Collectives that a job made, from any file that has some: lists, NCCL's logs, traces, counters, dumps.
 
-``read`` finds out by its content what a file is. Where a file says what ran, its calls have it, too.
+``read`` recognises a file by its content. Where a file says what was executed, its calls have it, too.
 """

@@ -1,4 +1,4 @@
-"""Collectives as a file has them: what every reader of files makes of it."""
+"""Collectives as a file has them: the common form that every reader of files returns."""
 
 from dataclasses import replace
 from typing import Any
@@ -17,10 +17,10 @@ UNTUNED = ("send", "recv", "sendrecv", "alltoall", "alltoallv", "gather", "scatt
 
 @dataclass(frozen=True, slots=True)
 class ExecutedCall:
-    """Execution of a call, as far as a file says it; None for what it does not say.
+    """How a call was executed, as far as a file says it; None for what it does not say.
 
-    ``is_tree`` is what the name of a kernel says of the algorithm: Tree, or another one. ``not_alone`` says why the
-    call was not launched by itself, which an answer for a single call says nothing about.
+    ``is_tree`` is what the name of a kernel says about the algorithm: Tree, or another one. ``not_alone`` says why the
+    call was not launched by itself, so that an answer for a single call does not apply.
     """
 
     algorithm: Algorithm | None = None
@@ -41,12 +41,12 @@ class ExecutedCall:
 
 @dataclass(frozen=True, slots=True)
 class TracedCall:
-    """One collective as often as ``calls`` says; what the file does not say is None.
+    """One collective that was called ``calls`` times; None for what the file does not say.
 
-    ``name`` is the file's, ``collective`` None where NCCL has no tuning for it. ``bytes`` is NCCL's nBytes; of a file
-    that knows ranges of sizes it is the least one, and ``to_bytes`` the largest.
-    ``members`` are the ranks of the job that its communicator is of.
-    ``kernels_us`` are measured durations, one a call, of the calls that have any. ``unusable`` says why it has no size.
+    ``name`` is the file's, ``collective`` None where NCCL has no tuning for it. ``bytes`` is NCCL's nBytes; in a file
+    that knows ranges of sizes it is the lowest, and ``to_bytes`` the largest. ``members`` are the job's ranks in its
+    communicator. ``kernels_us`` are measured durations, one for each call that has one. ``unusable`` says why it has no
+    size.
     """
 
     name: str
@@ -66,16 +66,16 @@ class TracedCall:
 
     @property
     def is_all_to_all(self) -> bool:
-        """Whether it is one that measured times say something about; ``bytes`` are then what a rank sends in all."""
+        """Whether it is an AllToAll that measured times can price; ``bytes`` are then what a rank sends in all."""
         return is_all_to_all(self.name)
 
 
 @dataclass(frozen=True, slots=True)
 class CallList:
-    """The calls of a file. ``sizes`` says which size the file means, ``notes`` what else a reader has to know.
+    """The calls of a file. ``sizes`` says what the file means by size, ``notes`` what else a reader has to know.
 
-    ``releases`` are those of NCCL that the file says it is of. ``choices`` are the calls as a log prints what ran of
-    them, where that is apart from the calls.
+    ``releases`` are those of NCCL that the file names. ``choices`` are the calls of a log that prints what was executed
+    apart from the calls.
     """
 
     file: str
@@ -88,7 +88,7 @@ class CallList:
 
     @property
     def executed(self) -> tuple[TracedCall, ...]:
-        """The calls that the file says something of that ran."""
+        """The calls of which the file says what was executed."""
         return tuple(call for call in self.choices or self.calls if call.ran is not None and call.ran.says_anything)
 
 
@@ -100,7 +100,7 @@ def is_all_to_all(name: str) -> bool:
 def exchanged_bytes(function: PeerCall, each: int, ranks: int | None) -> int | None:
     """The bytes of a message, or what a rank or the root has in all, where ``each`` is the bytes of a count.
 
-    None for a call between all ranks where it is not known how many these are.
+    None for a call between all ranks whose number is not known.
     """
     if function in (PeerCall.Send, PeerCall.Recv):
         return each
@@ -130,12 +130,12 @@ def spread_bytes(collective: Collective | None, each: int, ranks: int) -> int:
 
 
 def duration(value: Any) -> float:
-    """A duration as a file has it, in the file's unit; 0 for what cannot be one: no number, negative, without end."""
+    """A duration in the file's unit; 0 for anything that cannot be one: no number, negative, or infinite."""
     return float(value) if isinstance(value, int | float) and 0 <= value < MOST_CALLS else 0.0
 
 
 def checked(given: CallList) -> CallList:
-    """Return the list as it is. BadInput for more calls than there can be, whose times would add up to nothing true."""
+    """Returns the list. BadInput for more calls than are possible, whose times would add up to nonsense."""
     for call in given.calls:
         if not 0 <= call.calls <= MOST_CALLS:
             raise BadInput(f"{given.file}: {number(call.calls)} calls of {call.name}; valid: 0 to {MOST_CALLS:g}")
@@ -149,10 +149,10 @@ def number(calls: float) -> str:
 
 @dataclass(frozen=True, slots=True)
 class WantedCalls:
-    """Filter of calls: those of communicators of this size, priced on one of ``priced_ranks``, or of these names.
+    """A filter of calls: those of communicators of this size, priced on one of ``priced_ranks``, or of these names.
 
-    ``dtype`` and ``op`` are of calls whose own the file does not say; ``buffers`` and ``in_place`` of all, as no file
-    says them.
+    ``dtype`` and ``op`` apply to calls for which the file does not say them; ``buffers`` and ``in_place`` to all, as no
+    file says them.
     """
 
     ranks: int
@@ -165,7 +165,7 @@ class WantedCalls:
     in_place: bool = False
 
     def check_names(self, calls: "list[TracedCall]") -> None:
-        """BadInput for a communicator that no call is of."""
+        """BadInput for a communicator that no call belongs to."""
         names = dict.fromkeys(call.communicator for call in calls if call.communicator is not None)
         for name in self.communicators:
             if name not in names:
@@ -188,7 +188,7 @@ class WantedCalls:
         return None if call.bytes > 0 else "of 0 bytes, for which NCCL runs nothing"
 
     def elsewhere(self, call: TracedCall) -> str | None:
-        """Name the other communicators that a call is of; None where it is of one that counts."""
+        """Names the other communicators that a call belongs to; None where it belongs to one that counts."""
         if self.communicators and call.communicator not in self.communicators:
             return f"of communicator {call.communicator or 'without a name'}"
         if call.ranks not in (None, self.ranks):

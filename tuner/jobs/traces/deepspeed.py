@@ -1,7 +1,7 @@
-"""DeepSpeed's communication logger: its summary as text or as JSON, or what it prints of each call.
+"""DeepSpeed's communication logger: its summary as text or as JSON, or what it prints for each call.
 
-Forms: deepspeed/utils/comms_logging.py (log_all, append). Sizes are the bytes of the call's input: of one rank for
-AllGather, of all ranks together for ReduceScatter. In text they are rounded to two places of their unit of 1024.
+Forms: deepspeed/utils/comms_logging.py (log_all, append). Sizes are the bytes of the call's input: one rank's for
+AllGather, all ranks' together for ReduceScatter. In text they are rounded to two digits of their unit of 1024.
 """
 
 from collections import Counter
@@ -45,23 +45,24 @@ def is_text(content: str) -> bool:
 
 
 def is_summary(value: Any) -> bool:
-    """Whether it is what ``log_summary(return_dict=True)`` gives, as JSON."""
+    """Whether it is the result of ``log_summary(return_dict=True)``, as JSON."""
     return (
         isinstance(value, dict) and isinstance(value.get("summary"), dict) and isinstance(value.get("metadata"), dict)
     )
 
 
 def from_text(file: str, content: str, ranks: int) -> CallList:
-    """The calls of the last summary, else those printed one by one; ``ranks`` where the bandwidths do not show them.
+    """The calls of the last summary, else those printed one by one; ``ranks`` applies where the bandwidths do not show
+    them.
 
-    BadInput where there is none.
+    BadInput if there are no calls.
     """
     lines = content.splitlines()
     headings = [at for at, line in enumerate(lines) if _HEADING.search(line)]
     try:
         printed = list(_of_summary(lines[headings[-1] + 1 :]) if headings else _one_by_one(lines))
     except (OverflowError, ValueError) as error:
-        raise BadInput(f"{file}: a number that DeepSpeed does not print: {error}") from None
+        raise BadInput(f"{file}: not a number as DeepSpeed prints it: {error}") from None
     shown = _ranks(printed)
     count = shown or ranks
     notes = [f"its bandwidths are those of {shown} ranks" if shown else f"the ranks are not known: taken as {ranks}"]
@@ -72,7 +73,7 @@ def from_text(file: str, content: str, ranks: int) -> CallList:
         counted[each.name, each.bytes] += each.calls
     calls = tuple(_call(name, size, float(times), count) for (name, size), times in counted.items())
     if not calls:
-        raise BadInput(f"{file}: no call in DeepSpeed's log; valid: deepspeed.comm.log_summary(), or verbose: true")
+        raise BadInput(f"{file}: DeepSpeed's log has no call; valid: deepspeed.comm.log_summary(), or verbose: true")
     notes.append("sizes are rounded as DeepSpeed prints them, to two places")
     return CallList(file, KIND, _SIZES, calls, tuple(notes))
 
@@ -81,7 +82,7 @@ _SIZES = "the input's bytes, times the ranks for AllGather"
 
 
 def from_summary(file: str, value: Mapping[str, Any], ranks: int) -> CallList:
-    """The calls of a summary as JSON, with sizes to the byte. BadInput for an operation that is none."""
+    """The calls of a summary as JSON, with sizes to the byte. BadInput for an invalid operation."""
     world = value["metadata"].get("world_size")
     count = world if isinstance(world, int) and world > 0 else ranks
     calls = []
@@ -98,7 +99,7 @@ def from_summary(file: str, value: Mapping[str, Any], ranks: int) -> CallList:
 
 
 def _of_summary(lines: list[str]) -> "Iterator[_Printed]":
-    """Rows to the first line that is neither one nor the name of an operation."""
+    """The rows up to the first line that is neither a row nor the name of an operation."""
     name = ""
     for line in lines:
         if row := _ROW.match(line):
@@ -116,7 +117,7 @@ def _one_by_one(lines: list[str]) -> "Iterator[_Printed]":
 
 
 def _ranks(printed: "list[_Printed]") -> int | None:
-    """Infer ranks n from bus over algorithm bandwidth, (n - 1) / n, of what was fastest; None where that is slow."""
+    """Number of ranks n from bus over algorithm bandwidth, (n - 1) / n, of the fastest row; None if that is slow."""
     of_all = [each for each in printed if "all_" in each.name or "reduce_scatter" in each.name]
     fastest = max(of_all, key=lambda each: each.algbw_gbps, default=None)
     if fastest is None or not 0 < fastest.busbw_gbps < fastest.algbw_gbps:

@@ -38,7 +38,7 @@ def _plain(load: Callable[[Any], None]) -> Callable[[Any], None]:
     def checked(unpickler: Any) -> None:
         load(unpickler)
         if not all(isinstance(each, str | int | float | None) for each in unpickler.stack[-1]):
-            raise pickle.UnpicklingError("it has a tuple of more than texts and numbers, which no dump has")
+            raise pickle.UnpicklingError("it has a tuple with more than texts and numbers, which no dump has")
 
     return checked
 
@@ -75,12 +75,12 @@ def is_pickle(content: bytes) -> bool:
 
 
 def is_dump(value: Any) -> bool:
-    """Whether a value is what the recorder dumps."""
+    """Whether a value has the form of a recorder's dump."""
     return isinstance(value, dict) and isinstance(value.get("entries"), list) and "pg_config" in value
 
 
 class BrokenDump(BadInput):
-    """A pickle that is no dump, as a process leaves it that was ended while it wrote."""
+    """A pickle that is not a complete dump, as a process leaves it that was ended while writing."""
 
 
 def from_pickle(file: str, content: bytes) -> CallList:
@@ -100,14 +100,14 @@ def _unpickled(file: str, content: bytes) -> Mapping[str, Any]:
 
 
 def rank_of(path: Path) -> int | None:
-    """The rank whose dump a file is, by the number that its name ends with (TORCH_NCCL_DEBUG_INFO_TEMP_FILE)."""
+    """The rank that wrote a dump, from the number at the end of the file's name (TORCH_NCCL_DEBUG_INFO_TEMP_FILE)."""
     number = re.search(r"(\d{1,9})$", path.name)
     return int(number[1]) if number else None
 
 
 @dataclass(frozen=True, slots=True)
 class RecordedCall:
-    """A collective of a rank's dump: its number in its process group, what it is, and how far it came.
+    """A collective in a rank's dump: its number in its process group, what it is, and how far it got.
 
     ``elements`` are those of input and output. ``state`` is the recorder's: scheduled, started or completed; None where
     it is not recorded.
@@ -135,7 +135,7 @@ class ProcessGroup:
 
     @property
     def title(self) -> str:
-        """The description, or the name where there is none, with the first ranks."""
+        """The description, or the name without one, with the first ranks."""
         said = self.description if self.description != _NAMELESS else self.name
         return f"{said} {list(self.members[:MOST_RANKS])}"
 
@@ -154,7 +154,7 @@ class RankDump:
 
 
 def read_dump(path: Path, rank: int) -> RankDump:
-    """The collectives of a rank's dump; sends, receives and calls of groups that are entries themselves are left out.
+    """The collectives of a rank's dump, without sends, receives and groups that are entries themselves.
 
     BadInput for a file that is not what the recorder writes.
     """
@@ -195,7 +195,7 @@ def _drops(value: Mapping[str, Any]) -> bool:
 
 
 def from_value(file: str, value: Mapping[str, Any]) -> CallList:
-    """The calls of a dump, which is of one rank. BadInput names the entry that is none."""
+    """The calls of one rank's dump. BadInput names an invalid entry."""
     counted: Counter[TracedCall] = Counter()
     durations_us: dict[TracedCall, list[float]] = {}
     unfinished = 0
@@ -291,7 +291,7 @@ def _elements(sizes: Sequence[Any]) -> int:
 
 
 def _exchanged(function: PeerCall, elements: Sequence[int], dtype: DataType, ranks: int | None) -> int | None:
-    """A message, or what a rank or the root has in all; input and output of all ranks are the root's alone."""
+    """A message, or what a rank or the root has in all; only the root has input and output of all ranks."""
     sent, received = (count * dtype.size_bytes for count in elements)
     match function:
         case PeerCall.Gather:

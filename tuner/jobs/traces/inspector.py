@@ -1,7 +1,7 @@
-"""NCCL Inspector's JSON: a record for each collective that a process ended, one after the other in a file.
+"""NCCL Inspector's JSON: a record for each collective that a process finished, one after the other in a file.
 
 Keys: inspector_json.cc of plugins/profiler/inspector, v2.30.7-1 (ext-profiler/inspector/inspector.cc, v2.28.9-1);
-``coll_algo`` and ``coll_proto`` are later than these. A size is count x type as the call takes it, so of one rank for
+``coll_algo`` and ``coll_proto`` are later than these. A size is count x type as the call takes it, so one rank's for
 AllGather and ReduceScatter (inspectorComputeCollBw).
 """
 
@@ -22,7 +22,7 @@ SIZES = "coll_msg_size_bytes, times the ranks for AllGather and ReduceScatter"
 
 
 def is_record(value: Any) -> bool:
-    """Whether it is one of its records."""
+    """Whether an object is a record of the Inspector."""
     return isinstance(value, dict) and any(isinstance(value.get(key), dict) for key in _KEYS)
 
 
@@ -30,7 +30,7 @@ _KEYS = (_COLLECTIVE, _POINT_TO_POINT, _STATISTICS)
 
 
 def begins_with_record(content: str) -> bool:
-    """Whether a text begins with one of its records, whole."""
+    """Whether a text begins with a whole record of the Inspector."""
     try:
         value, _ = json.JSONDecoder().raw_decode(content.lstrip())
     except (ValueError, RecursionError):
@@ -39,7 +39,7 @@ def begins_with_record(content: str) -> bool:
 
 
 def from_text(file: str, content: str) -> CallList:
-    """The calls of a file, which is of one process. BadInput names the line of what is no JSON."""
+    """The calls of one process's file. BadInput names the line that is not JSON."""
     cut: list[bool] = []
     return _call_list(file, records_of(file, content, cut), cut)
 
@@ -158,9 +158,9 @@ def _whole(value: Any) -> int | None:
 
 
 def records_of(file: str, content: str, cut: list[bool]) -> Iterator[Mapping[str, Any]]:
-    """Objects one after the other, in lines of their own or not; a last one that is cut is left out.
+    """The objects one after the other, each in a line of its own or not; a last one that is cut off is left out.
 
-    BadInput names the line of what is no JSON.
+    BadInput names the line that is not JSON.
     """
     decoder, at, end = json.JSONDecoder(), 0, len(content)
     while True:

@@ -1,6 +1,6 @@
-"""Facts that the launch of one of NCCL's kernels shows of its call: channels, threads, and whether it is a tree.
+"""What the launch of one of NCCL's kernels shows about its call: channels, threads, and whether it is a tree.
 
-A kernel may run what it is not named after: it is made for Tree or Ring with LL, and runs everything else of the same
+A kernel may run what it is not named after: it is built for Tree or Ring with LL, and runs everything else of the same
 collective, too (best_kernel, src/device/generate.py, v2.19.4-1 to v2.30.7-1). Its blocks are the channels.
 """
 
@@ -21,7 +21,7 @@ _POINT_TO_POINT = "SendRecv"
 
 
 def is_of_nccl(name: str) -> bool:
-    """Whether a kernel is one of NCCL's."""
+    """Whether a kernel belongs to NCCL."""
     return _KERNEL.search(name) is not None or _SYMMETRIC.match(name) is not None
 
 
@@ -56,13 +56,13 @@ _NAMES = {
 
 
 def collective(name: str) -> Collective | None:
-    """None for what NCCL has no tuning for."""
+    """The collective of a kernel; None where NCCL has no tuning for it."""
     return _NAMES[name] if name in _NAMES else choice.collective(name)
 
 
 @lru_cache(maxsize=64)  # dumps name the same few a million times
 def dtype(name: str) -> DataType | None:
-    """The type by PyTorch's name (getNcclDataType, c10::toString), or NCCL's own as other writers have it."""
+    """The type by PyTorch's name (getNcclDataType, c10::toString), or by NCCL's name as other writers have it."""
     try:
         return by_name(DataType, name, "type")
     except BadInput:

@@ -47,14 +47,14 @@ _BLANKS = expression(r"[ \t\n\r]*")
 
 
 def is_trace(value: Any) -> bool:
-    """An object with ``traceEvents``, or the bare list of them."""
+    """Whether it is a trace: an object with ``traceEvents``, or the bare list of them."""
     if isinstance(value, dict):
         return isinstance(value.get("traceEvents"), list)
     return isinstance(value, list) and any(isinstance(event, dict) and "ph" in event for event in value)
 
 
 def from_trace(file: str, value: Any) -> CallList:
-    """The calls of a trace, which is of one rank."""
+    """The calls of one rank's trace."""
     events = _Events()
     for event in value["traceEvents"] if isinstance(value, dict) else value:
         events.take(event)
@@ -62,9 +62,9 @@ def from_trace(file: str, value: Any) -> CallList:
 
 
 def from_file(path: Path) -> CallList | None:
-    """Calls of a file that is an object with ``traceEvents``, event by event; None for any other, or a broken one.
+    """The calls of a file that is an object with ``traceEvents``, read event by event; None for any other file.
 
-    Errors: OSError of opening it.
+    Errors: OSError from opening it.
     """
     events, others, found = _Events(), dict[str, Any](), False
     with path.open("rb") as raw:
@@ -83,7 +83,7 @@ def from_file(path: Path) -> CallList | None:
 
 
 class _Json:
-    """A JSON text that is read in pieces. ValueError where it is broken, or longer than ``MOST_BYTES``."""
+    """A JSON text, read in pieces. ValueError where it is broken, or longer than ``MOST_BYTES``."""
 
     def __init__(self, file: TextIO) -> None:
         self._file, self._text, self._at, self._ended, self._left = file, "", 0, False, MOST_BYTES
@@ -115,7 +115,7 @@ class _Json:
             raise ValueError
 
     def _after_comma(self) -> bool:
-        """Goes on behind a comma and blanks, where all that is in the piece already."""
+        """Moves behind a comma and blanks, if all that is in the current piece."""
         comma = _COMMA.match(self._text, self._at)
         if comma is None or comma.end() == len(self._text):
             return False
@@ -123,7 +123,7 @@ class _Json:
         return True
 
     def _next(self) -> str:
-        """The next sign that is not blank; empty at the end."""
+        """The next character that is not blank; empty at the end."""
         while True:
             if blanks := _BLANKS.match(self._text, self._at):
                 self._at = blanks.end()
@@ -138,7 +138,7 @@ class _Json:
         self._at += 1
 
     def _value(self) -> Any:
-        """The value that is next, behind blanks."""
+        """The next value, after blanks."""
         self._next()
         while True:
             try:
@@ -169,7 +169,7 @@ class _Kernel(NamedTuple):
 
 
 class _Events:
-    """The calls of events that are taken one by one. Calls that are alike become one, made several times."""
+    """The calls of events, taken one by one. Equal calls become one that was made several times."""
 
     def __init__(self) -> None:
         self._calls: dict[tuple[str, ...], TracedCall] = {}  # what is the same of many is kept once
@@ -180,7 +180,7 @@ class _Events:
         self._launched = [], array("d"), [], []
 
     def take(self, event: Any) -> None:
-        """Keeps what a call or a kernel of NCCL says; others are none of its business."""
+        """Keeps what an event says about a call or a kernel of NCCL; ignores other events."""
         if not isinstance(event, dict):
             return
         is_call = event.get("name") == RECORD
@@ -206,7 +206,7 @@ class _Events:
         return known
 
     def call_list(self, file: str, value: Any) -> CallList:
-        """All of them; ``value`` has what the trace says beside its events."""
+        """All calls; ``value`` has what the trace says besides its events."""
         merged: dict[tuple[TracedCall, ExecutedCall | None], tuple[int, list[float]]] = {}
         for call, kernel, times, durations_us in self._made():
             key = call, _executed(call, kernel)
@@ -220,7 +220,7 @@ class _Events:
         return CallList(file, "Kineto trace", sizes, tuple(calls), tuple(_notes(value, calls)), _releases(value))
 
     def _made(self) -> Iterator[tuple[TracedCall, _Kernel | None, int, list[float]]]:
-        """Each call with its only kernel, how often it was made with that, and the durations that are known."""
+        """Each call with its only kernel, how often it was made with that kernel, and the known durations."""
         times_of = Counter(at for at in self._recorded[0] if at is not None)
         launches: dict[int | None, tuple[float, _Kernel | None]] = {}  # None: of several kernels
         times: Counter[tuple[int, int]] = Counter()  # by the identities of call and kernel, of which there is one each
@@ -312,7 +312,7 @@ def _call(arguments: Mapping[str, Any]) -> TracedCall:
 
 
 def _members(arguments: Mapping[str, Any]) -> tuple[int, ...] | None:
-    """The ranks of the process group, which long lists leave out after some, as where they begin and how far apart.
+    """The ranks of the process group; long lists are given as where they begin and how far apart ranks are.
 
     Source: torch/csrc/distributed/c10d/ParamCommsUtils.hpp and torch/csrc/profiler/util.cpp, PyTorch 2.6.
     """

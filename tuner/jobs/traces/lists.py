@@ -44,7 +44,7 @@ def from_csv(file: str, text: str, ranks: int) -> CallList:
         if not 2 <= len(first) <= len(_PLAIN):
             if "nccl-tests" in text or "out-of-place" in text:
                 raise BadInput(
-                    f"{file}: results of nccl-tests are times, no list of calls; valid: as "
+                    f"{file}: results of nccl-tests are times, not a list of calls; valid as "
                     f"{option('measured')}, beside a list"
                 )
             raise BadInput(f"{file}:{number}: no line names the columns; {one_of(COLUMNS)}")
@@ -169,7 +169,7 @@ def _sent_bytes(
 ) -> int | None:
     """A message, or what a rank or the root has in all; a count is for one of them.
 
-    Bytes per rank are those of one rank for Gather and Scatter, and what each sends in all in an AllToAll.
+    Bytes per rank are one rank's for Gather and Scatter, and what each rank sends in all for an AllToAll.
     """
     if size == "bytes" or (size == "bytes_per_rank" and function is PeerCall.AllToAll):
         return size_bytes(given[size])

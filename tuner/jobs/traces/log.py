@@ -124,7 +124,7 @@ def _choices(log: NcclLog, communicators: list[CommunicatorLines], otherwise: in
 
 
 def _executed(made: LoggedChoice) -> ExecutedCall:
-    """Channels are there where the line is of a launch."""
+    """What a log's line says was executed; channels only where the line describes a launch."""
     grouped = (made.operations or 1) > 1 or made.channel_lo not in (None, 0)
     channels = None if made.channel_hi is None or made.channel_lo is None else made.channel_hi - made.channel_lo + 1
     return ExecutedCall(

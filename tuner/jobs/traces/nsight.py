@@ -3,8 +3,8 @@
 Tables: NVTX_EVENTS with binaryData, NVTX_PAYLOAD_SCHEMAS and NVTX_PAYLOAD_SCHEMA_ENTRIES, StringIds, and of CUDA
 CUPTI_ACTIVITY_KIND_RUNTIME and _KERNEL (nsys export --type sqlite; Nsight Systems User Guide, "SQLite Schema
 Reference"). Names of the payloads' entries: src/include/nvtx_payload_schemas.h, v2.30.7-1, and src/collectives.cc,
-v2.21.5-1. "Message size [bytes]" is of one rank for AllGather and ReduceScatter; NCCL 2.26 and later say the
-communicator, too, whose ranks ncclCommInitRank has.
+v2.21.5-1. "Message size [bytes]" is one rank's for AllGather and ReduceScatter; NCCL 2.26 and later also say the
+communicator, whose ranks ncclCommInitRank has.
 """
 
 import sqlite3
@@ -78,9 +78,9 @@ class _Launch:
 def _call_list(file: str, database: sqlite3.Connection) -> CallList:
     tables = {name for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
     if "NVTX_EVENTS" not in tables:
-        raise BadInput(f"{file}: no NVTX_EVENTS in it; valid: nsys profile --trace=cuda,nvtx, then nsys export")
+        raise BadInput(f"{file}: has no NVTX_EVENTS; valid: nsys profile --trace=cuda,nvtx, then nsys export")
     if "NVTX_PAYLOAD_SCHEMAS" not in tables or "NVTX_PAYLOAD_SCHEMA_ENTRIES" not in tables:
-        raise BadInput(f"{file}: no NVTX payloads in it, which have the sizes; valid: an export of a newer nsys")
+        raise BadInput(f"{file}: has no NVTX payloads, which hold the sizes; valid: an export of a newer nsys")
     events, nested = _events(database)
     made = [event for event in events if _SIZE in event.values]
     if not made:
@@ -154,7 +154,7 @@ def _notes(
 
 
 def _events(database: sqlite3.Connection) -> tuple[list[_Event], set[tuple[int, int]]]:
-    """All ranges of NCCL with a payload, and which of them are inside of groups: thread and start."""
+    """All ranges of NCCL with a payload, and which of them are inside groups: thread and start."""
     schemas = _schemas(database)
     rows = database.execute(
         "SELECT e.globalTid, e.start, e.[end], COALESCE(e.text, s.value), e.binaryData FROM NVTX_EVENTS AS e "

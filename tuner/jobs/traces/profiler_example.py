@@ -1,8 +1,9 @@
-"""The trace that NCCL's example of a profiler plugin writes, one event a line: what each collective took and ran.
+"""The trace that NCCL's example of a profiler plugin writes, one event per line: what each collective took and
+executed.
 
 Events: print_event.cc of plugins/profiler/example, v2.30.7-1 (ext-profiler/example, v2.23.4-1 to v2.28.9-1). Through
-v2.28 some values are without quotes, so that the file is no JSON; lines of collectives always are. A count is the
-call's own, of one rank for AllGather and ReduceScatter. ``nMaxChannels``, through v2.26, is not what was launched.
+v2.28 some values lack quotes, so that the file is not JSON; lines of collectives always are. A count is the call's own,
+one rank's for AllGather and ReduceScatter. ``nMaxChannels``, through v2.26, is not what was launched.
 """
 
 import json
@@ -26,12 +27,12 @@ GROUPED = "launched together with others in one group"
 
 
 def is_trace(content: str) -> bool:
-    """Whether a text is such a trace: a list whose events are of these categories."""
+    """Whether a text is such a trace: a list whose events have these categories."""
     return content.lstrip().startswith("[") and _KEY in content and _EVENT.search(content) is not None
 
 
 def from_text(file: str, content: str, ranks: int) -> CallList:
-    """``ranks`` are those of all communicators, which the file does not say. BadInput names a line that is none."""
+    """The calls of a trace; ``ranks`` applies to all communicators, as the file lacks it. BadInput names a bad line."""
     counted: Counter[tuple[_Member, TracedCall]] = Counter()
     of_group: list[tuple[_Member, TracedCall]] | None = None  # its collectives so far
     depth = 0
@@ -55,7 +56,7 @@ def from_text(file: str, content: str, ranks: int) -> CallList:
                 of_group.append(made)
     counted.update(_launched(of_group or []))
     if not counted:
-        raise BadInput(f"{file}: no collective in it; valid: a trace of the example profiler plugin with COLL events")
+        raise BadInput(f"{file}: has no collective; valid: a trace of the example profiler plugin with COLL events")
     members = {member for member, _ in counted}
     first = {name: min(rank for of, rank in members if of == name) for name, _ in members}
     calls = tuple(

@@ -1,8 +1,8 @@
 """NCCL Inspector's Prometheus text: mean times by collective, range of sizes, algorithm and protocol.
 
-Metrics and labels: inspector_prom.cc of plugins/profiler/inspector, v2.30.7-1. A range is of one rank's bytes, begins
-at a whole number of its unit (1024, 1024**2, ...) and is one unit long. A line is the mean of an interval, and does not
-say of how many calls; a count is there in builds that write one.
+Metrics and labels: inspector_prom.cc of plugins/profiler/inspector, v2.30.7-1. A range counts one rank's bytes, begins
+at a whole number of its unit (1024, 1024**2, ...) and is one unit long. A line is the mean over an interval, without
+the number of calls; some builds write a count.
 """
 
 from collections.abc import Iterator, Mapping
@@ -31,7 +31,7 @@ def is_text(content: str) -> bool:
 
 
 def from_text(file: str, content: str) -> CallList:
-    """The calls of a file, of the first GPU in it. BadInput names the line of what is none of the Inspector's."""
+    """The calls of the first GPU in a file. BadInput names a line that the Inspector does not write."""
     times_us: dict[_Series, list[float]] = {}
     counts: dict[_Series, float] = {}
     for number, line in enumerate(content.splitlines(), start=1):

@@ -25,7 +25,7 @@ JSON = expression(rb"\s*[\[{]\s*(?:[\[{\"\]}]|$)")  # how records begin; a log m
 
 
 class UnknownFormat(BadInput):
-    """A file that is none of what is read here."""
+    """A file in a format that cannot be read here."""
 
 
 def read(path: Path, ranks: int) -> CallList:
@@ -80,7 +80,7 @@ _LARGE_BYTES = 4 << 20
 
 
 def _is_large_log(path: Path) -> bool:
-    """Whether it is a log of NCCL too large to be read whole, whose lines no other reader takes."""
+    """Whether a path is a NCCL log too large to be read whole, whose lines no other reader takes."""
     if not is_plain_file(path) or path.stat().st_size < _LARGE_BYTES:
         return False
     with path.open("rb") as file:
@@ -104,7 +104,7 @@ def _begins_with(path: Path, magic: bytes) -> bool:
 
 
 def _several_values(file: str, content: bytes, ranks: int) -> CallList | None:
-    """Read what is nearly JSON: one record after the other, and lists without an end or with values without quotes."""
+    """Reads what is almost JSON: one record after the other, and lists without an end or with values without quotes."""
     text = content.decode(errors="replace")
     if profiler_example.is_trace(text):
         return profiler_example.from_text(file, text, ranks)

@@ -1,8 +1,8 @@
-"""Dumps of all ranks of a job, held against each other: which rank called something else, or did not call.
+"""Compares the dumps of all ranks of a job: which rank called something else, or did not call.
 
-Collectives of a process group have numbers that all its ranks count alike. What most ranks called under a number is
-taken for what was meant, and the others are named; where as many ranks say one thing as another, both are. Numbers that
-only one of two dumps has are not compared: a recorder keeps the last calls alone, and each has another first one.
+Collectives of a process group have numbers that all its ranks count equally. What most ranks called under a number is
+assumed to be right, and the others are named; where two answers are equally frequent, both are. Numbers that only one
+of two dumps has are not compared: a recorder keeps only the last calls, and each dump begins with another one.
 """
 
 from collections import Counter
@@ -23,10 +23,10 @@ _BY_OUTPUT = (Collective.AllGather, PeerCall.Scatter)
 
 
 def findings_of(files: Sequence[Path]) -> list[Finding]:
-    """What the dumps of a job's ranks show, the gravest first; at least one finding.
+    """What the dumps of a job's ranks show, the gravest finding first; at least one.
 
-    Errors: BadInput for two dumps of one rank, for a file that is not what the recorder writes, and where none is a
-    whole dump.
+    Errors: BadInput for two dumps of one rank, for a file that is not what the recorder writes, and where no dump is
+    whole.
     """
     dumps = _dumps(files)
     calls = _by_group(dumps)
@@ -92,7 +92,7 @@ def _by_group(dumps: Sequence[RankDump]) -> dict[ProcessGroup, dict[int, dict[in
 
 
 def _disagreement(group: ProcessGroup, numbers: Mapping[int, Calls]) -> Iterator[Finding]:
-    """The first number under which ranks of a group called different things; what follows may be an echo of it."""
+    """The first number under which ranks of a group called different things; later ones may only be a consequence."""
     for number, calls in numbers.items():
         for code, said in (("collective", _name), ("type", _types), ("size", _elements)):
             if len(set(map(said, calls.values()))) > 1 and not (code == "size" and _adds_up(calls, group)):
@@ -106,7 +106,7 @@ def _disagreement(group: ProcessGroup, numbers: Mapping[int, Calls]) -> Iterator
 
 
 def _odd(code: str, group: ProcessGroup, number: int, calls: Calls, said: Callable[[RecordedCall], object]) -> Finding:
-    """Who says something else than most, by what is ``said`` of each call; both camps where as many say either."""
+    """Who differs from most ranks, by what is ``said`` about each call; both sides where they are equally many."""
     counts = Counter(map(said, calls.values()))
     (most, count), *others = counts.most_common()
     camps = {value: sorted(rank for rank, call in calls.items() if said(call) == value) for value in counts}
@@ -155,7 +155,7 @@ def _kind(call: RecordedCall) -> Collective | PeerCall | None:
 
 
 def _elements(call: RecordedCall) -> int:
-    """Elements that all ranks have to have alike; 0 of calls whose ranks may have different ones."""
+    """Elements that must be equal on all ranks; 0 for calls in which ranks may differ."""
     kind = _kind(call)
     return call.elements[0] if kind in _BY_INPUT else call.elements[1] if kind in _BY_OUTPUT else 0
 
@@ -175,7 +175,7 @@ def _adds_up(calls: Calls, group: ProcessGroup) -> bool:
 
 
 def _splits(calls: Calls, group: ProcessGroup) -> tuple[int, int] | None:
-    """Elements that all ranks of an all-to-all send and receive, where these are not the same; None otherwise."""
+    """Elements that all ranks of an all-to-all send and receive, where the two differ; None otherwise."""
     if set(calls) != set(group.members) or _kind(next(iter(calls.values()))) is not PeerCall.AllToAll:
         return None
     sent, received = (sum(call.elements[side] for call in calls.values()) for side in (0, 1))
@@ -183,10 +183,10 @@ def _splits(calls: Calls, group: ProcessGroup) -> tuple[int, int] | None:
 
 
 def _behind(calls: Mapping[ProcessGroup, Mapping[int, Calls]], dumps: Sequence[RankDump]) -> Iterator[Finding]:
-    """Ranks whose last collective of a group is not the last of the others, where one did not end.
+    """Ranks whose last collective of a group precedes the last one of others, where some rank did not end it.
 
-    Of each rank that is behind, where it lacks most. A rank whose recorder dropped calls and that has none of the group
-    may be behind.
+    For each such rank, the group in which it lacks most. A rank whose recorder dropped calls and that has none of the
+    group may be behind.
     """
     dumped, dropping = {each.rank for each in dumps}, {each.rank for each in dumps if each.dropped}
     behind: dict[int, tuple[int | None, Finding]] = {}

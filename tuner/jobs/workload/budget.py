@@ -111,7 +111,7 @@ def _times_us(evidence: Evidence, price: Price) -> dict[Combination, float]:
 
 
 def read_runs(path: Path, scenario: Scenario) -> MeasuredRuns:
-    """BadMeasurement where the file has no times, or is of another communicator."""
+    """Reads measured times. BadMeasurement where the file has none, or is from another communicator."""
     measurements = read_any(path)
     header = measurements.header
     check(path, header, scenario)
@@ -121,7 +121,7 @@ def read_runs(path: Path, scenario: Scenario) -> MeasuredRuns:
     else:
         note = f"{path} does not describe the communicator that was measured: taken as this one"
     if not any(block.counts and block.table is None for block in measurements.blocks):
-        raise BadMeasurement(f"{path}: no times in it that count")
+        raise BadMeasurement(f"{path}: has no times that count")
     return MeasuredRuns(measurements, path, (note,))
 
 
@@ -170,11 +170,10 @@ def budget(
     measured: MeasuredRuns | None = None,
     times: TimesWanted | None = None,
 ) -> Budget:
-    """The budget of what was ``counted`` of ``files`` in each variant; they are compared with the first. Calibrated
-    ``times`` where wanted.
+    """The budget of what was ``counted`` in ``files``, for each variant, compared with the first. Calibrated ``times``
+    are added where wanted.
 
-    Errors: BadInput for what NCCL's model cannot price, or where no calibration answers; BadCalibration for a file that
-    is none.
+    Errors: BadInput for what NCCL's model cannot price, or where no calibration answers; BadCalibration.
     """
     entries = counted.entries
     columns = [_column(variant, counted, measured, times) for variant in variants]
@@ -319,7 +318,7 @@ PartOf = tuple[Collective | None, Algorithm | None, Protocol | None, str | None]
 
 
 def _parts(rows: Sequence[_Priced], key: Callable[[_Priced], PartOf]) -> tuple[BudgetPart, ...]:
-    """Calls and time by what ``key`` says, the longest first."""
+    """Calls and time grouped by ``key``, the longest time first."""
     total_us = _total_us(rows)
     by_key: dict[PartOf, list[_Priced]] = defaultdict(list)
     for row in rows:
@@ -338,7 +337,7 @@ def _parts(rows: Sequence[_Priced], key: Callable[[_Priced], PartOf]) -> tuple[B
 
 
 def _changes(both: Sequence[tuple[_Priced, _Priced]]) -> tuple[PriceChange, ...]:
-    """Split the difference between two columns into kinds of calls, those that add most first."""
+    """Splits the difference between two columns into kinds of calls, the largest contributions first."""
     changes = [
         PriceChange(
             call=_call(after.entry),
@@ -440,8 +439,7 @@ class CalibratedColumn:
 def calibrated_column(
     variant: BudgetVariant, entries: Sequence[Entry], prices: Sequence[AnyPrice | Unpriced], wanted: TimesWanted
 ) -> CalibratedColumn:
-    """Estimate the picks that ``prices`` have, with their channels. BadInput where no calibration
-    answers, BadCalibration for a file that is none."""
+    """Calibrated times of the picks in ``prices``, with their channels. Errors: BadInput, BadCalibration."""
     selection = Selection(variant.scenario.communicator())
     buffers = next((entry.request.buffers for entry in entries), Buffers.plain)
     model = calibrated.answering(wanted, variant.scenario, selection, buffers)
@@ -472,7 +470,7 @@ def _estimates(
 
 
 def all_to_all(answers: Answering, calls: Mapping[int, float]) -> AllToAllBudget | None:
-    """AllToAlls, as many by the bytes that a rank sends in all; None without any, or without measured times of them."""
+    """The number of AllToAlls by the bytes that a rank sends in all; None without any, or measured times of them."""
     if isinstance(answers, NoCalibration) or not calls or answers.calibration.exchange is None:
         return None
     answer = answers.all_to_all(list(calls))

@@ -25,9 +25,9 @@ ExchangeCounts = Mapping[tuple[PeerCall, int], float]
 class ExchangesOf:
     """All calls of one kind and size; ``bytes`` of a message, or what a rank, or the root, has in all.
 
-    ``total_bytes`` are those of all calls. ``channels`` are the blocks of rank 0's kernel for one call, whose root it
-    is, and ``kernels`` how many it takes; of a send or receive, whose peer is not asked for, the most that one takes.
-    ``ways`` are those of its messages, to the nearest rank and to one of another node.
+    ``total_bytes`` are those of all calls. ``channels`` are the blocks of rank 0's kernel for one call, with rank 0 as
+    the root, and ``kernels`` how many it takes; for a send or receive, whose peer is not known, the most that one
+    takes. ``ways`` are those of its messages, to the nearest rank and to one on another node.
     """
 
     call: PeerCall
@@ -50,7 +50,8 @@ def count_exchanges(calls: Iterable[TracedCall], wanted: WantedCalls) -> Exchang
 
 
 def launched(scenario: Scenario, counts: ExchangeCounts, buffers: Buffers) -> tuple[ExchangesOf, ...]:
-    """Launches that one exchange of each kind takes on the scenario's communicator; none where its links are not known.
+    """Launches that one exchange of each kind takes on the scenario's communicator; empty where its links are not
+    known.
 
     Calls on windows that copy engines do have no kernel. BadInput where that is not emulated.
     """
@@ -73,7 +74,7 @@ def launched(scenario: Scenario, counts: ExchangeCounts, buffers: Buffers) -> tu
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """All calls of one kind and size; ``kernels_us`` are durations that were measured, a number for some of them."""
+    """All calls of one kind and size; ``kernels_us`` are measured durations, for some of them."""
 
     request: Request
     bytes: int
@@ -98,8 +99,8 @@ class LeftOut:
 class Counted:
     """Calls of a trace: those to price, those that cannot be priced, and what to know about both.
 
-    ``all_to_all`` are of the latter, with measured times: how many by the bytes that a rank sends in all; ``exchanges``
-    are sends, receives and AllToAlls by their bytes.
+    ``all_to_all`` are among the latter, but have measured times: their number by the bytes that a rank sends in all;
+    ``exchanges`` are sends, receives and AllToAlls by their bytes.
     """
 
     entries: list[Entry]

@@ -1,4 +1,4 @@
-"""A job's budget with each communicator priced as its own: of the ranks that the file says, or of a layout's groups."""
+"""A job's budget with each communicator priced on its own ranks: those that the file says, or a layout's groups."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -77,9 +77,9 @@ _NAMES: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True)
 class JobLayout:
-    """Degrees of parallelism, and the order in which they number the ranks, the innermost first.
+    """Degrees of parallelism, and the order in which they number the ranks, innermost first.
 
-    ``dp`` is the number of data-parallel ranks, of which ``replicate`` copies have a shard each; ``ep`` and ``etp``
+    ``dp`` is the number of data-parallel ranks, of which ``replicate`` copies share a shard each; ``ep`` and ``etp``
     split experts, whose data-parallel ranks are what is left.
     """
 
@@ -150,7 +150,7 @@ class JobLayout:
 def layout_of(text: str, ranks: int) -> JobLayout:
     """The layout of a job of ``ranks`` ranks, from ``tp=4,pp=2``; ``order=tp-cp-ep-dp-pp``.
 
-    BadInput for what does not fit together, and for unknown words.
+    BadInput for degrees that do not fit together, and for unknown words.
     """
     given: dict[str, str] = {}
     for part in text.split(","):
@@ -203,7 +203,7 @@ GIVEN_BY_RANKS = "times the ranks"  # what a file says of its sizes where they a
 
 @dataclass(frozen=True, slots=True)
 class JobGroups:
-    """Communicators of a job's ranks: by the ``layout``, of which the files are ``rank``'s, or as the files say.
+    """A job's communicators: those of the ``layout``, with files from ``rank``, or those that the files name.
 
     ``shares``: groups share the resources of the communicator of all ranks.
     """
@@ -215,9 +215,9 @@ class JobGroups:
 
 @dataclass(frozen=True, slots=True)
 class ModelStep:
-    """A training step of a model by ``name``, of sequences of ``sequence`` tokens; None for the model's own.
+    """A training step of a model by ``name``, with sequences of ``sequence`` tokens; None for the model's own.
 
-    ``imbalance``: tokens of the busiest expert rank over the mean of all; 1 where experts are used alike.
+    ``imbalance``: tokens of the busiest expert rank divided by the mean; 1 where experts are used equally.
     """
 
     name: str
@@ -229,7 +229,7 @@ class ModelStep:
     imbalance: float = 1.0
 
     def calls(self, layout: JobLayout) -> CallList:
-        """The calls of rank 0, which is of the first pipeline stage, each of its group of the layout.
+        """The calls of rank 0, which is in the first pipeline stage, each with its group in the layout.
 
         BadInput for an unknown model, and for degrees that do not fit it.
         """
@@ -322,7 +322,7 @@ class GroupBudget:
 class GroupTotal:
     """All groups in one release with one setting or table, us by NCCL's own prediction, one after the other.
 
-    ``calibrated`` is None unless every group that has a price has one. ``all_to_all`` is in neither.
+    ``calibrated`` is None unless every group with a price has one. ``all_to_all`` is in neither sum.
     """
 
     variant: str
@@ -362,16 +362,17 @@ class JobBudget(Framed):
 
 
 def of_model(asked: ModelStep, compared: BudgetComparison, wanted: WantedCalls, job: JobGroups) -> JobBudget:
-    """The budget of a model's training step, of the first rank of a job with a layout. BadInput for what cannot be
-    counted or priced, and for a step that communicates nothing; BadCalibration for a file that is none."""
+    """The budget of a model's training step on the first rank of a job with a layout. BadInput for what cannot be
+    counted or priced, and for a step that communicates nothing; BadCalibration.
+    """
     assert job.layout is not None
     return replace(of_lists([asked.calls(job.layout)], compared, wanted, job), assumed=asked.assumed(job.layout))
 
 
 def of_lists(lists: Sequence[CallList], compared: BudgetComparison, wanted: WantedCalls, job: JobGroups) -> JobBudget:
-    """The budget of every group whose calls are in the files. ``wanted`` says what is taken of calls, but their ranks.
+    """The budget of every group whose calls are in the files. ``wanted`` filters calls, apart from their ranks.
 
-    Errors: BadInput for what cannot be priced, and where no call is of a group; BadCalibration for a file that is none.
+    Errors: BadInput for what cannot be priced, and where no call belongs to a group; BadCalibration.
     """
     described = compared.scenarios[0]
     if job.layout is not None and not 0 <= job.rank < job.layout.ranks:
@@ -411,7 +412,7 @@ def of_lists(lists: Sequence[CallList], compared: BudgetComparison, wanted: Want
 
 
 class _Places:
-    """Search for the group that a call is of."""
+    """Finds the group that a call belongs to."""
 
     def __init__(self, job: JobGroups, ranks: int, names: Sequence[str]) -> None:
         self.layout, self.rank, self.ranks, self.names = job.layout, job.rank, ranks, names
@@ -494,7 +495,7 @@ def _totals(budgets: Sequence[GroupBudget]) -> Iterable[GroupTotal]:
 
 
 def _merged(left_out: Iterable[LeftOut]) -> list[LeftOut]:
-    """Each name and reason once."""
+    """Each pair of name and reason once."""
     sums: dict[tuple[str, str], tuple[float, float]] = defaultdict(lambda: (0.0, 0.0))
     for each in left_out:
         calls, kernels_us = sums[each.name, each.reason]

@@ -22,7 +22,8 @@ from tuner.scenario import Scenario
 
 @dataclass(frozen=True, slots=True)
 class BudgetComparison:
-    """Variants that a budget compares: each scenario as it is, then with each of the settings and each decision table.
+    """The variants that a budget compares: each scenario as it is, then with each of the settings and each decision
+    table.
 
     ``settings`` are ``NAME=VALUE[,NAME=VALUE...]`` of NCCL's variables. ``times``: which calibrated times stand beside
     NCCL's; None for none.
@@ -34,7 +35,7 @@ class BudgetComparison:
     times: TimesWanted | None = None
 
     def variants(self) -> list[BudgetVariant]:
-        """Each once, the first scenario as it is first. Errors: BadInput for a setting that is none."""
+        """The distinct variants; the first scenario as it is comes first. Errors: BadInput for an invalid setting."""
         variants = {
             each.name: each
             for one in self.scenarios
@@ -88,14 +89,16 @@ def of_lists(
 
 
 def release_of(lists: Iterable[CallList]) -> str | None:
-    """The release of NCCL that the files say they are of; None where they say several, one that there is no table of,
-    or none."""
+    """Computes the budget of lists of calls, also with measured times that were already read.
+
+    Errors: BadInput for what cannot be counted or priced; BadMeasurement, BadTable.
+    """
     said = {release for each in lists for release in each.releases}
     return next(iter(said)) if len(said) == 1 and said <= set(names()) else None
 
 
 def of_other_releases(lists: Iterable[CallList], taken: Iterable[str], done: str = "priced") -> list[str]:
-    """A line for each file that is of a release that none of those is that were ``taken``; ``done`` with them."""
+    """The release of NCCL that the files name; None where they name several, one without a table, or none."""
     others, known = list(taken), set(names())
 
     def what_ran(said: str) -> str:
@@ -112,7 +115,7 @@ def of_other_releases(lists: Iterable[CallList], taken: Iterable[str], done: str
 
 
 def _with(scenario: Scenario, text: str) -> Scenario:
-    """A value may have commas itself, so a comma ends it only before another variable."""
+    """A warning per file whose NCCL release is not among ``taken``; ``done``: the verb for what was done with those."""
     pairs = [part.partition("=") for part in re.split(r",(?=NCCL_\w+=)", text)]
     if not all(name.startswith("NCCL_") and equals for name, equals, _ in pairs):
         raise BadInput(

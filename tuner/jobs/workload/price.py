@@ -46,7 +46,7 @@ class Price:
 
 @dataclass(frozen=True, slots=True)
 class SymmetricPrice:
-    """Price of one call on a symmetric kernel, by NCCL's model of these, which is another than that of algorithms."""
+    """Price of one call on a symmetric kernel, by NCCL's model of these kernels, which is not that of algorithms."""
 
     bypass: str
     channels: int  # its blocks
@@ -69,10 +69,10 @@ class Unpriced:
 
 
 def prices(variant: BudgetVariant, entries: Sequence[Entry]) -> list[AnyPrice | Unpriced]:
-    """One for each entry, which are in the order of their requests; picks are as rank 0 sees them.
+    """The prices of the entries, in the order of their requests; picks are as rank 0 sees them.
 
-    With a table the time is the model's of what the table chooses, with NCCL's own channels. BadInput for buffers that
-    the release does not have, and with a table for a release without plugins; BadTable for a table that the plugin
+    With a table, the time is the model's for what the table chooses, with NCCL's own channels. BadInput for buffers
+    that the release does not have, and with a table for a release without plugins; BadTable for a table that the plugin
     refuses.
     """
     selection = Selection(variant.scenario.communicator())

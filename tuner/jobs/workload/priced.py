@@ -19,7 +19,7 @@ from tuner.scenario import ConstantsUsed
 
 @dataclass(frozen=True, slots=True)
 class FileCounted:
-    """A file that was read: what it is, which size it means, and how many calls it has."""
+    """A file that was read: its kind, what it means by size, and its number of calls."""
 
     file: str
     kind: str
@@ -39,7 +39,7 @@ class Kernels:
 
 @dataclass(frozen=True, slots=True)
 class AllKernels:
-    """Measured durations of all kernels, and what is predicted for the same calls."""
+    """Measured durations of all kernels, and the prediction for the same calls."""
 
     calls: int
     measured_us: float
@@ -48,7 +48,7 @@ class AllKernels:
 
 @dataclass(frozen=True, slots=True)
 class MeasuredPrice:
-    """The pick's measured time and the best's; ``regret_us`` is of all calls."""
+    """The pick's measured time and the best's; ``regret_us`` is the sum over all calls."""
 
     pick_us: float
     best: str
@@ -66,7 +66,7 @@ class NotMeasured:
 
 @dataclass(frozen=True, slots=True)
 class CalibratedPrice:
-    """Time of one call and of all by a calibration; ``measured`` where that has the combination for the collective."""
+    """Time of one call and of all calls by a calibration; ``measured``: whether it has that combination."""
 
     each: TimeInterval = field(metadata=json_form(merged=True))
     measured: bool
@@ -77,8 +77,8 @@ class CalibratedPrice:
 class PriceOf:
     """Time of a kind of call in a variant: one call and all of them, and their share of the variant's time.
 
-    Where ``bypass`` names what takes it instead of an algorithm, the time is by NCCL's model of symmetric
-    kernels, and ``channels`` are blocks.
+    Where ``bypass`` names what takes it instead of an algorithm, the time is by NCCL's model of symmetric kernels, and
+    ``channels`` are blocks.
     """
 
     variant: str
@@ -94,7 +94,7 @@ class PriceOf:
 
     @property
     def name(self) -> str:
-        """Algorithm and protocol, ``Ring/LL``, or what takes the call instead."""
+        """Algorithm and protocol, ``Ring/LL``, or the name of what bypasses them."""
         if self.algorithm is None or self.protocol is None:
             return str(self.bypass)
         return f"{self.algorithm.name}/{self.protocol.name}"
@@ -110,7 +110,7 @@ class NoPrice:
 
 @dataclass(frozen=True, slots=True)
 class EntryPrices:
-    """All calls of one kind and size, with what they take in each variant."""
+    """All calls of one kind and size, with their price in each variant."""
 
     call: Call = field(metadata=json_form(merged=True))
     calls: float
@@ -120,7 +120,7 @@ class EntryPrices:
 
 @dataclass(frozen=True, slots=True)
 class PriceChange:
-    """Part that one kind of call has in the difference of two variants."""
+    """The contribution of one kind of call to the difference of two variants."""
 
     call: Call = field(metadata=json_form(merged=True))
     calls: float
@@ -135,8 +135,8 @@ class PriceChange:
 class BudgetPart:
     """Calls and time of a part, and its share of all time.
 
-    A part is the calls of a collective, or those that get an algorithm and protocol, or those that the symmetric kernel
-    ``bypass`` takes; what does not name it is None.
+    A part is the calls of a collective, those that get an algorithm and protocol, or those that the symmetric kernel
+    ``bypass`` takes; the other names are None.
     """
 
     collective: Collective | None = field(metadata=json_form(optional=True))
@@ -160,10 +160,10 @@ class BudgetPart:
 
 @dataclass(frozen=True, slots=True)
 class CalibratedBudget:
-    """All calls by a calibration. ReaderBounds are added up, as it is wrong by the same in all calls.
+    """All calls by a calibration. Bounds are added up, as its error is common to all calls.
 
-    The difference is to the first variant, over what both price. ``not_measured_share`` is of calls whose combination
-    was never measured.
+    The difference is to the first variant, over what both price. ``not_measured_share`` is the share of calls whose
+    combination was never measured.
     """
 
     total: TimeInterval = field(metadata=json_form(merged=True))
@@ -197,9 +197,10 @@ class SmsTaken:
 
 @dataclass(frozen=True, slots=True)
 class BudgetRegret:
-    """Regret by measured times, of calls whose pick was measured; ``unmeasured_share`` is the others' predicted time.
+    """Regret by measured times, over calls whose pick was measured; ``unmeasured_share`` is the predicted time of the
+    others.
 
-    ``times`` says how they were had: ``measured`` or ``simulated``.
+    ``times`` says where they come from: ``measured`` or ``simulated``.
     """
 
     file: str
@@ -218,9 +219,9 @@ class BudgetRegret:
 class VariantBudget:
     """All calls in one release with one setting or table; differences are to the first variant, over what both price.
 
-    ``changes`` make up the difference, the most first; parts are sorted by their time. ``symmetric_us`` is the part of
-    ``total_us`` that is by NCCL's model of symmetric kernels. ``not_compared_calls`` have one of these in one variant
-    and an algorithm in the other: NCCL does not compare the two models, and no difference has these calls.
+    ``changes`` make up the difference, the largest first; parts are sorted by their time. ``symmetric_us`` is the part
+    of ``total_us`` that NCCL's model of symmetric kernels gives. ``not_compared_calls`` take such a kernel in one
+    variant and an algorithm in the other: NCCL does not compare the two models, so no difference includes them.
     """
 
     name: str
@@ -248,9 +249,10 @@ class VariantBudget:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Budget:
-    """Predicted times of all calls, one after the other: overlap with each other or with work is not modelled.
+    """Predicted times of all calls, one after the other: overlap with each other or with computation is not modelled.
 
-    ``ranks`` of the communicators whose calls count, priced on ``priced_ranks``. Shares and ``difference`` are of 1.
+    ``ranks`` is the size of the communicators whose calls count, priced on ``priced_ranks``. Shares and ``difference``
+    are fractions of 1.
     """
 
     files: tuple[FileCounted, ...]
@@ -281,7 +283,7 @@ class Budget:
 
 @dataclass(frozen=True, slots=True)
 class CallPrice:
-    """All calls of one kind and size, and what they take in one variant."""
+    """All calls of one kind and size, and their time in one variant."""
 
     call: Call = field(metadata=json_form(merged=True))
     calls: float
@@ -290,10 +292,10 @@ class CallPrice:
 
 @dataclass(frozen=True, slots=True)
 class Bucket:
-    """Calls of a collective of ``from_bytes`` to ``to_bytes``, a power of two less 1; times are us.
+    """Calls of a collective from ``from_bytes`` to ``to_bytes``, a power of two less 1; times are us.
 
-    ``picks`` are by their time, the longest first; their ``channels`` from the fewest to the most. ``calibrated`` is
-    the time of all calls, None without a calibration.
+    ``picks`` are sorted by their time, the longest first; ``channels`` ascending. ``calibrated`` is the time of all
+    calls, None without a calibration.
     """
 
     collective: Collective

@@ -1,6 +1,6 @@
-"""A listing made a topology: what it does not say is asked for, and the rest is what NCCL asks NVML and its network.
+"""A listing turned into a topology: missing facts are asked for; the rest is what NCCL asks NVML and its network.
 
-And the machines of the catalogue that are nearest to a node that a listing, or a topology, shows.
+Also the machines of the catalogue that are nearest to a node shown by a listing or a topology.
 """
 
 import xml.etree.ElementTree as ET
@@ -38,7 +38,7 @@ class ListingAdditions:
 
 @dataclass(frozen=True, slots=True)
 class Completed:
-    """A topology in NCCL's format, and in words what was assumed of it."""
+    """A topology in NCCL's format, and what was assumed about it, in words."""
 
     topology: str
     notes: tuple[str, ...]
@@ -48,7 +48,7 @@ class Completed:
 def completed(file: Path, given: ListingAdditions) -> Completed:
     """The topology of a listing, or of a skeleton, which leaves less open.
 
-    Errors: BadInput names all that is missing in one line; those of :func:`tuner.machine.skeleton.completed`.
+    Errors: BadInput names everything that is missing in one line; BadTopology.
     """
     listing = read(file)
     if listing is None:
@@ -101,7 +101,7 @@ def _missing(listing: Listing, given: ListingAdditions) -> list[str]:
 
 
 def _add_links(root: ET.Element, listing: Listing, model: GpuModel, notes: list[str]) -> None:
-    """NVLinks as the listing shows them; where it shows none at all, the model's own."""
+    """Adds NVLinks as the listing shows them; where it shows none at all, the model's own."""
     if listing.nvlinks is None:
         if model.nvlinks:
             notes.append(f"NVLinks are those of {model.name}: {listing.tool} was built without NVML, or shows none")
@@ -141,7 +141,7 @@ def _switched(to_gpus: Mapping[int, int], listing: Listing, model: GpuModel) -> 
 
 
 def _add_speeds(root: ET.Element, listing: Listing, model: GpuModel, notes: list[str]) -> None:
-    """Each PCIe link that the listing says nothing of, and slower ones of GPUs, which idle: as the model's are."""
+    """Adds the model's speed to PCIe links without one, and to slower links of GPUs, which were idle."""
     generation, lanes = model.pcie_link
     own = PCIE_SPEEDS[generation]
     assumed, idle = 0, 0
@@ -162,13 +162,13 @@ def _add_speeds(root: ET.Element, listing: Listing, model: GpuModel, notes: list
 
 
 def ranked(node: NodeShape, trays: bool = False) -> list[Nearness]:
-    """Every machine whose nodes are hosts, the nearest first; ``trays``: NVLink domains, too, by one of their hosts."""
+    """Every machine whose nodes are hosts, the nearest first; ``trays``: also NVLink domains, by one of their hosts."""
     names = [name for name in catalogue.names() if trays or catalogue.load(name).trays is None]
     return sorted((compared(name, node) for name in names), key=lambda near: near.rank)
 
 
 def compared(machine: str, node: NodeShape) -> Nearness:
-    """One machine with the node."""
+    """Compares one machine with the node."""
     unknown = ["PCIe links' speed"] if node.gbps is None else []
     return nearness(machine, _facts(_shape(machine), node), unknown)
 
@@ -214,7 +214,7 @@ def _facts(machine: NodeShape, node: NodeShape) -> Iterator[ComparedFact]:
 
 
 def _models_in_words(devices: Sequence[str]) -> str:
-    """The models that have one of these device ids, without other forms of them; where there is none, the ids."""
+    """The models with these device ids, each in one form; the ids where no model is known."""
     models = list(dict.fromkeys(name for device in devices for name in gpus.of_device(device)))
     models = [name for name in models if not any(name.startswith(f"{other}-") for other in models)]
     return " or ".join(models) or ", ".join(devices)
@@ -261,7 +261,7 @@ def _cpu_in_words(cpu: Cpu) -> str:
 
 
 def _same(cpu: Cpu, other: Cpu | None) -> bool:
-    """Whether NCCL takes them for the same: it tells Intel's apart by family and model alone."""
+    """Whether NCCL treats two CPUs as equal: it distinguishes only Intel's, by family and model."""
     if other is None or (cpu.arch, cpu.vendor) != (other.arch, other.vendor):
         return False
     return cpu.vendor != "GenuineIntel" or (cpu.family, cpu.model) == (other.family, other.model)

@@ -1,4 +1,4 @@
-"""Reader of what ``lstopo --of xml`` writes (hwloc 1.x to 3.x), as NCCL would have found the same devices in sysfs."""
+"""Reads what ``lstopo --of xml`` writes (hwloc 1.x to 3.x), as NCCL would have found the same devices in sysfs."""
 
 import re
 import xml.etree.ElementTree as ET
@@ -66,7 +66,7 @@ _MASK = expression(r"((0x)?[0-9a-fA-F]{1,16})?(,((0x)?[0-9a-fA-F]{1,16})?)*")
 
 
 class _Document:
-    """hwloc's objects, and the topology that is made of them."""
+    """hwloc's objects, and the topology that is made from them."""
 
     def __init__(self, elements: Sequence[Element], where: str) -> None:
         self._where, self._elements = where, elements
@@ -85,7 +85,7 @@ class _Document:
         return self._adapters - 1
 
     def adapters(self, notes: list[str]) -> Mapping[str, tuple[str, ...]]:
-        """The InfiniBand and RoCE devices by bus id; where the document names none, what is of class InfiniBand."""
+        """The InfiniBand and RoCE devices by bus id; where the document names none, devices of class InfiniBand."""
         found = {
             device.attributes["pci_busid"]: names
             for device in self.devices
@@ -135,7 +135,7 @@ class _Document:
         return self._places[name]
 
     def _numa(self, device: Element) -> tuple[str, Element | None]:
-        """The NUMA node of the nearest object around it that is of one alone; -1 where there is none."""
+        """The NUMA node of the nearest object around it that lies in only one; -1 if there is none."""
         above = device.parent
         while above is not None:
             inside = [child for child in above.children if child in self._numa_nodes]
@@ -151,7 +151,7 @@ class _Document:
         return ("0", self._numa_nodes[0]) if len(self._numa_nodes) == 1 else ("-1", None)
 
     def _processor(self) -> dict[str, str]:
-        """The processors as NCCL counts them; nothing where the document does not say what they are."""
+        """The processors as NCCL counts them; empty where the document does not say what they are."""
         infos: dict[str, str] = {}
         for element in self._elements:
             if element.tag == "info" and (name := element.get("name")):
@@ -166,7 +166,7 @@ class _Document:
         return {"arch": "x86_64", "vendor": vendor, "familyid": str(nccls_family(int(family))), "modelid": model}
 
     def nvlinks(self, gpus: Sequence[str]) -> tuple[Mapping[tuple[int, int], int] | None, Mapping[int, int]]:
-        """Links between GPUs and to NVSwitches, of the matrix NVLinkBandwidth; None where it has none."""
+        """Links between GPUs and to NVSwitches, from the matrix NVLinkBandwidth; None without that matrix."""
         matrix = next((each for each in self._elements if each.get("name") == "NVLinkBandwidth"), None)
         if matrix is None:
             return None, {}
@@ -199,7 +199,7 @@ class _Document:
 
 
 def _bridges(device: Element) -> Iterator[Element]:
-    """The PCI-to-PCI bridges around a device, the innermost first; host bridges are none."""
+    """The PCI-to-PCI bridges around a device, innermost first; host bridges do not count."""
     above = device.parent
     while above is not None and above.get("type") == "Bridge":
         if above.get("pci_busid"):
@@ -217,7 +217,7 @@ def _ids(device: Element) -> dict[str, str]:
 
 
 def _link(device: Element) -> dict[str, str]:
-    """Speed and width: of those that have this bandwidth the widest, which is the same to NCCL; none where it is 0."""
+    """Speed and width of a link: the widest with this bandwidth, which is the same to NCCL; nothing where it is 0."""
     try:
         gbs = float(device.get("pci_link_speed") or 0)
     except ValueError:

@@ -10,9 +10,9 @@ from tuner.machine.topology.xml import MAX_BYTES, parse
 
 
 def read(file: Path) -> Listing | None:
-    """Listing of a file; None where the file is none, such as a topology in NCCL's format.
+    """The listing in a file; None where the file is none, such as a topology in NCCL's format.
 
-    BadTopology for a file that cannot be read, or a listing that is not whole.
+    BadTopology for a file that cannot be read, or an incomplete listing.
     """
     data = read_bytes(file, BadTopology, MAX_BYTES)
     if data.lstrip().startswith(b"<"):

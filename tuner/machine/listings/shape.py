@@ -15,10 +15,10 @@ from tuner.machine.topology import Cpu, Target, Topology, read
 class Listing:
     """Text that ``tool`` printed into ``file``.
 
-    ``root`` is <system> with <cpu>, <pci>, <gpu dev> and <net name dev>, without the attributes that it does not say.
-    ``nvlinks`` are the links between two GPUs, by their numbers, lower first, 0 where there are none; None where the
-    listing does not show links. ``to_switches`` are those of a GPU to NVSwitches, where it shows that. ``models`` are
-    the PCI device ids of the GPUs, each once.
+    ``root`` is <system> with <cpu>, <pci>, <gpu dev> and <net name dev>, without the attributes that the listing lacks.
+    ``nvlinks`` counts the links between two GPUs, by their numbers, lower first; None where the listing does not show
+    links. ``to_switches`` counts those of a GPU to NVSwitches, where it shows them. ``models`` are the distinct PCI
+    device ids of the GPUs.
     """
 
     file: str
@@ -38,7 +38,7 @@ class Listing:
         )
 
     def says_cpu(self) -> bool:
-        """Whether it says what the processors are."""
+        """Whether the listing says what the processors are."""
         return all(cpu.get("arch") is not None for cpu in self.root.iter("cpu"))
 
 
@@ -69,7 +69,7 @@ class NodeShape:
 
 
 def of_listing(listing: Listing, model: GpuModel | None) -> NodeShape:
-    """Shape of a listing's node; ``model`` is what a user says its GPUs are."""
+    """Shape of a listing's node; ``model`` is the user's word for its GPUs."""
     switched = {
         (a, b): min(listing.to_switches.get(a, 0), listing.to_switches.get(b, 0))
         for a, b in combinations(range(listing.gpus), 2)
@@ -82,7 +82,7 @@ def of_listing(listing: Listing, model: GpuModel | None) -> NodeShape:
 
 @lru_cache(maxsize=128)
 def of_topology(text: str) -> NodeShape:
-    """Shape of a topology in NCCL's format. Errors: those of :func:`tuner.machine.topology.read`."""
+    """Shape of a topology in NCCL's format. Errors: BadTopology."""
     topology, root = read(text), ET.fromstring(text)
     devices = dict.fromkeys(pci.get("device", "") for pci in root.iter("pci") if pci.find("gpu") is not None)
     return NodeShape(
@@ -129,7 +129,7 @@ def _places(root: ET.Element, links: Mapping[tuple[int, int], int] | None) -> Pl
 
 
 def path_out(element: ET.Element, above: Mapping[ET.Element, ET.Element]) -> list[ET.Element]:
-    """Elements that a GPU or adapter is in: PCI devices, its own first, and its <cpu> last."""
+    """Elements around a GPU or adapter: PCI devices, its own first, and its <cpu> last."""
     path = []
     while element.tag != "system":
         element = above[element]
@@ -139,7 +139,7 @@ def path_out(element: ET.Element, above: Mapping[ET.Element, ET.Element]) -> lis
 
 
 def nearness(one: list[ET.Element], other: list[ET.Element]) -> int:
-    """Distance of two devices, by what they are in."""
+    """How near two devices are, by the elements that contain both."""
     if one[-1] is not other[-1]:
         return SYS
     common = [element for element in one if any(element is each for each in other)]
@@ -150,7 +150,7 @@ def nearness(one: list[ET.Element], other: list[ET.Element]) -> int:
 
 
 def _cpu(root: ET.Element) -> Cpu | None:
-    """Processor of a listing, which says of all CPUs the same."""
+    """The processor of a listing, which says the same of all CPUs."""
     found = next((cpu for cpu in root.iter("cpu") if cpu.get("arch") is not None), None)
     if found is None:
         return None

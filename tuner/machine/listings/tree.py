@@ -2,7 +2,7 @@
 
 Of nvidia-smi's words PIX and PXB mean in NCCL's topology one PCI switch between two devices, and several of them; PHB
 and NODE are the same CPU, SYS is another. So devices within PIX of each other are below one <pci>, groups of these
-within PXB below a further one, and all that are nearer than SYS, or of one NUMA node, below one <cpu>.
+within PXB below another one, and all that are nearer than SYS, or on one NUMA node, below one <cpu>.
 """
 
 import re
@@ -33,7 +33,7 @@ MOST_DEVICES = 512
 
 @dataclass(slots=True)
 class Matrix:
-    """One table: ``cells`` by row and column, and of each GPU the CPUs and the NUMA node, where it says them."""
+    """One table: ``cells`` by row and column, and for each GPU the CPUs and the NUMA node, where it says them."""
 
     devices: tuple[str, ...]
     columns: tuple[str, ...]  # after the devices
@@ -43,7 +43,7 @@ class Matrix:
 
     @property
     def is_peer(self) -> bool:
-        """Whether it is of -p2p."""
+        """Whether it is a table of -p2p."""
         return any(cell in PEER for cell in self.cells.values())
 
     @property
@@ -68,7 +68,7 @@ class Matrix:
 
 @dataclass(frozen=True, slots=True)
 class Printed:
-    """All that a text shows: ``connected`` of -m, then -mp; ``peer`` of -p2p; the names of adapters."""
+    """Everything that a text shows: ``connected`` from -m, then -mp; ``peer`` from -p2p; the names of adapters."""
 
     connected: tuple[Matrix, ...]
     peer: tuple[Matrix, ...]
@@ -82,7 +82,7 @@ def is_it(text: str) -> bool:
 
 
 def tables(text: str, where: str) -> Printed:
-    """The tables of a text. BadTopology, with the line, for one that is not whole."""
+    """The tables of a text. BadTopology, with the line, for an incomplete one."""
     lines = ESCAPES.sub("", text).splitlines()
     found = [
         _matrix(lines, at, where)
@@ -100,7 +100,7 @@ def tables(text: str, where: str) -> Printed:
 
 
 def _distinct(found: Sequence[Matrix]) -> list[Matrix]:
-    """Tables of one node: of several nodes in a file the first, and a table that is printed twice once."""
+    """The tables of one node: the first of several nodes, without repetitions."""
     return [each for at, each in enumerate(found) if each not in found[:at] and each.devices == found[0].devices]
 
 
@@ -166,7 +166,7 @@ Group = tuple[str, ...]
 
 
 def listing(printed: Printed, file: str) -> Listing:
-    """The node of these tables, the first of which says how devices are connected."""
+    """The node of these tables; the first one says how devices are connected."""
     matrix, notes = printed.connected[0], list[str]()
     near = _nearness(printed.connected)
     numa_of = _numa_nodes(matrix, near, notes)
@@ -217,7 +217,7 @@ def _groups(devices: Iterable[str], joined: Callable[[str, str], bool]) -> list[
 
 
 def _numa_nodes(matrix: Matrix, near: Callable[[str, str], int], notes: list[str]) -> dict[str, int]:
-    """The NUMA node of each device: as the table says of GPUs; others are where what is near them is."""
+    """The NUMA node of each device: for GPUs as the table says, for others that of the devices near them."""
     apart = len(NEAR)
 
     def joined(a: str, b: str) -> bool:

@@ -20,9 +20,9 @@ NVSWITCH_CLASS = "0x068000"
 
 
 def add_switch(root: ET.Element, value: str, change: str) -> None:
-    """A PCI switch more: BUSID@PLACE, its link as fast as the place's; devices are then moved to it.
+    """Adds a PCI switch: BUSID@PLACE, with a link as fast as the place's; devices are then moved to it.
 
-    BadInput for a bus id that is used or none, and for no such place.
+    BadInput for a bus id that is used or invalid, and if there is no such place.
     """
     for busid, where in devices.placed(change, "ffff:00:01.0"):
         used = {pci.get("busid", "").lower() for pci in root.iter("pci")}
@@ -40,13 +40,13 @@ def move_switch(root: ET.Element, value: str, change: str) -> None:
 
 
 def add_cpu(root: ET.Element, value: str, change: str) -> None:
-    """A NUMA node more, by its number; its processors are like the first's. BadInput for a number that is used."""
+    """Adds a NUMA node by its number; its processors are like the first's. BadInput for a number that is used."""
     for number in value.split(","):
         used = {cpu.get("numaid") for cpu in root.iter("cpu")}
         first = root.find("cpu")
         if first is None or not number.isdecimal() or number in used:
             there = ", ".join(sorted(filter(None, used)))
-            raise BadInput(f"{change}: valid: the number of a NUMA node that is not there yet; there: {there}")
+            raise BadInput(f"{change}: valid: a number that no NUMA node has yet; there are {there}")
         facts = {name: text for name, text in first.attrib.items() if name not in ("affinity", "numaid")}
         ET.SubElement(root, "cpu", {"numaid": number, **facts})
 
@@ -65,9 +65,9 @@ def ids(root: ET.Element, value: str, change: str) -> None:
 
 
 def order(root: ET.Element, value: str, change: str) -> None:
-    """In which order devices stand in the file, by which NCCL's search goes: ``mlx5_0,gpu:0,mlx5_1``, then all others.
+    """Sets the order of devices in the file, on which NCCL's search depends: ``mlx5_0,gpu:0,mlx5_1``, then all others.
 
-    What is in a switch or NUMA node stays there.
+    Devices stay in their switch or NUMA node.
     """
     ranks = {devices.slot(root, name, change): at for at, name in enumerate(value.split(","))}
     for above in root.iter():
@@ -80,7 +80,7 @@ def _ranks(child: ET.Element, ranks: Mapping[ET.Element, int]) -> Iterator[int]:
 
 
 def nvswitch(root: ET.Element, value: str, change: str) -> None:
-    """The NVLinks from GPUs to NVSwitches, in place of all that they have; the switches are those of other GPUs.
+    """Sets the NVLinks from GPUs to NVSwitches, replacing all that they have; the switches are those of other GPUs.
 
     BadInput for more than such GPUs have.
     """
@@ -186,7 +186,7 @@ ADD_UP = frozenset(
 
 
 def together(key: str, before: str | None, value: str) -> str:
-    """The value of a change that is made after another of the same key: devices by name are changed one by one."""
+    """The value of a change that follows another of the same key: devices by name are changed one by one."""
     return f"{before},{value}" if before is not None and adds_up(key, value) else value
 
 
@@ -203,7 +203,7 @@ def change(root: ET.Element, key: str, value: str) -> None:
 def edited(topology: str, changes: Mapping[str, str]) -> str:
     """The text of a topology after ``changes``, whose keys are those of :data:`EDITS`.
 
-    Errors: those of :func:`change`.
+    Errors: BadInput for a value that this node cannot have; BadTopology.
     """
     return _edited(topology, tuple(changes.items()))
 
@@ -227,9 +227,9 @@ def of_gpus(topology: str, numbers: tuple[int, ...]) -> str:
 
 @cache
 def with_ports_merged(topology: str, devs: tuple[int, ...], if_all: bool) -> str:
-    """The text of a topology in which two ports of one device, among these adapters by ``dev``, are one adapter.
+    """The text of a topology in which two ports of one device, among these adapters by ``dev``, become one adapter.
 
-    ``if_all``: only where all adapters have as many ports. Source: ncclIbFindMatchingDev and ncclIbInit,
+    ``if_all``: only where all adapters have equally many ports. Source: ncclIbFindMatchingDev and ncclIbInit,
     src/transport/net_ib.cc, v2.21.5-1 and v2.23.4-1.
     """
     root = ET.fromstring(topology)
@@ -238,15 +238,16 @@ def with_ports_merged(topology: str, devs: tuple[int, ...], if_all: bool) -> str
 
 @cache
 def over_ip(topology: str) -> str:
-    """The text of a topology whose adapters are the IP interfaces that NCCL's sockets see of them."""
+    """The text of a topology with the adapters as the IP interfaces that NCCL's sockets see."""
     root = ET.fromstring(topology)
     devices.over_ip(root)
     return to_text(root)
 
 
 def each_gpu_once(topology: str) -> str:
-    """The text of a topology whose GPUs ranks shared as libnccl has to be given it: a <gpu> for every rank in it is one
-    that this rank had, and NCCL would take them for ranks of the new communicator as well."""
+    """The text of a topology whose GPUs are shared by ranks, as libnccl needs it: each <gpu> of a rank is kept once, as
+    NCCL would count the others as ranks of the new communicator.
+    """
     root = ET.fromstring(topology)
     for pci in root.iter("pci"):
         for gpu in pci.findall("gpu")[1:]:

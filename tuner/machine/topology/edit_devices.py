@@ -1,8 +1,8 @@
-"""Changes of a topology's devices and links, by the names that a change has for them.
+"""Changes of a topology's devices and links, addressed by the names that changes use.
 
 A GPU is ``gpu:3`` (its ``dev``), an adapter ``mlx5_3`` (its name) or ``net:3``, any PCI device its bus id, and a NUMA
-node ``cpu:1`` (its ``numaid``). What attributes of links mean is ncclTopoAddPci's and ncclTopoAddNvLinks'
-(src/graph/topo.cc, v2.28.9-1).
+node ``cpu:1`` (its ``numaid``). ncclTopoAddPci and ncclTopoAddNvLinks (src/graph/topo.cc, v2.28.9-1) say what
+attributes of links mean.
 """
 
 import math
@@ -18,7 +18,7 @@ from tuner.machine.topology.records import NvLink, Target
 
 
 def assigned(change: str) -> Iterator[tuple[str, str | None]]:
-    """The values of KEY=VALUE[@DEVICE][,VALUE[@DEVICE]]..., each with the device that it is for; None: all.
+    """The values of KEY=VALUE[@DEVICE][,VALUE[@DEVICE]]..., each with its device; None: all devices.
 
     BadInput for another form.
     """
@@ -30,7 +30,7 @@ def assigned(change: str) -> Iterator[tuple[str, str | None]]:
 
 
 def placed(change: str, what: str) -> Iterator[tuple[str, str]]:
-    """Devices where each is to be somewhere: ``what``@PLACE. BadInput for another form."""
+    """Devices and the place where each is to go: ``what``@PLACE. BadInput for another form."""
     for value, place in assigned(change):
         if place is None:
             raise BadInput(f"{change}: valid: {what}@PLACE, where PLACE is the bus id of a PCI switch, or cpu:0")
@@ -38,7 +38,7 @@ def placed(change: str, what: str) -> Iterator[tuple[str, str]]:
 
 
 def number(element: ET.Element, name: str) -> int:
-    """An attribute that is a whole number, as the reader has checked."""
+    """An attribute that is a whole number, as the reader has already checked."""
     return int(element.get(name, "0"), 0)
 
 
@@ -53,7 +53,7 @@ def parent(root: ET.Element, element: ET.Element) -> ET.Element:
 
 
 def gpu_at(root: ET.Element, name: str, change: str) -> ET.Element:
-    """The <pci> of a GPU. BadInput where there is none of that name."""
+    """The <pci> of a GPU. BadInput if there is no such GPU."""
     slots = [pci for pci in root.iter("pci") if pci.find("gpu") is not None]
     for pci in slots:
         if name.lower() in (_gpu_name(pci), pci.get("busid", "").lower()):
@@ -62,14 +62,14 @@ def gpu_at(root: ET.Element, name: str, change: str) -> ET.Element:
 
 
 def all_nets(root: ET.Element, change: str) -> list[ET.Element]:
-    """All adapters by ``dev``; an adapter may be there several times in a dump. BadInput where there are none."""
+    """All adapters by ``dev``; a dump may have an adapter several times. BadInput if there are none."""
     if found := in_order(root.iter("net")):
         return found
     raise BadInput(f"{change}: this node has no adapters")
 
 
 def net_at(root: ET.Element, name: str, change: str) -> list[ET.Element]:
-    """One adapter, as often as it is there. BadInput where there is none of that name."""
+    """One adapter, in all its places. BadInput if there is no such adapter."""
     every = all_nets(root, change)
     if found := [each for each in every if name in (each.get("name"), f"net:{number(each, 'dev')}")]:
         return found
@@ -77,7 +77,7 @@ def net_at(root: ET.Element, name: str, change: str) -> list[ET.Element]:
 
 
 def slot(root: ET.Element, name: str, change: str) -> ET.Element:
-    """The <pci> of any device. BadInput where there is none of that name."""
+    """The <pci> of any device. BadInput if there is no such device."""
     if re.fullmatch(r"gpu:\d+", name):
         return gpu_at(root, name, change)
     for pci in root.iter("pci"):
@@ -98,7 +98,7 @@ def slot_of_net(root: ET.Element, element: ET.Element, change: str) -> ET.Elemen
 
 
 def place_at(root: ET.Element, name: str, change: str) -> ET.Element:
-    """A PCI switch by its bus id, or a NUMA node: what devices can be put into. BadInput where there is none."""
+    """A PCI switch by its bus id, or a NUMA node: what devices can be put into. BadInput if there is no such place."""
     places = {f"cpu:{cpu.get('numaid')}": cpu for cpu in root.iter("cpu")}
     places |= {pci.get("busid", "").lower(): pci for pci in root.iter("pci") if _is_switch(pci)}
     if name.lower() not in places:
@@ -154,7 +154,7 @@ def gpudirect(root: ET.Element, value: str, change: str) -> None:
 
 
 def over_ip(root: ET.Element) -> None:
-    """Adapters as their IP interfaces, which is what NCCL's sockets see of them: no port, and no way into GPUs' memory.
+    """Turns adapters into their IP interfaces, which NCCL's sockets see: no port, and no access to GPUs' memory.
 
     Source: ncclNetSocketGetProperties, src/transport/net_socket.cc, v2.28.9-1.
     """
@@ -164,7 +164,7 @@ def over_ip(root: ET.Element) -> None:
 
 
 def nics(root: ET.Element, value: str, change: str) -> None:
-    """The number of adapters: those kept lie evenly among all of them. NCCL drops what holds none any more.
+    """Sets the number of adapters; those that stay are spread evenly over all. NCCL then drops devices that hold none.
 
     BadInput for more than there are.
     """
@@ -178,10 +178,11 @@ MOST_PORTS = 2  # NCCL_IB_MAX_DEVS_PER_NIC, src/transport/net_ib.cc, v2.20.5-1 t
 
 
 def merge_ports(root: ET.Element, devs: Collection[int], if_all: bool) -> bool:
-    """Whether any of the adapters by ``dev`` are ports of one device, which then become one of their speeds together.
+    """Merges adapters by ``dev`` that are ports of one device into one with their total speed; returns whether there
+    were any.
 
-    Ports are on one PCI device, or on functions of one. ``if_all``: only where all adapters have as many ports. All are
-    counted from 0 again.
+    Ports are on one PCI device, or on functions of one. ``if_all``: only where all adapters have equally many ports.
+    All are renumbered from 0.
     """
     parents = {child: parent for parent in root.iter() for child in parent}
     device_of = {net: pci.get("busid", "")[:-1] for pci in root.iter("pci") for net in pci.findall("nic/net")}
@@ -209,15 +210,15 @@ def merge_ports(root: ET.Element, devs: Collection[int], if_all: bool) -> bool:
 
 
 def remove_nic(root: ET.Element, value: str, change: str) -> None:
-    """Adapters that are gone; the others are counted from 0 again, as NCCL's networks count."""
+    """Removes adapters; the others are renumbered from 0, as NCCL's networks number them."""
     gone = {number(each, "dev") for name in value.split(",") for each in net_at(root, name, change)}
     _keep(root, sorted({number(net, "dev") for net in root.iter("net")} - gone))
 
 
 def add_nic(root: ET.Element, value: str, change: str) -> None:
-    """An adapter more: NAME@PLACE. It is like the first at that place, else like the first of all.
+    """Adds an adapter: NAME@PLACE. It is like the first at that place, else like the first of all.
 
-    BadInput for a name that is used, and for no such place.
+    BadInput for a name that is used, and if there is no such place.
     """
     for name, where in placed(change, "NAME"):
         every = all_nets(root, change)
@@ -237,13 +238,13 @@ def add_nic(root: ET.Element, value: str, change: str) -> None:
 
 
 def move_nic(root: ET.Element, value: str, change: str) -> None:
-    """Adapters that are elsewhere: NAME@PLACE. What shares the PCI device goes with it."""
+    """Moves adapters: NAME@PLACE. Whatever shares the PCI device moves with it."""
     for name, where in placed(change, "NAME"):
         move(root, slot_of_net(root, net_at(root, name, change)[0], change), where, change)
 
 
 def move(root: ET.Element, pci: ET.Element, where: str, change: str) -> None:
-    """Puts a device with all that is below it into another place. BadInput for no such place."""
+    """Moves a device with everything below it to another place. BadInput if there is no such place."""
     place = place_at(root, where, change)
     if place in pci.iter():
         raise BadInput(f"{change}: {where} is below the device itself; valid: another place")
@@ -278,7 +279,7 @@ def move_gpu(root: ET.Element, value: str, change: str) -> None:
 
 
 def remove_gpu(root: ET.Element, value: str, change: str) -> None:
-    """GPUs that are gone, with the NVLinks to them; the others are counted from 0 again, as CUDA counts.
+    """Removes GPUs, with the NVLinks to them; the others are renumbered from 0, as CUDA numbers them.
 
     BadInput where none is left, and where ranks share them.
     """
@@ -288,7 +289,7 @@ def remove_gpu(root: ET.Element, value: str, change: str) -> None:
     if not left:
         raise BadInput(f"{change}: no GPU would be left; valid: fewer of them")
     if len({gpu.get("dev") for gpu in left}) < len(left):
-        raise BadInput(f"{change}: not where ranks share GPUs; valid: a topology with one rank per GPU")
+        raise BadInput(f"{change}: impossible where ranks share GPUs; valid: a topology with one rank per GPU")
     for dev, gpu in enumerate(left):
         gpu.set("dev", str(dev))
         if gpu.get("rank") is not None:
@@ -311,9 +312,9 @@ def _remove(root: ET.Element, pci: ET.Element) -> None:
 
 
 def sockets(root: ET.Element, value: str, change: str) -> None:
-    """The number of sockets, of one NUMA node each: what is at them now is dealt out in its order, as evenly as it may.
+    """Sets the number of sockets, each of one NUMA node; their devices are distributed in order, as evenly as possible.
 
-    New ones are like the first. BadInput for more than can be dealt out.
+    New ones are like the first. BadInput for more than can be filled.
     """
     now = [cpu for cpu in root.findall("cpu") if len(cpu)]
     trees = [child for cpu in now for child in cpu]
@@ -361,7 +362,7 @@ PCIE_LANES = (1, 2, 4, 8, 16)
 
 
 def pcie(root: ET.Element, value: str, change: str) -> None:
-    """Generation, and lanes if given, of the PCIe links. BadInput for what no link is, and for no such device."""
+    """Sets generation, and lanes if given, of the PCIe links. BadInput for an impossible link or unknown device."""
     for link, name in assigned(change):
         match = re.fullmatch(r"([1-6])(?:x(\d+))?", link)
         if match is None or (match[2] is not None and int(match[2]) not in PCIE_LANES):
@@ -375,10 +376,10 @@ def pcie(root: ET.Element, value: str, change: str) -> None:
 
 
 def nvlinks(root: ET.Element, value: str, change: str) -> None:
-    """The NVLinks of GPUs: dealt out over the switches, else each neighbour keeps its part; 0 takes them away.
+    """Sets the NVLinks of GPUs: spread over the switches, else each neighbour keeps its share; 0 removes them.
 
-    Of one GPU (N@gpu:0) both ends change, and between two GPUs (N@gpu:0-gpu:1) no others. BadInput for more than
-    such GPUs have, and for GPUs that have none.
+    For one GPU (N@gpu:0) both ends change, and between two GPUs (N@gpu:0-gpu:1) no others. BadInput for more than such
+    GPUs have, and for GPUs without NVLinks.
     """
     if not any(gpu.find("nvlink") is not None for gpu in root.iter("gpu")):
         raise BadInput(f"{change}: no GPU of this node has NVLinks; valid: nodes with NVLinks")

@@ -1,5 +1,6 @@
-"""Reads NCCL's topology XML. What NCCL requires, what it defaults and in which base it reads numbers is topo.cc's and
-xml.h's (``src/graph``, v2.28.9-1)."""
+"""Reads NCCL's topology XML. Requirements, defaults and number bases are those of topo.cc and xml.h (``src/graph``,
+v2.28.9-1).
+"""
 
 import re
 import xml.etree.ElementTree as ET
@@ -25,9 +26,9 @@ DEFAULT_SPEED_MBPS = 10000  # ncclTopoAddNet: "Some NICs define speed = -1"
 
 
 def read(source: str | Path, where: str = "topology") -> Topology:
-    """The node that a file (a ``Path``) or a text (a ``str``) describes; BadTopology where it does not.
+    """The node that a file (a ``Path``) or a text (a ``str``) describes; BadTopology where it describes none.
 
-    ``where`` is what messages call a text.
+    Messages call a text ``where``.
     """
     if isinstance(source, str):
         return of_elements(parse(source.encode("utf-8", "replace"), where), where)
@@ -59,7 +60,7 @@ def of_elements(elements: list[Element], where: str) -> Topology:
     by_place = {(net.dev, net.name): net for net in map(_net, reversed(by_tag["net"]))}
     nets = sorted(by_place.values(), key=lambda net: net.dev)
     if not gpus:
-        raise BadTopology(f"{where}: no <gpu> in it; {DUMP}")
+        raise BadTopology(f"{where}: has no <gpu>; {DUMP}")
     _distinct(where, "<cpu numaid>", (cpu.numaid for cpu in cpus))
     _distinct(where, "<gpu dev>", (gpu.dev for gpu in gpus))
     _distinct(where, "GPU <pci busid>", (gpu.busid for gpu in gpus))
@@ -76,7 +77,7 @@ def _distinct(where: str, what: str, values: Iterable[object]) -> None:
 
 
 def _check_slot(element: Element) -> None:
-    """Checks what the search of graphs reads of every PCI device."""
+    """Checks the attributes of a PCI device that the search of graphs reads."""
     if "busid" in element.attributes:
         _bus_id(element, "busid")
     if element.attributes.get("link_width"):  # which is empty where NCCL did not find it
@@ -218,9 +219,10 @@ _OF_ONE_HOST = expression(r'\s(?:host_hash|guid|rank)="[^"]*"')  # what differs 
 
 
 def hosts_of(file: Path) -> tuple[tuple[str, int], ...]:
-    """The topology of each host in the order of the file, and how many that are alike follow; none in a file of one.
+    """The topology of each host in the order of the file, with how many equal ones follow; empty for a file of one
+    host.
 
-    BadTopology where it cannot be read. Hosts that differ in hashes, guids and ranks alone are alike.
+    BadTopology where it cannot be read. Hosts that differ only in hashes, guids and ranks are equal.
     """
     try:
         data = contents(file, MAX_BYTES)

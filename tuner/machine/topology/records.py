@@ -30,9 +30,7 @@ class NvLink:
 
     @property
     def kind(self) -> Target:
-        """Kind of a link's end by prefix, and whatever is neither GPU nor CPU is a switch (sic: ncclTopoAddNvLinks,
-        topo.cc).
-        """
+        """Kind of a link's end by prefix; neither GPU nor CPU means a switch (sic: ncclTopoAddNvLinks, topo.cc)."""
         if self.tclass.startswith("0x03"):
             return Target.GPU
         if self.tclass.startswith("0x068001"):
@@ -42,7 +40,7 @@ class NvLink:
 
 @dataclass(frozen=True, slots=True)
 class Cpu:
-    """One NUMA node; family and model as NCCL counts them (its family of AMD's EPYC 7742 is 143, not 23)."""
+    """One NUMA node; family and model as NCCL counts them (143, not 23, for AMD's EPYC 7742)."""
 
     numaid: int
     arch: str
@@ -70,7 +68,7 @@ class Gpu:
 
 @dataclass(frozen=True, slots=True)
 class Net:
-    """One network device as NCCL opens it; ``busid`` is absent for one that is no PCI device."""
+    """One network device as NCCL opens it; ``busid`` is absent for one that is not a PCI device."""
 
     dev: int
     name: str

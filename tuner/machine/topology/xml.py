@@ -1,4 +1,6 @@
-"""An untrusted XML file as a small tree whose elements know their line, or one line that says what is wrong."""
+"""Parses an untrusted XML file into a small tree whose elements know their line; an error is one line that says what is
+wrong.
+"""
 
 import xml.etree.ElementTree as ET
 import xml.parsers.expat as expat
@@ -38,7 +40,7 @@ class Element:
     def get(self, key: str, default: str | None = None) -> str | None: ...
 
     def get(self, key: str, default: str | None = None) -> str | None:
-        """An attribute; ``default`` where there is none."""
+        """An attribute; ``default`` if it is missing."""
         return self.attributes.get(key, default)
 
     def findall(self, tag: str) -> list["Element"]:
@@ -65,9 +67,9 @@ class Element:
 
 
 def parse(data: bytes, where: str, by_nccl: bool = True) -> list[Element]:
-    """The elements of a document in the order of their start; the first is the root. ``where`` names it in errors.
+    """The elements of a document in the order of their start; the first is the root. Errors call it ``where``.
 
-    ``by_nccl``: only what NCCL's own parser reads. BadTopology for what is no XML, or too much of it.
+    ``by_nccl``: only what NCCL's own parser reads. BadTopology for what is not XML, or too much of it.
     """
     if len(data) > MAX_BYTES:
         raise BadTopology(f"{where}: {len(data)} bytes are no topology of one node; valid: up to {MAX_BYTES}")

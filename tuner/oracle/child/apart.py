@@ -1,7 +1,7 @@
-"""A child's own shared memory: a file system that is there for this process alone, and gone with it.
+"""A child's own shared memory: a file system that exists only for this process, and disappears with it.
 
-NCCL makes files of 34 MB and more in /dev/shm and removes them once all ranks have mapped them: a process that is ended
-before leaves them. In a mount name space of its own nothing is left, however and whenever it ends.
+NCCL makes files of 34 MB and more in /dev/shm and removes them once all ranks have mapped them; a process that ends
+before leaves them there. In a mount name space of its own nothing is left, however it ends.
 """
 
 import ctypes
@@ -14,9 +14,9 @@ _PRIVATE, _NO_PROGRAMS = 0x4000 | 0x40000, 2 | 4  # MS_REC | MS_PRIVATE; MS_NOSU
 
 
 def separate() -> bool:
-    """Whether this process, which has to have one thread, has shared memory of its own from now on.
+    """Gives this process, which must have one thread, shared memory of its own; returns whether that worked.
 
-    A user who may not mount does it in a user name space of his own, where the system allows one.
+    A user who may not mount does it in a user name space, where the system allows one.
     """
     libc = ctypes.CDLL(None, use_errno=True)
     user, group = os.geteuid(), os.getegid()

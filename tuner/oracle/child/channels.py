@@ -1,4 +1,4 @@
-"""Reads the channels of all ranks, and asks NCCL for the adapters they leave their nodes by."""
+"""Reads the channels of all ranks, and asks NCCL for the adapters through which they leave their nodes."""
 
 from typing import Any
 

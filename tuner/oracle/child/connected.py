@@ -1,7 +1,7 @@
-"""A communicator whose ranks connect as on the real machine: what libnccl asks the devices for is counted.
+"""A communicator whose ranks connect as on the real machine, to count what libnccl requests from the devices.
 
-Started as a program of its own. Ranks meet over NCCL's sockets on the loopback device, NCCL's transports and proxies
-run, and no data moves: the network and the devices only hand things out.
+It is started as a program of its own. Ranks meet over NCCL's sockets on the loopback device, NCCL's transports and
+proxies run, and no data moves: network and devices only hand out resources.
 """
 
 import sys

@@ -1,4 +1,4 @@
-"""Issues collectives on rank 0 and hands back what was observed of them."""
+"""Issues collectives on rank 0 and returns what was observed."""
 
 import os
 from collections.abc import Sequence, Set
@@ -26,7 +26,7 @@ from tuner.oracle.messages import (
 
 
 def issue(world: World, request: CallsMessage) -> Answers:
-    """Each call on its own, up to the first that fails."""
+    """Issues each call on its own, up to the first that fails."""
     calls, how = _calls(request.calls), _how(world, request.simulated, request.captured)
     answers = ffi.new("struct sim_answer[]", len(calls))
     log_start = os.fstat(world.log_file).st_size
@@ -44,7 +44,7 @@ def issue(world: World, request: CallsMessage) -> Answers:
 
 
 def issue_group(world: World, request: GroupMessage) -> GroupAnswerMessage:
-    """All calls in one group."""
+    """Issues all calls in one group."""
     _use_buffers(world, request.buffers)
     connect(world, request.rank, request.peers)
     calls, how = _calls(request.calls), _how(world, captured=request.captured, rank=request.rank)
@@ -67,7 +67,7 @@ def issue_group(world: World, request: GroupMessage) -> GroupAnswerMessage:
 
 
 def issue_groups(world: World, request: Groups) -> GroupAnswers:
-    """One group after the other."""
+    """Issues one group after the other."""
     answers: list[GroupAnswerMessage] = []
     for group in request.groups:
         answers.append(issue_group(world, group))
@@ -143,7 +143,7 @@ def _write(address: int, value: int) -> None:
 
 
 def _reaches(world: World, can_connect: int, rank: int, peer: int) -> bool:
-    """Ask one of NCCL's transports whether it connects two ranks."""
+    """Asks one of NCCL's transports whether it connects two ranks."""
     start, comm = world.start, world.comms[rank]
     at: PeerOffsets = start.peers
     function = ffi.cast("int (*)(int *, uintptr_t, void *, uintptr_t, uintptr_t)", world.base + can_connect)
@@ -160,7 +160,7 @@ def _reaches(world: World, can_connect: int, rank: int, peer: int) -> bool:
 
 
 def force(request: SetTable | ReadCounts) -> SeenMessage:
-    """Only with the forcing plugin, whose state this process has once."""
+    """Sets the table of the forcing plugin, whose state exists once per process."""
     from tuner._native._force import ffi, lib
 
     if isinstance(request, SetTable):

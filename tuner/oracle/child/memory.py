@@ -1,4 +1,4 @@
-"""Reads scalars and connections out of NCCL's own structs, at offsets that its debug information gives."""
+"""Reads scalars and connections from NCCL's own structs, at the offsets in its debug information."""
 
 import struct
 from collections.abc import Mapping, Sequence
@@ -30,7 +30,7 @@ def scalars(start: int, members: Mapping[str, Member]) -> Scalars:
 
 
 def scalar(start: int, member: Member) -> Any:
-    """A number or pointer; a flat list of them where the member is an array."""
+    """A number or pointer; a flat list of them for an array."""
     code = f"={prod(member.dims)}{_FORMATS[member.type]}"
     memory = ffi.buffer(ffi.cast("char *", start + member.offset), struct.calcsize(code))
     values = struct.unpack(code, memory)
@@ -43,7 +43,7 @@ def pointer(address: int) -> int:
 
 
 def connections(comms: Sequence[int], asked: ReadConnections) -> Connections:
-    """Connections as NCCL noted them, of the ranks of these communicators, or what was marked in their place."""
+    """Connections as NCCL noted them for the ranks of these communicators, or what was marked in their place."""
     return Connections(tuple(_of_rank(comm, asked) for comm in comms))
 
 

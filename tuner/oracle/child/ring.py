@@ -1,6 +1,6 @@
 """Marks the connections on every ring as the transports would: by peers' memory, or by GPUDirect RDMA.
 
-Of all ranks, as NCCL tells all of them what each one's connections are like (ncclTransportRingConnect,
+All ranks' connections are marked, as NCCL tells every rank about all of them (ncclTransportRingConnect,
 src/transport/generic.cc, v2.28.9-1).
 """
 
@@ -19,7 +19,7 @@ TREE, RING, NVLS, NVLS_TREE = 0, 1, 4, 5  # NCCL_ALGO_*
 
 @dataclass(frozen=True, slots=True)
 class _End:
-    """One rank's end of a connection on a channel."""
+    """One end of a rank's connection on a channel."""
 
     channel: int
     rank: int
@@ -81,7 +81,7 @@ def _of_others(world: World, at: AdapterOffsets, rank: int, rings: dict[_End, _M
 
 
 def _trees(world: World, peers: tuple[Member, Member], rank: int, channels: int) -> Iterator[_End]:
-    """Children of a tree: NVLSTree's first child is the node's own NVSwitch, which has a number of no rank."""
+    """Children of a tree: NVLSTree's first child is the node's own NVSwitch, whose number is no rank's."""
     at, comm = world.start.ring, world.comms[rank]
     for number in range(channels):
         channel = comm + at.channels + number * at.channel_bytes
@@ -99,7 +99,6 @@ def _pat(ranks: int, rank: int, channels: int) -> Iterator[_End]:
 
 
 def _of_rings(world: World, rank: int) -> Iterator[tuple[_End, int]]:
-    """A rank's ends, and where their flags are."""
     start, comm = world.start, world.comms[rank]
     at = start.ring
     for number in range(scalar(comm, start.comm.members["nChannels"])):

@@ -47,7 +47,7 @@ def _aligned(size: int) -> int:
 
 
 def _in_batches(structs: WorkStructs, arguments: bytes) -> KernelWorks:
-    """From 2.22 on: batches of a kernel's channels one by one, then round again; the works behind them or in memory."""
+    """The works from 2.22 on: batches of a kernel's channels in turn; works follow them or are in memory."""
     layouts, types = structs.layouts, structs.enumerations["ncclDevWorkType"]
     head, batch = layouts["ncclDevKernelArgs"], layouts["ncclDevWorkBatch"]
     if len(arguments) < head.size_bytes:
@@ -97,7 +97,7 @@ def _memory(start: int, offset: int, size: int, mask: int | None) -> bytes:
 
 
 def _in_ring(structs: WorkStructs, arguments: bytes) -> KernelWorks:
-    """Up to 2.21: a list of works for each channel, the first of them side by side."""
+    """The works up to 2.21: a list for each channel, the first ones side by side."""
     if len(arguments) < RING_POINTERS * 8:
         return KernelWorks({})
     mask, start = (int.from_bytes(arguments[8 * i : 8 * i + 8], "little") for i in (1, 2))

@@ -73,7 +73,7 @@ class Failure(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Redirection:
-    """One copy of a function of libnccl, from the start of its file, and the row of the table that replaces it."""
+    """One copy of a function of libnccl, at its place in the file, and the row of the table that replaces it."""
 
     name: str
     function: int
@@ -83,7 +83,7 @@ class Redirection:
 
 
 def redirections(start: Start, *, threads: bool, kept: Set[str] = frozenset()) -> Iterator[Redirection]:
-    """Everything that reaches for hardware; where ``threads``, also what ranks exchange before they are connected."""
+    """Redirects everything that accesses hardware; with ``threads``, also what ranks exchange before connecting."""
     for number, table in enumerate(takewhile(lambda rows: rows != ffi.NULL, map(lib.sim_redirects, count()))):
         if number == lib.SIM_MEETING_REDIRECTS and not threads:
             continue
@@ -125,12 +125,12 @@ class Loaded:
         lib.sim_locate_local_ranks(self.start.comm.members["localRanks"].offset)
 
     def record_operations(self) -> None:
-        """From here on what NCCL hands its proxy is written down."""
+        """Records from here on what NCCL gives its proxy."""
         operations = asdict(self.start.intercepted.operations)
         lib.sim_record_operations(ffi.new("struct sim_operation_layout *", operations))
 
     def share_search(self) -> None:
-        """One rank searches for all of its host, and of hosts like it; they have to be threads of this process."""
+        """Lets one rank search for its whole host, and for equal hosts; they have to be threads of this process."""
         at, graph = self.start.intercepted.search, self.start.graph
         channels, ranks = (graph.members[name].offset for name in ("nChannels", "intra"))
         search = ffi.new(
@@ -148,7 +148,7 @@ class Loaded:
             raise Failure("cannot intercept the file of graphs: it begins with instructions that cannot be moved")
 
     def share_systems(self) -> None:
-        """One rank of a NVLink domain makes the system for all of them."""
+        """Lets one rank of a NVLink domain build the system for all of them."""
         at = self.start.intercepted.systems
         if at is None:
             return
@@ -161,7 +161,7 @@ class Loaded:
             raise Failure("cannot intercept the paths: their functions begin with instructions that cannot be moved")
 
     def merge_by_host(self) -> None:
-        """Only hosts whose network merges adapters have such a network."""
+        """Shows a merging network only to hosts whose network merges adapters."""
         at = self.start.intercepted.networks
         if at is not None and not lib.sim_merge_by_host(self.function(at.function), at.net):
             raise Failure("cannot intercept the system: its function begins with instructions that cannot be moved")
@@ -177,7 +177,7 @@ class Loaded:
 
 
 class World(Loaded):
-    """Everything is done in this order: what libnccl calls has to be there before it is used."""
+    """Everything in its required order: what libnccl calls has to exist before it is used."""
 
     def __init__(self, start: Start) -> None:
         super().__init__(start)
@@ -198,7 +198,7 @@ class World(Loaded):
             lib.sim_keep_pointers(RING_POINTERS)
 
     def intercept(self, at: Intercepted) -> None:
-        """Observe what a release does not say when asked. ``copied_graphs`` takes the graphs, where they are copied."""
+        """Observes what a release does not say when asked. ``copied_graphs`` receives graphs, where they are copied."""
         self.copied_graphs: Any = None
         self.record_operations()
         if at.topology_file is not None:
@@ -242,7 +242,7 @@ class World(Loaded):
         return [int(ffi.cast("uintptr_t", comm)) for comm in comms]
 
     def acknowledge_work(self, rank: int) -> None:
-        """Mark work as taken where a rank counts what it sent to kernels; later releases do not wait for them."""
+        """Marks work as taken where a rank counts what it sent to kernels; later releases do not wait for it."""
         members = self.start.comm.members
         sent, taken = members.get("workFifoSent"), members.get("workFifoAckdMin")
         if sent is not None and taken is not None:
@@ -269,13 +269,13 @@ class World(Loaded):
         )
 
     def graphs(self) -> list[Scalars]:
-        """Graphs by algorithm; an algorithm that borrows another's graph may have an empty one of its own."""
+        """Graphs by algorithm; an algorithm that borrows another's graph may have an empty one."""
         start, count = self.graphs_of(0)
         graph = self.start.graph
         return [scalars(start + i * graph.bytes, graph.members) for i in range(count)]
 
     def graphs_of(self, rank: int) -> tuple[int, int]:
-        """Address of a rank's graphs, which lie one after the other by algorithm, and their number."""
+        """Address of a rank's graphs, which are stored in the order of algorithms, and their number."""
         copied = self.start.intercepted.graphs
         if copied is None:
             offset, (count,) = self.start.comm.arrays["graphs"]

@@ -1,1 +1,1 @@
-"""The emulator compared with the real libnccl and with what real runs printed."""
+"""Compares the emulator with the real libnccl and with what real runs printed."""

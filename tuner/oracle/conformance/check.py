@@ -94,7 +94,7 @@ def check(
 
 
 def _compare_graphs(comparing: Comparing, scenario: Scenario, oracle: Oracle) -> None:
-    """Every number and every channel of what our own search finds; not where nodes differ."""
+    """Compares every number and every channel of the graphs that our search finds; not where nodes differ."""
     nodes = scenario.resolve().nodes
     if len(nodes) > 1:
         return
@@ -258,7 +258,7 @@ Both = tuple[object, object]  # the emulator's value and libnccl's
 
 
 def compare(selection: Selection, oracle: Oracle, ours: GroupPlan) -> dict[str, Both]:
-    """Everything the release shows of a group, by what it is."""
+    """Compares everything that the release shows about a group."""
     request = ours.picks[0].operation.request  # all have the same buffers
     calls = [_call(pick.operation) for pick in ours.picks]
     theirs = oracle.launch_group(calls, request.buffers, request.in_place, request.windows)
@@ -266,10 +266,11 @@ def compare(selection: Selection, oracle: Oracle, ours: GroupPlan) -> dict[str, 
 
 
 def standard(selection: Selection, requests: Sequence[Request]) -> Iterator[GroupPlan]:
-    """Groups of 2 to 40 calls of these kinds: equal sizes, sizes over six powers of four, kinds mixed.
+    """Groups of 2 to 40 calls of these kinds: equal sizes, sizes over six powers of four, and mixed kinds.
 
-    Each is of one kind of buffers. None where groups are not emulated, and none that NCCL never returns from, as with
-    too small a ring of works, or fails at; nor of copies between nodes, for which it waits if a communicator has many.
+    Each group uses one kind of buffers. Left out: groups that are not emulated, those from which NCCL never returns (as
+    with too small a ring of works) or at which it fails, and copies between nodes, which it waits for if a communicator
+    has many.
     """
     kinds: dict[object, list[Request]] = {}
     for request in requests:

@@ -1,4 +1,4 @@
-"""The emulator against what a log printed: the same text, or a mismatch."""
+"""Compares the emulator with what a log printed: equal text, or a mismatch."""
 
 from collections.abc import Sequence
 from dataclasses import field, replace
@@ -36,7 +36,7 @@ _THRESHOLDS = [(algorithm, protocol) for algorithm in (Algorithm.Tree, Algorithm
 
 @dataclass(frozen=True, slots=True)
 class LogComparison:
-    """Comparison with a log: what was compared, not printed, or printed and not compared, each with the reason.
+    """Comparison with a log: what was compared, not printed, or printed but not compared, each with the reason.
 
     ``notes`` say what was assumed.
     """
@@ -48,7 +48,8 @@ class LogComparison:
 
 
 def compare(imported: Imported, dtype: DataType = DataType.float32, op: Op = Op.sum) -> LogComparison:
-    """Compares every number and choice printed; ``dtype`` and ``op`` are of calls whose own the log does not say.
+    """Compares every number and choice that was printed; ``dtype`` and ``op`` apply to calls for which the log does not
+    say them.
 
     BadInput names what emulating the communicator needs and neither the log nor the user said.
     """

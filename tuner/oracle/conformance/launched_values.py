@@ -44,7 +44,7 @@ OF_OPERATION = {  # members of struct ncclProxyOp by what they are called here
 
 
 def compare(ours: Launch, theirs: LaunchInFull) -> dict[str, Both]:
-    """Everything of a launch, by what it is."""
+    """Compares everything in a launch."""
     values: dict[str, Both] = {"kernels": (len(ours.kernels), len(theirs.kernels))}
     for number, (our, their) in enumerate(zip(ours.kernels, theirs.kernels, strict=False)):
         at = f"kernel {number}"
@@ -61,7 +61,7 @@ def compare(ours: Launch, theirs: LaunchInFull) -> dict[str, Both]:
 
 
 def _symmetric(at: str, our: SymmetricLaunch | None, their: SymmetricWorks | None) -> Iterator[tuple[str, Both]]:
-    """Works of a symmetric kernel, and where the part of each block that it has ends."""
+    """Works of a symmetric kernel, and where each block's part of them ends."""
     yield f"{at}: symmetric", (our is not None, their is not None)
     if our is None or their is None:
         return
@@ -140,7 +140,7 @@ def _of_ranges(work: Work) -> Values:
 
 
 def _operations(ours: Launch, theirs: LaunchInFull) -> Iterator[tuple[str, Both]]:
-    """Operations in NCCL's order: of each kernel the works one after the other, of each its channels by their turn."""
+    """Operations in NCCL's order: the works of each kernel in turn, and the channels of each in their order."""
     expected = [
         (f"kernel {number} call {work.place} channel {share.channel}", work, share)
         for number, kernel in enumerate(ours.kernels)

@@ -1,7 +1,7 @@
-"""A release learnt from a libnccl.so.2 that no file describes: tables of its data, values and rules by probes.
+"""A release learnt from a libnccl.so.2 without a release file: tables from its data, values and rules from probes.
 
-The library is asked once, on a few machines. Whose file comes nearest is the parent, whatever number it has. What is
-then still different is tried: values and rules that other releases have, and numbers solved from single cells. What no
+The library is asked once, on a few machines. The release with the nearest answers is the parent, whatever its number.
+For what still differs, trials use values and rules of other releases, and numbers solved from single cells. What no
 trial explains is a difference, with the smallest case that shows it.
 """
 
@@ -101,7 +101,7 @@ Progress = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Probe:
-    """Answers of libnccl on one communicator, to be asked for as an oracle is. In us, [size][algorithm][protocol]."""
+    """Answers of libnccl on one communicator, to be asked for like an oracle's. In us, [size][algorithm][protocol]."""
 
     scenario: Scenario
     tables: OracleTables
@@ -124,10 +124,10 @@ class Probe:
 
 @dataclass(frozen=True, slots=True)
 class Differing:
-    """A case that the learnt release answers otherwise than its library, the smallest of its kind.
+    """A case that the learnt release answers differently from its library, the smallest of its kind.
 
-    ``part`` is what of the emulator gives it, ``rules`` are those that may do it otherwise, with ``sources`` to read.
-    ``steps`` are the emulator's, each with the number after it, and then what the library has beside it.
+    ``part`` is the part of the emulator that gives it, ``rules`` are those that may cause it, with ``sources`` to read.
+    ``steps`` are the emulator's, each with the resulting number, followed by what the library has.
     """
 
     communicator: str
@@ -143,7 +143,7 @@ class Differing:
 
 @dataclass(frozen=True, slots=True)
 class Learning:
-    """Outcome of learning a library: the release's name, its parent, and what differs from that."""
+    """Result of learning a library: the release's name, its parent, and what differs from that."""
 
     name: str
     library: str
@@ -165,11 +165,11 @@ class Learning:
 def learn(
     path: Path, hidden: Sequence[str] = (), progress: Progress = lambda _: None, limit_s: float = LIMIT_S
 ) -> Learning:
-    """Learns a library, and keeps the file of it.
+    """Learns a library, and keeps its file.
 
-    ``hidden``: releases that are taken for unknown; ``limit_s``: of trials.
+    ``hidden``: releases to treat as unknown; ``limit_s``: time limit of trials.
 
-    Errors: OracleUnavailable for no libnccl of this machine, or one that answers on no communicator.
+    Errors: OracleUnavailable for a file that is not a libnccl for this machine, or one that answers on no communicator.
     """
     began, path = time.monotonic(), path.resolve()
     library.check(path)
@@ -211,7 +211,7 @@ def learn(
 
 
 def _limits(probes: Sequence[Probe], tables: Mapping[str, Any]) -> dict[str, int]:
-    """Number of types, by whether it took one of eight bits; threads that are the same everywhere; a table's length."""
+    """The number of types, from whether it accepted an eight-bit one; threads equal everywhere; a table's length."""
     eight_bits = any(EIGHT_BITS in probe.sizes for probe in probes)
     found = {"limits.data_types": len(DataType) if eight_bits else int(DataType.float8e4m3)}
     threads = [probe.tables.max_threads for probe in probes]
@@ -226,13 +226,13 @@ def _limits(probes: Sequence[Probe], tables: Mapping[str, Any]) -> dict[str, int
 
 
 def _like(said: str, known: Sequence[str]) -> str:
-    """A known release by which the oracle reads a library: the last one that is no newer."""
+    """The known release with whose layout the oracle reads a library: the last one that is not newer."""
     earlier = [name for name in known if reader.parts_of(name) <= reader.parts_of(said)]
     return (earlier or list(known[:1]))[-1]
 
 
 def _nearest(said: str) -> Callable[["_Candidate"], Any]:
-    """The order among candidates that answer alike: few changes, then a near number."""
+    """Order of candidates with equal answers: few changes first, then a near number."""
     own = reader.parts_of(said)
 
     def order(candidate: "_Candidate") -> Any:
@@ -313,7 +313,7 @@ CHOICES = ("graphs", "tables", "cells", "picks")
 
 
 def _compare(nccl: Release, probe: Probe, parts: Sequence[str] = (*CHOICES, "launches")) -> MatchReport:
-    """The release's answers from the library's own graphs, so that the search's differences are seen alone."""
+    """Compares the release's answers from the library's own graphs, to separate differences of the search."""
     comparing = Comparing()
     with learnt.trying(nccl):
         scenario = replace(probe.scenario, nccl=nccl.name)
@@ -344,7 +344,7 @@ def _compare(nccl: Release, probe: Probe, parts: Sequence[str] = (*CHOICES, "lau
 
 
 def _compare_in_full(comparing: Comparing, selection: Selection, scenario: Scenario, probe: Probe) -> None:
-    """Compares arguments of kernels and proxies, of calls that are launched alike but for these."""
+    """Compares arguments of kernels and proxies, for calls whose launches are otherwise equal."""
     heads = cache(lambda: heads_of(scenario.resolve()))
     for operation, theirs in probe.in_full.items():
         where = f"{check_name(operation.request)} {operation.bytes} B"
@@ -380,7 +380,7 @@ def _compare_graphs(comparing: Comparing, scenario: Scenario, probe: Probe) -> N
 
 
 def _in_full(name: str, progress: Progress) -> Iterator[MatchReport]:
-    """All that conformance compares, with groups and channels across nodes, of a release whose file is kept."""
+    """Everything that conformance compares, with groups and channels across nodes, for a release whose file is kept."""
     for machine, nodes, gpus, *reduces in HELD_OUT:
         scenario = _scenario(name, machine, nodes, gpus, bool(reduces))
         try:
@@ -407,7 +407,7 @@ class _Candidate:
         return cls(parent, {key: value for key, value in has.items() if not _same(own.get(key), value)}, frozenset(has))
 
     def with_change(self, key: str, value: object) -> "_Candidate":
-        """The candidate with one more value; the parent's own is none."""
+        """The candidate with one more value; none if it is the parent's own."""
         changes = {each: old for each, old in self.changes.items() if each != key}
         if not _same(_flat_of(self.parent).get(key), value):
             changes[key] = value
@@ -429,13 +429,13 @@ class _Candidate:
         return sum(_differ(self, probe, tuple(parts))[0] for probe in probes)
 
     def spoils(self, other: "_Candidate", probes: Sequence[Probe], parts: Sequence[str]) -> bool:
-        """Whether an answer differs that is equal by the other: what is right of a library makes nothing wrong."""
+        """Whether an answer differs that is right with the other: a change must not make right answers wrong."""
         compared = tuple(dict.fromkeys((*OF_MODEL.compared, *parts)))
         return any(_differ(self, probe, compared)[1] - _differ(other, probe, compared)[1] for probe in probes)
 
 
 def _has(own: Mapping[str, Any], key: str, value: Any) -> bool:
-    """Whether a value that was found is one of a release: a key of it, or what it says of none and others say."""
+    """Whether a value that was found belongs to a release: one of its keys, or what it leaves out and others say."""
     if key == "limits.nvls_tree_corrections":
         return bool(value > own["limits.tree_corrections"])
     return key in own or (key.startswith("threads.") and f"{key.rpartition('.')[0]}.env" not in own)
@@ -518,7 +518,7 @@ def _without_idle(
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """Answers that are compared together, and the values and rules that they may go by."""
+    """Answers that are compared together, and the values and rules that they may depend on."""
 
     compared: tuple[str, ...]
     keys: tuple[str, ...]  # as they begin
@@ -570,7 +570,7 @@ def _descend(
 
 
 def _trials(best: _Candidate, known: Sequence[str], probe: Probe, part: _Part) -> Iterator[tuple[str, _Candidate]]:
-    """One change each with its key: what any release has, then numbers that a cell of the library asks for."""
+    """Trials, each one change with its key: what any release has, then numbers that a cell of the library requires."""
     now = {**_flat_of(best.parent), **best.changes}
     seen = set[str]()
     for name in known:
@@ -636,7 +636,7 @@ Reaching = Callable[[Probe, _Part], tuple[str, ...]]
 
 
 def _reaching(best: _Candidate, known: Sequence[str], until: float, probe: Probe, part: _Part) -> tuple[str, ...]:
-    """The keys by which answers go that differ on a communicator: those of which any other value changes them."""
+    """The keys on which differing answers of a communicator depend: any other value of them changes these answers."""
     own, keys = best.score([probe], part.compared), dict[str, None]()
     for key, trial in _trials(best, known, probe, part):
         if key not in keys and time.monotonic() < until and trial.score([probe], part.compared) not in (own, FAILED):
@@ -647,7 +647,7 @@ def _reaching(best: _Candidate, known: Sequence[str], until: float, probe: Probe
 def _differing(
     nccl: Release, reports: Sequence[tuple[Probe | None, MatchReport]], reaching: Reaching
 ) -> Iterator[Differing]:
-    """One case for each part that differs, the fewest ranks and the smallest size first."""
+    """One case for each part that differs, fewest ranks and smallest size first."""
     seen = dict[tuple[str, str], Differing]()
     named = dict[str, tuple[str, ...]]()
     for probe, report in sorted(reports, key=lambda pair: pair[0].scenario.ranks if pair[0] else math.inf):
@@ -682,7 +682,7 @@ def _part_of(each: Mismatch) -> tuple[str, str]:
 
 
 def _of_cell(nccl: Release, probe: Probe, each: Mismatch) -> dict[str, tuple[str, ...]]:
-    """The emulator's steps of a cell, with what the library has of latency and bandwidth beside them, and the rules."""
+    """The emulator's steps for a cell, with the library's latency and bandwidth beside them, and the rules."""
     words = each.where.split()
     request = next((one for one in probe.sizes if words[:2] == [one.collective.name, one.dtype.name]), None)
     if request is None:  # a communicator that the release refuses
@@ -732,7 +732,7 @@ DEFAULTS = "ncclTunerConstantsDefaults"
 
 
 def data_tables(path: Path) -> dict[str, float | list[float]]:
-    """Values by dotted key that a libnccl has as data: what its tuners are handed, corrections, bandwidths searched."""
+    """Values by dotted key that a libnccl holds as data: what its tuners get, corrections, bandwidths to search."""
     found: dict[str, float | list[float]] = {}
     data = _objects(path)
     if DEFAULTS in data:
@@ -776,7 +776,7 @@ def _floats(data: bytes) -> list[float]:
 
 
 def _objects(path: Path) -> dict[str, bytes]:
-    """The bytes of the tables by their own names."""
+    """The bytes of the tables by their names."""
     wanted = {DEFAULTS, "baseLat", "hwLat", "nvlsEfficiency", "treeCorrectionFactor", *CAPS}
     wanted |= {f"{prefix}{end}" for prefix in SPEEDS for end in ("Intra", "Inter")}
     found: dict[str, bytes] = {}

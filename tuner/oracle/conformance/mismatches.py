@@ -20,7 +20,7 @@ class Mismatch:
 
 @dataclass(frozen=True, slots=True)
 class MatchReport:
-    """Numbers and choices that were compared and how many agreed, by what was compared, and what differs."""
+    """Numbers and choices that were compared and how many agreed, by kind, and the differences."""
 
     title: str = field(metadata=json_form("communicator"))
     compared: Mapping[str, int]
@@ -29,7 +29,7 @@ class MatchReport:
 
 
 class Comparing:
-    """An exact comparison under way: counts, and keeps what differs."""
+    """An exact comparison in progress: counts, and keeps what differs."""
 
     def __init__(self) -> None:
         self._compared = Counter[str]()
@@ -42,7 +42,7 @@ class Comparing:
             self._mismatches.append(Mismatch(what, where, emulator, libnccl))
 
     def add(self, what: str, number: int, mismatches: Sequence[Mismatch]) -> None:
-        """Counts so many comparisons at once, with those that differ."""
+        """Counts this many comparisons at once, with those that differ."""
         self._compared[what] += number
         self._mismatches += mismatches
 

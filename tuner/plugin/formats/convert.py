@@ -58,8 +58,9 @@ def read_nvidia(text: str, name: str) -> Table:
 
 @dataclass(frozen=True, slots=True)
 class OtherNvidiaFile:
-    """A file that is NVIDIA's but for what its plugin does not read: ``header`` is the line of a header that is no
-    comment, 0 without one; ``columns`` are the fewest of a row, which may lack nNodes and nRanks."""
+    """A file almost in NVIDIA's format: ``header`` is the line of a header that is not a comment, 0 without one;
+    ``columns`` is the smallest number of a row, which may lack nNodes and nRanks.
+    """
 
     rows: int
     columns: int
@@ -67,9 +68,10 @@ class OtherNvidiaFile:
 
 
 def other_nvidia(content: bytes, name: str) -> OtherNvidiaFile | None:
-    """What a file has that is read once its header is taken away and its rows are for any nodes and ranks.
+    """How a file differs from NVIDIA's format, if it can be read without its header and with rows for any nodes and
+    ranks.
 
-    None where it cannot be read so, either.
+    None where it cannot be read in this way, either.
     """
     kept, header, counts = list[str](), 0, list[int]()
     for number, line in enumerate(content.decode("latin-1").splitlines(), start=1):
@@ -125,13 +127,13 @@ def _columns(row: Decision) -> list[str]:
         raise Mistake("no communicator has these ranks, nodes and ranks per node")
     exact = box.ranks[0] == box.ranks[1] and box.nodes[0] == box.nodes[1]
     if row.ranks_per_node is not None and not exact:
-        raise Mistake("'ranks-per-node' is nothing that NVIDIA's format says; valid with it: exact 'nodes' or 'ranks'")
+        raise Mistake("NVIDIA's format cannot say 'ranks-per-node'; valid with it: exact 'nodes' or 'ranks'")
     if row.bytes_per_rank != ANY_BYTES and box.ranks[0] != box.ranks[1]:
-        raise Mistake("'bytes-per-rank' is nothing that NVIDIA's format says; valid with it: an exact number of ranks")
+        raise Mistake("NVIDIA's format cannot say 'bytes-per-rank'; valid with it: an exact number of ranks")
     if row.nvlink_domains != ANY_COUNT:
-        raise Mistake("'nvlink-domains' is nothing that NVIDIA's format says")
+        raise Mistake("NVIDIA's format cannot say 'nvlink-domains'")
     if choice.chunk_bytes is not None:
-        raise Mistake("'chunk' is nothing that NVIDIA's format says")
+        raise Mistake("NVIDIA's format cannot say 'chunk'")
     words = [
         _count("nodes", box.nodes, row.nodes == ANY_COUNT),
         _count("ranks", box.ranks, row.ranks == ANY_COUNT),
@@ -187,12 +189,12 @@ FILE = ReaderBounds("a decision table, of any format", unpacked_bytes=16 << 20, 
 
 
 def read(path: Path) -> File:
-    """BadTable where the file is not there, is of no known format, or has a mistake."""
+    """Reads a table of any format. BadTable where the file is missing, of no known format, or has a mistake."""
     return from_content(read_bytes(path, BadTable, bounds=FILE), str(path))
 
 
 def from_content(content: bytes, name: str) -> File:
-    """A decision table of any of the formats. BadTable for what is none; ``name`` names it in errors."""
+    """A decision table in any of the formats. BadTable for anything else; errors call it ``name``."""
     letters = shared.text_of(content, name)
     kind = format_of(letters, name)
     if kind == "table":
@@ -202,7 +204,7 @@ def from_content(content: bytes, name: str) -> File:
 
 
 def to_text(file: File, target: str) -> str:
-    """The file in another format, or in its own; BadTable names a row that the format has no words for."""
+    """The file in another format, or in its own; BadTable names a row that the format cannot express."""
     if target not in FORMATS:
         raise BadTable(f"unknown format '{target}' ({one_of(FORMATS)})")
     table = file.table
@@ -219,7 +221,7 @@ def to_text(file: File, target: str) -> str:
 def format_of(content: str, name: str) -> str:
     """The format of a table: by its header, its first brace, or where its first row has algorithm and protocol.
 
-    BadTable where it is none that is known.
+    BadTable for an unknown format.
     """
     lines = list(shared.data_lines(content))
     if not lines:

@@ -79,12 +79,12 @@ def _samples(path: Path, rows: "csv.DictReader[str]") -> Samples:
             raise BadMeasurement(f"{path}:{rows.line_num}: {error}") from None
         samples.setdefault(where, {}).setdefault(size, {}).setdefault(choice, []).append(latency_us)
     if not samples:
-        raise BadMeasurement(f"{path}: no measurement in it")
+        raise BadMeasurement(f"{path}: has no measurement")
     return samples
 
 
 def decisions(samples: Samples) -> tuple[list[Decision], list[str]]:
-    """The choice of the least median at each size, up to halfway to the next; and what is doubtful about it."""
+    """The choice with the lowest median at each size, up to halfway to the next; and what is doubtful about it."""
     rows: list[Decision] = []
     notes: list[str] = []
     for where in sorted(samples, key=_specific_first):
@@ -136,7 +136,7 @@ def _best(
 
 
 def _sample(row: dict[str, str]) -> tuple[Where, int, TableChoice, float]:
-    """ValueError says what is wrong."""
+    """A measured row. ValueError says what is wrong."""
     choice = TableChoice(
         _named(Algorithm, row["algorithm"], "algorithm"),
         _named(Protocol, row["protocol"], "protocol"),
@@ -162,7 +162,7 @@ def _sample(row: dict[str, str]) -> tuple[Where, int, TableChoice, float]:
 
 
 def _number(row: dict[str, str], name: str, least: int, most: int) -> int | None:
-    """-1 is any, or NCCL's own."""
+    """A number from ``least`` to ``most``; -1 means any, or NCCL's own."""
     text = row[name]
     if text == "-1":
         return None
@@ -172,7 +172,7 @@ def _number(row: dict[str, str], name: str, least: int, most: int) -> int | None
 
 
 def _named(names: type[_Name], text: str, what: str) -> _Name:
-    """NVIDIA's words have an underscore where NCCL's have none."""
+    """A member by NVIDIA's word, which may have an underscore that NCCL's name lacks."""
     for name in names:
         if name.name.lower() == text.lower().replace("_", ""):
             return name

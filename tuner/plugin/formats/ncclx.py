@@ -72,7 +72,7 @@ def _columns_of(text: str, lines: list[tuple[int, list[str]]], name: str) -> lis
 
 
 def read_json(text: str, name: str) -> Table:
-    """Read a file of rules; the line of a row is the number of its rule, from 1. BadTable for what is no such file."""
+    """Reads a file of rules; the line of a row is the number of its rule, from 1. BadTable for another kind of file."""
     try:
         content = json.loads(text, object_pairs_hook=_once)
     except (ValueError, RecursionError) as error:

@@ -42,14 +42,14 @@ def ranked(rows: Sequence[Decision], place: Place) -> tuple[Decision, ...]:
 
 
 class _Meetings:
-    """How many pairs of rows may still be looked at; below 0 what was found is not all."""
+    """The number of pairs of rows that may still be compared; below 0 the result is incomplete."""
 
     def __init__(self) -> None:
         self.left = MOST_MEETINGS
 
 
 def _ranked(row: Decision, below: Sequence[Decision], meetings: _Meetings) -> Iterator[Decision]:
-    """The parts of ``row`` in which rows below it match as well, then the rest of it."""
+    """The parts of ``row`` in which lower rows match as well, then the rest of it."""
     for number, other in enumerate(below):
         meetings.left -= 1
         if meetings.left < 0:
@@ -64,7 +64,7 @@ def _ranked(row: Decision, below: Sequence[Decision], meetings: _Meetings) -> It
 
 
 def single(rows: Sequence[Decision], place: Place) -> tuple[Decision, ...]:
-    """Ranked rows as rows of one choice that fall through. BadTable where a row would, to what it does not name."""
+    """Ranked rows as rows of one choice that fall through. BadTable where they would end at an unnamed choice."""
     by_collective: dict[object, list[Decision]] = {}
     for row in rows:
         if not row.choices:
@@ -155,7 +155,7 @@ def at(place: str) -> Iterator[None]:
 
 
 def text_of(content: bytes, name: str) -> str:
-    """One character a byte: only ASCII has a meaning in these files. BadTable for a zero byte."""
+    """The text with one character per byte: only ASCII has a meaning in these files. BadTable for a zero byte."""
     if b"\0" in content:
         line = content[: content.index(b"\0")].count(b"\n") + 1
         raise BadTable(f"{name}:{line}: a zero byte: this is not a text file")
@@ -171,14 +171,14 @@ def data_lines(text: str) -> Iterator[tuple[int, str]]:
 
 
 def named(valid: Mapping[str, _Value], word: str, what: str) -> _Value:
-    """Exactly as spelled there: other readers take what they do not know for something else."""
+    """A member, spelled exactly as in ``valid``: other readers would read an unknown word as something else."""
     if word not in valid:
         raise Mistake(f"unknown {what} '{shown(word)}' ({one_of(valid)})")
     return valid[word]
 
 
 def whole(word: str, what: str, least: int, most: int) -> int:
-    """A whole number in words from ``least`` to ``most``; Mistake for others."""
+    """A whole number from ``least`` to ``most``, from its text; Mistake for anything else."""
     match = _WHOLE.fullmatch(word)
     number = int(match[1]) if match else None
     if number is None or not least <= number <= most:
@@ -192,7 +192,7 @@ def any_or(word: str, what: str, least: int, most: int) -> int | None:
 
 
 def choice(algorithm: str, protocol: str, channels: str, chunk_bytes: int | None = None) -> TableChoice:
-    """``channels`` of -1, and of 0 that NCCL takes for none, are NCCL's own."""
+    """A choice; ``channels`` of -1, or of 0 where NCCL ignores it, are NCCL's own."""
     count = None if re.fullmatch("0+", channels) else any_or(channels, "channels", 1, MAX_CHANNELS)
     return TableChoice(
         named(ALGORITHM_KEYS, algorithm, "algorithm"), named(PROTOCOL_KEYS, protocol, "protocol"), count, chunk_bytes
@@ -200,7 +200,7 @@ def choice(algorithm: str, protocol: str, channels: str, chunk_bytes: int | None
 
 
 def exactly(number: int | None, any_number: Span) -> Span:
-    """The interval of one number; ``any_number`` where there is none."""
+    """The interval of one number; ``any_number`` without one."""
     return any_number if number is None else Span(number, number)
 
 
@@ -211,7 +211,7 @@ def cell_keys(choice: TableChoice) -> tuple[str, str]:
 
 
 def columns(rows: Iterable[Decision], render: Callable[[Decision], list[str]], place: Place) -> Iterator[str]:
-    """A line a row; what the format has no word for is refused, by its place."""
+    """One line per row; a row that the format cannot express is refused, by its place."""
     for row in rows:
         with at(place(row.line)):
             yield ",".join(render(row))

@@ -1,4 +1,4 @@
-"""Conditions as boxes: what two rows have in common, and what is left of one after others, exactly."""
+"""Conditions as boxes: exactly what two rows have in common, and what is left of one after others."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import product
@@ -15,7 +15,7 @@ Range = tuple[int, int]  # both included
 
 
 class Box(NamedTuple):
-    """The calls of one collective that a row matches; 0 ranks per node stands for communicators that are uneven."""
+    """The calls of one collective that a row matches; 0 ranks per node stands for unequal nodes."""
 
     bytes: Range
     bytes_per_rank: Range
@@ -28,7 +28,7 @@ class Box(NamedTuple):
 
 
 def of(row: Conditions) -> Box | None:
-    """None where no communicator has what the row asks for."""
+    """The box of a row; None where no communicator meets its conditions."""
     registered = row.registered if isinstance(row, Decision) else None
     pipelined = row.pipelined if isinstance(row, Decision) else ANY_PIPELINED
     per_node = (0, LARGEST_COUNT) if row.ranks_per_node is None else _range(row.ranks_per_node, LARGEST_COUNT)
@@ -52,7 +52,9 @@ def common(one: Box, other: Box) -> Box | None:
 
 
 def _filled(box: Box) -> Box | None:
-    """Add to a box what follows from exact conditions, so that one meaning is one box; None where it is empty."""
+    """The box with the consequences of exact conditions, so that equal meanings are equal boxes; None if it is
+    empty.
+    """
     ranks = _common(box.ranks, (box.nodes[0], LARGEST_COUNT))  # a node has at least one
     nodes = _common(box.nodes, (1, ranks[1]))
     per_node = _common(box.ranks_per_node, (0, ranks[1]))
@@ -93,7 +95,7 @@ MOST_MEETINGS = 20_000_000  # of two boxes; 6,000 rows that all meet have fewer
 
 
 class Boxes:
-    """Many boxes, of which those that meet one are found at once; None is an empty one."""
+    """Many boxes, indexed to find those that meet a given one; None is an empty one."""
 
     def __init__(self, boxes: Sequence[Box | None], most_meetings: int = MOST_MEETINGS) -> None:
         empty = [(1, 0)] * len(Box._fields)
@@ -209,7 +211,7 @@ def _between(whole: Range, taken: Sequence[Range]) -> Iterator[Range]:
 
 
 def _has_a_free_corner(box: Box, others: Sequence[Box]) -> bool:
-    """Whether an outermost call of ``box`` is none of the others': a quick proof that they do not cover it."""
+    """Whether a corner of ``box`` lies in none of the others: a quick proof that they do not cover it."""
     index = Boxes(others)
     for nbytes, ranks, nodes, registered, pipelined in product(
         *({(end, end) for end in ends} for ends in (box.bytes, box.ranks, box.nodes, box.registered, box.pipelined))
@@ -223,7 +225,7 @@ def _has_a_free_corner(box: Box, others: Sequence[Box]) -> bool:
 
 
 def _has_a_size(box: Box) -> bool:
-    """Whether any size has both these bytes and these bytes per rank, for any of these numbers of ranks."""
+    """Whether some size has both these bytes and these bytes per rank, for any of these numbers of ranks."""
     (low, high), (low_per_rank, high_per_rank) = box.bytes, box.bytes_per_rank
     fewest = max(box.ranks[0], -(-(low + 1) // (high_per_rank + 1)))
     return fewest <= (box.ranks[1] if low_per_rank == 0 else min(box.ranks[1], high // low_per_rank))

@@ -123,7 +123,7 @@ class _Reader:
             self._take_decision(words, number)
 
     def table(self) -> Table:
-        """All of it; the plugin reads the GPUs from a comment wherever it stands."""
+        """Reads the whole table; the plugin reads the GPUs from a comment anywhere in it."""
         if self.comments.gpus:
             self.provenance[GPUS] = self.comments.gpus
             self.provenance_lines[GPUS] = self.comments.gpus_line
@@ -305,7 +305,8 @@ def _pairs(words: list[bytes], readers: _Readers, side: str) -> dict[str, Any]:
 def to_text(table: Table) -> str:
     """The file's content.
 
-    BadTable where provenance would not read back, a row has ``bytes`` beside ``bytes_per_rank``, or it is too large.
+    BadTable where provenance could not be read back, a row has both ``bytes`` and ``bytes_per_rank``, or the table is
+    too large.
     """
     rows = [*map(_constant_text, table.constants), *map(_cost_text, table.costs), *map(decision_text, table.decisions)]
     # How many rows there are stands at the end, and at the head: a file that is cut between lines shows, too.
@@ -317,7 +318,7 @@ def to_text(table: Table) -> str:
 
 
 def write(path: Path, table: Table) -> None:
-    """Writes the table to a file. Errors: BadTable for what the format cannot say; BadInput for an unwritable file."""
+    """Writes the table to a file. BadTable for what the format cannot express; BadInput for an unwritable file."""
     write_text(path, to_text(table))
 
 

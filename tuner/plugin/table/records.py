@@ -1,7 +1,7 @@
 """Records of a decision table (docs/decision-table.md).
 
-The plugin has its own reader in C (``csrc/plugin``). The one in Python is written separately and the straightforward
-way, and the tests hold the two against each other.
+The plugin has its own reader in C (``csrc/plugin``). This one in Python is written independently in the simplest way,
+and tests compare the two.
 """
 
 from collections.abc import Iterable, Mapping
@@ -74,9 +74,9 @@ class Conditions:
     def match(
         self, collective: Collective, size_bytes: int, *, ranks: int, nodes: int, nvlink_domains: int | None = None
     ) -> bool:
-        """Whether the row is for a call of ``size_bytes`` (nBytes) on such a communicator.
+        """Whether the row applies to a call of ``size_bytes`` (nBytes) on such a communicator.
 
-        Without ``nvlink_domains``, which NCCL says from 2.28 on, it may be any number of them.
+        Without ``nvlink_domains``, which NCCL reports from 2.28 on, any number of them matches.
         """
         even = self.ranks_per_node is None or (ranks % nodes == 0 and ranks // nodes in self.ranks_per_node)
         size = size_bytes in self.bytes and size_bytes // ranks in self.bytes_per_rank
@@ -87,9 +87,9 @@ class Conditions:
 
 @dataclass(frozen=True, slots=True)
 class Arms:
-    """Choices that calls take in turns inside a job, None for NCCL's own.
+    """Choices that calls take in turns inside a job; None for NCCL's own.
 
-    Of each ``every`` blocks of ``block`` calls one is of an arm; after ``calls`` there is none any more.
+    Of each ``every`` blocks of ``block`` calls one uses an arm; after ``calls`` none does.
     """
 
     choices: tuple[TableChoice | None, ...]
@@ -102,7 +102,7 @@ class Arms:
 class Decision(Conditions):
     """``choices`` are ranked; where none can run, and where there is none ("nccl"), the choice is NCCL's own.
 
-    A row that explores has no ``choices`` but ``arms``.
+    A row that explores has ``arms`` instead of ``choices``.
     """
 
     choices: tuple[TableChoice, ...]
@@ -136,7 +136,7 @@ class CostRow(Conditions):
 
 @dataclass(frozen=True, slots=True)
 class ConstantRow:
-    """A number of NCCL's own model; ``words`` name it as in the file: ("link-latency-us", "net", "ring/ll128")."""
+    """A number of NCCL's own model; ``words`` are its name in the file: ("link-latency-us", "net", "ring/ll128")."""
 
     words: tuple[str, ...]
     value: float

@@ -200,9 +200,9 @@ _GPUS = expression(rb"#[ \t]*gpus:[ \t]+([^ \t].*?)[ \t]*", re.DOTALL)
 
 
 class Comments:
-    """Comments of a file; of several for ``gpus`` the first counts. Lines are without their ends.
+    """Comments of a file; the first one for ``gpus`` counts. Lines have no line ends.
 
-    ``valid_s`` are the first and last second since 1970 of the days on which the table is valid; None for no end.
+    ``valid_s`` are the first and last second since 1970 of the days on which the table is valid; None without a limit.
     """
 
     def __init__(self, content: bytes) -> None:
@@ -237,7 +237,7 @@ class Comments:
         self._rows, self._rows_line, self._hashed = rows, number, match[2] is not None
 
     def missing(self, rows: int) -> tuple[int, str] | None:
-        """The line that announces another number of rows, or comes after the end, and what is wrong with it."""
+        """The line that announces another number of rows, or follows the end, and what is wrong with it."""
         if self._hashed and self._rows_line < self._content.count(b"\n"):
             return self._rows_line + 1, "something follows the line with the hash, which ends a table"
         if not self._rows_line or self._rows == rows:

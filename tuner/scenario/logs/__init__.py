@@ -1,1 +1,1 @@
-"""NCCL's own logs (NCCL_DEBUG=INFO): read them, and compare what they print with the emulator."""
+"""NCCL's own logs (NCCL_DEBUG=INFO): reads them, and compares what they print with the emulator."""

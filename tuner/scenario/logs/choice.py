@@ -19,7 +19,7 @@ _PICKED = expression(r"(?:(\w+): )?(\d+) Bytes -> Algo (\d+) proto (\d+) time ([
 
 
 class PrintedChoice(NamedTuple):
-    """One such line, its names as NCCL spells them; what this release's line does not say is None."""
+    """One such line, with names as NCCL spells them; None for what this release's line does not say."""
 
     bytes: int  # of a planned one count times type size, so per rank for AllGather and ReduceScatter; else nBytes
     algorithm: str
@@ -31,7 +31,7 @@ class PrintedChoice(NamedTuple):
 
     @property
     def planned(self) -> bool:
-        """Whether the line is of the later and fuller kind."""
+        """Whether the line has the later and fuller form."""
         return self.channel_hi is not None
 
 
@@ -48,7 +48,7 @@ def printed(text: str) -> PrintedChoice | None:
 
 
 def algorithm(text: str) -> Algorithm | None:
-    """An algorithm by number, or by NCCL's spelling in logs and kernel names: ``COLLNET_DIRECT``, ``NVLS_TREE``,
+    """An algorithm by number, or as NCCL's logs and kernels spell it: ``COLLNET_DIRECT``, ``NVLS_TREE``,
     ``NVLSTree``.
     """
     return _named(Algorithm, text)

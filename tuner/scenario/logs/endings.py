@@ -1,7 +1,7 @@
 """How processes and jobs end: lines of CUDA, the kernel, schedulers, PyTorch, shells and others, as records.
 
-Whoever prints them, behind whatever a launcher tags: ``tables/endings.toml`` has the patterns. A process that a signal
-ended is of that signal's kind, whether a shell, a launcher or a container engine says so.
+The patterns in ``tables/endings.toml`` match whoever prints the line, behind any prefix of a launcher. A process ended
+by a signal has the kind of that signal, whether a shell, a launcher or a container engine reports it.
 """
 
 import re
@@ -57,9 +57,9 @@ _WRAPPERS = tuple(
 
 @dataclass(frozen=True, slots=True)
 class EndingLine:
-    """A line that says how something ended; ``number`` is a code of its kind, such as that of an Xid.
+    """A line that says how something ended; ``number`` is a code of its kind, such as an Xid's.
 
-    ``rank``, ``host``, ``pid`` and ``gpu`` are as the line or what a launcher put before it says them.
+    ``rank``, ``host``, ``pid`` and ``gpu`` come from the line or from a launcher's prefix.
     """
 
     kind: str
@@ -93,7 +93,7 @@ class EndingPattern:
 
 @dataclass(frozen=True, slots=True)
 class XidMeaning:
-    """Numbers of Xids that mean the same: ``says`` what, ``role`` whether they follow from another failure."""
+    """Xid numbers with the same meaning: ``says`` is the meaning, ``role`` whether they follow from another failure."""
 
     numbers: tuple[int, ...]
     role: str
@@ -130,7 +130,7 @@ STEMS = (
 
 
 def may_tell(text: str) -> bool:
-    """Whether a line has one of the stems; one that has none tells no ending."""
+    """Whether a line has one of the stems; without one it cannot report an ending."""
     for stem in STEMS:  # noqa: SIM110 - any() takes twice as long, and this is called for every line of a log
         if stem in text:
             return True
@@ -172,7 +172,7 @@ def is_of(text: str) -> bool:
 
 
 def unwrapped(text: str) -> tuple[dict[str, str], str]:
-    """What launchers say of a line, by rank, host and pid, and the line without it."""
+    """What a launcher's prefix says about a line, by rank, host and pid, and the line without it."""
     said: dict[str, str] = {}
     rest, found = text.lstrip(), True
     while found:
@@ -205,10 +205,10 @@ def _number(text: str | None) -> int | None:
 
 
 def failures(endings: Iterable[EndingLine]) -> list[EndingLine]:
-    """The lines that are failures, the first cause first; the others follow in the order of the log.
+    """The lines that report failures, the first cause first; the others follow in the order of the log.
 
-    A cause comes before the head of a message, that before what followed from another failure. The last line of a
-    traceback is a cause where the same process printed one above it.
+    A cause comes before the head of a message, and that before what followed from another failure. The last line of a
+    traceback is a cause if the same process printed a traceback above it.
     """
     found, opened = list[EndingLine](), set[tuple[int | None, str | None, int | None]]()
     for each in endings:

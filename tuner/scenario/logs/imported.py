@@ -1,6 +1,6 @@
-"""A communicator as a log shows it: its facts, what the log does not say of it, and what it printed.
+"""A communicator as a log shows it: its facts, what the log lacks, and what it printed.
 
-Facts that a user gives go before the log's. Nothing is guessed: what the emulator needs and neither says is ``needed``.
+A user's facts override the log's. Nothing is guessed: what the emulator needs and neither says is in ``needed``.
 """
 
 from collections.abc import Mapping, Sequence
@@ -42,7 +42,7 @@ class LogAdditions:
 
 @dataclass(frozen=True, slots=True)
 class NodeFacts:
-    """One node; what neither the log nor the user says is None."""
+    """One node; None for what neither the log nor the user says."""
 
     ranks: tuple[int, ...]  # those that the log shows
     local_ranks: int | None
@@ -81,10 +81,11 @@ class LoggedChoice:
 
 @dataclass(frozen=True, slots=True)
 class Hardware:
-    """Hardware of the nodes of a log without graphs; what it does not say is None or empty.
+    """Hardware of the nodes in a log without graphs; None or empty for what it does not say.
 
-    ``ranks_of_hosts``: of each host, where all ranks are shown. The others are of the host with rank 0, or the first
-    that says it: ``bus_ids`` of its GPUs as NCCL packs them into a number, ``adapters`` that NCCL's own network uses.
+    ``ranks_of_hosts``: the ranks of each host, where all ranks are shown. The others describe the host of rank 0, or
+    the first that says it: ``bus_ids`` of its GPUs as NCCL packs them into a number, ``adapters`` that NCCL's own
+    network uses.
     """
 
     instance: str | None  # a cloud's name of the machine
@@ -100,14 +101,14 @@ class Hardware:
 
 @dataclass(frozen=True, slots=True)
 class LogEvidence:
-    """Lines of a log beside its graphs and tables; empty where none is printed.
+    """Lines of a log besides its graphs and tables; empty where none is printed.
 
-    ``tuner_plugin``: the plugin that chooses, if any does; of aws-ofi-nccl ``aws_release`` and ``tuner_product`` are
-    the release and the product name that its tuner goes by, where they are printed. ``transports``: connections by
-    NCCL's word for their way, P2P/CUMEM, SHM, NET/IB/GDRDMA. ``rings``: ranks of each channel in their order.
-    ``trees``: parent and children by channel and rank. ``nvls_heads``: ranks of each head, a node each.
-    ``adapters_of_ranks``: NCCL's numbers of the adapters that a rank sends over. ``findings``: what follows of
-    all lines, in the order of the checks.
+    ``tuner_plugin``: the plugin that chooses, if any; for aws-ofi-nccl, ``aws_release`` and ``tuner_product`` are the
+    release and the product name that its tuner uses, where they are printed. ``transports``: connections by NCCL's word
+    for their way, P2P/CUMEM, SHM, NET/IB/GDRDMA. ``rings``: ranks of each channel in their order. ``trees``: parent and
+    children by channel and rank. ``nvls_heads``: ranks of each head, one per node. ``adapters_of_ranks``: NCCL's
+    numbers of the adapters that a rank sends over. ``findings``: conclusions from all lines, in the order of the
+    checks.
     """
 
     tuner_plugin: str | None
@@ -124,7 +125,7 @@ class LogEvidence:
 
 @dataclass(frozen=True, slots=True)
 class Imported:
-    """Everything read of one communicator. ``needed`` is what emulating it lacks, ``missing`` what was not printed."""
+    """What was read about one communicator. ``needed`` is what emulating it lacks, ``missing`` what was not printed."""
 
     release: str | None
     printed_releases: tuple[str, ...]  # whatever the user says
@@ -155,7 +156,7 @@ class Imported:
 
 
 def as_node(facts: NodeFacts, net_gbs: float | None) -> Node:
-    """A node as the emulator takes it. ``net_gbs``: the slowest path from a GPU to its own adapter, where it counts."""
+    """A node as input for the emulator. ``net_gbs``: the slowest path from a GPU to its own adapter, if needed."""
     some_nvlink, all_nvlink = facts.linked
     return Node(
         graphs=facts.graphs or {},
@@ -214,7 +215,7 @@ def _has(group: CommunicatorLines, rank: int | None) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """``group`` is the communicator, None where the log shows none. The lists grow while its facts are collected.
+    """A communicator being read; ``group`` is None where the log shows none. The lists grow as facts are collected.
 
     ``needed`` is what emulating it lacks, ``missing`` what was not printed, ``notes`` what was assumed.
     """

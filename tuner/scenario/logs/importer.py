@@ -1,4 +1,4 @@
-"""Collects one communicator's facts from what was read of a log, and says what the log does not say."""
+"""Collects one communicator's facts from a parsed log, and says what the log lacks."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -33,14 +33,14 @@ class NothingLogged(BadInput):
 
 
 def read(path: Path, given: LogAdditions) -> Imported:
-    """One communicator of a log file: the one ``given`` names, else the largest. BadInput where there is nothing."""
+    """One communicator of a log file: the one that ``given`` names, else the largest. BadInput if there is none."""
     return of_lines(read_lines(path), str(path), given)
 
 
 def of_lines(lines: Lines, name: str, given: LogAdditions, parsed: NcclLog | None = None) -> Imported:
-    """One communicator of the lines of what messages call ``name``. NothingLogged where they say nothing.
+    """One communicator from lines; messages call them ``name``. NothingLogged where they say nothing.
 
-    ``parsed``: what :func:`reader.parse` made of them, where that is at hand.
+    ``parsed``: the result of :func:`reader.parse`, where it is at hand.
     """
     log = parsed or reader.parse(lines)
     facts = (
@@ -73,9 +73,11 @@ def of_lines(lines: Lines, name: str, given: LogAdditions, parsed: NcclLog | Non
 
 
 def of(log: NcclLog, given: LogAdditions) -> Imported:
-    """Facts of a log that was read. BadInput also for a log of RCCL, whose lines look like NCCL's."""
+    """Facts of a parsed log. BadInput also for a log of RCCL, whose lines look like NCCL's."""
     if log.rccl is not None:
-        raise BadInput(f"the log is of RCCL {log.rccl}, AMD's library, which is not emulated; valid: a log of NCCL")
+        raise BadInput(
+            f"the log comes from RCCL {log.rccl}, AMD's library, which is not emulated; valid: a log of NCCL"
+        )
     communicators = groups(log.ranks)
     reading = Reading(log, given, _chosen_group(communicators, given))
     _count_devices(reading, communicators)
@@ -227,7 +229,7 @@ def check_table(reading: Reading, table: Sequence[Block], nccl: Release | None) 
 
 
 def first_printed(reading: Reading, what: str, values: Sequence[T | None]) -> T | None:
-    """The first of ``values`` that a rank printed; where none did, ``what`` is noted as missing."""
+    """The first of ``values`` that a rank printed; if there is none, ``what`` is noted as missing."""
     printed = next((value for value in values if value is not None), None)
     if printed is None and reading.logs:
         reading.missing.append(what)
@@ -241,9 +243,9 @@ def choices_of(
     collective: Collective | None,
     ranks: int | None = None,
 ) -> tuple[tuple[LoggedChoice, ...], int]:
-    """Each different choice of ``group`` with how often it was printed, and how many lines may be another's.
+    """Each distinct choice of ``group`` with how often it was printed, and how many lines may belong to another group.
 
-    ``collective`` is that of lines that do not name theirs, ``ranks`` those of a log that does not say them.
+    ``collective`` applies to lines that do not name theirs, ``ranks`` to a log that does not say them.
     """
     tally: dict[tuple[choice.PrintedChoice, tuple[LoggedCall, ...]], int] = {}
     lines, ambiguous = _lines_of(printed, group, groups)
@@ -347,7 +349,7 @@ FILES_AND_ADAPTERS = (
 
 
 def environment_of(reading: Reading, nccl: Release | None) -> dict[str, str]:
-    """The variables set for this communicator's processes, rank 0's first, and its program's own settings."""
+    """The variables of this communicator's processes, rank 0's first, and its program's own settings."""
     processes = sorted({log.thread.process for log in reading.logs}, key=lambda p: p != _root_process(reading))
     variables = dict(reading.given.environment)
     for process in processes or reading.log.environment:

@@ -11,10 +11,10 @@ ALWAYS, AFTER_INIT = "always", "after init"  # when a warning is harmless
 
 @dataclass(frozen=True, slots=True)
 class KnownWarning:
-    """A warning of NCCL: ``pattern`` is found in its text, ``says`` is what it means, ``do`` what to do next.
+    """A warning of NCCL: ``pattern`` matches its text, ``says`` is what it means, ``do`` what to do next.
 
     ``warns`` are the releases that print it as a WARN and ``informs`` later ones that print it at INFO, as ranges;
-    empty where no release's code has the text. ``harmless`` is empty where something is lost by it.
+    empty where no release's code has the text. ``harmless`` is empty for a warning that costs something.
     """
 
     pattern: str
@@ -32,7 +32,7 @@ class KnownWarning:
 
 @cache
 def known_warnings() -> tuple[tuple[KnownWarning, re.Pattern[str]], ...]:
-    """All rows in the order of the table, with their compiled patterns."""
+    """All rows in the order of the table, with compiled patterns."""
     rows = [KnownWarning(**row) for row in tables.toml(tables.folder() / "warnings.toml")["warning"]]
     return tuple((row, re.compile(row.pattern)) for row in rows)
 

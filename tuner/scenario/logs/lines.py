@@ -66,15 +66,15 @@ class PrintedLine(NamedTuple):
 
 
 class Lines(Iterable[PrintedLine]):
-    """NCCL's lines of a log in their order, read anew each time: a log may be larger than memory.
+    """NCCL's lines of a log in order, read anew each time, as a log may be larger than memory.
 
-    Lines without NCCL's prefix stay, of an UNKNOWN thread, only where no line has one: otherwise they are other
+    Lines without NCCL's prefix are kept, with an UNKNOWN thread, only if no line has one: otherwise they are other
     programs' output, or pieces of lines that several processes wrote into each other. Output that another program wrote
-    before the prefix without a line break is cut off the host's name. ``cut`` says whether the last line has no end; it
-    is left out unless it warns, ends something, or is whole by its last word.
+    before the prefix without a line break is cut off the host's name. ``cut`` says whether the last line is incomplete;
+    it is left out unless it warns, reports an ending, or is whole by its last word.
 
-    ``raw`` gives lines with their numbers. Of several files that are read as one, ``files`` are the number of the first
-    line and the name of each. ``left_out`` says whether lines that say something were too many to be kept.
+    ``raw`` gives lines with their numbers. If several files are read as one, ``files`` has each one's first line number
+    and name. ``left_out`` says whether there were too many relevant lines to keep.
     """
 
     def __init__(self, raw: Callable[[], Iterable[tuple[int, bytes]]]) -> None:
@@ -167,7 +167,7 @@ def _text(line: bytes) -> str:
 
 
 def as_line(line: str) -> PrintedLine:
-    """A line without its end, and what stands before NCCL's text."""
+    """A line without its end, and the text before NCCL's part."""
     if len(line) > 4000 and _NO_NUMBER.search(line):
         return PrintedLine(UNKNOWN, "")
     line = (ANSI.sub("", line) if "\x1b" in line else line).strip("\r\0")
@@ -183,9 +183,9 @@ def as_line(line: str) -> PrintedLine:
 
 
 def in_record(line: str) -> str:
-    """The text in a line that is a JSON record or a field of one, as Docker, CloudWatch and journald keep it.
+    """The text in a line that is a JSON record or one of its fields, as Docker, CloudWatch and journald store it.
 
-    It may be in a record in the record. Any other line stays as it is.
+    It may be nested in a second record. Any other line stays as it is.
     """
     with suppress(ValueError, RecursionError):
         field = _FIELD.fullmatch(line)

@@ -1,4 +1,4 @@
-"""The nodes of a communicator from what its ranks printed: which ranks, GPUs, processors and graphs."""
+"""The nodes of a communicator from what its ranks printed: ranks, GPUs, processors and graphs."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -43,7 +43,7 @@ def count(reading: Reading) -> int | None:
 def of_nodes(
     reading: Reading, nccl: Release | None, environment: Mapping[str, str], count: int | None
 ) -> tuple[NodeFacts, ...]:
-    """The facts of each of ``count`` nodes, those that the log does not show like the first that it shows.
+    """The facts of each of ``count`` nodes; nodes that the log does not show are like the first that it shows.
 
     Errors: BadInput for compute capabilities that do not fit the ranks.
     """
@@ -63,10 +63,9 @@ def of_nodes(
 
 
 def _add_fallbacks(logs: list[RankLog]) -> None:
-    """The graphs that NCCL says it did not find, of which it takes one channel in the order of GPUs.
+    """Adds graphs that NCCL says it did not find; it then uses one channel in the order of GPUs.
 
-    On one node: with several, which adapters it enters by is not said (ncclTopoCompute, src/graph/search.cc,
-    v2.28.9-1).
+    Only on one node: with several, the adapters are not known (ncclTopoCompute, src/graph/search.cc, v2.28.9-1).
     """
     missing = {pattern for log in logs for pattern in log.fallback_patterns}
     for log in logs:
@@ -76,9 +75,9 @@ def _add_fallbacks(logs: list[RankLog]) -> None:
 
 
 def _by_node(reading: Reading, count: int | None) -> list[list[RankLog]]:
-    """The ranks by node: by NVLink domain, by host where there are as many hosts as nodes, else by their local ranks.
+    """The ranks by node: by NVLink domain; by host where there are as many hosts as nodes; else by their local ranks.
 
-    Local ranks say it where all are shown and follow each other, or where all nodes are of one size.
+    Local ranks suffice where all are shown and consecutive, or where all nodes have one size.
     """
     logs = sorted(reading.logs, key=lambda log: log.rank or 0)  # whoever logs first, rank 0's node is the first
     hosts = list(dict.fromkeys(log.thread.host for log in logs))
@@ -134,7 +133,7 @@ def _linked(logs: list[RankLog]) -> tuple[bool, bool]:
 
 
 def _graphs(reading: Reading, logs: list[RankLog], path_types: Sequence[str], latency_us: float) -> Graphs | None:
-    """The weakest of those that the node's ranks printed; None where no rank printed any."""
+    """The weakest graphs that the node's ranks printed; None where no rank printed any."""
     searched = []
     for log in logs:
         graphs, doubts = graphs_of_rank(log.graphs, latency_us)
@@ -253,7 +252,7 @@ def _cpu(printed: tuple[int, int]) -> tuple[str | None, str | None]:
 
 
 def graphs_of_rank(printed: Sequence[PrintedGraph], latency_us: float) -> tuple[Graphs, list[str]]:
-    """A rank's graphs by name, also those without a channel, and what is not certain of them.
+    """A rank's graphs by name, including those without a channel, and what is uncertain about them.
 
     ``latency_us`` is the network's, which no line says. NCCL prints ring, tree, CollNet's and NVLS's in this order
     (initTransportsRank, src/init.cc, v2.18.1-1 to v2.30.7-1).
@@ -346,7 +345,7 @@ def check_slowest(nccl: Release, nodes: Sequence[NodeFacts], net_gbs: float | No
 
 
 def _counts(nccl: Release, nodes: Sequence[NodeFacts]) -> bool:
-    """Only NVLS on Blackwell looks at it, in some releases on three nodes or more, in others beside ARM."""
+    """Whether the latency matters: for NVLS on Blackwell, in some releases from three nodes on, in others with ARM."""
     if not any("nvls" in (node.graphs or {}) for node in nodes):
         return False
     blackwell = any(value >= 100 for node in nodes for value in node.comp_caps or ())

@@ -1,6 +1,6 @@
-"""Records of NCCL's lines: what each rank printed while a communicator was made, and the choices printed later.
+"""Records of NCCL's lines: what each rank printed while it made a communicator, and the choices printed later.
 
-Every line is read for itself, and belongs to the communicator that its thread was making: lines of ranks and hosts may
+Every line is read by itself, and belongs to the communicator that its thread was making: lines of ranks and hosts may
 come in any order. Sources are named at the expressions; where a release prints a line differently, both forms are read.
 """
 
@@ -148,14 +148,14 @@ class Block:
     rows: dict[Collective, list[tuple[str, str]]] = field(default_factory=dict)
 
     def names(self, index: int) -> list[str]:
-        """Names of the algorithms; of a nameless block those that NCCL has at ``index``."""
+        """Names of the algorithms; for a nameless block those that NCCL has at ``index``."""
         first = index * ALGORITHMS_PER_BLOCK
         return self.algorithms or [a.name for a in list(Algorithm)[first : first + ALGORITHMS_PER_BLOCK]]
 
 
 @dataclass(slots=True)
 class RankLog:
-    """Facts that one rank printed while it made one communicator; None is not printed."""
+    """Facts that one rank printed while it made one communicator; None for what it did not print."""
 
     thread: Thread
     comm: str | None = None
@@ -225,7 +225,7 @@ class TimedOut(NamedTuple):
 
 
 class LastCall(NamedTuple):
-    """The last call that a thread began on a communicator, by NCCL's count of them."""
+    """The last call that a thread began on a communicator, with NCCL's number of it."""
 
     number: int
     collective: str
@@ -245,7 +245,7 @@ class DeviceLine(NamedTuple):
 
 
 class DiagnosticLine(NamedTuple):
-    """A result of NCCL's own diagnostics: of which check, and whether it is good."""
+    """A result of NCCL's own diagnostics: which check, and whether it passed."""
 
     check: str
     text: str
@@ -341,7 +341,7 @@ def parse(lines: Iterable[PrintedLine]) -> NcclLog:
 
 
 def sort_of(line: PrintedLine) -> Sort:
-    """What a log that is read for its findings keeps of lines like this one."""
+    """What is kept of lines like this one, in a log that is read for its findings."""
     if line.warns:
         return Sort.EACH
     text = line.text
@@ -539,7 +539,7 @@ class _Reader:
         block.rows[collective] = cells
 
     def _block(self, line: PrintedLine, has: Callable[[Block], bool]) -> Block:
-        """The block a row belongs to: a nameless one where the last already has that row, or there is none."""
+        """The block that a row belongs to: a new one if the last block has that row, or there is none."""
         table = self._rank_log(line).table
         if not table or has(table[-1]):
             table.append(Block(None))

@@ -1,8 +1,9 @@
-"""Logs of any size in a bounded amount of memory: lines that say nothing new are left out as they are read.
+"""Reads logs of any size in bounded memory: lines that say nothing new are left out as they are read.
 
-Lines that differ in digits alone, or in letters of hexadecimal numbers, have one shape, and most lines of a large log
-have a shape that was seen before. Of a shape that says nothing nothing is kept; of one that repeats, such as a call of
-a collective, the first lines and the last of each thread; of any other all of them, unless the log repeats itself.
+Lines that differ only in digits, or in letters of hexadecimal numbers, have the same shape, and most lines of a large
+log have a shape that was seen before. Of a shape that says nothing, nothing is kept; of one that repeats, such as a
+call of a collective, the first lines and the last of each thread; of any other, all lines, unless the log repeats
+itself.
 """
 
 import errno
@@ -53,9 +54,9 @@ class Sort(Enum):
 def read_thinned(
     path: Path, sort_of: Callable[[PrintedLine], Sort], progress: Callable[[int], None] = lambda read_bytes: None
 ) -> Lines:
-    """The lines of a file that say something; ``sort_of`` decides what is kept by a line of each shape.
+    """The lines of a file that say something; ``sort_of`` decides from one line of each shape what is kept.
 
-    ``progress`` is called with the bytes that were read since. BadInput where the file cannot be read.
+    ``progress`` is called with the number of bytes read since the last call. BadInput where the file cannot be read.
     """
     kept = _Kept(sort_of)
     try:

@@ -404,7 +404,7 @@ def accept(files: Sequence[Path | MeasurementFile], asked: AcceptOptions) -> Acc
     if not judged and not refused:
         names = ", ".join(str(file.path) for file in read)
         if not skipped:
-            raise BadMeasurement(f"{names}: no times in it; valid: what nccl-tests printed")
+            raise BadMeasurement(f"{names}: has no times; valid: what nccl-tests printed")
         reasons = "; ".join(f"{plural(count, 'row')}: {why}" for why, count in skipped.items())
         raise CannotBeJudged(f"{names}: {reasons}")
     made = Acceptance(

@@ -39,7 +39,7 @@ _BELIEVED_SCATTER, _BELIEVED_ROWS = 0.06, 10
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MeasuredExchanges:
-    """Rows of sends and receives: the calls, what they took in us, GPUs of a node, [row]."""
+    """Rows of sends and receives: the calls, their times in us, GPUs per node, [row]."""
 
     rows: tuple[SampleBlock, ...]
     calls: Exchanges
@@ -53,7 +53,7 @@ class MeasuredExchanges:
 
 
 def exchanges_of_tables(tables: Sequence[Measurements], sites: Sequence[Site]) -> MeasuredExchanges | None:
-    """The rows of tables, each on its site, that are modelled; None where there are none."""
+    """The rows of tables that are modelled, each on its site; None if there are none."""
     rows: list[SampleBlock] = []
     calls: list[Exchanges] = []
     for table, site in zip(tables, sites, strict=True):
@@ -99,7 +99,7 @@ def fit_exchanges(measured: MeasuredExchanges) -> Mapping[str, float]:
 
 
 def exchange_scatter(measured: MeasuredExchanges, parameters: Mapping[str, float]) -> float:
-    """Mean absolute logarithm of measured times over the form's, a few rows weighed against what others show."""
+    """Mean absolute logarithm of measured over modelled times; for a few rows, combined with the usual value."""
     off = np.abs(np.log(point_to_point.times_us(parameters, measured.calls) / measured.times_us))
     return float((off.sum() + _BELIEVED_ROWS * _BELIEVED_SCATTER) / (len(off) + _BELIEVED_ROWS))
 
@@ -111,8 +111,8 @@ FEWEST_ROWS = 12
 class CalibrationSource:
     """Sources of a shipped calibration. ``machine`` is empty where the tables say it.
 
-    ``base``: of a site, the calibration that the nodes' own part is taken from; without, rows between nodes are left
-    out, but of a machine that is one site.
+    ``base``: for a site, the calibration that supplies the part inside nodes; without it, rows between nodes are left
+    out, except for a machine that is a single site.
     """
 
     name: str
@@ -132,14 +132,14 @@ def sources() -> tuple[CalibrationSource, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Widths:
-    """Widths of intervals by what is carried over: of collectives, and of AllToAll."""
+    """Widths of intervals by what is carried over: for collectives, and for AllToAll."""
 
     collectives: Factors
     exchanges: Factors
 
 
 def shipped(source: CalibrationSource, widths: Widths) -> Calibration:
-    """A shipped calibration, made anew. Errors: those of :func:`of_tables`."""
+    """A shipped calibration, made anew. Errors: BadMeasurement, BadInput."""
     tables = [table_of_one_way(name) for name in source.tables]
     measured = Site(source.machine or tables[0].header.machine)
     if source.base:
@@ -163,7 +163,7 @@ def of_site(
     placed = [of_table(table, site) for table, site in zip(tables, sites, strict=True)]
     made = updated(nodes, joined(placed))
     if made.between is nodes.between:
-        raise BadInput("no row between nodes: what is on one node is fitted to, and not updated by rows")
+        raise BadInput("no row between nodes: rows cannot update the part inside nodes, which is fitted")
     return replace(
         made,
         name=name,
@@ -263,9 +263,9 @@ def _site_name(tables: Sequence[Measurements]) -> str:
 
 
 def read_table(path: Path, given: Given) -> Measurements:
-    """A shipped table by its name, or a file in any form that measured times have; ``given`` says what it does not.
+    """A shipped table by its name, or a file in any form of measured times; ``given`` supplies what it does not say.
 
-    BadMeasurement for a file that is none, or says otherwise.
+    BadMeasurement for another kind of file, or a contradiction to ``given``.
     """
     return (
         measured_tables.load(str(path))
@@ -277,14 +277,15 @@ def read_table(path: Path, given: Given) -> Measurements:
 def of_paths(
     paths: Sequence[Path], measured: Site, name: str, update: str | None = None, given: Given | None = None
 ) -> tuple[Calibration, tuple[str, ...]]:
-    """A calibration of files, and which releases stand for others in words.
+    """A calibration from files, and which releases stand in for others, in words.
 
-    ``measured`` and ``given`` stand for what the files do not say.
+    ``measured`` and ``given`` supply what the files do not say.
 
-    ``update``: the calibration that the rows are added to, by its name or file; without, the nodes' own part is fitted.
+    ``update``: the calibration that the rows are added to, by its name or file; without it, the part inside nodes is
+    fitted.
 
-    Errors: BadMeasurement for a file that is none, is of other GPUs, says another release or has times that cannot be
-    true; BadInput where machine or release are not known; BadTopology for a topology that is none.
+    Errors: BadMeasurement for a file that is not one, is from other GPUs, says another release or has times that cannot
+    be true; BadInput where machine or release are not known; BadTopology.
     """
     if measured.machine is not None and measured.topology is not None:
         raise BadInput(f"{option('machine')} and {option('topology')}: one node has one of them")
@@ -311,7 +312,7 @@ def known_widths() -> Widths:
 
 
 def _of_release(path: Path, table: Measurements, nccl: str) -> Measurements:
-    """With the release that is given, where the table says none."""
+    """The table with the given release, where it says none."""
     if not nccl:
         return table
     said = table.header.nccl
@@ -323,7 +324,7 @@ def _of_release(path: Path, table: Measurements, nccl: str) -> Measurements:
 
 
 def _exchange(tables: Sequence[Measurements], sites: Sequence[Site], factors: Factors) -> ExchangeCalibration | None:
-    """Calibration of AllToAll, from tables launched as the first that has it; between nodes, from the others too."""
+    """Calibration of AllToAll, from tables with the first one's way of launching; between nodes, from all."""
     pairs = list(zip(tables, sites, strict=True))
     having = [(table, site) for table, site in pairs if any(row.point.name in MODELLED for row in table.blocks)]
     alike = [
@@ -353,11 +354,11 @@ _SAME = ("nccl", "gpu", "launch", "cuda_graph", "network")
 def table_of(
     files: Sequence[Path], facts: Header, given: Given, topology: Topology | None
 ) -> tuple[Measurements, tuple[tuple[Path, Problem], ...]]:
-    """The rows of all files below one head, and what looks wrong in each file without being refused.
+    """The rows of all files under one head, and what looks wrong in each file without being refused.
 
     What ``facts`` leave empty is taken from the files. BadMeasurement for what cannot be read, is refused
-    (``plausible``), or is another release, GPU or way of launching in one file than in the next; BadInput where a
-    package is missing that reads a file. UnknownRelease for a release that is not known here.
+    (``plausible``), or has another release, GPU or way of launching than the other files; BadInput where a package is
+    missing that reads a file. UnknownRelease for a release that is not known here.
     """
     tables = []
     problems: list[tuple[Path, Problem]] = []
@@ -380,7 +381,7 @@ def table_of(
 
 
 def _head(files: Sequence[Path], tables: Sequence[Measurements], facts: Header) -> Header:
-    """Place as it is given, and from the files what is not; they have to agree."""
+    """The head as it is given, completed from the files, which have to agree."""
     heads = [table.header for table in tables]
     for name in _SAME:
         values = {getattr(head, name): path for path, head in zip(files, heads, strict=True) if getattr(head, name)}

@@ -21,7 +21,7 @@ _SHARE = 0.1  # of the largest: smaller parts in another constant's effect are n
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """Columns of a Jacobian: those to fit, and what the others' effect is made of ({} where they have none)."""
+    """Columns of a Jacobian: those to fit, and what the others' effect consists of ({} where they have none)."""
 
     fitted: tuple[int, ...]
     alike: dict[int, dict[int, float]]
@@ -32,8 +32,8 @@ def identify(jacobian: Matrix, after: Sequence[int], before: Collection[int] = (
 
     The jacobian is of logarithms in units of their deviations; ``after`` orders the constants.
 
-    The best known goes first, then the one that is best known beside it, as in a QR decomposition with pivoting: what
-    is left of a column when the parts along those before are taken off is one over its deviation. Columns that were
+    The best known constant comes first, then the one that is best known given the first, as in a QR decomposition with
+    pivoting: the norm of a column without its parts along earlier ones is one over its deviation. Columns that were
     fitted ``before`` are preferred to ones that are hardly better known, so that repeated choices settle.
     """
     left, fitted = jacobian.copy(), []
@@ -87,10 +87,10 @@ _MEDIAN_DEVIATION = 1.4826  # a normal distribution's deviation over its median 
 
 @dataclass(frozen=True, slots=True)
 class Fitted:
-    """One constant: its value, the 95 % interval where it was fitted, and why not where it keeps NCCL's value.
+    """One constant: its value, the 95 % interval where it was fitted, and otherwise why it keeps NCCL's value.
 
-    ``alike`` names constants of the same effect with the factor by which theirs counts: of a fitted one those that keep
-    NCCL's value, which its own value presumes; of one that keeps it, the fitted ones.
+    ``alike`` names constants with the same effect and the factor of theirs: for a fitted one those that keep NCCL's
+    value, which its own value presumes; for one that keeps it, the fitted ones.
     """
 
     name: str
@@ -117,7 +117,7 @@ class Error:
 
 @dataclass(frozen=True, slots=True)
 class Residual:
-    """One call, ``bytes`` of nBytes: its measured time, NCCL's model's, and that with the fitted constants."""
+    """One call of ``bytes`` (nBytes): its measured time, NCCL's model's, and that with the fitted constants."""
 
     collective: Collective
     bytes: int
@@ -142,9 +142,9 @@ class SizeNoise:
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """``noise`` is how many of their own deviations the times are off; above 1 the model misses something.
+    """``noise`` is by how many of their own deviations the times are off; above 1 the model misses something.
 
-    ``noise_by_size`` says so of each doubling of sizes: what one of them is off counts as much less there.
+    ``noise_by_size`` says so for each doubling of sizes; sizes that are further off get less weight.
     """
 
     constants: tuple[Fitted, ...]
@@ -159,7 +159,7 @@ class Fit:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FitProblem:
-    """The calls that are fitted, [call]: logarithms of their times in us, and one over their deviations.
+    """The calls to fit, [call]: logarithms of their times in us, and one over their deviations.
 
     ``used`` are the calls among those that :class:`Forward` computes; ``octave`` is the logarithm of each one's size.
     """
@@ -181,13 +181,13 @@ class FitProblem:
         return jacobian
 
     def cost(self, values: Mapping[Constant, float], noise: float | Array) -> float:
-        """Half the sum of the robust losses: what a fit makes small."""
+        """Half the sum of the robust losses, which a fit minimises."""
         return float(np.sum(robust(self.off(values, noise)))) / 2
 
     def solve(
         self, values: Mapping[Constant, float], free: Sequence[Constant], noise: float | Array
     ) -> dict[Constant, float]:
-        """From these values on; what is not free stays."""
+        """Fits from these values on; what is not ``free`` stays."""
         from scipy.optimize import least_squares  # slow to load
 
         if not free:
@@ -215,9 +215,9 @@ class FitProblem:
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """Values of all constants, those of ``known`` fitted and the others as in ``start``.
+    """Values of all constants: those of ``known`` fitted, the others as in ``start``.
 
-    ``noise`` are numbers, [call]: how many of its deviations a time of its size is off.
+    ``noise`` are numbers, [call]: by how many of its deviations a time of its size is off.
     """
 
     start: dict[Constant, float]
@@ -281,9 +281,9 @@ def _settled(
 
 
 def _noise(off: Array, octave: NDArray[np.int64]) -> Array:
-    """Error of each call: the median of what times like it are off, in their deviations, by size; at least 1.
+    """Error of each call: the median by which similar times are off, in their deviations, by size; at least 1.
 
-    A size with few calls is taken together with all of them.
+    A size with few calls is combined with all of them.
     """
     noise = np.full(len(off), _MEDIAN_DEVIATION * float(np.median(off)))
     for each in np.unique(octave):
@@ -317,14 +317,14 @@ def _moved(problem: FitProblem, origin: Settled, jump: Mapping[Constant, float])
 
 
 def _binds(problem: FitProblem, values: Mapping[Constant, float], cap: Constant) -> bool:
-    """Whether a higher cap changes the times as a lower one does; if not, all that is known is that it is not lower."""
+    """Whether a higher cap changes the times as much as a lower one; if not, only a lower bound is known."""
     here = problem.off(values, 1.0)
     up, down = (problem.off({**values, cap: values[cap] * factor}, 1.0) - here for factor in (HIGHER, 1 / HIGHER))
     return float(np.linalg.norm(up)) > float(np.linalg.norm(down)) / 2
 
 
 def _rivals(forward: Forward, values: Mapping[Constant, float], known: Known) -> dict[int, dict[str, float]]:
-    """Caps beside efficiencies below 1 that do not bind at NCCL's value: a lower one may be what is seen instead."""
+    """Caps beside efficiencies below 1 that do not bind at NCCL's value: a lower cap may be the real cause."""
     everything, fitted = forward.constants, set(known.fitted)
     idle = [cap for index, cap in enumerate(everything) if cap.is_cap and index not in fitted]
     shares = {index: everything[index] for index in fitted if everything[index].is_efficiency}
@@ -394,7 +394,7 @@ def _residuals(observations: Observations, forward: Forward, values: Mapping[Con
 
 
 def _errors(residuals: Sequence[Residual]) -> tuple[Error, ...]:
-    """Errors by combination, then of all."""
+    """Errors by combination, then over all."""
     measured, nccl_us, fitted_us = np.array([(one.measured_us, one.nccl_us, one.fitted_us) for one in residuals]).T
     names, held_out = np.array([one.combination for one in residuals]), np.array([one.held_out for one in residuals])
     off = [100 * np.abs(times_us / measured - 1) for times_us in (nccl_us, fitted_us)]

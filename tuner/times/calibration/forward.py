@@ -27,10 +27,11 @@ DIGITS = 8
 
 @dataclass(frozen=True, slots=True)
 class Constant:
-    """One number: where it stands, NCCL's value, how far its logarithm may move.
+    """One number: its place, NCCL's value, how far its logarithm may move.
 
-    ``after`` orders constants of the same effect: the smaller is fitted, the others keep NCCL's value. That of a
-    ``tree_correction`` is an exponent, 1 in NCCL: its 23 factors keep their shape, the dip becomes deeper or flatter.
+    ``after`` orders constants of the same effect: the smaller is fitted, the others keep NCCL's value. For a
+    ``tree_correction`` it is an exponent, 1 in NCCL: its 23 factors keep their shape, and the dip becomes deeper or
+    flatter.
     """
 
     path: tuple[str | int, ...]
@@ -52,7 +53,7 @@ class Constant:
 
     @property
     def is_efficiency(self) -> bool:
-        """Whether it is the share of a bandwidth that is reached."""
+        """Whether it is a share of bandwidth."""
         return self.path[0] == "efficiency"
 
     @property
@@ -70,7 +71,7 @@ class Constant:
 
 
 def constants(nccl: Release) -> tuple[list[Constant], list[str]]:
-    """Constants that can change, then the names of those that NCCL sets to 0, for which there is no factor."""
+    """Constants that can change, then the names of those that NCCL sets to 0, which have no factor."""
     numbers = list(_all(nccl))
     return [one for one in numbers if one.nccl > 0], [str(one) for one in numbers if one.nccl <= 0]
 
@@ -98,7 +99,7 @@ def _latencies(path: tuple[str, ...], rows: Latencies) -> Iterator[Constant]:
 
 
 def tables(nccl: Release, values: Mapping[Constant, float]) -> dict[str, Any]:
-    """Tables of these values, as in a file of fitted constants; those that are NCCL's are left out."""
+    """The tables of these values, as in a file of fitted constants, without those that equal NCCL's."""
     made: dict[str, Any] = {}
     for constant, value in values.items():
         if value == constant.nccl:
@@ -157,7 +158,7 @@ class Forward:
         self.unreached = [str(constant) for constant in candidates if constant not in self._reach]
 
     def meet(self, some: Sequence[Constant], others: Sequence[Constant]) -> bool:
-        """Whether any call depends on one of both."""
+        """Whether any call depends on both."""
         reached = [{index for each in side for index in self._reach[each]} for side in (some, others)]
         return not reached[0].isdisjoint(reached[1])
 
@@ -170,7 +171,7 @@ class Forward:
         return np.concatenate(list(self._logs(self.release(values), range(len(self._groups)))))
 
     def _logs(self, nccl: Release, groups: Iterable[int]) -> Iterator[Array]:
-        """Logarithms of us of these groups' calls with the release; communicators that groups share are made once."""
+        """Logarithms of these groups' times in us with the release; shared communicators are made once."""
         made: dict[int, Comm] = {}
         for group in (self._groups[index] for index in groups):
             key = id(group.communicator)

@@ -22,10 +22,11 @@ from tuner.times.timemodel.intervals import Place
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MeasuredCalls:
-    """Rows with what the emulator knows of their calls, an element a row; ``skipped`` counts the others by reason.
+    """Rows with what the emulator knows about their calls, one element per row; ``skipped`` counts the others by
+    reason.
 
-    ``nccl`` is each row's release, ``nccl_us`` what NCCL's own model says. ``dtype`` and ``gpus_per_node`` are there to
-    choose rows by.
+    ``nccl`` is each row's release, ``nccl_us`` the time by NCCL's own model. ``dtype`` and ``gpus_per_node`` are there
+    to select rows.
     """
 
     rows: tuple[SampleBlock, ...]
@@ -42,7 +43,7 @@ class MeasuredCalls:
         return len(self.rows)
 
     def chosen(self, which: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> "MeasuredCalls":
-        """Calls of a mask."""
+        """The calls that a mask selects, [row]."""
         return replace(
             self,
             rows=tuple(compress(self.rows, which.tolist())),
@@ -136,7 +137,7 @@ def splits_file() -> Any:
 
 @cache
 def one_way_runs() -> Mapping[str, Sequence[str]]:
-    """Runs that fits take of tables whose runs set the network up in several ways, by the table's name."""
+    """The runs to fit, for tables whose runs set the network up in several ways, by the table's name."""
     runs: Mapping[str, Sequence[str]] = splits_file()["runs"]
     return runs
 

@@ -32,7 +32,7 @@ _SIZES = 2  # at which each of them does
 
 @dataclass(frozen=True, slots=True)
 class HostFloor:
-    """``calls`` of ``communicator`` were left out as they take no longer than the host, ``floor_us``, or little more.
+    """``calls`` of ``communicator`` were left out because they take about as long as the host needs, ``floor_us``.
 
     The largest of them has ``to_bytes``.
     """
@@ -79,16 +79,16 @@ class Blocks:
 
     @property
     def estimate(self) -> Estimate:
-        """Time of the call, and how far that is known."""
+        """Time of the call, and its uncertainty."""
         times_us = list(chain.from_iterable(self.times_us))
         return of_runs_or_blocks(self.medians_us, self.sessions, times_us)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ObservationGroup:
-    """The calls of one kind and combination on one communicator; arrays have an element a call.
+    """The calls of one kind and combination on one communicator; arrays have one element per call.
 
-    ``deviation`` is of the logarithm of ``median_us``; ``held_out`` calls are not fitted. ``shape`` numbers the
+    ``deviation`` is that of the logarithm of ``median_us``; ``held_out`` calls are not fitted. ``shape`` numbers the
     communicators; ``session`` is the process that measured, None for all of them together.
     """
 
@@ -105,11 +105,11 @@ class ObservationGroup:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Observations:
-    """Observations of some files of one machine and one release; ``left_out`` counts calls and sample blocks by reason.
+    """Observations from files of one machine and one release; ``left_out`` counts calls and sample blocks by reason.
 
-    ``titles`` are the communicators ``cases`` in words. ``times`` says how they were had: ``measured`` or
-    ``simulated``, or both. ``of_sessions`` are the same calls by session, where there are several of a communicator.
-    ``floors`` say where the host's time hid that of the GPUs.
+    ``titles`` are the communicators ``cases`` in words. ``times`` says where they come from: ``measured`` or
+    ``simulated``, or both. ``of_sessions`` are the same calls by session, where a communicator has several. ``floors``
+    say where the host's time hid that of the GPUs.
     """
 
     cases: tuple[Scenario, ...]
@@ -129,12 +129,12 @@ class Observations:
 
 
 def read(paths: Sequence[Path]) -> Observations:
-    """BadMeasurement where a file has nothing to fit to, is given twice, or is of another machine or release."""
+    """Reads files. BadMeasurement where one has nothing to fit, is given twice, or has another machine or release."""
     return _observations(paths, [(path, samples.read(path)) for path in paths])
 
 
 def of(paths: Sequence[Path], measured: Sequence[Measurements]) -> Observations:
-    """Observations of what was read from the files already, as one or several communicators."""
+    """Observations from files that were already read, as one or several communicators."""
     together = Path(" ".join(path.name for path in paths))
     return _observations(paths, [(together, each) for each in measured])
 
@@ -190,7 +190,7 @@ def _case(path: Path, header: Header) -> Scenario:
 
 
 def _of_one_topology(cases: Sequence[tuple[Scenario, Header]]) -> list[Scenario]:
-    """With the first of equal topologies that NCCL dumped, one beside each file: runs may begin on another node."""
+    """The cases with the first of equal dumped topologies, one beside each file, as runs may begin on other nodes."""
     first: dict[str, Path | None] = {}
     alike = []
     for scenario, header in cases:
@@ -283,7 +283,6 @@ def _groups(of_file: _OfFile, held_out: set[int], left_out: Counter[str]) -> Ite
 
 
 def _of_sessions(of_file: _OfFile) -> Iterable[ObservationGroup]:
-    """Observations by session; none of a file with one."""
     sessions = sorted({session for blocks in of_file.blocks_of.values() for session in blocks.sessions})
     for session in sessions:
         own_blocks = {call: own for call, blocks in of_file.blocks_of.items() if (own := blocks.of(session)).medians_us}

@@ -53,7 +53,7 @@ def of_case(scenario: Scenario, intra_gbs: float | None = None, inter_gbs: float
 
 
 def links_of_gpu_gbs(topology: Topology, count: int) -> float:
-    """The most that one of the first ``count`` GPUs sends to others, by NVLink or PCIe; 0 where neither is known.
+    """The most that one of the first ``count`` GPUs can send to others, by NVLink or PCIe; 0 where neither is known.
 
     BadInput where there are fewer GPUs.
     """
@@ -78,9 +78,9 @@ def _nvlink_gbs(scenario: Scenario, count: int) -> float:
 
 
 def nvlink_gbs(topology: Topology, count: int, most: bool = False) -> float:
-    """GB/s in one direction of the NVLinks of the first ``count`` GPUs: the least of them, or the ``most``.
+    """GB/s in one direction of the NVLinks of the first ``count`` GPUs: the smallest of them, or the ``most``.
 
-    0 where there are none, or their rate is not known.
+    0 without NVLinks, or where their rate is not known.
     """
     gpus = topology.first_gpus(count)
     used = {gpu.busid for gpu in gpus}
@@ -99,7 +99,7 @@ def _links(gpu: Gpu, used: set[str]) -> int:
 
 
 def _net_gbs(scenario: Scenario, gpus: int) -> float:
-    """All adapters of the node; of a part of its GPUs the same part."""
+    """Bandwidth of all adapters of the node, scaled to the share of its GPUs that is used."""
     topology = scenario.resolve().own.topology
     total_gbs = sum(net.speed_mbps for net in topology.nets) / 8000
     if not total_gbs:
@@ -131,7 +131,7 @@ def common_factor(ratios: Array, nbytes: Array) -> float | None:
 
 
 def likely(factor: float, bus_factor: float | None = None) -> str:
-    """Slip that the factor comes of, as a question; ``bus_factor``: what multiplies bus bandwidths, if anything."""
+    """The likely slip behind the factor, as a question; ``bus_factor``: what multiplies bus bandwidths, if anything."""
     known = _FACTORS if bus_factor is None else {**_FACTORS, bus_factor: "the factor of the bus bandwidth"}
     for slip, words in known.items():
         if min(abs(np.log(factor / slip)), abs(np.log(factor * slip))) < _ALIKE:
@@ -161,7 +161,8 @@ class PlausibleRows:
 def judge(table: Measurements, topology: Topology | None, trays: int | None = None) -> PlausibleRows:
     """The table's rows without those that are refused; ``topology`` is one node, None where it is not known.
 
-    ``trays``: of how many such nodes a NVLink domain is, whose adapters carry nothing inside of it; None of no domain.
+    ``trays``: the number of such nodes in a NVLink domain, whose adapters carry nothing inside of it; None without a
+    domain.
     """
     seen = [*problems(table), *(() if topology is None else _beyond(table.blocks, topology, trays))]
     out = {line for problem in seen if problem.refused for line in problem.lines}
@@ -197,18 +198,18 @@ def least_us(row: SampleBlock, topology: Topology, trays: int | None = None) -> 
 
 
 def fastest_us(row: SampleBlock, topology: Topology, trays: int | None = None) -> float:
-    """The time in us below which a row is refused: what links take, less what clocks and rounding may differ by."""
+    """The time in us below which a row is refused: what the links need, less a margin for clocks and rounding."""
     return max(least_us(row, topology, trays) / _ABOVE, SHORTEST_US)
 
 
 def _of_domains(row: SampleBlock, trays: int) -> SampleBlock:
-    """A row counted by host, or by domain, as one of domains."""
+    """A row that counts hosts, or domains, as a row that counts domains."""
     domains = max(row.nodes // trays, 1)
     return replace(row, shape=(domains, row.ranks // domains))
 
 
 def _inside_bytes(row: SampleBlock, in_switch: bool) -> float:
-    """Bytes that one GPU has to send or to receive."""
+    """Bytes that one GPU has to send or receive."""
     others = (row.ranks - 1) / row.ranks
     if row.point.name == "allreduce":
         return row.point.bytes * (1 if in_switch or row.nodes > 1 else 2 * others)

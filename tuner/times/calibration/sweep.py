@@ -1,4 +1,4 @@
-"""A sweep over sizes from a file of measurements: what NCCL took by itself, and latency and bandwidth of it."""
+"""A sweep over sizes from a file of measurements: what NCCL took by itself, with its latency and bandwidth."""
 
 from collections.abc import Sequence
 from dataclasses import field
@@ -21,9 +21,9 @@ from tuner.times.results import Result, results
 
 @dataclass(frozen=True, slots=True)
 class Sweep:
-    """One file's times of NCCL's own choice, of one collective, ascending in size; out of place where both are.
+    """One file's times of NCCL's own choice for one collective, ascending in size; out of place if there are both.
 
-    ``wrong_bytes`` are the sizes that are left out, as their results were wrong.
+    ``wrong_bytes`` are the sizes that were left out because results were wrong.
     """
 
     path: Path
@@ -51,9 +51,9 @@ class Sweep:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SweepAlphaBeta:
-    """``fit`` of all runs together; alpha and beta of each run apart as mean and deviation.
+    """``fit`` of all runs together; alpha and beta of the separate runs as mean and deviation.
 
-    ``error`` is the mean absolute error, ``verdict`` what that is called.
+    ``error`` is the mean absolute error, ``verdict`` its class in words.
     """
 
     fit: LineFit
@@ -123,14 +123,16 @@ _ALIKE = 0.5  # correlation of neighbours' errors, from which they lie on a curv
 
 
 def _bends(error: Array) -> bool:
-    """Whether errors, of sizes in their order, are those of a curve that is no line: large ones, neighbours alike."""
+    """Whether errors, in the order of sizes, look like a curve and not a line: large, with similar neighbours."""
     centred = error - error.mean()
     alike = float((centred[1:] * centred[:-1]).sum()) > _ALIKE * float((centred**2).sum())
     return len(error) >= _FEWEST_SIZES and float(np.abs(error).max()) > line.EXCELLENT and alike
 
 
 def terms_of(sweeps: Sequence[Sweep], algorithm: str, ranks: int | None) -> Terms:
-    """Fit of one collective over so many ranks as the files say. BadMeasurement where they differ or do not say."""
+    """Steps and bytes of one collective on as many ranks as the files say. BadMeasurement where they differ or
+    lack it.
+    """
     for sweep in sweeps:
         if ranks is not None and sweep.ranks not in (None, ranks):
             raise BadMeasurement(f"{sweep.path}: {sweep.ranks} ranks, not {ranks}; valid: without {option('ranks')}")
@@ -145,7 +147,7 @@ def terms_of(sweeps: Sequence[Sweep], algorithm: str, ranks: int | None) -> Term
 
 @dataclass(frozen=True, slots=True)
 class Runs:
-    """Alpha, us, and beta, GB/s, of each run apart, as mean and deviation."""
+    """Alpha, us, and beta, GB/s, of the separate runs, as mean and deviation."""
 
     alpha_us: Repeated
     beta_gbs: Repeated
@@ -153,7 +155,7 @@ class Runs:
 
 @dataclass(frozen=True, slots=True)
 class SizeOfFile:
-    """A size of one of the files."""
+    """One size in one of the files."""
 
     file: Path
     bytes: int
@@ -161,7 +163,7 @@ class SizeOfFile:
 
 @dataclass(frozen=True, slots=True)
 class TimeOfFile:
-    """The time of a size of one of the files."""
+    """The time of one size in one of the files."""
 
     file: Path
     bytes: int
@@ -170,10 +172,10 @@ class TimeOfFile:
 
 @dataclass(frozen=True, slots=True)
 class SweepFit:
-    """Alpha and beta of ``files`` together, taken for an algorithm's steps and bytes, with their deviations.
+    """Alpha and beta of ``files`` together, for an algorithm's steps and bytes, with their deviations.
 
     ``fixed_us`` and ``gbs`` are the line itself, ``r2`` how much of the times it explains; ``error`` is the mean
-    absolute error, ``verdict`` what that is called and ``causes`` what to look for. ``wrong`` are sizes left out.
+    absolute error, ``verdict`` its class and ``causes`` what to look for. ``wrong`` are sizes left out.
     """
 
     operation: str

@@ -23,7 +23,7 @@ _STEPS = 6  # of a search that begins near its end
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MeasuredTimes:
-    """Calls and what they took in us, [call]. ``launch``: which way of launching each belongs to, from 0 on."""
+    """Calls and their times in us, [call]. ``launch``: the index of each one's way of launching, from 0."""
 
     calls: Features
     times_us: Array
@@ -38,8 +38,9 @@ class MeasuredTimes:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TimeFit:
-    """A fit. ``start_factors``: start_us of each way of launching over that of the first; ``left``: rows beyond those
-    that there are parameters for, which curves may have values of."""
+    """A fit. ``start_factors``: start_us of each way of launching divided by that of the first; ``left``: rows in
+    excess of the parameters, which curves may use up.
+    """
 
     parameters: Mapping[str, float]
     start_factors: Array
@@ -49,16 +50,16 @@ class TimeFit:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Uncertainty:
-    """Errors of fits at sizes that they have not seen: by regime, and near each call in units of that."""
+    """Errors of fits at sizes that they did not see: by regime, and near each call in units of that."""
 
     scatter: Scatter
     spread: list[SurfaceCurve]
 
 
 def fit(measured: MeasuredTimes, beliefs: Mapping[str, float], begin: Mapping[str, float] | None = None) -> TimeFit:
-    """The parameters that explain the times best, beliefs counted; and the surface of what is left.
+    """The parameters that explain the times best, with beliefs taken into account; and the surface of what is left.
 
-    ``beliefs``: medians by name; ``begin``: parameters near the result, where there are any. Loss: soft absolute
+    ``beliefs``: medians by name; ``begin``: parameters near the result, if there are any. Loss: soft absolute
     differences of logarithms.
     """
     names = _reached(measured.calls, beliefs)
@@ -101,9 +102,10 @@ def fit(measured: MeasuredTimes, beliefs: Mapping[str, float], begin: Mapping[st
 
 
 def uncertainty(measured: MeasuredTimes, fitted: TimeFit, beliefs: Mapping[str, float]) -> Uncertainty:
-    """Errors by fits to four fifths of the sizes, held against the others: none has seen the times that judge it.
+    """Errors from fits to four fifths of the sizes, tested on the others, so that no fit has seen the times that judge
+    it.
 
-    A few rows are weighed against what other machines show.
+    For a few rows, what other machines show has some weight.
     """
     sizes = np.searchsorted(np.unique(measured.calls.bytes), measured.calls.bytes)
     off = np.full(len(measured), np.nan)
@@ -136,7 +138,7 @@ def started_us(parameters: Mapping[str, float], start_factors: Array, measured: 
 
 
 def softened(off: Array) -> Array:
-    """Differences as numbers in units of what is expected, [row]: small ones stay, large ones count as their roots."""
+    """Differences in units of what is expected, [row]: small ones stay, large ones become their square roots."""
     soft: Array = np.sign(off) * np.sqrt(2 * (np.sqrt(1 + off**2) - 1))
     return soft
 

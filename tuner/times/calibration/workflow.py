@@ -3,16 +3,14 @@
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import field, replace
-from enum import IntEnum
 from os import PathLike
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tuner.base.dataclass import dataclass
 from tuner.base.files import write_text
-from tuner.base.frames import Column, Framed, NamedColumn
+from tuner.base.frames import Column, Framed, of_records
 from tuner.base.names import Algorithm, Collective, Protocol
 from tuner.base.nouns import Span
 from tuner.base.records import Files, json_form, paths, to_json, today
@@ -35,8 +33,8 @@ LARGEST_DEVIATION = 0.25  # of a value, for it to be known
 class AlphaBeta:
     """``alpha_us + bytes / (1000 * beta_gbs)``, each with its standard deviation.
 
-    ``known``: the sizes reach both; small ones say nothing of bandwidths, large ones of latencies. ``r2`` is of
-    logarithms of times, with outliers counting as in the fit; errors are mean absolute ones in percent.
+    ``known``: the sizes determine both; small ones say nothing about bandwidths, large ones about latencies. ``r2`` is
+    that of logarithms of times, with outliers weighted as in the fit; errors are mean absolute ones in percent.
     """
 
     collective: Collective
@@ -56,7 +54,7 @@ class AlphaBeta:
 
 
 def alpha_betas(observations: Observations) -> tuple[list[AlphaBeta], list[str]]:
-    """Groups that could be fitted, then what has too few sizes to be."""
+    """Groups that could be fitted, then those with too few sizes."""
     fits, without = [], []
     for group in _of_all_types(observations.groups):
         if len(np.unique(group.sizes.nbytes[~group.held_out])) < line.LEAST_SIZES:
@@ -127,7 +125,7 @@ EVERY = 3  # sessions: one of them is held out
 @dataclass(frozen=True, slots=True)
 class HeldOut:
     """Mean absolute errors in percent of ``calls`` that were not fitted, by NCCL's constants and by those of a fit to
-    all others. ``what`` says which: ``sessions``, or a communicator.
+    all others. ``what`` names them: ``sessions``, or a communicator.
     """
 
     what: str
@@ -177,15 +175,18 @@ def _error(
     )
 
 
-_DTYPES = {"ranks": np.int64, "nodes": np.int64, "calls": np.int64, "known": np.bool_}
+_DTYPES = {
+    **dict.fromkeys(("collective", "algorithm", "protocol", "ranks", "nodes", "calls"), np.int64),
+    "known": np.bool_,
+}
 
 
 @dataclass(frozen=True, slots=True)
 class FittedFiles:
     """Files that were read: release, communicators in words, number of calls; ``left_out`` counts others by reason.
 
-    ``times`` says how they were had: ``measured`` or ``simulated``, or both; ``floors`` where the host's time hid that
-    of the GPUs.
+    ``times`` says where they come from: ``measured`` or ``simulated``, or both; ``floors`` where the host's time hid
+    that of the GPUs.
     """
 
     nccl: str
@@ -215,15 +216,8 @@ class FitReport(Framed):
 
     def columns(self) -> dict[str, Column]:
         """name, nccl, value, low, high (NaN: no interval), numbers in the constants' own units, status; [constant]."""
-        constants = self.fit.constants
-        return {
-            "name": [one.name for one in constants],
-            "nccl": np.array([one.nccl for one in constants], np.float64),
-            "value": np.array([one.value for one in constants], np.float64),
-            "low": np.array([one.low for one in constants], np.float64),
-            "high": np.array([one.high for one in constants], np.float64),
-            "status": [one.status for one in constants],
-        }
+        numbers = dict.fromkeys(("nccl", "value", "low", "high"), np.float64)
+        return of_records(self.fit.constants, name=str, **numbers, status=str)
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,15 +230,8 @@ class AlphaBetaReport(Framed):
 
     def columns(self) -> dict[str, Column]:
         """collective, algorithm, protocol, ranks, nodes, calls, alpha_us, beta_gbs, deviations, r2, errors; [fit]."""
-        words: dict[str, type[IntEnum]] = {"collective": Collective, "algorithm": Algorithm, "protocol": Protocol}
-        numbers = [each.name for each in dataclasses.fields(AlphaBeta) if each.name not in words]
-        return {
-            **{name: NamedColumn(kind, self._column(name, np.int64)) for name, kind in words.items()},
-            **{name: self._column(name, _DTYPES.get(name, np.float64)) for name in numbers},
-        }
-
-    def _column(self, name: str, dtype: type[np.generic]) -> NDArray[np.generic]:
-        return np.array([getattr(one, name) for one in self.fits], dtype)
+        names = (each.name for each in dataclasses.fields(AlphaBeta))
+        return of_records(self.fits, **{name: _DTYPES.get(name, np.float64) for name in names})
 
 
 def fit(
@@ -257,14 +244,13 @@ def fit(
 ) -> FitReport:
     """The constants of NCCL's model that explain measured times best, from files of one machine and one release.
 
-    ``files`` are what ``nccl-tuner measure`` wrote; several numbers of nodes tell more constants apart. What they
-    cannot tell keeps NCCL's value; every fourth size is held out, for honest errors, and so are sessions and
-    communicators, each from a fit of its own. ``out`` is a file of fitted
-    constants to write, which ``communicator(constants=...)`` takes; ``command`` is named in it. ``progress`` is told
-    each step, which may take a while, before it begins. ``measured`` is what was read from the files already, where
-    they are of other kinds.
-    Errors: BadMeasurement for files with nothing to fit to, of several machines or releases; BadInput where ``out``
-    cannot be written.
+    ``files`` are what ``nccl-tuner measure`` wrote; several numbers of nodes distinguish more constants. A constant
+    that they cannot determine keeps NCCL's value; every fourth size is held out, for honest errors, and so are sessions
+    and communicators, each from a fit of its own. ``out`` is a file of fitted constants to write, which
+    ``communicator(constants=...)`` takes; ``command`` is named in it. ``progress`` is called with each step, which may
+    take a while, before it begins. ``measured`` is what was already read from files of other kinds. Errors:
+    BadMeasurement for files with nothing to fit, or from several machines or releases; BadInput where ``out`` cannot be
+    written.
     """
     progress("reading")
     observed = _observed(files, measured)
@@ -286,8 +272,9 @@ def fit_alpha_beta(
 ) -> AlphaBetaReport:
     """A latency and a bandwidth for each collective and combination, from files of one machine and one release.
 
-    ``cost_table`` is a decision table to write, with the times as ``cost`` rows for the plugin; ``command`` is named
-    in it. ``measured`` is as of :func:`fit`. Errors: those of :func:`fit`.
+    ``cost_table`` is a decision table to write, with the times as ``cost`` rows for the plugin; ``command`` is named in
+    it. ``measured`` is as for :func:`fit`. Errors: BadMeasurement for files with nothing to fit, or from several
+    machines or releases; BadInput where ``cost_table`` cannot be written.
     """
     observed = _observed(files, measured)
     fits, without = alpha_betas(observed)

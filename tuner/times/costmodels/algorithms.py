@@ -37,7 +37,7 @@ class Overheads:
     straggler: Array
 
     def parts_us(self, nbytes: ArrayLike, cost_on: Callable[[Callable[[Level], Level]], Linear]) -> dict[str, Array]:
-        """The model's time and what each factor adds to it, one after the other; their sum is the time.
+        """The model's time and what each factor adds to it, in order; their sum is the time.
 
         ``cost_on`` is the model with its levels changed.
         """
@@ -68,7 +68,7 @@ def overheads(
     copy_gbs: ArrayLike | None = None,
     straggler: ArrayLike = 0.0,
 ) -> Overheads:
-    """BadInput for what is below 0, or takes all of a link."""
+    """The overheads of a model. BadInput for a value below 0, or one that uses up a whole link."""
     return Overheads(
         not_negative("software_us", software_us),
         share("protocol", protocol),
@@ -108,7 +108,7 @@ class LogGP:
 
 
 def loggp(latency_us: ArrayLike, overhead_us: ArrayLike, gap_us: ArrayLike, gbs: ArrayLike) -> LogGP:
-    """BadInput for times or a gap below 0, or a bandwidth that is not above it."""
+    """The parameters of LogGP. BadInput for times or a gap below 0, or a bandwidth that is not above 0."""
     return LogGP(
         not_negative("latency_us", latency_us),
         not_negative("overhead_us", overhead_us),
@@ -119,7 +119,7 @@ def loggp(latency_us: ArrayLike, overhead_us: ArrayLike, gap_us: ArrayLike, gbs:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Phase:
-    """One after the other: ``operation`` over numbers of ``ranks`` of one level, of ``part`` of the bytes."""
+    """One phase of a sequence: ``operation`` over numbers of ``ranks`` of one level, with ``part`` of the bytes."""
 
     name: str
     operation: CostOperation
@@ -139,7 +139,7 @@ def allreduce(gpus_per_node: ArrayLike, nodes: ArrayLike, intra: Level, inter: L
 
 
 def allgather(gpus_per_node: ArrayLike, nodes: ArrayLike, intra: Level, inter: Level) -> tuple[Phase, Phase]:
-    """Each GPU gathers its part from its like on the other nodes, then the node gathers all parts."""
+    """Each GPU gathers its part from its counterparts on the other nodes, then the node gathers all parts."""
     return (
         _between(CostOperation.AllGather, gpus_per_node, nodes, inter),
         _inside(CostOperation.AllGather, gpus_per_node, intra),
@@ -147,7 +147,7 @@ def allgather(gpus_per_node: ArrayLike, nodes: ArrayLike, intra: Level, inter: L
 
 
 def reduce_scatter(gpus_per_node: ArrayLike, nodes: ArrayLike, intra: Level, inter: Level) -> tuple[Phase, Phase]:
-    """The node reduces and scatters, then each GPU its part among its like on the other nodes."""
+    """The node reduces and scatters, then each GPU does so with its part among its counterparts on the other nodes."""
     return (
         _inside(CostOperation.ReduceScatter, gpus_per_node, intra),
         _between(CostOperation.ReduceScatter, gpus_per_node, nodes, inter),
@@ -155,7 +155,7 @@ def reduce_scatter(gpus_per_node: ArrayLike, nodes: ArrayLike, intra: Level, int
 
 
 def alltoall(gpus_per_node: ArrayLike, nodes: ArrayLike, intra: Level, inter: Level) -> tuple[Phase, Phase]:
-    """Pairwise: with the others of the node at its level, with everybody else over the network."""
+    """Pairwise: with other GPUs of the node at its level, with all others over the network."""
     gpus, ranks = whole("gpus_per_node", gpus_per_node), whole("gpus_per_node", gpus_per_node) * whole("nodes", nodes)
     near, far = Terms(gpus - 1, (gpus - 1) / ranks), Terms(ranks - gpus, (ranks - gpus) / ranks)
     return (
@@ -173,7 +173,7 @@ TWO_LEVEL: Mapping[CostOperation, Callable[[ArrayLike, ArrayLike, Level, Level],
 
 
 def total(phases: Sequence[Phase]) -> Linear:
-    """One phase after the other."""
+    """The time of all phases, one after the other."""
     first, *others = phases
     cost = first.cost
     for phase in others:

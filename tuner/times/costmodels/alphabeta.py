@@ -26,7 +26,7 @@ class Level:
 
 
 def level(alpha_us: ArrayLike, beta_gbs: ArrayLike) -> Level:
-    """BadInput for a latency below 0, or a bandwidth that is not above it."""
+    """A latency and a bandwidth. BadInput for a latency below 0, or a bandwidth that is not above 0."""
     return Level(not_negative("alpha_us", alpha_us), positive("beta_gbs", beta_gbs))
 
 
@@ -48,7 +48,7 @@ class Linear:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Terms:
-    """The numbers of ``steps`` one after the other, and the ``share`` of the bytes that a rank sends in them."""
+    """Numbers of consecutive ``steps``, and the ``share`` of the bytes that a rank sends in them."""
 
     steps: Array
     share: Array
@@ -73,7 +73,7 @@ class Terms:
 
 
 def log2_rounds(ranks: ArrayLike) -> Array:
-    """The numbers of rounds in which what one rank has reaches all: log2, rounded up."""
+    """Numbers of rounds after which all ranks have what one had: log2, rounded up."""
     _, exponent = np.frexp(whole("ranks", ranks) - 1)
     rounds: Array = exponent.astype(np.float64)
     return rounds
@@ -101,7 +101,7 @@ def _tree(ranks: Array) -> Terms:
 
 
 def _binomial(ranks: Array) -> Terms:
-    """Half of what is left goes in each round."""
+    """Sends half of the rest in each round."""
     return Terms(log2_rounds(ranks), _part(ranks))
 
 
@@ -148,7 +148,7 @@ def terms(operation: CostOperation, algorithm: str, ranks: ArrayLike) -> Terms:
 
 
 def crossover_bytes(one: Linear, other: Linear) -> Array:
-    """The size in bytes above 0 at which both take as long; not a number where there is none."""
+    """The size in bytes above 0 at which both take equally long; NaN if there is none."""
     fixed_us, us_per_byte = other.fixed_us - one.fixed_us, one.us_per_byte - other.us_per_byte
     alike = np.abs(us_per_byte) <= _ROUNDING * np.maximum(one.us_per_byte, other.us_per_byte)
     together = np.abs(fixed_us) <= _ROUNDING * np.maximum(one.fixed_us, other.fixed_us)

@@ -54,7 +54,9 @@ class ProjectedTable:
 
 @dataclass(frozen=True, slots=True)
 class Fabric:
-    """A node; bandwidths in GB/s of one direction. ``nic_share`` is what of all adapters together is reached."""
+    """A node; bandwidths in GB/s in one direction. ``nic_share`` is the share of the adapters' bandwidth that is
+    reached.
+    """
 
     mdfi_gbs: float  # between the tiles of a GPU
     xe_gbs: float  # a link between GPUs
@@ -79,10 +81,10 @@ class Fabric:
     ) -> dict[str, Array]:
         """Times of an AllReduce, us, by the resource that takes them; the sum is the time.
 
-        ``direct`` is reduce-scatter in the node, AllReduce between nodes, allgather in the node: equation 4 (5), and
-        10 on one node. ``pcie`` adds copies to the host and back in both phases: equation 6. ``host`` is the whole
-        size through host memory, one step after the other: equation 1, and 7 on one node. BadInput for more ranks than
-        tiles, or another path.
+        ``direct`` is reduce-scatter in the node, AllReduce between nodes, allgather in the node: equations 4 and 5, and
+        10 on one node. ``pcie`` adds copies to the host and back in both phases: equation 6. ``host`` moves the whole
+        size through host memory, step by step: equation 1, and 7 on one node. BadInput for more ranks than tiles, or
+        another path.
         """
         z, q, r = positive("bytes", nbytes), whole("nodes", nodes), whole("ranks_per_node", ranks_per_node)
         whole("ranks in all", q * r, least=2)
@@ -125,7 +127,7 @@ class Fabric:
     def projected(
         self, run: tuple[int, int, int], path: str, one_tile_per_gpu: bool, measured_ms: float | None
     ) -> Projected:
-        """An AllReduce of ``run``: bytes, nodes and ranks per node; beside a measured time what that says."""
+        """The projected AllReduce of ``run``: bytes, nodes and ranks per node; against a measured time, if given."""
         nbytes, nodes, ranks_per_node = run
         parts_us = {name: float(us) for name, us in self.parts_us(*run, path, one_tile_per_gpu).items()}
         time_us = float(self.time_us(*run, path, one_tile_per_gpu))
@@ -137,7 +139,8 @@ class Fabric:
         return replace(found, measured_us=measured_us, efficiency=time_us / measured_us, effective_nic_gbs=nic_gbs)
 
     def _inside(self, z: Array, q: Array, r: Array, one_tile_per_gpu: bool) -> dict[str, Array]:
-        """Two phases, in each of which every rank moves its part: over Xe-links, and over MDFI between tiles.
+        """Time of the two phases in a node, in each of which every rank moves its part: over Xe-links, and over MDFI
+        between tiles.
 
         Between nodes MDFI is hidden behind Xe-links, where there are some.
         """
@@ -152,7 +155,7 @@ class Fabric:
         return time
 
     def _adapters(self, r: Array) -> Array:
-        """A rank's own, as long as there are some."""
+        """The adapters of a rank: its own ones, as long as there are enough."""
         return np.minimum(r, self.nics_per_node)
 
     def _host(self, z: Array, q: Array, r: Array) -> dict[str, Array]:
@@ -195,7 +198,7 @@ class MeasuredAllReduces:
 
 
 def measured(table: Mapping[str, Any]) -> list[MeasuredAllReduces]:
-    """A file's tables. BadInput where one is not whole, or there is none."""
+    """The measured tables of a file. BadInput where one is incomplete, or there is none."""
     try:
         tables = [
             MeasuredAllReduces(
@@ -215,7 +218,7 @@ def measured(table: Mapping[str, Any]) -> list[MeasuredAllReduces]:
 
 
 def projected_tables(described: Fabric, table: Mapping[str, Any]) -> list[ProjectedTable]:
-    """The file's measured tables with what the model says of each row. BadInput as :func:`measured`."""
+    """The file's measured tables with the model's times for each row. BadInput for incomplete tables."""
     return [
         ProjectedTable(
             one.title,
@@ -237,7 +240,7 @@ def _profile(table: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 
 
 def fabric(table: Mapping[str, Any], profile: str, **other: float | None) -> Fabric:
-    """One of a file's profiles, with ``other`` values instead of its own. BadInput names what is wrong or missing."""
+    """One of a file's profiles, with ``other`` values in place of its own. BadInput names what is wrong or missing."""
     values = _profile(table, profile)
     values = {**table, **(_profile(table, values["parent"]) if "parent" in values else {}), **values}
     values.update({name: value for name, value in other.items() if value is not None})

@@ -1,4 +1,4 @@
-"""Latency and bandwidth of times over sizes: a line, fitted so that every size counts by its own relative error."""
+"""Latency and bandwidth from times over sizes: a line, fitted so that every size has a weight by its relative error."""
 
 from collections.abc import Sequence
 
@@ -19,8 +19,8 @@ _BOUNDS = (-30.0, 30.0)  # of logarithms, far from any latency and bandwidth
 class LineFit:
     """``fixed_us + bytes / (1000 * gbs)``, both with their standard deviation.
 
-    ``r2`` is of logarithms of times, with outliers counting as in the fit; ``error`` is each time's, fitted over
-    measured minus 1, of what was held out as well, [size].
+    ``r2`` is that of logarithms of times, with outliers weighted as in the fit; ``error`` is fitted over measured minus
+    1 for each time, held-out ones included, [size].
     """
 
     fixed_us: float
@@ -91,7 +91,7 @@ class Repeated:
 
 
 def repeated(values: Sequence[float]) -> Repeated:
-    """At least one value."""
+    """Mean and deviation of at least one value."""
     return Repeated(float(np.mean(values)), float(np.std(values, ddof=1)) if len(values) > 1 else None)
 
 
@@ -181,7 +181,7 @@ def alpha_us(elapsed_us: ArrayLike, iterations: ArrayLike, ranks: ArrayLike) -> 
 
 
 def beta_gbs(nbytes: ArrayLike, elapsed_us: ArrayLike, iterations: ArrayLike, ranks: ArrayLike) -> Array:
-    """From calls of a size so large that latencies do not count: the bus bandwidth."""
+    """Bus bandwidth from calls of a size so large that latencies do not matter."""
     calls = positive("elapsed_us", elapsed_us) / whole("iterations", iterations)
     share = terms(CostOperation.AllReduce, "ring", whole("ranks", ranks, least=2)).share
     beta: Array = share * positive("bytes", nbytes) / calls / 1000
@@ -209,7 +209,7 @@ ABOVE = (
 
 @dataclass(frozen=True, slots=True)
 class Class:
-    """``causes`` are what to look for; none where nothing has to be."""
+    """A class of results; ``causes`` are what to look for, empty where nothing needs to be."""
 
     name: str
     causes: tuple[str, ...] = ()
@@ -225,9 +225,9 @@ def of_error(error: float) -> Class:
 
 
 def of_efficiency(efficiency: float, latency_share: float) -> Class:
-    """Verdict by a share of the ideal busbw, and the share of the predicted time that is latency.
+    """The class for a share of the ideal busbw, and the share of the predicted time that is latency.
 
-    A size whose time is mostly latency cannot reach a bandwidth, so that is what is said of it.
+    A size whose time is mostly latency cannot reach a bandwidth, which the class then says.
     """
     if efficiency > 1:
         return Class("above the ideal", ABOVE)
@@ -240,5 +240,5 @@ def of_efficiency(efficiency: float, latency_share: float) -> Class:
 
 
 def error(predicted: float, measured: float) -> float:
-    """Relative to what was measured; above 0 where the prediction is too long."""
+    """The error relative to the measured value; above 0 where the prediction is too long."""
     return predicted / measured - 1

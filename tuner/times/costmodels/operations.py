@@ -18,7 +18,7 @@ LARGEST = 1e30  # and one over it the least that may divide: far from any machin
 
 
 def positive(name: str, value: ArrayLike) -> Array:
-    """Finite numbers above 0; a number for a number, an array for an array, as of all checks."""
+    """Checks for finite numbers above 0; as in all checks, a number gives a number, an array an array."""
     return _checked(name, value, lambda number: number > 0, "above 0", 1 / LARGEST)
 
 
@@ -72,7 +72,7 @@ def _checked(name: str, value: ArrayLike, holds: Callable[[Array], Any], valid: 
 
 
 class CostOperation(Enum):
-    """NCCL's five collectives by its spelling, and what is made of sends and receives."""
+    """NCCL's five collectives in its spelling, and operations made from sends and receives."""
 
     AllReduce = "AllReduce"
     ReduceScatter = "ReduceScatter"
@@ -98,10 +98,10 @@ PER_RANK = frozenset(
 
 
 def size_bytes(operation: CostOperation, count: ArrayLike, element_bytes: ArrayLike, ranks: ArrayLike) -> Array:
-    """The size S in bytes that bandwidths are of, from NCCL's count argument.
+    """The size S in bytes that bandwidths refer to, from NCCL's count argument.
 
-    The whole array: count x size of an element, times the ranks where the count is that of one rank's part.
-    Source: the GetBw functions of nccl-tests, v2.19.6.
+    It is the whole array: count x size of an element, times the ranks where the count is one rank's part. Source: the
+    GetBw functions of nccl-tests, v2.19.6.
     """
     parts = whole("ranks", ranks) if operation in PER_RANK else 1.0
     size: Array = whole("count", count) * whole("element_bytes", element_bytes) * parts
@@ -119,7 +119,7 @@ def algorithm_gbs(nbytes: ArrayLike, time_us: ArrayLike) -> Array:
 
 
 def of_bits(gbps: ArrayLike) -> Array:
-    """1e9 bytes per second (GB/s) of 1e9 bits per second, in which networks are sold."""
+    """Converts 1e9 bits per second, in which networks are sold, to 1e9 bytes per second (GB/s)."""
     gbs: Array = positive("gbps", gbps) / 8
     return gbs
 

@@ -23,9 +23,10 @@ from tuner.times.costmodels.operations import Array, CostOperation, divides, not
 
 
 def step_us(compute_us: ArrayLike, communication_us: ArrayLike, hidden: ArrayLike = 0.0) -> Array:
-    """``hidden`` is the share of the communication that runs beside the computation, which hides no more than it lasts.
+    """Time of a step; ``hidden`` is the share of the communication that overlaps the computation, at most as long as
+    it.
 
-    0 is one after the other; 1 is the longer of the two.
+    0: one after the other; 1: the longer of the two.
     """
     compute, communication = positive("compute_us", compute_us), not_negative("communication_us", communication_us)
     time: Array = compute + communication - _hidden_us(compute, communication, hidden)
@@ -33,13 +34,13 @@ def step_us(compute_us: ArrayLike, communication_us: ArrayLike, hidden: ArrayLik
 
 
 def speedup(compute_us: ArrayLike, communication_us: ArrayLike, hidden: ArrayLike) -> Array:
-    """Over one after the other, of times in us; ``hidden`` as in :func:`step_us`."""
+    """Speed-up over running both one after the other, from times in us; ``hidden`` as in :func:`step_us`."""
     faster: Array = step_us(compute_us, communication_us) / step_us(compute_us, communication_us, hidden)
     return faster
 
 
 def achieved(compute_us: ArrayLike, communication_us: ArrayLike, hidden: ArrayLike) -> Array:
-    """The share that is reached of what hiding everything would gain in speed-up; times in us."""
+    """The share of the possible speed-up that hiding this much reaches; times in us."""
     compute, communication = positive("compute_us", compute_us), positive("communication_us", communication_us)
     gain, most = (
         _hidden_us(compute, communication, share) / step_us(compute, communication, share) for share in (hidden, 1.0)
@@ -102,15 +103,15 @@ def known_name(name: str) -> str:
 
 
 def vocabulary(name: str) -> int:
-    """Number of tokens that a model by name tells apart. BadInput for a name that is not known."""
+    """Number of tokens in the vocabulary of a model by name. BadInput for an unknown name."""
     tokens: int = _table()[known_name(name)]["vocabulary"]
     return tokens
 
 
 def model_fields(name: str | None, given: Mapping[str, float | None]) -> dict[str, Any]:
-    """Fields of :class:`Model` as given, and of the model by ``name`` where they are None.
+    """Fields of :class:`Model` as given, completed from the model called ``name``.
 
-    BadInput for a name that is not known, and for all fields that are in neither.
+    BadInput for an unknown name, and for fields that are in neither.
     """
     known = known_models()
     found = {
@@ -124,9 +125,9 @@ def model_fields(name: str | None, given: Mapping[str, float | None]) -> dict[st
 
 @dataclass(frozen=True, slots=True)
 class Parallelism:
-    """Degrees of parallelism; ``zero`` is the stage, 0 without. ``ep`` divides ``dp``, ``pp`` the layers.
+    """Degrees of parallelism; ``zero`` is ZeRO's stage, 0 without. ``ep`` divides ``dp``, ``pp`` the layers.
 
-    ``buckets`` is in how many calls gradients go. The two sizes replace what the model gives: of a micro-batch's
+    ``buckets`` is the number of calls for the gradients. The two sizes replace the model's: of a micro-batch's
     activations, and of the gradients of one GPU.
     """
 
@@ -152,7 +153,7 @@ class Parallelism:
 class Traffic:
     """``calls`` of one collective per step and GPU, each of ``bytes``, over ``ranks`` GPUs ``stride`` apart.
 
-    ``gradients`` says that their type is that of gradients, otherwise it is that of activations and parameters.
+    ``gradients``: their type is that of gradients, otherwise that of activations and parameters.
     """
 
     parallelism: str
@@ -190,7 +191,7 @@ def traffic(model: Model, plan: Parallelism) -> list[Traffic]:
 
 
 def time_us(one: Traffic, cluster: Cluster) -> Array:
-    """The time of a call in us, by alpha and beta of the levels that it is on."""
+    """The time of a call in us, from alpha and beta of the levels that it uses."""
     gpus, nodes = one.shape(cluster.gpus_per_node)
     if one.operation is CostOperation.SendRecv:  # of all neighbours the slowest: one on another node where there is one
         network = cluster.intra if nodes == 1 else cluster.inter
@@ -211,7 +212,7 @@ def _check(model: Model, plan: Parallelism) -> None:
     if plan.zero not in range(4):
         raise BadInput(f"zero: {plan.zero}; valid: 0, 1, 2, 3")
     if plan.sequence_parallel and plan.tp == 1:
-        raise BadInput("sequence parallelism splits what tensor parallelism repeats; valid: tp of 2 or more")
+        raise BadInput("sequence parallelism splits what tensor parallelism repeats; valid with tp of 2 or more")
     if plan.ep > 1 and not (model.expert_layers and model.expert_parameters):
         raise BadInput("ep: the model has no experts; valid: with expert_layers and expert_parameters")
     experts = not_negative("expert_parameters", model.expert_parameters)

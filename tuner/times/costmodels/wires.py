@@ -1,6 +1,6 @@
-"""Bytes that the wires carry of a collective, by algorithm, where the bus factor says something else.
+"""Bytes that a collective puts on the wires, by algorithm, where the bus factor says something else.
 
-A share is of the size S, through one port in its busier direction, as the mean over alike ports: a GPU's links inside
+A share refers to the size S, through one port in its busier direction, averaged over equal ports: a GPU's links inside
 the node, and all adapters of a node together. docs/cost-models.md derives each of them.
 
 Shapes: scalars, or arrays that broadcast and are computed one by one.
@@ -30,7 +30,7 @@ class Loads:
     node_share: Array
 
     def time_us(self, nbytes: ArrayLike, intra_gbs: ArrayLike, inter_gbs: ArrayLike) -> Array:
-        """The least time in which links of these bandwidths (a GPU's, a node's) carry it."""
+        """The least time in which links of these bandwidths (of a GPU, of a node) carry it."""
         size = positive("bytes", nbytes)
         inside = self.gpu_share * size / positive("intra_gbs", intra_gbs)
         outside = self.node_share * size / positive("inter_gbs", inter_gbs)
@@ -38,7 +38,7 @@ class Loads:
         return time
 
     def inter_limits(self, intra_gbs: ArrayLike, inter_gbs: ArrayLike) -> NDArray[np.bool_]:
-        """Whether the network is full before the links inside the node, whose bandwidths are in GB/s."""
+        """Whether the network is saturated before the links inside the node, with bandwidths in GB/s."""
         inside = self.gpu_share / positive("intra_gbs", intra_gbs)
         limits: NDArray[np.bool_] = self.node_share / positive("inter_gbs", inter_gbs) > inside
         return limits
@@ -87,7 +87,7 @@ _Rule = Callable[[Array, Array], Loads]
 
 def _ring(passes: int) -> _Rule:
     def of(gpus: Array, nodes: Array) -> Loads:
-        """Every rank passes n-1 parts on, once or twice; one of a node's hops leaves it."""
+        """Every rank passes n-1 parts on, once or twice; one hop per node leaves the node."""
         n = gpus * nodes
         whole_way, several = passes * (n - 1) / n, nodes > 1
         inside, outside = np.where(several, whole_way * (gpus - 1) / gpus, whole_way), np.where(several, whole_way, 0.0)
@@ -110,10 +110,10 @@ def _tree(gpus: Array, nodes: Array) -> Loads:
 
 def _nvls(up: str) -> _Rule:
     def of(gpus: Array, nodes: Array) -> Loads:
-        """The switch reads a part from all GPUs, the owner's too, and writes it to all of them.
+        """The switch reads a part from all GPUs, including its owner, and writes it to all of them.
 
-        So a GPU gives its whole size to be reduced and takes the whole that others multicast; its own part of 1/n goes
-        through once more in AllReduce, which does both.
+        So a GPU sends its whole size to be reduced and receives the whole that others multicast; its own part of 1/n
+        passes once more in AllReduce, which does both.
         """
         if np.any(nodes > 1) or np.any(gpus < 2):
             raise BadInput(f"NVLS {up}: the switches of one node do it; valid: one node, two GPUs or more")
@@ -124,7 +124,7 @@ def _nvls(up: str) -> _Rule:
 
 
 def _nvls_tree(gpus: Array, nodes: Array) -> Loads:
-    """NVLS inside each node, and a pair of trees between the nodes for what the node has reduced."""
+    """NVLS inside each node, and a pair of trees between the nodes for what each node has reduced."""
     return Loads(1 + 1 / gpus, 2 * (nodes - 1) / nodes)
 
 
@@ -225,7 +225,7 @@ class IdealOfShape:
 def ideal_of(
     intra_gbs: float | None, inter_gbs: float | None, gpus_per_node: int, nodes: int, busbw_gbs: float | None
 ) -> IdealOfShape:
-    """:func:`ideal` of one shape, beside a measured ``busbw_gbs``. BadInput as there."""
+    """:func:`ideal` for one shape, compared with a measured ``busbw_gbs``. BadInput for impossible values."""
     times = ideal(intra_gbs, inter_gbs, gpus_per_node, nodes)
     intra, inter = (float(gbs) if gbs < float("inf") else None for gbs in (times.intra_gbs, times.inter_gbs))
     return IdealOfShape(

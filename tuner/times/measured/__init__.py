@@ -1,7 +1,7 @@
 """Measured times as tables: the public ones in ``tables/measured``, and files in the same columns.
 
-``read`` takes any such file, ``load`` one that is shipped (``names``). ``problems`` says what is wrong with the rows of
-a table as far as they alone show it; what the links of a machine allow is judged on a higher floor.
+``read`` takes any such file, ``load`` a shipped one (``names``). ``problems`` says what is wrong with a table's rows as
+far as they show it by themselves; a higher floor judges what a machine's links allow.
 """
 
 from tuner.times.measured.checks import Kind, Problem, problems

@@ -58,7 +58,7 @@ REFUSED = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Something wrong with rows: their lines, and what it is, in words. ``refused``: they cannot be used."""
+    """A problem with rows: their lines, and what it is, in words. ``refused``: they cannot be used."""
 
     kind: Kind
     lines: tuple[int, ...]
@@ -66,7 +66,7 @@ class Problem:
 
     @property
     def refused(self) -> bool:
-        """Whether the rows' times are of no use."""
+        """Whether the rows' times are unusable."""
         return self.kind in REFUSED
 
     @property
@@ -104,10 +104,10 @@ def named(row: SampleBlock) -> str:
 
 
 def nearest_release(name: str) -> tuple[str, str]:
-    """The release of the catalogue that stands for ``name``, and what is said of it where it is another one.
+    """The release of the catalogue that stands in for ``name``, and a note where it is another one.
 
-    A patch release that the catalogue does not have is taken for the nearest of its minor release. Errors:
-    UnknownRelease where there is none of that.
+    An unknown patch release is replaced by the nearest of its minor release. Errors: UnknownRelease where there is
+    none.
     """
     known = release.names()
     minor, _, patch = name.rpartition(".")
@@ -132,7 +132,7 @@ def _release(table: Measurements) -> Iterator[Problem]:
 
 
 def _mixed(table: Measurements) -> Iterator[Problem]:
-    """Problems of mixed files, by what the runs say of themselves."""
+    """Problems of mixed files, from what the runs say about themselves."""
     of = {Kind.mixed_releases: records.release_of_note, Kind.mixed_machines: records.gpu_of_note}
     for kind, value_of in of.items():
         by_run = {key: value_of(f"{key} ; {run.what}") for key, run in table.header.runs.items()}
@@ -212,7 +212,7 @@ def _curves(table: Measurements) -> Iterator[Problem]:
 
 
 def _slow_runs(table: Measurements) -> Iterator[Problem]:
-    """Runs against the median of all runs of the same points, by large sizes alone."""
+    """Compares runs with the median of all runs of the same points, for large sizes only."""
     by_point: dict[object, list[SampleBlock]] = defaultdict(list)
     for row in table.blocks:
         if row.point.bytes >= _LARGE_BYTES and row.run:

@@ -35,11 +35,12 @@ _REPLACED = "NCCL ran something else than was requested"
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """Facts given beside a file; what the file itself says has to agree.
+    """Facts given in addition to a file, which must not contradict it.
 
     ``nodes`` and ``gpus_per_node`` are for files that do not name their ranks, ``collective`` for an nccl-tests text
-    that does not name its program. ``machine_gpus``: what such a file took of each node, where nothing says it.
-    ``by_round``: runs of `measure` have a row for each round, not one for all; from three processes on, for each.
+    that does not name its program. ``machine_gpus``: the GPUs that such a file used of each node, where nothing says
+    it. ``by_round``: runs of `measure` have a row for each round instead of one; with three processes or more, for each
+    process.
     """
 
     nccl: str = ""
@@ -69,9 +70,9 @@ NCCL_TESTS = (FileFormat.nccl_tests_json, FileFormat.nccl_tests_text)
 
 
 class MeasurementFile:
-    """A file of any of these formats, recognized by its content and read once.
+    """A file of any of these formats, recognised by its content and read once.
 
-    BadMeasurement where it cannot be read. ``format`` is None for a file of none of them.
+    BadMeasurement where it cannot be read. ``format`` is None for a file of another format.
     """
 
     def __init__(self, path: Path, content: bytes | None = None) -> None:
@@ -83,7 +84,7 @@ class MeasurementFile:
 
     @cached_property
     def text(self) -> str:
-        """The content as text, without what a keeper of logs added to its lines; what is none in it is replaced."""
+        """The content as text, without what log collectors added to its lines; invalid bytes are replaced."""
         return nccl_tests.unwrapped(self.content.decode(errors="replace"))
 
     def _recognized(self) -> FileFormat | None:
@@ -105,9 +106,9 @@ class MeasurementFile:
         return FileFormat.nccl_log if " NCCL INFO " in self.text or " NCCL WARN " in self.text else None
 
     def read(self, given: Given) -> Measurements:
-        """All that is in the file, as it stands there, of the collective ``given`` where the file names none.
+        """Everything in the file, unchanged; of the collective ``given`` where the file names none.
 
-        Errors: BadMeasurement where it is of no format that has measurements, or not whole.
+        Errors: BadMeasurement for an unknown format, or an incomplete file.
         """
         otherwise = records.operation(given.collective) if given.collective else None
         key = given.nccl, otherwise
@@ -156,7 +157,7 @@ class MeasurementFile:
 
     @property
     def forces(self) -> bool:
-        """Whether it may say of its rows what was forced: columns, or nccl-tests' with NCCL's variables in them."""
+        """Whether its rows may say what was forced: columns, or nccl-tests' output with NCCL's variables in it."""
         if self.format is FileFormat.nccl_tests_text:
             return bool(nccl_tests.choosing_variables(self.text))
         if self.format is FileFormat.nccl_tests_json:
@@ -166,7 +167,7 @@ class MeasurementFile:
 
     @property
     def release(self) -> str | None:
-        """The release that a file of nccl-tests names; None where it names none, or is of another format."""
+        """The release that a file of nccl-tests names; None without one, or for another format."""
         if self.format is FileFormat.nccl_tests_text:
             text = nccl_tests.runs_apart(self.text)[0]
             return nccl_tests.Text(self.path, text.rpartition("\n")[0]).release
@@ -179,7 +180,7 @@ RESULTS = ReaderBounds("results of nccl-tests, as text", lines=3_000_000)
 
 
 def _content(path: Path) -> bytes:
-    """The content of a file, of NCCL's log only what is read here; the log itself is read in pieces elsewhere.
+    """The content of a file; of NCCL's log only what is read here, as the log itself is read in pieces elsewhere.
 
     BadMeasurement where it cannot be read.
     """
@@ -197,9 +198,9 @@ def _content(path: Path) -> bytes:
 def read(path: Path, given: Given | None = None) -> Measurements:
     """The table of a file; rows have the file's lines, or the place of a result in a record, counted from 1.
 
-    Times of single calls come as their mean (nccl-tests) or median (`measure`). BadMeasurement names the file, and
-    where there is one the line, of what is wrong, or of what the file says otherwise than ``given``. BadInput where a
-    package is missing that reads the file.
+    Times of single calls come as their mean (nccl-tests) or median (`measure`). BadMeasurement names the file, and the
+    line if there is one, of an error or of a contradiction to ``given``. BadInput where a package is missing that reads
+    the file.
     """
     return MeasurementFile(path).table(given or Given())
 
@@ -210,8 +211,8 @@ def read_any(path: Path, collective: Collective | None = None) -> Measurements:
 
 
 def _rows(path: Path, measured: Measurements, given: Given) -> Measurements:
-    """Blocks of one time each: of nccl-tests the mean of a line's calls, else of each point and what was requested the
-    median, by round where that is ``given``. What does not count is left out and counted.
+    """Blocks of one time each: for nccl-tests the mean of a line's calls, else the median of each point and request, by
+    round where that is ``given``. What does not count is left out and counted.
     """
     said = measured.header
     scenario, of_lines = said.scenario, said.backend == nccl_tests.NAME
@@ -264,7 +265,7 @@ _Unit = tuple[Point, Combination | None, tuple[int, int]]
 
 
 def _of_runs(said: Header) -> Header:
-    """The head of a run with what the head of a table says of it."""
+    """The head of a run, completed by the head of a table."""
     return replace(
         said,
         machine=(said.scenario.machine or "") if said.scenario else "",
@@ -294,7 +295,7 @@ def _communicator(path: Path, said: Header, given: Given) -> tuple[int, int]:
 
 
 def _agreed(path: Path, table: Measurements, given: Given) -> Measurements:
-    """With what was given beside the file, which has to agree with what the file says."""
+    """The table with the facts given in addition to the file, which must not contradict it."""
     head = table.header
     if given.nccl and head.nccl and given.nccl != head.nccl:
         raise BadMeasurement(f"{path}: says NCCL {head.nccl}; {option('nccl')} says {given.nccl}")
@@ -312,9 +313,9 @@ def _of_parquet(path: Path, nccl: str = "") -> Measurements:
 
     Columns, by collector/network/collect_nccl.py there: ``op_name``, ``nccl_dtype``, ``num_gpus`` of one node,
     ``message_size`` in elements, ``latency`` in ms, and, but for the oldest tables, ``version``, the release, and
-    ``device``, the GPU, of each row. One process with a thread a GPU, out of place. The rows of other releases are
-    counted as left out. Where rows say another release than the folder, they count and the header says both.
-    BadMeasurement names the row, counted from 1, of what is wrong; MissingExtra where polars is not installed.
+    ``device``, the GPU, of each row. They come from one process with a thread per GPU, out of place. Rows of other
+    releases are counted as left out. Where rows and folder name different releases, the rows count and the header says
+    both. BadMeasurement names the row, counted from 1, of what is wrong; MissingExtra where polars is not installed.
     """
     extras.require("polars", f"{path}: parquet")
     import polars

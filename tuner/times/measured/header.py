@@ -20,14 +20,14 @@ from tuner.scenario import Scenario
 
 
 def usable(scenario: Scenario, topology_xml: str | None) -> Scenario:
-    """With the topology of this text, and of the run's environment what the release is known to read."""
+    """The scenario with this topology's text, and those of the run's variables that the release reads."""
     if scenario.topology is not None and topology_xml is not None:
         scenario = replace(scenario, topology=_topology(scenario.topology, topology_xml))
     return replace(scenario, environment=_known(scenario)) if scenario.environment else scenario
 
 
 def _topology(path: Path, text: str) -> Path:
-    """A file with this text: the one of the run, where it still is that, else one of its name in the cache."""
+    """A file with this text: the run's own, if it still has it, else one with its name in the cache."""
     if path.is_file() and path.read_text(errors="replace") == text:
         return path
     kept = cache_folder() / "topologies" / hashlib.sha256(text.encode()).hexdigest()[:16] / path.name
@@ -37,7 +37,7 @@ def _topology(path: Path, text: str) -> Path:
 
 
 def _known(scenario: Scenario) -> dict[str, str]:
-    """Variables of the run but for those that the oracle sets, that are not emulated, or that NCCL does not read."""
+    """Variables of the run, without those that the oracle sets, that are not emulated, or that NCCL does not read."""
     from tuner.oracle.process import OWN_VARIABLES
 
     given = {name: value for name, value in (scenario.environment or {}).items() if name not in OWN_VARIABLES}
@@ -98,11 +98,11 @@ def _case(scenario: Scenario | None) -> dict[str, Any] | None:
 
 @dataclass(frozen=True, slots=True)
 class Noted:
-    """Facts that explain the times and may be others in a second run; None for what is not known.
+    """Facts that explain the times but may differ in a second run; None for what is not known.
 
     ``library`` is the libnccl.so.2; ``cuda_driver`` and ``cuda_runtime`` are releases by CUDA's numbers; ``nvidia_smi``
-    is what that says of each GPU. ``settings`` are those of the run that began the file, by name, with units in the
-    names; ``versions`` are of this program, Python and cupy, by package.
+    is its output for each GPU. ``settings`` are those of the run that began the file, by name, with units in the names;
+    ``versions`` are those of this program, Python and cupy, by package.
     """
 
     date: str | None = None
@@ -127,7 +127,7 @@ def _noted_record(noted: Noted | None) -> dict[str, Any] | None:
 
 
 def noting(header: "Header", settings: Mapping[str, float | str | None]) -> "Header":
-    """The header of a run with these settings, with the versions of what measures here."""
+    """The header of a run with these settings, with the versions of the measuring software."""
     from importlib.metadata import PackageNotFoundError, version
 
     versions = {"python": platform.python_version()}
@@ -138,7 +138,7 @@ def noting(header: "Header", settings: Mapping[str, float | str | None]) -> "Hea
 
 
 class MeasuredLaunch(StrEnum):
-    """Way in which the ranks were started, which the time of a small call depends on."""
+    """How the ranks were started, which affects the time of a small call."""
 
     process_per_gpu = "a process a GPU"
     thread_per_gpu = "one process a node with a thread a GPU"
@@ -147,7 +147,7 @@ class MeasuredLaunch(StrEnum):
 
 
 class MeasuredHealth(StrEnum):
-    """Whether GPUs, links and network did what such hardware does, as far as the source and the numbers show."""
+    """Whether GPUs, links and network worked as such hardware does, as far as the source and the numbers show."""
 
     healthy = "healthy"
     degraded = "degraded"
@@ -156,7 +156,7 @@ class MeasuredHealth(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class MeasuredAdapters:
-    """Network adapters that one node really has: ``count`` of ``gbps`` 1e9 bits per second each, None if not known."""
+    """The network adapters that one node really has: ``count`` of ``gbps`` 1e9 bits per second each, None: unknown."""
 
     count: int | None = None
     gbps: float | None = None
@@ -182,7 +182,7 @@ class MeasuredSource:
 class MeasuredRun:
     """One run of a file: what it was, and what it did unlike the others of the file.
 
-    ``environment`` are variables beside those of the header; one whose value is empty was not set in this run.
+    ``environment`` are variables in addition to the header's; one with an empty value was not set in this run.
     ``devices`` are the GPUs of the node, by number, where they are not the first ones. ``launch`` and ``health`` are
     None, ``network`` empty, where they are the header's; ``health_note`` says why the health is another.
     """
@@ -201,18 +201,18 @@ class Header:
     """Facts of what was measured, for all blocks of a file; None, or an empty text, for what is not said.
 
     ``scenario`` is the communicator where the file describes it; else ``ranks`` and ``nodes`` say how large it was.
-    ``nccl`` is a release, ``file`` that of another program, ``gpus`` each kind's name once. ``calls_per_time``
-    says below which nBytes one time is the mean of how many calls, ``graphs_below_bytes`` below which they were timed
-    inside CUDA graphs, with their buffers registered or not; ``variables`` which of NCCL's and its network's were set.
+    ``nccl`` is a release, ``file`` that of another program, ``gpus`` each kind's name once. ``calls_per_time`` says
+    below which nBytes one time is the mean of how many calls, ``graphs_below_bytes`` below which they were timed inside
+    CUDA graphs, with their buffers registered or not; ``variables`` which of NCCL's and its network's were set.
     ``others`` are keys of the file that are none of these.
 
     What follows are facts of tables. ``machine`` is a name of the catalogue; ``machine_note`` says why there is none,
     or how sure it is, ``nccl_note`` the same of the release. ``network`` is what NCCL sent over between nodes:
     ``InfiniBand``, ``sockets`` or the name of a plugin; ``site`` the cluster, where it has a name. ``health`` says
-    whether the hardware did what it should, ``health_note`` how that is known; a run may say otherwise of itself.
-    ``adapters`` are the node's real ones, which the machine of the catalogue may have others than. ``noise_percent`` is
-    by how much the source says that two runs of the same differ, by the number of nodes from which that holds.
-    ``left_out`` counts rows of the source that are not here, by reason. ``runs`` are those that blocks name.
+    whether the hardware did what it should, ``health_note`` how that is known; a run may contradict it for itself.
+    ``adapters`` are the node's real ones, which may differ from the catalogue's. ``noise_percent`` is by how much two
+    equal runs differ according to the source, by the number of nodes from which that holds. ``left_out`` counts rows of
+    the source that are not here, by reason. ``runs`` are those that blocks name.
     """
 
     backend: str | None = None
@@ -274,7 +274,8 @@ class Header:
 
     @property
     def communicator(self) -> str:
-        """The communicator in words, with a name for its topology: of the machine that a double is, else the file's.
+        """The communicator in words, with a name for its topology: the machine's where a simulated one was measured,
+        else the file's.
 
         BadMeasurement where the header does not say which communicator was measured.
         """
@@ -288,7 +289,7 @@ class Header:
 
     @property
     def origin(self) -> str:
-        """Origin of the times in words: simulated or measured, and machine and release as far as they are said."""
+        """Where the times come from, in words: simulated or measured, with machine and release where known."""
         kind = f"{self.how} times"
         if self.scenario is not None:
             return f"{kind} of {self.communicator}"
@@ -314,7 +315,7 @@ def to_record(header: Header) -> dict[str, Any]:
 
 
 def from_record(record: Mapping[str, Any]) -> Header:
-    """The header that a line says. BadMeasurement names the key whose value cannot be."""
+    """The header in a line of a file. BadMeasurement names a key with an impossible value."""
     left = {key: value for key, value in record.items() if value is not None}
     for key in _WHOLE_NUMBERS:
         if not isinstance(left.get(key, 0), int):
@@ -346,12 +347,12 @@ def table_record(header: Header) -> dict[str, Any]:
 
 
 def as_written(scenario: Scenario) -> Scenario:
-    """The communicator that a file says of ``scenario``: paths are absolute, and NCCL's constants its own."""
+    """The communicator that a file records for ``scenario``: with absolute paths, and NCCL's own constants."""
     return scenario_from(scenario_record(scenario))
 
 
 def scenario_of(header: Header) -> Scenario:
-    """The scenario of a header, on whatever computer it is read; BadMeasurement where it has none."""
+    """The scenario of a header, on whatever computer it is read; BadMeasurement without one."""
     if header.scenario is None:
         raise BadMeasurement(f"the header does not say which communicator was measured: no '{CASE}' in it")
     return usable(header.scenario, header.topology_xml)

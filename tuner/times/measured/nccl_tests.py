@@ -1,6 +1,6 @@
-"""Reader of nccl-tests' text and JSON, as one record; and of choices that a log of NCCL says.
+"""Reads nccl-tests' text and JSON into one record; and choices that a log of NCCL says.
 
-What was executed is taken from NCCL's log where that is in the same file.
+What was executed comes from NCCL's log where that is in the same file.
 """
 
 import math
@@ -81,9 +81,9 @@ def combination(said: "choice.PrintedChoice | LoggedChoice") -> Combination | No
 
 @dataclass()
 class Log:
-    """NCCL_DEBUG_FILE of a process with NCCL_DEBUG=INFO and the subsystem TUNING, from where it ends now.
+    """A process's NCCL_DEBUG_FILE, with NCCL_DEBUG=INFO and the subsystem TUNING, from its current end on.
 
-    It is the process's, not the communicator's: what earlier ones wrote is left out.
+    It belongs to the process, not to the communicator: what earlier ones wrote is left out.
     """
 
     path: Path
@@ -99,7 +99,7 @@ class Log:
         self._read_bytes = self.path.stat().st_size if self.path.is_file() else 0
 
     def since(self, collective: Collective, requested: Combination | None) -> Combination | None:
-        """Combination of a collective that ran since; None where NCCL does not say. Of several, one not requested."""
+        """Combination of a collective that ran since; None where NCCL does not say; of several, one not requested."""
         executed = list(dict.fromkeys(self._combinations(collective)))
         others = [each for each in executed if requested is not None and each.algo_proto != requested.algo_proto]
         return next(iter(others or executed), None)
@@ -170,7 +170,7 @@ def _not_named() -> str:
 
 
 def program(text: str) -> str | None:
-    """The name of a program of nccl-tests in a text, None where there is none."""
+    """The name of a program of nccl-tests in a text; None without one."""
     match = _PROGRAM.search(text)
     return match[1] if match else None
 
@@ -225,9 +225,9 @@ _LONGEST_RECORD = 1 << 16  # of a line in JSON
 
 
 def unwrapped(content: str) -> str:
-    """The text without colours, and without what a keeper of logs put around or before each line.
+    """The text without colours, and without what a log collector put around or before each line.
 
-    That is a JSON record, or what stands before nccl-tests' first comment, in which words may differ by the line.
+    That is a JSON record, or the text before nccl-tests' first comment, words of which may differ between lines.
     """
     if "\x1b" in content:
         content = ANSI.sub("", content)
@@ -266,12 +266,12 @@ class _Row:
 class Text:
     """The rows and comments of a text, without what others wrote into it.
 
-    ``other`` is the program that was run where that is none of a collective that NCCL tunes. BadMeasurement where
-    several collectives or several sets of GPUs are in one text, or times of CPUs.
+    ``other`` is the program that was run, if it is not one of a collective that NCCL tunes. BadMeasurement where one
+    text has several collectives, several sets of GPUs, or times of CPUs.
     """
 
     def __init__(self, path: Path, content: str, otherwise: Collective | P2pOperation | None = None) -> None:
-        """Read a text; ``otherwise`` is the operation where it names none, None: the one that its columns show."""
+        """Reads a text; ``otherwise`` is the operation if it names none; None: the one that its columns show."""
         self._path, self._otherwise = path, otherwise
         self.rows: list[_Row] = []
         self.release: str | None = None
@@ -296,7 +296,7 @@ class Text:
 
     @property
     def operation(self) -> Collective | P2pOperation:
-        """Operation that was run. BadMeasurement where that is not said, or is none that is known."""
+        """The operation that was run. BadMeasurement where it is not said or not known."""
         if self.collective is not None:
             return self.collective
         try:
@@ -308,7 +308,7 @@ class Text:
 
     @property
     def header(self) -> Header:
-        """The head of the measurements: where they are from, and what ran them."""
+        """The head of the measurements: where they come from, and what ran them."""
         ranks, nodes, gpus = _machine(self._runs[0] if self._runs else {})
         return Header(
             NAME,
@@ -364,7 +364,7 @@ class Text:
         return width if len(words) % width == 0 else None
 
     def _bodies(self, words: Sequence[str]) -> list[_Body]:
-        """One or two halves of a row; none where the words are something else."""
+        """One or two halves of a row; empty where the words are not a row."""
         width = 8 if "i_min" in self._columns else 4
         bodies = []
         for start in range(0, len(words) - len(words) % width, width):
@@ -440,7 +440,7 @@ def _followed(rows: Sequence[_Row], ranks: int | None) -> Collective | None:
 
 
 def _machine(devices: Mapping[int, _Device]) -> tuple[int, int, tuple[str, ...]]:
-    """Ranks, nodes and kinds of GPUs of a run; 0 ranks and nodes where those that are named leave open how many.
+    """Ranks, nodes and kinds of GPUs of a run; 0 ranks and nodes where the named ones leave the number open.
 
     Ranks that a shortened list leaves out are on the host of those around them, if these are as many devices apart.
     """
@@ -473,9 +473,9 @@ _TELLING = (b"NCCL version ", b"NCCL_", b"_perf", b"#")  # what is read of lines
 
 
 def without_log(lines: Iterable[bytes]) -> Iterator[bytes]:
-    """The lines of a file, those of NCCL's log left empty that nothing here reads: most of a log of many calls.
+    """The lines of a file, with lines of NCCL's log that are not read here emptied: most of a log of many calls.
 
-    The first line of each host stays, by whose name lines are cut where the log begins in them.
+    The first line of each host stays, as lines are cut at the host's name where the log begins inside them.
     """
     hosts = set[str]()
     for line in lines:
@@ -496,7 +496,7 @@ def _without_tag(line: str) -> str:
 
 
 def wrong_count(text: str, dtype: DataType, is_error: bool) -> int:
-    """Number of wrong results, by what is printed of it: a number of them, or the largest error."""
+    """Number of wrong results, from what is printed about it: a count, or the largest error."""
     if text == "N/A":
         return 0
     number = float(text)
@@ -525,9 +525,9 @@ _END, _CONCLUDED = expression(r"# Avg bus bandwidth"), expression(r"# Collective
 
 
 def runs_apart(content: str) -> list[str]:
-    """Texts of the runs of several programs that one text holds one after the other, each line at its own number.
+    """Texts of the runs of several programs that one text holds in turn, with each line at its own number.
 
-    The text itself where it names one program or none.
+    The text itself where it names at most one program.
     """
     lines = content.splitlines(keepends=True)
     concluded = [at for at, line in enumerate(lines) if _CONCLUDED.search(line)]
@@ -542,8 +542,8 @@ def runs_apart(content: str) -> list[str]:
 def of_text(path: Path, content: str, otherwise: Collective | P2pOperation | None = None) -> Measurements:
     """Measurements as nccl-tests printed them; ``otherwise`` is the operation of a text that names no program.
 
-    Of several programs one after the other, what none is known of is left out and counted. A last line without its end
-    is left out, as it may be cut. BadMeasurement where the text has several runs in one, or no row.
+    Of several programs, unknown ones are left out and counted. A last line without an end is left out, as it may be cut
+    off. BadMeasurement where the text mixes several runs, or has no row.
     """
     texts = runs_apart(content)
     logged = "NCCL" in content  # without the name no line is of its log
@@ -570,7 +570,7 @@ def _parsed(path: Path, content: str, otherwise: Collective | P2pOperation | Non
     if text.collective is not None and text.other is not None:
         raise BadMeasurement(f"{path}: several programs in one file; valid: a file for each")
     if not text.rows:
-        raise BadMeasurement(f"{path}: no row of nccl-tests in it is whole")
+        raise BadMeasurement(f"{path}: has no whole row of nccl-tests")
     return text
 
 
@@ -611,7 +611,7 @@ def _ends_early(last: str, content: str) -> bool:
 
 
 def _of_table(header: Header, blocks: Sequence[SampleBlock]) -> Header:
-    """With what the head of a table says of it."""
+    """The header, completed by the head of a table."""
     calls = f", {header.warmup_calls} warm-up calls, {header.calls} calls" if header.calls else ""
     return replace(
         header,
@@ -630,7 +630,7 @@ def _launch(threads: int, gpus: int) -> MeasuredLaunch:
 
 
 def of_json(path: Path, record: Mapping[str, Any], otherwise: Collective | P2pOperation | None = None) -> Measurements:
-    """Measurements as ``-J`` writes them; the list of times per iteration, where there is one, is taken whole.
+    """Measurements as ``-J`` writes them; a list of times per iteration is kept whole.
 
     BadMeasurement where it is not what nccl-tests writes.
     """

@@ -71,7 +71,7 @@ def parse_header(name: str, comments: Iterable[str]) -> Header:
 
 
 def header_lines(header: Header) -> list[str]:
-    """The head as comment lines; what is empty is left out."""
+    """The head as comment lines, without empty facts."""
     text: list[str] = []
     record = table_record(header)
     for key, value in record.items():
@@ -110,7 +110,7 @@ def _adapters(facts: Any) -> dict[str, Any]:
 
 
 def _known(record: type[Record], where: str, facts: Any, names: Sequence[str] = ()) -> dict[str, Any]:
-    """The facts, where every key is of ``names`` or a field of the record, texts where it has texts."""
+    """The facts; every key is checked to be one of ``names`` or a field of the record, with a text for a text."""
     texts = {each.name for each in fields(record) if each.type is str}  # type: ignore[arg-type]
     names = names or [each.name for each in fields(record)]  # type: ignore[arg-type]
     for key, value in _mapping(where, facts).items():
@@ -182,7 +182,7 @@ _PLACES = {"0": False, "1": True, "false": False, "true": True, "": None}
 
 
 def read(path: Path) -> Measurements:
-    """The table of a file. BadMeasurement names the file, and the line of what is wrong in it."""
+    """The table of a file. BadMeasurement names the file, and the line of an error."""
     content = read_bytes(path, BadMeasurement)
     return parse(path.name.removesuffix(".gz").removesuffix(".csv"), content.decode(errors="replace"), str(path))
 
@@ -219,9 +219,9 @@ def parse(name: str, content: str, where: str) -> Measurements:
 
 
 def _logged(table: Measurements) -> Measurements:
-    """With what NCCL's log says that ran in its place: columns that are not what their run forced.
+    """The table with what NCCL's log says was executed, where columns are not what their run forced.
 
-    Of a run that forced something by its variables, or is called default or as the file itself.
+    That is in a run that forced something by its variables, or is called default or like the file.
     """
     blocks = []
     for block in table.blocks:
@@ -318,7 +318,7 @@ def _checked(where: str, table: Measurements) -> Measurements:
 
 
 def _with_runs(table: Measurements, columns: Iterable[str], cells: Iterable[Mapping[str, str]]) -> Measurements:
-    """With the runs that ``source_id`` and ``notes`` tell of, and the release and GPU where all notes agree."""
+    """The table with the runs that ``source_id`` and ``notes`` describe, and release and GPU if all notes agree."""
     if "run" in columns or not {"source_id", "notes"} & set(columns):
         return table
     noted = records.runs_of_notes([(cell.get("source_id", ""), cell.get("notes", "")) for cell in cells])
@@ -376,7 +376,7 @@ def _cells_of(row: SampleBlock) -> Iterable[object]:
 
 
 def columns_of(row: SampleBlock) -> dict[str, str | float | None]:
-    """Values of a row by column; None for what is not known."""
+    """Values of a row by column; None for unknown ones."""
     took = row.took
     return {
         "collective": row.point.name,
@@ -397,28 +397,28 @@ _WHERE = "; 'nccl-tuner measured' shows the tables"
 
 
 def names() -> tuple[str, ...]:
-    """Every table that is shipped."""
+    """The names of all shipped tables."""
     there = (entry.name for entry in _folder().iterdir())
     return tuple(sorted(name.removesuffix(".csv") for name in there if name.endswith(".csv")))
 
 
 @cache
 def load(name: str) -> Measurements:
-    """A table that is shipped. BadInput for another name."""
+    """A shipped table. BadInput for another name."""
     if name not in names():
         raise BadInput(f"no measured table {name!r}; {nearest_of(name, names())}{_WHERE}")
     return parse(name, (_folder() / f"{name}.csv").read_text(encoding="utf-8"), f"tables/measured/{name}.csv")
 
 
 def named_or_read(path: Path) -> Measurements:
-    """A table that is shipped by its name, or that of a file. BadMeasurement for a file that is none."""
+    """A shipped table by its name, or that of a file. BadMeasurement for another kind of file."""
     return load(str(path)) if str(path) in names() else read(file_of(path))
 
 
 def file_of(path: Path) -> Path:
-    """The file of a table that is shipped, where ``path`` is the name of one; else ``path`` itself.
+    """The file of a shipped table, if ``path`` is a table's name; else ``path`` itself.
 
-    BadMeasurement where there is neither.
+    BadMeasurement where neither exists.
     """
     if str(path) in names():
         return Path(str(_folder() / f"{path}.csv"))

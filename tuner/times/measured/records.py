@@ -54,7 +54,7 @@ class NotedRuns:
 
 
 def runs_of_notes(noted: Iterable[tuple[str, str]]) -> NotedRuns:
-    """Runs that the sources and notes of rows tell of. Rows of one source with unlike notes are of unlike runs."""
+    """Runs that the sources and notes of rows describe. Rows with different notes are of different runs."""
     names: dict[tuple[str, str], str] = {}
     of_rows = []
     for source, note in noted:

@@ -1,7 +1,7 @@
 """Measurements and their file: JSON lines, a header that describes the run and then a line for each sample block.
 
-A file is only ever added to, so what was measured survives whatever ends the run; a last line that was cut off is left
-out by the reader. docs/measuring.md describes the fields.
+A file is only ever appended to, so what was measured survives any end of the run; the reader leaves out a last line
+that was cut off. docs/measuring.md describes the fields.
 """
 
 import fcntl
@@ -35,7 +35,7 @@ _NOTED = "noted"  # the part of a header that may be another in a second run
 
 @dataclass(frozen=True, slots=True, order=True)
 class Combination:
-    """Combination that was requested or executed; without ``channels`` their number was NCCL's own."""
+    """Combination that was requested or executed; without ``channels`` NCCL chose their number."""
 
     algorithm: Algorithm
     protocol: Protocol
@@ -48,7 +48,7 @@ class Combination:
 
     @property
     def plain(self) -> "Combination":
-        """With NCCL's own channels."""
+        """The combination with NCCL's own channels."""
         return Combination(self.algorithm, self.protocol)
 
     @property
@@ -67,9 +67,7 @@ ALGO, PROTO, LEAST, MOST = "NCCL_ALGO", "NCCL_PROTO", "NCCL_MIN_NCHANNELS", "NCC
 
 @dataclass(frozen=True, slots=True)
 class Forced:
-    """Choice that is forced, in whole or in part; nothing where all are empty: NCCL's own. Texts are as in NCCL's
-    variables.
-    """
+    """What is forced; NCCL's own choice where all fields are empty. Texts are as in NCCL's variables."""
 
     algorithm: str = ""
     protocol: str = ""
@@ -89,7 +87,7 @@ class Forced:
 
     @property
     def combination(self) -> Combination | None:
-        """Combination, None where algorithm or protocol is open. KeyError for a text that is no name of one."""
+        """The combination; None where algorithm or protocol is open. KeyError for a text that names none."""
         if not (self.algorithm and self.protocol):
             return None
         return Combination(Algorithm[self.algorithm], Protocol[self.protocol], self.channels)
@@ -106,7 +104,7 @@ ALGORITHMS, PROTOCOLS = ({each.name.lower(): each.name for each in kind} for kin
 
 
 def forced_by_variables(environment: Mapping[str, str]) -> Forced:
-    """Choice that NCCL's variables force; several algorithms, and what NCCL does not know, stay as they stand there."""
+    """The choice that NCCL's variables force; several algorithms, and unknown words, stay as they are."""
     algorithm, protocol = environment.get(ALGO, ""), environment.get(PROTO, "")
     channels = environment.get(MOST) or environment.get(LEAST) or ""
     return Forced(
@@ -118,7 +116,7 @@ def forced_by_variables(environment: Mapping[str, str]) -> Forced:
 
 @dataclass(frozen=True, slots=True, order=True)
 class Point:
-    """One call: ``bytes`` is NCCL's nBytes. ``in_place`` is None where nobody says it."""
+    """One call: ``bytes`` is NCCL's nBytes. ``in_place`` is None where nothing says it."""
 
     operation: Collective | P2pOperation = field(metadata=json_form("collective"))
     bytes: int
@@ -139,7 +137,7 @@ class Point:
 
     @property
     def collective(self) -> Collective:
-        """Collective that NCCL picks an algorithm for. BadMeasurement for what is made of sends and receives."""
+        """The collective that NCCL picks an algorithm for. BadMeasurement for a call made from sends and receives."""
         if isinstance(self.operation, P2pOperation):
             raise BadMeasurement(f"{self.operation.name} is made of sends and receives: NCCL picks nothing for it")
         return self.operation
@@ -150,7 +148,7 @@ class Point:
         return Request(self.collective, self.dtype, self.op)
 
     def unit_bytes(self, ranks: int) -> int:
-        """Unit of the sizes of such calls: one element for each rank whose data they hold."""
+        """The unit of such calls' sizes: one element for each rank whose data they hold."""
         return self.request.unit_bytes(ranks)
 
 
@@ -162,7 +160,7 @@ def _combination_record(combination: Combination | None) -> dict[str, Any] | Non
 
 
 def lateness(whole_us: Sequence[float]) -> tuple[tuple[int, float], ...]:
-    """The ranks that took longest, at most MOST_LATE, with how much longer than the middle of all, us, of [rank]."""
+    """The ranks that took longest, at most MOST_LATE, and by how much longer than the median rank, us, from [rank]."""
     if len(whole_us) < 2:
         return ()
     middle_us = median(whole_us)
@@ -186,12 +184,12 @@ class Task:
 class SampleBlock:
     """Some runs of one point, one after the other: what was measured, whatever file it is from.
 
-    ``requested`` is None where NCCL chose by itself, with the table called ``table`` where there is one;
-    ``executed`` is what NCCL says it ran, None where that could not be seen; ``wrong`` counts wrong
-    results. ``host_us`` is the least that the host took to start one such call on all ranks, None where nobody looked.
-    ``process`` numbers the processes that were measured in one after the other. ``late_us`` are the ranks that ended
-    last, at most MOST_LATE, with how much later than the middle of all ranks, us. ``time`` is the wall clock (UTC) at
-    its end, None where time is simulated or was not written.
+    ``requested`` is None where NCCL chose by itself, with the table called ``table`` where there is one; ``executed``
+    is what NCCL says it ran, None where that could not be seen; ``wrong`` counts wrong results. ``host_us`` is the
+    least that the host took to start one such call on all ranks, None where nobody looked. ``process`` numbers the
+    processes in which measuring took place in turn. ``late_us`` are the ranks that ended last, at most MOST_LATE, and
+    by how much later than the median rank, us. ``time`` is the wall clock (UTC) at its end, None where time is
+    simulated or was not written.
 
     ``line`` is its place in the file, ``shape`` nodes and GPUs of each where not all of the file have the same, and
     ``run`` a key of the runs in the file's head, or empty.
@@ -227,7 +225,7 @@ class SampleBlock:
 
     @property
     def ranks(self) -> int:
-        """All GPUs, of a block that has a shape."""
+        """Number of GPUs of a block that has a shape."""
         assert self.shape is not None
         return self.shape[0] * self.shape[1]
 
@@ -240,7 +238,7 @@ class SampleBlock:
 
     @property
     def took(self) -> Forced:
-        """Choice that its times are of, as far as that was requested, or else seen; empty where neither is known."""
+        """The choice that its times belong to, as requested, or else as seen; empty where neither is known."""
         took = self.executed if self.requested is None else self.requested
         return Forced() if took is None else took if isinstance(took, Forced) else took.forced
 
@@ -250,14 +248,14 @@ class SampleBlock:
 
     @property
     def median_us(self) -> float:
-        """The typical time of its runs; of none where there are none."""
+        """The typical time of its runs; NaN without runs."""
         if len(self.times_us) == 1:
             return self.times_us[0]
         return median(self.times_us) if self.times_us else float("nan")
 
     @property
     def host_bound(self) -> bool:
-        """Whether its times are near what the host takes to start such calls, which hides what the GPUs take."""
+        """Whether its times are near the host's time to start such calls, which hides the GPUs' time."""
         return self.host_us is not None and bool(self.times_us) and self.median_us <= NEAR * self.host_us
 
     @property
@@ -271,7 +269,7 @@ class SampleBlock:
 
     @property
     def counts(self) -> bool:
-        """Whether its times are of what was requested, with right results."""
+        """Whether its times belong to what was requested, with right results."""
         return bool(self.times_us) and not self.replaced and self.wrong == 0
 
 
@@ -279,8 +277,8 @@ class SampleBlock:
 class Measurements:
     """A file: ``header`` says where, when and how; ``blocks`` are in the order of the run, or of the file.
 
-    ``name`` is that of a table: of its file, without the ending. ``truncated``: the last line has no end and is left
-    out; ``ends_early``: that is a row, and the head names larger sizes.
+    ``name`` is a table's: its file's name without the ending. ``truncated``: the last line has no end and is left out;
+    ``ends_early``: that line is a row, and the head names larger sizes.
     """
 
     header: Header
@@ -296,7 +294,7 @@ class Measurements:
         return {name: value for name, value in both.items() if value}
 
     def network_of(self, block: SampleBlock) -> str:
-        """Network that the block's run sent over between nodes; empty where that is not known, or there is one node."""
+        """The network that the block's run used between nodes; empty where it is not known, or there is one node."""
         run = self.header.runs.get(block.run)
         return (run.network if run else "") or self.header.network
 
@@ -313,9 +311,9 @@ class Measurements:
 
 @dataclass()
 class Writer:
-    """Adds to a file, a line at a time, each of them on the disk before the next is measured.
+    """Appends to a file line by line, each on disk before the next is measured.
 
-    BadMeasurement where that cannot be done; what is in the file stays.
+    BadMeasurement where that fails; the file's content stays.
     """
 
     path: Path
@@ -366,7 +364,7 @@ def read(path: Path) -> Measurements:
 
 
 def from_content(path: Path, content: bytes) -> Measurements:
-    """Measurements in what was read from ``path`` already. Errors: BadMeasurement."""
+    """Measurements from the content of ``path``, already read. Errors: BadMeasurement."""
     if not content.strip():
         raise BadMeasurement(f"{path}: empty; valid: a file of `nccl-tuner measure`")
     *lines, cut = content.split(b"\n")
@@ -388,7 +386,7 @@ def from_content(path: Path, content: bytes) -> Measurements:
 
 
 def sha256s(paths: Sequence[Path]) -> tuple[str, ...]:
-    """Digests of the files. BadMeasurement where two of them say the same: it would count twice."""
+    """Digests of the files. BadMeasurement where two are equal, as times would count twice."""
     by_sha256: dict[str, Path] = {}
     for path in paths:
         sha256 = hashlib.sha256(path.read_bytes()).hexdigest()
@@ -457,9 +455,9 @@ def _combination(record: Mapping[str, Any] | None) -> Combination | None:
 
 
 def existing(path: Path) -> Measurements | None:
-    """Measurements that a run which writes to ``path`` goes on from; None where there is nothing yet.
+    """Measurements that a run which writes to ``path`` continues; None for a new file.
 
-    BadMeasurement where nothing can be added to it: no file, or one that is gzipped.
+    BadMeasurement where nothing can be appended: not a regular file, or gzipped.
     """
     if path.exists() and not path.is_file():
         raise BadMeasurement(f"{path}: not a regular file")
@@ -475,7 +473,7 @@ def existing(path: Path) -> Measurements | None:
 
 
 def check_same(path: Path, there: Measurements, header: Header) -> None:
-    """BadMeasurement where a file's header is not that of the same backend, with what differs."""
+    """BadMeasurement, with what differs, where a file's header is not that of the same backend."""
     then, now = to_record(there.header), to_record(header)
     if then.get("backend") != now.get("backend"):  # everything else differs with it
         then, now = ({"backend": each.get("backend")} for each in (then, now))
@@ -504,7 +502,7 @@ def _short(value: Any) -> str:
 def _drop_cut_line(path: Path) -> None:
     content = path.read_bytes()
     if b"\n" not in content:
-        raise BadMeasurement(f"{path}: not a file of measurements: no line in it is whole")
+        raise BadMeasurement(f"{path}: not a file of measurements: it has no whole line")
     if not content.endswith(b"\n"):
         with path.open("r+b") as file:
             file.truncate(content.rfind(b"\n") + 1)

@@ -1,4 +1,4 @@
-"""Arms from files and tables: which rows NCCL chose by itself, which were forced, and what ran."""
+"""Arms from files and tables: which rows NCCL chose by itself, which were forced, and what was executed."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -49,7 +49,7 @@ class ArmCall:
 
     @property
     def ranks(self) -> int:
-        """All GPUs."""
+        """Number of GPUs."""
         return self.nodes * self.gpus_per_node
 
     @property
@@ -60,10 +60,10 @@ class ArmCall:
 
 @dataclass(frozen=True)
 class Arm:
-    """Times of one call, us: NCCL's own choice (``label`` default), or with something forced, which the label names.
+    """Times of one call, us: by NCCL's own choice (``label`` default), or with what the label names forced.
 
-    ``combination`` is what NCCL ran: as logged, else as emulated under the arm's variables; its channels are those that
-    were forced, else 0. ``logged`` is what NCCL's log says, with the channels there; None without one.
+    ``combination`` is what NCCL executed: as logged, else as emulated under the arm's variables; its channels are the
+    forced number, else 0. ``logged`` is what NCCL's log says, with its channels; None without a log.
     """
 
     label: str
@@ -107,8 +107,8 @@ class MeasuredCall:
 class MeasuredArms:
     """All calls of one machine and release, sorted. ``skipped`` counts rows that could not be placed, by reason.
 
-    ``noise_percent`` is what the source says of its noise, by the number of nodes from which it holds. ``simulated``
-    are the files whose times no machine took.
+    ``noise_percent`` is the source's noise, by the number of nodes from which it holds. ``simulated`` are the files
+    with simulated times.
     """
 
     site: Site
@@ -143,9 +143,9 @@ def by_label(label: str) -> Forced:
 
 
 def of_row(table: Measurements, row: SampleBlock) -> Forced:
-    """Choice that a row of a table forced: by its run's variables, else call by call.
+    """What a row of a table forced: by its run's variables, else call by call.
 
-    In a run that is called default or as the file itself, columns are what NCCL's log says that it chose.
+    In a run called default or like the file, columns are NCCL's choice according to its log.
     """
     forced = forced_by_variables(table.environment_of(row))
     by_log = row.requested is None or row.run in (DEFAULT, table.name)
@@ -159,8 +159,8 @@ NO_NVLS = "NCCL_NVLS_ENABLE=0"
 
 @dataclass(frozen=True, slots=True)
 class TableSource:
-    """A table. ``path``: of the file that it is from, where it is not a shipped one; ``said``: what all its rows
-    forced, where the user said so: whoever says so of several files says that they are of one setting.
+    """A table. ``path``: its file, if it is not a shipped one; ``said``: what all its rows forced, where the user said
+    so, which also means that such files share their settings.
     """
 
     table: Measurements
@@ -170,7 +170,7 @@ class TableSource:
 
 @dataclass(frozen=True, slots=True)
 class _Read:
-    """A row that NCCL tunes: its call and arm, what the log says that ran, and the variables of NCCL's own pick."""
+    """A row that NCCL tunes: its call and arm, what the log says was executed, and the variables of NCCL's own pick."""
 
     row: SampleBlock
     call: ArmCall
@@ -186,7 +186,7 @@ _Emulated = tuple[_Read, Combination]  # and what the emulator says that runs, w
 def of_sources(sources: Sequence[TableSource], site: Site) -> MeasuredArms:
     """All arms of one machine.
 
-    Errors: BadInput where a file names another arm than was said; CannotBeJudged where no row can be placed there.
+    Errors: BadInput where a file names another arm than the user; CannotBeJudged where no row can be placed there.
     """
     times: dict[ArmCall, dict[str, list[_Emulated]]] = defaultdict(lambda: defaultdict(list))
     picks: dict[ArmCall, _Emulated] = {}
@@ -260,7 +260,7 @@ def _forced(source: TableSource, row: SampleBlock) -> Forced:
 
 
 def _says_its_arms(table: Measurements, settings: Forced) -> bool:
-    """Whether a row of NCCL's own choice is one whatever the file is said to force: `measure` has both in a file."""
+    """Whether a row of NCCL's own choice is one whatever the user said was forced: `measure` has both in a file."""
     return settings == Forced() and table.header.how_measured.startswith(BY_MEASURE)
 
 
@@ -280,7 +280,7 @@ def _call(source: TableSource, row: SampleBlock) -> ArmCall:
 
 
 def _setting(table: Measurements, row: SampleBlock) -> str:
-    """Settings of a table's run beside what it forced; rows of unlike settings are no arms of one call."""
+    """Settings of a table's run besides what it forced; rows with different settings are not arms of one call."""
     run = table.header.runs.get(row.run)
     if run is None:
         return ""
@@ -290,7 +290,7 @@ def _setting(table: Measurements, row: SampleBlock) -> str:
 
 
 def _placement(source: TableSource, read: Sequence[_Read], site: Site) -> Placement[tuple[_Read, bool]]:
-    """Every row, with what it forced alone in its columns, and a row a call that asks for NCCL's own pick (True)."""
+    """Every row, with only what it forced in its columns, and one row per call that asks for NCCL's own pick (True)."""
     placement = Placement[tuple[_Read, bool]](site)
     asked: dict[ArmCall, _Read] = {}  # one of NCCL's own choices where there is one
     for one in read:
@@ -312,7 +312,7 @@ BACKEND = "arms"  # of files of any kind, put together
 
 
 def of_arms(placed: MeasuredArms) -> list[Measurements]:
-    """One for each communicator and setting. Repeats are rounds; NCCL's own choice is as logged, or as emulated."""
+    """Arms for each communicator and setting. Repeats are rounds; NCCL's own choice is as logged, or as emulated."""
     together: dict[tuple[int, int, str, tuple[tuple[str, str], ...]], list[MeasuredCall]] = defaultdict(list)
     for one in placed.calls:
         together[one.call.nodes, one.call.gpus_per_node, one.call.setting, one.environment].append(one)

@@ -52,7 +52,7 @@ class Noise:
 
 
 def compared(before: Arm, after: Arm, noise: Noise | None, comparisons: float = 1) -> Verdict:
-    """By how much an arm is faster; repeats of it are as many units."""
+    """By how much an arm is faster; its repeats are units."""
     return compare(_samples(before, noise), _samples(after, noise), comparisons)
 
 
@@ -70,7 +70,7 @@ def group_of(call: ArmCall) -> Group:
 
 
 def of_arms(measured: MeasuredArms) -> dict[Group, Noise]:
-    """Noise by :func:`group_of`; without those of which nothing is known."""
+    """Noise by :func:`group_of`, without groups of unknown noise."""
     arms: dict[Group, list[tuple[ArmCall, Arm]]] = defaultdict(list)
     for one in measured.calls:
         arms[group_of(one.call)] += [(one.call, arm) for arm in one.arms]
@@ -86,7 +86,7 @@ def of_arms(measured: MeasuredArms) -> dict[Group, Noise]:
 
 
 def _of_repeats(arms: Sequence[Arm]) -> Noise | None:
-    """By the pooled variance of all arms that were repeated."""
+    """Noise from the pooled variance of all repeated arms."""
     repeated = [np.log(arm.times_us) for arm in arms if len(arm.times_us) > 1]
     freedom = sum(len(log_us) - 1 for log_us in repeated)
     if freedom < _FEWEST:
@@ -115,7 +115,7 @@ def _curves(arms: Sequence[tuple[ArmCall, Arm]]) -> Iterator[list[tuple[float, f
 
 
 def _third_differences(curve: Sequence[tuple[float, float]]) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-    """Differences over stretches whose sizes grow by the same factor."""
+    """Third differences over stretches whose sizes grow by the same factor."""
     log_bytes, log_us = np.array(curve).T
     steps = np.diff(log_bytes)
     even = np.abs(np.diff(steps)) < 1e-6
@@ -133,7 +133,7 @@ def _stated(percent: Mapping[str, float], nodes: int) -> Noise | None:
 
 @dataclass(frozen=True, slots=True)
 class Executed:
-    """Combination of NCCL's own choice: as NCCL's log says, or the forced arm whose time is nearest, ``label``.
+    """Combination of NCCL's own choice: as in NCCL's log, or that of the forced arm with the nearest time, ``label``.
 
     ``difference`` is the time of NCCL's choice over the arm's, minus 1. ``is_clear``: logged, or the other arms are
     farther off beyond the noise. ``agrees``: it is the emulated pick.
@@ -149,7 +149,7 @@ class Executed:
 
 @dataclass(eq=False)
 class RunEvidence:
-    """Arms of a call, where the unit is a run, with the noise of one; None where that is not known."""
+    """Arms of a call, with runs as units and the noise of one run; None where that is not known."""
 
     measured: MeasuredCall
     noise: Noise | None
@@ -161,11 +161,11 @@ class RunEvidence:
 
     @property
     def executed(self) -> Combination | None:
-        """Combination that NCCL's own choice came to, where it is clear."""
+        """Combination that NCCL executed by its own choice, where it is clear."""
         return self.identified.combination if self.identified is not None and self.identified.is_clear else None
 
     def requested(self, arm: Arm) -> Combination | None:
-        """Combination that an arm came to; None for NCCL's own choice."""
+        """Combination that an arm executed; None for NCCL's own choice."""
         return None if arm.is_default else arm.combination
 
     def level(self, arm: Arm) -> float:
@@ -178,8 +178,8 @@ class RunEvidence:
 
     @cached_property
     def identified(self) -> Executed | None:
-        """Combination of NCCL's own choice; None where that was not measured, or has no log and fewer than two
-        combinations were forced, or the emulated pick is none of them: there is nothing to tell apart then.
+        """Combination of NCCL's own choice; None where that was not measured, or without a log where fewer than two
+        combinations were forced, or none of them is the emulated pick, so that nothing can be distinguished.
         """
         default, arms, pick = self.measured.default, self.measured.forced, self.measured.pick
         if default is None:
@@ -206,13 +206,13 @@ RunsPick = JudgedPick[ArmCall, Arm, RunEvidence]
 
 
 def judged(measured: MeasuredCall, noise: Noise | None) -> RunsPick:
-    """NCCL's pick of one call, as what ran is identified or else as it is emulated, against all other arms."""
+    """NCCL's pick of one call, as identified or else as emulated, against all other arms."""
     evidence = RunEvidence(measured, noise)
     return judge(measured.call, evidence.executed or measured.pick, evidence, measured.pick)
 
 
 def best_arm(one: RunsPick) -> Arm:
-    """The fastest of all arms, those of the pick included."""
+    """The fastest of all arms, including those of the pick."""
     return min(one.evidence.columns, key=one.evidence.level)
 
 
@@ -238,10 +238,11 @@ def _size_record(one: RunsPick, best: Arm | None, noise: Noise | None) -> dict[s
 
 @dataclass(frozen=True, slots=True)
 class SplitGain:
-    """``parts`` calls of ``part_bytes``, one after the other, take ``parts_us`` together: less than the one ``call``.
+    """``parts`` calls of ``part_bytes``, one after the other, take ``parts_us`` together: less than the single
+    ``call``.
 
-    ``gain`` is the one's time over theirs, minus 1; ``low`` where its 95 % interval begins. ``pick`` and ``part_pick``
-    are NCCL's picks at both sizes, as emulated.
+    ``gain`` is the single time over theirs, minus 1; ``low`` is the lower end of its 95 % interval. ``pick`` and
+    ``part_pick`` are NCCL's picks at both sizes, as emulated.
     """
 
     call: ArmCall = field(metadata=json_form(merged=True))
@@ -256,7 +257,7 @@ class SplitGain:
 
 
 def split_gains(calls: Sequence[MeasuredCall], noises: Mapping[Group, Noise]) -> list[SplitGain]:
-    """Between neighbouring sizes of NCCL's own choices, where the larger is a multiple of the smaller."""
+    """Gains between neighbouring sizes of NCCL's own choices, where the larger is a multiple of the smaller."""
     curves: dict[tuple[object, ...], list[tuple[MeasuredCall, Arm]]] = defaultdict(list)
     for one in calls:
         if one.default is not None and group_of(one.call) in noises:

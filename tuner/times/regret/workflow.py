@@ -34,10 +34,11 @@ from tuner.times.timemodel import predict
 
 @dataclass(frozen=True, slots=True)
 class RecommendedRow:
-    """A row for measured sizes from ``low_bytes`` to ``high_bytes`` in which one combination is faster at each.
+    """A row for measured sizes from ``low_bytes`` to ``high_bytes``, at each of which one combination is faster.
 
-    ``gain_low`` and ``gain_high`` are the least and the largest of the pick's times over the choice's, minus 1,
-    ``surely`` where the 95 % interval of the least begins. Types are no condition of a row: ``dtypes`` were measured.
+    ``gain_low`` and ``gain_high`` are the smallest and the largest of the pick's times over the choice's, minus 1;
+    ``surely`` is the lower end of the 95 % interval of the smallest. A row has no condition on types: ``dtypes`` were
+    measured.
     """
 
     row: str
@@ -60,8 +61,8 @@ class RecommendedRow:
 
 
 def recommended(judged: Sequence[RunsPick]) -> list[RecommendedRow]:
-    """One row for neighbouring measured sizes with the same faster combination, if it is so in every type, in place or
-    not, and setting that was measured at that size.
+    """One row for neighbouring measured sizes with the same faster combination, if it is faster for every type, in
+    place or not, and setting that was measured at that size.
     """
     sizes: list[list[RunsPick]] = []
     for _, several in groupby(sorted(judged, key=_by_size), key=_by_size):
@@ -79,7 +80,7 @@ def _by_size(one: RunsPick) -> tuple[int, int, int, int]:
 
 
 def _faster(several: Sequence[RunsPick]) -> Combination | None:
-    """Combination that is faster than the pick in all of them."""
+    """The combination that is faster than the pick in all of them."""
     choices = {one.faster.combination if one.faster else None for one in several}
     return choices.pop() if len(choices) == 1 else None
 
@@ -112,7 +113,7 @@ def _row(choice: Combination, judged: Sequence[RunsPick]) -> RecommendedRow:
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
-    """Agreement of NCCL's own choices that could be told, by a log or by their time: how many are the emulated picks.
+    """How often NCCL's own choices, known from a log or from their time, are the emulated picks.
 
     ``clear`` are those that a log says, or whose time is nearer to one forced arm than to the others beyond the noise;
     ``nearest`` the others, by the nearest time alone.
@@ -126,9 +127,10 @@ class Agreement:
 
 @dataclass(frozen=True, slots=True)
 class MeasuredRegret:
-    """``sizes`` are NCCL's picks against what was measured; ``splits`` where two smaller calls would beat one; ``rows``
-    what the measurements support. ``skipped`` counts rows that could not be placed, by reason; ``simulated`` are the
-    files whose times no machine took. ``stand_in`` says that ``nccl`` stands for another release, else it is empty.
+    """``sizes`` are NCCL's picks against what was measured; ``splits`` where two smaller calls would be faster than
+    one; ``rows`` what the measurements support. ``skipped`` counts rows that could not be placed, by reason;
+    ``simulated`` are the files with simulated times. ``stand_in`` says that ``nccl`` stands in for another release,
+    else it is empty.
     """
 
     machine: str | None
@@ -174,10 +176,10 @@ def _agreement(sizes: Sequence[RunsPick]) -> Agreement:
 @dataclass(frozen=True, slots=True)
 class RunsQuery:
     """Files to read: ``labelled`` files by what they forced (``Ring``, ``default``), ``files`` that say so themselves,
-    ``tables`` by their shipped name or path; ``nodes`` chooses rows of tables, and is said of files without ranks.
+    ``tables`` by their shipped name or path; ``nodes`` selects rows of tables, and is the number for files without
+    ranks.
 
-    ``site`` is what tables say where it is empty. ``noise_percent`` is by how much two runs of the same differ, where
-    that is known otherwise.
+    The tables complete ``site``. ``noise_percent`` is by how much two equal runs differ, where the user knows it.
     """
 
     labelled: tuple[tuple[str, Path], ...] = ()
@@ -190,15 +192,15 @@ class RunsQuery:
 
     @property
     def paths(self) -> tuple[Path, ...]:
-        """All files."""
+        """The paths of all files."""
         return (*(path for _, path in self.labelled), *self.files)
 
 
 def read(asked: RunsQuery) -> MeasuredArms:
     """The arms of one machine.
 
-    Errors: BadInput where machine or release are missing, where a label is none, or a file forced something else than
-    its label; BadMeasurement for a file that has no times or some that cannot be true.
+    Errors: BadInput where machine or release are missing, a label is invalid, or a file forced something else than its
+    label; BadMeasurement for a file without times or with some that cannot be true.
     """
     given = Given(asked.site.nccl, asked.nodes, asked.gpus_per_node, by_round=True)
     sources = [
@@ -271,8 +273,8 @@ class NextRun:
 class NextRuns:
     """``runs``, the largest possible gain first; ``not_answered`` says why some calls have no calibrated times.
 
-    ``first_calls`` are those on the most nodes there are, as NCCL runs them, that say most of the site's other calls,
-    the best first; none on one node.
+    ``first_calls`` are those on the largest number of nodes, as NCCL runs them, that tell most about the site's other
+    calls, the best first; empty on one node.
     """
 
     runs: tuple[NextRun, ...]
@@ -283,8 +285,8 @@ class NextRuns:
 def next_runs(measured: MeasuredArms, calibration: str | None = None) -> NextRuns:
     """Combinations worth forcing next, for all calls whose pick was measured.
 
-    Errors, where a ``calibration`` is asked for by name or file: BadInput where it does not answer here, BadCalibration
-    for a file that is none.
+    Errors, where a ``calibration`` is asked for by name or file: BadInput where it does not answer here,
+    BadCalibration.
     """
     groups: dict[tuple[object, ...], list[MeasuredCall]] = defaultdict(list)
     for one in measured.calls:

@@ -1,4 +1,6 @@
-"""A calibration: what was learnt of one machine's measured times, and from which; shipped ones and one's own files."""
+"""A calibration: what was learnt from one machine's measured times, and from which; shipped ones and one's own
+files.
+"""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -51,8 +53,9 @@ class MeasuredFile:
 
 @dataclass(frozen=True, slots=True)
 class ExchangeCalibration:
-    """Calibration of AllToAll. ``scatter``: mean absolute logarithm of measured over modelled times; ``factors``:
-    half an interval in scatters, by what is carried over; ``scope``: measured numbers of nodes and GPUs per node."""
+    """Calibration of AllToAll. ``scatter``: mean absolute logarithm of measured over modelled times; ``factors``: half
+    an interval in scatters, by what is carried over; ``scope``: measured numbers of nodes and GPUs per node.
+    """
 
     parameters: Mapping[str, float]
     scatter: float
@@ -67,9 +70,9 @@ class Calibration:
 
     ``generation`` is that of the machine's GPUs, as NCCL's tables name it; ``launch`` how the measured calls were
     launched, which start_us belongs to. ``scope`` and ``sizes`` (the least and most bytes by collective and
-    combination) say what was measured on one node. ``site`` is the cluster that ``between`` has rows of, ``network``
-    what it sends over between nodes; both are empty, and ``between`` None, where nothing was measured between nodes.
-    ``base`` is the shipped calibration that all but the site's part is taken from.
+    combination) say what was measured on one node. ``site`` is the cluster whose rows are in ``between``, ``network``
+    its network between nodes; both are empty, and ``between`` None, where nothing was measured between nodes. ``base``
+    is the shipped calibration that supplies everything except the site's part.
     """
 
     name: str
@@ -105,7 +108,7 @@ class Calibration:
 
     @property
     def releases(self) -> tuple[str, ...]:
-        """The releases that it has measured times of."""
+        """The releases of its measured times."""
         return tuple(sorted({*(place.nccl for place in self.scope), *self.between_releases}))
 
     def certainty(self, *, same_machine: bool) -> Certainty:
@@ -136,7 +139,7 @@ def names() -> tuple[str, ...]:
 
 
 def of_site(site: str) -> str | None:
-    """The shipped calibration of a site by the site's name; None where there is none."""
+    """The shipped calibration of a site, by the site's name; None if there is none."""
     return next((name for name in names() if site and _shipped(name).site == site), None)
 
 
@@ -158,7 +161,7 @@ def load(name: str) -> Calibration:
 
 
 def read(path: Path) -> Calibration:
-    """BadCalibration where the file cannot be read or is none."""
+    """Reads a calibration. BadCalibration where the file cannot be read or is not one."""
     try:
         return _parsed(_json(path))
     except KeyError as error:
@@ -329,7 +332,7 @@ def _site_part(record: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def shipped_exchange_factors() -> Factors:
-    """Widths of intervals of AllToAll, alike in all shipped calibrations."""
+    """Widths of intervals of AllToAll, equal in all shipped calibrations."""
     shipped = (_shipped(name).exchange for name in names())
     return next(exchange.factors for exchange in shipped if exchange is not None)
 

@@ -25,14 +25,13 @@ Which: TypeAlias = NDArray[np.bool_] | NDArray[np.intp]
 
 @dataclass(frozen=True, eq=False)  # without slots, for what a fit asks thousands of times
 class Features:
-    """Calls: arrays of one length, an element a call, or one number where all calls are alike, or are one.
+    """Calls as arrays of one length, one element per call, or single numbers where all calls are equal.
 
     ``intra_gbs`` and ``inter_gbs`` are the bandwidth of the algorithm's graph inside and between nodes, all channels
-    together; ``heads`` the GPUs of a node that NVLS begins at; ``nccl_latency_us`` and ``nccl_gbs`` NCCL's own numbers,
-    for what has no form here, and ``nccl_us`` the time that it predicts, NaN for what it would not run. ``adapter_us``:
-    what of that is the latency that adapters of the topology have by themselves, and ``adapter_share`` the share of it
-    that calls really take.
-    ``byte_reduced``: 1 where elements of one byte are reduced, else 0.
+    together; ``heads`` the GPUs of a node at which NVLS begins; ``nccl_latency_us`` and ``nccl_gbs`` NCCL's own
+    numbers, for what has no form here, and ``nccl_us`` the time that it predicts, NaN for what it would not run.
+    ``adapter_us``: the part of that which the adapters of the topology add by their own latency, and ``adapter_share``
+    the share of it that calls really take. ``byte_reduced``: 1 where elements of one byte are reduced, else 0.
     """
 
     collective: Numbers
@@ -73,7 +72,7 @@ class Features:
 
     @cached_property
     def by_algo_proto(self) -> "tuple[Part, ...]":
-        """The elements of each algorithm and protocol, with the mask that chooses them; none where all are of one."""
+        """The elements of each algorithm and protocol, with a mask that selects them; no mask if all have the same."""
         combinations = self.algo_proto
         numbers = np.unique(combinations).tolist() if isinstance(combinations, np.ndarray) else []
         if len(numbers) < 2:
@@ -121,7 +120,7 @@ ceil = _of_either(np.ceil, math.ceil, "Least integer not below")
 
 
 def where(condition: Numbers, one: Numbers, other: Numbers) -> Numbers:
-    """The one where the condition holds, else the other: of arrays, or of single numbers, at a fiftieth of the cost."""
+    """``one`` where the condition holds, else ``other``: for arrays, or for numbers at a fiftieth of the cost."""
     if isinstance(condition, np.ndarray):
         return np.where(condition, one, other)
     return one if condition else other
@@ -195,7 +194,7 @@ class FixedFeatures:
         self._derived = {"by_algo_proto": (), "steps": one.steps, "passes": one.passes}
 
     def calls(self, nbytes: Numbers, channels: Numbers, threads: Numbers, nccl_us: Numbers) -> Features:
-        """Calls of such sizes, launched so; ``nccl_us`` is what NCCL predicts."""
+        """Calls with these sizes and launches; ``nccl_us`` is NCCL's prediction."""
         # A call of less than an element a rank is launched on no channel: timed as the smallest call.
         made = self._made(nbytes, most(channels, 1.0), threads, nccl_us)
         vars(made).update(self._derived, step_bytes=nbytes / self._ranks[0])
@@ -215,7 +214,7 @@ LATER_ADAPTER_SHARE = 0.2
 
 
 def _adapter_us(communicator: Comm, collective: Collective, algo_proto: AlgoProto) -> float:
-    """What NCCL counts for the latency of adapters in a call's steps between nodes, twice for Simple, which flushes."""
+    """NCCL's latency for adapters in a call's steps between nodes, twice for Simple, which flushes."""
     algorithm, protocol = algo_proto
     nodes, each_us = communicator.nodes, communicator.graphs[algorithm].latency_inter_us
     if nodes < 2 or not each_us:

@@ -1,9 +1,9 @@
 """The form: times in us from features and parameters, physical in each term.
 
-Ring: what a step takes times the steps, joined with what the data take. LL pays for each pass of a block over a step's
-data; Simple overlaps latency and bandwidth; between nodes a message pays for a rendezvous from some size on, and a link
-is busy with each message. Trees go up and down once; NVLS pays by rounds of its chunks. What nobody has published times
-of (CollNet) goes by NCCL's own latency and bandwidth.
+Ring: the time of a step times the steps, joined with the time of the data. LL pays for each pass of a block over a
+step's data; Simple overlaps latency and bandwidth; between nodes a message pays for a rendezvous from some size on, and
+a link is busy with each message. Trees go up and down once; NVLS pays by rounds of its chunks. For algorithms without
+published times (CollNet) NCCL's own latency and bandwidth are used.
 """
 
 from collections.abc import Callable, Mapping
@@ -19,7 +19,7 @@ from tuner.times.timemodel.features import Array, Features, Numbers, ceil, least
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """One number of the form, always above 0; ``log_sd``: how wide the belief around ``median`` is, natural log."""
+    """One number of the form, always above 0; ``log_sd``: width of the belief around ``median``, natural logarithm."""
 
     name: str
     median: float
@@ -254,7 +254,7 @@ class Form:
         return p["nvls_start_us"] + levels_us + data_us + self._nvls_rounds_us(calls)
 
     def _nvls_rounds_us(self, calls: Features) -> Numbers:
-        """Cost of the rounds of chunks: more than eight heads make none of them larger."""
+        """Cost of the rounds of chunks; with more than eight heads rounds do not get larger."""
         chunks = calls.channels * least(calls.heads, NVLS_HEADS) * nvls_chunk_bytes(calls)
         times_us: Numbers = self.parameters["nvls_round_us"] * calls.bytes / chunks
         return times_us
@@ -271,13 +271,13 @@ class Form:
         return calls.nccl_latency_us + calls.bytes / _bytes_per_us(calls.nccl_gbs)
 
     def _steps_of_data(self, calls: Features, extra: str) -> Numbers:
-        """Number of steps whose data a call waits for: those of the ring, and what copies add."""
+        """Number of steps whose data a call waits for: the ring's steps, and those that copies add."""
         return calls.passes + self._of(extra, calls)
 
 
 @cache
 def _mover(algo_proto: int) -> Callable[[Form, Features], Numbers]:
-    """Formula of what a call takes after its start, us: of a combination by its number."""
+    """The formula for a call's time after its start, us, for a combination by its number."""
     algorithm, protocol = ALGO_PROTOS[algo_proto]
     if algorithm is Algorithm.Ring:
         return {Protocol.LL: Form._ring_ll, Protocol.LL128: Form._ring_ll128}.get(protocol, Form._ring_simple)
@@ -307,7 +307,7 @@ def _bytes_per_us(gbs: Numbers) -> Numbers:
 
 
 def _chain_us(calls: Features, hop_us: Numbers, link_us: Numbers, service_share: float) -> Numbers:
-    """The steps of a ring, some of them between nodes; no link faster than it gets done with its messages."""
+    """The steps of a ring, some of them between nodes; a link's time is at least what its message rate allows."""
     steps = calls.steps
     between = where(calls.nodes > 1, steps * calls.nodes / calls.ranks, 0)
     chain_us = (steps - between) * hop_us + between * link_us

@@ -39,7 +39,7 @@ class SurfaceCurve:
     step: int = 1
 
     def filled(self) -> Array:
-        """The values on all octaves; beyond what was measured they fade, to half with each octave."""
+        """The values on all octaves; beyond what was measured they fade by half with each octave."""
         places = np.arange(POINTS)
         known = self.first + self.step * np.arange(len(self.values))
         nearest = np.clip(places, known[0], known[-1])
@@ -76,8 +76,9 @@ class Surface:
 
 @dataclass(frozen=True, slots=True)
 class _Smoothing:
-    """``octaves``: width of the Gaussian; ``prior``: what is believed of all calls, weighing as so many rows nearby;
-    ``least_rows``: how many there have to be for a value."""
+    """``octaves``: width of the Gaussian; ``prior``: the weight of the general belief, in nearby rows; ``least_rows``:
+    rows needed for a value.
+    """
 
     octaves: float
     prior: float
@@ -90,9 +91,10 @@ _OF_SIZES = _Smoothing(octaves=1.0, prior=1.0, prior_weight=6.0, least_rows=0.0)
 
 
 def learnt(calls: Features, residuals: Array, most_values: int) -> Surface:
-    """The surface that ``residuals`` draw: logarithms of measured over the form's times, [call].
+    """The surface through ``residuals``: logarithms of measured over the form's times, [call].
 
-    ``most_values``: numbers that the rows may be asked for beside the form's; curves of few rows a value go first.
+    ``most_values``: how many numbers the rows can determine besides the form's; curves with few rows per value are
+    dropped first.
     """
     curves = _affordable(calls, residuals, _OF_RESIDUALS, _groups(calls), most_values)
     return Surface([each for each in curves if np.abs(each.values).max() > _LEAST])
@@ -112,7 +114,7 @@ def spread(calls: Features, sizes: Array, most_values: int) -> list[SurfaceCurve
 def _affordable(
     calls: Features, numbers: Array, by: _Smoothing, groups: Mapping[Key, slice | NDArray[np.intp]], most_values: int
 ) -> list[SurfaceCurve]:
-    """Curves of no more values in all, those with the most rows a value first, the last one of every second octave."""
+    """Curves with at most this many values in all: most rows per value first, the last one on every second octave."""
     curves = {key: _smoothed(key, calls, which, numbers, by) for key, which in groups.items()}
     rows = {key: len(calls.bytes[which]) / len(curves[key].values) for key, which in groups.items()}
     kept: dict[Key, SurfaceCurve] = {}
@@ -137,7 +139,7 @@ def shared(curves: Iterable[SurfaceCurve], scope: Iterable["Place"]) -> Surface:
 def _smoothed(
     key: Key, calls: Features, which: slice | NDArray[np.intp], numbers: Array, by: _Smoothing, step: int = 1
 ) -> SurfaceCurve:
-    """The curve through the numbers of such calls, over the octaves that they are of, or every ``step`` th."""
+    """The curve through the numbers of such calls, over the octaves that they cover, or every ``step`` th."""
     log_bytes = np.log2(calls.bytes[which])
     first, last = int(np.floor(log_bytes.min())), int(np.ceil(log_bytes.max()))
     grid = np.arange(first, min(last, POINTS - 1) + step, step)
@@ -184,7 +186,7 @@ class CarriedOver(StrEnum):
 
 
 class Regime(StrEnum):
-    """Calls whose times are off alike."""
+    """Calls whose times have similar errors."""
 
     node_low_latency = "LL and LL128 on one node"
     node_simple = "Simple on one node"
@@ -248,11 +250,12 @@ _LOW_LATENCY, _SIMPLE, _NVLS = map(REGIMES.index, (Regime.node_low_latency, Regi
 
 @dataclass(frozen=True, eq=False)  # without slots: what places carry over is kept
 class Certainty:
-    """Knowledge of a fit: where its rows were measured, their scatter, and how errors grow with what is carried over.
+    """What is known about a fit: where its rows were measured, their scatter, and how errors grow with what is carried
+    over.
 
-    ``sizes``: the least and the most bytes that were measured, by the numbers of collective and combination.
-    ``spread``: the logarithm of the scatter near a call over that of its regime. ``same_machine``: whether what is
-    predicted is the machine that was measured.
+    ``sizes``: the smallest and the largest measured bytes, by the numbers of collective and combination. ``spread``:
+    the logarithm of the scatter near a call over that of its regime. ``same_machine``: whether the predicted machine is
+    the measured one.
     """
 
     scope: frozenset[Place]
@@ -287,7 +290,7 @@ class Certainty:
         return self._half(calls, self._squares[place], octaves_beyond)
 
     def half_widths_of(self, calls: Features, carried: Iterable[CarriedOver]) -> Array:
-        """Half an interval, [call], where just that is carried over, beside sizes."""
+        """Half an interval, [call], if only this is carried over, apart from sizes."""
         kinds = {CarriedOver.sizes, *carried}
         octaves = self.octaves_beyond(calls) if CarriedOver.sizes_beyond in kinds else 0.0
         half: Array = self._half(calls, self._squared_factors(kinds - {CarriedOver.sizes_beyond}), octaves)
@@ -303,7 +306,7 @@ class Certainty:
         return {}
 
     def _squared_factors(self, kinds: Iterable[CarriedOver]) -> tuple[float, float]:
-        """Factor of the square of the scatter, and what is added to it."""
+        """Factor of the squared scatter, and what is added to it."""
         square = {kind: self.factors[kind] ** 2 for kind in kinds}
         scattered = sum(each for kind, each in square.items() if kind not in BEYOND)
         return scattered, sum(each for kind, each in square.items() if kind in BEYOND)

@@ -15,7 +15,7 @@ _ERRORS = ("error", "nccl", "one_factor", "large_error", "large_nccl", "large_on
 
 @dataclass(frozen=True, slots=True)
 class ClassAccuracy:
-    """Accuracy over the healthy tables of one class of GPUs, or all, with ``given`` rows of each table, at random.
+    """Accuracy over the healthy tables of one class of GPUs, or all, with ``given`` random rows of each table.
 
     Errors are medians over tables of each table's median, as shares: of calibrated times, NCCL's own, and NCCL's with
     one factor from the same rows; ``large_`` ones from 16 MiB on, None without such calls. ``inside``: the mean share
@@ -35,7 +35,7 @@ class ClassAccuracy:
 
 
 def accuracy() -> tuple[ClassAccuracy, ...]:
-    """By class of GPUs, ``all`` first, and the rows given."""
+    """Accuracy by class of GPUs, ``all`` first, and by the number of rows given."""
     healthy = [each for each in _kept()["tables"] if each["health"] == "healthy" and each["how"] != "chosen"]
     classes = [ALL, *sorted({_gpu(each) for each in healthy})]
     found = []

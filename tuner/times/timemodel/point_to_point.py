@@ -1,8 +1,8 @@
-"""Times of AllToAll, which is made of sends and receives: NCCL itself has no model of it.
+"""Times of AllToAll, which is made from sends and receives: NCCL itself has no model of it.
 
-Small parts go by LL, in a time that grows with a part; larger ones by Simple, whose latency and bandwidth overlap. The
-form takes the faster of both. Between nodes each peer costs a message, and a GPU's share of the adapters is the limit.
-Single sends and receives have no form: how many channels NCCL gives a pair decides, and that is not emulated.
+Small parts use LL, in a time that grows with a part; larger ones Simple, whose latency and bandwidth overlap. The form
+takes the faster of both. Between nodes each peer costs a message, and a GPU's share of the adapters is the limit.
+Single sends and receives have no form, as they depend on how many channels NCCL gives a pair.
 """
 
 from collections.abc import Mapping
@@ -37,7 +37,7 @@ PARAMETERS: Mapping[str, Parameter] = {
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Exchanges:
-    """Calls, an element a call. ``bytes`` is what a rank sends in all; bandwidths are those of one GPU, GB/s."""
+    """Calls, one element per call. ``bytes`` is what a rank sends in all; bandwidths are those of one GPU, GB/s."""
 
     bytes: Array
     ranks: Array

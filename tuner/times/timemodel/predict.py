@@ -1,4 +1,4 @@
-"""Calibrated times: which calibration answers for a communicator, and what it says of calls."""
+"""Calibrated times: which calibration answers for a communicator, and what it predicts for calls."""
 
 from collections.abc import Iterable, Sequence
 from functools import cache
@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike, NDArray
 from tuner import release
 from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput
-from tuner.base.frames import Column, Framed
+from tuner.base.frames import Column, Framed, arrays_of
 from tuner.base.names import ALGO_PROTOS, AlgoProto, Algorithm, Collective
 from tuner.base.numerics import SizeArray
 from tuner.base.spelling import option
@@ -35,12 +35,12 @@ SITE_EXCHANGES_SD = 0.5  # of AllToAll between nodes at a site that nobody has m
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class CalibratedTimes(Framed):
-    """Times of calls in us with 90 % intervals, an element a call; measured data are behind them, not NCCL's model.
+    """Times of calls in us with 90 % intervals, one element per call; they rest on measured data, not on NCCL's model.
 
     ``measured``: whether the call's algorithm and protocol were measured for its collective; where not, the interval is
-    wide. ``carried_over``: what was carried over, of all calls together. ``extrapolations`` say in words how any of the
-    times is outside of what was measured, and ``extrapolated`` numbers that of each call, [call]; the first, which is
-    empty, is of those inside.
+    wide. ``carried_over``: what was carried over, for all calls together. ``extrapolations`` say in words how a time is
+    outside of what was measured, and ``extrapolated`` is the index into them for each call, [call]; the first is empty,
+    for calls inside.
     """
 
     time_us: Array
@@ -52,22 +52,17 @@ class CalibratedTimes(Framed):
     extrapolations: tuple[str, ...] = ("",)
 
     def why(self, at: int) -> str:
-        """Words for what call ``at`` is extrapolated over; empty where it is not."""
+        """What call ``at`` is extrapolated over, in words; empty inside of what was measured."""
         return self.extrapolations[int(self.extrapolated[at])]
 
     def columns(self) -> dict[str, Column]:
-        """A row a call."""
-        return {
-            "time_us": self.time_us,
-            "low_us": self.low_us,
-            "high_us": self.high_us,
-            "measured": self.measured,
-            "extrapolated": np.array(self.extrapolations)[self.extrapolated],
-        }
+        """One row per call."""
+        extrapolated = np.array(self.extrapolations)[self.extrapolated]
+        return {**arrays_of(self, "time_us", "low_us", "high_us", "measured"), "extrapolated": extrapolated}
 
 
 def joined_times(parts: Sequence[tuple[NDArray[np.intp], CalibratedTimes]], length: int) -> CalibratedTimes:
-    """One answer of ``length`` calls from parts: the numbers of its calls, [call], and their times in us."""
+    """One answer for ``length`` calls from parts: the indices of its calls, [call], and their times in us."""
     time_us, low_us, high_us = np.empty((3, length))
     measured, extrapolated = np.empty(length, np.bool_), np.zeros(length, np.int64)
     carried: dict[CarriedOver, None] = {}
@@ -117,7 +112,7 @@ def _times(
 
 @cache
 def _extrapolations(carried: tuple[CarriedOver, ...]) -> tuple[str, str, str]:
-    """Words for what is carried over: of nothing, of calls inside the measured sizes, and of those outside."""
+    """Words for what is carried over: for no call, for calls inside the measured sizes, and for those outside."""
     always = [kind.value for kind in carried if kind in EXTRAPOLATED]
     return "", ", ".join(always), ", ".join([*always, CarriedOver.sizes_beyond.value])
 
@@ -125,7 +120,7 @@ def _extrapolations(carried: tuple[CarriedOver, ...]) -> tuple[str, str, str]:
 def _between_nodes(
     calibration: Calibration, calls: Features, place: Place, adapters_gbs: float, *, same_machine: bool
 ) -> CalibratedTimes:
-    """Times by the site's rows, or without any by what sites have in common; never faster than adapters are."""
+    """Times from the site's rows, or without any from what sites have in common; never faster than the adapters."""
     another_release = calibration.between is not None and place.nccl not in calibration.between_releases
     log_us, half = calibration.process.corrected(calls, another_release=another_release)
     low = log_us - half
@@ -165,7 +160,7 @@ def between_bytes(collective: int, nbytes: Numbers, nodes: int) -> Numbers:
 
 
 class TimeModel:
-    """A calibration that answers for one communicator. ``reason``: why this one, in words for people."""
+    """A calibration that answers for one communicator. ``reason``: why this one, in words."""
 
     def __init__(
         self,
@@ -232,7 +227,7 @@ class TimeModel:
         return times_at(self.calibration, calls, place, same_machine=self.same_machine, adapters_gbs=self.adapters_gbs)
 
     def half_widths_of(self, calls: Features, carried: Iterable[CarriedOver]) -> Array:
-        """Half the interval around the logarithm of each call on one node, [call], where just that is carried over."""
+        """Half the interval around the logarithm of each call on one node, [call], if only this is carried over."""
         return self._certainty.half_widths_of(calls, carried)
 
     def all_to_all(self, sizes: ArrayLike) -> CalibratedTimes:
@@ -257,7 +252,7 @@ def _check_buffers(request: Request) -> None:
 
 
 def exchange_times(calibration: Calibration, calls: Exchanges, *, same_machine: bool) -> CalibratedTimes:
-    """Times of AllToAll by a calibration. BadInput where it has none of such calls."""
+    """Times of AllToAll by a calibration. BadInput where it has none for such calls."""
     exchange = calibration.exchange
     if exchange is None:
         raise BadInput(f"no measured times of AllToAll in the calibration {calibration.name}")
@@ -282,9 +277,9 @@ def exchange_times(calibration: Calibration, calls: Exchanges, *, same_machine: 
 
 @dataclass(frozen=True, slots=True)
 class CalibrationChoice:
-    """A calibration, whether it is the machine's own, and why this one in words for people.
+    """A calibration, whether it is the machine's own, and why it was chosen, in words.
 
-    ``adapters_gbs``: what the adapters of a node carry together; 0 where that is not known.
+    ``adapters_gbs``: total bandwidth of a node's adapters; 0 where that is not known.
     """
 
     calibration: Calibration
@@ -296,7 +291,7 @@ class CalibrationChoice:
 def of_communicator(selection: Selection, machine: str | None, calibration: str | None = None) -> TimeModel:
     """The model for a communicator of ``machine``: that of a ``calibration`` by name or file, or the one that fits.
 
-    Errors: those of :func:`choose`.
+    Errors: BadInput where none fits; BadCalibration.
     """
     chosen = choose(selection.communicator, machine, calibration)
     return TimeModel(
@@ -311,9 +306,9 @@ def of_communicator(selection: Selection, machine: str | None, calibration: str 
 def choose(communicator: Comm, machine: str | None, calibration: str | None = None) -> CalibrationChoice:
     """The calibration by name or file; without, the machine's own, else that of another with such GPUs.
 
-    ``machine``: its name in the catalogue, or that of a topology (:func:`tuner.machine.skeleton.name_of`).
-    Errors: BadInput where there is none, or where GPUs of a node are not joined by NVLink, or a host is several nodes;
-    BadCalibration for a file that is none.
+    ``machine``: its name in the catalogue, or that of a topology (:func:`tuner.machine.skeleton.name_of`). Errors:
+    BadInput where none fits, where GPUs of a node are not joined by NVLink, or a host is several nodes; BadCalibration
+    for a file that is not a calibration.
     """
     if communicator.shares_gpus:
         raise BadInput("no calibrated times where ranks share a GPU: none were measured; valid: one rank per GPU")
@@ -360,7 +355,7 @@ def choose(communicator: Comm, machine: str | None, calibration: str | None = No
 
 
 def adapters_gbs(machine: str | None) -> float:
-    """Bandwidth of all adapters of a node of the catalogue, GB/s; 0 where that is not known, or of domains."""
+    """Bandwidth of all adapters of a catalogue node, GB/s; 0 where that is not known, and for domains."""
     if machine not in catalogue.names():
         return 0.0
     there = catalogue.load(machine)

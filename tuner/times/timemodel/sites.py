@@ -1,15 +1,15 @@
 """Times between nodes: what all sites have in common, how far sites differ, and what the rows of one site say of it.
 
 What a network adds differs from site to site by far more than NVLink does: Ring reaches 82 % of the line rate at one
-site of B200 nodes and 100 % at another. So the logarithm of a time between nodes is taken for a Gaussian process around
-a base. The base is a weighted geometric mean of NCCL's own time and of the form's, whose network parameters are the
-medians of the sites: their errors differ. NCCL's bandwidths are near what healthy networks have, so that it weighs most
-where calls are large. What was never measured between nodes anywhere has NCCL's own time alone. The covariances say by
-how much a site may differ, and which calls of it differ alike: those bound by bandwidth, those bound by latency, those
-of one algorithm, those of one combination at sizes near each other; all fall with the distance in nodes and in GPUs of
-a node. Rows of a site condition the process: one row moves what is like it, many make the site known, and far from them
-(sizes, nodes, combinations) the interval is wide by itself. How far a site is off altogether is not known before: its
-variances have a factor in common, of which its rows say something, so times are as Student's t.
+site of B200 nodes and 100 % at another. So the logarithm of a time between nodes is modelled as a Gaussian process
+around a base. The base is a weighted geometric mean of NCCL's own time and of the form's, whose network parameters are
+the medians of the sites: their errors differ. NCCL's bandwidths are near what healthy networks have, so that it weighs
+most where calls are large. What was never measured between nodes anywhere has NCCL's own time alone. The covariances
+say by how much a site may differ, and which of its calls differ together: those bound by bandwidth, those bound by
+latency, those of one algorithm, those of one combination at similar sizes; all fall with the distance in nodes and in
+GPUs per node. Rows of a site condition the process: one row moves similar calls, many make the site known, and far from
+them (sizes, nodes, combinations) the interval is wide by itself. How far a site is off altogether is not known
+beforehand: its variances share a factor, which its rows help to estimate, so times follow Student's t.
 
 Shapes: [call] and [row of the site]; covariances and standard deviations are of natural logarithms of times.
 """
@@ -99,7 +99,7 @@ LATENCIES = (
 
 @dataclass(frozen=True, eq=False)  # without slots: what its rows have in common is kept
 class SiteRows:
-    """Rows measured at one site, as the process takes them, [row]; the medians of rows alike. Also single numbers.
+    """Rows measured at one site, in the process's form, [row]; the medians of similar rows. Also single numbers.
 
     ``log_off``: logarithm of the measured over the base's time, both in us; ``bandwidth`` and ``latency``: the shares
     of the base's time, 0 to 1, that grow with either. ``collective`` and ``algo_proto`` are NCCL's numbers.
@@ -179,7 +179,7 @@ def _nccl_weight(nccl_latency: Numbers) -> Numbers:
 
 
 def _moved(parameters: Mapping[str, float]) -> tuple[Form, Form, Form]:
-    """Forms that show what times depend on: with the parameters as they are, less bandwidth, and more latency."""
+    """Forms that show what times depend on: with the given parameters, less bandwidth, and more latency."""
     less, more = np.exp(-STEP_SHARE), np.exp(STEP_SHARE)
     latencies = {name: float(parameters[name] * more) for name in LATENCIES}
     less_bandwidth = {**parameters, "net_share": float(parameters["net_share"] * less)}
@@ -187,7 +187,7 @@ def _moved(parameters: Mapping[str, float]) -> tuple[Form, Form, Form]:
 
 
 def _log_nccl(calls: Features, log_form: Numbers) -> Numbers:
-    """Logarithms of NCCL's own times, us, with what adapters really add, [call]; the form's where NCCL has none."""
+    """Logarithms of NCCL's own times, us, with the real latency of adapters, [call]; the form's where NCCL has none."""
     nccl_us = calls.nccl_us - calls.adapter_us * (1 - calls.adapter_share)
     if not isinstance(nccl_us, np.ndarray):
         return math.log(nccl_us) if nccl_us > 0 else log_form
@@ -209,7 +209,7 @@ def is_known(collective: Numbers, algorithm: Numbers) -> Numbers:
 
 
 def rows_of(calls: Features, times_us: Array, parameters: Mapping[str, float]) -> SiteRows:
-    """The rows of one site from calls between nodes and what they took; calls alike within half an octave are one."""
+    """The rows of one site from calls between nodes and their times; equal calls within half an octave become one."""
     of_base = base(calls, _moved(parameters))
     rows = _rows(calls, of_base, np.log(times_us) - of_base.log_us)
     columns = (rows.collective, rows.algo_proto, rows.gpus_per_node, rows.nodes, np.round(rows.log2_bytes * 2))
@@ -280,10 +280,10 @@ class SiteProcess:
         return [SiteCall(self, rows[np.array([at])]) for at in range(len(calls))]
 
     def telling(self, calls: Features, count: int) -> list[int]:
-        """The numbers of the ``count`` calls that say most of all of them once they are measured, the best first.
+        """The indices of the ``count`` calls that tell most about all of them once they are measured, the best first.
 
-        Each is the one that leaves the least of the standard deviations on the mean, given those before: of what is
-        known to a few percent as much counts as of what is known to a factor of 2.
+        Each is the one that leaves the smallest mean standard deviation, given those before: a call known to a few
+        percent counts as much as one known to a factor of 2.
         """
         rows = _rows(calls, base(calls, self._forms))
         covariances, noise = self._covariances_left(rows), _noise(rows)
@@ -321,13 +321,13 @@ class SiteProcess:
         return constant - half_log_determinant - (freedom + count) / 2 * math.log(ratio)
 
     def is_of_site(self, other: "SiteProcess") -> bool:
-        """Whether the other is of the same rows, or both are of none: one site that nobody has measured."""
+        """Whether the other has the same rows, or both have none: one site that nobody has measured."""
         if self.rows is None or other.rows is None:
             return self.rows is other.rows
         return np.array_equal(self.rows.log_off, other.rows.log_off)
 
     def half_of_ratio(self, one: SiteRows, other: SiteRows) -> float:
-        """Half of the 90 % interval of the logarithm of one call's time over another's at one site, a day apart."""
+        """Half of the 90 % interval of the logarithm of the ratio of two calls' times at one site, a day apart."""
         both = one.joined(other)
         covariances = self._covariances_left(both)
         variance = covariances[0, 0] + covariances[1, 1] - 2 * covariances[0, 1] + _alone(both).sum()
@@ -336,7 +336,7 @@ class SiteProcess:
         )
 
     def _covariances_left(self, rows: SiteRows) -> Array:
-        """Covariances that the site's own rows leave, [row, row]."""
+        """Covariances that remain given the site's own rows, [row, row]."""
         covariances = _covariances(rows, rows)
         if self.rows is None:
             return covariances
@@ -370,7 +370,7 @@ class SiteProcess:
         return moved, sqrt(half_square + day)
 
     def has_measured(self, collective: Numbers, algo_proto: Numbers) -> Numbers:
-        """Whether any row is of the collective by the combination, numbers of NCCL, [call]."""
+        """Whether any row has the collective and the combination, numbers of NCCL, [call]."""
         kinds = () if self.rows is None else self.rows.log2_sizes
         if not isinstance(collective, np.ndarray):
             return (collective, algo_proto) in kinds
@@ -380,7 +380,7 @@ class SiteProcess:
     def squares(self, calls: Features, *, another_release: bool) -> tuple[Array, Array]:
         """Squares of half of the 90 % intervals of logarithms of times, [call]; two numbers for each.
 
-        The first is what another day, or ``another_release``, makes, the second the rest before it is widened.
+        The first is the effect of another day, or ``another_release``, the second the rest before it is widened.
         """
         unwidened = SiteProcess(self.parameters, self.rows, {0: (1.0, 1.0)})
         _, half = unwidened.corrected(calls, another_release=another_release)
@@ -410,7 +410,7 @@ class SiteProcess:
 
     @cached_property
     def _covered(self) -> float:
-        """Half of a 90 % interval in standard deviations: those of all calls are off alike, as the rows are."""
+        """Half of a 90 % interval in standard deviations: the rows' errors tell those of all calls."""
         count = 0 if self.rows is None else len(self.rows)
         scale = SCALE_FREEDOM if self.rows is None else SCALE_FREEDOM + float(self.rows.log_off @ self._weights)
         freedom = SCALE_FREEDOM + count
@@ -420,8 +420,8 @@ class SiteProcess:
     def _widening(self) -> tuple[tuple[float, float], tuple[float, float]]:
         """Factors of intervals of single times, near the rows and far; what two have in common needs no widening.
 
-        First those of collectives and combinations that the rows are of, then of others, which many rows say no more
-        of than the process does.
+        The first are for collectives and combinations that have rows, the second for others, about which many rows tell
+        no more than the process.
         """
         near, far = self._widening_of(0 if self.rows is None else len(self.rows))
         of_none = self._widening_of(0)
@@ -451,7 +451,7 @@ class SiteProcess:
 
 
 def _without(covariances: Array, noise: Numbers, measured: int) -> Array:
-    """Covariances that are left, [call, call], once one of the calls is measured."""
+    """The covariances that remain, [call, call], once one of the calls is measured."""
     column = covariances[:, measured] / np.sqrt(covariances[measured, measured] + noise[measured])
     left: Array = covariances - np.outer(column, column)
     return left
@@ -498,9 +498,9 @@ class SiteCall:
 class _Kinship:
     """Covariances that calls of one site have by their kinds, whatever their sizes, [call of one, call of other].
 
-    All are for what one call has of each, the other's being in them: ``level``, ``curve``, ``collective`` and ``all``
-    for ``_unbound``, ``bandwidth`` and ``latency`` for its shares of either. All fall with the distance in GPUs of a
-    node and in nodes.
+    Each is for a unit of one call's share, and includes the other's: ``level``, ``curve``, ``collective`` and ``all``
+    for ``_unbound``, ``bandwidth`` and ``latency`` for the shares of these. All fall with the distance in GPUs per node
+    and in nodes.
     """
 
     def __init__(self, one: SiteRows, other: SiteRows) -> None:
@@ -528,10 +528,10 @@ class _Kinship:
 
 
 class _RowsOfKind:
-    """A site's rows as they bear on single calls of one kind, which differ in size and in what bounds them alone.
+    """A site's rows in their effect on single calls of one kind, which differ only in size and in what limits them.
 
     The covariances of a call with all rows are a few terms of its own, two for each size of the rows, times numbers of
-    the kind. So the products with the rows' precision and errors are made once.
+    the kind. So the products with the rows' precision and errors are computed once.
     """
 
     def __init__(self, kinship: "_Kinship", rows: SiteRows, precision: Array) -> None:
@@ -577,7 +577,7 @@ def _noise(rows: SiteRows) -> Numbers:
 
 
 def _alone(rows: SiteRows) -> Numbers:
-    """The variance of calls that no row says anything of, [call]: of single rows, and of what was never measured."""
+    """The variance of calls that no row tells anything about, [call]: of single rows, and of unmeasured ones."""
     return _noise(rows) + where(is_known(rows.collective, rows.algo_proto // PROTOCOLS), 0.0, UNKNOWN_SD**2)
 
 
@@ -590,7 +590,7 @@ def _another_time(rows: SiteRows, another_release: bool = False) -> Numbers:
 
 
 def _unbound(rows: SiteRows) -> Numbers:
-    """What is left of deviations that are of no bandwidth, 0 to 1, [call]: ``LEFT`` where bandwidth alone bounds it."""
+    """Share of deviations that bandwidth does not cause, 0 to 1, [call]: ``LEFT`` where only bandwidth limits."""
     return 1 - (1 - LEFT) * rows.bandwidth
 
 

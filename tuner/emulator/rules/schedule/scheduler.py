@@ -1,7 +1,7 @@
-"""Schedulers: tasks in the order of the calls go in, kernels in the order of their launch come out.
+"""Schedulers: tasks go in, in the order of the calls; kernels come out, in the order of their launch.
 
-Each asks a ``Chooser`` for the algorithm, protocol and threads of the tasks that NCCL looks at together. One deals out
-cells of traffic, older ones take the channels with the least load, or give each the same number of bytes.
+Each asks a ``Chooser`` for the algorithm, protocol and threads of the tasks that NCCL looks at together. One
+distributes cells of traffic; older ones take the channels with the least load, or give each the same number of bytes.
 """
 
 from abc import ABC, abstractmethod
@@ -69,7 +69,7 @@ class Batches:
         return kernel
 
     def in_ring(self, batches: int, work_bytes: int) -> int:
-        """The bytes of works that a kernel has in the ring, which are none where its arguments hold all."""
+        """The bytes of works that a kernel has in the ring; 0 where its arguments hold everything."""
         return work_bytes if batches * BATCH_BYTES + work_bytes > self.argument_bytes else 0
 
     def check_ring(self, work_bytes: int) -> None:
@@ -93,19 +93,19 @@ class Batches:
         return len(waiting)
 
     def fits(self, channels: int, task: CollectiveTask | None = None) -> bool:
-        """Whether one more task, or one on plain buffers, has room on so many channels."""
+        """Whether there is room for one more task, or one on plain buffers, on this many channels."""
         own_bytes = self.work_bytes if task is None else self._bytes_of(task)
         return self.holds(self.batches + channels, self.filled_bytes + own_bytes)
 
     def holds(self, batches: int, work_bytes: int) -> bool:
-        """Whether there is room for so many batches and bytes of works."""
+        """Whether there is room for this many batches and bytes of works."""
         left = self.argument_bytes - batches * BATCH_BYTES
         return work_bytes <= left or (left >= 0 and work_bytes <= self.ring_bytes)
 
     def add(self, task: CollectiveTask) -> None:
-        """A channel's batch takes works of one function and kind, 1024 bytes of them.
+        """Adds a task: a channel's batch takes works of one function and kind, up to 1024 bytes.
 
-        NCCL extends a batch that would have to reach more than 64 works far, but those of a channel are neighbours.
+        NCCL extends a batch that would reach more than 64 works far, but those of a channel are neighbours.
         """
         own_bytes, most_bytes = self._bytes_of(task), self.communicator.release.limits.batch_bytes
         runs = function(self.communicator, task), own_bytes
@@ -145,7 +145,7 @@ class Works:
         self._tasks: list[CollectiveTask] = []
 
     def fits(self, channels: int) -> bool:
-        """Whether one more task on so many channels has room."""
+        """Whether there is room for one more task on this many channels."""
         return self.left >= channels
 
     def add(self, task: CollectiveTask) -> None:
@@ -182,14 +182,14 @@ class Scheduler(Variant, ABC):
 
     @abstractmethod
     def __call__(self, chooser: Chooser, tasks: list[CollectiveTask]) -> Kernels:
-        """The kernels of these tasks, in which their channels are filled in."""
+        """The kernels of these tasks, whose channels are filled in."""
 
 
 RULES: Registry[Scheduler] = Registry()
 
 
 def check_alone(communicator: Comm, channels: int) -> None:
-    """BadInput where no kernel holds an operation on so many channels, as the environment has made it too small."""
+    """BadInput where no kernel holds an operation on this many channels, as the environment has made it too small."""
     kernel = communicator.rules.schedule.kernel
     if kernel.VARIABLES & set(communicator.environment.values) and not kernel(communicator).fits(channels):
         raise BadInput(kernel.TOO_SMALL)
@@ -202,13 +202,14 @@ NOT_DONE = "does not do it (sic)"
 
 @ORDER_RULES(nccl.TASK_COLL_SORTER_INSERT(since="2.22.3"))
 def by_traffic(_communicator: Comm, tasks: list[CollectiveTask]) -> list[CollectiveTask]:
-    """The largest traffic first, roughly: four bins to a power of two, in a bin the last call first."""
+    """The largest traffic first, roughly: four bins per power of two, and within a bin the last call first."""
     return sorted(tasks, key=lambda task: (_bin(task.traffic_bytes), task.place), reverse=True)
 
 
 @ORDER_RULES(nccl.PREPARE_TASKS(since="2.29.2"), nccl.PREPARE_TASKS_MOVED(since="2.31.2"))
 def by_traffic_broadcasts_last(communicator: Comm, tasks: list[CollectiveTask]) -> list[CollectiveTask]:
-    """Order of :func:`by_traffic`, but broadcasts count as called after all others: they wait in a queue of their own.
+    """Order of :func:`by_traffic`, but broadcasts count as called after all others, as they wait in a queue of their
+    own.
 
     All broadcasts have the same root here. They do not wait with NCCL_ALLGATHERV_ENABLE=0.
     """
@@ -233,7 +234,9 @@ def _bin(traffic_bytes: int) -> int:
 
 @RULES.variant(nccl.SCHEDULE_COLL_TASKS_TO_PLAN(since="2.22.3"))
 class Cells(Scheduler):
-    """Chosen together where kinds agree and traffic differs by less than four, then dealt out in cells of traffic."""
+    """Chosen together where kinds agree and traffic differs by less than a factor of four, then distributed in
+    cells.
+    """
 
     kernel = Batches
 
@@ -263,7 +266,7 @@ class Cells(Scheduler):
 
 @RULES.variant(nccl.SCHEDULE_COLL_TASKS_TO_PLAN_MOVED(since="2.31.2"))
 class CellsWithinCtas(Cells):
-    """Cells of :class:`Cells`; the fewest and the most blocks of a collective hold for every bound."""
+    """Cells of :class:`Cells`, with the fewest and the most blocks of a collective as limits of every bound."""
 
     def __call__(self, chooser: Chooser, tasks: list[CollectiveTask]) -> Kernels:
         return super().__call__(_WithinCtas(chooser), tasks)
@@ -293,7 +296,7 @@ class _WithinCtas:
 
 
 def _within_four_times(tasks: list[CollectiveTask]) -> Iterator[list[CollectiveTask]]:
-    """Runs in which all have less than four times the traffic of the first; a configured call is a run of its own."""
+    """Runs of tasks with less than four times the traffic of their first one; a configured call is a run of its own."""
     while tasks:
         least = tasks[0].traffic_bytes
         ends = (i for i, task in enumerate(tasks) if task.traffic_bytes >= 4 * least or (i and _parts(tasks, i)))
@@ -303,7 +306,7 @@ def _within_four_times(tasks: list[CollectiveTask]) -> Iterator[list[CollectiveT
 
 
 def _parts(tasks: Sequence[CollectiveTask], place: int) -> bool:
-    """Whether a task and the one before it are not taken together, as either has a configuration of its own."""
+    """Whether a task and the one before it are not put together, as either has a configuration of its own."""
     return any(task.request.configuration and task.request.configuration.alone for task in tasks[place - 1 : place + 1])
 
 
@@ -311,7 +314,7 @@ def _parts(tasks: Sequence[CollectiveTask], place: int) -> bool:
     nccl.SCHEDULE_COLL_TASKS_TO_PLAN(since="2.23.4"), nccl.SCHEDULE_COLL_TASKS_TO_PLAN_MOVED(since="2.31.2")
 )
 def at_least_the_minimum_each(traffic: int, least: int) -> int:
-    """A task counts with the least traffic of a channel at least."""
+    """A task counts with at least the least traffic of a channel."""
     return max(traffic, least)
 
 
@@ -328,7 +331,7 @@ def _constraints(communicator: Comm, task: CollectiveTask) -> tuple[bool, bool]:
 
 
 def _dealt_kernel(communicator: Comm, waiting: list[CollectiveTask], captured: bool) -> list[CollectiveTask]:
-    """Tasks that one kernel's arguments hold, each with its channels."""
+    """The tasks that one kernel's arguments hold, each with its channels."""
     rules, batches = communicator.rules, Batches(communicator, captured)
     estimated = batches.estimate(waiting)
     together = next((i for i in range(1, estimated) if _parts(waiting, i)), estimated)
@@ -359,7 +362,7 @@ def _dealt_kernel(communicator: Comm, waiting: list[CollectiveTask], captured: b
 
 
 def _per_channel(communicator: Comm, planned: Sequence[tuple[CollectiveTask, TrafficCells]]) -> dict[bool, int]:
-    """The traffic that every channel should get: of those of NVLS, and of the others, without the network's part."""
+    """The traffic that every channel should get: NVLS's channels, and the others, without the network's part."""
     rules, shares = communicator.rules, {}
     for nvls in (False, True):
         here = [(task, cells) for task, cells in planned if _constraints(communicator, task) == (False, nvls)]
@@ -391,7 +394,7 @@ def bytes_per_rank(task: CollectiveTask) -> int:
 
 @RULES.variant(nccl.SCHEDULE_COLL_TASKS_TO_PLAN(since="2.18.1"))
 class LeastLoaded(Scheduler):
-    """Neighbours of one kind are chosen together, each gets channels by its size: the least loaded."""
+    """Neighbours of one kind are chosen together; each gets channels by its size, the least loaded ones."""
 
     kernel = Works
 
@@ -426,7 +429,7 @@ class LeastLoaded(Scheduler):
 
 @SHARE_RULES(nccl.SCHEDULE_COLL_TASKS_TO_PLAN(since="2.19.3"))
 def two_mib_per_rank(communicator: Comm, network: bool) -> int:
-    """2 MiB a rank, of 16 ranks at most; 256 KiB where the network can do the call."""
+    """2 MiB per rank, for at most 16 ranks; 256 KiB where the network can do the call."""
     limits = communicator.release.limits
     if network:
         return given(
@@ -500,13 +503,13 @@ def own_bytes(task: CollectiveTask) -> int:
 
 @ESTIMATE_RULES(nccl.SCHEDULE_COLL_TASKS_TO_PLAN(since="2.20.5"))
 def bytes_together(task: CollectiveTask) -> int:
-    """sic: of all that were chosen together, ranks included."""
+    """sic: the sum over all tasks that were chosen together, ranks included."""
     return task.together_bytes
 
 
 @RULES.variant(nccl.SCHEDULE_COLL_TASKS_TO_PLAN(since="2.20.5"))
 class EqualBytes(Scheduler):
-    """Sorted by kind and size, chosen together by kind, and cut so that every channel gets as many bytes.
+    """Sorted by kind and size, chosen together by kind, and cut so that every channel gets equally many bytes.
 
     Then come those that the network takes part in, each on all its channels, and last those whose channels a tuner
     plugin named, on the least loaded ones.
@@ -577,7 +580,7 @@ def _fill(communicator: Comm, task: CollectiveTask, loads: list[int], most: int)
 
 
 def _share(task: CollectiveTask, loads: list[int]) -> None:
-    """All channels of its bound go over all of it together."""
+    """All channels of the task's bound work on all of it together."""
     channels = range(min(task.bound, len(loads)))
     task.share(channels)
     for channel in channels:

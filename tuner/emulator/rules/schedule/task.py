@@ -1,4 +1,4 @@
-"""One collective of a group on its way through a scheduler, and which collectives count as the same."""
+"""One collective of a group on its way through a scheduler, and which collectives NCCL puts together."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import field
@@ -21,7 +21,7 @@ UNSIGNED = {DataType.int8: DataType.uint8, DataType.int32: DataType.uint32, Data
 class ChannelPart:
     """One channel's part of a task: ``count`` elements of the device type from ``offset`` on.
 
-    Where all channels go over the whole count together, both are of all of it.
+    Where all channels work on the whole count together, both describe the whole.
     """
 
     channel: int
@@ -31,7 +31,7 @@ class ChannelPart:
 
 @dataclass(slots=True, eq=False)
 class CollectiveTask:
-    """One collective on its way through a scheduler; what is decided about it is filled in on the way."""
+    """One collective on its way through a scheduler, which fills in what it decides."""
 
     place: int  # among the calls
     request: Request
@@ -54,7 +54,7 @@ class CollectiveTask:
         return sorted(part.channel for part in self.parts)
 
     def deal(self, counts: Iterable[tuple[int, int]]) -> None:
-        """Gives each channel its count of elements, one behind the other."""
+        """Gives each channel its count of elements, one after the other."""
         self.parts, offset = [], 0
         for channel, count in counts:
             self.parts.append(ChannelPart(channel, offset, count))
@@ -66,7 +66,7 @@ class CollectiveTask:
 
     @property
     def work_bytes(self) -> int:
-        """Bytes of the count, per rank where every rank has its own."""
+        """Bytes of the count; per rank where every rank has a part of its own."""
         return self.nbytes // self.request.parts(self.ranks)
 
     @property
@@ -91,16 +91,16 @@ class Chooser(Interface):
     beside_messages: bool  # whether sends and receives are in the group, too
 
     def choose(self, tasks: Sequence[CollectiveTask], pipelined: int = 1, preset_channels: int = 0) -> None:
-        """Fills in what tasks chosen together get: cell, threads, bound, together_bytes."""
+        """Fills in what tasks that were chosen together get: cell, threads, bound, together_bytes."""
 
     def bind(self, task: CollectiveTask) -> None:
         """Fills in the most channels of one chosen task by its own size, and whether a tuner plugin named them."""
 
     def register(self, task: CollectiveTask) -> None:
-        """Changes the most channels of one chosen task to what its registered buffers leave."""
+        """Reduces the most channels of one chosen task to what its registered buffers allow."""
 
     def path_of(self, tasks: Sequence[CollectiveTask]) -> NonClassicPath | None:
-        """Path of these calls of a kind together instead of an algorithm; None: none."""
+        """What does these calls of one kind instead of an algorithm; None: nothing does."""
 
 
 Kernels = list[list[CollectiveTask]]
@@ -110,13 +110,13 @@ FUNCTION_RULES: Registry[Callable[[CollectiveTask, Op], DataType]] = Registry()
 
 @DEVICE_OP_RULES(nccl.HOST_TO_DEV_RED_OP(since="2.19.3"), nccl.HOST_TO_DEV_RED_OP_MOVED(since="2.31.2"))
 def minimum_is_maximum(op: Op) -> Op:
-    """The device's operation: minimum and maximum are one, an argument tells which."""
+    """The device's operation: minimum and maximum are one, and an argument says which."""
     return Op.max if op is Op.min else op
 
 
 @DEVICE_OP_RULES(nccl.HOST_TO_DEV_RED_OP(since="2.18.1"))
 def each_operation(op: Op) -> Op:
-    """Each operation is one of the device's."""
+    """Each operation is an operation of the device."""
     return op
 
 
@@ -138,7 +138,7 @@ def of_each_type(task: CollectiveTask, op: Op) -> DataType:
 
 @FUNCTION_RULES(nccl.EQUIVALENT_PRIMARY(since="2.19.3"))
 def of_unsigned_types(task: CollectiveTask, op: Op) -> DataType:
-    """Sums and products do not care about the sign; minimum and maximum have an argument for it, not in the switch."""
+    """Sums and products ignore the sign; minimum and maximum have an argument for it, except in the switch."""
     dtype = task.request.device_dtype
     indifferent = op in (Op.sum, Op.prod) or (op is Op.max and task.algo_proto[0] not in NVLS)
     return UNSIGNED.get(dtype, dtype) if indifferent and not task.request.moves_only else dtype
@@ -146,7 +146,7 @@ def of_unsigned_types(task: CollectiveTask, op: Op) -> DataType:
 
 @FUNCTION_RULES(nccl.EQUIVALENT_PRIMARY(since="2.24.3"))
 def of_unsigned_types_and_averages(task: CollectiveTask, op: Op) -> DataType:
-    """Sums, products and averages do not care about the sign; minimum and maximum neither, but in the switch."""
+    """Sums, products and averages ignore the sign; so do minimum and maximum, except in the switch."""
     dtype = task.request.device_dtype
     return UNSIGNED.get(dtype, dtype) if op is Op.avg else of_unsigned_types(task, op)
 
@@ -170,5 +170,5 @@ def in_graph(tasks: Iterable[CollectiveTask]) -> bool:
 
 
 def between(low: int, value: int, high: int) -> int:
-    """``value``, or the bound that it is beyond."""
+    """``value``, limited to ``low`` and ``high``."""
     return max(low, min(value, high))

@@ -88,8 +88,8 @@ _LIMITS = ("NCCL_MAX_NCHANNELS", "NCCL_MAX_CTAS", "NCCL_MAX_NRINGS")
 
 
 def _of_ring(reading: Reading, ring: PrintedGraph, several: bool) -> tuple[str, Severity]:
-    """The ring in words, and how much that weighs: few over NVLink are a fault, over PCIe what such machines have, and
-    nothing where they take all that the system has (its ``maxBw``).
+    """The ring in words, and how severe that is: few channels over NVLink are a fault, over PCIe normal for such
+    machines, and nothing where they use all that the system has (its ``maxBw``).
     """
     ways = [(ring.bw_intra, f"{ring.type_intra} inside the node", ring.type_intra != "LOC")]
     ways += [(ring.bw_inter, f"{ring.type_inter} to adapters", several)]
@@ -140,7 +140,7 @@ def nvls(shown: ShownByLog) -> Iterator[Finding]:
     elif any(way.startswith("SHM") for way in reading.log.transports):
         why, weight = "GPUs of a node reach each other over the CPU's memory (SHM): no NVLink is used", Severity.NOTE
     else:
-        why = "not shown: it wants Hopper or later, NVSwitches, and multicast (NCCL_DEBUG_SUBSYS=INIT,NVLS says it)"
+        why = "not shown: it needs Hopper or later, NVSwitches, and multicast (NCCL_DEBUG_SUBSYS=INIT,NVLS says it)"
     yield Finding("diagnose.no_nvls", weight, {"why": why})
 
 
@@ -190,7 +190,7 @@ _OF_ONE_HOST = expression(r"docker\d|virbr\d|lxcbr\d|podman\d|cni\d|(veth|cali|b
 
 
 def bridges(shown: ShownByLog) -> Iterator[Finding]:
-    """PCI bridges that are slower than any link of today: a virtual machine's, without a speed of their own."""
+    """PCI bridges slower than any link of today: those of a virtual machine, without a real speed."""
     reading = shown.reading
     slowest = min((rank.bridge_gbs for rank in reading.logs if rank.bridge_gbs is not None), default=SLOWEST_LINK_GBS)
     if slowest < SLOWEST_LINK_GBS:

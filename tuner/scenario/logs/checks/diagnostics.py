@@ -1,4 +1,6 @@
-"""The check of NCCL's own diagnostics, which NCCL_RUN_DIAGNOSTICS and NCCL_RUN_RAS_DIAGNOSTICS print at init."""
+"""The check of NCCL's own diagnostics, which NCCL_RUN_DIAGNOSTICS and NCCL_RUN_RAS_DIAGNOSTICS make it print at
+init.
+"""
 
 import re
 from collections import defaultdict

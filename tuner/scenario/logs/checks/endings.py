@@ -82,7 +82,7 @@ def rank_of(ending: EndingLine, log: NcclLog) -> int | None:
 
 
 def _on_host(host: str, ending: EndingLine) -> bool:
-    """Whether a thread's host may be that of the line; an address is of any."""
+    """Whether a thread may be on the line's host; an address may be any host's."""
     return ending.host is None or host == ending.host or ending.host[:1].isdigit()
 
 

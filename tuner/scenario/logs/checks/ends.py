@@ -14,7 +14,7 @@ _NO_P2P = expression(r"GeForce RTX (4|5)0\d\d")
 
 
 def end(shown: ShownByLog) -> Iterator[Finding]:
-    """Where the log ends; of one that shows a failure or a timeout these say it."""
+    """Where the log ends; in a log with a failure or a timeout, these say it."""
     log = shown.reading.log
     differing = list(_differing_calls(log))
     yield from differing
@@ -47,7 +47,7 @@ def end(shown: ShownByLog) -> Iterator[Finding]:
 
 
 def _orderly(log: NcclLog) -> str | None:
-    """The end as it should be, in words; None where the log has none."""
+    """The orderly end, in words; None where the log has none."""
     if any(each.role == ORDERLY for each in log.endings):
         return "the closing lines of nccl-tests"
     made = {(rank.thread.process, rank.comm) for rank in log.ranks if rank.complete and rank.comm is not None}
@@ -64,14 +64,14 @@ def _is_over_pcie(log: NcclLog) -> bool:
 
 
 def p2p_on_geforce(shown: ShownByLog) -> Iterator[Finding]:
-    """Peer to peer on GPUs whose driver has none: GeForce after the RTX 30 series."""
+    """Peer-to-peer on GPUs whose driver has none: GeForce after the RTX 30 series."""
     names = [name for name in shown.reading.log.devices.values() if _NO_P2P.search(name)]
     if names and any(way.startswith("P2P") for way in shown.reading.log.transports):
         yield Finding("diagnose.p2p_on_geforce", Severity.UNLIKE, {"gpu": names[0]})
 
 
 def _unfinished(group: CommunicatorLines, log: NcclLog) -> Finding | None:
-    """Ranks whose making of a communicator the log begins and does not end, or that it does not even begin."""
+    """Ranks whose communicator the log begins to create and does not finish, or does not even begin."""
     began = [each for each in group.logs if each.started]
     if not began:
         return None
@@ -107,7 +107,7 @@ def _numbers(ranks: Sequence[RankLog]) -> list[int]:
 
 
 def _differing_calls(log: NcclLog) -> Iterator[Finding]:
-    """Ranks of one communicator whose last calls are not the same."""
+    """Ranks of one communicator whose last calls differ."""
     for group in groups(log.ranks):
         at = dict[int, LastCall]()
         for rank in group.logs:

@@ -1,4 +1,4 @@
-"""All checks of a log, and the evidence that they and its lines give."""
+"""All checks of a log, and the evidence from them and from its lines."""
 
 from collections.abc import Callable, Iterator, Mapping
 
@@ -40,7 +40,7 @@ CHECKS: tuple[Check, ...] = (
 def evidence(
     reading: Reading, variables: Mapping[str, str], channels: tuple[str, str | None] | None, nccl: Release | None
 ) -> LogEvidence:
-    """The evidence of the communicator that is read; ``channels`` are NCCL's of collectives and of NVLS."""
+    """The evidence of the communicator in question; ``channels`` are NCCL's for collectives and for NVLS."""
     log = reading.log
     shown = ShownByLog(reading, variables, channels, nccl)
     sends = {rank: tuple(sorted(nets)) for rank, nets in sorted(log.adapters_of_ranks.items())}

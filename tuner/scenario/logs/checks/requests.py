@@ -1,7 +1,7 @@
-"""Checks of what was asked for and not had: variables and a program's configuration against what the log shows.
+"""Checks of requests that were not met: variables and a program's configuration, compared with the log.
 
-A setting that NCCL followed is no fault, whatever it costs: other checks say that. Here are those that it did not
-follow, those that took away more than they name, and GPUs' fabrics that are not as they should be.
+A setting that NCCL followed is not a fault, whatever it costs: other checks report that. These report settings that it
+did not follow, settings that disabled more than they name, and GPU fabrics in a bad state.
 """
 
 from collections import defaultdict
@@ -27,7 +27,7 @@ NVLS_IF_POSSIBLE = "NCCL_NVLS_ENABLE=2"  # the default: nothing is asked for
 
 
 def _line(shown: ShownByLog, *names: str) -> int | None:
-    """The first line that says any of these settings."""
+    """The first line that mentions any of these settings."""
     lines = shown.reading.log.setting_lines
     return min((lines[name] for name in names if name in lines), default=None)
 
@@ -54,7 +54,7 @@ def fabric(shown: ShownByLog) -> Iterator[Finding]:
 
 
 def _ill(mask: int) -> list[str]:
-    """What a health mask says is wrong."""
+    """What is wrong according to a health mask."""
     found = [what for at, what in enumerate(HEALTH) if mask >> 2 * at & 3 == TRUE]
     wrong = mask >> MISCONFIGURED_AT & 15
     if wrong not in RIGHT:
@@ -73,7 +73,7 @@ def _of_ranks(ranks: Sequence[RankLog]) -> dict[str, object]:
 
 
 def _unused(shown: ShownByLog, ranks: Sequence[RankLog]) -> Iterator[Finding]:
-    """One fabric over several hosts, and NVLink between hosts is off."""
+    """One fabric spans several hosts, but NVLink between hosts is off."""
     hosts: dict[tuple[str, str], set[str]] = defaultdict(set)
     for each in ranks:
         if each.fabric is not None and each.fabric[0] != NO_FABRIC[0]:

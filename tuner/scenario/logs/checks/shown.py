@@ -10,11 +10,11 @@ from tuner.scenario.logs.imported import Reading
 
 @dataclass(frozen=True, slots=True)
 class ShownByLog:
-    """A log and the communicator that is read of it.
+    """A log and the communicator that is examined.
 
-    ``reading.log`` has all lines' facts, ``reading.logs`` those of the communicator's ranks. ``variables`` are the
-    environment's that the log or the user says, ``channels`` NCCL's numbers of channels of collectives and of NVLS as
-    printed, ``nccl`` its release; None where it is not known.
+    ``reading.log`` has the facts of all lines, ``reading.logs`` those of the communicator's ranks. ``variables`` are
+    the environment's that the log or the user says, ``channels`` NCCL's printed numbers of channels for collectives and
+    for NVLS, ``nccl`` its release; None where it is not known.
     """
 
     reading: Reading

@@ -72,7 +72,7 @@ def _by_call(log: NcclLog) -> dict[tuple[str, int, str], list[tuple[int, TimedOu
 def _unequal(
     calls: Sequence[tuple[int, TimedOut]],
 ) -> tuple[list[int], TimedOut, list[int], TimedOut] | None:
-    """The fewest ranks with sizes of their own, and the others; None where all sizes are equal, or need not be."""
+    """The fewer ranks with sizes of their own, and the others; None where all sizes are equal, or need not be."""
     if any(part in calls[0][1].collective.upper().replace("ALLGATHER", "") for part in UNEVEN):
         return None
     by_size: dict[tuple[int | None, int | None], list[int]] = defaultdict(list)

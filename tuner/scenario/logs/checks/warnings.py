@@ -21,7 +21,7 @@ RESULTS = (  # ncclResult_t, src/nccl.h.in
 
 
 def warnings(shown: ShownByLog) -> Iterator[Finding]:
-    """Every warning but those that another answer explains, alike ones once."""
+    """Every warning except those that another finding explains; equal ones once."""
     log = shown.reading.log
     fell_back = any(rank.fallback_patterns for rank in shown.reading.logs)
     alike: dict[str, list[PrintedLine]] = {}

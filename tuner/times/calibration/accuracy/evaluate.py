@@ -31,8 +31,8 @@ class Scores:
     """Errors of the predictions of one split: absolute logarithms as numbers without a unit, [row].
 
     ``scatter``: of the fit near each row; ``unit``: what the factor of the kind multiplies there. Between nodes, where
-    many rows of a site are known: half of the interval that another day or release makes, and the rest of it, of calls
-    like those, before it is widened.
+    many rows of a site are known: half of the interval for another day or release, and the remaining scatter of similar
+    calls, before it is widened.
     """
 
     kind: CarriedOver
@@ -44,9 +44,9 @@ class Scores:
 
 
 def learn(scores: Iterable[Scores]) -> Factors:
-    """The conformal quantiles by what is carried over, the (n + 1) x 0.9 smallest of n; splits count alike.
+    """The conformal quantiles by what is carried over, the (n + 1) x 0.9 smallest of n; splits have equal weight.
 
-    Of sizes, how far predictions are off; of the others, how much more than that, as independent errors add.
+    For sizes, how far predictions are off; for the others, how much more than that, as independent errors add.
     """
     everything = list(scores)
     between = [_beside(each, 1.0) for each in everything if each.kind is CarriedOver.nodes]
@@ -76,7 +76,7 @@ def _tried(scores: Iterable[Scores]) -> Factors:
 
 
 def _beside(scores: Scores, scatters: float) -> Array:
-    """Factors of the unit that errors need beside so many scatters, [row]."""
+    """Factors of the unit that errors need in addition to these scatters, [row]."""
     more: Array = np.sqrt(np.maximum(scores.off**2 - (scatters * scores.scatter) ** 2, 0.0)) / scores.unit
     return more
 
@@ -94,12 +94,12 @@ Baseline = Callable[[MeasuredCalls, MeasuredCalls], Array]
 
 
 def nccl(_: MeasuredCalls, test: MeasuredCalls) -> Array:
-    """NCCL's own model."""
+    """Predicts by NCCL's own model."""
     return test.nccl_us
 
 
 def scaled(fit: MeasuredCalls, test: MeasuredCalls) -> Array:
-    """NCCL's own model, times one factor."""
+    """Predicts by NCCL's own model, times one factor."""
     times: Array = test.nccl_us * np.exp(np.median(np.log(fit.measured.times_us / fit.nccl_us)))
     return times
 
@@ -144,7 +144,7 @@ def carried(fit: MeasuredCalls, test: MeasuredCalls) -> Array:
 
 
 def boosted(fit: MeasuredCalls, test: MeasuredCalls) -> Array:
-    """Gradient-boosted trees on what the form knows; NaN where scikit-learn is not installed."""
+    """Predicts by gradient-boosted trees on the form's features; NaN where scikit-learn is not installed."""
     try:
         from sklearn.ensemble import HistGradientBoostingRegressor
         from threadpoolctl import threadpool_limits  # comes with scikit-learn
@@ -225,7 +225,7 @@ FEWEST_ROWS = 8  # fewer say nothing of a kind alone
 class SplitResult:
     """One split: mean absolute errors by model (None where one has no answer), and what the intervals cover.
 
-    ``group``: what it is counted with; its kind, and whether several nodes were predicted.
+    ``group``: the splits that it is counted with: its kind, and whether several nodes were predicted.
     """
 
     split: Split
@@ -256,9 +256,9 @@ class _Predicted:
 
 
 def run(progress: Callable[[int, int], None] | None = None) -> tuple[tuple[SplitResult, ...], Factors]:
-    """All splits, and the factors that their errors say, all machines together.
+    """Runs all splits; also the factors from their errors, over all machines.
 
-    The intervals of a split go by the errors on other machines.
+    The intervals of a split come from the errors on other machines.
     """
     predicted, everything = [], splits.splits()
     for done, split in enumerate(everything, 1):
@@ -278,7 +278,7 @@ def error_of(split: Split) -> tuple[float, int]:
 
 
 def of_others(scores: Sequence[Scores], split: Split) -> list[Scores]:
-    """The scores of other machines; of what only this one was tried for, those of its other splits."""
+    """The scores of other machines; for what only this one was tried for, those of its other splits."""
     others = [score for score in scores if score.machine != split.machine]
     tried = {score.kind for score in others}
     own = [score for score in scores if score.kind not in tried and score.split != split]
@@ -375,7 +375,7 @@ def mean_absolute_error(predicted_us: Array, measured_us: Array) -> float:
 
 
 def summary(results: Sequence[SplitResult]) -> dict[str, dict[str, float | None]]:
-    """Mean errors by group of splits and model, splits counted alike; None where a model has no answer."""
+    """Mean errors by group of splits and model, with equal weights; None where a model has no answer."""
     mean_errors: dict[str, dict[str, float | None]] = {}
     for group in dict.fromkeys(each.group for each in results):
         own = [each for each in results if each.group == group]

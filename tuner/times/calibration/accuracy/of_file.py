@@ -28,8 +28,8 @@ from tuner.times.timemodel.predict import CalibratedTimes, CalibrationChoice, ch
 class Accuracy:
     """Mean absolute errors as shares (|predicted / measured - 1|) and what 90 % intervals hold, over ``rows``.
 
-    ``half_width_90``: half an interval as a share of the time, mean; ``nccl_model_error`` is NCCL's own prediction's.
-    ``extrapolated`` of the rows are outside of what the calibration was measured on.
+    ``half_width_90``: half an interval as a share of the time, mean; ``nccl_model_error`` is the error of NCCL's own
+    prediction. ``extrapolated`` counts the rows outside of what the calibration was measured on.
     """
 
     rows: int
@@ -45,9 +45,9 @@ _NO_ROWS = {each.name: 0 if each.type is int else None for each in fields(Accura
 
 @dataclass(frozen=True, slots=True)
 class FileAccuracy:
-    """``collectives`` is None where the file has sends and receives alone.
+    """``collectives`` is None where the file only has sends and receives.
 
-    ``skipped`` counts the rows that are left out by reason, ``reason`` says why this calibration answers.
+    ``skipped`` counts the rows left out by reason, ``reason`` says why this calibration answers.
 
     ``problems`` are what looks wrong with rows that count; ``updated_by`` rows moved the calibration and are not
     judged. ``extrapolations`` count the judged rows by what they are extrapolated over.
@@ -80,11 +80,11 @@ class FileAccuracy:
 def of_path(
     path: Path, site: Site, given: Given | None = None, calibration: str | None = None, update: Path | None = None
 ) -> FileAccuracy:
-    """Accuracy on a file, held against a ``site`` and a ``calibration``, or what fits where these are not said.
+    """Accuracy on a file, for a ``site`` and a ``calibration``, or those that fit by default.
 
     ``update``: a file of rows of the same cluster, which the calibration is updated with first. ``given``: what files
-    do not say of their rows. Rows that the machine's links rule out are left out. Errors: BadMeasurement also where the
-    file cannot be read, or no row is left; BadInput where it does not say what was measured.
+    do not say about their rows. Rows that the machine's links rule out are left out. Errors: BadMeasurement also where
+    the file cannot be read, or no row is left; BadInput where it does not say what was measured.
     """
     given = given or Given()
     table = calibrate.read_table(path, given)
@@ -108,7 +108,7 @@ def of_path(
 
 
 def _contradictions(table: Measurements, site: Site) -> Iterator[str]:
-    """Contradictions between the file and what it is held against."""
+    """Contradictions between the file and the site."""
     head, machine = table.header, site.machine
     if site.stand_in:
         yield site.stand_in
@@ -130,7 +130,7 @@ def of_file(
     given = {_call(row) for row in update.blocks} if update is not None else set()
     table = replace(table, blocks=tuple(row for row in table.blocks if _call(row) not in given))
     if not table.blocks:
-        raise BadMeasurement(f"{table.name}: all rows are those that the calibration is updated with; none is left")
+        raise BadMeasurement(f"{table.name}: the calibration was updated with all of its rows; none is left to judge")
     exchanges = calibrate.exchanges_of_tables([table], [site])
     alone = exchanges is not None and all(row.point.is_point_to_point for row in table.blocks)
     calls = None if alone else of_table(table, site)
@@ -161,7 +161,7 @@ def of_file(
 
 
 def _call(row: SampleBlock) -> SampleBlock:
-    """A row as what tells it from others, wherever in a file it stands."""
+    """What identifies a row, wherever it stands in a file."""
     return replace(row, run="")
 
 

@@ -21,7 +21,7 @@ Rows = NDArray[np.bool_]
 class Split:
     """One split. ``kind``: on one node a name of :class:`CarriedOver`; conditions are lists of values by column.
 
-    ``bytes`` is the least of sizes that are held out.
+    ``bytes`` is the smallest of the held-out sizes.
     """
 
     kind: str
@@ -44,7 +44,7 @@ class Split:
 
     @property
     def title(self) -> str:
-        """In words: what is fitted to, and what is held out."""
+        """The split in words: what is fitted to, and what is held out."""
         kept = f", {_words(self.keep)} only" if self.keep else ""
         held = f"{', '.join(self.test)} {_words(self.test_rows)}".strip() if self.test else _words(self.hold_out)
         large = f" from {self.from_bytes >> 20} MiB" if self.from_bytes > 1 else ""
@@ -87,7 +87,7 @@ def halves(split: Split) -> Halves:
 
 @cache
 def shipped(name: str) -> MeasuredCalls:
-    """The rows of such a table on its own machine. BadInput where that is not known."""
+    """The rows of a shipped table on its own machine. BadInput where that is not known."""
     table = table_of_one_way(name)
     if not table.header.machine or not table.header.nccl:
         raise BadInput(f"{name}: machine or release not known: {table.header.machine_note or table.header.nccl_note}")
