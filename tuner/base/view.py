@@ -113,8 +113,9 @@ def columns_of(kind: Any, *names: str, of: str | Callable[[Row], Any] = "") -> t
     """The columns of the fields and properties of a record that have these names.
 
     ``of`` finds the record in a row: a field of the row's record, or a function of the row, such as :data:`FIRST`.
-    LookupError for a name without :func:`column` or :func:`shown`.
+    LookupError for a name without :func:`column` or :func:`shown`. Without names: all fields with :func:`column`.
     """
+    names = names or tuple(each.name for each in fields(kind) if _METADATA in each.metadata)
     inside = attrgetter(of) if isinstance(of, str) and of else of or (lambda row: row)
     assert callable(inside)
     return tuple(_column(kind, name, inside) for name in names)

@@ -12,6 +12,7 @@ from tuner.base.errors import BadInput, TunerError
 from tuner.base.files import write_text
 from tuner.base.names import Collective
 from tuner.base.printable import RETURN
+from tuner.base.view import columns_of
 from tuner.cli import options
 from tuner.cli.command import FILE, Group, has, lacks, missing_of, needs, only
 from tuner.cli.cost import values
@@ -22,10 +23,10 @@ from tuner.cli.output import (
     human_bytes,
     json_wanted,
     note_after,
-    number,
     plural,
     print_json,
     print_table,
+    print_view,
     progress,
     say,
     show,
@@ -36,9 +37,17 @@ from tuner.times.acceptance.accept import AcceptOptions, accept
 from tuner.times.calibration import calibrate, sweep
 from tuner.times.calibration.accuracy.evaluate import SplitResult, of_splits
 from tuner.times.calibration.accuracy.of_file import FileAccuracy, of_path
-from tuner.times.calibration.fit import KEPT_ALIKE, KEPT_WITHOUT_EFFECT, Fitted
+from tuner.times.calibration.fit import KEPT_ALIKE, KEPT_WITHOUT_EFFECT, Error, Fitted
 from tuner.times.calibration.sweep import SweepFit, described
-from tuner.times.calibration.workflow import AlphaBetaReport, FitReport, FittedFiles, fit, fit_alpha_beta
+from tuner.times.calibration.workflow import (
+    AlphaBeta,
+    AlphaBetaReport,
+    FitReport,
+    FittedFiles,
+    HeldOut,
+    fit,
+    fit_alpha_beta,
+)
 from tuner.times.costmodels import algorithms
 from tuner.times.costmodels.alphabeta import FORMULAS
 from tuner.times.costmodels.line import Repeated
@@ -137,20 +146,7 @@ def _print_constants(report: FitReport) -> None:
         title = "Kept at NCCL's value: the measurements cannot separate them from others"
         columns: tuple[str, ...] = ("constant", "NCCL", "same effect as")
         print_table(title, columns, [(one.name, f"{one.nccl:.5g}", _alike(one)) for one in kept])
-    errors = [
-        (
-            each.combination,
-            each.calls,
-            number(each.nccl_percent, 2),
-            number(each.fitted_percent, 2),
-            each.held_out_calls,
-            number(each.nccl_held_out_percent, 2),
-            number(each.fitted_held_out_percent, 2),
-        )
-        for each in fitted.errors
-    ]
-    columns = ("combination", "calls", "NCCL", "fitted", "held out", "NCCL there", "fitted there")
-    print_table("Mean absolute error of the times, %", columns, errors)
+    print_view("Mean absolute error of the times, %", columns_of(Error), fitted.errors)
     _print_held_out(report)
     without_effect = [one.name for one in fitted.constants if one.status == KEPT_WITHOUT_EFFECT]
     for what, names in (("too little effect", without_effect), ("not reached", fitted.unreached)):
@@ -166,12 +162,8 @@ def _print_constants(report: FitReport) -> None:
 
 
 def _print_held_out(report: FitReport) -> None:
-    rows = [
-        (one.what, one.calls, number(one.nccl_percent, 2), number(one.fitted_percent, 2)) for one in report.held_out
-    ]
-    if rows:
-        columns = ("held out of a fit to all others", "calls", "NCCL there", "fitted there")
-        print_table("Mean absolute error at what a fit did not see, %", columns, rows)
+    if report.held_out:
+        print_view("Mean absolute error at what a fit did not see, %", columns_of(HeldOut), report.held_out)
     else:
         say("no session and no communicator was held out: that takes three processes, or FILEs of two communicators")
 
@@ -279,41 +271,8 @@ def alpha_beta_command(
 
 
 def _print_alpha_beta(report: AlphaBetaReport, cost_table: Path | None) -> None:
-    columns = (
-        "collective",
-        "combination",
-        "ranks",
-        "nodes",
-        "calls",
-        "alpha us",
-        "+-",
-        "beta GB/s",
-        "+-",
-        "R2",
-        "error %",
-        "held out %",
-    )
-    print_table(
-        title_of(report.files),
-        columns,
-        [
-            (
-                one.collective.name,
-                f"{one.algorithm.name}/{one.protocol.name}",
-                one.ranks,
-                one.nodes,
-                one.calls,
-                f"{one.alpha_us:.2f}",
-                f"{one.alpha_deviation_us:.2f}",
-                f"{one.beta_gbs:.2f}",
-                f"{one.beta_deviation_gbs:.2f}",
-                f"{one.r2:.4f}",
-                number(one.error_percent, 2),
-                number(one.held_out_error_percent, 2),
-            )
-            for one in report.fits
-        ],
-    )
+    first, *others = columns_of(AlphaBeta)
+    print_view(title_of(report.files), [first, *columns_of(AlphaBeta, "combination"), *others], report.fits)
     for reason in report.without:
         say(f"not fitted: {reason}")
     print_left_out(report.files)

@@ -10,11 +10,22 @@ import click
 
 from tuner.base.errors import BadInput
 from tuner.base.records import to_json
+from tuner.base.view import columns_of
 from tuner.cli import options
 from tuner.cli.command import FILE, missing_of
 from tuner.cli.measure import library_option
 from tuner.cli.measured_options import asked, is_asked, place_options
-from tuner.cli.output import human_bytes, json_wanted, plural, print_json, print_table, say, shown_as_json, verdict
+from tuner.cli.output import (
+    human_bytes,
+    json_wanted,
+    plural,
+    print_json,
+    print_table,
+    print_view,
+    say,
+    shown_as_json,
+    verdict,
+)
 from tuner.times.picks import PickVerdict
 from tuner.times.regret import workflow
 from tuner.times.regret.judged import RunsPick, SplitGain, best_arm
@@ -24,6 +35,7 @@ from tuner.times.verify import ModelError, RoundsPick, VerifiedFile, mean_regret
 SPLITS_SHOWN = 10
 NEXT_SHOWN = 8
 CALLS_NAMED = 4  # of which nothing is known
+ERRORS = columns_of(ModelError, "collective", "combination", "sizes", "mape", "mape_scaled", "scale", "tau")
 
 
 def print_regret(regret: MeasuredRegret) -> None:
@@ -306,8 +318,7 @@ def _print(file: VerifiedFile) -> None:
     for each in file.model_changes:
         say(f"{each.collective.name}: NCCL's pick changes at {', '.join(map(str, each.bytes)) or 'no size'}")
     if file.model_errors:
-        columns = ("collective", "combination", "sizes", "MAPE", "MAPE scaled", "scale", "tau")
-        print_table(f"the model against the {_how(file)} times", columns, map(_error, file.model_errors))
+        print_view(f"the model against the {_how(file)} times", ERRORS, file.model_errors)
     for collective, tau in file.rank_agreement.items():
         say(f"{collective.name}: the model orders the combinations of a size with Kendall's tau {tau:.3f}")
     for skipped in file.skipped:
@@ -341,15 +352,3 @@ def _missing(sizes: Sequence[RoundsPick]) -> str:
 
 def _how(file: VerifiedFile) -> str:
     return file.comparison.measurements.header.how
-
-
-def _error(one: ModelError) -> tuple[object, ...]:
-    return (
-        one.collective.name,
-        f"{one.algorithm.name}/{one.protocol.name}",
-        one.sizes,
-        f"{100 * one.mape:.1f} %",
-        f"{100 * one.mape_scaled:.1f} %",
-        f"{one.scale:.3f}",
-        "-" if one.tau is None else f"{one.tau:.3f}",
-    )

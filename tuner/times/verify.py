@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tuner.base import view
 from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput, BadMeasurement, CannotBeJudged, NoAlgorithm, one_of
 from tuner.base.frames import Column, Framed, NamedColumn
@@ -150,18 +151,28 @@ def kind_of(point: Point) -> Point:
     return replace(point, bytes=0)
 
 
+def _percent(share: float) -> str:
+    return f"{100 * share:.1f} %"
+
+
 @dataclass(frozen=True, slots=True)
 class ModelError:
     """Errors of one algorithm and protocol over sizes: mean absolute, as shares of 1, as is and after scaling."""
 
-    collective: Collective
+    collective: Collective = field(metadata=view.column("collective"))
     algorithm: Algorithm
     protocol: Protocol
-    sizes: int
-    mape: float
-    mape_scaled: float
-    scale: float
-    tau: float | None  # Kendall's, of the times over sizes
+    sizes: int = field(metadata=view.column("sizes"))
+    mape: float = field(metadata=view.column("MAPE", text=_percent))
+    mape_scaled: float = field(metadata=view.column("MAPE scaled", text=_percent))
+    scale: float = field(metadata=view.column("scale", digits=3))
+    tau: float | None = field(metadata=view.column("tau", digits=3))  # Kendall's, of the times over sizes
+
+    @property
+    @view.shown("combination")
+    def combination(self) -> str:
+        """Algorithm and protocol: ``Ring/LL``."""
+        return f"{self.algorithm.name}/{self.protocol.name}"
 
 
 def model_error(collective: Collective, algo_proto: AlgoProto, times_us: NDArray[np.float64]) -> ModelError:

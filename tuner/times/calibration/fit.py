@@ -1,6 +1,7 @@
 """The constants of NCCL's model that explain measured times best, and how well they do."""
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import field
 from typing import Any
 
 import numpy as np
@@ -8,6 +9,7 @@ from numpy.typing import NDArray
 
 from tuner.base.dataclass import dataclass
 from tuner.base.names import Collective, DataType
+from tuner.base.view import column
 from tuner.times.calibration.forward import Constant, Forward, rounded, tables
 from tuner.times.calibration.observations import Observations
 from tuner.times.costmodels.line import OUTLIER, deviations, robust
@@ -106,13 +108,13 @@ class Fitted:
 class Error:
     """Mean absolute errors in percent, None of no calls; ``held_out`` sizes were not fitted."""
 
-    combination: str
-    calls: int
-    nccl_percent: float | None
-    fitted_percent: float | None
-    held_out_calls: int
-    nccl_held_out_percent: float | None
-    fitted_held_out_percent: float | None
+    combination: str = field(metadata=column("combination"))
+    calls: int = field(metadata=column("calls"))
+    nccl_percent: float | None = field(metadata=column("NCCL", digits=2))
+    fitted_percent: float | None = field(metadata=column("fitted", digits=2))
+    held_out_calls: int = field(metadata=column("held out"))
+    nccl_held_out_percent: float | None = field(metadata=column("NCCL there", digits=2))
+    fitted_held_out_percent: float | None = field(metadata=column("fitted there", digits=2))
 
 
 @dataclass(frozen=True, slots=True)

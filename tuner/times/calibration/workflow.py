@@ -14,6 +14,7 @@ from tuner.base.frames import Column, Framed, of_records
 from tuner.base.names import Algorithm, Collective, Protocol
 from tuner.base.nouns import Span
 from tuner.base.records import Files, json_form, paths, to_json, today
+from tuner.base.view import column, shown
 from tuner.emulator import fitted_constants
 from tuner.emulator.fitted_constants import FittedConstants
 from tuner.emulator.request import MessageSizes
@@ -37,20 +38,26 @@ class AlphaBeta:
     that of logarithms of times, with outliers weighted as in the fit; errors are mean absolute ones in percent.
     """
 
-    collective: Collective
+    collective: Collective = field(metadata=column("collective"))
     algorithm: Algorithm
     protocol: Protocol
-    ranks: int
-    nodes: int
-    calls: int
-    alpha_us: float
-    alpha_deviation_us: float
-    beta_gbs: float
-    beta_deviation_gbs: float
-    r2: float
-    error_percent: float
-    held_out_error_percent: float | None
+    ranks: int = field(metadata=column("ranks"))
+    nodes: int = field(metadata=column("nodes"))
+    calls: int = field(metadata=column("calls"))
+    alpha_us: float = field(metadata=column("alpha us", digits=2))
+    alpha_deviation_us: float = field(metadata=column("+-", digits=2))
+    beta_gbs: float = field(metadata=column("beta GB/s", digits=2))
+    beta_deviation_gbs: float = field(metadata=column("+-", digits=2))
+    r2: float = field(metadata=column("R2", digits=4))
+    error_percent: float = field(metadata=column("error %", digits=2))
+    held_out_error_percent: float | None = field(metadata=column("held out %", digits=2))
     known: bool
+
+    @property
+    @shown("combination")
+    def combination(self) -> str:
+        """Algorithm and protocol: ``Ring/LL``."""
+        return f"{self.algorithm.name}/{self.protocol.name}"
 
 
 def alpha_betas(observations: Observations) -> tuple[list[AlphaBeta], list[str]]:
@@ -128,10 +135,10 @@ class HeldOut:
     all others. ``what`` names them: ``sessions``, or a communicator.
     """
 
-    what: str
-    calls: int
-    nccl_percent: float
-    fitted_percent: float
+    what: str = field(metadata=column("held out of a fit to all others"))
+    calls: int = field(metadata=column("calls"))
+    nccl_percent: float = field(metadata=column("NCCL there", digits=2))
+    fitted_percent: float = field(metadata=column("fitted there", digits=2))
 
 
 def held_out(observations: Observations) -> tuple[HeldOut, ...]:
