@@ -11,7 +11,7 @@ def _end(number: int, frame: object) -> None:
 
 
 def main() -> None:
-    """The command line. An interrupt while it loads, which takes a moment, ends it without a word."""
+    """The command line. Ctrl-C while it loads, which takes a moment, ends it silently."""
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # else it was started to ignore interrupts
         signal.signal(signal.SIGINT, _end)
     from tuner.cli import main as answer

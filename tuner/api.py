@@ -47,7 +47,7 @@ if TYPE_CHECKING:  # what a pick does not need takes as long to load as all that
 class TunedDescription(Description, total=False):
     """The keys of a description and ``tuner``, the plugin that decides before NCCL, by its name.
 
-    Without it, it is the one that the images of the machine load, of AWS's instance types.
+    By default it is the tuner in the images of the machine, for AWS's instance types.
     """
 
     tuner: str | None
@@ -178,7 +178,7 @@ class Communicator:
         return self.selection.pick_table(request(collective, **kind))
 
     def known_table(self, collective: Collective | str, kind: CallKind) -> tuple[PickTable, Request] | None:
-        """The table of such calls, if one was made, and the call; remembered by how they are named."""
+        """The table of such calls, if one was made, and the call; cached by how they are named."""
         name = (collective, *kind.items()) if kind else collective
         try:
             return self._tables[name]
@@ -362,7 +362,7 @@ def communicator(machine: str | None = None, **description: Unpack[TunedDescript
 def scenario(machine: str | None = None, **description: Unpack[TunedDescription]) -> Scenario:
     """Description of a communicator, nothing computed of it yet, for :mod:`tuner.answers`.
 
-    Errors: UnknownMachine, UnknownRelease, BadConstants, and BadInput for a value that none can have.
+    Errors: UnknownMachine, UnknownRelease, BadConstants, and BadInput for an impossible value.
     """
     described: Any = {key: value for key, value in description.items() if key != "tuner"}
     return with_tuner(describe(machine, **described), description.get("tuner"))

@@ -45,7 +45,7 @@ class Alone:
 
     @property
     def pick(self) -> str:
-        """``Ring/LL``."""
+        """Algorithm and protocol of the pick: ``Ring/LL``."""
         return f"{self.work.algorithm.name}/{self.work.protocol.name}"
 
     @property
@@ -129,7 +129,9 @@ class ScheduledCall:
 
 
 def of_collective(scenario: Scenario, request: Request, nbytes: int, root: int) -> ScheduledCall:
-    """A collective of ``nbytes`` (NCCL's nBytes). BadInput where it has no schedule, and as :func:`calls_alone`."""
+    """The schedule of a collective of ``nbytes`` (NCCL's nBytes). BadInput where it has none or nodes pick
+    differently.
+    """
     (call,) = calls_alone(scenario, request, [nbytes], root)
     if isinstance(call, NonClassicPath):
         raise BadInput(f"no schedule is known of {call.name}: {BY_LOADS}; valid: {option('env')} NCCL_ALGO=Ring")

@@ -1,7 +1,7 @@
-"""Differences of two communicators beside the algorithm and protocol of a call: what an upgrade may change.
+"""Differences of two communicators besides the algorithm and protocol of a call: what an upgrade may change.
 
-Channels, graphs, where LL128 is legal, symmetric kernels and defaults of variables are emulated or from tables;
-buffer sizes, chunks and point-to-point channels are asked of libnccl (:func:`library_differences`).
+Channels, graphs, where LL128 is legal, symmetric kernels and defaults of variables are emulated or from tables; buffer
+sizes, chunks and point-to-point channels are asked of libnccl (:func:`library_differences`).
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -185,7 +185,7 @@ def _facts(scenario: Scenario, requests: Sequence[Request], timeout_s: float) ->
 def _memory(scenario: Scenario, requests: Sequence[Request], timeout_s: float) -> Iterator[tuple[str, str]]:
     """Device memory of the rank that has most, after initialisation and after the calls of :data:`ASKED_BYTES`.
 
-    Nothing where ranks are more than :data:`MOST_RANKS_BILLED`, nodes differ or there are NVLink domains.
+    Empty for more than :data:`MOST_RANKS_BILLED` ranks, nodes that differ and NVLink domains.
     """
     configuration, ranks = scenario.oracle_configuration(), scenario.resolve().ranks
     if ranks > MOST_RANKS_BILLED or configuration.domains or configuration.others:

@@ -332,7 +332,7 @@ def difference(pairs: Iterable[tuple[CalibratedEstimate, CalibratedEstimate, flo
 
 
 def _bounds(before: CalibratedEstimate, after: CalibratedEstimate) -> tuple[float, float, float]:
-    """The ratio, and its least and most."""
+    """The ratio with its lower and upper bound."""
     if _is_same_call(before, after):  # whatever NCCL believes of it
         return 1.0, 1.0, 1.0
     middle, width = after.time.time_us / before.time.time_us, _width(before, after)
@@ -344,7 +344,7 @@ def _is_same_call(before: CalibratedEstimate, after: CalibratedEstimate) -> bool
 
 
 def _width(before: CalibratedEstimate, after: CalibratedEstimate) -> float:
-    """Distance that the logarithm of the ratio may be off."""
+    """Half the width of the interval, in the ratio's logarithm."""
     if _is_same_call(before, after):
         return 0.0
     if before.site_call is not None and after.site_call is not None:

@@ -103,7 +103,7 @@ def _picked(selection: Selection, request: Request, sizes: SizeArray, table_us: 
 
 
 def changed(before: Choices, after: Choices) -> NDArray[np.bool_]:
-    """Whether algorithm or protocol is another: true or false, numbers [size] as in both."""
+    """Whether algorithm or protocol changes: true or false, numbers [size] as in both."""
     differ: NDArray[np.bool_] = (before.algorithm != after.algorithm) | (before.protocol != after.protocol)
     return differ
 
@@ -124,7 +124,7 @@ class Curves:
 
     @property
     def bytes(self) -> SizeArray:
-        """Sizes in bytes, [size]: those of the picks."""
+        """Sizes of the picks in bytes, [size]."""
         return self.picks.bytes
 
     def busbw_gbs(self, time_us: FloatArray) -> NDArray[np.float64]:

@@ -103,7 +103,7 @@ class PickChange:
 
     @property
     def is_rounding(self) -> bool:
-        """Whether the range is so short that float32 does not part the times of the two picks."""
+        """Whether the range is so short that the two picks' times differ only by float32 rounding."""
         return self.to_bytes - self.from_bytes < self.from_bytes // ROUNDING
 
 
@@ -156,7 +156,7 @@ class Loss:
 
 
 def loss(change: PickChange) -> Loss | None:
-    """Negative where the new pick is faster; None where no model has both picks."""
+    """The loss of a change, a share; negative where the new pick is faster, None where no model has both picks."""
     measured = change.calibrated.ratio if change.calibrated else None
     if measured is not None:
         # Nothing may have changed: that is no loss.
@@ -173,7 +173,7 @@ def share_changed(changes: list[PickChange], low: int, high: int) -> float:
 
 
 def _changed(before: Ranges, after: Ranges, whole: bool) -> tuple[SizeArray, SizeArray]:
-    """First and last sizes of the ranges that both sides have, and pick differently."""
+    """First and last sizes of the ranges that both sides have, but pick differently."""
     low = max(before.from_bytes[0], after.from_bytes[0])
     high = min(before.to_bytes[-1], after.to_bytes[-1])
     starts = np.union1d(before.from_bytes, after.from_bytes)
@@ -254,13 +254,13 @@ class CalibratedSides:
         ]
 
     def changes(self, request: Request, changes: "Sequence[PickChange]") -> "list[PickChange]":
-        """The changes with calibrated times at their middle."""
+        """Adds calibrated times to the changes, at their middle."""
         sizes = [each.at_bytes for each in changes]
         of_both = self._of(request, sizes, [each.before for each in changes], [each.after for each in changes])
         return [replace(each, calibrated=times) for each, times in zip(changes, of_both, strict=True)]
 
     def sizes(self, request: Request, ones: "Sequence[AtSize]") -> "list[AtSize]":
-        """The sizes with calibrated times."""
+        """Adds calibrated times to the sizes."""
         sizes = [each.bytes for each in ones]
         of_both = self._of(request, sizes, [each.before for each in ones], [each.after for each in ones])
         return [replace(each, calibrated=times) for each, times in zip(ones, of_both, strict=True)]

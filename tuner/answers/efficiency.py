@@ -43,7 +43,7 @@ class EfficiencyRow:
 
     ``executed`` is what the file says was executed, ``pick`` what the emulator picks and ``nccl_us`` its time.
     ``link_busbw_gbs`` is the busbw at which the links are full with what the pick's algorithm sends, None where that is
-    not known. ``alphabeta_algorithm`` is the fastest of that model. ``limit`` is the resource that is used up first.
+    not known. ``alphabeta_algorithm`` is the fastest of that model. ``limit`` is the resource that saturates first.
     """
 
     bytes: int
@@ -69,7 +69,7 @@ class EfficiencyRow:
 
 @dataclass(frozen=True, slots=True)
 class EfficiencyReport:
-    """``intra`` and ``inter`` are the levels of the alpha-beta model, None where there is nothing of the kind.
+    """``intra`` and ``inter`` are the levels of the alpha-beta model, None without such a level.
 
     ``calibration`` is the one that answered, or the reason why none did; None where none was wanted.
     """
@@ -87,7 +87,7 @@ class EfficiencyReport:
 class Assumed:
     """Alphas and betas inside and between nodes, where none were measured.
 
-    Betas of None are those of the links; between nodes a GPU's share of the network.
+    A beta of None means that of the links; between nodes a GPU's share of the network.
     """
 
     alpha_intra_us: float = ALPHA_INTRA_US
@@ -108,8 +108,8 @@ def report(
 ) -> EfficiencyReport:
     """Measured times against NCCL's model, the alpha-beta model of ``assumed`` levels, the ideal and the links.
 
-    With calibrated ``times`` where wanted. BadInput where the file's ranks are not the machine's, and as
-    :func:`tuner.answers.calibrated.answering`.
+    With calibrated ``times`` where wanted. BadInput where the file's ranks are not the machine's, or no calibration
+    answers; BadCalibration.
     """
     if sweep.ranks not in (None, scenario.ranks):
         raise BadInput(f"{sweep.path}: was measured on {sweep.ranks} ranks, but {scenario.title} has {scenario.ranks}")

@@ -97,7 +97,7 @@ class ExchangeAnswer:
 class ExchangeQuery:
     """A call of one rank by its sizes; ``root`` is the root, or the peer.
 
-    Registration reaches no channel, protocol or chunk of ``buffers``; a kernel in a CUDA graph holds more, and copy
+    How ``buffers`` are registered changes no channel, protocol or chunk; a kernel in a CUDA graph holds more, and copy
     engines may do calls on windows.
     """
 
@@ -113,7 +113,7 @@ class ExchangeQuery:
 def of_rank(
     function: PeerCall, sizes: Sequence[int], dtype: DataType, rank: int | None = None, peer: int | None = None
 ) -> ExchangeQuery:
-    """The call of a rank; without them, of rank 0, with the next rank, or with rank 0 as the root."""
+    """The call of a rank; by default of rank 0, with the next rank, or with rank 0 as the root."""
     own = rank or 0
     if peer is None:
         peer = (1 if own == 0 else 0) if function in POINT_TO_POINT else 0
@@ -247,7 +247,7 @@ def _are_copied(where: P2pContext, asked: ExchangeQuery, calls: Sequence[Exchang
 
 
 def launched(where: P2pContext, kernels: Sequence[ExchangeKernel]) -> ExchangeLaunch:
-    """The emulator's kernels as an answer."""
+    """The answer made from the emulator's kernels."""
     name, channels = where.communicator.rules.device_functions.EXCHANGES, where.channels
     answers = (_kernel(name, each) for each in kernels)
     return ExchangeLaunch(where.order.rank, channels.channels, channels.per_peer, tuple(answers))
@@ -357,7 +357,7 @@ def taken(where: P2pContext, function: PeerCall, size: int) -> CallFootprint:
 
 
 def _groups(where: P2pContext, function: PeerCall, size: int) -> Iterator[list[ExchangeCall]]:
-    """The messages of rank 0, which is the root; one to the nearest rank and one to another node, if it is one."""
+    """The messages of rank 0, which is the root: one to the nearest rank and one to another node."""
     rank = where.order.rank
     if function not in POINT_TO_POINT:
         yield written(where, ExchangeCall(function, DataType.int8, size // where.communicator.ranks, rank))
@@ -371,7 +371,7 @@ def _groups(where: P2pContext, function: PeerCall, size: int) -> Iterator[list[E
 
 
 def ways(transfers: Iterable[Transfer | TransferAnswer]) -> list[Way]:
-    """Ways of messages, each once: up to 2.21 a message is a transfer on each of its channels, later one on all."""
+    """The distinct ways of messages: up to 2.21 a message is a transfer on each of its channels, later one on all."""
     seen: dict[tuple[int, bool], list[Transfer | TransferAnswer]] = defaultdict(list)
     for each in transfers:
         seen[each.peer, each.sends].append(each)

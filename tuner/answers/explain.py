@@ -52,7 +52,7 @@ class Unavailable:
 
 @dataclass(frozen=True, slots=True)
 class Holds:
-    """The sizes around the explained one that get the same algorithm and protocol, both ends among them."""
+    """The sizes around the explained one that get the same algorithm and protocol, both ends included."""
 
     from_bytes: int
     to_bytes: int
@@ -206,7 +206,7 @@ def _unavailable(selection: Selection, request: Request, steps: _Steps) -> Itera
 
 
 def _holds(selection: Selection, request: Request, size: int) -> Holds:
-    """Looked for from 1 byte to 1 TiB or ``size``."""
+    """The sizes with the same pick, looked for from 1 byte to 1 TiB or ``size``."""
     ranges = combinations(selection, request, 1, max(FOLLOWED_BYTES, size))
     at = int(np.searchsorted(ranges.from_bytes, np.uint64(size), side="right")) - 1
     return Holds(int(ranges.from_bytes[at]), int(ranges.to_bytes[at]))

@@ -31,7 +31,7 @@ OF_CHANNELS = ("ring", "tree")
 
 @dataclass(frozen=True, slots=True)
 class CommunicatorChannels:
-    """The channels that collectives use in the end; variables that limit them, and how many there are without."""
+    """The channels that collectives use in the end; variables that limit them, and their number without these."""
 
     channels: int
     variables: Mapping[str, str]
@@ -40,7 +40,7 @@ class CommunicatorChannels:
 
 @dataclass(frozen=True, slots=True)
 class Explained:
-    """Reasons why a graph is as it is, and how many channels are made of it."""
+    """Why a graph is as it is, and how many channels NCCL makes from it."""
 
     explanation: GraphExplanation = field(metadata=json_form(merged=True))
     communicator: CommunicatorChannels | None
@@ -69,7 +69,9 @@ def with_across(scenario: Scenario) -> GraphsAcross:
 
 
 def explained(scenario: Scenario, graph: str) -> Explained:
-    """Explains one graph. Errors: as :func:`of_scenario`, BadInput where it is not searched."""
+    """Explains one graph. Errors: BadInput for nodes that differ, unknown variables, and a graph that is not
+    searched.
+    """
     found = explain(_request(scenario), scenario.nccl, graph)
     return Explained(found, _communicator(scenario) if graph in OF_CHANNELS and found.found.channels else None)
 
@@ -80,7 +82,7 @@ def limited(scenario: Scenario, graph: str) -> GraphExplanation:
 
 
 def _communicator(scenario: Scenario) -> CommunicatorChannels | None:
-    """None where the emulator has no such communicator, as of a host that NCCL takes for several nodes."""
+    """The communicator; None where the emulator has none, as for a host that NCCL treats as several nodes."""
     variables = scenario.environment or {}
     limiting = {name: value for name, value in variables.items() if name in LIMIT_CHANNELS}
     others = {name: value for name, value in variables.items() if name not in limiting}
@@ -93,7 +95,9 @@ def _communicator(scenario: Scenario) -> CommunicatorChannels | None:
 
 
 def write_dump(scenario: Scenario, file: Path) -> None:
-    """Writes them as NCCL writes NCCL_GRAPH_DUMP_FILE. Errors: as :func:`of_scenario`, BadInput for the file."""
+    """Writes the graphs as NCCL writes NCCL_GRAPH_DUMP_FILE. Errors: BadInput for nodes that differ, unknown variables
+    and an unwritable file.
+    """
     form = scenario.resolve().release.search.dump
     write_text(file, graph_file.text(searched(_request(scenario), scenario.nccl).graphs, form))
 

@@ -32,7 +32,7 @@ class ListedMachine:
 
 
 def listed_machine(machine: catalogue.Machine) -> ListedMachine:
-    """A machine as it is listed."""
+    """A machine in the form in which it is listed."""
     topology = machine.topology
     capabilities = sorted(set(topology.compute_capabilities(machine.gpus_per_node)))
     return ListedMachine(
@@ -69,7 +69,7 @@ class ListedTable:
 
 
 def listed_table(table: "Measurements") -> ListedTable:
-    """A table as it is listed."""
+    """A table in the form in which it is listed."""
     from tuner.times.measured import COLLECTIVES
 
     head = table.header

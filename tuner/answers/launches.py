@@ -24,7 +24,7 @@ OPTIONAL = json_form(optional=True)
 
 @dataclass(frozen=True, slots=True)
 class NodeRing:
-    """The nodes that a channel's ring goes over, from the rank's on."""
+    """The nodes that a channel's ring visits, from the rank's own on."""
 
     channel: int
     nodes: tuple[int, ...]
@@ -42,8 +42,8 @@ class NodeTree:
 class LaunchAnswer:
     """A rank's launch and the channels that it uses.
 
-    ``across`` has the orders of ranks of the algorithms that run, on the channels that they run on; None where the
-    graphs are from a file, which says nothing of other ranks.
+    ``across`` has the orders of ranks of the algorithms that run, on the channels that they run on; None for graphs
+    from a file, which does not know other ranks.
     """
 
     launch: Launch = field(metadata=json_form(merged=True))
@@ -54,8 +54,9 @@ class LaunchAnswer:
 
 
 def with_launches(answers: Sequence[PickAnswer], launches: "Launches", kind: Operation) -> list[PickAnswer]:
-    """The answers with their launches, calls of one kind. BadInput where copy engines do one, or any of
-    :meth:`Launches.of`."""
+    """The answers with their launches, for calls of one kind. BadInput where copy engines do one, or the launch is not
+    emulated.
+    """
     for answer in answers:
         if not isinstance(answer.pick, Pick) and answer.pick.name == COPY_ENGINES.name:
             raise BadInput(

@@ -130,7 +130,9 @@ def with_across(scenario: Scenario, timeout_s: float) -> GraphsAcross:
 
 @dataclass(frozen=True, slots=True)
 class EndedProgram:
-    """A program that has ended. ``exit_code`` is 128 and the signal's number where one ended it, as a shell says it."""
+    """A program that has ended. ``exit_code`` is 128 plus the signal's number where a signal ended it, as in a
+    shell.
+    """
 
     communicator: str
     library: str

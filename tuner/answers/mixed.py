@@ -93,7 +93,7 @@ def from_emulator(scenario: Scenario, operations: Sequence[Operation]) -> GroupA
 
 
 def described(scenario: Scenario, group: GroupPlan) -> GroupAnswer:
-    """The emulator's group as an answer."""
+    """The emulator's plan of a group as an answer."""
     kernels = tuple(
         KernelAnswer(
             len(kernel.channels),
@@ -223,7 +223,7 @@ def _kernel(kernel: MixedKernel, choice_of: dict[int, int]) -> MixedKernelAnswer
 
 
 def _broadcasts(kernel: BroadcastKernel) -> Iterator[CallInKernel]:
-    """Broadcasts that NCCL puts together, in rings and without a choice of their own."""
+    """Broadcasts that NCCL puts together, in rings and without a choice."""
     for place, operation in kernel.operations:
         channels = tuple(channel for channel, parts in kernel.parts.items() if place in {each.place for each in parts})
         known = place, Collective.Broadcast, operation.bytes, DataType.int8

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ElementClass:
-    """Elements that are added in one order. ``ranges`` are of first elements and of those behind the last.
+    """Elements that are added in one order. ``ranges`` are pairs of a first element and the one after the last.
 
     ``term``: a rank, or a list whose items are added from left to right.
     """
@@ -75,7 +75,7 @@ class CallOrder:
 
 @dataclass(frozen=True, slots=True)
 class OrderAnswer:
-    """The orders of some calls, and whether they give the same bits where that was asked."""
+    """The orders of some calls, and whether they give the same bits, where that was asked."""
 
     calls: tuple[CallOrder, ...]
     same_bits: "SameBits | None" = field(default=None, metadata=json_form(optional=True))
@@ -96,12 +96,12 @@ def of_calls(
 
 
 def device_code_read(nccl: str) -> bool:
-    """Whether the device code of a release was read; that of later ones is taken to add in the same order."""
+    """Whether the device code of a release was read; later releases are assumed to add in the same order."""
     return parts_of(nccl.partition("@")[0]) <= parts_of(LAST_READ)
 
 
 def check_adds(request: Request) -> None:
-    """BadInput for collectives that move numbers alone."""
+    """BadInput for collectives that only move numbers."""
     if request.collective not in REDUCING:
         adding = one_of([each.name for each in REDUCING])
         raise BadInput(f"{request.collective.name} adds nothing, so that its bits are always the same; {adding}")
@@ -168,7 +168,7 @@ class OrderRange:
 
     @property
     def bits(self) -> tuple[object, ...]:
-        """Everything that decides the bits."""
+        """Everything that determines the bits."""
         return self.order, self.terms, self.why, self.sums_in
 
 

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class NodesPick:
-    """Pick of the ranks on other ``nodes``."""
+    """The pick of ranks on other ``nodes``."""
 
     nodes: str
     pick: Pick = field(metadata=json_form(merged=True))
@@ -82,7 +82,7 @@ class PickAnswer:
 
     @property
     def calibrated_pick(self) -> "TimeInterval | None":
-        """The calibrated time of the pick; None without one."""
+        """The calibrated time of the pick; None if there is none."""
         return self.calibrated.get(self.pick.name) if self.calibrated and isinstance(self.pick, Pick) else None
 
     @property
@@ -94,7 +94,7 @@ class PickAnswer:
 
     @property
     def runner_up(self) -> RunnerUp | None:
-        """None where there is no other combination or kernel."""
+        """The next best combination or kernel; None without another."""
         if not isinstance(self.pick, Pick):
             return self.pick.runner_up
         others = {name: time_us for name, time_us in self.cost_us.items() if name != self.pick.name}
@@ -122,7 +122,7 @@ def from_emulator(scenario: Scenario, request: Request, sizes: Sequence[int]) ->
 
 
 def off_classic_path(scenario: Scenario, request: Request, size: int, pick: NonClassicPick) -> PickAnswer:
-    """The answer for a call that bypasses algorithm and protocol."""
+    """The answer for a call that bypasses algorithms."""
     return PickAnswer(request.collective, int(size), scenario.constants, {}, pick, ranks=scenario.ranks)
 
 
@@ -139,7 +139,9 @@ def costs_us(table_us: FloatArray) -> dict[str, float]:
 def _classic(
     scenario: Scenario, views: Sequence[Selection], request: Request, sizes: Sequence[int]
 ) -> Iterator[PickAnswer]:
-    """``views``: as rank 0 sees the communicator, then as the ranks of each further kind of node do."""
+    """The picks on the classic path. ``views``: as rank 0 sees the communicator, then as each further kind of node
+    does.
+    """
     own, *others = views
     picks, tables_us = own.pick_with_costs(request, sizes)
     theirs = [of_picks(other.pick(request, sizes)) for other in others]

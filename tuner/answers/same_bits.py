@@ -27,7 +27,7 @@ BESIDES: tuple[Mapping[str, str], ...] = (  # what may be set with an algorithm
 
 @dataclass(frozen=True, slots=True)
 class SameBitsQuery:
-    """Question about a call: sizes in bytes; ``row_bytes`` where rows of any place are compared, not offsets."""
+    """A question about a call: sizes in bytes; with ``row_bytes`` rows at any place are compared, not offsets."""
 
     request: Request
     sizes: tuple[int, ...]
@@ -36,12 +36,12 @@ class SameBitsQuery:
     together: bool = False  # whether the calls are those of one group
 
     def of_calls(self, scenario: Scenario) -> tuple[CallOrder, ...]:
-        """The calls on a communicator."""
+        """The calls of the question on one communicator."""
         return of_calls(scenario, self.request, self.sizes, self.root, self.together)
 
     @property
     def row(self) -> int | None:
-        """Elements of a row."""
+        """The number of elements of a row."""
         return None if self.row_bytes is None else self.row_bytes // self.request.dtype.size_bytes
 
 
@@ -147,13 +147,13 @@ def _helping(question: SameBitsQuery, scenarios: Sequence[Scenario]) -> Iterator
 
 
 def _spellings(collective: Collective, algorithm: Algorithm) -> tuple[str, ...]:
-    """Values of NCCL_ALGO: of the one collective (from 2.24 on), the same with the others named (2.31 on), of all."""
+    """Values of NCCL_ALGO: for the one collective (from 2.24 on), the same with the others named (2.31 on), for all."""
     own = f"{collective.name}:{algorithm.name}".lower()
     return own, f"ring,tree;{own}", algorithm.name
 
 
 def _setting(question: SameBitsQuery, scenarios: Sequence[Scenario], variables: Mapping[str, str]) -> Setting | None:
-    """None where the answer is not yes with these variables."""
+    """The setting with these variables; None where the answer is still not yes."""
     after = [replace(one, environment={**(one.environment or {}), **variables}) for one in scenarios]
     try:
         if ask(question, after, settings=False).answer != YES:
@@ -175,7 +175,7 @@ def _setting(question: SameBitsQuery, scenarios: Sequence[Scenario], variables: 
 
 
 def _time_us(selection: Selection, request: Request, size: int) -> float | None:
-    """NCCL's prediction; None off the classic path."""
+    """NCCL's prediction; None for calls that bypass the algorithms."""
     if selection.non_classic_paths(request, [size]) != [None]:
         return None
     return shortest(selection.pick(request, [size]).time_us[0])

@@ -38,7 +38,7 @@ class Axis(Enum):
     gpus_per_node = "GPUs per node"
 
     def on(self, scenario: Scenario, count: int) -> Scenario:
-        """The same scenario with ``count`` of this."""
+        """The scenario with ``count`` nodes, or GPUs per node."""
         return scenario.with_nodes(count) if self is Axis.nodes else scenario.with_gpus(count)
 
 
@@ -84,8 +84,8 @@ class CountRange(Choice):
 
 @dataclass(frozen=True, slots=True)
 class CountQuery:
-    """The numbers to look at, from ``low`` to ``high``: ``every`` one, or 16 in each power of two and those around
-    a change. ``progress`` is called for each that was computed.
+    """The numbers to look at, from ``low`` to ``high``: ``every`` one, or 16 in each power of two and those around a
+    change. ``progress`` is called for each computed number.
     """
 
     low: int = 1
@@ -155,7 +155,7 @@ class _Calls:
 
 
 class _Answers:
-    """The answers by node count, each computed once: of each request in turn, one for each size."""
+    """The answers by node count, each computed once: for each request in turn, one per size."""
 
     def __init__(self, scenario: Scenario, calls: _Calls, over: CountQuery) -> None:
         self.scenario, self.calls, self.over = scenario, calls, over
@@ -170,7 +170,7 @@ class _Answers:
         return np.stack([self._of(int(count)).ravel() for count in counts])
 
     def ranges(self, starts: Sequence[int], high: int) -> list[CountRange]:
-        """Ranges by the starts at which each request and size changes itself."""
+        """Ranges, from the starts at which each request and size changes."""
         ranges = []
         for answer in range(len(self.each)):
             labels = np.stack([self.labels_of[start][answer] for start in starts])
@@ -245,7 +245,7 @@ class _Answers:
 
 
 def _runs(counts: Sequence[int]) -> tuple[tuple[int, int], ...]:
-    """First and last of each stretch of counts without a gap."""
+    """First and last of each gapless run of counts."""
     stretches = [[count for _, count in run] for _, run in groupby(enumerate(counts), lambda pair: pair[1] - pair[0])]
     return tuple((run[0], run[-1]) for run in stretches)
 

@@ -107,7 +107,7 @@ def kernel_times(selection: Selection, request: Request, size: int) -> tuple[Ker
 
 
 def classic_pick(selection: Selection, request: Request, size: int) -> Pick | None:
-    """Pick of a call on the classic path, whatever takes it; None where NCCL has nothing for it there."""
+    """Pick of a call on the classic path, whatever takes it in the end; None where NCCL has nothing for it there."""
     try:
         return of_picks(selection.classic_pick(request, size))[0]
     except NoAlgorithm:
@@ -139,7 +139,7 @@ class NonClassicPick(Choice):
 
     @classmethod
     def by(cls, path: NonClassicPath, *more: Any) -> "NonClassicPick":
-        """The call on this path; ``more`` are the fields from ``symmetric_model_us`` on."""
+        """The call on this path; ``more`` holds the fields from ``symmetric_model_us`` on."""
         return cls(None, None, path.blocks, path.threads, *more, bypass=path.name)
 
     @property
@@ -165,7 +165,7 @@ def picks_of(selection: Selection, request: Request, sizes: SizeArray) -> list[A
 def times_us(selection: Selection, request: Request, sizes: SizeArray, picks: Sequence[AnyPick]) -> list[float | None]:
     """Time that each pick takes at its size of ``sizes`` (bytes), by this communicator's models, [size].
 
-    None where it cannot run, or no model says.
+    None where it cannot run, or no model has a time.
     """
     staying = any(isinstance(pick, Pick) for pick in picks)
     names = [f"{algorithm.name}/{protocol.name}" for algorithm, protocol in selection.candidates(request)]

@@ -1,4 +1,4 @@
-"""The tuning table, a record a cell."""
+"""The tuning table, a record per cell."""
 
 from collections.abc import Sequence
 from dataclasses import field, replace

@@ -47,7 +47,7 @@ class StepCall:
 
 @dataclass(frozen=True, slots=True)
 class Types:
-    """Types that are sent: those of activations and parameters, and of gradients."""
+    """The types that are sent: that of activations and parameters, and that of gradients."""
 
     dtype: DataType
     gradient_dtype: DataType
@@ -122,7 +122,9 @@ class Computation:
 
 @dataclass(frozen=True, slots=True)
 class Overlapped:
-    """A step with its computation; ``of_compute`` is the communication over it, ``speedup`` that of the overlap."""
+    """A step with its computation; ``of_compute`` is the communication as a share of it, ``speedup`` that of the
+    overlap.
+    """
 
     compute_us: float
     overlap: float

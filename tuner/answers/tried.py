@@ -26,7 +26,7 @@ ELEMENT_BYTES = 16
 
 
 class RowEffect(StrEnum):
-    """Fate of a row. The words are those of the JSON."""
+    """What became of a row. The words are those of the JSON."""
 
     decides = "decides"
     same = "decides, as NCCL does without it"
@@ -43,7 +43,7 @@ NO_EFFECT = frozenset({RowEffect.cannot_run, RowEffect.hidden})
 
 @dataclass(frozen=True, slots=True)
 class TriedRow:
-    """A row at one size: as launched without the table, and with it; None where no size was launched for it."""
+    """A row at one size: as launched without the table, and with it; None where no size was launched."""
 
     line: int
     collective: Collective
@@ -123,7 +123,7 @@ def _first(rows: Sequence[Conditions], row: Conditions, size: int, ranks: int, n
 
 
 def _candidates(row: Conditions, ranks: int) -> list[int]:
-    """Sizes of the row that can be launched: its middle, its ends, and powers of two between."""
+    """Sizes of the row that can be launched: its middle, its ends, and powers of two in between."""
     low = max(row.bytes.low, ranks * row.bytes_per_rank.low, LEAST_BYTES)
     ends = [end for end in (row.bytes.high, row.bytes_per_rank.high and ranks * row.bytes_per_rank.high) if end]
     high = min(MOST_BYTES, *ends) if ends else MOST_BYTES

@@ -137,7 +137,7 @@ def with_tuner(scenario: Scenario, text: str | None) -> Scenario:
 
 
 def _with_its_tuner(scenario: Scenario, tuner: AwsTuner) -> "FromLog":
-    """The log of the scenario without the warning that a tuner chose which is not emulated."""
+    """The scenario's log without the warning that an unemulated tuner chose."""
     from tuner.scenario.logs.checks.communication import TUNER_CHOOSES  # with the reader of logs
 
     said = scenario.from_log

@@ -56,7 +56,7 @@ def over(what: str, most: float, unit: str = "", has: float | None = None) -> st
 
 
 def check_text(content: bytes, where: str, wrong: type[TunerError], bounds: ReaderBounds) -> None:
-    """Raises ``wrong`` for text of more lines than a reader takes."""
+    """Raises ``wrong`` for text with more lines than a reader takes."""
     lines = content.count(b"\n")
     if lines > (most := bounds.lines * factor()):
         raise wrong(f"{where}: {over(f'its lines ({lines:,})', most, 'lines')}")
@@ -81,7 +81,7 @@ _SIGNS = (b",", b"[", b"{")
 def check_json(content: bytes | str, where: str, wrong: type[TunerError], bounds: ReaderBounds) -> None:
     """Raises ``wrong`` for a JSON document of more values than a reader takes, before it is parsed.
 
-    Signs in texts count, too: a document may be refused that has somewhat fewer.
+    Brackets and commas in texts count, too, so a document with somewhat fewer values may be refused.
     """
     values = sum(content.encode().count(sign) if isinstance(content, str) else content.count(sign) for sign in _SIGNS)
     if values > (most := bounds.values * factor()):

@@ -42,7 +42,7 @@ class _Looked:
         self.labels, self.sizes, self.labelled = labels, sizes, labels(sizes)
 
     def look_at(self, sizes: SizeArray) -> None:
-        """Both are ascending and distinct; the last size is the greatest there is."""
+        """Computes labels at new sizes. Both are ascending and distinct; the last size is the largest."""
         at = np.searchsorted(self.sizes, sizes)
         fresh = self.sizes[at] != sizes
         if fresh.any():
@@ -50,7 +50,7 @@ class _Looked:
             self.sizes = np.insert(self.sizes, at[fresh], sizes[fresh])
 
     def bisect(self) -> SizeArray:
-        """Adds sizes between those that differ until they are neighbours; the second of each such pair."""
+        """Adds sizes between those that differ until they are neighbours; returns the second of each such pair."""
         while True:
             changed = self.labelled[1:] != self.labelled[:-1]
             at = np.flatnonzero(changed if changed.ndim == 1 else changed.any(axis=1))

@@ -44,7 +44,7 @@ def command(program: str, *arguments: str) -> list[str]:
 
 
 def environment(given: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Variables of a child, without PYTHON*; names of files that start in the current folder as full ones.
+    """Variables of a child, without PYTHON*; with absolute paths for files relative to the current folder.
 
     Only variables of NCCL, of this project and of pip are looked at: a child may run in another folder.
     """
@@ -67,7 +67,7 @@ def start(program: str, *arguments: str, **popen: Any) -> "subprocess.Popen[Any]
 
 
 def _folders() -> list[str]:
-    """Folders that this process imports from, each once; not the current one, under whatever name."""
+    """The folders that this process imports from, each once; without the current one under any name."""
     try:
         here = os.path.realpath(os.getcwd())
     except OSError:  # it was removed

@@ -25,7 +25,7 @@ def dataclass(
     repr: bool = True,
     kw_only: bool = False,
 ) -> Callable[[C], C]:
-    """A decorator as :func:`dataclasses.dataclass`; a subclass has to be made by it, too."""
+    """A decorator like :func:`dataclasses.dataclass`; subclasses have to be made by it, too."""
 
     def decorated(plain: C) -> C:
         own = vars(plain)

@@ -45,7 +45,7 @@ class NcclFails(BadInput):
 
 
 class TooManyRanges(BadInput):
-    """Sizes at which the answer changes too often to be followed; ``last`` is the greatest size before them."""
+    """Sizes at which the answer changes too often to follow; ``last`` is the largest size before them."""
 
     def __init__(self, message: str, last: int) -> None:
         super().__init__(message)

@@ -24,7 +24,7 @@ class Extra:
 
     @property
     def missing(self) -> tuple[str, ...]:
-        """Distributions of it that Python does not find here."""
+        """The distributions of the extra that Python does not find."""
         return tuple(dict.fromkeys(name for module, name in self.modules.items() if not _found(module)))
 
 
@@ -69,7 +69,7 @@ def missing(module: str | None, what: str) -> MissingExtra | None:
 
 
 def require(module: str, what: str) -> None:
-    """The error of :func:`missing` where Python does not find the module."""
+    """Raises the error of :func:`missing` where Python does not find the module."""
     if not _found(module) and (error := missing(module, what)) is not None:
         raise error
 
@@ -89,7 +89,7 @@ FOLDER = Path(__file__).resolve().parent.parent / "_native"
 
 
 class NotBuilt(TunerError):
-    """A shared object is not there."""
+    """A shared object of this project is missing."""
 
 
 def shared_object(name: str) -> Path:
@@ -101,7 +101,8 @@ def shared_object(name: str) -> Path:
 
 
 def bindings(module: str) -> Any:
-    """A module of ``csrc/bindings.py``: its ``lib`` are the functions, its ``ffi`` the types. NotBuilt as above.
+    """A module of ``csrc/bindings.py``: its ``lib`` has the functions, its ``ffi`` the types. NotBuilt if it is
+    missing.
 
     MissingExtra without cffi.
     """

@@ -102,7 +102,7 @@ def _unpacked(content: bytes, most: int | None, bounds: ReaderBounds) -> bytes:
 
 
 def _ends_in_cr(content: bytes) -> bool:
-    """Whether it is text whose lines end in CR alone, as old editors write them."""
+    """Whether a text's lines end in CR alone, as old editors write them."""
     return b"\r" in content and b"\n" not in content and b"\0" not in content
 
 
@@ -160,18 +160,20 @@ def _is_device(path: Path) -> bool:
 
 
 def write_bytes(path: Path, content: bytes) -> None:
-    """Writes it whole or not at all. BadInput where it cannot be written."""
+    """Writes a file completely or not at all. BadInput where it cannot be written."""
     with replacing(path) as to:
         to.write_bytes(content)
 
 
 def write_text(path: Path, content: str) -> None:
-    """The same of text, with plain line ends."""
+    """Like :func:`write_bytes` for text, with LF line ends."""
     write_bytes(path, content.encode("utf-8"))
 
 
 def check_writable(path: Path) -> None:
-    """BadInput where :func:`write_text` could not write it now; for who works long before. Leaves no file behind."""
+    """BadInput where :func:`write_text` could not write now; for work that takes long before it writes. Leaves
+    no file.
+    """
     try:
         if _is_device(path):
             if not os.access(path, os.W_OK):
@@ -221,7 +223,7 @@ def remember(path: Path, content: str) -> None:
 
 
 def recall(path: Path) -> str | None:
-    """Text that :func:`remember` wrote; None where nothing is, or nothing that may be read: another user's."""
+    """Text that :func:`remember` wrote; None without any, or where another user wrote it."""
     try:
         with _regular(path) as file:
             return file.read().decode("utf-8")
@@ -231,7 +233,7 @@ def recall(path: Path) -> str | None:
 
 @contextlib.contextmanager
 def _regular(path: Path) -> Iterator[BinaryIO]:
-    """A regular file of the cache; OSError for anything else under its name, at once: a FIFO would wait for ever."""
+    """Opens a regular file of the cache; OSError for anything else, such as a FIFO, which would block for ever."""
     with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
         found = os.fstat(file.fileno())
         if not stat.S_ISREG(found.st_mode) or found.st_size > MOST_KEPT_BYTES:
@@ -251,9 +253,9 @@ def recall_own(path: Path) -> str | None:
 
 
 def sha256(path: Path) -> str:
-    """Digest of a file; of one that did not change it is remembered, for a libnccl has 400 MB.
+    """Digest of a file; it is cached for an unchanged file, as a libnccl has 400 MB.
 
-    A digest counts where this user remembered it, of the very file: users share a cache, and who may write there must
+    A digest counts only if this user cached it, for the same file: users share a cache, and who may write there must
     not be able to make another library pass for NCCL's. The time of a file's last change of state cannot be set.
     """
     import hashlib

@@ -125,7 +125,7 @@ class _Form(string.Formatter):
         self.spelling = spelling
 
     def get_value(self, key: int | str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """The fact of this name; ``option`` is no fact but the reader's spelling. KeyError for no such fact."""
+        """The fact of this name; ``option`` gives the reader's spelling instead. KeyError if there is no such fact."""
         return self.spelling if key == "option" and "option" not in kwargs else kwargs[str(key)]
 
     def format_field(self, value: Any, format_spec: str) -> str:

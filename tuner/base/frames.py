@@ -52,7 +52,7 @@ def _words_or(name: str, numbers: NDArray[Any]) -> Column:
 
 
 class Framed(ABC):
-    """A record that has the form of a frame, too. Units are in the columns' names, NCCL's words are categories."""
+    """A record that can also be used as a frame. Units are in the columns' names, NCCL's words are categories."""
 
     __slots__ = ()
 

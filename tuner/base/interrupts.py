@@ -14,7 +14,9 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """KeyboardInterrupt on SIGINT here, and outside whatever it did before; ignored stays ignored."""
+    """Raises KeyboardInterrupt on SIGINT inside the block; outside, its old effect returns. An ignored SIGINT stays
+    ignored.
+    """
     before = signal.getsignal(signal.SIGINT)
     if (
         before in (signal.SIG_IGN, signal.default_int_handler)

@@ -37,7 +37,7 @@ class Collective(NamedNumber):
 
 
 class PeerCall(NamedNumber):
-    """Calls that NCCL makes of sends and receives between pairs of ranks, by ``ncclFunc_t`` of 2.28 on."""
+    """Calls that NCCL makes from sends and receives between pairs of ranks, by ``ncclFunc_t`` of 2.28 on."""
 
     Send = 6
     Recv = 7
@@ -47,7 +47,7 @@ class PeerCall(NamedNumber):
 
 
 class P2pOperation(NamedNumber):
-    """Operations that nccl-tests makes of sends and receives; numbers beyond those of collectives, for their order."""
+    """Operations that nccl-tests makes from sends and receives; numbered after the collectives, for their order."""
 
     AllToAll = 8
     SendRecv = 11
@@ -129,7 +129,7 @@ class Op(NamedNumber):
 
 
 class Buffers(NamedNumber):
-    """Registrations that both buffers of a call may have."""
+    """How both buffers of a call may be registered."""
 
     plain = 0
     registered = 1  # ncclCommRegister
@@ -164,7 +164,7 @@ TYPE_ALIASES = {
 
 
 def peer_call(value: object) -> PeerCall | None:
-    """The call made of sends and receives by its name in any case, ``all_to_all`` as well; None for any other name."""
+    """A call made from sends and receives, by its name in any case, ``all_to_all`` as well; None for another name."""
     return value if isinstance(value, PeerCall) else _peer_call(str(value))
 
 
@@ -225,7 +225,7 @@ class Windows:
 
     @property
     def symmetric(self) -> Sides:
-        """Buffers in symmetric windows, as far as flags say."""
+        """Buffers in symmetric windows, as their flags say."""
         return self.sides if WindowFlag.COLL_SYMMETRIC in self.flags else Sides.none
 
     @property
@@ -245,7 +245,7 @@ def flag_words(flags: WindowFlag) -> str:
 
 
 def flags_of(words: WindowFlag | str | Sequence[str]) -> WindowFlag:
-    """NCCL's names without NCCL_WIN_, in any case, with commas between them. BadInput for an unknown one."""
+    """Flags from NCCL's names without NCCL_WIN_, in any case, separated by commas. BadInput for an unknown one."""
     if isinstance(words, WindowFlag):
         return words
     flags = WindowFlag.DEFAULT

@@ -62,7 +62,7 @@ class Shape:
 
     @property
     def ranks(self) -> int:
-        """Number of GPUs, each of which has one rank."""
+        """Number of GPUs, each with one rank."""
         return self.nodes * self.gpus_per_node
 
 

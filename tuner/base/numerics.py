@@ -90,7 +90,7 @@ def shortest(value: Float) -> float:
 
 
 def mirrored(value: int, power_of_two: int) -> int:
-    """The lowest bits of a number, as many as the power of two has, in reverse order.
+    """The lowest bits of a number, as many as the power of two has, reversed.
 
     NCCL has it twice: mirrorBits for adapters, reverseBits for channels.
     """

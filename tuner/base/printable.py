@@ -44,7 +44,7 @@ def _escape(match: re.Match[str]) -> str:
 
 
 def csv_cell(value: Any) -> Any:
-    """A cell of CSV: a text that a spreadsheet would take for a formula has a ' before it, which makes it a text."""
+    """A cell of CSV: a text that a spreadsheet would read as a formula gets a ' before it, which makes it a text."""
     if not isinstance(value, str):
         return value
     text = printable(value)
@@ -59,7 +59,7 @@ def label(text: str) -> str:
 def styled(text: str, style: str) -> str:
     """The program's own text, bold or in a colour where a terminal reads it: bold, green, red or yellow.
 
-    The text alone where no :class:`PrintableStream` stands behind it, which would turn the marks into a style.
+    Only the text where the output is no :class:`PrintableStream`, which would turn the marks into a style.
     """
     return text if not isinstance(sys.stdout, PrintableStream) else f"{_OWN}<{style}>{text}{_OWN}<end>"
 
@@ -76,7 +76,7 @@ class PrintableStream(io.TextIOBase):
         self._stream = stream
 
     def write(self, text: str) -> int:
-        """Writes it; styles are made a terminal's where there is one."""
+        """Writes text, with styles in the terminal's form if there is a terminal."""
         pieces = _STYLED.split(text)
         for place in range(0, len(pieces), 2):
             pieces[place] = printable(pieces[place])
@@ -116,7 +116,7 @@ class PrintableStream(io.TextIOBase):
 
     @property
     def errors(self) -> str | None:  # type: ignore[override]
-        """What the stream does with letters that its encoding lacks."""
+        """How the stream treats characters that its encoding lacks."""
         return self._stream.errors
 
 

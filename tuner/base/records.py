@@ -26,7 +26,7 @@ _PLAIN = frozenset({type(None), bool, str, int, float})  # as JSON has them
 
 @dataclass(frozen=True, slots=True)
 class _Form:
-    """Form of a field, as :func:`json_form` says it."""
+    """How JSON holds a field, from :func:`json_form`."""
 
     key: str | None
     convert: Callable[[Any], Any] | None
@@ -125,9 +125,9 @@ def _key(key: object) -> str:
 
 
 def from_json(kind: Any, value: Any) -> Any:
-    """Value of a type that :func:`to_json` was given: of records that convert and leave out nothing.
+    """A value of a type from its JSON, the inverse of :func:`to_json` for records that convert and leave out nothing.
 
-    Numbers and texts are taken as they are. KeyError, TypeError or ValueError where something else was written.
+    Numbers and texts are not checked. KeyError, TypeError or ValueError where something else was written.
     """
     origin, arguments = get_origin(kind), get_args(kind)
     if NoneType in arguments:

@@ -43,12 +43,12 @@ class FromBinary(Source):
 
 
 class NotNccl(Source):
-    """No rule of NCCL's, but one that this project adds."""
+    """Not a rule of NCCL's: this project adds it."""
 
     __slots__ = ()
 
     def text(self, nccl: str) -> str:
-        """Words for who adds the rule, in any release."""
+        """Words for who added the rule, for any release."""
         return self.function
 
 

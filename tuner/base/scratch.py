@@ -31,7 +31,7 @@ class ScratchFolder(tempfile.TemporaryDirectory[str]):
 
 @cache
 def _here() -> str:
-    """This start of the host and its processes' name space: numbers of processes mean the same nowhere else."""
+    """Identifies this boot of the host and its process name space, in which process numbers are unique."""
     with suppress(OSError, IndexError):
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()[:8]
         return f"{boot}_{os.readlink('/proc/self/ns/pid').strip('pid:[]')}"
@@ -39,7 +39,7 @@ def _here() -> str:
 
 
 def _started(pid: int) -> int | None:
-    """When a process started, in the kernel's ticks, which tells it from a later one with its number."""
+    """A process's start time in the kernel's ticks, which distinguishes it from a later process with its number."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()
         return None if fields[0] in ("Z", "X") else int(fields[19])
@@ -48,7 +48,7 @@ def _started(pid: int) -> int | None:
 
 
 def left() -> Iterator[Path]:
-    """Folders of processes of this user that are gone."""
+    """Folders of this user's processes that are gone."""
     owned = re.compile(rf"nccl-tuner-[a-z]+-{re.escape(_here())}-(\d+)-(\d+)-\w{{8}}")
     if _here() == "unknown":
         return
@@ -63,7 +63,7 @@ def left() -> Iterator[Path]:
 
 
 def clear_left() -> None:
-    """Removes folders of processes that are gone, and the shared memory that their children left in the open."""
+    """Removes folders of processes that are gone, and the shared memory that their children left."""
     for folder in left():
         if (folder / IN_THE_OPEN).exists():
             clear_shared_memory(folder.lstat().st_mtime)
@@ -71,7 +71,7 @@ def clear_left() -> None:
 
 
 def clear_shared_memory(since_s: float) -> None:
-    """Removes NCCL's shared memory of this user, made from then on, that no process has open or mapped any more."""
+    """Removes NCCL's shared memory of this user, made since then, that no process has open or mapped any more."""
     names = set[Path]()
     with suppress(OSError):
         for each in _SHARED.iterdir():
@@ -85,7 +85,7 @@ def clear_shared_memory(since_s: float) -> None:
 
 
 def _in_use() -> set[Path] | None:
-    """Files of shared memory that processes have; None where this user's processes cannot all be looked at."""
+    """Files of shared memory that processes use; None where not all of this user's processes can be inspected."""
     used = set[Path]()
     for process in Path("/proc").iterdir():
         if not process.name.isdigit():

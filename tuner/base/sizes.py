@@ -1,4 +1,4 @@
-"""Sizes in words, and back."""
+"""Sizes as words, and the reverse."""
 
 import re
 from collections.abc import Sequence
@@ -32,10 +32,10 @@ def size_bytes(text: str) -> int:
 
 
 def size_list(text: str) -> list[int]:
-    """Sizes with commas between them, each one size or a range as nccl-tests has it, both ends counted.
+    """Sizes separated by commas, each one size or a range as in nccl-tests, both ends included.
 
-    ``8..1G*2`` multiplies as ``-b 8 -e 1G -f 2`` does, which is so without ``*2`` too; ``1M..4M+1M`` adds as
-    ``-i``. BadInput for anything else.
+    ``8..1G*2`` multiplies as ``-b 8 -e 1G -f 2`` does, and is the same without ``*2``; ``1M..4M+1M`` adds as ``-i``.
+    BadInput for anything else.
     """
     return [size for part in text.split(",") for size in (_range(part) if ".." in part else [size_bytes(part)])]
 
@@ -62,7 +62,7 @@ def _factor(text: str, sizes: str) -> int:
 
 
 def whole(value: object, name: str) -> int:
-    """An integer of Python's or NumPy's; BadInput for anything else, truth values among it."""
+    """An integer of Python or NumPy; BadInput for anything else, including booleans."""
     if isinstance(value, bool) or not isinstance(value, Integral):
         raise BadInput(f"{name} {value!r}: expected a whole number")
     return int(value)
@@ -77,7 +77,7 @@ def about(nbytes: int) -> str:
 
 
 def human_bytes(nbytes: int) -> str:
-    """Exact: the largest binary unit that divides the size."""
+    """A size in words, exactly: in the largest binary unit that divides it."""
     for power, unit in zip(range(60, 0, -10), UNITS, strict=True):
         if nbytes and nbytes % (1 << power) == 0:
             return f"{nbytes >> power} {unit}"
@@ -109,7 +109,7 @@ def from_ranges(text: str, name: str) -> tuple[int, ...]:
 
 
 def as_ranges(numbers: Sequence[int]) -> str:
-    """Numbers in the fewest words that a reader sees through: runs of one step, of three numbers or more."""
+    """Numbers in few words: runs of one step, of three numbers or more, become ranges."""
     said, at = list[str](), 0
     while at < len(numbers):
         end = at + 1

@@ -32,7 +32,7 @@ _READER: ContextVar[Spelling] = ContextVar("reader", default=Spelling.PYTHON)
 
 @contextlib.contextmanager
 def spelled_for(reader: Spelling) -> Iterator[None]:
-    """Messages that are made inside are for this reader."""
+    """Messages made inside the block are spelled for this reader."""
     before = _READER.set(reader)
     try:
         yield
@@ -41,7 +41,7 @@ def spelled_for(reader: Spelling) -> Iterator[None]:
 
 
 def reader() -> Spelling:
-    """Who reads the messages that are made now: Python, unless :func:`spelled_for` says another."""
+    """The reader of the messages that are made now: Python, unless :func:`spelled_for` says otherwise."""
     return _READER.get()
 
 

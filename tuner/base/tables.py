@@ -35,7 +35,7 @@ def toml(file: Path, check: Callable[[str], None] | None = None) -> dict[str, An
 class _Loader(SourceFileLoader):
     """A loader of a module that is one expression: the dictionary that a TOML file says.
 
-    Its name is that of a file beside all folders of tables, so that none of these has a folder that is no table's.
+    Its name is that of a file beside all folders of tables, so that these contain only tables.
     """
 
     def __init__(self, file: Path, check: Callable[[str], None] | None) -> None:
@@ -44,7 +44,9 @@ class _Loader(SourceFileLoader):
         super().__init__(name, name)
 
     def path_stats(self, path: str) -> Mapping[str, Any]:
-        """The number and the size by which the code is kept: not by time, which two edits within a second share."""
+        """The number and the size by which the cached code is identified: not by time, which two edits within a second
+        share.
+        """
         data = self.get_data(path)
         return {"mtime": zlib.crc32(data), "size": len(data)}
 

@@ -32,13 +32,13 @@ class TraceStep:
 
     @property
     def changes(self) -> bool:
-        """Whether the rule made another number of it."""
+        """Whether the rule changed the number."""
         return self.before != self.after
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Steps:
-    """Notes a step of several sizes; ``before`` and ``after`` are numbers in ``unit``, [size], as computed."""
+    """Records a step of several sizes; ``before`` and ``after`` are numbers in ``unit``, [size], as computed."""
 
     quantity: str
     name: str
@@ -103,12 +103,12 @@ def _reporting_to(listen: Listener) -> Iterator[None]:
 
 
 def kept(values: NDArray[Any]) -> NDArray[Any]:
-    """A copy of the numbers [size] that are about to be changed in place, while a trace is on."""
+    """A copy of the numbers [size] before they are changed in place, while a trace is on."""
     return values if _listener.get() is None else values.copy()
 
 
 def step(quantity: str, unit: str, rule: Callable[..., Any], before: Any, after: Any) -> None:
-    """Reports that ``rule`` made ``after`` of ``before``, each a number or an array of one or of each size."""
+    """Reports that ``rule`` turned ``before`` into ``after``, each a number or an array for each size."""
     listen = _listener.get()
     if listen is not None:
         listen(quantity, unit, rule, before, after)

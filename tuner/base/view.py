@@ -143,7 +143,7 @@ def cells(columns: Sequence[Column], rows: Iterable[Row]) -> list[list[object]]:
 
 
 def spare(columns: Iterable[Column]) -> list[str]:
-    """Titles of the columns that may be left out, the first ones first."""
+    """Titles of the columns that may be left out, in that order."""
     return [each.title for each in sorted(columns, key=lambda each: each.spare) if each.spare]
 
 
@@ -171,7 +171,7 @@ def to_frame(columns: Iterable[Column], rows: Sequence[Row]) -> dict[str, list[A
 
 
 def to_markdown(columns: Sequence[Column], rows: Iterable[Row]) -> str:
-    """A table of Markdown."""
+    """The table in Markdown."""
     lines: list[Sequence[object]] = [[each.title for each in columns], ["---"] * len(columns), *cells(columns, rows)]
     return "".join(f"| {' | '.join(str(cell).replace('|', chr(92) + '|') for cell in line)} |\n" for line in lines)
 
@@ -231,7 +231,7 @@ def _note(gone: Sequence[str], width: int) -> str:
 
 
 def _fitting(columns: Sequence[str], body: Sequence[Sequence[str]], width: int, wrapped: bool) -> "_Columns | None":
-    """The columns as wide as their cells, closer together, or ``wrapped``; None where nothing fits."""
+    """The columns at their cells' width, closer together, or ``wrapped``; None where nothing fits."""
     whole = _Columns.of(columns, body)
     if whole.total <= width:
         return whole
@@ -273,7 +273,7 @@ class _Columns:
         return _Columns(tuple(widths), self.to_the_right, gap)
 
     def closer(self, columns: Sequence[str], width: int, gap: int) -> "_Columns | None":
-        """Columns of the same widths or wider, for their names, with this gap; None where they do not fit."""
+        """Columns of the same widths or wider, for their titles, with this gap; None where they do not fit."""
         widths, left = list(self.widths), width - 1 - sum(self.widths) - gap * (len(self.widths) - 1)
         for at, name in enumerate(columns):
             more = max(0, min(left, len(name) - widths[at]))

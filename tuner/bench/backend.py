@@ -15,8 +15,8 @@ from tuner.times.measured.samples import Combination, Point
 class Run:
     """Repeats of one point: times of each in us, what was executed (None: not seen), how many results were wrong.
 
-    ``host_us`` is the least that the host took to start one call on all ranks; None where nobody looked. ``late_us``
-    are the ranks that ended last, with how much later than the middle of all ranks, us.
+    ``host_us`` is the least that the host took to start one call on all ranks; None if not measured. ``late_us`` are
+    the ranks that ended last, and by how much later than the median rank, us.
     """
 
     times_us: tuple[float, ...]
@@ -46,16 +46,16 @@ class Backend(Protocol):
         """Runs a point; ``requested`` is None for NCCL's own choice, or that of the table in use."""
 
     def now_s(self) -> float:
-        """The clock of budgets and of ``at_s``, from any beginning; a simulated one passes without waiting."""
+        """The clock of budgets and of ``at_s``, from any start; a simulated clock does not wait."""
 
     def use_table(self, text: str | None) -> None:
-        """The decision table that NCCL's own choices follow from here on; None for none."""
+        """Sets the decision table that NCCL's own choices follow from here on; None for none."""
 
     def renew(self) -> bool:
         """Goes on in a fresh process, with everything set up anew. False where no other process is possible."""
 
     def rest(self, seconds: float) -> None:
-        """Lets this time pass without any call; a simulated clock goes forwards by it."""
+        """Lets this time pass without calls; a simulated clock is moved forward."""
 
     def close(self) -> None:
         """Frees what it holds; nothing can be run afterwards."""

@@ -1,4 +1,4 @@
-"""From files of measurements to a decision table for the plugin, and what each of its rows gains."""
+"""From files of measurements to a decision table for the plugin, and the gain of each of its rows."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import closing
@@ -180,7 +180,7 @@ def decide(
 
 @dataclass(frozen=True, slots=True)
 class _Decision:
-    """One file's rows and what the gate says of them."""
+    """One file's rows and the gate's verdict on them."""
 
     path: Path
     proposal: Proposal
@@ -232,7 +232,7 @@ class _Decision:
 
 
 def _check_compared(sizes: Sequence[JudgedPick[Any, Any, Any]]) -> None:
-    """CannotBeJudged where nothing was measured beside NCCL's pick at any size."""
+    """CannotBeJudged where nothing besides NCCL's pick was measured at any size."""
     if not any(one.same and one.others for one in sizes):
         raise CannotBeJudged(f"no size can be decided: {'; '.join(dict.fromkeys(one.why for one in sizes))}")
 

@@ -41,7 +41,7 @@ copyreg.pickle(MappingProxyType, lambda frozen: (_frozen, (dict(frozen),)))  # s
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A method of tuner.bench.backend.Backend, to be called."""
+    """A call of a method of tuner.bench.backend.Backend."""
 
     name: str
     arguments: tuple[Any, ...] = ()
@@ -68,11 +68,11 @@ class WorkerProcesses:
 
     @property
     def pids(self) -> list[int]:
-        """Ids of the processes that were started and not ended."""
+        """Ids of the processes that were started and have not ended."""
         return [process.pid for process in self._processes]
 
     def start(self, begun: Begun, count: int = 1) -> None:
-        """Starts them; the first gets the descriptor of a socket, over which it answers."""
+        """Starts the processes; the first gets the descriptor of a socket, over which it answers."""
         own, theirs = socket.socketpair()
         own.settimeout(self._limit_s)
         self._socket, self._stream = own, own.makefile("rwb")
@@ -117,7 +117,7 @@ class WorkerProcesses:
         self.wait(limit_s)
 
     def wait(self, limit_s: float) -> None:
-        """Ends them where they do not end by themselves in this time."""
+        """Ends processes that do not end by themselves in this time."""
         for process in self._processes:
             with suppress(subprocess.TimeoutExpired):
                 process.wait(limit_s)
@@ -213,7 +213,7 @@ class OwnProcess:
         return int(_first_answer(self._workers, self._folder.name, self._opener))
 
     def describe(self) -> Header:
-        """The header as the backend says it."""
+        """The backend's header."""
         found: Header = self._ask("describe")
         return found
 
@@ -275,7 +275,7 @@ def serve(opener: Callable[[], bool]) -> None:
 
 
 def _served(opener: Callable[[], bool], folder: str) -> bool:
-    """Serves to the end in one process; whether there is one more to come."""
+    """Serves to the end in one process; returns whether another one follows."""
     workers = WorkerProcesses(_NAME, None)
     again = bool(_first_answer(workers, folder, opener))
     workers.wait(CLOSE_S)
@@ -283,7 +283,7 @@ def _served(opener: Callable[[], bool], folder: str) -> bool:
 
 
 def main() -> None:
-    """Opens what the first message says, and answers until it is told to close or nobody asks any more."""
+    """Opens the backend that the first message names, and answers until it is told to close or nobody asks any more."""
     ctypes.CDLL(None).prctl(_DEATH_SIGNAL, signal.SIGKILL)  # or it would keep the GPUs where the other side is killed
     with socket.socket(fileno=int(sys.argv[1])) as connection, connection.makefile("rwb") as stream, suppress(EOFError):
         try:

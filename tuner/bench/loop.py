@@ -34,7 +34,7 @@ class Wanted:
     own_alone: bool = False
 
     def of(self, offered: Iterable[Combination]) -> list[Combination]:
-        """Choose those of the ``offered`` combinations that are wanted, with all wanted numbers of channels."""
+        """The wanted ones of the ``offered`` combinations, with all wanted numbers of channels."""
         chosen = [
             combination
             for combination in offered
@@ -46,7 +46,7 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class How:
-    """Kind of calls of each size: type and operation, out of place, in place or both, in a CUDA graph or not."""
+    """The kind of calls for each size: type and operation, out of place, in place or both, in a CUDA graph or not."""
 
     dtype: DataType = DataType.float32
     op: Op = Op.sum
@@ -156,7 +156,7 @@ class KnownTask(TaskSamples):
     runs: Estimate | None = None  # of all runs that count, which is all there is to know after two rounds
 
     def judge(self, noise: RunNoise) -> None:
-        """Estimates from the blocks so far, behind this noise of the run."""
+        """Estimates from the blocks so far, given this noise of the run."""
         if self.medians_us:
             known = Samples.of_blocks(self.medians_us, self.processes, noise)
             self.estimate, self.sure_width = known.estimate(), known.estimate(SURE).half_width
@@ -195,11 +195,11 @@ class Loop:
 
     @property
     def open(self) -> list[Task]:
-        """Not known well enough."""
+        """Tasks that are not known well enough."""
         return [task for task, known in self.known.items() if known.state is State.open]
 
     def share_done(self) -> float:
-        """An estimate of how much of this start is over: an interval narrows with the square root of the samples."""
+        """An estimate of how much of this run is done: an interval narrows with the square root of the samples."""
         left = sum(self._blocks_left(self.known[task]) for task in self.open)
         share = self._blocks / max(1, self._blocks + left)
         budget_s = self._settings.budget_s

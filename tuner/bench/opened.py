@@ -1,4 +1,4 @@
-"""GPUs in a fresh process, and the backend that a file was measured with, once more."""
+"""GPUs in a fresh process, and reopening the backend that a file was measured with."""
 
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -36,7 +36,7 @@ def _served(here: RankAddress, options: Options) -> bool:
 
 
 class OtherRank(TunerError):
-    """This process of a launcher has served another, which has the result."""
+    """This process of a launcher served another one, which has the result."""
 
 
 def serves(headers: Iterable[Header]) -> bool:
@@ -61,9 +61,9 @@ REOPENERS: dict[str, Reopener] = {gpu.NAME: _gpus_again, DOUBLE: _gpus_again, si
 
 
 def again(path: Path, measurements: Measurements) -> Backend | None:
-    """The backend that a file was measured with; None as of :func:`fresh`.
+    """The backend that a file was measured with; None on ranks that only serve.
 
-    BadMeasurement where it cannot be had here, or is another by now.
+    BadMeasurement where it is not available here, or has changed.
     """
     name = measurements.header.backend or ""
     if name not in REOPENERS:

@@ -269,7 +269,9 @@ class Simulated:
         return self._now_s
 
     def use_table(self, text: str | None) -> None:
-        """Errors: PluginRefused for a table the plugin refuses, BadInput for releases that hand a plugin no costs."""
+        """Sets the table. Errors: PluginRefused for a table that the plugin refuses, BadInput for releases that give
+        plugins no costs.
+        """
         self.close()
         if text is None:
             return
@@ -308,7 +310,7 @@ class Simulated:
         return Planted(self._truth, self._noise, self._replaced)
 
     def _own(self, point: Point) -> Combination:
-        """Combination that runs where nothing is forced."""
+        """The combination that runs where nothing is forced."""
         if self._plugin is None:
             return self._pick(point)
         known = self._table, point
@@ -317,7 +319,7 @@ class Simulated:
         return self._decided[known]
 
     def _pick(self, point: Point) -> Combination:
-        """NCCL's, without a table."""
+        """NCCL's pick without a table."""
         if point not in self._picks:
             picks = self._selection.pick(point.request, [point.bytes])
             self._picks[point] = Combination(
@@ -348,7 +350,7 @@ class Simulated:
 
 @lru_cache
 def _after_switch(noise: PlantedNoise, runs: int, repeats: int) -> NDArray[np.float64]:
-    """Factors on the times of runs that come after ``runs`` runs of the same call, [repeat]."""
+    """Factors on the times of runs that follow ``runs`` runs of the same call, [repeat]."""
     factors: NDArray[np.float64] = 1 + noise.switch * np.exp(-(runs + np.arange(repeats)) / noise.switch_runs)
     return factors
 

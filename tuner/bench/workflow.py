@@ -132,7 +132,7 @@ def measure(out: Path, opener: Opener, plan: Plan = Plan(), progress: Progress =
 
 
 def _run(loop: Loop, progress: Progress) -> str:
-    """Measures; why there are no more blocks."""
+    """Measures; returns why there are no more blocks."""
     try:
         with progress(loop) as show:
             for blocks, _ in enumerate(loop.run(), start=1):

@@ -176,7 +176,7 @@ def run(words: list[str] | None = None) -> NoReturn:
 
 
 def _open_streams() -> None:
-    """Ends where nobody can be answered; nothing else is to be opened as the number of a stream that was closed."""
+    """Exits where nobody can be answered; nothing else may be opened with the number of a closed stream."""
     answering = sys.stdout is not None  # Python's own for a closed one
     for stream in (sys.stdin, sys.stdout, sys.stderr):
         if stream is None:

@@ -133,9 +133,9 @@ def command(
 
 
 def _only_machine(file: Path) -> str:
-    """The only machine of the catalogue with such GPUs as the results name, which is said.
+    """The only machine of the catalogue with the results' GPUs, which is announced.
 
-    BadInput with the machines where there are several or none; of results that cannot be read why.
+    BadInput lists the machines where there are several or none, and says why results cannot be read.
     """
     from tuner.jobs.diagnosis.results import machines_with_such_gpus
 
@@ -188,7 +188,7 @@ def _say(finding: Finding) -> None:
 
 
 def _says_no_more(in_place: list[JudgedSize], every: Sequence[JudgedSize]) -> bool:
-    """Whether the same calls out of place are shown, and no size in place fails that passes there."""
+    """Whether the same calls are shown out of place, and no size fails in place that passes there."""
     kind = _kind(in_place[0])
     there = {each.bytes: each.verdict for each in every if not each.in_place and _kind(each) == kind}
     return bool(there) and not any(
@@ -216,7 +216,7 @@ def _rules(sizes: list[JudgedSize]) -> Iterator[tuple[object, ...]]:
 
 
 def _explain(result: Acceptance) -> None:
-    """Prints the rule and the runs that were compared with."""
+    """Prints the rule and the runs that were compared."""
     for text in RULE:
         say(text)
     for each in result.comparisons:

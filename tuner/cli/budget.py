@@ -66,12 +66,12 @@ class Shown:
     overlap: bool
 
     def of(self, own: Sequence[object], by_nccl: Sequence[object], by_calibration: Sequence[object]) -> list[object]:
-        """Beginning of a row, and the times that are shown."""
+        """A row: its own cells, then the times that are shown."""
         return [*own, *(by_nccl if self.nccl else ()), *(by_calibration if self.calibrated else ())]
 
 
 def show(title: str, budget: Budget, asked: Shown) -> None:
-    """The budget; where no calibration answers, NCCL's times alone, and why."""
+    """Prints the budget; where no calibration answers, only NCCL's times, and why."""
     base, *others = budget.variants
     shown = asked if base.calibrated else replace(asked, nccl=True, calibrated=False)
     if not budget.entries:
@@ -131,7 +131,7 @@ def _print_left_out(budget: Budget) -> None:
 
 
 def _print_exchanges(variant: str, exchanges: Sequence[ExchangesOf]) -> None:
-    """Sends, receives and AllToAlls of the first variant, which have no time."""
+    """Prints sends, receives and AllToAlls of the first variant, which have no time."""
     if not exchanges:
         return
     rows = [
@@ -457,7 +457,7 @@ def model_options(function: F) -> F:
 
 
 def show_groups(title: str, priced: JobBudget, shown: Shown) -> None:
-    """A table of the groups, then each with its calls."""
+    """Prints a table of the groups, then each group with its calls."""
     if shown_as_json(priced):
         return
     of_job = f", job {priced.job}, rank {priced.rank}" if priced.job else ""
@@ -651,7 +651,7 @@ def command(
 
 
 def _measured(files: tuple[Path, ...], given: Mapping[str, Any], described: Scenario) -> MeasuredRuns | None:
-    """The measured times: of one file as it is, of several and of nccl-tests as arms of the communicator."""
+    """The measured times: one file as it is; several files, and those of nccl-tests, as arms of the communicator."""
     if not files and not given["labelled"]:
         return None
     if not given["labelled"] and len(files) == 1 and not MeasurementFile(files[0]).forces:

@@ -29,7 +29,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class Parsed(click.ParamType):  # type: ignore[type-arg]
-    """A type of click: ``parse`` makes a value of a text, and help calls it ``name``; other values are defaults."""
+    """A click type: ``parse`` turns a text into a value, and help calls it ``name``; other values are defaults."""
 
     def __init__(self, name: str, parse: Callable[[str], Any]) -> None:
         self.name = name
@@ -159,7 +159,7 @@ class Help(click.Command):
             return super().invoke(ctx)
 
     def format_help_text(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Writes the text as click does, with the examples broken as a shell takes them."""
+        """Writes the text as click does, with examples broken where a shell allows it."""
         text, shown = inspect.cleandoc(self.help or ""), 0
         lines: list[str] = []
         for line in text.splitlines():
@@ -267,7 +267,7 @@ class Command(Help):
         self.rules = tuple(rules)
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Runs the command. BadInput where options stand together that do not go together, and for no finite number."""
+        """Runs the command. BadInput for options that exclude each other, and for a number that is not finite."""
         for each in self.params:
             if isinstance(value := ctx.params.get(each.name or ""), float) and not isfinite(value):
                 raise BadInput(f"{each.get_error_hint(ctx)}: {value} is not a number that a quantity can have")
@@ -342,7 +342,7 @@ def missing_of(ctx: click.Context, names: str) -> click.UsageError:
 
 
 def _plain(record: tuple[str, str]) -> tuple[str, str]:
-    """An option and its help, without the names that click has for numbers, and without the bounds that it adds."""
+    """An option and its help, without click's names for numbers and the bounds that it adds."""
     named, text = record
     for clicks, ours in NUMBERS.items():
         named = re.sub(rf" {clicks}$", f" {ours}", named)
@@ -372,7 +372,7 @@ def _inside(heading: str) -> str:
 
 
 def bold(text: str) -> str:
-    """Text for a heading, which stays plain where it does not go to a terminal."""
+    """A heading, bold on a terminal."""
     return styled(text, "bold")
 
 
@@ -436,7 +436,7 @@ class Group(Help, click.Group):
         return len(self.sections) > 1
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parses arguments as click does, after the default command has been put before them where none is named."""
+        """Parses arguments as click does, after inserting the default command where none is named."""
         own = {*self.verbs, *ctx.help_option_names, "--help-all"}
         if self.default is not None and args and args[0] not in own:
             args = [self.default, *args]
@@ -445,7 +445,7 @@ class Group(Help, click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """The command of a name. UsageError that says which there are for others."""
+        """The command of a name. UsageError lists the commands for another name."""
         if not args[0].startswith("-") and self.get_command(ctx, args[0]) is None:
             valid = self.list_commands(ctx)
             meant = [each for each in OTHER_WORDS.get(args[0].lower(), ()) if each in valid]
@@ -471,7 +471,7 @@ class Group(Help, click.Group):
         return [*names, *click.Command.shell_complete(self, ctx, incomplete)]
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Commands below their headings; those in groups, too, where everything is asked for."""
+        """Lists commands below their headings; with everything, also those in groups."""
         inner = self._with_inner if ctx.meta.get(_ALL) else lambda _ctx, verbs: verbs
         sections = {heading: inner(ctx, verbs) for heading, verbs in self.sections.items()}
         widths = {heading: max(map(len, verbs)) for heading, verbs in sections.items()}
@@ -491,7 +491,7 @@ class Group(Help, click.Group):
 
 @contextlib.contextmanager
 def _one_thread() -> Iterator[None]:
-    """NumPy's OpenBLAS, while it loads, starts no thread for each core: no answer multiplies matrices of any size."""
+    """Makes NumPy's OpenBLAS start no thread per core while it loads: no answer multiplies large matrices."""
     if (given := "OPENBLAS_NUM_THREADS") in os.environ:
         yield
         return

@@ -28,7 +28,7 @@ from tuner.scenario.describe import describe, names_of_nodes
 
 
 def exact(text: str) -> str:
-    """The release that ``text`` names, noted once a command where it leaves out the last number.
+    """The release that ``text`` names, noted once per command where it omits the last number.
 
     Errors: UnknownRelease.
     """
@@ -55,7 +55,7 @@ def _note_release(text: str, says: str, of_answer: bool = False) -> None:
 
 
 class ReleaseName(click.ParamType):  # type: ignore[type-arg]
-    """A release that has a table, or where not ``only_known`` any other as it is spelled."""
+    """A click type: a release with a table, or unless ``only_known`` any other as it is spelled."""
 
     name = "release"
 
@@ -120,7 +120,7 @@ def _whole_numbers(text: str) -> list[int]:
 
 
 def _comp_caps(text: str) -> tuple[int, ...]:
-    """Compute capabilities: ``8.0`` or ``80``, one or one per rank."""
+    """Compute capabilities: ``8.0`` or ``80``; a single one, or one per rank."""
     words = [word.strip().replace(".", "") for word in text.split(",")]
     if not all(word.isdecimal() and int(word) in COMP_CAPS for word in words):
         known = ", ".join(f"{cap // 10}.{cap % 10}" for cap in COMP_CAPS)
@@ -161,7 +161,7 @@ class CommunicatorOptions:
         return CommunicatorOptions({**self.given, **others})
 
     def without(self, name: str) -> "CommunicatorOptions":
-        """A copy of a command that has no such option."""
+        """A copy for a command without this option."""
         return CommunicatorOptions({each: value for each, value in self.given.items() if each != name})
 
     def scenario(self, **others: Any) -> Scenario:
@@ -529,7 +529,7 @@ _BUILD = _own(
 
 
 def say_log(scenario: Scenario) -> None:
-    """A line on stderr after the answer, once a command, for each thing assumed of a log; JSON has it, too."""
+    """Says on stderr after the answer, once per command, what was assumed about a log; JSON has it, too."""
     says = scenario.from_log
     meta = click.get_current_context().meta
     if says is None:
@@ -556,7 +556,7 @@ def say_notes(scenario: Scenario) -> None:
 
 
 def after(before: Scenario, assignments: Sequence[str]) -> Scenario:
-    """The scenario after each KEY=VALUE, with :func:`say_notes`. Raises BadInput for a change that it cannot be."""
+    """The scenario after each KEY=VALUE, with :func:`say_notes`. BadInput for an impossible change."""
     scenario = changed(before, assignments)
     say_notes(scenario)
     return scenario

@@ -179,7 +179,7 @@ def _by_measurements(measured: "CalibratedRatio") -> str:
 
 
 def releases_of(scenario: Scenario, buffers: Buffers) -> list[Scenario]:
-    """The scenario with each release that it can be asked of, the oldest first; says which lack such buffers."""
+    """The scenario with each release that it can be asked about, oldest first; says which lack such buffers."""
     if len(scenario.every_release) < 2 or scenario.others:
         raise BadInput("--all-releases searches graphs anew; valid without --topo-graphs, --constants and --node")
     lacking = [name for name in scenario.every_release if registered.missing(release.load(name), buffers)]
@@ -334,7 +334,7 @@ def _verdict_of(known: Sequence[Regression], releases: Sequence[str]) -> str:
 
 
 class DiffWord(options.CallOrChange):
-    """A collective, a change, or a release: AFTER that of ``--nccl``, or BEFORE and AFTER."""
+    """A click type: a collective, a change, or a release: AFTER for ``--nccl``, or BEFORE and AFTER."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         names_release = (packages.names_one(str(value)) or "=" not in str(value)) and release.is_spelled(str(value))
@@ -515,7 +515,7 @@ class ComparedSides:
 
     @property
     def every_change(self) -> list[PickChange]:
-        """The changes of all collectives."""
+        """The changes of all collectives, one after the other."""
         return list(chain(*self.changes.values()))
 
     def record(self) -> Mapping[str, object]:
@@ -640,7 +640,7 @@ NOT_COMPARED = "not compared"  # no model of NCCL's has a time of both
 
 
 def percent(ratio: float | None, none: str = NOT_COMPARED) -> str:
-    """A ratio of times as the change it is."""
+    """A ratio of times as a change in percent."""
     return none if ratio is None else f"{100 * (ratio - 1):+.1f} %"
 
 

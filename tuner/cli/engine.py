@@ -159,7 +159,7 @@ def _row(call: "CarriedCall") -> tuple[str, ...]:
 
 
 def _print_reasons(calls: Sequence["CarriedCall"]) -> None:
-    """Why those before were turned away, each reason once with its sizes."""
+    """Prints why the earlier implementations were turned away, each reason once with its sizes."""
     from tuner.base.findings import words
 
     by_reason: dict[tuple[str, str], list[str]] = {}

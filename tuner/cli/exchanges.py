@@ -93,7 +93,7 @@ def in_words(found: Iterable[Way]) -> str:
 
 
 def show_uneven(scenario: Scenario, parts: Sequence[int], dtype: DataType, rank: int) -> None:
-    """An AllToAll with unequal parts of a rank: each message."""
+    """Prints an AllToAll with unequal parts of a rank: each message."""
     where = p2p_context(ResolvedScenario(scenario), rank)
     calls = exchanges.uneven(parts, where.communicator.ranks, dtype, rank)
     answer = mixed.mixed_from_emulator(scenario, where, (), calls)
@@ -108,7 +108,7 @@ TRANSFERS = ("kernel", "round", "", "peer", "bytes", "protocol", "channels", "pa
 
 
 def print_mixed(title: str, answer: MixedAnswer) -> None:
-    """Kernels, then their collectives, sends and receives."""
+    """Prints kernels, then their collectives, sends and receives."""
     kernels = list(enumerate(answer.kernels))
     sent = [sum(each.sends for each in kernel.transfers) for _, kernel in kernels]
     rows = [
@@ -190,7 +190,7 @@ SAME_WAY = "every message goes the same way at every size"
 
 
 def show_changes(found: Sequence[ExchangeComparison]) -> None:
-    """Every comparison."""
+    """Prints every comparison."""
     if json_wanted():
         print_json(found, "comparisons")
         return

@@ -87,16 +87,16 @@ class Fence:
         return real
 
     def has(self, name: str) -> bool:
-        """Whether a client's word is a file below the folders, and not a name of something else."""
+        """Whether a client's word is a file below the folders, and not the name of something else."""
         return "\0" not in name and any((folder / name).exists() for folder in self.allowed)
 
     def _is_allowed(self, real: Path) -> bool:
         return any(real.is_relative_to(folder) for folder in self.allowed)
 
     def build(self, scratch: Path) -> None:
-        """Makes Python ask, for good: an audit hook cannot be taken away, only be told to let all pass.
+        """Makes Python ask from now on: an audit hook cannot be removed, only told to let everything pass.
 
-        ``scratch``: a folder of this process, where some answers have a temporary file.
+        ``scratch``: a folder of this process, for temporary files of some answers.
         """
         self._scratch = scratch.resolve()
         tempfile.tempdir = str(self._scratch)
@@ -104,7 +104,7 @@ class Fence:
 
     @contextmanager
     def up(self, seconds: float) -> Iterator[None]:
-        """Nothing else is touched in this block; :class:`TooSlow` where it takes longer than that."""
+        """Allows nothing else inside the block; :class:`TooSlow` where it takes longer than this."""
         before = signal.signal(signal.SIGALRM, _ring)
         signal.setitimer(signal.ITIMER_REAL, seconds, 1)  # again each second, should somebody swallow the first
         self._up = True

@@ -121,7 +121,7 @@ def _searches(explanation: GraphExplanation) -> None:
 
 
 def _kind(search: SearchTried) -> tuple[str, str, str]:
-    """Searches that follow each other, ask for as much and find nothing better are one line."""
+    """Merges successive searches that ask for the same and find nothing better into one line."""
     better = "all" if search.outcome == "all channels" else "yes" if search.outcome.startswith("better") else "no"
     asked = f"{search.min_channels}-{search.max_channels}"
     return _speed(search), asked, better
@@ -183,7 +183,7 @@ def _roots(tree: TreeOrder, nodes: Mapping[int, int]) -> list[int]:
 
 
 def _ring(ring: RingOrder) -> str:
-    """The ranks, and between two nodes the adapters."""
+    """The ranks of a ring, and between two nodes the adapters."""
     leaving = {crossing.sender: crossing for crossing in ring.crossings}
     return " ".join(f"{rank} {_adapters(leaving[rank])}" if rank in leaving else str(rank) for rank in ring.ranks)
 
@@ -336,13 +336,15 @@ SPARE = ("heads", "latency us", "same channels", "cross NIC")  # where little ro
 
 
 def print_graphs(title: str, found: Mapping[str, OrderedGraph]) -> None:
-    """The numbers of each graph."""
+    """Prints the numbers of each graph."""
     rows = [(name, *(_shown(getattr(each.graph, own)) for own in NUMBERS.values())) for name, each in found.items()]
     print_table(title, ("graph", *NUMBERS), rows, SPARE)
 
 
 def print_channels(found: Mapping[str, OrderedGraph]) -> None:
-    """The devices of each channel, in a NVLink domain with their hosts; equal channels in a row are one line."""
+    """Prints the devices of each channel, in a NVLink domain with their hosts; successive equal channels are
+    one line.
+    """
     hosts = any(_number(device) >> HOST_BIT for each in found.values() for order in each.orders for device in order)
     for name, each in found.items():
         rows: list[tuple[str, str]] = []

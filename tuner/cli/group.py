@@ -48,13 +48,13 @@ class GivenCall:
     relative: bool
 
     def operation(self, like: Request, root: int = 0) -> Operation:
-        """The collective, with a type and an operation that are not given as those of ``like``."""
+        """The collective, with missing type and operation taken from ``like``."""
         assert isinstance(self.function, Collective)
         dtype, op = like.dtype if self.dtype is None else self.dtype, like.op if self.op is None else self.op
         return Operation(replace(like, collective=self.function, dtype=dtype, op=op), self.bytes, root)
 
     def peer_of(self, rank: int, ranks: int) -> int:
-        """The peer, or the root; the root is rank 0 where none is given."""
+        """The peer, or the root; without one the root is rank 0."""
         if self.peer is None:
             return 0
         return (rank + self.peer) % ranks if self.relative else self.peer

@@ -20,9 +20,9 @@ _METADATA: Mapping[str, dict[str, None]] = {".png": {}, ".svg": {"Date": None}, 
 
 
 def plot(draw: "Callable[[ModuleType], Figure]", path: Path | str | None) -> "Figure":
-    """Draws by ``draw``, which is handed :mod:`tuner.answers.charts.figures`; saves it where a ``path`` is given.
+    """Calls ``draw`` with :mod:`tuner.answers.charts.figures`; saves the picture where a ``path`` is given.
 
-    Errors: MissingExtra without matplotlib; those of :func:`save`.
+    Errors: MissingExtra without matplotlib; BadInput for another ending, or where the file cannot be written.
     """
     require("matplotlib", "a picture")
     from tuner.answers.charts import figures
@@ -34,7 +34,7 @@ def plot(draw: "Callable[[ModuleType], Figure]", path: Path | str | None) -> "Fi
 
 
 def save(figure: "Figure", path: Path) -> None:
-    """Writes the format that the ending of ``path`` says. BadInput for another, or where the file cannot be written."""
+    """Writes the picture in the format of the ``path``'s ending. BadInput for another ending, or an unwritable file."""
     import matplotlib as mpl
     from PIL import Image  # matplotlib needs it, too
 

@@ -65,14 +65,14 @@ def choice_map(choices: Choices, what: str, where: str, marks: Sequence[RegretMa
 
 
 def draw(axes: Any, choices: Choices) -> None:
-    """The choices as cells, sizes over numbers of nodes."""
+    """Draws the choices as cells: sizes over numbers of nodes."""
     parts.draw(
         axes, parts.size_edges(choices.bytes), parts.pick_classes(choices.algorithm, choices.protocol), parts.PICKS
     )
 
 
 def _draw_marks(canvas: NotebookFigure, axes: Any, marks: Sequence[RegretMark]) -> None:
-    """A white dot where the pick was the best or as good, and a red one with its loss where it was not."""
+    """Draws a white dot where the pick was as good as the best, and a red one with its loss where it was not."""
     box = {"boxstyle": "round,pad=0.2", "facecolor": "white", "edgecolor": "none", "alpha": 0.85}
     for mark in marks:
         colour = LOSS if mark.loses else NO_LOSS
@@ -142,7 +142,9 @@ def classes(before: Choices, after: Choices) -> parts.Classes:
 
 
 def difference(before: Choices, after: Choices, what: str, where: tuple[str, str]) -> NotebookFigure:
-    """Both maps, and the predicted time after over before where the pick changes; ``where`` names the maps."""
+    """Draws both maps, and the ratio of predicted times after and before where the pick changes; ``where`` names the
+    maps.
+    """
     canvas = NotebookFigure(figsize=(11, 10), layout="constrained")
     panels = canvas.subplots(3, 1)
     for axes, choices in zip(panels, (before, after), strict=False):
@@ -163,7 +165,7 @@ MARKERS = 12  # along a line
 
 
 def curves(curves: Curves, what: str, where: str) -> NotebookFigure:
-    """Over the curves a bar says which combination is the pick; the broad grey line is the time that NCCL gives it."""
+    """Draws curves; a bar above says which combination is the pick, and the broad grey line is its time by NCCL."""
     canvas = NotebookFigure(figsize=(11, 8), layout="constrained")
     bar, times, bandwidths = canvas.subplots(3, 1, height_ratios=[0.5, 6, 5])
     draw(bar, curves.picks)
@@ -214,7 +216,7 @@ def combinations(pick: AlgoProto, times_us: Mapping[AlgoProto, float], what: str
 
 
 def edges(ranges: Ranges, what: str, where: str) -> NotebookFigure:
-    """The pick of each range as a bar over sizes, and its channels and threads as steps."""
+    """Draws the pick of each range as a bar over sizes, and its channels and threads as steps."""
     canvas = NotebookFigure(figsize=(11, 6.5), layout="constrained")
     panels = bar, channels, threads = canvas.subplots(3, 1, height_ratios=[0.7, 3, 3])
     _pick_bars(canvas, {bar: ranges})
@@ -234,7 +236,7 @@ def edges(ranges: Ranges, what: str, where: str) -> NotebookFigure:
 def changes(
     before: Ranges, after: Ranges, changed: "Sequence[PickChange]", what: str, where: tuple[str, str]
 ) -> NotebookFigure:
-    """The picks of both as bars over sizes, and the predicted time after over before where the pick changes.
+    """Draws both sides' picks as bars over sizes, and the ratio of predicted times where the pick changes.
 
     ``where`` names before and after.
     """
@@ -296,7 +298,7 @@ LINKS: Look = {
 
 
 def efficiency(report: EfficiencyReport) -> NotebookFigure:
-    """Two panels over sizes: times and bus bandwidths."""
+    """Draws times and bus bandwidths over sizes, in two panels."""
     sizes = np.array([row.bytes for row in report.rows], np.uint64)
     canvas = NotebookFigure(figsize=(11, 7.5), layout="constrained")
     times, bandwidths = panels = canvas.subplots(2, 1)
@@ -329,7 +331,7 @@ WHOSE = {
 
 
 def left_out_sites(classes: Sequence[ClassAccuracy]) -> NotebookFigure:
-    """Errors by class of GPUs and rows given, over all sizes and from 16 MiB on, and how many times intervals hold."""
+    """Draws errors by class of GPUs and rows given, over all sizes and from 16 MiB on, and how often intervals hold."""
     canvas = NotebookFigure(figsize=(11, 8), layout="constrained")
     panels = canvas.subplots(3, 1, sharex=True)
     at = np.arange(len(classes))

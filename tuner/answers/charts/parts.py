@@ -121,7 +121,7 @@ Classes = NDArray[np.int64]  # [row][size]
 
 @dataclass(frozen=True, slots=True)
 class Style:
-    """Looks of the cells of one class."""
+    """The look of the cells of one class."""
 
     colour: str
     ink: str
@@ -182,7 +182,7 @@ def _runs(inside: NDArray[np.bool_]) -> tuple[NDArray[np.int64], NDArray[np.int6
 
 
 def _borders(classes: Classes, edges: NDArray[np.float64]) -> Path:
-    """Straight lines where neighbours differ."""
+    """Draws straight lines where neighbours differ."""
     rows, columns = np.nonzero(classes[:, 1:] != classes[:, :-1])
     at = edges[columns + 1]
     upright = np.stack([np.stack([at, at], 1), np.stack([rows - 0.5, rows + 0.5], 1)], 2)
@@ -219,7 +219,9 @@ PICK: Look = {"color": "#000000", "alpha": 0.22, "linewidth": 7, "solid_capstyle
 
 
 def style(algo_proto: AlgoProto) -> Look:
-    """Looks of a line; light colours have a dark outline, for white paper. Markers of LL are empty, of LL128 half."""
+    """The look of a line; light colours have a dark outline, for white paper. Markers of LL are empty, of LL128 half
+    filled.
+    """
     algorithm, protocol = algo_proto
     light = palette.INKS[algorithm] == "#000000"
     return {

@@ -148,7 +148,7 @@ def _between(node: ExaminedNode) -> Iterator[TopologyFinding]:
 
 
 def _by_form(node: ExaminedNode, here: Mapping[tuple[int, int], int]) -> Mapping[tuple[int, int], int]:
-    """Links between two GPUs that have some, as their model's next form has, where both lack equally many."""
+    """Links between two GPUs that have some, as in the model's next form, where both lack equally many."""
     wanted = dict(here)
     of_gpu = [sum(count for (own, _), count in here.items() if own == each) for each in range(len(node.gpus))]
     lack: dict[int, int] = {}
@@ -177,7 +177,7 @@ def _pairs(gpus: tuple[Gpu, ...]) -> Mapping[tuple[int, int], int]:
 def _gpudirect(node: ExaminedNode) -> Iterator[TopologyFinding]:
     """GPUs that adapters cannot read and write, where their model can and an adapter that reaches memory is there.
 
-    Beside sockets alone NCCL writes gdr="0" for every GPU.
+    With only sockets NCCL writes gdr="0" for every GPU.
     """
     pairs = counterparts(node) if node.same else {}
     off = [pci for pci in node.gpus if _is_off(pci.find("gpu")) and not _is_off(_gpu(pairs.get(pci)))]
@@ -207,7 +207,7 @@ _INTERFACE = expression(r"(?:en|eth|ib|bond|br|docker|veth|lo|wl|virbr|team)[a-z
 
 
 def reaches_memory(node: ExaminedNode, net: ET.Element) -> bool:
-    """Whether it is a device that reads and writes memory by itself, by its part and its name, not a socket's."""
+    """Whether an adapter accesses memory by itself, by its part and name; a socket's does not."""
     slot = node.slot(net)
     part = None if slot is None else node.part(slot)
     known = slot is not None and slot.get("class", "").startswith("0x0207") if part is None else part.gpudirect_rdma

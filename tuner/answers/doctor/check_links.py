@@ -58,7 +58,9 @@ def check_links(node: ExaminedNode) -> Iterator[TopologyFinding]:
 
 
 def _emulated(node: ExaminedNode) -> Iterator[TopologyFinding]:
-    """Bridges of one lane of PCIe 1.0 above faster devices, as a virtual machine emulates them: NCCL believes them."""
+    """Bridges with one lane of PCIe 1.0 above faster devices, as a virtual machine emulates them: NCCL believes
+    them.
+    """
     slow: dict[ET.Element, Link | None] = {}
     below = dict[ET.Element, Link]()
     for pci in node.root.iter("pci"):
@@ -80,7 +82,7 @@ def _emulated(node: ExaminedNode) -> Iterator[TopologyFinding]:
 
 
 def _by_c2c(node: ExaminedNode) -> Iterator[TopologyFinding]:
-    """GPUs that NVLink-C2C joins with their CPU: NCCL's search counts all that a GPU has by its PCIe link."""
+    """GPUs that NVLink-C2C joins with their CPU: NCCL's search counts only the GPU's PCIe link."""
     slow = [
         pci
         for pci in node.gpus

@@ -102,7 +102,9 @@ MOST_LANES = 192  # of all processors of a server: two Xeon 6900 have 96 each, t
 
 
 def _too_many_lanes(node: ExaminedNode) -> bool:
-    """Whether the devices at the processors alone have more PCIe lanes than any two processors: there are switches."""
+    """Whether the devices directly at the processors have more PCIe lanes than any two processors, so that switches are
+    hidden.
+    """
     slots = {*node.gpus, *filter(None, map(node.slot, node.adapters))}
     lanes = [
         found if (found := link(pci)[1]) else part.pcie[1] if (part := node.part(pci)) and part.pcie else 16
@@ -112,7 +114,9 @@ def _too_many_lanes(node: ExaminedNode) -> bool:
 
 
 def _judged(node: ExaminedNode) -> bool:
-    """Whether the machine is near enough to say where devices belong: processors of its maker, as many adapters."""
+    """Whether the machine is near enough to say where devices belong: processors of the same maker, equally many
+    adapters.
+    """
     assert node.like is not None
     theirs = node.like.topology
     alike = (node.topology.cpu_arch, node.topology.cpu_vendor) == (theirs.cpu_arch, theirs.cpu_vendor)
@@ -215,7 +219,7 @@ def _mask(cpu: ET.Element) -> int:
 
 
 def _far(node: ExaminedNode) -> Iterator[TopologyFinding]:
-    """Adapters without a GPU near them, where others have one: for storage, mostly, and NCCL uses them."""
+    """Adapters without a GPU near them, where others have one: mostly for storage, but NCCL uses them."""
     levels = {net.get("name", ""): _nearest_gpu(node, net) for net in node.adapters}
     if not any(level <= PXB for level in levels.values()):
         return

@@ -101,7 +101,7 @@ def nearest(text: str, like: str | None) -> Nearness | None:
 
 
 def found(node: ExaminedNode) -> list[TopologyFinding]:
-    """All findings, those that are wrong first."""
+    """All findings, faults first."""
     every = [finding for check in CHECKS for finding in check(node)]
     order = (WRONG, UNLIKE, NOTE)
     return sorted(every, key=lambda finding: order.index(finding.severity))
@@ -165,7 +165,7 @@ def _devices(root: ET.Element) -> set[tuple[str | None, ...]]:
 def _priced(
     text: str, repaired: str, findings: Sequence[TopologyFinding], asked: DoctorOptions
 ) -> tuple[tuple[AtSize, ...], list[TopologyFinding]]:
-    """Picks before and after, and of each finding the bus bandwidth where it alone is left, at the last size."""
+    """Picks before and after, and for each finding the bus bandwidth if it alone is left, at the last size."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         before, whole = _side(folder / "before", text, asked), _side(folder / "after", repaired, asked)
@@ -182,7 +182,7 @@ def _priced(
 def _left(
     folder: Path, text: str, left: TopologyFinding, among: tuple[Sequence[TopologyFinding], Side, DoctorOptions]
 ) -> float | None:
-    """The bus bandwidth where all but one finding is repaired; None where that cannot be answered for."""
+    """The bus bandwidth with all but one finding repaired; None where that cannot be answered."""
     findings, whole, asked = among
     changes = [change for finding in findings if finding is not left for change in finding.changes]
     try:

@@ -32,7 +32,7 @@ def counterparts(node: ExaminedNode) -> dict[ET.Element, ET.Element]:
 
 
 def switches(node: ExaminedNode) -> dict[ET.Element, ET.Element]:
-    """The PCI switches of both above the same devices, the outermost of several first."""
+    """Pairs of PCI switches above the same devices, the outermost of several first."""
     pairs = counterparts(node)
     if node.like_root is None or not pairs:
         return {}
@@ -49,7 +49,7 @@ def switches(node: ExaminedNode) -> dict[ET.Element, ET.Element]:
 
 
 def _above(root: ET.Element, devices: Mapping[ET.Element, ET.Element]) -> dict[frozenset[ET.Element], list[ET.Element]]:
-    """Switches by the devices below them."""
+    """Switches, indexed by the devices below them."""
     found: dict[frozenset[ET.Element], list[ET.Element]] = {}
     for pci in root.iter("pci"):
         below = frozenset(devices[each] for each in pci.iter("pci") if each in devices)
@@ -64,7 +64,7 @@ def _dev(pci: ET.Element) -> int:
 
 @dataclass(slots=True)
 class PlacementPlan:
-    """The changes that put devices where they belong, and which: ``moved`` by name, ``sockets`` into another <cpu>."""
+    """The changes that put devices where they belong: ``moved`` by name, ``sockets`` into another <cpu>."""
 
     changes: list[str]
     moved: list[str]
@@ -143,7 +143,7 @@ def _ids(pci: ET.Element) -> str:
 
 
 def device_name(pci: ET.Element) -> str:
-    """A GPU or adapter as changes call it; another PCI device by its bus id."""
+    """A GPU or adapter by its name in changes; another PCI device by its bus id."""
     if pci.find("gpu") is not None:
         return gpu_name(pci)
     net = pci.find("nic/net")
@@ -196,7 +196,7 @@ GENERATIONS = {2.5: 1, 5.0: 2, 8.0: 3, 16.0: 4, 32.0: 5, 64.0: 6}
 
 
 def link(pci: ET.Element) -> tuple[int | None, int | None]:
-    """Generation and lanes of its PCIe link; None where the file does not say it."""
+    """Generation and lanes of a device's PCIe link; None where the file does not say it."""
     words = pci.get("link_speed", "").split()
     try:
         generation = GENERATIONS.get(float(words[0])) if words else None
@@ -207,6 +207,6 @@ def link(pci: ET.Element) -> tuple[int | None, int | None]:
 
 
 def pcie_words(pci: ET.Element) -> str | None:
-    """Link as changes call it: ``5x16``; None where it is not known."""
+    """The link as changes write it: ``5x16``; None where it is not known."""
     generation, lanes = link(pci)
     return f"{generation}x{lanes}" if generation and lanes else None

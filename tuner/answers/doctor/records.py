@@ -20,8 +20,8 @@ NVIDIA = "10de"
 class KnownPart:
     """A kind of device: ``kind`` is gpu, adapter or switch.
 
-    ``pcie`` is generation and lanes, ``gbps`` that of a port, each None if not known. ``nvlinks`` are those of a GPU in
-    each form that it comes in: with bridges and without.
+    ``pcie`` is generation and lanes, ``gbps`` the speed of a port, each None if not known. ``nvlinks`` counts the
+    NVLinks of a GPU in each form that it is sold in: with bridges and without.
     """
 
     name: str
@@ -41,7 +41,7 @@ def of(vendor: str | None, device: str | None) -> KnownPart | None:
 
 @cache
 def _gpus() -> dict[str, KnownPart]:
-    """Parts of GPUs by their ids; a device id may be of several models, which are forms of one."""
+    """GPUs by their ids; a device id may belong to several models, which are then forms of one."""
     found: dict[str, KnownPart] = {}
     for name in gpus.names():
         model = gpus.load(name)
@@ -165,18 +165,18 @@ class ExaminedNode:
         return above if above.tag == "pci" else None
 
     def part(self, pci: ET.Element) -> KnownPart | None:
-        """Part that the device is; None where its ids are not known."""
+        """The known part that the device is; None for unknown ids."""
 
         return of(pci.get("vendor"), pci.get("device"))
 
 
 def number(element: ET.Element | None, name: str) -> int:
-    """An attribute that the reader has checked."""
+    """A numeric attribute, already checked by the reader."""
     return 0 if element is None else int(element.get(name, "0"), 0)
 
 
 def gpu_name(pci: ET.Element) -> str:
-    """Name of a GPU as changes call it."""
+    """Name of a GPU in changes."""
     return f"gpu:{number(pci.find('gpu'), 'dev')}"
 
 
@@ -193,7 +193,7 @@ def most_common(values: Sequence[int]) -> int | None:
 
 
 def ancestors(node: ExaminedNode, element: ET.Element) -> Iterator[ET.Element]:
-    """Elements that an element is in, the innermost first, up to its <cpu>."""
+    """Elements around an element, innermost first, up to its <cpu>."""
     while element.tag not in ("cpu", "system"):
         element = node.above[element]
         yield element

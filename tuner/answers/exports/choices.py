@@ -99,7 +99,7 @@ def compiled(scenario: Scenario, requests: Sequence[Request]) -> bytes:
 
 
 def file_of(title: str, tables: Sequence[tuple[str, PickTable]]) -> bytes:
-    """The file that has this text and these tables, each with its name of at most 24 bytes."""
+    """The file of this text and these tables, each with a name of at most 24 bytes."""
     text = title.encode()
     parts = [MAGIC, struct.pack("<QQ", VERSION, len(text)), _padded(text), struct.pack("<Q", len(tables))]
     for name, table in tables:

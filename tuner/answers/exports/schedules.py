@@ -26,7 +26,9 @@ SEND, RECEIVE = 5, 6  # NodeType.COMM_SEND_NODE and COMM_RECV_NODE
 
 
 def write_csv(call: ScheduledCall, file: TextIO) -> None:
-    """A row for each range of bytes at each end of each message; the first of a message has its bytes on the wire."""
+    """Writes a row for each range of bytes at each end of each message; a message's first row has its bytes on the
+    wire.
+    """
     writer = csv.writer(file, lineterminator="\n")
     writer.writerow(COLUMNS)
     size = call.schedule.element_bytes
@@ -44,7 +46,7 @@ def write_csv(call: ScheduledCall, file: TextIO) -> None:
 
 
 def check_ranks_only(call: ScheduledCall, form: str) -> None:
-    """BadInput where others than ranks take part."""
+    """BadInput where something besides ranks takes part."""
     if call.schedule.fabrics:
         names = " and ".join(dict.fromkeys(each.value.split()[0] for each in call.schedule.fabrics))
         raise BadInput(
@@ -71,9 +73,9 @@ def write_goal(call: ScheduledCall, file: TextIO, on_the_wire: bool) -> None:
 
 
 def write_chakra(call: ScheduledCall, prefix: Path, on_the_wire: bool) -> list[Path]:
-    """A file of each rank.
+    """Writes a file for each rank.
 
-    Errors: BadInput without protobuf (nccl-tuner[chakra]), with a switch, and where none can be written.
+    Errors: BadInput without protobuf (nccl-tuner[chakra]), with a switch, and for an unwritable file.
     """
 
     check_ranks_only(call, "chakra")
@@ -127,7 +129,8 @@ VALUES = ("int32_val", "int64_val", "bool_val", "string_val")  # one of them: on
 
 
 def load() -> tuple[Any, Callable[[Any, Any], None]]:
-    """The classes Attribute, GlobalMetadata and Node, and what writes a message behind its length to a binary file.
+    """The classes Attribute, GlobalMetadata and Node, and a function that writes a message after its length to a binary
+    file.
 
     Errors: MissingExtra where protobuf is not installed.
     """

@@ -24,7 +24,7 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """Source of an export's times: NCCL where ``wanted`` is None, else those of a calibration."""
+    """Where an export's times come from: NCCL if ``wanted`` is None, else a calibration."""
 
     wanted: TimesWanted | None = None
 
@@ -43,7 +43,7 @@ class Times:
 
 
 def head(scenario: Scenario, whose: Iterable[str]) -> str:
-    """Line that an export says of itself."""
+    """The line in which an export describes itself."""
     return f"{scenario.heading}; times {'; '.join(dict.fromkeys(whose))}"
 
 
@@ -143,7 +143,7 @@ NEWER = "        iota_collective_device_list {{\n{devices}\n        }}"
 
 @dataclass(frozen=True, slots=True)
 class XlaTable:
-    """Table of one communicator, at sizes in bytes. ``newer``: in the field that newer XLA reads the devices from."""
+    """Table of one communicator, at sizes in bytes. ``newer``: in the field from which newer XLA reads the devices."""
 
     scenario: Scenario
     sizes: Sequence[int]
@@ -151,7 +151,7 @@ class XlaTable:
     newer: bool = False
 
     def text(self, collectives: Sequence[Collective]) -> str:
-        """Text of the table, of the collectives that XLA knows. Errors: BadInput for none; those of the picks."""
+        """The table's text, for the collectives that XLA knows. Errors: BadInput if there are none; NoAlgorithm."""
         known = [each for each in collectives if each in OPCODES]
         if not known:
             raise BadInput(f"xla: {one_of([each.name for each in OPCODES])}")

@@ -1,5 +1,4 @@
 """From measurements to few rows of a decision table, and the A/B run through the plugin that they have to pass.
 
-``rows`` has what there is to choose at each size and the rows that follow, ``assign`` the choice of few of them,
-``gate`` the A/B run.
+``rows`` has the options at each size and the resulting rows, ``assign`` chooses few of them, ``gate`` is the A/B run.
 """

@@ -34,8 +34,8 @@ Times = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class RowVerdict:
-    """What the A/B run says of a row: ``found`` is by how much its sizes are faster with it, None without such a run,
-    and ``probability`` the one of improvement.
+    """The A/B run's verdict on a row: ``found`` is by how much its sizes are faster with it, None without such a run,
+    and ``probability`` that of an improvement.
 
     ``sizes`` are those that were tried, ``cut`` the measured ones that the row no longer has because it was slower
     there, all in bytes. ``why_not`` None: the row stays.
@@ -61,7 +61,7 @@ class RowVerdict:
 
 @dataclass(frozen=True, slots=True)
 class GateSettings:
-    """The A/B run: ``rounds`` of it, dealt out to this many fresh ``processes``, at least 3; ``repeats`` runs kept of
+    """The A/B run: ``rounds``, distributed over this many fresh ``processes``, at least 3; ``repeats`` runs kept of
     each sample block, ``warmup`` runs before those.
 
     ``seed`` is that of its order. Between the end of a process's sample blocks and the next one's first are ``apart_s``
@@ -76,13 +76,13 @@ class GateSettings:
     apart_s: float | None = None
 
     def rounds_of(self, process: int) -> int:
-        """Number of the rounds that a process has, at least one."""
+        """Number of rounds that a process gets, at least one."""
         each, more = divmod(max(self.rounds, self.count), self.count)
         return each + (process < more)
 
     @property
     def count(self) -> int:
-        """Number of processes: no more than rounds, where these allow the fewest."""
+        """Number of processes: at most one per round, where rounds allow the minimum."""
         return max(LEAST_PROCESSES, min(self.processes, self.rounds))
 
 
@@ -102,9 +102,9 @@ def tried(
     """The A/B run, and what it says of each row by itself.
 
     Each round runs every row's sizes with the table and without, in one random order; the side that is first in a round
-    is second in the next, and in the next process's, so that drift and warming up count for both alike. Processes are
-    apart, so that what outlasts one of them is not in all.
-    Errors: MeasuringFailed where the backend fails, or has no other process; BadInput for what it cannot run.
+    is second in the next, and in the next process's, so that drift and warming up affect both equally. Processes are
+    spread in time, so that a lasting disturbance is not in all. Errors: MeasuringFailed where the backend fails, or
+    cannot start another process; BadInput for what it cannot run.
     """
     if not proposal.rows:
         return []

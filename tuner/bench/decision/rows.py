@@ -68,8 +68,8 @@ _FEWER = 1e-6  # and one that names channels for nothing as worse than one that 
 
 @dataclass(frozen=True, slots=True)
 class DecisionRow:
-    """A row of the decided table, for sizes from ``low`` to ``high`` (None: no upper end), with the measured ``sizes``
-    inside, all in bytes.
+    """A row of the decided table, from ``low`` to ``high`` (None: no upper end), with the measured ``sizes``, all in
+    bytes.
     """
 
     collective: Collective
@@ -244,7 +244,7 @@ class Regrets:
 
 
 def regrets(sizes: Sizes, rows: Sequence[DecisionRow]) -> Regrets:
-    """Rows are taken as if for these ranks, whatever they were made for."""
+    """Mean regrets; rows count as if made for these ranks."""
     before, after = [], []
     for collective, those in sizes.items():
         for one in those:
@@ -255,7 +255,7 @@ def regrets(sizes: Sizes, rows: Sequence[DecisionRow]) -> Regrets:
 
 
 def table(rows: Sequence[tuple[int, int, DecisionRow]], provenance: Mapping[str, str]) -> Table:
-    """``rows`` with their ranks and nodes."""
+    """The table's text: ``rows`` with their ranks and nodes."""
     return Table(tuple(row.decision(ranks, nodes) for ranks, nodes, row in rows), provenance=provenance)
 
 

@@ -76,7 +76,7 @@ def failed(rank: int, error: Exception) -> Message:
 
 
 def order_of(message: Message) -> Order | None:
-    """The question that was shared; None where the communicator is to be closed."""
+    """The shared question; None where the communicator is to be closed."""
     if message["do"] in (CLOSE["do"], RENEW["do"]):
         return None
     point = message["point"]
@@ -96,7 +96,7 @@ def order_of(message: Message) -> Order | None:
 
 
 def answer_of(message: Message) -> Answer:
-    """Answers that were gathered. MeasuringFailed where the process says that it failed."""
+    """The gathered answers. MeasuringFailed where a process says that it failed."""
     if "error" in message:
         raise MeasuringFailed(message["error"])
     return Answer(tuple(message["times_us"]), message["wrong"], message["host_us"], tuple(message.get("whole_us", ())))
@@ -163,7 +163,7 @@ class GpuBackend:
             raise MeasuringFailed(f"{error}; NCCL's last warning: {warning}" if warning else str(error)) from None
 
     def _instruments(self) -> dict[str, str]:
-        """Variables that measuring takes, and no choice depends on."""
+        """Variables for measuring that affect no choice."""
         return {
             "NCCL_DEBUG": "INFO",
             "NCCL_DEBUG_SUBSYS": "INIT,GRAPH,TUNING,ENV",
@@ -184,7 +184,7 @@ class GpuBackend:
         return {SEVERAL: "1", MOST_BLOCKS: os.environ.get(MOST_BLOCKS, str(blocks))}
 
     def _registering(self) -> dict[str, str]:
-        """Calls that are only timed in graphs are to be as outside: there, NCCL would register their buffers."""
+        """Makes calls that are only timed in graphs behave as outside; in graphs NCCL would register their buffers."""
         return {} if self._options.registered else {REGISTERS: os.environ.get(REGISTERS, "0")}
 
     def _init(self) -> None:
@@ -312,7 +312,7 @@ class GpuBackend:
     # --- all ranks ---
 
     def _all(self, point: Point, table: str | None, repeats: int) -> list[Answer]:
-        """Measurements of every process. MeasuringFailed ends the communicator."""
+        """Measurements of every process. On MeasuringFailed the communicator is ended."""
         if self._closed:
             raise MeasuringFailed("the communicator has ended")
         self._seed += 1
@@ -363,7 +363,7 @@ class GpuBackend:
     # --- one block ---
 
     def _do(self, order: Order) -> Answer:
-        """One call whose result is checked, one that is not timed, then the repeats."""
+        """Makes one checked call, one that is not timed, then the repeats."""
         return within(self._options.limit_s + _LATER_S, "a block of calls", lambda: self._block(order))
 
     def _block(self, order: Order) -> Answer:

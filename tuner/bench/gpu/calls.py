@@ -72,7 +72,7 @@ class Calls:
         return wrong
 
     def timed(self, point: Point, repeats: int, deadline_s: float) -> Timed:
-        """Repeats on all ranks here. MeasuringFailed past the deadline."""
+        """Times of repeats on all ranks here. MeasuringFailed past the deadline."""
         calls = next((calls for below, calls in CALLS if point.bytes < below), 1)
         once = self._prepared(point)
         if point.graph or point.bytes < self._options.graphs_below_bytes:
@@ -155,7 +155,7 @@ class Calls:
         return launch
 
     def _several(self, once: Sequence[Callable[[], None]], calls: int) -> None:
-        """So many calls in a row, each on all ranks of this process."""
+        """Makes this many calls in a row, each on all ranks of this process."""
         for _ in range(calls):
             self._nccl.start_group()
             for each in once:
@@ -176,7 +176,9 @@ class Calls:
             return [rank.lane.mark() for _ in range(count)]
 
     def _wait(self, marks: Sequence[tuple[Rank, Any]], deadline_s: float) -> None:
-        """Until all are done; MeasuringFailed where NCCL failed, another process is gone, or it takes too long."""
+        """Waits until all are done; MeasuringFailed where NCCL failed, another process is gone, or it takes too
+        long.
+        """
         for rank, mark in marks:
             pause_s = 0.0
             while True:
@@ -203,7 +205,7 @@ class Calls:
         return point.bytes // unit
 
     def _addresses(self, rank: Rank, point: Point) -> tuple[int, int]:
-        """Addresses that a rank sends from and receives to; in place as nccl.h says it for each collective."""
+        """Addresses that a rank sends from and receives to; in place as nccl.h defines it for each collective."""
         part = point.bytes // self._ranks
         send_bytes = part if point.collective is Collective.AllGather else point.bytes
         receive_bytes = part if point.collective is Collective.ReduceScatter else point.bytes

@@ -68,7 +68,7 @@ class Cuda:
         return stood_in()
 
     def noted(self) -> Noted:
-        """Driver, CUDA and clocks, as far as they can be had."""
+        """Driver, CUDA and clocks, where available."""
         runtime = self.cupy.cuda.runtime
         return Noted(
             cuda_driver=runtime.driverGetVersion(), cuda_runtime=runtime.runtimeGetVersion(), nvidia_smi=_nvidia_smi()
@@ -87,7 +87,7 @@ def _nvidia_smi() -> tuple[dict[str, str], ...] | None:
 
 
 class Lane:
-    """Stream, buffers and kernels of one rank. Nothing here waits but ``wrong``."""
+    """Stream, buffers and kernels of one rank. Only ``wrong`` waits."""
 
     def __init__(self, cupy: Any, device: int) -> None:
         self.device = device
@@ -123,7 +123,7 @@ class Lane:
         return int(self._stream.ptr)
 
     def buffer(self, name: str, size_bytes: int) -> int:
-        """The address of a buffer of that name, which keeps the largest size it ever had."""
+        """The address of a buffer with this name, which keeps the largest size that it ever had."""
         if name not in self._memory or self._memory[name].size < size_bytes:
             self._memory.pop(name, None)
             self._memory[name] = self._cupy.cuda.Memory(size_bytes)
@@ -157,7 +157,7 @@ class Lane:
         return self._modules[key].get_function(name)
 
     def mark(self) -> Any:
-        """An event; once recorded, it has its time when the work before it is done."""
+        """Creates an event; once recorded, it has its time when the work before it is done."""
         return self._cupy.cuda.Event()
 
     def record(self, mark: Any) -> None:

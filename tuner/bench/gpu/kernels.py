@@ -118,7 +118,7 @@ class Check(NamedTuple):
 
 
 def definitions(dtype: DataType, op: Op, ranks: int) -> dict[str, str]:
-    """Definitions that the source is compiled with. BadInput for types and operations that are not checked."""
+    """The definitions to compile the source with. BadInput for types and operations that are not checked."""
     if dtype not in _C_TYPES:
         raise BadInput(f"{dtype.name} is not measured on GPUs; {one_of(each.name for each in _C_TYPES)}")
     if op not in OPS:

@@ -64,13 +64,13 @@ class Nccl:
             raise OracleUnavailable(f"{path} cannot be loaded: {error}") from None
 
     def close(self) -> None:
-        """Gives back the variables that were set. The library itself stays in the process."""
+        """Restores the variables. The library itself stays in the process."""
         self._variables.close()
 
     def load_tuner(self) -> None:
         """Loads the tuner plugin where ranks of one process would race for it.
 
-        In 2.19 and 2.20 a rank that comes while another is loading it goes without (ncclLoadTunerPlugin,
+        In 2.19 and 2.20 a rank that arrives while another is loading it gets none (ncclLoadTunerPlugin,
         src/misc/tuner.cc, v2.19.3-1); later releases lock, and have no such function.
         """
         if (offset := _offset(self.path, _LOADS_TUNER)) is None:
@@ -113,7 +113,7 @@ class Nccl:
     def prepared(
         self, point: Point, buffers: tuple[int, int], count: int, comm: Any, stream: int
     ) -> Callable[[], None]:
-        """A call from the first of ``buffers`` to the second, addresses on the device, as the stream is.
+        """A prepared call from the first of ``buffers`` to the second; buffers and stream are device addresses.
 
         ``count`` is what the collective's own function takes. Nothing is looked up or converted in the call itself.
         """
@@ -155,7 +155,7 @@ class Nccl:
             )
 
     def _named(self, line: str) -> str:
-        """NCCL's line, with CUDA's name of an error that NCCL says the number of (CUCHECK, src/include/cudawrap.h)."""
+        """NCCL's line, with CUDA's name for an error that NCCL gives by number (CUCHECK, src/include/cudawrap.h)."""
         failed = _CUDA_FAILURE.search(line)
         named = f", {self._cuda_error(int(failed[1]))}" if failed and self._cuda_error else ""
         return line.strip() + named

@@ -45,7 +45,7 @@ def open_at(here: RankAddress, options: Options, backend: type[GpuBackend] | Non
 
 
 def connections(options: Options) -> AbstractContextManager[None]:
-    """The variables that CUDA reads when it is first called, for as many ranks on a GPU."""
+    """The variables that CUDA reads when it is first called, for this many ranks on a GPU."""
     return process.environment(_CONNECTIONS if options.ranks_per_gpu > 1 else {})
 
 

@@ -36,7 +36,7 @@ _process = _Process()
 
 
 def log(wanted: Path | None = None) -> Path:
-    """The file of NCCL's log: the first that was ``wanted`` in this process, else one that goes with the process."""
+    """The file of NCCL's log: the first that this process ``wanted``, else one that is deleted with the process."""
     if _process.log is None:
         if wanted is None:
             _process.folder = ScratchFolder("measure")

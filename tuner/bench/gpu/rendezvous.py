@@ -43,7 +43,7 @@ class RankAddress:
     secret: str = field(default="", repr=False)
 
     def handed(self) -> dict[str, str]:
-        """Variables that a program that starts this process itself puts into its environment."""
+        """Variables that a program passes to such a process when it starts it itself."""
         return {HANDED: json.dumps(asdict(self))}
 
 
@@ -59,8 +59,8 @@ def own_address() -> RankAddress:
 def rank_address(env: Mapping[str, str], limit_s: float = 60.0) -> RankAddress:
     """The address of this process, by its environment and whatever started it.
 
-    Errors: BadInput where a launcher says only a part, or what it takes is not installed; MeasuringFailed where rank 0
-    does not come within ``limit_s``.
+    Errors: BadInput where a launcher's information is incomplete, or a needed package is not installed; MeasuringFailed
+    where rank 0 does not come within ``limit_s``.
     """
     if HANDED in env:
         return RankAddress(**json.loads(env[HANDED]))
@@ -144,7 +144,7 @@ class Rendezvous:
 
     @classmethod
     def meet(cls, place: RankAddress, limit_s: float = 60.0) -> Self:
-        """MeasuringFailed names the ranks that did not come within ``limit_s``."""
+        """Connects to the others. MeasuringFailed names the ranks that did not come within ``limit_s``."""
         met = cls(place, limit_s)
         deadline_s = time.monotonic() + limit_s
         try:
@@ -175,7 +175,7 @@ class Rendezvous:
                 peer.send_bytes(b"welcome")
 
     def _accept(self, server: socket.socket, came: "queue.Queue[tuple[int, Connection[Any, Any]]]") -> None:
-        """Until the server is closed; a thread for each caller, since one may say nothing."""
+        """Accepts callers until the server is closed; each has a thread, as one may stay silent."""
         with suppress(OSError):
             while True:
                 caller, _ = server.accept()
@@ -281,7 +281,7 @@ class Rendezvous:
 
 
 def _server(place: RankAddress) -> socket.socket:
-    """Listens; BadInput where another program has taken the port meanwhile."""
+    """A listening server; BadInput where another program has taken the port meanwhile."""
     family = socket.AF_INET6 if socket.has_dualstack_ipv6() else socket.AF_INET
     try:
         return socket.create_server(

@@ -156,7 +156,7 @@ def named_in(said: str) -> str:
 
 
 def passes(options: Options, say: Callable[[str], None], *, graphs: bool = True) -> bool:
-    """Goes through the layers until one fails; whether none did."""
+    """Runs the layers until one fails; returns whether none did."""
     tested = SelfTest(options, graphs=graphs)
     try:
         for name, do in tested.layers:
@@ -193,7 +193,7 @@ class _Watched:
         print(line, flush=True)
 
     def cancel(self) -> None:
-        """Everything has ended in time."""
+        """Stops watching, as everything ended in time."""
         self._timer.cancel()
         faulthandler.cancel_dump_traceback_later()
 

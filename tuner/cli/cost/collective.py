@@ -199,7 +199,7 @@ class LogP:
 
 
 def _maybe() -> Any:
-    """A field that JSON has where it is known."""
+    """A field that JSON has only if it is known."""
     return field(default=None, metadata=json_form(optional=True))
 
 
@@ -328,8 +328,8 @@ class _Hardware:
 class Bandwidths:
     """Algorithm and bus bandwidth of a call, GB/s (1e9 bytes per second).
 
-    Where they are known also the part of the hardware's peak that was reached, of 1, and the load that an algorithm
-    puts on the wires of a GPU and of a node, and on a switch's uplinks: as a share of algorithm bandwidth, and in GB/s.
+    Where known, also the share of the hardware's peak that was reached, and the load that an algorithm puts on the
+    wires of a GPU and of a node, and on a switch's uplinks: as a share of algorithm bandwidth, and in GB/s.
     """
 
     operation: CostOperation

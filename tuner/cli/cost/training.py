@@ -199,7 +199,7 @@ def step_command(
 
 
 def _copies(gpus: int, tp: int, pp: int) -> int:
-    """Copies of the model that the GPUs hold, the degree of data parallelism."""
+    """Number of copies of the model that the GPUs hold, which is the degree of data parallelism."""
     if gpus % (tp * pp):
         raise BadInput(
             f"--tp {tp} x --pp {pp} = {tp * pp} GPUs of a copy of the model do not divide {gpus} GPUs; "

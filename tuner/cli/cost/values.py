@@ -33,7 +33,7 @@ class Number(click.ParamType):  # type: ignore[type-arg]
 
 
 class Count(Number):
-    """Number in the forms people write a model's size as well: 70e9, 70B, 1.5T."""
+    """A click type: a number, also in the forms in which people write a model's size: 70e9, 70B, 1.5T."""
 
     name = "count"
     units = {"K": 1e3, "M": 1e6, "B": 1e9, "G": 1e9, "T": 1e12}  # noqa: RUF012
@@ -103,7 +103,7 @@ def level_options(function: F) -> F:
 
 @dataclass(frozen=True, slots=True)
 class LevelValues:
-    """Values of :func:`level_options`: of a step inside a node, or of the one network, and between nodes."""
+    """Values of :func:`level_options`: for a step inside a node, or on the only network, and between nodes."""
 
     alpha_us: float | None
     beta_gbs: float | None
@@ -130,7 +130,7 @@ class LevelValues:
 
 
 def shape(ranks: int, gpus_per_node: int | None) -> tuple[int, int]:
-    """GPUs per node, all ranks where not given, and nodes."""
+    """GPUs per node (by default all ranks), and nodes."""
     gpus = int(whole("--ranks", ranks, least=2)) if gpus_per_node is None else gpus_per_node
     return gpus, int(divides("--gpus-per-node", gpus, "--ranks", ranks))
 
