@@ -700,7 +700,7 @@ def test_sends_and_receives_are_counted_with_what_they_take(tmp_path: Path) -> N
 def test_results_of_nccl_tests_are_times_beside_a_list_and_no_list() -> None:
     examples = Path(__file__).parents[2] / "docs" / "examples"
     results, at = str(examples / "all_reduce.log"), ("--machine", "dgx-h100")
-    with pytest.raises(BadInput, match="results of nccl-tests are times, no list of calls; valid: as --measured"):
+    with pytest.raises(BadInput, match="results of nccl-tests are times, not a list of calls; valid as --measured"):
         CliRunner().invoke(everything, ["budget", results, *at], catch_exceptions=False)
     taken = CliRunner().invoke(everything, ["budget", str(examples / "step.csv"), "--measured", results, *at])
     assert taken.exit_code == 0, taken.output

@@ -158,8 +158,8 @@ REFUSED: list[tuple[tuple[str, ...], str]] = [
     (("diff", "allreduce", "NCCL_P2P_DISABLE=1"), "NCCL_P2P_DISABLE=1: NCCL searches graphs with it, and found"),
     (("pick", "allreduce", "--nodes", "1"), "found its graphs for several nodes, and finds others for one alone"),
     (("pick", "allreduce", "--gpus-per-node", "4"), "4 GPUs per node: "),
-    (("pick", "allreduce", "--ranks-per-gpu", "2"), "--ranks-per-gpu: of a machine or topology"),
-    (("pick", "allreduce", "--trays", "2"), "trays: of a machine or topology"),
+    (("pick", "allreduce", "--ranks-per-gpu", "2"), "--ranks-per-gpu: only applies to a machine or topology"),
+    (("pick", "allreduce", "--trays", "2"), "trays: only applies to a machine or topology"),
     (("graphs",), "does not show a topology to search graphs in"),
     (("check", "allreduce"), "does not show a topology, in which libnccl searches"),
 ]

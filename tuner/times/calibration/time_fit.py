@@ -138,7 +138,7 @@ def started_us(parameters: Mapping[str, float], start_factors: Array, measured: 
 
 
 def softened(off: Array) -> Array:
-    """Differences in units of what is expected, [row]: small ones stay, large ones become their square roots."""
+    """Differences as multiples of what is expected, [row], as numbers: small ones stay, large ones become roots."""
     soft: Array = np.sign(off) * np.sqrt(2 * (np.sqrt(1 + off**2) - 1))
     return soft
 

@@ -73,7 +73,7 @@ class Terms:
 
 
 def log2_rounds(ranks: ArrayLike) -> Array:
-    """Numbers of rounds after which all ranks have what one had: log2, rounded up."""
+    """The numbers of rounds after which all ranks have what one rank had: log2, rounded up."""
     _, exponent = np.frexp(whole("ranks", ranks) - 1)
     rounds: Array = exponent.astype(np.float64)
     return rounds
