@@ -37,7 +37,7 @@ class _Handler(BaseHTTPRequestHandler):
         raise NotImplementedError
 
     def do_POST(self) -> None:
-        """Answers a message; 202 where it wants no answer."""
+        """Answers a message, with status 202 where it asks for no answer."""
         if (refused := self._refused()) is not None:
             self._end(*refused)
             return

@@ -76,7 +76,7 @@ class AgentMessages:
             return _written(number, refused)
 
     def too_large(self, most: int) -> bytes:
-        """The reply to a message of more bytes than are read."""
+        """The reply to a message that has more bytes than are read."""
         return _written(None, Refused(NOT_A_REQUEST, f"too large; valid: messages up to {most} bytes"))
 
     def _begin(self, given: Mapping[str, Any]) -> dict[str, Any]:

@@ -359,7 +359,7 @@ def is_given(name: str) -> bool:
 
 
 def range_options(function: F) -> F:
-    """The sizes that ranges are looked for in."""
+    """Options for the smallest and the largest size of ranges."""
     return stacked(
         function,
         option("--from", "low", "The smallest size. [default: one element]", type=size_bytes, metavar="SIZE"),

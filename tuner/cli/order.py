@@ -26,7 +26,7 @@ MOST_RANGES = 3  # of a class that a table shows
 
 
 def _range(text: str) -> tuple[int, int]:
-    """Two sizes, ``8..1G``."""
+    """Parses two sizes, ``8..1G``."""
     low, dots, high = text.partition("..")
     if not dots:
         raise BadInput(f"--range {text!r}: valid: FROM..TO, as in 8..1G")

@@ -40,7 +40,7 @@ STANDING = "tuner.cli.standing"  # and what stands behind releases that were not
 
 
 def say(text: str = "", err: bool = False) -> None:
-    """A line for people, broken where the output ends."""
+    """Prints a line for people, broken at the width of the output."""
     click.echo(folded(text), err=err)
 
 
@@ -69,7 +69,7 @@ def progress(text: str) -> None:
 
 
 def folded(text: str) -> str:
-    """The text with its lines no longer than :func:`width_to_fit`, between words."""
+    """The text, broken between words into lines no longer than :func:`width_to_fit`, between words."""
     return "\n".join(_folded(line, width_to_fit()) for line in text.split("\n"))
 
 
@@ -108,7 +108,7 @@ def json_wanted() -> bool:
 
 
 def shown_as_json(answer: Any, several: str | None = None) -> bool:
-    """Whether the answer is to be JSON, which it is printed as then, as :func:`print_json` has it."""
+    """Whether the answer is to be JSON; if so, prints it as :func:`print_json` does."""
     if json_wanted():
         print_json(answer, several)
     return json_wanted()

@@ -313,7 +313,7 @@ def print_answers(title: str, answers: Sequence[PickAnswer]) -> None:
 
 
 def _kept(column: Column) -> Column:
-    """The column, which no narrow terminal leaves out."""
+    """The column, shown however narrow the terminal is."""
     return replace(column, spare=0)
 
 

@@ -1,4 +1,4 @@
-"""Commands as tools for programs that are not their user: parameters by name, a short answer, and the whole kept."""
+"""Commands as tools for agents: parameters by name, a short answer, and the whole kept."""
 
 import contextlib
 import hashlib
@@ -60,7 +60,7 @@ _TEXT = {"type": "string"}
 
 @dataclass(frozen=True, slots=True)
 class ToolParameter:
-    """``option``: how the command line calls it; None for an argument, which is given by its place."""
+    """``option``: its name on the command line; None for an argument, which goes by its position."""
 
     name: str
     kind: ParameterKind
@@ -410,7 +410,7 @@ class Desk:
         self.kept = OrderedDict[str, str]()
 
     def ask(self, name: str, given: Mapping[str, Any] | None) -> Reply:
-        """The answer of a tool; bad input is its one line, and a fault of ours is one line too."""
+        """The answer of a tool; bad input and errors of this program are one line."""
         try:
             if (tool := BY_NAME.get(name)) is None:
                 raise BadInput(f"no tool {name!r}{did_you_mean(name, BY_NAME)}; valid: {', '.join(BY_NAME)}")

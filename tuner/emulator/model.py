@@ -114,7 +114,7 @@ def _fill(result: Tables, point: ModelPoint) -> None:
 
 
 def _no_bandwidth(point: ModelPoint) -> str:
-    """Reason for which the rules end at 0: the first that does says so."""
+    """The reason for which the bandwidth is 0, from the first rule that makes it so."""
     if not point.graph.channels:
         return enabled.too_few_channels(point)
     with trace.tracing(point.release.read_as) as steps:
@@ -148,7 +148,7 @@ def _first_reason(point: ModelPoint, rules: Iterable[enabled.EnabledRule]) -> st
 
 
 def _max_threads(communicator: Comm) -> NDArray[np.int64]:
-    """Threads of a block before small sizes shrink it; 0 where NCCL has no number."""
+    """Threads of a block before small sizes reduce it; 0 if NCCL has no number."""
     threads = np.zeros(SHAPE[1:], np.int64)
     for algorithm, rows in communicator.release.threads.items():
         for protocol, row in rows.items():

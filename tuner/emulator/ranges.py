@@ -316,7 +316,7 @@ def followed(selection: Selection, request: Request, low: int | None, high: int)
 
 
 def goes_on(selection: Selection, request: Request, last: int, high: int) -> bool:
-    """Whether :func:`answers` ends with ``last`` though NCCL takes a call of more bytes, up to ``high``."""
+    """Whether :func:`answers` ends with ``last`` although NCCL takes larger calls, up to ``high``."""
     more = last + request.unit_bytes(selection.communicator.ranks)
     try:
         if more <= high:
@@ -399,7 +399,7 @@ class _Numbered(Generic[Answer]):
         self._answers, self._numbers = answers, dict[Answer, int]()
 
     def of(self, sizes: SizeArray) -> NDArray[np.int64]:
-        """[size]."""
+        """Numbers of the answers to sizes, [size]."""
         return np.array([self._number(answer) for answer in self._answers(sizes)], np.int64)
 
     def _number(self, answer: Answer) -> int:

@@ -312,7 +312,7 @@ class Nearness:
 
     @property
     def rank(self) -> tuple[int, bool, int]:
-        """The nearest has the least."""
+        """Sort key; the nearest machine has the smallest."""
         return len(self.differs), not self.identified, -len(self.agrees)
 
     @property

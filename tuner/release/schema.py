@@ -330,7 +330,7 @@ class ThreadThresholds:
 class NvlsChannels:
     """Channels of NVLS by generation; ``blackwell_fewer`` from three nodes on, where adapters reach ``fast_net_gbs``.
 
-    From ``fastest_net_gbs`` on, with more than ``fastest_net_few_ranks`` per node, it is all again.
+    From ``fastest_net_gbs`` on, with more than ``fastest_net_few_ranks`` per node, the number is the full one again.
     """
 
     hopper: int

@@ -232,7 +232,7 @@ def compile_command(
 
 @dataclass(frozen=True, slots=True)
 class _Wanted:
-    """Content that the table is to hold, and for which release."""
+    """What the table is to contain, and for which release."""
 
     collectives: tuple[Collective, ...]
     form: str  # "decisions" or "costs"

@@ -226,17 +226,17 @@ V = TypeVar("V", bound=Hashable)
 
 @dataclass(slots=True)
 class Once(Generic[V]):
-    """Values in the order of their first use, each kept once."""
+    """Distinct values in the order of their first use."""
 
     places: dict[V, int] = field(default_factory=dict)
 
     def place(self, value: V) -> int:
-        """The place of a value; a new one comes last."""
+        """The index of a value; a new one comes last."""
         return self.places.setdefault(value, len(self.places))
 
     @property
     def values(self) -> list[V]:
-        """All values in the order of their places."""
+        """All values in the order of their indices."""
         return list(self.places)
 
 
@@ -254,7 +254,7 @@ class Packed:
 
 
 class Packer:
-    """Takes the lines of a report one by one; in the index they are places in lists."""
+    """Takes the lines of a report one by one; the index stores values as places in lists."""
 
     def __init__(self, report: PageData, calibrated: CalibratedLines | None = None) -> None:
         self.report, self.calibrated = report, calibrated
@@ -346,7 +346,7 @@ class Packer:
         return self.traces.place(tuple(rows))
 
     def _values(self, line: Line, values: NDArray[Any]) -> float | tuple[int]:
-        """The number, where it is one for all sizes, else the place of a row."""
+        """The number, if all sizes have the same, else the place of a row."""
         if (values == values[0]).all():
             return float(values[0])
         row = np.full(line.first + len(values), np.nan, np.float32)

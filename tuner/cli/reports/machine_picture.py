@@ -100,7 +100,7 @@ class Canvas:
             at += width
 
     def text(self) -> str:
-        """The file."""
+        """The SVG file's text."""
         return ET.tostring(self.root, encoding="unicode") + "\n"
 
 
@@ -121,7 +121,7 @@ def table_size(gpus: list[str]) -> tuple[int, int]:
 
 
 def draw_table(canvas: Canvas, gpus: list[str], explanation: GraphExplanation, at: tuple[int, int]) -> None:
-    """Draws it from a place on."""
+    """Draws the table with its top left corner at a place."""
     x, y = at
     canvas.write((x, y + 12), "NVLink, from the GPU of the row to that of the column: GB/s taken of GB/s", "name")
     for number, gpu in enumerate(gpus):

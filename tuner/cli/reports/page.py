@@ -81,7 +81,7 @@ def page(report: PageData, calibrated: CalibratedLines | None = None) -> Page:
 
 
 def _machine(scenario: Scenario) -> str:
-    """The picture of a node; none where its graphs are not searched here."""
+    """The picture of a node; empty if its graphs are not searched here."""
     try:
         return picture(graphs.limited(scenario, "ring"), scenario.title)
     except TunerError:

@@ -187,7 +187,7 @@ class Region:
 
 
 def _odd(value: float) -> float:
-    """The value by the largest power of two that leaves it whole; as large as any where it is not whole."""
+    """The largest odd divisor of a value, 0 for 0; 2**53 if it is not whole."""
     if value != int(value):
         return 2.0**53
     whole = int(value)

@@ -167,7 +167,7 @@ def _model(platform: str, table: Mapping[str, Any]) -> ModelConstants:
 
 @dataclass(frozen=True, slots=True)
 class Shipped:
-    """Since when an image or an installer has which release; ``efa`` is the version of the EFA installer."""
+    """Which release an image or an installer has, and since when; ``efa`` is the version of the EFA installer."""
 
     since: str
     efa: str
@@ -186,7 +186,7 @@ def installers() -> tuple[Shipped, ...]:
 
 
 def of_images() -> str:
-    """The release that AWS's newest image has."""
+    """The release in AWS's newest image."""
     return images()[-1].release
 
 

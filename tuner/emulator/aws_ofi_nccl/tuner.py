@@ -78,10 +78,7 @@ class AwsTuner:
         return self.release.environment(self.product)
 
     def loaded(self, communicator: Comm) -> LoadedTuner | Decliner:
-        """The tuner as it answers there, or the reason why NCCL's own picks stay.
-
-        Errors: BadInput where the communicator's init fails, or the tuner does something undefined.
-        """
+        """The region with that number, from 1, that answered; None for 0."""
         release, nccl = self.release, communicator.release
         if nccl.plugin is None:
             return Decliner(f"NCCL {nccl.name} loads no tuner")
@@ -227,7 +224,7 @@ class AwsTuner:
     def _passed_over(
         self, loaded: LoadedTuner, question: TunerQuestion, algo_proto: AlgoProto
     ) -> NDArray[np.bool_] | bool:
-        """Sizes at which the tuner passes over a region for its cell, [size], or whether it does at all."""
+        """Sizes at which the tuner skips a region for its cell, [size], or whether it does so at all."""
         if loaded.interface >= 3:
             return algo_proto not in question.usable and question.ignored(algo_proto)
         if algo_proto[0] is Algorithm.PAT and self.release.passes_over_pat_by_name:
@@ -298,7 +295,7 @@ class AwsTuner:
 def _first_region(
     regions: Sequence[Region], ranks: int, nbytes: SizeArray, passed_over: Sequence[NDArray[np.bool_]] = ()
 ) -> IntArray:
-    """The first region, from 1, that holds each size and is not passed over, [size]; 0 where none does."""
+    """The first region, from 1, that holds each size and is not skipped, [size]; 0 where none does."""
     plane = regions[0].plane
     at_bytes, at_ranks = plane.scaled_sizes(nbytes), plane.scaled(float(ranks))
     region_of, undecided = np.zeros(nbytes.shape, np.int64), np.ones(nbytes.shape, np.bool_)
@@ -336,7 +333,7 @@ def _interface(release: TunerRelease, newest: int) -> int | None:
 
 
 def _type_word(read: str, text: str) -> str | None:
-    """The word that OFI_NCCL_TUNER_TYPE says: internal, model, or None for nothing that counts."""
+    """The word that OFI_NCCL_TUNER_TYPE says: internal, model, or None for any other value."""
     if read == "none":
         return None
     if read == "exact":

@@ -235,7 +235,7 @@ class Direct:
 
     @cached_property
     def heads(self) -> tuple[int, ...]:
-        """The heads of the node, by rank of the node; none without CollNet, and on nodes that are too large for it."""
+        """The heads of the node, by rank of the node; empty without CollNet, and on nodes that are too large for it."""
         most = self.view.release.limits.max_direct_local_ranks
         if self.view.collnet is None or self.view.max_local_ranks > most:
             return ()
@@ -245,7 +245,7 @@ class Direct:
         return distinct if len(distinct) == self.view.collnet.direct_heads else tuple(firsts)
 
     def place(self, node: int, rank: int) -> CollNetDirect | None:
-        """A rank's place; None without CollNet direct."""
+        """A rank's place; None without CollNetDirect."""
         if not self.heads:
             return None
         ranks, heads = self.nodes.ranks_of[node], self.heads
@@ -486,7 +486,7 @@ def _in_chain(number: int, channels: Sequence[RankChannel]) -> _Place:
 
 
 def _ring(number: int, first: int, channels: Sequence[Sequence[RankChannel]], nodes: Sequence[int]) -> RingOrder:
-    """The ring from a rank on, as far as all that follow each other have the channel."""
+    """The ring from a rank on, as far as consecutive ranks have the channel."""
     order = {first: None}  # by the place in the ring
     last = first
     while number < len(channels[last]) and (following := channels[last][number].next) not in order:

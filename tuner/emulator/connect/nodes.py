@@ -48,7 +48,7 @@ class Tree:
 
 @dataclass(frozen=True, slots=True)
 class CollNetDirect:
-    """A rank's place in CollNet direct: each head of a node reduces a part of the data inside the network."""
+    """A rank's place in CollNetDirect: each head of a node reduces a part of the data inside the network."""
 
     head: int | None  # which of the heads the rank is
     up: tuple[int, ...]  # the other heads

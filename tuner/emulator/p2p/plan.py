@@ -134,7 +134,7 @@ class _ChunkWork:
         self.next = {False: 0, True: 1}  # places, by whether it sends
 
     def takes(self, transfer: Transfer) -> bool:
-        """A connection is used once in a work."""
+        """Whether the work has no chunk of the connection yet."""
         sends = transfer.message.sends
         same = (place for place in range(int(sends), self.next[sends], 2))
         return self.next[sends] < ELEMENTS and all(
@@ -228,7 +228,7 @@ class _ChunkPlanner:
             yield kernel.done(threads)
 
     def _sweep(self, kernel: _ChunkKernel) -> bool:
-        """Turns to every peer once; whether the kernel is full."""
+        """Visits every peer once; returns whether the kernel is full."""
         order, before = self.p2p_context.order, -1
         for step in self.steps:
             anew = step % TOGETHER == 0
@@ -493,6 +493,8 @@ def divided(size: int, count: int, most: int, part_bytes: tuple[int, int]) -> tu
 
 
 def in_eight_bits(value: int) -> int:
-    """A number as NCCL keeps it in 8 bits: with the leading bit and three more (u32fp8Encode, src/include/bitops.h)."""
+    """A number rounded as NCCL stores it in 8 bits: the leading bit and three more are kept (u32fp8Encode,
+    src/include/bitops.h).
+    """
     cut = max(value.bit_length() - 4, 0)
     return value >> cut << cut

@@ -88,7 +88,7 @@ def _powers_of_two(communicator: Comm, links: Sequence[PeerLinks], first: int) -
 
 
 def _most(communicator: Comm) -> int:
-    """The most channels a kernel's arguments have room for a batch each."""
+    """The most channels for which a kernel's arguments have room for one batch each."""
     most = communicator.release.limits.max_channels
     if communicator.release.exchange.planner == "chunks":
         return _power_of_two(most)
@@ -151,7 +151,7 @@ def _chunk_bytes(communicator: Comm, own: PeerLinks) -> int:
 
 
 def _forced_chunk_bytes(communicator: Comm) -> int:
-    """NCCL_CHUNK_SIZE; 0: none."""
+    """NCCL_CHUNK_SIZE; 0 if unset."""
     if not (forced := communicator.environment.number("NCCL_CHUNK_SIZE", 0)):
         return 0
     return _checked(forced, "NCCL_CHUNK_SIZE")
@@ -194,7 +194,7 @@ class PeerOrder:
                 return self._of_groups()
 
     def pair(self, number: int) -> Pair:
-        """Ranks to send to and to receive from in a round; None where there is nobody."""
+        """Ranks to send to and to receive from in a round; None for no rank."""
         to, whence = (int(ranks[number]) for ranks in self._rounds)
         return None if to == NOBODY else to, None if whence == NOBODY else whence
 
@@ -213,7 +213,7 @@ class PeerOrder:
     def group_ranks(self) -> int:
         """Number of ranks that are a group (NCCL's p2pSchedGroupSize), which is a node's ranks in some releases.
 
-        BadInput for a size that NCCL divides by in vain.
+        BadInput for a size below 1.
         """
         number, data = self.communicator.environment.number, self.communicator.release.exchange
         sizes = self._sizes
@@ -329,12 +329,12 @@ class Transfer:
 
     @property
     def peer(self) -> int:
-        """The message's."""
+        """The other rank of the message."""
         return self.message.peer
 
     @property
     def sends(self) -> bool:
-        """Whether the message does."""
+        """Whether the message is a send."""
         return self.message.sends
 
 
@@ -375,7 +375,7 @@ class ExchangeKernel:
 
     @property
     def channels(self) -> tuple[int, ...]:
-        """A block each."""
+        """Number of channels, which is the number of blocks."""
         return tuple(sorted(self.batches))
 
     @property
@@ -439,7 +439,7 @@ class Queues:
         return waiting[0]
 
     def take(self, *messages: Message | None) -> None:
-        """Messages that were the first of theirs wait no longer."""
+        """Removes the messages at the front of the queues."""
         for message in messages:
             if message is not None:
                 self._waiting[message.peer, message.sends].popleft()

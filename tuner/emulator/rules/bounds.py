@@ -52,7 +52,7 @@ def bounds(call: RuleCall, tables: Tables, nbytes: SizeArray) -> tuple[IntArray,
 
 @BOUND_CHANNELS_RULES(nccl.TOPO_GET_ALGO_INFO(since="2.22.3"), nccl.TUNING_GET_CHANNELS(since="2.31.2"))
 def all_channels(communicator: Comm) -> int:
-    """Aggregated operations and single ones have the same channels."""
+    """Aggregated and single operations have the same channels."""
     return communicator.channels
 
 
@@ -244,7 +244,7 @@ def wraps_twice_and_for_threads(most: int, threads: int, threshold: int) -> list
 
 
 def _fewer_channels(nbytes: SizeArray, needs: SizeArray) -> IntArray:
-    """The most channels that all threads can be kept busy on, at least one.
+    """The most channels on which all threads have work, at least one.
 
     NCCL counts down while size < channels * threads * threshold.
     """

@@ -77,12 +77,12 @@ def check(communicator: Comm, request: Request) -> None:
 
 
 def _takes_configurations(nccl: Release) -> bool:
-    """Whether calls bring their fewest and most blocks to the scheduler, as they do since they have configurations."""
+    """Whether calls pass their fewest and most blocks to the scheduler, as in releases with configurations."""
     return nccl.rules.launch == "shrink_within_ctas_then_cells"
 
 
 def selected(communicator: Comm, request: Request) -> frozenset[AlgoProto] | None:
-    """The cells that the call's selection leaves; None for all, as where it counts for nothing.
+    """The cells that the call's selection leaves; None for all, also where it has no effect.
 
     NCCL_ALGO, NCCL_PROTO or NCCL_SYM_KERNEL that name anything for the collective count alone.
     """
@@ -135,7 +135,7 @@ def ctas(communicator: Comm, request: Request) -> tuple[int, int]:
 
 
 def nvls_ctas(communicator: Comm, request: Request) -> int | None:
-    """The most channels of a call on NVLS's channels; None without such a bound."""
+    """The most channels of a call on NVLS's channels; None if there is no such bound."""
     own = request.configuration.nvls_ctas if request.configuration else None
     requested = _first(communicator.environment.of_process("NCCL_NVLS_NCHANNELS"), own)
     if requested is None:

@@ -523,7 +523,7 @@ class ChunksOfAllRanges(ChannelWork):
         return Shared(Sharing.ranges, tuple(sorted(shares, key=lambda share: share.channel)), direct(sized))
 
     def _steps(self, scheduled: ScheduledTask, elements: int, part: ChannelPart) -> int:
-        """Source: computeCollSteps, src/enqueue.cc, v2.21.5-1."""
+        """Steps of the proxy. Source: computeCollSteps, src/enqueue.cc, v2.21.5-1."""
         call = scheduled.call
         steps, chunks = loops_of(call, scheduled.heads)
         if call.request.collective is not Collective.AllReduce:
@@ -531,7 +531,7 @@ class ChunksOfAllRanges(ChannelWork):
         return int(ceil_div(part.count, chunks * elements) * steps * chunk_and_slice_steps(call)[0])
 
     def _last(self, scheduled: ScheduledTask, elements: int, part: ChannelPart) -> int:
-        """Source: computeCollLastChunkInfo, src/enqueue.cc, v2.21.5-1."""
+        """Size of the last chunk. Source: computeCollLastChunkInfo, src/enqueue.cc, v2.21.5-1."""
         call = scheduled.call
         chunks = loops_of(call, scheduled.heads)[1]
         shortened = (Algorithm.Ring, Algorithm.NVLS, Algorithm.NVLSTree, Algorithm.CollNetDirect)
@@ -572,7 +572,7 @@ class ChunksInTurns(ChannelWork):
         return chunk // 16 * 15 if call.protocol is Protocol.LL128 else chunk
 
     def _last(self, scheduled: ScheduledTask, sized: Sized, chunk: int) -> int:
-        """Elements; 0 where the device finds it alone."""
+        """Elements of the last chunk; 0 where the device computes it."""
         call, element_bytes = scheduled.call, scheduled.element_bytes
         if call.algo_proto == (Algorithm.Tree, Protocol.Simple) or call.algorithm in self.LAST_IS_ALL:
             return chunk // element_bytes

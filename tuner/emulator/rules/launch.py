@@ -268,7 +268,7 @@ class ShrinkThenBytes(LaunchRule):
     """Bytes are cut into equal parts, one per channel of the bound, each rounded up to what a block moves at once."""
 
     def tuned_bounds(self, call: RuleCall, tables: Tables, nbytes: SizeArray, named: int) -> tuple[IntArray, IntArray]:
-        """ReaderBounds and threads as of all rules, the bounds no more than there are channels."""
+        """Bounds and threads as for all rules; the bounds are at most the number of channels."""
         bound, threads = super().tuned_bounds(call, tables, nbytes, named)
         most = call.communicator.nvls_channels if call.like_nvls else call.communicator.coll_channels
         return np.minimum(bound, most), threads

@@ -36,7 +36,7 @@ def are_asked(communicator: Comm, sides: Sides) -> bool:
 
 
 def suffice(communicator: Comm, request: Request) -> bool:
-    """Whether enough of the buffers are in symmetric windows for kernels that are not of low latency.
+    """Whether enough buffers are in symmetric windows for kernels other than those of low latency.
 
     Source: ncclSymkPickKernel, src/sym_kernels.cc, v2.29.2-1.
     """
@@ -46,7 +46,9 @@ def suffice(communicator: Comm, request: Request) -> bool:
 
 
 def suffice_to_copy(communicator: Comm, sides: Sides) -> bool:
-    """Sides of copy engines. Source: ncclCeAvailable, src/ce_coll.cc, v2.29.2-1, and taskAppend before."""
+    """Whether the buffers that copy engines need are in windows. Source: ncclCeAvailable, src/ce_coll.cc, v2.29.2-1,
+    and taskAppend before.
+    """
     return are_asked(communicator, sides) and Sides.receive in sides
 
 
@@ -77,12 +79,12 @@ def _asked(communicator: Comm, request: Request) -> bool:
 
 
 def own_bytes_of(communicator: Comm, request: Request, nbytes: int) -> int:
-    """The bytes of a call that are one rank's."""
+    """How many bytes of a call belong to one rank."""
     return nbytes // request.parts(communicator.ranks)
 
 
 def in_whole_cells(communicator: Comm, own_bytes: int) -> int:
-    """Bytes up to the end of the cell of symmetric kernels that they end in."""
+    """Bytes rounded up to whole cells of symmetric kernels."""
     cell_bytes = communicator.release.symmetric.cell_bytes
     return -(-own_bytes // cell_bytes) * cell_bytes
 
@@ -226,7 +228,7 @@ class _Gathered:
 
     @property
     def in_block(self) -> float:
-        """Number of times that a block reads it."""
+        """Number of times that a block reads the input."""
         local, others = self.communicator.lsa_ranks, _rail_ranks(self.communicator) - 1
         parts = 1 if self.reads_multicast else local
         return float((0 if local == 1 else parts * others) + parts + others)

@@ -190,7 +190,7 @@ def orders(work: Work, across: Across) -> Orders:
 def terms_of_every_size(work: Work, across: Across) -> tuple[Term, ...] | None:
     """The order that every element has whatever the size, on the channels of the work; None where it depends on that.
 
-    One, or for ReduceScatter that of each rank's part. ValueError where none is claimed, as :func:`orders`.
+    For ReduceScatter, one order for each rank's part. ValueError where none is claimed, as :func:`orders`.
     """
     _check_claimed(work, across)
     ranks = sum(map(len, across.ranks_of_nodes))

@@ -44,7 +44,7 @@ class Aggregation:
         return (place + 1) % self.together == 0
 
     def places(self, received: int, sent: int) -> tuple[int, int]:
-        """Two places in the messages that hold them."""
+        """The places of the received and the sent piece in the messages that contain them."""
         return received % self.together, sent % self.together
 
 
@@ -139,7 +139,7 @@ def _to_near(how: Aggregation, near: int) -> Iterator[Move]:
 
 
 def _to_the_last(how: Aggregation, near: int) -> Iterator[Move]:
-    """Odd distances hand nothing on."""
+    """Ranks at odd distances send nothing on."""
     for place in range(how.far):
         distance = place * how.apart + near
         if distance < how.ranks:
@@ -153,7 +153,7 @@ def _inverted(place: int, places: int) -> int:
 
 
 def _of_the_first(how: Aggregation, near: int) -> Iterator[Move]:
-    """Odd distances have nothing to wait for."""
+    """Ranks at odd distances wait for nothing."""
     for place in range(how.far):
         distance = _inverted(place, how.far) * how.apart + near
         if distance < how.ranks:
@@ -181,7 +181,7 @@ def _near(how: Aggregation, near: int) -> Iterator[Move]:
 
 
 def _far_neighbours(how: Aggregation, scale: int) -> Iterator[Move]:
-    """Odd multiples of the scale get the neighbour's, the last of theirs, and send."""
+    """Ranks at odd multiples of the scale get the neighbour's data, the last of theirs, and send."""
     places = how.far // (2 * scale)
     for place in range(places):
         own = (2 * _inverted(place, places) + 1) * scale * how.apart
