@@ -69,7 +69,7 @@ def progress(text: str) -> None:
 
 
 def folded(text: str) -> str:
-    """The text, broken between words into lines no longer than :func:`width_to_fit`, between words."""
+    """The text, broken between words into lines no longer than :func:`width_to_fit`."""
     return "\n".join(_folded(line, width_to_fit()) for line in text.split("\n"))
 
 

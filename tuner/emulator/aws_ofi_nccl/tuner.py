@@ -78,7 +78,10 @@ class AwsTuner:
         return self.release.environment(self.product)
 
     def loaded(self, communicator: Comm) -> LoadedTuner | Decliner:
-        """The region with that number, from 1, that answered; None for 0."""
+        """The tuner as it answers there, or the reason why NCCL's own picks stay.
+
+        Errors: BadInput where the communicator's init fails, or the tuner does something undefined.
+        """
         release, nccl = self.release, communicator.release
         if nccl.plugin is None:
             return Decliner(f"NCCL {nccl.name} loads no tuner")

@@ -493,8 +493,6 @@ def divided(size: int, count: int, most: int, part_bytes: tuple[int, int]) -> tu
 
 
 def in_eight_bits(value: int) -> int:
-    """A number rounded as NCCL stores it in 8 bits: the leading bit and three more are kept (u32fp8Encode,
-    src/include/bitops.h).
-    """
+    """A number rounded as NCCL stores it in 8 bits: the leading bit and three more (u32fp8Encode, bitops.h)."""
     cut = max(value.bit_length() - 4, 0)
     return value >> cut << cut
