@@ -43,7 +43,7 @@ struct number_octave {
 /* Numbers of sizes, such as who carries a call: of each kind of size, by the powers of two up to 256 that divide it,
    ranges that touch. The octave from 2^n on is at n + 1023 modulo 64, as the exponents of doubles end. */
 struct number_table {
-    const uint16_t *octaves_of;          /* [256]: where the octaves of a size's kind begin, in bytes; by its lowest byte */
+    const uint16_t *octaves_of; /* [256]: where the octaves of a size's kind begin, in bytes; by its lowest byte */
     const struct number_octave *octaves; /* [kind][64] */
     const uint64_t *from_bytes;          /* [kind][count]: first size of each range, UINT64_MAX behind the last */
     const int8_t *numbers;               /* [kind][count] */
