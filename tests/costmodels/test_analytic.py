@@ -52,7 +52,18 @@ def test_there_is_no_nccl_in_it() -> None:
         "tuner.times.costmodels",
         *(
             f"tuner.base.{name}"
-            for name in ("bounds", "dataclass", "errors", "files", "names", "numerics", "records", "spelling", "tables")
+            for name in (
+                "bounds",
+                "dataclass",
+                "errors",
+                "expressions",
+                "files",
+                "names",
+                "numerics",
+                "records",
+                "spelling",
+                "tables",
+            )
         ),
     )
     files = list(Path(tuner.times.costmodels.__file__).parent.glob("*.py"))

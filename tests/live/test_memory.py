@@ -93,7 +93,7 @@ def test_shared_memory_of_a_process_is_found() -> None:
 
 def test_nodes_that_differ_are_refused() -> None:
     scenario = Scenario(machine="gb200-nvl72", nodes=1, nccl="2.28.9")
-    with pytest.raises(BadInput, match="nodes that are alike"):
+    with pytest.raises(BadInput, match="equal nodes without NVLink domains"):
         bill(scenario.oracle_configuration(), CALL)
 
 

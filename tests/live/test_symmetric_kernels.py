@@ -273,11 +273,15 @@ def test_the_table_has_every_kernel_at_every_size() -> None:
     [
         (("--bytes", "8"), "valid with --buffers window"),
         (("--buffers", "window", "--time", "both"), "valid: --time nccl"),
-        (("--buffers", "window", "--nccl", "2.25.1"), "has no symmetric windows; valid: 2.27.3 and later"),
+        (
+            ("--buffers", "window", "--nccl", "2.25.1"),
+            "NCCL itself fails here: NCCL 2.25.1 has no symmetric windows; valid: 2.27.3 and later",
+        ),
     ],
 )
 def test_refusals_say_what_is_valid(words: tuple[str, ...], says: str) -> None:
-    assert says in run("table", "--machine", "dgx-h100", *words, code=2).stderr
+    code = 1 if "NCCL itself fails" in says else 2
+    assert says in run("table", "--machine", "dgx-h100", *words, code=code).stderr
 
 
 def test_registered_buffers_have_the_table_of_plain_ones() -> None:

@@ -286,11 +286,11 @@ def indifferent(name: str) -> set[str]:
 def test_what_reaches_registered_buffers_is_refused_with_them() -> None:
     assert set(release.load("2.28.9").environment.registered_buffers) == set(REGISTERED_BUFFERS)
     assert set(release.load("2.28.9").environment.symmetric_kernels) == set(SYMMETRIC_KERNELS)
-    scenario = Scenario(nccl="2.28.9", machine="dgx-h100", nodes=1, environment={"NCCL_NVLS_UB_SIZE": "0"})
+    scenario = Scenario(nccl="2.28.9", machine="dgx-h100", nodes=1, environment={"NCCL_P2P_USE_CUDA_MEMCPY": "1"})
     selection = Selection(scenario.communicator())
     assert selection.pick(Request(Collective.AllReduce, DataType.float32, Op.sum), 1 << 20).channels[0] > 0
     for buffers in (Buffers.registered, Buffers.window):
-        with pytest.raises(BadInput, match="NCCL_NVLS_UB_SIZE: emulated for plain buffers only"):
+        with pytest.raises(BadInput, match="NCCL_P2P_USE_CUDA_MEMCPY: emulated for plain buffers only"):
             selection.pick(Request(Collective.AllReduce, DataType.float32, Op.sum, buffers=buffers), 1 << 20)
 
 

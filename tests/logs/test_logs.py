@@ -463,7 +463,7 @@ def test_a_log_of_rccl_is_refused(small: list[str], tmp_path: Path, version: str
     log.write_text("\n".join([version, *(line for line in small if "NCCL version" not in line)]) + "\n")
     for command in (("log",), ("log", "--check")):
         refused = run(*command, str(log), "--nccl", "2.28.9", "--comp-cap", "9.0", code=2)
-        assert re.fullmatch(r"nccl-tuner: the log is of RCCL 2\.[\d.]+\S+, AMD's library, .*\n", refused.stderr)
+        assert re.fullmatch(r"nccl-tuner: the log comes from RCCL 2\.[\d.]+\S+, AMD's library, .*\n", refused.stderr)
 
 
 @pytest.mark.live

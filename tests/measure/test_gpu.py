@@ -72,7 +72,10 @@ def refusal(monkeypatch: pytest.MonkeyPatch, cupy: Any, options: Options | None 
 
 
 def test_no_cupy(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert refusal(monkeypatch, None).endswith("valid: pip install 'nccl-tuner[gpu]', or cupy for your CUDA")
+    assert refusal(monkeypatch, None).endswith(
+        "valid: pip install 'nccl-tuner[gpu]', or cupy for your CUDA; "
+        "without GPUs: the backend 'simulated', with the name of a machine"
+    )
 
 
 def test_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:

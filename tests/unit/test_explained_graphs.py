@@ -323,7 +323,7 @@ def test_searching_again_finds_what_a_plain_search_finds() -> None:
         )
         assert (found.type_intra, found.type_inter) == (graph.type_intra, graph.type_inter)
     for _ in range(2):
-        with pytest.raises(BadInput, match="no collnet_direct is searched there; valid: ring, tree"):
+        with pytest.raises(BadInput, match="NCCL searches no collnet_direct there; valid: ring, tree"):
             of_request.found("collnet_direct")
 
 

@@ -578,7 +578,7 @@ def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(OSError, match="file"):
         written(tmp_path / "file", Host("a").record(0), 0)
-    assert "no DIR" in run("preflight", "collect", code=2).stderr
+    assert "DIR is missing" in run("preflight", "collect", code=2).stderr
 
 
 def test_the_json_is_whole(tmp_path: Path) -> None:

@@ -316,7 +316,7 @@ def test_an_explanation_does_not_change_what_is_found() -> None:
     ("words", "why"),
     [
         (("--node", "dgx-h100", "--node", "dgx-a100"), "one kind of node"),
-        (("--machine", "ws-2x-a6000", "--explain", "nvls"), "no nvls is searched there; valid: ring, tree"),
+        (("--machine", "ws-2x-a6000", "--explain", "nvls"), "NCCL searches no nvls there; valid: ring, tree"),
         (("--machine", "dgx-h100", "--env", "NCCL_IB_HCA=mlx5_0:1:0:0"), "rails and planes are not emulated"),
     ],
 )

@@ -219,7 +219,7 @@ def test_pick_and_graphs_take_changes_of_the_nodes() -> None:
 
 
 def test_hardware_changes_alike_nodes_as_they_are() -> None:
-    with pytest.raises(BadInput, match="not where nodes differ"):
+    with pytest.raises(BadInput, match="cannot be changed where nodes differ"):
         changed(replace(H100, others=(H100,)), ["nic-gbps=100"])
     with pytest.raises(BadInput, match="found on the node as it was"):
         changed(replace(H100, graphs=Path("dump.xml")), ["nic-gbps=100"]).communicator()

@@ -101,7 +101,7 @@ def command(
     nccl-tuner accept all_reduce.log --machine dgx-h100 --nodes 2 --nccl 2.28.9 --junit accept.xml
     nccl-tuner accept --floors --machine dgx-h100 --nccl 2.28.9
     """
-    for each in files:
+    for each in () if floors else files:
         file_of(each)  # a name that is none is said before a machine is asked for
     if files and files[0].is_file() and not communicator.says_where and not floors:
         communicator = communicator.but(machine=_only_machine(files[0]))

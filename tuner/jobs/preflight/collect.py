@@ -21,14 +21,12 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from tuner.base.expressions import expression
-
 FORMAT = "nccl-tuner preflight"
 VERSION = 1
 LARGEST_ATTACHMENT_BYTES = 8 << 20
-SAYS_RELEASE = expression(rb"NCCL version (\d+\.\d+\.\d+)\+cuda(\d+\.\d+)")
+SAYS_RELEASE = re.compile(rb"NCCL version (\d+\.\d+\.\d+)\+cuda(\d+\.\d+)")
 LIBRARY = "libnccl.so.2"
-IN_CACHE = expression(rb"/[^\0]{1,4000}/libnccl\.so\.2(?=\0)")  # of ldconfig
+IN_CACHE = re.compile(rb"/[^\0]{1,4000}/libnccl\.so\.2(?=\0)")  # of ldconfig
 LIBRARY_FOLDERS = (
     "/usr/lib/x86_64-linux-gnu",
     "/usr/lib/aarch64-linux-gnu",
@@ -37,8 +35,8 @@ LIBRARY_FOLDERS = (
     "/lib",
     "/usr/lib",
 )
-BUILD = expression(rb"nccl-tuner-plugin ([ -~]{1,200})\0")  # in this project's tuner plugin
-NETWORK_RELEASE = expression(rb"Initializing (aws-ofi-nccl [0-9][ -~]{0,40})\0")  # what it says in NCCL's log
+BUILD = re.compile(rb"nccl-tuner-plugin ([ -~]{1,200})\0")  # in this project's tuner plugin
+NETWORK_RELEASE = re.compile(rb"Initializing (aws-ofi-nccl [0-9][ -~]{0,40})\0")  # what it says in NCCL's log
 NVIDIA = "0x10de"
 # Who started the ranks, by the variables of rank, ranks, rank on the host and ranks of the host.
 WORLD = ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE")
