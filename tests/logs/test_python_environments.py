@@ -18,6 +18,7 @@ from tests.support.command_line import run
 from tuner.base.findings import Finding, words
 from tuner.jobs.diagnosis import packages
 from tuner.jobs.diagnosis.records import DiagnosisOptions, KnownFacts
+from tuner.oracle import library
 
 NO_VARIABLES: Mapping[str, str] = {}
 
@@ -57,7 +58,7 @@ def install(
 
 def wheel(site: Path, cuda: int, nccl: str, tmp_path: Path) -> None:
     made = stub(tmp_path / f"made-{cuda}-{nccl}.so", nccl)
-    install(site, f"nvidia_nccl_cu{cuda}", nccl, files={packages.MEMBER: made})
+    install(site, f"nvidia_nccl_cu{cuda}", nccl, files={library.MEMBER: made})
 
 
 def torch(site: Path, tmp_path: Path, *, tags: str, requires: str = "nvidia-nccl-cu12==2.28.9") -> None:
@@ -100,7 +101,7 @@ def test_two_wheels_with_one_file_the_last_one_wins(order: tuple[int, int], tmp_
 def test_uninstalling_one_of_both_takes_the_file_away(tmp_path: Path) -> None:
     site = site_of(tmp_path / "env")
     wheel(site, 12, "2.28.9", tmp_path)
-    (site / packages.MEMBER).unlink()
+    (site / library.MEMBER).unlink()
     answer = found(tmp_path / "env")
     assert answer["file_missing"][0].facts["packages"] == ["nvidia-nccl-cu12 2.28.9"]
     assert "loads" not in answer
@@ -109,7 +110,7 @@ def test_uninstalling_one_of_both_takes_the_file_away(tmp_path: Path) -> None:
 def test_a_file_that_no_package_installed(tmp_path: Path) -> None:
     site = site_of(tmp_path / "env")
     wheel(site, 12, "2.28.9", tmp_path)
-    stub(site / packages.MEMBER, "2.31.2")
+    stub(site / library.MEMBER, "2.31.2")
     assert found(tmp_path / "env")["replaced"][0].facts["nccl"] == "2.31.2"
 
 
@@ -192,7 +193,7 @@ def test_the_command_takes_an_environment_and_its_folder_of_packages(
 def test_a_damaged_library_is_no_traceback(content: bytes, tmp_path: Path) -> None:
     site = site_of(tmp_path / "env")
     wheel(site, 12, "2.28.9", tmp_path)
-    (site / packages.MEMBER).write_bytes(content)
+    (site / library.MEMBER).write_bytes(content)
     torch(site, tmp_path, tags="--disable-new-dtags")
     (site / "torch" / "lib" / "libtorch_cuda.so").write_bytes(content)
     assert "replaced" in found(tmp_path / "env")

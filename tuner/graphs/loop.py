@@ -15,10 +15,10 @@ from tuner.graphs.system import DeviceKind, System
 from tuner.graphs.trial import Trial
 from tuner.release import Release
 from tuner.release.environment import Environment
-from tuner.release.search import Generation
+from tuner.release.search import StepsRow
 
 HOPPER = 90
-ROWS: Final[tuple[tuple[Generation, int], ...]] = (("blackwell", 100), ("hopper", HOPPER), ("any", 0))
+ROWS: Final[tuple[tuple[StepsRow, int], ...]] = (("blackwell", 100), ("hopper", HOPPER), ("any", 0))
 
 
 class Bounds:

@@ -10,8 +10,8 @@ from tuner.base.dataclass import dataclass
 from tuner.release.convert import PARTIAL
 
 CpuAbove = Literal["over_any_device", "over_switches", "upwards"]
-Generation = Literal["any", "hopper", "blackwell", "rubin"]
-Steps = Annotated[Mapping[Generation, tuple[float, ...]], PARTIAL]
+StepsRow = Literal["any", "hopper", "blackwell", "rubin"]
+Steps = Annotated[Mapping[StepsRow, tuple[float, ...]], PARTIAL]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

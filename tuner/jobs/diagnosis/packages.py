@@ -2,32 +2,27 @@
 
 import base64
 import csv
-import hashlib
-import mmap
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from elftools.common.exceptions import ELFError
 from elftools.elf.dynamic import DynamicSection, DynamicTag
-from elftools.elf.elffile import ELFFile
 
 from tuner.base.dataclass import dataclass
-from tuner.base.errors import BadInput
+from tuner.base.errors import BadInput, OracleUnavailable
 from tuner.base.expressions import expression
-from tuner.base.files import read_bytes
+from tuner.base.files import read_bytes, sha256
 from tuner.base.findings import Finding, Severity
 from tuner.jobs.diagnosis.records import FileDiagnosis, FileKind, KnownFacts, found_in
+from tuner.oracle import symbols
+from tuner.oracle.library import MEMBER, says_release
 
-MEMBER = "nvidia/nccl/lib/libnccl.so.2"
 SONAME = "libnccl.so.2"
 MARK = "pyvenv.cfg"
 MOST_BYTES = 2 << 30  # of a libnccl; those of wheels have 0.5e9
 MOST_PACKAGES = 4096
-_DAMAGED = (ELFError, ValueError, LookupError, TypeError, AttributeError, AssertionError, OverflowError, MemoryError)
 _NAME = expression(r"([A-Za-z0-9][\w.]*)-(\d[^-]*)\.dist-info")
-_VERSION = expression(rb"NCCL version (\d+\.\d+\.\d+)")
 _REQUIRED = expression(r"^Requires-Dist: (nvidia[-_]nccl[-_]cu\d+)\s*\(?==\s*([\d.]+)", re.M | re.I)
 NCCL = expression(r"nvidia_nccl_cu\d+")
 BY_LOADER = ("nccl4py", "cuda_pathfinder")  # what opens it by cuda-pathfinder's order
@@ -197,19 +192,18 @@ class _Environment:
         if file not in self._sums:
             self._sums[file] = None
             if file.stat().st_size <= MOST_BYTES:
-                with file.open("rb") as opened:
-                    digest = hashlib.file_digest(opened, "sha256").digest()
+                digest = bytes.fromhex(sha256(file))
                 self._sums[file] = f"sha256={base64.urlsafe_b64encode(digest).rstrip(b'=').decode()}"
         return self._sums[file]
 
     def _release(self, file: Path) -> str | None:
         """The release that a libnccl says it is; None where it says none."""
-        size = file.stat().st_size
-        if not 0 < size <= MOST_BYTES:
+        if not 0 < file.stat().st_size <= MOST_BYTES:
             return None
-        with file.open("rb") as opened, mmap.mmap(opened.fileno(), size, access=mmap.ACCESS_READ) as content:
-            match = _VERSION.search(content)
-            return None if match is None else match[1].decode()
+        try:
+            return says_release(file)
+        except OracleUnavailable:
+            return None
 
 
 def _packages(site: Path) -> Iterator[InstalledPackage]:
@@ -238,14 +232,14 @@ def _named_by(tag: DynamicTag) -> list[str]:
 def _needs(library: Path) -> _Needs | None:
     """None for a file that does not need libnccl.so.2, or is no library."""
     try:
-        with library.open("rb") as opened:
-            dynamic = ELFFile(opened).get_section_by_name(".dynamic")
+        with symbols.opened(library) as file:
+            dynamic = file.get_section_by_name(".dynamic")
             tags = list(dynamic.iter_tags()) if isinstance(dynamic, DynamicSection) else []
             named = [(each.entry.d_tag, name) for each in tags for name in _named_by(each)]
             needed = {name for tag, name in named if tag == "DT_NEEDED"}
             rpath = [name for tag, name in named if tag == "DT_RPATH"]
             runpath = [name for tag, name in named if tag == "DT_RUNPATH"]
-    except (*_DAMAGED, OSError):
+    except OracleUnavailable:
         return None
     if SONAME not in needed:
         return None

@@ -5,7 +5,7 @@ well or must not. What one of these excludes is not named; what is left is one o
 shows it.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from enum import StrEnum
 
 from tuner.base.dataclass import dataclass
@@ -122,26 +122,32 @@ def _excluded(cause: FabricCause, judged: JudgedCurve, loss: CurveLoss, beside: 
     of_links = cause not in (FabricCause.nvls, FabricCause.algorithm, FabricCause.load, FabricCause.latency)
     if of_links and several and beside.others_pass:
         return True  # links and clocks are those of the other collectives as well
-    excluded: dict[FabricCause, Callable[[], bool]] = {
-        FabricCause.rail: lambda: (
-            facts.adapters == 1
-            or (facts.adapters > 1 and loss.share < (1 - _AS_MUCH) / facts.adapters)
-            or (facts.log.adapters is not None and 0 < facts.adapters <= facts.log.adapters)
-        ),
-        FabricCause.node: lambda: beside.fewer_pass and beside.node_passes,
-        FabricCause.gpudirect: lambda: facts.log.gpudirect is True,
-        FabricCause.nvls: lambda: (
-            not facts.reduces
-            or facts.log.nvls is True
-            or judged.curve.kind.request.collective.name != "AllReduce"
-            or beside.node_passes
-        ),
-        FabricCause.mtu: lambda: facts.network is not Network.rdma,
-        FabricCause.pauses: lambda: facts.network is not Network.rdma,
-        FabricCause.algorithm: lambda: facts.as_picked,
-        FabricCause.cap: lambda: beside.node_passes,
-    }
-    return excluded.get(cause, lambda: False)()
+    match cause:
+        case FabricCause.rail:
+            return (
+                facts.adapters == 1
+                or (facts.adapters > 1 and loss.share < (1 - _AS_MUCH) / facts.adapters)
+                or (facts.log.adapters is not None and 0 < facts.adapters <= facts.log.adapters)
+            )
+        case FabricCause.node:
+            return beside.fewer_pass and beside.node_passes
+        case FabricCause.gpudirect:
+            return facts.log.gpudirect is True
+        case FabricCause.nvls:
+            return (
+                not facts.reduces
+                or facts.log.nvls is True
+                or judged.curve.kind.request.collective.name != "AllReduce"
+                or beside.node_passes
+            )
+        case FabricCause.mtu | FabricCause.pauses:
+            return facts.network is not Network.rdma
+        case FabricCause.algorithm:
+            return facts.as_picked
+        case FabricCause.cap:
+            return beside.node_passes
+        case _:
+            return False
 
 
 def _typical(cause: FabricCause, loss: CurveLoss, beside: _Beside, facts: FabricFacts) -> bool:
