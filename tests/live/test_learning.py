@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.scripts.rehearse_by_source import by_source_alone
 from tests.support.available_releases import HERE
 from tuner import release
 from tuner.base.errors import UnknownRelease
@@ -85,3 +86,42 @@ def test_a_limit_of_the_search_that_no_earlier_release_has_is_learnt(monkeypatch
     learnt.file_of(found.name).unlink()
     assert found.exact
     assert found.changes["search.loop.gpus_without_nvls"] == 1
+
+
+NEWEST = release.names()[-1]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(NEWEST not in HERE, reason=f"no libnccl {NEWEST} here")
+def test_answers_by_source_are_held_against_the_library_when_there_is_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The newest release by its parent and what its source files say alone, with a latency that was read wrongly."""
+    monkeypatch.setattr(learn, "PROBES", (("dgx-h100", 1, 4), ("dgx-h100", 2, 2)))
+    monkeypatch.setattr(learn, "HELD_OUT", ())
+    monkeypatch.setattr(reader, "_folder_by_source", lambda: tmp_path)
+    text, _ = by_source_alone((reader._folder() / f"{NEWEST}.toml").read_text("utf-8"))
+    assert "[base_latency_us" not in text
+    (tmp_path / f"{NEWEST}.toml").write_text(
+        f"{text}\n[base_latency_us]   # src/tuning/cost_model.cc\nring.ll = 7.25\n", "utf-8"
+    )
+    found = learn.learn(library.find(NEWEST).path, [NEWEST])
+    learnt.file_of(found.name).unlink()
+    before = found.before
+    assert before is not None
+    assert before.standing == "by source, not compared"
+    assert before.values["base_latency_us.ring.ll"] == (7.25, 6.6)
+    assert before.compared["cells"] > before.matched["cells"] > 0
+    assert len(before.wrong) == 2
+    assert not before.refused
+
+
+def test_what_answers_for_a_release_without_a_table() -> None:
+    names = release.names()
+    before, own, after = names[-3:]
+    between = reader.uncompared(own, [before, after]).standing
+    assert between is not None
+    assert between.neighbours == (before, after)
+    for known in names, [before]:  # it was compared; and it is newer than all that were
+        with pytest.raises(UnknownRelease, match="neither by source nor between"):
+            reader.uncompared(own, known)

@@ -11,7 +11,7 @@ from tuner.cli.command import FILE, Group
 from tuner.cli.output import json_wanted, print_json, progress, show
 
 if TYPE_CHECKING:
-    from tuner.oracle.conformance.learn import Learning
+    from tuner.oracle.conformance.learn import AnsweredBefore, Learning
 
 VERBS = {
     "run": "a program that calls NCCL, as it is, on simulated GPUs",
@@ -63,8 +63,9 @@ def learn_command(path: Path) -> None:
     """Learns a libnccl that has no file here: a new release, a vendor's build, your own patch.
 
     The nearest known release, tables that the library has as data, and values and rules that make the emulator give
-    its answers. What was learnt is kept, and LIBNCCL is then a release: --nccl LIBNCCL. Exit code 1 where something
-    differs that no known rule explains; each such case is shown.
+    its answers. What was learnt is kept, and LIBNCCL is then a release: --nccl LIBNCCL. Where its release was answered
+    by source or between two others until now, it says how many of those answers were right. Exit code 1 where
+    something differs that no known rule explains; each such case is shown.
 
     \b
     nccl-tuner oracle learn /usr/lib/x86_64-linux-gnu/libnccl.so.2
@@ -85,6 +86,8 @@ def print_learning(learning: "Learning") -> None:
     click.echo(f"NCCL {learning.name}, {learning.file}")
     for key, value in learning.changes.items():
         click.echo(f"  {key} = {value}")
+    if learning.before is not None:
+        _print_before(learning.before)
     for each in learning.differing:
         click.echo(f"\n{each.part}, {each.cases:,} cases; the smallest: {each.communicator}, {each.where}")
         click.echo(f"  emulator {each.emulator}, libnccl {each.libnccl}")
@@ -94,3 +97,15 @@ def print_learning(learning: "Learning") -> None:
             click.echo(f"  a rule of these differs: {', '.join(each.rules)}")
         for source in each.sources:
             click.echo(f"  read {source}")
+
+
+def _print_before(before: "AnsweredBefore") -> None:
+    """Prints how right the answers were that this release was given until now."""
+    compared, equal = sum(before.compared.values()), sum(before.matched.values())
+    click.echo(f"\nuntil now this release was answered {before.standing}: {equal:,} of {compared:,} answers are equal")
+    for each in before.wrong:
+        click.echo(f"  wrong on {each}")
+    for each in before.refused:
+        click.echo(f"  no answer on {each}")
+    for key, (said, has) in before.values.items():
+        click.echo(f"  {key}: {said} was said, the library has {has}")

@@ -2,7 +2,7 @@
 
 import re
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from functools import cache
 from pathlib import Path
@@ -96,7 +96,7 @@ def named(said: object) -> str:
     return found[-1]
 
 
-def _around(number: str, known: list[str]) -> tuple[str, str] | None:
+def _around(number: str, known: Sequence[str]) -> tuple[str, str] | None:
     """The compared releases before and after one that has all three numbers; None without either."""
     if number.count(".") < 2:
         return None
@@ -142,11 +142,20 @@ def _load(name: str) -> Release:
         return load(exact)
     if name in names() or learnt.is_learnt(name):
         return read(_folder(), name)
-    if name in names_by_source():
+    return uncompared(name, names())
+
+
+def uncompared(name: str, known: Sequence[str]) -> Release:
+    """The release ``name`` as it is answered for without a table that was compared; its ``standing`` says on what.
+
+    ``known`` are the compared releases, oldest first. Errors: UnknownRelease where nothing answers for it.
+    """
+    if name not in known and name in names_by_source():
         nccl = read(_folder(), name)
         return replace(nccl, standing=Standing("by source", not_read=tuple(nccl.files[0].table.get("not_read", ()))))
-    around = _around(name, names())
-    assert around is not None
+    around = None if name in known else _around(name, known)
+    if around is None:
+        raise UnknownRelease(f"NCCL {name} is known neither by source nor between two releases")
     before, after = map(load, around)
     keys = tuple(each.key for each in differences(before, after))
     return replace(before, name=name, standing=Standing("between", around, keys))

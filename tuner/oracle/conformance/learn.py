@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from tuner import release
 from tuner.base.dataclass import dataclass
-from tuner.base.errors import OracleFailed, OracleUnavailable, TunerError
+from tuner.base.errors import OracleFailed, OracleUnavailable, TunerError, UnknownRelease
 from tuner.base.files import sha256
 from tuner.base.names import Algorithm, Collective, DataType, Op
 from tuner.base.numerics import shortest
@@ -142,8 +142,28 @@ class Differing:
 
 
 @dataclass(frozen=True, slots=True)
+class AnsweredBefore:
+    """How right the answers were that this release was given without its library: by source, or between two releases.
+
+    ``standing`` says which; ``wrong`` are the communicators on which an answer differs, each with what and how many;
+    ``refused`` those without an answer, with the reason; ``values`` the release's values that the library has
+    otherwise, by key: what was said, and what was learnt.
+    """
+
+    standing: str
+    compared: Mapping[str, int]
+    matched: Mapping[str, int]
+    wrong: tuple[str, ...]
+    refused: tuple[str, ...]
+    values: Mapping[str, tuple[Any, Any]]
+
+
+@dataclass(frozen=True, slots=True)
 class Learning:
-    """Result of learning a library: the release's name, its parent, and what differs from that."""
+    """Result of learning a library: the release's name, its parent, and what differs from that.
+
+    ``before`` is None for a library whose release has a table that was compared, or none at all.
+    """
 
     name: str
     library: str
@@ -155,6 +175,7 @@ class Learning:
     differing: tuple[Differing, ...]
     seconds: float
     file: str
+    before: AnsweredBefore | None = None
 
     @property
     def exact(self) -> bool:
@@ -205,9 +226,50 @@ def learn(
     differing = tuple(_differing(nccl, reports, partial(_reaching, best, known, began + limit_s + REACHING_S)))
     seconds = time.monotonic() - began
     tables = sum(key in best.data for key in best.changes)
+    before = _answered_before(said, known, probes, nccl)
     return Learning(
-        name, str(path), best.parent, best.changes, tables, dict(compared), dict(matched), differing, seconds, str(file)
+        name,
+        str(path),
+        best.parent,
+        best.changes,
+        tables,
+        dict(compared),
+        dict(matched),
+        differing,
+        seconds,
+        str(file),
+        before,
     )
+
+
+def _answered_before(
+    said: str, known: Sequence[str], probes: Sequence[Probe], learned: Release
+) -> AnsweredBefore | None:
+    """How right the answers were that a release got without a table of its own; None if it got none, or has one."""
+    try:
+        claimed = reader.uncompared(said, known)
+    except UnknownRelease:
+        return None
+    standing = claimed.standing
+    assert standing is not None
+    compared, matched, wrong, refused = Counter[str](), Counter[str](), list[str](), list[str]()
+    for probe in probes:
+        at = probe.scenario
+        title = f"{at.nodes} x {at.machine}, {at.gpus_per_node} GPUs each"
+        try:
+            with learnt.trying(claimed):
+                _selection(claimed, replace(at, nccl=said), probe)
+        except TunerError as error:
+            refused.append(f"{title}: {error}")
+            continue
+        report = _compare(claimed, probe)
+        compared.update(report.compared)
+        matched.update(report.matched)
+        if report.mismatches:
+            counts = Counter(each.what for each in report.mismatches)
+            wrong.append(f"{title}: {', '.join(f'{count:,} {what}' for what, count in counts.items())}")
+    values = {each.key: (each.before, each.after) for each in release.differences(claimed, learned)}
+    return AnsweredBefore(standing.words, dict(compared), dict(matched), tuple(wrong), tuple(refused), values)
 
 
 def _limits(probes: Sequence[Probe], tables: Mapping[str, Any]) -> dict[str, int]:
