@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 from tuner.answers.choices import choices
 from tuner.base.errors import BadInput, NoAlgorithm
-from tuner.base.names import Algorithm, Buffers, Collective, DataType, Op, Protocol
+from tuner.base.names import ALGO_PROTOS, Algorithm, Buffers, Collective, DataType, Op, Protocol
 from tuner.base.numerics import SizeArray
 from tuner.cli import everything
 from tuner.emulator.ranges import Ranges, answers, combinations, largest, launches
@@ -90,6 +90,26 @@ def test_many_sizes_are_picked_as_few_are(channels: int) -> None:
         few = moved.pick(REQUEST, SIZES[part])
         for name in ("algorithm", "protocol", "channels", "threads", "time_us"):
             assert np.array_equal(getattr(few, name), getattr(together, name)[part]), name
+
+
+@pytest.mark.parametrize("nccl", ["2.18.3", "2.28.9", "2.32.3"])
+@pytest.mark.parametrize("environment", [{}, {"NCCL_ALGO": "^NVLS"}, {"NCCL_PROTO": "LL", "NCCL_NTHREADS": "64"}])
+def test_ranked_sizes_have_the_times_and_picks_that_they_have_alone(nccl: str, environment: dict[str, str]) -> None:
+    ranked, request = Selection(Scenario(nccl, 2, machine="dgx-h100", environment=environment).communicator()), SUM
+    times_us, picked = ranked.ranked(request, SIZES[::500])
+    assert np.array_equal(picked, ranked.classic_pick(request, SIZES[::500]).combinations)
+    table_us = ranked.cost_table(request, SIZES[::500])
+    columns = [table_us[:, algorithm, protocol] for algorithm, protocol in ranked.candidates(request)]
+    assert np.array_equal(times_us, np.column_stack(columns))
+
+
+def test_ranked_sizes_are_moved_and_refused_as_their_launches_are() -> None:
+    moved = selection(40)
+    assert np.array_equal(moved.ranked(REQUEST, SIZES)[1], moved.classic_pick(REQUEST, SIZES).combinations)
+    assert ALGO_PROTOS.index(NVLS) in moved.ranked(REQUEST, SIZES)[1]
+    full = selection_of("2.28.9", "dgx-h100", {"NCCL_WORK_ARGS_BYTES": "1", "NCCL_WORK_FIFO_BYTES": "1"})
+    with pytest.raises(BadInput, match="too small for one collective"):
+        full.ranked(SUM, SIZES)
 
 
 SEVERAL = (Collective.AllGather, Collective.AllReduce)

@@ -1,12 +1,15 @@
 """Breakpoints of a piecewise constant function: the sizes at which an answer changes, to the byte."""
 
 from collections.abc import Callable, Iterable
+from functools import cache
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tuner.base.numerics import SizeArray
 
+Item = TypeVar("Item", bound=np.generic)
 Labels = Callable[[SizeArray], NDArray[np.generic]]
 FRACTIONS = 16  # of each power of two, and of each gap, that are looked at
 STEPS = 256  # float32 sizes looked at on both sides of a change
@@ -45,9 +48,14 @@ class _Looked:
         """Computes labels at new sizes. Both are ascending and distinct; the last size is the largest."""
         at = np.searchsorted(self.sizes, sizes)
         fresh = self.sizes[at] != sizes
-        if fresh.any():
-            self.labelled = np.insert(self.labelled, at[fresh], self.labels(sizes[fresh]), axis=0)
-            self.sizes = np.insert(self.sizes, at[fresh], sizes[fresh])
+        if not fresh.any():
+            return
+        new = sizes[fresh]
+        places = at[fresh] + np.arange(len(new))
+        kept = np.ones(len(self.sizes) + len(new), np.bool_)
+        kept[places] = False
+        self.sizes = _interleaved(kept, self.sizes, places, new)
+        self.labelled = _interleaved(kept, self.labelled, places, self.labels(new))
 
     def bisect(self) -> SizeArray:
         """Adds sizes between those that differ until they are neighbours; returns the second of each such pair."""
@@ -64,10 +72,20 @@ class _Looked:
             self.look_at(_distinct(self.sizes[at][wide, None] + np.maximum(between, np.uint64(1))))
 
 
+def _interleaved(
+    kept: NDArray[np.bool_], old: NDArray[Item], places: NDArray[np.intp], new: NDArray[Item]
+) -> NDArray[Item]:
+    """Rows of ``old`` where they are ``kept``, and of ``new`` in these places."""
+    both = np.empty((len(kept), *old.shape[1:]), old.dtype)
+    both[kept], both[places] = old, new
+    return both
+
+
 def _sizes(values: Iterable[int] | SizeArray) -> SizeArray:
     return values if isinstance(values, np.ndarray) else np.array([*values], np.uint64)
 
 
+@cache
 def _grid(high: int) -> SizeArray:
     powers = [1 << shift for shift in range(high.bit_length())]
     return _sizes(power + power * part // FRACTIONS for power in powers for part in range(FRACTIONS))

@@ -219,12 +219,12 @@ def _combinations(
     selection: Selection, request: Request, low: int, high: int, with_channels: bool = False
 ) -> SizeArray:
     """The sizes at which algorithm or protocol change, ``low`` first; ``with_channels``, those a tuner names, too."""
-    tuner, alone = selection.communicator.tuner, selection.alone
+    tuner = selection.communicator.tuner
 
     def ranked(sizes: SizeArray) -> Labels:
         # All candidates in their order, so that no crossing hides between two sizes.
-        order = np.argsort(selection.times_us(request, sizes), axis=1, kind="stable")
-        return np.column_stack([order, alone.classic_pick(request, sizes).combinations])
+        times_us, picked = selection.ranked(request, sizes)
+        return np.column_stack([np.argsort(times_us, axis=1, kind="stable"), picked])
 
     def tuned(sizes: SizeArray) -> Labels:
         answers = selection.tuner_answers(request, sizes)

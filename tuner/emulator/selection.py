@@ -34,7 +34,7 @@ from tuner.emulator.rules import time as timing
 from tuner.emulator.rules.bounds import plain_bound
 from tuner.emulator.rules.call import ModelPoint as ModelPoint
 from tuner.emulator.rules.call import RuleCall
-from tuner.emulator.rules.schedule.scheduler import check_alone
+from tuner.emulator.rules.schedule.scheduler import check_alone, limits_kernels
 from tuner.emulator.rules.symmetric_rail import ClassicProtocol
 from tuner.emulator.tuner_plugin import OWN, TunerAnswers, TunerQuestion
 from tuner.release.standing import refuse_not_read
@@ -165,6 +165,21 @@ class Selection:
         return np.column_stack(
             [self._times(self._call(request, each), chunk, bandwidth_gbs) for each, bandwidth_gbs in bandwidths]
         )
+
+    def ranked(self, request: Request, sizes: SizeArray) -> tuple[FloatArray, NDArray[np.int64]]:
+        """:meth:`times_us`, and NCCL's own picks on the classic path, [size], as indices into ``ALGO_PROTOS``.
+
+        Each time is computed once, and launches only where they move a pick or may be refused. Errors: NoAlgorithm,
+        BadInput.
+        """
+        times_us = self.times_us(request, sizes)
+        communicator = self.communicator
+        if request.buffers is not Buffers.plain or limits_kernels(communicator):
+            return times_us, self.alone.classic_pick(request, sizes).combinations
+        self._check_type(request)
+        self._check_call(request, sizes)
+        best, _ = communicator.rules.pick(iter(times_us.T), communicator)
+        return times_us, np.array([ALGO_PROTOS.index(each) for each in self._bandwidths(request)], np.int64).take(best)
 
     def combination_us(self, request: Request, sizes: ArrayLike, algo_proto: AlgoProto) -> FloatArray:
         """Times of one of the :meth:`candidates` in us, float32 [size]; NaN for any other cell."""

@@ -191,8 +191,13 @@ RULES: Registry[Scheduler] = Registry()
 def check_alone(communicator: Comm, channels: int) -> None:
     """BadInput where no kernel holds an operation on this many channels, as the environment has made it too small."""
     kernel = communicator.rules.schedule.kernel
-    if kernel.VARIABLES & set(communicator.environment.values) and not kernel(communicator).fits(channels):
+    if limits_kernels(communicator) and not kernel(communicator).fits(channels):
         raise BadInput(kernel.TOO_SMALL)
+
+
+def limits_kernels(communicator: Comm) -> bool:
+    """Whether variables are set that may leave a kernel too little room for an operation."""
+    return not communicator.rules.schedule.kernel.VARIABLES.isdisjoint(communicator.environment.values)
 
 
 ORDER_RULES: Registry[Callable[[Comm, list[CollectiveTask]], list[CollectiveTask]]] = Registry()
