@@ -125,8 +125,8 @@ static struct {
     _Atomic(uint32_t) writer;  /* FREE, TAKEN while one is made, READY */
     _Atomic(uint32_t) end;     /* TAKEN once the process ends, READY when all is written */
     _Atomic(uint64_t) groups;  /* that were begun */
-    _Atomic(uint32_t) pooling; /* 1 while somebody is at the rooms that nobody has */
-    struct room *pool;
+    _Atomic(uint32_t) pooling; /* 1 while somebody takes one of the rooms that nobody has */
+    _Atomic(struct room *) pool;
     pid_t process; /* whose thread it is */
     struct job_file file;
     struct timespec wrote;
@@ -472,22 +472,25 @@ static void describe_kinds(struct job_file *file) {
     }
 }
 
-/* Whoever finds somebody else at the pool does without: nobody waits. */
+/* Never freed: another thread may still be in an event of the communicator that had it. Nobody waits: a room is pushed
+ * whoever else is at the pool, and who finds somebody else taking one makes a new one. One at a time takes, so the next
+ * of the first room stays what it was read as. */
 static void give_room(struct room *room) {
-    uint32_t nobody = 0;
-    if (atomic_compare_exchange_strong(&job.pooling, &nobody, 1)) {
-        room->next = job.pool;
-        job.pool = room;
-        atomic_store_explicit(&job.pooling, 0, memory_order_release);
-    }
+    struct room *first = atomic_load_explicit(&job.pool, memory_order_relaxed);
+    do {
+        room->next = first;
+    } while (
+        !atomic_compare_exchange_weak_explicit(&job.pool, &first, room, memory_order_release, memory_order_relaxed));
 }
 
 static struct room *take_room(void) {
     uint32_t nobody = 0;
     struct room *room = NULL;
     if (atomic_compare_exchange_strong(&job.pooling, &nobody, 1)) {
-        room = job.pool;
-        job.pool = room ? room->next : NULL;
+        room = atomic_load_explicit(&job.pool, memory_order_acquire);
+        while (room && !atomic_compare_exchange_weak_explicit(&job.pool, &room, room->next, memory_order_acquire,
+                                                              memory_order_acquire)) {
+        }
         atomic_store_explicit(&job.pooling, 0, memory_order_release);
     }
     if (room) {

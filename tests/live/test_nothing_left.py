@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from tests.support import training_job
 from tuner.base import scratch
 from tuner.base.scratch import ScratchFolder
 
@@ -93,6 +94,16 @@ def test_children_that_are_killed_leave_nothing(who: str, tmp_path: Path, monkey
     scratch.clear_left()  # as the next start does
     assert list(tmp_path.glob("nccl-tuner-oracle-*")) == []
     assert settled(lambda: segments() - before) == set()
+
+
+@pytest.mark.parametrize("end", ["leave", "kill 1", "again"])
+def test_programs_leave_no_shared_memory(end: str, tmp_path: Path) -> None:
+    """That end without ending their communicators, are killed, or leave one of several behind."""
+    before = segments()
+    ran = training_job.run(tmp_path, "2.28.9", 2, ["allreduce 1024", "again", "allreduce 1024", end, "sleep 0.2"])
+    assert ran.codes[0] == 0 or end != "again", ran.outputs
+    assert "Init COMPLETE" in ran.outputs[0]
+    assert segments() - before == set()
 
 
 def _parent(pid: int) -> int:

@@ -18,7 +18,8 @@ from tuner.base.expressions import expression
 
 _SHARED = Path("/dev/shm")
 _NCCLS = expression(r"nccl-\w{6}")  # as NCCL names its shared memory: ncclShmOpen, src/misc/shmutils.cc, v2.28.9-1
-IN_THE_OPEN = "shared-memory-in-the-open"  # a file: a child could not get shared memory of its own
+# A file, made before a process loads libnccl whose shared memory others see too.
+IN_THE_OPEN = "shared-memory-in-the-open"
 
 
 class ScratchFolder(tempfile.TemporaryDirectory[str]):
@@ -65,8 +66,8 @@ def left() -> Iterator[Path]:
 def clear_left() -> None:
     """Removes folders of processes that are gone, and the shared memory that their children left."""
     for folder in left():
-        if (folder / IN_THE_OPEN).exists():
-            clear_shared_memory(folder.lstat().st_mtime)
+        with suppress(OSError):
+            clear_shared_memory((folder / IN_THE_OPEN).lstat().st_mtime)
         shutil.rmtree(folder, ignore_errors=True)
 
 

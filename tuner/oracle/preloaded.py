@@ -12,7 +12,7 @@ from pathlib import Path
 
 from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput
-from tuner.base.scratch import ScratchFolder
+from tuner.base.scratch import IN_THE_OPEN, ScratchFolder, clear_shared_memory
 from tuner.oracle import start
 from tuner.oracle.messages import RANK_VARIABLES, Start
 from tuner.oracle.process import NO_TUNER, NOT_A_PLUGIN, SIM, SIM_NAMES, check_platform
@@ -90,7 +90,12 @@ def preloaded(configuration: OracleConfiguration, processes_per_node: int | None
         (folder / "plan").write_bytes(
             _plan(start.request(prepared, places), library, processes_per_node or configuration.hosts[0].gpus)
         )
-        yield Preloaded(library, folder, configuration)
+        (marker := folder / IN_THE_OPEN).touch()
+        begun_s = marker.stat().st_mtime
+        try:
+            yield Preloaded(library, folder, configuration)
+        finally:
+            clear_shared_memory(begun_s)  # of processes that were killed, or left communicators behind
 
 
 def _plan(request: Start, library: Path, processes_per_host: int) -> bytes:

@@ -229,8 +229,8 @@ class Child:
                 for file in shared:
                     file.unlink(missing_ok=True)  # NCCL does, once all ranks have it
             self._process.wait()
-        if (self.folder / IN_THE_OPEN).exists():
-            clear_shared_memory(self.topologies[0].stat().st_mtime)
+        with contextlib.suppress(FileNotFoundError):
+            clear_shared_memory((self.folder / IN_THE_OPEN).stat().st_mtime)
         self._socket.close()
         if not keep_log:
             self._folder.cleanup()
