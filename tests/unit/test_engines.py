@@ -46,7 +46,7 @@ def asked(release: EngineRelease, *arguments: str, **changed: Any) -> Situation:
 @pytest.mark.parametrize("name", ALL)
 def test_every_condition_has_a_rule_and_every_rule_words(name: str) -> None:
     release = releases.load(name)
-    for each in (*release.implementations, *release.experts):
+    for each in (*release.implementations, *release.experts, *release.gathers):
         assert {given["rule"] for given in each.conditions} <= set(rules.RULES)
     assert {given["rule"] for given in release.nccl_environment} <= set(nccl_environment.RULES)
     named = {**release.variables, **release.arguments}
@@ -183,15 +183,21 @@ def test_sglangs_torch_memory_takes_more_than_its_table_says() -> None:
 @pytest.mark.parametrize(
     ("engine", "environment", "arguments", "expected"),
     [
-        ("sglang", {}, (), {"NCCL_CUMEM_ENABLE": "0", "NCCL_NVLS_ENABLE": "0"}),
-        ("sglang", {"NCCL_NVLS_ENABLE": "1"}, (), {"NCCL_CUMEM_ENABLE": "0", "NCCL_NVLS_ENABLE": "1"}),
+        ("sglang@0.5.22", {}, (), {"NCCL_CUMEM_ENABLE": "0", "NCCL_NVLS_ENABLE": "0"}),
+        ("sglang", {}, (), {"NCCL_CUMEM_ENABLE": "0", "NCCL_NVLS_ENABLE": "0", "NCCL_GRAPH_REGISTER": "0"}),
         (
             "sglang",
+            {"NCCL_NVLS_ENABLE": "1", "NCCL_GRAPH_REGISTER": "1"},
+            (),
+            {"NCCL_CUMEM_ENABLE": "0", "NCCL_NVLS_ENABLE": "1", "NCCL_GRAPH_REGISTER": "1"},
+        ),
+        (
+            "sglang@0.5.22",
             {"NCCL_NVLS_ENABLE": "0"},
             ("enable-nccl-nvls",),
             {"NCCL_CUMEM_ENABLE": "0", "NCCL_NVLS_ENABLE": "1"},
         ),
-        ("sglang", {}, ("enable-symm-mem",), {"NCCL_CUMEM_ENABLE": "1", "NCCL_NVLS_ENABLE": "1"}),
+        ("sglang@0.5.20", {}, ("enable-symm-mem",), {"NCCL_CUMEM_ENABLE": "1", "NCCL_NVLS_ENABLE": "1"}),
         ("vllm", {}, (), {}),
     ],
 )
@@ -386,7 +392,7 @@ def test_sequence_parallel_experts_split_the_rows_of_a_group() -> None:
     assert (decode["tokens to experts"]["bytes"], decode["tokens to experts"]["ranks"]) == (100 * row, 16)
     for wrong, says in (
         (("--engine", "vllm", "--job", "tp=8,ep=8"), "ep=16, or more"),
-        (("--engine", "sglang", "--job", "tp=8,ep=16"), "is vllm's alone here"),
+        (("--engine", "tensorrt-llm", "--job", "tp=8,ep=16"), "is the number of all ranks; valid: tp=1, ep=16"),
         (
             ("--engine", "vllm", "--model", "llama-3-70b", "--job", "ep=8"),
             "llama-3-70b has no experts to split: leave out ep",
@@ -447,11 +453,15 @@ def test_who_brings_tokens_to_experts(
     for phase, wanted in (("decode", decode), ("prefill", prefill)):
         to = found[phase, "to"]
         assert (to["collective"], to["carrier"]) == wanted
-        assert found[phase, "from"]["carrier"] == to["carrier"]
+        grouped = found[phase, "from"]["in_group"] > 1
+        assert found[phase, "from"]["carrier"] == ("nccl" if grouped else to["carrier"])
         has_time = to["carrier"] == "nccl"
         assert (to["time_us"] is not None, "pick" in to) == (has_time, has_time)
         assert to["source"] == "compared" if wanted[1] == "custom-v2" else True
     back = {"AllGather": "ReduceScatter"}
+    if engine.startswith("sglang") and decode[0] != "AllToAll":  # each rank is root of a Reduce of its own rows
+        back = {"AllGather": "Reduce", "AllReduce": "Reduce"}
+        assert found["decode", "from"]["in_group"] == 8
     assert found["decode", "from"]["collective"] == back.get(decode[0], decode[0])
 
 
@@ -470,6 +480,152 @@ def test_experts_without_nvlink_and_engines_that_say_nothing_of_them() -> None:
     assert "how lmdeploy@0.18.0 brings tokens of data-parallel attention to experts is not known" in done.stderr
     wrong = run(*EXPERTS, "--machine", "dgx-h200", "--engine", "vllm", "--engine-arg", "all2all-backend=deep", code=2)
     assert "all2all-backend='deep': vllm@0.33.0 cannot read that; valid: allgather_reducescatter" in wrong.stderr
+
+
+ROW = 7168 * 2  # bytes of a token of deepseek-v3
+STEP = ("budget", "--serve", "--model", "deepseek-v3", "--machine", "dgx-h200", "--nccl", "2.30.7", "--json")
+Calls = dict[tuple[str, str], dict[str, Any]]
+
+
+def of_step(*arguments: str) -> Calls:
+    """The calls of a step by phase and name."""
+    calls = json.loads(run(*STEP, *arguments).stdout)["calls"]
+    return {(each["phase"], each["of"]): each for each in calls}
+
+
+def shown(calls: Calls, phase: str) -> dict[str, tuple[str, int, int, int, str]]:
+    """What a phase's calls are: collective, bytes, how many, ranks and carrier."""
+    keys = ("collective", "bytes", "calls", "ranks", "carrier")
+    return {of: tuple(each[key] for key in keys) for (when, of), each in calls.items() if when == phase}
+
+
+GATHERED = ("--attention-dp", "--job", "tp=2,ep=8")
+
+
+def test_sglangs_attention_groups_gather_padded_rows_and_scatter_the_sums() -> None:
+    """Four groups of two: dp_attention.py, _dp_gather_via_all_gather and dp_reduce_scatter_tensor."""
+    calls = of_step("--engine", "sglang@0.5.20", *GATHERED, "--batch", "70")
+    own, rows = 18 * ROW, 4 * 18 * ROW  # 17.5 sequences of a group, padded to as many for both of its ranks
+    found = shown(calls, "decode")
+    assert found == {
+        "embedding": ("AllReduce", own, 1, 2, "nccl"),  # the group has no custom AllReduce before 0.5.23
+        "attention to parts": ("ReduceScatter", own, 3, 2, "nccl"),  # the dense layers', behind the experts'
+        "tokens to experts": ("AllGather", rows, 58, 8, "nccl"),
+        "tokens from experts": ("ReduceScatter", rows, 58, 8, "nccl"),
+        "parts to attention": ("AllGather", own, 3, 2, "nccl"),
+        "tokens to dense layers": ("AllGather", rows, 3, 8, "nccl"),
+        "tokens from dense layers": ("ReduceScatter", rows, 3, 8, "nccl"),
+        "tokens to logits": ("AllReduce", rows, 1, 8, "custom-v2"),
+        "logits": ("AllGather", 72 * 129280 * 2, 1, 8, "multicast"),
+    }
+
+
+def test_sglangs_prefill_sums_a_buffer_with_the_rows_of_all_groups() -> None:
+    """_dp_gather_via_all_reduce, which completes the attention's sum as well; only the rows of a chunk, unpadded."""
+    found = shown(of_step("--engine", "sglang@0.5.23", *GATHERED, "--chunk", "8190"), "prefill")
+    assert found == {
+        "embedding": ("AllReduce", 2048 * ROW, 1, 2, "nccl"),
+        "tokens to experts": ("AllReduce", 8190 * ROW, 58, 8, "nccl"),
+        "tokens from experts": ("AllReduce", 8190 * ROW, 58, 8, "nccl"),
+        "tokens to dense layers": ("AllReduce", 8190 * ROW, 3, 8, "nccl"),
+        "tokens from dense layers": ("AllReduce", 8190 * ROW, 3, 8, "nccl"),
+        "tokens to logits": ("AllReduce", 4 * ROW, 1, 8, "custom-v2"),
+        "logits": ("AllGather", 4 * 129280 * 2, 1, 8, "multicast"),
+    }
+
+
+def test_sglangs_kernels_take_tokens_from_the_parts_of_a_group() -> None:
+    """With DeepEP the layers with experts work on parts; moe-dense-tp-size=1 has the dense ones do so, too."""
+    kernels = ("--engine", "sglang@0.5.23", *GATHERED, "--engine-arg", "moe-a2a-backend=deepep")
+    found = shown(of_step(*kernels), "decode")
+    assert found["attention to parts"][2] + found["tokens to dense layers"][2] == 3 + 3  # the dense ones' are the last
+    assert found["tokens to experts"] == ("AllToAll", 8 * 8 * ROW, 58, 8, "deepep")
+    local = shown(of_step(*kernels, "--engine-arg", "moe-dense-tp-size=1"), "decode")
+    assert local["attention to parts"] == ("ReduceScatter", 16 * ROW, 61, 2, "nccl")
+    assert "tokens to dense layers" not in local
+
+
+def test_sglangs_logits_of_a_group_and_sums_of_deterministic_inference() -> None:
+    group = ("--engine", "sglang@0.5.23", *GATHERED, "--engine-arg")
+    own = shown(of_step(*group, "enable-dp-lm-head"), "decode")
+    assert own["logits of a group"] == ("AllGather", 16 * 129280 * 2, 1, 2, "nccl")
+    assert "tokens to logits" not in own
+    same = shown(of_step(*group, "enable-deterministic-inference"), "decode")
+    assert same["tokens to experts"][0] == "AllGather"
+    assert same["tokens from experts"][0] == same["attention to parts"][0] == "AllReduce"
+    before = shown(of_step(*group, "enable-deterministic-inference", "--engine", "sglang@0.5.20"), "decode")
+    assert before["tokens from experts"][0] == "ReduceScatter"
+
+
+def test_sglangs_windows_are_of_padded_rows_alone() -> None:
+    """--enable-symm-mem: the pool has what is padded, and of the logits what is gathered."""
+    calls = of_step("--engine", "sglang@0.5.20", *GATHERED, "--engine-arg", "enable-symm-mem", "--batch", "600")
+    for of in ("embedding", "tokens to experts", "tokens from experts", "parts to attention", "attention to parts"):
+        assert calls["decode", of]["pick"]["pick"]["bypass"].startswith("symmetric kernel"), of
+    for of in ("embedding", "tokens to experts", "tokens from experts"):
+        assert (calls["prefill", of]["title"], "bypass" in calls["prefill", of]["pick"]["pick"]) == ("NCCL", False)
+    (logits,) = (calls["decode", "logits"]["pick"]["pick"],)  # of which NCCL has the receiving side in a window
+    assert logits["bypass"] == "symmetric kernel AllGather_STMC"
+
+
+@pytest.mark.parametrize(
+    ("batch", "arguments", "carrier"),
+    [
+        ("128", (), "multicast"),
+        ("129", (), "nccl"),
+        ("129", ("--engine-arg", "max-running-requests=256"), "multicast"),
+        ("64", ("--draft-tokens", "1"), "multicast"),
+        ("65", ("--draft-tokens", "1"), "nccl"),
+        ("65", ("--draft-tokens", "1", "--engine-arg", "max-running-requests=65"), "multicast"),
+        ("8", ("--dtype", "float16"), "nccl"),
+        ("8", ("--machine", "8xl40s@2xturin"), "nccl"),
+        ("8", ("--job", "tp=16"), "nccl"),
+        ("500", ("--engine-arg", "enable-mscclpp"), "mscclpp"),
+    ],
+)
+def test_who_gathers_sglangs_logits(batch: str, arguments: tuple[str, ...], carrier: str) -> None:
+    """MultimemAllGatherer: 128 rows, or as many as the requests that may run have."""
+    calls = of_step("--engine", "sglang@0.5.23", "--job", "tp=8", "--batch", batch, *arguments)
+    assert calls["decode", "logits"]["carrier"] == carrier
+
+
+def test_experts_of_tensorrt_llm_that_are_split_are_gathered() -> None:
+    split = ("--engine", "tensorrt-llm", "--attention-dp", "--job", "ep=8", "--engine-arg")
+    assert shown(of_step(*split, "moe-tensor-parallel-size=1"), "decode")["tokens to experts"][0] == "AllToAll"
+    assert shown(of_step(*split, "moe-tensor-parallel-size=2"), "decode")["tokens to experts"][0] == "AllGather"
+
+
+def test_lmdeploy_gathers_embeddings_in_windows_and_ends_as_it_ends() -> None:
+    engine = ("--engine", "lmdeploy", "--job", "tp=8")
+    calls = of_step(*engine)
+    assert calls["decode", "embedding"]["collective"] == "AllGather"
+    assert calls["decode", "embedding"]["pick"]["pick"]["bypass"] == "symmetric kernel AllGather_STMC"
+    torch = (*engine, "--engine-arg", "backend=pytorch")
+    assert of_step(*torch)["decode", "embedding"]["collective"] == "AllReduce"
+    kernels = of_step(*engine, "--engine-arg", "communicator=native")
+    assert {each["carrier"] for each in kernels.values()} == {"cuda-ipc"}
+    own = ("--env", "LMDEPLOY_ENABLE_SYMM_MEM_ALLREDUCE=on")
+    assert of_step(*torch, *own)["decode", "embedding"]["carrier"] == "torch-symmetric"
+    assert of_step(*torch, *own, "--job", "tp=8,ep=8")["decode", "embedding"]["carrier"] == "nccl"
+    lm_head = of_step(*torch, "--env", "LMDEPLOY_ENABLE_SYMM_MEM_LMHEAD=1")
+    assert (lm_head["decode", "logits"]["carrier"], lm_head["prefill", "logits"]["carrier"]) == ("multicast", "nccl")
+    several = run(*STEP, *engine, "--engine-arg", "communicator=cuda-ipc", "--job", "tp=16", code=2)
+    assert "communicator=cuda-ipc: the engine ends with it on several nodes, and this is 2" in several.stderr
+    both = run(*STEP, *torch, *own, "--env", "LMDEPLOY_ENABLE_FLASHINFER_ALLREDUCE=1", code=2)
+    assert "the engine ends with both; valid: one of them" in both.stderr
+
+
+@pytest.mark.parametrize(("graph", "buffers"), [("1", "graph"), ("0", "plain")])
+def test_what_graphs_capture_is_registered_with_the_network_alone(graph: str, buffers: str) -> None:
+    """One rank per node: NVLink's registrations refuse PyTorch's memory, the network's do not (coll_reg.cc)."""
+    machine = ("--machine", "dgx-h100", "--gpus-per-node", "1", "--env", f"NCCL_GRAPH_REGISTER={graph}")
+    calls = of_step("--engine", "vllm@0.33.0", "--job", "tp=2", "--batch", "4096", *machine)
+    pick = ("pick", "allgather", *machine, "--nodes", "2", "--dtype", "bfloat16", "--nccl", "2.30.7", "--json")
+    size = str(calls["decode", "logits"]["bytes"])
+    found = {kind: json.loads(run(*pick, "--bytes", size, "--buffers", kind).stdout) for kind in ("graph", "plain")}
+    channels = {kind: each["picks"][0]["pick"]["channels"] for kind, each in found.items()}
+    assert channels["graph"] != channels["plain"] or graph == "0"
+    assert calls["decode", "logits"]["pick"]["pick"]["channels"] == channels[buffers]
 
 
 def test_rows_are_on_symmetric_windows_where_vllm_registers_them() -> None:

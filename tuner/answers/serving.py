@@ -14,7 +14,7 @@ from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput
 from tuner.base.findings import Finding
 from tuner.base.frames import Column, Framed
-from tuner.base.names import Buffers, Collective, DataType, Op, by_name
+from tuner.base.names import Buffers, Collective, DataType, Op, Sides, by_name
 from tuner.base.numerics import SizeArray
 from tuner.base.records import json_form
 from tuner.base.spelling import option
@@ -26,7 +26,7 @@ from tuner.engines.carriers import Carriers
 from tuner.engines.lookup import NumberTable
 from tuner.engines.measured import MeasuredAllReduce, measured
 from tuner.engines.releases import EngineRelease, Implementation
-from tuner.engines.rules import is_there
+from tuner.engines.rules import holds, is_there
 from tuner.engines.situation import Situation
 from tuner.machine import gpus
 from tuner.machine.topology import Topology
@@ -187,10 +187,16 @@ class ServedGroup:
         return replace(self.scenario, environment=made) if made else self.scenario
 
     @property
-    def rows_on_windows(self) -> bool:
-        """Whether the engine gives NCCL symmetric windows for AllGather and ReduceScatter of whole rows."""
-        given = self.release.windows_of_rows
-        return given is not None and bool(self.switches[given["name"]]) and not self.switches[given["unless"]]
+    def one_rank_per_node(self) -> bool:
+        """Whether the group is on several nodes, with one of its ranks on each."""
+        return self.scenario.nodes == self.scenario.ranks > 1
+
+    def windows(self, of: str) -> Sides:
+        """Which buffers the engine has in symmetric windows: of a collective by its name, or of ``logits``."""
+        given = self.release.windows
+        if given is None or not holds(self.situation(DataType.bfloat16), self.release, given["conditions"]):
+            return Sides.none
+        return Sides[given.get(of, Sides.none.name)]
 
     @property
     def _without_own(self) -> dict[str, str]:

@@ -2,53 +2,36 @@
 is NCCL's.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import field, replace
 
 from tuner.answers import picks
 from tuner.answers.picks import PickAnswer
 from tuner.answers.serving import BY_SOURCE, ServedGroup, group_of
+from tuner.answers.serving_calls import (
+    DECODE,
+    FROM_EXPERTS,
+    LOGITS,
+    PLAIN,
+    PREFILL,
+    TO_EXPERTS,
+    Pass,
+    ServedModel,
+    StepCalls,
+    WantedCall,
+)
 from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput
-from tuner.base.names import Buffers, Collective, DataType, Op, PeerCall
+from tuner.base.names import Buffers, Collective, DataType, Op, PeerCall, Windows
 from tuner.base.numerics import is_time
 from tuner.base.records import json_form
+from tuner.emulator.group import Operation, plan
 from tuner.emulator.request import Request
+from tuner.emulator.selection import Pick, Selection
 from tuner.engines import releases
-from tuner.engines.rules import for_experts
+from tuner.engines.rules import for_experts, for_gather, holds
 from tuner.scenario import Scenario
 from tuner.times.costmodels import step
-
-SEQUENCE_PARALLEL = "vllm"  # whose MoE layers split the rows of a tensor-parallel group (vllm/config/parallel.py)
-DECODE, PREFILL = "decode", "prefill"
-TO_EXPERTS, FROM_EXPERTS = "tokens to experts", "tokens from experts"
-LOGITS = "logits"
-BATCH, CHUNK = 64, 8192  # sequences that are decoded together, and tokens of a prefill chunk, where nothing is said
-
-
-@dataclass(frozen=True, slots=True)
-class ServedModel:
-    """A model by name as it is served: tensor-parallel over ``tp`` GPUs, its experts over ``ep``.
-
-    ``batch`` sequences are decoded together, a prefill chunk has ``chunk`` tokens, and ``draft_tokens`` are guessed for
-    each sequence. ``attention_dp``: attention is data-parallel over ``ep / tp`` groups, each with its part of the batch
-    and of the chunk. With ``tp`` above 1 that is vLLM's sequence-parallel MoE: each rank of a group has a part of its
-    rows while the experts work.
-    """
-
-    name: str
-    tp: int = 1
-    ep: int = 1
-    batch: int = BATCH
-    chunk: int = CHUNK
-    draft_tokens: int = 0
-    attention_dp: bool = False
-    dtype: DataType = DataType.bfloat16
-
-    @property
-    def groups(self) -> int:
-        """Number of groups over which attention is data-parallel."""
-        return self.ep // self.tp if self.attention_dp else 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +39,8 @@ class ServedCall:
     """One collective of a pass: what it is ``of``, its bytes (NCCL's nBytes), how often, and who carries it.
 
     The bytes of an AllToAll, which other kernels than NCCL's carry, are those that a rank sends at most: a copy of each
-    of its tokens for each of their experts.
+    of its tokens for each of their experts. With ``in_group`` above 1 a call is a group of NCCL with so many of the
+    collective, each of ``bytes``.
 
     ``pick`` is NCCL's where NCCL carries it; ``time_us`` of one call is then NCCL's own, None where there is none, and
     such calls are in no total.
@@ -73,6 +57,7 @@ class ServedCall:
     source: str
     time_us: float | None
     pick: PickAnswer | None = field(default=None, metadata=json_form(optional=True))
+    in_group: int = 1
 
     @property
     def all_us(self) -> float | None:
@@ -97,21 +82,6 @@ class ServedStep:
         return sum(each.calls for each in self.calls if each.phase == phase and each.time_us is None)
 
 
-@dataclass(frozen=True, slots=True)
-class _Wanted:
-    """A collective of a pass before it is known who carries it."""
-
-    phase: str
-    of: str
-    collective: Collective
-    bytes: int
-    calls: int
-    ranks: int
-    sent_bytes: int = (
-        0  # by each rank, where kernels of its own bring tokens to experts: a copy for each of these at most
-    )
-
-
 def served_step(
     scenario: Scenario,
     engine: str,
@@ -122,7 +92,8 @@ def served_step(
     """The calls of a decoding step and of a prefill chunk, by what engines send of such models.
 
     ``scenario`` describes a node and the release. BadInput for an unknown model or engine, for parallel sizes that the
-    nodes cannot hold whole, for experts that the model does not have, and what :class:`ServedGroup` raises.
+    nodes cannot hold whole, for experts that the model does not have, for what the engine does not do, and what
+    :class:`ServedGroup` raises.
     """
     fields = step.model_fields(model.name, {})
     if model.ep > 1 and not fields.get("expert_layers"):
@@ -130,44 +101,20 @@ def served_step(
     if model.attention_dp and (model.ep % model.tp or model.ep == model.tp):
         least = 2 * model.tp
         raise BadInput(f"data-parallel attention needs experts over several groups of {model.tp}: ep={least}, or more")
-    if model.attention_dp and model.tp > 1 and releases.load(engine).engine != SEQUENCE_PARALLEL:
-        raise BadInput(f"tp={model.tp} with data-parallel attention is {SEQUENCE_PARALLEL}'s alone here; valid: tp=1")
     machine = _Machine(scenario, engine, dict(environment or {}), tuple(arguments), model, int(fields["hidden"]))
-    calls = [machine.carried(each, model.dtype) for each in _calls(model, fields, step.vocabulary(model.name))]
-    return ServedStep(releases.load(engine).name, model.name, tuple(calls))
-
-
-def _calls(model: ServedModel, fields: Mapping[str, int], vocabulary: int) -> Iterator[_Wanted]:
-    """The collectives of a pass by the shape of the model (source: the engines' model code).
-
-    Rows of activations are tokens; a decoding step has one for each sequence and its guessed tokens.
-    """
-    row_bytes = int(fields["hidden"]) * model.dtype.size_bytes
-    layers, expert_layers = int(fields["layers"]), int(fields.get("expert_layers", 0))
-    for phase, rows, logit_rows in (
-        (DECODE, model.batch * (1 + model.draft_tokens), model.batch * (1 + model.draft_tokens)),
-        (PREFILL, model.chunk, 1),
-    ):
-        own = -(-rows // model.groups)  # of a group of tensor-parallel ranks
-        sent = own * row_bytes
-        if model.tp > 1:
-            ar, tp = Collective.AllReduce, model.tp
-            reduced = layers - expert_layers if model.attention_dp else layers
-            yield _Wanted(phase, "embedding", ar, sent, 1, tp)
-            if reduced:
-                yield _Wanted(phase, "attention output", ar, sent, reduced, tp)
-                yield _Wanted(phase, "MLP and experts", ar, sent, reduced, tp)
-            if model.attention_dp:
-                split = -(-own // tp) * tp * row_bytes  # rows are padded to whole parts
-                yield _Wanted(phase, "attention to parts", Collective.ReduceScatter, split, expert_layers, tp)
-                yield _Wanted(phase, "parts to attention", Collective.AllGather, split, expert_layers, tp)
-            logits = -(-logit_rows // model.groups) * vocabulary * model.dtype.size_bytes
-            yield _Wanted(phase, LOGITS, Collective.AllGather, logits, 1, tp)
+    vocabulary = step.vocabulary(model.name)
+    release = releases.load(engine)
+    group = machine.group(model.tp, graph=True)
+    gathered = release.gathered_embedding
+    gathers_embedding = gathered is not None and holds(group.situation(model.dtype), release, gathered)
+    calls = StepCalls(model, fields, vocabulary, release, group.switches, gathers_embedding)
+    rows = model.batch * (1 + model.draft_tokens)
+    found = []
+    for each in (Pass(DECODE, rows, rows), Pass(PREFILL, model.chunk, 1)):
         if model.attention_dp:
-            copies = min(int(fields["experts_per_token"]), model.ep)
-            own_bytes = -(-rows // model.ep) * copies * row_bytes
-            for of, collective in (TO_EXPERTS, Collective.AllGather), (FROM_EXPERTS, Collective.ReduceScatter):
-                yield _Wanted(phase, of, collective, rows * row_bytes, expert_layers, model.ep, own_bytes)
+            each = replace(each, experts=machine.experts(each.phase, each.rows * calls.row_bytes))
+        found += [machine.carried(each.phase, wanted, vocabulary) for wanted in calls.of(each)]
+    return ServedStep(release.name, model.name, tuple(found))
 
 
 class _Machine:
@@ -184,55 +131,99 @@ class _Machine:
     ) -> None:
         self.scenario, self.engine, self.model, self.hidden = scenario, engine, model, hidden
         self.environment, self.arguments = environment, arguments
-        self.groups: dict[tuple[int, bool], ServedGroup] = {}
+        self.groups: dict[tuple[int, bool, frozenset[str]], ServedGroup] = {}
 
-    def group(self, ranks: int, graph: bool) -> ServedGroup:
+    def group(self, ranks: int, graph: bool, without: frozenset[str] = frozenset()) -> ServedGroup:
         """The group of so many ranks: of one node, or of several whole ones. BadInput for other numbers."""
-        if (ranks, graph) not in self.groups:
-            self.groups[ranks, graph] = ServedGroup(
+        if self.model.ep > 1:
+            without |= frozenset(releases.load(self.engine).without_split_experts)
+        if (ranks, graph, without) not in self.groups:
+            self.groups[ranks, graph, without] = ServedGroup(
                 group_of(self.scenario, ranks),
                 self.engine,
                 self.environment,
                 self.arguments,
                 graph=graph,
                 hidden_size=self.hidden,
+                without=without,
             )
-        return self.groups[ranks, graph]
+        return self.groups[ranks, graph, without]
 
-    def carried(self, wanted: _Wanted, dtype: DataType) -> ServedCall:
+    def experts(self, phase: str, nbytes: int) -> releases.Implementation:
+        """What brings so many bytes of all ranks to experts and back. BadInput where that is not known."""
+        group = self.group(self.model.ep, phase == DECODE)
+        situation = replace(group.situation(self.model.dtype), drafts=self.model.draft_tokens)
+        return for_experts(situation, group.release, nbytes)
+
+    def carried(self, phase: str, wanted: WantedCall, vocabulary: int) -> ServedCall:
         """The call with who carries it, and NCCL's pick and time where it is NCCL."""
-        group = self.group(wanted.ranks, graph=wanted.phase == DECODE)
-        if wanted.of in (TO_EXPERTS, FROM_EXPERTS):
-            situation = replace(group.situation(dtype), drafts=self.model.draft_tokens > 0)
-            way = for_experts(situation, group.release, wanted.bytes)
-            if not way.exchange:
-                named = way.name, way.title, BY_SOURCE, None
-                alltoall = PeerCall.AllToAll
-                return ServedCall(
-                    wanted.phase, wanted.of, alltoall, wanted.sent_bytes, wanted.calls, wanted.ranks, *named
-                )
-            if way.exchange == "allreduce":
-                wanted = replace(wanted, collective=Collective.AllReduce)
-        request = Request(wanted.collective, dtype, Op.sum)
-        if wanted.collective is Collective.AllReduce:
-            (call,) = group.calls(request, [wanted.bytes])
-            carrier, title, source, pick = call.carrier, call.title, call.source, call.pick
-        else:
-            if wanted.of != LOGITS and group.rows_on_windows:  # logits are gathered by columns
-                request = replace(request, buffers=Buffers.window)
-            (pick,) = picks.from_emulator(group.nccls_scenario, request, [wanted.bytes])
-            carrier, title, source = "nccl", "NCCL", BY_SOURCE
-        time_us = None if pick is None else pick.time_us
-        return ServedCall(
-            wanted.phase,
+        release = releases.load(self.engine)
+        without = frozenset[str]()
+        if wanted.within_attention and release.attention_dp is not None:
+            without = frozenset(release.attention_dp.get("group_without", ()))
+        group = self.group(wanted.ranks, phase == DECODE, without)
+        made = ServedCall(
+            phase,
             wanted.of,
             wanted.collective,
             wanted.bytes,
             wanted.calls,
             wanted.ranks,
-            carrier,
-            title,
-            source,
-            float(time_us) if time_us is not None and is_time(time_us) else None,
-            pick,
+            "nccl",
+            "NCCL",
+            BY_SOURCE,
+            None,
+            in_group=wanted.in_group,
         )
+        if wanted.kernel is not None:
+            exchange = PeerCall.AllToAll if wanted.of in (TO_EXPERTS, FROM_EXPERTS) else wanted.collective
+            return replace(made, collective=exchange, carrier=wanted.kernel.name, title=wanted.kernel.title)
+        if wanted.in_group > 1:
+            return _timed(made, _of_group(group, wanted, self.model.dtype))
+        if wanted.collective is Collective.AllReduce:
+            return self._reduced(group, wanted, made)
+        if wanted.collective is Collective.AllGather:
+            situation = group.situation(self.model.dtype)
+            if wanted.of == LOGITS:
+                situation = replace(situation, hidden_size=vocabulary, drafts=self.model.draft_tokens)
+            way = for_gather(situation, release, wanted.of, wanted.bytes)
+            if way is not None:
+                return replace(made, carrier=way.name, title=way.title)
+        return self._by_nccl(group, wanted, made)
+
+    def _reduced(self, group: ServedGroup, wanted: WantedCall, made: ServedCall) -> ServedCall:
+        (call,) = group.calls(Request(Collective.AllReduce, self.model.dtype, Op.sum), [wanted.bytes])
+        if wanted.windows == PLAIN and group.release.named(call.carrier).windows:  # NCCL, but on PyTorch's own memory
+            return self._by_nccl(group, wanted, made)
+        named = replace(made, carrier=call.carrier, title=call.title, source=call.source)
+        return _timed(named, call.pick)
+
+    def _by_nccl(self, group: ServedGroup, wanted: WantedCall, made: ServedCall) -> ServedCall:
+        request = Request(wanted.collective, self.model.dtype, Op.sum)
+        if sides := group.windows(wanted.windows):
+            in_place = bool((group.release.windows or {}).get("in_place", False))
+            request = replace(request, buffers=Buffers.window, windows=Windows(sides), in_place=in_place)
+        elif made.phase == DECODE and group.one_rank_per_node:
+            # The network reads PyTorch's memory, too, so that NCCL registers what a graph captures; NVLink does not
+            # (NCCL_LEGACY_CUDA_REGISTER, src/transport/p2p.cc, and cuMulticastBindAddr refuse what cudaMalloc made).
+            request = replace(request, buffers=Buffers.graph)
+        (pick,) = picks.from_emulator(group.nccls_scenario, request, [wanted.bytes])
+        return _timed(made, pick)
+
+
+def _timed(made: ServedCall, pick: PickAnswer | None) -> ServedCall:
+    time_us = None if pick is None else pick.time_us
+    return replace(made, time_us=float(time_us) if time_us is not None and is_time(time_us) else None, pick=pick)
+
+
+def _of_group(group: ServedGroup, wanted: WantedCall, dtype: DataType) -> PickAnswer | None:
+    """NCCL's pick for calls to each root in turn in one group; None where it makes more than one choice of them."""
+    scenario = group.nccls_scenario
+    request = Request(wanted.collective, dtype, Op.sum)
+    calls = [Operation(request, wanted.bytes, root) for root in range(wanted.in_group)]
+    made = plan(Selection(scenario.communicator()), calls)
+    if len(made.choices) != 1 or len(made.kernels) != 1:
+        return None
+    (choice,), (kernel,) = made.choices, made.kernels
+    pick = Pick(choice.algorithm, choice.protocol, len(kernel.channels), kernel.threads, float(choice.time_us))
+    return PickAnswer(wanted.collective, choice.bytes, scenario.constants, {}, pick, ranks=scenario.ranks)

@@ -310,7 +310,8 @@ def show_served_step(
     dtype: DataType | None,
 ) -> None:
     """Prints the calls of a decoding step and a prefill chunk. BadInput without an engine or a model."""
-    from tuner.answers.serving_step import DECODE, PREFILL, ServedModel, served_step
+    from tuner.answers.serving_calls import DECODE, PREFILL, ServedModel
+    from tuner.answers.serving_step import served_step
 
     if engine is None or model is None:
         missing = " and ".join(name for name, value in (("--engine", engine), ("--model", model)) if value is None)
@@ -339,7 +340,7 @@ def show_served_step(
         rows = [
             (
                 each.of,
-                each.collective.name,
+                each.collective.name if each.in_group == 1 else f"{each.in_group} {each.collective.name}",
                 human_bytes(each.bytes),
                 str(each.calls),
                 each.title,
@@ -350,9 +351,7 @@ def show_served_step(
             if each.phase == phase
         ]
         title = f"{phase}, {says}: {found.model} on {found.engine}, {group.scenario.name}"
-        print_table(
-            title, ("of", "call", "size", "calls", "carried by", "NCCL's pick", "NCCL ms"), rows, spare=("call",)
-        )
+        print_table(title, ("of", "call", "size", "calls", "carried by", "NCCL's pick", "NCCL ms"), rows)
         left = found.without_time(phase)
         others = f"; {left} calls have no time and are in no total" if left else ""
         say(f"NCCL takes {found.nccl_us(phase) / 1000:.3f} ms{others}\n")

@@ -20,7 +20,12 @@ def given(situation: Situation, release: EngineRelease, environment: Mapping[str
 def _across_one_nvlink_domain(situation: Situation, rule: Given, made: dict[str, str]) -> None:
     """Sets what the user did not, where several nodes are in one NVLink domain."""
     if situation.nodes > 1 and situation.one_domain:
-        made |= {name: value for name, value in rule["set_default"].items() if name not in made}
+        _by_default(situation, rule, made)
+
+
+def _by_default(_: Situation, rule: Given, made: dict[str, str]) -> None:
+    """Sets what the user did not."""
+    made |= {name: value for name, value in rule["set_default"].items() if name not in made}
 
 
 def _of_switches(situation: Situation, rule: Given, made: dict[str, str]) -> None:
@@ -38,6 +43,7 @@ def _where_switched_on(situation: Situation, rule: Given, made: dict[str, str]) 
 
 RULES: Mapping[str, Callable[[Situation, Given, dict[str, str]], None]] = {
     "across-one-nvlink-domain": _across_one_nvlink_domain,
+    "by-default": _by_default,
     "of-switches": _of_switches,
     "where-switched-on": _where_switched_on,
 }

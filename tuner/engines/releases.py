@@ -20,7 +20,8 @@ class Implementation:
     ``conditions`` are tables, each with the ``rule`` that reads it. ``nccl``: NCCL itself carries the call, on plain
     buffers or, with ``windows``, on symmetric ones. ``compared``: the engine's own functions were run and agreed;
     otherwise the conditions are by source. ``source`` is the file of the engine. ``exchange`` says by which collectives
-    tokens go to experts, ``allgather`` (and ReduceScatter back) or ``allreduce``; empty for kernels of its own.
+    tokens go to experts, ``allgather`` (and ReduceScatter back) or ``allreduce``; empty for kernels of its own, which
+    with ``pads_rows`` want as many rows of every rank. ``gathers`` is the AllGather that it carries; empty: any.
     """
 
     name: str
@@ -31,6 +32,8 @@ class Implementation:
     windows: bool = False
     compared: bool = True
     exchange: str = ""
+    pads_rows: bool = False
+    gathers: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +41,12 @@ class EngineRelease:
     """A release of an engine: its implementations in the order in which it tries them.
 
     ``experts`` are those that bring tokens of data-parallel attention to experts and back, empty where that is not
-    known; ``windows_of_rows`` the switch with which AllGather and ReduceScatter of rows are on symmetric windows.
+    known. ``attention_dp`` says under ``scheme`` which collectives are around them
+    (:mod:`tuner.answers.serving_calls`), and under ``group_without`` which implementations a group within data-parallel
+    attention does not have.
+    ``gathers`` may carry an AllGather in NCCL's place. ``windows`` has the conditions under which buffers are in
+    symmetric windows, and by collective which of the two are; ``gathered_embedding`` those under which embeddings are
+    gathered instead of summed. With experts that are split the engine has none of ``without_split_experts``.
 
     ``variables`` and ``arguments`` are the switches it reads, by name; ``limits`` tables of sizes in bytes by name;
     ``nccl_environment`` the rules for the environment that it gives NCCL. Its own variables begin with ``prefix``, and
@@ -58,7 +66,11 @@ class EngineRelease:
     nccl: str | None = None
     one_node: bool = False
     experts: tuple[Implementation, ...] = ()
-    windows_of_rows: Mapping[str, Any] | None = None
+    windows: Mapping[str, Any] | None = None
+    attention_dp: Mapping[str, Any] | None = None
+    gathered_embedding: tuple[Mapping[str, Any], ...] | None = None
+    without_split_experts: tuple[str, ...] = ()
+    gathers: tuple[Implementation, ...] = ()
 
     @property
     def name(self) -> str:
@@ -155,7 +167,11 @@ def _load(engine: str, release: str) -> EngineRelease:
         table.get("nccl"),
         table.get("one_node", False),
         tuple(_implementation(name, table["experts"][name]) for name in table.get("experts_order", ())),
-        table.get("windows_of_rows"),
+        table.get("windows"),
+        table.get("attention_dp"),
+        table.get("gathered_embedding"),
+        tuple(table.get("without_split_experts", ())),
+        tuple(_implementation(name, table["gathers"][name]) for name in table.get("gathers_order", ())),
     )
 
 
@@ -169,6 +185,8 @@ def _implementation(name: str, given: Mapping[str, Any]) -> Implementation:
         given.get("windows", False),
         given.get("compared", True),
         given.get("exchange", ""),
+        given.get("pads_rows", False),
+        given.get("gathers", ""),
     )
 
 

@@ -4,11 +4,11 @@ A rule is called as a table names it. It gets the situation, the engine's releas
 returns the sizes that it lets through with the facts that its words in ``tables/findings/engines.toml`` need.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from tuner.base.dataclass import dataclass
-from tuner.base.errors import BadInput
+from tuner.base.errors import BadInput, Remedy
 from tuner.base.sizes import LARGEST_BYTES
 from tuner.base.spelling import option
 from tuner.engines.releases import EngineRelease, Implementation
@@ -84,12 +84,29 @@ def sizes_of(situation: Situation, release: EngineRelease, name: str) -> Sizes:
     return sizes
 
 
+def holds(situation: Situation, release: EngineRelease, given: Iterable[Given]) -> bool:
+    """Whether each of some conditions, none of which is about a size, holds."""
+    return all(condition(situation, release, each).sizes for each in given)
+
+
 def for_experts(situation: Situation, release: EngineRelease, nbytes: int) -> Implementation:
     """What brings tokens to experts and back, all of which have so many bytes. BadInput where that is not known."""
     for each in release.experts:
         if all(nbytes in condition(situation, release, given).sizes for given in each.conditions):
             return each
-    raise BadInput(f"how {release.name} brings tokens of data-parallel attention to experts is not known")
+    raise BadInput(f"how {release.name} brings tokens of data-parallel attention to experts is not known").cured(
+        Remedy("attention_dp", None)
+    )
+
+
+def for_gather(situation: Situation, release: EngineRelease, of: str, nbytes: int) -> Implementation | None:
+    """What carries an AllGather of so many bytes in NCCL's place; None where NCCL does."""
+    for each in release.gathers:
+        if each.gathers in ("", of) and all(
+            nbytes in condition(situation, release, given).sizes for given in each.conditions
+        ):
+            return each
+    return None
 
 
 def is_there(situation: Situation, release: EngineRelease, name: str) -> bool:
@@ -149,6 +166,25 @@ def multiple(_: Situation, __: EngineRelease, given: Given) -> Passed:
 def one_node(situation: Situation, _: EngineRelease, __: Given) -> Passed:
     """All ranks are on one node."""
     return _if(situation.nodes == 1), {"nodes": situation.nodes}
+
+
+@rule
+def one_node_or_ends(situation: Situation, _: EngineRelease, given: Given) -> Passed:
+    """All ranks are on one node. BadInput where they are not: the engine ends with the value of the switch."""
+    if situation.nodes > 1:
+        name = given["switch"]
+        ends = f"the engine ends with it on several nodes, and this is {situation.nodes}"
+        raise BadInput(f"{name}={situation.switches[name]}: {ends}; valid: {given['valid']}")
+    return ALL, {"nodes": situation.nodes}
+
+
+@rule
+def alone_or_ends(situation: Situation, _: EngineRelease, given: Given) -> Passed:
+    """Of two switches one is on. BadInput where both are: the engine ends with that."""
+    if all(situation.switches[name] for name in given["of"]):
+        one, other = given["of"]
+        raise BadInput(f"{one} and {other}: the engine ends with both; valid: one of them")
+    return ALL, {}
 
 
 @rule
@@ -250,9 +286,12 @@ def _place(situation: Situation) -> dict[str, Any]:
 
 
 @rule
-def at_most_bytes(_: Situation, __: EngineRelease, given: Given) -> Passed:
-    """The size is at most a number of bytes."""
-    return at_most(given["bytes"]), {"limit": given["bytes"]}
+def at_most_bytes(situation: Situation, __: EngineRelease, given: Given) -> Passed:
+    """The size is at most a number of bytes, or of MiB that a switch says."""
+    limit: int = given["bytes"]
+    if "mebibytes" in given and situation.switches[given["mebibytes"]] is not None:
+        limit = max(1, int(str(situation.switches[given["mebibytes"]]))) << 20
+    return at_most(limit), {"limit": limit}
 
 
 @rule
@@ -554,10 +593,25 @@ def carried_by(situation: Situation, release: EngineRelease, given: Given) -> Pa
 
 @rule
 def at_most_rows(situation: Situation, _: EngineRelease, given: Given) -> Passed:
-    """The tensor has at most so many rows; any size where the number of columns is not known."""
+    """The tensor has at most so many rows; any size where the number of columns is not known.
+
+    A switch that ``requests`` names raises the number to that many sequences with the tokens guessed for them.
+    """
+    rows: int = given["rows"]
+    if "requests" in given and situation.switches[given["requests"]] is not None:
+        rows = max(rows, int(str(situation.switches[given["requests"]])) * (1 + situation.drafts))
+    if situation.hidden_size is None:
+        return ALL, {"rows": rows}
+    return at_most(rows * situation.hidden_size * situation.dtype.size_bytes), {"rows": rows}
+
+
+@rule
+def at_least_rows(situation: Situation, _: EngineRelease, given: Given) -> Passed:
+    """The tensor has at least so many rows; any size where the number of columns is not known."""
     if situation.hidden_size is None:
         return ALL, {"rows": given["rows"]}
-    return at_most(given["rows"] * situation.hidden_size * situation.dtype.size_bytes), {"rows": given["rows"]}
+    least = given["rows"] * situation.hidden_size * situation.dtype.size_bytes
+    return Sizes(((least, LARGEST_BYTES),)), {"rows": given["rows"]}
 
 
 @rule

@@ -17,7 +17,7 @@ class Situation:
     domain. ``graph``: the call is captured in a CUDA graph. ``hidden_size`` is the number of columns of the tensor,
     None if it is not known. ``switches`` are the engine's environment variables and arguments by their names, read.
     ``without`` are names of implementations that are off for a reason that no condition tells, as a log says.
-    ``drafts``: tokens are guessed for each sequence.
+    ``drafts`` is how many tokens are guessed for each sequence.
     """
 
     capability: int
@@ -32,7 +32,7 @@ class Situation:
     hidden_size: int | None = None
     switches: Mapping[str, object] = field(default_factory=dict)
     without: frozenset[str] = frozenset()
-    drafts: bool = False
+    drafts: int = 0
 
     @property
     def capability_text(self) -> str:

@@ -18,6 +18,7 @@ ABOUT_ALLREDUCE = (
     "P2P_CHECK",
 )
 _TRUE, _FALSE = ("true", "1", "yes", "y"), ("false", "0", "no", "n")
+_ON, _OFF = ("true", "1", "yes", "on"), ("false", "0", "no", "off")
 
 
 def read(release: EngineRelease, environment: Mapping[str, str], arguments: Iterable[str]) -> dict[str, object]:
@@ -71,6 +72,13 @@ def _word_as_truth(text: str, _: Mapping[str, Any]) -> bool:
     return text.lower() in _TRUE
 
 
+def _word_as_switch(text: str, _: Mapping[str, Any]) -> bool:
+    word = text.lower().strip()
+    if word not in _ON + _OFF:
+        raise ValueError(text)
+    return word in _ON
+
+
 def _choice(text: str, declared: Mapping[str, Any]) -> str:
     if text not in declared["choices"]:
         raise ValueError(text)
@@ -96,6 +104,7 @@ KINDS: Mapping[str, Callable[[str, Mapping[str, Any]], object]] = {
     "integer as truth": _integer_as_truth,
     "is 1": _is_one,
     "word as truth": _word_as_truth,
+    "on or off": _word_as_switch,
     "choice": _choice,
     "whole number": _whole,
     "flag": _flag,
