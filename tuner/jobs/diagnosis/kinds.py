@@ -20,7 +20,10 @@ from tuner.plugin.table.records import HEADER
 from tuner.scenario.logs import endings
 from tuner.times.measured.formats import NCCL_TESTS, FileFormat, MeasurementFile
 
-OF_LOGS = (b" NCCL INFO ", b" NCCL WARN ", b"NCCL error in: ", b"Watchdog caught collective operation timeout")
+OF_LOGS = (
+    b" NCCL INFO ", b" NCCL WARN ", b"NCCL error in: ", b"Watchdog caught collective operation timeout",
+    b" ProcessGroupNCCL.cpp:",
+)  # fmt: skip
 OF_RESULTS = b" out-of-place "  # the head of nccl-tests' table, which comes before its rows
 MOST_FOLDERS = 4096  # of hosts, that are looked into
 LARGE_BYTES = 32 << 20  # files above this are read in pieces

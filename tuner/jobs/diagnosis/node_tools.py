@@ -18,8 +18,13 @@ from tuner.release.variables import everywhere, ignored
 from tuner.scenario import notes
 
 MOST_BYTES = 1 << 20
+MOST_COUNTERS = 6  # of one GPU, that are shown
 _GPU = expression(r"^GPU (\d+): (.+?)(?: \(UUID: \S+\))?\s*$", re.M)
 _LINK = expression(r"^\s*Link (\d+): (?:([\d.]+) GB/s|<?(\w[\w ]*)>?)\s*$", re.M)
+# nvidia-smi nvlink -e, whose names differ by generation; the last ones are of NVLink 5.
+_COUNTER = expression(
+    r"^\s*Link (\d+): ([A-Z][\w ]*(?:[Ee]rrors|[Rr]ecovery[\w ]*events|[Dd]iscards|[Dd]ropped)): (\d+)\s*$", re.M
+)
 _NO_LINKS = expression(r"^\s*(?:Unable to retrieve NVLink|All links are (\w+)|.*NVLink.*not supported)", re.M | re.I)
 _PORT = expression(r"^(\S+) port (\d+) ==> (\S+) \((\w+)\)\s*$", re.M)  # ibdev2netdev of MLNX_OFED
 _SETTING = expression(r"^[ \t]*(?:export[ \t]+)?NCCL_\w+[ \t]*=", re.M)
@@ -35,7 +40,7 @@ def kind_of(content: bytes) -> FileKind | None:
     if len(content) > MOST_BYTES or b"NCCL INFO" in content:
         return None
     text = content.decode("utf-8", "replace")
-    if _GPU.search(text) and (_LINK.search(text) or _NO_LINKS.search(text)):
+    if _GPU.search(text) and (_LINK.search(text) or _NO_LINKS.search(text) or _COUNTER.search(text)):
         return FileKind.nvlinks
     lines = [line for line in text.splitlines() if line.strip()]
     if lines and 2 * sum(map(bool, map(_PORT.match, lines))) > len(lines):
@@ -51,8 +56,36 @@ def _text(file: Path) -> str:
 
 
 def of_nvlinks(file: Path, known: KnownFacts) -> FileDiagnosis:
-    """Links of ``nvidia-smi nvlink -s`` that are inactive, slower than the others, or fewer than the model has."""
-    return found_in(file, FileKind.nvlinks, _nvlinks(_text(file)), known)
+    """Links of ``nvidia-smi nvlink -s`` that are inactive, slower than the others, or fewer than the model has.
+
+    Of ``nvidia-smi nvlink -e`` those that had errors.
+    """
+    text = _text(file)
+    found = [*(_nvlinks(text) if _LINK.search(text) or _NO_LINKS.search(text) else ()), *_counters(text)]
+    return found_in(file, FileKind.nvlinks, found, known)
+
+
+def _counters(text: str) -> Iterator[Finding]:
+    """Links whose error counters are not 0: recoveries are a fault, other errors alone may be few and old."""
+    places = [(match.start(), int(match[1]), match[2]) for match in _GPU.finditer(text)]
+    ends = [start for start, *_ in places[1:]] + [len(text)]
+    counted, bad = 0, False
+    for (start, number, name), end in zip(places, ends, strict=True):
+        rows = [(int(link), what, int(count)) for link, what, count in _COUNTER.findall(text[start:end])]
+        counted += len({link for link, *_ in rows})
+        errors = [(link, what, count) for link, what, count in rows if count]
+        if errors:
+            bad = True
+            recovered = any("recover" in what.lower() for _, what, _ in errors)
+            facts = {
+                "gpu": number,
+                "name": name,
+                "links": sorted({link for link, *_ in errors}),
+                "counts": [f"link {link} {what} {count}" for link, what, count in errors[:MOST_COUNTERS]],
+            }
+            yield Finding("node.nvlinks_errors", Severity.FAULT if recovered else Severity.UNLIKE, facts)
+    if counted and not bad:
+        yield Finding("node.nvlinks_no_errors", Severity.NOTE, {"gpus": len(places), "links": counted})
 
 
 def _nvlinks(text: str) -> Iterator[Finding]:

@@ -34,6 +34,9 @@ def of_results(file: Path, known: KnownFacts) -> FileDiagnosis:
         judged = _judged(file, opened, known)
     except TunerError as error:
         judged = refused(file, FileKind.results, error, known)
+        if (said := _OUT_OF_BOUNDS.search(opened.content)) is not None:  # the last lines, of a table that is not whole
+            wrong = Finding("diagnose.out_of_bounds", Severity.FAULT, {"calls": int(said[1])})
+            judged = found_in(file, FileKind.results, [wrong, *judged.findings], known)
     return found_in(file, FileKind.results, [*judged.findings, *of_devices], known) if of_devices else judged
 
 
@@ -108,6 +111,7 @@ def _by_themselves(file: MeasurementFile, given: Given) -> Iterator[Finding]:
             yield Finding("diagnose.amd_results", Severity.UNKNOWN, facts)
 
 
+_OUT_OF_BOUNDS = expression(rb"Out of bounds values\s*: (\d+) FAILED")
 _ADAPTERS_DIFFER = 8.0  # times, at most, that the adapters of machines with the same GPUs differ by
 
 

@@ -57,6 +57,8 @@ def of_lines(lines: Lines, name: str, given: LogAdditions, parsed: NcclLog | Non
         log.rings,
         log.environment,
         log.adapters,
+        log.gpudirect,
+        log.last_line,
         failures(log.endings),
     )
     if not any(facts):

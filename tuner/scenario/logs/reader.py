@@ -7,7 +7,7 @@ come in any order. Sources are named at the expressions; where a release prints 
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable
-from dataclasses import field
+from dataclasses import field, replace
 from typing import NamedTuple
 
 from tuner.base.dataclass import dataclass
@@ -15,7 +15,7 @@ from tuner.base.expressions import expression
 from tuner.base.names import Algorithm, Collective
 from tuner.scenario.logs import choice, endings
 from tuner.scenario.logs.endings import EndingLine
-from tuner.scenario.logs.lines import LAST_ERROR, OF_RESULTS, TYPES, UNKNOWN, Lines, PrintedLine, Thread
+from tuner.scenario.logs.lines import COMPLETION, LAST_ERROR, OF_RESULTS, TYPES, UNKNOWN, Lines, PrintedLine, Thread
 from tuner.scenario.logs.thinned import Sort
 
 # src/init.cc, initTransportsRank and ncclCommInitRankFunc
@@ -40,7 +40,10 @@ _TIMED_OUT = expression(
     r"[Rr]ank ?(\d+)\].*Watchdog caught collective operation timeout: WorkNCCL\(SeqNum=(\d+), OpType=(\w+)"
     r"(?:, NumelIn=(\d+), NumelOut=(\d+))?"
 )
-_AT_WORK = expression(r"[Rr]ank ?(\d+)\].* work: (\d+), last enqueued NCCL work")
+_AT_WORK = expression(r"[Rr]ank ?(\d+)\].* work(?: sequence id)?: (\d+),? (?:PG status: )?last enqueued (?:NCCL )?work")
+# NCCL's last error where a launcher or a person joined the lines, or left out the one that announces it.
+_ERROR_INSIDE = expression(r"Last error: +(\S.*?)(?: {3}| Exception raised|$)")
+_CHILD = expression(r"(?:^|\s)(host|rank)\s{2,}: (\S+)")  # torch/distributed/elastic/multiprocessing/errors
 _PROCESS_GROUP = expression(r"\[PG (?:ID )?(\S+)(?: PG GUID ([^\]]+))? Rank \d+\]")  # its GUID is the same on all ranks
 # src/graph/search.cc, ncclTopoPrintGraph; "speed" up to 2.17
 _PATTERN = expression(
@@ -364,19 +367,23 @@ class _Reader:
         self._batches: dict[Thread, int] = {}
         self._alike: dict[tuple[str, ...], LoggedCall] = {}
         self._error_follows = False  # in the next line, without NCCL's prefix
+        self._child = dict[str, str]()  # of torchrun's report of a process that failed, so far
 
     def read(self, line: PrintedLine) -> None:
         if self._error_follows and line.thread is UNKNOWN:
             self._error_follows = False
-            self.warning(line._replace(text=endings.unwrapped(line.text)[1]))
-            return
+            if text := endings.unwrapped(line.text)[1].strip():
+                self.warning(line._replace(text=text))
+                return
         if line.thread is not UNKNOWN:
             self.log.last_line = line.number
         if line.warns:
             self.warning(line)
             return
         if line.thread is UNKNOWN and (ending := endings.of_line(line.text, line.number)) is not None:
-            self.log.endings.append(ending)
+            self.log.endings.append(self._of_child(ending))
+            if said := _ERROR_INSIDE.search(line.text):
+                self.warning(line._replace(text=said[1]))
         for part, pattern, method in _METHODS:
             if part in line.text and (match := pattern.search(line.text)):
                 method(self, line, match)
@@ -417,6 +424,23 @@ class _Reader:
     def process_group(self, line: PrintedLine, match: re.Match[str]) -> None:
         if group := _PROCESS_GROUP.search(line.text):
             self.log.process_groups.setdefault((int(match[1]), int(match[2])), group[2] or group[1])
+
+    def unprefixed_warning(self, line: PrintedLine, match: re.Match[str]) -> None:
+        if line.thread is UNKNOWN:
+            self.warning(line._replace(text=match[0].strip()))
+
+    def child(self, line: PrintedLine, match: re.Match[str]) -> None:
+        if match[1] == "host":
+            self._child.clear()
+        self._child[match[1]] = match[2]
+
+    def _of_child(self, ending: EndingLine) -> EndingLine:
+        """The ending with the rank and host of torchrun's report that it is in."""
+        if not self._child or not ending.text.startswith("exitcode"):
+            return ending
+        rank, host = self._child.get("rank", ""), self._child.get("host")
+        self._child.clear()
+        return replace(ending, rank=int(rank) if rank.isdigit() else ending.rank, host=host or ending.host)
 
     def last_error(self, line: PrintedLine, match: re.Match[str]) -> None:
         self._error_follows = True
@@ -749,6 +773,8 @@ _METHODS: list[tuple[str, re.Pattern[str], Callable[[_Reader, PrintedLine, re.Ma
     ("Watchdog caught ", _TIMED_OUT, _Reader.timed_out),
     ("last enqueued ", _AT_WORK, _Reader.process_group),
     ("Last error:", LAST_ERROR, _Reader.last_error),
+    ("Got completion from peer ", COMPLETION, _Reader.unprefixed_warning),
+    ("  : ", _CHILD, _Reader.child),
     ("# ", _DEVICE, _Reader.device),
     ("#", _RESULTS, _Reader.results),
     ("    ", _RESULT_ROW, _Reader.result_row),

@@ -16,18 +16,20 @@ RESULTS = {  # ncclResult_t by what ncclGetErrorString says of it, src/init.cc
     "remote process": "ncclRemoteError",
 }
 FOLLOWS = {ECHO, HEAD}
+OF_TIMEOUTS = {"collective_timeout", "watchdog_failure"}
+BY_WATCHDOG = {"aborted", "cpp_exception"}  # how PyTorch ends a process whose collective timed out
 
 
 def ending(shown: ShownByLog) -> Iterator[Finding]:
     """The failure that came first, and who only followed; nothing where no line is a failure."""
     log = shown.reading.log
     found = failures(log.endings)
-    if not found or (found[0].kind == "collective_timeout" and log.timed_out):  # which has a check of its own
+    if not found or (found[0].kind in OF_TIMEOUTS and log.timed_out):  # which has a check of its own
         return
     first, *others = found
     facts = _facts(first, log)
     ranks = {rank_of(each, log) for each in others} - {facts["rank"], None}
-    follow = first.role in FOLLOWS
+    follow = first.role in FOLLOWS or (bool(log.timed_out) and first.kind in BY_WATCHDOG)
     yield Finding(f"ending.{first.kind}", Severity.FAULT, {**facts, "followers": sorted(ranks), "follows": follow})
     yield Finding("diagnose.ending_line", Severity.NOTE, {"place": log.place(first.line), "text": first.text})
     if ranks:

@@ -42,7 +42,9 @@ def end(shown: ShownByLog) -> Iterator[Finding]:
         size = shown.reading.group.ranks if shown.reading.group else None
         facts = {"shown": sorted(ranks) if size and len(ranks) < size else None, "of": size}
         yield Finding("diagnose.ends_after_init", Severity.NOTE, facts)
-    elif not log.ranks and (log.networks or log.adapters or log.versions):
+    elif log.ranks or log.transports or log.rings:
+        yield Finding("diagnose.ends_before_complete", Severity.UNKNOWN, {})
+    elif log.networks or log.adapters or log.versions or (log.last_line and not log.warnings):
         yield Finding("diagnose.ends_before_init", Severity.UNKNOWN, {})
 
 
@@ -114,6 +116,15 @@ def _differing_calls(log: NcclLog) -> Iterator[Finding]:
             calls = [call for (thread, comm), call in log.last_calls.items() if _is_of(thread.process, comm, rank)]
             if rank.rank is not None and calls:
                 at[rank.rank] = max(calls, key=lambda each: each.number)
+        first_call = max((call.number for call in at.values()), default=1) == 0
+        without = {rank.rank for rank in group.logs if rank.complete and rank.rank is not None} - at.keys()
+        if first_call and without and not _orderly(log):
+            collective = next(iter(at.values())).collective
+            yield Finding(
+                "diagnose.ranks_without_call",
+                Severity.UNKNOWN,
+                {"ranks": sorted(without), "ahead": sorted(at), "collective": collective},
+            )
         if len(at) < 2:
             continue
         last = max(call.number for call in at.values())

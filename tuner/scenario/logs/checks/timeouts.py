@@ -20,8 +20,9 @@ def timeouts(shown: ShownByLog) -> Iterator[Finding]:
         return
     facts: dict[str, object] = {"line": min(each.line for each in log.timed_out.values())}
     facts["place"] = log.place(min(each.line for each in log.timed_out.values()))
-    facts["ranks"] = sorted(log.timed_out)
     groups = _by_call(log)
+    waiting = {rank for calls in groups.values() for rank, _ in calls}
+    facts["ranks"] = sorted(waiting)
     unequal = [found for calls in groups.values() if (found := _unequal(calls)) is not None]
     for ranks, first, others, second in unequal:
         yield Finding(
@@ -50,7 +51,7 @@ def timeouts(shown: ShownByLog) -> Iterator[Finding]:
     ][:MOST_PLACES]
     if len(groups) == 1 or ("" not in counts and len(groups) == len(counts)):
         size = shown.reading.group.ranks if shown.reading.group else None
-        absent = sorted(set(range(size or 0)) - set(log.timed_out))
+        absent = sorted(set(range(size or 0)) - waiting)
         yield Finding("diagnose.timeout", Severity.FAULT, {**facts, "absent": absent})
     else:
         unsure = all(count == 1 for group, count in counts.items() if group)
@@ -66,7 +67,11 @@ def _by_call(log: NcclLog) -> dict[tuple[str, int, str], list[tuple[int, TimedOu
     for rank, each in sorted(log.timed_out.items()):
         group = said_of.get((rank, each.number)) or likely.get(at[rank], "")  # of a rank that ended before it said it
         found[group, each.number, each.collective].append((rank, each))
-    return found
+    for (rank, number), group in said_of.items():  # that say the number alone
+        call = next((key for key in found if key[:2] == (group, number)), None)
+        if rank not in log.timed_out and call is not None:
+            found[call].append((rank, found[call][0][1]._replace(numel_in=None, numel_out=None)))
+    return {key: sorted(calls, key=lambda each: each[0]) for key, calls in found.items()}
 
 
 def _unequal(

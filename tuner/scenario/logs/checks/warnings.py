@@ -23,7 +23,7 @@ RESULTS = (  # ncclResult_t, src/nccl.h.in
 def warnings(shown: ShownByLog) -> Iterator[Finding]:
     """Every warning except those that another finding explains; equal ones once."""
     log = shown.reading.log
-    fell_back = any(rank.fallback_patterns for rank in shown.reading.logs)
+    fell_back = shown.channels is not None and any(rank.fallback_patterns for rank in shown.reading.logs)
     alike: dict[str, list[PrintedLine]] = {}
     for text, line in log.warnings.items():
         if any(part in text for part in ("ibverbs", "No device found")) and log.network_faults:

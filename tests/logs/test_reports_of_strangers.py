@@ -1,0 +1,196 @@
+"""Excerpts as people paste them into reports: which line is the cause, and whether anything is wrong at all."""
+
+from pathlib import Path
+
+import pytest
+
+from tuner.base.findings import Finding, Severity
+from tuner.jobs.diagnosis.diagnose import diagnose
+from tuner.jobs.diagnosis.records import DiagnosisOptions
+
+FAULT, UNKNOWN, UNLIKE, NOTE = Severity.FAULT, Severity.UNKNOWN, Severity.UNLIKE, Severity.NOTE
+
+
+def of_text(folder: Path, *lines: str, name: str = "job.out") -> tuple[Finding, ...]:
+    """All findings of a file, those of each kind that it is of, the gravest first."""
+    (folder / name).write_text("".join(f"{line}\n" for line in lines), "utf-8")
+    return tuple(finding for one in diagnose([folder / name], DiagnosisOptions()) for finding in one.findings)
+
+
+AT_WORK = "[rank{rank}]:[E101 10:00:0{rank}.5 ProcessGroupNCCL.cpp:1785] [PG ID 1 PG GUID 4(tp) Rank {rank}] "
+CAUGHT = (
+    "[rank{rank}]:[E101 10:00:0{rank}.4 ProcessGroupNCCL.cpp:632] [Rank {rank}] Watchdog caught collective operation "
+    "timeout: WorkNCCL(SeqNum=77, OpType=ALLREDUCE, NumelIn=64, NumelOut=64, Timeout(ms)=1000) ran for 1001 "
+    "milliseconds before timing out."
+)
+DETECTED = (
+    AT_WORK + "Exception (either an error or timeout) detected by watchdog at work: 77, last enqueued NCCL work: 79"
+)
+SEQUENCE = AT_WORK + " failure detected by watchdog at work sequence id: 77 PG status: last enqueued work: 79"
+
+
+@pytest.mark.parametrize(
+    ("line", "call"),
+    [
+        (DETECTED.format(rank=3), 77),
+        (SEQUENCE.format(rank=3), 77),
+        (AT_WORK.format(rank=3) + "Timeout at NCCL work: 78, last enqueued NCCL work: 79.", 78),
+    ],
+    ids=["detected", "sequence id", "timeout at"],
+)
+def test_what_the_watchdog_says_in_other_words_is_a_failure_of_its_rank(tmp_path: Path, line: str, call: int) -> None:
+    started = (
+        "trainer-0:40:41 [3] NCCL INFO comm 0x5500 rank 3 nranks 4 cudaDev 3 busId 9d000 commId 0x77 - Init COMPLETE"
+    )
+    for lines in ((line,), (started, line)):
+        first = of_text(tmp_path, *lines)[0]
+        assert (first.code, first.severity) == ("ending.watchdog_failure", FAULT)
+        assert (first.facts["rank"], first.facts["number"]) == (3, call)
+
+
+def test_a_rank_that_says_the_number_alone_waits_too(tmp_path: Path) -> None:
+    """pytorch/pytorch prints both lines on each rank; a launcher may lose one."""
+    found = of_text(tmp_path, CAUGHT.format(rank=0), DETECTED.format(rank=0), DETECTED.format(rank=2))
+    assert found[0].code == "diagnose.timeout"
+    assert found[0].facts["ranks"] == [0, 2]
+    elsewhere = DETECTED.format(rank=2).replace("work: 77", "work: 12")
+    assert of_text(tmp_path, CAUGHT.format(rank=0), elsewhere)[0].facts["ranks"] == [0]
+
+
+def test_the_exception_that_the_watchdog_throws_is_not_the_cause(tmp_path: Path) -> None:
+    thrown = "terminate called after throwing an instance of '{}'"
+    caught = CAUGHT.format(rank=5)
+    after = caught[caught.index("[Rank 5]") :]
+    for kind in ("c10::DistBackendError", "std::runtime_error"):
+        found = of_text(
+            tmp_path, thrown.format(kind), f"  what():  [PG 3 Rank 5] thread terminated with exception: {after}"
+        )
+        assert found[0].code == "diagnose.timeout", kind
+
+
+def test_the_xid_that_another_follows_from_is_the_cause(tmp_path: Path) -> None:
+    first = of_text(
+        tmp_path, "kernel: NVRM: Xid (PCI:0000:1b:00): 45, pid=77, name=python, Ch 00000004 caused by previous Xid 149"
+    )[0]
+    assert (first.code, first.facts["number"], first.facts["gpu"]) == ("ending.xid", 149, "0000:1b:00")
+
+
+def test_the_process_of_torchruns_report_has_its_rank_and_host(tmp_path: Path) -> None:
+    report = [
+        "Root Cause (first observed failure):",
+        "[0]:",
+        "  time      : 2026-01-02_03:04:05",
+        "  host      : trainer-7",
+        "  rank      : 13 (local_rank: 5)",
+        "  exitcode  : -9 (pid: 4100)",
+    ]
+    first = of_text(tmp_path, *report)[0]
+    assert (first.code, first.facts["rank"], first.facts["host"]) == ("ending.killed", 13, "trainer-7")
+    assert first.facts["pid"] == 4100
+
+
+COMPLETION = "NET/IB : Got completion from peer 10.9.0.3<4100> with status=12 opcode=0 len=0 vendor err 129 (Recv)"
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        ("RuntimeError: NCCL error: remote process exited, NCCL version 2.22.3 ncclRemoteError: A call failed. "
+         f"Last error:    {COMPLETION}   Exception raised from f at g.cpp:1",),
+        ("(Worker pid=7, ip=10.0.0.4) [rank1]: NCCL error: remote process exited or there was a network error",
+         f"(Worker pid=7, ip=10.0.0.4) {COMPLETION}"),
+    ],
+    ids=["in one line", "without its announcement"],
+)  # fmt: skip
+def test_nccls_last_error_is_found_where_lines_were_joined_or_left_out(tmp_path: Path, lines: tuple[str, ...]) -> None:
+    warned = [each for each in of_text(tmp_path, *lines) if each.code == "diagnose.warned"]
+    assert [each.facts["text"] for each in warned] == [COMPLETION]
+    assert warned[0].facts["meaning"] is not None
+
+
+def test_an_empty_last_error_is_no_warning(tmp_path: Path) -> None:
+    found = of_text(
+        tmp_path, "NCCL error: unhandled system error, NCCL version 2.25.1", "Last error:", "", "frame #0: f()"
+    )
+    assert found[0].code == "ending.nccl_error"
+    assert not any(each.code == "diagnose.warned" for each in found)
+
+
+HOST = "trainer-0:40:4{rank} [{rank}] NCCL INFO "
+COMPLETE = HOST + "comm 0x550{rank} rank {rank} nranks 2 cudaDev {rank} busId {rank}000 - Init COMPLETE"
+CALL = HOST + (
+    "{name}: opCount 0 sendbuff 0x7 recvbuff 0x7 count 8 datatype 7 op 0 root 0 comm 0x550{rank} [nranks=2] stream 0x2"
+)
+
+
+def test_a_log_that_shows_no_complete_communicator_is_not_healthy(tmp_path: Path) -> None:
+    connecting = [
+        HOST.format(rank=0) + "Channel 00/02 :    0   1",
+        HOST.format(rank=1) + "Channel 00/0 : 1[1] -> 0[0] via P2P/IPC",
+    ]
+    assert of_text(tmp_path, *connecting)[0].code == "diagnose.ends_before_complete"
+    ended = of_text(tmp_path, *connecting, *(COMPLETE.format(rank=rank) for rank in (0, 1)))
+    assert ended[0].severity in (NOTE, UNLIKE)
+    little = of_text(tmp_path, HOST.format(rank=0) + "Setting affinity for GPU 0 to ff")
+    assert (little[0].code, little[0].severity) == ("diagnose.ends_before_init", UNKNOWN)
+
+
+def test_a_rank_that_entered_no_collective_while_others_wait_is_named(tmp_path: Path) -> None:
+    made = [COMPLETE.format(rank=rank) for rank in (0, 1)]
+    first = of_text(tmp_path, *made, CALL.format(rank=0, name="Broadcast"))[0]
+    assert (first.code, first.severity, first.facts["ranks"]) == ("diagnose.ranks_without_call", UNKNOWN, [1])
+    both = of_text(tmp_path, *made, *(CALL.format(rank=rank, name="Broadcast") for rank in (0, 1)))
+    assert both[0].severity in (NOTE, UNLIKE)
+
+
+def test_wrong_results_are_a_fault_of_a_table_that_is_not_whole(tmp_path: Path) -> None:
+    lines = ["# nThread 1 nGpus 2 minBytes 8 maxBytes 64 step: 2(factor)", "# Using devices",
+             "#  Rank  0 Group  0 Pid   87 on  ws7 device  0 [0x01] NVIDIA GeForce GTX 950",
+             " 8 2 float sum -1 9.5 0.00 0.00 1 9.5 0.00 0.00 1",
+             "# Out of bounds values : {} {}", "# Avg bus bandwidth    : 0.5"]  # fmt: skip
+    wrong = of_text(tmp_path, *(line.format(14, "FAILED") for line in lines))
+    assert (wrong[0].code, wrong[0].facts["calls"]) == ("diagnose.out_of_bounds", 14)
+    right = of_text(tmp_path, *(line.format(0, "OK") for line in lines))
+    assert not any(each.code == "diagnose.out_of_bounds" for each in right)
+
+
+@pytest.mark.parametrize(
+    ("warning", "part"),
+    [
+        ("NET/IB : SHARP coll init error: Cannot create SHARP job(-11)", "without CollNet"),
+        ("NET/OFI Only EFA provider is supported", "no EFA adapter"),
+        ("NET/OFI Disabling shared memory failed: Protocol not available", "different EFA installers"),
+    ],
+)
+def test_warnings_of_plugins_have_their_own_meaning(tmp_path: Path, warning: str, part: str) -> None:
+    found = of_text(tmp_path, f"trainer-0:40:41 [0] plugin.c:20 NCCL WARN {warning}")
+    assert part in str(next(each for each in found if each.code == "diagnose.warned").facts["meaning"])
+
+
+def test_a_job_whose_sharp_does_not_start_is_said(tmp_path: Path) -> None:
+    asked = HOST.format(rank=0) + "NCCL_COLLNET_ENABLE set by environment to 1."
+    found = of_text(tmp_path, asked, "[trainer-0:1:285 - context.c:415] ERROR sharp_get_local_data failed: no port")
+    assert (found[0].code, found[0].severity) == ("ending.sharp_failed", FAULT)
+
+
+def test_a_start_of_pytorch_alone_sets_no_variables(tmp_path: Path) -> None:
+    started = ["[I ProcessGroupNCCL.cpp:672] [Rank 0] ProcessGroupNCCL initialized with following options:",
+               "NCCL_ASYNC_ERROR_HANDLING: 1", "NCCL_BLOCKING_WAIT: 0", "TIMEOUT(ms): 1800000"]  # fmt: skip
+    assert {each.severity for each in of_text(tmp_path, *started)} == {UNKNOWN}
+
+
+@pytest.mark.parametrize(
+    ("counters", "severity"),
+    [
+        (("Replay Errors: 0", "Recovery Errors: 0", "CRC Errors: 0"), NOTE),
+        (("Replay Errors: 4", "Recovery Errors: 0", "CRC Errors: 9"), UNLIKE),
+        (("Replay Errors: 4", "Recovery Errors: 2", "CRC Errors: 9"), FAULT),
+        (("Tx packets: 400", "Rx Errors: 0", "Link recovery successful events: 3"), FAULT),
+    ],
+)
+def test_error_counters_of_nvlinks(tmp_path: Path, counters: tuple[str, ...], severity: Severity) -> None:
+    lines = ["GPU 0: NVIDIA H100 80GB HBM3 (UUID: GPU-1)", "\t Link 0: Replay Errors: 0"]
+    lines += ["GPU 1: NVIDIA H100 80GB HBM3 (UUID: GPU-2)", *(f"\t Link 5: {each}" for each in counters)]
+    (found,) = of_text(tmp_path, *lines, name="nvlink.txt")
+    assert found.severity is severity
+    assert severity is NOTE or (found.facts["gpu"], found.facts["links"]) == (1, [5])
