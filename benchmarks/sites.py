@@ -3,7 +3,8 @@
 ``python benchmarks/sites.py`` prints, of every table of ``tables/splits.toml`` that has a site: the median error with
 0, 1 and 4 rows of the table given, over all sizes and from 16 MiB on; medians of these over the healthy tables; how
 many times lie in their intervals, by size and by nodes; and which tables an own row widens an interval of. Parameters
-are learnt without the table's site. Rows are given at random (``SEEDS`` times) and as ``telling`` chooses them.
+are learnt without the table's site. Rows are given at random (``SEEDS`` times) and as ``telling`` chooses them. A table
+of an instance type that other clusters were measured of is predicted with those clusters' rows as well.
 ``--likelihood`` prints how likely the rows are by the standard deviations of ``tuner/times/timemodel/sites.py``, and by
 each of them larger and smaller by a fifth: what these were chosen by.
 """
@@ -13,6 +14,7 @@ import json
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,7 @@ from numpy.typing import NDArray
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from tests.scripts.fit_network import HeldTable, held_tables
+from tuner.times.calibration import calibrate
 from tuner.times.measured.header import MeasuredHealth
 from tuner.times.timemodel import sites
 from tuner.times.timemodel.features import Array
@@ -55,9 +58,12 @@ class TableErrors:
 
 
 def errors(
-    held: HeldTable, given: int, how: str, widening: Mapping[int, tuple[float, float]] = sites.WIDENING
+    held: HeldTable, given: int, how: str, type_rows: sites.SiteRows | None = None
 ) -> tuple[TableErrors, dict[str, Array]]:
-    """Errors of a table, and of each judged row what coverage is counted by; over the seeds where rows are random."""
+    """Errors of a table, and of each judged row what coverage is counted by; over the seeds where rows are random.
+
+    ``type_rows``: those of other clusters of the table's instance type.
+    """
     picked: list[NDArray[np.intp]]
     if not given:
         picked = [np.zeros(0, np.intp)]
@@ -75,7 +81,7 @@ def errors(
         judged = np.setdiff1d(np.arange(len(held.calls)), chosen)
         if not len(judged):
             continue
-        one = _judged(held, chosen, judged, widening)
+        one = _judged(held, chosen, judged, type_rows)
         for name, values in one.items():
             columns.setdefault(name, []).append(values)
         each.append(_summary(one))
@@ -85,10 +91,10 @@ def errors(
 
 
 def _judged(
-    held: HeldTable, chosen: NDArray[np.intp], judged: NDArray[np.intp], widening: Mapping[int, tuple[float, float]]
+    held: HeldTable, chosen: NDArray[np.intp], judged: NDArray[np.intp], type_rows: sites.SiteRows | None
 ) -> dict[str, Array]:
     rows = sites.rows_of(held.calls[chosen], held.times_us[chosen], held.parameters) if len(chosen) else None
-    process = sites.SiteProcess(held.parameters, rows, widening)
+    process = sites.SiteProcess(held.parameters, rows, type_rows=type_rows)
     calls, log_us = held.calls[judged], np.log(held.times_us[judged])
     log_off, log_half = process.corrected(calls)
     log_nccl = np.log(held.nccl_us)
@@ -142,6 +148,45 @@ def widened_by_own_rows(held: HeldTable) -> tuple[int, float]:
     return wider, worst
 
 
+def with_instance_types(tables: Sequence[HeldTable]) -> list[dict[str, Any]]:
+    """Errors of each table of an instance type without and with the rows of the type's other clusters."""
+    held, found = {each.table: each for each in tables}, []
+    for source in calibrate.sources():
+        for name in source.tables if source.instances and len(source.tables) > 1 else ():
+            one, others = held[name], [held[other] for other in source.tables if other != name]
+            rows = [sites.rows_of(other.calls, other.times_us, one.parameters) for other in others]
+            type_rows = reduce(sites.SiteRows.joined, rows)
+            for given in GIVEN:
+                if given < len(one.calls):
+                    how = "random" if given else "none"
+                    without, known = (errors(one, given, how, each)[0] for each in (None, type_rows))
+                    of_type = {"without": without.error, "large_without": without.large_error, **asdict(known)}
+                    found.append({"type": source.name, **of_type})
+    return found
+
+
+def errors_expected(tables: Sequence[HeldTable]) -> dict[str, dict[str, float]]:
+    """Of healthy tables: medians of the errors that were expected and found, and of what is found of those expected.
+
+    With 0, 1 and 4 rows, which ``telling`` chooses.
+    """
+    ratios: dict[int, list[tuple[float, float]]] = {given: [] for given in GIVEN}
+    for held in (each for each in tables if each.is_healthy and len(each.calls) > max(GIVEN)):
+        process = sites.SiteProcess(held.parameters)
+        expected = process.errors_to_expect(held.calls, process.telling(held.calls, max(GIVEN)))
+        for given in GIVEN:
+            found = errors(held, given, "chosen" if given else "none")[0].error
+            ratios[given].append((expected[given], found or 0.0))
+    return {
+        str(given): {
+            "expected": float(np.median([one for one, _ in pairs])),
+            "found": float(np.median([other for _, other in pairs])),
+            "ratio": float(np.median([other / one for one, other in pairs])),
+        }
+        for given, pairs in ratios.items()
+    }
+
+
 def log_likelihood(tables: Sequence[HeldTable]) -> float:
     """Logarithm of how likely the rows of the healthy tables are, a row: each table's all together, none given."""
     found = []
@@ -193,6 +238,8 @@ def report(tables: Sequence[HeldTable]) -> dict[str, Any]:
         "tables": [asdict(each) for each in found],
         "summary": {group: _summaries(found, group) for group in ("healthy", "unfitted", "fitted")},
         "coverage": {f"{given} {how}": _coverage(each) for (given, how, _), each in columns.items()},
+        "instance_types": with_instance_types(tables),
+        "expected": errors_expected(tables),
         "widened": {name: {"calls": count, "worst": worst} for name, (count, worst) in widened.items() if count},
     }
 
@@ -259,6 +306,16 @@ def print_report(found: Mapping[str, Any], *, each_table: bool = True) -> None:
     print("\ninside, healthy tables")
     for name, each in found["coverage"].items():
         print(f"  {name:9} bytes {each['bytes']}\n            nodes {each['nodes']}")
+    print("\ntables of an instance type: error without, with rows of its other clusters | from 16 MiB | inside")
+    for each in found["instance_types"]:
+        shares = [_percent(each[name]) for name in ("without", "error", "large_without", "large_error", "inside")]
+        print(
+            f"  {each['type']:18} {each['table']:38} {each['given']} {each['how']:7} "
+            + " ".join(f"{one:>6}" for one in shares)
+        )
+    print("\nmedian errors that were expected, and found")
+    for given, each in found["expected"].items():
+        print(f"  {given} {_percent(each['expected'])} {_percent(each['found'])}, of each {each['ratio']:.2f}")
     print(f"\nown rows widen their own interval in {len(found['widened'])} tables: {found['widened']}")
 
 

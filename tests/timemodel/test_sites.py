@@ -14,10 +14,11 @@ from tuner.base.names import AlgoProto, Algorithm, Collective, DataType, Op, Pro
 from tuner.base.nouns import Shape
 from tuner.base.spelling import Spelling, spelled_for
 from tuner.emulator.request import Request
+from tuner.times.calibration import calibrate
 from tuner.times.calibration.measured_calls import splits_file
 from tuner.times.placement import Site
 from tuner.times.telling import telling_calls
-from tuner.times.timemodel import features, sites
+from tuner.times.timemodel import calibration, features, predict, sites
 from tuner.times.timemodel.features import Features
 from tuner.times.timemodel.form import believed
 
@@ -60,6 +61,68 @@ def test_a_row_says_less_of_calls_the_further_away_they_are(factor: float) -> No
         left = [float(np.median(process.left(calls_of(Collective.AllGather, *shape)))) for shape in shapes]
         assert left == sorted(left), (shapes, left)
         assert left[-1] > 2 * left[0]
+
+
+TYPES = [name for name in calibration.names() if calibration.load(name).instances]
+
+
+@pytest.mark.parametrize("name", TYPES)
+def test_other_clusters_of_a_type_speak_of_their_collectives_and_sizes_alone(name: str) -> None:
+    of_type = calibration.load(name)
+    assert of_type.between is not None
+    without = sites.SiteProcess(of_type.parameters)
+    process = sites.SiteProcess(of_type.parameters, type_rows=of_type.between)
+    measured = set(of_type.between.collective.tolist())
+    for collective in (Collective.AllReduce, Collective.AllGather, Collective.ReduceScatter):
+        calls = calls_of(collective, 2, 8)
+        (known_us, known), (log_us, half) = process.corrected(calls), without.corrected(calls)
+        if collective not in measured:
+            assert np.array_equal(known_us, log_us)
+            assert np.array_equal(known, half)
+            continue
+        assert (known <= half).all()
+        assert (known / half).min() < 0.98  # of Ring, where most rows are of NVLSTree
+        log2_bytes = of_type.between.log2_bytes[of_type.between.collective == collective]
+        far = np.log2(calls.bytes) < log2_bytes.min() - 5
+        assert np.allclose(known_us[far], np.asarray(log_us)[far], atol=1e-4)
+        assert not np.allclose(known_us, log_us, atol=1e-3)
+
+
+@pytest.mark.parametrize("name", TYPES)
+@pytest.mark.parametrize("factor", [0.3, 1.0, 4.0])
+def test_an_own_row_counts_beside_those_of_other_clusters(name: str, factor: float) -> None:
+    """It moves its own call to what it says, and widens no interval at its place, whatever it says."""
+    of_type = calibration.load(name)
+    calls = calls_of(Collective.AllReduce, 2, 8)
+    without = half_widths(sites.SiteProcess(of_type.parameters, type_rows=of_type.between), calls)
+    for at in range(0, len(calls), 4):
+        one = np.array([at])
+        rows = sites.rows_of(calls[one], factor * calls.nccl_us[one], of_type.parameters)
+        process = sites.SiteProcess(of_type.parameters, rows, type_rows=of_type.between)
+        log_us, half = process.corrected(calls[one])
+        assert np.asarray(half)[0] <= without[at] * (1 + 1e-9)
+        of_row = np.log(factor * calls.nccl_us[at])
+        others = sites.SiteProcess(of_type.parameters, type_rows=of_type.between).corrected(calls[one])[0]
+        assert abs(np.asarray(log_us)[0] - of_row) <= 0.35 * abs(np.asarray(others)[0] - of_row) + 1e-9
+
+
+def test_times_on_an_instance_type_rest_on_its_other_clusters_and_judgements_do_not() -> None:
+    words = ("pick", "allreduce", "--nodes", "2", "--nccl", "2.22.3", "--bytes", "1G", "--time", "both", "--json")
+    of_type, named, other = (
+        json.loads(run(*words, *more).stdout)["picks"][0]["calibrated"]["NVLSTree/Simple"]
+        for more in (
+            ("--machine", "aws-p5-rdma"),
+            ("--machine", "aws-p5-rdma", "--calibration", "p5.48xlarge"),
+            ("--machine", "dgx-h100"),
+        )
+    )
+    assert of_type["time_us"] == named["time_us"]
+    assert of_type["high_us"] / of_type["time_us"] < 0.95 * other["high_us"] / other["time_us"]
+    assert of_type["time_us"] == pytest.approx(4590, rel=0.03)  # both tables of p5 have 4,566 to 4,635
+    shown = run(*words[:-1], "--machine", "aws-p5-rdma").stdout.replace("\n", " ")
+    assert "2 runs of other clusters of p5.48xlarge" in shown
+    selection = tuner.communicator("aws-p5-rdma", nodes=2, nccl="2.22.3").selection
+    assert predict.of_communicator(selection, "aws-p5-rdma").calibration.type_rows is None
 
 
 def test_the_covariances_of_calls_of_all_kinds_can_be() -> None:
@@ -131,6 +194,27 @@ def test_chosen_rows_say_more_than_random_ones() -> None:
         chosen, random = (SUMMARY["healthy"][f"{given} {how}"] for how in ("chosen", "random"))
         assert chosen["error"] <= 0.95 * random["error"]
         assert chosen["large_error"] <= 0.75 * random["large_error"]
+
+
+def test_a_table_is_nearer_by_the_other_clusters_of_its_type() -> None:
+    """Medians over tables, each predicted without its own rows; with its own ones it is not further off."""
+    of_types = KEPT["instance_types"]
+    for given, part in ((0, 0.6), (1, 0.6), (4, 0.8)):
+        of_given = [each for each in of_types if each["given"] == given]
+        for known, without in (("error", "without"), ("large_error", "large_without")):
+            medians = (np.median([each[name] for each in of_given]) for name in (known, without))
+            assert next(medians) <= part * next(medians), (given, known)
+        assert np.mean([each["inside"] for each in of_given]) >= 0.85
+    shown = {each["table"] for each in of_types}
+    several = [source for source in calibrate.sources() if source.instances and len(source.tables) > 1]
+    assert shown == {table for source in several for table in source.tables}
+
+
+def test_errors_are_as_large_as_was_expected() -> None:
+    """Before a call is measured, and after one and four: medians over healthy tables."""
+    for given, each in KEPT["expected"].items():
+        assert 0.67 <= each["found"] / each["expected"] <= 1.5, given
+        assert 0.75 <= each["ratio"] <= 1.33, given
 
 
 def test_every_table_is_shown_bad_ones_too() -> None:

@@ -239,6 +239,8 @@ def _model(scenario: Scenario, selection: Selection, calibration: str | None) ->
     """The model of a scenario; with hardware unlike the machine's, times are carried over as to another machine."""
     machine = None if scenario.others else scenario.site
     chosen = predict.choose(selection.communicator, machine, calibration)
+    if not scenario.hardware:
+        chosen = predict.with_instance_type(chosen, selection.communicator.nodes, machine)
     changed = f" before {', '.join(f'{key}={value}' for key, value in (scenario.hardware or {}).items())}"
     return TimeModel(
         chosen.calibration,

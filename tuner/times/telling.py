@@ -68,7 +68,7 @@ def telling_calls(
             f"calls on one node say nothing about the network between nodes; valid: {option('nodes')} 2 or more"
         )
     selection = site.selection(shape.nodes, shape.gpus_per_node, {})
-    model = predict.of_communicator(selection, site.name, calibration)
+    model = predict.of_communicator(selection, site.name, calibration, with_instance=True)
     bytes_of_all = np.array(sizes, np.uint64)
     requests = [Request(collective, dtype, Op.sum) for collective in collectives]
     parts = [features.of_picks(selection, request, selection.pick(request, bytes_of_all)) for request in requests]

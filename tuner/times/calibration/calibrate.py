@@ -16,7 +16,7 @@ from tuner.machine import catalogue
 from tuner.machine.topology import Topology
 from tuner.times import measured as measured_tables
 from tuner.times.calibration import plausible, time_fit
-from tuner.times.calibration.measured_calls import MeasuredCalls, joined, of_table, table_of_one_way
+from tuner.times.calibration.measured_calls import MeasuredCalls, joined, of_table, splits_file, table_of_one_way
 from tuner.times.calibration.time_fit import softened
 from tuner.times.measured import Problem, formats
 from tuner.times.measured.checks import nearest_release
@@ -112,7 +112,8 @@ class CalibrationSource:
     """Sources of a shipped calibration. ``machine`` is empty where the tables say it.
 
     ``base``: for a site, the calibration that supplies the part inside nodes; without it, rows between nodes are left
-    out, except for a machine that is a single site.
+    out, except for a machine that is a single site. ``instances``: names of the instance type that all tables are of;
+    they are healthy, of several clusters, and placed as ``tables/splits.toml`` says.
     """
 
     name: str
@@ -120,12 +121,15 @@ class CalibrationSource:
     machine: str = ""
     base: str = ""
     site: bool = False
+    instances: tuple[str, ...] = ()
 
 
 def sources() -> tuple[CalibrationSource, ...]:
     """The shipped calibrations' tables, as ``tables/calibrations/sources.toml`` lists them."""
     return tuple(
-        CalibrationSource(name, **{**entry, "tables": tuple(entry["tables"])})
+        CalibrationSource(
+            name, **{**entry, "tables": tuple(entry["tables"]), "instances": tuple(entry.get("instances", ()))}
+        )
         for name, entry in tables.toml(tables.folder() / "calibrations" / "sources.toml").items()
     )
 
@@ -141,6 +145,8 @@ class Widths:
 def shipped(source: CalibrationSource, widths: Widths) -> Calibration:
     """A shipped calibration, made anew. Errors: BadMeasurement, BadInput."""
     tables = [table_of_one_way(name) for name in source.tables]
+    if source.instances:
+        return _of_instance(source, tables, widths)
     measured = Site(source.machine or tables[0].header.machine)
     if source.base:
         (of_nodes,) = (each for each in sources() if each.name == source.base)
@@ -149,6 +155,23 @@ def shipped(source: CalibrationSource, widths: Widths) -> Calibration:
     if not source.site:
         tables = [replace(table, blocks=tuple(row for row in table.blocks if row.nodes == 1)) for table in tables]
     return of_tables(source.name, tables, measured, widths)
+
+
+def _of_instance(source: CalibrationSource, tables: Sequence[Measurements], widths: Widths) -> Calibration:
+    (of_nodes,) = (each for each in sources() if each.name == source.base)
+    nodes = shipped(of_nodes, widths)
+    entries = (entry for site in splits_file()["sites"].values() for entry in site["tables"])
+    places = {table: Site(machine, nccl) for table, machine, nccl in entries}
+    placed = [of_table(table, places[table.name]) for table in tables]
+    return replace(
+        updated(nodes, joined(placed)),
+        name=source.name,
+        measured=tuple(MeasuredFile(table.name, len(rows)) for table, rows in zip(tables, placed, strict=True)),
+        site=source.name,
+        network=", ".join(dict.fromkeys(table.header.network for table in tables if table.header.network)),
+        base=source.base,
+        instances=source.instances,
+    )
 
 
 def of_site(
@@ -237,6 +260,8 @@ def updated(calibration: Calibration, calls: MeasuredCalls) -> Calibration:
     between = calls.chosen(calls.measured.calls.nodes > 1)
     if not len(between):
         return calibration
+    if calibration.instances:  # whose rows are of other clusters
+        calibration = replace(calibrations.load(calibration.base), instance_type=calibration.name)
     rows = rows_of(between.measured.calls, between.measured.times_us, dict(calibration.parameters))
     known = calibration.between
     return replace(

@@ -73,6 +73,10 @@ class Calibration:
     combination) say what was measured on one node. ``site`` is the cluster whose rows are in ``between``, ``network``
     its network between nodes; both are empty, and ``between`` None, where nothing was measured between nodes. ``base``
     is the shipped calibration that supplies everything except the site's part.
+
+    ``instances``: machines of the catalogue, and other names, that all rows in ``between`` are of, where these are an
+    instance type's and not a site's. ``instance_type`` is the calibration of the site's type, where one was named;
+    ``type_rows`` are its rows, of other clusters than the site.
     """
 
     name: str
@@ -94,12 +98,15 @@ class Calibration:
     between: SiteRows | None = None
     between_releases: tuple[str, ...] = ()
     base: str = ""
+    instances: tuple[str, ...] = ()
+    instance_type: str = ""
+    type_rows: SiteRows | None = None
 
     @cached_property
     def process(self) -> SiteProcess:
         """Process of calls between nodes, conditioned on the site's rows where there are some."""
         many = self.factors[CarriedOver.nodes]
-        return SiteProcess(self.parameters, self.between, {**WIDENING, MANY_ROWS: (many, many)})
+        return SiteProcess(self.parameters, self.between, {**WIDENING, MANY_ROWS: (many, many)}, self.type_rows)
 
     @cached_property
     def form(self) -> Form:
@@ -141,6 +148,11 @@ def names() -> tuple[str, ...]:
 def of_site(site: str) -> str | None:
     """The shipped calibration of a site, by the site's name; None if there is none."""
     return next((name for name in names() if site and _shipped(name).site == site), None)
+
+
+def of_instance(machine: str | None) -> str | None:
+    """The shipped calibration of an instance type, by a machine of the catalogue; None if there is none."""
+    return next((name for name in names() if machine in _record(name).get("instances", ())), None)
 
 
 def of_generation(generation: str) -> list[Calibration]:
@@ -211,6 +223,10 @@ def text(calibration: Calibration) -> str:
     }
     if calibration.base:
         record = {"calibration": VERSION, "base": calibration.base, **{key: record[key] for key in _OF_SITE}}
+    if calibration.instances:
+        record["instances"] = list(calibration.instances)
+    if calibration.instance_type:
+        record["instance_type"] = calibration.instance_type
     lines = (f"{json.dumps(key)}: {_value(value)}" for key, value in record.items())
     return "{\n" + ",\n".join(lines) + "\n}\n"
 
@@ -328,6 +344,8 @@ def _site_part(record: Mapping[str, Any]) -> dict[str, Any]:
         "network": str(record["network"]),
         "between": _between(record["between"]),
         "between_releases": tuple(map(str, record["between_releases"])),
+        "instances": tuple(map(str, record.get("instances", ()))),
+        "instance_type": str(record.get("instance_type", "")),
     }
 
 

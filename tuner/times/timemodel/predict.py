@@ -1,6 +1,7 @@
 """Calibrated times: which calibration answers for a communicator, and what it predicts for calls."""
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -288,12 +289,16 @@ class CalibrationChoice:
     adapters_gbs: float = 0.0
 
 
-def of_communicator(selection: Selection, machine: str | None, calibration: str | None = None) -> TimeModel:
+def of_communicator(
+    selection: Selection, machine: str | None, calibration: str | None = None, *, with_instance: bool = False
+) -> TimeModel:
     """The model for a communicator of ``machine``: that of a ``calibration`` by name or file, or the one that fits.
 
-    Errors: BadInput where none fits; BadCalibration.
+    ``with_instance``: as :func:`with_instance_type` does. Errors: BadInput where none fits; BadCalibration.
     """
     chosen = choose(selection.communicator, machine, calibration)
+    if with_instance:
+        chosen = with_instance_type(chosen, selection.communicator.nodes, machine)
     return TimeModel(
         chosen.calibration,
         selection,
@@ -352,6 +357,33 @@ def choose(communicator: Comm, machine: str | None, calibration: str | None = No
         reason = f"of another machine with {generation.capitalize()} GPUs"
         reason += f", {nearest.gpu}; no {gpu} was measured" if gpu else ""
     return CalibrationChoice(nearest, same, f"{nearest.name}, {reason}", adapters_gbs(machine))
+
+
+def with_instance_type(
+    chosen: CalibrationChoice, nodes: int, machine: str | None, without: str = ""
+) -> CalibrationChoice:
+    """The choice with what other clusters of ``machine`` were measured to take between nodes, where some were.
+
+    A calibration of an instance type that was asked for by its name counts as such rows as well. ``without`` is a table
+    that is judged. A judgement by public runs does without any: these are the same runs.
+    """
+    asked, own = chosen.calibration, chosen.calibration
+    if nodes == 1:
+        return chosen
+    if asked.instances:
+        name, own = asked.name, calibrations.load(asked.base)
+    else:
+        name = own.instance_type or calibrations.of_instance(machine) or ""
+    if not name or name not in calibrations.names():
+        return chosen
+    of_type = calibrations.load(name)
+    tables = {each.name for each in of_type.measured}
+    known = {without} | ({each.name for each in own.measured} if own.between is not None else set())
+    if of_type.parameters != own.parameters or known & tables:
+        return chosen
+    runs = "another cluster" if len(tables) == 1 else f"{len(tables)} runs of other clusters"
+    reason = chosen.reason if asked.instances else f"{chosen.reason}, with {runs} of {name}"
+    return replace(chosen, calibration=replace(own, type_rows=of_type.between), reason=reason)
 
 
 def adapters_gbs(machine: str | None) -> float:

@@ -8,8 +8,10 @@ most where calls are large. What was never measured between nodes anywhere has N
 say by how much a site may differ, and which of its calls differ together: those bound by bandwidth, those bound by
 latency, those of one algorithm, those of one combination at similar sizes; all fall with the distance in nodes and in
 GPUs per node. Rows of a site condition the process: one row moves similar calls, many make the site known, and far from
-them (sizes, nodes, combinations) the interval is wide by itself. How far a site is off altogether is not known
-beforehand: its variances share a factor, which its rows help to estimate, so times follow Student's t.
+them (sizes, nodes, combinations) the interval is wide by itself. Rows of other clusters of the same instance type come
+first: they move the base for their collectives and sizes alone, as across these they say nothing good. How far a site
+is off altogether is not known beforehand: its variances share a factor, which its rows help to estimate, so times
+follow Student's t.
 
 Shapes: [call] and [row of the site]; covariances and standard deviations are of natural logarithms of times.
 """
@@ -66,6 +68,10 @@ DAY_SD = 0.07  # and of the same call on another day between two nodes, by two f
 NOISE_LEFT = 0.15  # of either where bandwidth alone bounds the call
 DAY_DOUBLING = 0.4
 RELEASE_SD = 0.15  # of the same call by another release than any of the rows, less where bandwidth bounds it
+# What is left of a site's deviations where other clusters of its instance type were measured: with it, intervals hold
+# nine tenths or more of each table of such a type that is predicted by the others' rows (benchmarks/sites.py).
+TYPE_LEFT = 0.7
+TYPE_OCTAVES = 1.0  # beyond the sizes of these rows they count less with each of these
 UNKNOWN_SD = 0.45  # of what was never measured between nodes anywhere
 SCALE_FREEDOM = 4.0  # degrees of freedom of the factor that all variances of a site have
 # What intervals are wider by, given so many rows of a site, so that they hold the share HELD of the calls of healthy
@@ -83,7 +89,9 @@ MOST_FROM_NCCL = 1.06  # of the base, to either side: a factor of 2.9
 # too fast.
 NCCL_WEIGHT, NCCL_WEIGHT_LARGE, NCCL_POWER = 0.3, 0.9, 8
 STEP_SHARE = 0.01  # by which parameters move to see what a time depends on
-MEDIAN_SDS = 0.6745  # median of absolute normal deviates
+# Median errors of tables whose site is left out, in the process's standard deviations of their calls, whether 0, 1 or 4
+# rows are known (benchmarks/sites.py): most sites are calmer than what the few that are far off ask of deviations.
+ERROR_SDS = 0.3
 TABLE_POINTS = 256  # of sizes, where more calls than these of a kind are asked about
 
 # What some site's rows show between nodes; of Tree and NVLSTree NCCL has AllReduce alone.
@@ -235,7 +243,8 @@ def _rows(calls: Features, of_base: Base, log_off: Numbers = 0.0) -> SiteRows:
 class SiteProcess:
     """The process, conditioned on the rows of a site; without rows it is that of a site that nobody has measured.
 
-    ``parameters`` are those of the form; ``widening`` as ``WIDENING``.
+    ``parameters`` are those of the form; ``widening`` as ``WIDENING``. ``type_rows``: those of other clusters of the
+    site's instance type.
     """
 
     def __init__(
@@ -243,10 +252,15 @@ class SiteProcess:
         parameters: Mapping[str, float],
         rows: SiteRows | None = None,
         widening: Mapping[int, tuple[float, float]] = WIDENING,
+        type_rows: SiteRows | None = None,
     ) -> None:
         self.parameters = parameters
-        self.rows = rows if rows is not None and len(rows) else None
         self.widening = widening
+        self._measured = rows, type_rows
+        self._type = _TypeRows(parameters, type_rows) if type_rows is not None and len(type_rows) else None
+        self.rows = rows if rows is not None and len(rows) else None
+        if self.rows is not None and self._type is not None:
+            self.rows = replace(self.rows, log_off=self.rows.log_off - self._type.moved(self.rows))
 
     def corrected(self, calls: Features, *, another_release: bool = False) -> tuple[Numbers, Numbers]:
         """Logarithms of us, and half of their 90 % intervals, of calls between nodes, [call], or of the one call.
@@ -306,7 +320,7 @@ class SiteProcess:
         for at in (None, *chosen):
             covariances = covariances if at is None else _without(covariances, noise, at)
             sds = np.sqrt(np.maximum(np.diag(covariances), 0.0) + noise)
-            errors.append(float(np.expm1(MEDIAN_SDS * np.median(sds))))
+            errors.append(float(np.expm1(ERROR_SDS * np.median(sds))))
         return errors
 
     @property
@@ -322,9 +336,11 @@ class SiteProcess:
 
     def is_of_site(self, other: "SiteProcess") -> bool:
         """Whether the other has the same rows, or both have none: one site that nobody has measured."""
-        if self.rows is None or other.rows is None:
-            return self.rows is other.rows
-        return np.array_equal(self.rows.log_off, other.rows.log_off)
+        of_both = zip(self._measured, other._measured, strict=True)
+        return all(
+            one is another if one is None or another is None else np.array_equal(one.log_off, another.log_off)
+            for one, another in of_both
+        )
 
     def half_of_ratio(self, one: SiteRows, other: SiteRows) -> float:
         """Half of the 90 % interval of the logarithm of the ratio of two calls' times at one site, a day apart."""
@@ -336,12 +352,14 @@ class SiteProcess:
         )
 
     def _covariances_left(self, rows: SiteRows) -> Array:
-        """Covariances that remain given the site's own rows, [row, row]."""
-        covariances = _covariances(rows, rows)
-        if self.rows is None:
-            return covariances
-        across = _covariances(rows, self.rows)
-        left: Array = covariances - across @ self._precision @ across.T
+        """Covariances that remain given the site's own rows, and other clusters' of its type, [row, row]."""
+        left = _covariances(rows, rows)
+        if self.rows is not None:
+            across = _covariances(rows, self.rows)
+            left = left - across @ self._precision @ across.T
+        if self._type is not None:
+            sds = np.sqrt(self._type.left(rows))
+            left = left * np.outer(sds, sds)
         return left
 
     def _posterior(self, asked: SiteRows, another_release: bool) -> tuple[Numbers, Numbers]:
@@ -352,6 +370,9 @@ class SiteProcess:
             moved, explained = self._explained(asked)
             left = most(variances - explained, 0.0)
         far = most(left / variances - NEAR, 0.0) / (1 - NEAR)
+        if self._type is not None:
+            share = self._type.left(asked)
+            moved, left, before = moved + self._type.moved(asked), left * share, variances * share + noise
         # Days differ at a site whose rows are as far off as they may be, and at a calm one.
         left = left + noise
         alike = self.has_measured(asked.collective, asked.algo_proto)
@@ -382,7 +403,8 @@ class SiteProcess:
 
         The first is the effect of another day, or ``another_release``, the second the rest before it is widened.
         """
-        unwidened = SiteProcess(self.parameters, self.rows, {0: (1.0, 1.0)})
+        rows, type_rows = self._measured
+        unwidened = SiteProcess(self.parameters, rows, {0: (1.0, 1.0)}, type_rows)
         _, half = unwidened.corrected(calls, another_release=another_release)
         apart = COVERED_SDS**2 * _another_time(_rows(calls, base(calls, self._forms)), another_release)
         return apart, half**2 - apart
@@ -406,7 +428,8 @@ class SiteProcess:
         """The part of the variance of each call that the site's rows leave, numbers from 0 to 1, [call]."""
         asked = _rows(calls, base(calls, self._forms))
         alone = _alone(asked)
-        return np.asarray((np.diag(self._covariances_left(asked)) + alone) / (_variances(asked) + alone))
+        variances = _variances(asked) * (1.0 if self._type is None else self._type.left(asked))
+        return np.asarray((np.diag(self._covariances_left(asked)) + alone) / (variances + alone))
 
     @cached_property
     def _covered(self) -> float:
@@ -448,6 +471,33 @@ class SiteProcess:
         assert self.rows is not None
         weights: Array = self._precision @ self.rows.log_off
         return weights
+
+
+class _TypeRows:
+    """Rows of other clusters of a site's instance type in their effect on its calls."""
+
+    def __init__(self, parameters: Mapping[str, float], rows: SiteRows) -> None:
+        self._process = SiteProcess(parameters, rows)
+        self._first, self._last = np.full((2, len(Collective)), np.inf)
+        self._last = -self._last
+        for collective in np.unique(rows.collective):
+            log2_bytes = rows.log2_bytes[rows.collective == collective]
+            self._first[collective], self._last[collective] = log2_bytes.min(), log2_bytes.max()
+
+    def _weight(self, asked: SiteRows) -> Numbers:
+        """From 1 for collectives and sizes of the rows to 0 far from these, [call]."""
+        first, last = self._first[asked.collective], self._last[asked.collective]
+        octaves = most(most(first - asked.log2_bytes, asked.log2_bytes - last), 0.0) / TYPE_OCTAVES
+        return exp(octaves * octaves * -0.5)
+
+    def moved(self, asked: SiteRows) -> Numbers:
+        """Logarithms that the rows add to the base's, [call]."""
+        return self._weight(asked) * self._process._explained(asked)[0]
+
+    def left(self, asked: SiteRows) -> Numbers:
+        """The part of a site's own variances that is left, [call]: more where the rows are of other nodes or kinds."""
+        known = self._weight(asked) * self._process._explained(asked)[1] / _variances(asked)
+        return 1 - (1 - TYPE_LEFT**2) * known
 
 
 def _without(covariances: Array, noise: Numbers, measured: int) -> Array:

@@ -21,7 +21,7 @@ from tuner.times.measured.samples import Measurements, SampleBlock
 from tuner.times.placement import Site, point_to_point_reason
 from tuner.times.timemodel import calibration as calibrations
 from tuner.times.timemodel.point_to_point import MODELLED
-from tuner.times.timemodel.predict import CalibratedTimes, CalibrationChoice, choose, exchange_times
+from tuner.times.timemodel.predict import CalibratedTimes, CalibrationChoice, choose, exchange_times, with_instance_type
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +144,8 @@ def of_file(
             calibration=calibrate.updated(chosen.calibration, rows),
             reason=f"{chosen.reason}, updated by {plural(len(rows), 'row')}",
         )
+    most_nodes = max(row.nodes for row in table.blocks)
+    chosen = with_instance_type(chosen, most_nodes, site.name, without=table.name)
     of_exchanges = _of_exchanges(exchanges, chosen)
     counted = {row.line for row in exchanges.rows} if exchanges and of_exchanges else set[int]()
     times = predicted_times(chosen.calibration, calls, same_machine=chosen.same_machine) if calls else None
