@@ -194,3 +194,113 @@ def test_error_counters_of_nvlinks(tmp_path: Path, counters: tuple[str, ...], se
     (found,) = of_text(tmp_path, *lines, name="nvlink.txt")
     assert found.severity is severity
     assert severity is NOTE or (found.facts["gpu"], found.facts["links"]) == (1, [5])
+
+
+@pytest.mark.parametrize(
+    ("line", "code", "facts"),
+    [
+        ("INTERNAL:  NCCL: unhandled system error. Set NCCL_DEBUG=WARN for detail.", "ending.nccl_error",
+         {"result": "ncclSystemError"}),
+        ("NCCL operation ncclCommInitRank(&comm, n, id, rank) failed: unhandled cuda error; current tracing scope",
+         "ending.nccl_error", {"result": "ncclUnhandledCudaError"}),
+        ("NCCL operation ncclGetUniqueId(&id) failed: Unable to load NCCL library.", "ending.missing_library", {}),
+        ("RuntimeError: [5] is setting up NCCL communicator and retrieving ncclUniqueId from [0] via c10d: timeout",
+         "ending.store_timeout", {"rank": 5, "number": 0}),
+        ("(raylet) A worker died or was killed while executing a task. Worker IP address: 10.1.0.9 Worker port: 4 "
+         "Worker PID: 66 There are some potential root causes. (1) SIGKILL by OOM killer (3) SIGSEGV",
+         "ending.ray_worker_died", {"host": "10.1.0.9", "pid": 66}),
+        ("ray.exceptions.OutOfMemoryError: Task was killed due to the node running low on memory.",
+         "ending.ray_out_of_memory", {}),
+        ("[launch.py:324:sigkill_handler] ['python', 't.py'] exits with return code = -9", "ending.killed", {}),
+        ("[trainer-1:77 :0:90] Caught signal 11 (Segmentation fault: address not mapped)", "ending.segmentation_fault",
+         {"host": "trainer-1", "pid": 77}),
+        ("RuntimeError: CUDA error: peer access is not supported between these two devices",
+         "ending.cuda_no_peer_access", {}),
+        ("10.1.0.9: [rank19]: CUDA error: unspecified launch failure", "ending.cuda_launch_failure",
+         {"host": "10.1.0.9", "rank": 19}),
+        ("77.0   pretrain   hopper   OUT_OF_ME+   0:125", "ending.slurm_out_of_memory", {}),
+        ("77.0   pretrain   TIMEOUT   0:0", "ending.slurm_time_limit", {}),
+        ("77.0   pretrain   FAILED   3:0", "ending.slurm_failed", {"number": 3}),
+        ("2m  Warning  FailedScheduling  pod/w-3  0/5 nodes are available: 5 Insufficient nvidia.com/gpu. no victims",
+         "ending.kubernetes_not_scheduled", {"detail": "0/5 nodes are available: 5 Insufficient nvidia.com/gpu"}),
+    ],
+    ids=lambda each: each if isinstance(each, str) and each.startswith("ending.") else "",
+)  # fmt: skip
+def test_endings_that_people_brought(tmp_path: Path, line: str, code: str, facts: dict[str, object]) -> None:
+    first = next(each for each in of_text(tmp_path, line) if each.code.startswith("ending."))
+    assert (first.code, first.severity) == (code, FAULT)
+    assert {name: first.facts[name] for name in facts} == facts
+
+
+def test_accounting_of_a_job_that_completed_is_well(tmp_path: Path) -> None:
+    head = ["JobID    JobName    State  ExitCode", "-----  ---------  ---------  -----"]
+    done = ["77       pretrain  COMPLETED      0:0", "77.0     torchrun  COMPLETED      0:0"]
+    assert of_text(tmp_path, *head, *done)[0].code == "diagnose.ends_orderly"
+    assert of_text(tmp_path, *head, *done, "77.1     torchrun  FAILED      1:0")[0].severity is FAULT
+
+
+def test_the_warning_that_xla_repeats_is_read(tmp_path: Path) -> None:
+    text = (
+        "INTERNAL: NCCL operation ncclCommInitRank(&comm, nranks, id, rank) failed: internal error. Last NCCL "
+        "warning(error) log entry (may be unrelated) 'Attribute busid of node nic not found'.; current"
+    )
+    warned = [each for each in of_text(tmp_path, text) if each.code == "diagnose.warned"]
+    assert [each.facts["text"] for each in warned] == ["Attribute busid of node nic not found"]
+    assert "topology file" in str(warned[0].facts["meaning"])
+
+
+@pytest.mark.parametrize(
+    ("warning", "part"),
+    [
+        ("ncclSocketInit: connecting to address  with family 59 is neither AF_INET(2) nor AF_INET6(10)", "interface"),
+        ("failed to open CUDA IPC handle : 217 peer access is not supported between these two devices", "no access"),
+    ],
+)
+def test_meanings_of_warnings_that_people_brought(tmp_path: Path, warning: str, part: str) -> None:
+    found = of_text(tmp_path, f"trainer-0:40:41 [0] misc/socket.cc:20 NCCL WARN {warning}")
+    assert part in str(next(each for each in found if each.code == "diagnose.warned").facts["meaning"])
+
+
+def test_what_amds_library_reports_is_read(tmp_path: Path) -> None:
+    lines = ["RCCL version 2.18.3+hip5.5 develop:6ecf771+",
+             'box:20:21 [0] init.cc:125 NCCL WARN Missing "amd_iommu=on" from kernel command line']  # fmt: skip
+    assert {each.severity for each in of_text(tmp_path, *lines)} == {UNKNOWN}
+    found = of_text(tmp_path, *lines, "box:20:21 [0] p2p.cc:220 NCCL WARN hipIpcGetMemHandle failed : invalid argument")
+    assert found[0].severity is FAULT
+    assert any(each.code == "diagnose.of_amd" for each in found)
+
+
+IBSTAT = (
+    "CA '{name}'\n\tNumber of ports: 1\n\tPort 1:\n\t\tState: {state}\n\t\tPhysical state: {link}\n\t\tRate: {rate}"
+)
+
+
+@pytest.mark.parametrize(
+    ("ports", "code"),
+    [
+        ((("Active", 400), ("Active", 400), ("Active", 400)), "node.ports_up"),
+        ((("Active", 400), ("Down", 10), ("Active", 400)), "node.ports_down"),
+        ((("Active", 400), ("Active", 200), ("Active", 400)), "node.ports_slow"),
+        ((("Down", 10), ("Down", 10), ("Initializing", 400)), "node.ports_none"),
+    ],
+    ids=["all up", "one down", "one slow", "none"],
+)
+def test_ports_of_ibstat(tmp_path: Path, ports: tuple[tuple[str, int], ...], code: str) -> None:
+    lines = [
+        IBSTAT.format(name=f"mlx5_{number}", state=state, link="LinkUp" if state == "Active" else "Polling", rate=rate)
+        for number, (state, rate) in enumerate(ports)
+    ]
+    assert code in {each.code for each in of_text(tmp_path, *lines, name="ibstat.txt")}
+
+
+def test_ports_of_rdma_link(tmp_path: Path) -> None:
+    lines = ["link mlx5_0/1 state ACTIVE physical_state LINK_UP netdev eth2",
+             "link mlx5_1/1 state DOWN physical_state DISABLED netdev eth3"]  # fmt: skip
+    (found,) = of_text(tmp_path, *lines, name="rdma.txt")
+    assert (found.code, found.facts["down"], found.facts["interfaces"]) == ("node.ports_down", ["mlx5_1"], ["eth3"])
+
+
+def test_a_log_of_hosts_in_brackets_is_no_xml(tmp_path: Path) -> None:
+    assert (
+        of_text(tmp_path, "<node-a>:9:9 [5] NCCL INFO cudaDriverVersion 12010")[0].code == "diagnose.ends_before_init"
+    )

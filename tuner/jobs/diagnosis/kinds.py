@@ -24,6 +24,7 @@ OF_LOGS = (
     b" NCCL INFO ", b" NCCL WARN ", b"NCCL error in: ", b"Watchdog caught collective operation timeout",
     b" ProcessGroupNCCL.cpp:",
 )  # fmt: skip
+OF_ACCOUNTING = ("slurm_completed",)  # an orderly end that a file of nothing else says
 OF_RESULTS = b" out-of-place "  # the head of nccl-tests' table, which comes before its rows
 MOST_FOLDERS = 4096  # of hosts, that are looked into
 LARGE_BYTES = 32 << 20  # files above this are read in pieces
@@ -44,7 +45,7 @@ def kinds_of(file: Path) -> tuple[FileKind, ...]:
         return (FileKind.job,)
     if reading.is_record(file):
         return (FileKind.preflight,)
-    if start.lstrip()[:1] == b"<":
+    if start.lstrip()[:1] == b"<" and not any(part in start.split(b"\n", 1)[0] for part in OF_LOGS):
         if b"<graphs" in start[:4096]:
             return (FileKind.graphs,)
         return (FileKind.topology if b"<system" in start[:4096] else FileKind.listing,)
@@ -95,7 +96,10 @@ def is_large(file: Path) -> bool:
 def _tells_an_end(content: bytes) -> bool:
     """Whether any line of a program, the kernel or a scheduler says how something failed."""
     found = (endings.of_line(line, 0) for line in content.decode("utf-8", "replace").splitlines())
-    return any(each is not None and each.role not in (endings.ORDERLY, endings.EXCEPTION) for each in found)
+    return any(
+        each is not None and (each.role not in (endings.ORDERLY, endings.EXCEPTION) or each.kind in OF_ACCOUNTING)
+        for each in found
+    )
 
 
 def _kinds_of_large(file: Path) -> tuple[FileKind, ...]:

@@ -5,15 +5,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from tuner.base.errors import TunerError
+from tuner.base.errors import BadInput, TunerError
 from tuner.base.findings import Finding, Severity, worst
 from tuner.jobs.diagnosis.kinds import is_large
 from tuner.jobs.diagnosis.records import FileDiagnosis, FileKind, KnownFacts, Progress, found_in, refused
 from tuner.machine import gpus
 from tuner.scenario import Scenario
 from tuner.scenario.logs import importer
+from tuner.scenario.logs.checks import endings, timeouts, warnings
 from tuner.scenario.logs.checks.communication import GDRDMA, NO_GPUDIRECT
-from tuner.scenario.logs.imported import Imported, LogAdditions
+from tuner.scenario.logs.checks.shown import ShownByLog
+from tuner.scenario.logs.imported import Imported, LogAdditions, Reading
 from tuner.scenario.logs.lines import Lines, Thread, joined
 from tuner.scenario.logs.reader import NcclLog, parse, sort_of
 from tuner.scenario.logs.thinned import read_thinned
@@ -78,6 +80,10 @@ def _of_job(name: str, kind: FileKind, lines: Lines, parsed: NcclLog | None, kno
         imported = importer.of_lines(lines, name, LogAdditions(release=known.nccl, nodes=known.nodes), parsed)
     except importer.NothingLogged:
         return found_in(Path(name), FileKind.output, [Finding("diagnose.no_nccl", Severity.UNKNOWN, {})], known)
+    except BadInput:
+        if found := _of_amd(parsed or parse(lines)):
+            return found_in(Path(name), kind, found, known)
+        raise
     file = Path(name)
     known.learn(file, nccl=imported.release if imported.emulated else None, nodes=imported.node_count)
     found = list(imported.evidence.findings)
@@ -100,6 +106,17 @@ def _of_job(name: str, kind: FileKind, lines: Lines, parsed: NcclLog | None, kno
     else:
         found.sort(key=_in_time)
     return found_in(file, kind, [*found, *shown], known)
+
+
+def _of_amd(log: NcclLog) -> list[Finding]:
+    """What a log of AMD's library says went wrong; empty for any other log, and where nothing did."""
+    if log.rccl is None:
+        return []
+    shown = ShownByLog(Reading(log, LogAdditions(), None), {}, None, None)
+    found = [*endings.ending(shown), *timeouts.timeouts(shown), *warnings.warnings(shown)]
+    if worst(found) is not Severity.FAULT:
+        return []
+    return [*sorted(found, key=_in_time), Finding("diagnose.of_amd", Severity.NOTE, {"rccl": log.rccl})]
 
 
 def _in_time(found: Finding) -> tuple[bool, bool, int]:

@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Iterator, Mapping
+from itertools import zip_longest
 from pathlib import Path
 
 from tuner import release
@@ -14,7 +15,7 @@ from tuner.jobs import environment_file
 from tuner.jobs.diagnosis.records import FileDiagnosis, FileKind, KnownFacts, found_in
 from tuner.machine import gpus
 from tuner.release import Release
-from tuner.release.variables import everywhere, ignored
+from tuner.release.variables import NOT_NCCLS, everywhere, ignored
 from tuner.scenario import notes
 
 MOST_BYTES = 1 << 20
@@ -27,6 +28,10 @@ _COUNTER = expression(
 )
 _NO_LINKS = expression(r"^\s*(?:Unable to retrieve NVLink|All links are (\w+)|.*NVLink.*not supported)", re.M | re.I)
 _PORT = expression(r"^(\S+) port (\d+) ==> (\S+) \((\w+)\)\s*$", re.M)  # ibdev2netdev of MLNX_OFED
+# The same of ibstat: an adapter, then its ports with their states; and of rdma link, iproute2.
+_CA = expression(r"^CA '(\S+)'\s*$", re.M)
+_CA_PORT = expression(r"^\s*Port (\d+):\s*\n\s*State: (\w+)\s*\n\s*Physical state: (\w+)\s*\n\s*Rate: (\d+)", re.M)
+_RDMA_LINK = expression(r"^link ([^\s/]+)/(\d+) .*?state (\w+) physical_state (\w+)(?:.*? netdev (\S+))?", re.M)
 _SETTING = expression(r"^[ \t]*(?:export[ \t]+)?NCCL_\w+[ \t]*=", re.M)
 # A number, of a variable whose value is one: no list or name begins so and goes on with letters.
 _NUMBER = expression(r"\s*([+-]?(?:0[xX][0-9a-fA-F]+|\d+))(?=\s|#|$)")
@@ -44,6 +49,8 @@ def kind_of(content: bytes) -> FileKind | None:
         return FileKind.nvlinks
     lines = [line for line in text.splitlines() if line.strip()]
     if lines and 2 * sum(map(bool, map(_PORT.match, lines))) > len(lines):
+        return FileKind.ports
+    if (_CA.search(text) and _CA_PORT.search(text)) or (lines and _RDMA_LINK.match(lines[0])):
         return FileKind.ports
     said = [line for line in lines if not line.lstrip().startswith("#")]
     if said and 2 * sum(map(bool, map(_SETTING.match, said))) > len(said):
@@ -65,36 +72,39 @@ def of_nvlinks(file: Path, known: KnownFacts) -> FileDiagnosis:
     return found_in(file, FileKind.nvlinks, found, known)
 
 
+def _sections(head: re.Pattern[str], text: str) -> Iterator[tuple[re.Match[str], str]]:
+    """The heads that a pattern finds, each with the text up to the next one."""
+    heads = list(head.finditer(text))
+    for match, after in zip_longest(heads, heads[1:]):
+        yield match, text[match.start() : after.start() if after else None]
+
+
 def _counters(text: str) -> Iterator[Finding]:
     """Links whose error counters are not 0: recoveries are a fault, other errors alone may be few and old."""
-    places = [(match.start(), int(match[1]), match[2]) for match in _GPU.finditer(text)]
-    ends = [start for start, *_ in places[1:]] + [len(text)]
-    counted, bad = 0, False
-    for (start, number, name), end in zip(places, ends, strict=True):
-        rows = [(int(link), what, int(count)) for link, what, count in _COUNTER.findall(text[start:end])]
+    counted, bad, sections = 0, False, list(_sections(_GPU, text))
+    for head, lines in sections:
+        rows = [(int(link), what, int(count)) for link, what, count in _COUNTER.findall(lines)]
         counted += len({link for link, *_ in rows})
         errors = [(link, what, count) for link, what, count in rows if count]
         if errors:
             bad = True
             recovered = any("recover" in what.lower() for _, what, _ in errors)
             facts = {
-                "gpu": number,
-                "name": name,
+                "gpu": int(head[1]),
+                "name": head[2],
                 "links": sorted({link for link, *_ in errors}),
                 "counts": [f"link {link} {what} {count}" for link, what, count in errors[:MOST_COUNTERS]],
             }
             yield Finding("node.nvlinks_errors", Severity.FAULT if recovered else Severity.UNLIKE, facts)
     if counted and not bad:
-        yield Finding("node.nvlinks_no_errors", Severity.NOTE, {"gpus": len(places), "links": counted})
+        yield Finding("node.nvlinks_no_errors", Severity.NOTE, {"gpus": len(sections), "links": counted})
 
 
 def _nvlinks(text: str) -> Iterator[Finding]:
-    places = [(match.start(), int(match[1]), match[2]) for match in _GPU.finditer(text)]
-    ends = [start for start, *_ in places[1:]] + [len(text)]
     by_gpu: dict[int, tuple[str, dict[int, float | None]]] = {}
-    for (start, number, name), end in zip(places, ends, strict=True):
-        links = {int(link): float(gbs) if gbs else None for link, gbs, _ in _LINK.findall(text[start:end])}
-        by_gpu[number] = name, links
+    for head, lines in _sections(_GPU, text):
+        links = {int(link): float(gbs) if gbs else None for link, gbs, _ in _LINK.findall(lines)}
+        by_gpu[int(head[1])] = head[2], links
     speeds = [gbs for _, links in by_gpu.values() for gbs in links.values() if gbs is not None]
     most = max((sum(gbs is not None for gbs in links.values()) for _, links in by_gpu.values()), default=0)
     faults = 0
@@ -128,11 +138,18 @@ def _nvlinks(text: str) -> Iterator[Finding]:
 
 
 def of_ports(file: Path, known: KnownFacts) -> FileDiagnosis:
-    """Ports of ``ibdev2netdev``: NCCL uses those that are up; one that is down makes a rail slower or absent."""
-    ports = _PORT.findall(_text(file))
-    up = [name for name, _, _, state in ports if state.lower() == "up"]
-    down = [{"adapter": name, "interface": interface} for name, _, interface, state in ports if state.lower() != "up"]
-    facts = {
+    """Ports of ``ibdev2netdev``, ``ibstat`` and ``rdma link``: NCCL uses those that are up; one that is down makes a
+    rail slower or absent.
+    """
+    text = _text(file)
+    ports = _ports(text)
+    up = [name for name, _, state in ports if state.lower() in ("up", "active")]
+    down = [
+        {"adapter": name, "interface": interface}
+        for name, interface, state in ports
+        if state.lower() not in ("up", "active")
+    ]
+    facts: dict[str, object] = {
         "up": up,
         "down": [each["adapter"] for each in down],
         "interfaces": [each["interface"] for each in down],
@@ -141,7 +158,32 @@ def of_ports(file: Path, known: KnownFacts) -> FileDiagnosis:
     # Which ports are for GPUs is not said: of ports of which most are up those that are down are like no other.
     severity = Severity.FAULT if not up else Severity.UNLIKE if down else Severity.NOTE
     code = "node.ports_none" if not up else "node.ports_down" if down else "node.ports_up"
-    return found_in(file, FileKind.ports, [Finding(code, severity, facts)], known)
+    found = [Finding(code, severity, facts), *_slow_ports(text)]
+    return found_in(file, FileKind.ports, found, known)
+
+
+def _ports(text: str) -> list[tuple[str, str, str]]:
+    """Adapter, interface or physical state, and state of each port, of whichever tool it is."""
+    found = [(name, interface, state) for name, _, interface, state in _PORT.findall(text)]
+    found += [(name, netdev or physical, state) for name, _, state, physical, netdev in _RDMA_LINK.findall(text)]
+    return found + [(name, physical, state) for name, state, physical, _ in _ports_of_ibstat(text)]
+
+
+def _ports_of_ibstat(text: str) -> Iterator[tuple[str, str, str, int]]:
+    """Adapter, state, physical state and Gb/s of each port that ibstat prints."""
+    for head, lines in _sections(_CA, text):
+        for _, state, physical, rate in _CA_PORT.findall(lines):
+            yield head[1], state, physical, int(rate)
+
+
+def _slow_ports(text: str) -> Iterator[Finding]:
+    """Active ports of ibstat that are slower than the fastest, which most of the others are as fast as."""
+    rates = {name: rate for name, state, _, rate in _ports_of_ibstat(text) if state == "Active"}
+    most = max(rates.values(), default=0)
+    slow = [name for name, rate in rates.items() if rate < most]
+    if slow and 2 * len(slow) < len(rates):
+        facts = {"slow": slow, "gbps": min(rates[name] for name in slow), "usual": most}
+        yield Finding("node.ports_slow", Severity.UNLIKE, facts)
 
 
 def of_settings(file: Path, known: KnownFacts) -> FileDiagnosis:
@@ -236,6 +278,7 @@ def _settings(text: str, known: KnownFacts) -> Iterator[Finding]:
 
 
 def _what_nccl_makes_of(values: Mapping[str, str], nccl: Release, known: KnownFacts) -> Iterator[Finding]:
+    values = {name: value for name, value in values.items() if name not in NOT_NCCLS}
     unknown = [name for name in ignored(nccl, values) if name not in everywhere()]
     if unknown:
         yield Finding("node.settings_unknown", Severity.UNLIKE, {"names": unknown, "nccl": nccl.name})

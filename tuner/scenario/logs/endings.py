@@ -43,11 +43,14 @@ _WRAPPERS = tuple(
         r"\[?\d\d:\d\d:\d\d(?:[.,]\d+)?\]? ",
         r"\[(?:[\w.-]+@)?\d+,(?P<rank>\d+)\]<std(?:out|err|diag)>: ?",  # Open MPI, mpirun with --tag-output
         r"\[(?:default|rank)(?P<rank>\d+)\]:? ?",  # torchrun, PyTorch
+        r"\[[a-z_]+\d+(?:\|\d+)?\]: ?",  # TorchX, with the role and the numbers in it
+        r"> (?=\S)",  # a quotation
         r"\([\w.:()/ -]*?(?: ?rank=(?P<rank>\d+),?)? ?pid=(?P<pid>\d+)(?:, ip=(?P<host>[\w.:-]+))?\) ?",  # Ray, vLLM
         r"srun: error: (?P<host>[\w.-]+): tasks? (?P<rank>\d+)[-\d,]*: ",
         r"slurmstepd(?:-[\w.-]+)?: error: (?=[Dd]etected|\*\*\*|Some)",
         r"\[?pod/(?P<host>[a-z0-9][\w.-]*)(?:/[\w.-]+)?\]? ",  # kubectl logs --prefix
         r"(?P<host>[\w.-]+)(?: +)\| ",  # Docker Compose
+        r"(?P<host>\d+\.\d+\.\d+\.\d+): (?=\S)",  # pdsh, DeepSpeed's launcher
         r"(?P<rank>\d+): *(?=\S)",  # srun with --label
         r"\[(?P<rank>\d+)\] (?=\S)",  # MPICH's mpiexec with -l
         r"(?!python|lib|nvidia)(?P<host>[A-Za-z][\w.-]*\d[\w.-]*): (?=\S)",  # pdsh, clush
@@ -122,7 +125,8 @@ STEMS = (
     "CANCELLED", "terminat", "Terminat", "TERM", "lost", "handle for", "panic", "lockup", "Hardware", "unable",
     "vict", "resource", "Taint", "Disrupt", "not ready", "NotReady", "Preempt", "ssert", "ECC", "NVLink",
     "timed out", "imeout", "misaligned", "invalid", "CUDA", "corrupt", "free(", "malloc", "smashing", "overflow",
-    "tcache", "loading shared", "version `", "nterrupt", "INT", "died", "raceback", "peer", "pipe", "recv", "stuck",
+    "tcache", "loading shared", "version `", "nterrupt", "INT", "died", "heartbeat", "raceback",
+    "peer", "pipe", "recv", "stuck", "COMPLETED", "TIMEOUT", "PREEMPTED", "OUT_OF_ME", "Insufficient",
     "could not be", "closing", "without calling", "bus bandwidth", "llegal", "xception", "symbol", "image", "PTX",
     "subset of ranks", "compromised", "mismatch", "ontainer", "ImagePull", "atal", "supported HW",
     "ncclU", "ncclS", "ncclI", "ncclR",

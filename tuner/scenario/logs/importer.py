@@ -60,6 +60,7 @@ def of_lines(lines: Lines, name: str, given: LogAdditions, parsed: NcclLog | Non
         log.gpudirect,
         log.last_line,
         failures(log.endings),
+        any(each.kind == "slurm_completed" for each in log.endings),
     )
     if not any(facts):
         raise NothingLogged(

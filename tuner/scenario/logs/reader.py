@@ -42,7 +42,10 @@ _TIMED_OUT = expression(
 )
 _AT_WORK = expression(r"[Rr]ank ?(\d+)\].* work(?: sequence id)?: (\d+),? (?:PG status: )?last enqueued (?:NCCL )?work")
 # NCCL's last error where a launcher or a person joined the lines, or left out the one that announces it.
-_ERROR_INSIDE = expression(r"Last error: +(\S.*?)(?: {3}| Exception raised|$)")
+_ERROR_INSIDE = expression(
+    r"Last error: +(?P<error>\S.*?)(?: {3}| Exception raised|$)"
+    r"|log entry \(may be unrelated\) '(?P<entry>.+?)'\.?(?:;|\s|$)"  # XLA
+)
 _CHILD = expression(r"(?:^|\s)(host|rank)\s{2,}: (\S+)")  # torch/distributed/elastic/multiprocessing/errors
 _PROCESS_GROUP = expression(r"\[PG (?:ID )?(\S+)(?: PG GUID ([^\]]+))? Rank \d+\]")  # its GUID is the same on all ranks
 # src/graph/search.cc, ncclTopoPrintGraph; "speed" up to 2.17
@@ -383,7 +386,7 @@ class _Reader:
         if line.thread is UNKNOWN and (ending := endings.of_line(line.text, line.number)) is not None:
             self.log.endings.append(self._of_child(ending))
             if said := _ERROR_INSIDE.search(line.text):
-                self.warning(line._replace(text=said[1]))
+                self.warning(line._replace(text=said["error"] or said["entry"]))
         for part, pattern, method in _METHODS:
             if part in line.text and (match := pattern.search(line.text)):
                 method(self, line, match)

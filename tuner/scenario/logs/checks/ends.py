@@ -10,6 +10,10 @@ from tuner.scenario.logs.endings import ORDERLY, failures
 from tuner.scenario.logs.imported import CommunicatorLines, groups
 from tuner.scenario.logs.reader import LastCall, NcclLog, RankLog
 
+ORDERLY_ENDS = {
+    "nccl_tests_end": "the closing lines of nccl-tests",
+    "slurm_completed": "Slurm's accounting says that it completed",
+}
 _NO_P2P = expression(r"GeForce RTX (4|5)0\d\d")
 
 
@@ -50,8 +54,9 @@ def end(shown: ShownByLog) -> Iterator[Finding]:
 
 def _orderly(log: NcclLog) -> str | None:
     """The orderly end, in words; None where the log has none."""
-    if any(each.role == ORDERLY for each in log.endings):
-        return "the closing lines of nccl-tests"
+    for each in log.endings:
+        if each.role == ORDERLY:
+            return ORDERLY_ENDS[each.kind]
     made = {(rank.thread.process, rank.comm) for rank in log.ranks if rank.complete and rank.comm is not None}
     if made and made <= log.destroyed:
         return "its communicators are destroyed"
