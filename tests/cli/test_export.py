@@ -15,10 +15,11 @@ import pytest
 from click.testing import CliRunner
 
 import tuner
-from tuner.answers.exports.choices import read_compiled
+from tuner.answers.exports.choices import file_of, read_compiled
 from tuner.base.errors import BadInput
 from tuner.base.names import Collective
 from tuner.cli import everything
+from tuner.emulator.compiled import ROW, PickTable
 
 MIB = 1 << 20
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
@@ -169,6 +170,14 @@ def test_a_compiled_file_is_read_again(compiled_picks: Path) -> None:
     found = tables["AllReduce"].look_up(np.array(PICKED_BYTES, np.uint64))
     picks = tuner.communicator("dgx-h100", nodes=2, nccl="2.28.9").pick("allreduce", PICKED_BYTES)
     assert found.time_us.tolist() == picks.time_us.tolist()
+
+
+def test_a_compiled_file_has_no_bytes_of_memory_in_it() -> None:
+    dirty = np.frombuffer(b"\xff" * (16 * 5), ROW)  # as rows may be that NumPy has copied
+    table = PickTable(np.arange(1, 7, dtype=np.uint64), dirty)
+    content = np.frombuffer(file_of("", [("AllReduce", table)])[-16 * 5 :], np.uint8).reshape(5, 16)
+    assert not content[:, 14:].any()
+    assert (content[:, :14] == 0xFF).all()
 
 
 @pytest.mark.parametrize("kept_bytes", [0, 7, 20, 40, 100, 3000])

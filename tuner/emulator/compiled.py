@@ -47,6 +47,14 @@ ROW = np.dtype(
 )
 
 
+def with_clear_padding(rows: NDArray[Any], of: np.dtype[Any]) -> NDArray[Any]:
+    """A copy of rows whose padding is zeros: NumPy copies fields alone, and files would have what lay in memory."""
+    copied = np.zeros(len(rows), of)
+    for name in of.names or ():
+        copied[name] = rows[name]
+    return copied
+
+
 class _Table(ctypes.Structure):
     """``struct pick_table``."""
 
@@ -104,7 +112,7 @@ class PickTable:
     """
 
     def __init__(self, from_bytes: SizeArray, rows: NDArray[Any]) -> None:
-        self.from_bytes, self.rows = np.ascontiguousarray(from_bytes, np.uint64), np.ascontiguousarray(rows, ROW)
+        self.from_bytes, self.rows = np.ascontiguousarray(from_bytes, np.uint64), with_clear_padding(rows, ROW)
         self._starts: list[int] = self.from_bytes.tolist()
         self._library = _library()
         if self._library is not None:

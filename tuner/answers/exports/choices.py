@@ -13,7 +13,7 @@ from tuner.base.errors import BadInput
 from tuner.base.names import Buffers
 from tuner.base.nouns import Choice
 from tuner.base.records import json_form
-from tuner.emulator.compiled import ROW, CompiledSelection, PickTable
+from tuner.emulator.compiled import ROW, CompiledSelection, PickTable, with_clear_padding
 from tuner.emulator.ranges import answers, launches
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
@@ -105,7 +105,7 @@ def file_of(title: str, tables: Sequence[tuple[str, PickTable]]) -> bytes:
     for name, table in tables:
         parts += [name.encode().ljust(NAME_BYTES, b"\0"), struct.pack("<Q", len(table.rows))]
         parts.append(table.from_bytes.astype("<u8").tobytes())
-        parts.append(table.rows.astype(ROW.newbyteorder("<")).tobytes())
+        parts.append(with_clear_padding(table.rows, ROW.newbyteorder("<")).tobytes())
     return b"".join(parts)
 
 
