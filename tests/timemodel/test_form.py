@@ -13,7 +13,7 @@ from tuner.times.calibration import time_fit
 from tuner.times.calibration.time_fit import MeasuredTimes
 from tuner.times.timemodel import features, intervals, sites
 from tuner.times.timemodel.features import Features
-from tuner.times.timemodel.form import PARAMETERS, Form, believed, nvls_chunk_bytes
+from tuner.times.timemodel.form import PARAMETERS, Form, TimesOfCalls, believed, nvls_chunk_bytes
 from tuner.times.timemodel.intervals import Place
 
 SIZES = np.array([1 << power for power in range(3, 34)], np.uint64)
@@ -72,6 +72,25 @@ def test_nvls_sends_in_chunks_as_nccl_does() -> None:
     assert kind.channels[-1] * kind.heads == 128
     assert chunks[2:].tolist() == [32768, 32768, 65536, 131072, 131072]
     assert (chunks[:2] == 16384).all()
+
+
+def test_times_asked_again_are_those_of_the_parameters() -> None:
+    """Each parameter alone, there and back, and all together: exactly what the form says, of every formula."""
+    every = [calls(machine, nodes, collective) for machine, nodes in SHAPES for collective in ("allreduce", "reduce")]
+    for machine, nodes in SHAPES:
+        selection = tuner.communicator(machine, nodes=nodes, nccl="2.28.9").selection
+        every += [features.of_algo_proto(selection, ALLREDUCE, SIZES, each) for each in selection.candidates(ALLREDUCE)]
+    mixed, rng, base = features.concatenated(every), np.random.default_rng(3), believed()
+    assert len(mixed.by_algo_proto) >= 8
+    times, changing = TimesOfCalls(mixed), set[str]()
+    for name in PARAMETERS:
+        for parameters in (base, {**base, name: base[name] * np.exp(rng.normal(0, 0.3))}, base):
+            found_us = times.times_us(parameters)
+            assert np.array_equal(found_us, Form(parameters).times_us(mixed)), name
+            changing |= set() if np.array_equal(found_us, Form(base).times_us(mixed)) else {name}
+    assert len(changing) > 40
+    far = {name: value * np.exp(rng.normal(0, 0.5)) for name, value in base.items()}
+    assert np.array_equal(times.times_us(far), Form(far).times_us(mixed))
 
 
 @pytest.mark.parametrize(("machine", "nodes"), SHAPES)

@@ -7,7 +7,7 @@ import numpy as np
 from tuner.base.dataclass import dataclass
 from tuner.times.timemodel import intervals
 from tuner.times.timemodel.features import Array, Features, Ints, Which
-from tuner.times.timemodel.form import PARAMETERS, Form
+from tuner.times.timemodel.form import PARAMETERS, TimesOfCalls
 from tuner.times.timemodel.intervals import BELIEVED_SCATTER, REGIMES, Scatter, Surface, SurfaceCurve
 
 # How far a measured time may lie from the form before it counts less, natural log.
@@ -62,7 +62,8 @@ def fit(measured: MeasuredTimes, beliefs: Mapping[str, float], begin: Mapping[st
     ``beliefs``: medians by name; ``begin``: parameters near the result, if there are any. Loss: soft absolute
     differences of logarithms.
     """
-    names = _reached(measured.calls, beliefs)
+    times = TimesOfCalls(measured.calls)
+    names = _reached(times, beliefs)
     believed = np.log([beliefs[name] for name in names])
     widths = np.array([PARAMETERS[name].log_sd for name in names])
     scatter = np.where(measured.calls.nodes > 1, _NETWORK_SCATTER, _NODE_SCATTER)
@@ -76,7 +77,7 @@ def fit(measured: MeasuredTimes, beliefs: Mapping[str, float], begin: Mapping[st
 
     def differences(vector: Array) -> Array:
         values, starts = parts(vector)
-        return log_times - np.log(started_us(values, starts, measured))
+        return log_times - np.log(_started_us(values, starts, measured, times))
 
     def residuals(vector: Array) -> Array:
         off = softened(differences(vector) / scatter)
@@ -126,14 +127,16 @@ def _predicted_us(fitted: TimeFit, measured: MeasuredTimes) -> Array:
     """Times in us, [call]; a way of launching that was not fitted starts as the first."""
     missing = max(int(measured.launch.max()) + 1 - len(fitted.start_factors), 0)
     starts = np.concatenate([fitted.start_factors, np.ones(missing)])
-    times_us = started_us(fitted.parameters, starts, measured)
+    times_us = _started_us(fitted.parameters, starts, measured, TimesOfCalls(measured.calls))
     return np.asarray(times_us * np.exp(fitted.surface.log_factors(measured.calls)))
 
 
-def started_us(parameters: Mapping[str, float], start_factors: Array, measured: MeasuredTimes) -> Array:
-    """The form's times in us, [call], with the start of each call's way of launching."""
+def _started_us(
+    parameters: Mapping[str, float], start_factors: Array, measured: MeasuredTimes, times: TimesOfCalls
+) -> Array:
+    """The form's times in us, [call], with the start of each call's way of launching; ``times``: of the same calls."""
     more = parameters["start_us"] * (start_factors[measured.launch] - 1)
-    times_us: Array = np.maximum(Form(parameters).times_us(measured.calls) + more, 1e-3)
+    times_us: Array = np.maximum(times.times_us(parameters) + more, 1e-3)
     return times_us
 
 
@@ -155,11 +158,11 @@ def _scatter(calls: Features, off: Array) -> Scatter:
     }
 
 
-def _reached(calls: Features, values: Mapping[str, float]) -> list[str]:
+def _reached(times: TimesOfCalls, values: Mapping[str, float]) -> list[str]:
     """The parameters that any of the times depends on."""
-    times_us = Form(values).times_us(calls)
+    times_us = times.times_us(values)
     return [
         name
         for name in PARAMETERS
-        if np.abs(Form({**values, name: values[name] * 1.1}).times_us(calls) / times_us - 1).max() > _NO_EFFECT
+        if np.abs(times.times_us({**values, name: values[name] * 1.1}) / times_us - 1).max() > _NO_EFFECT
     ]

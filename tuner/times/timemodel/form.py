@@ -8,7 +8,7 @@ published times (CollNet) NCCL's own latency and bandwidth are used.
 
 from collections.abc import Callable, Mapping
 from functools import cache
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -138,12 +138,15 @@ class Form:
         """The time of each call, [call], or of the one call."""
         if not (parts := calls.by_algo_proto):
             number = calls.algo_proto
-            number = int(number[0]) if isinstance(number, np.ndarray) else number
-            return self._start_us(calls) + _mover(number)(self, calls)
+            return self.times_of(int(number[0]) if isinstance(number, np.ndarray) else number, calls)
         times_us = np.empty(len(calls))
         for number, which, part in parts:
-            times_us[which] = self._start_us(part) + _mover(number)(self, part)
+            times_us[which] = self.times_of(number, part)
         return times_us
+
+    def times_of(self, algo_proto: int, calls: Features) -> Numbers:
+        """The time of each call of one algorithm and protocol, by its number, [call], or of the one call."""
+        return self._start_us(calls) + _mover(algo_proto)(self, calls)
 
     def _of(self, name: str, calls: Features) -> Numbers:
         """A parameter with each call's factor for its collective."""
@@ -273,6 +276,59 @@ class Form:
     def _steps_of_data(self, calls: Features, extra: str) -> Numbers:
         """Number of steps whose data a call waits for: the ring's steps, and those that copies add."""
         return calls.passes + self._of(extra, calls)
+
+
+class TimesOfCalls:
+    """The form's times of the same calls by one set of parameters after the other, as a fit asks for them.
+
+    Those of an algorithm and protocol are computed again only where one of the parameters has changed that they were
+    computed from. The last two sets are known: a derivative returns to where it began after each parameter.
+    """
+
+    def __init__(self, calls: Features) -> None:
+        self.calls = calls
+        self._names: dict[int, tuple[str, ...]] = {}  # of the parameters that are read, by number
+        self._known: dict[int, list[tuple[list[float | None], Numbers]]] = {}
+
+    def times_us(self, parameters: Mapping[str, float]) -> Numbers:
+        """The time of each call, [call], as of :class:`Form`."""
+        if not (parts := self.calls.by_algo_proto):
+            return Form(parameters).times_us(self.calls)
+        times_us = np.empty(len(self.calls))
+        for number, which, part in parts:
+            times_us[which] = self._times_of(number, part, parameters)
+        return times_us
+
+    def _times_of(self, number: int, part: Features, parameters: Mapping[str, float]) -> Numbers:
+        if (names := self._names.get(number)) is None:  # the same each time: no formula branches on a parameter
+            reading = _Reading(parameters)
+            Form(reading).times_of(number, part)
+            names = self._names[number] = tuple(reading.names)
+        read, known = [*map(parameters.get, names)], self._known.setdefault(number, [])
+        for at, (before, times_us) in enumerate(known):
+            if before == read:
+                known.insert(0, known.pop(at))
+                return times_us
+        times_us = Form(parameters).times_of(number, part)
+        known[:] = [(read, times_us), *known[:1]]
+        return times_us
+
+
+class _Reading(dict[str, float]):
+    """Parameters that note the names of those that were asked for, there or not."""
+
+    def __init__(self, parameters: Mapping[str, float]) -> None:
+        super().__init__(parameters)
+        self.names: dict[str, None] = {}
+
+    def __getitem__(self, name: str) -> float:
+        self.names[name] = None
+        return super().__getitem__(name)
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """The value of a parameter, or the default."""
+        self.names[name] = None
+        return super().get(name, default)
 
 
 @cache

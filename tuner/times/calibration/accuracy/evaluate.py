@@ -5,7 +5,9 @@ Shapes: times are in us, [call].
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
+from importlib import import_module
 
 import numpy as np
 
@@ -147,14 +149,13 @@ def boosted(fit: MeasuredCalls, test: MeasuredCalls) -> Array:
     """Predicts by gradient-boosted trees on the form's features; NaN where scikit-learn is not installed."""
     try:
         from sklearn.ensemble import HistGradientBoostingRegressor
-        from threadpoolctl import threadpool_limits  # comes with scikit-learn
     except ImportError:
         return np.full(len(test), np.nan)
     trees = HistGradientBoostingRegressor(max_iter=150, learning_rate=0.1, min_samples_leaf=5, random_state=0)
-    # Threads that wait for each other on a busy computer take ten times as long as one alone, of so few rows.
-    with threadpool_limits(1):
+    with _one_thread():  # its own threads, which are loaded only now
         trees.fit(_columns(fit), np.log(fit.measured.times_us / fit.nccl_us))
-    times: Array = test.nccl_us * np.exp(trees.predict(_columns(test)))
+        predicted = trees.predict(_columns(test))
+    times: Array = test.nccl_us * np.exp(predicted)
     return times
 
 
@@ -261,13 +262,28 @@ def run(progress: Callable[[int, int], None] | None = None) -> tuple[tuple[Split
     The intervals of a split come from the errors on other machines.
     """
     predicted, everything = [], splits.splits()
-    for done, split in enumerate(everything, 1):
-        predicted.append(_predict(split))
-        if progress:
-            progress(done, len(everything))
-    scores = [score for each in predicted if (score := _scores(each)) is not None]
-    results = tuple(_result(each, learn(of_others(scores, each.split))) for each in predicted)
+    with _one_thread():
+        for done, split in enumerate(everything, 1):
+            predicted.append(_predict(split))
+            if progress:
+                progress(done, len(everything))
+        scores = [score for each in predicted if (score := _scores(each)) is not None]
+        results = tuple(_result(each, learn(of_others(scores, each.split))) for each in predicted)
     return results, learn(scores)
+
+
+def _one_thread() -> AbstractContextManager[object]:
+    """Leaves libraries of linear algebra and of trees one thread, where threadpoolctl, scikit-learn's, can say so.
+
+    Threads that wait for each other take several times as long as one alone, of matrices and trees so small.
+    """
+    try:
+        from threadpoolctl import threadpool_limits
+    except ImportError:
+        return nullcontext()
+    import_module("scipy.linalg")  # what is not loaded yet would not be limited
+    limited: AbstractContextManager[object] = threadpool_limits(1)
+    return limited
 
 
 def error_of(split: Split) -> tuple[float, int]:
