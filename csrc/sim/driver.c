@@ -138,7 +138,22 @@ static status memory_granularity(size_t *bytes, const void *properties SIM_UNUSE
     return SUCCESS;
 }
 
+/* Whether an address is of buffers of collectives that are as cudaMalloc makes them, PyTorch's among them: no other
+ * process maps them, and no multicast object binds them. */
+static int from_cuda_malloc(void *address) {
+    const char *memory = getenv("NCCL_TUNER_SIM_MEMORY");
+    return memory != NULL && strcmp(memory, "cudaMalloc") == 0 && sim_bill_handle_at(address) == 0;
+}
+
+static status bind_address(uint64_t multicast SIM_UNUSED, size_t offset SIM_UNUSED, void *address,
+                           size_t bytes SIM_UNUSED, unsigned long long flags SIM_UNUSED) {
+    return from_cuda_malloc(address) ? INVALID_VALUE : SUCCESS;
+}
+
 static status memory_retain(uint64_t *handle, void *address) {
+    if (from_cuda_malloc(address)) {
+        return INVALID_VALUE;
+    }
     uint64_t own = sim_bill_handle_at(address);
     *handle = own == 0 ? OF_OTHERS : own;
     sim_bill_hold(*handle);
@@ -185,10 +200,12 @@ static status multicast_create(uint64_t *handle, const void *properties SIM_UNUS
     return SUCCESS;
 }
 
-static status pointer_attribute(void *value, int attribute, void *address SIM_UNUSED) {
-    enum { DEVICE_ORDINAL = 9, MAPPED = 13, HANDLE_TYPES = 14 };
+static status pointer_attribute(void *value, int attribute, void *address) {
+    enum { DEVICE_ORDINAL = 9, LEGACY_IPC = 10, MAPPED = 13, HANDLE_TYPES = 14 };
+    int legacy = from_cuda_malloc(address);
     int number = attribute == DEVICE_ORDINAL ? sim_number_of(sim_device())
-                 : attribute == HANDLE_TYPES ? shareable_kinds()
+                 : attribute == HANDLE_TYPES ? (legacy ? 0 : shareable_kinds())
+                 : attribute == LEGACY_IPC   ? legacy
                                              : attribute == MAPPED;
     memcpy(value, &number, sizeof number);
     return SUCCESS;
@@ -267,7 +284,7 @@ static const struct sim_redirect functions[] = {
     SIM_ROW("cuMulticastCreate", multicast_create),
     SIM_ROW("cuMulticastAddDevice", succeed),
     SIM_ROW("cuMulticastBindMem", succeed),
-    SIM_ROW("cuMulticastBindAddr", succeed),
+    SIM_ROW("cuMulticastBindAddr", bind_address),
     SIM_ROW("cuMulticastUnbind", succeed),
     SIM_ROW("cuMulticastGetGranularity", memory_granularity),
     SIM_ROW("cuStreamBatchMemOp", succeed),

@@ -183,6 +183,49 @@ def test_what_is_captured_or_in_place_has_channels_of_its_own(
     assert check(scenario, [request], [1 << 30]).mismatches == ()
 
 
+@pytest.mark.parametrize(
+    ("machine", "nodes", "gpus", "setting", "collective", "as_buffers"),
+    [
+        ("dgx-h100", 1, 8, {}, Collective.AllReduce, Buffers.plain),  # NVLS
+        ("dgx-h100", 1, 8, {}, Collective.AllGather, Buffers.plain),  # 24 channels of rings
+        ("dgx-1v", 1, 4, TWENTY_CHANNELS, Collective.Broadcast, Buffers.plain),
+        ("dgx-h100", 4, 1, {}, Collective.AllGather, Buffers.graph),  # the network
+    ],
+)
+@pytest.mark.parametrize("name", REGISTERS)
+def test_captured_memory_of_cuda_malloc_is_registered_with_the_network_alone(
+    name: str,
+    machine: str,
+    nodes: int,
+    gpus: int,
+    setting: dict[str, str],
+    collective: Collective,
+    as_buffers: Buffers,
+) -> None:
+    """PyTorch's: no other process maps it and no multicast binds it, so that over NVLink it is as plain buffers are."""
+    scenario = Scenario(nccl=name, machine=machine, nodes=nodes, gpus_per_node=gpus, environment=setting)
+    selection, sizes = Selection(scenario.communicator()), [1 << 26, 1 << 30]
+    asked = scenario.oracle_configuration()
+    with Oracle(dataclasses.replace(asked, env={**asked.env, "NCCL_TUNER_SIM_MEMORY": "cudaMalloc"})) as oracle:
+        launched = [each.channels for each in oracle.launch(CAPTURED[collective], sizes)]
+    expected = dataclasses.replace(CAPTURED[collective], buffers=as_buffers)
+    assert launched == [selection.pick(expected, size).channels for size in sizes]
+
+
+def test_captured_memory_of_cuda_malloc_differs_from_what_nccl_registers() -> None:
+    """Or the test above would compare what is the same anyway."""
+    for machine, nodes, collective, channels in (
+        ("dgx-h100", 1, Collective.AllReduce, (4, 16)),
+        ("dgx-h100", 1, Collective.AllGather, (16, 24)),
+        ("dgx-h100", 4, Collective.AllGather, (1, 4)),
+    ):
+        scenario = Scenario(nccl="2.30.7", machine=machine, nodes=nodes, gpus_per_node=1 if nodes > 1 else 8)
+        selection = Selection(scenario.communicator())
+        plain = dataclasses.replace(CAPTURED[collective], buffers=Buffers.plain)
+        found = tuple(selection.pick(each, 1 << 30).channels for each in (CAPTURED[collective], plain))
+        assert found == channels
+
+
 @pytest.mark.each_choice
 @pytest.mark.parametrize(("nodes", "gpus", "per_process"), [(1, 8, 2), (1, 8, 8), (2, 4, 3)])
 @pytest.mark.parametrize("name", HERE)
