@@ -65,12 +65,29 @@ def expected_carriers(drawn: Drawn, carriers: Carriers) -> list[str] | None:
         return None
 
 
-def test_a_check_of_what_is_known_by_source_alone_is_not_judged() -> None:
+def test_a_check_of_what_is_known_by_source_alone_is_not_judged(monkeypatch: pytest.MonkeyPatch) -> None:
+    fetched("vllm@0.33.0")
+    monkeypatch.setattr(Carriers, "compared", lambda *_: False)
+    done = run("check", "--engine", "vllm@0.33.0", "--machine", "dgx-h100", code=3)
+    assert done.stdout.startswith("cannot be judged: every answer here rests on")
+
+
+def test_flashinfer_over_pcie_is_what_vllms_class_says() -> None:
+    """Its class is run with a stand-in for FlashInfer's workspace; the engine ends where that cannot be made."""
     fetched("vllm@0.33.0")
     group = ("check", "--engine", "vllm@0.33.0", "--machine", "8xl40s@2xturin", "--gpus-per-node", "4")
     over_pcie = ("--env", "VLLM_ALLREDUCE_USE_FLASHINFER_PCIE_IPC=1", "--engine-arg", "max-cudagraph-capture-size=512")
-    done = run(*group, *over_pcie, "--hidden-size", "4096", code=3)
-    assert done.stdout.startswith("cannot be judged: every answer here rests on")
+    assert run(*group, *over_pcie, "--hidden-size", "4096").stdout.startswith("all ")
+    asked = {"capability": 89, "ranks": 4, "nodes": 1, "dtype": DataType.bfloat16, "nvlink_everywhere": False}
+    release, environment = releases.load("vllm@0.33.0"), {"VLLM_ALLREDUCE_USE_FLASHINFER_PCIE_IPC": "1"}
+    given = switches.read(release, environment, ["max-cudagraph-capture-size=512"])
+    apart = Situation(**asked, peer_access=False, multicast=False, hidden_size=4096, switches=given)  # type: ignore[arg-type]
+    (answer,) = serving.ask(
+        release, [serving.question(apart, environment, ["max-cudagraph-capture-size=512"], [1 << 20])]
+    )
+    assert "do not map each other's memory" in answer
+    with pytest.raises(BadInput, match="the engine ends with it where GPUs cannot map each other's memory"):
+        Carriers(apart, release).at(1 << 20)
 
 
 @pytest.mark.parametrize("name", ["sglang@0.5.20", "sglang@0.5.23"])

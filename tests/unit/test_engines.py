@@ -258,7 +258,7 @@ def test_flashinfer_over_pcie_takes_the_rows_of_the_widest_graph() -> None:
     sizes = "8K,4M,4104K"
     calls = json.loads(run("pick", "allreduce", "--engine", "vllm", *group, *asked, "--bytes", sizes, "--json").stdout)
     assert [each["carrier"] for each in calls["calls"]] == ["flashinfer-pcie-ipc", "flashinfer-pcie-ipc", "nccl"]
-    assert calls["calls"][0]["source"] == "by source, not compared"
+    assert calls["calls"][0]["source"] == "compared"
     release = releases.load("vllm")
     environment = {"VLLM_ALLREDUCE_USE_FLASHINFER_PCIE_IPC": "1"}
     situation = asked_of(release, environment)

@@ -219,6 +219,15 @@ def peer_access(situation: Situation, _: EngineRelease, __: Given) -> Passed:
 
 
 @rule
+def peer_access_or_ends(situation: Situation, _: EngineRelease, given: Given) -> Passed:
+    """Every GPU of a node maps the others' memory. BadInput where they do not: the engine ends with the switch."""
+    if not situation.peer_access:
+        name = given["switch"]
+        raise BadInput(f"{name}=1: the engine ends with it where GPUs cannot map each other's memory; valid: {name}=0")
+    return ALL, {}
+
+
+@rule
 def multicast(situation: Situation, _: EngineRelease, __: Given) -> Passed:
     """Memory that all ranks share can be multicast."""
     return _if(situation.group_multicast), {"nodes": situation.nodes, "one_domain": situation.one_domain}

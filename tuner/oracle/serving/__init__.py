@@ -49,7 +49,7 @@ def fetch(release: EngineRelease, progress: Callable[[str], None] = lambda _: No
     if is_fetched(release):
         return folder
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder.parent) as made:
             _unpack(_downloaded(release, Path(made), progress), files, ENGINES[release.engine].SOME_HAVE, folder)
     except OSError as error:

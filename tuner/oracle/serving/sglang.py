@@ -331,24 +331,15 @@ class _Group:
         return found
 
     def _pcie_modules(self) -> dict[str, dict[str, Any]]:
-        ranks, works = self.asked["ranks"], self.asked["nodes"] == 1 and self.asked["peer_access"]
-
-        class Workspace:
-            """FlashInfer's: whole packs of 16 bytes, one at least for each rank (pcie_ipc_policy.py, by source)."""
-
-            def __init__(self, **_: object) -> None:
-                if not works:
-                    raise RuntimeError("the GPUs do not map each other's memory")
-
-            def supports(self, tensor: stand_ins.Tensor) -> bool:
-                return tensor.nbytes % 16 == 0 and tensor.nbytes >= 16 * ranks
-
         graph = SimpleNamespace(cuda_graph_config=None)
         context = {
             "get_exec": lambda: SimpleNamespace(graph=graph, kernel=self._exec().kernel),
             "get_spec": lambda: None,
         }
-        return {"flashinfer.comm": {"PcieIpcAllReduceWorkspace": Workspace}, "sglang.srt.runtime_context": context}
+        return {
+            "flashinfer.comm": {"PcieIpcAllReduceWorkspace": stand_ins.pcie_workspace(self.asked)},
+            "sglang.srt.runtime_context": context,
+        }
 
     def _coordinator(self) -> Any:
         arguments = self.asked["arguments"]

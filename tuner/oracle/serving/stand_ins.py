@@ -127,6 +127,32 @@ def symmetric_memory(asked: Mapping[str, Any]) -> Any:
     return SimpleNamespace(empty=lambda *_, **__: MagicMock(), rendezvous=rendezvous)
 
 
+def pcie_workspace(asked: Mapping[str, Any]) -> type:
+    """A stand-in for FlashInfer's workspace of its AllReduce over PCIe (0.7.2.post1, pcie_ipc_policy.py, by source).
+
+    It takes whole packs of 16 bytes, one at least for each rank, of at most ``max_numel`` elements. Without a node
+    whose GPUs map each other's memory it cannot be made: ValueError.
+    """
+
+    class Workspace:
+        def __init__(self, max_numel: int, **_: object) -> None:
+            if asked["nodes"] > 1 or not asked["peer_access"]:
+                raise ValueError("the GPUs do not map each other's memory")
+            self.max_numel = max_numel
+
+        def supports(self, tensor: Tensor) -> bool:
+            packed = tensor.nbytes % 16 == 0 and tensor.nbytes >= 16 * asked["ranks"]
+            return packed and tensor.numel() <= self.max_numel
+
+        def rebind_stream(self) -> None: ...
+
+        def tune(self, *_: object, **__: object) -> None: ...
+
+        def prepare(self, *_: object, **__: object) -> None: ...
+
+    return Workspace
+
+
 @cache
 def part(file: Path, names: frozenset[str]) -> CodeType:
     """The code of a file's top level as far as it defines ``names``. KeyError if it does not define one."""

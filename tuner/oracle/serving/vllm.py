@@ -19,7 +19,8 @@ FILES = (
     "vllm/envs.py",
     "vllm/compilation/passes/fusion/allreduce_rms_fusion.py",
     *(f"{COMMUNICATORS}/{name}.py" for name in (
-        "all_reduce_utils", "cuda_communicator", "custom_all_reduce", "flashinfer_all_reduce", "symm_mem",
+        "all_reduce_utils", "cuda_communicator", "custom_all_reduce", "flashinfer_all_reduce",
+        "flashinfer_pcie_ipc_all_reduce", "symm_mem",
     )),
 )  # fmt: skip
 SOME_HAVE = ()  # files that some releases have and others do not
@@ -69,6 +70,7 @@ class _World:
 
     def __init__(self, folder: Path, asked: Mapping[str, Any]) -> None:
         self.folder, self.asked = folder, asked
+        self.made: Any = None  # the communicator, once it is
         self.torch = stand_ins.torch(asked)
         self.dist = stand_ins.distributed(asked)
         self.torch.distributed = self.dist
@@ -93,17 +95,23 @@ class _World:
         self.modules: dict[str, dict[str, Any]] = {
             f"{path}.pynccl_allocator": allocator,
             "vllm.distributed.parallel_state": {
-                "_ENABLE_CUSTOM_ALL_REDUCE": "disable-custom-all-reduce" not in asked["arguments"]
+                "_ENABLE_CUSTOM_ALL_REDUCE": "disable-custom-all-reduce" not in asked["arguments"],
+                "get_tp_group": lambda: SimpleNamespace(device_communicator=self.made, ranks=range(asked["ranks"])),
+            },
+            "vllm.model_executor.warmup.flashinfer_autotune_cache": {
+                "resolve_flashinfer_autotune_file": lambda _: Path("cache.json")
             },
             f"{path}.pynccl": {"PyNcclCommunicator": self._pynccl},
             f"{path}.quick_all_reduce": {"QuickAllReduce": MagicMock()},
-            f"{path}.flashinfer_pcie_ipc_all_reduce": {"FlashInferPcieIpcAllReduce": _Off},
         }
         self.limits = self._file("all_reduce_utils", (*LIMITS, "should_nccl_symm_mem_allreduce"))
+        self.over_pcie, self.kind = self._over_pcie(), self._communicators()
         self.modules |= {
             f"{path}.symm_mem": {"SymmMemCommunicator": self._symmetric()},
             f"{path}.custom_all_reduce": {"CustomAllreduce": self._custom()},
             f"{path}.flashinfer_all_reduce": {"FlashInferAllReduce": self._flashinfer()},
+            f"{path}.flashinfer_pcie_ipc_all_reduce": self.over_pcie,
+            f"{path}.cuda_communicator": {"CudaCommunicator": self.kind},
         }
 
     def _file(self, name: str, names: tuple[str, ...], given: Mapping[str, Any] | None = None) -> dict[str, Any]:
@@ -210,8 +218,30 @@ class _World:
         fits = lambda num_tokens, hidden_dim, **_: num_tokens * hidden_dim <= elements  # noqa: E731
         return SimpleNamespace(backend=backend, mc_ptr=1, is_buffer_size_sufficient=fits)
 
-    def communicator(self) -> Any:
-        """vLLM's communicator of the tensor-parallel group."""
+    def _over_pcie(self) -> Any:
+        library = SimpleNamespace(PcieIpcAllReduceWorkspace=stand_ins.pcie_workspace(self.asked))
+        given = {"flashinfer_comm": library, "_pcie_ipc_available": True}
+        kinds = ("_SUPPORTED_WORLD_SIZES", "_SUPPORTED_DTYPES", "FlashInferPcieIpcAllReduce")
+        names = (*kinds, "warmup_flashinfer_pcie_ipc_allreduce")
+        made = self._file("flashinfer_pcie_ipc_all_reduce", names, given)
+        made["FlashInferPcieIpcAllReduce"].all_reduce = lambda *_: "flashinfer-pcie-ipc"
+        return made
+
+    def _warm_up(self) -> None:
+        """vLLM's warm-up before graphs are captured, of the widest one's sizes."""
+        asked = self.asked
+        given = dict(each.partition("=")[::2] for each in asked["arguments"])
+        widest, hidden = given.get("max-cudagraph-capture-size"), asked["hidden_size"]
+        sizes = [1, int(widest)] if widest is not None and hidden is not None else []
+        configuration = SimpleNamespace(
+            parallel_config=SimpleNamespace(use_ubatching=False),
+            compilation_config=SimpleNamespace(cudagraph_capture_sizes=sizes),
+        )
+        model = SimpleNamespace(get_hidden_size=lambda: hidden, dtype=stand_ins.TYPES[asked["dtype"]])
+        worker = SimpleNamespace(vllm_config=configuration, model_config=model, model_runner=None)
+        self.over_pcie["warmup_flashinfer_pcie_ipc_allreduce"](worker)
+
+    def _communicators(self) -> Any:
         given = {
             "DeviceCommunicatorBase": _Base,
             "rocm_aiter_ops": MagicMock(is_custom_all_reduce_enabled=lambda: False),
@@ -220,10 +250,15 @@ class _World:
             "get_current_vllm_config_or_none": lambda: None,
             **self.limits,
         }
-        kind = self._file("cuda_communicator", ("CudaCommunicator",), given)["CudaCommunicator"]
+        return self._file("cuda_communicator", ("CudaCommunicator",), given)["CudaCommunicator"]
+
+    def communicator(self) -> Any:
+        """vLLM's communicator of the tensor-parallel group."""
         self.torch.ops.vllm.all_reduce_symmetric_with_copy = lambda _: "nccl-symmetric"
         _Base.world_size = self.asked["ranks"]
-        return kind(MagicMock(), DEVICE, MagicMock(), "tp:0")
+        self.made = self.kind(MagicMock(), DEVICE, MagicMock(), "tp:0")
+        self._warm_up()
+        return self.made
 
 
 class _Base:
@@ -234,17 +269,6 @@ class _Base:
     def __init__(self, cpu_group: Any, device: Any, device_group: Any, unique_name: str, *_: Any, **__: Any) -> None:
         self.cpu_group, self.device, self.device_group, self.unique_name = cpu_group, device, device_group, unique_name
         self.use_all2all = False
-
-
-class _Off:
-    """An implementation that is not compared: off."""
-
-    disabled = True
-
-    def __init__(self, **_: object) -> None: ...
-
-    def should_use(self, _: Any) -> bool:
-        return False
 
 
 @cache
