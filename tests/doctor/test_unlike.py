@@ -56,6 +56,17 @@ def test_another_layout_is_unlike_the_nearest_machine_and_wrong_on_the_same(mach
     assert wrong(own) & {"numa", "place"}
 
 
+@pytest.mark.parametrize("same", [True, False], ids=["the machine itself", "a host of its make"])
+def test_gpus_and_adapters_without_gpudirect_are_one_finding(same: bool) -> None:
+    root = ET.fromstring(catalogue.load("dgx-a100").topology_xml) if same else renumbered("dgx-a100")
+    for element in (*root.iter("gpu"), *root.iter("net")):
+        element.set("gdr", "0")
+    (one,) = (each for each in findings(root) if each.kind == "gpudirect")
+    assert {each.partition(":")[0] for each in one.devices} > {"gpu"}
+    assert len(one.changes) == 1
+    assert one.changes[0].count("on@") == len(one.devices)
+
+
 @pytest.mark.parametrize(
     ("name", "kind"),
     [

@@ -171,8 +171,15 @@ def test_releases_that_differ_in_one_communicator(tmp_path: Path) -> None:
     other = "h0:{pid}:{pid} [0] NCCL INFO NCCL version {nccl}+cuda12.9\n"
     code, codes = of(tmp_path, init + other.format(pid=2, nccl="2.27.7"))
     assert (code, codes["diagnose.releases_differ"]["releases"]) == (1, ["2.27.7", "2.28.9"])
+    assert codes["diagnose.releases_differ"]["users"] == ["2.27.7 on rank 1 (h0)", "2.28.9 on rank 0 (h0)"]
     for healthy in (other.format(pid=2, nccl="2.28.9"), other.format(pid=9, nccl="2.27.7")):  # of another job
         assert "diagnose.releases_differ" not in of(tmp_path, init + healthy)[1]
+    both = "".join(other.format(pid=pid, nccl="2.27.7") for pid in (1, 2))  # an engine's library and PyTorch's
+    assert "diagnose.releases_differ" not in of(tmp_path, both + init + other.format(pid=2, nccl="2.28.9"))[1]
+    start = "".join(
+        other.format(pid=pid, nccl=nccl).replace("h0", f"h{pid}") for pid, nccl in ((1, "2.27.7"), (2, "2.28.9"))
+    )
+    assert of(tmp_path, start)[1]["diagnose.releases_differ"]["users"] == ["2.27.7 on h1", "2.28.9 on h2"]
 
 
 def test_a_library_of_the_adapters_that_is_too_old(tmp_path: Path) -> None:

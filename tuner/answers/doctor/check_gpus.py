@@ -29,7 +29,6 @@ def check(node: ExaminedNode) -> Iterator[TopologyFinding]:
         yield from _between(node)
     else:
         yield from _to_switches(node)
-    yield from _gpudirect(node)
     yield from _unknown(node)
 
 
@@ -174,7 +173,7 @@ def _pairs(gpus: tuple[Gpu, ...]) -> Mapping[tuple[int, int], int]:
     }
 
 
-def _gpudirect(node: ExaminedNode) -> Iterator[TopologyFinding]:
+def without_gpudirect(node: ExaminedNode) -> TopologyFinding | None:
     """GPUs that adapters cannot read and write, where their model can and an adapter that reaches memory is there.
 
     With only sockets NCCL writes gdr="0" for every GPU.
@@ -187,7 +186,7 @@ def _gpudirect(node: ExaminedNode) -> Iterator[TopologyFinding]:
         severity, unlike = (
             (WRONG, None) if node.same or len(off) < len(node.gpus) else node.judged(_model(node, able[0]))
         )
-        yield TopologyFinding(
+        return TopologyFinding(
             "gpudirect",
             severity,
             f'{listed(names)}: gdr="0": data to and from adapters goes over the CPU\'s memory',
@@ -196,6 +195,7 @@ def _gpudirect(node: ExaminedNode) -> Iterator[TopologyFinding]:
             ("gpudirect=" + ",".join(f"on@{name}" for name in names),),
             unlike,
         )
+    return None
 
 
 def _model(node: ExaminedNode, pci: ET.Element) -> str:

@@ -3,8 +3,9 @@
 import xml.etree.ElementTree as ET
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
-from tuner.answers.doctor.check_gpus import reaches_memory
+from tuner.answers.doctor.check_gpus import reaches_memory, without_gpudirect
 from tuner.answers.doctor.match import counterparts, device_name, link, switches
 from tuner.answers.doctor.records import NOTE, UNLIKE, WRONG, ExaminedNode, TopologyFinding, listed, most_common, number
 from tuner.machine.topology.reader import DEFAULT_SPEED_MBPS
@@ -236,9 +237,28 @@ def _ids(slot: ET.Element) -> tuple[str | None, str | None]:
 
 
 def _gpudirect(node: ExaminedNode) -> Iterator[TopologyFinding]:
+    """GPUs and adapters without GPUDirect RDMA that could have it: one finding where both say it."""
+    gpus, adapters = without_gpudirect(node), _without_gpudirect(node)
+    if gpus is None or adapters is None or gpus.severity != adapters.severity:
+        yield from filter(None, (gpus, adapters))
+        return
+    names = (*gpus.devices, *adapters.devices)
+    yield replace(
+        gpus,
+        says=(
+            f"{listed(gpus.devices)} and {listed(adapters.devices)}: "
+            'gdr="0": data between GPUs and adapters goes over the CPU\'s memory'
+        ),
+        devices=names,
+        do=adapters.do,
+        changes=("gpudirect=" + ",".join(f"on@{name}" for name in names),),
+    )
+
+
+def _without_gpudirect(node: ExaminedNode) -> TopologyFinding | None:
     """Adapters that do not reach GPUs' memory, where they and a GPU can."""
     if not any(part.gpudirect_rdma for pci in node.gpus if (part := node.part(pci)) is not None):
-        return
+        return None
     pairs, names = counterparts(node) if node.same else {}, list[str]()
     for net in node.adapters:
         slot = node.slot(net)
@@ -250,7 +270,7 @@ def _gpudirect(node: ExaminedNode) -> Iterator[TopologyFinding]:
     if names:
         some = any(net.get("gdr") != "0" for net in node.adapters)
         severity, unlike = (WRONG, None) if node.same or some else node.judged("such adapters")
-        yield TopologyFinding(
+        return TopologyFinding(
             "gpudirect",
             severity,
             f'{listed(names)}: gdr="0": data to and from GPUs goes over the CPU\'s memory',
@@ -259,6 +279,7 @@ def _gpudirect(node: ExaminedNode) -> Iterator[TopologyFinding]:
             ("gpudirect=" + ",".join(f"on@{name}" for name in names),),
             unlike,
         )
+    return None
 
 
 def _guids(node: ExaminedNode) -> Iterator[TopologyFinding]:

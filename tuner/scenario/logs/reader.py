@@ -276,7 +276,9 @@ class NcclLog:
     """Everything read of a file."""
 
     versions: dict[str, None] = field(default_factory=dict)  # in order of appearance
-    release_of: dict[tuple[str, int], str] = field(default_factory=dict)  # by process, as far as its line has a prefix
+    releases_of: dict[tuple[str, int], set[str]] = field(
+        default_factory=dict
+    )  # by process, as far as its line has a prefix; two where it has two libraries
     missing_symbols: dict[str, tuple[int, list[str]]] = field(default_factory=dict)  # by library, with the first line
     rccl: str | None = None  # the version of AMD's library, where it wrote the log
     ranks: list[RankLog] = field(default_factory=list)
@@ -403,7 +405,7 @@ class _Reader:
     def version(self, line: PrintedLine, match: re.Match[str]) -> None:
         self.log.versions.setdefault(match[1])
         if line.thread is not UNKNOWN:
-            self.log.release_of.setdefault(line.thread.process, match[1])
+            self.log.releases_of.setdefault(line.thread.process, set()).add(match[1])
         if match[2] and self.log.cuda is None:
             self.log.cuda = int(match[2]), int(match[3])
 

@@ -1,11 +1,12 @@
 """Checks of which GPUs ranks are on: one for each, in order, and none that is newer than NCCL."""
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 
 from tuner import release
-from tuner.base.findings import Finding, Severity
+from tuner.base.findings import Finding, Severity, listed
 from tuner.base.names import Collective
+from tuner.base.sizes import as_ranges
 from tuner.machine import gpus
 from tuner.scenario.logs.checks.shown import ShownByLog
 from tuner.scenario.logs.endings import ORDERLY, failures
@@ -111,12 +112,33 @@ def out_of_bus_order(shown: ShownByLog) -> Iterator[Finding]:
 
 
 def releases(shown: ShownByLog) -> Iterator[Finding]:
-    """Ranks of one communicator whose processes print different releases."""
+    """Ranks of one communicator whose processes have no release in common, or processes that none has made yet.
+
+    A process may have two libraries, such as an engine's and PyTorch's: it counts for both.
+    """
     log = shown.reading.log
-    processes = {each.thread.process for each in shown.reading.logs}
-    found = sorted({log.release_of[each] for each in processes if each in log.release_of})
-    if len(found) > 1:
-        yield Finding("diagnose.releases_differ", Severity.FAULT, {"releases": found})
+    ranks = dict[tuple[str, int], set[int | None]]()
+    for each in shown.reading.logs:
+        ranks.setdefault(each.thread.process, set()).add(each.rank)
+    of = {process: found for process, found in log.releases_of.items() if process in ranks or not log.ranks}
+    if len(of) < 2 or set.intersection(*of.values()):
+        return
+    users = dict[str, list[tuple[str, int]]]()
+    for process, found in of.items():
+        users.setdefault(" and ".join(sorted(found)), []).append(process)
+    facts = {"releases": sorted(users), "users": [_used_by(name, each, ranks) for name, each in sorted(users.items())]}
+    yield Finding("diagnose.releases_differ", Severity.FAULT, facts)
+
+
+def _used_by(
+    releases: str, processes: Sequence[tuple[str, int]], ranks: Mapping[tuple[str, int], set[int | None]]
+) -> str:
+    """Who uses releases: the ranks, where they are known, and their hosts."""
+    numbers = sorted({rank for process in processes for rank in ranks.get(process, ()) if rank is not None})
+    hosts = listed(list(dict.fromkeys(host for host, _ in processes))[:MOST_SHOWN])
+    if not numbers:
+        return f"{releases} on {hosts}"
+    return f"{releases} on rank{'s' * (len(numbers) > 1)} {as_ranges(numbers)} ({hosts})"
 
 
 def libraries(shown: ShownByLog) -> Iterator[Finding]:
