@@ -261,6 +261,23 @@ def test_several_runs_of_the_same_gpus(tmp_path: Path) -> None:
     assert (found.header.ranks, found.header.nodes) == (2, 2)
 
 
+def test_a_tag_before_each_piece_of_a_row(tmp_path: Path) -> None:
+    pieces = []
+    for line in V213.splitlines():
+        words = line.split()
+        pieces.append(f"[0] {line}" if line.startswith("#") else " ".join(["[0]", *words[:5], "[0]", *words[5:]]))
+    assert rows(read(tmp_path, "\n".join(pieces) + "\n", AR)) == rows(read(tmp_path, V213, AR))
+
+
+def test_runs_on_other_hosts_say_how_to_take_one(tmp_path: Path) -> None:
+    second = V213.replace("nodeA", "nodeC")
+    found = read(tmp_path, V213 + second, AR)
+    # After the last row that is read; one of mulsum is not.
+    assert "tail -n +9 " in found.other_hosts
+    assert "nodeA, nodeB; nodeB, nodeC" in found.other_hosts
+    assert not read(tmp_path, V213 * 2, AR).other_hosts
+
+
 def test_gzipped(tmp_path: Path) -> None:
     file = tmp_path / "output.txt.gz"
     file.write_bytes(gzip.compress(("node-1:77:77 [0] NCCL INFO NCCL version 2.28.9+cuda12.9\n" + V213).encode()))
@@ -279,6 +296,22 @@ REFUSED = {
     ),
     "two programs": (V219 + V219.replace("all_gather", "all_reduce"), "several collectives in one file"),
     "other ranks": (V219 + V219.replace("#  Rank  0", "#  Rank  1") + V219, "(2 ranks on 1 node, 1 rank on 1 node)"),
+    "two jobs at once": (
+        "\n".join(line for both in zip(*[V213.splitlines()] * 2, strict=True) for line in both) + "\n",
+        "output.txt:4: rows of a second run, before the first came to its end: two jobs wrote at once",
+    ),
+    "rows of two jobs": (
+        V213.split("          64")[0]
+        + "64 16 float sum -1 9.5 0.01 0.01 0\n128 32 float sum -1 9.5 0.01 0.01 0\n"
+        + "128 32 float sum -1 9.6 0.01 0.01 0\n",
+        "output.txt:9: rows of a second run",
+    ),
+    "no MPI": (
+        V219.replace(
+            "#  Rank  0", "#  Rank  0 Group  0 Pid    100 on      nodeB device  0 [0x07] NVIDIA H100\n#  Rank  0"
+        ),
+        "output.txt:5: 2 processes, each of which calls itself rank 0",
+    ),
     "another program": (
         V219.replace("all_gather", "alltoall"),
         "alltoall_perf is no collective that NCCL tunes; valid: all_",

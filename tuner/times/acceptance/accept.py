@@ -174,6 +174,8 @@ def read_results(path: Path | MeasurementFile, given: Given, scenario: Scenario)
     own = scenario.resolve().own
     given = replace(given, machine_gpus=len(own.topology.gpus))
     table = file.table(given)
+    if table.other_hosts:
+        raise BadMeasurement(table.other_hosts)
     executed: dict[int, str] = {}
     if file.format is FileFormat.nccl_tests_text:
         executed = {

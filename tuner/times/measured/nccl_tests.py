@@ -279,6 +279,8 @@ class Text:
         self.collective: Collective | None = None
         self.other: str | None = None
         self._runs: list[dict[int, _Device]] = []  # of each rank named, of each run in the file
+        self._listed: list[int] = []  # the first line of each of these lists
+        self._begun: list[int] = []  # the line of each run's settings
         self._settings: tuple[str, ...] = ()
         self._out_of_bounds: int | None = None
         self._columns: list[str] = []  # of the last line that names them
@@ -289,10 +291,54 @@ class Text:
         if self.collective is None and self.other is None:
             ranks = _machine(self._runs[0])[0] if self._runs else 0
             self.collective = _followed(self.rows, ranks or None) if otherwise is None else None
-        machines = list(dict.fromkeys(map(_machine, self._runs)))
+        self._check_one_job()
+
+    def _check_one_job(self) -> None:
+        """BadMeasurement, with the line, where rows are of jobs that wrote at once or on other GPUs than each other, or
+        where hosts have different numbers of ranks.
+        """
+        lists = list(zip(self._listed, self._runs, strict=True))
+        if len(lists) > 1 and all(devices.keys() == {0} for _, devices in lists):
+            raise BadMeasurement(
+                f"{self._path}:{self._listed[1]}: {len(lists)} processes, each of which calls itself rank 0: none "
+                "talks to another; valid: nccl-tests built with MPI=1"
+            )
+        for (line, _), (again, _) in pairwise(lists):
+            if not any(line < row.line < again for row in self.rows):
+                raise BadMeasurement(f"{self._path}:{again}: {_AT_ONCE}")
+        machines = dict[tuple[int, int, tuple[str, ...]], int]()
+        for line, devices in lists:
+            machines.setdefault(_machine(devices), line)
         if len(machines) > 1:
             each = ", ".join(ranks_on_nodes(ranks, nodes) for ranks, nodes, _ in machines)
-            raise BadMeasurement(f"{path}: runs on different GPUs in one file ({each}); valid: a file for each")
+            raise BadMeasurement(self._several("runs on different GPUs in one file", each, machines.values()))
+        if (at := _interleaved(self.rows, self._begun)) is not None:
+            raise BadMeasurement(f"{self._path}:{at}: {_AT_ONCE}")
+        for line, devices in lists[:1]:
+            ranks = Counter(device.host for device in devices.values())
+            if len(devices) == _machine(devices)[0] and len(set(ranks.values())) > 1:
+                each = ", ".join(f"{count} on {host}" for host, count in ranks.most_common())
+                raise BadMeasurement(f"{self._path}:{line}: ranks: {each}; valid: as many GPUs on each node")
+
+    @property
+    def other_hosts(self) -> str:
+        """That runs of the text were on different hosts, and how to take one of them; empty where they were not."""
+        hosts = dict[tuple[str, ...], int]()
+        for line, devices in zip(self._listed, self._runs, strict=True):
+            hosts.setdefault(tuple(sorted({device.host for device in devices.values()})), line)
+        if len(hosts) < 2:
+            return ""
+        each = "; ".join(", ".join(names[:2]) + (", ..." if len(names) > 2 else "") for names in list(hosts)[:3])
+        return self._several("runs on different hosts in one file", each, hosts.values())
+
+    def _several(self, what: str, each: str, listed: Iterable[int]) -> str:
+        """Words for several runs one after the other, with how to take the last of them."""
+        first, *_, last = sorted(listed)
+        begins = max((row.line for row in self.rows if row.line < last), default=0) + 1
+        return (
+            f"{self._path}:{last}: {what} ({each}), from line {first} on and from here; valid: a file for each, as by: "
+            f"tail -n +{begins} {self._path} > last.log"
+        )
 
     @property
     def operation(self) -> Collective | P2pOperation:
@@ -336,7 +382,7 @@ class Text:
         if match := _OUT_OF_BOUNDS.search(stripped):
             self._out_of_bounds = (self._out_of_bounds or 0) + int(match[1])
         elif stripped.startswith("#") or _RANK.match(stripped) or {"algbw", "busbw"} <= set(stripped.split()):
-            self._comment(stripped)  # threads on the web lose the # of lines
+            self._comment(number, stripped)  # threads on the web lose the # of lines
         elif name := program(stripped):
             self._named(name)
         elif match := _START.match(stripped):
@@ -376,15 +422,17 @@ class Text:
             bodies.append(_Body(time_us, float(bandwidths[0]), float(bandwidths[1]), wrong))
         return bodies[:2]
 
-    def _comment(self, line: str) -> None:
+    def _comment(self, number: int, line: str) -> None:
         if name := program(line):
             self._named(name)
         if match := _RANK.match(line):
             if not self._runs or int(match[1]) in self._runs[-1]:
                 self._runs.append({})
+                self._listed.append(number)
             self._runs[-1][int(match[1])] = _Device(match[2], int(match[3]), match[4].strip())
         elif match := _SETTINGS.match(line):
             self._settings = match.groups()
+            self._begun.append(number)
             self._graph = int(match[5] or 0) > 0
         elif match := _VERSION.search(line):
             self.release = of_code(int(match[1]))
@@ -454,6 +502,30 @@ def _machine(devices: Mapping[int, _Device]) -> tuple[int, int, tuple[str, ...]]
     return ranks, len({device.host for device in devices.values()}), tuple(sorted(gpus))
 
 
+_AT_ONCE = "rows of a second run, before the first came to its end: two jobs wrote at once; valid: a file for each"
+
+
+def _interleaved(rows: Sequence[_Row], begun: Sequence[int]) -> int | None:
+    """The line of the first row that another job must have written, as a size comes again before a run's end; or None.
+
+    A run has each size once, or runs through all of them from the smallest several times.
+    """
+    for first, end in pairwise([0, *begun, rows[-1].line + 1] if rows else []):
+        of_calls: dict[object, list[_Row]] = {}
+        for row in rows:
+            if first <= row.line < end:
+                of_calls.setdefault((row.dtype, row.op, row.root), []).append(row)
+        for own in of_calls.values():
+            smallest, seen = min(row.bytes for row in own), set[int]()
+            for row in own:
+                if row.bytes == smallest:
+                    seen.clear()
+                elif row.bytes in seen:
+                    return row.line
+                seen.add(row.bytes)
+    return None
+
+
 def _own(content: Iterable[str]) -> Iterator[tuple[int, str]]:
     """Lines by number, without launchers' tags, cut where NCCL's log begins in them."""
     whole = list(map(_without_tag, content))
@@ -492,7 +564,12 @@ def without_log(lines: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def _without_tag(line: str) -> str:
-    return _TAG.sub("", line, count=1).rstrip("\r")
+    """The line without the tag before it, and without the same tag inside: mpirun sets one before each piece."""
+    tag = _TAG.match(line)
+    if tag is None:
+        return line.rstrip("\r")
+    word, rest = tag[0].strip(), line[tag.end() :]
+    return (rest.replace(word, " ") if word.startswith("[") and word in rest else rest).rstrip("\r")
 
 
 def wrong_count(text: str, dtype: DataType, is_error: bool) -> int:
@@ -562,7 +639,8 @@ def of_text(path: Path, content: str, otherwise: Collective | P2pOperation | Non
         left.update(each.header.left_out)
     header = replace(made[0].header, left_out=dict(left))
     blocks = tuple(block for each in made for block in each.blocks)
-    return Measurements(header, blocks, made[-1].truncated, made[-1].ends_early)
+    other_hosts = next((each.other_hosts for each in made if each.other_hosts), "")
+    return Measurements(header, blocks, made[-1].truncated, made[-1].ends_early, other_hosts=other_hosts)
 
 
 def _parsed(path: Path, content: str, otherwise: Collective | P2pOperation | None = None) -> Text:
@@ -602,7 +680,8 @@ def _of_program(path: Path, content: str, text: Text, *, logged: bool) -> Measur
         lines = ", ".join(map(str, broken[:6]))
         header = replace(header, left_out={f"whose numbers cannot be times (lines {lines})": len(broken)})
     last = content.rpartition("\n")[2]
-    return Measurements(_of_table(header, blocks), blocks, bool(last), _ends_early(last, content))
+    early = _ends_early(last, content)
+    return Measurements(_of_table(header, blocks), blocks, bool(last), early, other_hosts=text.other_hosts)
 
 
 def _ends_early(last: str, content: str) -> bool:

@@ -278,13 +278,15 @@ class Measurements:
     """A file: ``header`` says where, when and how; ``blocks`` are in the order of the run, or of the file.
 
     ``name`` is a table's: its file's name without the ending. ``truncated``: the last line has no end and is left out;
-    ``ends_early``: that line is a row, and the head names larger sizes.
+    ``ends_early``: that line is a row, and the head names larger sizes. ``other_hosts``: words for
+    runs on different hosts in one file, empty where there are none.
     """
 
     header: Header
     blocks: tuple[SampleBlock, ...]
     truncated: bool = False
     ends_early: bool = False
+    other_hosts: str = ""
     name: str = ""
 
     def environment_of(self, block: SampleBlock) -> dict[str, str]:
