@@ -17,7 +17,7 @@ from tuner.base.names import Collective, DataType, Op
 from tuner.emulator.request import Request
 from tuner.scenario.describe import describe
 from tuner.times import measured
-from tuner.times.acceptance.curves import ConfiguredShape, CurveKind
+from tuner.times.acceptance.curves import ConfiguredShape, CurveKind, Exchange
 from tuner.times.acceptance.expected import Expectation
 from tuner.times.acceptance.faults import Fault, Resource
 from tuner.times.measured.header import Header, MeasuredRun
@@ -402,6 +402,35 @@ def test_results_of_nvlink_domains_count_domains_or_hosts(nodes: int, gpus: int)
         expectation.times(CurveKind(ConfiguredShape(nodes, gpus), request), sizes, each) for each in (None, fault)
     )
     assert slower.time_us > healthy.time_us
+
+
+def test_trays_and_nodes_count_the_hosts_of_all_racks(tmp_path: Path) -> None:
+    times_us = [(1 << power, 40 + (1 << power) / 4e5) for power in range(28, 34)]
+    file = nccl_tests_text.write(tmp_path / "racks.log", times_us, nodes=32, gpus=4, nccl=22807, in_place=1)
+    file.write_text(file.read_text().replace("NVIDIA H100", "NVIDIA GB300"))
+    words = ("--machine", "gb300-nvl72", "--trays", "16", "--nodes", "2")
+    found = json.loads(run("accept", str(file), *words, "--json", code=3).stdout)
+    assert {(size["nodes"], size["gpus_per_node"]) for size in found["sizes"]} == {(32, 4)}
+
+
+def test_all_to_all_of_a_whole_nvlink_domain_is_no_faster_than_its_links() -> None:
+    expectation = Expectation(describe("gb300-nvl72", nccl="2.28.7", trays=16))
+    sizes = np.array([1 << 28, 1 << 30, 1 << 34], np.uint64)
+    time_us = expectation.times(CurveKind(ConfiguredShape(16, 4), Exchange(DataType.float32)), sizes).time_us
+    nvlink_gbs = 900  # of a GPU, in one direction; public runs of such domains reach 667 GB/s
+    assert np.all(time_us > sizes * (63 / 64) / (nvlink_gbs * 1e3))
+
+
+def test_runs_on_different_hosts_in_one_file_are_not_judged(tmp_path: Path) -> None:
+    file = nccl_tests_text.write(tmp_path / "two.log", ALL_REDUCE, nccl=22902, in_place=1)
+    one = file.read_text()
+    file.write_text(one + one)  # the same run again
+    run("accept", str(file), *MACHINE)
+    file.write_text(one + one.replace("on node0", "on other"))
+    said = run("accept", str(file), *MACHINE, code=2).stderr
+    begins = len(one.splitlines()) + 1
+    assert "runs on different hosts" in said
+    assert f"tail -n +{begins} " in " ".join(said.split())
 
 
 def test_results_that_no_nvlink_domains_have_are_refused() -> None:

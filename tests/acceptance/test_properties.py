@@ -11,13 +11,18 @@ from tests.scripts import write_judging, write_public_runs
 from tests.support import nccl_tests_text
 from tests.support.command_line import run
 from tests.support.judged_runs import RUNS, judged
+from tuner import release
 from tuner.base import tables
+from tuner.base.errors import BadInput
 from tuner.base.names import DataType
+from tuner.scenario.describe import describe
 from tuner.times import measured
-from tuner.times.acceptance import limits, public_runs
+from tuner.times.acceptance import accept, curves, judge, limits, public_runs
+from tuner.times.acceptance.expected import Expectation
 from tuner.times.acceptance.in_findings import RunVerdict
 from tuner.times.acceptance.judge import SizeVerdict
 from tuner.times.acceptance.public_runs import PublicCurve
+from tuner.times.measured.formats import Given
 
 DRAWN = 10_000
 FOLDER = tables.folder()
@@ -141,3 +146,33 @@ def test_the_public_runs_and_their_limits_are_those_of_the_tables() -> None:
     assert runs == (FOLDER / public_runs.FILE).read_text("utf-8")
     learnt = write_judging.learnt(write_judging.seen())
     assert write_judging.text_of(learnt) == (FOLDER / limits.FILE).read_text("utf-8")
+
+
+@pytest.mark.slow
+def test_a_row_60_times_slower_fails_at_every_position_of_every_table_that_is_judged() -> None:
+    positions, tables_seen = 0, 0
+    for name in measured.names():
+        machine = measured.load(name).header.machine
+        if not machine:
+            continue  # judged by public runs alone, as above
+        scenario = describe(machine)
+        file = accept.read_results(Path(name), Given(), scenario)
+        nccl = file.table.header.nccl
+        expectation = Expectation(replace(scenario, nccl=nccl if nccl in release.names() else scenario.nccl))
+        expectation.judged_tables = frozenset([name])
+        tables_seen += 1
+        for curve in curves.of_table(file.table, name, expectation.scenario)[0]:
+            try:
+                expected = expectation.times(curve.kind, curve.bytes)
+            except BadInput:
+                continue  # sends and receives that nothing has times of
+            least_us = np.zeros(len(curve.bytes))
+            if not judge.judge(curve, expected, least_us).judged:
+                continue
+            for at in np.flatnonzero(curve.bytes >= 4 << 20):
+                slower_us = curve.time_us * np.where(np.arange(len(curve.bytes)) == at, 60, 1)
+                found = judge.judge(replace(curve, time_us=slower_us, worst=None), expected, least_us)
+                assert not found.passes, (name, curve.kind, int(curve.bytes[at]))
+                positions += 1
+    assert tables_seen > 40
+    assert positions > 2500

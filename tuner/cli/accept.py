@@ -120,7 +120,7 @@ def command(
         raise BadInput("no RESULTS; valid: files of nccl-tests or of 'nccl-tuner measure', or --floors")
     given = Given(
         nccl="" if not nccl else nccl if stand_in else described.nccl,
-        nodes=communicator["nodes"] if options.is_given("nodes") else communicator["trays"],
+        nodes=_hosts(communicator, in_domains=described.resolve().own.trays is not None),
         gpus_per_node=communicator["gpus_per_node"],
         collective=program,
     )
@@ -130,6 +130,14 @@ def command(
     show(result, lambda found: _print(found, explain))
     if not result.passes:
         click.get_current_context().exit(1 if result.judged else 3)
+
+
+def _hosts(communicator: options.CommunicatorOptions, *, in_domains: bool) -> int | None:
+    """The hosts that were asked about: nodes, or the trays of all NVLink domains; None where nothing says how many."""
+    nodes, trays = communicator["nodes"] if options.is_given("nodes") else None, communicator["trays"]
+    if trays:
+        return trays * (nodes or 1)
+    return None if in_domains else nodes
 
 
 def _only_machine(file: Path) -> str:
