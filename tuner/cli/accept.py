@@ -134,7 +134,8 @@ def command(
 
 def _hosts(communicator: options.CommunicatorOptions, *, in_domains: bool) -> int | None:
     """The hosts that were asked about: nodes, or the trays of all NVLink domains; None where nothing says how many."""
-    nodes, trays = communicator["nodes"] if options.is_given("nodes") else None, communicator["trays"]
+    nodes: int | None = communicator["nodes"] if options.is_given("nodes") else None
+    trays: int | None = communicator["trays"]
     if trays:
         return trays * (nodes or 1)
     return None if in_domains else nodes
