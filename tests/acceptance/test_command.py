@@ -194,7 +194,7 @@ def test_results_that_do_not_name_their_ranks_are_of_all_gpus(
 def test_files_of_another_machine_are_refused_and_no_verdict_counts_sizes_that_are_none(tmp_path: Path) -> None:
     measured.write(tmp_path / "given.csv", headed(gpu="A100-SXM4-80GB"))
     first = run("accept", str(tmp_path / "given.csv"), *MACHINE, code=1).stdout.splitlines()[0]
-    assert first == "refused, for what is said of the files below; of the rest 0 of 0 sizes fail"
+    assert first == "refused, for what is said of the files below; nothing of them is judged"
 
 
 def test_two_kinds_of_gpus_in_one_run(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from tuner.base import findings
-from tuner.base.errors import BadInput, UnknownRelease
+from tuner.base.errors import BadInput, CannotBeJudged, UnknownRelease
 from tuner.base.findings import Finding, Severity
 from tuner.base.names import Collective, DataType, Op
 from tuner.cli import options
@@ -149,6 +149,8 @@ def _only_machine(file: Path) -> str:
     from tuner.jobs.diagnosis.results import machines_with_such_gpus
 
     gpus, names = machines_with_such_gpus(MeasurementFile(file))
+    if of_amd := acceptance.not_of_nccl(gpus or ""):
+        raise CannotBeJudged(f"{file}: {of_amd}")
     if gpus and len(names) == 1:
         taken = Finding("accept.assumed_machine", Severity.NOTE, {"machine": names[0], "gpus": gpus})
         note_after(findings.words(taken))

@@ -176,6 +176,8 @@ def read_results(path: Path | MeasurementFile, given: Given, scenario: Scenario)
     table = file.table(given)
     if table.other_hosts:
         raise BadMeasurement(table.other_hosts)
+    if of_amd := not_of_nccl(table.header.gpu):
+        raise CannotBeJudged(f"{path}: {of_amd}")
     executed: dict[int, str] = {}
     if file.format is FileFormat.nccl_tests_text:
         executed = {
@@ -211,6 +213,13 @@ def read_results(path: Path | MeasurementFile, given: Given, scenario: Scenario)
         wrong=wrong_results(file, given),
         log=evidence.of_file(path) if file.format is FileFormat.nccl_tests_text else NOTHING_LOGGED,
     )
+
+
+def not_of_nccl(gpu: str) -> str:
+    """Words for results on GPUs that NCCL does not run on, empty for others; ``gpu`` as files name their GPUs."""
+    if "AMD" not in gpu.upper():
+        return ""
+    return f"results on {gpu}: AMD's library RCCL runs there, whose choices and times are not known here"
 
 
 def _names_release(file: MeasurementFile, table: Measurements, given: Given) -> bool:
@@ -384,7 +393,8 @@ def accept(files: Sequence[Path | MeasurementFile], asked: AcceptOptions) -> Acc
         judged += [(file, nccl, each) for file, each in own]
         extras += _extras([each for _, each in own])
         for _, each in own:
-            comparisons += filter(None, [expectation.ranked(each.curve)])
+            if SizeVerdict.fast not in each.verdicts:  # what the links cannot do has no rank
+                comparisons += filter(None, [expectation.ranked(each.curve)])
             losses += [(each, loss) for loss in [shapes.loss_of(each)] if loss is not None]
         diagnoses += _diagnosed(own, expectation, asked.log)
         other_links += filter(None, [expectation.other_links])

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import field
 from enum import StrEnum
+from statistics import median
 from typing import TYPE_CHECKING
 
 from tuner.base.dataclass import dataclass
@@ -10,7 +11,7 @@ from tuner.base.findings import Finding, Severity, words
 from tuner.times.acceptance.evidence import LogFacts
 from tuner.times.acceptance.fabric import FabricCause
 from tuner.times.acceptance.faults import Resource
-from tuner.times.acceptance.judge import IN_A_ROW, JudgedCurve, SizeVerdict
+from tuner.times.acceptance.judge import BANDWIDTH_BYTES, IN_A_ROW, JudgedCurve, SizeVerdict
 from tuner.times.acceptance.public_runs import RankedRun
 from tuner.times.acceptance.shapes import CurveLoss
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from tuner.times.acceptance.accept import Acceptance, JudgedSize, WrongResults
 
 _FEW = 0.005  # below the lowest run: not worth a word
+_LOOKS_SLOW = 2 / 3  # of the expected speed, which 99 % of healthy public curves are above, whatever expects it
 _MANY = 8  # names that a sentence holds
 _MODEL_OFF = 8.0  # a time over NCCL's own beside its choice that no healthy run of a large call has
 _LARGE_BYTES = 2**24
@@ -102,10 +104,20 @@ def _verdict(made: "Acceptance", facts: RunFacts) -> Finding:
     if not made.judged:
         code = "accept.ends_early" if facts.ends_early else "accept.not_judged"
         open_count = calls_of(each for each in made.sizes if each.verdict is SizeVerdict.not_judged)
-        return Finding(code, Severity.UNKNOWN, {**counts, "open": open_count, "missing": list(made.missing)})
+        facts_of = {**counts, "open": open_count, "missing": list(made.missing)}
+        speed = _speed_of_large(made)
+        if code == "accept.not_judged" and speed < _LOOKS_SLOW:
+            code, facts_of["speed_percent"] = "accept.looks_slow", 100 * speed
+        return Finding(code, Severity.UNKNOWN, facts_of)
     if not failing:
-        return Finding("accept.refused", Severity.FAULT, counts)
+        return Finding("accept.refused", Severity.FAULT, counts if sizes else {"nothing": True})
     return Finding("accept.fails", Severity.FAULT, counts)
+
+
+def _speed_of_large(made: "Acceptance") -> float:
+    """The part of the expected speed that large calls reach, in the middle of them; 1 where nothing is expected."""
+    large = [each for each in made.sizes if each.bytes >= BANDWIDTH_BYTES and each.expected_us > 0]
+    return median(each.expected_us / each.time_us for each in large) if large else 1.0
 
 
 def _of_interest(comparisons: Sequence[RankedRun]) -> Iterator[RankedRun]:
