@@ -197,6 +197,34 @@ def test_files_of_another_machine_are_refused_and_no_verdict_counts_sizes_that_a
     assert first == "refused, for what is said of the files below; nothing of them is judged"
 
 
+def test_results_of_amd_are_said_to_be_no_nccl(tmp_path: Path) -> None:
+    file = nccl_tests_text.write(tmp_path / "rccl.log", ALL_REDUCE, in_place=1)
+    file.write_text(file.read_text().replace("NVIDIA H100", "AMD Instinct MI325X"))
+    for words in ((), MACHINE):
+        assert "AMD's library RCCL" in " ".join(run("accept", str(file), *words, code=3).stderr.split())
+
+
+def test_times_that_links_cannot_do_have_no_rank_among_public_runs(tmp_path: Path) -> None:
+    times_us = [(1 << power, (1 << power) / 2.5e5) for power in range(29, 34)]
+    for factor, ranks, code in ((1.0, 1, 0), (1e-3, 0, 1)):  # milliseconds
+        pairs = [(size, factor * us) for size, us in times_us]
+        file = nccl_tests_text.write(tmp_path / "h100.log", pairs, nodes=2, in_place=1)
+        found = json.loads(run("accept", str(file), *MACHINE, "--json", code=code).stdout)
+        assert min(len(found["comparisons"]), 1) == ranks
+
+
+@pytest.mark.parametrize(("slower", "says"), [(1.1, "cannot be judged: "), (1.9, "cannot be judged, but looks slow: ")])
+def test_a_run_that_cannot_be_judged_says_where_it_looks_slow(tmp_path: Path, slower: float, says: str) -> None:
+    expectation = Expectation(describe("gb200-nvl72", nccl="2.28.9", nodes=2))
+    sizes = np.array([1 << power for power in range(28, 34)], np.uint64)
+    kind = CurveKind(ConfiguredShape(36, 4), Request(Collective.AllReduce, DataType.float32, Op.sum))
+    times_us = slower * expectation.times(kind, sizes).time_us
+    pairs = list(zip(sizes.tolist(), times_us.tolist(), strict=True))
+    file = nccl_tests_text.write(tmp_path / "racks.log", pairs, nodes=36, gpus=4, in_place=1)
+    file.write_text(file.read_text().replace("NVIDIA H100", "NVIDIA GB200"))
+    assert run("accept", str(file), "--machine", "gb200-nvl72", code=3).stdout.startswith(says)
+
+
 def test_two_kinds_of_gpus_in_one_run(tmp_path: Path) -> None:
     file = nccl_tests_text.write(tmp_path / "all_reduce.log", ALL_REDUCE, nccl=22902, in_place=1)
     file.write_text(file.read_text().replace("NVIDIA H100", "NVIDIA A100", 1))

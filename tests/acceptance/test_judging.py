@@ -107,7 +107,8 @@ def test_public_runs_that_calibrations_stand_on_pass(name: str, tmp_path: Path) 
     one_way = measured_calls.one_way_runs().get(name, table.header.runs.keys() | {""})
     with_plugin = [row for row in table.blocks if table.network_of(row) != placement.SOCKETS]
     rows = tuple(row for row in with_plugin if row.point.name != "alltoall" or row.run in one_way)
-    measured.write(tmp_path / "given.csv", replace(table, blocks=rows))
+    header = replace(table.header, gpu="")  # H200 of Azure are on the nodes of its H100
+    measured.write(tmp_path / "given.csv", replace(table, header=header, blocks=rows))
     scenario = describe(table.header.machine, nccl=table.header.nccl)
     found = accept([tmp_path / "given.csv"], AcceptOptions(scenario, Given()))
     verdicts = Counter(size.verdict for size in found.sizes)
