@@ -482,6 +482,27 @@ def test_experts_without_nvlink_and_engines_that_say_nothing_of_them() -> None:
     assert "all2all-backend='deep': vllm@0.33.0 cannot read that; valid: allgather_reducescatter" in wrong.stderr
 
 
+def test_variables_and_arguments_go_to_the_engine_that_has_them() -> None:
+    machine = ("--machine", "dgx-b200", "--dtype", "bfloat16")
+    foreign = ("--env", "SGLANG_CUSTOM_ALL_REDUCE_V2_MAX_SIZE_KB=1024")
+    refused = run("pick", "allreduce", "--engine", "vllm", *machine, *foreign, "--bytes", "1M", code=2)
+    assert "is a variable of sglang, and this is vllm@0.33.0" in refused.stderr
+    with pytest.raises(BadInput, match="is a variable of vllm, and this is sglang"):
+        communicator("dgx-b200").served_by("sglang", environment={"VLLM_ANY": "1"})
+    both = ("--engine", "vllm", "--engine", "sglang", *machine, "--json")
+    own = (*foreign, "--engine-arg", "enable-torch-symm-mem")
+    differences = json.loads(run("diff", "allreduce", *both, *own).stdout)["differences"]
+    first = next(each for each in differences if each["sglang@0.5.23"]["carrier"] == "torch-symmetric")
+    assert first["sglang@0.5.23"]["from_bytes"] == (4 << 20) + 16
+    neither = run("diff", "allreduce", *both, "--engine-arg", "enable-nothing", code=2)
+    assert "has no switch enable-nothing" in neither.stderr
+
+
+def test_what_is_nccls_is_asked_without_the_engine_but_with_what_it_sets() -> None:
+    done = run("pick", "allgather", "--engine", "sglang@0.5.20", "--machine", "dgx-h100", "--bytes", "1M", code=2)
+    assert "leave out --engine, and add --env NCCL_CUMEM_ENABLE=0 --env NCCL_NVLS_ENABLE=0" in done.stderr
+
+
 ROW = 7168 * 2  # bytes of a token of deepseek-v3
 STEP = ("budget", "--serve", "--model", "deepseek-v3", "--machine", "dgx-h200", "--nccl", "2.30.7", "--json")
 Calls = dict[tuple[str, str], dict[str, Any]]

@@ -204,7 +204,7 @@ class ServedGroup:
 
     def calls(self, request: Request, sizes_bytes: Sequence[int]) -> list[CarriedCall]:
         """One a size, with NCCL's pick where NCCL carries it. BadInput for anything but an AllReduce."""
-        carriers = self.carriers(_allreduce(request).dtype)
+        carriers = self.carriers(self._allreduce(request).dtype)
         carried = [carriers.at(size) for size in sizes_bytes]
         picked = self._picked(request, sizes_bytes, carried)
         measured = self.measured(request.dtype)
@@ -279,9 +279,21 @@ class ServedGroup:
     def _selection(self) -> CompiledSelection:
         return CompiledSelection(self.nccls_scenario.communicator())
 
+    def _allreduce(self, request: Request) -> Request:
+        """The request. BadInput for anything but an AllReduce, with what the engine sets for NCCL, which carries it."""
+        if request.collective is Collective.AllReduce:
+            return request
+        made, before = self.nccls_scenario.environment or {}, self.scenario.environment or {}
+        given = [f"{option('env')} {name}={value}" for name, value in made.items() if before.get(name) != value]
+        also = f", and add {' '.join(given)}, which {self.release.name} sets" if given else ""
+        raise BadInput(
+            f"an engine carries an AllReduce past NCCL; {request.collective.name} is "
+            f"NCCL's: leave out {option('engine')}{also}"
+        )
+
     def ranges(self, request: Request, low_bytes: int, high_bytes: int) -> list[CarriedSizes]:
         """The borders between implementations, to the byte, for sizes that every one of them could take."""
-        carriers = self.carriers(_allreduce(request).dtype)
+        carriers = self.carriers(self._allreduce(request).dtype)
         step = request.dtype.size_bytes * (self.hidden_size or 1)
         return [
             CarriedSizes(each.low_bytes, each.high_bytes, each.implementation.name, each.implementation.title)
@@ -300,15 +312,6 @@ def group_of(scenario: Scenario, ranks: int) -> Scenario:
     if ranks % gpus == 0:
         return scenario.with_nodes(ranks // gpus)
     raise BadInput(f"{ranks} ranks do not divide the {gpus} GPUs of a node, nor are they of whole nodes")
-
-
-def _allreduce(request: Request) -> Request:
-    if request.collective is not Collective.AllReduce:
-        raise BadInput(
-            f"an engine carries an AllReduce past NCCL; {request.collective.name} is "
-            f"NCCL's: leave out {option('engine')}"
-        )
-    return request
 
 
 @dataclass(frozen=True, slots=True)

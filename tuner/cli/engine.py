@@ -63,17 +63,31 @@ class EngineOptions:
     eager: bool
 
     def group(self, communicator: options.CommunicatorOptions, name: str) -> "ServedGroup":
-        """The engine's group on the communicator in question; the engine's variables are not passed to NCCL."""
+        """The engine's group on the communicator in question; engines' variables are not passed to NCCL.
+
+        Of several engines each gets the variables and arguments that it knows, and those that none knows.
+        """
         from tuner.answers.serving import ServedGroup
-        from tuner.engines import releases
+        from tuner.engines import releases, switches
 
         release = releases.with_nearest_table(name)
+        others = [releases.with_nearest_table(each) for each in self.names if each != name]
         environment = parse_assignments(communicator["env"] or ())
-        own = {key: value for key, value in environment.items() if key.startswith(release.prefix)}
-        own |= {key: value for key, value in environment.items() if key in release.variables}
-        left = tuple(text for text in communicator["env"] or () if text.partition("=")[0] not in own)
+        engines = {key for key in environment if key.startswith(tuple(releases.prefixes()))}
+        engines |= {key for key in environment if key in release.variables}
+        own = {
+            key: environment[key]
+            for key in engines
+            if key in release.variables or not any(key.startswith(other.prefix) for other in others)
+        }
+        left = tuple(text for text in communicator["env"] or () if text.partition("=")[0] not in engines)
         scenario = communicator.but(env=left).scenario()
-        return ServedGroup(scenario, release, own, self.arguments, graph=not self.eager, hidden_size=self.hidden_size)
+        arguments = tuple(
+            each
+            for each in self.arguments
+            if switches.knows(release, each) or not any(switches.knows(other, each) for other in others)
+        )
+        return ServedGroup(scenario, release, own, arguments, graph=not self.eager, hidden_size=self.hidden_size)
 
 
 def engine_options(several: bool = False, untabled: bool = False) -> Callable[[F], F]:

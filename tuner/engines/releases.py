@@ -100,6 +100,12 @@ def engines() -> tuple[str, ...]:
     return tuple(sorted(each.name for each in _folder().iterdir() if each.is_dir() and not each.name.startswith("_")))
 
 
+@cache
+def prefixes() -> Mapping[str, str]:
+    """The engine whose own variables begin so, by the prefix of its newest release."""
+    return {load(engine).prefix: engine for engine in engines()}
+
+
 def releases(engine: str) -> tuple[str, ...]:
     """Releases of an engine that have a table, the oldest first."""
     return tuple(sorted((each.stem for each in (_folder() / engine).glob("*.toml")), key=_order))

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from tuner.base.errors import BadInput, did_you_mean, one_of
-from tuner.engines.releases import EngineRelease
+from tuner.engines.releases import EngineRelease, prefixes
 
 # Words in the names of variables that could decide who carries an AllReduce.
 ABOUT_ALLREDUCE = (
@@ -25,8 +25,9 @@ def read(release: EngineRelease, environment: Mapping[str, str], arguments: Iter
     """Value of every switch of the release, by its name: what is set, or its default.
 
     ``environment`` may hold other variables, which are left alone; one that the engine could have for AllReduce by its
-    name and that this release does not know is BadInput, as are an unknown argument, and a value with which
-    the engine would not start. ``arguments`` are ``name`` or ``name=value``, with or without leading dashes.
+    name and that this release does not know is BadInput, as are one of another engine, an unknown argument, and a
+    value with which the engine would not start. ``arguments`` are ``name`` or ``name=value``, with or without leading
+    dashes.
     """
     values: dict[str, object] = {
         name: each.get("default") for name, each in {**release.variables, **release.arguments}.items()
@@ -36,13 +37,30 @@ def read(release: EngineRelease, environment: Mapping[str, str], arguments: Iter
             values[name] = _value(release, name, release.variables[name], text)
         elif name.startswith(release.prefix) and any(word in name for word in ABOUT_ALLREDUCE):
             raise BadInput(_unknown(release, name, release.variables))
+        elif (other := _engine_of(name)) not in (None, release.engine):
+            raise BadInput(f"{name} is a variable of {other}, and this is {release.name}")
     for argument in arguments:
-        written, _, text = argument.lstrip("-").partition("=")
-        name = written.replace("_", "-")
+        name, text = _argument(argument)
         if name not in release.arguments:
-            raise BadInput(_unknown(release, written, release.arguments))
+            raise BadInput(_unknown(release, name, release.arguments))
         values[name] = _value(release, name, release.arguments[name], text)
     return values
+
+
+def _engine_of(variable: str) -> str | None:
+    """The engine whose variables begin as this one does; None where it is no engine's."""
+    return next((engine for prefix, engine in prefixes().items() if variable.startswith(prefix)), None)
+
+
+def knows(release: EngineRelease, argument: str) -> bool:
+    """Whether a release has an argument, given as ``name`` or ``name=value``."""
+    return _argument(argument)[0] in release.arguments
+
+
+def _argument(argument: str) -> tuple[str, str]:
+    """Name and value of an argument, as :func:`read` takes them."""
+    written, _, text = argument.lstrip("-").partition("=")
+    return written.replace("_", "-"), text
 
 
 def _unknown(release: EngineRelease, name: str, known: Iterable[str]) -> str:
