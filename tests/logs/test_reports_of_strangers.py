@@ -304,3 +304,26 @@ def test_a_log_of_hosts_in_brackets_is_no_xml(tmp_path: Path) -> None:
     assert (
         of_text(tmp_path, "<node-a>:9:9 [5] NCCL INFO cudaDriverVersion 12010")[0].code == "diagnose.ends_before_init"
     )
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "[W socket.cpp:663] [c10d] The client socket has failed to connect to [trainer-0]:29500 (errno: 22).",
+        "[rank0]:[W ProcessGroupNCCL.cpp:1250] Warning: process group has NOT been destroyed before we destruct it. On "
+        "normal program exit, the application should call destroy_process_group",
+        "TORCH_NCCL_ASYNC_ERROR_HANDLING: 1",
+        "WARNING: Failed to import Apex, falling back to torch.nn.LayerNorm",
+        "libibverbs: Warning: couldn't load driver 'libvmw_pvrdma-rdmav34.so': cannot open shared object file",
+        "slurmstepd: error: couldn't chdir to `/root/x': No such file or directory: going to /tmp instead",
+        "[INFO] [launch.py:351:main] Process 1000 exits successfully.",
+        "epoch 3: val_error=0.12, errors: 0, failed samples: 0, timeout 600 s",
+        "WARNING custom_all_reduce.py:143] Custom allreduce is disabled: P2P test failed.",
+        'INFO:     127.0.0.1:4444 - "POST /v1/completions HTTP/1.1" 500 Internal Server Error',
+        "Checkpoint saved, exit code: 0",
+    ],
+)
+def test_what_a_healthy_job_prints_is_no_failure(tmp_path: Path, line: str) -> None:
+    made = [COMPLETE.format(rank=rank) for rank in (0, 1)]
+    assert of_text(tmp_path, *made, line)[0].severity in (NOTE, UNLIKE)
+    assert of_text(tmp_path, line, *made)[0].severity in (NOTE, UNLIKE)
