@@ -610,6 +610,18 @@ def test_who_gathers_sglangs_logits(batch: str, arguments: tuple[str, ...], carr
     assert calls["decode", "logits"]["carrier"] == carrier
 
 
+@pytest.mark.parametrize(("engine", "splits"), [("vllm@0.30.0", False), ("vllm@0.31.0", True)])
+def test_vllms_groups_split_their_rows_with_some_kernels_alone(engine: str, splits: bool) -> None:
+    group = ("--engine", engine, *GATHERED, "--engine-arg", "all2all-backend=deepep_v2")
+    if splits:
+        assert shown(of_step(*group), "decode")["attention to parts"][0] == "ReduceScatter"
+        return
+    done = run(*STEP, *group, code=2)
+    assert "does not split a group's rows then" in done.stderr
+    assert "--job ep=8" in done.stderr
+    assert of_step(*group, "--job", "ep=8")["decode", "tokens to experts"]["carrier"] == "deepep-v2"
+
+
 def test_experts_of_tensorrt_llm_that_are_split_are_gathered() -> None:
     split = ("--engine", "tensorrt-llm", "--attention-dp", "--job", "ep=8", "--engine-arg")
     assert shown(of_step(*split, "moe-tensor-parallel-size=1"), "decode")["tokens to experts"][0] == "AllToAll"

@@ -166,14 +166,28 @@ class StepCalls:
             yield WantedCall(of, collective, sent, self.expert_layers, self.model.ep, way)
 
     def sequence_parallel(self, each: Pass) -> Iterator[WantedCall]:
-        """vLLM: a group's ranks split its rows while the experts work; dense layers are the group's own."""
+        """vLLM: a group's ranks split its rows while the experts work; dense layers are the group's own.
+
+        BadInput for kernels to experts with which a group of several ranks does not split its rows.
+        """
         if self.model.tp > 1:
+            self._check_splits_rows()
             own = self.own(each.rows)
             yield from self._reduced(own, self.layers - self.expert_layers)
             yield from self._split(each.rows, self.expert_layers)
             logits = self.own(each.logit_rows) * self.logit_row_bytes
             yield self._gather(LOGITS, logits, 1, self.model.tp, LOGITS)
         yield from self._exchanged(each)
+
+    def _check_splits_rows(self) -> None:
+        given = self.release.attention_dp
+        assert given is not None
+        if self.switches[given["backend"]] not in given["splits_rows"]:
+            raise BadInput(
+                f"{given['backend']}={self.switches[given['backend']]} with tp={self.model.tp}: {self.release.name} "
+                "does not split a group's rows then, and what each rank sends is not known; "
+                f"valid: tp=1, ep={self.model.ep}"
+            ).cured(Remedy("job", f"ep={self.model.ep}"))
 
     def whole_attention(self, each: Pass) -> Iterator[WantedCall]:
         """TensorRT-LLM: each rank has all of the attention, and of dense layers. BadInput for groups of ranks."""

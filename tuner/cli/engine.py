@@ -377,7 +377,9 @@ def _degrees(job: str | None) -> dict[str, int]:
     for part in filter(None, (job or "").split(",")):
         name, _, value = part.partition("=")
         if name not in ("tp", "ep") or not value.isdecimal() or not int(value):
-            raise BadInput(f"--job {part}: a served model is split by tp and ep, as in tp=8 or ep=8")
+            of_groups = "; data-parallel attention: --attention-dp, with tp ranks in a group and ep in all"
+            also = of_groups if name == "dp" else ""
+            raise BadInput(f"--job {part}: a served model is split by tp and ep, as in tp=8 or ep=8{also}")
         degrees[name] = int(value)
     return degrees
 
