@@ -45,6 +45,7 @@ _WRAPPERS = tuple(
         r"\[(?:default|rank)(?P<rank>\d+)\]:? ?",  # torchrun, PyTorch
         r"\[[a-z_]+\d+(?:\|\d+)?\]: ?",  # TorchX, with the role and the numbers in it
         r"> (?=\S)",  # a quotation
+        r"\| (?:DEBUG|INFO|WARNING|ERROR)\s*\| \w+ \| ",  # Python's loguru and others
         r"\([\w.:()/ -]*?(?: ?rank=(?P<rank>\d+),?)? ?pid=(?P<pid>\d+)(?:, ip=(?P<host>[\w.:-]+))?\) ?",  # Ray, vLLM
         r"srun: error: (?P<host>[\w.-]+): tasks? (?P<rank>\d+)[-\d,]*: ",
         r"slurmstepd(?:-[\w.-]+)?: error: (?=[Dd]etected|\*\*\*|Some)",
@@ -126,7 +127,7 @@ STEMS = (
     "vict", "resource", "Taint", "Disrupt", "not ready", "NotReady", "Preempt", "ssert", "ECC", "NVLink",
     "timed out", "imeout", "misaligned", "invalid", "CUDA", "corrupt", "free(", "malloc", "smashing", "overflow",
     "tcache", "loading shared", "version `", "nterrupt", "INT", "died", "heartbeat", "raceback",
-    "peer", "pipe", "recv", "stuck", "COMPLETED", "TIMEOUT", "PREEMPTED", "OUT_OF_ME", "Insufficient",
+    "peer", "pipe", "recv", "stuck", "COMPLETED", "TIMEOUT", "PREEMPTED", "OUT_OF_ME", "Insufficient", "BackOff",
     "could not be", "closing", "without calling", "bus bandwidth", "llegal", "xception", "symbol", "image", "PTX",
     "subset of ranks", "compromised", "mismatch", "ontainer", "ImagePull", "atal", "supported HW",
     "ncclU", "ncclS", "ncclI", "ncclR",
