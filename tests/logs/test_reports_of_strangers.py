@@ -220,7 +220,7 @@ def test_error_counters_of_nvlinks(tmp_path: Path, counters: tuple[str, ...], se
          {"host": "10.1.0.9", "rank": 19}),
         ('raise RuntimeError(f"NCCL error: {e}")\nRuntimeError: NCCL error: unhandled cuda error', "ending.nccl_error",
          {"result": "ncclUnhandledCudaError", "line": 2}),
-        ("10-14 01:39:50 | ERROR | stderr | [rank3]: RuntimeError: NCCL error: internal error", "ending.nccl_error",
+        ("2026-10-14 01:39:50 | ERROR | stderr | [rank3]: NCCL error: internal error", "ending.nccl_error",
          {"rank": 3}),
         ("torch.distributed.elastic.rendezvous.api.RendezvousTimeoutError", "ending.store_timeout", {}),
         ("error msg: Culprit rank 22; Error type: SIZE_OR_SYNTAX_MISMATCH, Expected", "ending.recorder_mismatch",
