@@ -61,8 +61,10 @@ def test_there_is_no_nccl_in_it() -> None:
                 "names",
                 "numerics",
                 "records",
+                "sizes",
                 "spelling",
                 "tables",
+                "view",
             )
         ),
     )

@@ -12,6 +12,8 @@ from tuner.base.errors import BadInput
 from tuner.base.names import Algorithm, Protocol
 from tuner.base.nouns import TimeInterval
 from tuner.base.records import json_form
+from tuner.base.sizes import human_bytes
+from tuner.base.view import as_percent, column
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
 from tuner.scenario import Scenario
@@ -33,7 +35,7 @@ class CalibratedRow:
     """The calibrated time of the pick, its error relative to the measured time, and whether its interval holds that."""
 
     time: TimeInterval = field(metadata=json_form(merged=True))
-    error: float
+    error: float = field(metadata=column("off", text=as_percent("+.0f")))
     holds: bool
 
 
@@ -46,23 +48,23 @@ class EfficiencyRow:
     not known. ``alphabeta_algorithm`` is the fastest of that model. ``limit`` is the resource that saturates first.
     """
 
-    bytes: int
-    measured_us: float
-    busbw_gbs: float
+    bytes: int = field(metadata=column("size", text=human_bytes))
+    measured_us: float = field(metadata=column("us", digits=2))
+    busbw_gbs: float = field(metadata=column("busbw GB/s", digits=3))
     executed: str | None
-    pick: str
-    nccl_us: float
-    nccl_error: float
+    pick: str = field(metadata=column("NCCL's pick"))
+    nccl_us: float = field(metadata=column("NCCL us", digits=2))
+    nccl_error: float = field(metadata=column("off", text=as_percent("+.0f")))
     nccl_class: str
     alphabeta_algorithm: str
-    alphabeta_us: float
-    alphabeta_error: float
+    alphabeta_us: float = field(metadata=column("alpha-beta us", digits=2))
+    alphabeta_error: float = field(metadata=column("off", text=as_percent("+.0f")))
     alphabeta_class: str
     ideal_busbw_gbs: float
-    efficiency: float
-    link_busbw_gbs: float | None
-    limit: str
-    verdict: str
+    efficiency: float = field(metadata=column("of ideal", text=as_percent(".1f")))
+    link_busbw_gbs: float | None = field(metadata=column("links full at", digits=1))
+    limit: str = field(metadata=column("limit"))
+    verdict: str = field(metadata=column("verdict"))
     causes: tuple[str, ...]
     calibrated: CalibratedRow | None = field(default=None, metadata=json_form(optional=True))
 

@@ -10,6 +10,8 @@ from tuner.base.errors import BadInput
 from tuner.base.names import Algorithm, Collective, DataType, Op, Protocol
 from tuner.base.nouns import TimeInterval
 from tuner.base.records import json_form
+from tuner.base.sizes import named_bytes
+from tuner.base.view import as_ms, as_percent, column
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Picks, Selection
 from tuner.scenario import Scenario
@@ -26,20 +28,20 @@ class StepCall:
     1; ``share`` is of the step's communication. ``calibration`` is the one that answered, or the reason why none did.
     """
 
-    parallelism: str
-    operation: str
+    parallelism: str = field(metadata=column("for"))
+    operation: str = field(metadata=column("collective"))
     ranks: int
     gpus_per_node: int
     nodes: int
-    bytes: float
-    calls: int
+    bytes: float = field(metadata=column("size", text=named_bytes))
+    calls: int = field(metadata=column("calls", spare=7))
     sent_bytes: float
-    alphabeta_call_us: float
-    nccl_call_us: float | None
-    nccl_pick: str | None
-    step_us: float
-    difference: float | None
-    share: float
+    alphabeta_call_us: float = field(metadata=column("alpha-beta ms", text=as_ms(".3f"), spare=1))
+    nccl_call_us: float | None = field(metadata=column("NCCL ms", text=as_ms(".3f")))
+    nccl_pick: str | None = field(metadata=column("NCCL's pick", spare=5))
+    step_us: float = field(metadata=column("step ms", text=as_ms(".2f")))
+    difference: float | None = field(metadata=column("difference", text=as_percent("+.1f"), spare=2))
+    share: float = field(metadata=column("share", text=as_percent(".1f")))
     channels: int | None = field(default=None, metadata=json_form(optional=True))
     calibrated_call: TimeInterval | None = field(default=None, metadata=json_form(optional=True))
     calibration: CalibrationUsed | None = field(default=None, metadata=json_form(omitted=True))

@@ -9,6 +9,8 @@ from tuner.base.errors import BadInput
 
 _BINARY = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
 _DECIMAL = {"kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12}
+_NAMED_DECIMAL = (("TB", 10**12), ("GB", 10**9), ("MB", 10**6), ("KB", 10**3))
+_NAMED_BINARY = (("TiB", 2**40), ("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10))
 UNITS = ("EiB", "PiB", "TiB", "GiB", "MiB", "KiB")
 LARGEST_BYTES = 2**62
 MOST_DIGITS = 1000  # of a size, below what Python reads
@@ -137,3 +139,16 @@ def plural(count: int, what: str) -> str:
 def ranks_on_nodes(ranks: int, nodes: int) -> str:
     """Numbers in words, such as ``8 ranks on 1 node``."""
     return f"{plural(ranks, 'rank')} on {plural(nodes, 'node')}"
+
+
+def named_bytes(nbytes: float) -> str:
+    """Bytes in decimal and in binary units, so that nobody confuses GB and GiB: ``100 MB (95.37 MiB)``."""
+    decimal, binary = _in(nbytes, _NAMED_DECIMAL), _in(nbytes, _NAMED_BINARY)
+    return decimal if decimal == binary else f"{decimal} ({binary})"
+
+
+def _in(nbytes: float, units: Sequence[tuple[str, int]]) -> str:
+    for unit, scale in units:
+        if nbytes >= scale:
+            return f"{nbytes / scale:.4g} {unit}" if nbytes / scale < 1000 else f"{nbytes / scale:.0f} {unit}"
+    return f"{nbytes:.0f} B"

@@ -46,6 +46,16 @@ def percent(value: float | None) -> str:
     return "-" if value is None else f"{value:.1f} %"
 
 
+def as_percent(form: str) -> Callable[[float | None], str]:
+    """Shows a part of 1 in percent, in this form: ``4.2 %`` by ``.1f``, ``+4 %`` by ``+.0f``; ``-`` for None."""
+    return lambda value: "-" if value is None else f"{100 * value:{form}} %"
+
+
+def as_ms(form: str) -> Callable[[float | None], str]:
+    """Shows microseconds as milliseconds, in this form, such as ``.3f``; ``-`` for None."""
+    return lambda value: "-" if value is None else f"{value / 1000:{form}}"
+
+
 def span(values: Sequence[int]) -> str:
     """``4``, or ``4-16`` where they differ."""
     return f"{min(values)}-{max(values)}" if min(values) < max(values) else str(values[0])

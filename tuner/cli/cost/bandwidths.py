@@ -1,19 +1,22 @@
 """``nccl-tuner cost ideal``: the bandwidth that links allow, and how to measure theirs for ``fit alpha-beta``."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from itertools import product
 from typing import Any
 
 import click
 
 from tuner.base.errors import BadInput, one_of
+from tuner.base.sizes import named_bytes
+from tuner.base.view import columns_of
 from tuner.cli import options
 from tuner.cli.command import excludes, has, lacks, needs
 from tuner.cli.cost import values
-from tuner.cli.output import json_wanted, print_json, print_table, say, shown_as_json
+from tuner.cli.output import json_wanted, print_json, print_view, say, shown_as_json
 from tuner.times.costmodels import fabric, line, wires
 from tuner.times.costmodels.fabric import PATHS, Fabric, Projected
-from tuner.times.costmodels.line import EXPERIMENTS
+from tuner.times.costmodels.line import EXPERIMENTS, Experiment
+from tuner.times.costmodels.wires import IdealOfShape
 
 OF_LEVELS = ("intra_gbs", "inter_gbs", "gpus_per_node", "busbw_gbs")
 OF_FABRICS = ("profile", "sizes", "ranks_per_node", "path", "one_tile_per_gpu", "measured_ms")
@@ -93,32 +96,13 @@ def ideal_command(
     if json_wanted():
         values.print_records(answers)
         return
-    rows = [
-        (
-            one.gpus_per_node,
-            one.nodes,
-            *map(_gbs, (one.ideal_busbw_gbs, one.intra_bound_gbs, one.inter_bound_gbs)),
-            one.limited_by,
-            "-" if one.efficiency is None else f"{100 * one.efficiency:.1f} %",
-        )
-        for one in answers
-    ]
-    columns = (
-        "GPUs per node",
-        "nodes",
-        "ideal busbw GB/s",
-        "by links in the node",
-        "by the network",
-        "limited by",
-        "efficiency",
-    )
-    print_table("Ideal communication bandwidth", columns, rows)
+    print_view("Ideal communication bandwidth", columns_of(IdealOfShape), answers)
 
 
-def _gbs(value: float | None) -> str:
-    return "-" if value is None else f"{value:.1f}"
-
-
+PROTOCOL = columns_of(Experiment, "parameter", "ranks", "bytes", "iterations", "usual", "nccl_tests")
+PROJECTED = columns_of(
+    Projected, "bytes", "nodes", "ranks_per_node", "time_us", "measured_us", "efficiency", "parts_us"
+)
 _BY_NAME = {each.parameter: each for each in EXPERIMENTS}
 
 
@@ -169,21 +153,10 @@ def _print_protocol() -> None:
             "experiments",
         )
         return
-    rows = [
-        (
-            each.parameter,
-            each.ranks,
-            values.named_bytes(each.bytes),
-            each.iterations,
-            "{:g} to {:g}".format(*each.usual),
-            each.nccl_tests,
-        )
-        for each in EXPERIMENTS
-    ]
-    print_table("A ring AllReduce for each", ("parameter", "over", "size", "iterations", "usual", "nccl-tests"), rows)
+    print_view("A ring AllReduce for each", PROTOCOL, EXPERIMENTS)
     say(
-        f"repeat each {line.REPETITIONS} times; sweep {values.named_bytes(line.SWEEP_BYTES[0])} to "
-        f"{values.named_bytes(line.SWEEP_BYTES[1])} for 'fit alpha-beta --sweep'; inside a node usually "
+        f"repeat each {line.REPETITIONS} times; sweep {named_bytes(line.SWEEP_BYTES[0])} to "
+        f"{named_bytes(line.SWEEP_BYTES[1])} for 'fit alpha-beta --sweep'; inside a node usually "
         f"{line.USUAL_RATIO:g} times the bandwidth between nodes"
     )
 
@@ -211,7 +184,7 @@ def _show_fabric(
     if json_wanted():
         values.print_records(records)
     else:
-        _print_projections(f"AllReduce on {table.get('title', name)}, {profile}", records)
+        print_view(f"AllReduce on {table.get('title', name)}, {profile}", PROJECTED, records)
 
 
 def _tables(described: Fabric, table: Mapping[str, Any]) -> None:
@@ -219,21 +192,4 @@ def _tables(described: Fabric, table: Mapping[str, Any]) -> None:
     if shown_as_json(made, "tables"):
         return
     for each in made:
-        _print_projections(each.title, each.rows)
-
-
-def _print_projections(title: str, records: Sequence[Projected]) -> None:
-    rows = [
-        (
-            values.named_bytes(record.bytes),
-            record.nodes,
-            record.ranks_per_node,
-            f"{record.time_us / 1000:.1f}",
-            "-" if record.measured_us is None else f"{record.measured_us / 1000:g}",
-            "-" if record.efficiency is None else f"{100 * record.efficiency:.1f} %",
-            ", ".join(f"{name} {us / 1000:.1f}" for name, us in record.parts_us.items()),
-        )
-        for record in records
-    ]
-    columns = ("size", "nodes", "ranks per node", "model ms", "measured ms", "efficiency", "made of, ms")
-    print_table(title, columns, rows)
+        print_view(each.title, PROJECTED, each.rows)

@@ -1,6 +1,6 @@
 """``nccl-tuner cost allreduce`` and other operations: times from alpha and beta, bandwidths, crossovers."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import field, fields, replace
 from itertools import combinations, product
 from typing import Any
@@ -11,10 +11,12 @@ from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput, one_of
 from tuner.base.names import DataType
 from tuner.base.records import json_form
+from tuner.base.sizes import named_bytes
+from tuner.base.view import Column, as_percent, column, columns_of
 from tuner.cli import options
 from tuner.cli.command import Params, has, needs, only
 from tuner.cli.cost import values
-from tuner.cli.output import json_wanted, print_table, say
+from tuner.cli.output import json_wanted, print_view, say
 from tuner.times.costmodels import algorithms, line, operations, wires
 from tuner.times.costmodels.algorithms import USUAL, Overheads, overheads
 from tuner.times.costmodels.alphabeta import crossover_bytes, fastest
@@ -198,9 +200,9 @@ class LogP:
     gap_us: float
 
 
-def _maybe() -> Any:
+def _maybe(shown: Mapping[str, Any] | None = None) -> Any:
     """A field that JSON has only if it is known."""
-    return field(default=None, metadata=json_form(optional=True))
+    return field(default=None, metadata=json_form(optional=True) | (shown or {}))
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,14 +223,14 @@ class Predicted:
     """
 
     operation: CostOperation
-    algorithm: str
-    ranks: int
+    algorithm: str = field(metadata=column("algorithm"))
+    ranks: int = field(metadata=column("ranks"))
     gpus_per_node: int
     nodes: int
-    bytes: int
-    time_us: float
-    latency_us: float
-    busbw_gbs: float
+    bytes: int = field(metadata=column("size", text=named_bytes))
+    time_us: float = field(metadata=column("time us", digits=2))
+    latency_us: float = field(metadata=column("latency us", digits=2))
+    busbw_gbs: float = field(metadata=column("busbw GB/s", digits=3))
     parts_us: Mapping[str, float]
     phases_us: Mapping[str, float] | None = _maybe()
     flat_us: float | None = _maybe()
@@ -273,22 +275,10 @@ def _judged(time_us: float, measured_us: float) -> JudgedTime:
 
 
 def _print(operation: CostOperation, records: list[Predicted]) -> None:
-    rows = [
-        (
-            record.algorithm,
-            record.ranks,
-            values.named_bytes(record.bytes),
-            f"{record.time_us:.2f}",
-            f"{record.latency_us:.2f}",
-            f"{record.busbw_gbs:.3f}",
-        )
-        for record in records
-    ]
-    columns = ("algorithm", "ranks", "size", "time us", "latency us", "busbw GB/s")
-    print_table(f"{operation.name} by alpha and beta", columns, rows)
+    print_view(f"{operation.name} by alpha and beta", columns_of(Predicted), records)
     for record in records:
         if parts := _parts(record):
-            say(f"{values.named_bytes(record.bytes)}: {parts}")
+            say(f"{named_bytes(record.bytes)}: {parts}")
         if (judged := record.judged) is not None:
             error = f"{100 * judged.error:+.1f} %"
             say(f"measured {judged.measured_us:g} us: the model is off by {error}: {judged.verdict}")
@@ -333,22 +323,22 @@ class Bandwidths:
     """
 
     operation: CostOperation
-    ranks: int
-    bytes: int
-    time_us: float
-    algbw_gbs: float
-    busbw_gbs: float
+    ranks: int = field(metadata=column("ranks"))
+    bytes: int = field(metadata=column("size", text=named_bytes))
+    time_us: float = field(metadata=column("time us", digits=2))
+    algbw_gbs: float = field(metadata=column("algbw GB/s", digits=3))
+    busbw_gbs: float = field(metadata=column("busbw GB/s", digits=3))
     bus_factor: float
     peak_gbs: float | None = _maybe()
-    efficiency: float | None = _maybe()
+    efficiency: float | None = _maybe(column("efficiency", text=as_percent(".2f")))
     algorithm: str | None = _maybe()
     gpus_per_node: int | None = _maybe()
     gpu_share: float | None = _maybe()
-    gpu_wire_gbs: float | None = _maybe()
+    gpu_wire_gbs: float | None = _maybe(column("on a GPU's links", digits=3))
     node_share: float | None = _maybe()
-    node_wire_gbs: float | None = _maybe()
+    node_wire_gbs: float | None = _maybe(column("on a node's network", digits=3))
     uplink_share: float | None = _maybe()
-    uplink_wire_gbs: float | None = _maybe()
+    uplink_wire_gbs: float | None = _maybe(column("on a switch's uplink", digits=3))
 
 
 def _bandwidths(operation: CostOperation, ranks: int, size: int, time_us: float, hardware: _Hardware) -> Bandwidths:
@@ -376,31 +366,16 @@ def _show_bandwidths(operation: CostOperation, records: list[Bandwidths]) -> Non
     if json_wanted():
         values.print_records(records)
         return
-    columns = ["ranks", "size", "time us", "algbw GB/s", "busbw GB/s"]
-    columns += ["efficiency"] if records[0].efficiency is not None else []
-    columns += ["on a GPU's links", "on a node's network"] if records[0].algorithm else []
-    columns += ["on a switch's uplink"] if records[0].uplink_share is not None else []
-    title = f"{operation.name}: bandwidths in 1e9 bytes per second"
-    print_table(title, columns, [tuple(_cells(record)) for record in records])
-
-
-def _cells(record: Bandwidths) -> Iterator[object]:
-    yield from (record.ranks, values.named_bytes(record.bytes), f"{record.time_us:.2f}")
-    yield from (f"{record.algbw_gbs:.3f}", f"{record.busbw_gbs:.3f}")
-    if record.efficiency is not None:
-        yield f"{100 * record.efficiency:.2f} %"
-    if record.algorithm:
-        yield from (f"{record.gpu_wire_gbs:.3f}", f"{record.node_wire_gbs:.3f}")
-    if record.uplink_share is not None:
-        yield f"{record.uplink_wire_gbs:.3f}"
+    known = [each for each in columns_of(Bandwidths) if each.value(records[0]) is not None]
+    print_view(f"{operation.name}: bandwidths in 1e9 bytes per second", known, records)
 
 
 @dataclass(frozen=True, slots=True)
 class Fastest:
     """The algorithm that is fastest from a size on."""
 
-    from_bytes: float
-    algorithm: str
+    from_bytes: float = field(metadata=column("from", text=named_bytes))
+    algorithm: str = field(metadata=column("algorithm"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -408,8 +383,15 @@ class EqualTimes:
     """The size at which two algorithms are equally fast, and their time there; None if there is no such size."""
 
     between: tuple[str, str]
-    bytes: float | None
-    time_us: float | None
+    bytes: float | None = field(metadata=column("at", text=lambda at: "-" if at is None else named_bytes(at)))
+    time_us: float | None = field(metadata=column("time us", digits=2))
+
+
+EQUAL_TIMES = (
+    Column("one", lambda pair: pair.between[0]),
+    Column("other", lambda pair: pair.between[1]),
+    *columns_of(EqualTimes),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -445,15 +427,6 @@ def _show_crossovers(records: list[Crossovers]) -> None:
         return
     for record in records:
         title = f"{record.operation.name} over {record.ranks} ranks"
-        rows = [(values.named_bytes(each.from_bytes), each.algorithm) for each in record.fastest]
-        print_table(f"{title}: fastest", ("from", "algorithm"), rows)
-        pairs = [
-            (
-                *each.between,
-                "-" if each.bytes is None else values.named_bytes(each.bytes),
-                "-" if each.time_us is None else f"{each.time_us:.2f}",
-            )
-            for each in record.crossovers
-        ]
-        if pairs:
-            print_table(f"{title}: equally fast", ("one", "other", "at", "time us"), pairs)
+        print_view(f"{title}: fastest", columns_of(Fastest), record.fastest)
+        if record.crossovers:
+            print_view(f"{title}: equally fast", EQUAL_TIMES, record.crossovers)

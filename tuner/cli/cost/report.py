@@ -13,14 +13,17 @@ from tuner.answers.efficiency import (
     Assumed,
     CalibratedRow,
     EfficiencyReport,
+    EfficiencyRow,
 )
 from tuner.base.names import Collective
+from tuner.base.nouns import TimeInterval
+from tuner.base.view import Column, columns_of
 from tuner.cli import options
 from tuner.cli import times as calibrated_times
 from tuner.cli.command import FILE
 from tuner.cli.communicator_options import of_all_ranks
 from tuner.cli.cost import values
-from tuner.cli.output import human_bytes, json_wanted, print_json, print_table, say
+from tuner.cli.output import human_bytes, json_wanted, print_json, print_view, say
 from tuner.times.calibration import plausible, sweep
 from tuner.times.costmodels.alphabeta import Level
 
@@ -144,29 +147,26 @@ def _level(level: Level | None) -> Mapping[str, float] | None:
     return None if level is None else {"alpha_us": float(level.alpha_us), "beta_gbs": float(level.beta_gbs)}
 
 
+def _calibrated(row: EfficiencyRow) -> TimeInterval | None:
+    return None if row.calibrated is None else row.calibrated.time
+
+
+MEASURED = columns_of(EfficiencyRow, "bytes", "measured_us", "busbw_gbs", "pick")
+BY_NCCL = columns_of(EfficiencyRow, "nccl_us", "nccl_error")
+CALIBRATED = (
+    Column("calibrated us", _calibrated, calibrated_times.central),
+    *columns_of(CalibratedRow, "error", of="calibrated"),
+    Column(f"{calibrated_times.INTERVAL} us", _calibrated, calibrated_times.interval),
+)
+BY_ALPHA_BETA = columns_of(
+    EfficiencyRow, "alphabeta_us", "alphabeta_error", "efficiency", "link_busbw_gbs", "limit", "verdict"
+)
+
+
 def _print(report: EfficiencyReport, *, by_nccl: bool) -> None:
     measured = any(row.calibrated for row in report.rows)
-    columns = [
-        *("size", "us", "busbw GB/s", "NCCL's pick"),
-        *(("NCCL us", "off") if by_nccl else ()),
-        *(("calibrated us", "off", f"{calibrated_times.INTERVAL} us") if measured else ()),
-        *("alpha-beta us", "off", "of ideal", "links full at", "limit", "verdict"),
-    ]
-    rows = [
-        [
-            *(human_bytes(row.bytes), f"{row.measured_us:.2f}", f"{row.busbw_gbs:.3f}", row.pick),
-            *((f"{row.nccl_us:.2f}", f"{100 * row.nccl_error:+.0f} %") if by_nccl else ()),
-            *(_calibrated(row.calibrated) if row.calibrated else ()),
-            f"{row.alphabeta_us:.2f}",
-            f"{100 * row.alphabeta_error:+.0f} %",
-            f"{100 * row.efficiency:.1f} %",
-            "-" if row.link_busbw_gbs is None else f"{row.link_busbw_gbs:.1f}",
-            row.limit,
-            row.verdict,
-        ]
-        for row in report.rows
-    ]
-    print_table(f"{report.sweep.collective.name} on {report.scenario.title}: {report.sweep.path}", columns, rows)
+    columns = (*MEASURED, *(BY_NCCL if by_nccl else ()), *(CALIBRATED if measured else ()), *BY_ALPHA_BETA)
+    print_view(f"{report.sweep.collective.name} on {report.scenario.title}: {report.sweep.path}", columns, report.rows)
     if report.sweep.wrong_bytes:
         say(f"left out, as results were wrong: {', '.join(map(human_bytes, report.sweep.wrong_bytes))}")
     if report.sweep.in_graphs:
@@ -183,10 +183,6 @@ def _print(report: EfficiencyReport, *, by_nccl: bool) -> None:
         say(f"calibrated against {len(held)} measured sizes: in the interval at {sum(held)}")
     if report.calibration:
         say(calibrated_times.whose(report.calibration))
-
-
-def _calibrated(row: CalibratedRow) -> tuple[object, ...]:
-    return calibrated_times.central(row.time), f"{100 * row.error:+.0f} %", calibrated_times.interval(row.time)
 
 
 def _links(report: EfficiencyReport) -> str:

@@ -1,22 +1,24 @@
 """``nccl-tuner cost step``: the communication of training steps, and how much computation hides it."""
 
 from collections.abc import Sequence
+from operator import attrgetter, itemgetter
 from typing import Any
 
 import click
 
 from tuner.answers import training_step
 from tuner.answers.calibrated import TimesWanted
-from tuner.answers.training_step import Computation, StepReport, Types, report
+from tuner.answers.training_step import Computation, StepCall, StepReport, Types, report
 from tuner.base.errors import BadInput
 from tuner.base.names import DataType
 from tuner.base.nouns import TimeInterval
+from tuner.base.view import Column, as_ms, as_percent, columns_of, decimals
 from tuner.cli import options
 from tuner.cli import times as calibrated_times
 from tuner.cli.command import only
 from tuner.cli.communicator_options import release_option
 from tuner.cli.cost import values
-from tuner.cli.output import json_wanted, print_table, say, shown_as_json
+from tuner.cli.output import json_wanted, print_view, say, shown_as_json
 from tuner.times.costmodels import step
 from tuner.times.costmodels.alphabeta import level
 from tuner.times.costmodels.operations import not_negative, positive
@@ -221,55 +223,30 @@ def _print_whose(answer: StepReport, overlapped: float) -> None:
 
 
 SHARES = (0.0, 0.5, 0.8, 1.0)
-CALIBRATED = ("calibrated ms", f"{calibrated_times.INTERVAL} ms")
-SPARE = ("alpha-beta ms", "difference", CALIBRATED[1], "GPUs x nodes", "NCCL's pick", CALIBRATED[0], "calls")
 
 
-def _calibrated(call: TimeInterval | None) -> tuple[str, str]:
-    if call is None:
-        return "-", "-"
-    return f"{call.time_us / 1000:.3f}", f"{call.low_us / 1000:.3f} to {call.high_us / 1000:.3f}"
+def _bounds(call: TimeInterval | None) -> str:
+    return "-" if call is None else f"{call.low_us / 1000:.3f} to {call.high_us / 1000:.3f}"
+
+
+PLACE = columns_of(StepCall, "parallelism", "operation")
+SHAPE = Column("GPUs x nodes", lambda row: f"{row.gpus_per_node} x {row.nodes}", spare=4)
+CALLS = columns_of(StepCall, "bytes", "calls", "alphabeta_call_us")
+BY_NCCL = columns_of(StepCall, "nccl_call_us", "nccl_pick", "difference")
+CALIBRATED = (
+    Column("calibrated ms", attrgetter("calibrated_call"), lambda time: calibrated_times.central(time, 1e3, 3), 6),
+    Column(f"{calibrated_times.INTERVAL} ms", attrgetter("calibrated_call"), _bounds, 3),
+)
+OF_STEP = columns_of(StepCall, "step_us", "share")
 
 
 def _print(answer: StepReport, by: str) -> None:
-    rows = [
-        (
-            row.parallelism,
-            row.operation,
-            f"{row.gpus_per_node} x {row.nodes}",
-            values.named_bytes(row.bytes),
-            row.calls,
-            f"{row.alphabeta_call_us / 1000:.3f}",
-            "-" if row.nccl_call_us is None else f"{row.nccl_call_us / 1000:.3f}",
-            row.nccl_pick or "-",
-            "-" if row.difference is None else f"{100 * row.difference:+.1f} %",
-            *_calibrated(row.calibrated_call),
-            f"{row.step_us / 1000:.2f}",
-            f"{100 * row.share:.1f} %",
-        )
-        for row in answer.rows
-    ]
-    columns = (
-        "for",
-        "collective",
-        "GPUs x nodes",
-        "size",
-        "calls",
-        "alpha-beta ms",
-        "NCCL ms",
-        "NCCL's pick",
-        "difference",
-        *CALIBRATED,
-        "step ms",
-        "share",
-    )
-    left_out = () if answer.calibrated else CALIBRATED
-    left_out = left_out if by else ("NCCL ms", "NCCL's pick", "difference", *left_out)
-    kept = [at for at, name in enumerate(columns) if name not in left_out]
+    calibrated = CALIBRATED if by and answer.calibrated else ()
+    columns = (*PLACE, SHAPE, *CALLS, *(BY_NCCL if by else ()), *calibrated, *OF_STEP)
     total = f"{answer.communication_us / 1000:.2f} ms of communication in a step of {answer.gpus} GPUs{by}"
     if by:
         total += f" (all by alpha-beta {answer.alphabeta_us / 1000:.2f} ms)"
-    print_table(total, [columns[at] for at in kept], [[row[at] for at in kept] for row in rows], SPARE)
+    print_view(total, columns, answer.rows)
     if (time := answer.calibrated) is not None:
         low, high = f"{time.low_us / 1000:.2f}", f"{time.high_us / 1000:.2f}"
         say(f"by measurements {time.time_us / 1000:.2f} ms (90 %: {low} to {high}) of what NCCL has algorithms for")
@@ -280,6 +257,14 @@ def _print(answer: StepReport, by: str) -> None:
             f"{100 * beside.of_compute:.1f} % of {beside.compute_us / 1000:g} ms of computation{shown}: "
             f"a step of {beside.step_us / 1000:.2f} ms{faster}"
         )
+
+
+HIDDEN = (
+    Column("hidden", itemgetter("hidden"), as_percent("g")),
+    Column("step ms", itemgetter("step_us"), as_ms(".2f")),
+    Column("speed-up", itemgetter("speedup"), decimals(3)),
+    Column("of the most", itemgetter("of_most"), as_percent(".1f")),
+)
 
 
 def _show_overlap(compute_us: float, communication_us: float, hidden: Sequence[float]) -> None:
@@ -297,13 +282,4 @@ def _show_overlap(compute_us: float, communication_us: float, hidden: Sequence[f
     if json_wanted():
         values.print_records(records)
         return
-    rows = [
-        (
-            f"{100 * record['hidden']:g} %",
-            f"{record['step_us'] / 1000:.2f}",
-            f"{record['speedup']:.3f}",
-            f"{100 * record['of_most']:.1f} %",
-        )
-        for record in records
-    ]
-    print_table("Communication behind computation", ("hidden", "step ms", "speed-up", "of the most"), rows)
+    print_view("Communication behind computation", HIDDEN, records)

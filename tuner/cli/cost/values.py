@@ -16,8 +16,6 @@ from tuner.times.costmodels.alphabeta import Level
 from tuner.times.costmodels.operations import CostOperation, divides, not_negative, part, positive, share, whole
 
 Check = Callable[[str, Any], Any]
-_DECIMAL = (("TB", 10**12), ("GB", 10**9), ("MB", 10**6), ("KB", 10**3))
-_BINARY = (("TiB", 2**40), ("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10))
 
 
 class Number(click.ParamType):  # type: ignore[type-arg]
@@ -137,19 +135,6 @@ def shape(ranks: int, gpus_per_node: int | None) -> tuple[int, int]:
 
 def floats(numbers: Mapping[str, Any]) -> dict[str, float]:
     return {name: float(value) for name, value in numbers.items()}
-
-
-def named_bytes(nbytes: float) -> str:
-    """Bytes in decimal and in binary units, so that nobody confuses GB and GiB: ``100 MB (95.37 MiB)``."""
-    decimal, binary = _in(nbytes, _DECIMAL), _in(nbytes, _BINARY)
-    return decimal if decimal == binary else f"{decimal} ({binary})"
-
-
-def _in(nbytes: float, units: Sequence[tuple[str, int]]) -> str:
-    for unit, scale in units:
-        if nbytes >= scale:
-            return f"{nbytes / scale:.4g} {unit}" if nbytes / scale < 1000 else f"{nbytes / scale:.0f} {unit}"
-    return f"{nbytes:.0f} B"
 
 
 def print_records(records: Sequence[object]) -> None:

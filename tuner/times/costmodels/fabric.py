@@ -20,10 +20,16 @@ from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput, one_of
 from tuner.base.files import contents
 from tuner.base.records import json_form
+from tuner.base.sizes import named_bytes
 from tuner.base.spelling import option
+from tuner.base.view import as_ms, as_percent, column
 from tuner.times.costmodels.operations import Array, part, positive, whole
 
 PATHS = ("direct", "pcie", "host")
+
+
+def _parts_ms(parts_us: Mapping[str, float]) -> str:
+    return ", ".join(f"{name} {us / 1000:.1f}" for name, us in parts_us.items())
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,14 +39,18 @@ class Projected:
     Beside a measured time how much of it the model explains, and the bandwidth of an adapter that it speaks for.
     """
 
-    bytes: int
-    nodes: int
-    ranks_per_node: int
+    bytes: int = field(metadata=column("size", text=named_bytes))
+    nodes: int = field(metadata=column("nodes"))
+    ranks_per_node: int = field(metadata=column("ranks per node"))
     path: str
-    time_us: float
-    parts_us: Mapping[str, float]
-    measured_us: float | None = field(default=None, metadata=json_form(optional=True))
-    efficiency: float | None = field(default=None, metadata=json_form(optional=True))
+    time_us: float = field(metadata=column("model ms", text=as_ms(".1f")))
+    parts_us: Mapping[str, float] = field(metadata=column("made of, ms", text=_parts_ms))
+    measured_us: float | None = field(
+        default=None, metadata=json_form(optional=True) | column("measured ms", text=as_ms("g"))
+    )
+    efficiency: float | None = field(
+        default=None, metadata=json_form(optional=True) | column("efficiency", text=as_percent(".1f"))
+    )
     effective_nic_gbs: float | None = field(default=None, metadata=json_form(optional=True))
 
 

@@ -1,12 +1,15 @@
 """Latency and bandwidth from times over sizes: a line, fitted so that every size has a weight by its relative error."""
 
 from collections.abc import Sequence
+from dataclasses import field
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput
+from tuner.base.sizes import named_bytes
+from tuner.base.view import column, shown
 from tuner.times.costmodels.alphabeta import Level, Terms, terms
 from tuner.times.costmodels.operations import Array, CostOperation, positive, whole
 
@@ -122,16 +125,17 @@ def robust(off: Array) -> Array:
 class Experiment:
     """``usual`` is the range to expect, in us of a latency and GB/s of a bandwidth."""
 
-    parameter: str
+    parameter: str = field(metadata=column("parameter"))
     inside: bool
     latency: bool
-    ranks: str
-    bytes: int
-    iterations: int
+    ranks: str = field(metadata=column("over"))
+    bytes: int = field(metadata=column("size", text=named_bytes))
+    iterations: int = field(metadata=column("iterations"))
     warmup: int
-    usual: tuple[float, float]
+    usual: tuple[float, float] = field(metadata=column("usual", text="{0[0]:g} to {0[1]:g}".format))
 
     @property
+    @shown("nccl-tests")
     def nccl_tests(self) -> str:
         """Arguments of nccl-tests, which warms up and repeats by itself."""
         gpus = "-g 8" if self.inside else "-g 1"

@@ -16,6 +16,7 @@ from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput, one_of
 from tuner.base.records import json_form
 from tuner.base.spelling import option
+from tuner.base.view import as_percent, column
 from tuner.times.costmodels.operations import Array, CostOperation, bus_factor, divides, positive, whole
 
 AllReduce, AllGather, ReduceScatter = CostOperation.AllReduce, CostOperation.AllGather, CostOperation.ReduceScatter
@@ -211,15 +212,15 @@ def ideal(
 class IdealOfShape:
     """Ideal of one shape; bounds are None where links carry nothing, the efficiency without a measured busbw."""
 
-    gpus_per_node: int
-    nodes: int
-    ideal_busbw_gbs: float
-    intra_bound_gbs: float | None
-    inter_bound_gbs: float | None
-    limited_by: str
+    gpus_per_node: int = field(metadata=column("GPUs per node"))
+    nodes: int = field(metadata=column("nodes"))
+    ideal_busbw_gbs: float = field(metadata=column("ideal busbw GB/s", digits=1))
+    intra_bound_gbs: float | None = field(metadata=column("by links in the node", digits=1))
+    inter_bound_gbs: float | None = field(metadata=column("by the network", digits=1))
+    limited_by: str = field(metadata=column("limited by"))
     inter_share: float
     busbw_gbs: float | None = field(metadata=json_form(optional=True))
-    efficiency: float | None = field(metadata=json_form(optional=True))
+    efficiency: float | None = field(metadata=json_form(optional=True) | column("efficiency", text=as_percent(".1f")))
 
 
 def ideal_of(
