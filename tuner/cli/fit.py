@@ -116,7 +116,7 @@ def constants_command(
     communicators are held out in turn as well.
 
     With --arm, --machine, --topology or --log the FILEs may be from nccl-tests or any origin that 'verify' takes;
-    NCCL's own choices in them count as what the emulator picks where no log says it.
+    where no log says what NCCL chose by itself, it is taken to be what the emulator picks.
 
     \b
     nccl-tuner fit constants one-node.jsonl two-nodes.jsonl --out pod.toml

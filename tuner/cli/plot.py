@@ -412,7 +412,7 @@ RULES = [excludes(kind, *names, when=_is_kind(kind)) for kind, names in MEANINGL
 @options.option("--nodes-list", "These numbers of nodes instead: 1,2,4,8,512.", metavar="N,N,...")
 @options.option(
     "--measured",
-    "map: mark the points at which a measured table has the pick and something else forced, with what the pick loses.",
+    "map: also mark where this table has times of the pick and of another choice, and what the pick loses there.",
     metavar="NAME|FILE",
 )
 @options.change_option
