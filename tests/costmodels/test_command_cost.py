@@ -19,7 +19,8 @@ from tuner import cli
 from tuner.answers import efficiency
 from tuner.base.errors import BadInput, BadMeasurement
 from tuner.base.names import Collective
-from tuner.cli.cost import VERBS, command, values
+from tuner.base.sizes import named_bytes
+from tuner.cli.cost import VERBS, command
 from tuner.times.calibration import sweep
 from tuner.times.costmodels import fabric, step
 from tuner.times.costmodels.alphabeta import level, terms
@@ -158,9 +159,9 @@ def test_overheads_and_errors_are_named(run: Run) -> None:
 
 
 def test_both_kinds_of_units_are_told_apart() -> None:
-    assert values.named_bytes(10**9) == "1 GB (953.7 MiB)"
-    assert values.named_bytes(2**30) == "1.074 GB (1 GiB)"
-    assert values.named_bytes(64) == "64 B"
+    assert named_bytes(10**9) == "1 GB (953.7 MiB)"
+    assert named_bytes(2**30) == "1.074 GB (1 GiB)"
+    assert named_bytes(64) == "64 B"
 
 
 def test_wires_of_nvls_and_pat(run: Run) -> None:
