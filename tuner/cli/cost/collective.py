@@ -202,7 +202,7 @@ class LogP:
 
 def _maybe(shown: Mapping[str, Any] | None = None) -> Any:
     """A field that JSON has only if it is known."""
-    return field(default=None, metadata=json_form(optional=True) | (shown or {}))
+    return field(default=None, metadata={**json_form(optional=True), **(shown or {})})
 
 
 @dataclass(frozen=True, slots=True)

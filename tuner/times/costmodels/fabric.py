@@ -46,10 +46,10 @@ class Projected:
     time_us: float = field(metadata=column("model ms", text=as_ms(".1f")))
     parts_us: Mapping[str, float] = field(metadata=column("made of, ms", text=_parts_ms))
     measured_us: float | None = field(
-        default=None, metadata=json_form(optional=True) | column("measured ms", text=as_ms("g"))
+        default=None, metadata={**json_form(optional=True), **column("measured ms", text=as_ms("g"))}
     )
     efficiency: float | None = field(
-        default=None, metadata=json_form(optional=True) | column("efficiency", text=as_percent(".1f"))
+        default=None, metadata={**json_form(optional=True), **column("efficiency", text=as_percent(".1f"))}
     )
     effective_nic_gbs: float | None = field(default=None, metadata=json_form(optional=True))
 
