@@ -175,8 +175,8 @@ class SweepFit:
     """Alpha and beta of ``files`` together, for an algorithm's steps and bytes, with their deviations.
 
     ``fixed_us`` and ``gbs`` are the line itself, ``r2`` how much of the times it explains; ``error`` is the mean
-    absolute error, ``verdict`` its class and ``causes`` what to look for. ``wrong``: the sizes whose results were wrong; they are
-    not in the fit.
+    absolute error, ``verdict`` its class and ``causes`` what to look for. ``wrong`` are the sizes with wrong results,
+    which the fit leaves out.
     """
 
     operation: str

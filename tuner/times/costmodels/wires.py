@@ -220,7 +220,9 @@ class IdealOfShape:
     limited_by: str = field(metadata=column("limited by"))
     inter_share: float
     busbw_gbs: float | None = field(metadata=json_form(optional=True))
-    efficiency: float | None = field(metadata={**json_form(optional=True), **column("efficiency", text=as_percent(".1f")))}
+    efficiency: float | None = field(
+        metadata={**json_form(optional=True), **column("efficiency", text=as_percent(".1f"))}
+    )
 
 
 def ideal_of(
