@@ -18,6 +18,7 @@ from tuner.cli.output import (
     json_wanted,
     note_after,
     number,
+    plural,
     print_json,
     print_table,
     progress,
@@ -367,8 +368,10 @@ def show_served_step(
         title = f"{phase}, {says}: {found.model} on {found.engine}, {group.scenario.name}"
         print_table(title, ("of", "call", "size", "calls", "carried by", "NCCL's pick", "NCCL ms"), rows)
         left = found.without_time(phase)
-        others = f"; {left} calls have no time and are in no total" if left else ""
+        have = "has no time and is" if left == 1 else "have no time and are"
+        others = f"; {plural(left, 'call')} {have} in no total" if left else ""
         say(f"NCCL takes {found.nccl_us(phase) / 1000:.3f} ms{others}\n")
+    _say_nccl(group)
 
 
 def _degrees(job: str | None) -> dict[str, int]:
