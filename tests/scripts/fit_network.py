@@ -26,7 +26,7 @@ from tuner.times.measured.header import MeasuredHealth
 from tuner.times.placement import Site
 from tuner.times.timemodel import calibration, features, form, sites
 from tuner.times.timemodel.features import Array, Features
-from tuner.times.timemodel.form import PARAMETERS, Form
+from tuner.times.timemodel.form import PARAMETERS, TimesOfCalls
 
 NAMES = [name for name in PARAMETERS if name.startswith(("net_", "tree_", "nvls_tree_", "pat_")) and "." not in name]
 ROUNDS, MOST_ROWS = 3, 60  # of a site count; more of them count less each
@@ -120,14 +120,17 @@ def _between(name: str, site: Site) -> MeasuredCalls:
     return of_table(replace(table, blocks=tuple(row for row in table.blocks if row.nodes > 1)), site)
 
 
+Fits = dict[tuple[int, bytes, bytes], tuple[Array, Array]]  # by identity of a site's tables, medians and widths
+
+
 def fit(rows: MeasuredCalls, nodes: Mapping[str, float], medians: Array, widths: Array) -> tuple[Array, Array]:
     """Logarithms of the parameters of one site, and their variances."""
     calls, log_us = rows.measured.calls, np.log(rows.measured.times_us)
-    weight = min(1.0, MOST_ROWS / len(rows))
+    weight, times = min(1.0, MOST_ROWS / len(rows)), TimesOfCalls(calls)
 
     def off(vector: Array) -> Array:
         values = {**nodes, **dict(zip(NAMES, np.exp(vector).tolist(), strict=True))}
-        return np.asarray((log_us - np.log(Form(values).times_us(calls))) / SCATTER)
+        return np.asarray((log_us - np.log(times.times_us(values))) / SCATTER)
 
     def residuals(vector: Array) -> Array:
         return np.concatenate([np.sqrt(weight) * softened(off(vector)), (vector - medians) / widths])
@@ -136,13 +139,20 @@ def fit(rows: MeasuredCalls, nodes: Mapping[str, float], medians: Array, widths:
     return found.x, np.diag(np.linalg.inv(found.jac.T @ found.jac))
 
 
-def in_common(of_sites: Sequence[SiteTables]) -> tuple[Array, Array]:
-    """Medians of the parameters ``NAMES`` over sites, natural logarithms, and their widths."""
+def in_common(of_sites: Sequence[SiteTables], known: Fits | None = None) -> tuple[Array, Array]:
+    """Medians of the parameters ``NAMES`` over sites, natural logarithms, and their widths.
+
+    ``known`` holds fits that were made, whichever sites were left out: all begin from the same beliefs.
+    """
+    known = {} if known is None else known
     believed = np.array([np.log(PARAMETERS[name].median) for name in NAMES])
     believed_sd = np.array([PARAMETERS[name].log_sd for name in NAMES])
     medians, widths = believed, believed_sd
     for _ in range(ROUNDS):
-        fits = [fit(each.rows, each.nodes, medians, widths) for each in of_sites]
+        for each, key in (keyed := [(each, (id(each), medians.tobytes(), widths.tobytes())) for each in of_sites]):
+            if key not in known:
+                known[key] = fit(each.rows, each.nodes, medians, widths)
+        fits = [known[key] for _, key in keyed]
         found, variances = (np.stack(each) for each in zip(*fits, strict=True))
         told = np.clip(1 - variances / widths**2, 1e-6, 1.0)
         medians = ((told * found).sum(axis=0) + believed) / (told.sum(axis=0) + 1)
@@ -188,10 +198,10 @@ def held_tables() -> list[HeldTable]:
 
 
 def _held() -> list[HeldTable]:
-    every, found = all_sites(), []
-    of_none = _left_out(every, "")
+    every, found, known = all_sites(), [], Fits()
+    of_none = _left_out(every, "", known)
     for name, site in every.items():
-        medians = of_none if site.is_unfitted else _left_out(every, name)
+        medians = of_none if site.is_unfitted else _left_out(every, name, known)
         parameters = {**site.nodes, **dict(zip(NAMES, np.exp(medians).tolist(), strict=True))}
         for table, rows in site.tables.items():
             calls = rows.measured.calls
@@ -203,9 +213,9 @@ def _held() -> list[HeldTable]:
     return found
 
 
-def _left_out(every: Mapping[str, SiteTables], left_out: str) -> Array:
+def _left_out(every: Mapping[str, SiteTables], left_out: str, known: Fits) -> Array:
     """Medians of the parameters over the other sites, natural logarithms."""
-    return in_common([site for name, site in every.items() if name != left_out and not site.is_unfitted])[0]
+    return in_common([site for name, site in every.items() if name != left_out and not site.is_unfitted], known)[0]
 
 
 def updates() -> list[SiteUpdate]:
