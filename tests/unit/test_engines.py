@@ -503,6 +503,24 @@ def test_what_is_nccls_is_asked_without_the_engine_but_with_what_it_sets() -> No
     assert "leave out --engine, and add --env NCCL_CUMEM_ENABLE=0 --env NCCL_NVLS_ENABLE=0" in done.stderr
 
 
+def test_a_step_has_its_own_launches_and_columns() -> None:
+    asked = (
+        "budget",
+        "--serve",
+        "--engine",
+        "vllm",
+        "--model",
+        "llama-3-70b",
+        "--job",
+        "tp=8",
+        "--machine",
+        "dgx-h100",
+    )
+    done = run(*asked, "--eager", "--hidden-size", "4096", code=2)
+    assert "--eager: a decoding step is in CUDA graphs" in done.stderr
+    assert "--hidden-size: the model has its own; remove them" in done.stderr
+
+
 ROW = 7168 * 2  # bytes of a token of deepseek-v3
 STEP = ("budget", "--serve", "--model", "deepseek-v3", "--machine", "dgx-h200", "--nccl", "2.30.7", "--json")
 Calls = dict[tuple[str, str], dict[str, Any]]

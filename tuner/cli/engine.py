@@ -324,13 +324,22 @@ def show_served_step(
     communicator: options.CommunicatorOptions,
     dtype: DataType | None,
 ) -> None:
-    """Prints the calls of a decoding step and a prefill chunk. BadInput without an engine or a model."""
+    """Prints the calls of a decoding step and a prefill chunk.
+
+    BadInput without an engine or a model, and for options that a step of a model has no use for.
+    """
     from tuner.answers.serving_calls import DECODE, PREFILL, ServedModel
     from tuner.answers.serving_step import served_step
 
     if engine is None or model is None:
         missing = " and ".join(name for name, value in (("--engine", engine), ("--model", model)) if value is None)
         raise BadInput(f"--serve needs {missing}: budget --serve --engine vllm@0.33.0 --model llama-3-70b --job tp=8")
+    given = {
+        "--eager: a decoding step is in CUDA graphs, and a prefill chunk is not": engine.eager,
+        "--hidden-size: the model has its own": engine.hidden_size is not None,
+    }
+    if ignored := [says for says, is_given in given.items() if is_given]:
+        raise BadInput(f"with --serve, {'; '.join(ignored)}; remove {'it' if len(ignored) == 1 else 'them'}")
     degrees = _degrees(job)
     served = ServedModel(
         model,
