@@ -225,6 +225,15 @@ def test_a_run_that_cannot_be_judged_says_where_it_looks_slow(tmp_path: Path, sl
     assert run("accept", str(file), "--machine", "gb200-nvl72", code=3).stdout.startswith(says)
 
 
+def test_a_machine_in_words_needs_adapters_for_results_of_several_nodes(tmp_path: Path) -> None:
+    file = nccl_tests_text.write(tmp_path / "two.log", [(1 << 28, 90e3), (1 << 30, 350e3)], nodes=2, gpus=1)
+    file.write_text(file.read_text().replace("NVIDIA H100", "NVIDIA GeForce RTX 5090"))
+    said = " ".join(run("accept", str(file), code=2).stderr.split())
+    assert "with your CPUs and adapters: 1xrtx-5090@1xmilan+1x100g" in said
+    said = " ".join(run("accept", str(file), "--machine", "1xrtx-5090@1xmilan", code=2).stderr.split())
+    assert "as in --machine 1xrtx-5090@1xmilan+1x100g" in said
+
+
 def test_two_kinds_of_gpus_in_one_run(tmp_path: Path) -> None:
     file = nccl_tests_text.write(tmp_path / "all_reduce.log", ALL_REDUCE, nccl=22902, in_place=1)
     file.write_text(file.read_text().replace("NVIDIA H100", "NVIDIA A100", 1))

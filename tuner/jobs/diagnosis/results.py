@@ -205,7 +205,10 @@ def machines_with_such_gpus(file: MeasurementFile) -> tuple[str | None, list[str
     whole = [each.name for each in such if each.gpus_per_node == count]
     names = whole or [each.name for each in such if each.gpus_per_node > count]
     of_node, words = f"{count} x {table.header.gpu} a node", described.in_words(table.header.gpu, count)
-    return of_node if names or words is None else f"{of_node} (in words, with your CPUs: {words})", names
+    with_your = "CPUs"
+    if words is not None and any((row.nodes or 1) > 1 for row in table.blocks):
+        words, with_your = described.with_adapter(words), "CPUs and adapters"
+    return of_node if names or words is None else f"{of_node} (in words, with your {with_your}: {words})", names
 
 
 def _given(file: MeasurementFile, known: KnownFacts) -> Given:

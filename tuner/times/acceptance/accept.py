@@ -20,7 +20,7 @@ from tuner.base.frames import Column, Framed, Rows
 from tuner.base.records import json_form
 from tuner.base.sizes import human_bytes, plural
 from tuner.base.spelling import option
-from tuner.machine import gpus
+from tuner.machine import described, gpus
 from tuner.scenario import Scenario
 from tuner.times import measured
 from tuner.times.acceptance import curves, diagnosis, evidence, fabric, judge, public_runs, shapes
@@ -187,6 +187,12 @@ def read_results(path: Path | MeasurementFile, given: Given, scenario: Scenario)
         }
         rows = (replace(row, executed=None) for row in table.blocks)
         table = replace(table, blocks=tuple(rows))
+    without = scenario.machine if not own.topology.nets and any((row.nodes or 1) > 1 for row in table.blocks) else None
+    if without and (with_one := described.with_adapter(without)) and own.trays is None:
+        raise BadMeasurement(
+            f"{path}: of several nodes, and {without} has no adapter; valid: your adapters, as in {option('machine')} "
+            f"{with_one}"
+        )
     names_release = _names_release(file, table, given)
     stand_in = ""
     with suppress(UnknownRelease):  # of no minor release that is known: refused below
