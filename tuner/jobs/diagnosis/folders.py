@@ -3,11 +3,10 @@
 from dataclasses import replace
 from pathlib import Path
 
-from tuner.base.findings import Severity
+from tuner.base.findings import Finding, Severity
 from tuner.base.names import Collective
-from tuner.base.sizes import plural
 from tuner.emulator.ranges import FOLLOWED_BYTES
-from tuner.jobs.diagnosis.records import FileDiagnosis, FileKind, KnownFacts, in_sentences
+from tuner.jobs.diagnosis.records import FileDiagnosis, FileKind, KnownFacts, found_in, in_words
 from tuner.jobs.diagnosis.topology import ALLREDUCE
 from tuner.jobs.inside import joined as job
 from tuner.jobs.inside.report import report as job_report
@@ -20,8 +19,7 @@ MOST_NAMES = 3  # of files in a folder that is no kind
 
 def _of_one(file: Path, kind: FileKind, known: KnownFacts) -> FileDiagnosis:
     """The finding of one rank's or host's file, which says nothing by itself."""
-    says = "one of several files that are read together; valid: the folder that it is in"
-    return in_sentences(file, kind, Severity.UNKNOWN, says, (), known)
+    return found_in(file, kind, [Finding("diagnose.part_of_folder", Severity.UNKNOWN, {})], known)
 
 
 def of_job(folder: Path, known: KnownFacts) -> FileDiagnosis:
@@ -30,27 +28,30 @@ def of_job(folder: Path, known: KnownFacts) -> FileDiagnosis:
         return _of_one(folder, FileKind.job, known)
     files = job.read_folder(folder)
     seen = job_report(files, job.joined(files))
-    waiting = f"{100 * seen.waiting:.0f} % of the time of {plural(seen.calls, 'collective')} is waiting"
-    severity, says = Severity.NOTE, f"all ranks ran the same; {waiting}"
+    facts = {"waiting": round(100 * seen.waiting), "calls": seen.calls, "mismatched": seen.mismatched}
+    code, severity = "job_alike", Severity.NOTE
     if seen.mismatched:
-        severity, says = Severity.FAULT, f"ranks ran different things: {plural(seen.mismatched, 'call')}"
+        code, severity = "job_mismatched", Severity.FAULT
     elif not seen.calls:
-        severity, says = Severity.UNKNOWN, "no call has a record of every rank"
+        code, severity = "job_without_calls", Severity.UNKNOWN
     elif seen.stragglers:
-        severity, says = Severity.UNLIKE, f"{waiting}, and one rank or more comes last too often"
-    late = [f"{each.name} came last in {each.last} of {each.calls} calls" for each in seen.stragglers]
-    return in_sentences(folder, FileKind.job, severity, says, [*late, *seen.notes], known)
+        code, severity = "job_stragglers", Severity.UNLIKE
+    late = [
+        Finding("diagnose.job_late", Severity.NOTE, {"name": each.name, "last": each.last, "calls": each.calls})
+        for each in seen.stragglers
+    ]
+    notes = [in_words(Severity.NOTE, each) for each in seen.notes]
+    return found_in(folder, FileKind.job, [Finding(f"diagnose.{code}", severity, facts), *late, *notes], known)
 
 
 def of_unknown(folder: Path, known: KnownFacts) -> FileDiagnosis:
     """The finding of a folder of anything else: what there is of it."""
     names = sorted(each.name for each in folder.iterdir())
-    more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
-    has = f"it has {', '.join(names[:MOST_NAMES])}{more}" if names else "it is empty"
-    says = (
-        f"a folder of neither preflight records nor a job's files (NCCL_TUNER_JOB): {has}; valid: files by their names"
-    )
-    return in_sentences(folder, FileKind.unknown, Severity.UNKNOWN, says, (), known)
+    found = Finding("diagnose.folder_empty", Severity.UNKNOWN, {})
+    if names:
+        facts = {"names": names[:MOST_NAMES], "more": len(names[MOST_NAMES:]) or None}
+        found = Finding("diagnose.folder_of_no_kind", Severity.UNKNOWN, facts)
+    return found_in(folder, FileKind.unknown, [found], known)
 
 
 def of_preflight(folder: Path, known: KnownFacts) -> FileDiagnosis:
@@ -61,9 +62,16 @@ def of_preflight(folder: Path, known: KnownFacts) -> FileDiagnosis:
     report = check_preflight(folder, PreflightQuery(requests, SizeBounds(None, FOLLOWED_BYTES)))
     same = Severity.NOTE if report.cost is None else Severity.UNLIKE
     severity = {RanksVerdict.same: same, RanksVerdict.unknown: Severity.UNKNOWN}.get(report.verdict, Severity.FAULT)
-    says = f"{plural(report.records, 'rank')}: the ranks' choices are {report.verdict.value}"
-    if report.verdict is RanksVerdict.same and report.cost is not None:
-        says += f"; {report.cost.in_words}"
-    evidence = [f"{each.kind}: {plural(each.ranks, 'rank')} without the table: {each.why}" for each in report.refused]
-    evidence += [f"differs: {each.what}" for each in report.differences]
-    return in_sentences(folder, FileKind.preflight, severity, says, evidence, known)
+    facts = {
+        "ranks": report.records,
+        "verdict": report.verdict.value,
+        "cost": report.cost.in_words if report.verdict is RanksVerdict.same and report.cost is not None else None,
+    }
+    code = "preflight_verdict" if facts["cost"] is None else "preflight_cost"
+    found = [Finding(f"diagnose.{code}", severity, facts)]
+    found += [
+        Finding("diagnose.preflight_refused", Severity.NOTE, {"kind": each.kind, "ranks": each.ranks, "why": each.why})
+        for each in report.refused
+    ]
+    found += [Finding("diagnose.preflight_differs", Severity.NOTE, {"what": each.what}) for each in report.differences]
+    return found_in(folder, FileKind.preflight, found, known)

@@ -58,7 +58,7 @@ def of_lines(lines: Lines, name: str, given: LogAdditions, parsed: NcclLog | Non
         log.environment,
         log.adapters,
         log.gpudirect,
-        log.last_line,
+        log.last_line and log.result_rows is None,
         failures(log.endings),
         any(each.kind == "slurm_completed" for each in log.endings),
     )

@@ -46,10 +46,15 @@ def end(shown: ShownByLog) -> Iterator[Finding]:
         size = shown.reading.group.ranks if shown.reading.group else None
         facts = {"shown": sorted(ranks) if size and len(ranks) < size else None, "of": size}
         yield Finding("diagnose.ends_after_init", Severity.NOTE, facts)
-    elif log.ranks or log.transports or log.rings:
+    elif log.transports or any(rank.channels is not None for rank in log.ranks):
         yield Finding("diagnose.ends_before_complete", Severity.UNKNOWN, {})
-    elif log.networks or log.adapters or log.versions or (log.last_line and not log.warnings):
+    elif (not log.ranks and (log.networks or log.adapters or log.versions)) or _says_little(log):
         yield Finding("diagnose.ends_before_init", Severity.UNKNOWN, {})
+
+
+def _says_little(log: NcclLog) -> bool:
+    """Whether lines of NCCL are there, and none of a communicator, a ring or a warning."""
+    return bool(log.last_line) and not (log.warnings or log.ranks or log.rings)
 
 
 def _orderly(log: NcclLog) -> str | None:
