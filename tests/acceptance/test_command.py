@@ -187,6 +187,7 @@ def test_results_that_do_not_name_their_ranks_are_of_all_gpus(
 ) -> None:
     file = nccl_tests_text.write(tmp_path / "all_reduce.log", ALL_REDUCE, nccl=22902, in_place=1)
     file.write_text("".join(line for line in file.read_text().splitlines(True) if "  Rank " not in line))
+    assert f"valid: --nodes N ({gpus} GPUs each)" in run("accept", str(file), "--machine", words[0], code=2).stderr
     found = json.loads(run("accept", str(file), "--machine", *words, "--json", code=code).stdout)
     assert {(size["nodes"], size["gpus_per_node"]) for size in found["sizes"]} == {(2, gpus)}
 

@@ -288,7 +288,8 @@ def _communicator(path: Path, said: Header, given: Given) -> tuple[int, int]:
         raise BadMeasurement(f"{path}: {plural(said.nodes, 'node')}; {option('nodes')} says {given.nodes}")
     gpus = given.gpus_per_node or (ranks // nodes if ranks and nodes else given.machine_gpus)
     if not nodes or not gpus:
-        raise BadMeasurement(f"{path}: does not name its ranks; valid: {option('nodes')} N {option('gpus_per_node')} N")
+        each = f" ({gpus} GPUs each)" if gpus else f" {option('gpus_per_node')} N"
+        raise BadMeasurement(f"{path}: does not name its ranks; valid: {option('nodes')} N{each}")
     if ranks not in (None, nodes * gpus):
         raise BadMeasurement(f"{path}: {ranks} ranks on {nodes} nodes; valid: as many GPUs on each node")
     return nodes, gpus
