@@ -148,20 +148,18 @@ def widened_by_own_rows(held: HeldTable) -> tuple[int, float]:
     return wider, worst
 
 
-def with_instance_types(tables: Sequence[HeldTable]) -> list[dict[str, Any]]:
-    """Errors of each table of an instance type without and with the rows of the type's other clusters."""
+def with_instance_types(tables: Sequence[HeldTable]) -> list[tuple[str, TableErrors, TableErrors]]:
+    """Instance type, and errors of each table of one without and with the rows of the type's other clusters."""
     held, found = {each.table: each for each in tables}, []
     for source in calibrate.sources():
         for name in source.tables if source.instances and len(source.tables) > 1 else ():
             one, others = held[name], [held[other] for other in source.tables if other != name]
             rows = [sites.rows_of(other.calls, other.times_us, one.parameters) for other in others]
             type_rows = reduce(sites.SiteRows.joined, rows)
-            for given in GIVEN:
-                if given < len(one.calls):
-                    how = "random" if given else "none"
+            for given in (each for each in GIVEN if each < len(one.calls)):
+                for how in ("random", "chosen") if given else ("none",):
                     without, known = (errors(one, given, how, each)[0] for each in (None, type_rows))
-                    of_type = {"without": without.error, "large_without": without.large_error, **asdict(known)}
-                    found.append({"type": source.name, **of_type})
+                    found.append((source.name, without, known))
     return found
 
 
@@ -234,11 +232,18 @@ def report(tables: Sequence[HeldTable]) -> dict[str, Any]:
                 if held.health == MeasuredHealth.healthy:
                     columns.setdefault((given, how, "rows"), []).append(rows)
     widened = {held.table: widened_by_own_rows(held) for held in tables}
+    of_types = with_instance_types(tables)
+    known = {(each.table, each.given, each.how): each for _, _, each in of_types}
+    answered = [known.get((each.table, each.given, each.how), each) for each in found]
+    summary = {group: _summaries(found, group) for group in ("healthy", "unfitted", "fitted")}
     return {
         "tables": [asdict(each) for each in found],
-        "summary": {group: _summaries(found, group) for group in ("healthy", "unfitted", "fitted")},
+        "summary": {**summary, **{f"{group}, with instance types": _summaries(answered, group) for group in summary}},
         "coverage": {f"{given} {how}": _coverage(each) for (given, how, _), each in columns.items()},
-        "instance_types": with_instance_types(tables),
+        "instance_types": [
+            {"type": name, "without": without.error, "large_without": without.large_error, **asdict(each)}
+            for name, without, each in of_types
+        ],
         "expected": errors_expected(tables),
         "widened": {name: {"calls": count, "worst": worst} for name, (count, worst) in widened.items() if count},
     }
@@ -254,6 +259,7 @@ def _summaries(found: Sequence[TableErrors], group: str) -> dict[str, dict[str, 
         for how in ("random", "chosen") if given else ("none",):
             of = [each for each in healthy if (each.given, each.how) == (given, how)]
             summaries[f"{given} {how}"] = {"tables": len(of), **{name: _median(of, name) for name in names}}
+            summaries[f"{given} {how}"]["mean_inside"] = float(np.mean([each.inside for each in of]))
             huge = [each.huge_inside for each in of if each.huge_inside is not None]
             summaries[f"{given} {how}"]["huge_inside"] = float(np.mean(huge)) if huge else float("nan")
     return summaries

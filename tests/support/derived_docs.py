@@ -319,6 +319,32 @@ hardware are judged, and teach nothing.
 """
 
 
+def sites_left_out() -> str:
+    """Errors and intervals of tables between nodes whose site is left out, beside NCCL's and that with one factor."""
+    kept = json.loads((ROOT / "tables" / "sites.json").read_text("utf-8"))["summary"]
+    named = {
+        "healthy": "all healthy ones",
+        "unfitted": "never fitted to",
+        "healthy, with instance types": "all, with other clusters of their instance type",
+    }
+    rows = {"0 none": "none", "1 random": "1, at random", "1 chosen": "1, chosen", "4 random": "4, at random"}
+    rows["4 chosen"] = "4, chosen"
+    lines = [
+        "| tables | rows given | calibrated | NCCL's | with one factor | in the interval | it ends at, from 256 MiB |"
+    ]
+    lines += ["|---|---|--:|--:|--:|--:|--:|"]
+    for group, words in named.items():
+        for given, shown in rows.items():
+            each = kept[group][given]
+            errors = [
+                f"{_percent(each[name])}, {_percent(each[f'large_{name}'])}" for name in ("error", "nccl", "one_factor")
+            ]
+            ends = f"{each['huge_upper']:.2f}"
+            cells = [f"{words} ({each['tables']})", shown, *errors, _percent(each["mean_inside"]), f"x {ends}"]
+            lines += [f"| {' | '.join(cells)} |"]
+    return "\n".join(lines) + "\n"
+
+
 def accept_public() -> str:
     """Public runs that are accepted or not."""
     return _accepted_runs("public")
@@ -467,6 +493,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "tuned": tuned,
     "coverage": coverage,
     "updates": updates,
+    "sites_left_out": sites_left_out,
     "accept_public": accept_public,
     "accept_unseen": accept_unseen,
     "accept_splits": accept_splits,

@@ -217,6 +217,13 @@ def test_errors_are_as_large_as_was_expected() -> None:
         assert 0.75 <= each["ratio"] <= 1.33, given
 
 
+def test_with_instance_types_errors_are_this_part_of_those_of_the_model_before() -> None:
+    for given, part, large in (("0 none", 0.67, 0.55), ("1 random", 0.87, 0.75), ("4 random", 0.8, 0.9)):
+        found, before = SUMMARY["healthy, with instance types"][given], BEFORE["healthy"][given]
+        assert found["error"] <= part * before["error"], given
+        assert found["large_error"] <= large * before["large_error"], given
+
+
 def test_every_table_is_shown_bad_ones_too() -> None:
     shown = {(each["table"], each["given"]) for each in KEPT["tables"]}
     every = {table for site in splits_file()["sites"].values() for table, *_ in site["tables"]}
