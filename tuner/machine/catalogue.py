@@ -168,7 +168,7 @@ class Machine:
     peer_to_peer: PeerToPeer
     environment: Mapping[str, str]
     crashes: Mapping[str, str]
-    since: str | None  # the first release that takes all trays for one node
+    since: str | None  # the first release that takes all trays for one node, or that knows the GPUs
     trays: int | None  # hosts of a NVLink domain that the machine is
     tray_counts: tuple[int, ...]  # whose graphs are kept
     like: "Machine | None" = None  # the one that it is but for its name and those of adapters, which graphs do not have
