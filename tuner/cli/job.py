@@ -28,7 +28,7 @@ COLUMNS = ("ranks", "call", "size", "executed", "calls", "us", "+-", "waiting")
 
 @click.command(name="read", cls=options.Command)
 @click.argument("folder", type=FILE, metavar="DIR")
-@options.option("--machine", "The machine of the job, for the measured times of --out.", metavar="NAME")
+@options.option("--machine", "The machine that the job ran on, recorded in --out.", metavar="NAME")
 @options.file_option(
     "-o", "--out", "FILE.jsonl", "Write the times as 'measure' does, for verify, fit, accept and decide."
 )

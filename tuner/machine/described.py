@@ -144,7 +144,7 @@ class _Parts:
         return root
 
     def notes(self) -> list[str]:
-        """Sentences about what the words leave open."""
+        """Sentences on what the description leaves open, and what is assumed there."""
         generation, lanes = self.model.pcie_link
         where = (
             f"{plural(self.below, 'GPU')} below each PCI switch"

@@ -373,7 +373,10 @@ class ArmNodes:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Variables:
-    """Environment variables by what they affect; ``non_numeric_is_default``: a bad integer is the default, else 0."""
+    """Environment variables by what they affect.
+
+    ``non_numeric_is_default``: a text where a number is expected means the default, else 0.
+    """
 
     non_numeric_is_default: bool
     known: tuple[str, ...]

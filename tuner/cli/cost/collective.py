@@ -104,7 +104,7 @@ RULES = (
     metavar="SHARE",
 )
 @options.option(
-    "--copy-gbs", "Bandwidth of a copy of the whole size, such as PCIe.", type=values.POSITIVE, metavar="GBS"
+    "--copy-gbs", "Bandwidth of one more copy of the whole size, as over PCIe.", type=values.POSITIVE, metavar="GBS"
 )
 @options.option(
     "--straggler",

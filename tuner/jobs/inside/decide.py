@@ -90,7 +90,7 @@ class JobDecision:
 
     @property
     def kept(self) -> tuple[JobArm, ...]:
-        """Arms that stay."""
+        """The arms in the table: those with no reason against them."""
         return tuple(arm for arm in self.arms if arm.why_not is None)
 
 
@@ -269,8 +269,9 @@ def _progress(at_s: NDArray[np.float64], start: int, stop: int) -> float:
 def _of_steps(
     steps: JobSteps, is_arm: NDArray[np.bool_], at_s: NDArray[np.float64], first_s: float, last_s: float
 ) -> float:
-    """Logarithm of how much shorter steps of an arm alone would be than those before and after a block; NaN where its
-    part of the steps is too small to say that.
+    """Gain of an arm by the time of whole steps: a logarithm, as if every call of the steps in the block ran on it.
+
+    The steps before and after the block are compared with; NaN where the arm has too small a part of the steps.
     """
     start, stop = (int(place) for place in np.searchsorted(steps.end_s, (first_s, last_s)))
     stop = min(stop, len(steps.end_s) - 1) + 1

@@ -151,7 +151,7 @@ class _Kept:
         return len(self._count) >= MOST_SHAPES
 
     def add(self, lines: Sequence[bytes], shapes: Sequence[bytes]) -> None:
-        """Adds lines without their ends; of those of new shapes, where many are known, what has one of the marks.
+        """Adds lines without their ends. Once many shapes are known, a line of a new shape is kept only if marked.
 
         What is known of a shape is looked up once for all lines of it: they are millions.
         """
