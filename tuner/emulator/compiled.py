@@ -48,7 +48,10 @@ ROW = np.dtype(
 
 
 def with_clear_padding(rows: NDArray[Any], of: np.dtype[Any]) -> NDArray[Any]:
-    """A copy of rows whose padding is zeros: NumPy copies fields alone, and files would have what lay in memory."""
+    """A copy of records of numbers, [row], whose padding is zeros.
+
+    NumPy copies fields alone, and files would have what lay in memory.
+    """
     copied = np.zeros(len(rows), of)
     for name in of.names or ():
         copied[name] = rows[name]

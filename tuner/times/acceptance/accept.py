@@ -167,7 +167,7 @@ def wrong_results(file: MeasurementFile, given: Given) -> WrongResults | None:
 def read_results(path: Path | MeasurementFile, given: Given, scenario: Scenario) -> ResultFile:
     """The rows of a file, read before or not, or of a shipped table by its name, on the machine of ``scenario``.
 
-    BadMeasurement where it cannot be read, or says otherwise than ``given``.
+    BadMeasurement where it cannot be read, or says otherwise than ``given``; CannotBeJudged for GPUs without NCCL.
     """
     file = path if isinstance(path, MeasurementFile) else MeasurementFile(measured.file_of(path))
     path = file.path if isinstance(path, MeasurementFile) else path
