@@ -2,12 +2,14 @@
 
 import json
 import os
+import subprocess
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.support.command_line import run
+from tests.support.command_line import COMMAND, run
 from tuner.base.files import remember, sha256
 from tuner.graphs import cached
 from tuner.oracle import kept_files
@@ -77,3 +79,70 @@ def test_a_cache_that_is_not_there_holds_nothing(tmp_path: Path, monkeypatch: py
     monkeypatch.setenv("NCCL_TUNER_CACHE", str(tmp_path / "no"))
     assert kept_files.kept_files(0.0) == {}
     assert "holds 0 files" in run("cache").stdout
+
+
+ASKING = ("graphs", "--topology", "docs/examples/node.xml", "--nodes", "2", "--json")
+
+
+def answers(cache: Path, times: int) -> list[str]:
+    """What so many processes say that ask at once."""
+    env = {**os.environ, "NCCL_TUNER_CACHE": str(cache)}
+    asked = [
+        subprocess.Popen([COMMAND, *ASKING], env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        for _ in range(times)
+    ]
+    return [each.communicate(timeout=120)[0] for each in asked]
+
+
+@pytest.mark.slow
+def test_eight_processes_share_a_cache(tmp_path: Path) -> None:
+    said = answers(tmp_path, 8)
+    assert len(set(said)) == 1
+    assert '"graphs"' in said[0]
+    kept = [each for each in tmp_path.rglob("*") if each.is_file()]
+    assert [each.suffix for each in kept] == [".json"]  # one answer whole, and nothing half
+    written = json.loads(kept[0].read_text())
+    kept[0].write_text(json.dumps(written))
+    before = kept[0].stat().st_mtime_ns
+    assert answers(tmp_path, 1) == said[:1]
+    assert kept[0].stat().st_mtime_ns == before, "it was not read"
+
+
+def _linked(path: Path) -> None:
+    path.symlink_to("/dev/zero")
+
+
+OTHERS: dict[str, Callable[[Path], object]] = {
+    "FIFO": os.mkfifo,
+    "link to a device": _linked,
+    "link to nothing": lambda path: path.symlink_to("/nowhere/at/all"),
+    "folder": lambda path: path.mkdir(),
+    "empty": lambda path: path.write_bytes(b""),
+    "no text": lambda path: path.write_bytes(b"\xff\xfe\0"),
+    "deep": lambda path: path.write_text("[" * 100_000),
+    **{
+        f"JSON {text[:12]}": lambda path, text=text: path.write_text(text)  # type: ignore[misc]
+        for text in ("null", "[]", "{}", "7", '{"sha256": 1, "answer": 2}', '{"sha256": {}, "answer": []}')
+    },
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("other", OTHERS)
+def test_what_others_put_under_a_kept_files_name_is_no_answer(other: str, tmp_path: Path) -> None:
+    """It neither waits nor takes what has no end, and is found out again."""
+    (said,) = answers(tmp_path, 1)
+    (kept,) = (each for each in tmp_path.rglob("*") if each.is_file())
+    kept.unlink()
+    OTHERS[other](kept)
+    assert answers(tmp_path, 1) == [said]
+
+
+@pytest.mark.parametrize("answer", [None, 7, [], {}, {"graphs": None}, {"graphs": {"ring": 7}}, [[]]])
+def test_a_kept_answer_of_another_form_is_none(answer: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a right sum, as another release of this project may have kept it."""
+    (said,) = answers(tmp_path, 1)
+    monkeypatch.setenv("NCCL_TUNER_CACHE", str(tmp_path))
+    (kept,) = (tmp_path / "graphs").iterdir()
+    cached.keep(kept.stem, answer)
+    assert answers(tmp_path, 1) == [said]

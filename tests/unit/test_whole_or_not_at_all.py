@@ -1,12 +1,18 @@
 """Outputs are written whole or not at all: a full disk, an error or a link leaves what was there."""
 
+import ast
 import os
+import re
+import shutil
 import stat
+import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.support.command_line import run
+from tests.support import structure
+from tests.support.command_line import COMMAND, run
 from tuner.base.errors import BadInput
 from tuner.base.files import check_writable, recall, recall_own, replacing, write_bytes, write_text
 
@@ -81,3 +87,106 @@ def test_a_fifo_or_a_link_under_a_name_of_the_cache_is_refused_at_once(tmp_path:
     for name in ("fifo", "zero", "folder"):
         assert recall(tmp_path / name) is None
         assert recall_own(tmp_path / name) is None
+
+
+OUTPUTS = {
+    "topology": ["machines", "dgx-h100", "--out", "x"],
+    "picture": ["plot", "curves", "allreduce", "--machine", "dgx-h100", "--nodes", "2", "--out", "x.svg"],
+    "parquet": ["budget", "{docs}/job.csv", "--machine", "dgx-h100", "--nodes", "2", "--parquet", "x"],
+    "schedule": ["export", "allreduce", "--format", "goal", "--machine", "dgx-h100", "--bytes", "1M", "--out", "x"],
+    "table": ["plugin", "convert", "{tables}/ours.table", "--to", "table", "--out", "x"],
+}
+MOUNTED = """
+set -e; cd "$1"; shift
+mount -t tmpfs -o size=64k none .
+cd "$PWD"; echo old >"$1"; shift
+case "$1" in
+    full) dd if=/dev/zero of=rest bs=1k count=64 2>/dev/null || true ;;
+    *) mount -o remount,ro . ;;
+esac
+shift; before=$(ls -A)
+set +e; "$@"; code=$?
+for each in *; do test "$each" = rest || cat "$each"; done
+test "$(ls -A)" = "$before" || ls -A
+exit $code
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("state", ["full", "read-only"])
+@pytest.mark.parametrize("output", OUTPUTS)
+def test_a_file_system_that_takes_nothing_leaves_the_old_file(output: str, state: str, tmp_path: Path) -> None:
+    """One of its own, of 64 KiB, where the system lets a user mount one."""
+    own = ["unshare", "--mount", *(["--user", "--map-root-user"] if os.geteuid() else [])]
+    if (
+        not shutil.which("unshare")
+        or subprocess.run([*own, "mount", "-t", "tmpfs", "none", tmp_path], check=False).returncode
+    ):
+        pytest.skip("no file system can be mounted here")
+    docs, tables = (
+        structure.ROOT / "docs" / "examples",
+        structure.ROOT / "csrc" / "plugin" / "check" / "seeds" / "table",
+    )
+    words = [word.format(docs=docs, tables=tables) for word in OUTPUTS[output]]
+    shell = [*own, "sh", "-c", MOUNTED, "sh", tmp_path, words[-1], state, COMMAND, *words]
+    done = subprocess.run(shell, capture_output=True, text=True, check=False, timeout=120)
+    assert (done.returncode, done.stdout) == (2, "old\n"), done.stderr
+    assert ("No space left on device" if state == "full" else "Read-only file system") in done.stderr
+
+
+# What else writes files, and why it may.
+WRITERS = {
+    "tuner/answers/charts/__init__.py": "a picture, in memory",
+    "tuner/answers/charts/parts.py": "a picture, in memory",
+    "tuner/base/files.py": "the functions that all others call",
+    "tuner/bench/gpu/states.py": "lines are added while GPUs run",
+    "tuner/bench/simulated.py": "a temporary folder",
+    "tuner/cli/__init__.py": "streams that were closed",
+    "tuner/cli/mcp.py": "standard output",
+    "tuner/jobs/preflight/collect.py": "a script that runs without the package has a function of its own",
+    "tuner/oracle/child/apart.py": "the kernel's own files",
+    "tuner/oracle/library.py": "a temporary folder, from which files are moved",
+    "tuner/oracle/preloaded.py": "a temporary folder",
+    "tuner/oracle/process.py": "a temporary folder",
+    "tuner/oracle/serving/__init__.py": "a temporary folder, from which files are moved",
+    "tuner/plugin/rollout.py": "a line is added to a switch, and taken back where not all of it is written",
+    "tuner/times/measured/samples.py": "lines are added while times are measured",
+}
+_WRITING = {"write_text", "write_bytes", "savefig", "write_parquet", "to_parquet", "write_table", "copyfileobj"}
+_OPENING = {"open", "fdopen"}
+OWN = ("files.write_text", "files.write_bytes", "formatter.write_text", "report.write_parquet")  # not of a Path
+_MODE = re.compile(r"(?=[rbt]*[wxa+])[rwxabt+]{1,3}")
+
+
+def writing(source: str) -> Iterator[str]:
+    """Calls that write a file: by no function of tuner/base/files.py, and not inside its `replacing`."""
+    tree, inside = ast.parse(source), set[ast.AST]()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.With) and any("replacing(" in ast.unparse(item) for item in node.items):
+            inside |= set(ast.walk(node))
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Call) or node in inside:
+            continue
+        attribute = isinstance(node.func, ast.Attribute)
+        name, said = ast.unparse(node.func).rpartition(".")[2], ast.unparse(node)
+        modes = [
+            each for each in (*node.args, *(word.value for word in node.keywords)) if isinstance(each, ast.Constant)
+        ]
+        opens = any(isinstance(each.value, str) and _MODE.fullmatch(each.value) for each in modes)
+        opens = name in _OPENING and (opens or "O_WRONLY" in said or "O_RDWR" in said)
+        own = said.partition("(")[0] in OWN
+        if (opens or (name in _WRITING and attribute)) and not own:
+            yield said
+
+
+def test_one_place_writes_files() -> None:
+    """All others call it, so that a full disk or an end in the middle leaves what was there."""
+    found = {path for path, source in structure.sources().items() if [*writing(source)]}
+    assert found == set(WRITERS)
+
+
+def test_what_writes_a_file_is_seen() -> None:
+    for line in ("open(x, 'w')", "x.open('r+b')", "x.open(mode='ab')", "x.write_text(y)", "os.open(x, os.O_WRONLY)"):
+        assert [*writing(line)], line
+    for line in ("open(x)", "x.open('rb')", "write_text(x, y)", "with replacing(x) as y:\n    y.write_text(z)"):
+        assert not [*writing(line)], line

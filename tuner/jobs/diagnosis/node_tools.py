@@ -26,7 +26,9 @@ _LINK = expression(r"^\s*Link (\d+): (?:([\d.]+) GB/s|<?(\w[\w ]*)>?)\s*$", re.M
 _COUNTER = expression(
     r"^\s*Link (\d+): ([A-Z][\w ]*(?:[Ee]rrors|[Rr]ecovery[\w ]*events|[Dd]iscards|[Dd]ropped)): (\d+)\s*$", re.M
 )
-_NO_LINKS = expression(r"^\s*(?:Unable to retrieve NVLink|All links are (\w+)|.*NVLink.*not supported)", re.M | re.I)
+_NO_LINKS = expression(
+    r"^(?:\s*(?:Unable to retrieve NVLink|All links are (\w+))|.*NVLink.*not supported)", re.M | re.I
+)
 _PORT = expression(r"^(\S+) port (\d+) ==> (\S+) \((\w+)\)\s*$", re.M)  # ibdev2netdev of MLNX_OFED
 # The same of ibstat: an adapter, then its ports with their states; and of rdma link, iproute2.
 _CA = expression(r"^CA '(\S+)'\s*$", re.M)

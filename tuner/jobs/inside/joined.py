@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput, CannotBeJudged
+from tuner.base.files import replacing
 from tuner.base.names import Algorithm, Collective, DataType, Protocol
 from tuner.base.sizes import plural
 from tuner.jobs.inside.files import HOST_CLOCK, MOST_US, JobFile, Untimed, files_of, read_any
@@ -448,7 +449,8 @@ def by_dask(to: Path, parts: int = 1) -> Fold:
         for part, calls in enumerate(batches):
             (folder / f"part={part}").mkdir(parents=True)
             frame = pl.DataFrame({"key": calls.keys, **calls.columns()})
-            frame.write_parquet(folder / f"part={part}" / "records.parquet")
+            with replacing(folder / f"part={part}" / "records.parquet") as file:
+                frame.write_parquet(file)
         records = dask.read_parquet(folder, columns=["key", *FOLDED])
         words = {name: word for name, (word, _, _) in FOLDED.items()}
         found = records.groupby("key").agg(words, split_out=parts).compute().reset_index()

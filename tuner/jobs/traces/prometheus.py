@@ -18,7 +18,7 @@ TIME = "nccl_collective_exec_time_microseconds"
 _BANDWIDTH = "nccl_bus_bandwidth_gbs"
 _COUNT = "nccl_collective_count"
 _LINE = expression(r"(nccl_\w+)\{(.*)\}\s+([0-9]+(?:\.[0-9]*)?(?:[eE][+-]?[0-9]+)?)(?:\s+[0-9.-]+)?\s*")
-_LABEL = expression(r'(\w+)="((?:[^"\\]|\\.)*)"')
+_LABEL = expression(r'\b(\w+)="((?:[^"\\]|\\.)*)"')
 _RANGE = expression(r"(\d+)-(\d+)(B|KB|MB|GB|TB)")
 _UNITS = {name: 1024**power for power, name in enumerate(("B", "KB", "MB", "GB", "TB"))}
 _OF_SERIES = ("node", "gpu", "comm_name", "n_nodes", "nranks", "collective", "message_size", "algo_proto")

@@ -13,9 +13,9 @@ from tuner.base.names import Algorithm, Collective, Protocol
 E = TypeVar("E", bound=IntEnum)
 
 # 2.24 and later, when the collective is put into a plan
-_PLANNED = expression(r"(\w+): (\d+) Bytes -> Algo (\w+) proto (\w+) channel\{Lo\.\.Hi\}=\{(\d+)\.\.(\d+)\}")
+_PLANNED = expression(r"\b(\w+): (\d+) Bytes -> Algo (\w+) proto (\w+) channel\{Lo\.\.Hi\}=\{(\d+)\.\.(\d+)\}")
 # 2.20 to 2.23, when it is picked; numbers; 2.23 names the collective
-_PICKED = expression(r"(?:(\w+): )?(\d+) Bytes -> Algo (\d+) proto (\d+) time ([0-9]+\.[0-9]{6})")
+_PICKED = expression(r"(?:\b(\w+): )?(?<!\d)(\d+) Bytes -> Algo (\d+) proto (\d+) time ([0-9]+\.[0-9]{6})")
 
 
 class PrintedChoice(NamedTuple):

@@ -16,7 +16,8 @@ from tuner.base.files import is_plain_file, read_bytes
 from tuner.scenario.logs import endings
 
 # host:pid:tid [device] NCCL INFO text; some builds put the function before "NCCL", launchers anything before the host.
-_PREFIX = expression(r"([^\s:\[\]()]+):(\d+):(\d+) \[-?\d+\]")
+# Searches begin where a word does: from each of its letters on, a long word would take the square of its length.
+_PREFIX = expression(r"(?<![^\s:\[\]()])([^\s:\[\]()]+):(\d+):(\d+) \[-?\d+\]")
 _MARK = "NCCL INFO "
 _WARNS = "NCCL WARN "
 TYPES = "float|half|double|bfloat16|u?int(?:8|32|64)|fp8_e[45]m[23]|f8e[45]m[23]"  # as nccl-tests prints them
@@ -35,7 +36,7 @@ OF_RESULTS = expression(
 )
 LAST_ERROR = expression(r"Last error:\s*$")
 _NO_NUMBER = expression(r"\d{4000}")  # Python reads no more than 4300 digits, NCCL prints some tens
-_PLACE = expression(r"\w+/\w+\.(?:cc|h):\d+")
+_PLACE = expression(r"\b\w+/\w+\.(?:cc|h):\d+")
 # Keys of a line in a JSON record; Google Cloud, Azure and Splunk have the last ones.
 _TEXTS = ("log", "message", "MESSAGE", "msg", "line", "textPayload", "LogEntry", "LogMessage", "_raw")
 _FIELD = expression(r' +"\w+": (".*"),?\s*')  # of a record that is printed over several lines

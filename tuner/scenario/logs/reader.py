@@ -113,10 +113,10 @@ _NO_PLUGIN = expression(
 )
 # src/enqueue.cc, ncclEnqueueCheck
 _CALL = expression(
-    r"(\w+): opCount ([0-9a-f]+) sendbuff \S+ recvbuff \S+ count (\d+) datatype (\d+) op (\d+) root -?\d+ "
+    r"\b(\w+): opCount ([0-9a-f]+) sendbuff \S+ recvbuff \S+ count (\d+) datatype (\d+) op (\d+) root -?\d+ "
     r"comm (0x[0-9a-f]+) \[nranks=(\d+)\]"
 )
-_SYMMETRIC = expression(r"(\w+) \[Symmetric\]: (\d+) Bytes -> Kernel (\w+)")
+_SYMMETRIC = expression(r"\b(\w+) \[Symmetric\]: (\d+) Bytes -> Kernel (\w+)")
 # nccl-tests, src/common.cu
 _DEVICE = expression(r"#\s+Rank\s+(\d+)\s(?:.*\bPid\s+(\d+))?(?:.*\bon\s+(\S+))?.*\bdevice\s+\d+ \[(\S+)\] (.+?)\s*$")
 MOST_DEVICES = 100_000

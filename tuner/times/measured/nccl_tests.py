@@ -184,7 +184,8 @@ _TAG = expression(
     r"^\s*(?:(?:\[\d+,\d+\](?:<\w+>)?:?|\[[\w.-]*\d+\]:|\d+:(?!\d)|\[\d+\](?= )|\[pod/\S+\]"
     r"|\[?\d{4}-\d\d-\d\d[T ]\d\d:[\d:.,]+(?:Z|[+-]\d\d:?\d\d)?\]?(?: std(?:out|err) [FP])?)\s?)+"
 )
-_PREFIX = expression(r"([^\s:\[\]()]+):\d+:\d+ \[-?\d+\] (?:\S+ )?NCCL ")
+# Nothing of a host's name is before it, so that a search looks at each name once: a long line would take its square.
+_PREFIX = expression(r"(?<![^\s:\[\]()])([^\s:\[\]()]+):\d+:\d+ \[-?\d+\] (?:\S+ )?NCCL ")
 _NUMBER = r"(?:(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?|nan|inf)"
 _OP = rf"(?:\s+(?:{'|'.join([*OPS, *WITHOUT_OP])})(?=\s|$))?"
 _START = expression(rf"(\d{{1,19}})\s+(\d+)\s+({'|'.join(TYPES)})(?=\s|$)({_OP})(.*)")
