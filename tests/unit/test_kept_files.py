@@ -121,7 +121,7 @@ OTHERS: dict[str, Callable[[Path], object]] = {
     "no text": lambda path: path.write_bytes(b"\xff\xfe\0"),
     "deep": lambda path: path.write_text("[" * 100_000),
     **{
-        f"JSON {text[:12]}": lambda path, text=text: path.write_text(text)  # type: ignore[misc]
+        f"JSON {text[:12]}": lambda path, text=text: path.write_text(text)
         for text in ("null", "[]", "{}", "7", '{"sha256": 1, "answer": 2}', '{"sha256": {}, "answer": []}')
     },
 }

@@ -128,7 +128,7 @@ def test_a_file_system_that_takes_nothing_leaves_the_old_file(output: str, state
         structure.ROOT / "csrc" / "plugin" / "check" / "seeds" / "table",
     )
     words = [word.format(docs=docs, tables=tables) for word in OUTPUTS[output]]
-    shell = [*own, "sh", "-c", MOUNTED, "sh", tmp_path, words[-1], state, COMMAND, *words]
+    shell: list[str] = [*own, "sh", "-c", MOUNTED, "sh", str(tmp_path), words[-1], state, str(COMMAND), *words]
     done = subprocess.run(shell, capture_output=True, text=True, check=False, timeout=120)
     assert (done.returncode, done.stdout) == (2, "old\n"), done.stderr
     assert ("No space left on device" if state == "full" else "Read-only file system") in done.stderr
