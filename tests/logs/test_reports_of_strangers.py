@@ -160,10 +160,12 @@ def test_wrong_results_are_a_fault_of_a_table_that_is_not_whole(tmp_path: Path) 
         ("NET/IB : SHARP coll init error: Cannot create SHARP job(-11)", "without CollNet"),
         ("NET/OFI Only EFA provider is supported", "no EFA adapter"),
         ("NET/OFI Disabling shared memory failed: Protocol not available", "different EFA installers"),
+        ("ncclSocketInit: connecting to address  with family 59 is neither AF_INET(2) nor AF_INET6(10)", "interface"),
+        ("failed to open CUDA IPC handle : 217 peer access is not supported between these two devices", "no access"),
     ],
 )
-def test_warnings_of_plugins_have_their_own_meaning(tmp_path: Path, warning: str, part: str) -> None:
-    found = of_text(tmp_path, f"trainer-0:40:41 [0] plugin.c:20 NCCL WARN {warning}")
+def test_warnings_that_people_brought_have_their_own_meaning(tmp_path: Path, warning: str, part: str) -> None:
+    found = of_text(tmp_path, f"trainer-0:40:41 [0] misc/socket.cc:20 NCCL WARN {warning}")
     assert part in str(next(each for each in found if each.code == "diagnose.warned").facts["meaning"])
 
 
@@ -258,18 +260,6 @@ def test_the_warning_that_xla_repeats_is_read(tmp_path: Path) -> None:
     warned = [each for each in of_text(tmp_path, text) if each.code == "diagnose.warned"]
     assert [each.facts["text"] for each in warned] == ["Attribute busid of node nic not found"]
     assert "topology file" in str(warned[0].facts["meaning"])
-
-
-@pytest.mark.parametrize(
-    ("warning", "part"),
-    [
-        ("ncclSocketInit: connecting to address  with family 59 is neither AF_INET(2) nor AF_INET6(10)", "interface"),
-        ("failed to open CUDA IPC handle : 217 peer access is not supported between these two devices", "no access"),
-    ],
-)
-def test_meanings_of_warnings_that_people_brought(tmp_path: Path, warning: str, part: str) -> None:
-    found = of_text(tmp_path, f"trainer-0:40:41 [0] misc/socket.cc:20 NCCL WARN {warning}")
-    assert part in str(next(each for each in found if each.code == "diagnose.warned").facts["meaning"])
 
 
 def test_what_amds_library_reports_is_read(tmp_path: Path) -> None:

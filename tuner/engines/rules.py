@@ -92,7 +92,7 @@ def holds(situation: Situation, release: EngineRelease, given: Iterable[Given]) 
 def for_experts(situation: Situation, release: EngineRelease, nbytes: int) -> Implementation:
     """What brings tokens to experts and back, all of which have so many bytes. BadInput where that is not known."""
     for each in release.experts:
-        if all(nbytes in condition(situation, release, given).sizes for given in each.conditions):
+        if _takes(situation, release, each, nbytes):
             return each
     raise BadInput(f"how {release.name} brings tokens of data-parallel attention to experts is not known").cured(
         Remedy("attention_dp", None)
@@ -102,11 +102,13 @@ def for_experts(situation: Situation, release: EngineRelease, nbytes: int) -> Im
 def for_gather(situation: Situation, release: EngineRelease, of: str, nbytes: int) -> Implementation | None:
     """What carries an AllGather of so many bytes in NCCL's place; None where NCCL does."""
     for each in release.gathers:
-        if each.gathers in ("", of) and all(
-            nbytes in condition(situation, release, given).sizes for given in each.conditions
-        ):
+        if each.gathers in ("", of) and _takes(situation, release, each, nbytes):
             return each
     return None
+
+
+def _takes(situation: Situation, release: EngineRelease, implementation: Implementation, nbytes: int) -> bool:
+    return all(nbytes in condition(situation, release, given).sizes for given in implementation.conditions)
 
 
 def is_there(situation: Situation, release: EngineRelease, name: str) -> bool:

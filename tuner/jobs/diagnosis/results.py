@@ -104,7 +104,7 @@ def _by_themselves(file: MeasurementFile, given: Given) -> Iterator[Finding]:
             yield in_findings.wrong_results(wrong)
     with suppress(TunerError):
         table = file.table(given)
-        if "AMD" in (table.header.gpu or "").upper() and table.blocks:
+        if acceptance.not_of_nccl(table.header.gpu or "") and table.blocks:
             last = max(table.blocks, key=lambda each: each.point.bytes)
             facts = {"gpu": table.header.gpu, "bytes": last.point.bytes, "rows": len(table.blocks)}
             facts["algbw_gbs"] = last.point.bytes / min(last.times_us) / 1000
