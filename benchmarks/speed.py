@@ -1,6 +1,8 @@
 """What answers take, all in one table with the date: processor time, medians of several runs. Prints; checks nothing.
 
-python benchmarks/speed.py [PART...]       all parts, or picks, search, files, shown, other, libnccl, plugin, start
+python -m benchmarks.speed [PART...]
+
+All parts, or of picks, search, files, shown, serving, other, libnccl, plugin, start.
 """
 
 import json
@@ -12,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from itertools import combinations
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -41,6 +44,7 @@ from tuner.times.timemodel import predict
 NCCL = "2.28.9"
 CASE = Scenario(nccl=NCCL, machine="dgx-h100", nodes=2)
 COUNT = 1_000_000
+ENGINE_PAIRS = 60
 Figure = tuple[str, float, str, str]  # what, how much, its unit, the aim
 
 # 100,000 calls of a job, rows of a table, and lines of a log that repeat: what the files' part reads.
@@ -172,6 +176,23 @@ def shown() -> Iterator[Figure]:
             yield f"plugin stats of 512 processes, {rows} rows", took, "ms", "1000"
 
 
+def serving() -> Iterator[Figure]:
+    """Picks from Python with an engine and without, in turn."""
+    sizes = np.unique(np.exp(np.random.default_rng(2).uniform(np.log(1024), np.log(1 << 30), 10_000)).astype(np.uint64))
+    node = described("dgx-h100")
+    for engine in ("vllm@0.33.0", "sglang@0.5.23"):
+        served = partial(node.served_by(engine).pick, sizes, "bfloat16")
+        plain = partial(node.pick, "allreduce", sizes, dtype="bfloat16")
+        pairs = [[seconds(partial(repeated, run), 1) for run in (served, plain)] for _ in range(1 + ENGINE_PAIRS)][1:]
+        ratio = statistics.median(one / other for one, other in pairs)
+        yield f"picks of {len(sizes):,} sizes with {engine}, of those without", 100 * ratio, "%", "130"
+
+
+def repeated(run: Callable[[], object]) -> None:
+    for _ in range(20):
+        run()
+
+
 def other() -> Iterator[Figure]:
     communicator = CASE.communicator()
 
@@ -236,6 +257,7 @@ PARTS: dict[str, Callable[[], Iterator[Figure]]] = {
     "search": searches,
     "files": files,
     "shown": shown,
+    "serving": serving,
     "other": other,
     "libnccl": libnccl,
     "plugin": plugins,

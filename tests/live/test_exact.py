@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.support.draws import Draws
 from tuner import release
 from tuner.base.errors import NoAlgorithm
 from tuner.base.names import Algorithm, Collective, DataType, Op, Protocol
@@ -192,3 +193,38 @@ def test_trays_of_rubin(settings: dict[str, str], tmp_path: Path) -> None:
     topology = with_rubin("gb200-nvl72", tmp_path)
     scenario = Scenario("2.32.3", 4, topology=topology, gpus_per_node=2, environment=settings, hosts_per_domain=2)
     assert_exact(check(scenario), 5 * 60 * 4)
+
+
+DRAWN_RUBIN = 3  # communicators, times what is drawn
+MOST_RUBIN = 48  # ranks of one
+OF_RUBIN = {
+    "NCCL_NVLS_ENABLE": ("0",),
+    "NCCL_NVLS_NCHANNELS": ("8", "20", "48"),
+    "NCCL_MIN_CTAS": ("8", "40"),
+    "NCCL_MAX_CTAS": ("10",),
+    "NCCL_MIN_NCHANNELS": ("16",),
+    "NCCL_MAX_NCHANNELS": ("4", "12"),
+    "NCCL_CROSS_NIC": ("0", "1", "2"),
+    "NCCL_PXN_DISABLE": ("1",),
+    "NCCL_P2P_LEVEL": ("PXB", "LOC"),
+    "NCCL_NTHREADS": ("256",),
+    "NCCL_BUFFSIZE": ("1048576",),
+    "NCCL_ALGO": ("Ring", "Tree", "^NVLS"),
+    "NCCL_PROTO": ("Simple", "^LL128"),
+    "NCCL_NET_GDR_LEVEL": ("LOC", "SYS"),
+}
+
+
+def test_drawn_rubin(tmp_path: Path, draws: Draws) -> None:
+    """1 to 16 nodes of the announced machine, and of others with Rubin's compute capability."""
+    random = draws.random("rubin")
+    for _ in range(DRAWN_RUBIN * draws.times):
+        name = random.choice(("dgx-rubin-nvl8", *dict.fromkeys(machine for machine, *_ in RUBIN_SHAPES)))
+        gpus = random.randint(1, catalogue.load(name).gpus_per_node)
+        nodes = random.choice([count for count in (1, 2, 3, 4, 6, 8, 12, 16) if 2 <= count * gpus <= MOST_RUBIN])
+        names = random.sample(list(OF_RUBIN), random.choice((0, 1, 1, 2)))
+        settings = {each: random.choice(OF_RUBIN[each]) for each in names}
+        topology = with_rubin(name, tmp_path)
+        report = check(Scenario("2.32.3", nodes, topology=topology, gpus_per_node=gpus, environment=settings))
+        assert report.mismatches == (), f"{name}, {nodes} nodes of {gpus}, {settings}"
+        assert report.compared["cells"] > 0
