@@ -13,6 +13,7 @@ from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
 from tuner import cli
+from tuner.cli.reports.policy import OF_THE_SITE, with_policy
 
 ROOT = Path(__file__).parents[2]
 PAGES = {  # in the repository: in the site
@@ -52,6 +53,15 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     for source, place in PAGES.items():
         markdown = markdown.replace(f"](../{source}", f"]({place}")
     return markdown
+
+
+def on_post_page(output: str, page: Page, config: MkDocsConfig) -> str:
+    return with_policy(output, OF_THE_SITE)
+
+
+def on_post_template(output: str, template_name: str, config: MkDocsConfig) -> str:
+    """Of what is no page of its own: 404.html, the map of the site."""
+    return with_policy(output, OF_THE_SITE) if template_name.endswith(".html") else output
 
 
 def on_post_build(config: MkDocsConfig) -> None:

@@ -19,6 +19,7 @@ from tests.support import browser as web
 from tuner.answers.exports.choices import read_compiled
 from tuner.answers.tuners import with_tuner
 from tuner.base.names import Collective, DataType, Op
+from tuner.cli.reports.policy import OF_THE_SITE, with_policy
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
 from tuner.scenario import Scenario
@@ -62,7 +63,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (folder / "site" / file.name).write_bytes(file.read_bytes())
     text = (ROOT / "docs" / "try.md").read_text("utf-8")
     (body,) = re.findall(r"^<link.*</script>$", text, re.M | re.S)
-    (folder / "try.html").write_text(f"<!doctype html><meta charset=utf-8><title>Try it</title>{body}", "utf-8")
+    html = f"<!doctype html><head><meta charset=utf-8><title>Try it</title></head>{body}"
+    (folder / "try.html").write_text(with_policy(html, OF_THE_SITE), "utf-8")
     return folder
 
 
@@ -170,7 +172,7 @@ def test_a_link_carries_the_question_and_the_page_asks_nobody_else(browser: Any,
     assert {each.rsplit("/", 1)[0] for each in fetched} == {
         address.rsplit("/", 1)[0] + part for part in ("/site", "/try")
     }
-    assert [each["message"] for each in browser.get_log("browser") if "favicon" not in each["message"]] == []
+    assert web.complaints(browser) == []
 
 
 @pytest.mark.slow
@@ -198,6 +200,12 @@ def test_what_an_address_asks_for_and_is_not_there_is_said(
     size.send_keys(Keys.CONTROL, "a")
     size.send_keys("2M")
     web.until(lambda: answered(browser).get("pick"))
+
+
+@pytest.mark.slow
+def test_what_a_text_brings_along_neither_runs_nor_loads(browser: Any, address: str) -> None:
+    asked(browser, address)
+    assert web.forbidden(browser) == web.ALL_FORBIDDEN
 
 
 @pytest.mark.slow

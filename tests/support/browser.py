@@ -57,6 +57,57 @@ def until(found: Callable[[], Any]) -> Any:
     return value
 
 
+def forbidden(browser: Any) -> set[str]:
+    """What the page's policy refuses of a script, a picture and a form that a text brought along; none of it ran."""
+    assert complaints(browser) == []
+    refused, ran = browser.execute_async_script(
+        """
+        const done = arguments[0], refused = new Set();
+        document.addEventListener("securitypolicyviolation", (event) => refused.add(event.effectiveDirective));
+        const add = (tag, attributes) => {
+          const made = document.createElement(tag);
+          for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, value);
+          return document.body.appendChild(made);
+        };
+        add("script", {}).text = "document.body.dataset.planted = 'inline'";
+        add("script", {src: "data:text/javascript,document.body.dataset.planted='data'"});
+        add("script", {src: "http://example.invalid/x.js"});
+        add("img", {src: "http://example.invalid/x.png"});
+        add("b", {onclick: "document.body.dataset.planted = 'attribute'"}).click();
+        add("object", {data: "data:text/html,x"});
+        add("base", {href: "http://example.invalid/"});
+        add("form", {action: "http://example.invalid/"}).submit();
+        fetch("http://example.invalid/x").catch(() => null);
+        setTimeout(() => {  // the driver's own script may compile text
+          try { new Function("document.body.dataset.planted = 'text'")(); } catch (error) { refused.add(error.name); }
+        });
+        setTimeout(() => done([[...refused], document.body.dataset.planted ?? null]), 500);
+        """
+    )
+    assert ran is None, ran
+    assert all("Content Security Policy" in each["message"] for each in complaints(browser))
+    return set(refused)
+
+
+def complaints(browser: Any) -> list[dict[str, Any]]:
+    """What the browser has found wrong since it was last asked; but for a small picture that no page here has."""
+    wrong = [each for each in browser.get_log("browser") if each["level"] in ("SEVERE", "WARNING")]
+    return [each for each in wrong if "favicon" not in each["message"]]
+
+
+ALL_FORBIDDEN = {
+    "script-src-elem",
+    "script-src-attr",
+    "img-src",
+    "object-src",
+    "base-uri",
+    "form-action",
+    "connect-src",
+    "EvalError",
+    "script-src",
+}
+
+
 def drawn(browser: Any) -> None:
     """Waits until Bokeh has nothing left to draw, and the browser has shown it."""
     until(lambda: browser.execute_script("return Bokeh.documents.every((one) => one.is_idle)"))

@@ -6,7 +6,6 @@ import numpy as np
 from bokeh.layouts import column
 from bokeh.models import (
     ColumnDataSource,
-    CustomJS,
     FixedTicker,
     HoverTool,
     PanTool,
@@ -145,16 +144,10 @@ def _add_labels(drawn: Any) -> None:
 
 
 def _add_pointer(drawn: Any, quads: Any) -> None:
-    """Adds the words that the pointer shows for a cell, and what a click on it does."""
-    clicked = CustomJS(
-        code="""
-        const [cell] = cb_data.source.selected.indices
-        if (cell !== undefined) report.clicked(cell)
-        """
-    )
+    """Adds the words that the pointer shows for a cell, and lets a click select it, which panel.js shows."""
     drawn.add_tools(
         HoverTool(renderers=[quads], tooltips=MAP_TIP, visible=False),
-        TapTool(renderers=[quads], callback=clicked, visible=False),
+        TapTool(renderers=[quads], visible=False),
         *_moving(),
     )
 

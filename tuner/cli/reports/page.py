@@ -27,6 +27,7 @@ from tuner.cli.output import json_wanted, print_json, say
 from tuner.cli.reports import data
 from tuner.cli.reports.data import CalibratedLines, Packer, PageData
 from tuner.cli.reports.machine_picture import picture
+from tuner.cli.reports.policy import OF_ONE_FILE, with_policy
 from tuner.machine import catalogue
 from tuner.machine.graphs import release_key
 from tuner.scenario import Scenario
@@ -77,7 +78,7 @@ def page(report: PageData, calibrated: CalibratedLines | None = None) -> Page:
         numbers=packed.numbers,
         script=Raw("\n".join(map(_text, ("data.js", "figures.js", "panel.js")))),
     )
-    return Page(html, len(packed.index) + len(packed.numbers), packed.lines)
+    return Page(with_policy(printable(html), OF_ONE_FILE), len(packed.index) + len(packed.numbers), packed.lines)
 
 
 def _machine(scenario: Scenario) -> str:
@@ -188,7 +189,7 @@ def write_page(
     report = data.collect(scenario, names or scenario.releases, call.dtype, call.op, partial(along, scenario.name))
     lines = None if times is None else data.collect_calibrated(report, times, partial(along, "calibrated times"))
     made = page(report, lines)
-    write_text(out, printable(made.html))
+    write_text(out, made.html)
     summary = {
         "file": str(out),
         "file_bytes": len(made.html.encode()),

@@ -15,6 +15,13 @@ function table(columns, rows) {
   return [head, element("tbody", {}, ...rows.map((row) => element("tr", {}, ...cells("td", row))))];
 }
 
+function drawing(tag, attributes, ...children) {
+  const made = document.createElementNS("http://www.w3.org/2000/svg", tag);
+  for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, value);
+  made.append(...children);
+  return made;
+}
+
 /* A drawing of a combination: its colour and hatch as on the map, and its line as in the curves. */
 function key(cell, line) {
   const { colour, ink, hatch, dash } = index.cells[cell];
@@ -22,13 +29,12 @@ function key(cell, line) {
   const strokes = { "": "", "/": rising, x: rising + falling };
   if (!(hatch in strokes)) throw new Error(`no drawing of the hatch ${hatch}`);
   const dashes = { dotted: "2 3", dashed: "7 3", solid: "" }[dash];
-  const chip = `<rect width="15" height="12" fill="${colour}"/><path d="${strokes[hatch]}" stroke="${ink}"/>`;
-  const stroke = [["#1b1f24", 3.5], [colour, 2.2]].map(([paint, width]) =>
-    `<path d="M20 6 H52" stroke="${paint}" stroke-width="${width}" stroke-dasharray="${dashes}"/>`).join("");
-  const holder = document.createElement("template");
-  holder.innerHTML = `<svg class="${line ? "key" : "chip"}" viewBox="0 0 ${line ? 52 : 15} 12" aria-hidden="true">`
-    + `${chip}${line ? stroke : ""}</svg>`;
-  return holder.content.firstChild;
+  const strips = [["#1b1f24", 3.5], [colour, 2.2]].map(([stroke, width]) =>
+    drawing("path", { d: "M20 6 H52", stroke, "stroke-width": width, "stroke-dasharray": dashes }));
+  return drawing(
+    "svg", { class: line ? "key" : "chip", viewBox: `0 0 ${line ? 52 : 15} 12`, "aria-hidden": "true" },
+    drawing("rect", { width: 15, height: 12, fill: colour }), drawing("path", { d: strokes[hatch], stroke: ink }),
+    ...(line ? strips : []));
 }
 
 const named = (cell) => element("span", {}, key(cell, false), index.cells[cell].name);
@@ -192,8 +198,12 @@ function show(change) {
   };
 }
 
-/* Called by the map's CustomJS with the cell that was clicked. */
-function clicked(cell) {
+/* A CustomJS of Bokeh's would be compiled from text, which the page's policy forbids. Nothing stays selected, so that
+   the same cell can be clicked again. */
+function showClicked() {
+  const { selected } = models.cells, [cell] = selected.indices;
+  if (cell === undefined) return;
+  selected.indices = [];
   show({ node: Math.floor(cell / index.sizes.length), size: cell % index.sizes.length });
 }
 
@@ -216,6 +226,8 @@ async function start() {
   at("nodes").append(...index.nodes.map(option));
   at("release").max = index.releases.length - 1;
   at("release").parentElement.hidden = index.releases.length === 1;
+  models.cells.selected.properties.indices.change.connect(showClicked);
+  at("controls").onsubmit = () => false;
   at("collective").onchange = (event) => show({ collective: +event.target.value });
   at("nodes").onchange = (event) => show({ node: +event.target.value });
   at("release").oninput = (event) => show({ release: +event.target.value });
