@@ -257,21 +257,46 @@ def test_a_selection_ends_at_the_call_or_at_the_end_of_the_group() -> None:
 
 
 @pytest.mark.parametrize(
+    "command",
+    [
+        ("pick", "--nodes", "2", "--bytes", "64M"),
+        ("explain", "--nodes", "2", "--bytes", "64M"),
+        ("edges", "--nodes", "2", "--to", "1M"),
+        ("edges", "--over", "nodes", "--to-nodes", "2", "--bytes", "64M"),
+    ],
+    ids=lambda command: " ".join(command[:2]),
+)
+@pytest.mark.parametrize(
     ("given", "env", "says"),
     [
         ("algSelection=RING", "NCCL_ALGO=^pat", "algSelection=RING counts for nothing"),
-        ("algSelection=RING", "NCCL_PROTO=allgather:ll", ""),
-        ("algSelection=RING", "NCCL_DEBUG=INFO", ""),
+        ("algSelection=RING_SIMPLE", "NCCL_PROTO=allgather:ll", ""),
+        (
+            "algSelection=RING_LL",
+            "NCCL_DEBUG=INFO",
+            "RING_LL means every name that begins with it: RING_LL, RING_LL128",
+        ),
+        ("algSelection=nvls", "NCCL_DEBUG=INFO", "begins with it: NVLS_SIMPLE, NVLSTREE_SIMPLE"),
         ("maxCTAs=0", "NCCL_DEBUG=INFO", "maxCTAs=0 of the call is passed over: NCCL takes 1 to 64"),
         ("maxCTAs=65", "NCCL_DEBUG=INFO", "maxCTAs=65 of the call is passed over: NCCL takes 1 to 64"),
         ("maxCTAs=64", "NCCL_DEBUG=INFO", ""),
         ("maxCTAs=2", "NCCL_DEBUG=INFO", ""),
     ],
 )
-def test_what_nccl_passes_over_of_a_call_is_said(given: str, env: str, says: str) -> None:
-    options = ("--call-config", given, "--env", env, "--nccl", "2.32.3", "--bytes", "64M")
-    done = run("pick", "allreduce", "--machine", "dgx-h100", "--nodes", "2", *options)
+def test_what_nccl_does_in_silence_with_a_call_is_said(
+    given: str, env: str, says: str, command: tuple[str, ...]
+) -> None:
+    options = ("--call-config", given, "--env", env, "--nccl", "2.32.3")
+    done = run(command[0], "allreduce", "--machine", "dgx-h100", *command[1:], *options)
     assert says in done.stderr.replace("\n", " ") if says else done.stderr == ""
+
+
+def test_a_selection_that_leaves_nothing_falls_back_and_says_so() -> None:
+    options = ("--call-config", "algSelection=pat", "--call-config", "forceAlgSelection=0")
+    done = run("explain", "allreduce", "--machine", "dgx-h100", "--nccl", "2.32.3", "--bytes", "1M", *options)
+    said = done.stderr.replace("\n", " ")
+    assert "no name for AllReduce begins with pat" in said
+    assert "algSelection=pat leaves nothing for AllReduce: NCCL chooses by itself" in said
 
 
 @pytest.mark.parametrize("nccl", WITH_CALLS)

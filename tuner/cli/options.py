@@ -41,8 +41,9 @@ from tuner.cli.communicator_options import communicator_options as communicator_
 from tuner.cli.communicator_options import of_nodes_option as of_nodes_option
 from tuner.cli.communicator_options import say_whose_parts as say_whose_parts
 from tuner.cli.communicator_options import skeleton_options as skeleton_options
-from tuner.cli.output import JSON, progress
+from tuner.cli.output import JSON, note_after, progress
 from tuner.emulator.request import CallConfiguration, Request, parse_call_configuration
+from tuner.emulator.rules import call_configuration
 from tuner.emulator.selection import Selection
 from tuner.release.environment import parse_assignments
 from tuner.scenario import Scenario
@@ -54,6 +55,13 @@ if TYPE_CHECKING:
 TAKING_ANY_CALL = "pick, diff, export"
 ROOTED = (Collective.Broadcast, Collective.Reduce)
 ROOTED_WORDS = "broadcast, reduce, gather and scatter"
+
+
+def note_call_configuration(described: Scenario, request: Request) -> None:
+    """Says on stderr, when the command ends, what NCCL does in silence with the call's own configuration."""
+    if request.configuration is not None:
+        for note in call_configuration.notes(described.communicator(), request):
+            note_after(note)
 
 
 class Named(click.ParamType):  # type: ignore[type-arg]

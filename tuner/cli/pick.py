@@ -20,9 +20,8 @@ from tuner.cli import options
 from tuner.cli.command import Params, Parsed, excludes, has, needs
 from tuner.cli.engine import EngineOptions, engine_options, show_carriers
 from tuner.cli.options import CALL, ROOTED
-from tuner.cli.output import human_bytes, note_after, print_csv, print_view, say, shown_as_json
+from tuner.cli.output import human_bytes, print_csv, print_view, say, shown_as_json
 from tuner.emulator.group import Operation
-from tuner.emulator.rules import call_configuration
 from tuner.emulator.selection import Pick
 from tuner.scenario import Scenario
 
@@ -187,9 +186,7 @@ def command(
         raise BadInput(f"--root: {collective.name} has no root; valid for broadcast, reduce, gather and scatter")
     described = asked.scenario()
     request = call.request(collective)
-    if request.configuration is not None:
-        for note in call_configuration.notes(described.communicator(), request):
-            note_after(note)
+    options.note_call_configuration(described, request)
     answers = picks.from_emulator(described, request, sizes)
     if times is not None:
         answers = picks.with_times(answers, described, request, times)

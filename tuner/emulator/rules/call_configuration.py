@@ -99,7 +99,7 @@ def selected(communicator: Comm, request: Request) -> frozenset[AlgoProto] | Non
 
 
 def notes(communicator: Comm, request: Request) -> Iterator[str]:
-    """Sentences on what NCCL passes over of a call's configuration, without a word of its own."""
+    """Sentences on a call's configuration: what NCCL passes over in silence, and what a selection means."""
     own = request.configuration
     if own is None:
         return
@@ -108,11 +108,33 @@ def notes(communicator: Comm, request: Request) -> Iterator[str]:
             f"algSelection={own.alg_selection} counts for nothing: NCCL_ALGO, NCCL_PROTO or NCCL_SYM_KERNEL names "
             f"something for {request.collective.name}"
         )
+    elif own.alg_selection:
+        yield from _selected_by_beginning(communicator, request, own.alg_selection)
     for name, value in (("minCTAs", own.min_ctas), ("maxCTAs", own.max_ctas), ("nvlsCTAs", own.nvls_ctas)):
         if value is not None and not 1 <= value <= MOST_CTAS:
             yield f"{name}={value} of the call is passed over: NCCL takes 1 to {MOST_CTAS}"
     if own.min_ctas is not None and own.max_ctas is not None and own.min_ctas > own.max_ctas >= 1:
         yield f"minCTAs={own.min_ctas} of the call is above its maxCTAs={own.max_ctas}, which counts"
+
+
+def _selected_by_beginning(communicator: Comm, request: Request, text: str) -> Iterator[str]:
+    """Where a name of the selection is only how names begin: those that it leaves for the collective."""
+    names = _names(communicator.release, request.collective)
+    own = [name for name, collectives in names.items() if request.collective in collectives]
+    for tag in _tags(text):
+        meant = [name for name in own if name.lower().startswith(tag.lower())]
+        if not meant:
+            yield f"algSelection: no name for {request.collective.name} begins with {tag}"
+        elif [name.lower() for name in meant] != [tag.lower()]:
+            yield f"algSelection: {tag} means every name that begins with it: {', '.join(meant)}"
+    chosen = _selected(text, names, request.collective)
+    if not chosen:  # only where it may fall back
+        yield f"algSelection={text} leaves nothing for {request.collective.name}: NCCL chooses by itself"
+
+
+def _tags(text: str) -> list[str]:
+    """Each name in a selection once, as it is written there."""
+    return list(dict.fromkeys(filter(None, re.split(r"[,+^]", re.sub(r"[ \t\n\r]", "", text)))))
 
 
 def nothing_selected(request: Request) -> str:
