@@ -64,6 +64,10 @@ SIM_EXPORT int sim_init_ranks(int ranks, const void *config, void **comms, int *
     if (all == NULL) {
         return -1;
     }
+    sim_forget_searches();
+    sim_forget_systems();
+    sim_intercept_again();
+    sim_meet_alone(0);
     sim_set_device(0);
     status identified = sim_nccl.unique_id(&id);
     for (int r = 0; r < ranks; r++) {

@@ -1,7 +1,7 @@
 """Questions to libnccl, on simulated devices."""
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 
@@ -73,7 +73,7 @@ class Oracle:
             raise
 
     def _start(self) -> None:
-        configuration, nccl, symbols = self.configuration, self._prepared.library, self._prepared.symbols
+        configuration = self.configuration
         started: messages.Started = self._request(
             start.request(self._prepared, self._child), f"initialising {configuration.ranks} ranks"
         )
@@ -82,6 +82,21 @@ class Oracle:
         self.plugin_interface = started.plugin_interface  # of a recorded plugin, 0 of none
         if configuration.plugin is not None and not started.plugin_used:
             raise self._child.failure(f"NCCL did not load tuner plugin {configuration.plugin}", about="tuner")
+        self._read(started)
+
+    def start_again(self, variables: Mapping[str, str | None]) -> None:
+        """A further communicator of the same process, with these variables set before it, or no longer set (None).
+
+        The one before stays open; all that is asked from here on, and the facts, graphs and tables, are of the new one.
+        OracleFailed where NCCL refuses it; BadInput for a communicator that was split off.
+        """
+        if self.configuration.split_off is not None:
+            raise BadInput("a communicator that was split off is not made again; valid: one of all ranks")
+        self._read(self._request(messages.StartAgain(dict(variables)), "initialising a further communicator"))
+
+    def _read(self, started: messages.Started) -> None:
+        nccl, symbols = self._prepared.library, self._prepared.symbols
+        configuration = self.configuration
         version = release.of_code(started.version)
         if configuration.library is None and version != nccl.release.partition(learnt.AT)[0]:
             raise OracleFailed(f"{nccl.path} says it is {version}, not {nccl.release}")

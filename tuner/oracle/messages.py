@@ -435,6 +435,13 @@ class Started:
 
 
 @dataclass(frozen=True, slots=True)
+class StartAgain:
+    """Make a further communicator of the same ranks, with these variables changed; None: no longer set."""
+
+    variables: Mapping[str, str | None]
+
+
+@dataclass(frozen=True, slots=True)
 class CallMessage:
     """One call: ``struct sim_call``."""
 
@@ -595,7 +602,7 @@ class Billed:
     ranks: tuple[RankBill, ...]
 
 
-Request = Start | CallsMessage | GroupMessage | Groups | SetTable | ReadCounts | ReadChannels
+Request = Start | StartAgain | CallsMessage | GroupMessage | Groups | SetTable | ReadCounts | ReadChannels
 Reply = Started | Answers | GroupAnswerMessage | GroupAnswers | SeenMessage | ChannelsMessage | Billed
 
 

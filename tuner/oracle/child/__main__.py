@@ -5,7 +5,7 @@ from pathlib import Path
 
 from tuner.base.scratch import IN_THE_OPEN
 from tuner.oracle.child import apart, channels, memory, ring
-from tuner.oracle.child.issue import force, issue, issue_group, issue_groups
+from tuner.oracle.child.issue import force, issue, issue_group, issue_groups, release_buffers
 from tuner.oracle.child.messages import Messages
 from tuner.oracle.child.world import Failure, World
 from tuner.oracle.messages import (
@@ -19,6 +19,7 @@ from tuner.oracle.messages import (
     Reply,
     Request,
     Start,
+    StartAgain,
 )
 
 
@@ -27,6 +28,9 @@ def answer(world: World, request: Request | ReadConnections) -> Reply | Connecti
     match request:
         case Start():
             return world.started()
+        case StartAgain():
+            release_buffers(world)
+            return world.start_again(request)
         case CallsMessage():
             return issue(world, request)
         case GroupMessage():

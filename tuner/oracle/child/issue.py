@@ -90,9 +90,19 @@ def _how(world: World, simulated: bool = False, captured: bool = False, rank: in
     return ffi.new("struct sim_issue *", [comm, world.devices[rank], world.log_file, simulated, captured])
 
 
+def release_buffers(world: World) -> None:
+    """What is registered with the communicators is so no longer."""
+    for kind in (lib.SIM_REGISTERED, lib.SIM_WINDOW):
+        _register(world, RegistrationMessage(kind, sides=0))
+
+
 def _use_buffers(world: World, wanted: RegistrationMessage) -> None:
     if wanted.kind != lib.SIM_PLAIN:
         ring.connect(world)
+    _register(world, wanted)
+
+
+def _register(world: World, wanted: RegistrationMessage) -> None:
     comms = ffi.new("void *[]", [ffi.cast("void *", comm) for comm in world.comms])
     registration = ffi.new("struct sim_registration *", astuple(wanted))
     if (registered := lib.sim_use_buffers(comms, len(world.comms), registration)) > 0:

@@ -19,6 +19,7 @@ from tuner.oracle.messages import (
     Scalars,
     SimulatedMachine,
     Start,
+    StartAgain,
     Started,
     compiled,
 )
@@ -247,6 +248,17 @@ class World(Loaded):
         sent, taken = members.get("workFifoSent"), members.get("workFifoAckdMin")
         if sent is not None and taken is not None:
             lib.sim_acknowledge_work(*(ffi.cast("uint32_t *", self.comms[rank] + at.offset) for at in (sent, taken)))
+
+    def start_again(self, request: StartAgain) -> Started:
+        """A further communicator, which later requests are for; the one before stays as it is."""
+        for name, value in request.variables.items():
+            os.environ.pop(name, None)
+            if value is not None:
+                os.environ[name] = value
+        self.comms = self.init(self.start.ranks)
+        self.rings_marked = False
+        self.acknowledge_work(0)
+        return self.started()
 
     def started(self) -> Started:
         """The answer to the first request."""
