@@ -10,7 +10,7 @@ JOBS   ?= 3
 PYTEST := $(BIN)/python -m pytest --numprocesses $(JOBS) --dist worksteal
 LOG    := build/install.log
 
-.PHONY: demo test test-exhaustive test-offline test-releases explore docs accuracy calibrations acceptance golden mutants release lint bench gpu-bundle rehearse-gpu-bundle plugin site links pictures man wheels fuzz soak hostile writers findings clean
+.PHONY: demo test test-exhaustive test-offline test-releases explore docs accuracy calibrations acceptance golden mutants release lint bench gpu-bundle rehearse-gpu-bundle plugin site links pictures man wheels fuzz soak hostile writers findings findings-altered clean
 
 demo: $(VENV)/.installed
 	$(BIN)/nccl-tuner fetch-nccl $(DEMO_NCCL)
@@ -37,6 +37,7 @@ test-releases: $(VENV)/.installed
 	$(BIN)/nccl-tuner fetch-nccl --all --build cu12 --build cu13
 	NCCL_TUNER_TEST_RELEASES=all $(PYTEST) tests/live/test_oracle.py tests/live/test_shared_gpus.py \
 	  tests/measure/test_double.py
+	NCCL_TUNER_TEST_RELEASES=all $(PYTEST) tests/live/test_reports.py
 	NCCL_TUNER_TEST_RELEASES=all $(PYTEST) tests/live/test_plugin.py -k "nothing_changes or chunks_stay"
 	NCCL_TUNER_TEST_RELEASES=all $(PYTEST) tests/live/test_orders.py -k what_libnccl_launches --draw 5
 	NCCL_TUNER_TEST_RELEASES=all $(PYTEST) tests/live/test_releases.py tests/live/test_builds.py --record
@@ -230,3 +231,7 @@ writers: $(VENV)/.installed
 # What public packages do otherwise than one would guess, each in a folder of its own: a network, and no CI.
 findings:
 	@failed=0; for each in findings/*.sh; do echo "$$each"; bash "$$each" || failed=1; done; exit $$failed
+
+# The same with every line of what they expect altered: each has to fail by each of them.
+findings-altered: $(VENV)/.installed
+	$(BIN)/python -m tests.scripts.alter_findings
