@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.scripts import write_images
 from tests.support.command_line import run
 from tuner import release
 from tuner.base import tables
@@ -24,6 +25,12 @@ TABLE = {name: rows for name, rows in tables.toml(tables.folder() / "packages.to
         ("nvidia-nccl-cu12==2.26.2.post1", "2.26.2"),
         ("vllm==0.33.0", "2.30.7"),
         ("sglang==0.5.23", "2.30.7"),
+        ("ngc-25.10", "2.27.7"),
+        ("NGC:25.10", "2.27.7"),
+        ("nvcr.io/nvidia/pytorch:25.10-py3", "2.27.7"),
+        ("nvcr.io/nvidia/tensorflow:24.02-tf2-py3", "2.19.4"),
+        ("ngc-25.09", "2.27.7"),  # as the tags before and after it
+        ("nvcr.io/nvidia/tritonserver:24.08-py3", "2.22.3"),
     ],
 )
 def test_a_package_names_the_release_that_it_requires(text: str, nccl: str) -> None:
@@ -69,8 +76,10 @@ def test_a_list_of_packages_says_it(content: str, nccl: str, tmp_path: Path) -> 
         ("torch==99.0", "NCCL of torch 99.0: not in tables/packages.toml; valid: "),
         ("tensorflow==2.18.0", "no table of that package; valid: torch, vllm, sglang, jax"),
         ("jax[cuda12]==0.6.2", "jax 0.6.2 leaves NCCL open (>=2."),
-        ("ngc-25.10", "printenv NCCL_VERSION"),
-        ("nvcr.io/nvidia/pytorch:25.10-py3", "printenv NCCL_VERSION"),
+        ("ngc-25.02", "where 25.01 has 2.25.1 and 25.04 has 2.26.3; the image says it"),
+        ("ngc-99.01", "printenv NCCL_VERSION"),
+        ("nvcr.io/nvidia/nemo:25.09", "no table of that image"),
+        ("nvcr.io/nvidia/pytorch:latest", "no table of that image"),
         ("/nowhere/freeze.txt", "/nowhere/freeze.txt"),
     ],
 )
@@ -98,3 +107,49 @@ def test_commands_take_it_and_say_the_release() -> None:
     assert named == run(*both, "--nccl", "2.26.2", "2.27.5").stdout
     open_ = run(*words, "--nccl", "jax==0.6.2", code=2).stderr
     assert f"try: nccl-tuner {' '.join(words)} --nccl {release.names()[-1]}" in open_
+
+
+IMAGES = tables.toml(tables.folder() / "images.toml")
+
+
+def test_every_image_says_its_source_and_no_later_one_has_an_older_nccl() -> None:
+    rows = [IMAGES["nccl"][tag] for tag in sorted(IMAGES["nccl"])]
+    assert all(row["source"] and release.named(row["nccl"]) == row["nccl"] for row in rows)
+    numbers = [tuple(map(int, row["nccl"].split("."))) for row in rows]
+    assert numbers == sorted(numbers)
+
+
+PAGE = "<h2>Contents</h2><ul><li><a href='x'>NVIDIA cuDNN 9.10.1.4</a></li><li>NVIDIA&nbsp;<b>NCCL</b> {}</li></ul>"
+
+
+def test_a_page_of_release_notes_says_which_nccl_its_image_has() -> None:
+    assert write_images.nccl_of(PAGE.format("2.26.5 (optimized for NVLink)")) == "2.26.5"
+    assert write_images.nccl_of(PAGE.format("2.26.5") + PAGE.format("2.27.3")) is None
+    assert write_images.nccl_of("no such library") is None
+
+
+def test_saved_pages_fill_the_table_of_images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = tmp_path / "images.toml"
+    before = write_images.FILE.read_text()
+    table.write_text(before)
+    pages = {"rel-25-06.html": "2.27.3", "rel-25-10.html": "2.99.9", "rel-99-01.html": "none"}
+    for name, nccl in pages.items():
+        (tmp_path / name).write_text(PAGE.format(nccl))
+    monkeypatch.setattr(write_images, "FILE", table)
+    monkeypatch.setattr("sys.argv", ["write_images", *(str(tmp_path / name) for name in pages)])
+    write_images.main()
+    after = tables.toml(table)
+    assert after["nccl"].pop("25.06")["nccl"] == "2.27.3"
+    assert after["nccl"] == IMAGES["nccl"]
+    assert after["images"] == IMAGES["images"]
+
+
+def test_images_are_not_written_where_no_page_can_be_had(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = tmp_path / "images.toml"
+    table.write_text(before := write_images.FILE.read_text())
+    monkeypatch.setattr(write_images, "FILE", table)
+    monkeypatch.setattr(write_images, "PAGES", f"file://{tmp_path}/rel-{{}}.html")
+    monkeypatch.setattr("sys.argv", ["write_images"])
+    with pytest.raises(SystemExit, match="1"):
+        write_images.main()
+    assert table.read_text() == before

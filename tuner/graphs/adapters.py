@@ -88,7 +88,10 @@ class LocalNets:
         if self.routing.local_nets == "by_masks":
             return self._gpu_by_masks(net)
         system = self.system
-        gpus, _ = nearest(system, system.nets[system.number(net)], DeviceKind.GPU)
+        if self.routing.local_nets == "mirrored_of_any_gpu":
+            gpus = list(range(len(system.gpus)))
+        else:
+            gpus, _ = nearest(system, system.nets[system.number(net)], DeviceKind.GPU)
         choices = {gpu: self.of_gpu(system.gpus[gpu]) for gpu in gpus}
         for channel in range(max(map(len, choices.values()), default=0)):
             for gpu, nets in choices.items():

@@ -126,6 +126,11 @@ class NetworkChannels:
             return True, False
         if trial.channels >= len(listed):
             return True, False
+        if rules == "of_net_by_channel":  # whichever device the channel enters by, whose links it does not take
+            own = self.nets.devices[listed[trial.channels]].local_gpu
+            if own != NEVER:
+                yield begun(own, FREE, back, NEVER)
+            return True, False
         gpu = self.nets.devices[net].local_gpu
         heads = [trial.intra[channel][0] for channel in range(trial.channels)]
         if gpu in heads and rules != "of_first_net":

@@ -1,12 +1,13 @@
 """The NCCL that packages bring along, which people know in place of NCCL's release: ``torch==2.13.0``, or a pip freeze.
 
-``tables/packages.toml`` has what the packages' own requirements say. What an image of NVIDIA's has it says itself.
+``tables/packages.toml`` has what the packages' own requirements say, ``tables/images.toml`` what NVIDIA's images have.
 """
 
 import re
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from tuner.base import tables
 from tuner.base.errors import Remedy, UnknownRelease, nearest_of, one_of
@@ -17,6 +18,7 @@ ASKED = expression(r"([a-z][a-z0-9_-]*)(?:\[[\w,-]*\])?(?:={2,3}|@)v?(\d[\w.]*)(
 LIST = (".txt", ".lock", ".freeze")  # endings of files that list packages
 PINNED = expression(r"^\s*([a-z][\w.-]*)(?:\[[\w,-]*\])?\s*==\s*(\d[\w.]*)", re.IGNORECASE | re.MULTILINE)
 IMAGE = expression(r"ngc[-:@]?\S*|nvcr\.io/\S+", re.IGNORECASE)
+TAG = expression(r"(?:ngc[-:@=]*|nvcr\.io/nvidia/([\w-]+):)(\d\d\.\d\d)(?:[-.]\S*)?", re.IGNORECASE)
 OWN = "nvidia-nccl-cu"  # beginning of the names of NCCL's own package
 MOST_BYTES = 1 << 20
 EXACTLY = "=="
@@ -30,16 +32,36 @@ def names_one(text: str) -> bool:
 def release_in(text: str, newest: str) -> str:
     """The release of NCCL of what :func:`names_one` is true of; ``newest`` is named where a package leaves it open.
 
-    Errors: UnknownRelease for a package or a release of it that is not known, one that leaves NCCL's release open, a
-    list without one, and an image.
+    Errors: UnknownRelease for a package, a release of it or an image that is not known, one that leaves NCCL's release
+    open, and a list without one.
     """
     if text.endswith(LIST):
         return _of_list(Path(text), newest)
     if (asked := ASKED.fullmatch(text)) is not None:
         return _of_package(asked[1].lower().replace("_", "-"), asked[2], newest)
+    return _of_image(text)
+
+
+def _of_image(text: str) -> str:
+    """NCCL of an image of NVIDIA's by its tag, or by the tags before and after it where these have the same."""
+    table, asks = _images(), "the image says it: docker run IMAGE printenv NCCL_VERSION"
+    tag = TAG.fullmatch(text)
+    if tag is None or (tag[1] or "pytorch").lower() not in table["images"]:
+        valid = f"valid: ngc-YY.MM, or nvcr.io/nvidia/IMAGE:YY.MM of {', '.join(table['images'])}"
+        raise UnknownRelease(f"NCCL of {text}: no table of that image; {asks}; {valid}")
+    rows: dict[str, str] = {name: row["nccl"] for name, row in table["nccl"].items()}
+    if tag[2] in rows:
+        return rows[tag[2]]
+    before = max((name for name in rows if name < tag[2]), default=None)
+    after = min((name for name in rows if name > tag[2]), default=None)
+    if before is not None and after is not None and rows[before] == rows[after]:
+        return rows[before]
+    sides = " and ".join(f"{name} has {rows[name]}" for name in (before, after) if name is not None)
+    near = rows[before or after or max(rows)]
     raise UnknownRelease(
-        f"NCCL of {text}: no table of NVIDIA's images; the image says it: docker run IMAGE printenv NCCL_VERSION"
-    )
+        f"NCCL of the images {tag[2]}: not in tables/images.toml, where {sides}; {asks}; valid: that release, or a "
+        f"tag of {', '.join(rows)}"
+    ).cured(Remedy("nccl", near))
 
 
 def _of_list(path: Path, newest: str) -> str:
@@ -78,3 +100,8 @@ def _of_package(package: str, release: str, newest: str) -> str:
 def _table() -> Mapping[str, Mapping[str, str]]:
     table = tables.toml(tables.folder() / "packages.toml")
     return {name: rows for name, rows in table.items() if isinstance(rows, dict)}
+
+
+@cache
+def _images() -> dict[str, Any]:
+    return tables.toml(tables.folder() / "images.toml")

@@ -101,7 +101,7 @@ class Routing:
     gpu_direct_c2c: Literal["none", "of_phb_paths", "of_p2c_paths", "as_level"]
     gpu_direct_c2c_default: bool  # of NCCL_NET_GDR_C2C
     gpu_direct_read_on_ampere: bool  # without NVLink, too
-    local_nets: Literal["by_masks", "mirrored", "mirrored_modulo_gpus", "adapter_by_adapter"]
+    local_nets: Literal["by_masks", "mirrored_of_any_gpu", "mirrored", "mirrored_modulo_gpus", "adapter_by_adapter"]
     nets_policy: bool  # NCCL_NETDEVS_POLICY
     nets_removed_on_one_node: bool
     net_gbs: Literal["unknown", "slowest_adapter", "slowest_path_to_own"]  # what tuning knows of adapters
@@ -127,7 +127,9 @@ class ChannelRules:
     no_hops_succeed: bool  # a path without links needs no bandwidth and has any type
     reverse_needs_type: bool  # traffic the other way takes a link of the same type
     only_power_pays_nvlinks: bool  # an NVLink into a CPU takes both directions, on POWER alone
-    nvls_heads: Literal["none", "by_number_of_net", "of_first_net", "distinct_losing_nets", "distinct"]
+    nvls_heads: Literal[
+        "none", "by_number_of_net", "of_net_by_channel", "of_first_net", "distinct_losing_nets", "distinct"
+    ]
     nets_rotate: bool  # each channel begins with the next adapter
     nets: Literal["by_type_shuffled", "own_first"]
     rails: bool  # a channel that does not cross keeps to a rail, and every channel to a plane, where these are known
