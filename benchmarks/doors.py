@@ -125,12 +125,13 @@ def differences(configuration: Configuration) -> list[str]:
     from tuner.emulator.request import Request
     from tuner.oracle.conformance.check import check
     from tuner.oracle.process import OWN_VARIABLES
+    from tuner.release import named
     from tuner.scenario.describe import describe
 
     # The simulation sets some itself, and others than NCCL's reach no choice.
     own = {name for name in configuration.environment if not name.startswith("NCCL_")} | OWN_VARIABLES
     env = {name: value for name, value in configuration.environment.items() if name not in own}
-    described = describe(configuration.machine, nccl=configuration.nccl, env=env, nodes=configuration.nodes)
+    described = describe(configuration.machine, nccl=named(configuration.nccl), env=env, nodes=configuration.nodes)
     if (ranks := described.communicator().ranks) > MOST_RANKS:
         described = replace(described, nodes=max(1, MOST_RANKS * configuration.nodes // ranks))
     collective = next(each for each in Collective if each.name.lower() == configuration.collective)

@@ -14,9 +14,15 @@ PICK = ("pick", "allreduce", "--bytes", "64M", "--nodes", "2")
 @pytest.mark.parametrize(
     ("asked", "tried"),
     [
-        ("--machine a3-megagpu-8g --nccl 2.28.9", "--machine azure-nd-h100-v5 --nccl 2.28.9"),
+        ("--machine BM.GPU.RTXPRO.8 --nccl 2.28.9", "--machine pcie-rtxpro6000 --nccl 2.28.9"),
         ("--machine=p3dn.24xlarge --nccl 2.21.5", "--machine dgx-1v --nccl 2.21.5"),
-        ("--machine dgx-h100 --nccl 2.18.5", "--machine dgx-h100 --nccl 2.19.3"),
+        ("--machine dgx-h100 --nccl 2.27.4", "--machine dgx-h100 --nccl 2.27.5"),
+        ("--machine dgx-h100 --nccl ngc-25.02", "--machine dgx-h100 --nccl 2.25.1"),
+        ("--machine dgx-h100 --nccl 2.28.9 --env NCCL_NET=FasTrak", "--machine dgx-h100 --nccl 2.28.9"),
+        (
+            "--machine dgx-h100 --nccl 2.28.9 --env NCCL_IB_DISABLE=1 --env NCCL_NET=IB",
+            "--machine dgx-h100 --nccl 2.28.9 --env NCCL_NET=IB",
+        ),
         (
             "--machine dgx-h100 --nccl 2.28.9 --env NCCL_NET=Nowhere --env NCCL_ALGO=Ring --env TOKEN=hunter2",
             "--machine dgx-h100 --nccl 2.28.9 --env NCCL_ALGO=Ring",
@@ -59,6 +65,7 @@ def test_a_refusal_prints_a_command_that_is_answered(asked: str, tried: str) -> 
             "--machine gb200-nvl72 --nccl 2.23.4",
             "--machine gb200-nvl72 --nccl 2.23.4 --env NCCL_NVLS_ENABLE=0",
         ),
+        ("--machine dgx-h100 --nccl 2.28.9 --env NCCL_BUFFSIZE=512", "--machine dgx-h100 --nccl 2.28.9"),
         ("--machine u-p6e-gb200x72 --nccl 2.21.5", "--machine u-p6e-gb200x72 --nccl 2.26.2"),
     ],
 )

@@ -11,7 +11,7 @@ from tests.scripts.record_defaults import asked
 from tests.support.available_releases import HERE
 from tests.support.draws import Draws
 from tuner import release
-from tuner.base.errors import BadInput, OracleFailed
+from tuner.base.errors import BadInput, NcclFails, OracleFailed
 from tuner.base.names import Buffers, Collective, DataType, Op
 from tuner.emulator.group import Operation, plan
 from tuner.emulator.request import Request
@@ -459,3 +459,30 @@ def test_every_release_has_a_list() -> None:
 
 def test_a_release_without_a_list_is_like_the_one_before() -> None:
     assert in_library("99.9.9") == in_library(release.names()[-1])
+
+
+LEAST_BUFFERS = [  # a value below the least, and the least, of a release that rounds chunks down to grains
+    ("NCCL_BUFFSIZE", "Simple", "Ring", Collective.AllReduce, 1023, 1024),
+    ("NCCL_BUFFSIZE", "Simple", "Ring", Collective.Broadcast, 4095, 4096),
+    ("NCCL_LL_BUFFSIZE", "LL", "Ring", Collective.AllReduce, 255, 256),
+    ("NCCL_LL128_BUFFSIZE", "LL128", "Ring", Collective.AllReduce, 16383, 16384),
+]
+
+
+@pytest.mark.parametrize("row", LEAST_BUFFERS, ids=str)
+@pytest.mark.parametrize("nccl", sorted({"2.21.5", "2.22.3", "2.28.9", "2.32.3"} & set(HERE)))
+def test_buffers_by_which_nccl_divides_by_zero_are_said(
+    nccl: str, row: tuple[str, str, str, Collective, int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    variable, protocol, algorithm, collective, below, least = row
+    request = Request(collective, DataType.float32, Op.sum)
+    ends = release.load(nccl).rules.channel_work not in ("chunks_of_all_ranges", "chunks_in_turns")
+    for number, fails in ((below, ends), (least, False)):
+        environment = {variable: str(number), "NCCL_PROTO": protocol, "NCCL_ALGO": algorithm}
+        own = Scenario(nccl, 1, machine="dgx-h100", gpus_per_node=2, environment=environment)
+        with pytest.raises(NcclFails, match="divides by zero") if fails else nullcontext():
+            Selection(own.communicator()).pick(request, [1 << 26])
+        with monkeypatch.context() as without:
+            without.setattr("tuner.emulator.selection.check_buffer", lambda _: None)
+            with pytest.raises(OracleFailed, match="killed by SIGFPE") if fails else nullcontext():
+                assert check(own, [request], sizes=(1 << 26,)).mismatches == ()

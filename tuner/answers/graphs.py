@@ -12,7 +12,7 @@ from tuner.base.spelling import option
 from tuner.emulator.connect import Across, summarize
 from tuner.graphs import SearchRequest, find, graph_file, searched
 from tuner.graphs.explain import GraphExplanation, explain
-from tuner.machine.adapters import network_of, selecting
+from tuner.machine.adapters import network_of, refuse_contradiction, selecting
 from tuner.machine.graphs import OrderedGraph
 from tuner.release.variables import nearest, not_emulated
 from tuner.scenario import Scenario
@@ -122,6 +122,8 @@ def _request(scenario: Scenario) -> SearchRequest:
 
 def _check_variables(variables: Mapping[str, str], resolved: ResolvedScenario, nodes: int) -> None:
     nccl = resolved.release
+    for kind in resolved.kinds:
+        refuse_contradiction(network_of(kind.topology.nets), variables)
     agreed = set.intersection(*(selecting(network_of(kind.topology.nets), variables, nodes) for kind in resolved.kinds))
     if unknown := not_emulated(nccl, variables.keys() - nccl.search_variables - agreed):
         others = set(nccl.environment.known) - nccl.search_variables

@@ -9,7 +9,7 @@ from tuner.base.names import Algorithm
 from tuner.base.spelling import option
 from tuner.emulator.communicator import AnyMergesAdapters, Comm, Node
 from tuner.emulator.rules import collnet, init, resolved
-from tuner.machine.adapters import selecting
+from tuner.machine.adapters import refuse_contradiction, selecting
 from tuner.machine.graphs import EMPTY, OF_ALGORITHM, Graph, Graphs
 from tuner.release import Release, variables
 from tuner.release.environment import Environment
@@ -155,6 +155,8 @@ def _as_read(release: Release, environment: Environment) -> Environment:
 
 
 def _check_environment(release: Release, environment: Environment, kinds: Sequence[Node], nodes: int) -> None:
+    for kind in kinds:
+        refuse_contradiction(kind.network, environment.values)
     agreed = set.intersection(*(selecting(kind.network, environment.values, nodes) for kind in kinds))
     if unknown := variables.not_emulated(release, environment.values.keys() - environment.searched - agreed):
         if set(unknown) <= set(release.environment.search):
@@ -162,10 +164,15 @@ def _check_environment(release: Release, environment: Environment, kinds: Sequen
                 f"{', '.join(unknown)}: read by the search of graphs, which these were found without; valid without "
                 f"{option('graphs')}"
             )
+        valid = (
+            f"without {', '.join(unknown)}"
+            if variables.OF_THE_NETWORK.issuperset(unknown)
+            else f"{', '.join(release.environment.known)}, "
+            f"and {len(release.indifferent_variables)} that reach no choice, such as NCCL_DEBUG"
+        )
         raise BadInput(
             f"{', '.join(unknown)}: not emulated for NCCL {release.name}{variables.nearest(release, unknown[0])}; "
-            f"valid: {', '.join(release.environment.known)}, "
-            f"and {len(release.indifferent_variables)} that reach no choice, such as NCCL_DEBUG"
+            f"valid: {valid}"
         ).cured(*(Remedy("env", None, name) for name in unknown))
 
 

@@ -34,6 +34,7 @@ from tuner.emulator.rules import time as timing
 from tuner.emulator.rules.bounds import plain_bound
 from tuner.emulator.rules.call import ModelPoint as ModelPoint
 from tuner.emulator.rules.call import RuleCall
+from tuner.emulator.rules.channel_work import check_buffer
 from tuner.emulator.rules.schedule.scheduler import check_alone, limits_kernels
 from tuner.emulator.rules.symmetric_rail import ClassicProtocol
 from tuner.emulator.tuner_plugin import OWN, TunerAnswers, TunerQuestion
@@ -384,6 +385,7 @@ class Selection:
                 best = self._multicast_preferred(calls, best, chunk.nbytes, multicast)
             algorithm[part], protocol[part] = of_algorithm.take(best), of_protocol.take(best)
             for index, chosen in _by_choice(best):
+                check_buffer(calls[index])
                 launched = rules.launch(calls[index], self.tables_of(request.collective), chunk.nbytes[chosen])
                 channels[part][chosen], threads[part][chosen] = launched
         if len(channels):

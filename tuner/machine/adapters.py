@@ -24,6 +24,7 @@ BUILT_IN = (OWN_NETWORK, SOCKETS)
 # Names of NCCL_NET_PLUGIN that no file has, so that NCCL takes its own networks: Oracle's settings of NCCL have "sys"
 # (oracle-quickstart/oci-hpc-oke). Source: openPluginLib, src/plugin/plugin_open.cc, v2.28.9-1.
 NO_PLUGIN = ("none", "sys")
+ANYONES_FILE = "libnccl-net.so"  # the name that NCCL itself looks for, which says nothing of whose plugin it is
 # Adapters of other networks by the beginning of their name: AWS EFA and HPE Slingshot, of plugins; IP, of sockets.
 OF_OTHERS = ("rdmap", "efa", "cxi", "eth", "en", "bond")
 MOST_ENTRIES = 32  # of NCCL_IB_HCA: MAX_IB_DEVS
@@ -159,6 +160,11 @@ class PluginNetwork:
     known: bool
     own: frozenset[str]
 
+    @property
+    def drives(self) -> str:
+        """The network of the adapters that it drives, as :func:`network_of` names it."""
+        return self.name if self.adapters else OWN_NETWORK
+
 
 @cache
 def plugin_networks() -> tuple[PluginNetwork, ...]:
@@ -180,14 +186,71 @@ def plugin_networks() -> tuple[PluginNetwork, ...]:
 
 def plugin_network(network: str | None, variables: Mapping[str, str]) -> PluginNetwork | None:
     """The plugin's network that NCCL_NET or NCCL_NET_PLUGIN names, if it drives adapters of ``network``; else None."""
-    net, plugin = (variables.get(name, "").lower() for name in ("NCCL_NET", "NCCL_NET_PLUGIN"))
-    for each in plugin_networks():
-        drives = network == (each.name if each.adapters else OWN_NETWORK)
-        by_net = net in {one.lower() for one in each.nets}
-        by_file = plugin.rpartition("/")[2] in each.plugins or (each.folder is not None and each.folder in plugin)
-        if drives and (by_net or (not net and by_file)):
-            return each
-    return None
+    net, plugin = variables.get("NCCL_NET", ""), variables.get("NCCL_NET_PLUGIN", "")
+    named = [_of_net(net)] if net else _of_file(plugin)
+    return next((each for each in named if each is not None and each.drives == network), None)
+
+
+def refuse_contradiction(network: str | None, variables: Mapping[str, str]) -> None:
+    """BadInput where a variable asks for a network that another forbids, or that the adapters do not belong to.
+
+    ``network`` is that of :func:`network_of`. Names that ``tables/networks.toml`` does not have are left to others.
+    """
+    net, plugin = variables.get("NCCL_NET", ""), variables.get("NCCL_NET_PLUGIN", "")
+    of_net = _of_net(net)
+    of_file = _of_file(plugin, anyones=False)
+    if net.upper() == OWN_NETWORK and parse_long(variables.get("NCCL_IB_DISABLE", "")) != 0:
+        raise _contradiction("NCCL_IB_DISABLE", f"NCCL_NET={net} asks for the network that NCCL_IB_DISABLE forbids")
+    if of_net is not None and plugin in NO_PLUGIN:
+        raise _contradiction(
+            "NCCL_NET_PLUGIN", f"NCCL_NET={net!r} is a plugin's, and NCCL_NET_PLUGIN={plugin} loads none"
+        )
+    if of_net is not None and of_file and of_net not in of_file:
+        owner = of_file[0].name
+        raise _contradiction(
+            "NCCL_NET_PLUGIN", f"NCCL_NET={net!r} is {of_net.name}'s, NCCL_NET_PLUGIN={plugin!r} {owner}'s"
+        )
+    if net.upper() == OWN_NETWORK and network in {each.name for each in plugin_networks()}:
+        raise _contradiction(
+            "NCCL_NET",
+            f"NCCL_NET={net} drives adapters of InfiniBand and RoCE; here the adapters are {network}'s, "
+            f"{_said(network)}",
+        )
+    wanted = [of_net] if of_net is not None else [] if net else of_file
+    if network is not None and wanted and all(each.drives != network for each in wanted):
+        name, value = ("NCCL_NET", net) if net else ("NCCL_NET_PLUGIN", plugin)
+        raise _contradiction(
+            name,
+            f"{name}={value!r} is {wanted[0].name}'s, whose adapters are {_said(wanted[0].drives)}; here they are "
+            f"{_said(network)}",
+        )
+
+
+def _contradiction(remedy: str, text: str) -> BadInput:
+    return BadInput(f"{text}; valid: without {remedy}").cured(Remedy("env", None, remedy))
+
+
+def _said(network: str) -> str:
+    """Adapters of a network of :func:`network_of`, in words."""
+    words = {OWN_NETWORK: "InfiniBand's and RoCE's", SOCKETS: "IP interfaces"}
+    names = (f"named {', '.join(each.adapters)}..." for each in plugin_networks() if each.name == network)
+    return words.get(network) or next(names, network)
+
+
+def _of_net(net: str) -> PluginNetwork | None:
+    return next((each for each in plugin_networks() if net.lower() in {one.lower() for one in each.nets}), None)
+
+
+def _of_file(plugin: str, *, anyones: bool = True) -> list[PluginNetwork]:
+    """Networks whose plugin a file or a name is; of a path in a plugin's own folder, that one's.
+
+    ``anyones``: also those whose plugin a file may be that has the name which NCCL itself looks for.
+    """
+    text = plugin.lower()
+    file = text.rpartition("/")[2]
+    in_folder = [each for each in plugin_networks() if each.folder is not None and each.folder in text]
+    by_name = [each for each in plugin_networks() if file in each.plugins and (anyones or file != ANYONES_FILE)]
+    return in_folder or by_name
 
 
 def over_sockets(adapters: Sequence[Adapter], variables: Mapping[str, str]) -> bool:
@@ -214,9 +277,10 @@ def selecting(network: str | None, variables: Mapping[str, str], nodes: int) -> 
     among = BUILT_IN if nodes == 1 else (network,) if network and not of_others else ()
     named = {each.upper() for each in among}
     plugin, disabled = variables.get("NCCL_NET_PLUGIN"), variables.get("NCCL_IB_DISABLE")
+    by_name = variables.get("NCCL_NET", "").upper() in named  # no plugin's network has the name of NCCL's own
     agreed = {
-        "NCCL_NET": variables.get("NCCL_NET", "").upper() in named or of_plugin is not None,
-        "NCCL_NET_PLUGIN": plugin == "" or (plugin in NO_PLUGIN and bool(among)) or of_plugin is not None,
+        "NCCL_NET": by_name or of_plugin is not None,
+        "NCCL_NET_PLUGIN": plugin == "" or by_name or (plugin in NO_PLUGIN and bool(among)) or of_plugin is not None,
         "NCCL_IB_DISABLE": disabled == "0" or SOCKETS in among or of_others,
     }
     return {name for name in variables if agreed.get(name, False)}

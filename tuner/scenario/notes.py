@@ -14,7 +14,7 @@ from tuner.base.spelling import option
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
 from tuner.machine import catalogue
-from tuner.machine.adapters import network_of, plugin_network
+from tuner.machine.adapters import network_of, plugin_network, refuse_contradiction
 from tuner.machine.gpus import PeerToPeer
 from tuner.release import Release, configuration
 from tuner.release.environment import Environment
@@ -56,6 +56,8 @@ def _of_network(scenario: Scenario) -> Iterator[str]:
     values = scenario.environment or {}
     if not OF_THE_NETWORK & values.keys():
         return
+    for kind in scenario.resolve().kinds:
+        refuse_contradiction(network_of(kind.topology.nets), values)
     if scenario.nodes > 1 and any(kind.over_sockets for kind in scenario.resolve().kinds):
         yield (
             "sockets: answered for the IP interfaces of the adapters, at their speed; of others (NCCL_SOCKET_IFNAME) "

@@ -10,7 +10,7 @@ from dataclasses import replace
 import numpy as np
 
 from tuner.base.dataclass import dataclass
-from tuner.base.errors import BadInput
+from tuner.base.errors import BadInput, NcclFails, Remedy
 from tuner.base.names import Algorithm, Collective, Protocol
 from tuner.base.numerics import ceil_div, f32, int32, log2i
 from tuner.base.registry import Registry, Variant, found_in
@@ -336,6 +336,8 @@ class ScheduledTask:
 class ChannelWork(Variant, ABC):
     """Maker of the works that a release hands the channels of a task."""
 
+    in_grains = False  # chunks are whole grains, and what is less than one is none
+
     @abstractmethod
     def __call__(self, scheduled: ScheduledTask) -> Shared:
         """The shares, by channel."""
@@ -392,6 +394,20 @@ def _check(scheduled: ScheduledTask, chunk: int) -> None:
     )
 
 
+def check_buffer(call: RuleCall) -> None:
+    """NcclFails where a variable leaves no whole chunk of a call, so that NCCL divides by zero as it launches it."""
+    variable = VARIABLES[call.protocol]
+    if variable not in call.communicator.environment.values:
+        return
+    least = grain_bytes(call.protocol, call.limits.warp_size) if call.rules.channel_work.in_grains else 1
+    if (chunk := whole_chunk_bytes(call, effective=True)) < least:
+        raise NcclFails(
+            f"{variable}={call.communicator.environment.values[variable]} leaves {call.algorithm.name}/"
+            f"{call.protocol.name} chunks of {max(chunk, 0)} bytes, of {least} at least, and NCCL divides by zero as "
+            f"it launches {call.request.collective.name}; valid: without {variable}"
+        ).cured(Remedy("env", None, variable))
+
+
 def _steps(sized: Sized, chunk: int) -> int:
     """Steps of a proxy."""
     steps, chunks = loops_of(sized.call, sized.heads)
@@ -431,6 +447,8 @@ def _of_own_buffers(proxy: ProxyOperation, sized: Sized) -> ProxyOperation:
 @RULES.variant(nccl.CALC_COLL_CHUNKING(since="2.22.3"))
 class ChunksOfEachRange(ChannelWork):
     """Each channel has a range and its own chunks; those that the network takes part in share one chunk size."""
+
+    in_grains = True
 
     def __call__(self, scheduled: ScheduledTask) -> Shared:
         task, own = scheduled.task, scheduled.task.nbytes // max(scheduled.task.elements, 1)
