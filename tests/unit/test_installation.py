@@ -77,6 +77,28 @@ def test_a_command_says_the_extra_that_it_lacks(
     assert "computing" not in done.stderr  # it is said before the work
 
 
+@pytest.mark.slow
+def test_without_extras_and_without_posix_files_are_read_and_judged() -> None:
+    """As on Windows and in a browser, which have neither fcntl nor termios."""
+    absent = [*dict.fromkeys(module for extra in EXTRAS for module in extra.modules), "fcntl", "termios"]
+    asked = [
+        ["diagnose", *(f"docs/examples/{file}" for file in ("all_reduce.log", "nccl.log", "guest.xml", "topo.txt"))],
+        ["diagnose", "docs/examples/trace.json", "--machine", "dgx-h100", "--nodes", "2"],
+        ["accept", "docs/examples/all_reduce.log", "--machine", "dgx-h100"],
+        ["pick", "allreduce", "--topology", "docs/examples/guest.xml", "--nodes", "2", "--bytes", "1M"],
+        ["diff", "--machine", "dgx-h100", "--nodes", "2", "2.22.3", "2.28.9"],
+        ["measured", "docs/examples/all_reduce.log"],
+    ]
+    code = (
+        f"import json, sys; sys.modules.update(dict.fromkeys({absent!r}))\n"
+        f"from tuner.cli.tools import answered\nprint(json.dumps([answered(each) for each in {asked!r}]))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    found = json.loads(done.stdout)
+    assert [answer[0] for answer in found] == [1, 3, 1, 0, 0, 0], found
+    assert all(not answer[2] for answer in found), [answer[2] for answer in found]
+
+
 def test_a_module_of_no_extra_is_no_missing_extra() -> None:
     assert extras.missing("nothing", "this") is None
     assert extras.missing(None, "this") is None

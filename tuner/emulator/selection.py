@@ -313,12 +313,12 @@ class Selection:
         combination = answers.cell.copy()
         time_us = np.empty(nbytes.shape, np.float32)
         channels, threads = np.empty(nbytes.shape, np.int64), np.empty(nbytes.shape, np.int64)
-        for cell in (np.flatnonzero(np.bincount(answers.cell + 1)) - 1).tolist():
+        for cell in np.unique(answers.cell).tolist():
             if cell == OWN:
                 continue
             of_cell = np.flatnonzero(answers.cell == cell)
             named = answers.channels[of_cell]
-            for count in np.flatnonzero(np.bincount(named)).tolist():
+            for count in np.unique(named).tolist():
                 at = of_cell[named == count]
                 channels[at], threads[at] = self.launched_by_tuner(request, nbytes[at], ALGO_PROTOS[cell], count)
             # The tuner's cell is 0; what NCCL had computed says more, if it had a time (through 2.21 it may have none).

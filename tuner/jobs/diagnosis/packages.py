@@ -6,8 +6,7 @@ import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-
-from elftools.elf.dynamic import DynamicSection, DynamicTag
+from typing import Any
 
 from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput, OracleUnavailable
@@ -15,7 +14,6 @@ from tuner.base.expressions import expression
 from tuner.base.files import read_bytes, sha256
 from tuner.base.findings import Finding, Severity
 from tuner.jobs.diagnosis.records import FileDiagnosis, FileKind, KnownFacts, found_in
-from tuner.oracle import symbols
 from tuner.oracle.library import MEMBER, says_release
 
 SONAME = "libnccl.so.2"
@@ -224,13 +222,17 @@ class _Needs:
     first: bool
 
 
-def _named_by(tag: DynamicTag) -> list[str]:
+def _named_by(tag: Any) -> list[str]:
     """The text of an entry of the dynamic section that has one of these."""
     return [str(getattr(tag, each)) for each in ("needed", "rpath", "runpath") if hasattr(tag, each)]
 
 
 def _needs(library: Path) -> _Needs | None:
     """None for a file that does not need libnccl.so.2, or is no library."""
+    from elftools.elf.dynamic import DynamicSection  # of an extra
+
+    from tuner.oracle import symbols
+
     try:
         with symbols.opened(library) as file:
             dynamic = file.get_section_by_name(".dynamic")

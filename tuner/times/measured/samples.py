@@ -4,7 +4,6 @@ A file is only ever appended to, so what was measured survives any end of the ru
 that was cut off. docs/measuring.md describes the fields.
 """
 
-import fcntl
 import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -323,6 +322,8 @@ class Writer:
     _file: FileIO | None = field(default=None, repr=False)
 
     def __enter__(self) -> Self:
+        import fcntl  # not on Windows, nor in a browser, where runs are read
+
         try:
             file = self._file = self.path.open("ab", buffering=0)  # so that closing has nothing left to write
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -162,7 +162,7 @@ def of_picks(selection: Selection, request: Request, picks: Picks) -> Features:
 def by_combination(selection: Selection, request: Request, picks: Picks) -> Iterator[tuple[NDArray[np.intp], Features]]:
     """Features for each algorithm and protocol alone, with the numbers of its calls' places among the picks, [call]."""
     combinations = picks.combinations
-    for number in np.flatnonzero(np.bincount(combinations)).tolist():
+    for number in np.unique(combinations).tolist():
         which = np.flatnonzero(combinations == number)
         nccl_us = picks.time_us[which]
         if selection.communicator.nodes > 1:  # a pick that someone else made may have no time, or another size's
