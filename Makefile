@@ -86,7 +86,15 @@ $(TRY_MADE): $(VENV)/.installed $(shell find tuner tables -name '*.py' -o -name 
 	$(BIN)/python -m tests.scripts.write_picks_to_try $(TRY)
 	@touch $@
 
-site: $(VENV)/.site $(TRY_MADE)
+# Python for the browser, with which that page reads pasted files. PYODIDE: the folder of an unpacked Pyodide, where the
+# package index cannot be reached.
+PYODIDE     ?=
+PYTHON_MADE := build/python/index.json
+
+$(PYTHON_MADE): $(VENV)/.installed $(shell find tuner tables -name '*.py' -o -name '*.toml' -o -name '*.csv') tests/scripts/write_browser_python.py
+	$(BIN)/python -m tests.scripts.write_browser_python $(PYODIDE)
+
+site: $(VENV)/.site $(TRY_MADE) $(PYTHON_MADE)
 	@for page in README.md CONTRIBUTING.md docs/*.md docs/site/*.md; do \
 	    sed -e '/^ *```/,/^ *```$$/s/.*//' $$page | $(BIN)/proselint check --config docs/site/proselint.json \
 	        | sed "s#^<stdin>#$$page#" | { ! grep .; } || bad=1; done; exit $${bad:-0}

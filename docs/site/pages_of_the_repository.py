@@ -65,12 +65,14 @@ def on_post_template(output: str, template_name: str, config: MkDocsConfig) -> s
 
 
 def on_post_build(config: MkDocsConfig) -> None:
-    """The files that the page to try looks answers up in."""
+    """The files that the page to try looks answers up in, and the Python that it reads files with."""
     folder = Path(config.site_dir) / "try"
     folder.mkdir(exist_ok=True)
     for pattern in ("*.picks.gz", "index.json"):
         for file in (ROOT / "build" / "try").glob(pattern):
             shutil.copy(file, folder)
+    if (python := ROOT / "build" / "python").is_dir():
+        shutil.copytree(python, Path(config.site_dir) / "python", dirs_exist_ok=True)
 
 
 def _helps(context: click.Context) -> Iterator[str]:
