@@ -3,10 +3,7 @@
 import gzip
 import json
 import re
-import threading
 from collections.abc import Iterator
-from functools import partial
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -48,11 +45,6 @@ import(new URL("site/try_lookup.js", location)).then(async (lookup) => {
 """
 
 
-class Quiet(SimpleHTTPRequestHandler):
-    def log_message(self, *_: Any) -> None:
-        """Nothing, as the requests are the browser's."""
-
-
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The page as the site has it, without the theme around it."""
@@ -70,13 +62,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def address(folder: Path) -> Iterator[str]:
-    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(folder)))
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    yield f"http://127.0.0.1:{server.server_port}/try.html"
-    server.shutdown()
-    server.server_close()
-    thread.join()
+    with web.served(folder) as root:
+        yield f"{root}/try.html"
 
 
 @pytest.fixture(scope="module")

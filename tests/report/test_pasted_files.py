@@ -6,19 +6,16 @@ import re
 import shutil
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
-from functools import partial
-from http.server import ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.report.test_page_to_try import Quiet
 from tests.scripts import write_browser_python as written
 from tests.support import browser as web
 from tuner.cli.pasted import answers
+from tuner.cli.reports.policy import OF_THE_SITE, with_policy
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "docs" / "examples"
@@ -50,36 +47,39 @@ FILES = (  # with the machine that the reader names
 NATIVE = """
 import json, sys
 from tuner.cli.pasted import answers
+from tuner.cli.reports.policy import OF_THE_SITE, with_policy
 print(json.dumps([[each.title, list(each.words), each.exit_code, each.verdict, each.output, each.errors]
                   for each in answers([sys.argv[1]], sys.argv[2])]))
 """
 
 
 @pytest.fixture(scope="module")
-def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The part of the page that reads files, without the theme around it."""
+def root(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The part of the page that reads files, without the theme around it; in the folder "without" it has no Python."""
     folder = tmp_path_factory.mktemp("site")
     if not written.write(folder / "python"):
         pytest.skip("no Pyodide here")
-    (folder / "site").mkdir()
-    for name in ("try_paste.js", "try_worker.js", "try.css"):
-        shutil.copy(ROOT / "docs" / "site" / name, folder / "site")
     (form,) = re.findall(r'^<form id="paste".*</script>$', (ROOT / "docs" / "try.md").read_text("utf-8"), re.M | re.S)
-    head = '<!doctype html><meta charset=utf-8><title>A file</title><link rel="stylesheet" href="site/try.css">'
-    (folder / "try.html").write_text(head + form, "utf-8")
-    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(folder)))
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    yield f"http://127.0.0.1:{server.server_port}/try.html"
-    server.shutdown()
-    server.server_close()
-    thread.join()
+    head = '<head><meta charset=utf-8><title>A file</title><link rel="stylesheet" href="site/try.css"></head>'
+    for place in (folder, folder / "without"):
+        (place / "site").mkdir(parents=True)
+        for name in ("try_paste.js", "try_worker.js", "try.css"):
+            shutil.copy(ROOT / "docs" / "site" / name, place / "site")
+        html = f"<!doctype html>{head}<body>{form}</body>"
+        (place / "try.html").write_text(with_policy(html, OF_THE_SITE), "utf-8")
+    with web.served(folder) as root:
+        yield root
+
+
+@pytest.fixture
+def address(root: str) -> str:
+    return f"{root}/try.html"
 
 
 @pytest.fixture(scope="module")
-def browser(address: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+def browser(root: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     with web.chromium(tmp_path_factory.mktemp("browser") / "profile") as browser:
-        browser.get(address)
+        browser.get(f"{root}/try.html")
         yield browser
 
 
@@ -170,31 +170,23 @@ def test_pasted_text_is_read_a_machine_is_believed_and_mistakes_are_said(browser
     assert titles == [
         "What is it, and is anything wrong?", "Is it as fast as it should be?", "What would NCCL pick?"
     ]  # fmt: skip
-    browser.execute_script("document.querySelector('#paste [name=text]').value = 'x'.repeat(51 * 2 ** 20)")
-    browser.execute_script("delete document.getElementById('pasted').dataset.done")
-    button.click()
+    browser.execute_script(
+        """
+        const files = new DataTransfer();
+        files.items.add(new File([new Uint8Array(51 * 2 ** 20)], "large.log"));
+        delete document.getElementById("pasted").dataset.done;
+        document.getElementById("paste").dispatchEvent(new DragEvent("drop", {dataTransfer: files, cancelable: true}));
+        """
+    )
     web.until(lambda: "up to 52.4 MB" in status(browser))
     assert sections(browser) == []
 
 
 @pytest.mark.slow
-def test_a_site_without_python_says_so(tmp_path: Path, browser: Any, address: str) -> None:
-    root = address.rsplit("/", 1)[0]
-    browser.get(f"{root}/site/try.css")  # a page of the same site
-    page = (ROOT / "docs" / "site" / "try_paste.js").read_text("utf-8").replace("../python/", "../elsewhere/")
-    (form,) = re.findall(r'^<form id="paste".*?</div>$', (ROOT / "docs" / "try.md").read_text("utf-8"), re.M | re.S)
-    browser.execute_script("document.body.innerHTML = arguments[0]", form)
-    browser.execute_script(
-        "const one = document.createElement('script'); one.type = 'module';"
-        "one.textContent = arguments[0].replaceAll('import.meta.url', 'location.href'); document.body.append(one)",
-        page,
-    )
-    web.until(
-        lambda: (
-            browser.execute_script("document.querySelector('#paste [name=ask]').click()")
-            or "built without Python" in status(browser)
-        )
-    )
+def test_a_site_without_python_says_so(browser: Any, root: str) -> None:
+    browser.get(f"{root}/without/try.html")
+    browser.find_element("css selector", "#paste [name=text]").click()
+    web.until(lambda: "built without Python" in status(browser))
 
 
 def test_each_file_is_answered_and_a_machine_of_its_own_is_used(monkeypatch: pytest.MonkeyPatch) -> None:

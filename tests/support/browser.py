@@ -1,9 +1,12 @@
 """A headless Chromium for tests of pages, and where things are on them."""
 
 import shutil
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -46,6 +49,23 @@ def chromium(profile: Path) -> Iterator[Any]:
         yield opened
     finally:
         opened.quit()
+
+
+class _Quiet(SimpleHTTPRequestHandler):
+    def log_message(self, *_: Any) -> None:
+        """Nothing, as the requests are the browser's."""
+
+
+@contextmanager
+def served(folder: Path) -> Iterator[str]:
+    """The address of a folder, which this computer serves."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(_Quiet, directory=str(folder)))
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    server.server_close()
+    thread.join()
 
 
 def until(found: Callable[[], Any]) -> Any:
