@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from contextlib import closing
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -132,6 +133,13 @@ COMMANDS = {
 }
 
 
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """Each of the files by its name, made once: the commands only read it."""
+    folder = tmp_path_factory.mktemp("hostile")
+    return cache(lambda file: FILES[file](folder / file))
+
+
 def measured(words: list[str]) -> tuple[subprocess.CompletedProcess[str], float, float]:
     """What a command says, its memory in MB and its CPU seconds. It is ended beyond twice the memory allowed."""
     program = (
@@ -157,8 +165,8 @@ PAIRS = [(file, "diagnose") for file in FILES] + [
 @pytest.mark.parametrize(
     ("file", "command"), [*PAIRS, *((file, "budget") for file in FILES if (file, "budget") not in PAIRS)]
 )
-def test_a_hostile_file_takes_little_memory_and_time(file: str, command: str, tmp_path: Path) -> None:
-    path = FILES[file](tmp_path / file)
+def test_a_hostile_file_takes_little_memory_and_time(file: str, command: str, made: Callable[[str], Path]) -> None:
+    path = made(file)
     assert path.stat().st_size < 50 << 20
     done, mb, seconds = measured([word.format(path) for word in COMMANDS[command]])
     assert "Traceback" not in done.stderr
@@ -168,8 +176,8 @@ def test_a_hostile_file_takes_little_memory_and_time(file: str, command: str, tm
 
 
 @pytest.mark.parametrize("file", ["log.gz", "nested.json", "short.log"])
-def test_the_error_says_how_to_raise_the_bound(file: str, tmp_path: Path) -> None:
-    done = run("budget", str(FILES[file](tmp_path / file)), "--machine", "dgx-h100", code=2)
+def test_the_error_says_how_to_raise_the_bound(file: str, made: Callable[[str], Path]) -> None:
+    done = run("budget", str(made(file)), "--machine", "dgx-h100", code=2)
     assert f"{VARIABLE}=N" in done.stderr
     assert len(done.stderr.splitlines()) == 1
 

@@ -80,11 +80,15 @@ def names() -> tuple[str, ...]:
 
 def load(name: str) -> GpuModel:
     """A model by its name, in any case and with spaces for hyphens; UnknownGpu says which are nearest."""
-    table = _table()
-    known = {each.lower(): row for each, row in table.items()}
-    if (row := known.get(name.strip().lower().replace(" ", "-").replace("_", "-"))) is None:
+    if (row := _by_lower_name().get(name.strip().lower().replace(" ", "-").replace("_", "-"))) is None:
+        table = _table()
         raise UnknownGpu(f"no GPU model {name!r}{did_you_mean(name, table)}; {nearest_of(name, table)}")
     return row
+
+
+@cache
+def _by_lower_name() -> dict[str, GpuModel]:
+    return {name.lower(): row for name, row in _table().items()}
 
 
 _CHIP = expression(r"RTX PRO \d+|RTX \w+(?: ADA)?|TITAN \w+|\w+")
@@ -139,7 +143,16 @@ def first_cuda(compute_capability: int) -> tuple[int, int]:
 
 def of_device(device: str | None) -> tuple[str, ...]:
     """Names of the models that have a PCI device id of NVIDIA's, as in ``0x2330``; none of an unknown one."""
-    return tuple(name for name in names() if (device or "").lower() in load(name).pci_devices)
+    return _by_device().get((device or "").lower(), ())
+
+
+@cache
+def _by_device() -> dict[str, tuple[str, ...]]:
+    named: dict[str, tuple[str, ...]] = {}
+    for name, model in _table().items():
+        for device in model.pci_devices:
+            named[device] = (*named.get(device, ()), name)
+    return named
 
 
 @cache
