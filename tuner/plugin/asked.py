@@ -7,12 +7,13 @@ from functools import cached_property
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput, BadTable
 from tuner.base.names import ALGO_PROTOS, Algorithm
 from tuner.base.nouns import Span
-from tuner.base.numerics import FloatArray
+from tuner.base.numerics import FloatArray, SizeArray
 from tuner.base.records import sha256
 from tuner.emulator.communicator import Comm
 from tuner.emulator.group import Tuned
@@ -121,21 +122,46 @@ class AskedPlugin:
         """What NCCL runs after the plugin's answer; None for its own pick. ``cost_us``: [algorithm][protocol], us."""
         return self._by_costs(call, cost_us) if self.interface.hands_costs else self._by_name(call, cost_us)
 
+    def answers(self, request: Request, nbytes: SizeArray, costs_us: FloatArray) -> TunerAnswers:
+        """:meth:`answer` of many sizes. ``costs_us``: [size][algorithm][protocol], us."""
+        answers = TunerAnswers.none(len(nbytes))
+        if not len(nbytes):
+            return answers
+        first = self.call(request, int(nbytes[0]))
+        calls = [replace(first, bytes=size) for size in nbytes.tolist()]
+        if not self.interface.hands_costs:
+            for at, (call, cost_us) in enumerate(zip(calls, costs_us, strict=True)):
+                if (tuned := self._by_name(call, cost_us)) is not None:
+                    answers.cell[at], answers.channels[at] = ALGO_PROTOS.index(tuned.algo_proto), tuned.channels
+            return answers
+        left_us, channels = self._left(calls, costs_us)
+        own = ~(costs_us >= 0).any(axis=(1, 2)) & (left_us == costs_us).all(axis=(1, 2))
+        if not own.all():
+            answers.cell[~own], _ = self.selection.pick_by(left_us[~own], costs_us[~own])
+            answers.channels[~own] = channels[~own]
+        return answers
+
     def rows(self, call: TunerCall, cost_us: FloatArray) -> DecidingRows:
         """The rows by which the plugin decides. ``cost_us``: [algorithm][protocol], in us."""
         return self.plugin.rows(call, cost_us[: self._algorithms])
 
     def _by_costs(self, call: TunerCall, cost_us: FloatArray) -> Tuned | None:
         """None where NCCL falls back on Ring."""
-        count = self._algorithms
-        answer = self.plugin.ask(call, cost_us[:count])
-        left_us = cost_us.copy()
-        left_us[:count] = answer.cost_us
-        if not (cost_us >= 0).any() and np.array_equal(left_us, cost_us):
+        left_us, channels = self._left([call], cost_us[None])
+        if not (cost_us >= 0).any() and np.array_equal(left_us[0], cost_us):
             return None
-        best, time_us = self.selection.pick_by(left_us[None], cost_us[None])
+        best, time_us = self.selection.pick_by(left_us, cost_us[None])
         # NCCL_CTA_POLICY, which may have moved NCCL's own pick, counts for nothing once a tuner is loaded.
-        return Tuned(ALGO_PROTOS[best[0]], time_us[0], answer.channels)
+        return Tuned(ALGO_PROTOS[best[0]], time_us[0], int(channels[0]))
+
+    def _left(self, calls: Sequence[TunerCall], costs_us: FloatArray) -> tuple[FloatArray, NDArray[np.int64]]:
+        """The cost tables that the plugin leaves, [call][algorithm][protocol] in us, and the channels it asks for."""
+        count = self._algorithms
+        left_us, channels = costs_us.copy(), np.zeros(len(calls), np.int64)
+        for at, call in enumerate(calls):
+            answer = self.plugin.ask(call, costs_us[at, :count])
+            left_us[at, :count], channels[at] = answer.cost_us, answer.channels
+        return left_us, channels
 
     def _by_name(self, call: TunerCall, cost_us: FloatArray) -> Tuned | None:
         """The named algorithm and protocol, which NCCL runs; the time is the one that it would have computed."""
@@ -195,12 +221,11 @@ class FileTuner:
         selection = Selection(replace(question.communicator, tuner=None))
         costs_us = question.cost_table_us
         with opened(self.file, selection) as asked:
-            for at, size in enumerate(question.nbytes.tolist()):
-                call = asked.call(question.request, size)
-                undecided[at] = following is not None and asked.rows(call, costs_us[at]).undecided
-                tuned = None if undecided[at] else asked.answer(call, costs_us[at])
-                if tuned is not None:
-                    answers.cell[at], answers.channels[at] = ALGO_PROTOS.index(tuned.algo_proto), tuned.channels
+            if following is not None:
+                for at, size in enumerate(question.nbytes.tolist()):
+                    undecided[at] = asked.rows(asked.call(question.request, size), costs_us[at]).undecided
+            own = asked.answers(question.request, question.nbytes[~undecided], costs_us[~undecided])
+            answers.cell[~undecided], answers.channels[~undecided] = own.cell, own.channels
         if following is not None and undecided.any():
             theirs = following.answers(question)
             answers.cell[undecided], answers.channels[undecided] = theirs.cell[undecided], theirs.channels[undecided]
