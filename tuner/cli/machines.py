@@ -9,7 +9,7 @@ import click
 from tuner import release
 from tuner.answers import known
 from tuner.answers.changes import changed
-from tuner.base.errors import BadInput, UnknownMachine
+from tuner.base.errors import BadInput
 from tuner.base.files import write_text
 from tuner.base.records import to_json
 from tuner.cli import options
@@ -104,13 +104,12 @@ def _file(what: str) -> Path | None:
     """The file of that path, None for a machine. Errors: UnknownMachine where it is neither and looks like a name."""
     if what == "-":
         return STANDARD_INPUT
-    try:
-        catalogue.load(what)
-    except UnknownMachine:
-        if not (path := Path(what)).exists() and path.name == what and not path.suffix[1:].isalpha():
-            raise
-        return path
-    return None
+    if catalogue.is_known(what):
+        return None
+    path = Path(what)
+    if not path.exists() and path.name == what and not path.suffix[1:].isalpha():
+        catalogue.load(what)  # which says what the name may mean
+    return path
 
 
 def _print_topology(name: str, changes: tuple[str, ...], out: Path | None) -> None:

@@ -259,6 +259,11 @@ def _plain(name: str) -> str:
     return "-".join(name.lower().replace("_", " ").replace("-", " ").split())
 
 
+def is_known(name: str) -> bool:
+    """Whether :func:`load` has a machine of this name, without looking for those that an unknown name may mean."""
+    return alias(name) is not None or _plain(name) in map(_plain, names()) or in_words.read(name) is not None
+
+
 @cache
 def load(name: str) -> Machine:
     """A machine by its name or alias; UnknownMachine suggests names, or says why it is not there."""
@@ -337,21 +342,27 @@ def _unknown(name: str) -> str:
     absent = {each.lower(): row for each, row in missing().items()}.get(name.lower())
     if absent:
         return f"{absent.name}: {absent.why}; {one_of(absent.instead)}"
-    facts = {each: tables.toml(folder() / each / "machine.toml") for each in names()}
-    others = {each: [row.name for row in aliases().values() if row.machine == each] for each in facts}
-    known = {each: words_of(each, row["vendor"], row["gpu"], *others[each]) for each, row in facts.items()}
-    models = (*gpus.names(), *(str(row["gpu"]) for row in facts.values()))
-    chips = {word for model in models for word in words_of(gpus.chip(model))}
+    models, known, chips = _known_words()
     elsewhere = {word for each in missing() for word in words_of(each) if CHIP.fullmatch(word)}
     not_here = having_all_words(name, {each: words_of(each) for each in missing()})
     if not_here and not having_all_words(name, known):
         return f"no machine {name!r}; {_are_missing([missing()[each] for each in not_here])}"
-    here = {gpus.chip(str(row["gpu"])) for row in facts.values()}
+    here = {gpus.chip(model) for model in models.values()}
     if (words := in_words.of_chip(_words(name), here)) is not None:
         return f"no machine {name!r}; in words: {words}, with your GPUs and CPUs"
     meant = nearest(name, known, chips | elsewhere)
-    hint = f"; did you mean {', '.join(meant)}?" if meant else f"; {nearest_of(name, facts)}"
+    hint = f"; did you mean {', '.join(meant)}?" if meant else f"; {nearest_of(name, models)}"
     return f"no machine {name!r}{hint} (all: nccl-tuner machines)"
+
+
+@cache
+def _known_words() -> tuple[dict[str, str], dict[str, frozenset[str]], frozenset[str]]:
+    """GPU models and words by machine, and the words that name a GPU."""
+    facts = {each: tables.toml(folder() / each / "machine.toml") for each in names()}
+    others = {each: [row.name for row in aliases().values() if row.machine == each] for each in facts}
+    known = {each: words_of(each, row["vendor"], row["gpu"], *others[each]) for each, row in facts.items()}
+    models = {each: str(row["gpu"]) for each, row in facts.items()}
+    return models, known, words_of(*map(gpus.chip, (*gpus.names(), *models.values())))
 
 
 def _are_missing(rows: list[Missing]) -> str:
