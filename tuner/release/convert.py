@@ -39,6 +39,10 @@ ALGORITHM_NAMES = {algorithm: key for key, algorithm in ALGORITHM_KEYS.items()}
 PROTOCOL_NAMES = {protocol: key for key, protocol in PROTOCOL_KEYS.items()}
 
 
+# By table or list and its key: what was made of it, so that releases share what they take from the same parent.
+Shared = dict[tuple[int, str], tuple[Any, Any]]
+
+
 class WrongValue(Exception):
     """A wrong value of a dotted key; the text says what is wrong and what is valid."""
 
@@ -47,7 +51,7 @@ class WrongValue(Exception):
         self.key = key
 
 
-def record(kind: type[Record], given: Any, key: str) -> Record:
+def record(kind: type[Record], given: Any, key: str, shared: Shared | None = None) -> Record:
     """``given`` as a dataclass of this kind; a field with a default may be left out. Errors: WrongValue."""
     table = _table(given, key)
     of_kind: Any = kind
@@ -56,27 +60,35 @@ def record(kind: type[Record], given: Any, key: str) -> Record:
     for field in fields(of_kind):
         if field.name not in table and field.default is MISSING and field.default_factory is MISSING:
             raise WrongValue(below(key, field.name), f"missing from {f'[{key}]' if key else 'the file'}")
-    return kind(**{name: value(hints[name], each, below(key, name)) for name, each in table.items()})
+    return kind(**{name: value(hints[name], each, below(key, name), shared) for name, each in table.items()})
 
 
-def value(kind: Any, given: Any, key: str) -> Any:
-    """``given`` converted to the annotation ``kind``. Errors: WrongValue."""
+def value(kind: Any, given: Any, key: str, shared: Shared | None = None) -> Any:
+    """``given`` converted to the annotation ``kind``, taken from ``shared`` where it is there. Errors: WrongValue."""
+    if shared is None or not isinstance(given, dict | list):
+        return _value(kind, given, key, shared)
+    if (known := shared.get((id(given), key))) is None:
+        known = shared[id(given), key] = given, _value(kind, given, key, shared)  # kept, so that no other has its id
+    return known[1]
+
+
+def _value(kind: Any, given: Any, key: str, shared: Shared | None) -> Any:
     origin, arguments = get_origin(kind), get_args(kind)
     if is_dataclass(kind):
-        return record(kind, given, key)  # type: ignore[arg-type]
+        return record(kind, given, key, shared)  # type: ignore[arg-type]
     if origin is Annotated:
-        return _mapping(get_args(arguments[0]), given, key, whole=PARTIAL not in arguments)
+        return _mapping(get_args(arguments[0]), given, key, PARTIAL not in arguments, shared)
     if origin in (Union, UnionType):
         (some,) = (argument for argument in arguments if argument is not NoneType)
-        return None if given == [] else value(some, given, key)
+        return None if given == [] else _value(some, given, key, shared)
     if origin is tuple:
-        return _tuple(arguments, given, key)
+        return _tuple(arguments, given, key, shared)
     if origin is Literal:
         return _one_of(dict(zip(arguments, arguments, strict=True)), given, key)
     if kind in KEYS:
         return _one_of(KEYS[kind], given, key)
     if isinstance(origin, type) and issubclass(origin, Mapping):
-        return _mapping(arguments, given, key, whole=True)
+        return _mapping(arguments, given, key, True, shared)
     return _plain(kind, given, key)
 
 
@@ -143,27 +155,28 @@ def _one_of(valid: Mapping[str, Any], given: Any, key: str) -> Any:
     return valid[given]
 
 
-def _tuple(kinds: tuple[Any, ...], given: Any, key: str) -> tuple[Any, ...]:
+def _tuple(kinds: tuple[Any, ...], given: Any, key: str, shared: Shared | None) -> tuple[Any, ...]:
     several = len(kinds) == 2 and kinds[1] is ...
     if not isinstance(given, list):
         raise WrongValue(key, f"{given!r}; valid: a list")
     if not several and len(given) != len(kinds):
         raise WrongValue(key, f"{len(given)} values; valid: {len(kinds)}")
     return tuple(
-        value(kinds[0] if several else kinds[index], each, f"{key}[{index}]") for index, each in enumerate(given)
+        value(kinds[0] if several else kinds[index], each, f"{key}[{index}]", shared)
+        for index, each in enumerate(given)
     )
 
 
-def _mapping(kinds: tuple[Any, ...], given: Any, key: str, whole: bool) -> Mapping[Any, Any]:
+def _mapping(kinds: tuple[Any, ...], given: Any, key: str, whole: bool, shared: Shared | None) -> Mapping[Any, Any]:
     names, kind = kinds
     table = _table(given, key)
     valid = _names(names)
     if valid is None:
-        return MappingProxyType({name: value(kind, each, below(key, name)) for name, each in table.items()})
+        return MappingProxyType({name: value(kind, each, below(key, name), shared) for name, each in table.items()})
     _check_names(table, valid, key)
     if whole and (missing := [name for name in valid if name not in table]):
         raise WrongValue(below(key, missing[0]), f"missing from [{key}]")
-    return MappingProxyType({valid[name]: value(kind, each, below(key, name)) for name, each in table.items()})
+    return MappingProxyType({valid[name]: value(kind, each, below(key, name), shared) for name, each in table.items()})
 
 
 def _names(kind: Any) -> Mapping[str, Any] | None:

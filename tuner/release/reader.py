@@ -141,7 +141,7 @@ def _load(name: str) -> Release:
     if exact != name:
         return load(exact)
     if name in names() or learnt.is_learnt(name):
-        return read(_folder(), name)
+        return read(_folder(), name, _kept)
     return uncompared(name, names())
 
 
@@ -151,7 +151,7 @@ def uncompared(name: str, known: Sequence[str]) -> Release:
     ``known`` are the compared releases, oldest first. Errors: UnknownRelease where nothing answers for it.
     """
     if name not in known and name in names_by_source():
-        nccl = read(_folder(), name)
+        nccl = read(_folder(), name, _kept)
         return replace(nccl, standing=Standing("by source", not_read=tuple(nccl.files[0].table.get("not_read", ()))))
     around = None if name in known else _around(name, known)
     if around is None:
@@ -164,12 +164,30 @@ def uncompared(name: str, known: Sequence[str]) -> Release:
 def forget() -> None:
     """Reads the files again that are asked for: one was written."""
     _load.cache_clear()
+    _kept.clear()
 
 
-def read(folder: Path, name: str) -> Release:
+class _Parents:
+    """Release files by path, and what was made of them: releases share what they take from the same parent."""
+
+    def __init__(self) -> None:
+        self.files: dict[str, ReleaseFile] = {}
+        self.merged: dict[str, dict[str, object]] = {}
+        self.converted: convert.Shared = {}
+
+    def clear(self) -> None:
+        """Reads every file anew."""
+        self.__init__()  # type: ignore[misc]
+
+
+_kept = _Parents()  # of the releases that are loaded
+
+
+def read(folder: Path, name: str, parents: _Parents | None = None) -> Release:
     """The release ``name`` of a folder of release files. Errors: BadReleaseFile names file and key."""
-    chain = tuple(_chain(folder, name))
-    return _release(name, chain, _merged(chain))
+    parents = parents or _Parents()
+    chain = tuple(_chain(folder, name, parents))
+    return _release(name, chain, _merged(chain, parents.merged), parents.converted)
 
 
 def of_library(path: Path) -> str:
@@ -248,12 +266,15 @@ def _folder_by_source() -> Path:
     return tables.folder() / "by_source"
 
 
-def _chain(folder: Path, name: str) -> Iterator[ReleaseFile]:
+def _chain(folder: Path, name: str, parents: _Parents) -> Iterator[ReleaseFile]:
     """The release's own file, its parent's, and so on."""
     seen: list[str] = []
     parent: str | None = name
     while parent is not None:
-        file = _file(folder, parent)
+        if (file := parents.files.get(str(_path(folder, parent)))) is None:
+            file = _file(folder, parent)
+            if not learnt.is_learnt(parent):  # a shipped file does not change
+                parents.files[file.path] = file
         yield file
         seen.append(parent)
         parent = file.table.get("parent")
@@ -290,12 +311,15 @@ def _path(folder: Path, name: str) -> Path:
     return by_source if by_source.is_file() else folder / f"{name}.toml"
 
 
-def _merged(chain: tuple[ReleaseFile, ...]) -> dict[str, object]:
-    merged: dict[str, object] = {}
+def _merged(chain: tuple[ReleaseFile, ...], known: dict[str, dict[str, object]] | None = None) -> dict[str, object]:
+    """The tables of a chain of files laid over each other; ``known``, by the last file's path, gets each step's."""
+    known, merged = {} if known is None else known, dict[str, object]()
     for file in reversed(chain):
-        lost = {*file.table.get("without", []), *file.table.keys() & {"library"}}  # none of a parent's builds
-        kept = {key: value for key, value in merged.items() if key not in lost}
-        merged = _merge(kept, {key: value for key, value in file.table.items() if key not in HEAD})
+        if file.path not in known or file is chain[0]:
+            lost = {*file.table.get("without", []), *file.table.keys() & {"library"}}  # none of a parent's builds
+            kept = {key: value for key, value in merged.items() if key not in lost}
+            known[file.path] = _merge(kept, {key: value for key, value in file.table.items() if key not in HEAD})
+        merged = known[file.path]
     return merged
 
 
@@ -308,11 +332,13 @@ def _merge(base: Mapping[str, object], change: Mapping[str, object]) -> dict[str
     return merged
 
 
-def _release(name: str, chain: tuple[ReleaseFile, ...], table: Mapping[str, Any]) -> Release:
+def _release(
+    name: str, chain: tuple[ReleaseFile, ...], table: Mapping[str, Any], shared: convert.Shared | None = None
+) -> Release:
     try:
         if wrong := sorted(table.keys() & NOT_IN_FILES):
             raise convert.WrongValue(wrong[0], f"unknown key; {one_of(_keys())}")
-        nccl = replace(convert.record(Release, {"name": name, **table}, ""), files=chain)
+        nccl = replace(convert.record(Release, {"name": name, **table}, "", shared), files=chain)
         _check_lengths(nccl)
     except convert.WrongValue as error:
         raise BadReleaseFile(f"{file_of(chain, error.key)}: {error}") from None
