@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -155,8 +156,11 @@ def test_what_a_release_ignores_is_not_in_its_library(nccl: str) -> None:
     """NCCL's variables are texts in it, as every one that the release reads shows."""
     read, content = release.load(nccl), Path(library.find(nccl).path).read_bytes()
     everywhere = {name for one in release.names() for name in release.load(one).listed_variables}
-    assert [name for name in ignored(read, everywhere) if f"{name}\0".encode() in content] == []
-    assert b"NCCL_ALGO\0" in content
+    # All texts in one pass: a search of each name in 400 MB takes a hundred times longer.
+    texts = {text.decode() for text in re.findall(rb"NCCL_\w+(?=\0)", content)}
+    assert all(name.startswith("NCCL_") for name in everywhere)
+    assert texts.isdisjoint(ignored(read, everywhere))
+    assert "NCCL_ALGO" in texts
 
 
 @pytest.mark.parametrize(
