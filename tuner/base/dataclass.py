@@ -36,7 +36,7 @@ def dataclass(
             made.__repr__ = _repr
         if eq:
             made.__eq__ = own.get("__eq__", _equal)
-            made.__hash__ = own.get("__hash__") or (_hash if frozen else None)
+            made.__hash__ = own.get("__hash__") or (_first_hash(made) if frozen else None)
         if order:
             made.__lt__, made.__le__, made.__gt__, made.__ge__ = map(_ordered, (lt, le, gt, ge))
         if frozen:
@@ -122,8 +122,15 @@ def _ordered(compare: Callable[[Any, Any], bool]) -> Callable[[Any, object], Any
     return compared
 
 
-def _hash(self: Any) -> int:
-    return hash(_of(type(self))(self))
+def _first_hash(kind: Any) -> Callable[[Any], int]:
+    """A ``__hash__`` that replaces itself by one that knows the fields of its class, and calls it."""
+
+    def first(self: Any) -> int:
+        values = _of(kind)
+        kind.__hash__ = lambda self: hash(values(self))
+        return hash(values(self))
+
+    return first
 
 
 def _repr(self: Any) -> str:
