@@ -37,7 +37,7 @@ test-releases: $(VENV)/.installed
 	$(BIN)/nccl-tuner fetch-nccl --all --build cu12 --build cu13
 	NCCL_TUNER_TEST_RELEASES=all $(PYTEST) tests/live/test_oracle.py tests/live/test_shared_gpus.py \
 	  tests/measure/test_double.py
-	NCCL_TUNER_TEST_RELEASES=all $(PYTEST) tests/live/test_reports.py
+	NCCL_TUNER_TEST_RELEASES=all $(PYTEST) tests/live/test_reports.py tests/live/test_second_communicators.py
 	NCCL_TUNER_TEST_RELEASES=all $(PYTEST) tests/live/test_plugin.py -k "nothing_changes or chunks_stay"
 	NCCL_TUNER_TEST_RELEASES=all $(PYTEST) tests/live/test_orders.py -k what_libnccl_launches --draw 5
 	NCCL_TUNER_TEST_RELEASES=all $(PYTEST) tests/live/test_releases.py tests/live/test_builds.py --record

@@ -372,6 +372,7 @@ def command_answers() -> dict[str, Any]:
     from tuner.oracle.conformance.mismatches import MatchReport
     from tuner.plugin import live, stats, trial
     from tuner.release.regressions import Regression
+    from tuner.release.variables import VariableReading
     from tuner.scenario.description import ConstantsUsed
     from tuner.scenario.logs.imported import Imported, NodeFacts
     from tuner.times import telling, verify
@@ -532,6 +533,7 @@ def command_answers() -> dict[str, Any]:
         ),
         "job read": report.JobReport,
         "job plan": plan.JobPlan,
+        "job variables": {"release": str, "compared": bool, "variables": list[VariableReading]},
         "plot": (
             Merged((call, machine, {"nodes": numbers, "bytes": numbers}, picture)),
             Merged(

@@ -9,14 +9,17 @@ from pathlib import Path
 
 import click
 
-from tuner.base.errors import BadInput
+from tuner import release
+from tuner.base.errors import BadInput, did_you_mean
 from tuner.cli import options
 from tuner.cli.command import FILE, Group
+from tuner.cli.communicator_options import release_option
 from tuner.cli.output import human_bytes, plural, print_table, say, show, shown_as_json, verdict
 from tuner.jobs.inside import decide, joined, plan, report
 from tuner.jobs.inside.steps import read_steps
 from tuner.machine import catalogue
 from tuner.plugin.table.parse import from_text, to_text, write
+from tuner.release.variables import VariableReading, asked_of_readings, in_library, variable_readings
 from tuner.scenario import Scenario
 from tuner.scenario.describe import describe
 from tuner.times.measured.samples import Writer
@@ -181,6 +184,68 @@ def plan_command(folder: Path, machine: str, out: Path, most_factor: float, step
     say(f"one block in {found.every} is of an arm ({said}); it ends after {found.days:.2g} days")
 
 
+READ = {
+    "each": "at each communicator",
+    "once": "once a process",
+    "neither": "in part at each communicator",
+    "unseen": "not known: no value tried had an effect",
+}
+
+
+@click.command(name="variables", cls=options.Command)
+@click.argument("variables", nargs=-1, metavar="[NAME]...")
+@release_option("NCCL release. [default: the newest]")
+@options.json_option
+def variables_command(variables: tuple[str, ...], nccl: str | None) -> None:
+    """Says which of NCCL's variables still count for a new communicator where a process sets them while it runs.
+
+    Of those that change what NCCL picks or launches; NAME: only these. NCCL reads most once in a process, at its first
+    communicator or call: set later (setenv, os.environ), they change nothing. The real libnccl was asked, with two
+    communicators in one process.
+
+    Exit code 1 where a NAME is read once, 3 where one is not known.
+
+    \b
+    nccl-tuner job variables --nccl 2.28.9
+    nccl-tuner job variables NCCL_ALGO NCCL_MAX_NCHANNELS --nccl 2.28.9
+    """
+    name = release.load(nccl or release.names()[-1]).name
+    found = variable_readings(name)
+    known = {one.variable: one for one in found}
+    unknown = [each for each in variables if each not in known]
+    for each in unknown:
+        near = did_you_mean(each, list(known))
+        why = "its libnccl has no such name" if each not in in_library(name) else "not among those that change a pick"
+        say(f"{each}: {why}{near}", err=True)
+    if variables:
+        found = [known[each] for each in dict.fromkeys(variables) if each in known]
+    asked = asked_of_readings()
+    if not shown_as_json({"release": name, "compared": name in asked, "variables": found}):
+        _print_variables(name, found, whole=not variables)
+        if name not in asked:
+            say(f"NCCL {name} itself was not asked: this is what those before and after it agree on")
+    if variables:
+        reads = {one.read for one in found}
+        sys.exit(1 if "once" in reads else 3 if unknown or reads & {"unseen", "neither"} else 0)
+
+
+def _print_variables(name: str, found: Sequence[VariableReading], whole: bool) -> None:
+    again = [one for one in found if one.read == "each"]
+    if whole:
+        say(f"NCCL {name}: a new communicator of a running process reads {len(again)} of these {len(found)} again")
+    elif found:
+        once = [one.variable for one in found if one.read == "once"]
+        if once:
+            say(verdict(f"no: {', '.join(once)} must be set before the process starts", False))
+        elif len(again) == len(found):
+            say(verdict("read again by a new communicator", True))
+        else:
+            say(verdict("cannot be judged: no value tried had an effect, or it counts in part", None))
+    rows = [(one.variable, READ[one.read], "" if one.default is None else one.default) for one in found]
+    if rows:
+        print_table("", ("variable", "read", "default"), rows)
+
+
 def decide_in_job(folders: Sequence[Path], out: Path, steps: Path | None, name: str) -> None:
     """Judges the arms that the job explored, writes a table of those that stay, and exits with the verdict's code."""
     if steps is not None and len(folders) > 1:
@@ -242,6 +307,7 @@ def _print_decided(found: decide.JobDecision, out: Path) -> None:
 VERBS = {
     "read": "joins what the ranks of a job measured: transfer, waiting, stragglers",
     "plan": "a table whose arms a job explores: few, where most of its time is",
+    "variables": "which NCCL variables a running process still changes",
 }
 
 

@@ -1,11 +1,12 @@
-"""Variables that a release does not list, and defaults of those that it has.
+"""Variables that a release does not list, defaults of those that it has, and when a process reads them.
 
 The variables that a release can read are texts in its libnccl: ``tables/variables.toml`` has the names for all
-releases, ``tables/defaults.toml`` the defaults.
+releases, ``tables/defaults.toml`` the defaults, ``tables/second_communicators.toml`` when they are read.
 """
 
 from collections.abc import Iterable, Mapping
 from functools import cache
+from typing import Any, Literal, cast, get_args
 
 from tuner.base import tables
 from tuner.base.dataclass import dataclass
@@ -105,9 +106,7 @@ def defaults(release: str) -> Mapping[str, Default]:
 
     For many variables -2 or -1 means that NCCL decides when it initialises.
     """
-    known = names()
-    listed = next(file.table["release"] for file in load(release).files if file.table["release"] in known)
-    upto = known[: known.index(listed) + 1]  # of a learnt release those of its parent
+    upto = _upto(release)
     values = {variable: _newest(of_releases, upto) for variable, of_releases in _table().items()}
     return {variable: value for variable, value in values.items() if value is not None}
 
@@ -121,6 +120,75 @@ def changed_defaults(before: str, after: str) -> list[ChangedDefault]:
         if old.get(variable) != new.get(variable)
     ]
     return sorted(found, key=lambda one: None in (one.before, one.after))
+
+
+When = Literal["each", "once", "neither", "unseen"]
+
+
+@dataclass(frozen=True, slots=True)
+class VariableReading:
+    """When a process reads a variable that changes what NCCL picks or launches, as libnccl showed it.
+
+    ``read``: at ``each`` communicator; ``once``, so that a later value changes nothing; ``neither``: a later value
+    counts in part; ``unseen``: no value that was tried had an effect on the simulated devices. ``default``: NCCL's;
+    None where it is no number that NCCL says.
+    """
+
+    variable: str
+    read: When
+    default: Default | None
+
+
+def variable_readings(release: str) -> list[VariableReading]:
+    """Those of each variable that changes a pick or launch, those that are read at each communicator first.
+
+    Of a release whose own library was not asked (:func:`asked_of_readings`) what the nearest before and after agree on;
+    of one that was learnt, that of its parent.
+    """
+    known, nearest = defaults(release), _nearest_asked(release)
+    found = []
+    for variable in _read_again():
+        said = {_read_in(variable, name) for name in nearest}
+        if said != {NONE}:
+            read = cast(When, said.pop()) if len(said) == 1 else "unseen"
+            found.append(VariableReading(variable, read, known.get(variable)))
+    return sorted(found, key=lambda one: (get_args(When).index(one.read), one.variable))
+
+
+def asked_of_readings() -> list[str]:
+    """The releases whose libraries were asked when they read a variable."""
+    return list(_second_communicators()["releases"])
+
+
+def _nearest_asked(release: str) -> list[str]:
+    """The release itself where it was asked, else the nearest before it and after it that were."""
+    asked, known, at = asked_of_readings(), names(), _upto(release)[-1]
+    if at in asked:
+        return [at]
+    earlier = [name for name in asked if known.index(name) < known.index(at)]
+    later = [name for name in asked if known.index(name) > known.index(at)]
+    return [*earlier[-1:], *later[:1]]
+
+
+def _read_in(variable: str, release: str) -> str:
+    lines, upto = _read_again()[variable], names()
+    return next((lines[name] for name in reversed(upto[: upto.index(release) + 1]) if name in lines), NONE)
+
+
+def _upto(release: str) -> list[str]:
+    """Releases with a file up to this one; of a learnt one those of its parent."""
+    known = names()
+    listed = next(file.table["release"] for file in load(release).files if file.table["release"] in known)
+    return known[: known.index(listed) + 1]
+
+
+def _read_again() -> Mapping[str, Mapping[str, str]]:
+    return {variable: lines for variable, lines in _second_communicators().items() if variable != "releases"}
+
+
+@cache
+def _second_communicators() -> Mapping[str, Any]:
+    return tables.toml(tables.folder() / "second_communicators.toml")
 
 
 def _newest(of_releases: Mapping[str, Default], upto: list[str]) -> Default | None:
