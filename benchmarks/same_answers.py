@@ -108,11 +108,18 @@ def main() -> int:
         later = builds.enter_context(installed(given.now)) if given.now else Path(sys.executable)
         before, now = ([*answers(each, asked), *memory(each, given.seed, given.memory)] for each in (base, later))
     named = [*(str({**each, "sizes": len(each["sizes"])}) for each in asked), *("memory" for _ in range(given.memory))]
-    different = [(name, old, new) for name, old, new in zip(named, before, now, strict=True) if old != new]
+    fresh = sum(old.startswith("UnknownMachine: ") and old != new for old, new in zip(before, now, strict=True))
+    different = [
+        (name, old, new)
+        for name, old, new in zip(named, before, now, strict=True)
+        if old != new and not old.startswith("UnknownMachine: ")
+    ]
     for name, old, new in different[:10]:
         print(f"{name}\n  {given.commit}: {old}\n  {given.now or 'today'}: {new}")
     refused = sum(": " in text for text in now[: len(asked)])
     print(f"{len(different)} of {len(named)} answers differ; the later build refuses {refused} of {len(asked)} picks")
+    if fresh:
+        print(f"{fresh} were on machines that the earlier build does not have, and are not compared")
     return 1 if different else 0
 
 
