@@ -38,6 +38,7 @@ if TYPE_CHECKING:  # what a pick does not need takes as long to load as all that
     from tuner.bench.workflow import MeasuringResult
     from tuner.emulator.connect import Across
     from tuner.jobs.diagnosis.records import DiagnosedFiles
+    from tuner.jobs.environment_file import FileEffects
     from tuner.jobs.workload.grouped import JobBudget
     from tuner.jobs.workload.priced import Budget
     from tuner.oracle.bill import MemoryStage
@@ -45,12 +46,14 @@ if TYPE_CHECKING:  # what a pick does not need takes as long to load as all that
 
 
 class TunedDescription(Description, total=False):
-    """The keys of a description and ``tuner``, the plugin that decides before NCCL, by its name.
+    """The keys of a description, ``tuner``, the plugin that decides before NCCL, by its name, and ``env_files``.
 
-    By default it is the tuner in the images of the machine, for AWS's instance types.
+    By default the tuner is the one in the images of the machine, for AWS's instance types. ``env_files`` are files with
+    NCCL's variables, as ``--env-file`` takes them; ``env`` counts before them.
     """
 
     tuner: str | None
+    env_files: Sequence[Path | str]
 
 
 PeerCallName = Literal["alltoall", "AllToAll", "gather", "Gather", "scatter", "Scatter", "send", "Send", "recv", "Recv"]
@@ -65,7 +68,14 @@ class PeerCallKind(TypedDict, total=False):
 
 
 _CALL_DEFAULTS = {"dtype": "float32", "op": "sum", "buffers": "plain", "in_place": False}
-_DESCRIPTION_DEFAULTS = {"collnet": False, "ranks_without_fabric": (), "shared": False, "node": (), "build": BUILDS[0]}
+_DESCRIPTION_DEFAULTS = {
+    "collnet": False,
+    "env_files": (),
+    "ranks_without_fabric": (),
+    "shared": False,
+    "node": (),
+    "build": BUILDS[0],
+}
 _FIRST_CALLS = (("allreduce", 8), ("allreduce", 1 << 20), ("allreduce", 1 << 30))
 _of_a_call = with_keys(CallKind, _CALL_DEFAULTS)
 
@@ -82,8 +92,9 @@ class Communicator:
     array([25.200483, 62.50566 ], dtype=float32)
     """
 
-    def __init__(self, scenario: Scenario) -> None:
+    def __init__(self, scenario: Scenario, env_files: "tuple[FileEffects, ...]" = ()) -> None:
         self.scenario = scenario
+        self.env_files = env_files  # what the variables of each file do
         self.selection = CompiledSelection(scenario.communicator())
         self._tables: dict[object, tuple[PickTable, Request]] = {}
 
@@ -351,11 +362,12 @@ def communicator(machine: str | None = None, **description: Unpack[TunedDescript
 
     They are ``nodes``, ``gpus_per_node``, ``nccl``, ``env``, ``constants``, ``topology``, ``graphs``, ``gpu``,
     ``net_gbps``, ``net_latency_us``, ``node``, ``build``, ``tuner`` (aws-ofi-nccl, aws-ofi-nccl=VERSION,
-    table:FILE[,TUNER], nvidia:FILE.csv, none), and ``log``, which describes all of it, with what it lacks.
+    table:FILE[,TUNER], nvidia:FILE.csv, none), ``env_files`` (what their variables do is ``env_files`` of the result),
+    and ``log``, which describes all of it, with what it lacks.
     Errors: UnknownMachine, UnknownRelease, BadTopology, BadConstants, and BadInput for what is not emulated; each says
     what is valid.
     """
-    return Communicator(scenario(machine, **description))
+    return Communicator(*_described(machine, description))
 
 
 @with_keys(TunedDescription, _DESCRIPTION_DEFAULTS)
@@ -364,8 +376,18 @@ def scenario(machine: str | None = None, **description: Unpack[TunedDescription]
 
     Errors: UnknownMachine, UnknownRelease, BadConstants, and BadInput for an impossible value.
     """
-    described: Any = {key: value for key, value in description.items() if key != "tuner"}
-    return with_tuner(describe(machine, **described), description.get("tuner"))
+    return _described(machine, description)[0]
+
+
+def _described(machine: str | None, description: TunedDescription) -> "tuple[Scenario, tuple[FileEffects, ...]]":
+    """The scenario, and what the variables of its files do."""
+    given: Any = {key: value for key, value in description.items() if key not in ("tuner", "env_files")}
+    described, effects = describe(machine, **given), ()
+    if files := description.get("env_files"):
+        from tuner.jobs.environment_file import with_files
+
+        described, effects = with_files(described, map(Path, files))
+    return with_tuner(described, description.get("tuner")), effects
 
 
 class Compared(TypedDict, total=False):

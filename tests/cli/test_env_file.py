@@ -6,7 +6,9 @@ from pathlib import Path
 import pytest
 
 from tests.support.command_line import run
+from tuner import communicator
 from tuner.base.errors import BadInput
+from tuner.base.names import Algorithm
 from tuner.jobs.environment_file import MOST_BYTES, effects, read
 from tuner.scenario import Scenario
 
@@ -164,6 +166,48 @@ def test_no_value_of_another_variable_is_shown_of_a_file_that_nccl_reads(tmp_pat
     assert "export SECRET=... NCCL_PROTO=LL" in done
 
 
+@pytest.mark.parametrize("name", FILES)
+def test_json_and_python_say_what_each_variable_does_and_no_secret(name: str, tmp_path: Path) -> None:
+    text, values = FILES[name]
+    file = tmp_path / name
+    file.write_text(text)
+    shown = run(*PICK, "--env-file", str(file), "--json").stdout
+    (effects,) = json.loads(shown)["env_files"]
+    assert SECRET not in shown
+    sorts = ("changing", "tuners", "unchanging", "unread", "refused")
+    assert sorted(each for sort in sorts for each in effects[sort]) == sorted(values)
+    made = communicator("dgx-h100", nodes=2, nccl="2.28.9", env_files=[file])
+    (own,) = made.env_files
+    assert SECRET not in repr(own) + repr(made.scenario)
+    assert {sort: list(getattr(own, sort)) for sort in sorts} == {sort: list(effects[sort]) for sort in sorts}
+    pick = json.loads(shown)["picks"][0]["pick"]
+    chosen = made.pick("allreduce", 1 << 26)
+    assert pick["channels"] == chosen.channels[0]
+    assert pick["algorithm"] == Algorithm(int(chosen.algorithm[0])).name
+
+
+def test_without_files_nothing_is_said_of_them() -> None:
+    assert "env_files" not in json.loads(run(*PICK, "--json").stdout)
+    assert communicator("dgx-h100", nccl="2.28.9").env_files == ()
+
+
+def test_diagnose_says_which_variables_change_picks_on_a_machine(tmp_path: Path) -> None:
+    for name, text in (
+        ("job.sh", "export NCCL_ALGO=Ring NCCL_DEBUG=INFO\n"),
+        ("nccl.conf", "NCCL_ALGO=Ring\nNCCL_DEBUG=INFO\n"),
+    ):
+        file = tmp_path / name
+        file.write_text(text + f"TOKEN={SECRET}\n")
+        done = run("diagnose", str(file), "--machine", "dgx-h100", "--nodes", "4", "--json", code=0).stdout
+        assert SECRET not in done
+        (said,) = (
+            each for each in json.loads(done)["files"][0]["findings"] if each["code"] == "node.environment_effects"
+        )
+        assert said["facts"]["on"].startswith("4 x dgx-h100")
+        assert (said["facts"]["changing"], said["facts"]["unchanging"]) == (["NCCL_ALGO"], ["NCCL_DEBUG"])
+        assert "environment_effects" not in run("diagnose", str(file), "--json", code=0).stdout
+
+
 def test_what_each_variable_does() -> None:
     scenario = Scenario("2.28.9", 2, machine="dgx-h100")
     values = {
@@ -181,19 +225,21 @@ def test_what_each_variable_does() -> None:
     assert [*done.refused] == ["NCCL_NET"]
 
 
+def answered(*words: str) -> dict[str, object]:
+    """The answer in JSON without what is said of files."""
+    answer: dict[str, object] = json.loads(run(*words, "--json").stdout)
+    answer.pop("env_files", None)
+    return answer
+
+
 def test_the_answer_is_that_of_the_variables_that_are_answered(tmp_path: Path) -> None:
     first, second = tmp_path / "a.sh", tmp_path / "b.sh"
     first.write_text("export NCCL_ALGO=Ring NCCL_NET=Nowhere NCCL_PROTO=LL")
     second.write_text("export NCCL_PROTO=Simple")
     files = ("--env-file", str(first), "--env-file", str(second))
     given = ("--env", "NCCL_ALGO=Tree")
-    assert (
-        run(*PICK, *files, "--json").stdout
-        == run(*PICK, "--env", "NCCL_ALGO=Ring", "--env", "NCCL_PROTO=Simple", "--json").stdout
-    )
-    assert (
-        run(*PICK, *files, *given, "--json").stdout == run(*PICK, *given, "--env", "NCCL_PROTO=Simple", "--json").stdout
-    )
+    assert answered(*PICK, *files) == answered(*PICK, "--env", "NCCL_ALGO=Ring", "--env", "NCCL_PROTO=Simple")
+    assert answered(*PICK, *files, *given) == answered(*PICK, *given, "--env", "NCCL_PROTO=Simple")
     assert "left out: NCCL_NET (NCCL_NET: not emulated" in " ".join(run(*PICK, *files).stderr.split())
 
 
@@ -211,9 +257,8 @@ def test_a_tuner_of_a_cloud_is_switched_off_by_a_file(tmp_path: Path) -> None:
         "2.28.9",
         "--bytes",
         "256M",
-        "--json",
     )
-    assert run(*pick, "--env-file", str(file)).stdout == run(*pick, "--env", "NCCL_TUNER_PLUGIN=none").stdout
+    assert answered(*pick, "--env-file", str(file)) == answered(*pick, "--env", "NCCL_TUNER_PLUGIN=none")
 
 
 @pytest.mark.parametrize("content", [b"NCCL_ALGO=\0", b" " * (MOST_BYTES + 1)])

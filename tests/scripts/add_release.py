@@ -35,7 +35,7 @@ FOLDER = Path(__file__).parents[2] / "tables" / "nccl"
 VARIABLES = FOLDER.parent / "variables.toml"
 OF_OTHER_TEXTS = {"NCCL_IPC_USE_ABSTRACT_SOCKET"}  # the end of one, in some
 # A constant of bytes without an end may stand before it, such as "00000000:00:00.0" in 2.31.2.
-_VARIABLE = re.compile(rb"(?<![A-Za-z_])(NCCL_[A-Z0-9_]*[A-Z0-9])\0")
+_VARIABLE = re.compile(rb"(?<![a-z_])(NCCL_[A-Z0-9_]*[A-Z0-9])\0")  # code may stand right before a text
 BEGUN = """\
 # NCCL {name}: what differs from {parent}. Sources are files of the tag v{name}-1 of NVIDIA/nccl.
 

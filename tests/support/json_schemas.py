@@ -28,6 +28,7 @@ from tuner.base import records
 from tuner.base.findings import Finding, Severity
 from tuner.base.records import VERSION, VERSION_KEY
 from tuner.cli.command import WRITTEN
+from tuner.jobs.environment_file import FileEffects
 
 DRAFT = "https://json-schema.org/draft/2020-12/schema"
 Schema = dict[str, Any]
@@ -283,8 +284,9 @@ def document(name: str, kinds: Any, *, closed: bool = False) -> Schema:
     }
 
 
-# What print_json adds to any answer: what a log said that describes the communicator, and what stands behind a release.
-ALWAYS: dict[str, Any] = {"log": object, "standing": str}
+# What print_json adds to any answer: what a log said that describes the communicator, what variables of files do, and
+# what stands behind a release.
+ALWAYS: dict[str, Any] = {"log": object, "env_files": list[FileEffects], "standing": str}
 
 
 @cache

@@ -812,8 +812,11 @@ FAILURES = {
 @pytest.mark.parametrize(
     ("name", "nccl"), [(name, nccl) for name in catalogue.names() for nccl in catalogue.load(name).crashes]
 )
-def test_libnccl_crashes_where_that_is_said(name: str, nccl: str) -> None:
+def test_libnccl_crashes_where_that_is_said(name: str, nccl: str, tmp_path: Path) -> None:
     nodes, gpus, how = FAILURES[name]
+    (tmp_path / "topology.xml").write_text(catalogue.load(name).topology_xml)
+    with pytest.raises(BadInput, match=f"NCCL {nccl} crashes with .* NVLS heads on {gpus} GPUs"):
+        Scenario(nccl=nccl, topology=tmp_path / "topology.xml", nodes=nodes, gpus_per_node=gpus).communicator()
     with pytest.raises(BadInput, match=f"NCCL {nccl} crashes there"):
         Scenario(nccl=nccl, machine=name, nodes=nodes, gpus_per_node=gpus).communicator()
     with pytest.raises(OracleFailed, match=how):

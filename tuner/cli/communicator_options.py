@@ -1,7 +1,6 @@
 """Options that describe a communicator, stated once, and the object that commands take."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from functools import wraps
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ from tuner.base.errors import BadInput, UnknownRelease
 from tuner.base.names import CPU_ARCHS, CPU_VENDORS
 from tuner.base.sizes import from_ranges, plural
 from tuner.cli.command import FILE, F, Option, Parsed, completing, file_option, option, stacked
-from tuner.cli.output import LOG, STANDING, note_after
+from tuner.cli.output import ENV_FILES, LOG, STANDING, note_after
 from tuner.machine import catalogue, described
 from tuner.machine.topology.edit import EDITS
 from tuner.release import BUILDS, learnt, packages, variables
@@ -464,29 +463,27 @@ def described_by_log(function: F) -> F:
 
 
 def with_env_files(described: Scenario, files: Sequence[Path]) -> Scenario:
-    """The scenario with the variables of these files added, and a line on stderr for each file."""
-    for file in reversed(files):
-        from tuner.jobs import environment_file
+    """The scenario with the variables of these files added, a line on stderr for each file, and all of it in JSON."""
+    if not files:
+        return described
+    from tuner.jobs import environment_file
 
-        found = environment_file.read(file)
-        given = described.environment or {}
-        fresh = {name: value for name, value in found.values.items() if name not in given}
-        done = environment_file.effects(described, fresh)
+    described, effects = environment_file.with_files(described, files)
+    for each in effects:
         parts = (
-            ("change picks", done.changing),
-            ("may have a tuner plugin choose", done.tuners),
-            ("change none", done.unchanging),
-            ("not read by this release", done.unread),
-            ("given otherwise", tuple(sorted(found.values.keys() - fresh.keys()))),
-            ("computed by the file, so left out (say them with --env)", found.computed),
-            ("of the network's plugin, left out", found.of_plugins),
-            ("left out", tuple(f"{name} ({why})" for name, why in done.refused.items())),
+            ("change picks", each.changing),
+            ("may have a tuner plugin choose", each.tuners),
+            ("change none", each.unchanging),
+            ("not read by this release", each.unread),
+            ("given otherwise", each.given),
+            ("computed by the file, so left out (say them with --env)", each.computed),
+            ("of the network's plugin, left out", each.of_plugins),
+            ("left out", tuple(f"{name} ({why})" for name, why in each.refused.items())),
         )
         said = [f"{what}: {', '.join(names)}" for what, names in parts if names]
-        said += [f"{plural(found.others, 'variable')} of others"] if found.others else []
-        _say_once([f"{file}: {'; '.join(said) or 'no variables of NCCL'}"])
-        taken = {name: value for name, value in fresh.items() if name not in done.refused}
-        described = replace(described, environment={**taken, **given})
+        said += [f"{plural(each.others, 'variable')} of others"] if each.others else []
+        _say_once([f"{each.file}: {'; '.join(said) or 'no variables of NCCL'}"])
+    click.get_current_context().meta[ENV_FILES] = effects
     return described
 
 

@@ -99,9 +99,14 @@ def engine_options(several: bool = False, untabled: bool = False) -> Callable[[F
 
     def decorated(function: F) -> F:
         def asking(*arguments: Any, **given: Any) -> Any:
-            names = given.pop("engine")
+            names = tuple(given.pop("engine"))
+            if len(names) > 1 and not several:
+                raise BadInput(
+                    f"--engine: {' and '.join(names)}, but one engine carries a call; valid: one of them (diff "
+                    "compares two)"
+                )
             own = EngineOptions(
-                tuple(names) if several else tuple(filter(None, [names])),
+                names,
                 tuple(given.pop("engine_arg")),
                 given.pop("hidden_size"),
                 given.pop("eager"),
@@ -124,7 +129,7 @@ def engine_options(several: bool = False, untabled: bool = False) -> Callable[[F
                 type=EngineName(untabled),
                 metavar="ENGINE[@RELEASE]",
                 heading=HEADING,
-                multiple=several,
+                multiple=True,
             ),
             option(
                 "--engine-arg",

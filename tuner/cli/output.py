@@ -36,6 +36,7 @@ def width_to_fit() -> int:
 NOTES = "tuner.cli.notes_after"  # in click's context: lines that come after the answer
 JSON = "tuner.cli.json"  # in click's context: whether the answer is to be JSON
 LOG = "tuner.cli.log"  # in click's context: what the command's description has of a log
+ENV_FILES = "tuner.cli.env_files"  # what the variables of --env-file do
 STANDING = "tuner.cli.standing"  # and what stands behind releases that were not compared, by name
 
 
@@ -91,11 +92,13 @@ def print_json(value: Any, several: str | None = None) -> None:
     """Prints one object: a record's keys, or under the key ``several`` a list of records, however long.
 
     First comes the version of the form (docs/json.md), last what was taken from a log that describes the communicator,
-    and which release stands in for one that was not compared.
+    what the variables of files do, and which release stands in for one that was not compared.
     """
     written = versioned(value, several)
     if (says := click.get_current_context().meta.get(LOG)) is not None:
         written["log"] = to_json(says)
+    if (effects := click.get_current_context().meta.get(ENV_FILES)) is not None:
+        written["env_files"] = to_json(effects)
     if (standing := click.get_current_context().meta.get(STANDING)) is not None:
         words = [f"{name}: {text}" if len(standing) > 1 else text for name, text in standing.items()]
         written["standing"] = "; ".join(words)

@@ -40,7 +40,9 @@ def build(
         init.searched(kind.graphs, environment, with_collnet) | init.without_channels(release, rules, environment, kind)
         for kind in kinds
     ]
-    init.check_nvls_heads(release, max(graphs.get("nvls", EMPTY).channels for graphs in searched))
+    for kind, each in zip(kinds, searched, strict=True):
+        init.check_nvls_heads(release, each.get("nvls", EMPTY).channels)
+        init.check_heads_of_node(release, each.get("nvls", EMPTY).channels, len(kind.comp_caps))
     graphs, channels = _weakest(searched, release)
     if any(release.search.devices.is_rubin(cap) for kind in kinds for cap in kind.comp_caps):
         refuse_not_read(release.name, release.standing, "rubin")

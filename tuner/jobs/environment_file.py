@@ -4,7 +4,7 @@ Nothing of a file but NCCL's own variables leaves this module: other names are c
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -64,6 +64,57 @@ class Effects:
     unchanging: tuple[str, ...]
     unread: tuple[str, ...]
     refused: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class FileEffects:
+    """What the variables of a file do to a communicator: names, as :class:`VariablesInFile` and :class:`Effects` do.
+
+    ``given``: said before it, which counts. ``refused``: reason by name. ``others``: how many variables are neither
+    NCCL's nor of its network's plugin; neither their names nor their values are kept.
+    """
+
+    file: str
+    changing: tuple[str, ...]
+    tuners: tuple[str, ...]
+    unchanging: tuple[str, ...]
+    unread: tuple[str, ...]
+    given: tuple[str, ...]
+    computed: tuple[str, ...]
+    of_plugins: tuple[str, ...]
+    refused: Mapping[str, str]
+    others: int
+
+
+def with_files(scenario: Scenario, files: Iterable[Path]) -> tuple[Scenario, tuple[FileEffects, ...]]:
+    """The scenario with the variables of these files, and what those of each do: what it has counts before a file, a
+    later file before an earlier one. What is refused is left out.
+
+    Errors: BadInput for a file that is no text, and those of the scenario itself.
+    """
+    done: list[FileEffects] = []
+    for path in reversed(tuple(files)):
+        found = read(path)
+        has = scenario.environment or {}
+        fresh = {name: value for name, value in found.values.items() if name not in has}
+        alone = effects(scenario, fresh)
+        done.append(
+            FileEffects(
+                str(path),
+                alone.changing,
+                alone.tuners,
+                alone.unchanging,
+                alone.unread,
+                tuple(sorted(found.values.keys() - fresh.keys())),
+                found.computed,
+                found.of_plugins,
+                alone.refused,
+                found.others,
+            )
+        )
+        taken = {name: value for name, value in fresh.items() if name not in alone.refused}
+        scenario = replace(scenario, environment={**taken, **has})
+    return scenario, tuple(done)
 
 
 def read(path: Path) -> VariablesInFile:

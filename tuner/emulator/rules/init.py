@@ -99,8 +99,19 @@ def searched(graphs: Graphs, environment: Environment, with_collnet: bool) -> di
     }
 
 
+def check_heads_of_node(release: Release, heads: int, gpus: int) -> None:
+    """NcclFails for more NVLS heads than GPUs of a node, for which ncclNvlsSetup has peers: the search of 2.18.1 finds
+    them on several nodes with many adapters. Source: src/transport/nvls.cc, v2.18.1-1.
+    """
+    if heads > gpus and not release.search.loop.nvls_heads_limited:
+        raise NcclFails(
+            f"NCCL {release.name} crashes with {heads} NVLS heads on {gpus} GPUs of a node: it has room for {gpus}; "
+            "valid: NCCL_NVLS_ENABLE=0, or a later release"
+        ).cured(Remedy("env", "0", "NCCL_NVLS_ENABLE"))
+
+
 def check_nvls_heads(release: Release, heads: int) -> None:
-    """BadInput for more NVLS heads of a node than NCCL has room for; its search has such limits from 2.25 on.
+    """NcclFails for more NVLS heads of a node than NCCL has room for; its search has such limits from 2.25 on.
 
     It writes past inter of struct ncclTopoGraph and nvlsHeads of struct ncclTopoRanks then (src/include/graph.h,
     v2.24.3-1), and 2.21.5 to 2.24.3 end with "malloc(): invalid size" or "free(): corrupted unsorted chunks".

@@ -3,11 +3,12 @@
 import json
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from itertools import zip_longest
 from pathlib import Path
 
 from tuner import release
-from tuner.base.errors import BadInput
+from tuner.base.errors import BadInput, TunerError
 from tuner.base.expressions import expression
 from tuner.base.files import read_bytes
 from tuner.base.findings import Finding, Severity
@@ -19,6 +20,7 @@ from tuner.release.variables import NOT_NCCLS, everywhere, ignored
 from tuner.scenario import notes
 
 MOST_BYTES = 1 << 20
+USUAL_NODES = 2  # that variables are tried on, where no file says how many there are
 MOST_COUNTERS = 6  # of one GPU, that are shown
 _GPU = expression(r"^GPU (\d+): (.+?)(?: \(UUID: \S+\))?\s*$", re.M)
 _LINK = expression(r"^\s*Link (\d+): (?:([\d.]+) GB/s|<?(\w[\w ]*)>?)\s*$", re.M)
@@ -233,7 +235,28 @@ def of_environment(file: Path, known: KnownFacts) -> FileDiagnosis:
 def _environment(found: environment_file.VariablesInFile, known: KnownFacts) -> Iterator[Finding]:
     facts = {"settings": _listed(found.values), "others": found.others, "computed": list(found.computed) or None}
     yield Finding("node.environment", Severity.NOTE, facts)
+    yield from _effects(found.values, known)
     yield from _what_nccl_makes_of(found.values, _release_of(known), known)
+
+
+def _effects(values: Mapping[str, str], known: KnownFacts) -> Iterator[Finding]:
+    """Which variables change picks of collectives on the machine, where it is known."""
+    if known.machine is None and known.topology is None:
+        return
+    try:
+        scenario = replace(known.scenario(), nodes=known.nodes or USUAL_NODES)
+        done = environment_file.effects(scenario, values)
+    except TunerError:
+        return
+    facts = {
+        "on": scenario.heading,
+        "changing": list(done.changing) or None,
+        "tuners": list(done.tuners) or None,
+        "unchanging": list(done.unchanging) or None,
+        "unread": list(done.unread) or None,
+        "refused": list(done.refused) or None,
+    }
+    yield Finding("node.environment_effects", Severity.NOTE, facts)
 
 
 def _release_of(known: KnownFacts) -> Release:
@@ -276,6 +299,7 @@ def _settings(text: str, known: KnownFacts) -> Iterator[Finding]:
                 )
             values[name] = value.strip()
     yield Finding("node.settings", Severity.NOTE, {"settings": _listed(values)})
+    yield from _effects(values, known)
     yield from _what_nccl_makes_of(values, nccl, known)
 
 
