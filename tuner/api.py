@@ -382,7 +382,8 @@ def scenario(machine: str | None = None, **description: Unpack[TunedDescription]
 def _described(machine: str | None, description: TunedDescription) -> "tuple[Scenario, tuple[FileEffects, ...]]":
     """The scenario, and what the variables of its files do."""
     given: Any = {key: value for key, value in description.items() if key not in ("tuner", "env_files")}
-    described, effects = describe(machine, **given), ()
+    described = describe(machine, **given)
+    effects: tuple[FileEffects, ...] = ()
     if files := description.get("env_files"):
         from tuner.jobs.environment_file import with_files
 
