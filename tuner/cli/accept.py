@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 
+from tuner.answers.charts import ready_to_save
 from tuner.base import findings
 from tuner.base.errors import BadInput, CannotBeJudged, UnknownRelease
 from tuner.base.findings import Finding, Severity
@@ -76,6 +77,9 @@ _CAUSE = "accept.may_be_"  # followed by what the cause is
 )
 @options.flag("--explain", "Say how the verdict came about: the rule, its limits, and the runs compared with.")
 @options.file_option("--junit", "junit_file", "FILE.xml", "Write JUnit XML for CI.")
+@options.file_option(
+    "--plot", "picture", "FILE.png", "Draw the run among those of its class, in the band that passes (.svg, .pdf)."
+)
 @options.json_option
 def command(
     files: tuple[Path, ...],
@@ -87,6 +91,7 @@ def command(
     dtype: DataType,
     explain: bool,
     junit_file: Path | None,
+    picture: Path | None,
     communicator: options.CommunicatorOptions,
 ) -> None:
     """Passes or fails RESULTS, by collective and size, or says that they cannot be judged, and what a loss points to.
@@ -101,6 +106,8 @@ def command(
     nccl-tuner accept all_reduce.log --machine dgx-h100 --nodes 2 --nccl 2.28.9 --junit accept.xml
     nccl-tuner accept --floors --machine dgx-h100 --nccl 2.28.9
     """
+    if picture is not None:
+        ready_to_save(picture)
     for each in () if floors else files:
         file_of(each)  # a name that is none is said before a machine is asked for
     if files and files[0].is_file() and not communicator.says_where and not floors:
@@ -112,8 +119,8 @@ def command(
         communicator = communicator.but(nccl=nearest) if stand_in else communicator
     described = communicator.scenario()
     if floors:
-        if files or junit_file is not None:
-            raise BadInput("--floors judges nothing; valid with it: no RESULTS, no --junit")
+        if files or junit_file is not None or picture is not None:
+            raise BadInput("--floors judges nothing; valid with it: no RESULTS, no --junit, no --plot")
         _print_floors(Expectation(described, calibration), Request(Collective.AllReduce, dtype, Op.sum), sizes)
         return
     if not files:
@@ -125,11 +132,22 @@ def command(
         collective=program,
     )
     result = acceptance.accept(files, AcceptOptions(described, given, calibration, like))
+    if picture is not None:
+        save_judged(result, picture)
     if junit_file is not None:
         accept.write_junit(junit_file, result)
     show(result, lambda found: _print(found, explain))
     if not result.passes:
         click.get_current_context().exit(1 if result.judged else 3)
+
+
+def save_judged(result: Acceptance, file: Path) -> None:
+    """Draws what was judged. BadInput where nothing was, or where the picture cannot be written."""
+    from tuner.answers.charts import judged, save
+
+    if not result.sizes:
+        raise BadInput(f"--plot {file}: no size was judged")
+    save(judged.of_acceptance(result), file)
 
 
 def _hosts(communicator: options.CommunicatorOptions, *, in_domains: bool) -> int | None:

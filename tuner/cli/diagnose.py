@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from tuner.answers.charts import ready_to_save
 from tuner.base.errors import BadInput
 from tuner.base.files import write_text
 from tuner.base.findings import Finding, Severity, explained
@@ -77,6 +78,12 @@ WIDTH = 100  # of text, at most
 @release_option("Release, where no FILE says it. [default: the newest]")
 @options.skeleton_options()
 @options.out_option("OUT.xml", "Write the repaired topology there; takes one topology.", required=False)
+@options.file_option(
+    "--plot",
+    "picture",
+    "FILE.png",
+    "Draw what one FILE shows: results among the runs of their class, a topology as it is and repaired.",
+)
 @options.flag(
     "--redact", "Leave out the names of hosts, users, addresses and paths, so that the output can be shown to others."
 )
@@ -92,6 +99,7 @@ def command(
     net_gbps: float | None,
     net_latency_us: float | None,
     out: Path | None,
+    picture: Path | None,
     redact: bool,
 ) -> None:
     """Says what is wrong, from FILEs of any kind, the gravest first; what one of them shows is used to judge the
@@ -122,6 +130,8 @@ def command(
     from tuner.jobs.diagnosis.records import DiagnosisOptions
 
     asked = DiagnosisOptions(machine, nodes, nccl, gpu, net_gbps, net_latency_us)
+    if picture is not None:
+        ready_to_save(picture)
     total = sum(file.stat().st_size for file in files if file.is_file())
     if total >= LONG_BYTES and sys.stderr.isatty():
         bar: Any = click.progressbar(length=total, label="reading", file=sys.stderr)
@@ -135,6 +145,8 @@ def command(
         if examined is None:
             raise BadInput("--out writes the repaired topology; valid with a single FILE that is a topology")
         write_text(out, examined.topology)
+    if picture is not None:
+        _draw(found, picture)
     with _redacted(found) if redact else nullcontext():
         _report(found, examined, out)
     ctx.exit(EXIT_CODES.get(worst, 0))
@@ -164,6 +176,24 @@ def _report(found: Sequence["FileDiagnosis"], examined: "Examination | None", ou
                 paragraph(f"  more: {more}", 4)
             if place < len(found) - 1:
                 click.echo("")
+
+
+def _draw(found: Sequence["FileDiagnosis"], file: Path) -> None:
+    """BadInput where none of the files is of a kind that is drawn, or several are."""
+    from tuner.answers.charts import judged, save
+
+    drawn = [each for each in found if each.accepted is not None or (each.examined is not None and each.examined.sizes)]
+    if len(drawn) != 1:
+        raise BadInput(
+            f"--plot {file}: {len(drawn)} files can be drawn; valid: one file of results, with --machine NAME where it "
+            "does not say the machine, or one topology that NCCL can use"
+        )
+    (one,) = drawn
+    if one.accepted is not None:
+        save(judged.of_acceptance(one.accepted), file)
+    elif (seen := one.examined) is not None:
+        where = f"{plural(seen.nodes, 'node')}, NCCL {seen.nccl}; repaired: {plural(len(seen.changes), 'change')}"
+        save(judged.repaired(seen.sizes, f"AllReduce on {one.file}", where), file)
 
 
 @contextmanager

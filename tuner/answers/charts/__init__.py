@@ -50,6 +50,12 @@ def save(figure: "Figure", path: Path) -> None:
     write_bytes(path, printable(content.decode()).encode() if form == ".svg" else content)
 
 
+def ready_to_save(path: Path) -> None:
+    """Says before the work that a picture cannot be drawn. Errors: MissingExtra; BadInput for a wrong ending."""
+    require("matplotlib", "a picture")
+    check_ending(path)
+
+
 def check_ending(path: Path) -> None:
     """BadInput for a path whose ending is not a picture format."""
     if path.suffix.lower() not in _METADATA:

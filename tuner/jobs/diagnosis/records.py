@@ -14,6 +14,7 @@ from tuner.base.records import json_form
 from tuner.base.spelling import spelled
 from tuner.scenario import Scenario
 from tuner.scenario.describe import describe
+from tuner.times.acceptance.accept import Acceptance
 
 UNKNOWN_MACHINE = "the machine is not known; valid: {option:machine} NAME, or its topology beside it"
 Progress = Callable[[int], None]  # is called with the number of bytes that were read since
@@ -76,6 +77,7 @@ class FileDiagnosis:
     examined: Examination | None = field(default=None, metadata=json_form(optional=True))
     other_files: tuple[str, ...] = field(default=(), metadata=json_form(optional=True))  # of the same job
     hosts: tuple[str, ...] = field(default=(), metadata=json_form(omitted=True))  # that a log names
+    accepted: Acceptance | None = field(default=None, metadata=json_form(omitted=True))  # of results
 
     @property
     def severity(self) -> Severity:

@@ -37,7 +37,9 @@ def of_results(file: Path, known: KnownFacts) -> FileDiagnosis:
         if (said := _OUT_OF_BOUNDS.search(opened.content)) is not None:  # the last lines, of a table that is not whole
             wrong = Finding("diagnose.out_of_bounds", Severity.FAULT, {"calls": int(said[1])})
             judged = found_in(file, FileKind.results, [wrong, *judged.findings], known)
-    return found_in(file, FileKind.results, [*judged.findings, *of_devices], known) if of_devices else judged
+    if not of_devices:
+        return judged
+    return replace(found_in(file, FileKind.results, [*judged.findings, *of_devices], known), accepted=judged.accepted)
 
 
 def _judged(file: Path, opened: MeasurementFile, known: KnownFacts) -> FileDiagnosis:
@@ -55,6 +57,17 @@ def _judged(file: Path, opened: MeasurementFile, known: KnownFacts) -> FileDiagn
     if of_others and known.given.machine is None:  # what another file shows is not this one's machine
         nowhere = replace(known, machine=None, nodes=asked.given.nodes, nccl=asked.given.nccl or None)
         return in_sentences(file, FileKind.results, Severity.UNKNOWN, of_others[0], (), nowhere)
+    return replace(_of_judged(file, seen, of_others, asked, known), accepted=seen if seen.sizes else None)
+
+
+def _of_judged(
+    file: Path,
+    seen: acceptance.Acceptance,
+    of_others: Sequence[str],
+    asked: acceptance.AcceptOptions,
+    known: KnownFacts,
+) -> FileDiagnosis:
+    """The verdict on times of the machine that they are from. ``of_others``: what shows that they are another's."""
     failing = [each for each in seen.sizes if each.verdict.fails]
     evidence = [*_causes(seen, asked, known), *(f"{each.kind}: {each.text}" for each in seen.problems)]
     evidence += [f"expected times: {each}" for each in seen.expected_by]
