@@ -76,6 +76,7 @@ async function show() {
     field("bytes").setAttribute("aria-invalid", String(bytes === null));
     if (bytes === null) {
       answer.replaceChildren(make("p", {}, `Size "${question.bytes}": expected bytes such as 8, 64K, 1.5M or 1G, up to 1T`));
+      details.replaceChildren(); // what is drawn is of another size
       return;
     }
     history.replaceState(null, "", `?${new URLSearchParams(question)}`);
@@ -351,14 +352,19 @@ function otherReleases(cells) {
       nccl === cells.question.nccl ? { class: "chosen" } : {},
       make("td", {}, nccl),
       make("td", {}, ...(pick ? [swatch(pick), ` ${nameOf(pick)}${other ? ", another pick" : ""}`] : ["not answered here"])),
-      make("td", { class: "number" }, pick?.threads ? String(pick.channels) : ""),
+      make("td", { class: "number" }, pick ? (pick.threads ? String(pick.channels) : "*") : ""),
       make("td", { class: "number" }, pick ? pick.timeUs.toFixed(2) : ""),
     );
   });
   const head = ["NCCL", "pick", "channels", "us"].map((text, at) => make("th", at > 1 ? { class: "number" } : {}, text));
+  const left = cells.file.about.releases.some((nccl) => {
+    const tables = cells.of({ nccl });
+    return tables && lookup.lookUp(tables.picks, cells.bytes)?.threads === 0;
+  });
   return [
     make("h2", {}, `Other releases at ${lookup.human(cells.bytes)}`),
     make("div", { class: "wide" }, make("table", { class: "plain" }, make("thead", {}, make("tr", {}, ...head)), make("tbody", {}, ...rows))),
+    ...(left ? [make("p", { class: "quiet" }, "* The channels of these picks change at too many sizes for this page; the command line says them.")] : []),
   ];
 }
 

@@ -206,6 +206,7 @@ def test_the_keyboard_asks_and_a_wrong_size_is_said(browser: Any, address: str) 
     assert 'Size "lots": expected bytes such as 8' in web.until(
         lambda: "lots" in text(browser, "answer") and text(browser, "answer")
     )
+    assert browser.find_elements("css selector", "#details *") == []  # what was drawn is of another size
     size.send_keys(Keys.CONTROL, "a")
     size.send_keys("256M")
     web.until(lambda: answered(browser).get("bytes") == 1 << 28)
@@ -214,6 +215,21 @@ def test_the_keyboard_asks_and_a_wrong_size_is_said(browser: Any, address: str) 
     web.until(lambda: answered(browser)["question"]["nodes"] == "24")
     selection, request = number(Collective.AllReduce, 24, "dgx-h100", "2.32.3", "none")
     assert answered(browser)["pick"]["timeUs"] == float(selection.pick(request, 1 << 28).time_us[0])
+
+
+@pytest.mark.slow
+def test_channels_that_are_left_out_are_said(browser: Any, address: str) -> None:
+    rows = "return [...document.querySelectorAll('#details table')].at(-1).innerText.trim().split('\\n').slice(1)"
+    said = []
+    for collective in ("Broadcast", "AllReduce"):
+        asked(browser, address, f"?machine=dgx-h100&nodes=2&nccl=2.28.9&tuner=none&collective={collective}&bytes=1M")
+        said.append([row.split("\t")[2] for row in browser.execute_script(rows)])
+        assert len(said[-1]) == len(RELEASES)
+        marked = "* The channels of these picks change at too many sizes" in text(browser, "details")
+        assert marked == ("*" in said[-1])
+    assert set(said[0]) == {"*"}
+    assert all(each == "*" or int(each) > 0 for each in said[1]), said
+    assert set(said[1]) != {"*"}
 
 
 @pytest.mark.slow
