@@ -50,7 +50,7 @@ def test_each_size_is_drawn_as_it_was_judged(in_a_node: Acceptance) -> None:
         run_of = next(line for line in axes.lines if line.get_color() == judged.OWN and line.get_marker() == "None")
         assert run_of.get_ydata() == pytest.approx([100 * each.expected_us / each.time_us for each in sizes])
         (band,) = (each for each in axes.collections)
-        corners = {(x, round(y, 6)) for x, y in band.get_paths()[0].vertices}
+        corners = {(x, round(y, 6)) for x, y in np.asarray(band.get_paths()[0].vertices).tolist()}
         for each in sizes:
             assert (each.bytes, round(100 * each.expected_us / each.high_us, 6)) in corners
             assert (each.bytes, round(100 * each.expected_us / each.low_us, 6)) in corners

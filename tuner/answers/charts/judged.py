@@ -118,7 +118,9 @@ def repaired(sizes: Sequence[AtSize], what: str, where: str) -> NotebookFigure:
     canvas = NotebookFigure(figsize=(11, 6), layout="constrained")
     axes = canvas.subplots()
     at = [each.bytes for each in sizes]
-    before, after = [each.busbw_gbs_before for each in sizes], [each.busbw_gbs_after for each in sizes]
+    before, after = (
+        np.array([getattr(each, f"busbw_gbs_{side}") for each in sizes], np.float64) for side in ("before", "after")
+    )  # NaN where no model gives a time
     axes.fill_between(at, before, after, color=FAILS, alpha=0.15, linewidth=0)
     axes.plot(at, after, color=OWN, marker="o", label="repaired")
     axes.plot(at, before, color=FAILS, marker="o", label="as it is")
