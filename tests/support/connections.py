@@ -34,20 +34,15 @@ def connections(
     child = start.launch_child(prepared, bill.PROGRAM)
     try:
         first = start.request(prepared, child)
-        if first.ring.adapters is None:
-            raise BadInput(
-                f"NCCL {prepared.library.release} registers no buffers for adapters; valid: 2.24.3 and later"
-            )
+        asked = _asked(prepared, first)
         child.request(first, timeout_s, f"connecting {configuration.ranks} ranks")
-        asked = ReadConnections(first.ring, first.comm.members["nChannels"].offset)
         noted: list[tuple[RankConnections, ...]] = []
         for call in (None, *calls):
             if call is not None:
                 request, size = call
                 issued = bill.issued(request, size, configuration.ranks)
-                child.request(messages.BillCall(issued), timeout_s, f"{request.collective.name} of {size} bytes")
-            answer: Connections = child.request(asked, timeout_s, "reading connections")
-            noted.append(answer.ranks)
+                child.request(issued, timeout_s, f"{request.collective.name} of {size} bytes")
+            noted.append(child.request(asked, timeout_s, "reading connections"))
     finally:
         child.close()
     return noted
@@ -64,7 +59,7 @@ def marked(configuration: OracleConfiguration, timeout_s: float = 120.0) -> tupl
         answer: Connections = child.request(asked, timeout_s, "reading connections")
     finally:
         child.close()
-    return answer.ranks
+    return answer
 
 
 def _asked(prepared: start.Preparation, first: messages.Start) -> ReadConnections:

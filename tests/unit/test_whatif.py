@@ -95,7 +95,7 @@ def test_pcie() -> None:
         ("dgx-h100", "nics=9", "valid: 1 to 8"),
         ("dgx-h100", "nics=0", "valid: 1 to 8"),
         ("dgx-h100", "nvlinks=-1", "valid: 0 to 18 per GPU"),
-        ("dgx-h100", "nvlinks=99", "valid: 0 to 18 per GPU, as many as these GPUs have at most"),
+        ("dgx-h100", "nvlinks=99", "valid: 0 to 18 per GPU, the most that these GPUs have"),
         ("dgx-h100", "nvlinks=19@gpu:3", "valid: 0 to 18 per GPU"),
         ("dgx-a100", "nvlinks=13", "valid: 0 to 12 per GPU"),
         ("dgx-h100", "nvlinks=1@gpu:8", "no GPU gpu:8; valid: gpu:0, "),

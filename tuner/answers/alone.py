@@ -129,9 +129,7 @@ class ScheduledCall:
 
 
 def of_collective(scenario: Scenario, request: Request, nbytes: int, root: int) -> ScheduledCall:
-    """The schedule of a collective of ``nbytes`` (NCCL's nBytes). BadInput where it has none or nodes pick
-    differently.
-    """
+    """The schedule of a collective of ``nbytes`` (NCCL's nBytes). BadInput for none, or if nodes pick differently."""
     (call,) = calls_alone(scenario, request, [nbytes], root)
     if isinstance(call, NonClassicPath):
         raise BadInput(f"no schedule is known of {call.name}: {BY_LOADS}; valid: {option('env')} NCCL_ALGO=Ring")

@@ -58,11 +58,12 @@ class ChangedCall:
 
 @dataclass(frozen=True, slots=True)
 class AuditedRun:
-    """The tuner on one shape with one release. ``interface``: the version by which it is asked, None: not at all.
+    """The tuner on one shape with one release. ``interface``: the version of the tuner interface that NCCL calls it by,
+    None if NCCL never calls it.
 
-    It is asked so many times for one call; ``query_us`` is the median of what a question takes, and
-    ``slowest_query_us`` the most. ``new_here``: how many calls run otherwise than with the release before in the list,
-    though NCCL alone runs them alike.
+    ``least_questions`` to ``most_questions``: how often NCCL asks it about one call. ``query_us`` is the median time of
+    a question, ``slowest_query_us`` the longest. ``new_here``: how many calls run otherwise than with the
+    release before in the list, though NCCL alone runs them alike.
     """
 
     nccl: str
@@ -344,7 +345,7 @@ class _Run:
 
 
 def _calls(oracle: Oracle, collectives: Sequence[Collective], sizes: Sequence[int]) -> list[LaunchedCall]:
-    """Calls of float32 sums, of the nearest sizes that there are on so many ranks."""
+    """Calls of float32 sums, of the nearest sizes that the collectives have on the oracle's ranks."""
     fitting = dict.fromkeys(
         (kind, oracle.reachable(kind, DataType.float32, size)[0]) for kind, size in product(collectives, sizes)
     )

@@ -302,7 +302,7 @@ class ServedGroup:
 
 
 def group_of(scenario: Scenario, ranks: int) -> Scenario:
-    """A group of so many ranks on nodes like the first one: on a part of it, or on several whole ones.
+    """A group of ``ranks`` ranks on nodes like the first one: on a part of it, or on several whole ones.
 
     BadInput for a number that neither divides a node's GPUs nor is a multiple of them.
     """

@@ -52,7 +52,7 @@ class WantedCall:
 
     ``kernel`` carries it where that is decided already: then ``bytes`` are those that a rank sends at most. ``windows``
     is the key under which a release's table says which of its buffers are in symmetric windows, :data:`PLAIN` where
-    none is. ``in_group``: so many of it are in one group of NCCL, each of ``bytes`` with a root of its own.
+    none is. ``in_group``: the number of such calls in one group of NCCL, each of ``bytes`` and with its own root.
     ``within_attention``: the ranks are one group of data-parallel attention.
     """
 

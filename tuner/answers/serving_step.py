@@ -39,8 +39,8 @@ class ServedCall:
     """One collective of a pass: what it is ``of``, its bytes (NCCL's nBytes), how often, and who carries it.
 
     The bytes of an AllToAll, which other kernels than NCCL's carry, are those that a rank sends at most: a copy of each
-    of its tokens for each of their experts. With ``in_group`` above 1 a call is a group of NCCL with so many of the
-    collective, each of ``bytes``.
+    of its tokens for each of their experts. With ``in_group`` above 1 a call is a group of NCCL with that number of
+    collectives, each of ``bytes``.
 
     ``pick`` is NCCL's where NCCL carries it; ``time_us`` of one call is then NCCL's own, None where there is none, and
     such calls are in no total.
@@ -134,7 +134,7 @@ class _Machine:
         self.groups: dict[tuple[int, bool, frozenset[str]], ServedGroup] = {}
 
     def group(self, ranks: int, graph: bool, without: frozenset[str] = frozenset()) -> ServedGroup:
-        """The group of so many ranks: of one node, or of several whole ones. BadInput for other numbers."""
+        """The group of that number of ranks: of one node, or of several whole ones. BadInput for other numbers."""
         if self.model.ep > 1:
             without |= frozenset(releases.load(self.engine).without_split_experts)
         if (ranks, graph, without) not in self.groups:
@@ -150,7 +150,7 @@ class _Machine:
         return self.groups[ranks, graph, without]
 
     def experts(self, phase: str, nbytes: int) -> releases.Implementation:
-        """What brings so many bytes of all ranks to experts and back. BadInput where that is not known."""
+        """What brings ``nbytes`` bytes of all ranks to the experts and back. BadInput where that is not known."""
         group = self.group(self.model.ep, phase == DECODE)
         situation = replace(group.situation(self.model.dtype), drafts=self.model.draft_tokens)
         return for_experts(situation, group.release, nbytes)

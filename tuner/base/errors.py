@@ -45,7 +45,7 @@ class NcclFails(BadInput):
 
 
 class TooManyRanges(BadInput):
-    """Sizes at which the answer changes too often to follow; ``last`` is the largest size before them."""
+    """Raised where the answer changes too often from size to size to list; ``last`` is the largest size before that."""
 
     def __init__(self, message: str, last: int) -> None:
         super().__init__(message)

@@ -68,7 +68,7 @@ def to_json(value: Any) -> Any:
         own = getattr(value, "as_json", None)
         return _record(value) if own is None else to_json(own())
     if isinstance(value, Mapping):
-        return {_key(key): to_json(item) for key, item in value.items()}
+        return {(key.name if isinstance(key, Enum) else str(key)): to_json(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [to_json(item) for item in value]
     if isinstance(value, np.ndarray | np.generic):
@@ -118,10 +118,6 @@ def _forms(kind: Any) -> tuple[tuple[str, _Form], ...]:
     plain = _Form(None, None, False, False, False)
     named = ((each.name, each.metadata.get(_METADATA) or plain) for each in fields(kind))
     return tuple((name, form) for name, form in named if not form.omitted)
-
-
-def _key(key: object) -> str:
-    return key.name if isinstance(key, Enum) else str(key)
 
 
 def from_json(kind: Any, value: Any) -> Any:

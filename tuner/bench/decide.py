@@ -143,7 +143,7 @@ def decide(
         raise BadMeasurement("two FILEs have the same numbers of ranks and nodes; valid: one for each")
     serving = gate is not None and serves(proposal.comparison.measurements.header for proposal in proposals)
     verdicts = [
-        [_not_gated(row) for row in proposal.rows]
+        [RowVerdict(row, None, float("nan"), row.sizes, None) for row in proposal.rows]
         if gate is None
         else _tried(path, proposal, _beside(out, proposal, proposals), gate)
         for path, proposal in zip(given, proposals, strict=True)
@@ -243,10 +243,6 @@ def _beside(out: Path, proposal: Proposal, proposals: Sequence[Proposal]) -> Pat
     if [other.ranks for other in proposals].count(proposal.ranks) > 1:
         names.append(str(proposal.nodes))
     return out.with_name(".".join([*names, "ab.jsonl"]))
-
-
-def _not_gated(row: DecisionRow) -> RowVerdict:
-    return RowVerdict(row, None, float("nan"), row.sizes, None)
 
 
 def _tried(path: Path, proposal: Proposal, beside: Path, settings: GateSettings) -> list[RowVerdict]:

@@ -84,7 +84,7 @@ def points(
 
 
 def tasks(backend: Backend, points: Iterable[Point], wanted: Wanted) -> list[Task]:
-    """NCCL's own choice and the wanted combinations at each point. BadInput where there is none at any point."""
+    """NCCL's own choice and the wanted combinations at each point. BadInput if nothing wanted can run."""
     wanted_tasks: list[Task] = []
     offered: set[str] = set()
     for point in points:

@@ -74,7 +74,7 @@ def say_left_out(files: joined.JobFolder) -> None:
 
 
 def scenario_of(machine: str, files: joined.JobFolder) -> Scenario:
-    """The communicator with the most time, on this kind of nodes. BadInput where there is none, or no such machine."""
+    """The communicator with the most time, on this kind of nodes. BadInput without one, or an unknown machine."""
     most = joined.largest(files)
     nodes = most.nodes or 1
     release = files.releases[0] if files.releases else None

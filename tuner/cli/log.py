@@ -20,7 +20,7 @@ from tuner.cli.output import human_bytes, json_wanted, print_json, print_table, 
 from tuner.machine import graphs, topology
 from tuner.release.environment import parse_assignments
 from tuner.scenario.logs import importer
-from tuner.scenario.logs.imported import Imported, LogAdditions, LoggedChoice, NodeFacts
+from tuner.scenario.logs.imported import Imported, LogAdditions, LoggedChoice
 
 
 def _topology(path: Path | None) -> topology.Topology | None:
@@ -244,15 +244,11 @@ def _record(imported: Imported) -> dict[str, object]:
     return {
         **{name: to_json(getattr(imported, name)) for name in names},
         "communicators": [{"name": name, "ranks": ranks} for name, ranks in imported.communicators],
-        "nodes": [_node_record(node) for node in imported.nodes],
+        "nodes": [{**to_json(node), "graphs": to_json(node.graphs) or None} for node in imported.nodes],
         "table": list(_cells(imported)),
         "max_threads": list(_threads(imported)),
         "choices": to_json(imported.choices),
     }
-
-
-def _node_record(node: NodeFacts) -> dict[str, object]:
-    return {**to_json(node), "graphs": to_json(node.graphs) or None}
 
 
 def _cells(imported: Imported) -> Any:

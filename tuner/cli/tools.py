@@ -60,7 +60,7 @@ _TEXT = {"type": "string"}
 
 @dataclass(frozen=True, slots=True)
 class ToolParameter:
-    """``option``: its name on the command line; None for an argument, which goes by its position."""
+    """``option``: its name on the command line; None for an argument, which has a position instead."""
 
     name: str
     kind: ParameterKind

@@ -120,7 +120,7 @@ def _near(marked: Sequence[_Row], content: bytes) -> Iterator[bytes]:
 def read(content: bytes) -> EngineLog | None:
     """What a log says of its engine; None where no line of it is an engine's about AllReduce.
 
-    Of a log of several starts the last one says what is on. Lines of several ranks that say the same count once.
+    If a log has several starts of the engine, the last one counts. Lines of several ranks that say the same count once.
     """
     marked = [row for row in _rows() if row.mark in content]
     if not _may_say(marked):

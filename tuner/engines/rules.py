@@ -90,7 +90,7 @@ def holds(situation: Situation, release: EngineRelease, given: Iterable[Given]) 
 
 
 def for_experts(situation: Situation, release: EngineRelease, nbytes: int) -> Implementation:
-    """What brings tokens to experts and back, all of which have so many bytes. BadInput where that is not known."""
+    """What brings tokens to experts and back, ``nbytes`` bytes in all. BadInput where that is not known."""
     for each in release.experts:
         if _takes(situation, release, each, nbytes):
             return each
@@ -100,7 +100,7 @@ def for_experts(situation: Situation, release: EngineRelease, nbytes: int) -> Im
 
 
 def for_gather(situation: Situation, release: EngineRelease, of: str, nbytes: int) -> Implementation | None:
-    """What carries an AllGather of so many bytes in NCCL's place; None where NCCL does."""
+    """What carries an AllGather of this size in NCCL's place; None where NCCL does."""
     for each in release.gathers:
         if each.gathers in ("", of) and _takes(situation, release, each, nbytes):
             return each
@@ -148,7 +148,7 @@ def ranks(situation: Situation, _: EngineRelease, given: Given) -> Passed:
 
 @rule
 def most_ranks(situation: Situation, _: EngineRelease, given: Given) -> Passed:
-    """The group has at most so many ranks."""
+    """The group has at most this number of ranks."""
     return _if(situation.ranks <= given["most"]), {"ranks": situation.ranks, "most": given["most"]}
 
 
@@ -473,7 +473,7 @@ class _Thresholds:
         return _Thresholds(nbytes, self.one_shot_pull, self.two_shot_pull, self.multicast, self.two_shot_push)
 
     def cut(self, push: int, pull: int, count: int) -> "_Thresholds":
-        """The thresholds with buffers of so many bytes."""
+        """The thresholds where buffers have this number of bytes."""
         return _Thresholds(
             min(self.one_shot_push, push),
             min(self.one_shot_pull, pull),
@@ -604,7 +604,7 @@ def carried_by(situation: Situation, release: EngineRelease, given: Given) -> Pa
 
 @rule
 def at_most_rows(situation: Situation, _: EngineRelease, given: Given) -> Passed:
-    """The tensor has at most so many rows; any size where the number of columns is not known.
+    """The tensor has at most this number of rows; any size passes where the number of columns is not known.
 
     A switch that ``requests`` names raises the number to that many sequences with the tokens guessed for them.
     """
@@ -618,7 +618,7 @@ def at_most_rows(situation: Situation, _: EngineRelease, given: Given) -> Passed
 
 @rule
 def at_least_rows(situation: Situation, _: EngineRelease, given: Given) -> Passed:
-    """The tensor has at least so many rows; any size where the number of columns is not known."""
+    """The tensor has at least this number of rows; any size passes where the number of columns is not known."""
     if situation.hidden_size is None:
         return ALL, {"rows": given["rows"]}
     least = given["rows"] * situation.hidden_size * situation.dtype.size_bytes
@@ -632,7 +632,7 @@ def outside_listed_tokens(situation: Situation, release: EngineRelease, given: G
     Columns and rows count by their powers of two. BadInput where the table has no such number of ranks or columns.
     """
     if situation.hidden_size is None:
-        raise BadInput(f"TensorRT-LLM's table goes by rows: add {option('hidden_size')}")
+        raise BadInput(f"TensorRT-LLM chooses by the number of rows: add {option('hidden_size')}")
     table = release.limits[given["limits"]]
     facts = _place(situation) | {"hidden_size": situation.hidden_size}
     if situation.ranks >= table["ranks_of_nccl"] or situation.hidden_size >= table["hidden_size_of_nccl"]:
@@ -655,7 +655,7 @@ def outside_listed_tokens(situation: Situation, release: EngineRelease, given: G
 
 @rule
 def bytes_for_each_rank(situation: Situation, _: EngineRelease, given: Given) -> Passed:
-    """The size has at least so many bytes for each rank."""
+    """The size has at least this number of bytes for each rank."""
     least: int = given["bytes"] * situation.ranks
     return Sizes(((least, LARGEST_BYTES),)), {"limit": least}
 

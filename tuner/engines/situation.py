@@ -9,7 +9,7 @@ from tuner.base.names import DataType
 
 @dataclass(frozen=True, slots=True)
 class Situation:
-    """A tensor-parallel group of an engine, and one of its tensors without its size.
+    """What a rule of an engine may ask: the tensor-parallel group, and the tensor that it sums, except for its size.
 
     ``capability`` is the GPUs' compute capability, 90 for 9.0. ``nvlink_everywhere``: every pair of GPUs of a node is
     linked by NVLink, directly or through switches. ``peer_access``: every pair of GPUs of a node can map the other's

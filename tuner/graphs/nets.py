@@ -152,7 +152,7 @@ class Nets:
         return (device.guid, device.port) == (start.guid, start.port)
 
     def may_enter(self, trial: Trial, net: int) -> bool:
-        """Whether the next channel may enter through a device, after how the last one left."""
+        """Whether the next channel may enter through this device, given the device by which the last one left."""
         last = trial.channels - 1
         return not (self.alternates(trial) and self.devices[net].id != trial.inter[last][1])
 

@@ -75,7 +75,7 @@ class NotCompared:
 class CheckedRun:
     """All calls whose execution the files say: how many agree, which differ, and which were not compared.
 
-    ``says`` counts the compared calls by what the files say: algorithm, protocol, channels, threads.
+    ``says`` is the number of compared calls for each thing that files say: algorithm, protocol, channels, threads.
     """
 
     communicator: str

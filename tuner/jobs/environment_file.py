@@ -54,7 +54,7 @@ class VariablesInFile:
 
 @dataclass(frozen=True, slots=True)
 class Effects:
-    """Variables of a file by what they do, each alone, to the picks of collectives on plain buffers.
+    """Variables of a file, sorted by the effect that each alone has on the picks of collectives on plain buffers.
 
     ``tuners`` may have a plugin choose instead. ``refused``: reason by name; these are left out.
     """

@@ -181,7 +181,7 @@ class Machine:
         return tuple(name for name in names[first:] if name not in self.crashes)
 
     def split(self, trays: int) -> tuple[int, int]:
-        """The fewest of the machine that have so many trays, as many on each, and how many each has."""
+        """The fewest machines that together have this number of trays, the same number on each, and that number."""
         least = -(-trays // (self.trays or 1))
         number = next(number for number in range(least, trays + 1) if trays % number == 0)
         return number, trays // number

@@ -261,7 +261,7 @@ class Reader:
     def requested(
         self, answers: Any, calls: Sequence[Observation], simulated: bool, shape: tuple[int, ...]
     ) -> TunerCosts:
-        """The questions of calls with so many algorithms and protocols; if not ``simulated``, picks have no time."""
+        """The plugin's questions for the calls, in tables of this shape; if not ``simulated``, picks have no time."""
         if not (answers["record"]["questions"] > 0).all():
             raise Contradiction("NCCL was not observed computing the cost of an algorithm")
         questions, cells = answers["record"]["question"], shape[0] * shape[1]

@@ -283,11 +283,11 @@ class Oracle:
         ranks, registration = self.configuration.asked_ranks, _registration(buffers, windows)
         asked = tuple(launches.request(calls, ranks, rank, in_full=True, buffers=registration) for calls in groups)
         what = f"launching {len(groups)} groups"
-        reply: messages.GroupAnswers = self._request(messages.Groups(asked), what)
-        for answer in reply.answers:
+        reply: messages.GroupAnswers = self._request(asked, what)
+        for answer in reply:
             if answer.error is not None:
                 raise self._child.failure(f"{what}: {answer.error}", returned=True)
-        return [launches.read_launches(self._reader, answer) for answer in reply.answers]
+        return [launches.read_launches(self._reader, answer) for answer in reply]
 
     def use_table(self, text: str | None) -> None:
         """Sets the table that later calls follow; None for NCCL's own choices. The plugin must be the forcing one."""

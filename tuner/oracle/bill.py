@@ -62,7 +62,7 @@ def bill(
             raise child.failure(f"NCCL warned {len(warnings)} times while initialising")
         for call, (request, size) in zip(each, calls, strict=True):
             what = f"{request.collective.name} of {size} bytes"
-            answer = child.request(messages.BillCall(call), timeout_s, what)
+            answer = child.request(call, timeout_s, what)
             stages.append(_stage(what, (request.collective, size), answer))
     finally:
         child.close()
@@ -78,9 +78,8 @@ def issued(request: Request, size: int, ranks: int) -> messages.CallMessage:
     return messages.CallMessage(int(request.collective), int(request.dtype), int(request.op), size // unit)
 
 
-def _stage(after: str, call: tuple[Collective, int] | None, billed: messages.Billed) -> MemoryStage:
+def _stage(after: str, call: tuple[Collective, int] | None, ranks: tuple[messages.RankBill, ...]) -> MemoryStage:
     collective, size = call or (None, None)
-    ranks = billed.ranks
     return MemoryStage(
         after,
         collective,

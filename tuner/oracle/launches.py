@@ -210,7 +210,7 @@ def read_groups(reader: Reader, answer: GroupAnswerMessage, log: bytes) -> Launc
 
 
 def read_tuned(reader: Reader, call: LaunchedCall, answer: GroupAnswerMessage, log: bytes) -> TunedCall:
-    """The call that these records are of, by what the log says; Contradiction without one choice and one kernel.
+    """The call that these records belong to, as the log says; Contradiction unless they have one choice and one kernel.
 
     What was prepared for the network may be another algorithm's, where a plugin made NCCL run what it cannot.
     """

@@ -130,13 +130,6 @@ class RankConnections:
     flags: tuple[tuple[int, int], ...]  # by channel
 
 
-@dataclass(frozen=True, slots=True)
-class Connections:
-    """Connections of every rank."""
-
-    ranks: tuple[RankConnections, ...]
-
-
 # What NCCL hands a kernel to do, as the oracle and its child process send it to each other.
 
 
@@ -292,90 +285,17 @@ class SimulatedMachine:
 
 
 @dataclass(frozen=True, slots=True)
-class OperationOffsets:
-    """``struct sim_operation_layout``."""
-
-    number: int
-    channel: int
-    pattern: int
-    protocol: int
-    type: int
-    chunk: int
-    profiler: int
-    collective: int
-    algorithm: int
-    task: int
-    started: int
-    completed: int
-    counter: int
-    comm_rank: int
-    comm_ranks: int
-
-
-@dataclass(frozen=True, slots=True)
-class SearchOffsets:
-    """The search for graphs, and where a system counts its GPUs."""
-
-    function: int
-    gpus: int
-
-
-@dataclass(frozen=True, slots=True)
-class GraphFileMessage:
-    """The function that writes graphs to a file, and by bits which types of paths it has a word for."""
-
-    function: int
-    writable: int
-
-
-@dataclass(frozen=True, slots=True)
-class SystemFunctions:
-    """The functions that make a rank's system, and where its communicator has it."""
-
-    compute_paths: int
-    trim: int
-    init_search: int
-    system: int
-
-
-@dataclass(frozen=True, slots=True)
-class NetworkOffsets:
-    """The function that makes a rank's system with its network, and where its communicator has that."""
-
-    function: int
-    net: int
-
-
-@dataclass(frozen=True, slots=True)
-class GraphsToCopy:
-    """The function that makes the model of ``count`` graphs."""
-
-    function: int
-    count: int
-
-
-@dataclass(frozen=True, slots=True)
-class TimesToRecord:
-    """The function that NCCL calls for each cell of the cost table in turn."""
-
-    function: int
-    algorithms: int
-    protocols: int
-    backups: bool  # it says which cells are backups
-
-
-@dataclass(frozen=True, slots=True)
 class Intercepted:
-    """Functions at which to observe what the release does not say when asked."""
+    """Functions at which to observe what the release does not say when asked, as offsets in the library."""
 
     topology_file: int | None
-    operations: OperationOffsets
-    search: SearchOffsets
-    graph_file: GraphFileMessage
-    systems: SystemFunctions | None  # where ranks of several hosts make the same
-    networks: NetworkOffsets | None  # where only some hosts merge adapters
-    graphs: GraphsToCopy | None
-    times: TimesToRecord | None
+    operations: Mapping[str, int]  # the members of struct sim_operation_layout
+    search: tuple[int, int]  # of graphs, and where a system counts its GPUs
+    graph_file: tuple[int, int]  # writes graphs; the types of paths that it has a word for, as bits
+    systems: Mapping[str, int] | None  # members of struct sim_system_functions, where ranks of several hosts make one
+    networks: tuple[int, int] | None  # makes a rank's system, and where the rank has its network; if some hosts merge
+    graphs: tuple[int, int] | None  # makes the model of graphs, and the number of these
+    times: tuple[int, int, int, bool] | None  # of a cell; algorithms, protocols, and whether it says which are backups
 
 
 @dataclass(frozen=True, slots=True)
@@ -496,13 +416,6 @@ class GroupMessage:
 
 
 @dataclass(frozen=True, slots=True)
-class Groups:
-    """Groups one after the other; the first that fails is the last."""
-
-    groups: tuple[GroupMessage, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class GroupAnswerMessage:
     """Arrays of ``struct sim_kernel``, ``sim_operation`` and ``sim_question``, and the extent of NCCL's log."""
 
@@ -514,13 +427,6 @@ class GroupAnswerMessage:
     works: tuple[KernelWorks, ...]  # by kernel
     proxy_operations: bytes  # of struct ncclProxyOp, one behind the other
     error: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class GroupAnswers:
-    """One answer per group, up to the first that failed."""
-
-    answers: tuple[GroupAnswerMessage, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -578,13 +484,6 @@ class ChannelsMessage:
 
 
 @dataclass(frozen=True, slots=True)
-class BillCall:
-    """One call on all ranks, which connect for it."""
-
-    call: CallMessage
-
-
-@dataclass(frozen=True, slots=True)
 class RankBill:
     """Memory that libnccl holds on a rank's device, and of the host's, pinned for it (``struct sim_bill``)."""
 
@@ -595,15 +494,12 @@ class RankBill:
     blocks: int  # of the call's kernel; 0 before the first call
 
 
-@dataclass(frozen=True, slots=True)
-class Billed:
-    """Bill of every rank, after initialisation or after a call."""
-
-    ranks: tuple[RankBill, ...]
-
-
+# Groups are made one after the other, up to the first that fails; connections and bills are those of every rank.
+Groups = tuple[GroupMessage, ...]
 Request = Start | StartAgain | CallsMessage | GroupMessage | Groups | SetTable | ReadCounts | ReadChannels
-Reply = Started | Answers | GroupAnswerMessage | GroupAnswers | SeenMessage | ChannelsMessage | Billed
+Connections = tuple[RankConnections, ...]
+GroupAnswers = tuple[GroupAnswerMessage, ...]
+Reply = Started | Answers | GroupAnswerMessage | GroupAnswers | SeenMessage | ChannelsMessage | tuple[RankBill, ...]
 
 
 @dataclass(frozen=True, slots=True)

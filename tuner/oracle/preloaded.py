@@ -7,7 +7,6 @@ that is written here. No Python runs inside them.
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict
 from pathlib import Path
 
 from tuner.base.dataclass import dataclass
@@ -116,7 +115,7 @@ def _plan(request: Start, library: Path, processes_per_host: int) -> bytes:
             "rows": len(rows),
             "version_function": version_function,
             "local_ranks": request.comm.members["localRanks"].offset,
-            "operations": asdict(request.intercepted.operations),
+            "operations": request.intercepted.operations,
             "machine": machine_struct(request.machine)[0],
         },
     )

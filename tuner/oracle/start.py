@@ -18,20 +18,13 @@ from tuner.machine.skeleton import Skeleton
 from tuner.oracle import facts, hardware, library, symbols
 from tuner.oracle.messages import (
     AdapterOffsets,
-    GraphFileMessage,
-    GraphsToCopy,
     Intercepted,
     Member,
-    NetworkOffsets,
-    OperationOffsets,
     PartOffsets,
     RingOffsets,
-    SearchOffsets,
     SimulatedHost,
     SimulatedMachine,
     Start,
-    SystemFunctions,
-    TimesToRecord,
 )
 from tuner.oracle.process import CHILD, SIM, Child, ChildConfiguration
 from tuner.plugin import loading
@@ -325,31 +318,31 @@ def _intercepted(located: symbols.Symbols, prepared: Preparation) -> Intercepted
     algorithms, protocols = facts.shape(located.comm)
     graphs = times = None
     if "graphs" not in located.comm.arrays and model is not None:
-        graphs = GraphsToCopy(model[0][0], algorithms)
+        graphs = (model[0][0], algorithms)
     if "ncclGroupSimulateEnd" not in located.functions and estimate is not None:
         backups = any(name.startswith("_Z19ncclTopoGetAlgoTime") and name.endswith("Pb") for name in located.functions)
-        times = TimesToRecord(estimate[0][0], algorithms, protocols, backups)
+        times = (estimate[0][0], algorithms, protocols, backups)
     return Intercepted(
         topology_file=located.functions["ncclTopoGetXmlFromFile"][0][0] if own_files else None,
-        operations=OperationOffsets(
-            number=operation["opCount"].offset,
-            channel=operation["channelId"].offset,
-            pattern=operation["pattern"].offset,
-            protocol=operation["protocol"].offset,
-            type=operation["dtype"].offset,
-            chunk=operation["chunkSize"].offset,
-            profiler=next((int(value) for value, name in located.patterns.items() if name == _PROFILER), -1),
-            collective=_offset(operation, "coll"),
-            algorithm=_offset(operation, "algorithm"),
-            task=located.operation.structs.get("task", (-1, 0))[0],
-            started=_offset(operation, "sendbuff"),
-            completed=_offset(operation, "recvbuff"),
-            counter=_offset(operation, "workCounter"),
-            comm_rank=_offset(located.comm.members, "rank"),
-            comm_ranks=_offset(located.comm.members, "nRanks"),
-        ),
+        operations={
+            "number": operation["opCount"].offset,
+            "channel": operation["channelId"].offset,
+            "pattern": operation["pattern"].offset,
+            "protocol": operation["protocol"].offset,
+            "type": operation["dtype"].offset,
+            "chunk": operation["chunkSize"].offset,
+            "profiler": next((int(value) for value, name in located.patterns.items() if name == _PROFILER), -1),
+            "collective": _offset(operation, "coll"),
+            "algorithm": _offset(operation, "algorithm"),
+            "task": located.operation.structs.get("task", (-1, 0))[0],
+            "started": _offset(operation, "sendbuff"),
+            "completed": _offset(operation, "recvbuff"),
+            "counter": _offset(operation, "workCounter"),
+            "comm_rank": _offset(located.comm.members, "rank"),
+            "comm_ranks": _offset(located.comm.members, "nRanks"),
+        },
         # a system's GPUs are the first of its sets of nodes, which begin with their count
-        search=SearchOffsets(located.functions["ncclTopoCompute"][0][0], located.system.arrays["nodes"][0]),
+        search=(located.functions["ncclTopoCompute"][0][0], located.system.arrays["nodes"][0]),
         graph_file=_graph_file(located, prepared.configuration.release),
         systems=_systems(located, prepared.configuration),
         networks=_networks(located, prepared.kinds),
@@ -363,31 +356,31 @@ def _offset(members: Mapping[str, Member], name: str) -> int:
     return members[name].offset if name in members else -1
 
 
-def _graph_file(located: symbols.Symbols, name: str) -> GraphFileMessage:
+def _graph_file(located: symbols.Symbols, name: str) -> tuple[int, int]:
     types = release.load(name if release.is_known(name) else release.names()[-1]).paths.types
     writable = sum(1 << number for number, each in enumerate(types) if each not in PATHS_WITHOUT_WORD)
-    return GraphFileMessage(located.functions["ncclTopoDumpGraphs"][0][0], writable)
+    return located.functions["ncclTopoDumpGraphs"][0][0], writable
 
 
-def _systems(located: symbols.Symbols, configuration: OracleConfiguration) -> SystemFunctions | None:
+def _systems(located: symbols.Symbols, configuration: OracleConfiguration) -> dict[str, int] | None:
     """The function that builds the system, the same on all hosts unless NVML's peer-to-peer answers differ."""
     if max(configuration.domains, default=1) == 1:
         return None
     if any(host.peer_to_peer is not PeerToPeer.all for host in configuration.hosts):
         return None
-    return SystemFunctions(
-        compute_paths=located.functions["ncclTopoComputePaths"][0][0],
-        trim=located.functions["ncclTopoTrimSystem"][0][0],
-        init_search=located.functions["ncclTopoSearchInit"][0][0],
-        system=located.comm.members["topo"].offset,
-    )
+    return {
+        "compute_paths": located.functions["ncclTopoComputePaths"][0][0],
+        "trim": located.functions["ncclTopoTrimSystem"][0][0],
+        "init_search": located.functions["ncclTopoSearchInit"][0][0],
+        "system": located.comm.members["topo"].offset,
+    }
 
 
-def _networks(located: symbols.Symbols, kinds: Mapping[Host, hardware.SimulatedNode]) -> NetworkOffsets | None:
+def _networks(located: symbols.Symbols, kinds: Mapping[Host, hardware.SimulatedNode]) -> tuple[int, int] | None:
     """The networks of hosts: a process has one, of hosts that merge adapters; others differ where NCCL asks."""
     if _MERGES not in located.functions or len({kind.merges_nets for kind in kinds.values()}) == 1:
         return None
-    return NetworkOffsets(located.functions["ncclTopoGetSystem"][0][0], located.comm.members["ncclNet"].offset)
+    return located.functions["ncclTopoGetSystem"][0][0], located.comm.members["ncclNet"].offset
 
 
 def _ring(located: symbols.Symbols) -> RingOffsets:

@@ -60,7 +60,7 @@ def cells(row: Decision | CostRow) -> list[tuple[Algorithm, Protocol]]:
 
 
 def exists(collective: Collective, algorithm: Algorithm, protocol: Protocol) -> bool:
-    """Whether any NCCL runs this somewhere."""
+    """Whether any release of NCCL can run this combination on some machine."""
     return algorithm in ALGORITHMS[collective] and (protocol is Protocol.Simple or algorithm in EVERY_PROTOCOL)
 
 

@@ -281,7 +281,7 @@ def _by_line(lines: NDArray[np.uint32], counts: NDArray[np.uint64]) -> dict[int,
 
 
 def iterate_names(names: Sequence[str], most: int) -> Iterator[str]:
-    """At most so many names, and how many are left out."""
+    """At most this number of names, and how many are left out."""
     yield from names[:most]
     if len(names) > most:
         yield f"{len(names) - most} more"

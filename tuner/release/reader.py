@@ -191,7 +191,7 @@ def read(folder: Path, name: str, parents: _Parents | None = None) -> Release:
 
 
 def of_library(path: Path) -> str:
-    """The name of the release that was learnt from a library, or that it is known to be.
+    """The name of a library's release: the one learnt from it, or the known release with its sha256.
 
     Errors: UnknownRelease where the file is missing or too large, was not learnt, or was learnt and differs.
     """

@@ -633,7 +633,7 @@ class ResolvedLoggedNode(ResolvedNode):
         self._refuse("a topology, in which libnccl searches")
 
     def for_search(self, several: bool) -> "SearchRequest":
-        """BadInput: the search takes a topology."""
+        """Raises BadInput: searching for graphs needs a topology."""
         self._refuse("a topology to search graphs in")
 
     def searched_before(self, several: bool, trays: int = 1) -> None:

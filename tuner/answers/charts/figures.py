@@ -36,7 +36,7 @@ NO_LOSS, LOSS = "#FFFFFF", "#C62828"
 
 @dataclass(frozen=True, slots=True)
 class RegretMark:
-    """A measured point of a map: its row and size, and by what share the pick is slower than the best there.
+    """A measured point of a map: its row and size, and how much slower the pick is than the best there, as a share.
 
     ``loses``: whether the loss is beyond the noise.
     """

@@ -98,7 +98,7 @@ def allows_several(path: Path) -> bool:
 def library_of(options: Options) -> Path:
     """The library that was given, else that of an installed wheel, for any CUDA: the program that is tuned has it too.
 
-    BadInput where there is none.
+    BadInput if no library is found.
     """
     if options.library is not None:
         if not options.library.is_file():

@@ -133,7 +133,7 @@ def _check_signature(table: Path, signature: Path, signers: Path | None, identit
 @options.option(
     "--margin",
     "margin_s",
-    "Seconds from now on: until all nodes see the file, and what clocks differ by.",
+    "Seconds from now until the switch: time for all nodes to see the file, plus the difference of their clocks.",
     type=int,
     default=rollout.LEAST_MARGIN_S,
 )

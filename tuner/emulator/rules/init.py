@@ -186,7 +186,7 @@ def channels(facts: InitFacts, searched: int) -> int:
 
 
 def copied_from(facts: InitFacts, searched: int) -> tuple[int, ...]:
-    """For each possible channel the channel that it is a copy of; an original one is its own.
+    """For each possible channel the number of the channel that it copies; its own number if it copies none.
 
     Where a rule wants more channels than there are, NCCL copies them in order, from the first on, over and over
     (copyChannels). The copies stay where a later rule wants fewer.

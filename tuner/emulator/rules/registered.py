@@ -240,7 +240,7 @@ def _gpu_direct(call: RuleCall) -> bool:
 
 
 def _all_of_the_ring(call: RuleCall, type_inter: str | None) -> bool:
-    """Channels by adapter, counting adapters as near as the ring's farthest. BadInput where only some qualify."""
+    """Channels per adapter, of adapters no farther than the ring's farthest. BadInput if only some qualify."""
     rank = call.communicator.release.paths.rank
     direct = {
         adapter.reads and adapter.writes
@@ -332,7 +332,7 @@ def _handed_to_peers(call: RuleCall) -> bool:
 
 
 class ZeroCopyPeer(Enum):
-    """Peer that a buffer is registered for; the value is NCCL's ``ncclRegBufferType`` as the device is told of it."""
+    """What a buffer is registered for; the values are those of NCCL's ``ncclRegBufferType``."""
 
     peers = 1
     switch = 2

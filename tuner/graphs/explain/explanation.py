@@ -186,7 +186,7 @@ class Reasons:
 
 
 def explain(request: SearchRequest, nccl: str, graph: str, with_lifts: bool = True) -> GraphExplanation:
-    """The searches that NCCL ``nccl`` makes for a graph, where they end, and ``with_lifts`` what would lift that.
+    """The searches that NCCL ``nccl`` makes for a graph; ``with_lifts``: also what would let it find more.
 
     Errors: BadInput for a graph that it does not search there, and for what NCCL refuses; BadTopology.
     """

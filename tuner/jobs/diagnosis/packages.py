@@ -93,7 +93,7 @@ class _Environment:
         self._sums: dict[Path, str | None] = {}
 
     def findings(self) -> Iterator[Finding]:
-        """What is wrong with the packages, then what is loaded by what."""
+        """What is wrong with the packages, then which package loads which library."""
         nccl = [each for each in self.packages if NCCL.fullmatch(each.name)]
         yield from self._of_wheels(nccl)
         yield from self._required(nccl)

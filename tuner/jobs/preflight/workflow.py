@@ -74,7 +74,7 @@ class RankKind:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Reason why a kind of ranks goes without its decision table; ``fails``: its communicators fail at their start."""
+    """Why ranks of a kind do not use their decision table; ``fails``: their communicators fail when they start."""
 
     kind: str
     ranks: int

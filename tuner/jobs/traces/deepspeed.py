@@ -40,7 +40,7 @@ _NAMES = {
 
 
 def is_text(content: str) -> bool:
-    """Whether the logger printed into a text."""
+    """Whether DeepSpeed's communication logger printed into this text."""
     return _HEADING.search(content) is not None or _CALL.search(content) is not None
 
 
@@ -117,7 +117,7 @@ def _one_by_one(lines: list[str]) -> "Iterator[_Printed]":
 
 
 def _ranks(printed: "list[_Printed]") -> int | None:
-    """Number of ranks n from bus over algorithm bandwidth, (n - 1) / n, of the fastest row; None if that is slow."""
+    """Number of ranks n: bus over algorithm bandwidth is (n - 1) / n in the fastest row; None if it cannot be told."""
     of_all = [each for each in printed if "all_" in each.name or "reduce_scatter" in each.name]
     fastest = max(of_all, key=lambda each: each.algbw_gbps, default=None)
     if fastest is None or not 0 < fastest.busbw_gbps < fastest.algbw_gbps:

@@ -83,7 +83,7 @@ def _of_skeleton(file: Path, given: ListingAdditions) -> Completed:
 
 
 def _missing(listing: Listing, given: ListingAdditions) -> list[str]:
-    """Options that are asked for."""
+    """Options that the user has to add."""
     wanted = []
     if given.gpu is None:
         models = list(dict.fromkeys(name for device in listing.models for name in gpus.of_device(device)))
@@ -226,7 +226,7 @@ def _nearest(node: NodeShape) -> tuple[tuple[int, int], ...]:
 
 
 def _same_near(node: NodeShape, machine: NodeShape) -> bool:
-    """GPU by GPU; with another number of GPUs, whether all are as near to as many."""
+    """Whether each GPU's nearest adapters are as near and as many; with another number of GPUs, whether any are."""
     mine, others = _nearest(node), _nearest(machine)
     return mine == others if node.gpus == machine.gpus else set(mine) == set(others)
 

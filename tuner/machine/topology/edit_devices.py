@@ -404,7 +404,7 @@ def _count(root: ET.Element, text: str, change: str) -> int:
     """A number of links that all of the node's GPUs can have."""
     most = min(most_nvlinks(number(gpu, "sm")) for gpu in root.iter("gpu"))
     if not text.isdecimal() or int(text) > most:
-        raise BadInput(f"{change}: valid: 0 to {most} per GPU, as many as these GPUs have at most")
+        raise BadInput(f"{change}: valid: 0 to {most} per GPU, the most that these GPUs have")
     return int(text)
 
 

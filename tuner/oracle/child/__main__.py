@@ -13,7 +13,6 @@ from tuner.oracle.messages import (
     Connections,
     Failed,
     GroupMessage,
-    Groups,
     ReadChannels,
     ReadConnections,
     Reply,
@@ -35,7 +34,7 @@ def answer(world: World, request: Request | ReadConnections) -> Reply | Connecti
             return issue(world, request)
         case GroupMessage():
             return issue_group(world, request)
-        case Groups():
+        case tuple():
             return issue_groups(world, request)
         case ReadChannels():
             return channels.read(world, request)

@@ -12,7 +12,7 @@ from tuner._native._sim import ffi, lib
 from tuner.oracle.child import memory
 from tuner.oracle.child.messages import Messages
 from tuner.oracle.child.world import Failure, Loaded, check
-from tuner.oracle.messages import BillCall, Billed, CallMessage, Failed, RankBill, ReadConnections, Start
+from tuner.oracle.messages import CallMessage, Failed, RankBill, ReadConnections, Start
 
 # What other children put in the place of NCCL's own, as their ranks are never connected.
 RUNS_HERE = frozenset(
@@ -64,14 +64,12 @@ class ConnectedRanks(Loaded):
         self.check(results, "the call")
         return list(blocks)
 
-    def bill(self, blocks: list[int]) -> Billed:
+    def bill(self, blocks: list[int]) -> tuple[RankBill, ...]:
         """Bill of every rank as it stands now."""
         bills = map(lib.sim_bill_of, range(self.start.ranks))
-        return Billed(
-            tuple(
-                RankBill(bill.device_bytes, bill.peak_device_bytes, bill.host_bytes, self.counted(comm), own)
-                for bill, comm, own in zip(bills, self.comms, blocks, strict=True)
-            )
+        return tuple(
+            RankBill(bill.device_bytes, bill.peak_device_bytes, bill.host_bytes, self.counted(comm), own)
+            for bill, comm, own in zip(bills, self.comms, blocks, strict=True)
         )
 
     def counted(self, comm: Any) -> int | None:
@@ -97,8 +95,8 @@ def serve(messages: Messages) -> None:
             elif isinstance(request, ReadConnections):
                 messages.send(memory.connections([int(ffi.cast("uintptr_t", comm)) for comm in world.comms], request))
             else:
-                assert isinstance(request, BillCall)
-                messages.send(world.bill(world.issue(request.call)))
+                assert isinstance(request, CallMessage)
+                messages.send(world.bill(world.issue(request)))
         except Failure as failure:
             messages.send(Failed(str(failure)))
 

@@ -69,11 +69,11 @@ def issue_group(world: World, request: GroupMessage) -> GroupAnswerMessage:
 def issue_groups(world: World, request: Groups) -> GroupAnswers:
     """Issues one group after the other."""
     answers: list[GroupAnswerMessage] = []
-    for group in request.groups:
+    for group in request:
         answers.append(issue_group(world, group))
         if answers[-1].error is not None:
             break
-    return GroupAnswers(tuple(answers))
+    return tuple(answers)
 
 
 def _calls(calls: Sequence[CallMessage]) -> Any:

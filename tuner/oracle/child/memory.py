@@ -44,7 +44,7 @@ def pointer(address: int) -> int:
 
 def connections(comms: Sequence[int], asked: ReadConnections) -> Connections:
     """Connections as NCCL noted them for the ranks of these communicators, or what was marked in their place."""
-    return Connections(tuple(_of_rank(comm, asked) for comm in comms))
+    return tuple(_of_rank(comm, asked) for comm in comms)
 
 
 def _of_rank(comm: int, asked: ReadConnections) -> RankConnections:

@@ -127,24 +127,21 @@ class Loaded:
 
     def record_operations(self) -> None:
         """Records from here on what NCCL gives its proxy."""
-        operations = asdict(self.start.intercepted.operations)
-        lib.sim_record_operations(ffi.new("struct sim_operation_layout *", operations))
+        lib.sim_record_operations(ffi.new("struct sim_operation_layout *", self.start.intercepted.operations))
 
     def share_search(self) -> None:
         """Lets one rank search for its whole host, and for equal hosts; they have to be threads of this process."""
-        at, graph = self.start.intercepted.search, self.start.graph
+        (at, gpus), graph = self.start.intercepted.search, self.start.graph
         channels, ranks = (graph.members[name].offset for name in ("nChannels", "intra"))
-        search = ffi.new(
-            "struct sim_search_function *", (self.function(at.function), graph.bytes, channels, ranks, at.gpus)
-        )
+        search = ffi.new("struct sim_search_function *", (self.function(at), graph.bytes, channels, ranks, gpus))
         if not lib.sim_share_search(search):
             raise Failure("cannot intercept the search: it begins with instructions that cannot be moved")
 
     def write_every_graph(self) -> None:
         """NCCL's file of graphs is written whatever types of paths they have."""
-        at, graph = self.start.intercepted.graph_file, self.start.graph
+        (at, writable), graph = self.start.intercepted.graph_file, self.start.graph
         intra, inter = (graph.members[name].offset for name in ("typeIntra", "typeInter"))
-        file = ffi.new("struct sim_graph_file *", (self.function(at.function), graph.bytes, intra, inter, at.writable))
+        file = ffi.new("struct sim_graph_file *", (self.function(at), graph.bytes, intra, inter, writable))
         if not lib.sim_write_every_graph(file):
             raise Failure("cannot intercept the file of graphs: it begins with instructions that cannot be moved")
 
@@ -153,18 +150,15 @@ class Loaded:
         at = self.start.intercepted.systems
         if at is None:
             return
-        functions = ffi.new("struct sim_system_functions *")
-        functions.compute_paths = self.function(at.compute_paths)
-        functions.trim = self.function(at.trim)
-        functions.init_search = self.function(at.init_search)
-        functions.system, functions.gpus = at.system, self.start.intercepted.search.gpus
-        if not lib.sim_share_systems(functions):
+        functions = {name: self.function(at[name]) for name in ("compute_paths", "trim", "init_search")}
+        places = {"system": at["system"], "gpus": self.start.intercepted.search[1]}
+        if not lib.sim_share_systems(ffi.new("struct sim_system_functions *", functions | places)):
             raise Failure("cannot intercept the paths: their functions begin with instructions that cannot be moved")
 
     def merge_by_host(self) -> None:
         """Shows a merging network only to hosts whose network merges adapters."""
         at = self.start.intercepted.networks
-        if at is not None and not lib.sim_merge_by_host(self.function(at.function), at.net):
+        if at is not None and not lib.sim_merge_by_host(self.function(at[0]), at[1]):
             raise Failure("cannot intercept the system: its function begins with instructions that cannot be moved")
 
     def failure(self, reason: str) -> Failure:
@@ -210,17 +204,13 @@ class World(Loaded):
         self.share_systems()
         self.merge_by_host()
         graph_bytes = self.start.graph.bytes
-        if (times := at.times) is not None:
-            function = self.function(times.function)
-            check(
-                lib.sim_intercept_times(function, times.algorithms, times.protocols, times.backups),
-                "the times",
-            )
+        if at.times is not None:
+            check(lib.sim_intercept_times(self.function(at.times[0]), *at.times[1:]), "the times")
         if at.graphs is None:
             return
-        copies = self.copied_graphs = ffi.new("char[]", graph_bytes * at.graphs.count * self.start.ranks)
-        function = self.function(at.graphs.function)
-        check(lib.sim_intercept_graphs(function, copies, graph_bytes, at.graphs.count), "the graphs")
+        at_model, count = at.graphs
+        copies = self.copied_graphs = ffi.new("char[]", graph_bytes * count * self.start.ranks)
+        check(lib.sim_intercept_graphs(self.function(at_model), copies, graph_bytes, count), "the graphs")
 
     def load_tuner(self, functions: Copies) -> None:
         """2.19 and 2.20: a rank that comes while another is loading the plugin goes without; so it is loaded before.
@@ -293,7 +283,7 @@ class World(Loaded):
             offset, (count,) = self.start.comm.arrays["graphs"]
             return self.comms[rank] + offset, count
         start = int(ffi.cast("uintptr_t", self.copied_graphs))
-        return start + self.devices[rank] * copied.count * self.start.graph.bytes, copied.count
+        return start + self.devices[rank] * copied[1] * self.start.graph.bytes, copied[1]
 
     def plugin_used(self) -> bool:
         """Whether NCCL asks the given plugin. Instead of one that it does not take it loads the network's: ours."""

@@ -63,7 +63,7 @@ class Tensor:
 
 
 def of_bytes(nbytes: int, dtype: str, hidden_size: int | None) -> Tensor:
-    """A tensor of so many bytes in rows of ``hidden_size`` elements; of one element where that is not known."""
+    """A tensor of this number of bytes in rows of ``hidden_size`` elements, of one where that is None."""
     elements = nbytes // TYPES[dtype].itemsize
     columns = hidden_size or 1
     return Tensor(elements // columns, columns, TYPES[dtype])

@@ -31,7 +31,7 @@ class PrintedChoice(NamedTuple):
 
     @property
     def planned(self) -> bool:
-        """Whether the line has the later and fuller form."""
+        """Whether the line has the longer form of later releases, which names channels."""
         return self.channel_hi is not None
 
 

@@ -132,7 +132,7 @@ def _common(off: Array, of_offset: Array, weight: float) -> float:
 
 
 def _start_us(measured_us: Array, modelled_us: Array, scatter: Array) -> float:
-    """Delay of calls over the model, us, by what makes the differences least."""
+    """Delay of calls over the model, us: the one with which the differences are smallest."""
     losses = [_loss(np.log(measured_us / (modelled_us + extra)), scatter) for extra in _STARTS_US]
     return float(_STARTS_US[int(np.argmin(losses))])
 

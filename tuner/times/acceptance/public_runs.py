@@ -223,7 +223,7 @@ def network_of_names(topology: Topology) -> Network:
 
 
 def network_in_words(words: str, otherwise: Network) -> Network:
-    """The kind of network that a table's or a log's word names, ``otherwise`` where it tells none."""
+    """The kind of network that a word of a table or log names; ``otherwise`` if it names none."""
     word = words.lower()
     if word.startswith("socket"):
         return Network.sockets

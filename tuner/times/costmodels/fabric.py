@@ -208,7 +208,7 @@ class MeasuredAllReduces:
 
 
 def measured(table: Mapping[str, Any]) -> list[MeasuredAllReduces]:
-    """The measured tables of a file. BadInput where one is incomplete, or there is none."""
+    """The measured tables of a file. BadInput if it has none, or an incomplete one."""
     try:
         tables = [
             MeasuredAllReduces(

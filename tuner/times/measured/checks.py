@@ -106,8 +106,8 @@ def named(row: SampleBlock) -> str:
 def nearest_release(name: str) -> tuple[str, str]:
     """The release of the catalogue that stands in for ``name``, and a note where it is another one.
 
-    An unknown patch release is replaced by the nearest of its minor release. Errors: UnknownRelease where there is
-    none.
+    An unknown patch release is replaced by the nearest of its minor release.
+    Errors: UnknownRelease if its minor release is unknown.
     """
     known = release.names()
     minor, _, patch = name.rpartition(".")

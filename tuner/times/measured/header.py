@@ -180,7 +180,7 @@ class MeasuredSource:
 
 @dataclass(frozen=True, slots=True)
 class MeasuredRun:
-    """One run of a file: what it was, and what it did unlike the others of the file.
+    """One run of a file: its settings, and in what it differs from the file's other runs.
 
     ``environment`` are variables in addition to the header's; one with an empty value was not set in this run.
     ``devices`` are the GPUs of the node, by number, where they are not the first ones. ``launch`` and ``health`` are

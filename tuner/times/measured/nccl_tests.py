@@ -272,7 +272,7 @@ class Text:
     """
 
     def __init__(self, path: Path, content: str, otherwise: Collective | P2pOperation | None = None) -> None:
-        """Reads a text; ``otherwise`` is the operation if it names none; None: the one that its columns show."""
+        """Reads a text; ``otherwise`` is the operation if the text names none; if that is None, its columns decide."""
         self._path, self._otherwise = path, otherwise
         self.rows: list[_Row] = []
         self.release: str | None = None
@@ -618,7 +618,7 @@ def runs_apart(content: str) -> list[str]:
 
 
 def of_text(path: Path, content: str, otherwise: Collective | P2pOperation | None = None) -> Measurements:
-    """Measurements as nccl-tests printed them; ``otherwise`` is the operation of a text that names no program.
+    """Measurements as nccl-tests printed them; ``otherwise`` is the operation if the text names no program.
 
     Of several programs, unknown ones are left out and counted. A last line without an end is left out, as it may be cut
     off. BadMeasurement where the text mixes several runs, or has no row.

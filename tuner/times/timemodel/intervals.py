@@ -284,7 +284,7 @@ class Certainty:
         return tuple(carried)
 
     def half_widths(self, calls: Features, place: Place, octaves_beyond: Numbers) -> Numbers:
-        """Half the interval around the logarithm of each call at ``place``, [call]; numbers without a unit."""
+        """Half the interval around the logarithm of each call's time at ``place``, [call]; dimensionless."""
         if place not in self._squares:
             self._squares[place] = self._squared_factors(self.carried_over(place))
         return self._half(calls, self._squares[place], octaves_beyond)
@@ -312,7 +312,7 @@ class Certainty:
         return scattered, sum(each for kind, each in square.items() if kind in BEYOND)
 
     def unit(self, kind: CarriedOver, calls: Features) -> Array:
-        """Unit that the factor of ``kind`` multiplies, [call]; numbers without a unit."""
+        """What the factor of ``kind`` is multiplied with, for each call [call]; dimensionless."""
         if kind is CarriedOver.sizes_beyond:
             return np.asarray(np.sqrt(self.octaves_beyond(calls)))
         near: Array = np.broadcast_to(1.0 if kind in BEYOND else self._scatter_near(calls), len(calls))

@@ -98,7 +98,7 @@ def times_at(
 def _times(
     logs: tuple[Numbers, Numbers, Numbers], carried: tuple[CarriedOver, ...], beyond: Numbers, measured: bool
 ) -> CalibratedTimes:
-    """The answer: ``logs`` of times in us and their bounds, [call]; ``beyond`` is whether sizes are."""
+    """The answer: ``logs`` of times in us and their bounds, [call]; ``beyond``: outside the measured sizes."""
     texts = _extrapolations(carried)
     inside = 1 if texts[1] else 0
     if isinstance(beyond, np.ndarray):
@@ -362,7 +362,7 @@ def choose(communicator: Comm, machine: str | None, calibration: str | None = No
 def with_instance_type(
     chosen: CalibrationChoice, nodes: int, machine: str | None, without: str = ""
 ) -> CalibrationChoice:
-    """The choice with what other clusters of ``machine`` were measured to take between nodes, where some were.
+    """The choice, with times between nodes that were measured on other clusters of ``machine``, if there are any.
 
     A calibration of an instance type that was asked for by its name counts as such rows as well. ``without`` is a table
     that is judged. A judgement by public runs does without any: these are the same runs.

@@ -30,7 +30,7 @@ COVERED_BETWEEN = 0.93  # of times between nodes: those of one table are off ali
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Scores:
-    """Errors of the predictions of one split: absolute logarithms as numbers without a unit, [row].
+    """Errors of the predictions of one split: absolute logarithms of predicted over measured times, [row].
 
     ``scatter``: of the fit near each row; ``unit``: what the factor of the kind multiplies there. Between nodes, where
     many rows of a site are known: half of the interval for another day or release, and the remaining scatter of similar
