@@ -14,6 +14,8 @@ GPU = 'pci_type="0302 [10de:2330] [10de:16c1] a1" pci_link_speed="63.015385"'
 ADAPTER = 'pci_type="0207 [15b3:1021] [15b3:0023] 00" pci_link_speed="63.015385"'
 SWITCH = 'pci_type="0604 [1000:c030] [1000:a064] b0" pci_link_speed="63.015385"'
 
+pytestmark = pytest.mark.live  # else it connects to no other computer
+
 
 @pytest.fixture(scope="module")
 def written(hwloc: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:

@@ -29,6 +29,8 @@ if __name__ == "__main__":
     processes.spawn(main, (2,), 2)
 """
 
+pytestmark = pytest.mark.live  # else it connects to no other computer
+
 
 @pytest.fixture(scope="module")
 def dumps(torch_python: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
