@@ -30,10 +30,12 @@ from tuner.graphs.trial import Trial
 from tuner.machine import catalogue
 from tuner.machine.graphs import (
     COLLNET_GRAPHS,
+    EMPTY,
     PLAIN_GRAPHS,
     WITH_COLLNET,
     Graph,
     Graphs,
+    OrderedGraph,
     Shape,
     read_dump,
     read_orders,
@@ -275,6 +277,15 @@ def test_without_adapters_there_is_no_collnet() -> None:
     without = re.sub(r"<nic>.*?</nic>", "", with_adapters.topology, flags=re.DOTALL)
     assert {"collnet_chain", "collnet_direct"} <= find(with_adapters, "2.28.9").keys()
     assert {"ring", "tree", "nvls"} == find(replace(with_adapters, topology=without), "2.28.9").keys()
+
+
+def test_a_dump_has_ranks_where_gpus_have_numbers_with_gaps() -> None:
+    """What libnccl reads back: the numbers of devices are no ranks."""
+    order = ("gpu:0", "gpu:5", "gpu:2")
+    found = {"ring": OrderedGraph(replace(EMPTY, channels=1), (order,))}
+    written = graph_file.text(found, release.load("2.32.3").search.dump)
+    for gpu in ('dev="0" rank="0"', 'dev="0x2" rank="1"', 'dev="0x5" rank="2"'):
+        assert f"<gpu {gpu}/>" in written
 
 
 def test_the_dump_is_read_back(tmp_path: Path) -> None:

@@ -170,7 +170,10 @@ def text(found: Mapping[str, OrderedGraph], form: Dump) -> str:
     if "nvls" in found and not form.nvls_heads_only:
         written["nvls"] = _filled(found["nvls"], found["ring"])
     graphs = zip(form.graphs, form.ids, strict=True)
-    lines = [line for name, number in graphs for line in _graph(name, number, written.get(name, NOT_SEARCHED), form)]
+    ranks = _ranks(found.get("ring", NOT_SEARCHED))
+    lines = [
+        line for name, number in graphs for line in _graph(name, number, written.get(name, NOT_SEARCHED), form, ranks)
+    ]
     return "\n".join(['<graphs version="1">', *lines, "</graphs>"]) + "\n"
 
 
@@ -186,7 +189,15 @@ def _filled(nvls: OrderedGraph, ring: OrderedGraph) -> OrderedGraph:
     return OrderedGraph(nvls.graph, tuple(map(filled, nvls.orders)))
 
 
-def _graph(name: str, number: int, found: OrderedGraph, form: Dump) -> Iterator[str]:
+def _ranks(ring: OrderedGraph) -> dict[str, int]:
+    """The rank of each GPU of a node, by the order of their numbers, which may have gaps."""
+    gpus = (
+        {device for device in ring.orders[0] if device.startswith("gpu:") and "/" not in device} if ring.orders else {}
+    )
+    return {device: rank for rank, device in enumerate(sorted(gpus, key=lambda gpu: int(gpu[4:])))}
+
+
+def _graph(name: str, number: int, found: OrderedGraph, form: Dump, ranks: Mapping[str, int]) -> Iterator[str]:
     attributes = _attributes(name, number, found.graph)
     if not found.orders:
         yield f"  <graph {attributes}/>"
@@ -195,7 +206,7 @@ def _graph(name: str, number: int, found: OrderedGraph, form: Dump) -> Iterator[
     for order in found.orders:
         yield "    <channel>"
         for device in order:
-            yield f"      {_device(device, form)}"
+            yield f"      {_device(device, form, ranks)}"
         yield "    </channel>"
     yield "  </graph>"
 
@@ -216,10 +227,10 @@ def _attributes(name: str, number: int, graph: Graph) -> str:
     return " ".join(f'{key}="{value}"' for key, value in values.items())
 
 
-def _device(device: str, form: Dump) -> str:
+def _device(device: str, form: Dump, ranks: Mapping[str, int]) -> str:
     kind, _, numbers = device.partition(":")
     number, _, own = numbers.partition("/")
     dev = int(number) % 2**64 if form.hexadecimal else int(number)
     written = f"{dev:#x}" if form.hexadecimal and dev else str(dev)
-    rank = f' rank="{own or number}"' if form.ranks and kind == "gpu" else ""
+    rank = f' rank="{own or ranks.get(device, number)}"' if form.ranks and kind == "gpu" else ""
     return f'<{kind} dev="{written}"{rank}/>'
