@@ -137,6 +137,200 @@ def test_ports_that_are_down_are_said_and_no_port_is_a_fault(tmp_path: Path) -> 
         assert (exited, first["code"]) == (code, finding)
 
 
+IBSTAT = "CA 'mlx5_{n}'\n\tCA type: MT4129\n\tPort 1:\n\t\tState: {state}\n\t\tPhysical state: {physical}\n{more}"
+IBSTATUS = (
+    "Infiniband device 'mlx5_{n}' port 1 status:\n\tdefault gid:\t fe80::1\n\tsm lid:\t\t 0x1\n"
+    "\tstate:\t\t {state}\n\tphys state:\t {physical}\n\trate:\t\t {rate} Gb/sec (4X NDR)\n\n"
+)
+IBLINK = (
+    "CA: node{n} mlx5_0:\n      0x{n:016x}     {n}    1[  ]"
+    " ==( 4X      {rate} Gbps {state}/  LinkUp)==>       3    3[  ]\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "finding", "down"),
+    [
+        (IBSTAT.format(n=0, state="Down", physical="Disabled", more=""), 1, "node.ports_none", ["mlx5_0"]),
+        (
+            IBSTAT.format(n=0, state="Active", physical="LinkUp", more="\t\tRate: 400\n")
+            + IBSTAT.format(n=1, state="Initializing", physical="LinkUp", more="\t\tRate: 400\n"),
+            0,
+            "node.ports_down",
+            ["mlx5_1"],
+        ),
+        (IBSTATUS.format(n=3, state="1: DOWN", physical="3: Disabled", rate=10), 1, "node.ports_none", ["mlx5_3"]),
+        (IBSTATUS.format(n=3, state="4: ACTIVE", physical="5: LinkUp", rate=400), 0, "node.ports_up", []),
+        (
+            "".join(
+                IBSTATUS.format(n=n, state="4: ACTIVE", physical="5: LinkUp", rate=400 - 200 * (n == 2))
+                for n in range(4)
+            ),
+            0,
+            "node.ports_slow",
+            None,
+        ),
+        ("".join(IBLINK.format(n=n, rate=106.25, state="Active") for n in range(3)), 0, "node.ports_up", []),
+        (
+            "".join(IBLINK.format(n=n, rate=106.25, state="Active" if n else "Down") for n in range(3)),
+            0,
+            "node.ports_down",
+            ["node0 mlx5_0"],
+        ),
+        (
+            "mlx5_0   port  1  ==>  eth0   (Up)   # front\nmlx5_1   port  1  ==>  eth1   (Down)\n",
+            0,
+            "node.ports_down",
+            ["mlx5_1"],
+        ),
+    ],
+)
+def test_ports_of_every_tool(tmp_path: Path, text: str, code: int, finding: str, down: list[str] | None) -> None:
+    (tmp_path / "ports.txt").write_text(text)
+    exited, (first, *_) = found(tmp_path / "ports.txt")
+    assert (exited, first["code"]) == (code, finding)
+    assert down is None or first["facts"]["down"] == down
+
+
+def test_ip_over_infiniband_that_is_down_on_all_ports_says_nothing_of_the_ports(tmp_path: Path) -> None:
+    ports = [f"mlx5_{n} port 1 ==> ib{n} (Down)\n" for n in range(4)]
+    (tmp_path / "ports.txt").write_text("".join(ports) + "mlx5_4 port 1 ==> eth0 (Up)\n")
+    exited, (first, *others) = found(tmp_path / "ports.txt")
+    assert (exited, first["code"], first["facts"]["down"]) == (3, "node.ports_over_ip", [f"mlx5_{n}" for n in range(4)])
+    assert others[0]["code"] == "node.ports_up"
+    (tmp_path / "ports.txt").write_text("".join(ports[:3]) + "mlx5_3 port 1 ==> ib3 (Up)\n")
+    exited, (first, *_) = found(tmp_path / "ports.txt")
+    assert (exited, first["code"], len(first["facts"]["down"])) == (0, "node.ports_down", 3)
+
+
+def test_an_adapter_that_a_tool_cannot_read_is_a_fault(tmp_path: Path) -> None:
+    text = IBSTAT.format(n=7, state="Active", physical="LinkUp", more="")
+    (tmp_path / "ports.txt").write_text(f"{text}ibpanic: [71] main: stat of IB device 'mlx5_8' failed: No such file\n")
+    exited, (first, *_) = found(tmp_path / "ports.txt")
+    assert (exited, first["code"], first["facts"]["adapters"]) == (1, "node.ports_unread", ["mlx5_8"])
+
+
+QUERY = """
+==============NVSMI LOG==============
+
+Driver Version                            : 570.1
+Attached GPUs                             : 1
+GPU 00000000:18:00.0
+    Product Name                          : NVIDIA H100 80GB HBM3
+    MIG Mode
+        Current                           : Disabled
+    PCI
+        GPU Link Info
+            PCIe Generation
+                Max                       : 5
+                Current                   : 1
+            Link Width
+                Max                       : 16x
+                Current                   : 16x
+    Clocks Event Reasons
+        Idle                              : Active
+        HW Slowdown                       : Not Active
+            HW Thermal Slowdown           : Not Active
+    ECC Errors
+        Volatile
+            DRAM Uncorrectable            : 0
+        Aggregate
+            DRAM Uncorrectable            : 2
+    Remapped Rows
+        Pending                           : No
+        Remapping Failure Occurred        : No
+    Fabric
+        State                             : Completed
+        Status                            : Success
+"""
+
+
+@pytest.mark.parametrize(
+    ("was", "now", "code", "finding"),
+    [
+        ("", "", 0, "node.gpus_listed"),
+        ("State                             : Completed", "State : In Progress", 1, "node.gpu_fabric"),
+        ("Status                            : Success", "Status : Initialization Failure", 1, "node.gpu_fabric"),
+        ("Current                   : 16x", "Current : 4x", 1, "node.gpu_link_width"),
+        ("DRAM Uncorrectable            : 0", "DRAM Uncorrectable            : 3", 1, "node.gpus_ecc"),
+        (
+            "Pending                           : No",
+            "Pending                           : Yes",
+            1,
+            "node.gpu_reset_pending",
+        ),
+        ("Occurred        : No", "Occurred        : Yes", 1, "node.gpu_remap_failed"),
+        ("Thermal Slowdown           : Not Active", "Thermal Slowdown           : Active", 1, "node.gpu_slowed"),
+        (
+            "Current                           : Disabled",
+            "Current                           : Enabled",
+            0,
+            "node.gpu_mig",
+        ),
+    ],
+)
+def test_a_query_of_nvidia_smi(tmp_path: Path, was: str, now: str, code: int, finding: str) -> None:
+    assert was in QUERY
+    (tmp_path / "smi.txt").write_text(QUERY.replace(was, now, 1) if was else QUERY)
+    exited, (first, *_) = found(tmp_path / "smi.txt")
+    assert (exited, first["code"]) == (code, finding)
+
+
+ROW = """|   {n}  {name:<28}  On  |   00000000:0{n}:00.0 Off |                 {ecc:>4} |
+| N/A   34C    P0             61W /  400W |       4MiB /  81920MiB |      {load:>4}      Default |
++-----------------------------------------+------------------------+----------------------+
+"""
+
+
+@pytest.mark.parametrize(
+    ("rows", "code", "finding"),
+    [
+        ([("NVIDIA A100-SXM4-80GB", "0", "0%"), ("NVIDIA A100-SXM4-80GB", "N/A", "9%")], 0, "node.gpus_listed"),
+        ([("NVIDIA A100-SXM4-80GB", "0", "0%"), ("ERR!", "ERR!", "ERR!")], 1, "node.gpus_lost"),
+        ([("NVIDIA A100-SXM4-80GB", "7", "0%")], 1, "node.gpus_ecc"),
+    ],
+)
+def test_the_table_of_nvidia_smi(tmp_path: Path, rows: list[tuple[str, str, str]], code: int, finding: str) -> None:
+    head = "| NVIDIA-SMI 550.54.15      Driver Version: 550.54.15      CUDA Version: 12.4     |\n"
+    body = "".join(ROW.format(n=n, name=name, ecc=ecc, load=load) for n, (name, ecc, load) in enumerate(rows))
+    (tmp_path / "smi.txt").write_text(head + body)
+    exited, (first, *_) = found(tmp_path / "smi.txt")
+    assert (exited, first["code"]) == (code, finding)
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "finding"),
+    [
+        ("max locked memory       (kbytes, -l) 64\nopen files (-n) 1024\n", 1, "node.memlock"),
+        ("max locked memory           (kbytes, -l) unlimited\n", 0, "node.memlock_unlimited"),
+        ("\t\tACSCtl:\tSrcValid+ TransBlk- ReqRedir+ CmpltRedir+ UpstreamFwd+\n", 1, "node.acs_on"),
+        ("\t\tACSCtl:\tSrcValid- TransBlk- ReqRedir- CmpltRedir- UpstreamFwd-\n", 0, "node.acs_off"),
+        ("Device=0 CANNOT Access Peer Device=1\nDevice=1 CANNOT Access Peer Device=0\n", 0, "node.peers_without"),
+        ("Device=0 CAN Access Peer Device=1\nDevice=1 CAN Access Peer Device=0\n", 0, "node.peers_well"),
+        ("        GPU0    GPU1\n GPU0   X       CNS\n GPU1   CNS     X\n", 0, "node.peers_without"),
+        ("        GPU0    GPU1\n GPU0   X       OK\n GPU1   OK      X\n", 0, "node.peers_well"),
+    ],
+)
+def test_limits_and_peer_access_of_a_host(tmp_path: Path, text: str, code: int, finding: str) -> None:
+    (tmp_path / "host.txt").write_text(text)
+    exited, (first, *_) = found(tmp_path / "host.txt")
+    assert (exited, first["code"]) == (code, finding)
+
+
+def test_the_output_of_several_tools_in_one_file_is_read_by_each(tmp_path: Path) -> None:
+    table = "        GPU0    GPU1    CPU Affinity\nGPU0     X      NV18    0-31\nGPU1    NV18     X      0-31\n"
+    (tmp_path / "node.txt").write_text(IBSTAT.format(n=0, state="Down", physical="Polling", more="") + "\n" + table)
+    exited, findings = found(tmp_path / "node.txt")
+    assert (exited, findings[0]["code"]) == (1, "node.ports_none")
+
+
+def test_an_error_that_names_a_variable_sets_none(tmp_path: Path) -> None:
+    says = "unhandled system error (run with NCCL_DEBUG=INFO for details)"
+    (tmp_path / "out.txt").write_text(f"ERROR [core.py:5] cupy.cuda.nccl.NcclError: NCCL_ERROR_SYSTEM_ERROR: {says}\n")
+    exited, (first, *_) = found(tmp_path / "out.txt")
+    assert (exited, first["code"]) == (1, "ending.nccl_error")
+
+
 def test_a_configuration_file_is_read_as_nccl_reads_it(tmp_path: Path) -> None:
     (tmp_path / "nccl.conf").write_text("# ours\nNCCL_ALGO=Ring\nNCCL_IB_TC=106 # class\n")
     code, (first, *_) = found(tmp_path / "nccl.conf")

@@ -17,6 +17,7 @@ from tuner.base.errors import BadInput, TunerError
 from tuner.base.findings import Severity
 from tuner.jobs.diagnosis.engine import of_engine
 from tuner.jobs.diagnosis.folders import of_job, of_preflight, of_unknown
+from tuner.jobs.diagnosis.host_tools import of_gpus, of_host
 from tuner.jobs.diagnosis.kinds import cut, kinds_of
 from tuner.jobs.diagnosis.log import of_logs
 from tuner.jobs.diagnosis.node_tools import of_environment, of_nvlinks, of_ports, of_settings
@@ -49,6 +50,8 @@ READERS: dict[FileKind, Callable[[Path, KnownFacts], FileDiagnosis]] = {
     FileKind.recorder: of_recorder,
     FileKind.nvlinks: of_nvlinks,
     FileKind.ports: of_ports,
+    FileKind.gpus: of_gpus,
+    FileKind.host: of_host,
     FileKind.settings: of_settings,
     FileKind.environment: of_environment,
     FileKind.results: of_results,

@@ -7,7 +7,7 @@ from tuner.base.errors import BadInput, BadTopology, TunerError
 from tuner.base.files import is_plain_file, read_bytes
 from tuner.base.findings import Finding, Severity
 from tuner.engines import log_lines
-from tuner.jobs.diagnosis import engine, node_tools, packages, ras
+from tuner.jobs.diagnosis import engine, host_tools, node_tools, packages, ras
 from tuner.jobs.diagnosis.records import FileKind
 from tuner.jobs.inside import files as job_files
 from tuner.jobs.preflight import reading
@@ -51,14 +51,16 @@ def kinds_of(file: Path) -> tuple[FileKind, ...]:
         return (FileKind.topology if b"<system" in start[:4096] else FileKind.listing,)
     try:
         if len(start) <= MAX_BYTES and listings.read(file) is not None:  # logs and traces may be larger
-            return (FileKind.listing,)
+            return (FileKind.listing, *_of_tools(start))
     except BadTopology:
-        return (FileKind.listing,)
+        return _of_tools(start) or (FileKind.listing,)
     if file.name.endswith("nccl.conf") and len(start) <= node_tools.MOST_BYTES and b"NCCL_" in start:
         return (FileKind.settings,)
     if (of_tool := node_tools.kind_of(start)) is not None:
         is_job = of_tool is FileKind.settings and not file.name.endswith(".conf") and node_tools.is_script(start)
         return (FileKind.environment if is_job else of_tool,)
+    if host_tools.kind_of(start) is not None:
+        return _of_tools(start)
     logged: tuple[FileKind, ...] = (FileKind.ras,) if ras.is_report(start) else ()
     logged += (FileKind.log,) if any(part in start for part in OF_LOGS) else ()
     served = (FileKind.engine,) if log_lines.says_any(start) else ()
@@ -86,6 +88,12 @@ def kinds_of(file: Path) -> tuple[FileKind, ...]:
     if not is_json and _tells_an_end(start):
         return (FileKind.output,)
     return (FileKind.trace,)
+
+
+def _of_tools(content: bytes) -> tuple[FileKind, ...]:
+    """The kinds of what tools say of a host, where a file has the output of several of them."""
+    found = (node_tools.kind_of(content), host_tools.kind_of(content))
+    return tuple(kind for kind in found if kind in (FileKind.nvlinks, FileKind.ports, FileKind.gpus, FileKind.host))
 
 
 def is_large(file: Path) -> bool:

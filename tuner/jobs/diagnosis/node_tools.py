@@ -31,15 +31,22 @@ _COUNTER = expression(
 _NO_LINKS = expression(
     r"^(?:\s*(?:Unable to retrieve NVLink|All links are (\w+))|.*NVLink.*not supported)", re.M | re.I
 )
-_PORT = expression(r"^(\S+) port (\d+) ==> (\S+) \((\w+)\)\s*$", re.M)  # ibdev2netdev of MLNX_OFED
+_PORT = expression(r"^\s*(\S+)\s+port\s+(\d+)\s+==>\s+(\S+)\s+\((\w+)\)", re.M)  # ibdev2netdev of MLNX_OFED
 # The same of ibstat: an adapter, then its ports with their states; and of rdma link, iproute2.
-_CA = expression(r"^CA '(\S+)'\s*$", re.M)
-_CA_PORT = expression(r"^\s*Port (\d+):\s*\n\s*State: (\w+)\s*\n\s*Physical state: (\w+)\s*\n\s*Rate: (\d+)", re.M)
+_CA = expression(r"^\s*CA '(\S+)'\s*$", re.M)
+_CA_PORT = expression(r"^\s*Port (\d+):\s*\n\s*State: (\w+)\s*\n\s*Physical state: (\w+)\s*(?:\n\s*Rate: (\d+))?", re.M)
+_CA_LOST = expression(r"ibpanic: .*stat of IB device '(\S+)' failed|^ibwarn: .*can't open UMAD port \((\w+)", re.M)
+# ibstatus, and iblinkinfo for the adapters it shows
+_STATUS = expression(r"^\s*Infiniband device '(\S+)' port (\d+) status:\s*$", re.M)
+_STATUS_OF = expression(r"^\s*(state|phys state|rate):\s*(?:\d+: )?(\w+)", re.M)
+_LINKED = expression(r"==\( *\d+X +([\d.]+) Gbps +(\w+)/ *(\w+)\)==>")
+_LINKED_CA = expression(r"^CA: (.+?):\s*$", re.M)
 _RDMA_LINK = expression(r"^link ([^\s/]+)/(\d+) .*?state (\w+) physical_state (\w+)(?:.*? netdev (\S+))?", re.M)
 _SETTING = expression(r"^[ \t]*(?:export[ \t]+)?NCCL_\w+[ \t]*=", re.M)
 # A number, of a variable whose value is one: no list or name begins so and goes on with letters.
 _NUMBER = expression(r"\s*([+-]?(?:0[xX][0-9a-fA-F]+|\d+))(?=\s|#|$)")
 _OTHERS = expression(r"(?<!\w)((?!NCCL_)[A-Za-z_]\w*[ \t]*=)[^\n]*?(?=\s+NCCL_\w+[ \t]*=|$)")
+_HINT = "run with NCCL_DEBUG=INFO"  # of NCCL's own errors
 _RUN = expression(r"\A#!|^(?:apiVersion:|FROM) ", re.M)
 _ASSIGNMENT = expression(r"NCCL_\w+=[^\s\"'#]*")
 
@@ -54,7 +61,7 @@ def kind_of(content: bytes) -> FileKind | None:
     lines = [line for line in text.splitlines() if line.strip()]
     if lines and 2 * sum(map(bool, map(_PORT.match, lines))) > len(lines):
         return FileKind.ports
-    if (_CA.search(text) and _CA_PORT.search(text)) or (lines and _RDMA_LINK.match(lines[0])):
+    if _ports_of_ibstat(text) or any(map(_RDMA_LINK.match, lines)) or _ports_of_links(text):
         return FileKind.ports
     said = [line for line in lines if not line.lstrip().startswith("#")]
     if said and 2 * sum(map(bool, map(_SETTING.match, said))) > len(said):
@@ -142,47 +149,78 @@ def _nvlinks(text: str) -> Iterator[Finding]:
 
 
 def of_ports(file: Path, known: KnownFacts) -> FileDiagnosis:
-    """Ports of ``ibdev2netdev``, ``ibstat`` and ``rdma link``: NCCL uses those that are up; one that is down makes a
-    rail slower or absent.
+    """Ports of ``ibdev2netdev``, ``ibstat``, ``ibstatus``, ``iblinkinfo`` and ``rdma link``.
+
+    NCCL uses those that are up; one that is down makes a rail slower or absent.
     """
     text = _text(file)
     ports = _ports(text)
+    over_ip = _over_ip(text)
     up = [name for name, _, state in ports if state.lower() in ("up", "active")]
-    down = [
-        {"adapter": name, "interface": interface}
-        for name, interface, state in ports
-        if state.lower() not in ("up", "active")
-    ]
-    facts: dict[str, object] = {
-        "up": up,
-        "down": [each["adapter"] for each in down],
-        "interfaces": [each["interface"] for each in down],
-        "of": len(ports),
-    }
-    # Which ports are for GPUs is not said: of ports of which most are up those that are down are like no other.
-    severity = Severity.FAULT if not up else Severity.UNLIKE if down else Severity.NOTE
-    code = "node.ports_none" if not up else "node.ports_down" if down else "node.ports_up"
-    found = [Finding(code, severity, facts), *_slow_ports(text)]
-    return found_in(file, FileKind.ports, found, known)
+    down = [(name, interface) for name, interface, state in ports if name not in up and name not in over_ip]
+    lost = list(dict.fromkeys(one or other for one, other in _CA_LOST.findall(text)))
+    found = []
+    if lost:
+        found.append(Finding("node.ports_unread", Severity.FAULT, {"adapters": lost}))
+    if over_ip:
+        facts = {"down": list(over_ip), "interfaces": list(over_ip.values())}
+        found.append(Finding("node.ports_over_ip", Severity.UNKNOWN, facts))
+    if up or down:
+        # Which ports are for GPUs is not said: of ports of which most are up those that are down are like no other.
+        severity = Severity.NOTE if not down else Severity.UNLIKE if up or over_ip else Severity.FAULT
+        code = "node.ports_up" if not down else "node.ports_down" if up or over_ip else "node.ports_none"
+        adapters, interfaces = [name for name, _ in down], [interface for _, interface in down]
+        facts = {"up": up, "down": adapters, "interfaces": interfaces, "of": len(ports) - len(over_ip)}
+        found.append(Finding(code, severity, facts))
+    return found_in(file, FileKind.ports, [*found, *_slow_ports(text)], known)
+
+
+def _over_ip(text: str) -> dict[str, str]:
+    """InfiniBand adapters and interfaces of ibdev2netdev whose IP interfaces are down, where those of all are.
+
+    Of a fabric without IP over InfiniBand that is as it should be, and it says nothing of the ports.
+    """
+    interfaces = [(name, netdev, state) for name, _, netdev, state in _PORT.findall(text) if netdev.startswith("ib")]
+    if any(state.lower() == "up" for *_, state in interfaces):
+        return {}
+    return {name: netdev for name, netdev, _ in interfaces}
 
 
 def _ports(text: str) -> list[tuple[str, str, str]]:
     """Adapter, interface or physical state, and state of each port, of whichever tool it is."""
     found = [(name, interface, state) for name, _, interface, state in _PORT.findall(text)]
     found += [(name, netdev or physical, state) for name, _, state, physical, netdev in _RDMA_LINK.findall(text)]
-    return found + [(name, physical, state) for name, state, physical, _ in _ports_of_ibstat(text)]
+    rated = [*_ports_of_ibstat(text), *_ports_of_links(text)]
+    return found + [(name, physical, state) for name, state, physical, _ in rated]
 
 
-def _ports_of_ibstat(text: str) -> Iterator[tuple[str, str, str, int]]:
-    """Adapter, state, physical state and Gb/s of each port that ibstat prints."""
+def _ports_of_ibstat(text: str) -> list[tuple[str, str, str, float | None]]:
+    """Adapter, state, physical state and Gb/s, where it is known, of each port that ibstat or ibstatus prints."""
+    found = []
     for head, lines in _sections(_CA, text):
         for _, state, physical, rate in _CA_PORT.findall(lines):
-            yield head[1], state, physical, int(rate)
+            found.append((head[1], state, physical, float(rate) if rate else None))
+    for head, lines in _sections(_STATUS, text):
+        said = dict(_STATUS_OF.findall(lines))
+        if "state" in said:
+            rate = said.get("rate", "")
+            found.append((head[1], said["state"], said.get("phys state", ""), float(rate) if rate.isdigit() else None))
+    return found
+
+
+def _ports_of_links(text: str) -> list[tuple[str, str, str, float | None]]:
+    """The same of adapters that iblinkinfo shows, with Gb/s of a lane; not of switches and what computes in them."""
+    found = []
+    for head, lines in _sections(_LINKED_CA, text):
+        if (link := _LINKED.search(lines)) and "Aggregation Node" not in head[1]:
+            found.append((head[1], link[2], link[3], float(link[1])))
+    return found
 
 
 def _slow_ports(text: str) -> Iterator[Finding]:
-    """Active ports of ibstat that are slower than the fastest, which most of the others are as fast as."""
-    rates = {name: rate for name, state, _, rate in _ports_of_ibstat(text) if state == "Active"}
+    """Active ports that are slower than the fastest, which most of the others are as fast as."""
+    ports = [*_ports_of_ibstat(text), *_ports_of_links(text)]
+    rates = {name: rate for name, state, _, rate in ports if state.lower() == "active" and rate is not None}
     most = max(rates.values(), default=0)
     slow = [name for name, rate in rates.items() if rate < most]
     if slow and 2 * len(slow) < len(rates):
@@ -208,7 +246,7 @@ def sets_variables(content: bytes) -> bool:
     """Whether it is a text that sets some of NCCL's variables: a script, a Dockerfile, a pod, or what env prints."""
     if len(content) > MOST_BYTES or b"\0" in content or b"NCCL_" not in content:
         return False
-    found = environment_file.of_text(Path(), content.decode("utf-8", "replace"))
+    found = environment_file.of_text(Path(), content.decode("utf-8", "replace").replace(_HINT, ""))
     return bool(found.values or found.computed)
 
 

@@ -130,7 +130,7 @@ STEMS = (
     "peer", "pipe", "recv", "stuck", "COMPLETED", "TIMEOUT", "PREEMPTED", "OUT_OF_ME", "Insufficient", "BackOff",
     "could not be", "closing", "without calling", "bus bandwidth", "llegal", "xception", "symbol", "image", "PTX",
     "subset of ranks", "compromised", "mismatch", "ontainer", "ImagePull", "atal", "supported HW",
-    "ncclU", "ncclS", "ncclI", "ncclR",
+    "NcclE", "DMAR:", "AMD-Vi", "ncclU", "ncclS", "ncclI", "ncclR",
 )  # fmt: skip
 
 
