@@ -1,5 +1,6 @@
 """Excerpts as people paste them into reports: which line is the cause, and whether anything is wrong at all."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -328,3 +329,50 @@ def test_what_a_healthy_job_prints_is_no_failure(tmp_path: Path, line: str) -> N
     made = [COMPLETE.format(rank=rank) for rank in (0, 1)]
     assert of_text(tmp_path, *made, line)[0].severity in (NOTE, UNLIKE)
     assert of_text(tmp_path, line, *made)[0].severity in (NOTE, UNLIKE)
+
+
+MADE = [
+    "node-a:90:9{r} [{r}] NCCL INFO NCCL version 2.28.9+cuda13.0",
+    "node-a:90:9{r} [{r}] NCCL INFO NET/IB : Using [0]mlx5_0:1/IB [RO]; OOB eth0:10.0.0.1<0>",
+    "node-a:90:9{r} [{r}] NCCL INFO ncclCommInitRank comm 0x55{r} rank {r} nranks 4 cudaDev {r} busId {r}8000 "
+    "commId 0x37 - Init START",
+    "node-a:90:9{r} [{r}] NCCL INFO comm 0x55{r} rank {r} nRanks 4 nNodes 1 localRanks 4 localRank {r} MNNVL 0",
+    "node-a:90:9{r} [{r}] NCCL INFO 16 coll channels, 0 collnet channels, 0 nvls channels, 16 p2p channels",
+    "node-a:90:9{r} [{r}] NCCL INFO ncclCommInitRank comm 0x55{r} rank {r} nranks 4 cudaDev {r} busId {r}8000 "
+    "commId 0x37 - Init COMPLETE",
+]
+STRIPS = {
+    "host and numbers": (r"^\S+ (?=\[)", ""),
+    "all before NCCL": (r"^\S+ \[\d\] ", ""),
+    "NCCL too": (r"^\S+ \[\d\] NCCL INFO ", ""),
+    "all but the level": (r"^\S+ \[\d\] NCCL ", ""),
+    "NCCL alone, as of old": (r"NCCL INFO", "INFO"),
+}
+
+
+@pytest.mark.parametrize("strip", STRIPS.values(), ids=STRIPS)
+def test_a_log_whose_prefix_was_taken_off_is_read_as_far_as_it_goes(tmp_path: Path, strip: tuple[str, str]) -> None:
+    """A person, kubectl or a logger of JSON left a part of it, or nothing."""
+    lines = [re.sub(*strip, line.format(r=rank)) for line in MADE for rank in range(4)]
+    whole = of_text(tmp_path, *lines)
+    assert "diagnose.ends_after_init" in {each.code for each in whole}
+    assert whole[0].severity in (NOTE, UNLIKE)  # where the host is known, that nothing shows NVLS is said as well
+    for end in (len(lines) - 1, len(lines) - 4, len(lines) - 9, 12):
+        cut = of_text(tmp_path, *lines[:end])[0]
+        assert (cut.code, cut.severity) == ("diagnose.ends_in_init", UNKNOWN)
+        assert cut.facts["complete"] == max(0, end - len(lines) + 4)
+        assert cut.facts["line"]
+    failed = of_text(tmp_path, *lines, "WARN Call to ibv_create_qp failed", "Segmentation fault (core dumped)")
+    assert failed[0].severity is FAULT
+
+
+def test_a_warning_without_any_prefix_is_one(tmp_path: Path) -> None:
+    assert of_text(tmp_path, "NCCL WARN NET/IB : Got async event : port error")[0].severity is FAULT
+    assert of_text(tmp_path, "WARN the validation set is small", "INFO Using 4 workers")[0].severity is UNKNOWN
+
+
+def test_a_log_without_init_says_what_is_missing(tmp_path: Path) -> None:
+    tuned = [HOST.format(rank=0) + "AllReduce: 1024 Bytes -> Algo RING proto LL channel{Lo..Hi}={0..7}"]
+    first = of_text(tmp_path, *tuned, HOST.format(rank=0) + "NCCL_DEBUG_SUBSYS set by environment to TUNING,ENV")[0]
+    assert (first.code, first.severity) == ("diagnose.without_init", UNKNOWN)
+    assert first.facts == {"shows": ["choices"], "subsystems": "TUNING,ENV"}

@@ -18,10 +18,11 @@ from tuner.machine.topology.xml import MAX_BYTES
 from tuner.plugin.formats import convert
 from tuner.plugin.table.records import HEADER
 from tuner.scenario.logs import endings
+from tuner.scenario.logs.lines import is_stripped
 from tuner.times.measured.formats import NCCL_TESTS, FileFormat, MeasurementFile
 
 OF_LOGS = (
-    b" NCCL INFO ", b" NCCL WARN ", b"NCCL error in: ", b"Watchdog caught collective operation timeout",
+    b" NCCL INFO ", b"NCCL WARN ", b"NCCL error in: ", b"Watchdog caught collective operation timeout",
     b" ProcessGroupNCCL.cpp:",
 )  # fmt: skip
 OF_ACCOUNTING = ("slurm_completed",)  # an orderly end that a file of nothing else says
@@ -62,7 +63,8 @@ def kinds_of(file: Path) -> tuple[FileKind, ...]:
     if host_tools.kind_of(start) is not None:
         return _of_tools(start)
     logged: tuple[FileKind, ...] = (FileKind.ras,) if ras.is_report(start) else ()
-    logged += (FileKind.log,) if any(part in start for part in OF_LOGS) else ()
+    is_log = any(part in start for part in OF_LOGS) or (not logged and is_stripped(start))
+    logged += (FileKind.log,) if is_log else ()
     served = (FileKind.engine,) if log_lines.says_any(start) else ()
     try:
         measured = MeasurementFile(file)

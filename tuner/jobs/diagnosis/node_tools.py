@@ -34,7 +34,9 @@ _NO_LINKS = expression(
 _PORT = expression(r"^\s*(\S+)\s+port\s+(\d+)\s+==>\s+(\S+)\s+\((\w+)\)", re.M)  # ibdev2netdev of MLNX_OFED
 # The same of ibstat: an adapter, then its ports with their states; and of rdma link, iproute2.
 _CA = expression(r"^\s*CA '(\S+)'\s*$", re.M)
-_CA_PORT = expression(r"^\s*Port (\d+):\s*\n\s*State: (\w+)\s*\n\s*Physical state: (\w+)\s*(?:\n\s*Rate: (\d+))?", re.M)
+_CA_PORT = expression(
+    r"^\s*Port (\d+):\s*\n\s*State: (\w+)\s*\n\s*Physical state: (\w+)[ \t]*(?:\n\s*Rate: (\d+))?", re.M
+)
 _CA_LOST = expression(r"ibpanic: .*stat of IB device '(\S+)' failed|^ibwarn: .*can't open UMAD port \((\w+)", re.M)
 # ibstatus, and iblinkinfo for the adapters it shows
 _STATUS = expression(r"^\s*Infiniband device '(\S+)' port (\d+) status:\s*$", re.M)

@@ -20,6 +20,18 @@ from tuner.scenario.logs import endings
 _PREFIX = expression(r"(?<![^\s:\[\]()])([^\s:\[\]()]+):(\d+):(\d+) \[-?\d+\]")
 _MARK = "NCCL INFO "
 _WARNS = "NCCL WARN "
+# The same where a person or a collector of logs took NCCL's name or all of the prefix off; up to 2.3 NCCL had no name.
+# A warning then needs its place in NCCL's source, or a text that NCCL's alone have: other programs write WARN as well.
+_BARE = expression(
+    r"(?P<head>(?:\S+:\d+:\d+ )?(?:\[-?\d+\] )?)(?:INFO (?=\S)"
+    r"|(?P<place>[\w./-]+\.(?:cc|c|h|cu):\d+) WARN |(?P<warns>WARN )(?=NET/|Call to \w|Cuda failure))"
+)
+STRIPPED = expression(
+    rb"comm 0x[0-9a-f]+ rank \d+ n[rR]anks (\d)|NET/(?:IB|Socket|Plugin) ?: (U|N)|(?m:^.{0,24}Channel \d+/\d+ :)( )"
+    rb"|- Init (START|COMPLETE)|NVLS multicast (s)upport|Bootstrap ?: (Using) |Using (?:internal )?(network|Network) "
+    rb"|\d+ coll (channels), |Trees (\[)0\]|\] via (P2P|SHM|NET)/|NET : Using interface (\S)"
+)
+MOST_STRIPPED_BYTES = 1 << 20  # of a file, that are looked into for these
 TYPES = "float|half|double|bfloat16|u?int(?:8|32|64)|fp8_e[45]m[23]|f8e[45]m[23]"  # as nccl-tests prints them
 # Of lines without a prefix, behind whatever a launcher tags: nccl-tests' list of devices and its table, what NCCL
 # writes to stdout, and PyTorch's word of a collective that did not end.
@@ -57,6 +69,16 @@ class Thread(NamedTuple):
 
 
 UNKNOWN = Thread("", 0, 0)
+
+
+def of_rank(rank: int) -> Thread:
+    """The thread that stands for a rank of a line without a prefix."""
+    return Thread("", 0, -1 - rank)
+
+
+def is_stripped(content: bytes) -> bool:
+    """Whether lines without NCCL's prefix are NCCL's by what they say: two kinds of them, as one may be a quotation."""
+    return len({match.lastindex for match in STRIPPED.finditer(content[:MOST_STRIPPED_BYTES])}) > 1
 
 
 class PrintedLine(NamedTuple):
@@ -176,6 +198,16 @@ def as_line(line: str) -> PrintedLine:
     line = (ANSI.sub("", line) if "\x1b" in line else line).strip("\r\0")
     if line.startswith(("{", " ")):
         line = in_record(line)
+    if (
+        _MARK not in line
+        and _WARNS not in line
+        and ("INFO " in line or "WARN " in line)
+        and (bare := _BARE.match(line))
+    ):
+        text = line[bare.end() :]
+        if bare["place"] and text.startswith(("Cuda failure", "Call to ")):
+            text = f"{text.rstrip()} ({bare['place']})"
+        return PrintedLine(_thread(bare["head"]), text, bare["place"] is not None or bare["warns"] is not None)
     head, mark, text = line.rpartition(_MARK)
     warns = not mark and _WARNS in line
     if warns:

@@ -15,7 +15,17 @@ from tuner.base.expressions import expression
 from tuner.base.names import Algorithm, Collective
 from tuner.scenario.logs import choice, endings
 from tuner.scenario.logs.endings import EndingLine
-from tuner.scenario.logs.lines import COMPLETION, LAST_ERROR, OF_RESULTS, TYPES, UNKNOWN, Lines, PrintedLine, Thread
+from tuner.scenario.logs.lines import (
+    COMPLETION,
+    LAST_ERROR,
+    OF_RESULTS,
+    TYPES,
+    UNKNOWN,
+    Lines,
+    PrintedLine,
+    Thread,
+    of_rank,
+)
 from tuner.scenario.logs.thinned import Sort
 
 # src/init.cc, initTransportsRank and ncclCommInitRankFunc
@@ -451,6 +461,9 @@ class _Reader:
         self._error_follows = True
 
     def rank(self, line: PrintedLine, match: re.Match[str]) -> None:
+        if line.thread is UNKNOWN:
+            self.log.last_line = line.number
+            line = line._replace(thread=of_rank(int(match[2])))
         nodes = _NODES.search(line.text)
         starts, completes = "- Init START" in line.text, "- Init COMPLETE" in line.text
         if "- Destroy COMPLETE" in line.text or "- Abort COMPLETE" in line.text:

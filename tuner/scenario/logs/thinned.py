@@ -20,7 +20,7 @@ from tuner.base.errors import BadInput
 from tuner.base.expressions import expression
 from tuner.base.files import GZIPPED, UTF_16, read_bytes
 from tuner.scenario.logs import endings
-from tuner.scenario.logs.lines import KEPT, LOG, OF_RESULTS, UNKNOWN, Lines, PrintedLine, as_line
+from tuner.scenario.logs.lines import KEPT, LOG, OF_RESULTS, STRIPPED, UNKNOWN, Lines, PrintedLine, as_line
 
 BLOCK_BYTES = 1 << 18
 MOST_LINE_BYTES = 1 << 16  # what is beyond this of a line is left out
@@ -219,7 +219,8 @@ class _Kept:
         self._lines.append((self.number, line[:MOST_LINE_BYTES]))
 
     def _new(self, number: int, shape: bytes, line: bytes) -> None:
-        if b"CCL" not in line and not _has_any(line, _STEMS) and not _OF_TESTS.search(line) and line[:1] not in b"# ":
+        says = b"CCL" in line or _has_any(line, _STEMS) or line[:1] in b"# "
+        if not says and not _OF_TESTS.search(line) and not STRIPPED.search(line):
             sort, keeps = Sort.NOTHING, self._follows
         else:
             printed = as_line(line.decode("utf-8", "replace"))
