@@ -172,8 +172,8 @@ def of_ports(file: Path, known: KnownFacts) -> FileDiagnosis:
         severity = Severity.NOTE if not down else Severity.UNLIKE if up or over_ip else Severity.FAULT
         code = "node.ports_up" if not down else "node.ports_down" if up or over_ip else "node.ports_none"
         adapters, interfaces = [name for name, _ in down], [interface for _, interface in down]
-        facts = {"up": up, "down": adapters, "interfaces": interfaces, "of": len(ports) - len(over_ip)}
-        found.append(Finding(code, severity, facts))
+        of = len(ports) - len(over_ip)
+        found.append(Finding(code, severity, {"up": up, "down": adapters, "interfaces": interfaces, "of": of}))
     return found_in(file, FileKind.ports, [*found, *_slow_ports(text)], known)
 
 
@@ -212,7 +212,7 @@ def _ports_of_ibstat(text: str) -> list[tuple[str, str, str, float | None]]:
 
 def _ports_of_links(text: str) -> list[tuple[str, str, str, float | None]]:
     """The same of adapters that iblinkinfo shows, with Gb/s of a lane; not of switches and what computes in them."""
-    found = []
+    found: list[tuple[str, str, str, float | None]] = []
     for head, lines in _sections(_LINKED_CA, text):
         if (link := _LINKED.search(lines)) and "Aggregation Node" not in head[1]:
             found.append((head[1], link[2], link[3], float(link[1])))

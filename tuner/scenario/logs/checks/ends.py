@@ -47,8 +47,8 @@ def end(shown: ShownByLog) -> Iterator[Finding]:
         facts = {"shown": sorted(ranks) if size and len(ranks) < size else None, "of": size}
         yield Finding("diagnose.ends_after_init", Severity.NOTE, facts)
     elif shows := _without_init(log):
-        facts = {"shows": shows, "subsystems": _subsystems(log)}
-        yield Finding("diagnose.without_init", Severity.UNKNOWN, facts)
+        lacks = {"shows": shows, "subsystems": _subsystems(log)}
+        yield Finding("diagnose.without_init", Severity.UNKNOWN, lacks)
     elif log.transports or any(rank.channels is not None for rank in log.ranks):
         yield Finding("diagnose.ends_before_complete", Severity.UNKNOWN, {})
     elif (not log.ranks and (log.networks or log.adapters or log.versions)) or _says_little(log):
@@ -59,9 +59,9 @@ def _without_init(log: NcclLog) -> list[str]:
     """What the log shows that comes after a communicator's start, where it has no line of NCCL_DEBUG_SUBSYS=INIT."""
     if any(rank.comm is not None or rank.channels is not None for rank in log.ranks) or log.networks or log.rings:
         return []
-    shown = {"connections": log.transports, "choices": log.choices}
-    shown["graphs"] = [rank for rank in log.ranks if rank.graphs or rank.system]
-    return [name for name, lines in shown.items() if lines]
+    graphs = any(rank.graphs or rank.system for rank in log.ranks)
+    shown = {"connections": bool(log.transports), "choices": bool(log.choices), "graphs": graphs}
+    return [name for name, is_there in shown.items() if is_there]
 
 
 def _subsystems(log: NcclLog) -> str | None:
