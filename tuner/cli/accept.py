@@ -48,6 +48,7 @@ _CAUSE = "accept.may_be_"  # followed by what the cause is
 
 @click.command(name="accept", cls=options.Command)
 @options.under("Floors", "--bytes", "--dtype", "--floors")
+@options.under("Picture", "--plot")
 @click.argument("files", nargs=-1, type=FILE, metavar="[RESULTS]...")
 @of_all_ranks
 @options.communicator_options()
