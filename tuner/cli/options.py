@@ -138,7 +138,7 @@ class CallOptions:
 
 
 def call_options(buffers: bool = True, in_place: bool = True, windows: bool = True) -> Callable[[F], F]:
-    """Options for type and operation, and unless they are off for ``buffers``, in place, and windows.
+    """Options for data type and operation, and those for buffers, in-place calls and windows that are not switched off.
 
     The command takes them as the parameter ``call``.
     """

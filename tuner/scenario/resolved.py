@@ -109,7 +109,7 @@ class ResolvedScenario:
     def check_standing(self) -> None:
         """BadInput for a release between two that differ in what affects these nodes.
 
-        The search counts as different only where both releases find different graphs on them.
+        If only the search changed, it counts where the two releases find different graphs on these nodes.
         """
         nccl = self.release
         if (standing := nccl.standing) is None:

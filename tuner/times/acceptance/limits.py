@@ -26,8 +26,8 @@ class ClassNearness(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class TimeLimit:
-    """Factors over the typical time of a size: healthy up to ``sure``, slow above ``high``, slow enough to fail with
-    two others beside it above ``row``, and to fail by itself above ``far``.
+    """Factors over the typical time of a size. Up to ``sure`` a size is healthy, above ``high`` it is slow. Three of
+    four successive sizes above ``row`` fail, and so does one above ``far``.
     """
 
     sure: float
