@@ -170,6 +170,16 @@ def test_what_no_calibration_has_is_compared_with_the_nearest_runs() -> None:
     assert (found.high > 1.1).all()
 
 
+def test_what_a_wide_expectation_allows_is_no_wrong_unit() -> None:
+    """AllToAll between nodes, by a calibration that was fitted to none: twice its time is neither bits nor bytes."""
+    times = EXPECTED.time_us * 2.0
+    curve = Curve("planted", KIND, SIZES, times, tuple((line,) for line in range(len(SIZES))))
+    wide = replace(EXPECTED, open=np.ones(len(SIZES), bool), high=np.full(len(SIZES), 2.5))
+    for expected, count in ((EXPECTED, 1), (wide, 0), (replace(wide, high=np.full(len(SIZES), 1.9)), 1)):
+        found = judge.judge(curve, expected, np.zeros(len(SIZES)))
+        assert len(list(judge.problems([found]))) == count
+
+
 def test_nodes_that_differ_are_refused() -> None:
     with pytest.raises(BadInput, match="nodes that differ"):
         Expectation(describe(node=["dgx-h100", "dgx-a100"]))

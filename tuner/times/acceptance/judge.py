@@ -203,7 +203,7 @@ def problems(judged: Sequence[JudgedCurve]) -> Iterator[tuple[JudgedCurve, Probl
     for each in judged:
         curve, request = each.curve, each.curve.kind.request
         factor = plausible.common_factor(curve.time_us / each.expected.time_us, curve.bytes.astype(float))
-        if factor is not None:
+        if factor is not None and not _may_be_so(factor, each.expected):
             bus = float(bus_factor(request.collective, curve.kind.shape.ranks))
             text = (
                 f"{request.title}: all sizes from {human_bytes(int(curve.bytes[0]))} to "
@@ -211,6 +211,12 @@ def problems(judged: Sequence[JudgedCurve]) -> Iterator[tuple[JudgedCurve, Probl
                 f"largest, which no fault does; {plausible.likely(factor, bus)}"
             )
             yield each, Problem(Kind.scaled, tuple(line for lines in curve.lines for line in lines), text)
+
+
+def _may_be_so(factor: float, expected: Expected) -> bool:
+    """Whether the expected times of most sizes are too little known to tell such a factor from the truth."""
+    within = expected.open & (max(factor, 1 / factor) <= expected.high)
+    return float(within.mean()) > MOST
 
 
 @dataclass(frozen=True, slots=True)
