@@ -166,7 +166,11 @@ def _note(name: str, **facts: object) -> Finding:
 
 
 def _of_all(seen: Sequence[acceptance.Acceptance]) -> Finding:
-    """The verdict of what machines with such GPUs say together."""
+    """The verdict of what machines with such GPUs say together.
+
+    One whose adapters cannot carry what was measured is not the machine, unless that is so of all.
+    """
+    seen = [each for each in seen if not _too_fast_for(each)] or seen
     alone = all(size.nodes == 1 for each in seen for size in each.sizes)
     if seen and all(each.passes for each in seen):
         if alone:
@@ -186,6 +190,10 @@ def _of_all(seen: Sequence[acceptance.Acceptance]) -> Finding:
     return Finding(
         "diagnose.fails_on_each", Severity.FAULT, {**facts, "expected_us": size.expected_us, "machine": machine}
     )
+
+
+def _too_fast_for(seen: acceptance.Acceptance) -> bool:
+    return bool(seen.sizes) and all(size.verdict is SizeVerdict.fast for size in seen.sizes)
 
 
 _LISTED = expression(rb"\bdevice +\d+ \[([0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2})\]")  # nccl-tests from 2.16 on
