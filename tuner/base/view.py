@@ -175,17 +175,6 @@ def csv_lines(names: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     return text.getvalue()
 
 
-def to_frame(columns: Iterable[Column], rows: Sequence[Row]) -> dict[str, list[Any]]:
-    """The columns that have a key by it, [row] each, for frames and charts."""
-    return {each.key: [each.value(row) for row in rows] for each in columns if each.key}
-
-
-def to_markdown(columns: Sequence[Column], rows: Iterable[Row]) -> str:
-    """The table in Markdown."""
-    lines: list[Sequence[object]] = [[each.title for each in columns], ["---"] * len(columns), *cells(columns, rows)]
-    return "".join(f"| {' | '.join(str(cell).replace('|', chr(92) + '|') for cell in line)} |\n" for line in lines)
-
-
 @dataclass(frozen=True, slots=True)
 class NotedCell:
     """A cell of a table, and a note that goes below the table: ``41.2 to 55.1 [1]``."""
