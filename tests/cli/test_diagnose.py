@@ -533,7 +533,12 @@ def test_interfaces_of_one_host_are_named_where_sockets_are_used(tmp_path: Path)
 
 
 def test_a_virtual_machines_bridges_without_a_speed_are_named(tmp_path: Path) -> None:
-    system = ("=== System : maxBw 48.0 totalBw 370.8 ===", "+ PCI[{}] - PCI/0-65000 (104c823200000000)")
+    system = (
+        "=== System : maxBw 48.0 totalBw 370.8 ===",
+        "+ PCI[{}] - PCI/0-65000 (104c823200000000)",
+        "ncclCommInitRank comm 0x5 rank 0 nranks 2 cudaDev 0 nvmlDev 0 busId 1000 commId 0x1 - Init COMPLETE",
+        "ncclCommInitRank comm 0x6 rank 1 nranks 2 cudaDev 1 nvmlDev 1 busId 2000 commId 0x1 - Init COMPLETE",
+    )
     slow = log_of(tmp_path, *(line.format("0.2") for line in system))
     assert slow["severity"] == "unlike"
     assert slow["finding"].startswith("PCI bridges of 0.2 GB/s")
