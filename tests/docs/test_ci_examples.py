@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from tests.support import doc_sessions
-from tests.support.command_line import COMMAND, run
+from tests.support.command_line import COMMAND, TREE, run
 from tuner import release
 from tuner.base.extras import EXTRAS
 from tuner.machine import catalogue
@@ -80,10 +80,10 @@ def commented(folder: Path, **said: str) -> tuple[subprocess.CompletedProcess[st
     """The last step of action.yml with a stand-in for gh, and the comment that it is handed."""
     (folder / "gh").write_text('#!/bin/sh\nwhile [ $# -gt 1 ]; do shift; done\ncp "$1" comment\n', "utf-8")
     (folder / "gh").chmod(0o755)
-    action = yaml.safe_load((doc_sessions.ROOT / "action.yml").read_text("utf-8"))
+    action = yaml.safe_load((TREE / "action.yml").read_text("utf-8"))
     step = action["runs"]["steps"][-1]
     given = {name: each.get("default", "") for name, each in action["inputs"].items()} | said
-    environment = {"GITHUB_ACTION_PATH": str(doc_sessions.ROOT), "GITHUB_STEP_SUMMARY": str(folder / "summary")}
+    environment = {"GITHUB_ACTION_PATH": str(TREE), "GITHUB_STEP_SUMMARY": str(folder / "summary")}
     for name, value in step["env"].items():
         key = re.sub(r"^\$\{\{ inputs\.(.*) \}\}$", r"\1", value)
         environment[name] = given.get(key, "https://example.org/pull/1")

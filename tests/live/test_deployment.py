@@ -17,6 +17,7 @@ import pytest
 import yaml
 
 from tests.support.available_releases import HERE
+from tests.support.command_line import COMMAND, TREE
 from tests.support.plugin_tables import table_of
 from tuner import plugin
 from tuner.base.records import sha256
@@ -26,10 +27,10 @@ from tuner.oracle.process import SIM
 from tuner.scenario.describe import describe
 
 ROOT = Path(__file__).parents[2]
-DEPLOY = ROOT / "docs" / "examples" / "deploy"
+DEPLOY = TREE / "docs" / "examples" / "deploy"
 RANKS = 4
 RELEASES = [name for name in ("2.22.3", "2.23.4", "2.27.7", "2.28.9", "2.30.7", "2.32.3") if name in HERE][-5:]
-NCCL_TUNER = str(Path(sys.executable).with_name("nccl-tuner"))
+NCCL_TUNER = str(COMMAND)
 SRUN = r"""
 import contextlib, os, signal, subprocess, sys, time
 words = sys.argv[1:]

@@ -13,6 +13,7 @@ import pytest
 
 from tests.scripts import write_picks_to_try as written
 from tests.support import browser as web
+from tests.support.command_line import TREE
 from tuner.answers.exports.choices import read_compiled
 from tuner.answers.tuners import with_tuner
 from tuner.base.names import Collective, DataType, Op
@@ -21,7 +22,6 @@ from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
 from tuner.scenario import Scenario
 
-ROOT = Path(__file__).parents[2]
 MACHINES = ("dgx-h100", "aws-p5-rdma", "dgx-b200")
 RELEASES = ("2.22.3", "2.28.9", "2.32.3")
 NODES = (1, 2, 24)
@@ -51,9 +51,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("site")
     written.write(folder / "try", MACHINES, RELEASES, NODES)
     (folder / "site").mkdir()
-    for file in (ROOT / "docs" / "site").glob("try*"):
+    for file in (TREE / "docs" / "site").glob("try*"):
         (folder / "site" / file.name).write_bytes(file.read_bytes())
-    text = (ROOT / "docs" / "try.md").read_text("utf-8")
+    text = (TREE / "docs" / "try.md").read_text("utf-8")
     (body,) = re.findall(r"^<link.*</script>$", text, re.M | re.S)
     html = f"<!doctype html><head><meta charset=utf-8><title>Try it</title></head>{body}"
     (folder / "try.html").write_text(with_policy(html, OF_THE_SITE), "utf-8")

@@ -14,7 +14,11 @@ import pytest
 
 from tuner import cli
 
-COMMAND = Path(sys.executable).with_name("nccl-tuner")
+# The checkout whose command, of its .venv, and whose recipes are run: another one shows what it lacked.
+BUILD = "NCCL_TUNER_TEST_BUILD"
+TREE = Path(os.environ.get(BUILD) or Path(__file__).parents[2])
+PYTHON = TREE / ".venv" / "bin" / "python" if os.environ.get(BUILD) else Path(sys.executable)
+COMMAND = PYTHON.with_name("nccl-tuner")
 
 
 def run(*arguments: str, code: int = 0) -> subprocess.CompletedProcess[str]:
