@@ -167,3 +167,17 @@ def test_a_refusal_is_folded_on_a_terminal_and_one_line_in_a_pipe() -> None:
 def test_what_is_missing_is_named_with_an_example() -> None:
     done = run("pick", code=2)
     assert done.stderr.startswith("nccl-tuner: Missing argument 'COLLECTIVE|CALLS'; such as: nccl-tuner pick allreduce")
+
+
+def test_a_compiled_file_that_was_cut_is_no_interrupt(tmp_path: Path) -> None:
+    """CPython 3.11 keeps the part of a compiled file that a full disk takes, and ends later imports with EOFError."""
+    environment = {**os.environ, "PYTHONPYCACHEPREFIX": str(tmp_path), "PYTHONDONTWRITEBYTECODE": ""}
+    words = [COMMAND, "machines"]
+    whole = subprocess.run(words, capture_output=True, text=True, check=True, env=environment)
+    (compiled,) = tmp_path.rglob("catalogue.*.pyc")
+    compiled.write_bytes(compiled.read_bytes()[:60])
+    cut = subprocess.run(words, capture_output=True, text=True, check=False, env=environment)
+    assert (cut.returncode, cut.stderr.count("\n")) == (2, 2)  # click's own line is empty
+    assert f"remove *.pyc below {tmp_path}" in cut.stderr
+    compiled.unlink()
+    assert subprocess.run(words, capture_output=True, text=True, check=True, env=environment).stdout == whole.stdout

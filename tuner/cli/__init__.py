@@ -165,7 +165,10 @@ def run(words: list[str] | None = None) -> NoReturn:
         sys.exit(error.exit_code)
     except click.ClickException as error:
         _end(2, " ".join(error.format_message().split()))
-    except (click.Abort, KeyboardInterrupt):
+    except (click.Abort, KeyboardInterrupt) as error:
+        if isinstance(error.__cause__, EOFError):  # click takes it for the end of what is typed, and nobody types here
+            folder = sys.pycache_prefix or os.path.dirname(os.path.dirname(__file__))
+            _end(2, f"a compiled file of Python's ends early, as after a full disk; remove *.pyc below {folder}")
         _end(130, "interrupted")
     except (BrokenPipeError, NobodyReads):
         _give_up(sys.stdout)
