@@ -2,12 +2,43 @@
 
 from pathlib import Path
 
+import click
 import pytest
 
-from tests.support.command_line import run
+from tests.support.command_line import run, subcommands
+from tuner.base.errors import TunerError
+from tuner.cli import everything
+from tuner.cli.command import Command
 
 ORDER = ("order", "allreduce", "--machine", "dgx-h100", "--bytes", "64K")
 EXPORT = ("export", "allreduce", "--format", "csv", "--machine", "dgx-h100", "--bytes", "1M")
+KINDS = {"integer", "integer range", "float", "float range", "number", "numbers", "count", "percent", "size", "sizes"}
+NUMBERS = [
+    (command, each)
+    for command in subcommands(everything)
+    for each in command.params
+    if each.type.name in KINDS | {"ranks", "range", "size_bytes", "compute capabilities", "channels", "parts"}
+]
+
+
+@pytest.mark.parametrize(
+    "value",
+    ["nan", "-nan", "inf", "-inf", "1e400", "9" * 400, "-" + "9" * 400, "9" * 5000],
+    ids=lambda value: value[:6],
+)
+def test_no_option_of_any_command_takes_a_number_without_an_end(value: str) -> None:
+    """By its type, or before the command runs, which has this option alone here."""
+    taken = []
+    for command, param in NUMBERS:
+        context = click.Context(Command("asked", params=[param], callback=lambda **_: None))
+        try:
+            context.params[param.name or ""] = param.type(value, param, context)
+            context.command.invoke(context)
+            taken.append((command.name, param.opts))
+        except (click.UsageError, TunerError):
+            pass
+    assert not taken
+    assert len(NUMBERS) > 300
 
 
 @pytest.mark.parametrize("value", ["nan", "inf", "-inf", "-1", "0", "1e300"])

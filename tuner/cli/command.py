@@ -11,7 +11,6 @@ import inspect
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from math import isfinite
 from pathlib import Path
 from typing import Any, ClassVar, Literal, TypeVar
 
@@ -36,7 +35,10 @@ class Parsed(click.ParamType):  # type: ignore[type-arg]
         self.parse = parse
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        return self.parse(value) if isinstance(value, str) else value
+        try:
+            return self.parse(value) if isinstance(value, str) else value
+        except (ValueError, OverflowError):  # more digits than Python reads, or than a float has
+            self.fail(f"{value[:20]}... is not a number that a quantity can have", param, ctx)
 
 
 # What else people call commands and options, where no letters lead to the right one.
@@ -61,6 +63,7 @@ OTHER_OPTIONS = {
     **dict.fromkeys(("--algo", "--proto", "--variable"), "--env"),
     **dict.fromkeys(("--output", "--file"), "--out"),
 }
+MOST_OF_A_NUMBER = 1 << 64  # from here on no count of bytes, GPUs or seconds is
 SHORT = 14  # options that a short help shows at most, as tests/cli holds
 EXAMPLES = 3  # of a short help
 NUMBERS = {"INTEGER RANGE": "N", "INTEGER": "N", "FLOAT RANGE": "NUMBER", "FLOAT": "NUMBER"}  # in click's words
@@ -267,10 +270,13 @@ class Command(Help):
         self.rules = tuple(rules)
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Runs the command. BadInput for options that exclude each other, and for a number that is not finite."""
+        """Runs the command. BadInput for options that exclude each other, and for a number that no quantity has."""
         for each in self.params:
-            if isinstance(value := ctx.params.get(each.name or ""), float) and not isfinite(value):
-                raise BadInput(f"{each.get_error_hint(ctx)}: {value} is not a number that a quantity can have")
+            given = ctx.params.get(each.name or "")
+            for value in given if isinstance(given, (tuple, list)) else (given,):
+                if isinstance(value, (int, float)) and not abs(value) < MOST_OF_A_NUMBER:  # NaN is not below
+                    said = f"{value:.3g}" if isinstance(value, float) else f"a number of {len(str(value))} digits"
+                    raise BadInput(f"{each.get_error_hint(ctx)}: {said} is not a number that a quantity can have")
         with spelled_for(Spelling.COMMAND_LINE):
             for rule in self.rules:
                 rule.check(ctx)

@@ -27,7 +27,10 @@ class Number(click.ParamType):  # type: ignore[type-arg]
         self.check = check
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        return float(self.check(_name(param), value))
+        try:
+            return float(self.check(_name(param), value))
+        except OverflowError:
+            self.fail(f"{str(value)[:20]}... is not a number that a quantity can have", param, ctx)
 
 
 class Count(Number):
@@ -56,10 +59,10 @@ class CheckedNumbers(click.ParamType):  # type: ignore[type-arg]
             return value
         try:
             numbers = [self.kind(word) for word in str(value).split(",")]
-        except ValueError:
-            what = "whole numbers" if self.kind is int else "numbers"
-            raise BadInput(f"{_name(param)} {value}: not {what}; valid: {what}, with commas between them") from None
-        self.check(_name(param), numbers)
+            self.check(_name(param), numbers)
+        except (ValueError, OverflowError):
+            what, said = "whole numbers" if self.kind is int else "numbers", str(value)[:40]
+            raise BadInput(f"{_name(param)} {said}: not {what}; valid: {what}, with commas between them") from None
         return numbers
 
 
