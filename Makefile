@@ -115,6 +115,9 @@ $(VENV)/.site: pyproject.toml $(VENV)/.installed
 
 SOURCES_C := $(wildcard csrc/*/*.[ch] csrc/*/*/*.[ch])
 
+SCRIPTS   := $(wildcard docs/examples/deploy/*.sh distribution/*.sh findings/*.sh)
+MANIFESTS := $(wildcard docs/examples/deploy/*.yaml)
+
 lint: $(VENV)/.installed
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -123,6 +126,9 @@ lint: $(VENV)/.installed
 	$(BIN)/python -m tests.scripts.sizes
 	$(BIN)/check-jsonschema --builtin-schema vendor.github-workflows .github/workflows/*.yml
 	$(BIN)/check-jsonschema --builtin-schema vendor.github-actions action.yml
+	$(BIN)/shellcheck --severity warning .ci/run $(SCRIPTS)
+	$(BIN)/yamllint --strict -d '{extends: relaxed, rules: {line-length: disable}}' $(MANIFESTS) action.yml .github
+	$(BIN)/kubernetes-validate --strict --quiet $(MANIFESTS)
 	@if [ -x $(BIN)/clang-format ]; \
 	then echo $(BIN)/clang-format csrc; $(BIN)/clang-format --dry-run --Werror $(SOURCES_C); \
 	else echo "no $(BIN)/clang-format: the form of csrc is not checked"; fi

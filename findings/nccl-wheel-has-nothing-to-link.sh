@@ -12,8 +12,8 @@ python3 -c 'import glob, zipfile; zipfile.ZipFile(glob.glob("*.whl")[0]).extract
 printf 'int ncclGetVersion(int *);\nint main(void) { int version; return ncclGetVersion(&version); }\n' >program.c
 links() { gcc program.c -L nvidia/nccl/lib "$1" -o program 2>errors && echo "$1 links" || echo "$1: $(grep -o 'cannot find -lnccl' errors | head -1)"; }
 {
-  ls nvidia/nccl/lib | grep libnccl.so
-  ls nvidia/nccl/include | grep '^nccl.h'
+  find nvidia/nccl/lib -name '*libnccl.so*' -printf '%f\n'
+  find nvidia/nccl/include -name 'nccl.h*' -printf '%f\n'
   links -lnccl
   links -l:libnccl.so.2
 } >seen

@@ -8,4 +8,5 @@ sum=$(cut -d' ' -f1 "$table.sha256")
 test "${#sum}" -eq 64 || { echo "$table.sha256: no hash" >&2; exit 1; }
 echo "$sum  $table" | sha256sum --check --quiet --strict -
 grep -q 'nccl-tuner-plugin ' "$plugin" || { echo "$plugin: not there, or no plugin" >&2; exit 1; }
+# shellcheck disable=SC2174 # the mode is for the last folder alone: those above are the node's
 mkdir -p -m 1777 "${NCCL_TUNER_LIVE_DIR:-/dev/shm/nccl-tuner}"
