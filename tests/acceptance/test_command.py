@@ -536,7 +536,8 @@ def test_results_without_a_machine_are_refused_with_those_that_have_such_gpus() 
     said = run("accept", "docs/examples/all_reduce.log", code=2).stderr
     assert said.startswith("nccl-tuner: name the machine of docs/examples/all_reduce.log: --machine NAME")
     assert said.rstrip().endswith(
-        "with 8 x H100 80GB HBM3 a node: aws-p5, aws-p5-rdma, azure-nd-h100-v5, dgx-h100, hgx-h100-amd, oci-h100"
+        "with 8 x H100 80GB HBM3 a node: aws-p5, aws-p5-rdma, azure-nd-h100-v5, dgx-h100, gcp-a3-high, gcp-a3-mega, "
+        "hgx-h100-amd, oci-h100"
     )
 
 

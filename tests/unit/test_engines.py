@@ -592,7 +592,7 @@ def test_sglangs_logits_of_a_group_and_sums_of_deterministic_inference() -> None
     same = shown(of_step(*group, "enable-deterministic-inference"), "decode")
     assert same["tokens to experts"][0] == "AllGather"
     assert same["tokens from experts"][0] == same["attention to parts"][0] == "AllReduce"
-    before = shown(of_step(*group, "enable-deterministic-inference", "--engine", "sglang@0.5.20"), "decode")
+    before = shown(of_step("--engine", "sglang@0.5.20", *group[2:], "enable-deterministic-inference"), "decode")
     assert before["tokens from experts"][0] == "ReduceScatter"
 
 
