@@ -29,7 +29,7 @@ _BARE = expression(
 STRIPPED = expression(
     rb"comm 0x[0-9a-f]+ rank \d+ n[rR]anks (\d)|NET/(?:IB|Socket|Plugin) ?: (U|N)|(?m:^.{0,24}Channel \d+/\d+ :)( )"
     rb"|- Init (START|COMPLETE)|NVLS multicast (s)upport|Bootstrap ?: (Using) |Using (?:internal )?(network|Network) "
-    rb"|\d+ coll (channels), |Trees (\[)0\]|\] via (P2P|SHM|NET)/|NET : Using interface (\S)"
+    rb"|\d{1,9} coll (channels), |Trees (\[)0\]|\] via (P2P|SHM|NET)/|NET : Using interface (\S)"
 )
 MOST_STRIPPED_BYTES = 1 << 20  # of a file, that are looked into for these
 TYPES = "float|half|double|bfloat16|u?int(?:8|32|64)|fp8_e[45]m[23]|f8e[45]m[23]"  # as nccl-tests prints them
