@@ -172,7 +172,7 @@ def test_what_is_missing_is_named_with_an_example() -> None:
 def test_a_compiled_file_that_was_cut_is_no_interrupt(tmp_path: Path) -> None:
     """CPython 3.11 keeps the part of a compiled file that a full disk takes, and ends later imports with EOFError."""
     environment = {**os.environ, "PYTHONPYCACHEPREFIX": str(tmp_path), "PYTHONDONTWRITEBYTECODE": ""}
-    words = [COMMAND, "machines"]
+    words = [str(COMMAND), "machines"]
     whole = subprocess.run(words, capture_output=True, text=True, check=True, env=environment)
     (compiled,) = tmp_path.rglob("catalogue.*.pyc")
     compiled.write_bytes(compiled.read_bytes()[:60])
