@@ -1,4 +1,4 @@
-"""What hostile files, failing machines and unlike ranks could once do to this program: by the command line alone.
+"""What hostile files and failing machines could once do to this program: by the command line alone.
 
 So each can be run on another build, to see that it fails there: ``NCCL_TUNER_TEST_BUILD=FOLDER``, a checkout with its
 environment in .venv.
@@ -8,7 +8,6 @@ import json
 import os
 import re
 import resource
-import signal
 import subprocess
 import time
 from collections.abc import Callable, Mapping
@@ -17,14 +16,11 @@ from typing import Any
 
 import pytest
 
-from tests.live.test_nothing_left import segments, settled
 from tests.support.command_line import COMMAND, PYTHON
-from tests.unit import test_bounds, test_kept_files, test_preflight_planted, test_printable
-from tests.unit.test_preflight_planted import Job, job  # noqa: F401
-from tuner.jobs.preflight import collect
 
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
 LIMIT_S = 90
+ASKING = ("graphs", "--topology", "docs/examples/node.xml", "--nodes", "2", "--json")
 pytestmark = pytest.mark.slow
 
 
@@ -50,56 +46,12 @@ def ran(
     return done
 
 
-@pytest.mark.parametrize("name", ["job.csv", "all_reduce.log", "nccl.log", "flight-recorder.json"])
-def test_control_sequences(name: str, tmp_path: Path) -> None:
-    text = (EXAMPLES / name).read_text("utf-8")
-    for number, planted in enumerate(test_printable.planted(text)):
-        (tmp_path / f"{number}-{name}").write_text(planted, "utf-8")
-        for command in (["budget"], ["accept"], ["diagnose"]):
-            done = ran(*command, f"{number}-{name}", "--machine", "dgx-h100", cwd=tmp_path)
-            assert not test_printable.RAW.search(done.stdout + done.stderr), command
-
-
-@pytest.mark.parametrize("file", ["log.gz", "dump_0", "view.sqlite", "generated.sqlite"])
-def test_files_without_an_end(file: str, tmp_path: Path) -> None:
-    test_bounds.FILES[file](tmp_path / file)
-    ran("budget", file, "--machine", "dgx-h100", cwd=tmp_path, memory_mb=3000)
-
-
 @pytest.mark.parametrize("attribute", ["pci_link_speed", "cpuset", "depth", "os_index", "gp_index"])
 def test_an_attribute_that_is_no_number(attribute: str, tmp_path: Path) -> None:
     text = (EXAMPLES / "lstopo.xml").read_text("utf-8")
     (tmp_path / "x.xml").write_text(re.sub(rf'\b{attribute}="[^"]*"', f'{attribute}="0xzz"', text), "utf-8")
     for words in (["machines", "x.xml", "--gpu", "h100-sxm", "--nic-gbps", "400"], ["diagnose", "x.xml"]):
         ran(*words, cwd=tmp_path)
-
-
-@pytest.mark.live
-def test_shared_memory_of_killed_children(tmp_path: Path) -> None:
-    before, left = segments(), set[str]()
-    words: list[str | Path] = [
-        COMMAND,
-        "pick",
-        "allreduce",
-        "--machine",
-        "dgx-h100",
-        "--nodes",
-        "2",
-        "--bytes",
-        "1M",
-        "--libnccl",
-    ]
-    for number in range(40):
-        with subprocess.Popen(
-            words, start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-        ) as one:
-            time.sleep(0.5 + 0.1 * number)
-            os.killpg(one.pid, signal.SIGKILL)
-        left |= settled(lambda: segments() - before)
-        if left or one.returncode == 0:
-            break
-    assert ran(*map(str, words[1:]), cwd=tmp_path).returncode == 0
-    assert settled(lambda: segments() - before) == set()
 
 
 def test_names_of_files_in_json(tmp_path: Path) -> None:
@@ -175,34 +127,11 @@ def test_counts_in_a_folder_that_all_may_write(what: str, tmp_path: Path) -> Non
     assert "MemoryError" not in done.stderr
 
 
-def preflight(folder: Path, of: Job, name: str, harmless: bool = False) -> subprocess.CompletedProcess[str]:
-    change, *_, ranks = (test_preflight_planted.HARMLESS if harmless else test_preflight_planted.PLANTED)[name]
-    for record in test_preflight_planted.planted(of.records(), change, ranks):
-        collect.written(str(folder / "records"), record)  # type: ignore[arg-type]
-    return ran("preflight", "check", folder / "records", "allreduce", "--to", "1G", cwd=folder)
-
-
 MISSED = [
     "no plugin", "another switch", "no job time", "a next tuner", "a table without its text", "one slower adapter",
     "RoCE", "a list that selects nothing", "another job", "another number of ranks", "another year",
     "another name of the host", "two hosts of one name",
 ]  # fmt: skip
-
-
-@pytest.mark.parametrize("name", MISSED)
-def test_ranks_that_differ(name: str, job: Job, tmp_path: Path) -> None:  # noqa: F811
-    done = preflight(tmp_path, job, name)
-    assert done.returncode == test_preflight_planted.PLANTED[name][1], done.stdout
-    assert done.returncode or "200" in done.stdout
-
-
-def test_ranks_that_do_not_differ(job: Job, tmp_path: Path) -> None:  # noqa: F811
-    done = preflight(tmp_path, job, "InfiniBand not disabled", harmless=True)
-    assert (done.returncode, done.stdout.splitlines()[0]) == (0, "all ranks choose the same"), done.stdout
-
-
-def test_a_rank_whose_library_was_not_found(job: Job, tmp_path: Path) -> None:  # noqa: F811
-    assert preflight(tmp_path, job, "no library").returncode == 3
 
 
 def _other_form(path: Path) -> None:
@@ -213,12 +142,12 @@ def _other_form(path: Path) -> None:
 @pytest.mark.parametrize("other", [os.mkfifo, _other_form], ids=["FIFO", "other JSON"])
 def test_what_others_put_into_the_cache(other: Callable[[Path], object], tmp_path: Path) -> None:
     env, root = {"NCCL_TUNER_CACHE": str(tmp_path)}, EXAMPLES.parents[1]
-    said = ran(*test_kept_files.ASKING, cwd=root, env=env).stdout
+    said = ran(*ASKING, cwd=root, env=env).stdout
     (kept,) = (each for each in tmp_path.rglob("*.json") if each.is_file())
     if other is os.mkfifo:
         kept.unlink()
     other(kept)
-    assert ran(*test_kept_files.ASKING, cwd=root, env=env).stdout == said
+    assert ran(*ASKING, cwd=root, env=env).stdout == said
 
 
 PICK = "pick allreduce --machine dgx-h100 --bytes 1M"
