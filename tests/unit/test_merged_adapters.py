@@ -287,7 +287,7 @@ def test_what_agrees_with_the_adapters_changes_nothing(scenario: Scenario, varia
     ],
 )
 def test_what_does_not_is_refused(scenario: Scenario, variables: dict[str, str]) -> None:
-    says = "the topology's adapters say which network is taken|that NCCL_IB_DISABLE forbids|is libfabric's, whose adapters"
+    says = "the topology's adapters say which network is taken|NCCL_IB_DISABLE forbids|is libfabric's"
     with pytest.raises(BadInput, match=says):
         replace(scenario, environment=variables).communicator()
 
