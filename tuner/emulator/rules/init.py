@@ -494,7 +494,7 @@ def only_the_whole_communicator(fabric: DomainHosts) -> Sequence[int]:
         raise BadInput(
             "a NVLink domain of all hosts: this release of NCCL tunes it as one node but searches host by host, "
             "which is not emulated; valid: several domains, whose hosts it takes for nodes, or a later release"
-        ).cured(Remedy("nccl", "2.25.1"))  # before it NVLS has no room for so many GPUs
+        )
     return ()
 
 
