@@ -214,7 +214,8 @@ def test_files_that_may_not_grow_end_no_job(tmp_path: Path) -> None:
     (tmp_path / "stats").write_text("\n" * 8192)
     table = tmp_path / "job.table"
     table.write_text("nccl-tuner-table 1\nallreduce -> tree/simple\n")
-    script = ["allreduce 1024 3", "sleep 0.2", "limit 8192"]
+    # A kind of call has its place in the file by a hash of addresses: of many kinds one is beyond the limit.
+    script = [*(f"allreduce {1024 * count} 1" for count in range(1, 21)), "sleep 0.2", "limit 8192"]
     ran = training_job.run(
         tmp_path,
         TIMED[-1],

@@ -339,6 +339,14 @@ static void check_marks(void *context, const char *calls) {
 
 /* --- bound --- */
 
+/* Until a rank has that number: the writer looks four times a second, or once in a while on a busy computer. */
+static void wait_for(const _Atomic(uint64_t) *number) {
+    enum { LOOKS_MS = 10, MOST_MS = 120000 };
+    for (int ms = 0; atomic_load(number) == UINT64_MAX && ms < MOST_MS; ms += LOOKS_MS) {
+        usleep(LOOKS_MS * 1000);
+    }
+}
+
 static void check_bound(unsigned pairs) {
     enum { RANKS = 3, SENDS = 1, LAST = 2, BEFORE = 400, CALLS = 600, WAIT_US = 900000 };
     void *contexts[RANKS], *none = NULL;
@@ -348,7 +356,7 @@ static void check_bound(unsigned pairs) {
         contexts[rank] = open_of_ranks(7, rank, RANKS);
         explorers[rank] = rank == LAST ? NULL : explorer_open(7, "a table", "a build");
     }
-    usleep(WAIT_US); /* until the second is bound */
+    wait_for(&explorers[SENDS]->bound_at);
     for (unsigned i = 0; i < 2 * pairs; i++) {
         ncclProfiler_v6.start(contexts[SENDS], &none, &to_itself);
     }
@@ -358,9 +366,11 @@ static void check_bound(unsigned pairs) {
             kernel(contexts[SENDS], handle, channel, 1000, 2000);
         }
     }
-    usleep(WAIT_US);
+    usleep(WAIT_US); /* in which the second would take it that rank 0 is past the round */
     explorers[LAST] = explorer_open(7, "a table", "a build");
-    usleep(2 * WAIT_US);
+    for (int rank = 0; rank < RANKS; rank++) {
+        wait_for(&explorers[rank]->from);
+    }
     for (int rank = 0; rank < RANKS; rank++) {
         uint64_t counted;
         for (uint64_t i = rank == SENDS ? BEFORE : 0; i < CALLS; i++) {
