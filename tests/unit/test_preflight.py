@@ -359,6 +359,16 @@ def test_missing_twice_and_unreadable(tmp_path: Path) -> None:
     assert "rank-000004.a.json is not readable" in shown
 
 
+@pytest.mark.parametrize(("ranks_of_last", "hosts"), [(8, 2), (4, 2), (1, 2)])
+def test_hosts_that_are_missing_are_as_many_as_their_ranks_need(ranks_of_last: int, hosts: int, tmp_path: Path) -> None:
+    folder = write(tmp_path, Host("a"), Host("b"), Host("c"), Host("d", ranks=ranks_of_last))
+    for rank in range(16, 24 + ranks_of_last):
+        next(folder.glob(f"rank-{rank:06}.*")).unlink()
+    report = check(folder, PreflightQuery((ALLREDUCE,), SizeBounds(None, 1 << 30)))
+    (assumed,) = (each for each in report.findings if each.code == "preflight.hosts_assumed")
+    assert assumed.facts["hosts"] == hosts
+
+
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [

@@ -1,7 +1,10 @@
 """Thresholds and names of answers that no larger test notices."""
 
+import xml.etree.ElementTree as ET
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -9,11 +12,14 @@ from tests.support import nccl_tests_text
 from tuner.answers import beyond, efficiency
 from tuner.answers.changes import AtSize
 from tuner.answers.diff import PickChange
+from tuner.answers.doctor import check_links
 from tuner.base.names import Algorithm, Protocol
 from tuner.cli.diff import gains
 from tuner.cli.exports import algo_proto
+from tuner.emulator.p2p import plan
 from tuner.emulator.selection import Pick, Selection
 from tuner.scenario import Scenario
+from tuner.times import verify
 from tuner.times.calibration import sweep
 from tuner.times.calibration.plausible import of_case
 
@@ -82,3 +88,28 @@ def test_labels_of_metrics_are_those_of_nccl_inspector() -> None:
     assert {each: algo_proto(each, Protocol.LL128) for each in Algorithm} == {
         each: f"{name}_LL128" for each, name in expected.items()
     }
+
+
+@pytest.mark.parametrize(("speeds", "usual"), [("5", None), ("54", None), ("554", 5), ("5544", None), ("55544", 5)])
+def test_the_usual_link_is_that_of_more_than_half_of_several_devices(speeds: str, usual: int | None) -> None:
+    names = {"5": "32.0 GT/s PCIe", "4": "16.0 GT/s PCIe"}
+    slots = [ET.Element("pci", {"class": "0x0207", "link_speed": names[each], "link_width": "16"}) for each in speeds]
+    (found,) = check_links._usual(slots).values()
+    assert found == (None if usual is None else (usual, 16))
+
+
+def test_a_time_between_two_sizes_follows_how_far_it_is_from_each() -> None:
+    sizes, times_us = [1 << 10, 1 << 14], [10.0, 160.0]
+    found = [verify.between(1 << power, sizes, times_us) for power in range(10, 15)]
+    assert found == pytest.approx([10.0, 20.0, 40.0, 80.0, 160.0])
+
+
+@pytest.mark.parametrize(("works", "batches"), [(63, 1), (64, 2)])
+def test_a_batch_reaches_63_works_from_its_first(works: int, batches: int) -> None:
+    """A bit for each of 64 works: struct ncclDevWorkBatch, src/include/device.h, v2.28.9-1."""
+    planner: Any = SimpleNamespace(data=SimpleNamespace(batches_of_near_rounds=False), sweeps_apart=False)
+    kernel = plan._RoundKernel(0, 0)
+    plan._RoundPlanner._put(planner, kernel, 0, 0, 0)
+    kernel.work_bytes += works * plan.WORK_BYTES
+    plan._RoundPlanner._put(planner, kernel, 0, 1, 0)
+    assert (kernel.batches, len(kernel.of_channel[0])) == (batches, 1)
