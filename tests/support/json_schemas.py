@@ -515,7 +515,7 @@ def command_answers() -> dict[str, Any]:
             {"problems": [problem]},
             Merged((known.ListedTable, {"file": str, "left_out": dict[str, int], "problems": [problem]})),
             {"name": str, "curves": int, "folder": str},
-            telling.TellingCalls,
+            Merged((telling.TellingCalls, {"measure_command": str, "fit_command": str})),
         ),
         "verify": (verify.Verification, Merged((regret.MeasuredRegret,), ({"next": regret.NextRuns},))),
         "decide": (Merged((decide.Decided,), (Interpolated,)), job_decide.JobDecision),

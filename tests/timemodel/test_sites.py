@@ -161,7 +161,23 @@ def test_the_command_says_what_to_measure_and_what_it_needs() -> None:
     printed = run(*words).stdout
     found = json.loads(run(*words, "--json").stdout)
     assert [each["command"] in printed for each in found["calls"]] == [True] * 3
+    joined = printed.replace("\\\n      ", "")
+    assert found["measure_command"] in joined
+    assert found["fit_command"] in joined
     assert "--machine NAME" in run("measured", "--next", "3", "--nodes", "2", code=2).stderr
+
+
+def test_what_it_says_to_measure_can_be_measured_and_fitted(tmp_path: Path) -> None:
+    """With simulated GPUs, which take no mpirun, and as many nodes as the communicator has."""
+    found = json.loads(run("measured", "--next", "2", "--machine", "dgx-h100", "--nodes", "2", "--json").stdout)
+    ranks, measure = found["measure_command"].split(" nccl-tuner ")
+    assert ranks == "mpirun -np 16 -N 8"
+    simulated = ("--backend", "simulated", "--machine", "dgx-h100", "--nodes", "2", "--rounds", "3")
+    rows, own = tmp_path / "rows.jsonl", tmp_path / "own.json"
+    run(*measure.replace("rows.jsonl", str(rows)).split(), *simulated)
+    fit = found["fit_command"].replace("rows.jsonl", str(rows)).replace("own.json", str(own))
+    assert "updated by" in run(*fit.split()[1:]).stdout
+    assert own.is_file()
 
 
 KEPT = json.loads((Path(__file__).parents[2] / "tables" / "sites.json").read_text("utf-8"))

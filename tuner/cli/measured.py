@@ -165,17 +165,40 @@ def _print_next(site: Site, given: Given, count: int) -> None:
     topology = site.node[0]
     gpus = given.gpus_per_node or (0 if topology is None else len(topology.gpus))
     found = telling.telling_calls(site, Shape(given.nodes, gpus), count)
+    measure, fit = _measure_command(found), _fit_command(site, found.calibration)
     if json_wanted():
-        print_json(found)
+        print_json({**to_json(found), "measure_command": measure, "fit_command": fit})
         return
     click.echo(
-        f"calibrated times are off by {_percent(found.error_before)} before any is measured, by "
-        f"{_percent(found.calls[-1].error_after)} after {plural(len(found.calls), 'call')} (expected medians)"
+        f"expected median error: {_percent(found.error_before)} before any is measured, "
+        f"{_percent(found.calls[-1].error_after)} after {plural(len(found.calls), 'call')}"
     )
     click.echo("\nafter it  measure, the best first")
     for each in found.calls:
         click.echo(f"{_percent(each.error_after):>8}  {each.command}")
-    click.echo("\nthen 'nccl-tuner fit calibration FILE... --machine NAME -o own.json' and --calibration own.json")
+    click.echo("\nor all of them by every algorithm and protocol, with mpi4py installed:")
+    click.echo(_on_lines(measure, " --bytes "))
+    click.echo("\nthen, for --calibration own.json:")
+    click.echo(_on_lines(fit, " --name "))
+
+
+def _measure_command(found: telling.TellingCalls) -> str:
+    calls = [each.call for each in found.calls]
+    collectives = dict.fromkeys(call.collective.name.lower() for call in calls)
+    sizes = [telling.short_size(nbytes) for nbytes in sorted({call.bytes for call in calls})]
+    measure = f"nccl-tuner measure {' '.join(collectives)} --bytes {','.join(sizes)} --out rows.jsonl"
+    return f"{telling.launcher(found.calls[0].shape)} {measure}"
+
+
+def _fit_command(site: Site, calibration: str) -> str:
+    node = f"--machine {site.machine}" if site.machine else "--topology FILE.xml"
+    return f"nccl-tuner fit calibration --update {calibration} rows.jsonl {node} --name own -o own.json"
+
+
+def _on_lines(command: str, before: str) -> str:
+    """A command on two lines of a shell, the second of which begins with an option."""
+    first, option, rest = command.partition(before)
+    return f"  {first} \\\n      {option.strip()} {rest}"
 
 
 def _percent(share: float) -> str:

@@ -42,7 +42,10 @@ class TellingCall:
 
 @dataclass(frozen=True, slots=True)
 class TellingCalls:
-    """Calls to measure, the best first; ``error_before``: the expected error of all calls before any is measured."""
+    """Calls to measure, the best first; ``error_before``: the expected error of all calls before any is measured.
+
+    ``calibration`` is the name of the calibration that their rows update.
+    """
 
     calls: tuple[TellingCall, ...]
     error_before: float
@@ -86,8 +89,17 @@ def telling_calls(
 
 def nccl_tests_command(call: Call, shape: Shape) -> str:
     """The command line of nccl-tests that measures a call on a communicator of ``shape``."""
-    size = human_bytes(call.bytes).replace(" ", "")
-    size = size.removesuffix("iB") if size.endswith("iB") else str(call.bytes)
     program, dtype = _PROGRAMS[call.collective], _TYPES.get(call.dtype, call.dtype.name)
-    ranks = f"mpirun -np {shape.ranks} -N {shape.gpus_per_node}"
-    return f"{ranks} {program}_perf -b {size} -e {size} -d {dtype} -g 1"
+    size = short_size(call.bytes)
+    return f"{launcher(shape)} {program}_perf -b {size} -e {size} -d {dtype} -g 1"
+
+
+def launcher(shape: Shape) -> str:
+    """The words that start one process per rank of a communicator of ``shape``."""
+    return f"mpirun -np {shape.ranks} -N {shape.gpus_per_node}"
+
+
+def short_size(nbytes: int) -> str:
+    """A size as nccl-tests and the command line both read it, such as 64K."""
+    size = human_bytes(nbytes).replace(" ", "")
+    return size.removesuffix("iB") if size.endswith("iB") else str(nbytes)
