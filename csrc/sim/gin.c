@@ -1,6 +1,6 @@
 /* Transfers that GPUs start themselves (GPU-initiated networking, GIN), by the network's adapters: only set-up is asked.
  *
- * Offered where NCCL_GIN_TYPE asks for the type that this is. Interfaces v11 (NCCL 2.29.2 and
+ * Offered where NCCL_GIN_TYPE asks for the type that this is, and without it where NCCL_TUNER_SIM_GIN says so. Interfaces v11 (NCCL 2.29.2 and
  * 2.29.3), v12 (2.29.7 to 2.30.4) and v14 (2.30.7 on).
  */
 #include <stdint.h>
@@ -30,7 +30,8 @@ static status init(void **context, uint64_t communicator SIM_UNUSED, void *log S
 
 static status devices(int *count) {
     const char *type = getenv("NCCL_GIN_TYPE");
-    *count = type != NULL && strtoll(type, NULL, 0) == GDAKI ? sim_own_host()->nets_per_host : 0;
+    int offered = type != NULL && *type ? strtoll(type, NULL, 0) == GDAKI : getenv("NCCL_TUNER_SIM_GIN") != NULL;
+    *count = offered ? sim_own_host()->nets_per_host : 0;
     return SUCCESS;
 }
 

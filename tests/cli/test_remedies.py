@@ -36,11 +36,19 @@ PICK = ("pick", "allreduce", "--bytes", "64M", "--nodes", "2")
             "--machine p5.48xlarge --nccl 2.28.9 --env OFI_NCCL_TUNER_TYPE=Model",
         ),
         (
-            "--machine dgx-h100 --nccl 2.30.7 --buffers window",
-            "--machine dgx-h100 --nccl 2.30.7 --buffers window --env NCCL_GIN_TYPE=3",
+            "--machine p5.48xlarge --nccl 2.30.7 --buffers window",
+            "--machine p5.48xlarge --nccl 2.30.7 --buffers window --env NCCL_GIN_TYPE=0",
         ),
         ("--machine 8xl4@2xmilan --nccl 2.28.9", "--machine 8xl4@2xmilan+1x100g --nccl 2.28.9"),
         ("--machine dgx-h100 --nccl 2.28.9 --env NCCL_IB_HCA=ibp", "--machine dgx-h100 --nccl 2.28.9"),
+        (
+            "--machine dgx-h100 --nccl 2.32.6 --buffers window",
+            "--machine dgx-h100 --nccl 2.32.3 --buffers window",
+        ),
+        (
+            "--machine pcie-rtxpro6000 --nccl 2.28.9 --buffers registered --env NCCL_SHM_DISABLE=1",
+            "--machine pcie-rtxpro6000 --nccl 2.28.9 --buffers plain --env NCCL_SHM_DISABLE=1",
+        ),
     ],
 )
 def test_a_refusal_prints_a_command_that_is_answered(asked: str, tried: str) -> None:
@@ -67,6 +75,7 @@ def test_a_refusal_prints_a_command_that_is_answered(asked: str, tried: str) -> 
         ),
         ("--machine dgx-h100 --nccl 2.28.9 --env NCCL_BUFFSIZE=512", "--machine dgx-h100 --nccl 2.28.9"),
         ("--machine u-p6e-gb200x72 --nccl 2.21.5", "--machine u-p6e-gb200x72 --nccl 2.26.2"),
+        ("--machine dgx-b300 --nccl 2.18.1", "--machine dgx-b300 --nccl 2.18.3"),
     ],
 )
 def test_what_nccl_itself_fails_at_is_an_answer_with_a_command_that_works(asked: str, tried: str) -> None:

@@ -28,7 +28,7 @@ pytestmark = pytest.mark.live
 
 WITH_WINDOWS = [name for name in HERE if release.load(name).rules.non_classic_path != "classic_path_only"]
 SYMMETRIC, GIN_ONLY = WindowFlag.COLL_SYMMETRIC, WindowFlag.GIN_ONLY
-NODES = {1: {}, 2: {"NCCL_GIN_TYPE": "3"}}
+NODES: dict[int, dict[str, str]] = {1: {}, 2: {"NCCL_GIN_TYPE": "3"}}
 
 
 def kinds(name: str) -> list[Windows]:
@@ -299,8 +299,16 @@ def test_order_of_a_group(name: str) -> None:
     assert report.compared["groups"] > 50
 
 
-def test_whether_there_is_gin_has_to_be_said() -> None:
-    scenario = Scenario("2.30.7", 2, machine="dgx-h100")
+@pytest.mark.parametrize(
+    "scenario",
+    [
+        Scenario("2.30.7", 2, machine="aws-p5-rdma"),
+        # the plugin brings its own there, or none
+        Scenario("2.29.2", 2, machine="dgx-h100", environment={"NCCL_NET_PLUGIN": "hpcx"}),
+    ],
+    ids=["EFA", "a plugin"],
+)
+def test_whether_there_is_gin_has_to_be_said(scenario: Scenario) -> None:
     with pytest.raises(BadInput, match=r"whether the network lets GPUs start transfers \(GIN\) is not known"):
         Selection(scenario.communicator()).non_classic_paths(
             Request(Collective.AllGather, DataType.float32, Op.sum, buffers=Buffers.window), [1 << 20]
@@ -327,3 +335,20 @@ FOLLOWED = [name for name in WITH_WINDOWS if release.load(name).rules.windows_be
 def test_networks_that_gin_is_not_for(name: str, machine: str, setting: dict[str, str]) -> None:
     """Rings that may not cross adapters, in 2.29.2 and 2.29.3, and adapters that NCCL merges, up to 2.30.4."""
     compare(Scenario(name, 2, machine=machine, gpus_per_node=4, environment=OFFERED | setting))
+
+
+@pytest.mark.parametrize("name", WITH_RAILS)
+@pytest.mark.parametrize(
+    ("machine", "variables"),
+    [
+        ("dgx-h100", {}),
+        ("dgx-h100", {"NCCL_IB_DISABLE": "1"}),  # sockets, which offer none
+        ("dgx-h100", {"NCCL_GIN_TYPE": ""}),
+        ("gcp-a3-mega", {}),
+        ("alps", {}),
+    ],
+    ids=str,
+)
+def test_whether_gin_is_offered_is_taken_from_the_network(name: str, machine: str, variables: dict[str, str]) -> None:
+    """What the emulator takes the adapters to offer, libnccl is offered, too."""
+    compare(Scenario(name, 2, machine=machine, environment=variables), DataType.bfloat16)

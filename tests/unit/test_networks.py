@@ -3,7 +3,8 @@
 import pytest
 
 from tuner.base.errors import BadInput
-from tuner.machine.adapters import plugin_networks
+from tuner.machine import catalogue
+from tuner.machine.adapters import NamedAdapter, offers_gin, plugin_networks
 from tuner.scenario import Scenario
 
 INFINIBAND, EFA, TCPX, SLINGSHOT = "dgx-h100", "aws-p5-rdma", "gcp-a3-mega", "alps"
@@ -73,3 +74,21 @@ def test_every_network_is_found_by_its_names() -> None:
         assert network.nets or network.plugins
         for net in network.nets:
             assert bandwidths(machine, NCCL_NET=net.upper()) == bandwidths(machine)
+
+
+@pytest.mark.parametrize(
+    ("machine", "offered"), [(INFINIBAND, True), (EFA, None), (TCPX, False), (SLINGSHOT, False), ("gcp-a4", True)]
+)
+def test_gpus_start_transfers_over_networks_that_reach_their_memory(machine: str, offered: bool | None) -> None:
+    assert offers_gin(catalogue.load(machine).topology.nets) is offered
+
+
+def test_adapters_that_do_not_reach_the_memory_of_gpus_offer_them_nothing() -> None:
+    def adapters(*direct: bool) -> list[NamedAdapter]:
+        return [NamedAdapter(f"mlx5_{at}", 1, f"0000:{at:02x}:00.0", each) for at, each in enumerate(direct)]
+
+    assert offers_gin(adapters(True, True)) is True
+    assert offers_gin(adapters(False, False)) is False
+    assert offers_gin(adapters(True, False)) is None
+    assert offers_gin([NamedAdapter("eth0", 0, None, False)]) is False
+    assert offers_gin([]) is None

@@ -113,7 +113,7 @@ def _over_sizes(collectives: Sequence[Collective], every: bool, asked: options.C
     selection = Selection(described.communicator())
     requests = options.runnable({"here": selection}, collectives, asked.call.request())
     for request in requests:
-        options.note_call_configuration(described, request)
+        options.note_call(described, request)
     records = {request.collective: answers(selection, request, low, high).records(request) for request in requests}
     if json_wanted():
         print_json([record for of_one in records.values() for record in of_one], "ranges")
@@ -148,7 +148,7 @@ def _over_counts(
         one.check_buffers(call.buffers, call.windows)
     requests = options.runnable(selections, collectives, like, everywhere=False)
     for request in requests:
-        options.note_call_configuration(several[0], request)
+        options.note_call(several[0], request)
     hidden = not over.every or not sys.stderr.isatty()  # without --every it takes seconds
     bar: Any = click.progressbar(length=high - low + 1, label=f"numbers of {what}", file=raw(sys.stderr), hidden=hidden)
     with bar:

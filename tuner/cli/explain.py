@@ -115,7 +115,7 @@ def command(
     if log and not json_wanted():
         _print_log(Path(log), asked.communicator["log_communicator"])
     described, request = asked.scenario(), asked.call.request(collective)
-    options.note_call_configuration(described, request)
+    options.note_call(described, request)
     if Selection(described.communicator()).may_leave_classic_path(request):
         _explain_off_classic_path(described, request, size, asked.times)
         return

@@ -43,7 +43,7 @@ from tuner.cli.communicator_options import say_whose_parts as say_whose_parts
 from tuner.cli.communicator_options import skeleton_options as skeleton_options
 from tuner.cli.output import JSON, note_after, progress
 from tuner.emulator.request import CallConfiguration, Request, parse_call_configuration
-from tuner.emulator.rules import call_configuration
+from tuner.emulator.rules import call_configuration, symmetric_variables
 from tuner.emulator.selection import Selection
 from tuner.release.environment import parse_assignments
 from tuner.scenario import Scenario
@@ -57,11 +57,13 @@ ROOTED = (Collective.Broadcast, Collective.Reduce)
 ROOTED_WORDS = "broadcast, reduce, gather and scatter"
 
 
-def note_call_configuration(described: Scenario, request: Request) -> None:
-    """Says on stderr, when the command ends, what NCCL does in silence with the call's own configuration."""
+def note_call(described: Scenario, request: Request) -> None:
+    """Says on stderr, when the command ends, what NCCL does in silence with the call and its own configuration."""
     if request.configuration is not None:
         for note in call_configuration.notes(described.communicator(), request):
             note_after(note)
+    if request.buffers is Buffers.window and (assumed := symmetric_variables.assumed_gin(described.communicator())):
+        note_after(assumed)
 
 
 class Named(click.ParamType):  # type: ignore[type-arg]

@@ -186,7 +186,7 @@ def command(
         raise BadInput(f"--root: {collective.name} has no root; valid for broadcast, reduce, gather and scatter")
     described = asked.scenario()
     request = call.request(collective)
-    options.note_call_configuration(described, request)
+    options.note_call(described, request)
     answers = picks.from_emulator(described, request, sizes)
     if times is not None:
         answers = picks.with_times(answers, described, request, times)

@@ -111,6 +111,7 @@ def build(
         merges_adapters=AnyMergesAdapters(tuple(kinds)),
         network=first.network if len({kind.network for kind in kinds}) == 1 else None,
         network_reduces=first.network_reduces,
+        offers_gin=first.offers_gin if len({kind.offers_gin for kind in kinds}) == 1 else None,
         shared=whole,
     )
     init.check_shared(communicator)

@@ -52,6 +52,7 @@ class Node:
     first_ranks: Callable[[str], tuple[int, ...]] | None = field(default=None, compare=False, repr=False)
     network: str | None = None  # which of NCCL's own its adapters are of; None: another, or nothing says it
     network_reduces: bool = False  # a plugin for CollNet is loaded, and every adapter does collectives
+    offers_gin: bool | None = None  # GPUs can start transfers over its adapters themselves; None: not known
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -97,6 +98,7 @@ class Comm:
     merges_adapters: Callable[[], bool] | None = field(default=None, repr=False)  # of any node, as of a Node
     network: str | None = None  # of all nodes, as of a Node
     network_reduces: bool = False  # a plugin for CollNet is loaded, whether or not it is asked for
+    offers_gin: bool | None = None  # of all nodes, as of a Node
     ranks_share_processes: bool = False  # a process of rank 0's node has several ranks
     shared: "Comm | None" = None  # whose resources this one shares, which was split off it
     tuner: "TunerPlugin | None" = None  # that its NCCL has loaded

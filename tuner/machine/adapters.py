@@ -139,6 +139,23 @@ def network_of(adapters: Sequence[Adapter]) -> str | None:
     return next((each.name for each in of_plugins if adapters and _all_begin(adapters, each.adapters)), None)
 
 
+def offers_gin(adapters: Sequence[Adapter]) -> bool | None:
+    """Whether GPUs can start transfers over the adapters themselves (GIN), of whatever type; None: not known.
+
+    Sockets do not; NCCL's own network over InfiniBand and RoCE does where it reaches GPUs' memory (ncclGinIbGdaki and
+    ncclGinIbProxy, src/transport/net_ib/gin.cc, v2.29.2-1; ncclGinIbGdrSupport, v2.30.7-1); of plugins' networks
+    ``tables/networks.toml`` says it.
+    """
+    network = network_of(adapters)
+    if network == SOCKETS:
+        return False
+    if network == OWN_NETWORK:
+        direct = {adapter.gpu_direct for adapter in adapters}
+        return direct.pop() if len(direct) == 1 else None
+    none = (each.without_gin for each in plugin_networks() if each.name == network and each.without_gin)
+    return False if any(_all_begin(adapters, beginnings) for beginnings in none) else None
+
+
 def _all_begin(adapters: Sequence[Adapter], beginnings: tuple[str, ...]) -> bool:
     return all(adapter.name.startswith(beginnings) for adapter in adapters)
 
@@ -149,7 +166,8 @@ class PluginNetwork:
 
     ``adapters`` are beginnings of the names of its adapters; none where it drives those of NCCL's own network.
     ``folder`` is a part of the path that its files lie in. ``known``: what it tells NCCL of its adapters is what
-    topologies have. ``own`` are variables of the plugin itself that reach no choice.
+    topologies have. ``own`` are variables of the plugin itself that reach no choice, ``without_gin`` beginnings of the
+    names of its adapters over which GPUs start no transfers themselves.
     """
 
     name: str
@@ -159,6 +177,7 @@ class PluginNetwork:
     folder: str | None
     known: bool
     own: frozenset[str]
+    without_gin: tuple[str, ...]
 
     @property
     def drives(self) -> str:
@@ -179,6 +198,7 @@ def plugin_networks() -> tuple[PluginNetwork, ...]:
             row.get("folder"),
             row["known"],
             frozenset(row.get("own", ())),
+            tuple(row.get("without_gin", ())),
         )
         for name, row in table.items()
     )

@@ -189,7 +189,11 @@ class Machine:
     def check_runs(self, nccl: str) -> None:
         """NcclFails for a release of libnccl that crashes there."""
         if nccl in self.crashes:
-            raise NcclFails(f"{self.name}: NCCL {nccl} crashes there: {self.crashes[nccl]}; valid: other releases")
+            names = release.names()
+            later = (each for each in self.releases if names.index(each) > names.index(nccl))
+            others = [Remedy("nccl", each) for each in later][:1]
+            said = f"{self.name}: NCCL {nccl} crashes there: {self.crashes[nccl]}; valid: other releases"
+            raise NcclFails(said).cured(*others)
 
     @property
     def graph_table(self) -> GraphTable:

@@ -35,6 +35,7 @@ RANK_BYTES = 40 << 20  # of host memory per rank; 21 MB were measured with 128 r
 
 _TREES = {Algorithm.Tree: ("tree.up", "tree.down"), Algorithm.NVLSTree: ("nvls.treeUp", "nvls.treeDown")}
 SHARE_GPUS = "NCCL_MULTI_RANK_GPU_ENABLE"
+OFFERS_GIN = "NCCL_TUNER_SIM_GIN"  # of the simulated network: csrc/sim/gin.c
 SHARES_GPUS = "ncclParamMultiRankGpuEnable"  # the function that reads it (src/init.cc, v2.30.3-1)
 
 _BY_HOST = ("hosts_are_nodes", "only_the_whole_communicator")  # releases that search host by host, also in a domain
@@ -127,6 +128,8 @@ def launch_child(prepared: Preparation, program: str = CHILD) -> Child:
 def _environment(configuration: OracleConfiguration) -> dict[str, str]:
     """The variables that express the configuration."""
     made = {SHARE_GPUS: "1"} if configuration.shares_gpus else {}
+    if configuration.offers_gin:
+        made[OFFERS_GIN] = "1"
     if configuration.split_off is not None and configuration.split_off.shares:
         made[init.SHARE_VARIABLES[configuration.split_off.by]] = "1"
     return made

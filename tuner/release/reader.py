@@ -152,7 +152,11 @@ def uncompared(name: str, known: Sequence[str]) -> Release:
     """
     if name not in known and name in names_by_source():
         nccl = read(_folder(), name, _kept)
-        return replace(nccl, standing=Standing("by source", not_read=tuple(nccl.files[0].table.get("not_read", ()))))
+        earlier = [each for each in known if parts_of(each) < parts_of(name)]
+        not_read = tuple(nccl.files[0].table.get("not_read", ()))
+        return replace(
+            nccl, standing=Standing("by source", not_read=not_read, compared=earlier[-1] if earlier else None)
+        )
     around = None if name in known else _around(name, known)
     if around is None:
         raise UnknownRelease(f"NCCL {name} is known neither by source nor between two releases")

@@ -36,6 +36,7 @@ class Standing:
     neighbours: tuple[str, str] | None = None
     differing: tuple[str, ...] = ()
     not_read: tuple[str, ...] = ()  # what the source that is known is not enough for: a key of NOT_READ each
+    compared: str | None = None  # of one by source: the newest compared release before it
 
     @property
     def words(self) -> str:
@@ -58,7 +59,8 @@ class Standing:
 def refuse_not_read(name: str, standing: Standing | None, what: str) -> None:
     """BadInput where a release is known only by source, which is not enough for ``what``, a key of NOT_READ."""
     if standing is not None and what in standing.not_read:
-        raise BadInput(f"NCCL {name} is known only by its source, which is not enough for {NOT_READ[what]}")
+        refused = BadInput(f"NCCL {name} is known only by its source, which is not enough for {NOT_READ[what]}")
+        raise refused if standing.compared is None else refused.cured(Remedy("nccl", standing.compared))
 
 
 def refuse(name: str, standing: Standing, differing: list[str]) -> None:

@@ -16,7 +16,7 @@ from tuner.base.spelling import option
 from tuner.emulator.communicator import Node
 from tuner.emulator.rules import resolved
 from tuner.machine import catalogue, described, gpus, graphs
-from tuner.machine.adapters import PeerLinks, mergeable, network_of, over_sockets, plugin_network, used
+from tuner.machine.adapters import PeerLinks, mergeable, network_of, offers_gin, over_sockets, plugin_network, used
 from tuner.machine.gpus import GpuModel, PeerToPeer
 from tuner.machine.graphs import Graphs
 from tuner.machine.topology import Topology, edit, reader
@@ -231,6 +231,7 @@ class ResolvedNode:
             merges_adapters=self.merges_adapters,
             network=network_of(host.nets),
             network_reduces=self.network_reduces,
+            offers_gin=offers_gin(host.nets),
         )
 
     def for_oracle(self, nodes: int) -> "OracleConfiguration":
@@ -249,6 +250,7 @@ class ResolvedNode:
             build=scenario.build,
             gpu_of_rank=self._gpu_of_ranks_that_share,
             network_reduces=self.network_reduces,
+            offers_gin=offers_gin(self.topology.nets) is True,
         )
 
     @property

@@ -70,6 +70,7 @@ class OracleConfiguration:
     ranks_without_fabric: tuple[int, ...] = ()  # whose GPUs have not joined the fabric of their domain (yet)
     split_off: SplitOff | None = None  # what is asked is this communicator, made of that of all ranks
     network_reduces: bool = False  # CollNet's network is there, on every adapter
+    offers_gin: bool = False  # GPUs can start transfers over the adapters where NCCL_GIN_TYPE is not set
     configuration: tuple[tuple[str, int | str], ...] = ()  # fields of ncclConfig_t, with which every rank is made
     ranks_per_process: int = 1  # neighbours on a host, from its first rank on
 

@@ -8,13 +8,14 @@ from itertools import chain, groupby, repeat
 from typing import TYPE_CHECKING
 
 from tuner import release
-from tuner.base.errors import BadInput, TunerError
+from tuner.base.errors import BadInput, Remedy, TunerError
 from tuner.base.sizes import as_ranges
 from tuner.base.spelling import option
 from tuner.emulator.build import build
 from tuner.emulator.communicator import Comm
 from tuner.emulator.rules import init, registered, resolved
 from tuner.emulator.rules.init import DomainHosts
+from tuner.machine import catalogue
 from tuner.machine.topology import Topology, edit
 from tuner.machine.topology import read as read_topology
 from tuner.release import Release
@@ -357,12 +358,23 @@ class ResolvedScenario:
             domains=self.domains,
             ready=not self.ranks_without_fabric,
         )
-        sizes = resolved.rules_for(self.release).domains(fabric)
+        try:
+            sizes = resolved.rules_for(self.release).domains(fabric)
+        except BadInput as error:
+            raise self._with_later_release(error) from None
         if not sizes:
             return hosts
         if any(kind.scenario.graphs is not None for kind in self.kinds):
             raise BadInput(f"{option('graphs')}: those of one host; valid without NVLink domains")
         return [(self._domain(alike), count) for alike, count in grouped(hosts, sizes)]
+
+    def _with_later_release(self, error: BadInput) -> BadInput:
+        """The error, whose cure, if it is a release, is one that has room for all trays of the machines."""
+        machines = (catalogue.load(kind.scenario.machine) for kind in self.kinds if kind.scenario.machine is not None)
+        since = [each.since for each in machines if each.since is not None]
+        if since and any(each.parameter == "nccl" for each in error.remedies):
+            return error.cured(Remedy("nccl", max(since, key=release.names().index)))
+        return error
 
     @property
     def uses_domains(self) -> bool:

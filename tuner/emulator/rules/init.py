@@ -15,7 +15,7 @@ from tuner.base.numerics import int32, parse_long
 from tuner.base.registry import Registry
 from tuner.emulator import nccl_source as nccl
 from tuner.machine.graphs import COLLNET_GRAPHS, EMPTY, PLAIN_GRAPHS, WITH_COLLNET, Graph, Graphs
-from tuner.release import Release
+from tuner.release import Release, first_with
 from tuner.release.environment import Environment
 from tuner.release.schema import given
 
@@ -494,7 +494,7 @@ def only_the_whole_communicator(fabric: DomainHosts) -> Sequence[int]:
         raise BadInput(
             "a NVLink domain of all hosts: this release of NCCL tunes it as one node but searches host by host, "
             "which is not emulated; valid: several domains, whose hosts it takes for nodes, or a later release"
-        )
+        ).cured(Remedy("nccl", first_with(lambda later: later.rules.domains == cliques_or_failure.__name__)))
     return ()
 
 

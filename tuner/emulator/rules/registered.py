@@ -431,9 +431,10 @@ def check_buffers(communicator: Comm, buffers: Buffers, of: Windows) -> None:
         raise BadInput(
             f"buffers {buffers.name}: not with CollNet and one rank per node, whose channels go by whether the "
             "network's plugin takes them; valid there: plain"
-        )
+        ).cured(Remedy("buffers", "plain"))
     if reason := not_on_nodes(communicator, buffers):
-        raise BadInput(f"buffers {buffers.name}: not emulated {reason}; valid there: plain")
+        refused = BadInput(f"buffers {buffers.name}: not emulated {reason}; valid there: plain")
+        raise refused.cured(Remedy("buffers", "plain"))
     if buffers is Buffers.window:
         _check_flags(communicator, of.flags)
 

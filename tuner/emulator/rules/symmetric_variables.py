@@ -16,7 +16,7 @@ from tuner.emulator import nccl_source as nccl
 from tuner.emulator.communicator import Comm
 from tuner.emulator.request import Request
 from tuner.emulator.rules import init
-from tuner.machine.adapters import OWN_NETWORK, SOCKETS
+from tuner.machine.adapters import plugin_network
 from tuner.release.environment import allowed, forced
 from tuner.release.schema import given
 
@@ -110,22 +110,32 @@ def requested_blocks(communicator: Comm) -> int | None:
 
 
 def gin_is_offered(communicator: Comm) -> bool:
-    """Whether the network offers transfers that GPUs start (GIN), of whatever type, which no topology says.
+    """Whether the network offers transfers that GPUs start (GIN), of whatever type.
 
-    Sockets do not. BadInput for other networks where the variable does not say it. NCCL's own over InfiniBand and RoCE
-    does by its source (ncclGinIbGdaki and ncclGinIbProxy, src/transport/net_ib/gin.cc, v2.29.2-1), which no simulated
-    adapter shows.
+    BadInput where neither the variable nor the network's adapters say it.
     """
     kind = communicator.environment.number(GIN, UNSET)
-    if kind == UNSET and communicator.network == SOCKETS:
-        return False
-    if kind not in (NO_GIN, GDAKI):
-        offered = GDAKI if communicator.network == OWN_NETWORK else NO_GIN
-        raise BadInput(
-            "symmetric windows on several nodes: whether the network lets GPUs start transfers (GIN) is not known; "
-            f"valid: {GIN}={GDAKI} where it does, whatever the type, {GIN}={NO_GIN} where it does not"
-        ).cured(Remedy("env", str(offered), GIN))
-    return kind == GDAKI
+    if kind not in (UNSET, NO_GIN, GDAKI) or (kind == UNSET and communicator.offers_gin is None):
+        raise _gin_unknown()
+    return bool(communicator.offers_gin) if kind == UNSET else kind == GDAKI
+
+
+def assumed_gin(communicator: Comm) -> str | None:
+    """Sentence that GIN is taken to be offered, where windows on several nodes depend on it; None elsewhere."""
+    asked = communicator.nodes > 1 and communicator.rules.windows_between_nodes is not None
+    if not asked or not communicator.offers_gin or communicator.environment.number(GIN, UNSET) != UNSET:
+        return None
+    return (
+        "windows on several nodes: NCCL's own network lets GPUs start transfers (GIN) where its adapters reach their "
+        f"memory, by source, not compared; {GIN}={NO_GIN} where yours does not"
+    )
+
+
+def _gin_unknown() -> BadInput:
+    return BadInput(
+        "symmetric windows on several nodes: whether the network lets GPUs start transfers (GIN) is not known; "
+        f"valid: {GIN}={GDAKI} where it does, whatever the type, {GIN}={NO_GIN} where it does not"
+    ).cured(Remedy("env", str(NO_GIN), GIN))
 
 
 def rails_enabled(communicator: Comm) -> bool:
@@ -168,7 +178,13 @@ RULES: Registry[BetweenNodesRule] = Registry()
 
 @RULES(nccl.INIT_TRANSPORTS_RANK(since="2.29.2"))
 def if_gpus_start_transfers_to_every_adapter(communicator: Comm) -> bool:
-    """As over_single_adapters, if rings may also cross from one adapter to another (NCCL_CROSS_NIC)."""
+    """As over_single_adapters, if rings may also cross from one adapter to another (NCCL_CROSS_NIC).
+
+    A network's plugin brings its own GIN or none (ncclNetPluginAssignToComm, src/plugin/net.cc, v2.29.2-1): BadInput.
+    """
+    of_plugin = plugin_network(communicator.network, communicator.environment.values) is not None
+    if of_plugin and communicator.offers_gin and communicator.environment.number(GIN, UNSET) == UNSET:
+        raise _gin_unknown()
     crosses = communicator.environment.number("NCCL_CROSS_NIC", 2) != 0
     return if_gpus_start_transfers_over_single_adapters(communicator) and crosses
 
