@@ -6,7 +6,8 @@
  *
  * Within a life all threads hold the tables: what a communicator of one size and version decides is what every other one
  * decides, whatever has become of the file meanwhile. Between lives the process forgets the tables, and another
- * environment holds. A life that takes too long is ended by an alarm. */
+ * environment holds. A life in which no thread gets a step further for long is aborted: a machine that is busy is slow in
+ * all of them, a lock that nobody gives back stops them. */
 #define main of_events
 #include "events.c"
 #undef main
@@ -20,7 +21,8 @@
 #include "../../call/versions.h"
 #include "../interface.h"
 
-enum { WORKERS = 6, SLOTS = 4, FILES = 4, MOST_LOCAL = 8, PROBES = 24, STEPS = 400, MOST_LIFE_S = 300 };
+enum { WORKERS = 6, SLOTS = 4, FILES = 4, MOST_LOCAL = 8, PROBES = 24, STEPS = 400 };
+enum { PAUSE_MS = 10, MOST_PAUSES = 300 * 1000 / PAUSE_MS }; /* so many without a step of any thread */
 enum { EXPLORES = FILES - 1 }; /* whose table explores: what it decides depends on the calls before */
 
 /* Its form would give each word a line. */
@@ -41,7 +43,7 @@ static const char *folder;
 static atomic_bool stops;
 static atomic_ulong decided[FILES][MOST_LOCAL + 1]
                            [MOST_VERSION + 1]; /* by nodes, local ranks, version; 0: nobody yet */
-static atomic_ulong opened_count, call_count, replaced_count, event_count;
+static atomic_ulong opened_count, call_count, replaced_count, event_count, step_count, ended_count;
 
 struct worker {
     struct source source;
@@ -104,6 +106,7 @@ static void *replace_all(void *argument) {
         }
         nanosleep(&pause, NULL);
     }
+    atomic_fetch_add(&ended_count, 1);
     return NULL;
 }
 
@@ -202,12 +205,33 @@ static void *work(void *argument) {
         } else {
             step(worker);
         }
+        atomic_fetch_add(&step_count, 1);
     }
     for (int slot = 0; slot < SLOTS; slot++) {
         CHECK(!worker->versions[slot] ||
               call_finalize(worker->versions[slot], worker->contexts[slot]) == RESULT_SUCCESS);
     }
+    atomic_fetch_add(&ended_count, 1);
     return NULL;
+}
+
+/* Until so many threads have ended. Joining them could not tell a busy machine from a lock that nobody gives back. */
+static void wait_for(unsigned long threads) {
+    struct timespec pause = {.tv_nsec = PAUSE_MS * 1000000L};
+    unsigned long before = 0, steps;
+    for (int pauses = 0; atomic_load(&ended_count) < threads; pauses++) {
+        nanosleep(&pause, NULL);
+        if ((steps = atomic_load(&step_count) + atomic_load(&ended_count)) != before) {
+            before = steps;
+            pauses = 0;
+        }
+        if (pauses >= MOST_PAUSES) {
+            printf("no step of any thread in %d s: %lu of %lu threads have ended, after %lu steps\n",
+                   MOST_PAUSES * PAUSE_MS / 1000, atomic_load(&ended_count), threads, atomic_load(&step_count));
+            fflush(stdout);
+            abort();
+        }
+    }
 }
 
 static void set(const char *name, const char *suffix, bool is) {
@@ -238,19 +262,21 @@ static void live_once(struct source *source) {
     struct worker workers[WORKERS] = {0};
     uint64_t seed = draw(source);
     atomic_store(&stops, false);
-    alarm(MOST_LIFE_S);
+    atomic_store(&ended_count, 0);
+    atomic_store(&step_count, 0);
     CHECK(pthread_create(&replacing, NULL, replace_all, &seed) == 0);
     for (int i = 0; i < WORKERS; i++) {
         workers[i].number = (uint64_t)i;
         workers[i].source.seed = draw(source);
         CHECK(pthread_create(&threads[i], NULL, work, &workers[i]) == 0);
     }
+    wait_for(WORKERS);
+    atomic_store(&stops, true);
+    wait_for(WORKERS + 1);
     for (int i = 0; i < WORKERS; i++) {
         CHECK(pthread_join(threads[i], NULL) == 0);
     }
-    atomic_store(&stops, true);
     CHECK(pthread_join(replacing, NULL) == 0);
-    alarm(0);
     call_forget_tables(); /* as if in another process */
 }
 
