@@ -4,6 +4,7 @@ Ranks are processes of the real libnccl. The launcher is a stand-in for srun, wi
 """
 
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -194,6 +195,20 @@ def test_the_plugin_reaches_nodes_that_others_are_kept_from() -> None:
     (said,) = of["containers"][0]["args"]
     assert f"chmod 1777 {mounts['counts']}" in said.splitlines()[0]
     assert {"name": "NCCL_TUNER_LIVE", "value": mounts["counts"]} in pod["spec"]["containers"][0]["env"]
+
+
+def test_what_root_changes_on_a_node_is_below_no_folder_that_everybody_may_write() -> None:
+    """A user's link of that name there would be another folder, which root would open to everybody."""
+    _, daemons, pod = kubernetes(DEPLOY / "job.sh")
+    of_nodes = [
+        volume["hostPath"]["path"]
+        for each in (daemons["spec"]["template"]["spec"], pod["spec"])
+        for volume in each["volumes"]
+        if "hostPath" in volume
+    ]
+    of_nodes += re.findall(r":-(/[^}]*)", (DEPLOY / "slurm-prolog.sh").read_text())
+    assert len(of_nodes) > 4
+    assert not [path for path in of_nodes if path.startswith(("/dev/shm", "/tmp", "/var/tmp", "/dev/mqueue"))]
 
 
 @pytest.mark.parametrize("lacking", [None, "table", "hash", "plugin", "library"])
