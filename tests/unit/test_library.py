@@ -12,6 +12,7 @@ import shutil
 import struct
 import subprocess
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from tuner.base.errors import BadInput, OracleUnavailable
 from tuner.base.files import cache_folder, recall, remember, sha256
 from tuner.cli import installation
 from tuner.oracle import library, symbols
+from tuner.oracle.messages import StructLayout
 from tuner.release.schema import LibraryFile
 
 X86_64, AARCH64 = 62, 183  # e_machine
@@ -344,6 +346,32 @@ def test_what_another_user_keeps_to_himself_is_found_out_again(cache: Path, monk
     monkeypatch.setattr(Path, "read_text", forbidden)
     assert sha256(path) == digest
     assert symbols.load(path, digest, cache) == "read"
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        *(
+            lambda text, other=other: other
+            for other in ("", "null", "7", "[]", "{}", "[" * 100_000, '{"answer": "{}"}')
+        ),
+        lambda text: text[: len(text) // 2],
+        lambda text: text.replace("10", "11", 1),  # an address, which libnccl would be asked at
+    ],
+)
+def test_kept_symbols_that_are_damaged_are_read_again(
+    damage: Callable[[str], str], cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    layout = StructLayout(1, {}, {}, {})
+    found = symbols.Symbols({"f": [(10, 1)]}, {}, ("f", 10), *[layout] * 7, {}, {}, {}, {})  # type: ignore[arg-type]
+    monkeypatch.setattr(symbols, "read", lambda _: found)
+    path = put(cache, "2.28.9", elf())
+    assert symbols.load(path, "0" * 64, cache) == found
+    monkeypatch.setattr(symbols, "read", lambda _: "read again")
+    assert symbols.load(path, "0" * 64, cache) == found
+    (kept,) = (cache / "symbols").iterdir()
+    kept.write_text(damage(kept.read_text()))
+    assert symbols.load(path, "0" * 64, cache) == "read again"
 
 
 def test_a_cache_that_may_not_be_looked_into_is_empty(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:

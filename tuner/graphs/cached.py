@@ -12,7 +12,7 @@ from typing import Any
 
 from tuner import release
 from tuner.base.extras import NotBuilt, shared_object
-from tuner.base.files import cache_folder, recall_own, remember
+from tuner.base.files import cache_folder, recall_answer, remember_answer
 from tuner.base.records import from_json, to_json
 from tuner.graphs.request import SearchRequest, SearchResult, request_of
 from tuner.machine.graphs import OrderedGraph
@@ -57,23 +57,12 @@ def kept(key: str) -> Any:
 
     KeyError if there is none; ValueError if it is damaged.
     """
-    text = recall_own(folder() / f"{key}.json")
-    if text is None:
-        raise KeyError(key)
-    try:
-        written = json.loads(text)
-        answer, digest = written["answer"], written["sha256"]
-        if digest == _sha256(answer):
-            return json.loads(answer)
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):  # JSON of another form
-        pass
-    raise ValueError("changed since it was written")
+    return json.loads(recall_answer(folder() / f"{key}.json"))
 
 
 def keep(key: str, answer: object) -> None:
     """Keeps an answer, for every process of this user, where the folder can be written to."""
-    text = json.dumps(answer)
-    remember(folder() / f"{key}.json", json.dumps({"sha256": _sha256(text), "answer": text}))
+    remember_answer(folder() / f"{key}.json", json.dumps(answer))
 
 
 @cache

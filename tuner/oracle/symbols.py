@@ -20,7 +20,7 @@ from elftools.elf.sections import SymbolTableSection
 from tuner.base.dataclass import dataclass
 from tuner.base.errors import OracleUnavailable
 from tuner.base.expressions import expression
-from tuner.base.files import recall_own, remember
+from tuner.base.files import recall_answer, remember_answer
 from tuner.base.records import from_json, to_json
 from tuner.oracle.messages import Member, PeerOffsets, StructLayout, StructNumber, WorkLayout, WorkStructs
 
@@ -107,7 +107,7 @@ def _number(die: DIE, target: DIE, bit: int) -> StructNumber | None:
     return StructNumber(bit + storage - above - bits, bits, signed)
 
 
-FORMAT = 9  # of the cached file; raise it when what is extracted changes
+FORMAT = 10  # of the cached file; raise it when what is extracted changes
 
 _BASE_NAME = expression(r"^_ZL?(\d+)")
 _CLONE = expression(r"\.constprop\.\d+$")
@@ -146,11 +146,10 @@ class Symbols:
 def load(library: Path, sha256: str, cache: Path) -> Symbols:
     """Symbols of ``library``, from ``cache`` when this file was read before."""
     stored = cache / "symbols" / f"{sha256[:32]}.{FORMAT}.json"
-    if (text := recall_own(stored)) is not None:
-        with contextlib.suppress(ValueError, KeyError, TypeError):  # half written by another program
-            return _stored(text)
+    with contextlib.suppress(KeyError, ValueError, TypeError, AttributeError):  # none, damaged, or of another form
+        return _stored(recall_answer(stored))
     symbols = read(library)
-    remember(stored, json.dumps(to_json(symbols)))
+    remember_answer(stored, json.dumps(to_json(symbols)))
     with contextlib.suppress(OSError):  # a folder that may not be looked into, a file that may not go
         for old in stored.parent.glob(f"{sha256[:32]}.*.json"):
             if old != stored:
