@@ -4,15 +4,18 @@ import json
 import os
 import subprocess
 import time
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tests.support.command_line import COMMAND, run
+from tuner.base.errors import OracleUnavailable
 from tuner.base.files import remember, sha256
+from tuner.engines import releases
 from tuner.graphs import cached
-from tuner.oracle import kept_files
+from tuner.oracle import kept_files, serving
 from tuner.release import learnt
 
 OF_OTHERS = ("src/fetch-api/x.py", "graphs/notes.txt", "2.28.9/libnccl.so.2.old", "libnccl.so.2", "engines/own/x.py")
@@ -146,3 +149,34 @@ def test_a_kept_answer_of_another_form_is_none(answer: object, tmp_path: Path, m
     (kept,) = (tmp_path / "graphs").iterdir()
     cached.keep(kept.stem, answer)
     assert answers(tmp_path, 1) == [said]
+
+
+@pytest.mark.parametrize("what", ["nothing", "no wheel", "a file less"])
+def test_a_fetch_of_an_engine_that_fails_leaves_nothing(
+    what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither an empty folder nor some of the files; and what a killed one left is cleared by the next."""
+    release = releases.load("vllm")
+    files = serving.ENGINES["vllm"].FILES
+
+    def downloaded(release: object, folder: Path, progress: object) -> Path:
+        if what == "no wheel":
+            raise OracleUnavailable("cannot download")
+        with zipfile.ZipFile(folder / "x.whl", "w") as wheel:
+            for file in files[: -1 if what == "a file less" else None]:
+                wheel.writestr(file, "x = 1\n")
+        return folder / "x.whl"
+
+    monkeypatch.setenv("NCCL_TUNER_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(serving, "_downloaded", downloaded)
+    (left := tmp_path / "cache" / "engines" / "fetch-abcdefgh" / "tmp").mkdir(parents=True)
+    (left / "half.py").touch()
+    if what == "nothing":
+        folder = serving.fetch(release)
+        assert sorted(each.relative_to(folder).as_posix() for each in folder.rglob("*.py")) == sorted(files)
+        assert serving.is_fetched(release)
+        assert os.listdir(folder.parent) == [folder.name]
+    else:
+        with pytest.raises(OracleUnavailable):
+            serving.fetch(release)
+        assert os.listdir(tmp_path / "cache") == []

@@ -278,7 +278,7 @@ def fetch_all(
         target = cached(release, build)
         if release in missing:
             progress(f"[{missing.index(release) + 1}/{len(missing)}] {release}")
-            with _alone(progress):
+            with alone(progress):
                 if not _whole(release, build):  # another process may have been at it
                     _fetch_into(target, release, build, progress, source)
         else:
@@ -318,7 +318,7 @@ def _check_disk(missing: Sequence[str], build: str, progress: Callable[[str], No
 
 
 @contextlib.contextmanager
-def _alone(progress: Callable[[str], None]) -> Iterator[None]:
+def alone(progress: Callable[[str], None]) -> Iterator[None]:
     """Keeps other processes from fetching into the cache, and clears what a killed one left unfinished."""
     import fcntl  # not on Windows, which has no wheel to fetch
 
@@ -336,16 +336,18 @@ def _alone(progress: Callable[[str], None]) -> Iterator[None]:
         os.close(descriptor)
 
 
-_FETCH = "fetch-"
+FETCH = "fetch-"  # how the folder of one that goes on is called
 _OF_A_FETCH = expression(r"libnccl\.so\.2|library\.json|.*\.whl|pip-.*|tmp.*")  # what is in its folder; pip's begin so
+ENGINES = "engines"  # the folder of serving engines, tuner.oracle.serving
 _OF_A_RELEASE = expression(rf"{_RELEASE.pattern}(-({'|'.join(BUILDS)}))?")
 
 
 def _left_behind() -> Iterator[Path]:
-    """Folders of fetches that were killed: below a release's, with nothing in them but what fetches create."""
+    """Folders of fetches that were killed: with nothing in them but what fetches create, where fetches create them."""
     for folder in cache_folder().iterdir():
-        if _OF_A_RELEASE.fullmatch(folder.name) and folder.is_dir() and not folder.is_symlink():
-            for left in folder.glob(f"{_FETCH}*"):
+        fetched = folder.name == ENGINES or _OF_A_RELEASE.fullmatch(folder.name)
+        if fetched and folder.is_dir() and not folder.is_symlink():
+            for left in folder.glob(f"{FETCH}*"):
                 if left.is_dir() and not left.is_symlink() and all(map(_OF_A_FETCH.fullmatch, os.listdir(left))):
                     yield left
 
@@ -364,7 +366,7 @@ def _fetch_into(target: Path, release: str, build: str, progress: Callable[[str]
 
 
 def _fetch_beside(target: Path, release: str, build: str, progress: Callable[[str], None], source: Path | None) -> None:
-    with tempfile.TemporaryDirectory(dir=target.parent, prefix=_FETCH) as folder:
+    with tempfile.TemporaryDirectory(dir=target.parent, prefix=FETCH) as folder:
         if source is None:
             wheel = _download(release, build, Path(folder), progress)
         else:

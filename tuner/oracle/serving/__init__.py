@@ -5,7 +5,9 @@ whose PyTorch and GPUs are stand-ins (:mod:`tuner.oracle.serving.stand_ins`). No
 nothing of it runs in this process.
 """
 
+import contextlib
 import json
+import os
 import subprocess
 import tempfile
 import zipfile
@@ -18,6 +20,7 @@ from tuner.base.errors import OracleFailed, OracleUnavailable
 from tuner.base.files import cache_folder
 from tuner.engines.releases import EngineRelease
 from tuner.engines.situation import Situation
+from tuner.oracle import library
 from tuner.oracle.serving import sglang, vllm
 
 ENGINES = {"vllm": vllm, "sglang": sglang}  # those whose packages can be asked
@@ -28,7 +31,7 @@ NOT_FOUND = "No matching distribution"
 
 def folder_of(release: EngineRelease) -> Path:
     """The folder of the cache that has, or will have, the files of a release's package."""
-    return cache_folder() / "engines" / f"{release.engine}-{release.release}"
+    return cache_folder() / library.ENGINES / f"{release.engine}-{release.release}"
 
 
 def is_fetched(release: EngineRelease) -> bool:
@@ -50,10 +53,18 @@ def fetch(release: EngineRelease, progress: Callable[[str], None] = lambda _: No
         return folder
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=folder.parent) as made:
-            _unpack(_downloaded(release, Path(made), progress), files, ENGINES[release.engine].SOME_HAVE, folder)
+        with library.alone(progress), tempfile.TemporaryDirectory(dir=folder.parent, prefix=library.FETCH) as made:
+            wheel = _downloaded(release, Path(made), progress)
+            _unpack(wheel, files, ENGINES[release.engine].SOME_HAVE, unpacked := Path(made) / "tmp")
+            for file in [each for each in unpacked.rglob("*") if each.is_file()]:
+                target = folder / file.relative_to(unpacked)
+                target.parent.mkdir(parents=True, exist_ok=True)
+                os.replace(file, target)
     except OSError as error:
         raise OracleUnavailable(f"cannot fetch {release.name} into {folder}: {error.strerror or error}") from None
+    finally:
+        with contextlib.suppress(OSError):  # not empty: as it should be
+            folder.parent.rmdir()
     return folder
 
 
