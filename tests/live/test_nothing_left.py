@@ -6,7 +6,6 @@ import random
 import re
 import signal
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Set
@@ -16,6 +15,7 @@ from typing import Any
 import pytest
 
 from tests.support import training_job
+from tests.support.command_line import PYTHON
 from tuner.base import scratch
 from tuner.base.scratch import ScratchFolder
 
@@ -58,8 +58,11 @@ def read_of_all(what: str) -> dict[int, bytes]:
 
 
 def start(folder: Path) -> "subprocess.Popen[bytes]":
-    command, env = [sys.executable, "-c", STARTING], {**os.environ, "TMPDIR": str(folder)}
-    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=env)
+    env = {**os.environ, "TMPDIR": str(folder)}
+    return subprocess.Popen(
+        [PYTHON, "-c", STARTING], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=env,
+        cwd=folder,
+    )  # fmt: skip
 
 
 def settled(left: Callable[[], Set[Any]]) -> Set[Any]:

@@ -203,6 +203,7 @@ def planted(records: list[Record], change: Change, ranks: tuple[int, ...]) -> li
 def test_ranks_that_are_alike_raise_no_alarm(job: Job, tmp_path: Path) -> None:
     report = checked(tmp_path / "records", job.records())
     assert (report.verdict, report.differences, report.refused) == (RanksVerdict.same, (), ())
+    run("preflight", "check", str(tmp_path / "records"), "allreduce", "--to", "1G")
 
 
 @pytest.mark.parametrize("name", PLANTED)
@@ -226,6 +227,7 @@ def test_a_harmless_difference_raises_no_alarm(name: str, job: Job, tmp_path: Pa
     report = checked(tmp_path / "records", planted(job.records(), change, ranks))
     assert report.verdict is RanksVerdict.same, [words(each) for each in report.findings]
     assert report.cost is None
+    run("preflight", "check", str(tmp_path / "records"), "allreduce", "--to", "1G")
 
 
 @pytest.mark.parametrize("name", ["no plugin", "a plugin that is not there"])

@@ -1,6 +1,5 @@
 """Control sequences of a stranger's file reach no terminal and no file raw, whatever reads and whatever prints them."""
 
-import contextlib
 import csv
 import io
 import json
@@ -8,15 +7,12 @@ import os
 import pty
 import re
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 import pytest
 
-from tests.support.command_line import COMMAND, run
-from tuner import cli
+from tests.support.command_line import COMMAND, run, run_to_any_end
 from tuner.base import printable
 from tuner.base.view import csv_lines
 
@@ -68,16 +64,9 @@ FILES = sorted(path for path in EXAMPLES.glob("*.*") if path.suffix in KINDS and
 
 
 def said(*words: str) -> str:
-    """Everything that a command writes, in this process."""
-    output = io.StringIO()
-    with (
-        contextlib.redirect_stdout(output),
-        contextlib.redirect_stderr(output),
-        patch.object(sys, "argv", ["nccl-tuner", *words]),
-        pytest.raises(SystemExit),
-    ):
-        cli.main()
-    return output.getvalue()
+    """Everything that a command writes."""
+    done = run_to_any_end(*words)
+    return done.stdout + done.stderr
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda path: path.name)
