@@ -363,7 +363,7 @@ def test_kept_symbols_that_are_damaged_are_read_again(
     damage: Callable[[str], str], cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     layout = StructLayout(1, {}, {}, {})
-    found = symbols.Symbols({"f": [(10, 1)]}, {}, ("f", 10), *[layout] * 7, {}, {}, {}, {})  # type: ignore[arg-type]
+    found = symbols.Symbols({"f": [(10, 1)]}, {}, ("f", 10), *[layout] * 7, {}, {}, {}, {})  # type: ignore[arg-type,call-arg]
     monkeypatch.setattr(symbols, "read", lambda _: found)
     path = put(cache, "2.28.9", elf())
     assert symbols.load(path, "0" * 64, cache) == found
