@@ -75,11 +75,11 @@ VERBS = {name: says for verbs in SECTIONS.values() for name, says in verbs.items
 
 
 class NobodyReads(Exception):
-    """Standard output is a pipe whose reader is gone, such as ``head``."""
+    """Raised where standard output is a pipe whose reader, such as ``head``, has ended."""
 
 
 class Everything(Group):
-    """The group of all commands. A broken pipe becomes :class:`NobodyReads`: click exits with 1, here a "no"."""
+    """The group of all commands. A broken pipe raises :class:`NobodyReads`: click would exit with 1, a "no" here."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parses the arguments; also accepts ``help COMMAND``, ``version``, and the words of ``ALSO`` for commands."""
@@ -131,8 +131,8 @@ def everything() -> None:
 def main() -> None:
     """Runs a verb. Exit codes: 0 answered, 1 the answer is "no", 2 bad input, 3 cannot be judged.
 
-    An error is one line on stderr. 130 and 141: interrupted, and nobody read on, as shells have it for SIGINT and
-    SIGPIPE.
+    An error is one line on stderr. 130 means interrupted and 141 that nobody read the output, as shells report SIGINT
+    and SIGPIPE.
     """
     gc.set_threshold(OBJECTS_BETWEEN_COLLECTIONS)
     _open_streams()
@@ -179,7 +179,7 @@ def run(words: list[str] | None = None) -> NoReturn:
 
 
 def _open_streams() -> None:
-    """Exits where nobody can be answered; nothing else may be opened with the number of a closed stream."""
+    """Exits if standard output is closed; opens closed streams, so that no file gets one of their numbers."""
     answering = sys.stdout is not None  # Python's own for a closed one
     for stream in (sys.stdin, sys.stdout, sys.stderr):
         if stream is None:
@@ -204,7 +204,7 @@ def _instead(words: list[str] | None, error: TunerError) -> str | None:
 def _end(code: int, says: str, instead: str | None = None) -> NoReturn:
     """Exits with a line on stderr, folded on a terminal, and one that suggests a command ``instead``.
 
-    Where nothing can be written only the exit code says it.
+    If stderr cannot be written either, only the exit code tells of the error.
     """
     try:
         line = f"nccl-tuner: {_one_line(says)}"

@@ -152,7 +152,7 @@ def save_judged(result: Acceptance, file: Path) -> None:
 
 
 def _hosts(communicator: options.CommunicatorOptions, *, in_domains: bool) -> int | None:
-    """The hosts that were asked about: nodes, or the trays of all NVLink domains; None where nothing says how many."""
+    """How many hosts the user asked about: nodes, or the trays of all NVLink domains; None if no option says it."""
     nodes: int | None = communicator["nodes"] if options.is_given("nodes") else None
     trays: int | None = communicator["trays"]
     if trays:
@@ -161,9 +161,9 @@ def _hosts(communicator: options.CommunicatorOptions, *, in_domains: bool) -> in
 
 
 def _only_machine(file: Path) -> str:
-    """The only machine of the catalogue with the results' GPUs, which is announced.
+    """The machine of the catalogue that has the results' GPUs, if there is only one; a note names it.
 
-    BadInput lists the machines where there are several or none, and says why results cannot be read.
+    BadInput if there are several (it lists them) or none, and if the results cannot be read.
     """
     from tuner.jobs.diagnosis.results import machines_with_such_gpus
 
@@ -218,7 +218,7 @@ def _say(finding: Finding) -> None:
 
 
 def _says_no_more(in_place: list[JudgedSize], every: Sequence[JudgedSize]) -> bool:
-    """Whether the same calls are shown out of place, and no size fails in place that passes there."""
+    """Whether the same calls were also measured out of place, and each size that fails in place fails there, too."""
     kind = _kind(in_place[0])
     there = {each.bytes: each.verdict for each in every if not each.in_place and _kind(each) == kind}
     return bool(there) and not any(

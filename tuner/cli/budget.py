@@ -66,7 +66,7 @@ class Shown:
     overlap: bool
 
     def of(self, own: Sequence[object], by_nccl: Sequence[object], by_calibration: Sequence[object]) -> list[object]:
-        """A row: its own cells, then the times that are shown."""
+        """The cells of a row: its own first, then the times that are shown."""
         return [*own, *(by_nccl if self.nccl else ()), *(by_calibration if self.calibrated else ())]
 
 
@@ -131,7 +131,7 @@ def _print_left_out(budget: Budget) -> None:
 
 
 def _print_exchanges(variant: str, exchanges: Sequence[ExchangesOf]) -> None:
-    """Prints sends, receives and AllToAlls of the first variant, which have no time."""
+    """Prints the first variant's sends, receives and AllToAlls, for which there are no times."""
     if not exchanges:
         return
     rows = [
@@ -400,7 +400,7 @@ def job_of(given: Mapping[str, Any], ranks: int, shares: bool) -> JobGroups | No
 
 
 def check_beside(job: JobGroups, **given: object) -> None:
-    """BadInput for options that describe one communicator."""
+    """BadInput for options that describe a single communicator, when the job has several."""
     if beside := [name for name, value in given.items() if value]:
         options = ", ".join("--" + name.replace("_", "-") for name in beside)
         whose = "--by-group" if job.layout is None else "--job"
@@ -651,7 +651,9 @@ def command(
 
 
 def _measured(files: tuple[Path, ...], given: Mapping[str, Any], described: Scenario) -> MeasuredRuns | None:
-    """The measured times: one file as it is; several files, and those of nccl-tests, as arms of the communicator."""
+    """The measured times: of one file as it is; several files, and output of nccl-tests, are arms of the
+    communicator.
+    """
     if not files and not given["labelled"]:
         return None
     if not given["labelled"] and len(files) == 1 and not MeasurementFile(files[0]).forces:

@@ -16,7 +16,7 @@ from tuner.oracle.kept_files import KeptFiles
 
 @dataclass(frozen=True, slots=True)
 class Cache:
-    """What was found in ``folder``; where ``pruned``, it was removed except for what is ``left``."""
+    """The files found in ``folder``; if ``pruned``, they were removed, except for those in ``left``."""
 
     folder: str
     kept: tuple[KeptFiles, ...]

@@ -181,7 +181,7 @@ def _report(found: Sequence["FileDiagnosis"], examined: "Examination | None", ou
 
 
 def _draw(found: Sequence["FileDiagnosis"], file: Path) -> None:
-    """BadInput where none of the files is of a kind that is drawn, or several are."""
+    """Draws the one file that can be drawn: results or a topology. BadInput unless there is exactly one."""
     from tuner.answers.charts import judged, save
 
     drawn = [each for each in found if each.accepted is not None or (each.examined is not None and each.examined.sizes)]
@@ -224,7 +224,7 @@ def _as_json(each: "FileDiagnosis") -> dict[str, Any]:
 
 
 def _command(each: "FileDiagnosis") -> str | None:
-    """The command that shows more; None without one. It gets the options that the finding asks for."""
+    """The command that shows more, with the options that the finding asks for; None if there is no such command."""
     words, wants_machine = COMMANDS[each.kind]
     if not words:
         return None

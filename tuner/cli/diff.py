@@ -179,7 +179,9 @@ def _by_measurements(measured: "CalibratedRatio") -> str:
 
 
 def releases_of(scenario: Scenario, buffers: Buffers) -> list[Scenario]:
-    """The scenario with each release that it can be asked about, oldest first; says which lack such buffers."""
+    """The scenario under each release that has such buffers, oldest first; names the releases without them on
+    stderr.
+    """
     if len(scenario.every_release) < 2 or scenario.others:
         raise BadInput("--all-releases searches graphs anew; valid without --topo-graphs, --constants and --node")
     lacking = [name for name in scenario.every_release if registered.missing(release.load(name), buffers)]
@@ -239,8 +241,8 @@ WHOSE = {EMULATED: "emulated", RECORDED: "libnccl", BY_LIBRARY: "libnccl"}
 class Upgrade:
     """Everything that differs between two communicators.
 
-    ``selection_identical``: no pick, channel, thread count or graph differs, nor anything asked of libnccl.
-    ``known_regressions`` are those of all machines.
+    ``selection_identical``: picks, channels, thread counts, graphs and libnccl's own answers are all equal.
+    ``known_regressions`` are known on any machine, not only on this one.
     """
 
     changes: list[PickChange]
@@ -252,7 +254,7 @@ class Upgrade:
 def upgrade(
     old: Side, new: Side, changes: Mapping[Request, list[PickChange]], library_timeout_s: float | None
 ) -> Upgrade:
-    """Compares two communicators; with libnccl's own answers where ``library_timeout_s`` is given, in seconds."""
+    """Compares two communicators. If ``library_timeout_s`` (seconds) is given, libnccl's own answers, too."""
     found = differences(old.scenario, new.scenario)
     if library_timeout_s is not None:
         from tuner.answers import beyond
@@ -266,7 +268,7 @@ def upgrade(
 
 
 def _launches_alike(old: Side, new: Side, requests: Iterable[Request]) -> bool:
-    """Whether channels and threads are equal, too, at every size."""
+    """Whether channels and threads are also equal at every size."""
     before, after = (Side(side.scenario, whole=True) for side in (old, new))
     return not any(diff(before, after, request) for request in requests)
 
@@ -306,7 +308,9 @@ VERDICTS = {
 
 
 def _show_regressions(releases: Sequence[str]) -> None:
-    """Prints upgrades after which people saw less performance; with two releases, those that only the later one has."""
+    """Prints upgrades after which people saw less performance; with two releases, the regressions of the later one
+    only.
+    """
     if len(releases) not in (0, 2):
         raise BadInput(f"{len(releases)} releases; valid: none, or BEFORE AFTER")
     known = between(*releases) if releases else list(regressions())
@@ -494,7 +498,7 @@ def command(
 
 @dataclass(frozen=True, slots=True)
 class DiffQuery:
-    """The comparison that was asked for: at which further sizes, and whether differences besides the picks count."""
+    """What to compare: at which further sizes, and whether differences other than the picks are shown."""
 
     asked: options.CommunicatorQuestion
     whole: bool
@@ -576,7 +580,7 @@ BY_NCCL, BY_MEASUREMENTS = "time by NCCL", "by measurements"
 def print_changes(title: str, changes: list[PickChange], *, by_nccl: bool = True) -> None:
     """Prints the ranges whose pick changes as a table, without those that are only rounding.
 
-    Calibrated times stand beside NCCL's, or replace them where not ``by_nccl``.
+    Shows calibrated times beside NCCL's if ``by_nccl``, else instead of them.
     """
     ties = [change for change in changes if change.is_rounding]
     if left := [change for change in changes if not change.is_rounding]:
@@ -591,7 +595,7 @@ def print_changes(title: str, changes: list[PickChange], *, by_nccl: bool = True
 
 
 def shown_times(by_nccl: bool, calibrated: "Sequence[CalibratedChange | None]") -> list[str]:
-    """The columns of changes of time: NCCL's, those by measurements, or both."""
+    """The columns that show how times change: by NCCL's models, by measurements, or both."""
     measured = any(each is not None and each.ratio is not None for each in calibrated)
     return [*([BY_NCCL] if by_nccl or not measured else []), *([BY_MEASUREMENTS] if measured else [])]
 

@@ -198,12 +198,12 @@ BY_SIZE = (
 
 
 def _from(name: str, **changed: Any) -> Column:
-    """The column of a value at the first count of the ranges in a row."""
+    """A column with a value at the lowest count of a row's ranges."""
     return replace(*columns_of(AtCount, name, of=lambda ranges: ranges[0].first), **changed)
 
 
 def _to(name: str, **changed: Any) -> Column:
-    """The column of a value at the last count of the ranges in a row."""
+    """A column with a value at the highest count of a row's ranges."""
     return replace(*columns_of(AtCount, name, of=lambda ranges: ranges[-1].last), **{"title": "to"} | changed)
 
 

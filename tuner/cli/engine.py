@@ -36,7 +36,7 @@ HEADING = "Serving engine"
 
 
 class EngineName(click.ParamType):  # type: ignore[type-arg]
-    """The name of an engine with its release, with a table unless ``untabled``; a shell completes to those with one."""
+    """An engine and its release, which must have a table unless ``untabled``; a shell completes names that have one."""
 
     name = "engine"
 
@@ -66,7 +66,7 @@ class EngineOptions:
     def group(self, communicator: options.CommunicatorOptions, name: str) -> "ServedGroup":
         """The engine's group on the communicator in question; engines' variables are not passed to NCCL.
 
-        Of several engines each gets the variables and arguments that it knows, and those that none knows.
+        With several engines, each gets the variables and arguments that it knows or that no engine knows.
         """
         from tuner.answers.serving import ServedGroup
         from tuner.engines import releases, switches
@@ -331,7 +331,7 @@ def show_served_step(
 ) -> None:
     """Prints the calls of a decoding step and a prefill chunk.
 
-    BadInput without an engine or a model, and for options that a step of a model has no use for.
+    BadInput without an engine or a model, and for options that do not apply to a model's step.
     """
     from tuner.answers.serving_calls import DECODE, PREFILL, ServedModel
     from tuner.answers.serving_step import served_step

@@ -153,7 +153,9 @@ NO_TIMES = "NCCL has no time model of sends and receives: how long either takes 
 
 @dataclass(frozen=True, slots=True)
 class ExchangeComparison:
-    """Both sides in words, the sizes that were asked for, and the ranges in which messages go another way."""
+    """Names of both sides, the sizes that were asked for, and the ranges of sizes in which messages take another
+    path.
+    """
 
     before: str
     after: str
@@ -171,7 +173,7 @@ def alone(words: Iterable[object]) -> list[PeerCall]:
 
 
 def check_plain(calls: Sequence[PeerCall], like: Request) -> None:
-    """BadInput for buffers other than plain ones, on which the ways of messages are compared."""
+    """BadInput for any buffers but plain ones: paths of messages are only compared on these."""
     if like.buffers is not Buffers.plain or like.in_place:
         raise BadInput(f"--buffers, --in-place: of collectives; valid for {calls[0].name}: plain (see: pick)")
 
@@ -179,7 +181,7 @@ def check_plain(calls: Sequence[PeerCall], like: Request) -> None:
 def compared(
     before: Scenario, after: Scenario, calls: Sequence[PeerCall], sizes: Sequence[int], ends: tuple[int, int]
 ) -> ExchangeComparison:
-    """The calls at ``sizes``, and the changes between both ``ends``, in bytes."""
+    """Both sides' calls at ``sizes``, and the changes between the two ``ends``, all in bytes."""
     sides = ExchangeSides(before, after)
     at = tuple(sides.at(call, size) for call in calls for size in sizes)
     changes = tuple(change for call in calls for change in sides.changes(call, *ends))

@@ -153,7 +153,7 @@ def _explain_engine(
 
 
 def _print_log(file: Path, name: str | None) -> None:
-    """Prints the log's own answers first; they need no graphs, so they appear even if the rest cannot."""
+    """Prints the log's own answers first: they need no graphs, so they appear even if nothing else can be answered."""
     from tuner.scenario.logs import importer
     from tuner.scenario.logs.imported import LogAdditions
 

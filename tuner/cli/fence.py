@@ -1,7 +1,7 @@
 """What a command may do while it answers a remote client: read files below some folders, and nothing else.
 
-The fence stands below the parameters: whichever word names a file (``table:FILE``, ``@FILE``, a variable's value),
-Python itself asks before it opens one. It cannot be removed again, so only a server sets it up.
+The fence does not look at parameters: whichever of them names a file (``table:FILE``, ``@FILE``, a variable's value),
+Python itself asks the fence before it opens one. It cannot be removed, so only a server sets it up.
 """
 
 import errno
@@ -94,7 +94,7 @@ class Fence:
         return any(real.is_relative_to(folder) for folder in self.allowed)
 
     def build(self, scratch: Path) -> None:
-        """Makes Python ask from now on: an audit hook cannot be removed, only told to let everything pass.
+        """Makes Python ask the fence from now on: an audit hook cannot be removed, only told to allow everything.
 
         ``scratch``: a folder of this process, for temporary files of some answers.
         """
@@ -104,7 +104,9 @@ class Fence:
 
     @contextmanager
     def up(self, seconds: float) -> Iterator[None]:
-        """Allows nothing else inside the block; :class:`TooSlow` where it takes longer than this."""
+        """Inside the block only those files may be read. Raises :class:`TooSlow` if the block takes longer than
+        this.
+        """
         before = signal.signal(signal.SIGALRM, _ring)
         signal.setitimer(signal.ITIMER_REAL, seconds, 1)  # again each second, should somebody swallow the first
         self._up = True

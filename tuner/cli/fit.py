@@ -365,7 +365,7 @@ def calibration_command(
 
 
 def _unhealthy(path: Path, machine: str, site: Site, given: Given) -> str:
-    """Reason why the times of a file are not those of a healthy machine; empty where nothing says so."""
+    """Why the times of a file cannot be those of a healthy machine; empty if nothing speaks against them."""
     try:
         scenario = describe(None if site.topology else machine, topology=site.topology, nccl=site.nccl or None)
         found = accept([path], AcceptOptions(scenario, replace(given, nccl=given.nccl or site.nccl)))

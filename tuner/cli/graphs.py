@@ -91,7 +91,9 @@ def _limits(explanation: GraphExplanation, several: bool) -> Iterator[str]:
 
 
 def _lifts(explanation: GraphExplanation, several: bool) -> None:
-    """Each result of a lifted limit, with the changes that give it on lines of their own, which are not folded."""
+    """What NCCL would find without each limit; the changes that lift it stand on lines of their own, which are not
+    folded.
+    """
     if not explanation.lifts:
         return
     click.echo("What would lift it: searched again with the change, NCCL finds\n")
@@ -121,7 +123,7 @@ def _searches(explanation: GraphExplanation) -> None:
 
 
 def _kind(search: SearchTried) -> tuple[str, str, str]:
-    """Merges successive searches that ask for the same and find nothing better into one line."""
+    """Merges successive searches that ask for the same, and find nothing better, into one line."""
     better = "all" if search.outcome == "all channels" else "yes" if search.outcome.startswith("better") else "no"
     asked = f"{search.min_channels}-{search.max_channels}"
     return _speed(search), asked, better
@@ -203,7 +205,7 @@ def _net(number: int | None) -> str:
 
 
 def alike(of_channel: Mapping[int, tuple[str, ...]]) -> list[tuple[str, ...]]:
-    """Rows with the channels that share them."""
+    """Equal rows merged, each with the channels that share it."""
     channels: dict[tuple[str, ...], list[int]] = {}
     for channel, row in of_channel.items():
         channels.setdefault(row, []).append(channel)

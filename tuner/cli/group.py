@@ -137,7 +137,9 @@ def _call(where: str, row: Mapping[str, Any]) -> GivenCall:
 
 
 def of_libnccl(calls: Sequence[GivenCall], like: Request) -> list[Operation]:
-    """The calls as libnccl is asked, completed by the options. BadInput for anything but a collective."""
+    """The calls for libnccl, completed by the options. BadInput for other calls than collectives, and for a root or
+    peer.
+    """
     for call in calls:
         if isinstance(call.function, PeerCall):
             options.Named(Collective, "collective").convert(call.function.name, None, None)  # which says why

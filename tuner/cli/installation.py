@@ -28,7 +28,7 @@ MODULES = {"_plugin": "plugin dry-run", "_force": "measure", "_sim": "oracle and
 
 @dataclass(frozen=True, slots=True)
 class InstalledPart:
-    """Something that may be there."""
+    """A part that may or may not be installed, and whether it works."""
 
     name: str
     state: str
@@ -73,7 +73,7 @@ class Installation:
 
     @property
     def works(self) -> bool:
-        """Whether no installed part needs repair."""
+        """Whether every installed part works."""
         return all(part.works or not part.mend for part in self.parts)
 
 

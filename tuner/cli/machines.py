@@ -101,7 +101,7 @@ def command(
 
 
 def _file(what: str) -> Path | None:
-    """The file of that path, None for a machine. Errors: UnknownMachine where it is neither and looks like a name."""
+    """The path of a file; None for a machine's name. UnknownMachine if it looks like a name, but is not known."""
     if what == "-":
         return STANDARD_INPUT
     if catalogue.is_known(what):

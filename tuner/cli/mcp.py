@@ -1,7 +1,7 @@
 """``nccl-tuner mcp``: the commands as tools of the Model Context Protocol, for agents in editors and chats.
 
-Over standard input and output a message is a line; over HTTP, on the loopback address, a request. Answers take turns in
-the main thread, the only one in which a clock can end them.
+Over standard input and output each message is a line; over HTTP, on the loopback address, a request. All answers are
+made one by one in the main thread, the only one in which a timer can end them.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""Streamable HTTP of the Model Context Protocol, on the loopback address: a message a request, answered as JSON.
+"""The Model Context Protocol's streamable HTTP on the loopback address: each request has one message, answered as JSON.
 
 There are no sessions and no streams: nothing is sent that was not asked for. A page in a browser on this computer could
 reach the port, too; so requests from other origins, and by names other than this computer's, are refused.

@@ -23,7 +23,7 @@ READS = {"readOnlyHint": True, "openWorldHint": False}
 
 
 class Refused(Exception):
-    """A request that is answered with an error: JSON-RPC's number of it, and one line of text."""
+    """A request that is answered with an error: JSON-RPC's error code, and one line of text."""
 
     def __init__(self, number: int, says: str) -> None:
         super().__init__(says)

@@ -355,7 +355,7 @@ launch_option = flag(
 
 
 def json_option(function: F, says: str = "Print JSON.") -> F:
-    """``--json``, which :func:`tuner.cli.output.json_wanted` answers by: commands take nothing of it."""
+    """``--json``: :func:`tuner.cli.output.json_wanted` reads it, so commands get no parameter for it."""
     return flag("--json", says, expose_value=False, callback=_want_json)(function)
 
 
@@ -423,8 +423,8 @@ def question(
 ) -> Callable[[F], F]:
     """The options of a :class:`CommunicatorQuestion`, which the command gets as the parameter ``asked``.
 
-    ``times`` is the default of whose times are shown (None: no options for it), ``times_said`` says it in words;
-    ``libnccl`` is the help of --libnccl, where the command has it.
+    ``times``: whose times are shown by default (None: the command has no options for it), ``times_said``: the same in
+    words. ``libnccl``: the help of --libnccl, if the command has it.
     """
 
     names = ["communicator", "call", *(["low", "high"] if ranges else [])]
@@ -454,10 +454,10 @@ def question(
 def runnable(
     selections: Mapping[str, Selection], collectives: Sequence[Collective], like: Request, everywhere: bool = True
 ) -> list[Request]:
-    """The calls of these collectives that can run; without any, of all, and stderr names the others.
+    """The calls of these collectives (default: all) that can run; stderr names those that cannot.
 
-    They are ``like`` that call in everything but the collective. ``selections`` are keyed by words that name them; a
-    call has to run in all of them, or in one if not ``everywhere``.
+    The calls equal ``like`` in everything but the collective. ``selections`` are keyed by their names; a call has to
+    run in all of them, or, unless ``everywhere``, in at least one.
     """
     requests = [replace(like, collective=collective) for collective in dict.fromkeys(collectives or Collective)]
     if collectives:

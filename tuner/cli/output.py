@@ -46,9 +46,9 @@ def say(text: str = "", err: bool = False) -> None:
 
 
 def note_after(text: str, of_answer: bool = False) -> None:
-    """Says a note on stderr when the command ends, so that its answer comes first; before a refusal, though.
+    """Prints a note on stderr when the command ends, after its answer; if the command is refused, before the error.
 
-    One that is true ``of_answer`` alone is not said before a refusal.
+    A note that is only about the answer (``of_answer``) is not printed before a refusal.
     """
     ctx = click.get_current_context()
     notes: list[tuple[str, bool]] = ctx.meta.setdefault(NOTES, [])
@@ -64,7 +64,7 @@ def _say_notes(notes: Sequence[tuple[str, bool]]) -> None:
 
 
 def progress(text: str) -> None:
-    """Says on stderr what takes long, if stderr is a terminal."""
+    """Says on stderr what the user is waiting for, if stderr is a terminal."""
     if sys.stderr.isatty():
         say(f"{text} ...", err=True)
 
@@ -91,8 +91,9 @@ def verdict(text: str, good: bool | None) -> str:
 def print_json(value: Any, several: str | None = None) -> None:
     """Prints one object: a record's keys, or under the key ``several`` a list of records, however long.
 
-    First comes the version of the form (docs/json.md), last what was taken from a log that describes the communicator,
-    what the variables of files do, and which release stands in for one that was not compared.
+    The first key is the version of the format (docs/json.md). The last ones say what was taken from the log that
+    describes the communicator, what the variables in files do, and which release stands in for one that was not
+    compared.
     """
     written = versioned(value, several)
     if (says := click.get_current_context().meta.get(LOG)) is not None:
@@ -149,10 +150,10 @@ def print_view(title: str, columns: Sequence[Column], rows: Iterable[Any]) -> No
 
 
 def print_csv(columns: Sequence[Column], rows: Iterable[Any]) -> None:
-    """The columns that have a key as comma-separated values."""
+    """Prints the columns that have a key, as comma-separated values."""
     click.echo(view.to_csv(columns, rows), nl=False)
 
 
 def command_line() -> str:
-    """This very call."""
+    """The command line of the running process."""
     return shlex.join(["nccl-tuner", *sys.argv[1:]])

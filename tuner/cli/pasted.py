@@ -1,4 +1,4 @@
-"""What is said of a file that somebody pastes: the commands that say what it is, if it is normal, what is picked.
+"""Answers about a file that somebody pastes: what it is, whether it is normal, and what NCCL would pick.
 
 The site's page to try runs this in the browser, where no process can be started.
 """
@@ -24,7 +24,7 @@ OWN_ANSWER = frozenset({"diagnose"})  # which was given already
 
 @dataclass(frozen=True, slots=True)
 class PastedAnswer:
-    """A command, and what it says. ``title``: the question; ``verdict``: by the exit code, "" for wrong input."""
+    """A command and its output. ``title`` is the question; ``verdict`` follows from the exit code, "" for bad input."""
 
     title: str
     words: Sequence[str]
@@ -34,7 +34,7 @@ class PastedAnswer:
 
     @property
     def verdict(self) -> str:
-        """That of the exit code."""
+        """The verdict that the exit code stands for."""
         return VERDICTS.get(self.exit_code, "")
 
     @property
@@ -61,7 +61,7 @@ def answers(files: Sequence[str], machine: str = "", nodes: str = "") -> Iterato
 
 
 def _pick(found: dict[str, Any], machine: str, nodes: str) -> list[str] | None:
-    """None where nothing says on which machine."""
+    """The command that shows the picks; None if neither the user nor the file names the machine."""
     described = PICKS.get(found["kind"])
     name = machine or found["machine"]
     if described is None or (described == "machine" and not name):

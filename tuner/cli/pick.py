@@ -238,7 +238,7 @@ def _print_launches(title: str, answers: Sequence[PickAnswer]) -> None:
 
 
 def _columns(answers: Sequence[PickAnswer]) -> tuple[Column, ...]:
-    """Size and pick, and the time by NCCL's model or by the constants that were fitted to measurements instead."""
+    """Size, pick and time: by NCCL's model, or by constants fitted to measurements if the scenario has them."""
     by = "fitted" if any(answer.constants.fitted for answer in answers) else "NCCL"
     time_us, busbw = columns_of(PickAnswer, "time_us", "busbw_gbs")
     return (*SIZE, *PICK, replace(time_us, title=f"{by} us"), ALGBW, busbw)
@@ -257,7 +257,7 @@ def _instead_of(answer: PickAnswer) -> str:
 
 
 def _alone(answer: PickAnswer) -> Pick | None:
-    """NCCL's pick without its tuner, where that differs."""
+    """What NCCL picks without its tuner, if that differs."""
     pick, alone = answer.pick, answer.alone
     same = alone is None or (isinstance(pick, Pick) and (pick.name, pick.channels) == (alone.name, alone.channels))
     return None if same else alone
@@ -310,7 +310,7 @@ def print_answers(title: str, answers: Sequence[PickAnswer]) -> None:
 
 
 def _kept(column: Column) -> Column:
-    """The column, shown however narrow the terminal is."""
+    """The column, which is shown even on a narrow terminal."""
     return replace(column, spare=0)
 
 

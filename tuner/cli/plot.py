@@ -79,7 +79,9 @@ def bar_of_nodes(nodes: Sequence[int]) -> Any:
 
 
 def nodes_of(scenario: Scenario, to_nodes: int | None, nodes_list: str | None) -> list[int]:
-    """Ascending. BadInput also where the scenario itself says how many nodes there are."""
+    """The numbers of nodes, ascending. BadInput for invalid ones, and if the scenario already says how many nodes there
+    are.
+    """
     if scenario.others or (scenario.nodes != 1 and scenario.from_log is None):
         raise BadInput(
             "--nodes and --node: the picture is drawn over node counts; valid: --to-nodes N, --nodes-list N,N,..."
@@ -137,7 +139,7 @@ def _of_machine(scenario: Scenario) -> dict[str, object]:
 
 
 def _of_picks(picks: Choices, row: int | slice = slice(None)) -> dict[str, object]:
-    """The picks by number of nodes and size, [nodes][bytes], or of one ``row``; None where nothing can run."""
+    """Picks by number of nodes and size, [nodes][bytes], or of one ``row``, [bytes]; None where nothing can run."""
     names = {kind: np.array([*(each.name for each in kind), None], object) for kind in (Algorithm, Protocol)}
     return {
         "algorithm": names[Algorithm][picks.algorithm[row]],
@@ -149,7 +151,7 @@ def _of_picks(picks: Choices, row: int | slice = slice(None)) -> dict[str, objec
 
 
 def known(values: NDArray[Any]) -> list[Any]:
-    """The values as lists, with None for NaN."""
+    """The values as lists, with None in place of NaN."""
     if values.ndim > 1:
         return [known(row) for row in values]
     return [shortest(value) if np.isfinite(value) else None for value in values]
@@ -324,7 +326,7 @@ def _read(
     collective: Collective | None,
     communicator: options.CommunicatorOptions,
 ) -> tuple[Path, Scenario, Measurements]:
-    """A file, the communicator, and the times; of several files together, and of one that forces something, by arms."""
+    """A file, the communicator and the times. Several files, or one that forces something, are read as arms."""
     described_there = any(communicator[name] for name in ("machine", "topology", "log"))
     if described_there and (labelled or len(files) > 1 or MeasurementFile(files[0]).forces):
         placed, described = runs_there(files, {**communicator.given, "labelled": labelled})

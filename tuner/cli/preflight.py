@@ -131,7 +131,7 @@ def _is_note(finding: Finding) -> bool:
 
 
 def _lacks(report: Report) -> str:
-    """What the records lack, in short; the findings say more."""
+    """What is missing in the records, in short; the findings say more."""
     unknown = [each for each in report.findings if each.severity is Severity.UNKNOWN]
     differences = ", ".join(each.what for each in report.differences if each.reach is Reach.unknown)
     lacks = {
@@ -162,7 +162,7 @@ def _kind_row(kind: RankKind) -> tuple[object, ...]:
 
 
 def _taken_for(kinds: Sequence[RankKind]) -> Iterator[str]:
-    """Facts that are not on record, by machine; each once."""
+    """Facts that no record has and that were taken from the machine, each once."""
     words = dict[str, None]()
     for kind in kinds:
         if kind.node is not None and kind.assumed:
@@ -217,7 +217,9 @@ def _algo_proto(pick: "RankPick | None") -> tuple[int, int] | None:
 
 
 def _runs(same: Sequence["DifferingPicks"], kind: int) -> str:
-    """A kind's choices as ranges of equal algorithm and protocol; between some ranges ranks may agree."""
+    """What a kind of ranks runs at these sizes: algorithm, protocol and numbers of channels; ``fails`` where NCCL fails
+    it.
+    """
     picks = [pick for each in same if (pick := each.picks[kind]) is not None]
     if not picks:
         return "fails"

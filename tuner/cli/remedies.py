@@ -45,14 +45,14 @@ def _is_hidden(option: str, value: str) -> bool:
 
 
 def _is_added(remedy: Remedy, pairs: Sequence[tuple[str, str]]) -> bool:
-    """Whether it sets a variable that is not set, or how many parts of a machine are used, which nothing says."""
+    """Whether the remedy adds a variable, or a count of a machine's parts, that the command does not give yet."""
     option = Spelling.COMMAND_LINE.option(remedy.parameter)
     given = {value.partition("=")[0] if remedy.given else None for each, value in pairs if each == option}
     return remedy.parameter in ADDED and remedy.value is not None and remedy.given not in given
 
 
 def _pairs(words: Sequence[str]) -> list[tuple[str, str]]:
-    """Options with their values; of an argument or a flag the option is empty."""
+    """Options with their values; arguments and flags have an empty option."""
     pairs, rest = [], list(words)
     while rest:
         word = rest.pop(0)

@@ -169,7 +169,7 @@ _SIZES = "NCCL's nBytes, such as 8,1K,64MiB or 8..1G*2."
 class Tool:
     """A command as a tool. ``answer``: a function to call instead of a command.
 
-    ``shown``: the keys of its JSON that a short answer has; the last ones only where the others are too long.
+    ``shown``: the keys of its JSON that a short answer has; a later entry is used if those before are too long.
     """
 
     name: str
@@ -463,7 +463,7 @@ class Desk:
 
 
 def answered(words: Iterable[str]) -> tuple[int, str, str]:
-    """Exit code, output and errors of a command line, in this process."""
+    """Runs a command line in this process; returns its exit code, its output and its errors."""
     from tuner import cli
 
     output, errors = io.StringIO(), io.StringIO()
@@ -478,7 +478,7 @@ def answered(words: Iterable[str]) -> tuple[int, str, str]:
 
 
 def short(about: dict[str, Any], whole: Any, shown: Sequence[str]) -> str:
-    """JSON of at most SHORT_BYTES: what is known about the answer, and as much of it as fits; lists are cut equally."""
+    """JSON of at most SHORT_BYTES: facts about the answer, and as much of it as fits; all lists are cut alike."""
     answers = [_only(whole, frozenset(keys.split())) for keys in shown]
     tried = [(each, LONGEST_LIST) for each in answers] + [
         (answers[-1], most) for most in range(LONGEST_LIST - 1, -1, -1)

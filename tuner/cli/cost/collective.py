@@ -372,7 +372,7 @@ def _show_bandwidths(operation: CostOperation, records: list[Bandwidths]) -> Non
 
 @dataclass(frozen=True, slots=True)
 class Fastest:
-    """The algorithm that is fastest from a size on."""
+    """The algorithm that is fastest from this size on."""
 
     from_bytes: float = field(metadata=column("from", text=named_bytes))
     algorithm: str = field(metadata=column("algorithm"))

@@ -211,7 +211,7 @@ def _copies(gpus: int, tp: int, pp: int) -> int:
 
 
 def _print_whose(answer: StepReport, overlapped: float) -> None:
-    """Prints which calibration answered, and what calls take from computation that runs at the same time."""
+    """Prints which calibration gave the times, and how many SMs the calls take from computation at the same time."""
     if used := [row.calibration for row in answer.rows if row.calibration]:
         say(calibrated_times.whose_of_all(used))
     channels = [row.channels for row in answer.rows if row.channels is not None]

@@ -226,7 +226,7 @@ V = TypeVar("V", bound=Hashable)
 
 @dataclass(slots=True)
 class Once(Generic[V]):
-    """Distinct values in the order of their first use."""
+    """Distinct values, in the order in which they were first used."""
 
     places: dict[V, int] = field(default_factory=dict)
 
@@ -338,7 +338,7 @@ class Packer:
         )
 
     def _trace(self, line: Line, steps: list[Steps]) -> int:
-        """The steps: what describes each, then the values before and after."""
+        """The steps: first what describes each of them, then the values before and after it."""
         rows = []
         for one in steps:
             texts = (one.quantity, one.name, one.unit, one.says, one.source)
@@ -346,7 +346,7 @@ class Packer:
         return self.traces.place(tuple(rows))
 
     def _values(self, line: Line, values: NDArray[Any]) -> float | tuple[int]:
-        """The number, if all sizes have the same, else the place of a row."""
+        """The number itself if all sizes have the same, else the index of a row of numbers."""
         if (values == values[0]).all():
             return float(values[0])
         row = np.full(line.first + len(values), np.nan, np.float32)

@@ -265,7 +265,7 @@ def _blocks(explanation: GraphExplanation) -> list[_Box]:
 
 
 def _folded(blocks: list[_Box]) -> list[_Box]:
-    """The blocks without those that differ from another only in numbers: a rack is one tray, and a count."""
+    """Draws blocks that differ only in numbers once, with their count: a rack becomes one tray and a number."""
     alike: dict[object, list[_Box]] = defaultdict(list)
     for block in blocks:
         alike[_likeness(block)].append(block)

@@ -32,9 +32,9 @@ _HEAD = expression(r"<head\b[^>]*>\s*(?:<meta charset=[^>]*>)?", re.IGNORECASE)
 
 
 def with_policy(html: str, allowed: dict[str, str]) -> str:
-    """The page with a policy at the head of it: ``allowed``, and the sums of the scripts that now stand in it.
+    """The page with a policy in its head: ``allowed``, and the hashes of the scripts that the page contains.
 
-    Errors: ValueError where a page has no head, and for a script that an attribute holds: no sum allows one.
+    ValueError if the page has no head, or has a script in an attribute, which no hash can allow.
     """
     scripts = [(attributes, text) for attributes, text in _SCRIPT.findall(html) if "src=" not in attributes]
     if held := _HANDLER.search(_SCRIPT.sub("", html)):
