@@ -1,4 +1,4 @@
-"""One call, alone or in a group, with the channels that it runs on: its order and schedule follow from these."""
+"""One call, alone or in a group, with its channels, from which its order and schedule follow."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -58,7 +58,7 @@ class Alone:
 def calls_alone(
     scenario: Scenario, request: Request, sizes: Sequence[int], root: int = 0, together: bool = False
 ) -> list[Alone | NonClassicPath]:
-    """How each size (nBytes) runs as a call: on algorithms, or on what bypasses them.
+    """The call of each size (nBytes): how it runs on an algorithm, or the path on which it bypasses algorithms.
 
     ``together``: the calls are those of one group, in this order. Errors: BadInput for a root that is not a rank, where
     nodes pick differently, and for a group that leaves the classic path; NoAlgorithm.
@@ -129,7 +129,9 @@ class ScheduledCall:
 
 
 def of_collective(scenario: Scenario, request: Request, nbytes: int, root: int) -> ScheduledCall:
-    """The schedule of a collective of ``nbytes`` (NCCL's nBytes). BadInput for none, or if nodes pick differently."""
+    """The schedule of a collective of ``nbytes`` (NCCL's nBytes). BadInput if no schedule is emulated, or if nodes
+    pick differently.
+    """
     (call,) = calls_alone(scenario, request, [nbytes], root)
     if isinstance(call, NonClassicPath):
         raise BadInput(f"no schedule is known of {call.name}: {BY_LOADS}; valid: {option('env')} NCCL_ALGO=Ring")

@@ -62,8 +62,8 @@ class AuditedRun:
     None if NCCL never calls it.
 
     ``least_questions`` to ``most_questions``: how often NCCL asks it about one call. ``query_us`` is the median time of
-    a question, ``slowest_query_us`` the longest. ``new_here``: how many calls run otherwise than with the
-    release before in the list, though NCCL alone runs them alike.
+    a question, ``slowest_query_us`` the longest. ``new_here``: how many calls run differently than under the release
+    before in the list, although NCCL alone runs them equally.
     """
 
     nccl: str
@@ -190,13 +190,13 @@ class _Faults:
     def of(
         self, name: str, severity: Severity, run: AuditedRun, calls: Sequence[LaunchedCall] = (), **facts: object
     ) -> None:
-        """One fault in one run, of these calls; facts are those of the first."""
+        """Notes a fault that these calls of a run show; the finding has the facts of the first one."""
         self._kinds.setdefault(name, (severity, facts))
         self._runs[name].append(run)
         self._calls[name].extend(calls)
 
     def findings(self) -> Iterator[Finding]:
-        """The worst first."""
+        """A finding for each kind of fault, the worst first."""
         for severity in Severity:
             for name, (kind, facts) in self._kinds.items():
                 if kind is severity:
@@ -215,11 +215,13 @@ class _Faults:
 
 
 class _Stopped(Exception):
-    """A process of the tuner is gone, and with it what was to be asked of this release and shape."""
+    """A process with the tuner ended, so the rest of this release and shape cannot be asked."""
 
 
 class _Run:
-    """A tuner on one communicator, in several processes: at home, in another order, later, elsewhere."""
+    """A tuner on one communicator, asked in several processes: first as usual, then in reverse order, at a later
+    time and on another host.
+    """
 
     def __init__(self, file: Path, scenario: Scenario, run: AuditedRun, timeout_s: float, faults: _Faults) -> None:
         self.run, self.timeout_s, self.faults = run, timeout_s, faults
@@ -229,7 +231,7 @@ class _Run:
         self._explained: set[LaunchedCall] = set()  # calls whose answers are known to differ
 
     def made(self, collectives: Sequence[Collective], sizes: Sequence[int]) -> AuditedRun:
-        """The run, with what was asked: all that could be, where a process ended before."""
+        """Asks everything and returns the run; if a process ends early, the run has what was answered until then."""
         with Oracle(self.plain, self.timeout_s) as oracle:
             calls = _calls(oracle, collectives, sizes)
             own = {call: oracle.launch_tuned(call) for call in calls}
@@ -261,7 +263,9 @@ class _Run:
         self.faults.of(name, severity, self.run, calls, **facts)
 
     def _at_home(self, calls: Sequence[LaunchedCall], first: dict[LaunchedCall, TunedCall]) -> None:
-        """Answers on rank 0; compared with the same call again, with every other rank, and with the calls once more."""
+        """Asks on rank 0, and compares with the same call asked again, with every other rank, and with a second
+        pass.
+        """
         with self._opened() as ask:
             again = []
             for call in calls:
@@ -277,7 +281,7 @@ class _Run:
         self._compare(BY_RANK, first, others)
 
     def _elsewhere(self, calls: Sequence[LaunchedCall], first: Mapping[LaunchedCall, TunedCall]) -> None:
-        """The same of a new process: from the last call to the first, at a later time, on another host."""
+        """Asks a new process the same calls in reverse order, at a later time and on another host."""
         for name, order, disguise in (
             (BY_ORDER, calls[::-1], None),
             (BY_CLOCK, calls, (LATER_S, False)),
@@ -298,7 +302,7 @@ class _Run:
 
     @contextlib.contextmanager
     def _opened(self, disguise: tuple[int, bool] | None = None) -> Iterator[Callable[[LaunchedCall, int], TunedCall]]:
-        """A process with the tuner; _Stopped where it crashes, hangs or does not begin, which is found then."""
+        """A process with the tuner. If it crashes, hangs or does not start, notes a fault and raises _Stopped."""
         asked: list[LaunchedCall] = []
 
         def ask(call: LaunchedCall, rank: int) -> TunedCall:
@@ -353,7 +357,7 @@ def _calls(oracle: Oracle, collectives: Sequence[Collective], sizes: Sequence[in
 
 
 def _changed(said: PluginQuestion) -> NDArray[np.bool_]:
-    """Cells that the tuner wrote otherwise, to the bit."""
+    """Cells of the cost table that the tuner changed, compared bit by bit."""
     return np.asarray(said.before_us.view(np.uint32) != said.after_us.view(np.uint32))
 
 
@@ -367,7 +371,7 @@ def _answer(tuned: TunedCall) -> tuple[object, ...]:
 
 
 def _ran(tuned: TunedCall) -> tuple[object, ...] | None:
-    """What was launched, but for its threads, which go by it."""
+    """What was launched, without the threads, which follow from the rest."""
     choice = tuned.choice
     return None if choice is None else (choice.algorithm, choice.protocol, choice.channels)
 
@@ -386,7 +390,9 @@ def _changes(answers: Iterable[tuple[TunedCall, TunedCall]]) -> Iterator[Changed
 
 
 def _new(before: Answers | None, now: Answers) -> list[LaunchedCall] | None:
-    """Calls that run otherwise than with the release before, though NCCL alone runs them alike; None without one."""
+    """Calls that run differently than under the release before, although NCCL alone runs them equally; None for the
+    first release.
+    """
     if before is None:
         return None
     both = [(call, before[call], now[call]) for call in now if call in before]

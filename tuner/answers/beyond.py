@@ -57,7 +57,7 @@ def differences(before: Scenario, after: Scenario) -> list[OtherChange]:
 
 
 def between(topic: str, before: Mapping[str, str], after: Mapping[str, str], source: str) -> Iterator[OtherChange]:
-    """The facts that differ, in their order; ``before`` and ``after`` hold facts in words, by name."""
+    """Yields a change for each fact that differs; ``before`` and ``after`` map names of facts to words."""
     for name in dict.fromkeys((*before, *after)):
         if before.get(name) != after.get(name):
             yield OtherChange(topic, name, before.get(name), after.get(name), source)
@@ -183,7 +183,7 @@ def _facts(scenario: Scenario, requests: Sequence[Request], timeout_s: float) ->
 
 
 def _memory(scenario: Scenario, requests: Sequence[Request], timeout_s: float) -> Iterator[tuple[str, str]]:
-    """Device memory of the rank that has most, after initialisation and after the calls of :data:`ASKED_BYTES`.
+    """Device memory of the rank that uses most, after initialisation and after calls of :data:`ASKED_BYTES`.
 
     Empty for more than :data:`MOST_RANKS_BILLED` ranks, nodes that differ and NVLink domains.
     """

@@ -1,7 +1,7 @@
 """Calibrated times beside NCCL's own: which calibration answers for a scenario, and what it predicts for picks.
 
-An answer names its calibration, says what was carried over, and why there are no times where there are none. Picks are
-NCCL's in any case.
+An answer names its calibration and says what was carried over, or why there are no calibrated times. Picks are NCCL's
+in any case.
 """
 
 import math
@@ -33,10 +33,11 @@ DIGITS = 6  # of times in records; calibrations have five
 
 @dataclass(frozen=True, slots=True)
 class TimesWanted:
-    """How calibrated times are wanted: by this ``calibration`` (name or file), or by the one that fits the machine.
+    """Which calibrated times are wanted: those of this ``calibration`` (name or file), or of the one that fits the
+    machine.
 
-    ``beside_nccl``: they are shown beside NCCL's own times, which stand alone where no calibration fits; otherwise a
-    calibration is required.
+    ``beside_nccl``: show them beside NCCL's own times, and only NCCL's if no calibration fits; without it a calibration
+    is required.
     """
 
     beside_nccl: bool
@@ -56,8 +57,8 @@ class CalibratedEstimate:
 
     ``widths`` are the parts of its interval: squares of half the width in the time's logarithm, by what is carried over
     and to which release, number of nodes and so on. ``combination`` is the calibration's name with the numbers of
-    collective, algorithm and protocol; ``call`` are the bytes of all else that its time depends on. ``site_call``,
-    between nodes, is what it has in common with other calls of the site.
+    collective, algorithm and protocol; ``call`` encodes everything else that the time depends on. ``site_call``, for
+    calls between nodes, says which part of the error other calls of the site share.
     """
 
     time: TimeInterval = field(metadata=json_form(merged=True))
@@ -91,8 +92,8 @@ def answering(
 ) -> Answering:
     """Calibration that answers for the scenario's communicator, or the reason why none does.
 
-    Errors: BadInput where nothing does and NCCL's times are not wanted beside, or for an unknown calibration;
-    BadCalibration for a file that is not one.
+    Errors: BadInput for an unknown calibration, and if none answers and NCCL's times are not wanted beside it;
+    BadCalibration for a file that is no calibration.
     """
     reason = _not_measured(selection, buffers)
     if reason is None and wanted.calibration is not None:
@@ -152,7 +153,7 @@ def _alike(model: TimeModel, request: Request, calls: Features, number: int) -> 
 
 
 def _to(kind: CarriedOver, model: TimeModel) -> object:
-    """The place that errors are carried over to; two calls with the same place share the error."""
+    """What times are carried over to, such as a release or machine; two calls with the same target share its error."""
     communicator = model.selection.communicator
     if kind is CarriedOver.release:
         return communicator.release.name
@@ -175,7 +176,7 @@ def of_algo_proto(
 def of_combinations(
     model: TimeModel, request: Request, sizes: Sequence[int], names: Iterable[str]
 ) -> dict[str, list[CalibratedEstimate]]:
-    """Estimates of such calls for several combinations by name, ``Ring/LL``."""
+    """Estimates of calls that several combinations are forced on, by the combination's name (``Ring/LL``)."""
     numbers = {f"{algorithm.name}/{protocol.name}": (algorithm, protocol) for algorithm, protocol in ALGO_PROTOS}
     return {name: of_algo_proto(model, request, sizes, numbers[name]) for name in names}
 
@@ -252,7 +253,7 @@ def _model(scenario: Scenario, selection: Selection, calibration: str | None) ->
 
 
 def _not_measured(selection: Selection, buffers: Buffers) -> str | None:
-    """Reason why nothing was measured of such calls on any machine; None where something was."""
+    """Why there are no measured times of such calls on any machine; None if there are."""
     if buffers is not Buffers.plain:
         return f"no calibrated times of {buffers.name} buffers: plain ones only were measured"
     if not selection.communicator.nodes_are_alike:
@@ -280,13 +281,13 @@ class CalibratedRatio:
 
     @property
     def may_be_none(self) -> bool:
-        """Whether nothing may have changed, as far as measurements say."""
+        """Whether the time may be unchanged: whether the bounds contain a ratio of 1."""
         return self.low < 1 < self.high
 
 
 @dataclass(frozen=True, slots=True)
 class CalibratedDifference:
-    """Time of the calls after a change minus that before, in us, and as a share of the time before."""
+    """Time of the calls after a change minus the time before it, in us, and as a share of the time before."""
 
     difference_us: float
     difference_low_us: float
@@ -297,7 +298,7 @@ class CalibratedDifference:
 
 
 def ratio(before: CalibratedEstimate, after: CalibratedEstimate) -> CalibratedRatio:
-    """Time after over that before, with bounds.
+    """The time after a change divided by the time before it, with bounds.
 
     A calibration's error is partly common to many calls, and how much is common is not known. So bounds are added,
     except in two cases. A call that is the same on both sides takes the same time. And where both sides run the same
@@ -317,7 +318,9 @@ def _extrapolated(before: CalibratedEstimate, after: CalibratedEstimate) -> str:
 
 
 def difference(pairs: Iterable[tuple[CalibratedEstimate, CalibratedEstimate, float]]) -> CalibratedDifference:
-    """Difference of successive calls; each pair has the time before, the time after, and how often it is called."""
+    """Difference over calls made one after the other; each pair is the time before, the time after, and the number
+    of calls.
+    """
     before_us = before_low_us = before_high_us = us = low_us = high_us = 0.0
     for before, after, calls in pairs:
         old = before.time.times(calls)

@@ -199,10 +199,10 @@ KEYS: dict[str, Callable[[Scenario, str], Scenario]] = {
 
 @dataclass(frozen=True, slots=True)
 class AtSize:
-    """Both picks at one size; ``ratio`` is the predicted time after over that before, each by its own side.
+    """Both picks at one size; ``ratio`` is the predicted time after over the one before, each by its own side's model.
 
-    It is None where either pick bypasses the algorithms, which another model describes; bandwidths are None where no
-    model gives a time. ``calibrated`` are calibrated times, where they were asked for.
+    The ratio is None where either pick bypasses the algorithms, since its time comes from another model; bandwidths are
+    None where no model gives a time. ``calibrated`` are calibrated times, where they were asked for.
     """
 
     collective: str

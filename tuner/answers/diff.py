@@ -81,11 +81,11 @@ class Side:
 class PickChange:
     """A range of sizes with other picks; ``before`` and ``after`` are those at ``at_bytes`` in its (geometric) middle.
 
-    ``ratio`` is the predicted time after over that before, each by its own side; at both ends too. ``ratio_by_before``
-    and ``ratio_by_after`` leave the models out of it: the new pick's time over the old pick's, both by one side; None
-    where that side cannot run the other's pick. All of these are None where one of both bypasses the algorithms, or is
-    run by copy engines: NCCL compares no time of a symmetric kernel with one of an algorithm. ``calibrated`` are
-    calibrated times, where they were asked for.
+    ``ratio`` is the predicted time after over the one before, each by its own side's model; also at both ends.
+    ``ratio_by_before`` and ``ratio_by_after`` do not mix the models: each is the new pick's time over the old pick's,
+    both by one side's model; None where that side cannot run the other's pick. All of these are None where one of the
+    picks bypasses the algorithms, or is run by copy engines: NCCL never compares the time of a symmetric kernel with
+    that of an algorithm. ``calibrated`` are calibrated times, where they were asked for.
     """
 
     collective: str
@@ -146,8 +146,8 @@ def diff(before: Side, after: Side, request: Request) -> list[PickChange]:
 class Loss:
     """Loss of a change at the middle of its range: 0.1 where the new pick takes 10 % longer than the old one.
 
-    ``whose`` times these are: measured where there is a calibrated time; else by the model of before, which ranked both
-    picks; where that cannot run the new pick, by each side's own model.
+    ``whose`` says which times were compared: calibrated ones if there are any; else those of the model before the
+    change; if that cannot run the new pick, each side's own.
     """
 
     change: PickChange
@@ -156,7 +156,9 @@ class Loss:
 
 
 def loss(change: PickChange) -> Loss | None:
-    """The loss of a change, a share; negative where the new pick is faster, None where no model has both picks."""
+    """The loss of a change as a share: negative if the new pick is faster, None if no model has a time for both
+    picks.
+    """
     measured = change.calibrated.ratio if change.calibrated else None
     if measured is not None:
         # Nothing may have changed: that is no loss.
@@ -173,7 +175,7 @@ def share_changed(changes: list[PickChange], low: int, high: int) -> float:
 
 
 def _changed(before: Ranges, after: Ranges, whole: bool) -> tuple[SizeArray, SizeArray]:
-    """First and last sizes of the ranges that both sides have, but pick differently."""
+    """First and last sizes of the ranges that exist on both sides and have different picks."""
     low = max(before.from_bytes[0], after.from_bytes[0])
     high = min(before.to_bytes[-1], after.to_bytes[-1])
     starts = np.union1d(before.from_bytes, after.from_bytes)
@@ -233,9 +235,9 @@ def _ratio(old: AnyPick, new: AnyPick) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class CalibratedChange:
-    """Both sides' calibrated times, each of its own pick, and the one after over the one before.
+    """Each side's calibrated time of its own pick, and the ratio of the time after to the time before.
 
-    Without a calibration for a side its time and the ratio are None.
+    If no calibration answers for a side, its time and the ratio are None.
     """
 
     before: TimeInterval | None

@@ -43,9 +43,10 @@ class CalibratedRow:
 class EfficiencyRow:
     """One size; busbws in GB/s, errors relative to the measured time.
 
-    ``executed`` is what the file says was executed, ``pick`` what the emulator picks and ``nccl_us`` its time.
-    ``link_busbw_gbs`` is the busbw at which the links are full with what the pick's algorithm sends, None where that is
-    not known. ``alphabeta_algorithm`` is the fastest of that model. ``limit`` is the resource that saturates first.
+    ``executed`` is what the file says was executed, ``pick`` what the emulator picks, and ``nccl_us`` that pick's
+    predicted time. ``link_busbw_gbs`` is the busbw at which the links are full with what the pick's algorithm sends,
+    None where that is not known. ``alphabeta_algorithm`` is the fastest algorithm by the alpha-beta model. ``limit`` is
+    the resource that saturates first.
     """
 
     bytes: int = field(metadata=column("size", text=human_bytes))
@@ -73,7 +74,7 @@ class EfficiencyRow:
 class EfficiencyReport:
     """``intra`` and ``inter`` are the levels of the alpha-beta model, None without such a level.
 
-    ``calibration`` is the one that answered, or the reason why none did; None where none was wanted.
+    ``calibration`` is the one that answered, or the reason why none did; None if no calibrated times were wanted.
     """
 
     sweep: Sweep
@@ -89,7 +90,7 @@ class EfficiencyReport:
 class Assumed:
     """Alphas and betas inside and between nodes, where none were measured.
 
-    A beta of None means that of the links; between nodes a GPU's share of the network.
+    A beta of None means the bandwidth of the links; between nodes, a GPU's share of the network.
     """
 
     alpha_intra_us: float = ALPHA_INTRA_US

@@ -63,7 +63,7 @@ class ExchangeKernelAnswer:
 class ExchangeLaunch:
     """Launch of a rank; ``p2p_channels`` and ``p2p_channels_per_peer`` are as NCCL's log says.
 
-    ``copy_engines``: they move all of it, and no kernel runs.
+    ``copy_engines``: copy engines move all data, and no kernel runs.
     """
 
     rank: int
@@ -97,8 +97,8 @@ class ExchangeAnswer:
 class ExchangeQuery:
     """A call of one rank by its sizes; ``root`` is the root, or the peer.
 
-    How ``buffers`` are registered changes no channel, protocol or chunk; a kernel in a CUDA graph holds more, and copy
-    engines may do calls on windows.
+    The kind of ``buffers`` changes no channel, protocol or chunk, but a kernel in a CUDA graph holds more calls, and
+    copy engines may do calls on windows.
     """
 
     function: PeerCall
@@ -124,8 +124,8 @@ def uneven(parts: Sequence[int], ranks: int, dtype: DataType, rank: int) -> list
     """The sends and receives of a rank in an AllToAll with unequal parts, which people write in one group.
 
     ``parts``: bytes that every rank sends to each rank, [ranks], or what each rank sends to each, [ranks * ranks], the
-    first rank's first. Empty parts are no call. BadInput for another number of them, a part that is not whole elements,
-    and if there is no such rank.
+    first rank's first. Empty parts make no call. BadInput for another number of parts, for a part that is not a whole
+    number of elements, and if there is no such rank.
     """
     if len(parts) not in (ranks, ranks * ranks):
         raise BadInput(f"{len(parts)} parts for {ranks} ranks; valid: {ranks}, or {ranks * ranks}, row by row")
@@ -218,7 +218,9 @@ def all_to_all(scenario: Scenario, sizes: Sequence[int], calibration: str | None
 
 
 def calls_of(asked: ExchangeQuery, size: int, where: P2pContext) -> list[ExchangeCall]:
-    """The calls of the rank: NCCL's function, or the sends and receives that people write where it has none."""
+    """The rank's calls: NCCL's function, or, in releases without it, the sends and receives that people write
+    instead.
+    """
     parts = asked.dtype.size_bytes * (1 if asked.function in POINT_TO_POINT else where.communicator.ranks)
     return written(where, ExchangeCall(asked.function, asked.dtype, size // parts, asked.root))
 
@@ -278,7 +280,7 @@ def _transfer(transfer: Transfer, number: int | None) -> TransferAnswer:
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """Way of a message to a peer: of the same node, or over the network."""
+    """How a message reaches a peer: within the node, or over the network."""
 
     network: bool
     channels: int
@@ -288,9 +290,10 @@ class Way:
 
 @dataclass(frozen=True, slots=True)
 class CallFootprint:
-    """Footprint of one call on rank 0: kernels, blocks of the largest, and the ways of its messages to other ranks.
+    """What one call takes on rank 0: its kernels, the blocks of the largest one, and how its messages reach other
+    ranks.
 
-    For a send or receive: one to the nearest rank and one to another node, each as a kernel of its own.
+    For a send or receive: one message to the nearest rank and one to another node, each in a kernel of its own.
     """
 
     kernels: int

@@ -1,4 +1,6 @@
-"""Explanation of NCCL's pick for a size: the pick's numbers step by step, what the others lack, how far it holds."""
+"""Explains NCCL's pick for a size: its numbers step by step, why the others lost, and for which sizes the pick
+stays.
+"""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import field, replace
@@ -63,7 +65,7 @@ class Explanation(Framed):
     """Reasons for the pick of a call of ``bytes`` (NCCL's nBytes).
 
     ``steps`` lead to the pick's numbers; ``others`` are the slower combinations, the fastest first, then those that
-    cannot be used. ``calibrated`` are the times of all that the call may use by a calibration, where such were asked
+    cannot be used. ``calibrated`` are calibrated times of every combination that the call may use, if they were asked
     for. As printed by ``nccl-tuner explain --json``. As a frame it has a row for each step.
     """
 
@@ -91,7 +93,7 @@ class Explanation(Framed):
         return Rows(self.steps).columns()
 
     def _repr_html_(self) -> str:
-        """The pick and what else the call may use, as a table for notebooks."""
+        """The pick and the other combinations that the call may use, as a table for notebooks."""
         call = f"{self.collective.name} of {human_bytes(self.bytes)}: {self.pick.name}"
         until = f"{human_bytes(self.holds.from_bytes)} to {human_bytes(self.holds.to_bytes)}"
         rows: list[tuple[str, float, float | None]] = [(self.pick.name, float(self.pick.time_us), None)]
@@ -103,7 +105,8 @@ class Explanation(Framed):
         return html_table(call, ("combination", "time_us", "slower_percent"), rows, below)
 
     def plot(self, path: Path | str | None = None) -> "Figure":
-        """Draws the times of the pick and of all else that the call may use. A ``path`` (.png, .svg, .pdf) is written.
+        """Draws the times of the pick and of every other combination that the call may use. A ``path`` (.png, .svg,
+        .pdf) is written.
 
         Errors: BadInput for another ending, and without matplotlib.
         """

@@ -31,7 +31,7 @@ OF_CHANNELS = ("ring", "tree")
 
 @dataclass(frozen=True, slots=True)
 class CommunicatorChannels:
-    """The channels that collectives use in the end; variables that limit them, and their number without these."""
+    """How many channels collectives use, the variables that limit them, and how many they would use without these."""
 
     channels: int
     variables: Mapping[str, str]

@@ -74,7 +74,7 @@ class Launches:
         self.selection = Selection(scenario.resolve().view_of(rank))
 
     def staying(self, request: Request) -> str:
-        """The options with which kernels, not copy engines, would do calls of this kind."""
+        """What to change so that kernels, not copy engines, do calls of this kind, in words."""
         if request.buffers is not Buffers.plain:
             return f"{option('buffers')} {Buffers.plain.name}"
         communicator = self.selection.communicator

@@ -55,8 +55,8 @@ def of_sizes(scenario: Scenario, request: Request, sizes: Sequence[int], timeout
 def of_group(scenario: Scenario, operations: Sequence[Operation], timeout_s: float) -> GroupAnswer:
     """Answer for a group as it was launched; None stands for what the release does not show.
 
-    That is always the call's identity (``call``, ``choice``) and a choice's ``time_us``; up to 2.23 also a call's
-    collective and bytes; up to 2.21 also a choice's.
+    No release shows which call it is (``call``, ``choice``) nor a choice's ``time_us``; up to 2.23 a call's collective
+    and bytes are hidden, too; up to 2.21 also those of a choice.
     """
     calls = [
         LaunchedCall(each.request.collective, each.request.dtype, each.request.op, each.bytes) for each in operations
@@ -95,7 +95,7 @@ def of_group(scenario: Scenario, operations: Sequence[Operation], timeout_s: flo
 
 
 def _symmetric(kernel: GroupKernel, said: LoggedSymmetricKernel) -> KernelAnswer:
-    """The calls of a symmetric kernel: NCCL says of which kind they are and how many, but not which."""
+    """The calls of a symmetric kernel: NCCL shows their kind and number, but not which calls they are."""
     collective = Collective[said.name.partition("_")[0]]
     call = CallInKernel(None, collective, None, None, None, None, (), None)
     return KernelAnswer(kernel.channels, kernel.threads, (call,) * said.calls, f"symmetric kernel {said.name}")

@@ -57,7 +57,7 @@ class KernelAnswer:
 
 @dataclass(frozen=True, slots=True)
 class ChoiceAnswer:
-    """Calls that NCCL chose for together: ``bytes`` and ``time_us`` are of all of them."""
+    """Calls for which NCCL made one choice; ``bytes`` and ``time_us`` are totals over these calls."""
 
     collective: Collective | None
     bytes: int | None
@@ -223,7 +223,7 @@ def _kernel(kernel: MixedKernel, choice_of: dict[int, int]) -> MixedKernelAnswer
 
 
 def _broadcasts(kernel: BroadcastKernel) -> Iterator[CallInKernel]:
-    """Broadcasts that NCCL puts together, in rings and without a choice."""
+    """Broadcasts that NCCL merges: they run on rings, and no algorithm is chosen."""
     for place, operation in kernel.operations:
         channels = tuple(channel for channel, parts in kernel.parts.items() if place in {each.place for each in parts})
         known = place, Collective.Broadcast, operation.bytes, DataType.int8

@@ -108,7 +108,7 @@ def check_adds(request: Request) -> None:
 
 
 def not_claimed(call: Alone | NonClassicPath, request: Request) -> str | None:
-    """Reason why no order of a call is claimed; None where one is."""
+    """Why this project claims no order for a call; None if it does."""
     if isinstance(call, NonClassicPath):
         return symmetric_not_claimed(call.kernel, request)
     if pat_not_read(call):
@@ -152,10 +152,10 @@ SAME, BY_SIZE, NOT_CLAIMED = "the same", "by size", "not claimed"
 
 @dataclass(frozen=True, slots=True)
 class OrderRange:
-    """From one size to another (nBytes): ``order`` is "the same" where every element has one order at every size.
+    """A range of sizes (nBytes): ``order`` is "the same" if every element is added in one order at every size.
 
-    Then ``terms`` has it: one, or for ReduceScatter that of each rank's result; ``sums_in`` is what sums are rounded to
-    after each addition, where that is not the call's type. Else "by size" or "not claimed".
+    Then ``terms`` has the order (for ReduceScatter, one for each rank's result), and ``sums_in`` the type that sums are
+    rounded to after each addition, if it is not the call's. Otherwise ``order`` is "by size" or "not claimed".
     """
 
     from_bytes: int
@@ -189,7 +189,7 @@ def order_ranges(scenario: Scenario, request: Request, ends: tuple[int | None, i
 
 
 def _ranges(scenario: Scenario, request: Request, ends: tuple[int | None, int], root: int) -> Iterator[OrderRange]:
-    """Ranges of one launch, whose channels are the same."""
+    """Ranges within sizes that are launched alike, on the same channels."""
     found = ranges.answers(Selection(scenario.communicator()), request, *ends).records(request)
     unit = request.unit_bytes(scenario.ranks)
     firsts = [(-(-each.from_bytes // unit) * unit, each) for each in found]

@@ -44,10 +44,10 @@ class NodesPick:
 class PickAnswer:
     """Pick of a call of ``bytes`` (NCCL's nBytes), and what NCCL's model says each combination takes.
 
-    ``cost_us`` has the combinations that NCCL does not ignore, by name: ``Ring/LL``; none off the classic path.
-    ``disagreeing`` are the picks of ranks on other nodes where they are not rank 0's; NCCL needs them to be.
-    ``calibrated`` are the times of the same combinations by the calibration, where such were asked for and there are
-    some; the pick is NCCL's all the same. ``alone``: what NCCL would pick by itself, where a tuner has a say.
+    ``cost_us`` maps names (``Ring/LL``) of the combinations that NCCL does not ignore to times; empty off the classic
+    path. ``disagreeing`` are the picks of ranks on other nodes where they are not rank 0's; NCCL needs them to be.
+    ``calibrated`` are calibrated times of the same combinations, if they were asked for and exist; they do not change
+    the pick. ``alone``: what NCCL would pick by itself, where a tuner has a say.
     """
 
     collective: Collective = field(metadata=column())
@@ -65,7 +65,7 @@ class PickAnswer:
     @property
     @shown("NCCL us", digits=2)
     def time_us(self) -> float | None:
-        """Time of the pick by NCCL's model of such calls; None where it says nothing."""
+        """Time of the pick by NCCL's model of such calls; None if NCCL has no model of them."""
         return self.pick.time_us
 
     @property
@@ -129,7 +129,7 @@ def off_classic_path(scenario: Scenario, request: Request, size: int, pick: NonC
 def costs_us(table_us: FloatArray) -> dict[str, float]:
     """A cost table [algorithm][protocol] in us by names: the combinations that NCCL does not ignore.
 
-    libnccl's own has no rows of the algorithms that its release does not know.
+    A cost table of libnccl has no rows for algorithms that its release does not know.
     """
     known = [(algorithm, protocol) for algorithm, protocol in ALGO_PROTOS if algorithm < len(table_us)]
     cells = {f"{a.name}/{p.name}": table_us[a, p] for a, p in known if table_us[a, p] >= 0}

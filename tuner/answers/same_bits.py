@@ -47,9 +47,10 @@ class SameBitsQuery:
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """Variables that make the answer yes; times are NCCL's predictions for the last size, with them and without.
+    """Variables that make the answer yes; times are NCCL's predictions for the last size, with these variables and
+    without.
 
-    ``time_us`` is None where NCCL's model does not see their cost, as it takes the channels of the graphs.
+    ``time_us`` is None where NCCL's model does not see what they cost, because it reads the channels from the graphs.
     """
 
     variables: Mapping[str, str]
@@ -147,7 +148,9 @@ def _helping(question: SameBitsQuery, scenarios: Sequence[Scenario]) -> Iterator
 
 
 def _spellings(collective: Collective, algorithm: Algorithm) -> tuple[str, ...]:
-    """Values of NCCL_ALGO: for the one collective (from 2.24 on), the same with the others named (2.31 on), for all."""
+    """Values of NCCL_ALGO: for one collective only (2.24 on), for it with the others named as well (2.31 on), for
+    all.
+    """
     own = f"{collective.name}:{algorithm.name}".lower()
     return own, f"ring,tree;{own}", algorithm.name
 

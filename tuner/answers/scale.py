@@ -32,7 +32,7 @@ BYPASSING = NOTHING - 1  # the first of what takes calls instead of an algorithm
 
 
 class Axis(Enum):
-    """The quantity that grows: nodes, or GPUs per node; and the scenario with a given number of it."""
+    """The quantity that grows, nodes or GPUs per node, and how a scenario gets a given number of them."""
 
     nodes = "nodes"
     gpus_per_node = "GPUs per node"
@@ -84,7 +84,7 @@ class CountRange(Choice):
 
 @dataclass(frozen=True, slots=True)
 class CountQuery:
-    """The numbers to look at, from ``low`` to ``high``: ``every`` one, or 16 in each power of two and those around a
+    """The counts to compute, from ``low`` to ``high``: ``every`` one, or 16 in each power of two and those around a
     change. ``progress`` is called for each computed number.
     """
 
@@ -125,8 +125,8 @@ def scale(
 
     Where two neighbouring counts answer differently, more are computed between them until the change is located: unless
     ``every`` one is computed, an answer that changes and returns between two of them is missed. ``sizes`` are nBytes;
-    ``per_rank``: they are each rank's part, of which AllGather and ReduceScatter have one per rank. Errors: BadInput
-    for what the emulator refuses.
+    ``per_rank``: they are the size of one rank's part; nBytes of AllGather and ReduceScatter has a part for each rank.
+    Errors: BadInput for what the emulator refuses.
     """
     over = over or CountQuery()
     if scenario.others:
@@ -150,7 +150,7 @@ class _Calls:
     per_rank: bool
 
     def parts(self, request: Request, ranks: int) -> int:
-        """Number of a size's parts that make nBytes."""
+        """How many parts of the given size make up nBytes."""
         return request.parts(ranks) if self.per_rank else 1
 
 

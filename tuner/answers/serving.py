@@ -170,7 +170,7 @@ class ServedGroup:
         )
 
     def there(self, dtype: DataType) -> tuple[Implementation, ...]:
-        """Implementations that the engine has on for any size, NCCL itself among them. BadInput as :meth:`carriers`."""
+        """Implementations, NCCL among them, that the engine has enabled for some size. BadInput as :meth:`carriers`."""
         situation = self.situation(dtype)
         return tuple(each for each in self.release.implementations if is_there(situation, self.release, each.name))
 
@@ -203,7 +203,7 @@ class ServedGroup:
         return {name: value for name, value in self.environment.items() if name not in self.release.variables}
 
     def calls(self, request: Request, sizes_bytes: Sequence[int]) -> list[CarriedCall]:
-        """One a size, with NCCL's pick where NCCL carries it. BadInput for anything but an AllReduce."""
+        """A call for each size, with NCCL's pick where NCCL carries it. BadInput for anything but an AllReduce."""
         carriers = self.carriers(self._allreduce(request).dtype)
         carried = [carriers.at(size) for size in sizes_bytes]
         picked = self._picked(request, sizes_bytes, carried)
@@ -224,7 +224,8 @@ class ServedGroup:
     def measured(self, dtype: DataType) -> dict[int, MeasuredAllReduce]:
         """What others measured of the engine with these GPUs and ranks, by size; empty where it is another situation.
 
-        Measured were calls in graphs on one node whose GPUs are all on NVSwitches, with no switch of the engine set.
+        These measurements are of calls in CUDA graphs on one node whose GPUs are all on NVSwitches, with the engine's
+        default settings.
         """
         situation, names = self.situation(dtype), set(self.scenario.gpu_names)
         alike = self.graph and situation.nodes == 1 and on_switches(self.scenario.resolve().own.topology)
@@ -329,7 +330,7 @@ class EngineMismatch:
 class EngineComparison:
     """Answers for one group against the engine's own functions: how many were compared, and those that differ.
 
-    ``by_source`` is how many more rest on an implementation that is known by source alone.
+    ``by_source`` counts answers that could not be compared, as their implementation is known from its source only.
     """
 
     engine: str

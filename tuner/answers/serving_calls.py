@@ -109,11 +109,11 @@ class StepCalls:
             yield self._gather(LOGITS, each.logit_rows * self.logit_row_bytes, 1, self.model.tp, LOGITS)
 
     def own(self, rows: int) -> int:
-        """Rows of one group."""
+        """Number of rows of one group of data-parallel attention, rounded up."""
         return -(-rows // self.model.groups)
 
     def padded(self, rows: int) -> int:
-        """Rows of one group, padded to as many for each of its ranks."""
+        """Rows of one group, padded to a multiple of its number of ranks."""
         return -(-self.own(rows) // self.model.tp) * self.model.tp
 
     def _reduced(self, rows: int, layers: int) -> Iterator[WantedCall]:
@@ -253,7 +253,7 @@ class StepCalls:
             yield self._gather(FROM_PARTS, self.padded(each.rows) * self.row_bytes, layers, tp)
 
     def _of_group(self, of: str, each: Pass, layers: int, sums: bool) -> WantedCall:
-        """The sum over a group of which each of its ranks needs a part."""
+        """Sums over a group, where each of its ranks needs only its part of the result."""
         rows = self.padded(each.rows)
         if sums:
             return self._reduce(of, rows, layers, self.model.tp)

@@ -74,7 +74,7 @@ class ServedStep:
     calls: tuple[ServedCall, ...]
 
     def nccl_us(self, phase: str) -> float:
-        """NCCL's time in a phase: of those of its calls that have one."""
+        """NCCL's time in a phase, over those of its calls that have a time."""
         return sum(each.all_us or 0.0 for each in self.calls if each.phase == phase)
 
     def without_time(self, phase: str) -> int:
@@ -150,7 +150,7 @@ class _Machine:
         return self.groups[ranks, graph, without]
 
     def experts(self, phase: str, nbytes: int) -> releases.Implementation:
-        """What brings ``nbytes`` bytes of all ranks to the experts and back. BadInput where that is not known."""
+        """What carries ``nbytes`` bytes of all ranks to the experts and back. BadInput if that is not known."""
         group = self.group(self.model.ep, phase == DECODE)
         situation = replace(group.situation(self.model.dtype), drafts=self.model.draft_tokens)
         return for_experts(situation, group.release, nbytes)
@@ -217,7 +217,7 @@ def _timed(made: ServedCall, pick: PickAnswer | None) -> ServedCall:
 
 
 def _of_group(group: ServedGroup, wanted: WantedCall, dtype: DataType) -> PickAnswer | None:
-    """NCCL's pick for calls to each root in turn in one group; None where it makes more than one choice of them."""
+    """NCCL's pick for a group with one call for each root; None if NCCL makes more than one choice for them."""
     scenario = group.nccls_scenario
     request = Request(wanted.collective, dtype, Op.sum)
     calls = [Operation(request, wanted.bytes, root) for root in range(wanted.in_group)]

@@ -38,7 +38,7 @@ class WindowExplanation:
 
     ``taken_by`` is the symmetric kernel or the copy engines, None where the call stays on the classic path; ``blocks``
     and ``threads`` are those of the launch, of the classic pick where it stays. ``kernels`` are those that can do the
-    call, the lowest score first. ``classic`` is what the call gets without windows; None where NCCL has nothing for it.
+    call, the lowest score first. ``classic`` is NCCL's pick for the call without windows; None if nothing can run it.
     The times of ``kernels`` and ``classic`` come from two models, which NCCL never compares.
     """
 
@@ -107,7 +107,9 @@ def kernel_times(selection: Selection, request: Request, size: int) -> tuple[Ker
 
 
 def classic_pick(selection: Selection, request: Request, size: int) -> Pick | None:
-    """Pick of a call on the classic path, whatever takes it in the end; None where NCCL has nothing for it there."""
+    """What NCCL picks for a call on the classic path, even if another path takes it; None if nothing can run it
+    there.
+    """
     try:
         return of_picks(selection.classic_pick(request, size))[0]
     except NoAlgorithm:
@@ -129,8 +131,8 @@ class NonClassicPick(Choice):
 
     ``symmetric_model_us`` is its time by NCCL's model of symmetric kernels, not that of algorithms; None for copy
     engines, which NCCL takes without a time, and for what the real library launched. ``runner_up`` is the next kernel
-    by that model, with the share that NCCL adds for each block. ``instead_of`` is what the call gets on plain buffers'
-    path; None where NCCL has nothing for it there.
+    by that model, with the share that NCCL adds for each block. ``instead_of`` is NCCL's pick for the call on plain
+    buffers; None if nothing can run it there.
     """
 
     symmetric_model_us: float | None = field(default=None, metadata=json_form(optional=True))
@@ -191,7 +193,9 @@ def ratio(old: tuple[AnyPick, float | None], new: tuple[AnyPick, float | None]) 
 
 
 def bypassing_pick(selection: Selection, request: Request, size: int, path: NonClassicPath) -> NonClassicPick:
-    """A call of ``size`` bytes (nBytes) that bypasses algorithms by ``path``: its time, and its pick otherwise."""
+    """A call of ``size`` bytes (nBytes) that bypasses algorithms by ``path``: its time, and the classic pick it
+    replaces.
+    """
     instead_of = classic_pick(selection, request, size)
     if path.kernel is None:
         return NonClassicPick.by(path, None, None, instead_of)

@@ -23,9 +23,10 @@ from tuner.times.costmodels.step import Cluster, Parallelism, Traffic
 class StepCall:
     """One collective of a step: its shape, its bytes, and the times of a call and of all ``calls``.
 
-    What NCCL picks and takes, with its ``channels``, is None where NCCL has no model of the operation: sends, and
-    all-to-all made from them. ``step_us`` is then by alpha-beta. ``difference`` is alpha-beta's time over NCCL's, minus
-    1; ``share`` is of the step's communication. ``calibration`` is the one that answered, or the reason why none did.
+    NCCL's pick, its time and its ``channels`` are None where NCCL has no model of the operation: sends, and all-to-all
+    made from them. ``step_us`` then comes from the alpha-beta model. ``difference`` is alpha-beta's time over NCCL's,
+    minus 1; ``share`` is of the step's communication. ``calibration`` is the one that answered, or the reason why none
+    did.
     """
 
     parallelism: str = field(metadata=column("for"))
@@ -139,7 +140,7 @@ class Overlapped:
 class StepReport:
     """A step on ``gpus``: the time of its collectives one after the other, in us, and by the alpha-beta model alone.
 
-    ``calibrated`` is that of the calls that NCCL has algorithms for, where a calibration was wanted: ``calibration``.
+    ``calibrated`` is the calibrated time of the calls that NCCL has algorithms for, if ``calibration`` was asked for.
     """
 
     gpus: int

@@ -64,9 +64,10 @@ def of_machine(machine: str | None, environment: Mapping[str, str], nccl: Releas
 
 
 def named(text: str, machine: str | None, environment: Mapping[str, str], nccl: Release) -> TunerPlugin | None:
-    """The tuner that a user names, on a machine of the catalogue or on none: see ``VALID``. None: no tuner.
+    """The tuner that a user names (see ``VALID``), on a machine of the catalogue or on another (None); None if no tuner
+    is named.
 
-    A tuner after a file is asked where the file decides nothing; by default it is the one that the machine's images
+    A tuner named after a file is asked where the file decides nothing; by default, the tuner that the machine's images
     load.
 
     Errors: BadInput for an unknown name or release and for a tuner that is not public, BadTable for its file.
@@ -137,7 +138,7 @@ def with_tuner(scenario: Scenario, text: str | None) -> Scenario:
 
 
 def _with_its_tuner(scenario: Scenario, tuner: AwsTuner) -> "FromLog":
-    """The scenario's log without the warning that an unemulated tuner chose."""
+    """What the log says, with the scenario's tuner in place of the warning that an unemulated tuner chose."""
     from tuner.scenario.logs.checks.communication import TUNER_CHOOSES  # with the reader of logs
 
     said = scenario.from_log

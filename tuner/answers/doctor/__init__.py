@@ -1,4 +1,6 @@
-"""Faults of a topology and what is unusual in it, by the parts that are recognised, what it costs, and its repair."""
+"""Finds faults and unusual things in a topology by the parts that it recognises, what they cost, and how to repair
+them.
+"""
 
 from tuner.answers.doctor.examine import Examination, examine
 

@@ -51,7 +51,7 @@ def _capability(node: ExaminedNode) -> Iterator[TopologyFinding]:
 
 
 def _dangling(node: ExaminedNode) -> Iterator[TopologyFinding]:
-    """Links that lead to no GPU, which NCCL drops, and links to a GPU that have the class of a switch."""
+    """Finds links that lead to no GPU, which NCCL drops, and links to a GPU whose class is that of a switch."""
     busids = {gpu.busid: f"gpu:{gpu.dev}" for gpu in node.topology.gpus}
     for gpu in node.topology.gpus:
         for link in gpu.nvlinks:
@@ -96,7 +96,7 @@ def _to_switches(node: ExaminedNode) -> Iterator[TopologyFinding]:
 
 
 def _certain(node: ExaminedNode) -> bool:
-    """Whether these GPUs always have NVLinks, to NVSwitches as far as the machine says it."""
+    """Whether these GPUs must have NVLinks to NVSwitches: as the same machine does, or every form of their model."""
     forms = [part.nvlinks for pci in node.gpus if (part := node.part(pci)) is not None]
     always = len(forms) == len(node.gpus) and all(forms) and all(min(each) > 0 for each in forms)
     return len(node.gpus) > 1 and _like_switched(node) and _same_model(node) and (node.same or always)
@@ -126,7 +126,9 @@ def _expected(node: ExaminedNode, have: list[int]) -> int | None:
 
 
 def _between(node: ExaminedNode) -> Iterator[TopologyFinding]:
-    """Links that only one of two GPUs has, that GPUs of no form of their model lack, or that the same machine has."""
+    """Finds missing links between two GPUs: only one has them, every form of the model has them, or the same machine
+    does.
+    """
     gpus, here = node.topology.gpus, _pairs(node.topology.gpus)
     same = node.same and node.like is not None and len(node.like.topology.gpus) == len(gpus) and _same_model(node)
     there = _pairs(node.like.topology.gpus) if node.like is not None and same else _by_form(node, here)
@@ -147,7 +149,7 @@ def _between(node: ExaminedNode) -> Iterator[TopologyFinding]:
 
 
 def _by_form(node: ExaminedNode, here: Mapping[tuple[int, int], int]) -> Mapping[tuple[int, int], int]:
-    """Links between two GPUs that have some, as in the model's next form, where both lack equally many."""
+    """The number of links between two GPUs in the next larger form of their model, if both lack equally many."""
     wanted = dict(here)
     of_gpu = [sum(count for (own, _), count in here.items() if own == each) for each in range(len(node.gpus))]
     lack: dict[int, int] = {}
@@ -174,7 +176,7 @@ def _pairs(gpus: tuple[Gpu, ...]) -> Mapping[tuple[int, int], int]:
 
 
 def without_gpudirect(node: ExaminedNode) -> TopologyFinding | None:
-    """GPUs that adapters cannot read and write, where their model can and an adapter that reaches memory is there.
+    """GPUs without GPUDirect RDMA, although their model supports it and an adapter that can use it is there.
 
     With only sockets NCCL writes gdr="0" for every GPU.
     """
@@ -207,7 +209,7 @@ _INTERFACE = expression(r"(?:en|eth|ib|bond|br|docker|veth|lo|wl|virbr|team)[a-z
 
 
 def reaches_memory(node: ExaminedNode, net: ET.Element) -> bool:
-    """Whether an adapter accesses memory by itself, by its part and name; a socket's does not."""
+    """Whether an adapter can access memory by itself, as its part and name say; an interface for sockets cannot."""
     slot = node.slot(net)
     part = None if slot is None else node.part(slot)
     known = slot is not None and slot.get("class", "").startswith("0x0207") if part is None else part.gpudirect_rdma

@@ -59,8 +59,8 @@ def check_links(node: ExaminedNode) -> Iterator[TopologyFinding]:
 
 
 def _emulated(node: ExaminedNode) -> Iterator[TopologyFinding]:
-    """Bridges with one lane of PCIe 1.0 above faster devices, as a virtual machine emulates them: NCCL believes
-    them.
+    """Finds bridges with one lane of PCIe 1.0 above faster devices, as virtual machines emulate them: NCCL takes
+    this speed as real.
     """
     slow: dict[ET.Element, Link | None] = {}
     below = dict[ET.Element, Link]()
@@ -102,7 +102,9 @@ def _by_c2c(node: ExaminedNode) -> Iterator[TopologyFinding]:
 
 
 def _built_in(node: ExaminedNode, pci: ET.Element) -> bool:
-    """Adapters without memory access to GPUs, such as an on-board network, are as slow as they are."""
+    """Whether the device is an adapter that cannot access GPUs' memory, such as an on-board one; its slow link is
+    normal.
+    """
     part = node.part(pci)
     return pci.find("gpu") is None and part is not None and not part.gpudirect_rdma
 
@@ -256,7 +258,7 @@ def _gpudirect(node: ExaminedNode) -> Iterator[TopologyFinding]:
 
 
 def _without_gpudirect(node: ExaminedNode) -> TopologyFinding | None:
-    """Adapters that do not reach GPUs' memory, where they and a GPU can."""
+    """Adapters without GPUDirect RDMA, although they and a GPU support it."""
     if not any(part.gpudirect_rdma for pci in node.gpus if (part := node.part(pci)) is not None):
         return None
     pairs, names = counterparts(node) if node.same else {}, list[str]()
@@ -316,7 +318,7 @@ def _dropped(node: ExaminedNode) -> Iterator[TopologyFinding]:
 
 
 def _are_some_of_the_same(node: ExaminedNode) -> bool:
-    """Whether each adapter is where the machine has one; false only if some but not all are."""
+    """Whether every adapter has the bus id of one of the machine's adapters."""
     there = set() if node.like_root is None else _places(node.like_root)
     return _places(node.root) <= there
 

@@ -102,8 +102,8 @@ MOST_LANES = 192  # of all processors of a server: two Xeon 6900 have 96 each, t
 
 
 def _too_many_lanes(node: ExaminedNode) -> bool:
-    """Whether the devices directly at the processors have more PCIe lanes than any two processors, so that switches are
-    hidden.
+    """Whether devices directly below the processors have more PCIe lanes than any two processors, so switches must
+    be hidden.
     """
     slots = {*node.gpus, *filter(None, map(node.slot, node.adapters))}
     lanes = [
@@ -219,7 +219,7 @@ def _mask(cpu: ET.Element) -> int:
 
 
 def _far(node: ExaminedNode) -> Iterator[TopologyFinding]:
-    """Adapters without a GPU near them, where others have one: mostly for storage, but NCCL uses them."""
+    """Adapters without a GPU near them, although others have one: most are for storage, but NCCL uses them."""
     levels = {net.get("name", ""): _nearest_gpu(node, net) for net in node.adapters}
     if not any(level <= PXB for level in levels.values()):
         return

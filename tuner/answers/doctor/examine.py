@@ -34,8 +34,8 @@ class Examination:
     """Findings in ``file``. ``nearness`` is that of the machine that it is compared with; ``topology`` the repaired
     text.
 
-    ``left`` is found in that, too. ``sizes`` have the picks before and after, empty where one of both cannot be
-    answered for, which ``not_priced`` says why; they are of this release and number of nodes.
+    ``left`` are the findings that remain in the repaired text. ``sizes`` have the picks before and after, for this
+    release and number of nodes; empty if either cannot be answered, and ``not_priced`` then says why.
     """
 
     file: str

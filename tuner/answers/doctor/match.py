@@ -1,4 +1,4 @@
-"""Match of a topology's devices with those of a machine of the catalogue, and where each then belongs."""
+"""Matches a topology's devices with those of a machine of the catalogue, and finds where each of them belongs."""
 
 import xml.etree.ElementTree as ET
 from collections.abc import Iterator, Mapping, Sequence
@@ -120,7 +120,7 @@ def _move(
     wanted: tuple[Mapping[ET.Element, ET.Element], Mapping[ET.Element, str]],
     made: PlacementPlan,
 ) -> None:
-    """Devices that are elsewhere than in the machine; ``wanted``: what each is below in the machine, and its name."""
+    """Devices in another place than in the machine; ``wanted``: the element that each belongs below, and its name."""
     of_like, places = wanted
     for mine, other in pairs.items():
         place = places[of_like[other]]
@@ -159,7 +159,9 @@ def _cpu(above: Mapping[ET.Element, ET.Element], element: ET.Element) -> ET.Elem
 def _chosen(
     node: ExaminedNode, containers: Sequence[ET.Element], below: Mapping[ET.Element, set[ET.Element]]
 ) -> dict[ET.Element, ET.Element]:
-    """For each <cpu> and switch of the machine, the node's one with most of the same devices; none is used twice."""
+    """For each <cpu> and switch of the machine, the node's <cpu> or switch that shares most devices with it; none is
+    used twice.
+    """
     own = {
         each: {pci for pci in each.iter("pci") if pci in set().union(*below.values()) and pci is not each}
         for each in node.root.iter()

@@ -142,20 +142,20 @@ class ExaminedNode:
     same: bool = False  # whether it is that machine: a user says so, or its GPUs and adapters have that one's bus ids
 
     def judged(self, name: str | None = None) -> tuple[str, str | None]:
-        """Severity and ``unlike`` of a difference from the machine, or from ``name``."""
+        """Severity of a difference from the machine (or from ``name``), and the name of what the node is unlike."""
         if name is None and self.same:
             return WRONG, None
         return UNLIKE, name or (self.like.name if self.like else None)
 
     @property
     def gpus(self) -> list[ET.Element]:
-        """The <pci> of GPUs, by dev."""
+        """The <pci> elements of GPUs, sorted by dev."""
         slots = [pci for pci in self.root.iter("pci") if pci.find("gpu") is not None]
         return sorted(slots, key=lambda pci: number(pci.find("gpu"), "dev"))
 
     @property
     def adapters(self) -> list[ET.Element]:
-        """The <net>, by dev, each once."""
+        """The <net> elements sorted by dev, each name once."""
         by_name = {net.get("name"): net for net in self.root.iter("net")}
         return sorted(by_name.values(), key=lambda net: number(net, "dev"))
 

@@ -29,7 +29,9 @@ class Times:
     wanted: TimesWanted | None = None
 
     def of(self, scenario: Scenario, request: Request, sizes: Sequence[int]) -> tuple[Array, str]:
-        """Times in us [size] of NCCL's picks for nBytes, and whose they are. Errors: NoAlgorithm, BadInput."""
+        """Times in us, [size], of NCCL's picks for these sizes (nBytes), and who predicts them. Errors: NoAlgorithm,
+        BadInput.
+        """
         selection = Selection(scenario.communicator())
         if self.wanted is None:
             return selection.pick(request, sizes).time_us.astype(np.float64), BY_NCCL
@@ -53,7 +55,7 @@ def with_nodes(scenario: Scenario, nodes: int) -> Scenario:
 
 
 def whole(request: Request, ranks: int, size: int) -> int:
-    """The nearest size from ``size`` on that the collective can have, in bytes."""
+    """The smallest size, in bytes, that is at least ``size`` and possible for the collective."""
     unit = request.unit_bytes(ranks)
     return -(-size // unit) * unit
 
