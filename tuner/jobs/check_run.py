@@ -35,9 +35,9 @@ class Launched:
 class CheckedCall:
     """Calls of one kind and size that were executed in the same way, and the emulator's answer.
 
-    ``bytes`` is NCCL's nBytes; ``to_bytes`` the largest where the file knows a range, in which any pick agrees.
-    ``emulated`` has several answers only then, and none where nothing can run. ``differs`` names what differs:
-    algorithm, protocol, channels or threads.
+    ``bytes`` is NCCL's nBytes; ``to_bytes`` is the largest size if the file only knows a range; the call then agrees
+    with the pick of any size in it. Only then may ``emulated`` have several answers; it is empty where nothing can run.
+    ``differs`` names what differs: algorithm, protocol, channels or threads.
     """
 
     collective: Collective
@@ -65,7 +65,7 @@ class CheckedCall:
 
 @dataclass(frozen=True, slots=True)
 class NotCompared:
-    """Calls that are not compared, though the file says or should say what was executed; and why."""
+    """Calls that could not be compared, although their file says or should say what was executed, and why."""
 
     reason: str
     calls: float
@@ -75,7 +75,7 @@ class NotCompared:
 class CheckedRun:
     """All calls whose execution the files say: how many agree, which differ, and which were not compared.
 
-    ``says`` is the number of compared calls for each thing that files say: algorithm, protocol, channels, threads.
+    ``says``: for how many of the compared calls files say the algorithm, the protocol, the channels, the threads.
     """
 
     communicator: str

@@ -70,8 +70,9 @@ class Effects:
 class FileEffects:
     """What the variables of a file do to a communicator: names, as :class:`VariablesInFile` and :class:`Effects` do.
 
-    ``given``: said before it, which counts. ``refused``: reason by name. ``others``: how many variables are neither
-    NCCL's nor of its network's plugin; neither their names nor their values are kept.
+    ``given``: variables that were set before the file, whose earlier values count. ``refused``: reason by name.
+    ``others``: how many variables are neither NCCL's nor of its network's plugin; neither their names nor their values
+    are kept.
     """
 
     file: str
@@ -87,8 +88,8 @@ class FileEffects:
 
 
 def with_files(scenario: Scenario, files: Iterable[Path]) -> tuple[Scenario, tuple[FileEffects, ...]]:
-    """The scenario with the variables of these files, and what those of each do: what it has counts before a file, a
-    later file before an earlier one. What is refused is left out.
+    """The scenario with the variables of these files, and what each file's variables do. Variables that the scenario
+    has win over a file, and a later file over an earlier one. Refused variables are left out.
 
     Errors: BadInput for a file that is no text, and those of the scenario itself.
     """
@@ -142,7 +143,7 @@ def of_text(path: Path, text: str) -> VariablesInFile:
 
 
 def _assigned(text: str) -> Iterator[tuple[str, str | None]]:
-    """Names with their values in the order of the file; no value for one that is unset."""
+    """Names with their values in the order of the file; None for a variable that is unset."""
     forms = ASSIGNED, SPACED, NAMED, MAPPED, UNSET
     matches = [(match.start(), form is UNSET, match) for form in forms for match in form.finditer(text)]
     for _, unsets, match in sorted(matches, key=lambda each: each[0]):
@@ -153,7 +154,7 @@ def _assigned(text: str) -> Iterator[tuple[str, str | None]]:
 
 
 def effects(scenario: Scenario, values: Mapping[str, str]) -> Effects:
-    """What each variable does to the scenario, which is without them. Errors: those of the scenario itself."""
+    """What each variable alone does to the scenario, which has none of them. Raises what the scenario itself raises."""
     nccl, before = load(scenario.nccl), _picks(scenario)
     unread, tuners = {*ignored(nccl, values)}, set(nccl.environment.indifferent.get("tuners", ())) & set(values)
     changing: list[str] = []

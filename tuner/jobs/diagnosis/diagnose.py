@@ -1,11 +1,11 @@
 """Diagnosis of whatever files there are of a cluster or a job: what is wrong, and what shows it.
 
 Files say different things of one machine: a topology or a listing which it is, a log its release and nodes, results how
-fast it was, a trace what ran. What one of them says goes for the others, and what a user says goes before that.
+fast it was, a trace what ran. What one file says is used to judge the others, unless the user says otherwise.
 
-To read one more kind of file: its name in :class:`FileKind`, how it is known in :mod:`kinds`, and a function in
-``READERS`` that returns its :class:`FileDiagnosis`, whose findings have their words in ``tables/findings``. To look for
-one more thing in a log: a function and its entry in :mod:`tuner.scenario.logs.checks`.
+To add a kind of file: name it in :class:`FileKind`, recognise it in :mod:`kinds`, and add a function to ``READERS``
+that returns its :class:`FileDiagnosis`; the words of its findings are in ``tables/findings``. To add a check of logs:
+write a function and enter it in :mod:`tuner.scenario.logs.checks`.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -65,12 +65,12 @@ READERS: dict[FileKind, Callable[[Path, KnownFacts], FileDiagnosis]] = {
 def diagnose(
     files: Sequence[Path], options: DiagnosisOptions, progress: Progress = lambda read_bytes: None
 ) -> list[FileDiagnosis]:
-    """Diagnosis of each file, the gravest first; two of a log that has results in it. Errors: BadInput where none is
-    there, or of ``describe`` for a machine or release that is not known.
+    """Diagnosis of each file, the gravest first; a log with results in it has two. Errors: BadInput if no file is
+    given, and what ``describe`` raises for an unknown machine or release.
 
-    Logs and other output of one job are one account, and a folder that is of no kind is all its files. A file that
-    cannot be read by its kind, or is of none, cannot be judged, which its diagnosis says. ``progress`` is called while
-    logs are read.
+    Logs and other output of one job are diagnosed together; a folder of no known kind stands for all its files. A file
+    of no known kind, or that its reader refuses, gets a diagnosis that it cannot be judged. ``progress`` is called
+    while logs are read.
     """
     kinds = [(kind, file) for file in _unfolded(files) for kind in kinds_of(file)]
     if options.gpu is not None:
@@ -96,7 +96,7 @@ def diagnose(
 
 
 def _unfolded(files: Sequence[Path]) -> Iterator[Path]:
-    """The files, and those in folders that are of no kind as a whole. BadInput where there are too many."""
+    """The files, with folders of no known kind replaced by the files in them. BadInput if there are too many."""
     for file in files:
         if not file.is_dir() or kinds_of(file) != (FileKind.unknown,):
             yield file

@@ -20,7 +20,7 @@ MOST_BYTES = 32 << 20  # of a log; an engine says at its start what it has
 
 
 def start_of(file: Path) -> bytes:
-    """The beginning of a file: all of one that is no plain file. BadInput where it cannot be read."""
+    """The beginning of a plain file, or all of a compressed one. BadInput if it cannot be read."""
     if not is_plain_file(file):
         return read_bytes(file, BadInput)
     with file.open("rb") as opened:
@@ -63,7 +63,9 @@ def _titles(release: EngineRelease, names: Sequence[str]) -> list[str]:
 
 
 def _found(log: EngineLog, release: EngineRelease, known: KnownFacts) -> Iterator[Finding]:
-    """What is off, then what that moves; with the machine by the engine's rules on it."""
+    """Which implementations are off, then which sizes that moves; if the machine is known, by the engine's rules for
+    it.
+    """
     has_machine = known.machine is not None or known.topology is not None
     group: ServedGroup | None = None
     refused: TunerError | None = None
@@ -101,7 +103,9 @@ def _found(log: EngineLog, release: EngineRelease, known: KnownFacts) -> Iterato
 
 
 def _by_machine(log: EngineLog, group: ServedGroup, there: frozenset[str], said: frozenset[str]) -> Iterator[Finding]:
-    """What is off or on against the engine's rules on the machine, and the sizes that others carry for it."""
+    """Implementations that are off or on against the engine's rules for the machine, and the sizes that others carry
+    instead.
+    """
     release = group.release
     place = {"machine": group.scenario.name, "ranks": group.scenario.ranks}
     off = there & said
@@ -120,7 +124,7 @@ def _by_machine(log: EngineLog, group: ServedGroup, there: frozenset[str], said:
 
 
 def _moved(log: EngineLog, group: ServedGroup, off: frozenset[str]) -> Iterator[Finding]:
-    """The sizes that another implementation carries since some are off."""
+    """The sizes that another implementation carries because some are off."""
     dtype = _dtype(log)
     request = Request(Collective.AllReduce, dtype, Op.sum)
     by_itself = {each.unasked for each in log.missing}

@@ -18,7 +18,7 @@ MOST_NAMES = 3  # of files in a folder that is no kind
 
 
 def _of_one(file: Path, kind: FileKind, known: KnownFacts) -> FileDiagnosis:
-    """The finding of one rank's or host's file, which says nothing by itself."""
+    """The finding that the file of a single rank or host says nothing without the others' files."""
     return found_in(file, kind, [Finding("diagnose.part_of_folder", Severity.UNKNOWN, {})], known)
 
 
@@ -45,7 +45,7 @@ def of_job(folder: Path, known: KnownFacts) -> FileDiagnosis:
 
 
 def of_unknown(folder: Path, known: KnownFacts) -> FileDiagnosis:
-    """The finding of a folder of anything else: what there is of it."""
+    """The finding for a folder of no known kind: which files it has."""
     names = sorted(each.name for each in folder.iterdir())
     found = Finding("diagnose.folder_empty", Severity.UNKNOWN, {})
     if names:

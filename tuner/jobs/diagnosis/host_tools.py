@@ -56,7 +56,9 @@ def _text(file: Path) -> str:
 
 
 def of_gpus(file: Path, known: KnownFacts) -> FileDiagnosis:
-    """What ``nvidia-smi``, its ``-q`` or its ``-L`` says of GPUs: lost ones, errors of memory, slower PCIe, fabric."""
+    """What ``nvidia-smi``, with ``-q`` or ``-L`` or without, says about GPUs: lost GPUs, memory errors, slow PCIe,
+    fabric.
+    """
     text = _text(file)
     found = [*_queried(text)] if _QUERY.search(text) or "Product Name" in text else [*_listed(text)]
     return found_in(file, FileKind.gpus, found, known)

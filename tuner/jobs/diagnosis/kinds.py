@@ -104,7 +104,7 @@ def is_large(file: Path) -> bool:
 
 
 def _tells_an_end(content: bytes) -> bool:
-    """Whether any line of a program, the kernel or a scheduler says how something failed."""
+    """Whether any line, be it of a program, the kernel or a scheduler, says how something failed."""
     found = (endings.of_line(line, 0) for line in content.decode("utf-8", "replace").splitlines())
     return any(
         each is not None and (each.role not in (endings.ORDERLY, endings.EXCEPTION) or each.kind in OF_ACCOUNTING)
@@ -113,8 +113,8 @@ def _tells_an_end(content: bytes) -> bool:
 
 
 def _kinds_of_large(file: Path) -> tuple[FileKind, ...]:
-    """The kinds of a file too large to be looked at as a whole: a log, with what else is in it, what starts as a trace
-    does, or no kind.
+    """The kinds of a file too large to be looked at as a whole: a log and whatever else it contains, a file that
+    starts like a trace, or none.
     """
     is_log, has_results = False, False
     with file.open("rb") as opened:
@@ -149,7 +149,7 @@ def _kind_of_folder(folder: Path) -> FileKind:
 
 
 def dumps(folder: Path) -> list[Path]:
-    """The Flight Recorder's dumps of ranks in a folder; where it has none, those in its folders, one a host."""
+    """The ranks' Flight Recorder dumps in a folder; if it has none, the dumps in its subfolders, one for each host."""
     return _dumps_in(folder) or [
         dump for each in sorted(folder.iterdir())[:MOST_FOLDERS] if each.is_dir() for dump in _dumps_in(each)
     ]
@@ -165,7 +165,7 @@ def _dumps_in(folder: Path) -> list[Path]:
 
 
 def cut(file: Path) -> Finding | None:
-    """The finding that XML of NCCL ends before its end; None where it does not, or is no XML."""
+    """The finding that an XML file of NCCL is cut off; None if it is complete, or no XML."""
     content = read_bytes(file, BadInput)
     if content.lstrip()[:1] != b"<":
         return None

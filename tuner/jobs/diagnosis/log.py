@@ -27,7 +27,7 @@ ENDS = ("diagnose.ends_orderly", "diagnose.ends_after_init", "diagnose.ends_afte
 def of_logs(
     files: Sequence[Path], outputs: Sequence[Path], known: KnownFacts, progress: Progress
 ) -> list[FileDiagnosis]:
-    """The findings of logs and of other output of jobs: one account of each job, whatever files it is in."""
+    """The findings of logs and other output of jobs: the files of each job are diagnosed together."""
     read = {file: read_thinned(file, sort_of, progress) for file in (*files, *outputs)}
     for file in known.results:
         if file in read and is_large(file):
@@ -52,14 +52,18 @@ def of_logs(
 
 
 def lines_threads(log: NcclLog) -> Iterator[Thread]:
-    """Threads that wrote lines of a log which say something."""
+    """Threads (and processes, as thread 0) whose lines in the log say something about a rank, a warning, variables
+    or the network.
+    """
     yield from (each.thread for each in log.ranks)
     yield from (each.thread for each in log.warnings.values())
     yield from (Thread(*process, 0) for process in log.environment.keys() | log.networks.keys())
 
 
 def _jobs(read: Mapping[Path, NcclLog]) -> list[list[Path]]:
-    """Files by their job: logs of one communicator, with all that is of no communicator where there is one job."""
+    """Groups files by job: logs of one communicator are one job; if there is only one job, files without a
+    communicator belong to it.
+    """
     jobs: list[tuple[set[str], list[Path]]] = []
     others = []
     for file, log in read.items():
@@ -120,22 +124,27 @@ def _of_amd(log: NcclLog) -> list[Finding]:
 
 
 def _in_time(found: Finding) -> tuple[bool, bool, int]:
-    """Order of findings: what explains an ending, events by their line, those that followed from others, then all
-    else."""
+    """Sort key of findings: first those that explain how the job ended, then events by their line, with consequences
+    of other events after them, then the rest.
+    """
     line = found.facts.get("line")
     line = line if isinstance(line, int) else sys.maxsize
     return found.code not in ROOT_CAUSES, bool(found.facts.get("follows")), line
 
 
 def _never(found: Finding, machine: str) -> Finding:
-    """The finding why there is no NVLS, on a machine that has none; any other as it is."""
+    """Replaces the finding that there is no NVLS by a note that this machine never has it; returns any other finding
+    unchanged.
+    """
     if found.code != "diagnose.no_nvls":
         return found
     return Finding("diagnose.no_nvls_by_design", Severity.NOTE, {"machine": machine})
 
 
 def _as_topology(found: Finding, topology: str) -> Finding:
-    """The finding that there is no GPUDirect RDMA where a topology says it; any other as it is."""
+    """Replaces the finding that there is no GPUDirect RDMA by a note that the topology says so, too; returns any
+    other unchanged.
+    """
     if found.code != NO_GPUDIRECT:
         return found
     facts = {"file": topology, "plugin_says": found.facts.get("plugin_says")}
@@ -143,7 +152,7 @@ def _as_topology(found: Finding, topology: str) -> Finding:
 
 
 def _unlike_machine(imported: Imported, scenario: Scenario, machine: str) -> Iterator[Finding]:
-    """GPUs of another model than the machine's, and GPUDirect RDMA that one of the two has alone."""
+    """Finds GPUs of another model than the machine's, and GPUDirect RDMA that only the log or only the machine has."""
     models, names = scenario.gpu_names, imported.hardware.gpu_names
     others = [name for name in names if not any(gpus.is_product(name, model) for model in models)]
     if models and others:
@@ -161,7 +170,7 @@ def _unlike_machine(imported: Imported, scenario: Scenario, machine: str) -> Ite
 
 
 def _has_nvls(scenario: Scenario) -> bool:
-    """Whether any GPU of it may have NVLS; where they are not known, too."""
+    """Whether any GPU may have NVLS; also true if the GPUs are not known."""
     return not scenario.gpu_names or any(name.upper() in gpus.multicast_chips() for name in scenario.gpu_names)
 
 

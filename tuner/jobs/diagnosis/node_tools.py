@@ -78,7 +78,7 @@ def _text(file: Path) -> str:
 def of_nvlinks(file: Path, known: KnownFacts) -> FileDiagnosis:
     """Links of ``nvidia-smi nvlink -s`` that are inactive, slower than the others, or fewer than the model has.
 
-    Of ``nvidia-smi nvlink -e`` those that had errors.
+    In the output of ``nvidia-smi nvlink -e``, links that had errors.
     """
     text = _text(file)
     found = [*(_nvlinks(text) if _LINK.search(text) or _NO_LINKS.search(text) else ()), *_counters(text)]
@@ -178,9 +178,10 @@ def of_ports(file: Path, known: KnownFacts) -> FileDiagnosis:
 
 
 def _over_ip(text: str) -> dict[str, str]:
-    """InfiniBand adapters and interfaces of ibdev2netdev whose IP interfaces are down, where those of all are.
+    """InfiniBand adapters by ibdev2netdev with their interfaces, if the IP interfaces of all of them are down; else
+    empty.
 
-    Of a fabric without IP over InfiniBand that is as it should be, and it says nothing of the ports.
+    That is normal in a fabric without IP over InfiniBand, and says nothing about the ports.
     """
     interfaces = [(name, netdev, state) for name, _, netdev, state in _PORT.findall(text) if netdev.startswith("ib")]
     if any(state.lower() == "up" for *_, state in interfaces):
@@ -189,7 +190,7 @@ def _over_ip(text: str) -> dict[str, str]:
 
 
 def _ports(text: str) -> list[tuple[str, str, str]]:
-    """Adapter, interface or physical state, and state of each port, of whichever tool it is."""
+    """For each port that any of these tools prints: the adapter, its interface or physical state, and its state."""
     found = [(name, interface, state) for name, _, interface, state in _PORT.findall(text)]
     found += [(name, netdev or physical, state) for name, _, state, physical, netdev in _RDMA_LINK.findall(text)]
     rated = [*_ports_of_ibstat(text), *_ports_of_links(text)]
@@ -211,7 +212,9 @@ def _ports_of_ibstat(text: str) -> list[tuple[str, str, str, float | None]]:
 
 
 def _ports_of_links(text: str) -> list[tuple[str, str, str, float | None]]:
-    """The same of adapters that iblinkinfo shows, with Gb/s of a lane; not of switches and what computes in them."""
+    """The same for adapters in the output of iblinkinfo, with Gb/s of one lane; without switches and their
+    aggregation nodes.
+    """
     found: list[tuple[str, str, str, float | None]] = []
     for head, lines in _sections(_LINKED_CA, text):
         if (link := _LINKED.search(lines)) and "Aggregation Node" not in head[1]:
@@ -220,7 +223,7 @@ def _ports_of_links(text: str) -> list[tuple[str, str, str, float | None]]:
 
 
 def _slow_ports(text: str) -> Iterator[Finding]:
-    """Active ports that are slower than the fastest, which most of the others are as fast as."""
+    """Finds active ports that are slower than the fastest ones, if they are fewer than half."""
     ports = [*_ports_of_ibstat(text), *_ports_of_links(text)]
     rates = {name: rate for name, state, _, rate in ports if state.lower() == "active" and rate is not None}
     most = max(rates.values(), default=0)
@@ -237,7 +240,9 @@ def of_settings(file: Path, known: KnownFacts) -> FileDiagnosis:
 
 
 def is_script(content: bytes) -> bool:
-    """Whether a shell or a builder runs it: it says so, or exports all that it sets; or a cluster, as a manifest."""
+    """Whether the text is a shell script, a Dockerfile or a cluster's manifest: it says so, or it exports all that
+    it sets.
+    """
     if _RUN.search(content[:MOST_BYTES].decode("utf-8", "replace")):
         return True
     lines = [line.strip() for line in content.splitlines() if line.strip() and not line.lstrip().startswith(b"#")]
@@ -267,7 +272,7 @@ def maps_variables(content: bytes) -> bool:
 def of_environment(file: Path, known: KnownFacts) -> FileDiagnosis:
     """NCCL's variables of a script, a Dockerfile, a pod, or of env, and what NCCL makes of them.
 
-    Nothing of other variables is shown.
+    Other variables are not shown.
     """
     return found_in(file, FileKind.environment, list(_environment(environment_file.read(file), known)), known)
 
@@ -304,7 +309,7 @@ def _release_of(known: KnownFacts) -> Release:
 
 
 def _listed(values: Mapping[str, str]) -> list[str]:
-    """Values of NCCL's variables alone: others may be secrets."""
+    """Values of NCCL's variables only, because others may be secrets."""
     return [f"{name}={value}" if name.startswith("NCCL_") else f"{name}=..." for name, value in values.items()]
 
 

@@ -1,4 +1,4 @@
-"""Which libnccl a job of a Python environment loads, and why, by its packages' files; none of them is imported."""
+"""Which libnccl a job in a Python environment loads, and why: read from its packages' files, without importing any."""
 
 import base64
 import csv
@@ -49,7 +49,7 @@ class InstalledPackage:
         return read_bytes(path, BadInput).decode("utf-8", "replace") if path.is_file() else ""
 
     def recorded(self, member: str) -> str | None:
-        """The sum that its RECORD has of a file, as that writes it; None where it has none."""
+        """A file's checksum as the package's RECORD writes it; None if RECORD has none."""
         rows = csv.reader(self.text("RECORD").splitlines())
         return next((row[1] for row in rows if len(row) > 1 and row[0] == member and row[1]), None)
 
@@ -129,7 +129,7 @@ class _Environment:
             yield Finding("packages.replaced", Severity.FAULT, {**facts, "nccl": self._release(file)})
 
     def _required(self, nccl: Sequence[InstalledPackage]) -> Iterator[Finding]:
-        """Packages that want another version than the file that is there is of."""
+        """Packages that require another release of NCCL than the libnccl file that is installed."""
         file = self._file()
         there = None if file is None else self._release(file)
         for package in self.packages:
@@ -161,7 +161,9 @@ class _Environment:
             yield _Loaded(LINKED, *first)
 
     def _of_torch(self) -> tuple[Path, str] | None:
-        """By what its library's file says, as the loader reads it: RPATH is looked at before LD_LIBRARY_PATH."""
+        """Which libnccl torch loads, by the search paths in its library's file; RPATH is searched before
+        LD_LIBRARY_PATH.
+        """
         for site in self.sites:
             library = site / "torch" / "lib" / "libtorch_cuda.so"
             said = _needs(library) if library.is_file() else None
@@ -186,7 +188,7 @@ class _Environment:
         return None
 
     def _sum(self, file: Path) -> str | None:
-        """The sum of a file as a RECORD writes it; None for one that is no library's size."""
+        """A file's checksum in the form of a RECORD; None if the file is too large to be a library."""
         if file not in self._sums:
             self._sums[file] = None
             if file.stat().st_size <= MOST_BYTES:
@@ -216,14 +218,14 @@ def _first(steps: Sequence[tuple[Path | None, str]]) -> tuple[Path, str] | None:
 
 @dataclass(frozen=True, slots=True)
 class _Needs:
-    """Folders in which a file that needs libnccl looks for it, and whether before LD_LIBRARY_PATH."""
+    """The folders in which a file that needs libnccl looks for it, and whether it does so before LD_LIBRARY_PATH."""
 
     folders: tuple[str, ...]
     first: bool
 
 
 def _named_by(tag: Any) -> list[str]:
-    """The text of an entry of the dynamic section that has one of these."""
+    """The needed library, RPATH or RUNPATH that an entry of the dynamic section has."""
     return [str(getattr(tag, each)) for each in ("needed", "rpath", "runpath") if hasattr(tag, each)]
 
 

@@ -1,6 +1,7 @@
 """Diagnosis of reports of NCCL's RAS: JSON and text of ncclras or of its server, and excerpts of the text.
 
-One report of ranks at different operations may be of a moment; two reports that show the same counts are of a hang.
+A single report with ranks at different operations may show a passing moment; two reports with the same counts show a
+hang.
 """
 
 import json
@@ -42,7 +43,9 @@ def is_report(content: bytes) -> bool:
 
 
 def _json_at(content: bytes) -> int | None:
-    """Where the JSON of a report begins: behind the answers to a client's first commands, if they are there."""
+    """Where a report's JSON begins: after the answers to a client's first commands, if there are any; None if it has
+    no JSON.
+    """
     at = content.find(b"{")
     before = content[:at].split() if at >= 0 else []
     plain = at >= 0 and all(part in (b"SERVER", b"PROTOCOL", b"OK") or part.isdigit() for part in before)
@@ -50,7 +53,7 @@ def _json_at(content: bytes) -> int | None:
 
 
 def of_ras(file: Path, known: KnownFacts) -> FileDiagnosis:
-    """The findings of a report; with those of another one before it, whether ranks moved on since.
+    """The findings of a report; if an earlier report is known, also whether the ranks have moved on since.
 
     BadInput where it is cut or no report.
     """
@@ -155,7 +158,7 @@ def _behind_in_json(report: Mapping[str, Any]) -> Iterator[RanksBehind]:
 
 
 def _blocks(lines: Iterable[str]) -> Iterator[tuple[str, list[str]]]:
-    """Headings of errors and warnings, with the indented lines below each, wherever in the text."""
+    """Headings of errors and warnings anywhere in the text, each with the indented lines below it."""
     heading: str | None = None
     block: list[str] = []
     for line in [*lines, ""]:

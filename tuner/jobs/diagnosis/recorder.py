@@ -8,7 +8,8 @@ from tuner.jobs.traces import recorder_comparison
 
 
 def of_recorder(folder: Path, known: KnownFacts) -> FileDiagnosis:
-    """The findings of all ranks' dumps: who called something else, or not what others wait in.
+    """The findings of all ranks' dumps: ranks that called something else, or did not make the call in which others
+    wait.
 
     Errors: BadInput for two dumps of one rank, and where none is a whole dump.
     """

@@ -22,7 +22,7 @@ MOST_EVIDENCE = 8  # lines of one file; its own command has all
 
 
 class FileKind(StrEnum):
-    """Kinds of files, in the order in which they are looked at: the first say what the later ones need."""
+    """Kinds of files, in the order in which they are read: earlier kinds supply facts that later ones need."""
 
     topology = "topology"
     listing = "listing of a node"
@@ -49,7 +49,7 @@ class FileKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class DiagnosisOptions:
-    """Facts that a user gives of all files; None leaves them to the files. With ``gpu`` listings are topologies, too.
+    """Facts that a user gives about all files; None: the files say them. With ``gpu``, listings are topologies, too.
 
     ``net_gbps`` and ``net_latency_us`` are of adapters that a topology only places.
     """
@@ -66,8 +66,8 @@ class DiagnosisOptions:
 class FileDiagnosis:
     """Findings of a file, the gravest first; machine, nodes and release as far as they are known.
 
-    The first finding is the verdict: a note means that nothing is wrong. ``examined`` is all of a topology, None of
-    other files.
+    The first finding is the verdict: a note means that nothing is wrong. ``examined`` is the whole examination of a
+    topology, None for other files.
     """
 
     file: str
@@ -126,7 +126,7 @@ def refused(file: Path, kind: FileKind, error: TunerError, known: "KnownFacts") 
 
 
 def in_words(severity: Severity, text: str) -> Finding:
-    """A finding whose check has only a sentence for it, such as the message of an error."""
+    """A finding for which there is only a sentence, such as an error's message."""
     return Finding("diagnose.in_words", severity, {"text": text})
 
 
@@ -166,7 +166,7 @@ class KnownFacts:
     learnt: list[Finding] = field(default_factory=list, metadata=json_form(omitted=True))
 
     def learn(self, file: Path, **facts: str | int | None) -> None:
-        """Fills in what nothing said before."""
+        """Fills in the facts that no file has said before."""
         fresh = {name: value for name, value in facts.items() if value is not None and getattr(self, name) is None}
         for name, value in fresh.items():
             setattr(self, name, value)
@@ -175,7 +175,7 @@ class KnownFacts:
             self.learnt.append(Finding("diagnose.learnt", Severity.NOTE, {"facts": said, "file": str(file)}))
 
     def scenario(self) -> Scenario:
-        """Nodes of the machine, else of the topology. Errors: BadInput where neither is known."""
+        """A scenario on nodes of the machine, else of the topology. BadInput if neither is known."""
         if self.machine is None and self.topology is not None:
             return describe(topology=str(self.topology), nodes=self.nodes or 1, nccl=self.nccl)
         if self.machine is None:

@@ -25,7 +25,7 @@ from tuner.times.measured.formats import Given, MeasurementFile
 
 
 def of_results(file: Path, known: KnownFacts) -> FileDiagnosis:
-    """What measured times say: by themselves, and against the machine's where it is known."""
+    """What measured times show: by themselves and, if the machine is known, against what it should reach."""
     opened = MeasurementFile(file, known.large_logs.get(file))
     of_devices = _of_devices(opened)
     if any(each.severity is Severity.FAULT for each in of_devices):
@@ -43,7 +43,7 @@ def of_results(file: Path, known: KnownFacts) -> FileDiagnosis:
 
 
 def _judged(file: Path, opened: MeasurementFile, known: KnownFacts) -> FileDiagnosis:
-    """The verdict on times. Errors: of their reader, and of the machine."""
+    """The verdict on measured times. Raises what their reader raises, and what the machine's description raises."""
     given = _given(opened, known)
     scenario = _scenario(known)
     if scenario is None:
@@ -67,7 +67,9 @@ def _of_judged(
     asked: acceptance.AcceptOptions,
     known: KnownFacts,
 ) -> FileDiagnosis:
-    """The verdict on times of the machine that they are from. ``of_others``: what shows that they are another's."""
+    """The verdict on times of the machine that they are from. ``of_others``: what shows that the times are from
+    another machine.
+    """
     failing = [each for each in seen.sizes if each.verdict.fails]
     evidence = [*_causes(seen, asked, known), *(f"{each.kind}: {each.text}" for each in seen.problems)]
     evidence += [f"expected times: {each}" for each in seen.expected_by]
@@ -91,7 +93,7 @@ def _of_judged(
 
 
 def _scenario(known: KnownFacts) -> Scenario | None:
-    """The machine that is named, or the topology beside the results; None where there is none that can be asked."""
+    """The named machine, or the topology given with the results; None if neither can be asked."""
     if known.machine is not None:
         return known.scenario()
     if known.topology is not None:
@@ -103,7 +105,9 @@ def _scenario(known: KnownFacts) -> Scenario | None:
 
 
 def _of_devices(file: MeasurementFile) -> list[Finding]:
-    """What nccl-tests' list of devices says is wrong, of output without NCCL's own lines, whose checks say it."""
+    """Faults that nccl-tests' list of devices shows, for output without NCCL's own lines; with these, the log's
+    checks find them.
+    """
     if any(part in file.content for part in OF_LOGS):
         return []
     log = parse(nccl_lines(file.content))
@@ -129,10 +133,10 @@ _ADAPTERS_DIFFER = 8.0  # times, at most, that the adapters of machines with the
 
 
 def _on_any_machine(file: MeasurementFile, given: Given, known: KnownFacts) -> Iterator[Finding]:
-    """The findings of results of a machine that nobody names: what holds on each that has such GPUs.
+    """The findings of results if nobody names the machine: what holds on each machine with such GPUs.
 
-    It may be a machine that the catalogue does not have, with other adapters. In a node these do not matter, and no
-    adapters make a run that much slower: there the machines that agree are a verdict.
+    The machine may be missing in the catalogue, with other adapters. Within a node adapters do not matter, and between
+    nodes none would make a run so much slower: in these cases a verdict on which all machines agree counts.
     """
     gpu, machines = machines_with_such_gpus(file)
     evidence = [_note("gpus_of_node", gpus=gpu)] if gpu else []
@@ -166,9 +170,9 @@ def _note(name: str, **facts: object) -> Finding:
 
 
 def _of_all(seen: Sequence[acceptance.Acceptance]) -> Finding:
-    """The verdict of what machines with such GPUs say together.
+    """The joint verdict over all machines with such GPUs.
 
-    One whose adapters cannot carry what was measured is not the machine, unless that is so of all.
+    A machine whose adapters cannot carry what was measured is excluded, unless this excludes all.
     """
     seen = [each for each in seen if not _too_fast_for(each)] or seen
     alone = all(size.nodes == 1 for each in seen for size in each.sizes)
@@ -208,8 +212,8 @@ def _has_bus_ids(machine: str, file: MeasurementFile) -> bool:
 def machines_with_such_gpus(file: MeasurementFile) -> tuple[str | None, list[str]]:
     """The GPUs of a node that results name, and the machines of the catalogue that have as many of them, else more.
 
-    None and no machine where they do not say which GPUs, or how many of a node. Errors: BadMeasurement; BadInput
-    for a file without times.
+    (None, no machines) if they do not say which GPUs, or how many of a node. Errors: BadMeasurement; BadInput for a
+    file without times.
     """
     table = file.table(Given())
     if not table.blocks:
@@ -233,7 +237,7 @@ def machines_with_such_gpus(file: MeasurementFile) -> tuple[str | None, list[str
 
 
 def _given(file: MeasurementFile, known: KnownFacts) -> Given:
-    """Release and nodes: the user's, else what other files show where this one does not say them itself."""
+    """Release and number of nodes: the user's; else, if this file does not say them, what other files show."""
     nccl, nodes = known.given.nccl, known.given.nodes
     own = None
     with suppress(TunerError):
@@ -247,7 +251,7 @@ def _given(file: MeasurementFile, known: KnownFacts) -> Given:
 
 
 def _causes(seen: acceptance.Acceptance, asked: acceptance.AcceptOptions, known: KnownFacts) -> Iterator[str]:
-    """Causes of slow times that no other file excludes: other results, or what shows the links themselves."""
+    """Causes of slow times that neither other results nor files about the links exclude."""
     causes = seen.diagnosis
     if causes and len(known.results) > 1:
         with suppress(TunerError):  # of other nodes or machines: they say nothing of this one

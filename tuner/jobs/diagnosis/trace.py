@@ -105,6 +105,8 @@ def _shown(file: Path, calls: CallList) -> Finding:
 
 
 def _nodes_of(calls: CallList, of_node: Scenario) -> int | None:
-    """Nodes of the largest communicator whose calls say what ran; None where the calls do not say their ranks."""
+    """Number of nodes of the largest communicator whose calls say what ran; None if the calls do not say their
+    ranks.
+    """
     ranks = max((call.ranks or 0 for call in calls.executed), default=0)
     return ranks // of_node.ranks if ranks and ranks % of_node.ranks == 0 else None

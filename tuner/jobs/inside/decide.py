@@ -53,13 +53,13 @@ def _job_gain(found: Verdict | None) -> dict[str, object]:
 
 @dataclass(frozen=True, slots=True)
 class JobArm:
-    """An arm of one call: what ran, beside what the job runs otherwise; ``found`` is by how much it is faster.
+    """An arm of one call, compared with what the job usually runs; ``found`` is by how much the arm is faster.
 
     ``p`` is the chance of seeing this without a gain, the job's where ranks do not end together, corrected for all arms
     (Holm). ``job`` is by how much the job's steps are shorter, as if all calls of the size used the arm, or without
     known steps the wall clock of whole blocks; None where it was not seen. ``saved_s`` is what it saves per day, of
     each rank's time in collectives, and ``job_saved_s`` of the wall clock, None where steps do not say it. ``why_not``
-    None: it stays; ``judged`` False: there is too little to judge it by.
+    is None if the arm stays; ``judged`` is False if there is too little data to judge it.
     """
 
     ranks: int
@@ -96,7 +96,9 @@ class JobDecision:
 
 @dataclass(frozen=True, slots=True)
 class JobBlock:
-    """Calls of an arm in a row, against those around them: gains are logarithms, NaN where the job's is unknown."""
+    """Consecutive calls of an arm, compared with the calls around them: gains are logarithms, NaN where the job's is
+    unknown.
+    """
 
     at_s: float
     gain: float
@@ -105,7 +107,7 @@ class JobBlock:
 
 @dataclass(frozen=True, slots=True, order=True)
 class ArmKey:
-    """Number of ranks, a call, what it runs otherwise, and the arm."""
+    """Key of an arm: numbers of ranks and nodes, the call, what it usually runs, and the arm."""
 
     ranks: int
     nodes: int
@@ -168,7 +170,7 @@ def decide(joined: Iterable[JoinedCalls], provenance: dict[str, str], steps: Job
 
 
 def covered_s(spans: Iterable[tuple[float, float]]) -> float:
-    """Seconds that are within any of these spans: a job's restarts may be days apart."""
+    """How many seconds these spans cover together: a job's restarts may be days apart."""
     total_s, end_s = 0.0, -inf
     for first, last in sorted(spans):
         total_s, end_s = total_s + max(0.0, last - max(first, end_s)), max(end_s, last)
@@ -176,7 +178,7 @@ def covered_s(spans: Iterable[tuple[float, float]]) -> float:
 
 
 def _points(each: JoinedCalls) -> dict[Point, list[int]]:
-    """Places of the kinds of each call, which differ in what was executed."""
+    """Indices of the kinds that belong to each call, which differ in what was executed."""
     points: dict[Point, list[int]] = {}
     for place, call in enumerate(each.kinds):
         if call.executed is not None and call.bytes > 0:
@@ -288,8 +290,8 @@ def _of_steps(
 
 
 def _units(blocks: Sequence[JobBlock]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Gains and the job's gains by stretch, [unit]; as many as noise allows. Stretches have equally many blocks, so
-    none is empty where restarts are days apart.
+    """Gains of kernels and of the job by stretch, [unit]; the stretches are as short as noise allows. Stretches have
+    equally many blocks, so none is empty where restarts are days apart.
     """
     ordered = sorted(blocks, key=lambda block: block.at_s)
     gains, job = (np.array([getattr(block, name) for block in ordered]) for name in ("gain", "job_gain"))

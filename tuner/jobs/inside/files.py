@@ -63,7 +63,7 @@ HOST_CLOCK = 3  # the version of NCCL's interface that has no times of kernels: 
 
 
 class Untimed(IntEnum):
-    """Reason that a call has no time, though it ran: ``enum untimed`` of csrc/plugin/jobfile.h, with what NCCL does."""
+    """Why a call that ran has no time: ``enum untimed`` of csrc/plugin/jobfile.h, with what NCCL does."""
 
     graphs = 1
     self_sends = 2
@@ -85,11 +85,11 @@ class Untimed(IntEnum):
 class JobFile:
     """One file without its records, of which a job has more than there is memory; times in ns, sizes in bytes.
 
-    ``communicators`` is a structured array, [row]. ``kinds`` are those that are named, and ``places`` the numbers that
-    records have for them, [kind]. ``rank`` is the launcher's, None where it said none; ``nccl`` the release, None where
-    it is not known. ``thinned``: only every 2**thinned-th call has a record; ``lost``: calls that the plugin had no
-    room for. A record's ``time_us`` is the negative :class:`Untimed` where the call has no time. ``read`` are records
-    that were already read.
+    ``communicators`` is a structured array, [row]. ``kinds`` are the named kinds of calls, and ``places`` the numbers
+    by which records refer to them, [kind]. ``rank`` is the launcher's, None where it said none; ``nccl`` the release,
+    None where it is not known. ``thinned``: only every 2**thinned-th call has a record; ``lost``: calls that the plugin
+    had no room for. A record's ``time_us`` is the negative :class:`Untimed` where the call has no time. ``read`` are
+    records that were already read.
     """
 
     path: Path

@@ -134,7 +134,7 @@ class JobFolder:
 
     @property
     def notes(self) -> Iterator[str]:
-        """Sentences on calls without a time, and on what was left out."""
+        """Sentences that say which calls have no time, and what was left out."""
         for why, count in sorted(self.untimed.items()):
             yield f"without a time: {plural(count, 'call')} {why.why}"
         if not any(len(file.communicators) for file in self.files):
@@ -369,7 +369,7 @@ def overlapping(times_us: NDArray[np.float64], at_ms: NDArray[np.float64]) -> ND
 
 
 class _CallTable:
-    """Calls in the order of their keys, to which one rank's calls after the other are added.
+    """A table of calls sorted by their keys, to which the calls of one rank after the other are added.
 
     Ranks almost always have the same calls: new ones wait until there are AT_ONCE, and get their places together.
     """

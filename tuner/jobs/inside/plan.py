@@ -240,8 +240,8 @@ def _counted(joined: Iterable[JoinedCalls], ranks: int, steps: JobSteps | None) 
 
 
 def _calls_of_step(each: JoinedCalls, collective: Collective, steps: JobSteps) -> int:
-    """The number of a collective's calls that most steps stay within, as NCCL numbers them; 0 without steps of this
-    time.
+    """The number of calls of a collective, as NCCL numbers them, that most steps do not exceed; 0 if there are no
+    steps during these calls.
     """
     own = np.isin(each.call, [place for place, call in enumerate(each.kinds) if call.collective is collective])
     at_s, numbers = each.at_s[own], np.maximum.accumulate(each.sequence[own])
@@ -266,7 +266,7 @@ def _planned(found: _CountedCalls, model: _Times, most_factor: float) -> Iterato
 
 
 def _measured(arms: Sequence[ExploredArm]) -> PlannedArm:
-    """Arm by its blocks on all communicators."""
+    """An arm, judged by its blocks on all communicators."""
     usual_us = sum(arm.usual_us * arm.arm_calls / arm.usual_calls for arm in arms)
     gains = [block.gain for arm in arms for block in arm.blocks]
     sd = max(LEAST_SD, float(np.std(gains)) / sqrt(len(gains)))
@@ -282,8 +282,8 @@ def _modelled(times: Mapping[AlgoProto, _ArmTime], usual: Combination) -> Iterat
 
 
 def _mean_cost(call: PlannedCall) -> float:
-    """By what share a block of an arm takes longer than the usual one, on average over the arms and NCCL's own; below 0
-    where arms are faster.
+    """By what share a block of an arm takes longer than usual calls, averaged over the arms and NCCL's own choice;
+    negative if arms are faster.
     """
     return sum(arm.factor - 1 for arm in call.arms) / (len(call.arms) + 1)
 

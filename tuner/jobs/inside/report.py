@@ -235,8 +235,8 @@ def _usual(each: JoinedCalls) -> dict[Point, Combination | None]:
 
 
 def write_parquet(folder: Path, joined: Iterable[JoinedCalls]) -> Iterator[JoinedCalls]:
-    """Passes the calls on, each communicator's written to ``communicator=ID/calls.parquet`` before, as partitioned
-    Parquet is laid out.
+    """Writes the calls of each communicator to ``communicator=ID/calls.parquet``, as in partitioned Parquet, then
+    yields them.
     """
     extras.require("polars", f"{folder}: writing Parquet")
     import polars as pl

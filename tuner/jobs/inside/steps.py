@@ -1,6 +1,6 @@
 """Steps of a training job and when they ended: from NVTX ranges, or a log of step times.
 
-Read are Nsight Systems' export to SQLite and its table of ranges (``nsys stats -r nvtx_pushpop_trace -f csv``), JSON
+Formats: Nsight Systems' export to SQLite and its table of ranges (``nsys stats -r nvtx_pushpop_trace -f csv``), JSON
 lines with ``step_s`` and, where it is known, ``time`` (the end: seconds since 1970, or ISO 8601), and plain text with
 the seconds of a step on each line.
 """
@@ -37,7 +37,9 @@ class JobSteps:
     dated: bool
 
     def since(self, begin_s: float) -> "JobSteps":
-        """A copy with a wall clock: without one in the file, the first step begins with the job's first call."""
+        """A copy with wall-clock times; if the file has none, the first step begins at ``begin_s``, the job's first
+        call.
+        """
         return self if self.dated else JobSteps(self.end_s + begin_s, self.time_s, True)
 
 

@@ -42,9 +42,10 @@ class RankPick:
 
 @dataclass(frozen=True, slots=True)
 class DifferingPicks:
-    """Sizes (nBytes), both ends among them, at which not all run the same; ``picks`` in the order of the settings.
+    """A range of sizes (nBytes, both ends included) at which ranks choose differently; ``picks`` in the order of the
+    settings.
 
-    None where NCCL fails the call on these ranks.
+    A pick is None if NCCL fails the call on these ranks.
     """
 
     collective: Collective
@@ -85,7 +86,7 @@ def differing_picks(
 
 
 def _between(ranks: Sequence[Selection], request: Request, low: int, high: int) -> SizeArray:
-    """Sizes of every eighth of an octave, and those at which a tuner changes its mind."""
+    """Eight sizes in each octave, and the sizes at which a tuner's answer changes."""
     sizes = {round(size) for size in np.geomspace(low, high, 8 * (high // low).bit_length())}
     for selection in ranks:
         if (tuner := selection.communicator.tuner) is not None:

@@ -168,7 +168,7 @@ class CollectedHost:
         self.root = root
 
     def path(self, name: str) -> str:
-        """A path of the host as it is to be opened."""
+        """The path to open for a path of the host: below ``root``."""
         return self.root + name if name.startswith("/") else name
 
     def text(self, name: str) -> str | None:
@@ -192,7 +192,7 @@ class CollectedHost:
         return (self.text(name) or "").strip()
 
     def names(self, folder: str) -> list[str]:
-        """Sorted names in a folder; none where it cannot be read."""
+        """Sorted names in a folder; empty if it cannot be read."""
         try:
             return sorted(os.listdir(self.path(folder)))
         except OSError:
@@ -562,7 +562,7 @@ def attachment(name: str, sha256: str) -> str:
 
 
 def replace(path: str, content: bytes) -> None:
-    """Another process sees the file whole or not at all."""
+    """Replaces a file so that other processes see it complete or not at all."""
     descriptor, temporary = tempfile.mkstemp(dir=os.path.dirname(path) or ".", prefix=".preflight-")
     try:
         with os.fdopen(descriptor, "wb") as file:

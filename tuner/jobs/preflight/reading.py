@@ -256,7 +256,7 @@ class NetworkInterface:
 
 
 def counted(words: Any) -> str:
-    """Equal words once, with how many there are; ``none`` of none."""
+    """Each distinct word with its count, ``8 x h100-sxm``; ``none`` if there are no words."""
     return ", ".join(f"{count} x {word}" for word, count in sorted(Counter(words).items())) or "none"
 
 
@@ -429,7 +429,7 @@ def is_record(path: Path) -> bool:
 
 
 def read(folder: Path) -> Collected:
-    """BadInput for no folder, and for one without a record that can be read."""
+    """Reads the records of a folder. BadInput if there is no folder, or no record in it that can be read."""
     try:
         files = sorted(path for path in folder.iterdir() if path.suffix == ".json" and path.name[0] != ".")
     except OSError as error:

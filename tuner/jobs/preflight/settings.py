@@ -105,7 +105,9 @@ class Views:
         return replace(build(nccl, nodes, Environment(own.variables, searched)), tuner=own.tuner)
 
     def _node(self, settings: Sequence[RankSetting], own: RankSetting, nccl: Release) -> Node:
-        """A host as all of its ranks agree on it, beginning with the rank that looks if it is there."""
+        """A host with the graphs on which its ranks agree; the facts are those of a rank with setting ``own``, if
+        the host has one.
+        """
         own_first = sorted(settings, key=lambda setting: setting != own)
         first, *others = (self._searched(setting, nccl) for setting in own_first)
         if not others:
@@ -128,7 +130,7 @@ class Views:
 
 @lru_cache(maxsize=64)
 def _selection(hosts: tuple[HostsAlike, ...], own: RankSetting) -> Selection:
-    """Kept, as differences are judged one by one, and the same hosts come again."""
+    """Cached, because differences are judged one by one and the same hosts recur."""
     return Selection(Views(hosts).of(own))
 
 
@@ -153,7 +155,7 @@ def _known(environment: Mapping[str, str], nccl: Release) -> dict[str, str]:
 
 
 def _without_nvls(node: Node, setting: RankSetting) -> Node:
-    """A rank with NCCL_NVLS_ENABLE=0 finds no such graph, whoever looks."""
+    """The node without an NVLS graph if the setting has NCCL_NVLS_ENABLE=0, whichever rank looks."""
     if not init.nvls_switched_off(Environment(dict(setting.environment))):
         return node
     return replace(node, graphs={name: graph for name, graph in node.graphs.items() if name != "nvls"})
@@ -260,7 +262,9 @@ def _setting(collected: Collected, facts: RankFacts, nodes: DescribedNodes) -> R
 
 
 def place_of(collected: Collected, facts: RankFacts, nodes: DescribedNodes) -> HostLocation | None:
-    """The node of a kind: a topology, or a machine with processor and adapters on record. None: not known. BadInput."""
+    """The node of a kind of ranks: a topology, or a machine with the recorded processor and adapters; None if not
+    known. BadInput for a wrong one.
+    """
     if nodes.topology is not None:
         found = places.of_topology(nodes.topology, facts.ranks_of_host)
         if found is None:
@@ -291,7 +295,7 @@ def _numbered(place: HostLocation) -> HostLocation:
 
 
 def _table(collected: Collected, facts: RankFacts) -> Path | None:
-    """The table by which ranks of a kind choose. BadInput where its text is not there to be read."""
+    """The decision table that ranks of a kind use, or None. BadInput if its text is not beside the records."""
     if facts.tuner_plugin is None or refusal(collected, facts):
         return None
     if lacks_table(collected, facts):

@@ -111,7 +111,7 @@ class PreflightQuery:
 
 @dataclass(frozen=True, slots=True)
 class _Emulated:
-    """Answer of the emulator; ``why``: it was not asked, or cannot say."""
+    """The emulator's answer; ``why`` says why it was not asked, or cannot answer."""
 
     differences: tuple[RankDifference, ...]
     differing_picks: tuple[DifferingPicks, ...] = ()
@@ -121,7 +121,7 @@ class _Emulated:
 
 
 def check(folder: Path, question: PreflightQuery) -> Report:
-    """BadInput for a folder without a record."""
+    """Checks the records of a folder. BadInput if it has none."""
     collected = read(folder)
     ranks_of_kind = Counter(rank.kind for rank in collected.ranks)
     found = named.differences(collected.kinds, collected.ranks)

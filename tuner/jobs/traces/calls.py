@@ -19,7 +19,7 @@ UNTUNED = ("send", "recv", "sendrecv", "alltoall", "alltoallv", "gather", "scatt
 class ExecutedCall:
     """How a call was executed, as far as a file says it; None for what it does not say.
 
-    ``is_tree`` is what the name of a kernel says about the algorithm: Tree, or another one. ``not_alone`` says why the
+    ``is_tree``: whether the kernel's name says that the algorithm is Tree, not another one. ``not_alone`` says why the
     call was not launched by itself, so that an answer for a single call does not apply.
     """
 
@@ -100,7 +100,7 @@ def is_all_to_all(name: str) -> bool:
 def exchanged_bytes(function: PeerCall, each: int, ranks: int | None) -> int | None:
     """The bytes of a message, or what a rank or the root has in all, where ``each`` is the bytes of a count.
 
-    None for a call between all ranks whose number is not known.
+    None for a call between all ranks if their number is not known.
     """
     if function in (PeerCall.Send, PeerCall.Recv):
         return each
@@ -108,7 +108,7 @@ def exchanged_bytes(function: PeerCall, each: int, ranks: int | None) -> int | N
 
 
 def is_untuned(name: str) -> bool:
-    """Whether a file's name is that of something without algorithms."""
+    """Whether a file's name stands for an operation without algorithms."""
     return _plain(name) in UNTUNED
 
 
@@ -125,7 +125,7 @@ def nbytes(collective: Collective, count: int, dtype: DataType, ranks: int) -> i
 
 
 def spread_bytes(collective: Collective | None, each: int, ranks: int) -> int:
-    """NCCL's nBytes where ``each`` is the bytes of one rank's count."""
+    """NCCL's nBytes of a call whose count is ``each`` bytes on one rank."""
     return each if collective is None else nbytes(collective, each, DataType.int8, ranks)
 
 
@@ -174,7 +174,7 @@ class WantedCalls:
                 )
 
     def left_out(self, call: TracedCall) -> str | None:
-        """Reason why a call does not count; None where it does, and has a collective and a size then."""
+        """Why a call does not count; None if it does: it then has a collective and a size."""
         if call.unusable is not None:
             return call.unusable
         if call.collective is None:

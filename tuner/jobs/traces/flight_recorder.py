@@ -55,9 +55,9 @@ _DISPATCH: dict[int, Callable[[Any], None]] = {
 class _PlainUnpickler(pickle._Unpickler):
     """Makes dictionaries, lists, tuples, texts and numbers; refuses whatever has to be imported.
 
-    It is the one in Python: the one in C takes as much memory as a number in the file says, to tens of gigabytes.
-    Tuples hold texts and numbers alone, as a dump's do: of tuples in tuples a few hundred bytes make more than can be
-    hashed or printed.
+    Based on Python's own unpickler: the one in C allocates as much memory as a number in the file says, up to tens of
+    gigabytes. Tuples may only hold texts and numbers, as in dumps: with nested tuples a few hundred bytes can expand to
+    more than can be hashed or printed.
     """
 
     dispatch = _DISPATCH
@@ -80,11 +80,11 @@ def is_dump(value: Any) -> bool:
 
 
 class BrokenDump(BadInput):
-    """A pickle that is not a complete dump, as a process leaves it that was ended while writing."""
+    """A pickle that is not a complete dump, as left by a process that was killed while writing it."""
 
 
 def from_pickle(file: str, content: bytes) -> CallList:
-    """BadInput where it is no dump, or holds anything that has to be imported: nothing of it is run."""
+    """Unpickles a dump. BadInput if it is no dump, or needs an import; nothing in it is executed."""
     return from_value(file, _unpickled(file, content))
 
 
@@ -282,7 +282,9 @@ MOST_DIMENSIONS, MOST_ELEMENTS = 64, 1 << 62  # of a tensor: PyTorch's own
 
 
 def _elements(sizes: Sequence[Any]) -> int:
-    """The elements of a tensor. ValueError for more than PyTorch can have: products of such numbers never end."""
+    """The number of elements of a tensor. ValueError for more than PyTorch allows, as such products can take
+    forever.
+    """
     if len(sizes) > MOST_DIMENSIONS or any(abs(int(size)) > MOST_ELEMENTS for size in sizes):
         raise ValueError(f"sizes of a tensor; valid: up to {MOST_DIMENSIONS} dimensions of up to 2**62")
     if abs(count := prod(map(int, sizes))) > MOST_ELEMENTS:
@@ -291,7 +293,7 @@ def _elements(sizes: Sequence[Any]) -> int:
 
 
 def _exchanged(function: PeerCall, elements: Sequence[int], dtype: DataType, ranks: int | None) -> int | None:
-    """A message, or what a rank or the root has in all; only the root has input and output of all ranks."""
+    """Bytes of a message, or the total of a rank or of the root; counts are read from the side that every rank has."""
     sent, received = (count * dtype.size_bytes for count in elements)
     match function:
         case PeerCall.Gather:

@@ -108,7 +108,7 @@ def _notes(
 
 
 def _dropped(body: Any) -> int:
-    """The largest number of dropped records that a statistic says, wherever it stands in it."""
+    """The largest number of dropped records in a statistic, at any depth."""
     if isinstance(body, dict):
         own = max((_whole(value) or 0 for key, value in body.items() if key == "dropped_total"), default=0)
         return max(own, *(_dropped(value) for key, value in body.items() if "p2p" not in key), 0)

@@ -1,7 +1,8 @@
 """What the launch of one of NCCL's kernels shows about its call: channels, threads, and whether it is a tree.
 
-A kernel may run what it is not named after: it is built for Tree or Ring with LL, and runs everything else of the same
-collective, too (best_kernel, src/device/generate.py, v2.19.4-1 to v2.30.7-1). Its blocks are the channels.
+A kernel's name may differ from what it runs: kernels are built for Tree or Ring with LL, but run every other
+combination of the same collective, too (best_kernel, src/device/generate.py, v2.19.4-1 to v2.30.7-1). Its blocks are
+the channels.
 """
 
 from functools import lru_cache
@@ -26,7 +27,7 @@ def is_of_nccl(name: str) -> bool:
 
 
 def executed(name: str, collective: Collective | None, channels: int, threads: int) -> ExecutedCall:
-    """Read the launch of a kernel with a block a channel, made for one call alone."""
+    """What the launch of a kernel shows, if it was made for a single call, with one block for each channel."""
     if _KERNEL.search(name) is None and _SYMMETRIC.match(name):
         return ExecutedCall(not_alone=SYMMETRIC)
     named = _NAMED.search(name)

@@ -90,7 +90,9 @@ class _Json:
         self._decoder = json.JSONDecoder()
 
     def members(self, streamed: str) -> Iterator[tuple[str, Any]]:
-        """Key and value of each member of an object; of the list ``streamed`` each value by itself, under its key."""
+        """Yields key and value of each member of an object; a list under the key ``streamed`` is yielded value by
+        value.
+        """
         self._take("{")
         more = self._next() != "}"
         while more:
@@ -115,7 +117,7 @@ class _Json:
             raise ValueError
 
     def _after_comma(self) -> bool:
-        """Moves behind a comma and blanks, if all that is in the current piece."""
+        """Skips a comma and blanks, if they are all in the current piece."""
         comma = _COMMA.match(self._text, self._at)
         if comma is None or comma.end() == len(self._text):
             return False
@@ -220,7 +222,9 @@ class _Events:
         return CallList(file, "Kineto trace", sizes, tuple(calls), tuple(_notes(value, calls)), _releases(value))
 
     def _made(self) -> Iterator[tuple[TracedCall, _Kernel | None, int, list[float]]]:
-        """Each call with its only kernel, how often it was made with that kernel, and the known durations."""
+        """Each call with its kernel (None if there are several), how often it was made with this kernel, and the
+        known durations.
+        """
         times_of = Counter(at for at in self._recorded[0] if at is not None)
         launches: dict[int | None, tuple[float, _Kernel | None]] = {}  # None: of several kernels
         times: Counter[tuple[int, int]] = Counter()  # by the identities of call and kernel, of which there is one each

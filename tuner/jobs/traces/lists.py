@@ -36,7 +36,7 @@ _SIZES = {
 
 
 def from_csv(file: str, text: str, ranks: int) -> CallList:
-    """``ranks`` are those of rows that do not say theirs. BadInput names the line."""
+    """Reads the calls of a CSV list; ``ranks`` is used for rows that do not say theirs. BadInput names the line."""
     rows = _rows(file, text)
     number, first = next(rows, (1, []))
     names = [cell.strip().lower() for cell in first]
@@ -102,7 +102,7 @@ def _check_columns(place: str, names: list[str]) -> None:
 
 
 def _call_list(file: str, kind: str, records: Iterable[tuple[str, dict[str, str], int]], ranks: int) -> CallList:
-    """The calls of records that differ: each with its place and how often it is there, for messages its first one."""
+    """The calls of distinct records, each with how often it occurs and with its first place, for messages."""
     calls: list[TracedCall] = []
     meant: dict[str, None] = {}
     for place, record, times in records:

@@ -18,7 +18,7 @@ _Member = tuple[tuple[str, int], str]  # process, address of the communicator in
 def from_log(file: str, lines: Lines, ranks: int) -> CallList:
     """The calls of a log with NCCL_DEBUG_SUBSYS=COLL, else the choices of one with TUNING. BadInput without either.
 
-    ``ranks`` are those of choices where no line says them.
+    ``ranks`` is used for choices where no line says the number of ranks.
     """
     log = reader.parse(lines)
     communicators = groups(log.ranks)
@@ -63,7 +63,7 @@ def _calls(file: str, log: NcclLog, communicators: list[CommunicatorLines]) -> I
 
 
 def _one_of_each(communicators: list[CommunicatorLines], there: dict[_Member, int]) -> Iterator[tuple[_Member, str]]:
-    """The lowest rank of each communicator that made calls."""
+    """For each communicator, the lowest rank that made calls."""
     for group in communicators:
         members = [log for log in group.logs if _member(log) in there]
         if members:

@@ -40,7 +40,8 @@ _Schema = Mapping[str, tuple[int, str]]  # where a value is, and its form, by th
 
 
 def from_file(path: Path, content: bytes | None) -> CallList:
-    """The calls of an export, of the lowest rank of each communicator in it. ``content``: of a file that was unpacked.
+    """The calls of an export, of the lowest rank of each communicator in it. ``content``: the bytes of a file that was
+    unpacked.
 
     BadInput where it is no export, or has no payloads of NCCL.
     """

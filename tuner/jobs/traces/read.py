@@ -29,7 +29,9 @@ class UnknownFormat(BadInput):
 
 
 def read(path: Path, ranks: int) -> CallList:
-    """``ranks`` are those of records that do not say theirs. BadInput names the file, and the line of a record."""
+    """Reads the calls of a file; ``ranks`` is used for records that do not say theirs. BadInput names the file, and
+    the line of a record.
+    """
     return checked(_read(path, ranks))
 
 

@@ -1,8 +1,8 @@
 """Compares the dumps of all ranks of a job: which rank called something else, or did not call.
 
 Collectives of a process group have numbers that all its ranks count equally. What most ranks called under a number is
-assumed to be right, and the others are named; where two answers are equally frequent, both are. Numbers that only one
-of two dumps has are not compared: a recorder keeps only the last calls, and each dump begins with another one.
+assumed to be right, and the other ranks are named; if two calls are equally frequent, both groups are. Numbers that not
+all dumps have are not compared: a recorder keeps only the last calls, and each dump begins with another one.
 """
 
 from collections import Counter
@@ -54,7 +54,7 @@ def findings_of(files: Sequence[Path]) -> list[Finding]:
 
 
 def _nobody(waits: bool) -> Finding:
-    """No rank differs: a call waits all the same, or every recorded one completed."""
+    """The finding if no rank differs: either a call still waits, or every recorded call completed."""
     if waits:
         return Finding("recorder.nobody_behind", Severity.UNKNOWN, {})
     return Finding("recorder.alike", Severity.NOTE, {})
@@ -106,7 +106,7 @@ def _disagreement(group: ProcessGroup, numbers: Mapping[int, Calls]) -> Iterator
 
 
 def _odd(code: str, group: ProcessGroup, number: int, calls: Calls, said: Callable[[RecordedCall], object]) -> Finding:
-    """Who differs from most ranks, by what is ``said`` about each call; both sides where they are equally many."""
+    """Names the ranks whose value of ``said`` differs from most ranks'; both groups if they are equally large."""
     counts = Counter(map(said, calls.values()))
     (most, count), *others = counts.most_common()
     camps = {value: sorted(rank for rank, call in calls.items() if said(call) == value) for value in counts}
@@ -161,7 +161,7 @@ def _elements(call: RecordedCall) -> int:
 
 
 def _adds_up(calls: Calls, group: ProcessGroup) -> bool:
-    """Whether unequal parts of an AllGather or ReduceScatter are the whole together, which PyTorch allows."""
+    """Whether unequal parts of an AllGather or ReduceScatter, which PyTorch allows, add up to the whole."""
     if set(calls) != set(group.members):
         return False
     kind = _kind(next(iter(calls.values())))
@@ -183,10 +183,10 @@ def _splits(calls: Calls, group: ProcessGroup) -> tuple[int, int] | None:
 
 
 def _behind(calls: Mapping[ProcessGroup, Mapping[int, Calls]], dumps: Sequence[RankDump]) -> Iterator[Finding]:
-    """Ranks whose last collective of a group precedes the last one of others, where some rank did not end it.
+    """Ranks whose last collective in a group is earlier than others' last one, if that did not complete on some rank.
 
-    For each such rank, the group in which it lacks most. A rank whose recorder dropped calls and that has none of the
-    group may be behind.
+    Each such rank is named for the group in which it is furthest behind. A rank may also be behind if its recorder
+    dropped calls and shows none of the group.
     """
     dumped, dropping = {each.rank for each in dumps}, {each.rank for each in dumps if each.dropped}
     behind: dict[int, tuple[int | None, Finding]] = {}
@@ -214,7 +214,9 @@ def _behind(calls: Mapping[ProcessGroup, Mapping[int, Calls]], dumps: Sequence[R
 
 
 def _not_started(group: ProcessGroup, numbers: Mapping[int, Calls]) -> Iterator[Finding]:
-    """Ranks whose last call is scheduled where others have started it: something before it on their GPU did not end."""
+    """Ranks whose last call is only scheduled, while others have started it: something before it on their GPU did
+    not end.
+    """
     number, calls = list(numbers.items())[-1]
     states = {rank: _ORDER.get(call.state or "") for rank, call in calls.items()}
     waiting = sorted(rank for rank, state in states.items() if state == _ORDER["scheduled"])
@@ -225,7 +227,7 @@ def _not_started(group: ProcessGroup, numbers: Mapping[int, Calls]) -> Iterator[
 
 
 def _gaps(group: ProcessGroup, numbers: Mapping[int, Calls]) -> Iterator[Finding]:
-    """Numbers that a rank lacks between others of its own, and that other ranks have."""
+    """Finds calls that other ranks recorded and that are missing between a rank's own recorded calls."""
     first: dict[int, int] = {}
     last: dict[int, int] = {}
     for number, calls in numbers.items():

@@ -74,7 +74,9 @@ class MeasuredRuns:
         return by_collective
 
     def judge(self, entry: Entry, price: AnyPrice) -> MeasuredPrice | NotMeasured:
-        """Between two measured sizes each combination's time is straight in logarithms of both, as in ``verify``."""
+        """The regret of an entry; between two measured sizes, times are interpolated linearly in logarithms, as in
+        ``verify``.
+        """
         if not isinstance(price, Price):
             return NotMeasured(f"{price.name}: files of times are of algorithms")
         evidence = self._sizes.get(entry.request.collective, {})
@@ -100,7 +102,9 @@ class MeasuredRuns:
 
 
 def _times_us(evidence: Evidence, price: Price) -> dict[Combination, float]:
-    """Measured times by combination; one with the channels that NCCL takes by itself is without them."""
+    """Measured times by combination; combinations with the channels that NCCL takes by itself are named without
+    channels.
+    """
     own = Combination(price.algorithm, price.protocol, price.channels) if price.own_channels else None
     times_us: dict[Combination, float] = {}
     for column in evidence.columns:

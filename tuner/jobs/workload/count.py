@@ -1,4 +1,6 @@
-"""The calls that the described communicator makes: each kind and size once, and whatever is left out named."""
+"""The calls that the described communicator makes: one entry for each kind and size, and a list of what was left
+out.
+"""
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -25,9 +27,9 @@ ExchangeCounts = Mapping[tuple[PeerCall, int], float]
 class ExchangesOf:
     """All calls of one kind and size; ``bytes`` of a message, or what a rank, or the root, has in all.
 
-    ``total_bytes`` are those of all calls. ``channels`` are the blocks of rank 0's kernel for one call, with rank 0 as
-    the root, and ``kernels`` how many it takes; for a send or receive, whose peer is not known, the most that one
-    takes. ``ways`` are those of its messages, to the nearest rank and to one on another node.
+    ``total_bytes`` is the sum over all calls. ``channels`` are the blocks of rank 0's kernel for one call, with rank 0
+    as the root, and ``kernels`` how many it takes; for a send or receive, whose peer is not known, the most that one
+    takes. ``ways`` says how its messages reach the nearest rank and a rank on another node.
     """
 
     call: PeerCall
@@ -113,7 +115,7 @@ class Counted:
 def count(lists: Sequence[CallList], wanted: WantedCalls, exchanges_alone: bool = False) -> Counted:
     """Sums up calls of the same kind and size.
 
-    BadInput for an unknown communicator, and where nothing is left, unless sends and receives are and may be alone.
+    BadInput for an unknown communicator, and if nothing is left to price (sends and receives may suffice, if allowed).
     """
     calls = [call for each in lists for call in each.calls]
     wanted.check_names(calls)

@@ -126,7 +126,7 @@ class JobLayout:
 
     @property
     def kinds(self) -> tuple[str, ...]:
-        """Kinds of groups with more than one rank; of several with the same groups the first."""
+        """Kinds of groups with more than one rank; of kinds that have the same groups, only the first."""
         found: dict[tuple[tuple[int, ...], ...], str] = {}
         for kind in KINDS:
             if KINDS[kind][0] == EXPERTS and self.ep == 1:
@@ -185,7 +185,9 @@ def layout_of(text: str, ranks: int) -> JobLayout:
 
 
 def kind_of_name(name: str) -> str | None:
-    """The kind of group that a framework calls so, also as ``12 (TENSOR_MODEL_PARALLEL_GROUP)``; None for any other."""
+    """The kind of group that has this name in a framework, also as in ``12 (TENSOR_MODEL_PARALLEL_GROUP)``; None if
+    unknown.
+    """
     inside = name.partition("(")[2].rstrip(")") or name
     word = inside.strip().lower().replace("_group", "").replace("_parallel", "").removeprefix("mesh_")
     known = {kind.replace("-", "_"): kind for kind in KINDS} | dict(_NAMES)
@@ -261,7 +263,7 @@ class ModelStep:
         return CallList(step.known_name(self.name), "training step", "of all ranks together, NCCL's nBytes", made)
 
     def assumed(self, layout: JobLayout) -> str:
-        """The assumptions, in one line; where nothing splits the model, how much of it each GPU has to hold."""
+        """The assumptions in one line, and, if nothing splits the model, how much of it each GPU has to hold."""
         fields = step.model_fields(self.name, {"sequence": self.sequence})
         tokens = fields["sequence"]
         parts = [
@@ -420,7 +422,9 @@ class _Places:
         self.members = {kind: self.layout.group_of(kind, self.rank) for kind in kinds} if self.layout else {}
 
     def of(self, call: TracedCall, by_ranks: bool) -> tuple[str, tuple[int, ...]] | str:
-        """The group's name and its ranks, or why none is known. ``by_ranks``: sizes were made with numbers of ranks."""
+        """The group's name and its ranks, or why none is known. ``by_ranks``: numbers of ranks were used to compute
+        the sizes.
+        """
         if self.names and call.communicator not in self.names:
             return f"of communicator {call.communicator or 'without a name'}"
         if call.members is not None:

@@ -49,13 +49,13 @@ class BudgetComparison:
 
 
 def _said(table: Path, scenario: Scenario) -> str:
-    """The table, and that the plugin ignores it, where it is for other releases."""
+    """The name of a table, with a remark if the plugin ignores it because it is for other releases."""
     others = other_releases(table, scenario.nccl)
     return f"{table}" if others is None else f"{table}, IGNORED, as it is for NCCL {others}"
 
 
 def wanted_of(scenario: Scenario, ranks: int | None = None) -> WantedCalls:
-    """The calls of communicators like this one; or of ``ranks`` ranks, whatever their nodes, priced on it."""
+    """The filter for calls of communicators like this one; or, priced on this one, of ``ranks`` ranks on any nodes."""
     if scenario.members is not None:
         nodes: int | None = sum(count for _, count in scenario.resolve().nodes)
     else:
@@ -79,7 +79,7 @@ def of_lists(
     wanted: WantedCalls,
     measured: Path | MeasuredRuns | None = None,
 ) -> Budget:
-    """Compute the budget of lists of calls, also with times that were read.
+    """Computes the budget of lists of calls, also with measured times that were already read.
 
     Errors: BadInput for what cannot be counted or priced; BadMeasurement, BadTable.
     """
@@ -89,16 +89,13 @@ def of_lists(
 
 
 def release_of(lists: Iterable[CallList]) -> str | None:
-    """Computes the budget of lists of calls, also with measured times that were already read.
-
-    Errors: BadInput for what cannot be counted or priced; BadMeasurement, BadTable.
-    """
+    """The release of NCCL that the files name; None if they name several, one without a table, or none."""
     said = {release for each in lists for release in each.releases}
     return next(iter(said)) if len(said) == 1 and said <= set(names()) else None
 
 
 def of_other_releases(lists: Iterable[CallList], taken: Iterable[str], done: str = "priced") -> list[str]:
-    """The release of NCCL that the files name; None where they name several, one without a table, or none."""
+    """A warning per file whose NCCL release is not among ``taken``; ``done``: the verb for what was done with it."""
     others, known = list(taken), set(names())
 
     def what_ran(said: str) -> str:
@@ -115,7 +112,7 @@ def of_other_releases(lists: Iterable[CallList], taken: Iterable[str], done: str
 
 
 def _with(scenario: Scenario, text: str) -> Scenario:
-    """A warning per file whose NCCL release is not among ``taken``; ``done``: the verb for what was done with those."""
+    """The scenario with a setting, ``NAME=VALUE[,NAME=VALUE...]``. BadInput for anything else."""
     pairs = [part.partition("=") for part in re.split(r",(?=NCCL_\w+=)", text)]
     if not all(name.startswith("NCCL_") and equals for name, equals, _ in pairs):
         raise BadInput(

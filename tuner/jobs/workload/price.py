@@ -30,7 +30,7 @@ class BudgetVariant:
 
 @dataclass(frozen=True, slots=True)
 class Price:
-    """Price of one call, predicted; ``own_channels`` where their number is NCCL's and no table's."""
+    """Predicted price of one call; ``own_channels``: NCCL, not a table, chose the number of channels."""
 
     algorithm: Algorithm
     protocol: Protocol
@@ -122,7 +122,7 @@ def _bypassing(name: str, channels: int, time_us: float | None) -> SymmetricPric
 
 
 def _with_table(selection: Selection, request: Request, sizes: list[int], table: Path) -> Iterator[AnyPrice | Unpriced]:
-    """Price sizes as the plugin itself decides them; a table's costs choose, but the time is the model's."""
+    """Prices sizes by the plugin's own decisions: costs in a table decide the choice, but the time is the model's."""
     trials = trial.run(table, selection, request, sizes).sizes
     costs_us = selection.cost_table(request, sizes)
     for each, row_us in zip(trials, costs_us, strict=True):

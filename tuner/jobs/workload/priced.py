@@ -135,8 +135,8 @@ class PriceChange:
 class BudgetPart:
     """Calls and time of a part, and its share of all time.
 
-    A part is the calls of a collective, those that get an algorithm and protocol, or those that the symmetric kernel
-    ``bypass`` takes; the other names are None.
+    A part consists of the calls of a collective, of an algorithm and protocol, or of the symmetric kernel ``bypass``;
+    names that do not apply are None.
     """
 
     collective: Collective | None = field(metadata=json_form(optional=True))
@@ -173,7 +173,7 @@ class CalibratedBudget:
 
 @dataclass(frozen=True, slots=True)
 class AllToAllBudget:
-    """AllToAll, which NCCL has no algorithms for and predicts nothing of, by measured times; in no total.
+    """Measured time of AllToAll, for which NCCL has neither algorithms nor predictions; it is in no total.
 
     ``measured``: whether such calls were measured on as many nodes, one or several.
     """
@@ -197,8 +197,8 @@ class SmsTaken:
 
 @dataclass(frozen=True, slots=True)
 class BudgetRegret:
-    """Regret by measured times, over calls whose pick was measured; ``unmeasured_share`` is the predicted time of the
-    others.
+    """Regret by measured times, over calls whose pick was measured; ``unmeasured_share`` is the other calls' share of
+    the predicted time.
 
     ``times`` says where they come from: ``measured`` or ``simulated``.
     """
