@@ -346,4 +346,4 @@ def test_calls_that_no_symmetric_kernel_can_do_stay() -> None:
     assert explanation.classic is not None
     assert explanation.blocks == explanation.classic.channels
     with pytest.raises(BadInput, match="several nodes"):
-        explain_window(Scenario(nccl="2.30.7", machine="dgx-h100", nodes=2), asked, 1 << 20)
+        explain_window(Scenario(nccl="2.30.7", machine="aws-p5-rdma", nodes=2), asked, 1 << 20)

@@ -16,7 +16,8 @@ from tests.support import captured_graphs
 from tests.support.captured_graphs import Captured, ask, render
 from tuner import release as releases
 from tuner.base.errors import BadInput, OracleFailed, UnknownMachine
-from tuner.base.names import PATH_NAMES, Pattern
+from tuner.base.names import PATH_NAMES, Collective, DataType, Op, Pattern
+from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection, of_picks
 from tuner.machine import catalogue, graphs
 from tuner.machine.catalogue import Alias, Machine
@@ -953,7 +954,7 @@ def test_an_alias_is_a_machine_in_any_case_and_says_why(alias: Alias) -> None:
     assert alias.name not in catalogue.names()
     machine = catalogue.load(alias.machine)
     assert machine.name == alias.machine
-    own = alias.name if alias.adapters else alias.machine
+    own = alias.name if alias.adapters or alias.one_node else alias.machine
     loaded = {catalogue.load(each(alias.name)).name for each in (str, str.lower, str.upper)}
     assert loaded == {own}
     assert [net.name for net in catalogue.load(own).topology.nets] == [
@@ -962,6 +963,21 @@ def test_an_alias_is_a_machine_in_any_case_and_says_why(alias: Alias) -> None:
     assert catalogue.alias(alias.name.upper()) == alias
     assert alias.same.strip()
     assert alias.source.strip()
+
+
+@pytest.mark.parametrize("alias", [each for each in catalogue.aliases().values() if each.one_node], ids=str)
+def test_an_alias_of_one_node_is_refused_where_more_than_its_nvlinks_counts(alias: Alias) -> None:
+    request = Request(Collective.AllReduce, DataType.float32, Op.sum)
+
+    def picked(machine: str, nodes: int, **variables: str) -> object:
+        scenario = Scenario("2.28.9", nodes, machine=catalogue.load(machine).name, environment=variables)
+        return of_picks(Selection(scenario.communicator()).pick(request, [1 << power for power in range(10, 30)]))
+
+    assert picked(alias.name, 1) == picked(alias.machine, 1)
+    assert picked(alias.name, 1, NCCL_P2P_DISABLE="0") == picked(alias.machine, 1)
+    for nodes, variables in ((2, {}), (1, {"NCCL_P2P_DISABLE": "1"})):
+        with pytest.raises(UnknownMachine, match=re.escape(f"valid: one node, or {alias.machine}")):
+            picked(alias.name, nodes, **variables)
 
 
 @pytest.mark.parametrize("nccl", ["2.21.5", "2.26.2", "2.28.9", "2.32.3"])

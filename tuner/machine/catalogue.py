@@ -119,7 +119,7 @@ class Alias:
 
     ``assumed``: what no document says about it, in which it is assumed to equal the machine; machines that are
     ``alike`` have the same parts in other places. ``adapters`` are the names of its network devices, in the machine's
-    order, where they differ.
+    order, where they differ. ``one_node``: why the parts are the same on one node alone, where GPUs use NVLink.
     """
 
     name: str
@@ -129,6 +129,13 @@ class Alias:
     assumed: str | None = None
     alike: tuple[str, ...] = ()
     adapters: tuple[str, ...] = ()
+    one_node: str | None = None
+
+    def check_beyond_nvlink(self) -> None:
+        """UnknownMachine where only what NVLink joins is known to be the same."""
+        if self.one_node is not None:
+            said = f"{self.name} beyond the NVLinks of a node: {self.one_node}; valid: one node, or {self.machine}"
+            raise UnknownMachine(said).cured(Remedy("machine", self.machine))
 
     @property
     def note(self) -> str:
@@ -238,6 +245,7 @@ def aliases() -> dict[str, Alias]:
             row.get("assumed"),
             tuple(row.get("alike", ())),
             tuple(row.get("adapters", ())),
+            row.get("one_node"),
         )
         for name, row in table.items()
     }
@@ -307,7 +315,7 @@ def load(name: str) -> Machine:
 def _with_adapters(machine: Machine, named: Alias) -> Machine:
     """The machine with other names of its network devices, and then of itself; without any it is as it was."""
     if not named.adapters:
-        return machine
+        return machine if named.one_node is None else replace(machine, name=named.name, like=machine)
     left = iter(named.adapters)
     xml = ADAPTER_NAME.sub(lambda found: f"{found[1]}{next(left)}", machine.topology_xml)
     return replace(machine, name=named.name, topology_xml=xml, topology=read(xml), like=machine)

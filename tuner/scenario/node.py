@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from tuner import release
 from tuner.base.errors import BadInput, BadTopology, Remedy
 from tuner.base.files import read_bytes
+from tuner.base.numerics import parse_long
 from tuner.base.spelling import option
 from tuner.emulator.communicator import Node
 from tuner.emulator.rules import resolved
@@ -239,6 +240,7 @@ class ResolvedNode:
         from tuner.scenario.oracle_configuration import OracleConfiguration
 
         scenario = self.scenario
+        self._check_alias(nodes > 1)
         return OracleConfiguration(
             topology=self.topology_xml,
             nodes=nodes,
@@ -300,8 +302,12 @@ class ResolvedNode:
         """The node as input for the search of graphs, alone or one of several. BadTopology without an adapter."""
         from tuner.graphs import SearchRequest
 
+        self._check_alias(several)
         if several and not self.topology.nets:
-            error = BadTopology("topology has no <net> element, which a communicator of several nodes needs")
+            whose = "a communicator of several nodes needs"
+            if self.scenario.nodes == 1 and not self.scenario.others:
+                whose = "GPUs of one node need that neither peer-to-peer nor shared memory joins"
+            error = BadTopology(f"topology has no <net> element, which {whose}")
             other = described.with_adapter(self.scenario.machine or "")
             raise error if other is None else error.cured(Remedy("machine", other))
         nccl = release.load(self.scenario.nccl)
@@ -319,9 +325,17 @@ class ResolvedNode:
             later=self.scenario.later,
         )
 
+    def _check_alias(self, several: bool) -> None:
+        """UnknownMachine where the name is another's of which only one node with its NVLinks is the same."""
+        alias = None if self.scenario.machine is None else catalogue.alias(self.scenario.machine)
+        off = parse_long(self.variables.get("NCCL_P2P_DISABLE", "")) != 0
+        if alias is not None and (several or off):
+            alias.check_beyond_nvlink()
+
     def _searched(self, several: bool) -> tuple[Graphs, float]:
         """The graphs, and the bandwidth of the slowest path from a GPU to its adapter (GB/s, 0 where unknown)."""
         scenario = self.scenario
+        self._check_alias(several)
         if scenario.graphs is not None:
             if scenario.hardware:
                 names = ", ".join(scenario.hardware)
