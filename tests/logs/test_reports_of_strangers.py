@@ -90,6 +90,95 @@ def test_the_process_of_torchruns_report_has_its_rank_and_host(tmp_path: Path) -
     assert first.facts["pid"] == 4100
 
 
+def torchruns_report(*, first: int, exit_code: int, ended: tuple[tuple[int, int], ...]) -> list[str]:
+    """What torchrun says of ranks that it ended with their exit codes, and of the one that failed before them."""
+    lines = ["ChildFailedError:", "Failures:"]
+    for number, (rank, code) in enumerate((*ended, (first, exit_code))):
+        lines += ["Root Cause (first observed failure):"] if rank == first else []
+        lines += [f"[{number}]:", "  host      : trainer-7", f"  rank      : {rank} (local_rank: {rank})"]
+        lines += [f"  exitcode  : {code} (pid: {4100 + rank})"]
+        lines += [f"  traceback : Signal {-code} received by PID {4100 + rank}"] if code < 0 else []
+    return lines
+
+
+@pytest.mark.parametrize(("exit_code", "code"), [(1, "exit_code"), (-9, "killed"), (-11, "segmentation_fault")])
+def test_ranks_that_torchrun_itself_killed_are_not_the_cause(tmp_path: Path, exit_code: int, code: str) -> None:
+    first, *others = of_text(
+        tmp_path, *torchruns_report(first=5, exit_code=exit_code, ended=((0, -9), (2, -15), (3, 1)))
+    )
+    assert (first.code, first.facts["rank"]) == (f"ending.{code}", 5)
+    assert [each.facts["ranks"] for each in others if each.code == "diagnose.ranks_followed"] == [[0, 2, 3]]
+
+
+def test_a_programs_own_exception_comes_before_its_exit_code(tmp_path: Path) -> None:
+    exception = ["Traceback (most recent call last):", '  File "train.py", line 1', "ValueError: no such file"]
+    report = torchruns_report(first=5, exit_code=1, ended=((0, -9),))
+    assert of_text(tmp_path, *exception, *report)[0].code == "ending.python_exception"
+
+
+@pytest.mark.parametrize("prefix", ["[17] ", "17: ", ""])
+def test_the_rank_that_pytorch_says_goes_before_a_number_in_front_of_it(tmp_path: Path, prefix: str) -> None:
+    line = "RuntimeError: CUDA error: an illegal memory access was encountered"
+    assert of_text(tmp_path, f"{prefix}[rank3]: {line}")[0].facts["rank"] == 3
+
+
+CLOSED = "host1:40:41 [0] misc/socket.cc:50 NCCL WARN socketProgress: Connection closed by remote peer host0<4>"
+FULL = "host0:50:51 [3] include/alloc.h:1 NCCL WARN Cuda failure 'out of memory'"
+LATER_CAUSES = {
+    "a warning": (FULL, "diagnose.warned"),
+    "a killed process": ("[rank3]: ./run.sh: line 7: 50 Killed   python train.py", "ending.killed"),
+    "a CUDA error": ("[rank3]: CUDA error: unspecified launch failure (719)", "ending.cuda_launch_failure"),
+}
+
+
+@pytest.mark.parametrize("name", LATER_CAUSES)
+def test_a_lost_connection_is_not_the_cause_where_another_rank_says_its_own(tmp_path: Path, name: str) -> None:
+    line, code = LATER_CAUSES[name]
+    first = of_text(tmp_path, CLOSED, line)[0]
+    assert (first.code, first.facts["line"]) == (code, 2)
+    alone = of_text(tmp_path, CLOSED, "Traceback (most recent call last):", "RuntimeError: NCCL error in: x.cpp:1")[0]
+    assert alone.facts["line"] == 1  # an exception of the program follows from it
+
+
+@pytest.mark.parametrize(("tries", "of", "fault"), [(34, 34, True), (12, 34, False)])
+def test_an_address_that_no_try_reached_is_a_fault(tmp_path: Path, tries: int, of: int, fault: bool) -> None:
+    text = f"h:1:2 [0] NCCL INFO socketPollConnect: connect returned No route to host, retrying ({tries}/{of}) after x"
+    found = of_text(tmp_path, "h:1:2 [0] NCCL INFO Bootstrap: Using eth0:10.0.0.4<0>", text)
+    assert (found[0].code == "diagnose.warned") == fault
+    assert (found[0].severity is FAULT) == fault
+
+
+MEANINGS_BEFORE_OTHERS = {
+    "nvmlInit_v2() failed: Driver/library version mismatch": "kernel module",
+    "hipIpcGetMemHandle failed : invalid argument": "HIP gives a process no handle",
+    "Call to connect failed : Connection timed out": "does not reach the other",
+}
+
+
+@pytest.mark.parametrize("text", MEANINGS_BEFORE_OTHERS)
+def test_a_text_of_a_driver_or_the_system_has_its_own_meaning(tmp_path: Path, text: str) -> None:
+    warned = of_text(tmp_path, f"h:1:2 [0] src/x.cc:1 NCCL WARN {text}")[0]
+    assert MEANINGS_BEFORE_OTHERS[text] in warned.facts["meaning"]
+
+
+def connections(*hosts: tuple[str, str]) -> list[str]:
+    """Connections to the network of a rank on each host, by the way that its lines name."""
+    return [
+        f"{host}:{rank}:{rank} [0] NCCL INFO Channel 00/0 : {rank}[0] -> {1 - rank}[0] [{side}] via {way}"
+        for rank, (host, way) in enumerate(hosts)
+        for side in ("send", "receive")
+    ]
+
+
+def test_gpudirect_that_one_host_of_a_pair_lacks_names_that_host(tmp_path: Path) -> None:
+    lines = connections(("host0", "NET/IB/0/GDRDMA"), ("host1", "NET/IB/0"))
+    found = {each.code: each for each in of_text(tmp_path, *lines)}
+    assert found["diagnose.gpudirect_of_hosts"].facts["hosts"] == ["host1"]
+    assert found["diagnose.gpudirect_of_hosts"].severity is FAULT
+    alike = connections(("host0", "NET/IB/0/GDRDMA"), ("host1", "NET/IB/0/GDRDMA"))
+    assert "diagnose.gpudirect_of_hosts" not in {each.code for each in of_text(tmp_path, *alike)}
+
+
 COMPLETION = "NET/IB : Got completion from peer 10.9.0.3<4100> with status=12 opcode=0 len=0 vendor err 129 (Recv)"
 
 

@@ -108,7 +108,8 @@ def _of_job(name: str, kind: FileKind, lines: Lines, parsed: NcclLog | None, kno
             return found_in(file, kind, [Finding("diagnose.log_unread", Severity.UNKNOWN, {}), *shown], known)
         found.sort(key=lambda each: each.code not in ENDS)
     else:
-        found.sort(key=_in_time)
+        began = any(_begins(each) for each in found)
+        found.sort(key=lambda each: _in_time(each, began))
     return found_in(file, kind, [*found, *shown], known)
 
 
@@ -120,16 +121,26 @@ def _of_amd(log: NcclLog) -> list[Finding]:
     found = [*endings.ending(shown), *timeouts.timeouts(shown), *warnings.warnings(shown)]
     if worst(found) is not Severity.FAULT:
         return []
-    return [*sorted(found, key=_in_time), Finding("diagnose.of_amd", Severity.NOTE, {"rccl": log.rccl})]
+    began = any(_begins(each) for each in found)
+    found.sort(key=lambda each: _in_time(each, began))
+    return [*found, Finding("diagnose.of_amd", Severity.NOTE, {"rccl": log.rccl})]
 
 
-def _in_time(found: Finding) -> tuple[bool, bool, int]:
+def _begins(found: Finding) -> bool:
+    """Whether a failure began here: other ranks' lost connections follow from it, whoever wrote first."""
+    if found.severity is not Severity.FAULT or found.facts.get("after_another"):
+        return False
+    return found.code == "diagnose.warned" or bool(found.facts.get("began"))
+
+
+def _in_time(found: Finding, began: bool) -> tuple[bool, bool, bool, int]:
     """Sort key of findings: first those that explain how the job ended, then events by their line, with consequences
-    of other events after them, then the rest.
+    of other events after them, then the rest. ``began``: one of the findings says where a failure began.
     """
     line = found.facts.get("line")
     line = line if isinstance(line, int) else sys.maxsize
-    return found.code not in ROOT_CAUSES, bool(found.facts.get("follows")), line
+    after = began and bool(found.facts.get("after_another"))
+    return found.code not in ROOT_CAUSES, bool(found.facts.get("follows")), after, line
 
 
 def _never(found: Finding, machine: str) -> Finding:

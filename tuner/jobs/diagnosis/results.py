@@ -22,6 +22,7 @@ from tuner.times.acceptance.faults import Resource
 from tuner.times.acceptance.judge import SizeVerdict
 from tuner.times.measured import Kind
 from tuner.times.measured.formats import Given, MeasurementFile
+from tuner.times.measured.nccl_tests import out_of_bounds
 
 
 def of_results(file: Path, known: KnownFacts) -> FileDiagnosis:
@@ -34,8 +35,8 @@ def of_results(file: Path, known: KnownFacts) -> FileDiagnosis:
         judged = _judged(file, opened, known)
     except TunerError as error:
         judged = refused(file, FileKind.results, error, known)
-        if (said := _OUT_OF_BOUNDS.search(opened.content)) is not None:  # the last lines, of a table that is not whole
-            wrong = Finding("diagnose.out_of_bounds", Severity.FAULT, {"calls": int(said[1])})
+        if calls := out_of_bounds(opened.text):  # the last lines, of a table that is not whole
+            wrong = Finding("diagnose.out_of_bounds", Severity.FAULT, {"calls": calls})
             judged = found_in(file, FileKind.results, [wrong, *judged.findings], known)
     if not of_devices:
         return judged
@@ -128,7 +129,6 @@ def _by_themselves(file: MeasurementFile, given: Given) -> Iterator[Finding]:
             yield Finding("diagnose.amd_results", Severity.UNKNOWN, facts)
 
 
-_OUT_OF_BOUNDS = expression(rb"Out of bounds values\s*: (\d+) FAILED")
 _ADAPTERS_DIFFER = 8.0  # times, at most, that the adapters of machines with the same GPUs differ by
 
 

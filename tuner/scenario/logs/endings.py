@@ -42,7 +42,8 @@ _WRAPPERS = tuple(
         r"\[ *\d+\.\d+\] ",  # dmesg
         r"\[?\d\d:\d\d:\d\d(?:[.,]\d+)?\]? ",
         r"\[(?:[\w.-]+@)?\d+,(?P<rank>\d+)\]<std(?:out|err|diag)>: ?",  # Open MPI, mpirun with --tag-output
-        r"\[(?:default|rank)(?P<rank>\d+)\]:? ?",  # torchrun, PyTorch
+        r"\[rank(?P<own_rank>\d+)\]:? ?",  # PyTorch: of the job, whatever number a launcher puts before it
+        r"\[default(?P<rank>\d+)\]:? ?",  # torchrun
         r"\[[a-z_]+\d+(?:\|\d+)?\]: ?",  # TorchX, with the role and the numbers in it
         r"> (?=\S)",  # a quotation
         r"\| (?:DEBUG|INFO|WARNING|ERROR)\s*\| \w+ \| ",  # Python's loguru and others
@@ -186,6 +187,8 @@ def unwrapped(text: str) -> tuple[dict[str, str], str]:
             if match := wrapper.match(rest):
                 said |= {name: value for name, value in match.groupdict().items() if value and name not in said}
                 rest, found = rest[match.end() :], True
+    if (own := said.pop("own_rank", None)) is not None:
+        said["rank"] = own
     return said, rest
 
 

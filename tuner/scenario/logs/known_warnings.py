@@ -14,7 +14,8 @@ class KnownWarning:
     """A warning of NCCL: ``pattern`` matches its text, ``says`` is what it means, ``do`` what to do next.
 
     ``warns`` are the releases that print it as a WARN and ``informs`` later ones that print it at INFO, as ranges;
-    empty where no release's code has the text. ``harmless`` is empty for a warning that costs something.
+    empty where no release's code has the text. ``harmless`` is empty for a warning that costs something. ``follows``:
+    it says that another rank ended, or failed before.
     """
 
     pattern: str
@@ -24,6 +25,7 @@ class KnownWarning:
     warns: str = ""
     informs: str = ""
     harmless: str = ""
+    follows: bool = False
 
     def is_harmless(self, init_complete: bool) -> bool:
         """Whether nothing is lost by it, in a log that shows that init did or did not complete."""

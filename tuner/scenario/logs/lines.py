@@ -38,7 +38,7 @@ TYPES = "float|half|double|bfloat16|u?int(?:8|32|64)|fp8_e[45]m[23]|f8e[45]m[23]
 KEPT = expression(
     rf"#\s+Rank\s+\d|#\s+size\s+count|^\s+\d+\s+\d+\s+(?:{TYPES}) |[NR]CCL version (?:: )?\d|Watchdog caught collective"
     r"|last enqueued (?:NCCL )?work|Last error:\s*$|NCCL DIAG \[|^NET/IB\w* ?: ?Got completion from peer"
-    r"|(?:^|\s)(?:host|rank)\s{2,}: \S"
+    r"|(?:^|\s)(?:host|rank)\s{2,}: \S|Root Cause \(first"
 )
 COMPLETION = expression(r"NET/IB\w* ?: ?Got completion from peer.*")
 # Lines of nccl-tests: its comments, its program's name, and its rows.

@@ -56,6 +56,7 @@ _ERROR_INSIDE = expression(
     r"Last error: +(?P<error>\S.*?)(?: {3}| Exception raised|$)"
     r"|log entry \(may be unrelated\) '(?P<entry>.+?)'\.?(?:;|\s|$)"  # XLA
 )
+_OF_CHILD = expression(r"exitcode|traceback : Signal")  # lines of torchrun's report
 _CHILD = expression(r"(?:^|\s)(host|rank)\s{2,}: (\S+)")  # torch/distributed/elastic/multiprocessing/errors
 _PROCESS_GROUP = expression(r"\[PG (?:ID )?(\S+)(?: PG GUID ([^\]]+))? Rank \d+\]")  # its GUID is the same on all ranks
 # src/graph/search.cc, ncclTopoPrintGraph; "speed" up to 2.17
@@ -333,6 +334,7 @@ class NcclLog:
     gpudirect: dict[str, str | None] = field(
         default_factory=dict
     )  # by adapter, None where it works, else why it does not
+    direct_of_hosts: dict[str, set[bool]] = field(default_factory=dict)  # whether connections have GPUDirect RDMA
     far_adapters: str | None = None  # how far an adapter is from its GPU for GPUDirect RDMA, and how far it may be
     destroyed: set[tuple[tuple[str, int], str]] = field(default_factory=set)  # communicators, by process
     last_calls: dict[tuple[Thread, str], LastCall] = field(default_factory=dict)  # by thread and communicator
@@ -383,6 +385,7 @@ class _Reader:
         self._alike: dict[tuple[str, ...], LoggedCall] = {}
         self._error_follows = False  # in the next line, without NCCL's prefix
         self._child = dict[str, str]()  # of torchrun's report of a process that failed, so far
+        self._first_child = False  # the report of the one that failed first is next
 
     def read(self, line: PrintedLine) -> None:
         if self._error_follows and line.thread is UNKNOWN:
@@ -444,6 +447,10 @@ class _Reader:
         if line.thread is UNKNOWN:
             self.warning(line._replace(text=match[0].strip()))
 
+    def retried(self, line: PrintedLine, match: re.Match[str]) -> None:
+        if match[1] == match[2]:  # the last try; NCCL prints it at INFO
+            self.warning(line)
+
     def child(self, line: PrintedLine, match: re.Match[str]) -> None:
         if match[1] == "host":
             self._child.clear()
@@ -455,7 +462,18 @@ class _Reader:
             return ending
         rank, host = self._child.get("rank", ""), self._child.get("host")
         self._child.clear()
-        return replace(ending, rank=int(rank) if rank.isdigit() else ending.rank, host=host or ending.host)
+        own = replace(ending, rank=int(rank) if rank.isdigit() else ending.rank, host=host or ending.host)
+        if not self._first_child or own.role == endings.CAUSE:
+            return own
+        self._first_child = False
+        self.log.endings[:] = [  # torchrun itself ends the others, by SIGTERM and then SIGKILL
+            replace(each, role=endings.ECHO) if each.kind == "killed" and _OF_CHILD.match(each.text) else each
+            for each in self.log.endings
+        ]
+        return replace(own, role=endings.OPENING)
+
+    def first_child(self, line: PrintedLine, match: re.Match[str]) -> None:
+        self._first_child = True
 
     def last_error(self, line: PrintedLine, match: re.Match[str]) -> None:
         self._error_follows = True
@@ -663,6 +681,7 @@ class _Reader:
             if digits and direction != "receive":
                 self.log.adapters_of_ranks.setdefault(rank, set()).add(int(digits[0]))
             way = "/".join([kind, network, *(["GDRDMA"] if "GDRDMA" in rest else [])])
+            self.log.direct_of_hosts.setdefault(line.thread.host, set()).add("GDRDMA" in rest)
         self.log.transports[way] = self.log.transports.get(way, 0) + 1
 
     def ring(self, line: PrintedLine, match: re.Match[str]) -> None:
@@ -792,7 +811,9 @@ _METHODS: list[tuple[str, re.Pattern[str], Callable[[_Reader, PrintedLine, re.Ma
     ("last enqueued ", _AT_WORK, _Reader.process_group),
     ("Last error:", LAST_ERROR, _Reader.last_error),
     ("Got completion from peer ", COMPLETION, _Reader.unprefixed_warning),
+    ("retrying (", expression(r"returned .*, retrying \((\d+)/(\d+)\)"), _Reader.retried),
     ("  : ", _CHILD, _Reader.child),
+    ("Root Cause (first", expression(r"Root Cause \(first observed failure\)"), _Reader.first_child),
     ("# ", _DEVICE, _Reader.device),
     ("#", _RESULTS, _Reader.results),
     ("    ", _RESULT_ROW, _Reader.result_row),

@@ -225,6 +225,12 @@ _COMMENT = expression(r"# ?(?:nThread \d|nccl-tests version|Using devices)")
 _LONGEST_RECORD = 1 << 16  # of a line in JSON
 
 
+def out_of_bounds(text: str) -> int | None:
+    """Values that nccl-tests' last lines say are wrong, of all tables of a text; None where it does not say."""
+    counts = [int(each) for each in _OUT_OF_BOUNDS.findall(text)]
+    return sum(counts) if counts else None
+
+
 def unwrapped(content: str) -> str:
     """The text without colours, and without what a log collector put around or before each line.
 
@@ -380,8 +386,8 @@ class Text:
 
     def _read(self, number: int, line: str) -> None:
         stripped = line.strip()
-        if match := _OUT_OF_BOUNDS.search(stripped):
-            self._out_of_bounds = (self._out_of_bounds or 0) + int(match[1])
+        if (wrong := out_of_bounds(stripped)) is not None:
+            self._out_of_bounds = (self._out_of_bounds or 0) + wrong
         elif stripped.startswith("#") or _RANK.match(stripped) or {"algbw", "busbw"} <= set(stripped.split()):
             self._comment(number, stripped)  # threads on the web lose the # of lines
         elif name := program(stripped):

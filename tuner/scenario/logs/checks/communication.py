@@ -247,6 +247,12 @@ def gpudirect(shown: ShownByLog) -> Iterator[Finding]:
     if not ways and (len(refused) < len(reading.log.gpudirect) or SOCKET in reading.log.networks.values()):
         return
     level = variables.get("NCCL_NET_GDR_LEVEL")
+    by_host = {host: sides for host, sides in reading.log.direct_of_hosts.items() if host}
+    without = sorted(host for host, sides in by_host.items() if True not in sides)
+    if without and len(without) < len(by_host) and _without_gpudirect(reading) is None:
+        facts = {"hosts": without, "of": len(by_host), "level": level}
+        yield Finding("diagnose.gpudirect_of_hosts", Severity.FAULT, facts)
+        return
     if direct:
         yield Finding("diagnose.gpudirect_in_part", Severity.UNLIKE, {"direct": direct, "of": sum(ways.values())})
         return

@@ -1,10 +1,10 @@
 """The check of how a job ended: the first cause, what followed from it, and whether the log shows an end at all."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 from tuner.base.findings import Finding, Severity
 from tuner.scenario.logs.checks.shown import ShownByLog
-from tuner.scenario.logs.endings import ECHO, HEAD, EndingLine, failures, xids
+from tuner.scenario.logs.endings import CAUSE, ECHO, HARDWARE, HEAD, EndingLine, failures, xids
 from tuner.scenario.logs.reader import NcclLog
 
 RESULTS = {  # ncclResult_t by what ncclGetErrorString says of it, src/init.cc
@@ -16,6 +16,7 @@ RESULTS = {  # ncclResult_t by what ncclGetErrorString says of it, src/init.cc
     "remote process": "ncclRemoteError",
 }
 FOLLOWS = {ECHO, HEAD}
+BEGINNINGS = {HARDWARE, CAUSE}
 OF_TIMEOUTS = {"collective_timeout", "watchdog_failure"}
 BY_WATCHDOG = {"aborted", "cpp_exception"}  # how PyTorch ends a process whose collective timed out
 
@@ -28,9 +29,12 @@ def ending(shown: ShownByLog) -> Iterator[Finding]:
         return
     first, *others = found
     facts = _facts(first, log)
-    ranks = {rank_of(each, log) for each in others} - {facts["rank"], None}
+    of_others = (rank_of(each, log) for each in others)
+    ranks = {rank for rank in of_others if rank is not None and rank != facts["rank"]}
     follow = first.role in FOLLOWS or (bool(log.timed_out) and first.kind in BY_WATCHDOG)
-    yield Finding(f"ending.{first.kind}", Severity.FAULT, {**facts, "followers": sorted(ranks), "follows": follow})
+    began = first.role in BEGINNINGS or first.kind == "killed"
+    facts |= {"followers": sorted(ranks), "follows": follow, "began": began or None}
+    yield Finding(f"ending.{first.kind}", Severity.FAULT, facts)
     yield Finding("diagnose.ending_line", Severity.NOTE, {"place": log.place(first.line), "text": first.text})
     if ranks:
         yield Finding("diagnose.ranks_followed", Severity.NOTE, {"ranks": sorted(ranks)})
@@ -39,7 +43,7 @@ def ending(shown: ShownByLog) -> Iterator[Finding]:
         yield Finding("diagnose.also_ended", Severity.NOTE, {"place": log.place(each.line), "text": each.text})
 
 
-def _facts(ending: EndingLine, log: NcclLog) -> Mapping[str, object]:
+def _facts(ending: EndingLine, log: NcclLog) -> dict[str, object]:
     detail = (ending.detail or "").lower()
     meaning = xids().get(ending.number or 0) if ending.kind == "xid" else None
     rank = rank_of(ending, log)

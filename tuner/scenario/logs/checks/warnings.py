@@ -46,6 +46,7 @@ def warnings(shown: ShownByLog) -> Iterator[Finding]:
             "rank": ranks.get(line.thread.process),
             "host": line.thread.host or None,
             "alike": len(others) or None,
+            "after_another": (known is not None and known.follows) or None,
             "meaning": known and known.says,
             "remedy": (known and known.do) or None,
         }
