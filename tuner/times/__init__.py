@@ -2,6 +2,6 @@
 
 ``records`` are measurements as records and files, ``readers`` take them from other files, ``measured`` are tables of
 them; ``statistics`` and ``evidence`` say what is beyond the noise, ``comparison`` puts picks beside the best.
-``timemodel`` is calibrated by ``calibration``; ``costmodels`` are the textbook's. ``acceptance`` judges a machine,
+``calibration`` calibrates ``timemodel``; ``costmodels`` has the textbook's formulas. ``acceptance`` judges a machine,
 ``regret`` NCCL's choices.
 """

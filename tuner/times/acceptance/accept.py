@@ -1,4 +1,4 @@
-"""Results of a cluster accepted or not: every file judged, and what a loss points to."""
+"""Judges whether a cluster's results are accepted: a verdict on every file, and what a loss points to."""
 
 import xml.etree.ElementTree as ET
 from collections import Counter, defaultdict
@@ -42,15 +42,15 @@ from tuner.times.measured.samples import Measurements, SampleBlock
 from tuner.times.timemodel import calibration as calibrations
 from tuner.times.timemodel.features import Array
 
-_LONG = 6  # times of a point that show where they go
+_LONG = 6  # times of a point, at least, to show a drift
 _SLOWER = 1.1  # the last third against the first, the median over points
 _MOST = 2 / 3  # of the points go the same way
 
 
 def drifts(file: MeasurementFile, table: Measurements, given: Given) -> Iterator[Problem]:
-    """Said where most points that were measured over and over take longer at the end, or shorter, by over 10 %.
+    """A problem if most repeatedly measured points take over 10 % longer, or shorter, at the end than at the start.
 
-    Single times are those of calls in nccl-tests' JSON, of samples in our own runs, or of rows that repeat a point.
+    The repeated times are calls in nccl-tests' JSON, samples in our own runs, or rows that repeat a point.
     """
     series = [(line, name, times) for line, name, times in _series(file, table, given) if len(times) >= _LONG]
     if not series:
@@ -74,7 +74,7 @@ def _last_to_first(times: Sequence[float]) -> float:
 
 
 def _series(file: MeasurementFile, table: Measurements, given: Given) -> Iterator[tuple[int, str, Sequence[float]]]:
-    """Line, name and times of each point, in their order."""
+    """Line, name and times of each point, in the order in which they were measured."""
     if file.format is FileFormat.nccl_tests_json:
         for each in file.read(given).blocks:
             yield each.line, f"{each.point.bytes} bytes", each.times_us
@@ -104,7 +104,7 @@ _JUDGED = (Kind.above_links, Kind.too_short)
 class ResultFile:
     """A file's rows that can be judged, and what is wrong with them and the others.
 
-    ``names_release``: whether it says itself of which release it is; ``stand_in`` says which one stands for a release
+    ``names_release``: whether the file itself names its NCCL release; ``stand_in`` says which release stands in for one
     that is not known. ``wrong_results``: how many calls had wrong values. ``executed``: what NCCL's log says ran, by
     line.
     """
@@ -127,9 +127,9 @@ class ResultFile:
 
 @dataclass(frozen=True, slots=True)
 class WrongResults:
-    """Calls of a file whose results were wrong: how many, of which sizes in bytes, and the most wrong values of one.
+    """Calls of a file whose results were wrong: how many, their sizes in bytes, and the most wrong values in one call.
 
-    ``out_of_bounds``: what nccl-tests counts at the end, where its rows do not say more.
+    ``out_of_bounds``: nccl-tests' own count at the end, where its rows give no numbers.
     """
 
     file: str
@@ -143,7 +143,7 @@ class WrongResults:
 
 
 def wrong_results(file: MeasurementFile, given: Given) -> WrongResults | None:
-    """The wrong results of a file, whatever machine it is of; None where all were right, or nothing was checked.
+    """The wrong results of a file from any machine; None if all results were right, or none were checked.
 
     BadMeasurement where it cannot be read.
     """
@@ -167,7 +167,7 @@ def wrong_results(file: MeasurementFile, given: Given) -> WrongResults | None:
 def read_results(path: Path | MeasurementFile, given: Given, scenario: Scenario) -> ResultFile:
     """The rows of a file, read before or not, or of a shipped table by its name, on the machine of ``scenario``.
 
-    BadMeasurement where it cannot be read, or says otherwise than ``given``; CannotBeJudged for GPUs without NCCL.
+    BadMeasurement if it cannot be read or contradicts ``given``; CannotBeJudged for GPUs that NCCL does not run on.
     """
     file = path if isinstance(path, MeasurementFile) else MeasurementFile(measured.file_of(path))
     path = file.path if isinstance(path, MeasurementFile) else path
@@ -222,7 +222,7 @@ def read_results(path: Path | MeasurementFile, given: Given, scenario: Scenario)
 
 
 def not_of_nccl(gpu: str) -> str:
-    """Words for results on GPUs that NCCL does not run on, empty for others; ``gpu`` as files name their GPUs."""
+    """Why results on a GPU are not judged: NCCL does not run on it; empty if it does. ``gpu``: its name in files."""
     if "AMD" not in gpu.upper():
         return ""
     return f"results on {gpu}: AMD's library RCCL runs there, whose choices and times are not known here"
@@ -252,9 +252,9 @@ def _other_machine(table: Measurements, scenario: Scenario) -> Iterator[Problem]
 class AcceptOptions:
     """Options of a judgement: the machine and its settings, and what the files have to agree with.
 
-    ``given`` has release, nodes and GPUs where they were said. ``calibration``: a name or file, None for the machine's.
-    ``like``: a run of the same cluster on a healthy day, whose times are expected instead. ``log``: what a log beside
-    the results shows of the run; what the results' own lines show is read as well.
+    ``given`` has the release, nodes and GPUs that the user named. ``calibration``: a name or file, None for the
+    machine's. ``like``: a run of the same cluster on a healthy day, whose times are expected instead. ``log``: what a
+    separate log shows of the run; the log lines among the results are read as well.
     """
 
     scenario: Scenario
@@ -268,9 +268,9 @@ class AcceptOptions:
 class JudgedSize:
     """A size of a curve: times in us with the band that passes, bandwidths in GB/s, what NCCL picks, the verdict.
 
-    ``limit`` and ``limit_alone`` are factors over the expected time: above the first it is slow, above the second it
-    fails by itself. ``runs``: how many public runs say what is expected, 0 where a model does. Numbers are NaN where
-    nothing is expected.
+    ``limit`` and ``limit_alone`` are factors over the expected time: above the first the size is slow, above the second
+    it fails by itself. ``runs``: how many public runs the expected time comes from, 0 if it comes from a model. Numbers
+    are NaN where nothing is expected.
     """
 
     file: str
@@ -307,7 +307,7 @@ class JudgedSize:
 
 @dataclass(frozen=True, slots=True)
 class FileProblem:
-    """Fault in rows of a file, whether a size fails by it or not."""
+    """Something wrong in rows of a file, whether or not a size fails because of it."""
 
     file: str
     kind: str
@@ -318,7 +318,7 @@ class FileProblem:
 
 @dataclass(frozen=True, slots=True)
 class StartExtra:
-    """Delay with which calls of a communicator start, us; None where no call is small enough to show it."""
+    """How much later than expected a communicator's calls start, us; None if no call is small enough to show it."""
 
     nodes: int
     gpus_per_node: int
@@ -329,11 +329,11 @@ class StartExtra:
 class Acceptance(Framed):
     """Whether results are those of a healthy machine, and why. As a frame it has a row for each of ``sizes``.
 
-    ``judged``: whether that can be said; where not, ``missing`` says what would make it so. ``sizes`` has every size
-    that was judged, ``skipped`` counts the rows that were not. ``expected_by`` says whose times were expected.
-    ``diagnosis``: the faults that explain a loss, the best first. ``passes_as``: releases that all sizes would pass
-    with, where some fail and the files do not name theirs. ``findings``: all of this as codes with facts, the gravest
-    first; the first one is the verdict.
+    ``judged``: whether there is a verdict; if not, ``missing`` says what would allow one. ``sizes`` has every size that
+    was judged, ``skipped`` counts the other rows by reason. ``expected_by`` says whose times were expected.
+    ``diagnosis``: the faults that explain a loss, the best first. ``passes_as``: releases with which all sizes would
+    pass, if some fail and the files name no release. ``findings``: all of this as codes with facts, the gravest first;
+    the first one is the verdict.
     """
 
     passes: bool = field(metadata=json_form(key="pass"))
@@ -353,7 +353,7 @@ class Acceptance(Framed):
 
     @property
     def calls_judged(self) -> tuple[int, int]:
-        """How many sizes fail, and of how many: in place and out of place count once."""
+        """How many sizes fail, and how many were judged: in place and out of place count once."""
         return calls_of(each for each in self.sizes if each.verdict.fails), calls_of(self.sizes)
 
     def columns(self) -> dict[str, Column]:
@@ -373,9 +373,8 @@ def accept(files: Sequence[Path | MeasurementFile], asked: AcceptOptions) -> Acc
 
     Sizes that are too slow or too fast fail, and so do rows that cannot be true.
 
-    Errors: BadMeasurement for a file that cannot be read, says otherwise than ``asked``, or has no times;
-    CannotBeJudged where every row is left out or of a release that is not known; BadInput for a scenario or calibration
-    that is none.
+    Errors: BadMeasurement for a file that cannot be read, contradicts ``asked``, or has no times; CannotBeJudged if
+    every row is left out or has an unknown release; BadInput for an invalid scenario or calibration.
     """
     read = [read_results(path, asked.given, asked.scenario) for path in files]
     like = None if asked.like is None else read_results(asked.like, asked.given, asked.scenario)
@@ -452,8 +451,8 @@ def _fabric_causes(
     losses: Sequence[tuple[JudgedCurve, CurveLoss]],
     asked: AcceptOptions,
 ) -> dict[tuple[str, ...], Sequence[FabricCause]]:
-    """The causes of failing curves that the shapes of their losses leave, by calls in words: those that all have in
-    common, else those of each. In a node only of what gets slower while it runs.
+    """The causes that the losses' shapes leave possible, by calls in words: those that all failing curves share, else
+    those of each. Within a node only losses that grow with the size are explained.
     """
     files = {id(each): file for file, _, each in judged}
     topology = asked.scenario.resolve().own.topology
@@ -484,7 +483,7 @@ def _fabric_causes(
 
 
 def _ran_as_picked(file: ResultFile, judged: JudgedCurve) -> bool:
-    """Whether the log says of all slow sizes that NCCL's own choice ran."""
+    """Whether the log shows that NCCL's own choice ran at every slow size."""
     names = judged.expected.pick_names()
     ran = [
         file.executed.get(lines[0]) == name
@@ -494,7 +493,7 @@ def _ran_as_picked(file: ResultFile, judged: JudgedCurve) -> bool:
     return bool(ran) and all(ran)
 
 
-FEW_SIZES = 4  # tell no release from another
+FEW_SIZES = 4  # too few to tell one release from another
 REST = "the rest of"
 MISSING = (
     "four rows of this cluster on a healthy day, spread over sizes, as a calibration of its own",
@@ -506,7 +505,7 @@ _FORCES = {"NCCL_ALGO", "NCCL_PROTO"}
 
 
 def _mostly_known(judged: Sequence[JudgedCurve]) -> bool:
-    """Whether half of the sizes that decide are judged, of each curve that NCCL chose by itself for, and of all."""
+    """Whether half of the deciding sizes are judged: in every curve without a forced choice, and in all together."""
     if not judged:
         return True
     chosen = [each for each in judged if not _FORCES & dict(each.curve.kind.shape.settings).keys()]
@@ -520,15 +519,15 @@ def _no_release(files: Sequence[ResultFile], given: Given) -> tuple[str, ...]:
 
 
 def _of_site(files: Sequence[ResultFile]) -> str | None:
-    """The shipped calibration of the site that the files name, where they name one."""
+    """The shipped calibration of the one site that the files name; None if they name none or several."""
     sites = {file.table.header.site for file in files}
     return calibrations.of_site(sites.pop()) if len(sites) == 1 else None
 
 
 def _network(files: Sequence[ResultFile], asked: AcceptOptions) -> Network | None:
-    """The kind of network that the logs show, None where they show none.
+    """The kind of network that the logs show; None if they show none, several, or sockets.
 
-    Sockets are no kind of their own where the machine has another: what goes over them is held against that.
+    A run over sockets is compared with the network that the machine has.
     """
     named = {name for file in files for name in file.log.joined(asked.log).networks}
     if len(named) != 1 or any(name.lower().startswith("socket") for name in named):
@@ -537,7 +536,7 @@ def _network(files: Sequence[ResultFile], asked: AcceptOptions) -> Network | Non
 
 
 def _expected_by(judged: Sequence[tuple[ResultFile, JudgedCurve]], expectation: Expectation) -> dict[str, None]:
-    """Words for what the expected times are: public runs, or why which calibration."""
+    """Where the expected times come from, in words: public runs, or which calibration and why that one."""
     runs: dict[Whose, list[int]] = {}
     count = 0
     for _, each in judged:
@@ -556,7 +555,7 @@ def _expected_by(judged: Sequence[tuple[ResultFile, JudgedCurve]], expectation: 
 
 
 def _by_release(files: Sequence[ResultFile], asked: AcceptOptions) -> dict[str, list[ResultFile]]:
-    """The files by what was run in them: the release that is given, else that of the file, else the scenario's."""
+    """The files by NCCL release: the release that was given, else the one the file names, else the scenario's."""
     files_of: dict[str, list[ResultFile]] = {}
     for file in files:
         own = file.table.header.nccl
@@ -573,8 +572,9 @@ def _judged(
     *,
     a_release: bool = False,
 ) -> list[tuple[ResultFile, JudgedCurve]]:
-    """Curves with their verdicts. A file that names no release says nothing of sizes that another one picks otherwise
-    for, unless it is taken for one of ``a_release``."""
+    """Curves with their verdicts. If a file names no release, a size at which releases pick differently is left open
+    where its time is modelled, unless ``a_release`` says that the scenario's is right.
+    """
     of_files: list[tuple[ResultFile, Curve]] = []
     for file in files:
         table = replace(file.table, blocks=tuple(_wanted(file.table.blocks, given, skipped)))
@@ -599,7 +599,7 @@ def _judged(
 
 
 def _passes_as(files: Sequence[ResultFile], asked: AcceptOptions) -> tuple[str, ...]:
-    """The releases whose times the files have, where they do not say of which they are."""
+    """The releases with which every curve passes, if no file names its release; empty if one does."""
     if any(file.names_release for file in files):
         return ()
     accepted = []
@@ -621,7 +621,7 @@ def _wanted(rows: Sequence[SampleBlock], given: Given, skipped: Counter[str]) ->
 
 
 def _least_us(file: ResultFile, curve: Curve, expectation: Expectation) -> Array:
-    """Times that the links alone take, us, and no more than a call can take at all, [size]."""
+    """The times below which a row cannot be true, us, [size]: what the links alone need, less a margin."""
     own = expectation.scenario.resolve().own
     rows = {row.line: row for row in file.table.blocks}
     return np.array([plausible.fastest_us(rows[lines[0]], own.topology, own.trays) for lines in curve.lines])
@@ -630,7 +630,7 @@ def _least_us(file: ResultFile, curve: Curve, expectation: Expectation) -> Array
 def _diagnosed(
     judged: Sequence[tuple[ResultFile, JudgedCurve]], expectation: Expectation, log: LogFacts
 ) -> tuple[Diagnosis, ...]:
-    """Faults that explain the times of all curves and that no log refutes, where any is too slow; nothing where times
+    """Faults that explain the times of all curves and that no log refutes; empty if no size is too slow, or if times
     cannot be true.
     """
     verdicts = {verdict for _, each in judged for verdict in each.verdicts}
@@ -667,7 +667,7 @@ def _diagnosed(
 
 
 def _refuted_in_a_node(judged: Sequence[JudgedCurve]) -> set[Resource]:
-    """What of a node is as it should be, as the same files' runs on one node show, up to large calls."""
+    """The parts of a node that cannot be at fault, because the same files' one-node runs pass up to large calls."""
     alone = [
         each
         for each in judged
@@ -683,7 +683,7 @@ def _refuted_in_a_node(judged: Sequence[JudgedCurve]) -> set[Resource]:
 
 
 def _small_messages(judged: Sequence[JudgedCurve]) -> Iterator[Diagnosis]:
-    """Explanation by the host where only small sizes are too slow, and no fault of the fabric explains it."""
+    """Explanation by the host if only small sizes are too slow and no fault of the fabric explains them."""
     slow = [np.array([verdict is SizeVerdict.slow for verdict in each.verdicts]) for each in judged]
     sizes = np.concatenate([each.curve.bytes[which] for each, which in zip(judged, slow, strict=True)])
     if sizes.max() >= judge.HOST_BYTES:
@@ -743,7 +743,7 @@ def _sizes(file: ResultFile, nccl: str, judged: JudgedCurve) -> Iterator[JudgedS
 
 
 def write_junit(path: Path, acceptance: Acceptance) -> None:
-    """Problems of the files are a suite of their own. BadInput where the file cannot be written."""
+    """Writes the verdicts as JUnit XML, the files' problems as a separate suite. BadInput if it cannot be written."""
     root = ET.Element("testsuites", name=f"nccl-tuner accept {acceptance.machine}")
     for name, sizes in groupby(acceptance.sizes, suite):
         _add_suite(root, name, [(human_bytes(each.bytes), _failure(each)) for each in sizes])
@@ -758,7 +758,7 @@ def write_junit(path: Path, acceptance: Acceptance) -> None:
 
 
 def suite(size: JudgedSize) -> str:
-    """Words for what a size belongs to: collective, type, placement, GPUs, release."""
+    """Name of the suite that a size belongs to: collective, type, placement, GPUs, release."""
     placement = "in place" if size.in_place else "out of place"
     return f"{size.collective}, {size.dtype}, {placement}, {size.shape_words}"
 

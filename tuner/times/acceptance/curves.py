@@ -24,7 +24,7 @@ from tuner.times.timemodel.point_to_point import MODELLED
 
 @dataclass(frozen=True, slots=True)
 class ConfiguredShape(Shape):
-    """A communicator of nodes that are alike; ``settings`` are the variables that NCCL's model reads."""
+    """A communicator of equal nodes; ``settings`` are the environment variables that NCCL's model reads."""
 
     settings: tuple[tuple[str, str], ...] = ()
 
@@ -38,13 +38,13 @@ class Exchange:
 
     @property
     def title(self) -> str:
-        """Words as a request has them."""
+        """The call in words, like the title of a request."""
         return f"{self.collective.name} {self.dtype.name}"
 
 
 @dataclass(frozen=True, slots=True)
 class CurveKind:
-    """Call and placement of a curve's rows. ``sockets``: they went over TCP sockets between nodes."""
+    """Call and placement of a curve's rows. ``sockets``: whether they used TCP sockets between nodes."""
 
     shape: ConfiguredShape
     request: Request | Exchange
@@ -54,7 +54,7 @@ class CurveKind:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Curve:
-    """Times of calls of one kind, an element a size, ascending; a size measured several times has their median.
+    """Times of calls of one kind, one element per size, ascending; the median if a size was measured several times.
 
     ``bytes`` is NCCL's nBytes, ``lines`` has the rows' lines in ``file``. ``worst``: the longest time of each size,
     None where none was measured more than once.
@@ -74,7 +74,7 @@ class Curve:
 
 
 def of_table(table: Measurements, file: str, scenario: Scenario) -> tuple[list[Curve], Counter[str]]:
-    """The curves of a table's rows, and how many rows have none, by reason. In place and out of place are two."""
+    """The curves of a table's rows (in place and out of place apart), and how many rows were left out, by reason."""
     skipped = Counter[str]()
     kinds: dict[CurveKind, list[SampleBlock]] = defaultdict(list)
     for row in table.blocks:
@@ -118,7 +118,7 @@ def _skipped(row: SampleBlock) -> str | None:
 
 
 def _settings(table: Measurements, row: SampleBlock, scenario: Scenario) -> dict[str, str] | str:
-    """The variables that NCCL's model reads; or why it cannot be asked about the row."""
+    """The row's variables that NCCL's model reads; or the reason why the model cannot answer for the row."""
     given = scenario.environment or {}
     own = catalogue.load(scenario.machine).environment if scenario.machine else {}
     nccl = release.load(scenario.nccl)

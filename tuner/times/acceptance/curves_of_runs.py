@@ -1,4 +1,4 @@
-"""Curves of measured tables as public runs are kept: each with its class and what its machine's links allow."""
+"""Turns measured tables into curves like public runs': each with its class and what its machine's links allow."""
 
 from collections import defaultdict
 from collections.abc import Iterator
@@ -25,7 +25,7 @@ _ODD_NVLS = "NCCL_NVLS_ENABLE"  # where it is off, and a run chose by itself
 def of_table(table: Measurements, scenario: Scenario, *, own: bool = False) -> Iterator[PublicCurve]:
     """The curves of a table that was measured on the machine of ``scenario``.
 
-    Types of one size are one curve, and so are repeated rows, by their median.
+    Data types of the same size make one curve, and so do repeated rows: each size has the median.
     """
     header = table.header
     if header.health is MeasuredHealth.unknown:  # of what nobody knows to be healthy the typical run is enough
@@ -76,7 +76,7 @@ def of_table(table: Measurements, scenario: Scenario, *, own: bool = False) -> I
 
 
 def _one_run(table: Measurements) -> Measurements:
-    """With the rows of all runs that set the same variables as rows of the first of these."""
+    """The table with runs that set the same variables and network merged into the first of them."""
     first: dict[object, str] = {}
     rows = []
     for row in table.blocks:
@@ -92,7 +92,7 @@ def gpu_word(gpu: str) -> str:
 
 
 def _alike(found: list[Curve]) -> dict[object, list[Curve]]:
-    """Curves that differ in their data type alone."""
+    """Groups of curves that differ in their data type alone."""
     alike: dict[object, list[Curve]] = defaultdict(list)
     for each in found:
         kind = each.kind

@@ -1,7 +1,7 @@
-"""Diagnosis of a loss by single faults: its shape over sizes and collectives against what each fault would make.
+"""Diagnosis of a loss by single faults: its shape over sizes and collectives against what each fault would cause.
 
-Each fault's times come from the emulator and the time model, for the same calls. What a fault leaves unexplained may be
-a start that is later for all calls (the host), and an offset that healthy machines have as well.
+Each fault's times come from the emulator and the time model, for the same calls. The rest may be explained by all calls
+starting later (the host), and by an offset that healthy machines have as well.
 """
 
 import math
@@ -36,9 +36,10 @@ _SEVERAL = 0.5  # what speaks against each further part that is missing
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """A fault that explains the loss: what it is, and how far times still are from what it would make of them.
+    """A fault that explains the loss: what it is, and how far the measured times still are from those it would cause.
 
-    ``left`` and ``left_if_healthy`` are typical differences of natural logarithms, with this fault and without any.
+    ``left`` and ``left_if_healthy`` are typical differences of the times' natural logarithms, with this fault and
+    without it.
     """
 
     resource: Resource
@@ -55,7 +56,7 @@ class _Explained:
 
 
 def diagnose(curves: Sequence[Curve], expectation: Expectation, topology: Topology) -> tuple[Diagnosis, ...]:
-    """The best explanation of the curves' times, then others that are as good; none where no fault explains them."""
+    """The best explanation of the curves' times, then others that are as good; empty if no fault explains them."""
     healthy = _explained(curves, expectation, None)
     explained = (_tried(curves, expectation, fault) for fault in _faults(curves, expectation, topology))
     diagnoses = sorted(filter(None, explained), key=lambda each: each.cost)
@@ -83,7 +84,7 @@ def _faults(curves: Iterable[Curve], expectation: Expectation, topology: Topolog
 
 
 def _tried(curves: Sequence[Curve], expectation: Expectation, fault: Fault) -> _Explained | None:
-    """None where NCCL could not have run some of the calls with the fault, such as NVLS forced without NVLS."""
+    """None if NCCL could not have run some of the calls with the fault, such as a forced NVLS without NVLS."""
     try:
         return _explained(curves, expectation, fault)
     except NoAlgorithm:
@@ -122,7 +123,7 @@ def _scatter(sd: Array) -> Array:
 
 
 def _common(off: Array, of_offset: Array, weight: float) -> float:
-    """Offset that all times share, in standard deviations: least squares with what is believed, all in scatters."""
+    """Offset that all times share, in standard deviations: robust least squares, differences in scatters."""
     common = 0.0
     for _ in range(5):
         size = np.abs(off - common * of_offset)
@@ -132,24 +133,24 @@ def _common(off: Array, of_offset: Array, weight: float) -> float:
 
 
 def _start_us(measured_us: Array, modelled_us: Array, scatter: Array) -> float:
-    """Delay of calls over the model, us: the one with which the differences are smallest."""
+    """Delay added to every modelled time, us, that makes the differences smallest."""
     losses = [_loss(np.log(measured_us / (modelled_us + extra)), scatter) for extra in _STARTS_US]
     return float(_STARTS_US[int(np.argmin(losses))])
 
 
 def _loss(off: Array, scatter: Array) -> float:
-    """The mean of squares, or of plain differences where these are large, in scatters."""
+    """Huber loss, in scatters: the mean of half squares of small differences and of large differences linearly."""
     size = np.abs(off) / scatter
     return float(np.mean(np.where(size < _HUBER, size**2 / 2, _HUBER * (size - _HUBER / 2))))
 
 
 def _prior(fault: Fault | None) -> float:
-    """Penalty of a fault before any time is seen: rare ones, and several at once."""
+    """Penalty of a fault before any time is seen: higher for rare faults, and for several failed parts."""
     return 0.0 if fault is None else fault.rare + _SEVERAL * (fault.missing - 1)
 
 
 def _fitting(shape: ConfiguredShape, fault: Fault | None) -> Fault | None:
-    """Part of a fault that shows on a communicator: nothing between nodes where there is one."""
+    """The part of a fault that shows on a communicator: on one node, nothing between nodes."""
     if fault is None or shape.nodes > 1:
         return fault
     return replace(fault, inter=1.0, hop=1.0)

@@ -1,4 +1,4 @@
-"""What lies beside results and decides how they are judged: facts that a log of NCCL shows of the run."""
+"""What NCCL's log shows about the run whose results are judged."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -15,13 +15,13 @@ MOST_BYTES = 64 << 20  # of a log; connections are made before the first call
 
 @dataclass(frozen=True, slots=True)
 class LogFacts:
-    """Facts of a run by NCCL's log; None or empty for what it does not show.
+    """What NCCL's log shows about a run; None or empty where the log shows nothing.
 
-    ``networks``: what NCCL sent over between nodes, as in its lines of connections: ``IB``, ``Socket``, or a plugin's
-    name. ``gpudirect``: whether all connections between nodes use GPUDirect RDMA. ``adapters``: how many adapters of
-    a node connections use. ``nvls``: whether the communicator has NVLS channels. ``tuner``: the tuner plugin that
-    chooses. ``model_us``: NCCL's own time beside its choice, us, by bytes (nBytes); the first one where there are
-    several.
+    ``networks``: the transports between nodes, as NCCL's connection lines name them: ``IB``, ``Socket``, or a plugin's
+    name. ``gpudirect``: whether all connections between nodes use GPUDirect RDMA. ``adapters``: how many of a node's
+    adapters the connections use. ``nvls``: whether the communicator has NVLS channels. ``tuner``: the tuner plugin that
+    chooses. ``model_us``: the time that NCCL prints beside its choice, us, by bytes (nBytes); the first one if there
+    are several.
     """
 
     networks: tuple[str, ...] = ()
@@ -32,7 +32,7 @@ class LogFacts:
     model_us: tuple[tuple[int, float], ...] = ()
 
     def joined(self, other: "LogFacts") -> "LogFacts":
-        """These facts, and the ``other`` log's for what these do not say."""
+        """These facts, completed with the ``other`` log's where this one shows nothing."""
         return LogFacts(
             networks=self.networks or other.networks,
             gpudirect=other.gpudirect if self.gpudirect is None else self.gpudirect,
@@ -87,7 +87,7 @@ def of_lines(lines: Iterable[str]) -> LogFacts:
 
 
 def refutes(log: LogFacts, found: Diagnosis, adapters: int) -> bool:
-    """Whether a log shows that a fault is not there; ``adapters``: how many a node has."""
+    """Whether a log shows that a resource is not at fault; ``adapters``: how many a node has."""
     match found.resource:
         case Resource.sockets:
             return bool(log.networks) and not any(each.lower().startswith("socket") for each in log.networks)
@@ -102,7 +102,7 @@ def refutes(log: LogFacts, found: Diagnosis, adapters: int) -> bool:
 
 
 def of_file(path: Path) -> LogFacts:
-    """The facts that a file shows, of its first 64 MiB. BadInput where it cannot be read."""
+    """The facts that the first 64 MiB of a file show. BadInput if it cannot be read."""
     content = read_bytes(path, BadInput)[:MOST_BYTES]
     if b"NCCL INFO" not in content:
         return NOTHING_LOGGED

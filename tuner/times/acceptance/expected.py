@@ -1,4 +1,4 @@
-"""Times that calls should take: by a calibration, or else by NCCL's own model with the error that it has."""
+"""Times that calls should take: from public runs, a calibration, or else NCCL's own model with its known error."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -87,10 +87,10 @@ ALONE = 4.0  # times the band's end that one size by itself fails from
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Expected:
-    """An element a size: the time in us, half its 90 % interval as a natural logarithm, and what NCCL picks.
+    """One element per size: the time in us, half its 90 % interval as a natural logarithm, and what NCCL picks.
 
     ``picks`` is None for AllToAll and SendRecv, which NCCL picks nothing for. ``measured``: whether the calibration has
-    times of the pick's algorithm and protocol, or public runs decide; False by NCCL's model. ``whose`` says which.
+    times of the pick's algorithm and protocol, or public runs decide; False for NCCL's model. ``whose`` says which.
 
     ``sure``, ``high`` and ``far`` are factors over the time: up to ``sure`` a size is healthy, above ``high`` it is
     slow, and fails as one of the two largest; above ``row`` it fails with two others beside it, above ``far`` by
@@ -111,7 +111,7 @@ class Expected:
 
     @staticmethod
     def by_intervals(time_us: Array, log_half: Array, picks: Picks | None, measured: Mask, whose: Whose) -> "Expected":
-        """With bands that intervals give."""
+        """Expected times whose limits follow from their intervals."""
         half: Array = WIDENED * np.hypot(log_half, BETWEEN_MACHINES)
         wide = half > np.log(WIDEST)
         high = np.exp(np.where(wide, FAR_OUT * half, half))
@@ -130,7 +130,7 @@ class Expectation:
     """Expected times on a machine, healthy or with a fault. ``scenario`` describes the machine and release.
 
     ``calibration``: a name or a file, None for the machine's own or its generation's. ``network``: what NCCL sends over
-    between nodes, None for what the adapters' names say. BadInput where nodes differ, or the named calibration is none.
+    between nodes, None to tell it by the adapters' names. BadInput if nodes differ, or if there is no such calibration.
     """
 
     def __init__(self, scenario: Scenario, calibration: str | None = None, network: Network | None = None) -> None:
@@ -163,10 +163,11 @@ class Expectation:
         return self._healthy[shape]
 
     def times(self, kind: CurveKind, sizes: SizeArray, fault: Fault | None = None) -> Expected:
-        """Times of ``sizes``, NCCL's nBytes, [size]. BadInput for sends and receives that nothing has times of.
+        """Expected times of ``sizes``, NCCL's nBytes, [size]. BadInput for sends and receives without any reference
+        times.
 
         In a node a calibration comes first, where it was measured there, and public runs fill what it leaves open;
-        between nodes public runs come first. A calibration that is named is taken as it is.
+        between nodes public runs come first. A calibration that the user names is used alone.
         """
         if fault is None:
             key = kind, sizes.tobytes()
@@ -202,7 +203,7 @@ class Expectation:
         return joined if joined is not None else modelled  # type: ignore[return-value]
 
     def _carried_on(self, kind: CurveKind, sizes: SizeArray, modelled: Expected) -> Expected:
-        """In a node, with the bandwidth of the largest measured size for sizes above it: links are no slower there."""
+        """Fills sizes above the largest measured one in a node with that one's bandwidth: links are no slower there."""
         beyond = modelled.open & (sizes >= public_runs.SATURATED_BYTES)
         if not beyond.any():
             return modelled
@@ -227,7 +228,7 @@ class Expectation:
         )
 
     def compared(self, kind: CurveKind, sizes: SizeArray) -> ComparedCurve:
-        """The calls as public runs are compared with: class, shape, and what the links allow, us, [size]."""
+        """The calls as they are compared with public runs: class, shape, and what the links allow, us, [size]."""
         selection = self.selection(kind.shape)
         own = self.scenario.resolve().own
         domains, gpus = kind.shape.nodes, kind.shape.gpus_per_node
@@ -250,7 +251,7 @@ class Expectation:
         return ComparedCurve(machine, domains, gpus, kind.request.collective.name, forced, sizes, model_us)
 
     def _by_public_runs(self, kind: CurveKind, sizes: SizeArray, modelled: Expected | None) -> Expected | None:
-        """Times of public runs where such decide; elsewhere, and in a node first, the modelled ones."""
+        """Times of public runs where there are enough; elsewhere the modelled ones, which come first in a node."""
         compared = self.compared(kind, sizes)
         if compared.nodes > 1 and self.scenario.resolve().own.trays is not None:
             return None  # between NVLink domains no three runs are alike
@@ -260,17 +261,17 @@ class Expectation:
         return by_public_runs(compared, self.curves(), modelled)
 
     def ranked(self, curve: Curve) -> RankedRun | None:
-        """Where a curve lies among healthy runs of its class; None where fewer than three are of it."""
+        """Where a curve ranks among healthy runs of its class; None if the class has fewer than three."""
         compared = self.compared(curve.kind, curve.bytes)
         return public_runs.ranked(compared, curve.time_us, self.curves())
 
     def curves(self) -> tuple[PublicCurve, ...]:
-        """The runs that are compared with, without those that are judged."""
+        """The public runs to compare with, without the runs that are being judged."""
         every = (*public_runs.shipped(), *public_runs.own())
         return tuple(each for each in every if each.table not in self.judged_tables) if self.judged_tables else every
 
     def _modelled(self, kind: CurveKind, sizes: SizeArray, fault: Fault | None = None) -> Expected:
-        """Times by a calibration, or NCCL's own with their known error, [size]; in place as out of place."""
+        """Times of a calibration, or NCCL's own with their known error, [size]; the same in place and out of place."""
         key = kind.shape, kind.request, sizes.tobytes(), fault
         if key not in self._by_model:
             self._by_model[key] = self._by_model_of(kind, sizes, fault)
@@ -297,7 +298,7 @@ class Expectation:
         return Expected.by_intervals(calibrated.time_us, half, picks, calibrated.measured, Whose.calibrated)
 
     def picked_otherwise(self, kind: CurveKind, sizes: SizeArray) -> Mask:
-        """Whether any other release of the machine picks otherwise, [size]; sizes in bytes (nBytes)."""
+        """Whether another release of the machine picks differently, [size]; ``sizes`` in bytes (nBytes)."""
         otherwise = np.zeros(len(sizes), np.bool_)
         if isinstance(kind.request, Exchange):
             return otherwise
@@ -311,8 +312,8 @@ class Expectation:
         return otherwise
 
     def has_other_links(self, shape: ConfiguredShape) -> bool:
-        """Whether the times were measured where GPUs have other NVLinks, as H100's 18 for H800's 8: none is judged by
-        them. A calibration that is named is taken as it is.
+        """Whether the calibration was measured on GPUs with another number of NVLinks (H100 18, H800 8), so that it
+        judges nothing here. False for a calibration that the user names.
         """
         model = self._model(shape)
         if model is None or model.same_machine or self._asked is not None or shape.nodes * shape.gpus_per_node == 1:
@@ -382,12 +383,12 @@ def expected_network(scenario: Scenario) -> Network:
 
 
 def _nvlinks(node: Topology) -> int:
-    """NVLinks of the GPU of a node that has most."""
+    """The most NVLinks that a GPU of the node has."""
     return max(sum(link.count for link in gpu.nvlinks) for gpu in node.gpus)
 
 
 class ReferenceRun(Expectation):
-    """The times of a run of the same cluster, expected again; what a fault would make of them, by the model's ratio."""
+    """Expects the times of an earlier run of the same cluster; a fault scales them by the model's ratio."""
 
     def __init__(self, scenario: Scenario, calibration: str | None, curves: Sequence[Curve]) -> None:
         super().__init__(scenario, calibration)
@@ -395,11 +396,11 @@ class ReferenceRun(Expectation):
         self.reasons["those of the reference run"] = None
 
     def has_other_links(self, shape: ConfiguredShape) -> bool:
-        """False: the run was measured on the links that are judged."""
+        """False, because the run was measured on the links that are judged."""
         return False
 
     def picked_otherwise(self, kind: CurveKind, sizes: SizeArray) -> Mask:
-        """Whether others pick otherwise, [size]: nowhere, as a cluster takes again what it took; sizes in bytes."""
+        """Always false, [size]: the same cluster takes the same times again, whichever release; ``sizes`` in bytes."""
         return np.zeros(len(sizes), np.bool_)
 
     def times(self, kind: CurveKind, sizes: SizeArray, fault: Fault | None = None) -> Expected:
@@ -429,9 +430,9 @@ def by_public_runs(
     where: Mask | None = None,
     by: TimeLimits | None = None,
 ) -> Expected | None:
-    """Times of public runs where such decide, and where a mask says so, [size]; elsewhere the modelled ones.
+    """Times of public runs where there are enough and the mask is set, [size]; elsewhere the modelled ones.
 
-    ``by``: other limits than those that ship. None where no size has three runs that are near enough.
+    ``by``: limits instead of the shipped ones. None if no size has three runs that are near enough.
     """
     found = public_runs.typical(compared, curves, by)
     known = found.nearness >= 0
@@ -481,7 +482,7 @@ def _links_us(request: Exchange, sizes: SizeArray, nodes: int, gpus: int, machin
 
 
 def _of_exchange(model: TimeModel | None, request: Exchange, sizes: SizeArray) -> Expected:
-    """NCCL has no model of sends and receives, and calibrations have times of AllToAll alone."""
+    """Expected times of sends and receives: NCCL does not model them, and calibrations only have AllToAll."""
     name = request.collective.name
     if model is None or request.collective is not CostOperation.AllToAll:
         raise BadInput(f"of {name}: no calibration has times of it here, and NCCL's model has none")
@@ -493,7 +494,7 @@ def _of_exchange(model: TimeModel | None, request: Exchange, sizes: SizeArray) -
 
 
 def _by_nccl(picks: Picks, several: bool) -> Expected:
-    """NCCL's own times, moved to the middle of where measured ones are."""
+    """NCCL's own times, scaled to the middle of the range in which measured times lie."""
     errors = np.array(NCCL_ERROR[several])[np.searchsorted(ERROR_BYTES, picks.bytes, side="right")]
     times_us = picks.time_us.astype(np.float64) * np.exp(errors.mean(axis=1))
     half = (errors[:, 1] - errors[:, 0]) / 2

@@ -1,8 +1,8 @@
-"""Causes of a loss that no single fault of the model is, told apart by its shape and by what lies beside it.
+"""Causes of a loss that no single modelled fault explains, told apart by the loss's shape and by the other runs.
 
-Each cause leaves a shape over sizes, a part of the bandwidth, and other runs of the same files that it must slow as
-well or must not. What one of these excludes is not named; what is left is one of several, each with the command that
-shows it.
+Each cause predicts a shape over sizes, a remaining share of the bandwidth, and which other runs of the same files it
+slows or does not slow. A cause that contradicts one of these is excluded; the others are all named, each with the
+command that shows it.
 """
 
 from collections.abc import Iterator, Sequence
@@ -67,8 +67,8 @@ _ODD_PARTS = (1 / 2, 1 / 3, 1 / 4)  # of the bandwidth, that uplinks are usually
 
 @dataclass(frozen=True, slots=True)
 class FabricFacts:
-    """What the causes are held against. ``adapters`` of a node, 0 where it is not known; ``reduces``: whether its
-    NVSwitches do. ``as_picked``: whether the log shows NCCL's own choice at every slow size.
+    """Facts that can exclude causes. ``adapters`` of a node, 0 if not known; ``reduces``: whether its NVSwitches
+    reduce. ``as_picked``: whether the log shows NCCL's own choice at every slow size.
     """
 
     network: Network
@@ -81,7 +81,7 @@ class FabricFacts:
 def causes(
     judged: JudgedCurve, loss: CurveLoss, every: Sequence[JudgedCurve], facts: FabricFacts
 ) -> tuple[FabricCause, ...]:
-    """The causes of a curve's loss that nothing of the same files excludes, the likeliest first.
+    """The causes of a curve's loss that nothing in the same files excludes, the likeliest first.
 
     ``every``: all curves of the files. Empty where the curve passes.
     """
@@ -93,7 +93,7 @@ def causes(
 
 
 class _Beside:
-    """Other curves of the same files: which of them lose as well."""
+    """Which other curves of the same files are slow as well."""
 
     def __init__(self, judged: JudgedCurve, loss: CurveLoss, every: Sequence[JudgedCurve]) -> None:
         own = judged.curve.kind
@@ -109,7 +109,7 @@ class _Beside:
 
 
 def _all_pass(those: Iterator[JudgedCurve]) -> bool:
-    """Whether there are any, and all pass."""
+    """Whether there is at least one curve, and all of them pass."""
     found = [each.passes for each in those]
     return bool(found) and all(found)
 
@@ -121,7 +121,7 @@ def _excluded(cause: FabricCause, judged: JudgedCurve, loss: CurveLoss, beside: 
         return True
     of_links = cause not in (FabricCause.nvls, FabricCause.algorithm, FabricCause.load, FabricCause.latency)
     if of_links and several and beside.others_pass:
-        return True  # links and clocks are those of the other collectives as well
+        return True  # the other collectives use the same links and clocks
     match cause:
         case FabricCause.rail:
             return (
@@ -151,7 +151,7 @@ def _excluded(cause: FabricCause, judged: JudgedCurve, loss: CurveLoss, beside: 
 
 
 def _typical(cause: FabricCause, loss: CurveLoss, beside: _Beside, facts: FabricFacts) -> bool:
-    """Whether more than its shape speaks for a cause."""
+    """Whether more than the loss's shape speaks for a cause."""
     match cause:
         case FabricCause.rail:
             parts = [left / facts.adapters for left in range(1, facts.adapters)]

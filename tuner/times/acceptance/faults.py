@@ -1,8 +1,8 @@
-"""Single faults of a machine, as what NCCL's search would find with them: graphs with less bandwidth, or without NVLS.
+"""Single faults of a machine, expressed as the graphs that NCCL's search would find: less bandwidth, or no NVLS.
 
-A share is what is left of a bandwidth. Libnccl itself is not asked: what its search finds on a changed topology is the
-business of ``nccl-tuner diff``; benchmarks/accept.py plants that as the truth and counts how often the fault that is
-named here is the one that was planted.
+A share is what is left of a bandwidth. Libnccl is not asked here (``nccl-tuner diff`` shows what its search finds on a
+changed topology); benchmarks/accept.py plants such faults and counts how often the fault that is named here is the
+planted one.
 """
 
 import math
@@ -34,7 +34,7 @@ _RARE = 1.0
 
 
 class Resource(StrEnum):
-    """Resource that a loss may point to."""
+    """The resource that a loss may point to."""
 
     hca_list = "HCA list"
     adapters = "adapters"
@@ -56,8 +56,8 @@ class Fault:
     """One fault in words, and what it leaves: shares of the bandwidth inside a node and between nodes.
 
     ``hop``: factor of the latency of each step between nodes. ``without_nvls``: NVLS is off. ``missing``: how many
-    parts, where there are several of a kind. ``rare``: what speaks against it, as a natural logarithm. ``channels``:
-    whether NCCL's search then finds fewer channels, where they divide, or slower ones; both occur.
+    parts failed, if there are several of a kind. ``rare``: prior penalty, as a natural logarithm. ``channels``: whether
+    NCCL's search then finds fewer channels (where they divide) instead of slower ones; both occur.
     """
 
     resource: Resource
@@ -72,7 +72,7 @@ class Fault:
 
 
 def of_communicator(communicator: Comm, topology: Topology) -> tuple[Fault, ...]:
-    """The faults that could show on a communicator, those that are more common first."""
+    """The faults that could show on a communicator, more common ones first."""
     faults: list[Fault] = []
     if communicator.nodes > 1:
         faults += _between_nodes(communicator, topology)
@@ -138,7 +138,7 @@ def _in_a_node(communicator: Comm, topology: Topology) -> Iterator[Fault]:
 
 
 def adapters_used(communicator: Comm, topology: Topology) -> int:
-    """Number of adapters of a node that carry the ring; 0 where none is known."""
+    """How many of a node's adapters carry the ring; 0 on one node, or if no adapter's speed is known."""
     speeds_gbs = [net.speed_mbps / 8000 for net in topology.nets if net.speed_mbps]
     ring = communicator.graphs[Algorithm.Ring]
     if not speeds_gbs or communicator.nodes == 1:
@@ -147,7 +147,7 @@ def adapters_used(communicator: Comm, topology: Topology) -> int:
 
 
 def faulty(node: Node, alone: Node, fault: Fault, several: bool) -> Node:
-    """The ``node`` with a fault. ``alone``: the same node where it is the only one, whose ring NVLink alone bounds."""
+    """The ``node`` with a fault. ``alone``: the node as a one-node communicator, where only NVLink bounds the ring."""
     ring = alone.graphs.get("ring")
     most_gbs = math.inf if ring is None or fault.intra == 1 else fault.intra * ring.channels * ring.bw_intra_gbs
     graphs = {}
@@ -164,7 +164,7 @@ def faulty(node: Node, alone: Node, fault: Fault, several: bool) -> Node:
 
 
 def _less_between(graph: Graph, fault: Fault, name: str) -> Graph:
-    """NCCL's search goes down with the bandwidth inside a node as well: to that between nodes, a tree's to twice it."""
+    """Graph with less bandwidth between nodes; NCCL's search then lowers that inside to match, a tree's to twice it."""
     if fault.inter == 1:
         return graph
     less = _less(graph, 1.0, fault.inter, fault.channels)
@@ -172,7 +172,7 @@ def _less_between(graph: Graph, fault: Fault, name: str) -> Graph:
 
 
 def _less(graph: Graph, intra: float, inter: float, channels: bool) -> Graph:
-    """With shares of both bandwidths, by fewer channels where these divide."""
+    """Graph with shares of both bandwidths left: by fewer channels if they divide evenly, else by slower ones."""
     left = graph.channels * min(intra, inter)
     if channels and left >= 1 and left.is_integer():
         return replace(graph, channels=int(left))
@@ -180,7 +180,7 @@ def _less(graph: Graph, intra: float, inter: float, channels: bool) -> Graph:
 
 
 def _bounded(graph: Graph, most_gbs: float, channels: bool) -> Graph:
-    """With no more bandwidth inside the node, by fewer channels or slower ones."""
+    """Graph with at most ``most_gbs`` in all, by fewer channels or by slower ones."""
     slowest_gbs = min(graph.bw_intra_gbs, graph.bw_inter_gbs)
     if channels and most_gbs < graph.channels * slowest_gbs:
         return replace(graph, channels=max(round(most_gbs / slowest_gbs), 1))

@@ -1,4 +1,4 @@
-"""What an acceptance found as codes with facts: the verdict first, then what speaks for it, then causes and notes."""
+"""Findings of an acceptance as codes with facts: the verdict first, then what supports it, then causes and notes."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import field
@@ -26,7 +26,7 @@ _LARGE_BYTES = 2**24
 
 
 class RunVerdict(StrEnum):
-    """Verdict on results; never a better one where a row is slower or a result is wrong."""
+    """Verdict on results; a slower row or a wrong result never makes it better."""
 
     passes = "pass"
     not_judged = "cannot be judged"
@@ -35,8 +35,8 @@ class RunVerdict(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class RunFacts:
-    """Facts of a judgement that its record has in other forms: wrong results, files cut within a row, losses, logs,
-    NVLinks other than those that times were measured with, and by calls in words the causes that a loss has left.
+    """Facts of a judgement that its record holds in other forms: wrong results, files that end within a row, losses,
+    logs, NVLinks that differ from the calibration's, and, by calls in words, the remaining causes of a loss.
     """
 
     wrong: tuple["WrongResults", ...]
@@ -48,7 +48,7 @@ class RunFacts:
 
 
 def in_findings(made: "Acceptance", facts: RunFacts) -> Iterator[Finding]:
-    """All that is found, the verdict first; wrong results come before it, whatever else can be judged."""
+    """All findings, the verdict first; only wrong results come before it."""
     for each in facts.wrong:
         yield wrong_results(each)
     yield _verdict(made, facts)
@@ -115,13 +115,13 @@ def _verdict(made: "Acceptance", facts: RunFacts) -> Finding:
 
 
 def _speed_of_large(made: "Acceptance") -> float:
-    """The part of the expected speed that large calls reach, in the middle of them; 1 where nothing is expected."""
+    """The median share of the expected speed that large calls reach; 1 if no large call has an expected time."""
     large = [each for each in made.sizes if each.bytes >= BANDWIDTH_BYTES and each.expected_us > 0]
     return median(each.expected_us / each.time_us for each in large) if large else 1.0
 
 
 def _of_interest(comparisons: Sequence[RankedRun]) -> Iterator[RankedRun]:
-    """One comparison for each kind of call: of both placements the slower."""
+    """One comparison per kind of call: the slower of both placements."""
     slowest: dict[object, RankedRun] = {}
     for each in comparisons:
         key = each.collective, each.nodes, each.gpus_per_node, each.bytes
@@ -161,7 +161,7 @@ def _where(each: RankedRun) -> str:
 
 
 def _losses(losses: Sequence[tuple[JudgedCurve, CurveLoss]]) -> Iterator[Finding]:
-    """The shape of each loss; those of both placements once where they are alike."""
+    """The shape of each loss; once if in place and out of place have the same."""
     said: set[object] = set()
     for judged, loss in losses:
         kind = judged.curve.kind
@@ -203,7 +203,7 @@ def _causes(made: "Acceptance", facts: RunFacts) -> Iterator[Finding]:
 
 
 def _of_fabric(found: Mapping[tuple[str, ...], Sequence[FabricCause]]) -> Iterator[Finding]:
-    """Causes that the shape of a loss does not decide between, each with what shows it; one by itself where it does."""
+    """The remaining causes of each loss: several, each with what would show it, or the only one."""
     for calls, causes in found.items():
         facts = {"calls": list(calls), "count": len(causes)}
         yield Finding("accept.one_cause" if len(causes) == 1 else "accept.one_of", Severity.NOTE, facts)
@@ -246,7 +246,7 @@ def _notes(made: "Acceptance", facts: RunFacts) -> Iterator[Finding]:
 
 
 def _beside_model(sizes: Sequence["JudgedSize"], logs: Sequence[LogFacts]) -> Iterator[Finding]:
-    """A row that takes many times what NCCL printed beside its own choice."""
+    """A row that takes many times as long as NCCL's log says beside its choice."""
     model_us = {nbytes: time_us for log in logs for nbytes, time_us in log.model_us}
     off = [
         (each.time_us / model_us[each.bytes], each)

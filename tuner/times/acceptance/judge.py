@@ -47,13 +47,13 @@ class SizeVerdict(StrEnum):
 
     @property
     def fails(self) -> bool:
-        """Whether it fails the run."""
+        """Whether a size with this verdict fails the run."""
         return self in (SizeVerdict.slow, SizeVerdict.fast)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class JudgedCurve:
-    """A curve with its expected times and a verdict a size. ``low_us`` to ``high_us`` is the band, [size].
+    """A curve with its expected times and one verdict per size. Times from ``low_us`` to ``high_us`` pass, [size].
 
     ``start_us``: how much later than expected its calls start.
     """
@@ -67,13 +67,13 @@ class JudgedCurve:
 
     @property
     def known(self) -> Mask:
-        """Which of the sizes that decide are judged; one slow alone is not, or a slower row would help."""
+        """Which deciding sizes are judged, [size]. An isolated slow one does not count, or a slower row would help."""
         known = np.array([each not in (SizeVerdict.not_judged, SizeVerdict.isolated) for each in self.verdicts])
         return np.asarray(known[decisive(self.curve.bytes)])
 
     @property
     def judged(self) -> bool:
-        """Whether half of the sizes that decide are judged."""
+        """Whether at least half of the deciding sizes are judged."""
         return float(self.known.mean()) >= MOST
 
     @property
@@ -92,7 +92,7 @@ class JudgedCurve:
         return not any(verdict.fails for verdict in self.verdicts)
 
     def left_open(self, which: Mask) -> "JudgedCurve":
-        """Verdicts that leave the sizes of a mask open, [size]; what the links cannot do fails all the same."""
+        """The curve with the mask's sizes, [size], not judged; a time faster than the links allow still fails."""
         verdicts = (
             SizeVerdict.not_judged if open_ and verdict is not SizeVerdict.fast else verdict
             for verdict, open_ in zip(self.verdicts, which.tolist(), strict=True)
@@ -107,10 +107,10 @@ class JudgedCurve:
 
 
 def start_us(curve: Curve, expected: Expected) -> float | None:
-    """Delay with which calls of a curve start, us, not below 0; None where no size shows it. No verdict rests on it.
+    """How much later than expected a curve's calls start, us, at least 0; None if no size shows it. No verdict uses it.
 
-    It is the median over sizes below 1 MiB, where there are none over those up to 4 MiB. The start belongs to the way
-    of launching and not to the fabric, so that it is no more than such ways differ by.
+    It is the median over sizes below 1 MiB, or if there are none, over sizes up to 4 MiB. It comes from the way of
+    launching and not from the fabric, so it is limited to how much such ways differ.
     """
     extra = curve.time_us - expected.time_us
     for below, most_us in ((HOST_BYTES, MOST_START_US), (2**22 + 1, MOST_FIRST_US)):
@@ -122,17 +122,17 @@ def start_us(curve: Curve, expected: Expected) -> float | None:
 
 
 def start_allowed_us(sizes: SizeArray) -> Array:
-    """What ways of launching may add to a call, us, [size]: the same for every run, so that no row excuses another."""
+    """How much launching may add to a call, us, [size]: the same in every run, so that no row excuses another."""
     return np.where(sizes < HOST_BYTES, MOST_START_US, np.where(sizes <= FIRST_BYTES, MOST_FIRST_US, 0.0))
 
 
 def judge(curve: Curve, expected: Expected, least_us: Array) -> JudgedCurve:
     """The verdicts of a curve. ``least_us`` is what the links alone take, [size].
 
-    Each size is held against limits that no other size moves: it is slow above the first, above the second it fails
-    with two others of four in a row, above the third by itself. The two largest fail together where both are slow, and
-    so do more than half of those below 64 KiB. So no slower row ever makes a verdict better, nor does leaving out one
-    that is not slow.
+    Each size has limits that do not depend on the other sizes: above the first it is slow, above the second it fails
+    together with two others among four in a row, above the third by itself. The two largest fail if both are slow, and
+    so do the slow sizes below 64 KiB if they are more than half. So a slower row never makes a verdict better, nor does
+    leaving out a row that is not slow.
     """
     allowed = start_allowed_us(curve.bytes)
     high_us = expected.time_us * expected.high + allowed
@@ -169,9 +169,9 @@ def judge(curve: Curve, expected: Expected, least_us: Array) -> JudgedCurve:
 
 
 def decisive(sizes: SizeArray) -> Mask:
-    """Mask of the sizes that have to be judged, [size]: from 256 MiB on, else from 1 MiB on, where there are such.
+    """Mask of the deciding sizes, [size]: those from 256 MiB on; if there are none, from 1 MiB on; else all.
 
-    Smaller ones are the host's.
+    Smaller sizes depend on the host.
     """
     for least in (BANDWIDTH_BYTES, HOST_BYTES):
         if (large := sizes >= least).any():
@@ -180,7 +180,7 @@ def decisive(sizes: SizeArray) -> Mask:
 
 
 def _together(sizes: SizeArray, slow: Mask, known: Mask, in_a_row: Mask) -> Mask:
-    """Mask of the slow sizes that have enough others beside them; ``in_a_row``: slow enough for three of four."""
+    """Mask of the slow sizes that fail together; ``in_a_row``: those slow enough for the rule of three in four."""
     fails = np.zeros(len(sizes), np.bool_)
     at = np.flatnonzero(known)
     largest = at[-2:]
@@ -199,7 +199,7 @@ def _together(sizes: SizeArray, slow: Mask, known: Mask, in_a_row: Mask) -> Mask
 
 
 def problems(judged: Sequence[JudgedCurve]) -> Iterator[tuple[JudgedCurve, Problem]]:
-    """Each curve whose times are all off by one factor, with what it may be."""
+    """Each curve whose times are all off by one factor, with the likely slip."""
     for each in judged:
         curve, request = each.curve, each.curve.kind.request
         factor = plausible.common_factor(curve.time_us / each.expected.time_us, curve.bytes.astype(float))
@@ -214,7 +214,7 @@ def problems(judged: Sequence[JudgedCurve]) -> Iterator[tuple[JudgedCurve, Probl
 
 
 def _may_be_so(factor: float, expected: Expected) -> bool:
-    """Whether the expected times of most sizes are too little known to tell such a factor from the truth."""
+    """Whether the expected times of most sizes are too uncertain for such a factor to mean anything."""
     within = expected.open & (max(factor, 1 / factor) <= expected.high)
     return float(within.mean()) > MOST
 
@@ -223,8 +223,8 @@ def _may_be_so(factor: float, expected: Expected) -> bool:
 class Floor:
     """The floor of a size: expected time and bus bandwidth, and the longest time and least bandwidth that pass.
 
-    Up to 4 MiB the time allows for the way of launching. ``measured``: whether the calibration has measured times of
-    the pick's algorithm and protocol for this collective.
+    Up to 4 MiB the longest time includes an allowance for the way of launching. ``measured``: whether the calibration
+    has measured times of the pick's algorithm and protocol for this collective.
     """
 
     collective: str
@@ -244,7 +244,7 @@ class Floor:
 def floors(expectation: Expectation, requests: Sequence[Request], sizes: Sequence[int]) -> Iterator[Floor]:
     """The floors of calls of ``sizes``, NCCL's nBytes, on the communicator of the expectation's scenario.
 
-    CannotBeJudged where times were measured with other NVLinks alone.
+    CannotBeJudged if the only reference times were measured with another number of NVLinks.
     """
     scenario = expectation.scenario
     shape = ConfiguredShape(scenario.nodes, scenario.gpus())

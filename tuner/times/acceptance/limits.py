@@ -1,4 +1,4 @@
-"""How much longer than public runs a call may take: ``tables/judging.toml``, by size and by how near the runs are."""
+"""How much longer than public runs a call may take, by size and by the runs' similarity (``tables/judging.toml``)."""
 
 from collections.abc import Mapping, Sequence
 from enum import IntEnum
@@ -14,7 +14,7 @@ FORCED = 1.2  # how much more times differ where an algorithm was forced that NC
 
 
 class ClassNearness(IntEnum):
-    """How near runs are to the one that is judged, the nearest first."""
+    """How similar public runs are to the run that is judged, the most similar first."""
 
     same_class = 0  # and times are compared; from here on parts of what the links allow
     same_machines = 1  # another number of nodes of the same band, or another collective
@@ -43,9 +43,9 @@ EXCHANGE_BETWEEN = TimeLimit(sure=1.3, high=2.5, row=20.0, far=20.0)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TimeLimits:
-    """Learnt limits. ``rows``: by place (``between_nodes``, ``in_a_node``, ``many_nodes``) and nearness, ``low``,
-    ``high``, ``row`` and ``far`` of the sizes from each of ``from_bytes`` (nBytes) on. ``forced_low``: of what was
-    forced.
+    """Learnt limits. ``rows``: by place (``between_nodes``, ``in_a_node``, ``many_nodes``) and nearness, the lists
+    ``low``, ``high``, ``row`` and ``far``, for sizes from each of ``from_bytes`` (nBytes) on. ``forced_low``: ``low``
+    of forced choices.
     """
 
     from_bytes: Sequence[int]
@@ -53,7 +53,7 @@ class TimeLimits:
     forced_low: Sequence[float]
 
     def limit(self, nbytes: int, nearness: ClassNearness, nodes: int, *, forced: bool = False) -> TimeLimit:
-        """The limit of a size, NCCL's nBytes; a forced algorithm's is wider."""
+        """The limit for a size (NCCL's nBytes); wider if the algorithm or protocol was forced."""
         at = max(index for index, first in enumerate(self.from_bytes) if nbytes >= first)
         row = self.rows["between_nodes" if nodes > 1 else "in_a_node"][nearness.name]
         low, high, together, far = (row[name][at] for name in ("low", "high", "row", "far"))

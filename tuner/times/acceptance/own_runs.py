@@ -1,6 +1,6 @@
 """A user's own healthy runs, kept beside the public ones: ``accept`` compares with both.
 
-They lie in ``runs`` of the user's data folder, each as its table and as the curves that are compared with.
+They are kept in ``runs`` in the user's data folder: each run's table, and its curves for comparison.
 """
 
 from collections.abc import Sequence
@@ -35,10 +35,10 @@ def names() -> tuple[str, ...]:
 
 
 def keep(name: str, table: Measurements, scenario: Scenario, files: Sequence[Path]) -> tuple[PublicCurve, ...]:
-    """Keeps a table of a healthy run under a name; returns the curves that are compared with from now on.
+    """Keeps the table of a healthy run under a name; returns its curves, which ``accept`` compares with from now on.
 
-    Errors: BadInput for a name that is taken or no plain word, for a run that fails beside others, and where nothing
-    can be written; BadMeasurement and CannotBeJudged as of ``accept``.
+    Errors: BadInput for a name that is taken or not a plain word, for a run that itself fails, and if nothing can be
+    written; BadMeasurement and CannotBeJudged as ``accept`` raises them.
     """
     if not _NAME.fullmatch(name):
         raise BadInput(f"{name!r}: valid: a name of letters, digits, '.', '_' and '-'")
@@ -63,13 +63,13 @@ def keep(name: str, table: Measurements, scenario: Scenario, files: Sequence[Pat
 
 
 def load(name: str) -> Measurements:
-    """The table of a kept run. BadInput for another name."""
+    """The table of a kept run. BadInput if no run has this name."""
     _check_kept(name)
     return measured.read(folder() / f"{name}.csv")
 
 
 def forget(name: str) -> None:
-    """Removes a kept run. BadInput where there is none of this name."""
+    """Removes a kept run. BadInput if no run has this name."""
     _check_kept(name)
     for ending in ("json", "csv"):
         (folder() / f"{name}.{ending}").unlink(missing_ok=True)

@@ -1,9 +1,9 @@
-"""Public runs as what a run is compared with: by the class of machine that they ran on, or by what its links allow.
+"""Public runs that a run is compared with: by the class of machine they ran on, or by what its links allow.
 
 A class is what decides a bandwidth: the GPUs' generation and NVLinks, the rate that the adapters of a node reach, the
-kind of network, nodes, GPUs of each, and the collective. Where fewer than three healthy runs are of a run's own class,
-those of the nearest classes say which part of what the links allow is reached; what the links allow is NCCL's own time
-on the machine's graphs, and for what is made of sends and receives the bytes over the links' bandwidth.
+kind of network, the nodes, the GPUs of each, and the collective. If a run's own class has fewer than three healthy
+runs, the nearest classes tell which share of what the links allow is reached. What the links allow is NCCL's own time
+on the machine's graphs; for operations made of sends and receives, the bytes over the links' bandwidth.
 
 ``tables/public_runs.json`` is made of ``tables/measured`` by ``tests/scripts/write_public_runs.py``.
 """
@@ -59,7 +59,7 @@ class Network(StrEnum):
 
     @property
     def family(self) -> str:
-        """Kinds of one family reach the same bandwidth with large calls."""
+        """Family of the network: kinds of one family reach the same bandwidth with large calls."""
         return "rdma" if self in (Network.rdma, Network.efa) else self.value
 
 
@@ -74,8 +74,8 @@ class Joined(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class MachineClass:
-    """What of a machine decides a bandwidth. GB/s: ``gpu_gbs`` of a GPU's links in one direction, ``node_gbs`` of all
-    adapters of a node as far as NCCL's ring uses them, 0 on one node.
+    """The properties of a machine that decide a bandwidth. ``gpu_gbs``: a GPU's links in one direction, ``node_gbs``:
+    those adapters of a node that NCCL's ring uses, 0 on one node; both GB/s.
     """
 
     sm: int
@@ -86,7 +86,7 @@ class MachineClass:
 
     @property
     def generation(self) -> int:
-        """The first digit or digits of the compute capability: 9 of Hopper, 10 of B200 and B300."""
+        """The major number of the compute capability: 9 for Hopper, 10 for B200 and B300."""
         return self.sm // 10
 
     def has_links_of(self, other: "MachineClass") -> bool:
@@ -96,10 +96,11 @@ class MachineClass:
 
 @dataclass(frozen=True, slots=True)
 class PublicCurve:
-    """Times of one kind of call of one run. ``time_us`` and ``model_us``, what the links allow, an element a size.
+    """Times of one kind of call in one run: ``time_us`` measured, ``model_us`` what the links allow, one element per
+    size.
 
-    ``nodes`` are NVLink domains where there are such, ``gpus_per_node`` the GPUs of each. ``forced``: algorithm and
-    protocol, as in ``Ring/Simple``, empty where NCCL chose. ``gpu`` is in words, for the reader. ``adapters`` of a node
+    ``nodes`` counts NVLink domains if there are any, ``gpus_per_node`` the GPUs of each. ``forced``: algorithm and
+    protocol, as in ``Ring/Simple``, empty if NCCL chose. ``gpu`` is in words, for the reader. ``adapters`` of a node
     and their ``adapter_gbps`` (1e9 bits per second, each) are None where nobody says. ``own``: kept by the user.
     """
 
@@ -124,19 +125,19 @@ class PublicCurve:
 
     @property
     def is_healthy(self) -> bool:
-        """Whether the hardware did what it should."""
+        """Whether the run counts as healthy: the hardware did what it should."""
         return self.health == "healthy"
 
     @property
     def name(self) -> tuple[str, str, int]:
-        """What tells runs apart: in place and out of place are one."""
+        """Name that tells runs apart; in place and out of place share one."""
         return self.table, self.run, self.nodes
 
     def log_at(self, sizes: SizeArray, values: Sequence[float], *, grows: bool) -> Array:
         """Natural logarithm of values between the measured sizes, [size]; NaN outside of them.
 
-        Beyond the largest size, where that is large enough for the bandwidth to stay, times grow as the size does, and
-        so they do from 1 GiB up to a first size above.
+        Beyond the largest size, if the bandwidth is constant by then, times grow in proportion to the size, and so they
+        do from 1 GiB up to the first size above it.
         """
         at, known = np.log(sizes.astype(np.float64)), np.log(np.array(self.bytes, np.float64))
         found = np.interp(at, known, np.log(np.array(values)))
@@ -155,7 +156,7 @@ class PublicCurve:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ComparedCurve:
-    """The curve that is judged, as runs are compared with: its class and what its links allow, us, [size]."""
+    """The curve that is judged, in the form of the public ones: its class and what its links allow, us, [size]."""
 
     machine: MachineClass
     nodes: int
@@ -168,10 +169,11 @@ class ComparedCurve:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TypicalTimes:
-    """Typical times of the runs that decide, us, [size]; NaN where none do. ``nearness`` by size, -1 for none.
+    """Typical times of the public runs that decide, us, [size]; NaN where too few do. ``nearness``: -1 where too few
+    do, [size].
 
-    ``sure``: factor up to which a time is healthy; ``high``: above which it is slow, ``row``: with two others beside
-    it, and ``far``: by itself. ``runs``: how many decide.
+    Factors over them: up to ``sure`` a time is healthy, above ``high`` it is slow, above ``row`` it fails with two
+    others beside it, above ``far`` by itself. ``runs``: how many decide.
     """
 
     time_us: Array
@@ -184,7 +186,7 @@ class TypicalTimes:
 
 
 def class_of(communicator: Comm, topology: Topology, gpus: int, network: Network, *, nvls: bool) -> MachineClass:
-    """The class of a machine whose first ``gpus`` GPUs of a node take part; ``nvls``: unless it was switched off."""
+    """The class of a machine if ``gpus`` GPUs of each node take part; ``nvls``: False if it was switched off."""
     several = communicator.nodes > 1
     here = min(gpus, len(topology.gpus))
     ring = communicator.graphs[Algorithm.Ring]
@@ -211,7 +213,7 @@ def nominal_gbs(topology: Topology) -> float:
 
 
 def network_of_names(topology: Topology) -> Network:
-    """The kind of network by the names of a node's adapters, as drivers give them; InfiniBand or RoCE for others."""
+    """The kind of network by the driver's names of a node's adapters; InfiniBand or RoCE if no name says otherwise."""
     names = [net.name for net in topology.nets]
     if any(name.startswith(("rdmap", "efa")) for name in names):
         return Network.efa
@@ -244,7 +246,7 @@ def own_folder() -> Path:
 
 @cache
 def own() -> tuple[PublicCurve, ...]:
-    """The curves of the runs that the user keeps; a file that cannot be read is as if it were not there."""
+    """The curves of the runs that the user keeps; a file that cannot be read is ignored."""
     curves: list[PublicCurve] = []
     for file in sorted(own_folder().glob("*.json")):
         with suppress(OSError, ValueError, KeyError, TypeError):
@@ -273,7 +275,7 @@ def _curves(kept: Any) -> tuple[PublicCurve, ...]:
 
 
 def text_of(curves: Sequence[PublicCurve]) -> str:
-    """The curves as the file holds them: a line each."""
+    """The curves as text of the file, one line per curve."""
     machines = list(dict.fromkeys(each.machine for each in curves))
     keys = [name for name in PublicCurve.__slots__ if name != "own"]
     lines = []
@@ -292,7 +294,7 @@ def text_of(curves: Sequence[PublicCurve]) -> str:
 
 
 def matching(curve: ComparedCurve, curves: Iterable[PublicCurve], nearness: ClassNearness) -> list[PublicCurve]:
-    """The healthy ones that are as near as that to the judged one."""
+    """The healthy curves that are at least as similar to the judged one as ``nearness`` says."""
     return [each for each in curves if each.is_healthy and _matches(curve, each, nearness)]
 
 
@@ -329,13 +331,13 @@ def _matches(curve: ComparedCurve, other: PublicCurve, nearness: ClassNearness) 
 
 
 def band(nodes: int) -> int:
-    """Numbers of nodes among which NCCL's choices and the noise of a network are alike."""
+    """Class of the number of nodes: within one, NCCL's choices and the network's noise are similar."""
     return int(np.searchsorted((1, 2, 8, 32), nodes))
 
 
 def typical(curve: ComparedCurve, curves: Sequence[PublicCurve], by: TimeLimits | None = None) -> TypicalTimes:
-    """Typical times at the curve's sizes: of the nearest runs where there are three. ``by``: limits instead of those
-    that ship.
+    """Typical times at the curve's sizes, from the nearest class with three runs. ``by``: limits instead of the shipped
+    ones.
     """
     count = len(curve.bytes)
     log_us, runs = np.full(count, np.nan), np.zeros(count, np.int64)
@@ -363,8 +365,9 @@ def typical(curve: ComparedCurve, curves: Sequence[PublicCurve], by: TimeLimits 
 
 
 def typical_of(sizes: SizeArray, those: Sequence[PublicCurve], *, times: bool) -> tuple[Array, np.ndarray]:
-    """The median over sites of times in us, or of times over what the links allow, as logarithms, [size]; and how many
-    runs, [size]. ``sizes`` in bytes, [size]; NaN where fewer than three runs have a size.
+    """The median over sites of ``times`` in us, or else of times over what the links allow, as logarithms, [size], and
+    the number of runs, [size]. ``sizes`` in bytes, [size]. NaN where fewer than three runs, and none of the user's own,
+    have a size.
     """
     found, number = np.full(len(sizes), np.nan), np.zeros(len(sizes), np.int64)
     if len({each.name for each in those}) < LEAST_RUNS and not any(each.own for each in those):
@@ -397,9 +400,9 @@ def typical_of(sizes: SizeArray, those: Sequence[PublicCurve], *, times: bool) -
 
 @dataclass(frozen=True, slots=True)
 class RankedRun:
-    """Where a run's bandwidth lies among healthy runs of its class at one size, the first the fastest; GB/s.
+    """Where a run's bandwidth (GB/s) ranks among healthy runs of its class at one size; rank 1 is the fastest.
 
-    ``runs`` are the others; ``names`` of their tables. ``gpus`` and ``adapters`` are in words.
+    ``runs`` counts the others, ``names`` are their tables' names. ``gpus`` and ``adapters`` are in words.
     """
 
     collective: str
@@ -454,7 +457,7 @@ def ranked(curve: ComparedCurve, time_us: Array, curves: Sequence[PublicCurve]) 
 
 
 def _adapters(those: Iterable[PublicCurve], machine: MachineClass) -> str:
-    """The adapters of a node in words: how many and how fast where all agree, else the rate of all."""
+    """The adapters of a node in words: how many and how fast if all runs agree, else the rate of all together."""
     if not machine.node_gbs:
         return ""
     named = {(each.adapters, each.adapter_gbps) for each in those if each.adapters and each.adapter_gbps}

@@ -16,7 +16,7 @@ _MOST = 2 / 3
 
 
 class LossShape(StrEnum):
-    """Shapes that are told apart."""
+    """The shapes of loss that are distinguished."""
 
     alone = "slow_alone"
     single = "slow_single"
@@ -30,8 +30,8 @@ class LossShape(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class CurveLoss:
-    """A loss of a curve: its shape, the sizes in bytes that are slow, and by which factor they are: in the middle of
-    those from 256 MiB on, or at the largest, and at most.
+    """A loss of a curve: its shape, the slow sizes in bytes, and their factors over the expected time: ``factor``, the
+    median of those from 256 MiB on or else that of the largest, and ``most``, the highest.
     """
 
     shape: LossShape
@@ -46,7 +46,7 @@ class CurveLoss:
 
 
 def loss_of(judged: JudgedCurve) -> CurveLoss | None:
-    """The loss of a curve, whether it fails by it or not; None where no size is slow."""
+    """The loss of a curve, whether or not it fails because of it; None if no size is slow."""
     slow = np.array([verdict in (SizeVerdict.slow, SizeVerdict.isolated) for verdict in judged.verdicts])
     if not slow.any():
         return None
