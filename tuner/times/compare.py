@@ -1,10 +1,10 @@
-"""Which of two is faster? The one comparison under `verify`, `decide`, `decide` in a job, and regret.
+"""Which of two is faster? The one comparison that `verify`, `decide`, `decide` in a job, and regret use.
 
 * **Noise** comes with the :class:`Samples`: the standard error of a typical logarithm of times and its degrees of
 freedom, from rounds, processes, stretches of a job, repeated runs, or a curve over sizes. * **Many comparisons** are
-corrected as Holm does, for everything that is decided together. * **Beyond the noise** is a one-sided chance of at most
-2.5 % that there is nothing, so corrected: the 95 % interval of the gain is above 0. * **A crossing** of two curves is
-between the last size at which the first is ahead, and the next one.
+corrected by Holm's method, for everything that is decided together. * **Beyond the noise** means that without any gain,
+a result like this has a chance of at most 2.5 %, one-sided and so corrected: the 95 % interval of the gain is above 0.
+* **A crossing** of two curves is between the last size at which the first is ahead, and the next one.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -28,7 +28,7 @@ class Verdict:
     """By how much something is faster: the logarithm of the ratio of times, ``estimate``, and its 95 % interval from
     ``low`` to ``high``; ``p`` is the chance (one-sided, Student's t) of seeing at least this where there is no gain.
 
-    Where units are too few for the noise to be known the interval is infinite and ``p`` is 1.
+    If there are too few units to know the noise, the interval is infinite and ``p`` is 1.
     """
 
     estimate: float
@@ -57,14 +57,14 @@ class Verdict:
         return isfinite(self.low)
 
     def is_beyond(self, comparisons: float = 1) -> bool:
-        """Whether it is a gain beyond the noise, as the first of ``comparisons`` that are made together."""
+        """Whether the gain is beyond the noise, as the most significant of ``comparisons`` made together."""
         return self.p * max(1.0, comparisons) <= ERROR
 
 
 def compare(before: Samples, after: Samples, comparisons: float = 1) -> Verdict:
     """By how much ``after`` is faster; the interval covers 95 % for all ``comparisons`` together.
 
-    Both have the same noise; its freedom is the lower of the two.
+    Both are assumed to have the same noise; its degrees of freedom are the lower of the two.
     """
     estimate, error = before.log_us - after.log_us, sqrt(before.error**2 + after.error**2)
     if not isfinite(error):
@@ -80,7 +80,7 @@ def paired(log_gains: NDArray[np.float64], rounding: float = 0.0) -> Verdict:
     """Comparison of two sides that were measured in the same units, by natural logarithms of their ratios,
     pure numbers, [unit].
 
-    NaN where a unit does not count; ``rounding`` is the variance that the timer's steps add.
+    A unit that does not count is NaN; ``rounding`` is the variance that the timer's resolution adds.
     """
     known = log_gains[np.isfinite(log_gains)]
     estimate = float(known.mean()) if len(known) else 0.0
@@ -92,7 +92,7 @@ def paired(log_gains: NDArray[np.float64], rounding: float = 0.0) -> Verdict:
 def holm(chances: Sequence[float]) -> list[float]:
     """The chances of seeing this much without a gain, corrected for all of them together by Holm's method.
 
-    Of forty tables in which nothing can be gained, one then keeps a row.
+    Of forty tables without any real gain, one is then expected to keep a row.
     """
     order = sorted(range(len(chances)), key=lambda index: chances[index])
     corrected, least = [0.0] * len(chances), 0.0
@@ -102,18 +102,18 @@ def holm(chances: Sequence[float]) -> list[float]:
 
 
 def too_small(gain: float) -> str | None:
-    """Reason against a row of this gain, a share of 1; None where it is large enough, noise aside."""
+    """The reason against a row with this gain, a share of 1; None if it is large enough, noise aside."""
     return None if gain > LEAST_GAIN else f"gains {100 * gain:.1f} %, not more than {100 * LEAST_GAIN:.0f} %"
 
 
 def unsure(chance: float) -> str | None:
-    """Reason against a row that gains nothing with this ``chance``; None where it gains beyond the noise."""
+    """The reason against a row whose gain is chance with this probability; None if it gains beyond the noise."""
     return None if chance <= ERROR else f"probability of improvement {1 - chance:.3f}, below {SURE}"
 
 
 def decided(rows: Iterable[tuple[str | None, float, float]]) -> Iterator[tuple[float, str | None]]:
     """Decides the rows of one table together. Each has a reason against it, if any, its gain (a share of 1) and the
-    chance of seeing that without a gain. Returns the corrected chance of each, and the reason why it goes, None where
+    chance of seeing that without a gain. Yields each row's corrected chance and the reason why it is dropped, None if
     it stays.
     """
     all_rows = list(rows)
@@ -127,7 +127,8 @@ def middle(low: int, high: int) -> int:
 
 
 def crossing(lead: Callable[[int], float], low: int, high: int) -> int | None:
-    """The last size in [low, high) at which ``lead`` is above 0; None where it is not so at the ends.
+    """The last size in [low, high) at which ``lead`` is above 0; None unless it is above 0 at ``low`` and below at
+    ``high``.
 
     ``lead`` is by how much the first of two choices is ahead at a size.
     """
@@ -140,14 +141,14 @@ def crossing(lead: Callable[[int], float], low: int, high: int) -> int | None:
 
 
 def straight(low: tuple[int, float], high: tuple[int, float]) -> Callable[[int], float]:
-    """A value that is linear in the logarithm of the size, from (size, value) at both ends."""
+    """The value at a size, linear in the size's logarithm between (size, value) at both ends."""
     (low_bytes, at_low), (high_bytes, at_high) = low, high
     steep = (at_high - at_low) / log(high_bytes / low_bytes)
     return lambda size: at_low + steep * log(size / low_bytes)
 
 
 def _chance(freedom: float, deviations: float) -> float:
-    """Share of cases in which Student's t is below this many ``deviations``."""
+    """The probability that Student's t is below this many ``deviations``."""
     from scipy.special import ndtr, stdtr  # slow to load
 
     return float(stdtr(freedom, deviations) if isfinite(freedom) else ndtr(deviations))

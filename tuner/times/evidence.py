@@ -1,7 +1,7 @@
-"""Evidence about one size: typical times, and which differences between them are beyond the noise.
+"""Evidence about one size: typical times, and which of their differences are beyond the noise.
 
 Within a round every combination is sampled once, so what a round has in common (clocks, drift) cancels in ratios. What
-is fixed within a process does not: with three processes or more, the unit is the process and not the round.
+is fixed within a process does not cancel: with three processes or more, the unit is the process and not the round.
 """
 
 from collections import Counter
@@ -30,11 +30,11 @@ from tuner.times.statistics import (
 
 @dataclass(eq=False)
 class Evidence:
-    """One size: ``log_us`` are logarithms of the medians of blocks, [unit][column], NaN where nothing counts.
+    """One size: ``log_us`` are logarithms of the blocks' medians, [unit][column], NaN where no block counts.
 
     A unit is a round; with ``by_process``, a process, whose times are the medians of its rounds. Columns are what was
     requested, None for NCCL's own choice; ``executed`` is what ran. ``rounds`` and ``processes`` count them.
-    ``correlation`` is that of processes with their neighbours, and ``step_us`` the timer's step, us.
+    ``correlation`` is between neighbouring processes, and ``step_us`` is the timer's resolution, us.
     """
 
     columns: tuple[Combination | None, ...]
@@ -48,7 +48,7 @@ class Evidence:
 
     @cached_property
     def _common(self) -> NDArray[np.float64]:
-        """Part that each unit adds to all its times."""
+        """The part that each unit adds to all its times."""
         return _common(self.log_us)
 
     @cached_property
@@ -60,17 +60,17 @@ class Evidence:
 
     @cached_property
     def _correlated(self) -> tuple[float, float]:
-        """For this many processes: the factor on the variance of a mean, and the share of the freedom that is left."""
+        """For this many processes: the factor on a mean's variance, and the share of its degrees of freedom left."""
         factor, freedom = of_correlated(len(self.log_us), self.correlation)
         return factor, freedom / max(1, len(self.log_us) - 1)
 
     @property
     def _typical_variance(self) -> float:
-        """Variance of a typical logarithm, over that of a mean of as many that are independent."""
+        """The variance of a typical logarithm over that of a mean of as many independent ones."""
         return self._correlated[0] if self.by_process else MEDIAN_VARIANCE
 
     def _rounding(self, index: int) -> float:
-        """Variance of a column's typical logarithm for the steps of the timer alone."""
+        """The variance of a column's typical logarithm that the timer's resolution alone causes."""
         return ROUNDING_VARIANCE * (self.step_us / float(np.exp(self.levels[index]))) ** 2
 
     @property
@@ -86,7 +86,7 @@ class Evidence:
 
     @cached_property
     def _counts(self) -> NDArray[np.int64]:
-        """Units by column."""
+        """The number of units of each column."""
         counts: NDArray[np.int64] = np.isfinite(self.log_us).sum(axis=0)
         return counts
 
@@ -96,7 +96,7 @@ class Evidence:
         return int(self._counts.sum()) - len(self.columns) - len(self.log_us) + 1
 
     def requested(self, column: Combination | None) -> Combination | None:
-        """Combination that a column requested; None for NCCL's own choice."""
+        """The combination that a column requested; None for NCCL's own choice."""
         return column
 
     def level(self, column: Combination | None) -> float:
@@ -108,12 +108,12 @@ class Evidence:
         return float(np.exp(self.level(column)))
 
     def _samples(self, index: int, variance: float) -> Samples:
-        """The samples of a column whose residuals have this variance."""
+        """The samples of a column, given the variance of its residuals."""
         error = np.sqrt(self._typical_variance * variance / self._counts[index] + self._rounding(index))
         return Samples(float(self.levels[index]), float(error), self._freedom * self._correlated[1])
 
     def band_us(self, column: Combination | None) -> tuple[float, float, float]:
-        """The typical time with its 95 % interval, which is the time itself where units are too few."""
+        """The typical time with its 95 % interval, which is the time itself if there are too few units."""
         index = self.columns.index(column)
         if self._freedom < 1:
             return (time_us := self.time_us(column), time_us, time_us)
@@ -121,7 +121,7 @@ class Evidence:
         return known.median_us, known.low_us, known.high_us
 
     def gain(self, column: Combination | None, over: Combination | None, comparisons: float = 1) -> Verdict:
-        """Gain of ``column`` over ``over``, against the noise of all columns, or of these two where they have more.
+        """The gain of ``column`` over ``over``, with the noise of all columns, or of these two if that is larger.
 
         The interval covers 95 % for all ``comparisons`` together; the chance is for this one.
         """
@@ -151,7 +151,7 @@ def _medians(values: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def collect(blocks: Iterable[SampleBlock]) -> dict[Point, Evidence]:
-    """Evidence by point, in order; blocks that were replaced, wrong, or ran under a table do not count."""
+    """The evidence by point, in order, without blocks that ran something else, had wrong results, or used a table."""
     by_point: dict[Point, list[SampleBlock]] = {}
     for block in blocks:
         if block.counts and block.table is None:
@@ -208,7 +208,7 @@ def _of_processes(
 ) -> NDArray[np.float64]:
     """Medians over the rounds of each process, from ``log_us`` [round][column], without what the rounds have in common.
 
-    ``processes`` are those of the rounds, ``several`` the distinct ones.
+    ``processes``: the process of each round, ``several``: the distinct ones.
     """
     common = _common(log_us)
     rest = log_us - common[:, None]
@@ -223,7 +223,7 @@ def _of_processes(
 
 
 def together(parts: Sequence[Evidence]) -> Evidence:
-    """Several kinds of calls of one size (types, in place, graphs) as one: their units after each other."""
+    """Joins the evidence of several kinds of calls (types, in place, graphs) of one size, unit after unit."""
     if len(parts) == 1:
         return parts[0]
     common = set(parts[0].columns).intersection(*(part.columns for part in parts))
@@ -247,7 +247,7 @@ def together(parts: Sequence[Evidence]) -> Evidence:
 
 
 def _mean(parts: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Over the kinds, [kind][unit][column]; NaN where none has a number."""
+    """The mean over the kinds of [kind][unit][column]; NaN where no kind has a number."""
     counts = np.isfinite(parts).sum(axis=0)
     found: NDArray[np.float64] = np.where(counts, np.nansum(parts, axis=0) / np.maximum(counts, 1), np.nan)
     return found

@@ -1,4 +1,4 @@
-"""Calibrations from measured tables: the shipped ones, and those of files of one's own."""
+"""Makes calibrations from measured tables: the shipped ones, and those from a user's own files."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -53,7 +53,7 @@ class MeasuredExchanges:
 
 
 def exchanges_of_tables(tables: Sequence[Measurements], sites: Sequence[Site]) -> MeasuredExchanges | None:
-    """The rows of tables that are modelled, each on its site; None if there are none."""
+    """The AllToAll rows of tables that the model covers, each table on its site; None if there are none."""
     rows: list[SampleBlock] = []
     calls: list[Exchanges] = []
     for table, site in zip(tables, sites, strict=True):
@@ -83,7 +83,7 @@ def exchanges_of_tables(tables: Sequence[Measurements], sites: Sequence[Site]) -
 
 
 def fit_exchanges(measured: MeasuredExchanges) -> Mapping[str, float]:
-    """The parameters that explain the times best, beliefs counted. Loss: soft absolute differences of logarithms."""
+    """The parameters that explain the times best, priors included. Loss: soft absolute differences of logarithms."""
     names = list(PARAMETERS)
     believed = np.log([PARAMETERS[name].median for name in names])
     widths = np.array([PARAMETERS[name].log_sd for name in names])
@@ -109,11 +109,11 @@ FEWEST_ROWS = 12
 
 @dataclass(frozen=True, slots=True)
 class CalibrationSource:
-    """Sources of a shipped calibration. ``machine`` is empty where the tables say it.
+    """Sources of a shipped calibration. ``machine`` is empty if the tables name it.
 
     ``base``: for a site, the calibration that supplies the part inside nodes; without it, rows between nodes are left
-    out, except for a machine that is a single site. ``instances``: names of the instance type that all tables are of;
-    they are healthy, of several clusters, and placed as ``tables/splits.toml`` says.
+    out, except for a machine that is a single site. ``instances``: names of the instance type that all tables come
+    from; they are healthy runs of several clusters, placed as ``tables/splits.toml`` says.
     """
 
     name: str
@@ -177,10 +177,10 @@ def _of_instance(source: CalibrationSource, tables: Sequence[Measurements], widt
 def of_site(
     nodes: Calibration, name: str, tables: Sequence[Measurements], measured: Site, widths: Widths
 ) -> Calibration:
-    """The calibration of ``nodes`` with the rows of a site's tables, which one row is enough of.
+    """The calibration ``nodes`` with the rows of a site's tables added; one row is enough.
 
     Errors: BadInput where no row is between nodes, or release or machine are not known; CannotBeJudged for a table
-    without rows that NCCL's model can be asked about.
+    without any row that NCCL's model can answer for.
     """
     sites = [_site(table, measured) for table in tables]
     placed = [of_table(table, site) for table, site in zip(tables, sites, strict=True)]
@@ -200,7 +200,7 @@ def of_site(
 
 
 def of_tables(name: str, tables: Sequence[Measurements], measured: Site, widths: Widths) -> Calibration:
-    """A calibration of a machine from tables that say their release. BadInput where they hold too few rows."""
+    """A calibration of a machine from tables that name their release. BadInput if they hold too few rows."""
     launches = list(dict.fromkeys(table.header.launch for table in tables))
     sites = [_site(table, measured) for table in tables]
     placed = [
@@ -226,7 +226,7 @@ def of_tables(name: str, tables: Sequence[Measurements], measured: Site, widths:
 
 
 def of_calls(calls: MeasuredCalls, factors: Factors) -> Calibration:
-    """Rows of one machine: those on one node of its NVLinks, those between nodes of one site's network."""
+    """A calibration from one machine's rows: rows on one node show its NVLinks, rows between nodes a site's network."""
     beliefs = believed(calls.generation)
     on_one = calls.chosen(calls.measured.calls.nodes == 1)
     parameters: Mapping[str, float] = beliefs
@@ -256,7 +256,7 @@ def of_calls(calls: MeasuredCalls, factors: Factors) -> Calibration:
 
 
 def updated(calibration: Calibration, calls: MeasuredCalls) -> Calibration:
-    """The calibration with the rows between nodes as further ones of its site; rows on one node change nothing."""
+    """The calibration with the rows between nodes added to its site's; rows on one node change nothing."""
     between = calls.chosen(calls.measured.calls.nodes > 1)
     if not len(between):
         return calibration
@@ -302,15 +302,15 @@ def read_table(path: Path, given: Given) -> Measurements:
 def of_paths(
     paths: Sequence[Path], measured: Site, name: str, update: str | None = None, given: Given | None = None
 ) -> tuple[Calibration, tuple[str, ...]]:
-    """A calibration from files, and which releases stand in for others, in words.
+    """A calibration from files, and a note on every release that stands in for an unknown one.
 
     ``measured`` and ``given`` supply what the files do not say.
 
     ``update``: the calibration that the rows are added to, by its name or file; without it, the part inside nodes is
     fitted.
 
-    Errors: BadMeasurement for a file that is not one, is from other GPUs, says another release or has times that cannot
-    be true; BadInput where machine or release are not known; BadTopology.
+    Errors: BadMeasurement for a file that holds no measurements, is from other GPUs, names another release or has times
+    that cannot be true; BadInput where machine or release are not known; BadTopology.
     """
     if measured.machine is not None and measured.topology is not None:
         raise BadInput(f"{option('machine')} and {option('topology')}: one node has one of them")
@@ -332,12 +332,12 @@ def of_paths(
 
 
 def known_widths() -> Widths:
-    """Widths of the shipped calibrations, which the frozen splits say."""
+    """The interval widths of the shipped calibrations, learnt on the frozen splits."""
     return Widths(calibrations.load(calibrations.names()[0]).factors, calibrations.shipped_exchange_factors())
 
 
 def _of_release(path: Path, table: Measurements, nccl: str) -> Measurements:
-    """The table with the given release, where it says none."""
+    """The table, with the given release if it names none."""
     if not nccl:
         return table
     said = table.header.nccl
@@ -349,7 +349,7 @@ def _of_release(path: Path, table: Measurements, nccl: str) -> Measurements:
 
 
 def _exchange(tables: Sequence[Measurements], sites: Sequence[Site], factors: Factors) -> ExchangeCalibration | None:
-    """Calibration of AllToAll, from tables with the first one's way of launching; between nodes, from all."""
+    """Calibration of AllToAll, on one node from tables launched like the first one, between nodes from all tables."""
     pairs = list(zip(tables, sites, strict=True))
     having = [(table, site) for table, site in pairs if any(row.point.name in MODELLED for row in table.blocks)]
     alike = [
@@ -381,9 +381,9 @@ def table_of(
 ) -> tuple[Measurements, tuple[tuple[Path, Problem], ...]]:
     """The rows of all files under one head, and what looks wrong in each file without being refused.
 
-    What ``facts`` leave empty is taken from the files. BadMeasurement for what cannot be read, is refused
-    (``plausible``), or has another release, GPU or way of launching than the other files; BadInput where a package is
-    missing that reads a file. UnknownRelease for a release that is not known here.
+    The files supply what ``facts`` leave empty. BadMeasurement for what cannot be read, is refused (``plausible``), or
+    has another release, GPU or way of launching than the other files; BadInput where a package is missing that reads a
+    file. UnknownRelease for a release that is not known here.
     """
     tables = []
     problems: list[tuple[Path, Problem]] = []
@@ -406,7 +406,7 @@ def table_of(
 
 
 def _head(files: Sequence[Path], tables: Sequence[Measurements], facts: Header) -> Header:
-    """The head as it is given, completed from the files, which have to agree."""
+    """The given header, completed from the files, which have to agree."""
     heads = [table.header for table in tables]
     for name in _SAME:
         values = {getattr(head, name): path for path, head in zip(files, heads, strict=True) if getattr(head, name)}

@@ -23,16 +23,16 @@ _SHARE = 0.1  # of the largest: smaller parts in another constant's effect are n
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """Columns of a Jacobian: those to fit, and what the others' effect consists of ({} where they have none)."""
+    """Columns of a Jacobian: those to fit, and the others as combinations of the fitted ones ({} if without effect)."""
 
     fitted: tuple[int, ...]
     alike: dict[int, dict[int, float]]
 
 
 def identify(jacobian: Matrix, after: Sequence[int], before: Collection[int] = ()) -> Known:
-    """Mask of the constants that the calls determine, of a ``jacobian`` of numbers, [call][constant].
+    """Chooses the constants that the calls determine, by the ``jacobian``, numbers, [call][constant].
 
-    The jacobian is of logarithms in units of their deviations; ``after`` orders the constants.
+    The Jacobian is that of the logarithms in units of their deviations; ``after`` orders the constants.
 
     The best known constant comes first, then the one that is best known given the first, as in a QR decomposition with
     pivoting: the norm of a column without its parts along earlier ones is one over its deviation. Columns that were
@@ -58,7 +58,7 @@ def identify(jacobian: Matrix, after: Sequence[int], before: Collection[int] = (
 
 
 def _alike(jacobian: Matrix, fitted: Sequence[int], column: int) -> dict[int, float]:
-    """The effect of one column as parts of the fitted ones."""
+    """The effect of one column as a combination of the fitted ones."""
     own = jacobian[:, column]
     if np.linalg.norm(own) * KNOWN < 1 or not fitted:
         return {}
@@ -91,8 +91,8 @@ _MEDIAN_DEVIATION = 1.4826  # a normal distribution's deviation over its median 
 class Fitted:
     """One constant: its value, the 95 % interval where it was fitted, and otherwise why it keeps NCCL's value.
 
-    ``alike`` names constants with the same effect and the factor of theirs: for a fitted one those that keep NCCL's
-    value, which its own value presumes; for one that keeps it, the fitted ones.
+    ``alike`` names constants with the same effect, with the ratio of effects: for a fitted constant those that keep
+    NCCL's value, which its fit assumes; for a constant that keeps NCCL's value, the fitted ones.
     """
 
     name: str
@@ -106,7 +106,7 @@ class Fitted:
 
 @dataclass(frozen=True, slots=True)
 class Error:
-    """Mean absolute errors in percent, None of no calls; ``held_out`` sizes were not fitted."""
+    """Mean absolute errors in percent, None without calls; ``held_out``: over sizes that were not fitted."""
 
     combination: str = field(metadata=column("combination"))
     calls: int = field(metadata=column("calls"))
@@ -135,7 +135,7 @@ class Residual:
 
 @dataclass(frozen=True, slots=True)
 class SizeNoise:
-    """Error of times of sizes from ``from_bytes`` to twice that, in their deviations, and their number."""
+    """Error of the times of sizes from ``from_bytes`` to twice that, in their deviations, and how many there are."""
 
     from_bytes: int
     calls: int
@@ -144,9 +144,9 @@ class SizeNoise:
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """``noise`` is by how many of their own deviations the times are off; above 1 the model misses something.
+    """A fit. ``noise``: by how many of their own deviations the times are off; above 1 the model misses something.
 
-    ``noise_by_size`` says so for each doubling of sizes; sizes that are further off get less weight.
+    ``noise_by_size`` is the same for each doubling of sizes; sizes that are further off get less weight.
     """
 
     constants: tuple[Fitted, ...]
@@ -173,7 +173,7 @@ class FitProblem:
     octave: NDArray[np.int64]
 
     def off(self, values: Mapping[Constant, float], noise: float | Array) -> Array:
-        """The model's logarithms of us less the measured ones, in units of their deviations, [call]."""
+        """Logarithms of the model's times minus those of the measured ones, in units of their deviations, [call]."""
         residuals: Array = (self.forward.log_us(values)[self.used] - self.target) * self.weight / noise
         return residuals
 
@@ -189,7 +189,7 @@ class FitProblem:
     def solve(
         self, values: Mapping[Constant, float], free: Sequence[Constant], noise: float | Array
     ) -> dict[Constant, float]:
-        """Fits from these values on; what is not ``free`` stays."""
+        """Fits the ``free`` constants, starting from these values; the others keep theirs."""
         from scipy.optimize import least_squares  # slow to load
 
         if not free:
@@ -217,9 +217,9 @@ class FitProblem:
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """Values of all constants: those of ``known`` fitted, the others as in ``start``.
+    """Values of all constants: the ones in ``known`` are fitted, the others are as in ``start``.
 
-    ``noise`` are numbers, [call]: by how many of its deviations a time of its size is off.
+    ``noise``: by how many of their deviations times of the call's size are off, numbers, [call].
     """
 
     start: dict[Constant, float]
@@ -264,7 +264,7 @@ def fit(observations: Observations) -> Fit:
 def _settled(
     problem: FitProblem, start: Mapping[Constant, float], first: Mapping[Constant, float], noise: Array | None = None
 ) -> Settled:
-    """Chooses constants and fits them from ``first`` on until the choice stays; the others are as in ``start``."""
+    """Chooses constants and fits them, starting at ``first``, until the choice stays; others are as in ``start``."""
     everything = problem.forward.constants
     values, known, solved = dict(first), Known((), {}), None
     noise = np.ones(len(problem.target)) if noise is None else noise
@@ -283,9 +283,9 @@ def _settled(
 
 
 def _noise(off: Array, octave: NDArray[np.int64]) -> Array:
-    """Error of each call: the median by which similar times are off, in their deviations, by size; at least 1.
+    """Error of each call, in deviations, at least 1: the median by which the times of its size are off.
 
-    A size with few calls is combined with all of them.
+    A size with few calls gets the median of all calls.
     """
     noise = np.full(len(off), _MEDIAN_DEVIATION * float(np.median(off)))
     for each in np.unique(octave):
@@ -304,7 +304,7 @@ def _free(problem: FitProblem, settled: Settled) -> list[Constant]:
 
 
 def _moved(problem: FitProblem, origin: Settled, jump: Mapping[Constant, float]) -> Settled:
-    """A fit from where these factors lead, if it is better: past the point where a cap binds, no slope leads back."""
+    """A fit that starts from these factors, if it is better: where a cap does not bind, no slope leads back to it."""
     before = problem.cost(origin.values, origin.noise)
     others = [each for each in _free(problem, origin) if not each.is_latency]
     near = [each for each in others if problem.forward.meet([each], list(jump))]
@@ -326,7 +326,7 @@ def _binds(problem: FitProblem, values: Mapping[Constant, float], cap: Constant)
 
 
 def _rivals(forward: Forward, values: Mapping[Constant, float], known: Known) -> dict[int, dict[str, float]]:
-    """Caps beside efficiencies below 1 that do not bind at NCCL's value: a lower cap may be the real cause."""
+    """For each efficiency fitted below NCCL's value, the caps that do not bind: a lower cap may be the real cause."""
     everything, fitted = forward.constants, set(known.fitted)
     idle = [cap for index, cap in enumerate(everything) if cap.is_cap and index not in fitted]
     shares = {index: everything[index] for index in fitted if everything[index].is_efficiency}
@@ -396,7 +396,7 @@ def _residuals(observations: Observations, forward: Forward, values: Mapping[Con
 
 
 def _errors(residuals: Sequence[Residual]) -> tuple[Error, ...]:
-    """Errors by combination, then over all."""
+    """Errors for each combination, then over all calls."""
     measured, nccl_us, fitted_us = np.array([(one.measured_us, one.nccl_us, one.fitted_us) for one in residuals]).T
     names, held_out = np.array([one.combination for one in residuals]), np.array([one.held_out for one in residuals])
     off = [100 * np.abs(times_us / measured - 1) for times_us in (nccl_us, fitted_us)]

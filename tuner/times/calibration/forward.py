@@ -27,11 +27,11 @@ DIGITS = 8
 
 @dataclass(frozen=True, slots=True)
 class Constant:
-    """One number: its place, NCCL's value, how far its logarithm may move.
+    """One constant: where it is in the tables, NCCL's value, and how far its logarithm may move.
 
-    ``after`` orders constants of the same effect: the smaller is fitted, the others keep NCCL's value. For a
-    ``tree_correction`` it is an exponent, 1 in NCCL: its 23 factors keep their shape, and the dip becomes deeper or
-    flatter.
+    ``after`` orders constants with the same effect: the one with the smallest is fitted, the others keep NCCL's value.
+    For a ``tree_correction`` it is an exponent, 1 in NCCL: its 23 factors keep their shape, and the dip becomes deeper
+    or flatter.
     """
 
     path: tuple[str | int, ...]
@@ -62,7 +62,7 @@ class Constant:
         return self.path[0] in ("base_latency_us", "hw_latency_us", "ring_plateau")
 
     def value(self, change: float) -> float:
-        """After a change of its logarithm."""
+        """The value after a change of its logarithm."""
         return self.nccl * math.exp(change)
 
     def within(self, value: float) -> float:
@@ -71,7 +71,7 @@ class Constant:
 
 
 def constants(nccl: Release) -> tuple[list[Constant], list[str]]:
-    """Constants that can change, then the names of those that NCCL sets to 0, which have no factor."""
+    """Constants that can change, then the names of those that NCCL sets to 0, which no factor can change."""
     numbers = list(_all(nccl))
     return [one for one in numbers if one.nccl > 0], [str(one) for one in numbers if one.nccl <= 0]
 
@@ -99,7 +99,7 @@ def _latencies(path: tuple[str, ...], rows: Latencies) -> Iterator[Constant]:
 
 
 def tables(nccl: Release, values: Mapping[Constant, float]) -> dict[str, Any]:
-    """The tables of these values, as in a file of fitted constants, without those that equal NCCL's."""
+    """These values as the tables of a file of fitted constants, without values equal to NCCL's."""
     made: dict[str, Any] = {}
     for constant, value in values.items():
         if value == constant.nccl:
@@ -132,7 +132,9 @@ _LEAST_US = 1e-6  # below any time: constants on the way to the fitted ones may 
 
 
 class Forward:
-    """``constants`` are those that any observed call depends on; ``unreached`` and ``zeros`` name the others."""
+    """The model as a function of ``constants``, which the observed calls depend on; ``unreached`` and ``zeros`` are the
+    rest.
+    """
 
     def __init__(self, observations: Observations) -> None:
         self._nccl = observations.release
@@ -167,11 +169,11 @@ class Forward:
         return self._changes.release(tables(self._nccl, values))
 
     def log_us(self, values: Mapping[Constant, float]) -> Array:
-        """Logarithms of us, [call], in the order of the groups."""
+        """Logarithms of the times in us, [call], in the order of the groups."""
         return np.concatenate(list(self._logs(self.release(values), range(len(self._groups)))))
 
     def _logs(self, nccl: Release, groups: Iterable[int]) -> Iterator[Array]:
-        """Logarithms of these groups' times in us with the release; shared communicators are made once."""
+        """Logarithms of these groups' times in us, [call], with this release; shared communicators are made once."""
         made: dict[int, Comm] = {}
         for group in (self._groups[index] for index in groups):
             key = id(group.communicator)
@@ -182,7 +184,7 @@ class Forward:
     def jacobian(self, values: Mapping[Constant, float], by: Sequence[Constant]) -> Array:
         """Change of log us by the logarithm of each constant, [call][constant].
 
-        A smaller factor is tried where a larger one is out of the bounds.
+        By central differences, which become one-sided at the constants' bounds.
         """
         jacobian = np.zeros((self._places[-1].stop, len(by)))
         for column, constant in enumerate(by):
@@ -196,7 +198,7 @@ class Forward:
 
 
 def _may_reach(constant: Constant, group: ObservationGroup) -> bool:
-    """Spares the calls that a tree's correction or another protocol's latency cannot reach; the model has the word."""
+    """Whether the constant may affect the group at all: spares evaluations; the model decides on the rest."""
     name, *_, last = constant.path
     if name in ("cap_gbs", "ring_plateau"):
         return True

@@ -1,4 +1,4 @@
-"""Measured times as calls that the time model knows: each row on the communicator that it was measured on."""
+"""Turns measured times into calls of the time model, each row on the communicator it was measured on."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -22,10 +22,9 @@ from tuner.times.timemodel.intervals import Place
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MeasuredCalls:
-    """Rows with what the emulator knows about their calls, one element per row; ``skipped`` counts the others by
-    reason.
+    """Rows with the emulator's facts about their calls, one element per row; ``skipped`` counts other rows by reason.
 
-    ``nccl`` is each row's release, ``nccl_us`` the time by NCCL's own model. ``dtype`` and ``gpus_per_node`` are there
+    ``nccl`` is each row's release, ``nccl_us`` the time by NCCL's own model. ``dtype`` and ``gpus_per_node`` only serve
     to select rows.
     """
 
@@ -55,7 +54,7 @@ class MeasuredCalls:
         )
 
     def places(self) -> list[Place]:
-        """Place where each row was measured."""
+        """The place where each row was measured, [row]."""
         calls = self.measured.calls
         columns = zip(
             self.nccl,
@@ -68,15 +67,15 @@ class MeasuredCalls:
         return [Place(*each) for each in columns]
 
     def scope(self) -> frozenset[Place]:
-        """Places where any row was measured."""
+        """The places where at least one row was measured."""
         return frozenset(self.places())
 
 
 def of_table(table: Measurements, site: Site, *, launch: int = 0) -> MeasuredCalls:
-    """The rows that the emulator can place on ``site``. ``launch`` numbers the way they were launched.
+    """The rows that the emulator can place on ``site``. ``launch``: the index of their way of launching.
 
     In-place rows, sends and receives, and rows of another setting of the search or the network are skipped and counted.
-    Adapters have the speed that the table says. CannotBeJudged where no row is left.
+    The adapters get the speed that the table names. CannotBeJudged where no row is left.
     """
     site = site.with_adapters(table.header.adapters)
     placement = Placement[SampleBlock](site)
@@ -137,12 +136,12 @@ def splits_file() -> Any:
 
 @cache
 def one_way_runs() -> Mapping[str, Sequence[str]]:
-    """The runs to fit, for tables whose runs set the network up in several ways, by the table's name."""
+    """For tables whose runs configure the network in several ways: the runs to fit, by the table's name."""
     runs: Mapping[str, Sequence[str]] = splits_file()["runs"]
     return runs
 
 
 def table_of_one_way(name: str) -> Measurements:
-    """A table of ``tables/measured`` with the runs that set the network up in one way."""
+    """A table of ``tables/measured``, with only the runs that configure the network in the same way."""
     table, runs = measured.load(name), one_way_runs().get(name)
     return table if runs is None else replace(table, blocks=tuple(row for row in table.blocks if row.run in runs))

@@ -1,4 +1,4 @@
-"""Measured times as a fit takes them: medians by call and combination, with how far they are known."""
+"""Measured times as input of a fit: medians by call and combination, with their uncertainty."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -44,7 +44,7 @@ class HostFloor:
 
 
 def host_floor_us(calls: Iterable[tuple[Point, AlgoProto, float]]) -> float | None:
-    """Observation of calls with their times in us; None where several combinations do not share the least time."""
+    """The host's time per call in us, by these calls' times; None unless several combinations share the least time."""
     known = list(calls)
     times_us = np.array([time_us for _, _, time_us in known])
     if not len(times_us):
@@ -66,20 +66,20 @@ _OF_ONE_NODE = expression(r' (host_hash|guid)="[^"]*"')  # what tells nodes of o
 
 @dataclass(frozen=True, slots=True)
 class Blocks:
-    """Medians of a call's sample blocks in us, their times, and the session of each."""
+    """A call's sample blocks: their medians in us, all their times, and the session of each."""
 
     medians_us: list[float] = field(default_factory=list)
     times_us: list[tuple[float, ...]] = field(default_factory=list)
     sessions: list[int] = field(default_factory=list)
 
     def of(self, session: int) -> "Blocks":
-        """Blocks of one session."""
+        """The blocks of one session."""
         own = [at for at, of in enumerate(self.sessions) if of == session]
         return Blocks([self.medians_us[at] for at in own], [self.times_us[at] for at in own], [session] * len(own))
 
     @property
     def estimate(self) -> Estimate:
-        """Time of the call, and its uncertainty."""
+        """Estimate of the call's time, with its uncertainty."""
         times_us = list(chain.from_iterable(self.times_us))
         return of_runs_or_blocks(self.medians_us, self.sessions, times_us)
 
@@ -88,8 +88,8 @@ class Blocks:
 class ObservationGroup:
     """The calls of one kind and combination on one communicator; arrays have one element per call.
 
-    ``deviation`` is that of the logarithm of ``median_us``; ``held_out`` calls are not fitted. ``shape`` numbers the
-    communicators; ``session`` is the process that measured, None for all of them together.
+    ``deviation`` is the standard deviation of the logarithm of ``median_us``; ``held_out`` calls are not fitted.
+    ``shape`` numbers the communicators; ``session`` is the process that measured, None for all of them together.
     """
 
     communicator: Comm
@@ -107,9 +107,9 @@ class ObservationGroup:
 class Observations:
     """Observations from files of one machine and one release; ``left_out`` counts calls and sample blocks by reason.
 
-    ``titles`` are the communicators ``cases`` in words. ``times`` says where they come from: ``measured`` or
-    ``simulated``, or both. ``of_sessions`` are the same calls by session, where a communicator has several. ``floors``
-    say where the host's time hid that of the GPUs.
+    ``titles`` describe the communicators ``cases`` in words. ``times`` says where they come from: ``measured`` or
+    ``simulated``, or both. ``of_sessions`` are the same calls by session, for communicators with several. ``floors``
+    says where the host's time hid the GPUs' time.
     """
 
     cases: tuple[Scenario, ...]
@@ -129,12 +129,12 @@ class Observations:
 
 
 def read(paths: Sequence[Path]) -> Observations:
-    """Reads files. BadMeasurement where one has nothing to fit, is given twice, or has another machine or release."""
+    """Reads files. BadMeasurement if one has nothing to fit, is given twice, or is from another machine or release."""
     return _observations(paths, [(path, samples.read(path)) for path in paths])
 
 
 def of(paths: Sequence[Path], measured: Sequence[Measurements]) -> Observations:
-    """Observations from files that were already read, as one or several communicators."""
+    """Observations from files that were already read, of one or several communicators."""
     together = Path(" ".join(path.name for path in paths))
     return _observations(paths, [(together, each) for each in measured])
 
@@ -190,7 +190,7 @@ def _case(path: Path, header: Header) -> Scenario:
 
 
 def _of_one_topology(cases: Sequence[tuple[Scenario, Header]]) -> list[Scenario]:
-    """The cases with the first of equal dumped topologies, one beside each file, as runs may begin on other nodes."""
+    """The cases, each equal dumped topology replaced by the first: runs dump that of the node they began on."""
     first: dict[str, Path | None] = {}
     alike = []
     for scenario, header in cases:
@@ -216,7 +216,7 @@ class _OfFile:
 def _measured(
     blocks: Iterable[SampleBlock], left_out: Counter[str], first_session: int
 ) -> dict[tuple[Point, AlgoProto], Blocks]:
-    """All sample blocks that count, by call and by what was executed."""
+    """All sample blocks that count, by call and by the combination that was executed."""
     blocks_of: dict[tuple[Point, AlgoProto], Blocks] = {}
     for block in blocks:
         what = block.combination or (block.executed if block.table is None else None)
@@ -247,7 +247,7 @@ def _useless(block: SampleBlock) -> str | None:
 
 
 def _held_out(sizes: Iterable[int]) -> set[int]:
-    """Every fourth size, neither the smallest nor the largest."""
+    """The sizes that are not fitted: every fourth, but neither the smallest nor the largest."""
     return set(sorted(set(sizes))[2:-1:HOLD_OUT_EVERY])
 
 

@@ -1,7 +1,7 @@
-"""Measured times against the links of the machine: what no hardware of its kind could have done is refused by name.
+"""Compares measured times with the machine's links: rows that such hardware could not have reached are refused.
 
-The bounds are those of the links alone, with the data sheets' bandwidths: neither latencies nor NCCL's algorithms are
-in them, and reductions in switches are allowed for, so that a time below is wrong whatever NCCL did.
+The bounds follow from the links alone, with the data sheets' bandwidths: they include neither latencies nor NCCL's
+algorithms, and allow for reductions in switches, so that a shorter time is wrong whatever NCCL did.
 """
 
 from collections.abc import Sequence
@@ -29,7 +29,7 @@ from tuner.times.timemodel.features import Array
 class Links:
     """GB/s in one direction: ``intra_gbs`` of a GPU inside its node, ``inter_gbs`` of a node's adapters together.
 
-    None where there is nothing of the kind: one GPU per node, one node.
+    None if there are no such links: ``intra_gbs`` with one GPU per node, ``inter_gbs`` on one node.
     """
 
     intra_gbs: float | None
@@ -37,7 +37,7 @@ class Links:
 
 
 def of_case(scenario: Scenario, intra_gbs: float | None = None, inter_gbs: float | None = None) -> Links:
-    """The data sheets' values unless given. BadInput where neither there are such nor they are given."""
+    """The given values, else the data sheets'. BadInput if a value is neither given nor in a data sheet."""
     if scenario.others:
         raise BadInput(f"nodes that differ have no one limit; valid: {option('machine')} with {option('nodes')}")
     for name, given_gbs in (("intra_gbs", intra_gbs), ("inter_gbs", inter_gbs)):
@@ -63,12 +63,12 @@ def links_of_gpu_gbs(topology: Topology, count: int) -> float:
 
 
 def reduces_in_switch(topology: Topology, count: int) -> bool:
-    """Whether NVSwitches join the first ``count`` GPUs that reduce and multicast by themselves: from Hopper on."""
+    """Whether the first ``count`` GPUs are joined by NVSwitches that can reduce and multicast: from Hopper on."""
     return topology.has_nvswitch(count) and min(topology.compute_capabilities(count)) >= 90
 
 
 def _nvlink_gbs(scenario: Scenario, count: int) -> float:
-    """The least of a GPU's links to switches and to the GPUs that are used."""
+    """Bandwidth of the GPU with the fewest links to switches and to the GPUs in use."""
     gbs = nvlink_gbs(scenario.resolve().own.topology, count)
     if not gbs:
         raise BadInput(
@@ -99,7 +99,7 @@ def _links(gpu: Gpu, used: set[str]) -> int:
 
 
 def _net_gbs(scenario: Scenario, gpus: int) -> float:
-    """Bandwidth of all adapters of the node, scaled to the share of its GPUs that is used."""
+    """Bandwidth of all adapters of the node, scaled to the share of its GPUs in use."""
     topology = scenario.resolve().own.topology
     total_gbs = sum(net.speed_mbps for net in topology.nets) / 8000
     if not total_gbs:
@@ -116,7 +116,7 @@ _FACTORS = {8.0: "bits for bytes", 1e3: "milliseconds, microseconds and nanoseco
 
 
 def common_factor(ratios: Array, nbytes: Array) -> float | None:
-    """The factor that all times are off by; None where they are not, or too few say it.
+    """The factor by which all times are off; None if they are not off by one, or are too few.
 
     ``ratios``: [size], numbers: measured times over expected ones; ``nbytes``: [size], some below 1 MiB, some above.
     """
@@ -154,15 +154,14 @@ class PlausibleRows:
 
     @property
     def refused(self) -> tuple[Problem, ...]:
-        """Problems for which rows were left out."""
+        """The problems that rows were left out for."""
         return tuple(problem for problem in self.problems if problem.refused)
 
 
 def judge(table: Measurements, topology: Topology | None, trays: int | None = None) -> PlausibleRows:
-    """The table's rows without those that are refused; ``topology`` is one node, None where it is not known.
+    """The table's rows without the refused ones; ``topology`` is that of one node, None if not known.
 
-    ``trays``: the number of such nodes in a NVLink domain, whose adapters carry nothing inside of it; None without a
-    domain.
+    ``trays``: the number of such nodes in an NVLink domain, inside which adapters carry nothing; None without a domain.
     """
     seen = [*problems(table), *(() if topology is None else _beyond(table.blocks, topology, trays))]
     out = {line for problem in seen if problem.refused for line in problem.lines}
@@ -172,7 +171,7 @@ def judge(table: Measurements, topology: Topology | None, trays: int | None = No
 
 
 def refuse(table: Measurements, topology: Topology | None, where: str, trays: int | None = None) -> PlausibleRows:
-    """Judgement of a table. BadMeasurement, with the file ``where`` and lines, for the first reason to refuse rows."""
+    """Judges a table. BadMeasurement, with the file ``where`` and the lines, for the first reason to refuse rows."""
     judged = judge(table, topology, trays)
     for problem in judged.refused:
         raise BadMeasurement(f"{where}:{problem.lines[0]}: {problem.kind}: {problem.text} ({problem.where})")
@@ -180,10 +179,10 @@ def refuse(table: Measurements, topology: Topology | None, where: str, trays: in
 
 
 def least_us(row: SampleBlock, topology: Topology, trays: int | None = None) -> float:
-    """The time in us that the links alone take for the row: the GPUs' inside a node, the adapters' between nodes.
+    """The time in us that the links alone need for the row: NVLink or PCIe inside a node, adapters between nodes.
 
-    Of a NVLink domain of ``trays``, its links inside and all adapters of its trays. 0 where no link is known. BadInput
-    where the machine has fewer GPUs.
+    With ``trays``, NVLink inside a domain and the adapters of all its trays. 0 if no link's speed is known. BadInput if
+    the machine has fewer GPUs.
     """
     net_gbs = sum(net.speed_mbps for net in topology.nets) / 8000
     gpus = row.gpus_per_node
@@ -203,7 +202,7 @@ def fastest_us(row: SampleBlock, topology: Topology, trays: int | None = None) -
 
 
 def _of_domains(row: SampleBlock, trays: int) -> SampleBlock:
-    """A row that counts hosts, or domains, as a row that counts domains."""
+    """The row with NVLink domains as its nodes, whether it counts hosts or domains."""
     domains = max(row.nodes // trays, 1)
     return replace(row, shape=(domains, row.ranks // domains))
 
@@ -249,7 +248,7 @@ def _beyond(rows: Sequence[SampleBlock], topology: Topology, trays: int | None) 
 
 
 def _slip(over: Sequence[tuple[float, SampleBlock]]) -> str:
-    """Slip of units that the file's largest sizes look like, which come near the bound in a file without one."""
+    """The likely slip of units, by how far the largest sizes exceed the bound that they would come near without one."""
     largest = max(row.point.bytes for _, row in over)
     factor = median(factor for factor, row in over if row.point.bytes == largest)
     for slip, text in _SLIPS:

@@ -1,4 +1,4 @@
-"""A sweep over sizes from a file of measurements: what NCCL took by itself, with its latency and bandwidth."""
+"""A sweep over sizes from a file of measurements: the times of NCCL's own choice, with latency and bandwidth."""
 
 from collections.abc import Sequence
 from dataclasses import field
@@ -21,7 +21,7 @@ from tuner.times.results import Result, results
 
 @dataclass(frozen=True, slots=True)
 class Sweep:
-    """One file's times of NCCL's own choice for one collective, ascending in size; out of place if there are both.
+    """One file's times of NCCL's own choice for one collective, ascending in size; out of place if the file has both.
 
     ``wrong_bytes`` are the sizes that were left out because results were wrong.
     """
@@ -51,7 +51,7 @@ class Sweep:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SweepAlphaBeta:
-    """``fit`` of all runs together; alpha and beta of the separate runs as mean and deviation.
+    """The ``fit`` to all runs together; alpha and beta of the separate runs as mean and deviation.
 
     ``error`` is the mean absolute error, ``verdict`` its class in words.
     """
@@ -66,7 +66,7 @@ class SweepAlphaBeta:
 
 
 def read(path: Path, collective: Collective | None = None) -> Sweep:
-    """BadMeasurement where the file has no such time of a right result, or several collectives and none is named."""
+    """Reads a sweep. BadMeasurement if no such time has right results, or if none of several collectives is named."""
     measured = read_any(path, collective)
     own = [each for each in results(measured.blocks) if each.requested is None and (each.estimate or each.wrong)]
     collectives = sorted({each.point.collective for each in own})
@@ -123,15 +123,15 @@ _ALIKE = 0.5  # correlation of neighbours' errors, from which they lie on a curv
 
 
 def _bends(error: Array) -> bool:
-    """Whether errors, in the order of sizes, look like a curve and not a line: large, with similar neighbours."""
+    """Whether the errors, in the order of sizes, show that the times are a curve: large, with similar neighbours."""
     centred = error - error.mean()
     alike = float((centred[1:] * centred[:-1]).sum()) > _ALIKE * float((centred**2).sum())
     return len(error) >= _FEWEST_SIZES and float(np.abs(error).max()) > line.EXCELLENT and alike
 
 
 def terms_of(sweeps: Sequence[Sweep], algorithm: str, ranks: int | None) -> Terms:
-    """Steps and bytes of one collective on as many ranks as the files say. BadMeasurement where they differ or
-    lack it.
+    """Steps and bytes of the files' collective on their number of ranks. BadMeasurement if files differ in these, or if
+    no number of ranks is known.
     """
     for sweep in sweeps:
         if ranks is not None and sweep.ranks not in (None, ranks):
@@ -197,7 +197,7 @@ class SweepFit:
     sizes: tuple[TimeOfFile, ...]
 
     def error_of(self, size: TimeOfFile) -> float:
-        """The line's time over the measured one, less 1."""
+        """The line's time over the measured one, minus 1."""
         return line.error(self.fixed_us + size.bytes / self.gbs / 1000, size.time_us)
 
 

@@ -1,4 +1,4 @@
-"""Parameters of the time model from measured times: beliefs and measurements weighed against each other."""
+"""Fits the parameters of the time model to measured times, weighed against priors."""
 
 from collections.abc import Mapping
 
@@ -38,8 +38,8 @@ class MeasuredTimes:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TimeFit:
-    """A fit. ``start_factors``: start_us of each way of launching divided by that of the first; ``left``: rows in
-    excess of the parameters, which curves may use up.
+    """A fit. ``start_factors``: start_us of each way of launching divided by that of the first; ``left``: how many more
+    rows than parameters there are, so how many values the curves may have.
     """
 
     parameters: Mapping[str, float]
@@ -50,16 +50,16 @@ class TimeFit:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Uncertainty:
-    """Errors of fits at sizes that they did not see: by regime, and near each call in units of that."""
+    """Errors of fits at sizes that they did not see: by regime, and near each call in units of the regime's."""
 
     scatter: Scatter
     spread: list[SurfaceCurve]
 
 
 def fit(measured: MeasuredTimes, beliefs: Mapping[str, float], begin: Mapping[str, float] | None = None) -> TimeFit:
-    """The parameters that explain the times best, with beliefs taken into account; and the surface of what is left.
+    """The parameters that explain the times best, given the priors, and the surface of what they leave unexplained.
 
-    ``beliefs``: medians by name; ``begin``: parameters near the result, if there are any. Loss: soft absolute
+    ``beliefs``: the priors' medians by name; ``begin``: parameters near the result, if known. Loss: soft absolute
     differences of logarithms.
     """
     times = TimesOfCalls(measured.calls)
@@ -103,10 +103,9 @@ def fit(measured: MeasuredTimes, beliefs: Mapping[str, float], begin: Mapping[st
 
 
 def uncertainty(measured: MeasuredTimes, fitted: TimeFit, beliefs: Mapping[str, float]) -> Uncertainty:
-    """Errors from fits to four fifths of the sizes, tested on the others, so that no fit has seen the times that judge
-    it.
+    """Errors of fits to four fifths of the sizes, tested on the rest, so that no fit has seen the times that test it.
 
-    For a few rows, what other machines show has some weight.
+    With few rows, the errors on other machines have some weight.
     """
     sizes = np.searchsorted(np.unique(measured.calls.bytes), measured.calls.bytes)
     off = np.full(len(measured), np.nan)
@@ -141,7 +140,7 @@ def _started_us(
 
 
 def softened(off: Array) -> Array:
-    """Differences as multiples of what is expected, [row], as numbers: small ones stay, large ones become roots."""
+    """Softens differences, in multiples of the expected one, [row]: small ones stay, large ones grow like roots."""
     soft: Array = np.sign(off) * np.sqrt(2 * (np.sqrt(1 + off**2) - 1))
     return soft
 

@@ -34,8 +34,9 @@ LARGEST_DEVIATION = 0.25  # of a value, for it to be known
 class AlphaBeta:
     """``alpha_us + bytes / (1000 * beta_gbs)``, each with its standard deviation.
 
-    ``known``: the sizes determine both; small ones say nothing about bandwidths, large ones about latencies. ``r2`` is
-    that of logarithms of times, with outliers weighted as in the fit; errors are mean absolute ones in percent.
+    ``known``: whether the sizes determine both; small ones do not show bandwidths, large ones do not show latencies.
+    ``r2`` refers to logarithms of times, with outliers weighted as in the fit; errors are mean absolute ones in
+    percent.
     """
 
     collective: Collective = field(metadata=column("collective"))
@@ -61,7 +62,7 @@ class AlphaBeta:
 
 
 def alpha_betas(observations: Observations) -> tuple[list[AlphaBeta], list[str]]:
-    """Groups that could be fitted, then those with too few sizes."""
+    """The fits of the groups that could be fitted, then the groups with too few sizes."""
     fits, without = [], []
     for group in _of_all_types(observations.groups):
         if len(np.unique(group.sizes.nbytes[~group.held_out])) < line.LEAST_SIZES:
@@ -73,7 +74,7 @@ def alpha_betas(observations: Observations) -> tuple[list[AlphaBeta], list[str]]
 
 
 def alpha_beta_table(fits: Iterable[AlphaBeta], provenance: dict[str, str]) -> Table:
-    """Rows for the plugin: known times instead of NCCL's, on the shapes that were measured."""
+    """Rows for the plugin that give it fitted times instead of NCCL's, on the measured shapes."""
     costs = tuple(
         CostRow(
             one.collective,
@@ -90,7 +91,7 @@ def alpha_beta_table(fits: Iterable[AlphaBeta], provenance: dict[str, str]) -> T
 
 
 def _of_all_types(groups: Iterable[ObservationGroup]) -> Iterable[ObservationGroup]:
-    """The textbook does not know types and operations."""
+    """Merges groups over data types and reductions, which the textbook model does not distinguish."""
     same: dict[object, list[ObservationGroup]] = {}
     for group in groups:
         same.setdefault((id(group.communicator), group.request.collective, group.algo_proto), []).append(group)
@@ -131,7 +132,7 @@ EVERY = 3  # sessions: one of them is held out
 
 @dataclass(frozen=True, slots=True)
 class HeldOut:
-    """Mean absolute errors in percent of ``calls`` that were not fitted, by NCCL's constants and by those of a fit to
+    """Mean absolute errors in percent of ``calls`` that were not fitted, with NCCL's constants and with those fitted to
     all others. ``what`` names them: ``sessions``, or a communicator.
     """
 
@@ -142,7 +143,9 @@ class HeldOut:
 
 
 def held_out(observations: Observations) -> tuple[HeldOut, ...]:
-    """Every third session of each communicator, where it has three; and each communicator, where there are several."""
+    """Errors on held-out calls: each third session of communicators with three or more, and each of several
+    communicators.
+    """
     return tuple(_sessions(observations)) + tuple(_shapes(observations))
 
 
@@ -190,10 +193,11 @@ _DTYPES = {
 
 @dataclass(frozen=True, slots=True)
 class FittedFiles:
-    """Files that were read: release, communicators in words, number of calls; ``left_out`` counts others by reason.
+    """The files that were read: release, communicators in words, number of calls; ``left_out`` counts other calls by
+    reason.
 
-    ``times`` says where they come from: ``measured`` or ``simulated``, or both; ``floors`` where the host's time hid
-    that of the GPUs.
+    ``times`` says where they come from: ``measured`` or ``simulated``, or both; ``floors`` says where the host's time
+    hid the GPUs' time.
     """
 
     nccl: str
@@ -206,9 +210,9 @@ class FittedFiles:
 
 @dataclass(frozen=True, slots=True)
 class FitReport(Framed):
-    """Answer of :func:`fit`: ``out`` is the file that was written, None for none; as a frame its constants.
+    """Answer of :func:`fit`: ``out`` is the file that was written, or None. As a frame, one row per constant.
 
-    ``held_out`` are errors at sessions and communicators that a fit to the others did not see.
+    ``held_out``: errors on sessions and communicators when the fit used only the others.
     """
 
     out: Path | None
@@ -229,7 +233,7 @@ class FitReport(Framed):
 
 @dataclass(frozen=True, slots=True)
 class AlphaBetaReport(Framed):
-    """Answer of :func:`fit_alpha_beta`: ``without`` says what has too few sizes; as a frame its fits."""
+    """Answer of :func:`fit_alpha_beta`: ``without`` names groups with too few sizes. As a frame, one row per fit."""
 
     files: FittedFiles = field(metadata=json_form(merged=True))
     fits: tuple[AlphaBeta, ...]
@@ -252,8 +256,8 @@ def fit(
     """The constants of NCCL's model that explain measured times best, from files of one machine and one release.
 
     ``files`` are what ``nccl-tuner measure`` wrote; several numbers of nodes distinguish more constants. A constant
-    that they cannot determine keeps NCCL's value; every fourth size is held out, for honest errors, and so are sessions
-    and communicators, each from a fit of its own. ``out`` is a file of fitted constants to write, which
+    that they cannot determine keeps NCCL's value; every fourth size is held out to measure the errors, and so are
+    sessions and communicators, each from a separate fit. ``out`` is a file of fitted constants to write, which
     ``communicator(constants=...)`` takes; ``command`` is named in it. ``progress`` is called with each step, which may
     take a while, before it begins. ``measured`` is what was already read from files of other kinds. Errors:
     BadMeasurement for files with nothing to fit, or from several machines or releases; BadInput where ``out`` cannot be

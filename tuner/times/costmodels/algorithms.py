@@ -1,4 +1,4 @@
-"""The algorithms of an operation on a machine of nodes, as times that are linear in the size.
+"""Times of an operation's algorithms on a machine with nodes, linear in the size.
 
 Shapes: scalars, or arrays that broadcast and are computed one by one.
 """
@@ -26,9 +26,10 @@ USUAL: Mapping[str, tuple[float, float]] = {
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Overheads:
-    """``software_us`` of a call (library, driver, launch); the shares of beta that ``protocol`` (headers, checksums,
-    repeats) and ``contention`` (other traffic) take; ``copy_gbs`` of a copy to where the adapter reads; ``straggler``,
-    how much longer the slowest rank takes, as a share of the time."""
+    """``software_us``: overhead of a call (library, driver, launch); ``protocol`` (headers, checksums, repeats) and
+    ``contention`` (other traffic): the shares of beta that these take; ``copy_gbs``: bandwidth of a copy to where the
+    adapter reads; ``straggler``: how much longer the slowest rank takes, as a share of the time.
+    """
 
     software_us: Array
     protocol: Array
@@ -37,7 +38,7 @@ class Overheads:
     straggler: Array
 
     def parts_us(self, nbytes: ArrayLike, cost_on: Callable[[Callable[[Level], Level]], Linear]) -> dict[str, Array]:
-        """The model's time and what each factor adds to it, in order; their sum is the time.
+        """The model's time and what each overhead adds to it, in order; their sum is the time.
 
         ``cost_on`` is the model with its levels changed.
         """
@@ -79,7 +80,7 @@ def overheads(
 
 
 def copy_us(nbytes: ArrayLike, copy_gbs: ArrayLike) -> Array:
-    """A copy of the whole size, such as over PCIe."""
+    """The time of a copy of the whole size, such as over PCIe, us."""
     time: Array = positive("bytes", nbytes) / (1000 * positive("copy_gbs", copy_gbs))
     return time
 
@@ -100,7 +101,7 @@ class LogGP:
         return level(np.maximum(self.latency_us + 2 * self.overhead_us, self.gap_us), self.gbs)
 
     def stream_us(self, messages: ArrayLike, nbytes: ArrayLike) -> Array:
-        """So many messages of a size from one rank to another, none waiting for the one before to arrive."""
+        """The time of ``messages`` from one rank to another, none waiting for the previous one to arrive."""
         transfer = positive("bytes", nbytes) / (1000 * self.gbs)
         between = np.maximum(self.gap_us, self.overhead_us + transfer)
         time: Array = (positive("messages", messages) - 1) * between + transfer + self.latency_us + 2 * self.overhead_us
@@ -119,7 +120,7 @@ def loggp(latency_us: ArrayLike, overhead_us: ArrayLike, gap_us: ArrayLike, gbs:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Phase:
-    """One phase of a sequence: ``operation`` over numbers of ``ranks`` of one level, with ``part`` of the bytes."""
+    """One phase of a sequence: ``operation`` over ``ranks`` of one level, with the share ``part`` of the bytes."""
 
     name: str
     operation: CostOperation
@@ -212,13 +213,13 @@ class Prediction:
 
 
 def names(operation: CostOperation) -> list[str]:
-    """The first is the one to take where none is named."""
+    """The names of an operation's algorithms; the first is the default."""
     return [*FORMULAS[operation], *([HIERARCHICAL] if operation in TWO_LEVEL else [])]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CostSystem:
-    """``nodes`` of ``gpus_per_node``, any shapes that go together, and the ``levels`` inside and between them."""
+    """``nodes`` with ``gpus_per_node`` each (their shapes broadcast), and the ``levels`` inside and between them."""
 
     gpus_per_node: ArrayLike
     nodes: ArrayLike
@@ -232,7 +233,7 @@ def predict(
     system: CostSystem,
     overheads: Overheads,
 ) -> Prediction:
-    """``levels`` are inside and between nodes. BadInput where one is missing, or the ranks do not allow it."""
+    """Predicts a time on levels inside and between nodes. BadInput if one is missing, or the ranks do not fit."""
 
     gpus_per_node, nodes, levels = system.gpus_per_node, system.nodes, system.levels
 
@@ -260,7 +261,7 @@ def predict(
 def cost(
     operation: CostOperation, algorithm: str, gpus_per_node: ArrayLike, nodes: ArrayLike, levels: Levels
 ) -> Linear:
-    """A flat one goes at the network's pace where there are several nodes."""
+    """The time of an algorithm; a flat one has the network's alpha and beta if there are several nodes."""
     if algorithm == HIERARCHICAL:
         return total(_phases(operation, gpus_per_node, nodes, levels))
     ranks = whole("ranks", whole("gpus_per_node", gpus_per_node) * whole("nodes", nodes), least=2)
@@ -268,7 +269,7 @@ def cost(
 
 
 def _slowest(several: NDArray[np.bool_], levels: Levels) -> Level:
-    """The network's where there are several nodes."""
+    """The level that limits a flat algorithm: the network's if there are several nodes."""
     intra, inter = levels
     if inter is None and np.any(several):
         raise BadInput(
@@ -285,7 +286,7 @@ def _slowest(several: NDArray[np.bool_], levels: Levels) -> Level:
 
 
 def costs(operation: CostOperation, gpus_per_node: int, nodes: int, levels: Levels) -> dict[str, Linear]:
-    """Algorithms by name: the flat ones that the ranks allow, and the hierarchical one where there are two levels."""
+    """Times by algorithm: the flat ones that the ranks allow, and the hierarchical one if there are two levels."""
     return {
         name: cost(operation, name, gpus_per_node, nodes, levels)
         for name in names(operation)

@@ -1,6 +1,6 @@
 """The alpha-beta model: a collective takes a number of steps of alpha each, and moves a share of its size at beta.
 
-Everything is linear in the size, so where two algorithms are equally fast is solved, and not looked for.
+Everything is linear in the size, so the size at which two algorithms are equally fast is computed, not searched for.
 
 Shapes: scalars, or arrays that broadcast and are computed one by one.
 """
@@ -19,7 +19,7 @@ _ROUNDING = 1e-12  # of times: what differs by less is the same
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Level:
-    """A network: ``alpha_us`` of a step, ``beta_gbs`` of a rank in one direction."""
+    """A network: ``alpha_us`` per step, ``beta_gbs`` per rank in one direction."""
 
     alpha_us: Array
     beta_gbs: Array
@@ -48,7 +48,7 @@ class Linear:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Terms:
-    """Numbers of consecutive ``steps``, and the ``share`` of the bytes that a rank sends in them."""
+    """The number of consecutive ``steps``, and the ``share`` of the bytes that a rank sends in them."""
 
     steps: Array
     share: Array
@@ -73,7 +73,7 @@ class Terms:
 
 
 def log2_rounds(ranks: ArrayLike) -> Array:
-    """The numbers of rounds after which all ranks have what one rank had: log2, rounded up."""
+    """The number of rounds until all ranks have what one rank had: log2 of the ranks, rounded up."""
     _, exponent = np.frexp(whole("ranks", ranks) - 1)
     rounds: Array = exponent.astype(np.float64)
     return rounds
@@ -96,12 +96,12 @@ def _direct(ranks: Array) -> Terms:
 
 
 def _tree(ranks: Array) -> Terms:
-    """The whole size goes in each round."""
+    """Terms of a tree that sends the whole size in each round."""
     return Terms(log2_rounds(ranks), log2_rounds(ranks))
 
 
 def _binomial(ranks: Array) -> Terms:
-    """Sends half of the rest in each round."""
+    """Terms of a binomial tree, which sends half of the rest in each round."""
     return Terms(log2_rounds(ranks), _part(ranks))
 
 
@@ -140,7 +140,7 @@ FORMULAS: Mapping[CostOperation, Mapping[str, Callable[[Array], Terms]]] = {
 
 
 def terms(operation: CostOperation, algorithm: str, ranks: ArrayLike) -> Terms:
-    """BadInput for an algorithm that the operation does not have; one rank has nothing to do."""
+    """The terms of an algorithm, which are 0 for one rank. BadInput if the operation has no such algorithm."""
     formulas = FORMULAS[operation]
     if algorithm not in formulas:
         raise BadInput(f"{operation.name} has no algorithm {algorithm!r}; {one_of(formulas)}")
@@ -158,7 +158,7 @@ def crossover_bytes(one: Linear, other: Linear) -> Array:
 
 
 def fastest(costs: Mapping[str, Linear]) -> list[tuple[float, str]]:
-    """Fastest algorithms from size to size, ascending from 0 bytes; of equals the first named. Scalars only."""
+    """The fastest algorithms by ranges of sizes from 0 bytes up; of equally fast ones the first named. Scalars only."""
     order = {name: place for place, name in enumerate(costs)}
     name = min(costs, key=lambda each: (costs[each].fixed_us, costs[each].us_per_byte, order[each]))
     steps = [(0.0, name)]

@@ -34,9 +34,9 @@ def _parts_ms(parts_us: Mapping[str, float]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Projected:
-    """The time of an AllReduce by the links it passes, and the parts of it.
+    """The time of an AllReduce, and its parts by the links that it passes.
 
-    Beside a measured time how much of it the model explains, and the bandwidth of an adapter that it speaks for.
+    With a measured time: how much of it the model explains, and the adapter's bandwidth that it implies.
     """
 
     bytes: int = field(metadata=column("size", text=named_bytes))
@@ -56,7 +56,7 @@ class Projected:
 
 @dataclass(frozen=True, slots=True)
 class ProjectedTable:
-    """A table of the fabric's file."""
+    """A measured table of the fabric's file, with the model's times."""
 
     title: str
     rows: tuple[Projected, ...]
@@ -128,7 +128,7 @@ class Fabric:
     def effective_nic_gbs(
         self, measured_us: ArrayLike, nbytes: ArrayLike, nodes: ArrayLike, ranks_per_node: ArrayLike
     ) -> Array:
-        """Rate of each adapter in one direction if nothing else had taken time, without ``nic_share``."""
+        """The rate of each adapter in one direction, without ``nic_share``, if nothing else had taken time, GB/s."""
         q, adapters = whole("nodes", nodes, least=2), self._adapters(whole("ranks_per_node", ranks_per_node))
         crossing = 2 * positive("bytes", nbytes) * (q - 1) / q
         gbs: Array = crossing / adapters / positive("measured_us", measured_us) / 1000
@@ -152,7 +152,7 @@ class Fabric:
         """Time of the two phases in a node, in each of which every rank moves its part: over Xe-links, and over MDFI
         between tiles.
 
-        Between nodes MDFI is hidden behind Xe-links, where there are some.
+        Between nodes, transfers over MDFI are hidden behind those over Xe-links, if there are any.
         """
         tiles = np.minimum(r, 1 if one_tile_per_gpu else self.tiles_per_gpu)
         xe = np.where(r > tiles, 2 * z / r / self.xe_gbs, 0.0)
@@ -165,11 +165,11 @@ class Fabric:
         return time
 
     def _adapters(self, r: Array) -> Array:
-        """The adapters of a rank: its own ones, as long as there are enough."""
+        """How many adapters the ranks of a node use: one each, as long as there are enough."""
         return np.minimum(r, self.nics_per_node)
 
     def _host(self, z: Array, q: Array, r: Array) -> dict[str, Array]:
-        """Time of equation 1: 2 (n - 1) transfers of the whole, over one path; of equation 7 over one Xe-link."""
+        """Time by equation 1: 2 (n - 1) transfers of the whole size over one path; by equation 7, over one Xe-link."""
         times = 2 * (q * r - 1)
         several = q > 1
         over = {"D2H": 1 / self.d2h_gbs, "H2S": 1 / self.h2s_gbs, "NIC": 1 / self.nic_gbs, "H2D": 1 / self.d2h_gbs}
@@ -250,7 +250,7 @@ def _profile(table: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 
 
 def fabric(table: Mapping[str, Any], profile: str, **other: float | None) -> Fabric:
-    """One of a file's profiles, with ``other`` values in place of its own. BadInput names what is wrong or missing."""
+    """A profile of a file, with some values replaced by ``other`` ones. BadInput names what is wrong or missing."""
     values = _profile(table, profile)
     values = {**table, **(_profile(table, values["parent"]) if "parent" in values else {}), **values}
     values.update({name: value for name, value in other.items() if value is not None})

@@ -22,8 +22,8 @@ _BOUNDS = (-30.0, 30.0)  # of logarithms, far from any latency and bandwidth
 class LineFit:
     """``fixed_us + bytes / (1000 * gbs)``, both with their standard deviation.
 
-    ``r2`` is that of logarithms of times, with outliers weighted as in the fit; ``error`` is fitted over measured minus
-    1 for each time, held-out ones included, [size].
+    ``r2`` refers to logarithms of times, with outliers weighted as in the fit; ``error`` is fitted over measured time
+    minus 1, also for sizes that were not used, [size].
     """
 
     fixed_us: float
@@ -34,7 +34,7 @@ class LineFit:
     error: Array
 
     def level(self, terms: Terms) -> Level:
-        """Alpha of a step and beta of a link, where the times are those of an algorithm with these terms."""
+        """Alpha of a step and beta of a link, if the times are from an algorithm with these terms."""
         return Level(self.fixed_us / terms.steps, self.gbs * terms.share)
 
 
@@ -87,7 +87,7 @@ def fit(
 
 @dataclass(frozen=True, slots=True)
 class Repeated:
-    """Mean and standard deviation over repeated runs; the deviation is None of a single one."""
+    """Mean and standard deviation over repeated runs; the deviation is None for a single run."""
 
     mean: float
     deviation: float | None
@@ -99,9 +99,9 @@ def repeated(values: Sequence[float]) -> Repeated:
 
 
 def deviations(jacobian: Array) -> Array:
-    """Deviation of each constant of a ``jacobian``, numbers [call][constant], [constant]: all fitted together.
+    """Deviation of each constant, [constant], from a ``jacobian``, numbers, [call][constant]: all are fitted together.
 
-    Infinite for one without any effect.
+    Infinite for a constant without any effect.
     """
     lengths = np.linalg.norm(jacobian, axis=0)
     relative = np.full(len(lengths), np.inf)
@@ -113,9 +113,9 @@ def deviations(jacobian: Array) -> Array:
 
 
 def robust(off: Array) -> Array:
-    """Part of each call in a fit's loss, [call], of numbers of its deviations.
+    """Each call's part of a fit's loss, [call], from how many deviations it is off.
 
-    The square, as far as it is no outlier (soft_l1).
+    The square, except for outliers, which count less (soft_l1).
     """
     loss: Array = 2 * OUTLIER**2 * (np.sqrt(1 + (off / OUTLIER) ** 2) - 1)
     return loss
@@ -123,7 +123,7 @@ def robust(off: Array) -> Array:
 
 @dataclass(frozen=True, slots=True)
 class Experiment:
-    """``usual`` is the range to expect, in us of a latency and GB/s of a bandwidth."""
+    """Measures one parameter. ``usual`` is the range to expect: us for a latency, GB/s for a bandwidth."""
 
     parameter: str = field(metadata=column("parameter"))
     inside: bool
@@ -137,7 +137,7 @@ class Experiment:
     @property
     @shown("nccl-tests")
     def nccl_tests(self) -> str:
-        """Arguments of nccl-tests, which warms up and repeats by itself."""
+        """The arguments for nccl-tests, which does warm-up and repetitions itself."""
         gpus = "-g 8" if self.inside else "-g 1"
         return f"all_reduce_perf -b {self.bytes} -e {self.bytes} -n {self.iterations} -w {self.warmup} {gpus}"
 
@@ -147,7 +147,7 @@ class Experiment:
         return low <= value <= high
 
     def measured(self, elapsed_us: Sequence[float], ranks: int, iterations: int, size: int) -> "MeasuredParameter":
-        """The parameter by repetitions of this experiment, each of ``iterations`` calls of ``size`` bytes."""
+        """The parameter from repetitions of this experiment, each of ``iterations`` calls of ``size`` bytes."""
         if self.latency:
             value = repeated([float(alpha_us(each, iterations, ranks)) for each in elapsed_us])
         else:
@@ -157,7 +157,7 @@ class Experiment:
 
 @dataclass(frozen=True, slots=True)
 class MeasuredParameter:
-    """Result of repetitions: us of a latency, GB/s of a bandwidth; ``usual``: whether it lies in ``usual_range``."""
+    """Result of repetitions: us for a latency, GB/s for a bandwidth; ``usual``: whether it lies in ``usual_range``."""
 
     parameter: str
     mean: float
@@ -213,7 +213,7 @@ ABOVE = (
 
 @dataclass(frozen=True, slots=True)
 class Class:
-    """A class of results; ``causes`` are what to look for, empty where nothing needs to be."""
+    """A class of results; ``causes`` are what to look for, empty for a good result."""
 
     name: str
     causes: tuple[str, ...] = ()
@@ -231,7 +231,7 @@ def of_error(error: float) -> Class:
 def of_efficiency(efficiency: float, latency_share: float) -> Class:
     """The class for a share of the ideal busbw, and the share of the predicted time that is latency.
 
-    A size whose time is mostly latency cannot reach a bandwidth, which the class then says.
+    If the time is mostly latency, the size cannot reach the bandwidth, and the class says so.
     """
     if efficiency > 1:
         return Class("above the ideal", ABOVE)
@@ -244,5 +244,5 @@ def of_efficiency(efficiency: float, latency_share: float) -> Class:
 
 
 def error(predicted: float, measured: float) -> float:
-    """The error relative to the measured value; above 0 where the prediction is too long."""
+    """The error relative to the measured value; above 0 if the prediction is too long."""
     return predicted / measured - 1

@@ -18,34 +18,34 @@ LARGEST = 1e30  # and one over it the least that may divide: far from any machin
 
 
 def positive(name: str, value: ArrayLike) -> Array:
-    """Checks for finite numbers above 0; as in all checks, a number gives a number, an array an array."""
+    """Checks that numbers are finite and above 0. All checks return a number for a number, an array for an array."""
     return _checked(name, value, lambda number: number > 0, "above 0", 1 / LARGEST)
 
 
 def not_negative(name: str, value: ArrayLike) -> Array:
-    """Finite numbers that are not below 0."""
+    """Checks that numbers are finite and not below 0."""
     return _checked(name, value, lambda number: number >= 0, "0 or above")
 
 
 def share(name: str, value: ArrayLike) -> Array:
-    """The numbers as parts of 1 that leave something: 0 to below 1."""
+    """Checks that numbers are shares from 0 to below 1, so that something is left."""
     return _checked(name, value, lambda number: (number >= 0) & (number < 1), "0 to below 1")
 
 
 def part(name: str, value: ArrayLike) -> Array:
-    """The numbers as parts of 1, all of it as well."""
+    """Checks that numbers are shares from 0 to 1, including 1."""
     return _checked(name, value, lambda number: (number >= 0) & (number <= 1), "0 to 1")
 
 
 def whole(name: str, value: ArrayLike, least: int = 1) -> Array:
-    """Whole numbers from ``least`` on."""
+    """Checks that numbers are whole and at least ``least``."""
     return _checked(
         name, value, lambda number: (number >= least) & (number == np.floor(number)), f"{least} or more, whole"
     )
 
 
 def divides(part: str, value: ArrayLike, of: str, total: ArrayLike) -> Array:
-    """The numbers ``total / value``, BadInput where one is not whole."""
+    """The quotients ``total / value``. BadInput if one is not whole."""
     parts, totals = whole(part, value), whole(of, total)
     parts, totals = np.broadcast_arrays(parts, totals)
     bad = np.flatnonzero(totals % parts)
@@ -119,13 +119,13 @@ def algorithm_gbs(nbytes: ArrayLike, time_us: ArrayLike) -> Array:
 
 
 def of_bits(gbps: ArrayLike) -> Array:
-    """Converts 1e9 bits per second, in which networks are sold, to 1e9 bytes per second (GB/s)."""
+    """Converts 1e9 bits per second, the usual unit for networks, to 1e9 bytes per second (GB/s)."""
     gbs: Array = positive("gbps", gbps) / 8
     return gbs
 
 
 def bus_factor(operation: CostOperation | Collective, ranks: ArrayLike) -> Array:
-    """Factor from algorithm to bus bandwidth: the share of the bytes that crosses a rank's link."""
+    """The factor from algorithm bandwidth to bus bandwidth: the share of the bytes that crosses a rank's link."""
     n = whole("ranks", ranks)
     passes = _PASSES.get(operation.name)
     factor: Array = n / n if passes is None else passes * (n - 1) / n
@@ -139,7 +139,7 @@ def bus_gbs(operation: CostOperation | Collective, nbytes: ArrayLike, time_us: A
 
 
 def time_us(operation: CostOperation | Collective, nbytes: ArrayLike, busbw_gbs: ArrayLike, ranks: ArrayLike) -> Array:
-    """The time that gives a bus bandwidth: the inverse of :func:`bus_gbs`."""
+    """The time that corresponds to a bus bandwidth: the inverse of :func:`bus_gbs`."""
     factor = bus_factor(operation, whole("ranks", ranks, least=2))
     time: Array = positive("bytes", nbytes) * factor / positive("busbw_gbs", busbw_gbs) / 1000
     return time

@@ -23,10 +23,10 @@ from tuner.times.costmodels.operations import Array, CostOperation, divides, not
 
 
 def step_us(compute_us: ArrayLike, communication_us: ArrayLike, hidden: ArrayLike = 0.0) -> Array:
-    """Time of a step; ``hidden`` is the share of the communication that overlaps the computation, at most as long as
-    it.
+    """Time of a step; ``hidden`` is the share of the communication that overlaps the computation, as far as that is
+    long enough.
 
-    0: one after the other; 1: the longer of the two.
+    With 0 they run one after the other; with 1 the time is the longer of the two.
     """
     compute, communication = positive("compute_us", compute_us), not_negative("communication_us", communication_us)
     time: Array = compute + communication - _hidden_us(compute, communication, hidden)
@@ -58,7 +58,7 @@ def _hidden_us(compute_us: Array, communication_us: Array, hidden: ArrayLike) ->
 class Model:
     """A transformer. ``expert_parameters`` of the ``parameters`` belong to experts, in ``expert_layers`` layers.
 
-    A token goes to ``experts_per_token`` of them. ``parameters`` and a plan's sizes may be arrays; bytes and times are
+    A token goes to ``experts_per_token`` experts. ``parameters`` and a plan's sizes may be arrays; bytes and times are
     then arrays, too.
     """
 
@@ -89,9 +89,9 @@ def _table() -> Mapping[str, Mapping[str, Any]]:
 
 
 def known_name(name: str) -> str:
-    """The name in the table of a model by any of its spellings: meta-llama/Meta-Llama-3-70B-Instruct is llama-3-70b.
+    """The table's name of a model, from any of its spellings: meta-llama/Meta-Llama-3-70B-Instruct is llama-3-70b.
 
-    BadInput for a name that is not known.
+    BadInput for an unknown name.
     """
     known = known_models()
     letters = {"".join(_LETTERS.findall(each)): each for each in known}
@@ -111,7 +111,7 @@ def vocabulary(name: str) -> int:
 def model_fields(name: str | None, given: Mapping[str, float | None]) -> dict[str, Any]:
     """Fields of :class:`Model` as given, completed from the model called ``name``.
 
-    BadInput for an unknown name, and for fields that are in neither.
+    BadInput for an unknown name, and for fields that are neither given nor in the table.
     """
     known = known_models()
     found = {
@@ -125,10 +125,10 @@ def model_fields(name: str | None, given: Mapping[str, float | None]) -> dict[st
 
 @dataclass(frozen=True, slots=True)
 class Parallelism:
-    """Degrees of parallelism; ``zero`` is ZeRO's stage, 0 without. ``ep`` divides ``dp``, ``pp`` the layers.
+    """Degrees of parallelism; ``zero`` is ZeRO's stage, 0 without ZeRO. ``ep`` divides ``dp``, ``pp`` the layers.
 
-    ``buckets`` is the number of calls for the gradients. The two sizes replace the model's: of a micro-batch's
-    activations, and of the gradients of one GPU.
+    ``buckets`` is the number of calls for the gradients. The two sizes, of a micro-batch's activations and of one GPU's
+    gradients, replace the model's.
     """
 
     tp: int = 1
@@ -153,7 +153,7 @@ class Parallelism:
 class Traffic:
     """``calls`` of one collective per step and GPU, each of ``bytes``, over ``ranks`` GPUs ``stride`` apart.
 
-    ``gradients``: their type is that of gradients, otherwise that of activations and parameters.
+    ``gradients``: whether the bytes are gradients, with the gradients' type; otherwise activations or parameters.
     """
 
     parallelism: str
@@ -165,7 +165,7 @@ class Traffic:
     gradients: bool = False
 
     def shape(self, gpus_per_node: int) -> tuple[int, int]:
-        """GPUs of the group on a node, and nodes it is on. BadInput where it lies unevenly."""
+        """How many GPUs the group has on each node, and on how many nodes it is. BadInput if it lies unevenly."""
         inside = min(self.ranks, max(1, gpus_per_node // self.stride))
         if self.ranks % inside or (gpus_per_node % self.stride and self.stride < gpus_per_node):
             raise BadInput(
@@ -177,7 +177,7 @@ class Traffic:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Cluster:
-    """``inter`` is one GPU's share of the network."""
+    """A cluster's levels; ``inter`` is one GPU's share of the network."""
 
     gpus_per_node: int
     intra: Level
@@ -254,7 +254,7 @@ def _all(model: Model, plan: Parallelism) -> Iterator[Traffic]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Replicas:
-    """``ranks`` that hold the same ``parameters``, in ``layers``: as many as a GPU computes with."""
+    """``ranks`` that hold the same ``parameters`` in ``layers`` layers: the ones that one GPU computes with."""
 
     name: str
     ranks: int
@@ -264,7 +264,7 @@ class _Replicas:
 
 
 def _replicas(model: Model, plan: Parallelism, own: _Replicas) -> Iterator[Traffic]:
-    """Gradients, and with ZeRO the parameters too, over the replicas.
+    """Traffic among the replicas: gradients, and with ZeRO also parameters.
 
     ZeRO-1 reduces once a step and gathers once. ZeRO-2 keeps only its part of the gradients, so it reduces after each
     micro-batch. ZeRO-3 gathers each layer in the forward and again in the backward pass as well.
@@ -291,7 +291,7 @@ def _given(size: ArrayLike | None, own: Array) -> Array:
 
 
 def per_gpu_bytes(one: Traffic) -> Array:
-    """Bytes that a GPU sends in a step, by the share that its collective's algorithm moves."""
+    """The bytes that a GPU sends in a step, given the share that each collective's algorithm moves."""
     algorithm = {CostOperation.SendRecv: "direct", CostOperation.AllToAll: "pairwise"}.get(one.operation, "ring")
     sent: Array = terms(one.operation, algorithm, one.ranks).share * one.bytes * one.calls
     return sent

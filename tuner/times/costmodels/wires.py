@@ -1,4 +1,4 @@
-"""Bytes that a collective puts on the wires, by algorithm, where the bus factor says something else.
+"""Bytes that a collective puts on the wires, by algorithm; the bus factor does not always say so.
 
 A share refers to the size S, through one port in its busier direction, averaged over equal ports: a GPU's links inside
 the node, and all adapters of a node together. docs/cost-models.md derives each of them.
@@ -31,7 +31,7 @@ class Loads:
     node_share: Array
 
     def time_us(self, nbytes: ArrayLike, intra_gbs: ArrayLike, inter_gbs: ArrayLike) -> Array:
-        """The least time in which links of these bandwidths (of a GPU, of a node) carry it."""
+        """The least time in which links of these bandwidths (per GPU, per node) carry the load."""
         size = positive("bytes", nbytes)
         inside = self.gpu_share * size / positive("intra_gbs", intra_gbs)
         outside = self.node_share * size / positive("inter_gbs", inter_gbs)
@@ -46,7 +46,7 @@ class Loads:
 
 
 def loads(operation: CostOperation, algorithm: str, gpus_per_node: ArrayLike, nodes: ArrayLike) -> Loads:
-    """BadInput where the algorithm does not do the operation, or not on this shape."""
+    """The loads of an algorithm. BadInput if it cannot do the operation, or not on this shape."""
     gpus, count = whole("gpus_per_node", gpus_per_node), whole("nodes", nodes)
     rule = _RULES.get((operation, algorithm.lower()))
     if rule is None:
@@ -88,7 +88,7 @@ _Rule = Callable[[Array, Array], Loads]
 
 def _ring(passes: int) -> _Rule:
     def of(gpus: Array, nodes: Array) -> Loads:
-        """Every rank passes n-1 parts on, once or twice; one hop per node leaves the node."""
+        """Every rank passes n-1 parts on, once or twice; one hop of each node goes to another node."""
         n = gpus * nodes
         whole_way, several = passes * (n - 1) / n, nodes > 1
         inside, outside = np.where(several, whole_way * (gpus - 1) / gpus, whole_way), np.where(several, whole_way, 0.0)
@@ -98,7 +98,7 @@ def _ring(passes: int) -> _Rule:
 
 
 def _chain(gpus: Array, nodes: Array) -> Loads:
-    """Broadcast and Reduce over a ring: the whole passes each link once; not those of the rank where the ring ends."""
+    """Broadcast and Reduce over a ring: the whole size passes each link once; the last rank passes nothing on."""
     several = nodes > 1
     inside = np.where(several, (gpus - 1) / gpus, np.where(gpus > 1, 1.0, 0.0))
     return Loads(inside[()], np.where(several, 1.0, 0.0)[()])
@@ -113,8 +113,8 @@ def _nvls(up: str) -> _Rule:
     def of(gpus: Array, nodes: Array) -> Loads:
         """The switch reads a part from all GPUs, including its owner, and writes it to all of them.
 
-        So a GPU sends its whole size to be reduced and receives the whole that others multicast; its own part of 1/n
-        passes once more in AllReduce, which does both.
+        So a GPU sends its whole size to be reduced and receives the whole size that others multicast; AllReduce does
+        both, so a GPU's own part of 1/n passes once more.
         """
         if np.any(nodes > 1) or np.any(gpus < 2):
             raise BadInput(f"NVLS {up}: the switches of one node do it; valid: one node, two GPUs or more")
@@ -163,7 +163,7 @@ _UPLINK_PASSES = {
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Ideal:
-    """ReaderBounds on busbw in GB/s by each kind of link; infinite where it carries nothing."""
+    """Upper bounds on busbw in GB/s by each kind of link; infinite if that kind carries nothing."""
 
     intra_gbs: Array
     inter_gbs: Array
@@ -175,7 +175,7 @@ class Ideal:
 
     @property
     def inter_limits(self) -> NDArray[np.bool_]:
-        """Whether it is the network that limits: true or false for numbers of GB/s."""
+        """Whether the network is the lower bound; one truth value per shape."""
         limits: NDArray[np.bool_] = self.inter_gbs < self.intra_gbs
         return limits
 
@@ -210,7 +210,7 @@ def ideal(
 
 @dataclass(frozen=True, slots=True)
 class IdealOfShape:
-    """Ideal of one shape; bounds are None where links carry nothing, the efficiency without a measured busbw."""
+    """The ideal of one shape; a bound is None if its links carry nothing, the efficiency without a measured busbw."""
 
     gpus_per_node: int = field(metadata=column("GPUs per node"))
     nodes: int = field(metadata=column("nodes"))

@@ -1,6 +1,6 @@
-"""How accurate calibrated times are: the frozen splits, what other models reach on them, and files of one's own.
+"""How accurate calibrated times are: on the frozen splits, beside other models, and on a user's own files.
 
 ``splits`` reads ``tables/splits.toml``, which was written before anything was fitted. ``evaluate`` fits to what a split
-keeps and predicts what it holds out, ``baselines`` do the same with simpler means, ``widths`` learn the intervals from
-the errors on other machines, ``of_file`` compares a calibration with a file.
+keeps and predicts what it holds out, does the same with simpler models, and learns the intervals' widths from the
+errors on other machines; ``of_file`` compares a calibration with a file.
 """

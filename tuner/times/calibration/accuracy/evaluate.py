@@ -32,9 +32,9 @@ COVERED_BETWEEN = 0.93  # of times between nodes: those of one table are off ali
 class Scores:
     """Errors of the predictions of one split: absolute logarithms of predicted over measured times, [row].
 
-    ``scatter``: of the fit near each row; ``unit``: what the factor of the kind multiplies there. Between nodes, where
-    many rows of a site are known: half of the interval for another day or release, and the remaining scatter of similar
-    calls, before it is widened.
+    ``scatter``: the fit's scatter near each row; ``unit``: what the factor of the kind multiplies there. Between nodes,
+    with many rows of a site, they are half the interval for another day or release, and the remaining scatter of
+    similar calls before widening.
     """
 
     kind: CarriedOver
@@ -46,9 +46,10 @@ class Scores:
 
 
 def learn(scores: Iterable[Scores]) -> Factors:
-    """The conformal quantiles by what is carried over, the (n + 1) x 0.9 smallest of n; splits have equal weight.
+    """The conformal quantile for each kind of extrapolation: the (n + 1) x 0.9 smallest of n errors, splits weighed
+    alike.
 
-    For sizes, how far predictions are off; for the others, how much more than that, as independent errors add.
+    For sizes the errors themselves; for the other kinds the additional error, as independent errors add.
     """
     everything = list(scores)
     between = [_beside(each, 1.0) for each in everything if each.kind is CarriedOver.nodes]
@@ -62,7 +63,7 @@ def learn(scores: Iterable[Scores]) -> Factors:
 
 
 def learn_scaled(scores: Iterable[Scores]) -> Factors:
-    """Factors where all are in units of the scatter."""
+    """The factors if all kinds are measured in units of the scatter."""
     known = _tried(scores)
     never = max(known.values()) * _NEVER_TRIED
     return {kind: known.get(kind, never) for kind in ON_ONE_NODE}
@@ -78,7 +79,7 @@ def _tried(scores: Iterable[Scores]) -> Factors:
 
 
 def _beside(scores: Scores, scatters: float) -> Array:
-    """Factors of the unit that errors need in addition to these scatters, [row]."""
+    """How many units the errors need in addition to this many scatters, [row]."""
     more: Array = np.sqrt(np.maximum(scores.off**2 - (scatters * scores.scatter) ** 2, 0.0)) / scores.unit
     return more
 
@@ -107,7 +108,7 @@ def scaled(fit: MeasuredCalls, test: MeasuredCalls) -> Array:
 
 
 def alpha_beta(fit: MeasuredCalls, test: MeasuredCalls) -> Array:
-    """A time for each step and for each byte that a rank sends, for each collective, algorithm and protocol."""
+    """Predicts by a time per step and per byte that a rank sends, for each collective, algorithm and protocol."""
     times: Array
     times, known, asked = np.full(len(test), np.nan), _combinations(fit), _combinations(test)
     for combination in np.unique(asked).tolist():
@@ -124,7 +125,7 @@ def alpha_beta(fit: MeasuredCalls, test: MeasuredCalls) -> Array:
 
 
 def interpolated(fit: MeasuredCalls, test: MeasuredCalls) -> Array:
-    """Between the measured sizes of the same collective, type, GPUs and nodes, in logarithms."""
+    """Predicts by interpolation between measured sizes of the same collective, type, GPUs and nodes, in logarithms."""
     curves, times = _curves(fit), np.full(len(test), np.nan)
     for key, places in _places(test).items():
         if key in curves:
@@ -134,7 +135,7 @@ def interpolated(fit: MeasuredCalls, test: MeasuredCalls) -> Array:
 
 
 def carried(fit: MeasuredCalls, test: MeasuredCalls) -> Array:
-    """The measured time of the same call, whatever else has changed."""
+    """Predicts the measured time of the same call, whatever else has changed."""
     curves, times = _curves(fit), np.full(len(test), np.nan)
     for key, places in _places(test).items():
         if key in curves:
@@ -206,7 +207,7 @@ def _places(calls: MeasuredCalls) -> dict[tuple[int, ...], Ints]:
 
 
 def _curves(calls: MeasuredCalls) -> dict[tuple[int, ...], tuple[Array, Array]]:
-    """Logarithms of sizes, rising, and of the median time at each."""
+    """Logarithms of the sizes, ascending, and of the median time at each."""
     curves = {}
     for key, places in _places(calls).items():
         by_size: dict[float, list[float]] = defaultdict(list)
@@ -226,7 +227,7 @@ FEWEST_ROWS = 8  # fewer say nothing of a kind alone
 class SplitResult:
     """One split: mean absolute errors by model (None where one has no answer), and what the intervals cover.
 
-    ``group``: the splits that it is counted with: its kind, and whether several nodes were predicted.
+    ``group`` names the splits it is averaged with: its kind, and whether several nodes were predicted.
     """
 
     split: Split
@@ -239,7 +240,7 @@ class SplitResult:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Predicted:
-    """A split predicted by a calibration of what it keeps, whose factors are not known yet."""
+    """A split predicted by a calibration from the rows it keeps; the interval factors are not known yet."""
 
     split: Split
     halves: Halves
@@ -257,7 +258,7 @@ class _Predicted:
 
 
 def run(progress: Callable[[int, int], None] | None = None) -> tuple[tuple[SplitResult, ...], Factors]:
-    """Runs all splits; also the factors from their errors, over all machines.
+    """Runs all splits; also returns the factors learnt from the errors on all machines.
 
     The intervals of a split come from the errors on other machines.
     """
@@ -273,9 +274,9 @@ def run(progress: Callable[[int, int], None] | None = None) -> tuple[tuple[Split
 
 
 def _one_thread() -> AbstractContextManager[object]:
-    """Leaves libraries of linear algebra and of trees one thread, where threadpoolctl, scikit-learn's, can say so.
+    """Limits the linear algebra and tree libraries to one thread, if threadpoolctl (part of scikit-learn) is installed.
 
-    Threads that wait for each other take several times as long as one alone, of matrices and trees so small.
+    With matrices and trees this small, threads that wait for each other are several times slower than one.
     """
     try:
         from threadpoolctl import threadpool_limits
@@ -294,7 +295,7 @@ def error_of(split: Split) -> tuple[float, int]:
 
 
 def of_others(scores: Sequence[Scores], split: Split) -> list[Scores]:
-    """The scores of other machines; for what only this one was tried for, those of its other splits."""
+    """The scores of other machines; for kinds that only this machine was tried for, the scores of its other splits."""
     others = [score for score in scores if score.machine != split.machine]
     tried = {score.kind for score in others}
     own = [score for score in scores if score.kind not in tried and score.split != split]
@@ -324,7 +325,7 @@ def _predict(split: Split) -> _Predicted:
 
 
 def _scores(predicted: _Predicted) -> Scores | None:
-    """Errors that factors are learnt from; None of times between nodes by few rows of the site, or none."""
+    """The errors to learn factors from; None for times between nodes that few rows of the site, or none, predict."""
     if predicted.split.is_between_nodes:
         return _scores_between(predicted)
     kind, test = CarriedOver[predicted.split.kind], predicted.halves.test
@@ -412,6 +413,6 @@ class SplitsAccuracy:
 
 
 def of_splits(progress: Callable[[int, int], None] | None = None) -> SplitsAccuracy:
-    """Runs them; ``progress`` is told how many of how many are done."""
+    """Runs the splits; ``progress`` is called with how many of how many are done."""
     results, factors = run(progress)
     return SplitsAccuracy(results, summary(results), factors)

@@ -26,10 +26,11 @@ from tuner.times.timemodel.predict import CalibratedTimes, CalibrationChoice, ch
 
 @dataclass(frozen=True, slots=True)
 class Accuracy:
-    """Mean absolute errors as shares (|predicted / measured - 1|) and what 90 % intervals hold, over ``rows``.
+    """Mean absolute errors as shares (|predicted / measured - 1|) and the share of times in 90 % intervals, over
+    ``rows``.
 
     ``half_width_90``: half an interval as a share of the time, mean; ``nccl_model_error`` is the error of NCCL's own
-    prediction. ``extrapolated`` counts the rows outside of what the calibration was measured on.
+    prediction. ``extrapolated`` counts the rows that the calibration has to extrapolate for.
     """
 
     rows: int
@@ -47,10 +48,10 @@ _NO_ROWS = {each.name: 0 if each.type is int else None for each in fields(Accura
 class FileAccuracy:
     """``collectives`` is None where the file only has sends and receives.
 
-    ``skipped`` counts the rows left out by reason, ``reason`` says why this calibration answers.
+    ``skipped`` counts the rows left out, by reason; ``reason`` says why this calibration was chosen.
 
-    ``problems`` are what looks wrong with rows that count; ``updated_by`` rows moved the calibration and are not
-    judged. ``extrapolations`` count the judged rows by what they are extrapolated over.
+    ``problems`` are suspicious facts about rows that count; ``updated_by`` rows updated the calibration first and are
+    not judged. ``extrapolations`` count the judged rows by kind of extrapolation.
     """
 
     file: str
@@ -80,7 +81,7 @@ class FileAccuracy:
 def of_path(
     path: Path, site: Site, given: Given | None = None, calibration: str | None = None, update: Path | None = None
 ) -> FileAccuracy:
-    """Accuracy on a file, for a ``site`` and a ``calibration``, or those that fit by default.
+    """Accuracy on a file, for a ``site`` and a ``calibration``, or for the ones that match the file.
 
     ``update``: a file of rows of the same cluster, which the calibration is updated with first. ``given``: what files
     do not say about their rows. Rows that the machine's links rule out are left out. Errors: BadMeasurement also where
@@ -121,7 +122,7 @@ def _contradictions(table: Measurements, site: Site) -> Iterator[str]:
 def of_file(
     table: Measurements, site: Site, calibration: str | None = None, update: Measurements | None = None
 ) -> FileAccuracy:
-    """The rows of a file that NCCL's model can be asked about, against the calibration that answers for their machine.
+    """Compares the rows of a file that NCCL's model can answer for with the calibration of their machine.
 
     Rows of ``update`` move the calibration first, and are not judged.
 
@@ -168,7 +169,7 @@ def _call(row: SampleBlock) -> SampleBlock:
 
 
 def _all_off_alike(calls: MeasuredCalls, times: CalibratedTimes) -> tuple[str, ...]:
-    """Said where all times are off by one factor, with the lines; the rows count all the same."""
+    """A problem if all times are off by one factor, with the lines; the rows count nevertheless."""
     ratios = calls.measured.times_us / times.time_us
     factor = plausible.common_factor(ratios, calls.measured.calls.bytes)
     if factor is None:
@@ -179,7 +180,7 @@ def _all_off_alike(calls: MeasuredCalls, times: CalibratedTimes) -> tuple[str, .
 
 
 def _skipped(table: Measurements, calls: MeasuredCalls | None, counted: Set[int]) -> Mapping[str, int]:
-    """Rows left out by reason; ``counted`` are lines of sends and receives that are not."""
+    """How many rows were left out, by reason; ``counted`` are lines of sends and receives that do count."""
     reasons = {point_to_point_reason(row.point.name) for row in table.blocks if row.point.is_point_to_point}
     skipped = Counter({why: count for why, count in (calls.skipped if calls else {}).items() if why not in reasons})
     for row in table.blocks:
@@ -190,7 +191,7 @@ def _skipped(table: Measurements, calls: MeasuredCalls | None, counted: Set[int]
 
 
 def _chosen(table: Measurements, rows: Sequence[SampleBlock], site: Site, calibration: str | None) -> CalibrationChoice:
-    """The calibration that answers for the largest communicator of the rows: the site's, where the table names one."""
+    """The calibration for the rows' largest communicator; that of the site, if the table names one."""
     if calibration is None and site.machine and any(row.nodes > 1 for row in rows):
         calibration = calibrations.of_site(table.header.site)
     row = max(rows, key=lambda each: (each.nodes, each.gpus_per_node))
@@ -198,7 +199,7 @@ def _chosen(table: Measurements, rows: Sequence[SampleBlock], site: Site, calibr
 
 
 def _of_exchanges(rows: MeasuredExchanges | None, chosen: CalibrationChoice) -> Accuracy | None:
-    """Errors of AllToAll; None where the file has none, or the calibration has none."""
+    """Errors of AllToAll; None if the file or the calibration has no AllToAll."""
     if rows is None or chosen.calibration.exchange is None:
         return None
     said = exchange_times(chosen.calibration, rows.calls, same_machine=chosen.same_machine)

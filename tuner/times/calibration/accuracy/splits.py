@@ -19,7 +19,8 @@ Rows = NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """One split. ``kind``: on one node a name of :class:`CarriedOver`; conditions are lists of values by column.
+    """One split. ``kind``: a name of :class:`CarriedOver` on one node; conditions are lists of allowed values by
+    column.
 
     ``bytes`` is the smallest of the held-out sizes.
     """
@@ -44,7 +45,7 @@ class Split:
 
     @property
     def title(self) -> str:
-        """The split in words: what is fitted to, and what is held out."""
+        """The split in words: which rows are fitted to, and which are held out."""
         kept = f", {_words(self.keep)} only" if self.keep else ""
         held = f"{', '.join(self.test)} {_words(self.test_rows)}".strip() if self.test else _words(self.hold_out)
         large = f" from {self.from_bytes >> 20} MiB" if self.from_bytes > 1 else ""
@@ -60,7 +61,7 @@ class Halves:
 
 
 def splits() -> tuple[Split, ...]:
-    """All of them, in the order of the file."""
+    """All splits, in the order of the file."""
     read = []
     for entry in splits_file()["split"]:
         lists = {key: tuple(entry[key]) for key in ("fit", "test") if key in entry}
@@ -87,7 +88,7 @@ def halves(split: Split) -> Halves:
 
 @cache
 def shipped(name: str) -> MeasuredCalls:
-    """The rows of a shipped table on its own machine. BadInput where that is not known."""
+    """The rows of a shipped table on the machine it names. BadInput if that machine is not known."""
     table = table_of_one_way(name)
     if not table.header.machine or not table.header.nccl:
         raise BadInput(f"{name}: machine or release not known: {table.header.machine_note or table.header.nccl_note}")
