@@ -1,7 +1,7 @@
 """Measured times as tables: the public ones in ``tables/measured``, and files in the same columns.
 
-``read`` takes any such file, ``load`` a shipped one (``names``). ``problems`` says what is wrong with a table's rows as
-far as they show it by themselves; a higher floor judges what a machine's links allow.
+``read`` takes any such file, ``load`` a shipped one (``names``). ``problems`` finds what is wrong with a table's rows
+as far as the rows alone show it; ``tuner.times.calibration.plausible`` compares them with a machine's links.
 """
 
 from tuner.times.measured.checks import Kind, Problem, problems

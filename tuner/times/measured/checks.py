@@ -1,4 +1,4 @@
-"""Problems of the rows of a table, as far as they alone show it: found and said, with the rows' lines."""
+"""Finds problems of a table's rows, as far as the rows alone show them, and words them with the rows' lines."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
@@ -90,7 +90,7 @@ def problems(table: Measurements) -> tuple[Problem, ...]:
 
 
 def curves(table: Measurements) -> Iterator[tuple[SampleBlock, ...]]:
-    """Rows that differ in size alone, by size; replicates of a size stay in the file's order."""
+    """Groups of rows that differ in size alone, sorted by size; repeated sizes stay in the file's order."""
     by_curve: dict[object, list[SampleBlock]] = defaultdict(list)
     for row in table.blocks:
         by_curve[row.of_bytes(0)].append(row)
@@ -98,13 +98,13 @@ def curves(table: Measurements) -> Iterator[tuple[SampleBlock, ...]]:
 
 
 def named(row: SampleBlock) -> str:
-    """A row in a message: ``allreduce float16 1 MiB on 2 x 8 GPUs``."""
+    """Name of a row in a message: ``allreduce float16 1 MiB on 2 x 8 GPUs``."""
     call = row.point
     return f"{call.name} {call.dtype.name} {human_bytes(call.bytes)} on {row.nodes} x {row.gpus_per_node} GPUs"
 
 
 def nearest_release(name: str) -> tuple[str, str]:
-    """The release of the catalogue that stands in for ``name``, and a note where it is another one.
+    """The known release that stands in for ``name``, and a note if it is a different one.
 
     An unknown patch release is replaced by the nearest of its minor release.
     Errors: UnknownRelease if its minor release is unknown.
@@ -132,7 +132,7 @@ def _release(table: Measurements) -> Iterator[Problem]:
 
 
 def _mixed(table: Measurements) -> Iterator[Problem]:
-    """Problems of mixed files, from what the runs say about themselves."""
+    """Problems of files that mix runs, by what the runs say about themselves."""
     of = {Kind.mixed_releases: records.release_of_note, Kind.mixed_machines: records.gpu_of_note}
     for kind, value_of in of.items():
         by_run = {key: value_of(f"{key} ; {run.what}") for key, run in table.header.runs.items()}
@@ -212,7 +212,7 @@ def _curves(table: Measurements) -> Iterator[Problem]:
 
 
 def _slow_runs(table: Measurements) -> Iterator[Problem]:
-    """Compares runs with the median of all runs of the same points, for large sizes only."""
+    """Finds slow runs by the median of all runs of the same points, for large sizes only."""
     by_point: dict[object, list[SampleBlock]] = defaultdict(list)
     for row in table.blocks:
         if row.point.bytes >= _LARGE_BYTES and row.run:

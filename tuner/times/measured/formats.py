@@ -38,9 +38,9 @@ class Given:
     """Facts given in addition to a file, which must not contradict it.
 
     ``nodes`` and ``gpus_per_node`` are for files that do not name their ranks, ``collective`` for an nccl-tests text
-    that does not name its program. ``machine_gpus``: the GPUs that such a file used of each node, where nothing says
-    it. ``by_round``: runs of `measure` have a row for each round instead of one; with three processes or more, for each
-    process.
+    that does not name its program. ``machine_gpus``: how many GPUs of each node such a file used, if nothing says so.
+    ``by_round``: whether a run of `measure` gives one row per round (with three processes or more, per process) instead
+    of one in all.
     """
 
     nccl: str = ""
@@ -53,7 +53,7 @@ class Given:
 
 
 class FileFormat(StrEnum):
-    """Formats of files that measured times, or NCCL's choices alone, come in."""
+    """Formats of files with measured times, or with NCCL's choices alone."""
 
     parquet = "aiconfigurator's parquet"
     measure = "runs of 'nccl-tuner measure'"
@@ -72,11 +72,11 @@ NCCL_TESTS = (FileFormat.nccl_tests_json, FileFormat.nccl_tests_text)
 class MeasurementFile:
     """A file of any of these formats, recognised by its content and read once.
 
-    BadMeasurement where it cannot be read. ``format`` is None for a file of another format.
+    BadMeasurement if it cannot be read. ``format`` is None if the format is not recognised.
     """
 
     def __init__(self, path: Path, content: bytes | None = None) -> None:
-        """Read it; ``content`` is what counts of one that is too large to be read as a whole."""
+        """Reads the file; ``content`` is the relevant part of a file that is too large to be read as a whole."""
         self.path, self.content = path, _content(path) if content is None else content
         self._record: Any = None
         self._read: dict[tuple[str, Collective | P2pOperation | None], Measurements] = {}
@@ -84,7 +84,7 @@ class MeasurementFile:
 
     @cached_property
     def text(self) -> str:
-        """The content as text, without what log collectors added to its lines; invalid bytes are replaced."""
+        """The content as text, without what log collectors add to lines; invalid bytes are replaced."""
         return nccl_tests.unwrapped(self.content.decode(errors="replace"))
 
     def _recognized(self) -> FileFormat | None:
@@ -106,7 +106,7 @@ class MeasurementFile:
         return FileFormat.nccl_log if " NCCL INFO " in self.text or " NCCL WARN " in self.text else None
 
     def read(self, given: Given) -> Measurements:
-        """Everything in the file, unchanged; of the collective ``given`` where the file names none.
+        """Everything in the file, unchanged; the collective is the ``given`` one if the file names none.
 
         Errors: BadMeasurement for an unknown format, or an incomplete file.
         """
@@ -133,9 +133,10 @@ class MeasurementFile:
         raise BadMeasurement(f"{self.path}: {_NONE}")
 
     def measurements(self, collective: Collective | None = None) -> Measurements:
-        """The file's single times of a collective that NCCL tunes; ``collective`` is as of :meth:`read`.
+        """The file's single times of a collective that NCCL tunes; ``collective`` is used if the file names none.
 
-        BadMeasurement as of that, for columns, and where something else was run; NCCL's log alone has no times.
+        BadMeasurement as :meth:`read` raises it, for a file of columns, and if something else was run; NCCL's log alone
+        has no times.
         """
         if self.format in (FileFormat.parquet, FileFormat.columns):
             raise BadMeasurement(f"{self.path}: {_NONE}")
@@ -149,7 +150,7 @@ class MeasurementFile:
         return found
 
     def table(self, given: Given) -> Measurements:
-        """The file as a table, as :func:`read` says. Errors: as of :func:`read`."""
+        """The file as a table, with the errors of :func:`read`."""
         found = self.read(given)
         if self.format not in (FileFormat.parquet, FileFormat.columns):
             found = _rows(self.path, found, given)
@@ -157,7 +158,7 @@ class MeasurementFile:
 
     @property
     def forces(self) -> bool:
-        """Whether its rows may say what was forced: columns, or nccl-tests' output with NCCL's variables in it."""
+        """Whether the file may say what its rows forced: columns, or nccl-tests' output that shows NCCL's variables."""
         if self.format is FileFormat.nccl_tests_text:
             return bool(nccl_tests.choosing_variables(self.text))
         if self.format is FileFormat.nccl_tests_json:
@@ -167,7 +168,7 @@ class MeasurementFile:
 
     @property
     def release(self) -> str | None:
-        """The release that a file of nccl-tests names; None without one, or for another format."""
+        """The release that nccl-tests' output names; None if it names none, or for another format."""
         if self.format is FileFormat.nccl_tests_text:
             text = nccl_tests.runs_apart(self.text)[0]
             return nccl_tests.Text(self.path, text.rpartition("\n")[0]).release
@@ -180,7 +181,7 @@ RESULTS = ReaderBounds("results of nccl-tests, as text", lines=3_000_000)
 
 
 def _content(path: Path) -> bytes:
-    """The content of a file; of NCCL's log only what is read here, as the log itself is read in pieces elsewhere.
+    """The content of a file, with only those lines of NCCL's log that are read here: it is read in pieces elsewhere.
 
     BadMeasurement where it cannot be read.
     """
@@ -196,7 +197,7 @@ def _content(path: Path) -> bytes:
 
 
 def read(path: Path, given: Given | None = None) -> Measurements:
-    """The table of a file; rows have the file's lines, or the place of a result in a record, counted from 1.
+    """The table of a file; a row's line is its line in the file, or the number of the result in a record, from 1.
 
     Times of single calls come as their mean (nccl-tests) or median (`measure`). BadMeasurement names the file, and the
     line if there is one, of an error or of a contradiction to ``given``. BadInput where a package is missing that reads
@@ -206,13 +207,13 @@ def read(path: Path, given: Given | None = None) -> Measurements:
 
 
 def read_any(path: Path, collective: Collective | None = None) -> Measurements:
-    """The sample blocks of a file of any format. Errors: as of :meth:`MeasurementFile.measurements`."""
+    """The sample blocks of a file of any format, with the errors of :meth:`MeasurementFile.measurements`."""
     return MeasurementFile(path).measurements(collective)
 
 
 def _rows(path: Path, measured: Measurements, given: Given) -> Measurements:
-    """Blocks of one time each: for nccl-tests the mean of a line's calls, else the median of each point and request, by
-    round where that is ``given``. What does not count is left out and counted.
+    """The table with one time per block: for nccl-tests the mean of a line's calls, else the median of each point and
+    request, per round if ``given`` asks for it. Blocks that do not count are left out, and their number is kept.
     """
     said = measured.header
     scenario, of_lines = said.scenario, said.backend == nccl_tests.NAME
@@ -265,7 +266,7 @@ _Unit = tuple[Point, Combination | None, tuple[int, int]]
 
 
 def _of_runs(said: Header) -> Header:
-    """The head of a run, completed by the head of a table."""
+    """The header of a run, with the facts that a table's header has in addition."""
     return replace(
         said,
         machine=(said.scenario.machine or "") if said.scenario else "",
@@ -282,7 +283,7 @@ def _by_call(measured: tuple[_Unit, object]) -> tuple[object, ...]:
 
 
 def _communicator(path: Path, said: Header, given: Given) -> tuple[int, int]:
-    """Nodes and GPUs of each."""
+    """The number of nodes, and of GPUs on each."""
     ranks, nodes = said.ranks, given.nodes or said.nodes
     if given.nodes and said.nodes is not None and said.nodes != given.nodes:
         raise BadMeasurement(f"{path}: {plural(said.nodes, 'node')}; {option('nodes')} says {given.nodes}")
@@ -310,7 +311,8 @@ _FOLDER = expression(r"\d+\.\d+(?:\.\d+)?")
 
 
 def _of_parquet(path: Path, nccl: str = "") -> Measurements:
-    """Rows of aiconfigurator's ``nccl_perf.parquet`` of the release ``nccl``, or of the one that all have.
+    """Rows of aiconfigurator's ``nccl_perf.parquet`` with the release ``nccl``, or with the one release that all rows
+    have.
 
     Columns, by collector/network/collect_nccl.py there: ``op_name``, ``nccl_dtype``, ``num_gpus`` of one node,
     ``message_size`` in elements, ``latency`` in ms, and, but for the oldest tables, ``version``, the release, and
@@ -359,7 +361,7 @@ def _of_parquet(path: Path, nccl: str = "") -> Measurements:
 
 
 def _release_note(path: Path, nccl: str, is_column: bool) -> str:
-    """Who says the release, and which other one the folder says: data of one release lie in another's folder."""
+    """A note on what names the release, and on the folder if it differs: some data lie in another release's folder."""
     said = "As the column 'version' says." if is_column else "As given: the file has no column 'version'."
     folder = path.parent.name
     if _FOLDER.fullmatch(folder) and not nccl.startswith(folder):

@@ -1,4 +1,4 @@
-"""The head of a file of measurements: where, when and how was measured, as a record and as the file's first line."""
+"""The header of a file of measurements: where, when and how they were made; a record, and the file's first line."""
 
 import hashlib
 import platform
@@ -20,14 +20,14 @@ from tuner.scenario import Scenario
 
 
 def usable(scenario: Scenario, topology_xml: str | None) -> Scenario:
-    """The scenario with this topology's text, and those of the run's variables that the release reads."""
+    """The scenario with a file of this topology, and with only those variables of the run that the release reads."""
     if scenario.topology is not None and topology_xml is not None:
         scenario = replace(scenario, topology=_topology(scenario.topology, topology_xml))
     return replace(scenario, environment=_known(scenario)) if scenario.environment else scenario
 
 
 def _topology(path: Path, text: str) -> Path:
-    """A file with this text: the run's own, if it still has it, else one with its name in the cache."""
+    """A file with this text: the run's own if it still holds this text, else one of the same name in the cache."""
     if path.is_file() and path.read_text(errors="replace") == text:
         return path
     kept = cache_folder() / "topologies" / hashlib.sha256(text.encode()).hexdigest()[:16] / path.name
@@ -37,7 +37,7 @@ def _topology(path: Path, text: str) -> Path:
 
 
 def _known(scenario: Scenario) -> dict[str, str]:
-    """Variables of the run, without those that the oracle sets, that are not emulated, or that NCCL does not read."""
+    """The run's variables, without the ones that the oracle sets, that are not emulated, or that NCCL does not read."""
     from tuner.oracle.process import OWN_VARIABLES
 
     given = {name: value for name, value in (scenario.environment or {}).items() if name not in OWN_VARIABLES}
@@ -74,7 +74,7 @@ _NEVER = frozenset({"fitted_constants", "build"})  # no part of a communicator, 
 
 
 def scenario_record(scenario: Scenario) -> dict[str, Any]:
-    """The scenario as JSON holds it; paths are absolute. BadInput for one whose nodes only a log shows."""
+    """The scenario as a JSON record with absolute paths. BadInput if only a log describes its nodes."""
     if scenario.logged is not None:
         raise BadInput(
             f"{scenario.logged.file}: a log is no machine to measure; valid: {option('machine')}, {option('topology')}"
@@ -98,11 +98,11 @@ def _case(scenario: Scenario | None) -> dict[str, Any] | None:
 
 @dataclass(frozen=True, slots=True)
 class Noted:
-    """Facts that explain the times but may differ in a second run; None for what is not known.
+    """Facts that help to explain the times but may differ in a second run; None if not known.
 
     ``library`` is the libnccl.so.2; ``cuda_driver`` and ``cuda_runtime`` are releases by CUDA's numbers; ``nvidia_smi``
-    is its output for each GPU. ``settings`` are those of the run that began the file, by name, with units in the names;
-    ``versions`` are those of this program, Python and cupy, by package.
+    is its output for each GPU. ``settings`` of the run that began the file, by name, with units in the names;
+    ``versions`` of this program, Python and cupy, by package.
     """
 
     date: str | None = None
@@ -147,7 +147,7 @@ class MeasuredLaunch(StrEnum):
 
 
 class MeasuredHealth(StrEnum):
-    """Whether GPUs, links and network worked as such hardware does, as far as the source and the numbers show."""
+    """Whether GPUs, links and network worked as they should, as far as the source and the numbers show."""
 
     healthy = "healthy"
     degraded = "degraded"
@@ -156,7 +156,7 @@ class MeasuredHealth(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class MeasuredAdapters:
-    """The network adapters that one node really has: ``count`` of ``gbps`` 1e9 bits per second each, None: unknown."""
+    """A node's real network adapters: ``count`` with ``gbps`` (1e9 bits per second) each, None if unknown."""
 
     count: int | None = None
     gbps: float | None = None
@@ -170,7 +170,7 @@ class MeasuredAdapters:
 
 @dataclass(frozen=True, slots=True)
 class MeasuredSource:
-    """Publication of the numbers: repository or document, the state of it, the path in it, and its licence."""
+    """Where the numbers were published: repository or document, its revision, the path in it, and its licence."""
 
     repository: str = ""
     commit: str = ""
@@ -180,11 +180,11 @@ class MeasuredSource:
 
 @dataclass(frozen=True, slots=True)
 class MeasuredRun:
-    """One run of a file: its settings, and in what it differs from the file's other runs.
+    """One run of a file: its settings, and how it differs from the file's other runs.
 
-    ``environment`` are variables in addition to the header's; one with an empty value was not set in this run.
-    ``devices`` are the GPUs of the node, by number, where they are not the first ones. ``launch`` and ``health`` are
-    None, ``network`` empty, where they are the header's; ``health_note`` says why the health is another.
+    ``environment``: variables in addition to the header's; an empty value means that it was not set in this run.
+    ``devices`` are the numbers of the node's GPUs if they are not the first ones. If ``launch`` and ``health`` are None
+    or ``network`` is empty, the header's apply; ``health_note`` says why the health differs.
     """
 
     what: str
@@ -198,16 +198,16 @@ class MeasuredRun:
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """Facts of what was measured, for all blocks of a file; None, or an empty text, for what is not said.
+    """Facts about all blocks of a file; None or an empty text if the file does not say.
 
-    ``scenario`` is the communicator where the file describes it; else ``ranks`` and ``nodes`` say how large it was.
-    ``nccl`` is a release, ``file`` that of another program, ``gpus`` each kind's name once. ``calls_per_time`` says
-    below which nBytes one time is the mean of how many calls, ``graphs_below_bytes`` below which they were timed inside
-    CUDA graphs, with their buffers registered or not; ``variables`` which of NCCL's and its network's were set.
-    ``others`` are keys of the file that are none of these.
+    ``scenario`` is the communicator if the file describes it; else ``ranks`` and ``nodes`` say how large it was.
+    ``nccl`` is a release, ``file`` that of another program, ``gpus`` each kind's name once. ``calls_per_time`` says how
+    many calls one time is the mean of, below which nBytes; ``graphs_below_bytes`` below which nBytes calls were timed
+    inside CUDA graphs, with their buffers registered or not; ``variables`` which variables of NCCL and its network were
+    set. ``others`` are the file's other keys.
 
     What follows are facts of tables. ``machine`` is a name of the catalogue; ``machine_note`` says why there is none,
-    or how sure it is, ``nccl_note`` the same of the release. ``network`` is what NCCL sent over between nodes:
+    or how certain it is; ``nccl_note`` says so for the release. ``network`` is what NCCL sent over between nodes:
     ``InfiniBand``, ``sockets`` or the name of a plugin; ``site`` the cluster, where it has a name. ``health`` says
     whether the hardware did what it should, ``health_note`` how that is known; a run may contradict it for itself.
     ``adapters`` are the node's real ones, which may differ from the catalogue's. ``noise_percent`` is by how much two
@@ -264,7 +264,7 @@ class Header:
 
     @property
     def is_simulated(self) -> bool:
-        """Whether the times are planted, and say nothing of any real machine."""
+        """Whether the times are simulated, and so say nothing about a real machine."""
         return self.backend in PLANTED
 
     @property
@@ -274,8 +274,8 @@ class Header:
 
     @property
     def communicator(self) -> str:
-        """The communicator in words, with a name for its topology: the machine's where a simulated one was measured,
-        else the file's.
+        """The communicator in words, with a name for its topology: the machine's name if it was simulated, else the
+        file's.
 
         BadMeasurement where the header does not say which communicator was measured.
         """
@@ -352,14 +352,14 @@ def as_written(scenario: Scenario) -> Scenario:
 
 
 def scenario_of(header: Header) -> Scenario:
-    """The scenario of a header, on whatever computer it is read; BadMeasurement without one."""
+    """The scenario of a header, usable on any computer. BadMeasurement if there is none."""
     if header.scenario is None:
         raise BadMeasurement(f"the header does not say which communicator was measured: no '{CASE}' in it")
     return usable(header.scenario, header.topology_xml)
 
 
 def check(file: Path, header: Header, scenario: Scenario) -> None:
-    """BadMeasurement where the header says another communicator than ``scenario``, or another number of ranks."""
+    """BadMeasurement if the header describes another communicator than ``scenario``, or another number of ranks."""
     valid = f"valid: measurements of {scenario.title}"
     if header.scenario is not None:
         theirs = scenario_of(header)

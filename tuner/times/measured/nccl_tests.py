@@ -1,6 +1,6 @@
-"""Reads nccl-tests' text and JSON into one record; and choices that a log of NCCL says.
+"""Reads nccl-tests' text and JSON into one record, and the choices that NCCL's log shows.
 
-What was executed comes from NCCL's log where that is in the same file.
+What was executed comes from NCCL's log, if that is in the same file.
 """
 
 import math
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 def from_log(path: Path) -> Measurements:
-    """The choices of a NCCL log alone, which has no times: what was executed where NCCL chose by itself.
+    """The choices in an NCCL log alone, which has no times: what NCCL executed by its own choice.
 
     BadMeasurement for a log that cannot be read.
     """
@@ -50,7 +50,7 @@ def from_log(path: Path) -> Measurements:
 
 
 def imported_log(path: Path, collective: Collective, name: str | None) -> "Imported | None":
-    """NCCL's log in the same file; None where there is none that can be read."""
+    """NCCL's log in the same file; None if there is none or it cannot be read."""
     from tuner.scenario.logs import importer, reader
     from tuner.scenario.logs.imported import LogAdditions
 
@@ -61,7 +61,7 @@ def imported_log(path: Path, collective: Collective, name: str | None) -> "Impor
 
 
 def executed_by_size(imported: "Imported | None") -> dict[tuple[Collective, int], Combination]:
-    """Choices that NCCL printed, where there is one for a collective and size, and not several."""
+    """The choices that NCCL printed, for each collective and size with exactly one choice."""
     printed: dict[tuple[Collective, int], set[Combination]] = {}
     for each in imported.choices if imported else ():
         executed = combination(each)
@@ -71,7 +71,7 @@ def executed_by_size(imported: "Imported | None") -> dict[tuple[Collective, int]
 
 
 def combination(said: "choice.PrintedChoice | LoggedChoice") -> Combination | None:
-    """Combination that a line of NCCL's log names; None where it is nothing known."""
+    """The combination that a line of NCCL's log names; None if it is unknown."""
     algorithm, protocol = choice.algorithm(said.algorithm), choice.protocol(said.protocol)
     if algorithm is None or protocol is None:
         return None
@@ -83,7 +83,7 @@ def combination(said: "choice.PrintedChoice | LoggedChoice") -> Combination | No
 class Log:
     """A process's NCCL_DEBUG_FILE, with NCCL_DEBUG=INFO and the subsystem TUNING, from its current end on.
 
-    It belongs to the process, not to the communicator: what earlier ones wrote is left out.
+    The log belongs to the process, not to the communicator: what earlier communicators wrote is left out.
     """
 
     path: Path
@@ -99,7 +99,9 @@ class Log:
         self._read_bytes = self.path.stat().st_size if self.path.is_file() else 0
 
     def since(self, collective: Collective, requested: Combination | None) -> Combination | None:
-        """Combination of a collective that ran since; None where NCCL does not say; of several, one not requested."""
+        """The combination that a collective ran since; None if NCCL does not say; of several, one that was not
+        requested.
+        """
         executed = list(dict.fromkeys(self._combinations(collective)))
         others = [each for each in executed if requested is not None and each.algo_proto != requested.algo_proto]
         return next(iter(others or executed), None)
@@ -121,7 +123,7 @@ class Log:
         return combinations
 
     def last_warning(self) -> str | None:
-        """NCCL's own words, for the message of a failure."""
+        """NCCL's last warning, for the message of a failure."""
         if not self.path.is_file():
             return None
         with self.path.open("rb") as file:
@@ -204,7 +206,7 @@ _OUT_OF_BOUNDS = expression(r"Out of bounds values\s*:\s*(\d{1,18})")
 
 @dataclass(frozen=True, slots=True)
 class _Body:
-    """Time, bandwidths in GB/s and errors of one row, in place or not; ``wrong`` is N/A where nothing was checked."""
+    """Time, bandwidths in GB/s and errors of one half of a row, in place or not; ``wrong`` is N/A if unchecked."""
 
     time_us: float
     algbw_gbs: float
@@ -234,7 +236,7 @@ def out_of_bounds(text: str) -> int | None:
 def unwrapped(content: str) -> str:
     """The text without colours, and without what a log collector put around or before each line.
 
-    That is a JSON record, or the text before nccl-tests' first comment, words of which may differ between lines.
+    Collectors add a JSON record, or the text that precedes nccl-tests' first comment; words in it may differ by line.
     """
     if "\x1b" in content:
         content = ANSI.sub("", content)
@@ -301,8 +303,8 @@ class Text:
         self._check_one_job()
 
     def _check_one_job(self) -> None:
-        """BadMeasurement, with the line, where rows are of jobs that wrote at once or on other GPUs than each other, or
-        where hosts have different numbers of ranks.
+        """Raises BadMeasurement, with the line, if jobs wrote the rows at the same time or on different GPUs, or if
+        hosts have different numbers of ranks.
         """
         lists = list(zip(self._listed, self._runs, strict=True))
         if len(lists) > 1 and all(devices.keys() == {0} for _, devices in lists):
@@ -329,7 +331,7 @@ class Text:
 
     @property
     def other_hosts(self) -> str:
-        """That runs of the text were on different hosts, and how to take one of them; empty where they were not."""
+        """A message if the text's runs were on different hosts, with a command to take one of them; else empty."""
         hosts = dict[tuple[str, ...], int]()
         for line, devices in zip(self._listed, self._runs, strict=True):
             hosts.setdefault(tuple(sorted({device.host for device in devices.values()})), line)
@@ -339,7 +341,7 @@ class Text:
         return self._several("runs on different hosts in one file", each, hosts.values())
 
     def _several(self, what: str, each: str, listed: Iterable[int]) -> str:
-        """Words for several runs one after the other, with how to take the last of them."""
+        """A message about several runs in one file, with a command to take the last of them."""
         first, *_, last = sorted(listed)
         begins = max((row.line for row in self.rows if row.line < last), default=0) + 1
         return (
@@ -349,7 +351,7 @@ class Text:
 
     @property
     def operation(self) -> Collective | P2pOperation:
-        """The operation that was run. BadMeasurement where it is not said or not known."""
+        """The operation that was run. BadMeasurement if it is not named or not known."""
         if self.collective is not None:
             return self.collective
         try:
@@ -361,7 +363,7 @@ class Text:
 
     @property
     def header(self) -> Header:
-        """The head of the measurements: where they come from, and what ran them."""
+        """The header of the measurements: where they come from, and what ran them."""
         ranks, nodes, gpus = _machine(self._runs[0] if self._runs else {})
         return Header(
             NAME,
@@ -412,7 +414,7 @@ class Text:
         self._pending.bodies += self._bodies(words[has_root:])
 
     def _width(self, words: Sequence[str]) -> int | None:
-        """Words of a row's half: time, two bandwidths, errors, and four of single calls where these are printed."""
+        """Number of columns of a row's half: time, two bandwidths, errors, and four about single calls if printed."""
         width = 8 if "i_min" in self._columns else 4
         return width if len(words) % width == 0 else None
 
@@ -466,7 +468,7 @@ def _printed_release(path: Path, content: str) -> str | None:
 
 
 def _followed(rows: Sequence[_Row], ranks: int | None) -> Collective | None:
-    """Collective that no line names, by operation, root and factor of the bus bandwidth; None where others fit.
+    """The collective if no line names it, inferred from operation, root and bus factor; None if that is ambiguous.
 
     The factors are those of nccl-tests (doc/PERFORMANCE.md): 2(n-1)/n of AllReduce, (n-1)/n of AllGather,
     ReduceScatter, AllToAll, Gather and Scatter, 1 of Broadcast, Reduce and SendRecv. AllToAll is not checked in place.
@@ -495,9 +497,9 @@ def _followed(rows: Sequence[_Row], ranks: int | None) -> Collective | None:
 
 
 def _machine(devices: Mapping[int, _Device]) -> tuple[int, int, tuple[str, ...]]:
-    """Ranks, nodes and kinds of GPUs of a run; 0 ranks and nodes where the named ones leave the number open.
+    """Ranks, nodes and kinds of GPUs of a run; 0 ranks and nodes if the listed ranks leave the number open.
 
-    Ranks that a shortened list leaves out are on the host of those around them, if these are as many devices apart.
+    Ranks that a shortened list omits are on the host of the ranks around them, if the device numbers fit.
     """
     gpus, named, ranks = {device.gpu for device in devices.values()}, sorted(devices), 0
     for rank in named:
@@ -513,7 +515,7 @@ _AT_ONCE = "rows of a second run, before the first came to its end: two jobs wro
 
 
 def _interleaved(rows: Sequence[_Row], begun: Sequence[int]) -> int | None:
-    """The line of the first row that another job must have written, as a size comes again before a run's end; or None.
+    """The line of the first row that another job must have written, since a size repeats before a run's end; or None.
 
     A run has each size once, or runs through all of them from the smallest several times.
     """
@@ -534,7 +536,7 @@ def _interleaved(rows: Sequence[_Row], begun: Sequence[int]) -> int | None:
 
 
 def _own(content: Iterable[str]) -> Iterator[tuple[int, str]]:
-    """Lines by number, without launchers' tags, cut where NCCL's log begins in them."""
+    """Lines by number, without launchers' tags, each cut where NCCL's log begins in it."""
     whole = list(map(_without_tag, content))
     hosts = {match[1] for line in whole if (match := _PREFIX.match(line))}
     for number, line in enumerate(whole, 1):
@@ -552,7 +554,7 @@ _TELLING = (b"NCCL version ", b"NCCL_", b"_perf", b"#")  # what is read of lines
 
 
 def without_log(lines: Iterable[bytes]) -> Iterator[bytes]:
-    """The lines of a file, with lines of NCCL's log that are not read here emptied: most of a log of many calls.
+    """The lines of a file, with the lines of NCCL's log that are not read here emptied: most lines of a long log.
 
     The first line of each host stays, as lines are cut at the host's name where the log begins inside them.
     """
@@ -571,7 +573,7 @@ def without_log(lines: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def _without_tag(line: str) -> str:
-    """The line without the tag before it, and without the same tag inside: mpirun sets one before each piece."""
+    """The line without its leading tag, and without the same tag inside: mpirun puts one before each piece."""
     tag = _TAG.match(line)
     if tag is None:
         return line.rstrip("\r")
@@ -580,7 +582,7 @@ def _without_tag(line: str) -> str:
 
 
 def wrong_count(text: str, dtype: DataType, is_error: bool) -> int:
-    """Number of wrong results, from what is printed about it: a count, or the largest error."""
+    """The number of wrong results, from what is printed: a count, or the largest error."""
     if text == "N/A":
         return 0
     number = float(text)
@@ -601,7 +603,7 @@ _CHOOSING = expression(
 
 
 def choosing_variables(text: str) -> dict[str, str]:
-    """The variables that choose algorithms, as a launcher's command line or NCCL's log in the text says them."""
+    """The variables in the text that choose algorithms, set on a launcher's command line or shown in NCCL's log."""
     return {name: value for name, value in _CHOOSING.findall(text) if value}
 
 
@@ -609,7 +611,7 @@ _END, _CONCLUDED = expression(r"# Avg bus bandwidth"), expression(r"# Collective
 
 
 def runs_apart(content: str) -> list[str]:
-    """Texts of the runs of several programs that one text holds in turn, with each line at its own number.
+    """One text per run, if a text holds runs of several programs in turn; lines keep their numbers.
 
     The text itself where it names at most one program.
     """
@@ -626,8 +628,8 @@ def runs_apart(content: str) -> list[str]:
 def of_text(path: Path, content: str, otherwise: Collective | P2pOperation | None = None) -> Measurements:
     """Measurements as nccl-tests printed them; ``otherwise`` is the operation if the text names no program.
 
-    Of several programs, unknown ones are left out and counted. A last line without an end is left out, as it may be cut
-    off. BadMeasurement where the text mixes several runs, or has no row.
+    If the text names several programs, rows of unknown ones are left out and counted. A last line without a newline is
+    left out, as it may be cut off. BadMeasurement where the text mixes several runs, or has no row.
     """
     texts = runs_apart(content)
     logged = "NCCL" in content  # without the name no line is of its log
@@ -709,7 +711,7 @@ def _of_table(header: Header, blocks: Sequence[SampleBlock]) -> Header:
 
 
 def _launch(threads: int, gpus: int) -> MeasuredLaunch:
-    """Launch by nccl-tests' -t and -g."""
+    """How the ranks were launched, by nccl-tests' -t and -g."""
     if gpus > 1:
         return MeasuredLaunch.one_thread if threads == 1 else MeasuredLaunch.unknown
     return MeasuredLaunch.thread_per_gpu if threads > 1 else MeasuredLaunch.process_per_gpu

@@ -1,4 +1,4 @@
-"""Reads a file of measured times: ours, whose head is in comments, or a bare one in either column layout.
+"""Reads a file of measured times: ours, with its header in comments, or bare columns in either layout.
 
 Layouts, by the names of the columns: ``collective,dtype,gpus,bytes,time_us`` (one node, out of place), or
 ``collective,dtype,nodes,gpus_per_node,bytes,time_us`` and any of ``in_place,algorithm,protocol,channels``, with our own
@@ -53,7 +53,7 @@ _BARE_KEY = expression(r"[A-Za-z0-9_-]+")
 def parse_header(name: str, comments: Iterable[str]) -> Header:
     """The head from the comment lines above the columns, each with its ``#``. ``name`` is the file's, for messages.
 
-    BadMeasurement where they are not TOML, or hold an unknown key or a value of another type.
+    BadMeasurement if they are not TOML, or hold an unknown key or a value of the wrong type.
     """
     try:
         facts = tomllib.loads("\n".join(line.removeprefix("#").removeprefix(" ") for line in comments))
@@ -89,7 +89,7 @@ def header_lines(header: Header) -> list[str]:
 
 
 class _WrongValue(Exception):
-    """A key that is unknown, or a value of another type."""
+    """An unknown key, or a value of the wrong type."""
 
 
 def _run(where: str, facts: Any) -> MeasuredRun:
@@ -110,7 +110,7 @@ def _adapters(facts: Any) -> dict[str, Any]:
 
 
 def _known(record: type[Record], where: str, facts: Any, names: Sequence[str] = ()) -> dict[str, Any]:
-    """The facts; every key is checked to be one of ``names`` or a field of the record, with a text for a text."""
+    """The facts, once every key is checked to be in ``names`` or a field of the record, and texts to be texts."""
     texts = {each.name for each in fields(record) if each.type is str}  # type: ignore[arg-type]
     names = names or [each.name for each in fields(record)]  # type: ignore[arg-type]
     for key, value in _mapping(where, facts).items():
@@ -123,7 +123,7 @@ def _known(record: type[Record], where: str, facts: Any, names: Sequence[str] = 
 
 
 def _typed(facts: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields that are no texts, checked and converted."""
+    """The fields that are not texts, checked and converted."""
     typed: dict[str, Any] = {}
     words: dict[str, type[StrEnum]] = {"launch": MeasuredLaunch, "health": MeasuredHealth}
     for key, members in words.items():
@@ -219,9 +219,9 @@ def parse(name: str, content: str, where: str) -> Measurements:
 
 
 def _logged(table: Measurements) -> Measurements:
-    """The table with what NCCL's log says was executed, where columns are not what their run forced.
+    """The table, with the columns taken as what NCCL executed by its own choice where they are not what the run forced.
 
-    That is in a run that forced something by its variables, or is called default or like the file.
+    That is so if the run's variables force something else, or if the run is called default or like the file.
     """
     blocks = []
     for block in table.blocks:
@@ -303,7 +303,7 @@ def _check_values(row: SampleBlock) -> None:
 
 
 def not_whole(row: SampleBlock) -> str | None:
-    """Reason for which no call has such a size; None where each rank has whole elements of it."""
+    """The reason why no call can have such a size; None if each rank gets whole elements."""
     parts = row.ranks if row.point.name in records.SPLIT_OVER_RANKS else 1
     if row.point.bytes % (parts * row.point.dtype.size_bytes) == 0:
         return None
@@ -361,7 +361,7 @@ def write(path: Path, table: Measurements) -> None:
 
 
 def text(table: Measurements) -> str:
-    """The file's text; ``read`` makes the same table of it, but for the lines' numbers."""
+    """The file's text, from which ``read`` makes the same table except for line numbers."""
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
     writer.writerow(OWN_COLUMNS)
@@ -411,7 +411,7 @@ def load(name: str) -> Measurements:
 
 
 def named_or_read(path: Path) -> Measurements:
-    """A shipped table by its name, or that of a file. BadMeasurement for another kind of file."""
+    """A shipped table by its name, or the table in a file. BadMeasurement for another kind of file."""
     return load(str(path)) if str(path) in names() else read(file_of(path))
 
 

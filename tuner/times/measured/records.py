@@ -1,4 +1,4 @@
-"""Words of files of measured times: names of operations, and notes that tell of runs."""
+"""Words in files of measured times: names of operations, and notes that describe runs."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -45,7 +45,7 @@ _VARIABLE = expression(r"\b((?:NCCL|FI)_[A-Z0-9_]+)=([^\s;,]*)")
 
 @dataclass(frozen=True, slots=True)
 class NotedRuns:
-    """Runs that notes tell of: each row's run, the runs by name, and release and GPU where all rows agree on one."""
+    """Runs that notes describe: each row's run, the runs by name, and the release and GPU if all rows agree on one."""
 
     of_rows: Sequence[str]
     runs: Mapping[str, MeasuredRun]

@@ -34,7 +34,7 @@ _NOTED = "noted"  # the part of a header that may be another in a second run
 
 @dataclass(frozen=True, slots=True, order=True)
 class Combination:
-    """Combination that was requested or executed; without ``channels`` NCCL chose their number."""
+    """A combination that was requested or executed; without ``channels`` NCCL chose their number."""
 
     algorithm: Algorithm
     protocol: Protocol
@@ -66,7 +66,7 @@ ALGO, PROTO, LEAST, MOST = "NCCL_ALGO", "NCCL_PROTO", "NCCL_MIN_NCHANNELS", "NCC
 
 @dataclass(frozen=True, slots=True)
 class Forced:
-    """What is forced; NCCL's own choice where all fields are empty. Texts are as in NCCL's variables."""
+    """What is forced; if all fields are empty, NCCL chose. Texts are as in NCCL's variables."""
 
     algorithm: str = ""
     protocol: str = ""
@@ -131,7 +131,7 @@ class Point:
 
     @property
     def is_point_to_point(self) -> bool:
-        """Whether NCCL makes it of sends and receives, and picks no algorithm for it."""
+        """Whether NCCL composes it of sends and receives, without picking an algorithm."""
         return isinstance(self.operation, P2pOperation)
 
     @property
@@ -159,7 +159,7 @@ def _combination_record(combination: Combination | None) -> dict[str, Any] | Non
 
 
 def lateness(whole_us: Sequence[float]) -> tuple[tuple[int, float], ...]:
-    """The ranks that took longest, at most MOST_LATE, and by how much longer than the median rank, us, from [rank]."""
+    """The ranks that took longest, at most MOST_LATE, and how much longer than the median rank, us, from [rank]."""
     if len(whole_us) < 2:
         return ()
     middle_us = median(whole_us)
@@ -181,14 +181,14 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class SampleBlock:
-    """Some runs of one point, one after the other: what was measured, whatever file it is from.
+    """Consecutive runs of one point, from a file of any format.
 
-    ``requested`` is None where NCCL chose by itself, with the table called ``table`` where there is one; ``executed``
-    is what NCCL says it ran, None where that could not be seen; ``wrong`` counts wrong results. ``host_us`` is the
-    least that the host took to start one such call on all ranks, None where nobody looked. ``process`` numbers the
-    processes in which measuring took place in turn. ``late_us`` are the ranks that ended last, at most MOST_LATE, and
-    by how much later than the median rank, us. ``time`` is the wall clock (UTC) at its end, None where time is
-    simulated or was not written.
+    ``requested`` is None if NCCL chose by itself, with a table called ``table`` if there was one; ``executed`` is what
+    NCCL says it ran, None if that could not be seen; ``wrong`` counts wrong results. ``host_us`` is the least that the
+    host took to start one such call on all ranks, None where nobody looked. ``process`` numbers the processes in which
+    measuring took place in turn. ``late_us`` are the ranks that ended last, at most MOST_LATE, and by how much later
+    than the median rank, us. ``time`` is the wall clock (UTC) at its end, None where time is simulated or was not
+    written.
 
     ``line`` is its place in the file, ``shape`` nodes and GPUs of each where not all of the file have the same, and
     ``run`` a key of the runs in the file's head, or empty.
@@ -237,12 +237,12 @@ class SampleBlock:
 
     @property
     def took(self) -> Forced:
-        """The choice that its times belong to, as requested, or else as seen; empty where neither is known."""
+        """The choice that its times belong to: the requested one, else the one seen; empty if neither is known."""
         took = self.executed if self.requested is None else self.requested
         return Forced() if took is None else took if isinstance(took, Forced) else took.forced
 
     def of_bytes(self, nbytes: int) -> "SampleBlock":
-        """The block with another size and no times: blocks of the same kind of call are equal then."""
+        """The block with another size and no times, so that blocks of the same kind of call are equal."""
         return replace(self, point=replace(self.point, bytes=nbytes), times_us=())
 
     @property
@@ -259,7 +259,7 @@ class SampleBlock:
 
     @property
     def replaced(self) -> bool:
-        """Whether something else was executed than was requested; such times count for nothing."""
+        """Whether something else was executed than was requested; such times do not count."""
         if self.requested is None or isinstance(self.requested, Forced) or self.executed is None:
             return False
         return self.requested.algo_proto != self.executed.algo_proto or (
@@ -458,7 +458,7 @@ def _combination(record: Mapping[str, Any] | None) -> Combination | None:
 
 
 def existing(path: Path) -> Measurements | None:
-    """Measurements that a run which writes to ``path`` continues; None for a new file.
+    """The measurements in ``path`` that a new run continues; None for a new file.
 
     BadMeasurement where nothing can be appended: not a regular file, or gzipped.
     """
@@ -476,7 +476,7 @@ def existing(path: Path) -> Measurements | None:
 
 
 def check_same(path: Path, there: Measurements, header: Header) -> None:
-    """BadMeasurement, with what differs, where a file's header is not that of the same backend."""
+    """Raises BadMeasurement, with the differences, if a file's header shows that it was measured otherwise."""
     then, now = to_record(there.header), to_record(header)
     if then.get("backend") != now.get("backend"):  # everything else differs with it
         then, now = ({"backend": each.get("backend")} for each in (then, now))
