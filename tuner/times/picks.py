@@ -1,4 +1,4 @@
-"""NCCL's pick of a call against everything else that was measured of it: one judge, however the noise is known."""
+"""Judges NCCL's pick of a call against everything else that was measured for it, whatever the source of the noise."""
 
 from collections.abc import Sequence
 from enum import StrEnum
@@ -33,7 +33,7 @@ class PickEvidence(Protocol[Column]):
         """Logarithm of the typical time in us."""
 
     def gain(self, column: Column, over: Column, comparisons: float = 1) -> Verdict:
-        """Gain of ``column`` over ``over``, with an interval of 95 % for all ``comparisons`` together."""
+        """The gain of ``column`` over ``over``, with an interval that covers 95 % for all ``comparisons`` together."""
 
 
 OfCall = TypeVar("OfCall", bound=PickEvidence[Any])
@@ -52,11 +52,11 @@ class PickVerdict(StrEnum):
 class JudgedPick(Generic[Call, Column, OfCall]):
     """NCCL's pick of one ``call`` against the measured best, times in us.
 
-    ``pick`` is what NCCL ran by itself where that is known, else ``emulated_pick``; both are without channels. ``same``
-    are the columns that executed it, NCCL's own choice first. ``best`` is the fastest of that one and the ``others``.
-    ``lost`` is the gain of the fastest other column over the pick, None where one of them was not measured;
-    ``is_known`` is whether that judges the pick: it loses, or was compared with enough others. ``why`` says what is
-    missing. ``ranks`` is the number in the ``file``.
+    ``pick`` is what NCCL ran by itself if that is known, else ``emulated_pick``; both are without channels. ``same``
+    are the columns that executed the pick, NCCL's own choice first. ``best`` is the fastest of the first of these and
+    the ``others``. ``lost`` is the gain of the fastest other column over the pick, None if one of the two was not
+    measured; ``is_known`` says whether that judges the pick: it loses, or was compared with enough others. ``why`` says
+    what is missing. ``ranks`` is the number in the ``file``.
     """
 
     call: Call
@@ -86,12 +86,12 @@ class JudgedPick(Generic[Call, Column, OfCall]):
 
     @property
     def regret(self) -> float | None:
-        """Time of the pick over the best's, minus 1; None where that says nothing of the pick."""
+        """Time of the pick over the best's, minus 1; None if that does not judge the pick."""
         return max(0.0, self.lost.gain) if self.lost is not None and self.is_known else None
 
     @property
     def low(self) -> float | None:
-        """Low end of the 95 % interval of the pick's time over the fastest other's, minus 1; None: unknown noise."""
+        """Low end of the 95 % interval of the pick's time over the fastest other's, minus 1; None if not known."""
         return self.lost.interval[0] if self.lost is not None and self.lost.is_bounded else None
 
     @property
@@ -110,8 +110,9 @@ def judge(
 ) -> JudgedPick[Call, Any, OfCall]:
     """Judges the ``pick``, given with its channels: it loses only beyond the noise, against all others together.
 
-    That fewer than ``enough`` others are no faster says nothing of it. The interval is for half of the columns that may
-    be the best: the one found may be so by luck, and is then too fast, never too slow.
+    If fewer than ``enough`` others were measured and none is faster, the pick is not judged. The interval is corrected
+    for half as many comparisons as there are columns that may be the best: the best one found may be so by luck, and is
+    then too fast, never too slow.
     """
     same = columns_of(pick, evidence)
     others = tuple(column for column in evidence.columns if column not in same)
@@ -147,7 +148,7 @@ def judge(
 
 
 def alike(evidence: PickEvidence[Column], best: Column) -> list[Column]:
-    """Columns that are not slower than ``best`` beyond the noise, itself included."""
+    """Columns that are not slower than ``best`` beyond the noise, including ``best`` itself."""
     others = len(evidence.columns) - 1
     return [
         column for column in evidence.columns if column == best or not evidence.gain(best, column).is_beyond(others)

@@ -1,4 +1,4 @@
-"""Places measured times in NCCL's model: the communicator that a row was measured on, and what NCCL reads about it."""
+"""Finds for measured times the communicator that each row was measured on, with the variables that NCCL reads there."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -32,7 +32,7 @@ _WITHOUT_COLLNET = "aws-ofi-nccl"  # a network plugin that has none
 
 
 class OfTrays(TypedDict):
-    """How many NVLink domains, trays of each, and GPUs of a tray."""
+    """How many NVLink domains there are, trays in each, and GPUs in a tray."""
 
     nodes: int
     trays: int
@@ -40,10 +40,10 @@ class OfTrays(TypedDict):
 
 
 def of_trays(nodes: int, gpus: int, gpus_per_tray: int, trays: int) -> OfTrays:
-    """NVLink domains of up to ``trays``, as results count them: by host, which is a tray with ``gpus``, or by domain.
+    """NVLink domains of up to ``trays``, from results that count hosts (trays with ``gpus`` each) or domains.
 
     Hosts that do not fill domains are divided equally into as few as possible: 32 trays of racks of 18 are two of 16.
-    BadInput where there are no such parts.
+    BadInput if hosts cannot be divided so.
     """
     if gpus > gpus_per_tray and gpus % gpus_per_tray == 0 and gpus // gpus_per_tray <= trays:
         return {"nodes": nodes, "trays": gpus // gpus_per_tray, "gpus_per_node": gpus_per_tray}
@@ -61,9 +61,9 @@ def of_trays(nodes: int, gpus: int, gpus_per_tray: int, trays: int) -> OfTrays:
 class Site:
     """Where rows were measured: a machine of the catalogue, a topology file or the node of a log, and a release.
 
-    None or empty means not known yet. ``words`` are further ones that describe it, as ``tuner.scenario.describe`` takes
-    them: ``log``, ``gpu``. ``stands_for`` is the measured release where that is not known and ``nccl`` is the nearest.
-    ``nic_gbps`` is the speed of each adapter in 1e9 bits per second, where it is not the machine's.
+    None or empty means not known yet. ``words`` are further keys of its description, as ``tuner.scenario.describe``
+    takes them: ``log``, ``gpu``. ``stands_for`` is the measured release, if it is not known here and ``nccl`` is the
+    nearest one. ``nic_gbps`` is the speed of each adapter in 1e9 bits per second, where it is not the machine's.
     """
 
     machine: str | None = None
@@ -74,7 +74,7 @@ class Site:
     nic_gbps: float | None = None
 
     def with_adapters(self, adapters: MeasuredAdapters) -> "Site":
-        """The site with a table's adapter speed, where the catalogue has as many adapters of another speed."""
+        """The site with a table's adapter speed, if the catalogue has as many adapters with another speed."""
         if self.machine is None or self.words or adapters.gbps is None:
             return self
         gbps = [net.speed_mbps / 1000 for net in catalogue.load(self.machine).topology.nets]
@@ -88,7 +88,7 @@ class Site:
         return dict(self.words).get("log")
 
     def completed(self, tables: Sequence[Measurements]) -> "Site":
-        """The site completed by the tables, with a known release, the nearest one of its minor release.
+        """The site, completed by the tables; an unknown release is replaced by the nearest one of its minor release.
 
         Errors: BadInput where machine or release are missing or contradictory; UnknownMachine, UnknownRelease.
         """
@@ -103,12 +103,12 @@ class Site:
 
     @property
     def stand_in(self) -> str:
-        """Words for which release stands in for the measured one; empty where that is known."""
+        """A note on the release that stands in for the measured one; empty if that one is known."""
         return nearest_release(self.stands_for)[1] if self.stands_for else ""
 
     @property
     def node(self) -> tuple[Topology | None, int | None]:
-        """The topology whose links limit what can be true, None for a log; and the trays of a domain."""
+        """The node's topology, whose links limit what can be true (None for a log), and the trays of a domain."""
         if self.machine is not None:
             return catalogue.load(self.machine).topology, catalogue.load(self.machine).trays
         if self.topology is None:
@@ -151,7 +151,7 @@ class Site:
 
 
 def _one(what: str, tables: Sequence[Measurements]) -> str:
-    """Value that all tables say that say anything. BadInput where none does, or several things are said."""
+    """The value on which all tables agree that name one. BadInput if none names one, or if they differ."""
     names = list(dict.fromkeys(getattr(table.header, what) for table in tables if getattr(table.header, what)))
     if len(names) == 1:
         return str(names[0])
@@ -172,8 +172,8 @@ def read_by_model(nccl: Release, own: Mapping[str, str]) -> set[str]:
 def variables_of(
     row: SampleBlock, of_run: Mapping[str, str], nccl: Release, own: Mapping[str, str], given: Mapping[str, str]
 ) -> dict[str, str]:
-    """Variables of a row's communicator: those that its run set and NCCL's model reads, those ``given``, and those that
-    it forced.
+    """Variables of a row's communicator: those of its run that NCCL's model reads, the ``given`` ones, and those that
+    force what the row forced.
 
     ``own`` are those that the machine sets itself.
     """
@@ -184,10 +184,10 @@ def variables_of(
 def searched_otherwise(
     of_run: Mapping[str, str], nccl: Release, own: Mapping[str, str], given: Mapping[str, str]
 ) -> str | None:
-    """The first variable of a run, as NAME=VALUE, with which NCCL's search differs from the machine's; None if there is
+    """The first variable of a run, as NAME=VALUE, that makes NCCL's search differ from the machine's; None if there is
     none.
 
-    Variables that are ``given`` do not count.
+    The ``given`` variables do not count.
     """
     for name in sorted(of_run.keys() & set(nccl.environment.search) - given.keys()):
         if own.get(name, of_run[name]) != of_run[name]:
@@ -233,7 +233,7 @@ class Placement(Generic[Key]):
         self._kinds[kind].append((row.point.bytes, key))
 
     def picks(self) -> Iterator[tuple[Selection, Request, Picks, list[Key]]]:
-        """NCCL's picks by kind of call, one element per row, with the rows' keys; kinds that cannot be are skipped."""
+        """NCCL's picks by kind of call, one element per row, with the rows' keys; impossible kinds are skipped."""
         for kind, rows in self._kinds.items():
             try:
                 selection = self._site.selection(kind.nodes, kind.gpus_per_node, dict(kind.environment))
@@ -244,7 +244,7 @@ class Placement(Generic[Key]):
             yield selection, kind.request, picks, [key for _, key in rows]
 
     def nothing(self, table: Measurements) -> CannotBeJudged:
-        """The error where no row of a table is placed."""
+        """The error to raise if no row of a table could be placed."""
         reasons = {**self.skipped, **table.header.left_out}
         counted = "; ".join(f"{plural(count, 'row')}: {why}" for why, count in reasons.items()) or "it has none"
         return CannotBeJudged(f"{table.name}: no row that NCCL's model can be asked about; {counted}")

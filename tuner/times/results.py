@@ -28,10 +28,11 @@ ONE_PROCESS_US, SEVERAL_PROCESSES_US = 50.0, 500.0  # calls that are ten times a
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """``executed`` is that of the last block; no ``estimate`` where no time counts. ``wrong`` counts results.
+    """Result of a request at a point. ``executed`` is what the last block ran; ``estimate`` is None if no time counts.
+    ``wrong`` counts wrong results.
 
-    ``host_bound``: most blocks are no slower than the host starts such calls; None where nobody looked.
-    ``samples`` are the times that count, ``processes`` those they are from.
+    ``host_bound``: most blocks take no longer than the host needs to start such calls; None if not checked. ``samples``
+    and ``processes``: how many times count, and how many processes they come from.
     """
 
     point: Point
@@ -162,7 +163,7 @@ class MeasuredResult:
 
 
 def results(blocks: Iterable[SampleBlock]) -> list[Result]:
-    """Results by point: NCCL's own choice first, then from the fastest on, and last those without a time."""
+    """Results by point: NCCL's own choice first, then the fastest to the slowest, and last those without a time."""
     by_task: dict[Task, TaskSamples] = {}
     for block in blocks:
         if block.table is None:

@@ -93,7 +93,7 @@ class Samples:
 
 @lru_cache(maxsize=4096)
 def student(freedom: float, share: float) -> float:
-    """Number of deviations that Student's t is below in this share of cases; the normal one's with infinite freedom."""
+    """Quantile of Student's t for this probability; that of the normal distribution with infinite freedom."""
     from scipy.special import ndtri, stdtrit  # slow to load
 
     return float(stdtrit(freedom, share) if freedom < inf else ndtri(share))
@@ -103,8 +103,8 @@ def student(freedom: float, share: float) -> float:
 class RunNoise:
     """Noise of a run, from all its calls together.
 
-    ``correlation`` is that of a call's times in successive processes, 0 to 0.95; ``step_us`` is the step of which times
-    of calls of one size are multiples, in us, 0 where there is none.
+    ``correlation`` is between a call's times in successive processes, 0 to 0.95; ``step_us`` is the step of which the
+    times of calls of one size are multiples, in us, 0 if there is none.
     """
 
     correlation: float = 0.0
@@ -122,9 +122,9 @@ def logs_by_process(medians_us: Sequence[float], processes: Sequence[int]) -> di
 def correlation(calls: Iterable[tuple[Hashable, ArrayLike]], errors: float = 0.0) -> float:
     """Correlation of processes with their neighbours, 0 to 0.95, plus ``errors`` of its standard errors.
 
-    ``calls`` are requests with logarithms of times, [process]; fewer than 3 processes tell nothing. The lag-1
-    correlation of residuals is compared with what an AR(1) process of as many values, less their own mean, would have.
-    Calls of one request may share their drift: the error is that of as many values as requests.
+    ``calls`` are requests with logarithms of times, [process]; at least 3 processes are needed. The lag-1 correlation
+    of residuals is compared with what an AR(1) process of as many values, less their own mean, would have. Calls of one
+    request may share their drift: the error is that of as many values as requests.
     """
     lower: dict[Hashable, NDArray[np.float64]] = {}  # by how much each correlation would be too low, times the squares
     squares: dict[Hashable, float] = {}
@@ -145,7 +145,7 @@ def correlation(calls: Iterable[tuple[Hashable, ArrayLike]], errors: float = 0.0
 
 
 def of_correlated(units: int, correlated: float) -> tuple[float, float]:
-    """Factor by which a mean's variance exceeds that of as many independent units, and the freedom of it."""
+    """The factor by which a mean's variance exceeds that of as many independent units, and its degrees of freedom."""
     if units < LEAST_PROCESSES or correlated <= 0:
         return 1.0, units - 1.0
     _, factors, freedoms = _autoregressive(units)
@@ -227,7 +227,7 @@ def estimate(times_us: ArrayLike, confidence: float = CONFIDENCE) -> Estimate:
 
 @lru_cache(maxsize=4096)
 def _outside(n: int, confidence: float) -> int:
-    """How many of n samples may be left out at each end; -1 where even all of them are too few."""
+    """How many of n samples may be left out at each end; -1 if even all samples are too few."""
     from scipy.special import bdtr  # the binomial distribution; slow to load
 
     tail, left_out = (1 - confidence) / 2, -1

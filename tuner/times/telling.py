@@ -1,4 +1,4 @@
-"""Which calls of a cluster to measure first: those whose times tell most about its other calls."""
+"""Which calls of a cluster to measure first: the ones whose times tell most about its other calls."""
 
 from collections.abc import Sequence
 from dataclasses import field
@@ -62,9 +62,9 @@ def telling_calls(
     sizes: Sequence[int] = SIZES,
     calibration: str | None = None,
 ) -> TellingCalls:
-    """The ``count`` calls that tell most about a site between ``shape``'s nodes, as NCCL runs them.
+    """The ``count`` calls, as NCCL runs them between ``shape``'s nodes, that tell most about a site.
 
-    Errors: BadInput on one node, which has a calibration of its own, and where no calibration answers; BadCalibration.
+    Errors: BadInput on one node, which has a separate calibration, and if no calibration answers; BadCalibration.
     """
     if shape.nodes < 2:
         raise BadInput(

@@ -1,4 +1,4 @@
-"""Is NCCL's pick the fastest? Files of measurements judged: regrets, crossovers, how well the model knows the times."""
+"""Is NCCL's pick the fastest? Judges files of measurements: regrets, crossovers, and the model's errors."""
 
 import csv
 from bisect import bisect_right
@@ -39,7 +39,7 @@ class EmulatedModel:
         self._picks: dict[Point, Combination | None] = {}
 
     def pick(self, point: Point) -> Combination | None:
-        """None where NCCL has no algorithm for it."""
+        """NCCL's pick; None if NCCL has no algorithm for the call."""
         if point not in self._picks:
             try:
                 picks = self.selection.pick(point.request, [point.bytes])
@@ -56,7 +56,7 @@ class EmulatedModel:
         return {algo_proto: float(table_us[algo_proto]) for algo_proto in ALGO_PROTOS if table_us[algo_proto] > 0}
 
     def changes(self, kind: Point, low: int, high: int) -> list[int]:
-        """First sizes of another pick in (low, high], exact to a word."""
+        """The sizes in (low, high] at which the pick changes, exact to a word."""
         sizes = np.unique(np.append(np.geomspace(low, high, 512).astype(np.int64) // WORD * WORD, [low, high]))
         algo_protos = self._cells(kind, sizes)
         changes = []
@@ -73,7 +73,7 @@ class EmulatedModel:
 
 
 def model_of(measurements: Measurements) -> EmulatedModel | None:
-    """The emulator for a file's header; None where the header has no communicator that can be emulated."""
+    """The emulator for a file's header; None if the header describes no communicator that can be emulated."""
     header = measurements.header
     return None if header.scenario is None else EmulatedModel(Selection(scenario_of(header).communicator()))
 
@@ -88,7 +88,7 @@ RoundsPick = JudgedPick[Point, Combination | None, Evidence]
 
 
 def regret_interval(one: RoundsPick) -> tuple[float | None, float | None]:
-    """The 95 % interval of the regret: 0 where the pick is the best, None where the rounds are too few for one."""
+    """The 95 % interval of the regret: 0 if the pick is the best, None if there are too few rounds."""
     return (0.0 if one.evidence.rounds > 1 else None, 0.0) if one.best == one.pick else (one.low, one.high)
 
 
@@ -157,7 +157,7 @@ def _percent(share: float) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ModelError:
-    """Errors of one algorithm and protocol over sizes: mean absolute, as shares of 1, as is and after scaling."""
+    """Mean absolute errors of one algorithm and protocol over sizes, as shares of 1: unscaled, and after scaling."""
 
     collective: Collective = field(metadata=view.column("collective"))
     algorithm: Algorithm
@@ -264,12 +264,12 @@ class JudgedFile:
         return crossovers
 
     def _crossing(self, low: Point, high: Point, before: Combination, after: Combination) -> int:
-        """Size at which the measured times cross, straight between two sizes; the middle where they do not."""
+        """The size at which the measured times cross, by straight lines between two sizes; else the middle."""
         ends = [(point.bytes, lead(self.evidence[point], before, after)) for point in (low, high)]
         return crossing(straight(*ends), low.bytes, high.bytes) or middle(low.bytes, high.bytes)
 
     def model_changes(self) -> dict[Point, list[int]]:
-        """Sizes by kind of call from which the emulated pick is another, within those measured."""
+        """By kind of call, the sizes within the measured ones at which the emulated pick changes."""
         if self.model is None:
             return {}
         return {
@@ -314,7 +314,7 @@ class JudgedFile:
         return pairs
 
     def total(self, histogram: Mapping[tuple[Collective, int], float]) -> "Total":
-        """Totals over the calls of a histogram, also of other sizes: times are linear between measured sizes, in
+        """Totals over the calls of a histogram. Times of other sizes are interpolated between measured ones, linear in
         logarithms of both.
 
         BadMeasurement for a size outside of those measured.
@@ -346,7 +346,7 @@ class Total:
 
 
 def judge_file(path: Path) -> JudgedFile:
-    """A file of any kind that has measurements, judged. CannotBeJudged where nothing in it can be."""
+    """Judges a file of any kind that has measurements. CannotBeJudged if nothing in it can be judged."""
     measurements = read_any(path)
     comparison = JudgedFile(measurements, model_of(measurements), path)
     if not comparison.sizes:
@@ -356,7 +356,7 @@ def judge_file(path: Path) -> JudgedFile:
 
 
 def mean_regrets(sizes: Sequence[RoundsPick]) -> tuple[float, float] | None:
-    """The mean regret of sizes at which enough else was measured, and its part beyond the noise; None without any."""
+    """The mean regret over sizes with enough other measurements, and its part beyond the noise; else None."""
     known = [one for one in sizes if one.is_known]
     if not known:
         return None
@@ -367,7 +367,7 @@ def mean_regrets(sizes: Sequence[RoundsPick]) -> tuple[float, float] | None:
 def fewest_segments(
     allowed: Sequence[frozenset[Combination]],
 ) -> list[tuple[int, int, frozenset[Combination]]]:
-    """Segments [start, stop) in order, each with something that is allowed throughout, as few as possible."""
+    """The fewest consecutive segments [start, stop), each with something that is allowed throughout the segment."""
     segments, start = [], 0
     while start < len(allowed):
         stop, common = start + 1, allowed[start]
@@ -386,7 +386,7 @@ def _likeliest(sizes: Sequence[RoundsPick], common: frozenset[Combination]) -> C
 
 
 def between(size: int, sizes: Sequence[int], times_us: Sequence[float]) -> float:
-    """The time of a size among measured ones: straight between them in logarithms of both."""
+    """The time of a size between measured ones, interpolated linearly in logarithms of both."""
     index = min(bisect_right(sizes, size), len(sizes) - 1)
     low, high = max(0, index - 1), index
     if sizes[low] == sizes[high]:
@@ -400,7 +400,7 @@ Histogram = Mapping[tuple[Collective, int], float]  # calls by collective and nB
 
 @dataclass(frozen=True, slots=True)
 class ModelChanges:
-    """``bytes`` are the sizes from which the emulated pick is another."""
+    """``bytes`` are the sizes at which the emulated pick changes."""
 
     collective: Collective
     bytes: tuple[int, ...]
@@ -526,7 +526,7 @@ Row = tuple[int, float, float, float, float]
 class Series:
     """Arrays over ``bytes``, ascending, [size]; times in us: typical, and its 95 % interval.
 
-    ``predicted_us`` is not a number where the model has no time for it; it has only those of NCCL's own channels.
+    ``predicted_us`` is NaN where the model has no time: it only has times for NCCL's own channels.
     """
 
     combination: Combination
@@ -540,8 +540,8 @@ class Series:
 def series(comparison: JudgedFile, kind: Point) -> list[Series]:
     """Times of one kind of call by combination.
 
-    NCCL's own choice counts as what it executed, unless that was also requested; where the file does not say it, as the
-    model's pick.
+    NCCL's own choice counts as the combination it executed, unless that was also requested; if the file does not say
+    what it executed, as the model's pick.
     """
     by_combination: dict[Combination, list[Row]] = {}
     for point, evidence in comparison.evidence.items():

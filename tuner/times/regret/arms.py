@@ -54,7 +54,7 @@ class ArmCall:
 
     @property
     def curve(self) -> tuple[object, ...]:
-        """Key that calls share which differ in size alone."""
+        """A key that is equal for calls that differ in size alone."""
         return (self.collective, self.dtype, self.nodes, self.gpus_per_node, self.in_place, self.setting)
 
 
@@ -62,7 +62,7 @@ class ArmCall:
 class Arm:
     """Times of one call, us: by NCCL's own choice (``label`` default), or with what the label names forced.
 
-    ``combination`` is what NCCL executed: as logged, else as emulated under the arm's variables; its channels are the
+    ``combination`` is what NCCL executed: by its log, else as emulated with the arm's variables; its channels are the
     forced number, else 0. ``logged`` is what NCCL's log says, with its channels; None without a log.
     """
 
@@ -89,7 +89,7 @@ class Arm:
 
 @dataclass(frozen=True, slots=True)
 class MeasuredCall:
-    """All arms of a call. ``pick`` is NCCL's with its channels, as emulated with the variables ``environment``."""
+    """All arms of a call. ``pick`` is NCCL's pick with its channels, emulated with the variables ``environment``."""
 
     call: ArmCall
     pick: Combination
@@ -99,7 +99,7 @@ class MeasuredCall:
 
     @property
     def arms(self) -> tuple[Arm, ...]:
-        """The default first."""
+        """The labels of the arms, the default first."""
         return (*([self.default] if self.default else []), *self.forced)
 
 
@@ -122,7 +122,9 @@ FORCING = (ALGO, PROTO, LEAST, MOST)
 
 
 def by_label(label: str) -> Forced:
-    """``default``, ``Ring``, ``LL128``, ``Ring/LL``, or ``Ring/LL/8`` with channels. BadInput for other words."""
+    """What a label forces: ``default``, ``Ring``, ``LL128``, ``Ring/LL``, or ``Ring/LL/8`` with channels. Else
+    BadInput.
+    """
     if label.lower() == DEFAULT:
         return Forced()
     algorithm, protocol, channels = "", "", 0
@@ -145,7 +147,7 @@ def by_label(label: str) -> Forced:
 def of_row(table: Measurements, row: SampleBlock) -> Forced:
     """What a row of a table forced: by its run's variables, else call by call.
 
-    In a run called default or like the file, columns are NCCL's choice according to its log.
+    In a run that is called default or like the file, the columns show NCCL's choice according to its log.
     """
     forced = forced_by_variables(table.environment_of(row))
     by_log = row.requested is None or row.run in (DEFAULT, table.name)
@@ -159,8 +161,8 @@ NO_NVLS = "NCCL_NVLS_ENABLE=0"
 
 @dataclass(frozen=True, slots=True)
 class TableSource:
-    """A table. ``path``: its file, if it is not a shipped one; ``said``: what all its rows forced, where the user said
-    so, which also means that such files share their settings.
+    """A table. ``path``: its file, if it is not a shipped one; ``said``: what all its rows forced, if the user said so,
+    which also implies that such files share their settings.
     """
 
     table: Measurements
@@ -170,7 +172,7 @@ class TableSource:
 
 @dataclass(frozen=True, slots=True)
 class _Read:
-    """A row that NCCL tunes: its call and arm, what the log says was executed, and the variables of NCCL's own pick."""
+    """A row that NCCL tunes: its call and arm, what the log says was executed, and the variables for NCCL's own pick."""
 
     row: SampleBlock
     call: ArmCall
@@ -186,7 +188,7 @@ _Emulated = tuple[_Read, Combination]  # and what the emulator says that runs, w
 def of_sources(sources: Sequence[TableSource], site: Site) -> MeasuredArms:
     """All arms of one machine.
 
-    Errors: BadInput where a file names another arm than the user; CannotBeJudged where no row can be placed there.
+    Errors: BadInput if a file names another arm than the user; CannotBeJudged if no row can be placed on the machine.
     """
     times: dict[ArmCall, dict[str, list[_Emulated]]] = defaultdict(lambda: defaultdict(list))
     picks: dict[ArmCall, _Emulated] = {}
@@ -231,7 +233,7 @@ def _arm(label: str, repeats: Sequence[_Emulated]) -> Arm:
 
 
 def _read(source: TableSource) -> list[_Read]:
-    """The rows that NCCL tunes."""
+    """The rows of calls that NCCL tunes."""
     table = source.table
     tuned = [(row, _forced(source, row)) for row in table.blocks if not row.point.is_point_to_point]
     without_nvls = {_is_without_nvls(table, row) for row, what in tuned if what == Forced()}
@@ -260,7 +262,7 @@ def _forced(source: TableSource, row: SampleBlock) -> Forced:
 
 
 def _says_its_arms(table: Measurements, settings: Forced) -> bool:
-    """Whether a row of NCCL's own choice is one whatever the user said was forced: `measure` has both in a file."""
+    """Whether the row is NCCL's own choice although the user named a forced arm: `measure` writes both to one file."""
     return settings == Forced() and table.header.how_measured.startswith(BY_MEASURE)
 
 
@@ -290,7 +292,7 @@ def _setting(table: Measurements, row: SampleBlock) -> str:
 
 
 def _placement(source: TableSource, read: Sequence[_Read], site: Site) -> Placement[tuple[_Read, bool]]:
-    """Every row, with only what it forced in its columns, and one row per call that asks for NCCL's own pick (True)."""
+    """Places every row, with only what its columns forced, and per call one row for NCCL's own pick (marked True)."""
     placement = Placement[tuple[_Read, bool]](site)
     asked: dict[ArmCall, _Read] = {}  # one of NCCL's own choices where there is one
     for one in read:
@@ -326,7 +328,7 @@ def of_arms(placed: MeasuredArms) -> list[Measurements]:
 
 
 def of_communicator(placed: MeasuredArms, scenario: Scenario) -> Measurements:
-    """Measurements of the communicator of ``scenario``. BadMeasurement without any, or of several settings."""
+    """The measurements on ``scenario``'s communicator. BadMeasurement if there are none, or of several settings."""
     nodes = sum(kind.nodes for kind in scenario.kinds)
     own = [each for each in of_arms(placed) if (each.header.nodes, each.header.ranks) == (nodes, scenario.ranks)]
     if len(own) != 1:

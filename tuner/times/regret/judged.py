@@ -34,7 +34,7 @@ class NoiseSource(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Noise:
-    """Noise of one time: the ``error`` of its logarithm, with degrees of ``freedom``."""
+    """Noise of one time: the standard ``error`` of its logarithm, with degrees of ``freedom``."""
 
     error: float
     freedom: float
@@ -52,7 +52,7 @@ class Noise:
 
 
 def compared(before: Arm, after: Arm, noise: Noise | None, comparisons: float = 1) -> Verdict:
-    """By how much an arm is faster; its repeats are units."""
+    """By how much an arm is faster than another; their repeats are the units."""
     return compare(_samples(before, noise), _samples(after, noise), comparisons)
 
 
@@ -65,12 +65,12 @@ Group = tuple[object, ...]
 
 
 def group_of(call: ArmCall) -> Group:
-    """Calls of one noise: of one collective on one communicator."""
+    """Key of the calls that share one noise: those of one collective on one communicator."""
     return call.collective, call.nodes, call.gpus_per_node
 
 
 def of_arms(measured: MeasuredArms) -> dict[Group, Noise]:
-    """Noise by :func:`group_of`, without groups of unknown noise."""
+    """The noise of each group (:func:`group_of`), without groups whose noise is unknown."""
     arms: dict[Group, list[tuple[ArmCall, Arm]]] = defaultdict(list)
     for one in measured.calls:
         arms[group_of(one.call)] += [(one.call, arm) for arm in one.arms]
@@ -104,7 +104,7 @@ def _of_sizes(arms: Sequence[tuple[ArmCall, Arm]]) -> Noise | None:
 
 
 def _curves(arms: Sequence[tuple[ArmCall, Arm]]) -> Iterator[list[tuple[float, float]]]:
-    """Logarithms of size and time, of one arm as long as NCCL runs the same for it."""
+    """Logarithms of size and time, one curve per arm and range of sizes in which NCCL runs the same combination."""
 
     def by(one: tuple[ArmCall, Arm]) -> tuple[str, str]:
         return str(one[0].curve), one[1].label
@@ -133,10 +133,10 @@ def _stated(percent: Mapping[str, float], nodes: int) -> Noise | None:
 
 @dataclass(frozen=True, slots=True)
 class Executed:
-    """Combination of NCCL's own choice: as in NCCL's log, or that of the forced arm with the nearest time, ``label``.
+    """The combination that NCCL chose: from its log, or that of the forced arm with the nearest time, ``label``.
 
-    ``difference`` is the time of NCCL's choice over the arm's, minus 1. ``is_clear``: logged, or the other arms are
-    farther off beyond the noise. ``agrees``: it is the emulated pick.
+    ``difference`` is the time of NCCL's choice over the arm's, minus 1. ``is_clear``: it was logged, or all other arms
+    differ more, beyond the noise. ``agrees``: it is the emulated pick.
     """
 
     label: str
@@ -149,7 +149,7 @@ class Executed:
 
 @dataclass(eq=False)
 class RunEvidence:
-    """Arms of a call, with runs as units and the noise of one run; None where that is not known."""
+    """Arms of a call, with runs as units, and the noise of one run, None if not known."""
 
     measured: MeasuredCall
     noise: Noise | None
@@ -178,8 +178,8 @@ class RunEvidence:
 
     @cached_property
     def identified(self) -> Executed | None:
-        """Combination of NCCL's own choice; None where that was not measured, or without a log where fewer than two
-        combinations were forced, or none of them is the emulated pick, so that nothing can be distinguished.
+        """The combination that NCCL chose by itself. None if that run is missing; without a log also if fewer than two
+        combinations were forced or none of them is the emulated pick, as nothing can be distinguished then.
         """
         default, arms, pick = self.measured.default, self.measured.forced, self.measured.pick
         if default is None:

@@ -1,4 +1,4 @@
-"""Answer of forced and default runs of one machine on NCCL's picks, as one record."""
+"""What forced and default runs of one machine show about NCCL's picks, as one record."""
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -36,8 +36,8 @@ from tuner.times.timemodel import predict
 class RecommendedRow:
     """A row for measured sizes from ``low_bytes`` to ``high_bytes``, at each of which one combination is faster.
 
-    ``gain_low`` and ``gain_high`` are the smallest and the largest of the pick's times over the choice's, minus 1;
-    ``surely`` is the lower end of the 95 % interval of the smallest. A row has no condition on types: ``dtypes`` were
+    ``gain_low`` and ``gain_high`` are the smallest and the largest ratio of the pick's time to the choice's, minus 1;
+    ``surely`` is the lower end of the 95 % interval of the smallest. A row applies to all types; ``dtypes`` names those
     measured.
     """
 
@@ -55,7 +55,7 @@ class RecommendedRow:
     decision: Decision = field(metadata=json_form(omitted=True))
 
     def holds(self, one: RunsPick) -> bool:
-        """Whether a judged pick that something is known of is among the calls of the row."""
+        """Whether a pick with a known verdict is among the calls of the row."""
         alike = self.collective is one.call.collective and one.verdict is not PickVerdict.unknown
         return alike and self.low_bytes <= one.call.bytes <= self.high_bytes
 
@@ -80,7 +80,7 @@ def _by_size(one: RunsPick) -> tuple[int, int, int, int]:
 
 
 def _faster(several: Sequence[RunsPick]) -> Combination | None:
-    """The combination that is faster than the pick in all of them."""
+    """The combination that is faster than the pick in all these calls."""
     choices = {one.faster.combination if one.faster else None for one in several}
     return choices.pop() if len(choices) == 1 else None
 
@@ -115,8 +115,8 @@ def _row(choice: Combination, judged: Sequence[RunsPick]) -> RecommendedRow:
 class Agreement:
     """How often NCCL's own choices, known from a log or from their time, are the emulated picks.
 
-    ``clear`` are those that a log says, or whose time is nearer to one forced arm than to the others beyond the noise;
-    ``nearest`` the others, by the nearest time alone.
+    ``clear`` counts choices that a log shows, or whose time is nearer to one forced arm than to all others, beyond the
+    noise; ``nearest`` counts the rest, identified by the nearest time alone.
     """
 
     clear: int
@@ -129,8 +129,8 @@ class Agreement:
 class MeasuredRegret:
     """``sizes`` are NCCL's picks against what was measured; ``splits`` where two smaller calls would be faster than
     one; ``rows`` what the measurements support. ``skipped`` counts rows that could not be placed, by reason;
-    ``simulated`` are the files with simulated times. ``stand_in`` says that ``nccl`` stands in for another release,
-    else it is empty.
+    ``simulated`` are the files with simulated times. ``stand_in`` is a note if ``nccl`` stands in for another release,
+    else empty.
     """
 
     machine: str | None
@@ -150,7 +150,7 @@ class MeasuredRegret:
 
 
 def of_arms(placed: MeasuredArms) -> MeasuredRegret:
-    """Everything that the arms say without a calibration."""
+    """Everything that the arms show without a calibration."""
     noises = judged.of_arms(placed)
     found = tuple(judged.judged(one, noises.get(judged.group_of(one.call))) for one in placed.calls)
     return MeasuredRegret(
@@ -179,7 +179,7 @@ class RunsQuery:
     ``tables`` by their shipped name or path; ``nodes`` selects rows of tables, and is the number for files without
     ranks.
 
-    The tables complete ``site``. ``noise_percent`` is by how much two equal runs differ, where the user knows it.
+    The tables complete ``site``. ``noise_percent`` is by how much two equal runs differ, if the user knows it.
     """
 
     labelled: tuple[tuple[str, Path], ...] = ()
@@ -285,8 +285,7 @@ class NextRuns:
 def next_runs(measured: MeasuredArms, calibration: str | None = None) -> NextRuns:
     """Combinations worth forcing next, for all calls whose pick was measured.
 
-    Errors, where a ``calibration`` is asked for by name or file: BadInput where it does not answer here,
-    BadCalibration.
+    Errors if a ``calibration`` is named: BadInput if it has no answer for this machine; BadCalibration.
     """
     groups: dict[tuple[object, ...], list[MeasuredCall]] = defaultdict(list)
     for one in measured.calls:

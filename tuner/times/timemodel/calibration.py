@@ -1,6 +1,4 @@
-"""A calibration: what was learnt from one machine's measured times, and from which; shipped ones and one's own
-files.
-"""
+"""Calibrations: what was learnt from which measured times of one machine; the shipped ones, and a user's own files."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -68,15 +66,15 @@ class ExchangeCalibration:
 class Calibration:
     """Calibration of one machine, and where it holds.
 
-    ``generation`` is that of the machine's GPUs, as NCCL's tables name it; ``launch`` how the measured calls were
-    launched, which start_us belongs to. ``scope`` and ``sizes`` (the least and most bytes by collective and
-    combination) say what was measured on one node. ``site`` is the cluster whose rows are in ``between``, ``network``
-    its network between nodes; both are empty, and ``between`` None, where nothing was measured between nodes. ``base``
-    is the shipped calibration that supplies everything except the site's part.
+    ``generation`` of the machine's GPUs, as NCCL's tables name it; ``launch``: how the measured calls were launched,
+    for which start_us holds. ``scope`` and ``sizes`` (the least and most bytes by collective and combination) say what
+    was measured on one node. ``site`` is the cluster whose rows are in ``between``, ``network`` its network between
+    nodes; both are empty, and ``between`` None, where nothing was measured between nodes. ``base`` is the shipped
+    calibration that supplies everything except the site's part.
 
-    ``instances``: machines of the catalogue, and other names, that all rows in ``between`` are of, where these are an
-    instance type's and not a site's. ``instance_type`` is the calibration of the site's type, where one was named;
-    ``type_rows`` are its rows, of other clusters than the site.
+    ``instances``: the names (machines of the catalogue, and others) of the instance type, if the rows in ``between``
+    are an instance type's and not a site's. ``instance_type`` is the calibration of the site's type, if one was named;
+    ``type_rows`` are its rows, from other clusters than the site.
     """
 
     name: str
@@ -104,7 +102,7 @@ class Calibration:
 
     @cached_property
     def process(self) -> SiteProcess:
-        """Process of calls between nodes, conditioned on the site's rows where there are some."""
+        """The Gaussian process of times between nodes, conditioned on the site's rows if there are any."""
         many = self.factors[CarriedOver.nodes]
         return SiteProcess(self.parameters, self.between, {**WIDENING, MANY_ROWS: (many, many)}, self.type_rows)
 
@@ -115,7 +113,7 @@ class Calibration:
 
     @property
     def releases(self) -> tuple[str, ...]:
-        """The releases of its measured times."""
+        """The NCCL releases that its times were measured with."""
         return tuple(sorted({*(place.nccl for place in self.scope), *self.between_releases}))
 
     def certainty(self, *, same_machine: bool) -> Certainty:
@@ -132,7 +130,7 @@ class Calibration:
 
     @cached_property
     def measured_kinds(self) -> frozenset[tuple[int, int]]:
-        """Collectives with their combinations, as numbers, that any time was measured of on one node."""
+        """The collectives with their combinations, as numbers, that have any measured time on one node."""
         return frozenset((place.collective, place.algo_proto) for place in self.scope)
 
 
@@ -367,7 +365,7 @@ def _record(name: str) -> Mapping[str, Any]:
 
 
 def _generation(name: str) -> str:
-    """Generation of a shipped calibration's GPUs, which a site's base says."""
+    """Generation of a shipped calibration's GPUs; a site's comes from its base."""
     record = _record(name)
     return str(record["generation"]) if "generation" in record else _generation(record["base"])
 

@@ -1,4 +1,4 @@
-"""How far off calibrated times between nodes are at sites that are left out, as benchmarks/sites.py kept it."""
+"""Errors of calibrated times between nodes at sites left out of the fit, as benchmarks/sites.py recorded them."""
 
 import json
 from collections.abc import Mapping, Sequence
