@@ -172,7 +172,7 @@ class TableSource:
 
 @dataclass(frozen=True, slots=True)
 class _Read:
-    """A row that NCCL tunes: its call and arm, what the log says was executed, and the variables for NCCL's own pick."""
+    """A row that NCCL tunes: its call and arm, what was executed by the log, and the variables of NCCL's own pick."""
 
     row: SampleBlock
     call: ArmCall
