@@ -18,6 +18,9 @@ PICK = ("pick", "allreduce", "--bytes", "64M", "--nodes", "2")
         ("--machine=p3dn.24xlarge --nccl 2.21.5", "--machine dgx-1v --nccl 2.21.5"),
         ("--machine dgx-h100 --nccl 2.27.4", "--machine dgx-h100 --nccl 2.27.5"),
         ("--machine dgx-h100 --nccl ngc-25.02", "--machine dgx-h100 --nccl 2.25.1"),
+        ("--machine dgx-h100 --nccl jax[cuda]", "--machine dgx-h100 --nccl 2.32.3"),
+        ("--machine dgx-h100 --nccl torch", "--machine dgx-h100 --nccl torch==2.14.1"),
+        ("--machine dgx-h100 --nccl 2.28.9 --op premulsum", "--machine dgx-h100 --nccl 2.28.9 --op avg"),
         ("--machine dgx-h100 --nccl 2.28.9 --env NCCL_NET=FasTrak", "--machine dgx-h100 --nccl 2.28.9"),
         (
             "--machine dgx-h100 --nccl 2.28.9 --env NCCL_IB_DISABLE=1 --env NCCL_NET=IB",

@@ -1,5 +1,6 @@
 """Options that several commands share, and the parsers of their values."""
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import wraps
@@ -10,7 +11,8 @@ from click.shell_completion import CompletionItem
 
 from tuner.answers.changes import KEYS
 from tuner.base.dataclass import dataclass
-from tuner.base.errors import BadInput, did_you_mean, one_of
+from tuner.base.errors import BadInput, Remedy, did_you_mean, one_of
+from tuner.base.expressions import expression
 from tuner.base.names import (
     Buffers,
     Collective,
@@ -66,6 +68,9 @@ def note_call(described: Scenario, request: Request) -> None:
         note_after(assumed)
 
 
+PREMULTIPLIED = expression("pre_?mul_?sum", re.IGNORECASE)
+
+
 class Named(click.ParamType):  # type: ignore[type-arg]
     """A click type: a member of one of the enumerations, by NCCL's name in any case."""
 
@@ -79,6 +84,11 @@ class Named(click.ParamType):  # type: ignore[type-arg]
                 f"{call.name}: NCCL makes it from sends and receives and picks no algorithm; valid for it: "
                 f"{TAKING_ANY_CALL}; valid here: {', '.join(each.name for each in Collective)}"
             )
+        if self.members is Op and isinstance(value, str) and PREMULTIPLIED.fullmatch(value):
+            raise BadInput(
+                f"--op {value}: NCCL picks for sums that ncclRedOpCreatePreMulSum made as for averages of the same "
+                "floating-point type; valid: avg"
+            ).cured(Remedy("op", "avg"))
         return by_name(self.members, value, self.name)
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:

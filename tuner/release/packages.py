@@ -15,6 +15,7 @@ from tuner.base.expressions import expression
 from tuner.base.files import read_bytes
 
 ASKED = expression(r"([a-z][a-z0-9_-]*)(?:\[[\w,-]*\])?(?:={2,3}|@)v?(\d[\w.]*)(?:\+[\w.]+)?", re.IGNORECASE)
+ALONE = expression(r"([a-z][a-z0-9_-]*)(?:\[[\w,-]*\])?", re.IGNORECASE)  # a package without its release
 LIST = (".txt", ".lock", ".freeze")  # endings of files that list packages
 PINNED = expression(r"^\s*([a-z][\w.-]*)(?:\[[\w,-]*\])?\s*==\s*(\d[\w.]*)", re.IGNORECASE | re.MULTILINE)
 IMAGE = expression(r"ngc[-:@]?\S*|nvcr\.io/\S+", re.IGNORECASE)
@@ -26,7 +27,10 @@ EXACTLY = "=="
 
 def names_one(text: str) -> bool:
     """Whether a text names a package, a list of packages, or an image, and no release of NCCL."""
-    return text.endswith(LIST) or any(form.fullmatch(text) for form in (ASKED, IMAGE))
+    if text.endswith(LIST) or any(form.fullmatch(text) for form in (ASKED, IMAGE)):
+        return True
+    alone = ALONE.fullmatch(text)
+    return alone is not None and _spelled(alone[1]) in _table()
 
 
 def release_in(text: str, newest: str) -> str:
@@ -38,8 +42,23 @@ def release_in(text: str, newest: str) -> str:
     if text.endswith(LIST):
         return _of_list(Path(text), newest)
     if (asked := ASKED.fullmatch(text)) is not None:
-        return _of_package(asked[1].lower().replace("_", "-"), asked[2], newest)
+        return _of_package(_spelled(asked[1]), asked[2], newest)
+    if (alone := ALONE.fullmatch(text)) is not None and _spelled(alone[1]) in _table():
+        return _of_newest(text, _spelled(alone[1]), newest)
     return _of_image(text)
+
+
+def _spelled(package: str) -> str:
+    return package.lower().replace("_", "-")
+
+
+def _of_newest(text: str, package: str, newest: str) -> str:
+    """UnknownRelease that says the newest known release of a package; of one that leaves NCCL open, as of that one."""
+    last = list(_table()[package])[-1]
+    _of_package(package, last, newest)
+    raise UnknownRelease(f"NCCL of {text}: of which release of it? valid: with one, such as {package}=={last}").cured(
+        Remedy("nccl", f"{package}=={last}")
+    )
 
 
 def _of_image(text: str) -> str:
