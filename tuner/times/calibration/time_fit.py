@@ -140,7 +140,7 @@ def _started_us(
 
 
 def softened(off: Array) -> Array:
-    """Softens differences, in multiples of the expected one, [row]: small ones stay, large ones grow like roots."""
+    """Softens differences, numbers of expected ones, [row]: small ones stay, large ones grow like roots."""
     soft: Array = np.sign(off) * np.sqrt(2 * (np.sqrt(1 + off**2) - 1))
     return soft
 

@@ -113,7 +113,7 @@ def deviations(jacobian: Array) -> Array:
 
 
 def robust(off: Array) -> Array:
-    """Each call's part of a fit's loss, [call], from how many deviations it is off.
+    """Each call's part of a fit's loss, [call], from the number of deviations it is off.
 
     The square, except for outliers, which count less (soft_l1).
     """

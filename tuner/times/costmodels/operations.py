@@ -45,7 +45,7 @@ def whole(name: str, value: ArrayLike, least: int = 1) -> Array:
 
 
 def divides(part: str, value: ArrayLike, of: str, total: ArrayLike) -> Array:
-    """The quotients ``total / value``. BadInput if one is not whole."""
+    """The numbers ``total / value``. BadInput if one is not whole."""
     parts, totals = whole(part, value), whole(of, total)
     parts, totals = np.broadcast_arrays(parts, totals)
     bad = np.flatnonzero(totals % parts)
