@@ -1,1 +1,1 @@
-"""Computations of NCCL at a communicator's init and at every call, bit for bit: tables, picks, launches, steps."""
+"""Emulates what NCCL computes at a communicator's init and each call, bit for bit: tables, picks, launches, steps."""

@@ -24,9 +24,9 @@ def build(
     environment: Environment,
     whole: Comm | None = None,
 ) -> Comm:
-    """The communicator as rank 0 sees it, which is the first GPU of the first node. ``alike``: nodes in the order of
-    ranks, each with how many equal ones follow. ``whole``: the communicator that it was split from, where it shares
-    that one's resources.
+    """The communicator as rank 0 sees it, the first GPU of the first node. ``alike``: nodes in the order of ranks, each
+    with the number of equal nodes in a row. ``whole``: the communicator it was split from, if it shares that one's
+    resources.
 
     Errors: BadInput for an invalid shape, and where a variable is set that this release's emulation does not know.
     Source: initTransportsRank (src/init.cc) and ncclTopoPostset (src/graph/connect.cc), v2.28.9-1.
@@ -119,7 +119,7 @@ def build(
 
 
 def _kinds(alike: Sequence[tuple[Node, int]]) -> tuple[list[Node], int, int]:
-    """The kinds of nodes, the first node's kind first; how many nodes there are, and their ranks."""
+    """The kinds of nodes, the first node's kind first; the number of nodes, and the number of ranks."""
     kinds: list[Node] = []
     for node, number in alike:
         if number and node not in kinds:
@@ -146,7 +146,7 @@ def _weakest(searched: Sequence[Graphs], release: Release) -> tuple[dict[Algorit
 
 
 def with_release(communicator: Comm, release: Release) -> Comm:
-    """The communicator with other constants and rules, such as fitted ones; what init derived stays."""
+    """The communicator with other constants and rules, such as fitted ones; everything that init derived is kept."""
     return replace(communicator, release=release, rules=resolved.rules_for(release))
 
 
@@ -180,7 +180,7 @@ def _check_environment(release: Release, environment: Environment, kinds: Sequen
 
 
 def _with_collnet(environment: Environment, kinds: Sequence[Node]) -> bool:
-    """Whether CollNet is allowed and the network of every node reduces. BadInput where only some networks do."""
+    """Whether CollNet is allowed and every node's network can reduce. BadInput if only some nodes' networks can."""
     reduces = {kind.network_reduces for kind in kinds}
     requested = collnet.requested(environment)
     if requested and len(reduces) > 1:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:  # the rules are about communicators: they import this
 
 @dataclass(frozen=True, slots=True)
 class AnyMergesAdapters:
-    """Whether any of these nodes merges adapters, asked when it is called; equal for equal nodes, unlike a closure."""
+    """A callable that tells whether any of these nodes merges adapters; equal for equal nodes, unlike a closure."""
 
     nodes: "tuple[Node, ...]"
 
@@ -59,7 +59,7 @@ class Node:
 class Comm:
     """One communicator (``struct ncclComm``) as the model sees it; ``channels``: "coll channels" in NCCL's log.
 
-    ``coll_channels`` leaves out those that aggregated operations may add.
+    ``coll_channels`` leaves out the channels that only aggregated operations may use.
     """
 
     release: Release
@@ -110,7 +110,7 @@ class Comm:
 
     @property
     def nvls_heads(self) -> int:
-        """GPUs of a node that a NVLS channel begins at."""
+        """The number of a node's GPUs at which an NVLS channel begins."""
         return min(self.graphs[Algorithm.NVLS].channels, self.max_local_ranks)
 
     @property

@@ -4,8 +4,8 @@ What NCCL picks is constant in pieces: algorithm, protocol, channels and threads
 (:mod:`tuner.emulator.ranges`), and between these the time is a latency and bytes over a bandwidth, which the model's
 corrections change at sizes that are known (:func:`tuner.emulator.ranges.breaks`). So the ranges are cut there, and each
 has the latency and the bandwidth of its pick, in float32 and in NCCL's order of operations: the time that is computed
-from them is the model's, bit for bit. Where it is not (a latency that fades with the size, a penalty, a pick that
-NCCL_CTA_POLICY moved), a range or the whole table is left to the model (:class:`Selection`).
+from them is the model's, bit for bit. If it is not, because of a latency that fades with the size, a penalty, or a pick
+that NCCL_CTA_POLICY moved, a range or the whole table is left to the model (:class:`Selection`).
 
 
 C looks up (csrc/picks/lookup.c); without it, in a wheel that any computer takes, NumPy does.
@@ -50,7 +50,7 @@ ROW = np.dtype(
 def with_clear_padding(rows: NDArray[Any], of: np.dtype[Any]) -> NDArray[Any]:
     """A copy of records of numbers, [row], whose padding is zeros.
 
-    NumPy copies fields alone, and files would have what lay in memory.
+    NumPy copies only the fields, so that files would contain whatever was in memory between them.
     """
     copied = np.zeros(len(rows), of)
     for name in of.names or ():
@@ -73,7 +73,7 @@ class _Table(ctypes.Structure):
 class LookedUp:
     """Picks of sizes, all [size]: NCCL's numbers of algorithms and protocols, us, and counts of channels and threads.
 
-    ``unanswered`` counts those that are not in the table, which have 0 channels.
+    ``unanswered`` counts the sizes that the table does not answer; they have 0 channels.
     """
 
     algorithm: NDArray[np.int8]
@@ -107,7 +107,7 @@ class _Row:
 
 
 class PickTable:
-    """Size ranges without gaps, and what each gets.
+    """Size ranges without gaps, with the pick and the time's constants of each.
 
     ``from_bytes`` uint64 [range + 1]: the first sizes of the ranges, then the first size beyond them. ``rows`` [range]
     of the type ``ROW``: bytes_per_us and latency_us (float32, in us), channels, threads of a block, and NCCL's numbers
@@ -124,14 +124,14 @@ class PickTable:
             self._table = _Table(*(array.ctypes.data for array in arrays), len(self.rows))
 
     def time_us(self, nbytes: int) -> np.float32 | None:
-        """The time of one size, us; None where the table does not answer it."""
+        """The time of one size, us; None if the table does not answer it."""
         row = self._row_of(nbytes)
         return None if row is None else f32(nbytes) / row.bytes_per_us + row.latency_us
 
     def pick(self, nbytes: int) -> tuple[Any, ...] | None:
         """The pick of one size: the arrays of :class:`Picks`, of one element; None where the table does not answer it.
 
-        Those of a range are one and the same, and can't be written to.
+        Sizes of one range share the same arrays, which are read-only.
         """
         row = self._row_of(nbytes)
         if row is None:
@@ -181,7 +181,7 @@ class PickTable:
 
 
 class CompiledSelection(Selection):
-    """A selection that looks picks up once enough were asked for that making a table has paid off."""
+    """A selection that looks up picks in a table, once it was asked often enough to justify making the table."""
 
     def __init__(self, communicator: Comm) -> None:
         super().__init__(communicator)
@@ -189,14 +189,14 @@ class CompiledSelection(Selection):
         self._asked_us: dict[Request, float] = {}
 
     def pick_table(self, request: Request) -> PickTable | None:
-        """The picks of such calls as a table, made at once; None where the model alone can say them."""
+        """The picks of such calls as a table, made now if need be; None if only the model can answer."""
         if request not in self._pick_tables:
             self._pick_tables[request] = None  # what making it asks for is the model's
             self._pick_tables[request] = pick_table(self, request)
         return self._pick_tables[request]
 
     def known_table(self, request: Request) -> PickTable | None:
-        """The table of such calls, if it was made already."""
+        """The table of such calls if it was made already, else None."""
         return self._pick_tables.get(request)
 
     def _classic_pick(self, request: Request, nbytes: SizeArray) -> Picks:
@@ -227,8 +227,8 @@ def pick_table(selection: Selection, request: Request, *, with_launches: bool = 
     Without launches the ranges are those of algorithm and protocol, with 1 channel and no threads, which keeps the
     table small even where channels change with every chunk, as for a broadcast in 2.22.3.
 
-    None where such calls may bypass the algorithms, where NCCL_CTA_POLICY may move picks, where a tuner's answers may
-    change from byte to byte, and where nothing is left.
+    None if such calls may bypass the algorithms, if NCCL_CTA_POLICY may move picks, if a tuner's answers may change
+    from byte to byte, or if no range is left.
     """
     communicator = selection.communicator
     if selection.may_leave_classic_path(request):
@@ -289,7 +289,7 @@ def _fill_times(
 ) -> None:
     """Latency and bandwidth of the ranges of one cell; a range in which they change has 0 channels.
 
-    So does one for which NCCL has no time: through 2.21 a tuner may name a cell that NCCL ignores.
+    So does a range for which NCCL has no time: through 2.21 a tuner may name a cell that NCCL ignores.
     """
     rows, here, starts, ends = of_cell
     if call.algo_proto in selection.excluded(call.request):
@@ -329,7 +329,7 @@ def _buckets(from_bytes: SizeArray) -> NDArray[np.uint32]:
 
 @cache
 def _library() -> Any:
-    """csrc/picks, None where it was not built."""
+    """The compiled csrc/picks; None if it was not built."""
     try:
         library: Any = ctypes.CDLL(str(LIBRARY))
     except OSError:

@@ -1,4 +1,4 @@
-"""Fitted constants: those of a release that measured times contradict; NCCL's own stay in ``tables/nccl``.
+"""Fitted constants replace those of a release that measured times contradict; NCCL's own stay in ``tables/nccl``.
 
 Its tables are named as there, plus ``efficiency``: the share of the model's bandwidth by algorithm and protocol.
 docs/measuring.md describes the file.
@@ -47,7 +47,7 @@ _FLOAT32 = np.finfo(np.float32)
 
 @dataclass(frozen=True, slots=True)
 class FittedConstants:
-    """``constants`` by table as in a release's file; ``file`` is where it was read, if it was."""
+    """``constants`` by table, as in a release's file; ``file`` is the file they were read from, if any."""
 
     nccl: str
     constants: Mapping[str, Any]
@@ -56,7 +56,7 @@ class FittedConstants:
 
     @property
     def record(self) -> dict[str, Any]:
-        """Provenance that an answer gives of the constants that it was made with."""
+        """What an answer says about the constants it was computed with."""
         return {"file": self.file, "nccl": self.nccl, **self.provenance}
 
 
@@ -64,7 +64,7 @@ FILE = ReaderBounds("fitted constants", file_bytes=1 << 20)
 
 
 def read(path: Path) -> FittedConstants:
-    """BadConstants names file and key: every table, key and value must be one that their release has."""
+    """Reads fitted constants. BadConstants names file and key if the release lacks a table, key or value of them."""
     try:
         table = tomllib.loads(contents(path, int((FILE.file_bytes or 0) * factor())).decode("utf-8"))
     except OSError as error:
@@ -103,7 +103,7 @@ def to_text(fitted: FittedConstants) -> str:
 
 
 def apply(nccl: Release, fitted: FittedConstants) -> Release:
-    """The release with these constants; BadInput for another release than theirs."""
+    """The release with these constants. BadInput if they were fitted for another release."""
     if nccl.name != fitted.nccl:
         name = fitted.file or "constants"
         raise BadInput(f"{name}: fitted to NCCL {fitted.nccl}, not {nccl.name}; valid: {fitted.nccl}")
@@ -122,14 +122,14 @@ def _measured(nccl: Release, other: Release) -> Release:
 
 
 class Changes:
-    """Sets of constants of one release, read one after the other; tables that did not change are read once."""
+    """Makes releases from successive sets of constants; tables that did not change are not read again."""
 
     def __init__(self, nccl: Release) -> None:
         self._nccl = nccl
         self._read: dict[str, tuple[Any, Any]] = {}  # each table as it was given, and as the release has it
 
     def release(self, constants: Mapping[str, Any]) -> Release:
-        """Constants as of :func:`changed`."""
+        """The release with these constants, as :func:`changed` takes them."""
         for name, table in constants.items():
             if name not in self._read or self._read[name][0] != table:
                 self._read[name] = table, getattr(release.changed(self._nccl, {name: table}), name)
@@ -166,7 +166,7 @@ def _provenance(head: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _wrong(given: Any, own: Any, where: str) -> Iterator[str]:
-    """Errors in ``given``, compared with NCCL's tables ``own``."""
+    """The errors in ``given``, by comparison with NCCL's tables ``own``."""
     if isinstance(own, Mapping):
         if not isinstance(given, Mapping):
             yield f"{where}: {given!r}; valid: a table of {', '.join(own)}"

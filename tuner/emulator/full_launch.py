@@ -43,9 +43,9 @@ HeadsOf = Callable[[], Heads]
 def launch(selection: Selection, operations: Sequence[Operation], heads: HeadsOf, tuner: Tuner | None = None) -> Launch:
     """The launch in full on the rank of ``selection``, for one call or for several in one group.
 
-    ``heads``, as that rank knows them, is called where the switch or the network takes part. Errors: NoAlgorithm;
-    BadInput for what is not emulated, for calls that copy engines do, which launch nothing, and for broadcasts from
-    several roots where NCCL makes one call of them.
+    ``heads`` returns the heads as that rank knows them; it is called only if the switch or the network takes part.
+    Errors: NoAlgorithm; BadInput for what is not emulated, for calls that copy engines do, which launch no kernel, and
+    for broadcasts from several roots that NCCL merges into one call.
     """
     communicator = selection.communicator
     if not operations:
@@ -134,7 +134,7 @@ CONNECTED_LATER = frozenset((Algorithm.NVLSTree, Algorithm.PAT))  # than rings: 
 
 
 def _whatever_came_first(network: NetworkOf, later: Collection[Algorithm]) -> NetworkUse:
-    """BadInput where it matters whether the group's algorithms were connected before, or are now, after its rings."""
+    """Use of the network. BadInput if it depends on whether the algorithms or the rings were connected first."""
     used = network(())
     if later and network(later) != used:
         names = ", ".join(sorted(algorithm.name for algorithm in later))
@@ -146,7 +146,7 @@ def _whatever_came_first(network: NetworkOf, later: Collection[Algorithm]) -> Ne
 
 
 def _has_heads(call: RuleCall) -> bool:
-    """Whether chunks depend on heads, or adapters on the rings; they are not computed otherwise."""
+    """Whether chunks depend on the heads, or adapters on the rings; otherwise these are not computed."""
     if call.algorithm in (*bounds.NVLS, Algorithm.CollNetDirect):
         return True
     return call.algorithm is Algorithm.Ring and call.communicator.nodes > 1 and may_reach_network(call)
@@ -199,7 +199,7 @@ def symmetric_kernel(
 
 
 def _op_argument(communicator: Comm, task: CollectiveTask, kernel: str) -> int:
-    """Argument of averages: a factor for the sums, which are float32, or float16 of shorter types.
+    """The argument of averages: the factor for sums, which are computed in float32, or in float16 for shorter types.
 
     Source: convertCollTaskToSymmetricTask, src/scheduler/symmetric_sched.cc, v2.30.3-1.
     """
@@ -212,7 +212,7 @@ def _op_argument(communicator: Comm, task: CollectiveTask, kernel: str) -> int:
 
 
 def dealt(counts: Sequence[int], cell_elements: int, blocks: int, last: bool) -> tuple[list[End], list[Together]]:
-    """Ends of the parts by block, and for calls of this many elements, which blocks share each.
+    """The ends of the parts by block, and which blocks share each call, for calls with this many elements.
 
     ``last``: no other symmetric kernel of the group follows.
     """

@@ -29,7 +29,7 @@ class Operation:
 
 @dataclass(frozen=True, slots=True)
 class Tuned:
-    """Answer of a tuner plugin to a question; without ``channels`` their number stays NCCL's."""
+    """A tuner plugin's answer to a question; without ``channels`` NCCL keeps its own number."""
 
     algo_proto: AlgoProto
     time_us: Float
@@ -41,7 +41,7 @@ Tuner = Callable[[Request, int], Tuned]  # asked as NCCL asks, with the sum of t
 
 @dataclass(frozen=True, slots=True)
 class GroupChoice:
-    """Collectives NCCL chose for together: ``bytes`` is their sum."""
+    """Collectives for which NCCL made one choice; ``bytes`` is their sum."""
 
     places: tuple[int, ...]  # among the calls
     request: Request
@@ -60,7 +60,8 @@ class GroupChoice:
 class Kernel:
     """One launch: its calls in NCCL's order, and the threads of its block. Its grid has a block per channel.
 
-    ``path`` names what does its calls where algorithms do not: a symmetric kernel, or copy engines, which launch none.
+    ``path`` names what runs its calls instead of an algorithm: a symmetric kernel, or copy engines, which launch no
+    kernel.
     """
 
     places: tuple[int, ...]
@@ -71,10 +72,11 @@ class Kernel:
 
 @dataclass(frozen=True, slots=True)
 class GroupedPick:
-    """One call's share of a group; ``threads`` is the block of its kernel, ``own_threads`` what the call needs of it.
+    """One call's share of a group; ``threads`` is its kernel's block size, ``own_threads`` how many of these the call
+    needs.
 
-    ``channels`` are contiguous from 2.20 on. Where a kernel has a path its calls have no algorithm, protocol, channels
-    or choice of their own.
+    ``channels`` are contiguous from 2.20 on. If a kernel has a path, its calls have no algorithm, protocol, channels or
+    choice of their own.
     """
 
     operation: Operation
@@ -99,8 +101,9 @@ class GroupPlan:
 def plan(selection: Selection, operations: Sequence[Operation], tuner: Tuner | None = None) -> GroupPlan:
     """NCCL's plan for these calls in one group; for broadcasts from several roots see tuner.emulator.p2p.mixed.
 
-    All have the same buffers, and are in place or not. A ``tuner`` acts on plain buffers as such a plugin does in NCCL,
-    from 2.21 on. Errors: BadInput for a size that its type cannot have, and for what is not emulated; NoAlgorithm.
+    All calls have the same kind of buffers, and all are in place or none is. A ``tuner`` acts on plain buffers as such
+    a plugin does in NCCL, from 2.21 on. Errors: BadInput for a size that its type cannot have, and for what is not
+    emulated; NoAlgorithm.
     """
     communicator = selection.communicator
     if not operations:
@@ -121,7 +124,7 @@ def plan(selection: Selection, operations: Sequence[Operation], tuner: Tuner | N
 
 
 def scheduled_channels(selection: Selection, operation: Operation, tuned: Tuned) -> int:
-    """Channels that a single call is launched on where a tuner plugin sets them, as far as registered buffers allow.
+    """The channels that a single call is launched on if a tuner plugin sets them, limited by registered buffers.
 
     BadInput for a size that no call of its type can have.
     """
@@ -140,7 +143,7 @@ def _picked(operation: Operation, task: CollectiveTask, threads: int, kernel: in
 
 
 def check_roots(communicator: Comm, operations: Sequence[Operation]) -> None:
-    """BadInput for a root that is not a rank, and for several roots where NCCL makes one call of broadcasts."""
+    """BadInput for a root that is not a rank, and for several roots if NCCL merges such broadcasts into one call."""
     check_roots_are_ranks(communicator, operations)
     if together := broadcasts_together(communicator, operations):
         roots = {operations[place].root for place in together}
@@ -157,7 +160,7 @@ def check_roots_are_ranks(communicator: Comm, operations: Sequence[Operation]) -
 
 
 def broadcasts_together(communicator: Comm, operations: Sequence[Operation]) -> list[int]:
-    """The places of the broadcasts that NCCL makes one call of: all of a group, if they have several roots."""
+    """The places of the broadcasts that NCCL merges into one call: all of a group, if they have several roots."""
     together = communicator.release.exchange.broadcasts_together
     if not together or communicator.environment.number("NCCL_ALLGATHERV_ENABLE", 1) == 0:
         return []
@@ -176,7 +179,7 @@ def check_emulated(selection: Selection, requests: Sequence[Request], tuner: Tun
 
 
 def not_emulated(selection: Selection, requests: Iterable[Request]) -> str | None:
-    """Condition under which groups of such calls are not emulated; None where they are."""
+    """The condition under which groups of such calls are not emulated; None if they are."""
     if (alone := registered.chosen_alone(selection.communicator)) is not None:
         return f"with {alone}, which chooses each call of a group alone; valid without it"
     kinds = {(request.buffers, request.in_place, request.windows) for request in requests}
@@ -193,7 +196,7 @@ def not_emulated(selection: Selection, requests: Iterable[Request]) -> str | Non
 
 
 def not_classic_alone(selection: Selection, requests: Iterable[Request]) -> str | None:
-    """Condition under which such groups are not on plain buffers, or may leave the classic path; else None."""
+    """The condition under which such groups use other than plain buffers or may leave the classic path; else None."""
     if any(request.buffers is not Buffers.plain for request in requests):
         return f"on registered buffers and windows; valid: {option('buffers')} plain"
     return may_leave_classic_path(selection)
@@ -253,7 +256,7 @@ class SelectionChooser:
         self.choices: list[GroupChoice] = []
 
     def choose(self, tasks: Sequence[CollectiveTask], pipelined: int = 1, preset_channels: int = 0) -> None:
-        """Fills in what tasks that were chosen together get, and keeps the choice."""
+        """Fills in the choice for tasks that NCCL chooses together, and records it."""
         request = replace(tasks[0].request, pipelined=pipelined, preset_channels=preset_channels)
         sizes = np.array([task.nbytes for task in tasks], np.uint64)
         symmetric.check(self.communicator, tasks[0].request, sizes)
@@ -276,13 +279,13 @@ class SelectionChooser:
             task.unregistered_bound = self._tuned(plain, tuned.channels)
 
     def bind(self, task: CollectiveTask) -> None:
-        """Fills in the most channels of one chosen task, by its own size."""
+        """Fills in the maximum number of channels of one chosen task, by its own size."""
         named = self._tuner(task.request, task.nbytes).channels if self._tuner else 0
         task.bound = self._tuned(self._bounds(task.request, task.algo_proto, task.nbytes)[0], named)
         task.tuned = named > 0
 
     def _tuned(self, own: int, channels: int) -> int:
-        """The bound where a tuner plugin sets ``channels``; ``own`` where it sets none."""
+        """The bound if a tuner plugin sets ``channels``; ``own`` if it sets none."""
         return self.communicator.rules.tuned_channels(own, channels) if channels else own
 
     def register(self, task: CollectiveTask) -> None:
@@ -292,7 +295,7 @@ class SelectionChooser:
         task.bound = int(bound[0])
 
     def path_of(self, tasks: Sequence[CollectiveTask]) -> NonClassicPath | None:
-        """What does these calls of one kind instead of an algorithm; None: nothing does, as with a tuner plugin."""
+        """What runs these calls of one kind instead of an algorithm; None if nothing does, as with a tuner plugin."""
         if self._tuner:
             return None
         request, sizes = tasks[0].request, [task.nbytes for task in tasks]

@@ -1,7 +1,7 @@
 """A launch in full, as records: what NCCL writes for its kernels and proxies before it launches.
 
 Counts and offsets of elements are in ``Work.dtype``, the type that the device sees: AllGather and Broadcast move bytes.
-Offsets are from the start of the count, which is one rank's for AllGather and ReduceScatter.
+Offsets are relative to the start of the count, which is one rank's for AllGather and ReduceScatter.
 """
 
 from dataclasses import field
@@ -46,7 +46,7 @@ class ProxyOperation:
 class ChannelShare:
     """One channel's part of a work.
 
-    Where channels have ranges, it is ``count`` elements from ``offset`` on. Where they take turns both are of the whole
+    If channels have ranges, it is ``count`` elements from ``offset`` on. If they take turns, both describe the whole
     work, and the channel has number ``turn``: it takes the chunks turn, turn + channels, turn + 2 * channels ...
     """
 
@@ -96,8 +96,8 @@ class Work:
 class SymmetricWork:
     """One collective as a symmetric kernel's blocks read it.
 
-    The ``blocks`` from ``first_block`` on do it together, apart from blocks that have only their own part of it. Both
-    are None in 2.27, where all blocks do the only call.
+    The ``blocks`` from ``first_block`` on do it together, except for blocks that have their own part of it. Both are
+    None in 2.27, where all blocks do the only call.
     """
 
     place: int  # of the call in its group

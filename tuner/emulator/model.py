@@ -61,7 +61,7 @@ class Tables(Framed):
 
 
 def tables(communicator: Comm) -> Tables:
-    """The tables NCCL computes at the end of a communicator's init."""
+    """The tables that NCCL computes at the end of a communicator's init."""
     result = empty(communicator)
     for collective in Collective:
         fill(result, communicator, collective)
@@ -69,7 +69,7 @@ def tables(communicator: Comm) -> Tables:
 
 
 def empty(communicator: Comm) -> Tables:
-    """The tables without latencies and bandwidths: the parts that no collective changes."""
+    """The tables before any latency and bandwidth is filled in: the parts that do not depend on a collective."""
     return Tables(
         latency_us=np.zeros(SHAPE, np.float32),
         bandwidth_gbs=np.zeros(SHAPE, np.float32),
@@ -89,7 +89,7 @@ def fill(result: Tables, communicator: Comm, collective: Collective) -> None:
 
 
 def _back_up(result: Tables, communicator: Comm, collective: Collective) -> None:
-    """In releases that keep it: Ring's bandwidth before NCCL_ALGO, which replaces an empty collective's."""
+    """Keeps Ring's bandwidth before NCCL_ALGO, in some releases: it serves a collective without any other bandwidth."""
     rules = communicator.rules.ring_backup
     if not rules:
         return
@@ -148,7 +148,7 @@ def _first_reason(point: ModelPoint, rules: Iterable[enabled.EnabledRule]) -> st
 
 
 def _max_threads(communicator: Comm) -> NDArray[np.int64]:
-    """Threads of a block before small sizes reduce it; 0 if NCCL has no number."""
+    """Threads of a block before small sizes reduce them; 0 if NCCL has no number."""
     threads = np.zeros(SHAPE[1:], np.int64)
     for algorithm, rows in communicator.release.threads.items():
         for protocol, row in rows.items():
@@ -162,7 +162,7 @@ def _max_threads(communicator: Comm) -> NDArray[np.int64]:
 
 
 def _requested_threads(communicator: Comm, row: Threads, default: int) -> int:
-    """A thread count from the environment: not a multiple of a warp counts as the largest (sic)."""
+    """A thread count from the environment; one that is not a multiple of a warp counts as the largest (sic)."""
     requested = -2 if row.env is None else communicator.environment.c_int(row.env, -2)
     if requested <= 0:
         return default
@@ -225,9 +225,10 @@ def as_used(communicator: Comm, tables: Tables) -> PrintedNumbers:
 
 @PRINT_RULES(nccl.TUNING_INIT(since="2.31.2"))
 def before_exclusions(communicator: Comm, tables: Tables) -> PrintedNumbers:
-    """-1 where an algorithm does not do a collective; numbers also where NCCL_ALGO and the like exclude a cell.
+    """The printed numbers: -1 if an algorithm does not do a collective; cells that NCCL_ALGO and the like exclude keep
+    theirs.
 
-    0 where an algorithm's model was never made, as without a network that reduces; -1 for PAT that was given up. us and
+    0 if an algorithm's model was never made, as without a network that reduces; -1 for PAT that NCCL gave up. us and
     GB/s, as :func:`as_used`, [collective][algorithm][protocol].
     """
     latencies_us, bandwidths_gbs = np.zeros(SHAPE, np.float32), np.zeros(SHAPE, np.float32)

@@ -32,9 +32,9 @@ LaunchFunction = Callable[[RuleCall, Tables, SizeArray, int], tuple[IntArray, In
 class Ranges(Framed):
     """Ranges of nBytes, [range], without gaps; both ends belong to a range.
 
-    ``algorithm`` and ``protocol`` are NCCL's numbers. Where only these two delimit ranges, ``channels`` and ``threads``
-    are those of the first size. ``bypass`` names what takes calls that bypass the algorithms, whose numbers are then -1
-    and whose channels are blocks; None for other calls, and empty where no call can bypass them.
+    ``algorithm`` and ``protocol`` are NCCL's numbers. If only these two delimit ranges, ``channels`` and ``threads``
+    belong to the first size. ``bypass`` names what runs calls that bypass the algorithms; their algorithm and protocol
+    are -1 and their channels are blocks. It is None for other calls, and empty if no call can bypass the algorithms.
     """
 
     from_bytes: SizeArray
@@ -159,7 +159,9 @@ def classic_combinations(selection: Selection, request: Request, low: int, high:
 
 
 def largest(selection: Selection, request: Request, most: int = MAX_BYTES) -> int:
-    """The largest size to ``most`` that NCCL takes: through 2.28 none that lasts an hour; 0 where it runs nothing."""
+    """The largest size up to ``most`` that NCCL accepts (through 2.28, that takes less than an hour); 0 if there is
+    none.
+    """
     return _largest(lambda size: selection.pick(request, size), 1, most)
 
 
@@ -218,7 +220,7 @@ def _ends(selection: Selection, request: Request, low: int | None, high: int) ->
 def _combinations(
     selection: Selection, request: Request, low: int, high: int, with_channels: bool = False
 ) -> SizeArray:
-    """The sizes at which algorithm or protocol change, ``low`` first; ``with_channels``, those a tuner names, too."""
+    """The sizes at which algorithm or protocol (``with_channels``: or a tuner's channels) change, ``low`` first."""
     tuner = selection.communicator.tuner
 
     def ranked(sizes: SizeArray) -> Labels:
@@ -385,14 +387,14 @@ def _weighed(selection: Selection, request: Request, size: int) -> tuple[tuple[s
 
 
 def _cells(selection: Selection, request: Request, most: int) -> SizeArray:
-    """The first size of each cell, as long as ``most`` blocks may come out of different use with every cell more."""
+    """The first size of each cell, for as many cells as one more cell may still change how ``most`` blocks are used."""
     communicator = selection.communicator
     each = communicator.release.symmetric.cell_bytes * request.parts(communicator.ranks)
     return np.arange(most * most, dtype=np.uint64) * np.uint64(each) + np.uint64(request.unit_bytes(communicator.ranks))
 
 
 class _Numbered(Generic[Answer]):
-    """Answers to sizes as numbers, equal where they are: places among those ``seen``."""
+    """Numbers the answers to sizes, equal answers alike, by their place among the ``seen`` ones."""
 
     def __init__(self, answers: Callable[[SizeArray], list[Answer]]) -> None:
         self.seen: list[Answer] = []

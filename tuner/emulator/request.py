@@ -1,4 +1,4 @@
-"""One kind of call, as rules see it and as Python users describe it, and what can bypass the algorithms for it."""
+"""One kind of call, as rules see it and as Python users describe it, and what can run it instead of the algorithms."""
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property
@@ -35,7 +35,7 @@ class CallConfiguration:
 
     @property
     def falls_back(self) -> bool:
-        """Whether NCCL chooses by itself where the selection cannot be met."""
+        """Whether NCCL chooses by itself if the selection cannot be met."""
         return self.force_alg_selection == 0
 
 
@@ -86,8 +86,8 @@ def _integer(name: str, value: str | int) -> int:
 class Request:
     """A collective on a type with an operation; ``pipelined`` is NCCL's numPipeOps.
 
-    ``preset_channels`` is what old releases fix for operations together before they pick; 0 if nothing. ``in_place``:
-    what is received replaces what is sent, as nccl-tests' in-place columns have it.
+    ``preset_channels``: the channels that old releases fix for several operations together before they pick; 0 if none.
+    ``in_place``: what is received replaces what is sent, as nccl-tests' in-place columns have it.
     """
 
     collective: Collective
@@ -109,7 +109,7 @@ class Request:
 
     @property
     def symmetric(self) -> Sides:
-        """Buffers in symmetric windows, if the communicator makes them."""
+        """Which buffers are in symmetric windows, by the windows' flags."""
         return self.windows.symmetric if self.buffers is Buffers.window else Sides.none
 
     @property

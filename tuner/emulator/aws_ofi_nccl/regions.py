@@ -1,9 +1,10 @@
 """Polygons over sizes and ranks in which aws-ofi-nccl's tuner names an algorithm and a protocol, in its own arithmetic.
 
 A point is (nBytes, ranks), as doubles or their logarithms. What the tuner computes in C's long double is computed in
-NumPy's: 80 bits on x86, as there; elsewhere it is wider or a double, and points on an edge may come out otherwise.
+NumPy's: on x86 both have 80 bits; elsewhere NumPy's is wider or a double, and the answer for points on an edge may
+differ.
 
-Source: src/tuner/nccl_ofi_regions.cpp, v1.21.1; what its releases have otherwise is in the records of the regions.
+Source: src/tuner/nccl_ofi_regions.cpp, v1.21.1; the records of the regions hold the differences between releases.
 """
 
 import math
@@ -39,7 +40,7 @@ def log2_of(value: float) -> float:
 class Plane:
     """Arithmetic of a release with points: its scale, its bits, and how far it extends lines.
 
-    ``nearer``: the line through two points ends where it first leaves the plane; else where it would last.
+    ``nearer``: whether the line through two points ends where it first leaves the plane, or where it last does.
     """
 
     log2: bool
@@ -57,7 +58,7 @@ class Plane:
 
     @property
     def crossing(self) -> type[np.floating[Any]]:
-        """The type of the parameter at which two lines cross."""
+        """The floating-point type of the parameter at which two lines cross."""
         return np.longdouble if self.long_double else np.float64
 
     def extended(self, first: tuple[float, float], second: tuple[float, float]) -> tuple[float, float]:
@@ -92,9 +93,10 @@ class Region:
 
     @cached_property
     def _keeps_foot(self) -> bool:
-        """Whether an edge without length uses the foot that was computed for the edge before it.
+        """Whether an edge without length reuses the foot of the perpendicular that was computed for the edge before it.
 
-        Through 1.18.0 it is never set for such an edge, and the stack's old value stays: compilers produce that.
+        Through 1.18.0 the source never sets the foot for such an edge, so that compiled code finds the old value on the
+        stack.
         """
         return not self.plane.log2 and any(
             a == b for a, b in zip(self.vertices, self.vertices[1:] + self.vertices[:1], strict=True)
@@ -140,7 +142,7 @@ class Region:
         return inside
 
     def may_flicker(self, ranks: int) -> bool:
-        """Whether points of this many ranks lie on a level edge of a linear plane, where rounding decides which are
+        """Whether points with this many ranks lie on a level edge of a linear plane, where rounding decides which are
         inside.
 
         80 bits place all on an edge whose products of coordinates are whole in 53 bits, if no foot is left over.
@@ -160,8 +162,8 @@ class Region:
     def breaks(self, ranks: int) -> Iterator[int]:
         """Sizes in bytes near which points of this many ranks may enter or leave.
 
-        There the point crosses an edge or its end, or the ray from the point does, which misses edges that it meets at
-        an end.
+        At these sizes the point crosses an edge or its end, or the ray from the point does, which misses edges that it
+        meets at an end.
         """
         x, y = self._scaled
         at, far = self.plane.scaled(float(ranks)), self.plane.scaled(2.0 * MOST_RANKS)
@@ -199,7 +201,7 @@ def _on_edge(
 ) -> tuple[NDArray[np.bool_], Doubles]:
     """Whether points are on the edge, and their distances from its line (distance).
 
-    They are within EPSILON of it on its one side, or of an end on both.
+    They are within EPSILON of the edge on one side of it, or within EPSILON of an end on either side.
     """
     ax, ay, bx, by = end
     edge_x, edge_y = bx - ax, by - ay
@@ -253,7 +255,7 @@ def _point(extended: Mapping[str, tuple[float, float]], vertex: Vertex) -> tuple
 
 
 def _coordinate(extended: Mapping[str, tuple[float, float]], value: float | str, most: float) -> float:
-    """A number, ``most`` for that of the plane, or that of an extended point: ``ring_simple.x``."""
+    """The value of a coordinate: a number, ``most`` (the plane's bound), or an extended point's: ``ring_simple.x``."""
     if not isinstance(value, str):
         return float(value)
     if value == "most":

@@ -20,7 +20,7 @@ MERGED = ("regions", "model")  # tables that a release changes in part
 class ModelConstants:
     """Constants of a platform's model; bandwidths in 2**30 bytes per second, latencies in us.
 
-    ``nvlink_latency_us``: by algorithm, those of LL, LL128 and Simple.
+    ``nvlink_latency_us``: by algorithm, the latencies of LL, LL128 and Simple.
     """
 
     net_latency_us: float
@@ -33,7 +33,7 @@ class ModelConstants:
 
 @dataclass(frozen=True, slots=True)
 class PluginSettings:
-    """Variables of NCCL that the network plugin sets on products that a pattern matches, where they are not set."""
+    """NCCL's variables that the network plugin sets on products that match a pattern, unless they are set already."""
 
     product: str
     set: Mapping[str, str]
@@ -68,12 +68,12 @@ class TunerRelease:
     model: Mapping[str, ModelConstants]
 
     def platform(self, product: str | None) -> str | None:
-        """Name of the product in its tables; None for a product without tables, and for no product."""
+        """The product's name in the release's tables; None for a product without tables, or without a product."""
         everywhere = self.platforms.get("*")
         return everywhere if product is None else self.platforms.get(product, everywhere)
 
     def environment(self, product: str | None) -> Mapping[str, str]:
-        """NCCL's variables that the network plugin sets on the product, where they are not set."""
+        """NCCL's variables that the network plugin sets on the product, unless they are set already."""
         matching = (each.set for each in self.settings if product and re.fullmatch(each.product, product))
         return next(matching, MappingProxyType({}))
 
@@ -167,7 +167,7 @@ def _model(platform: str, table: Mapping[str, Any]) -> ModelConstants:
 
 @dataclass(frozen=True, slots=True)
 class Shipped:
-    """Which release an image or an installer has, and since when; ``efa`` is the version of the EFA installer."""
+    """The release that an image or installer contains, and since when; ``efa`` is the version of the EFA installer."""
 
     since: str
     efa: str
@@ -191,7 +191,7 @@ def of_images() -> str:
 
 
 def products() -> Mapping[str, str]:
-    """Product names of AWS's machines of the catalogue, by the catalogue's name."""
+    """The product names of AWS's machines in the catalogue, by the catalogue's name."""
     table: Mapping[str, str] = _images()["products"]
     return table
 
@@ -202,7 +202,7 @@ def is_named_by(plugin: str) -> bool:
 
 
 def _unread() -> Mapping[str, str]:
-    """Releases that are known to exist and have no table, with what is known about each."""
+    """Releases that are known to exist but have no table, with what is known about each."""
     table: Mapping[str, str] = _images()["unread"]
     return table
 

@@ -44,7 +44,7 @@ MOST_ASKED = 2**62  # bytes
 
 @dataclass(frozen=True, slots=True)
 class Decliner:
-    """The reason for which a tuner leaves everything to NCCL."""
+    """The reason why a tuner leaves everything to NCCL."""
 
     reason: str
 
@@ -78,7 +78,7 @@ class AwsTuner:
         return self.release.environment(self.product)
 
     def loaded(self, communicator: Comm) -> LoadedTuner | Decliner:
-        """The tuner as it answers there, or the reason why NCCL's own picks stay.
+        """The tuner that answers on this communicator, or the reason why NCCL's own picks stay.
 
         Errors: BadInput where the communicator's init fails, or the tuner does something undefined.
         """
@@ -133,7 +133,7 @@ class AwsTuner:
         return None
 
     def ignored_by(self, release: str) -> str | None:
-        """None: it uses NCCL's interface, whatever the release."""
+        """Always None: this tuner works through NCCL's interface in every release."""
         return None
 
     def answers(self, question: TunerQuestion) -> TunerAnswers:
@@ -147,14 +147,14 @@ class AwsTuner:
         return self._by_regions(loaded, question)
 
     def region(self, communicator: Comm, collective: Collective, number: int) -> Region | None:
-        """The region of that number, from 1, which answered; None for 0."""
+        """The region that answered, by its number from 1; None for 0."""
         loaded = self.loaded(communicator)
         if isinstance(loaded, Decliner) or not number:
             return None
         return self._regions(loaded, communicator, collective)[number - 1]
 
     def may_flicker(self, communicator: Comm, request: Request) -> bool:
-        """Whether rounding alone says whether sizes are in a region: through 1.13.1 on two nodes, for one."""
+        """Whether rounding alone decides which sizes are in a region, as through 1.13.1 on two nodes."""
         loaded = self.loaded(communicator)
         if isinstance(loaded, Decliner) or communicator.nodes < self._least_nodes(loaded) or loaded.kind == "model":
             return False
@@ -162,7 +162,7 @@ class AwsTuner:
         return any(region.may_flicker(communicator.ranks) for region in regions)
 
     def breaks(self, communicator: Comm, request: Request) -> Sequence[int]:
-        """Sizes in bytes between which its answers do not change, or change once."""
+        """Sizes in bytes between which the answers change at most once."""
         loaded = self.loaded(communicator)
         if isinstance(loaded, Decliner) or communicator.nodes < self._least_nodes(loaded):
             return ()
@@ -174,7 +174,7 @@ class AwsTuner:
         return sorted(found)
 
     def chunk_bytes(self, question: ChunkQuestion) -> int | None:
-        """The chunk of a channel (getChunkSize), on few nodes, too; None where NCCL finds no such function."""
+        """The chunk of a channel (getChunkSize), also on few nodes; None if NCCL does not find such a function."""
         communicator, chunk_bytes = question.communicator, question.chunk_bytes
         plugin = communicator.release.plugin
         interface = None if plugin is None else _interface(self.release, plugin.api)
@@ -193,7 +193,7 @@ class AwsTuner:
         return chunk_bytes
 
     def chunks_follow_choices(self, communicator: Comm) -> bool:
-        """False: they depend on the call alone."""
+        """False, because chunks depend on the call alone."""
         return False
 
     def _least_nodes(self, loaded: LoadedTuner) -> int:
@@ -227,7 +227,7 @@ class AwsTuner:
     def _passed_over(
         self, loaded: LoadedTuner, question: TunerQuestion, algo_proto: AlgoProto
     ) -> NDArray[np.bool_] | bool:
-        """Sizes at which the tuner skips a region for its cell, [size], or whether it does so at all."""
+        """Mask of sizes at which the tuner skips a region because of its cell, [size], or one value for all sizes."""
         if loaded.interface >= 3:
             return algo_proto not in question.usable and question.ignored(algo_proto)
         if algo_proto[0] is Algorithm.PAT and self.release.passes_over_pat_by_name:
@@ -235,7 +235,7 @@ class AwsTuner:
         return algo_proto[0] is Algorithm.NVLSTree and ~_nvls(loaded, question)
 
     def _set_channels(self, loaded: LoadedTuner, question: TunerQuestion, cell: IntArray, channels: IntArray) -> None:
-        """Writes the channels that go with some cells on some platforms."""
+        """Writes the numbers of channels that the tuner sets with some cells on some platforms."""
         communicator, nbytes = question.communicator, question.nbytes
         small = nbytes <= np.uint64(32 * MIB)
         if loaded.platform in self.release.tree_channels and communicator.ranks == 8 * communicator.nodes:
@@ -323,20 +323,20 @@ def _region_of(regions: tuple[Region, ...], kept: tuple[int, ...], ranks: int, n
 
 @lru_cache(maxsize=256)
 def _steps(regions: tuple[Region, ...], ranks: int) -> tuple[SizeArray, IntArray]:
-    """The sizes from which another region is the first to hold a point of this many ranks, and that region."""
+    """The sizes at which the first region to hold a point with this many ranks changes, and each new region."""
     breaks = sorted({size for region in regions for size in region.breaks(ranks)})
     starts = breakpoints.find(lambda sizes: _first_region(regions, ranks, sizes), 1, MOST_ASKED, breaks, steps=0)
     return starts, _first_region(regions, ranks, starts)
 
 
 def _interface(release: TunerRelease, newest: int) -> int | None:
-    """The newest interface that both have; versions 1 and 2 are looked up alone by NCCLs that know no newer one."""
+    """The newest interface that both have; only NCCL releases without a newer one look for versions 1 and 2."""
     known = (newest,) if newest < 3 else range(2, newest + 1)
     return max((each for each in release.interfaces if each in known), default=None)
 
 
 def _type_word(read: str, text: str) -> str | None:
-    """The word that OFI_NCCL_TUNER_TYPE says: internal, model, or None for any other value."""
+    """The recognised value of OFI_NCCL_TUNER_TYPE: internal, model, or None for any other."""
     if read == "none":
         return None
     if read == "exact":
@@ -345,7 +345,7 @@ def _type_word(read: str, text: str) -> str | None:
 
 
 def _nvls(loaded: LoadedTuner, question: TunerQuestion) -> NDArray[np.bool_]:
-    """Support of NVLS as interfaces 1 and 2 are told it, [size]: NCCL's adapter looks for a cell of it."""
+    """Whether interfaces 1 and 2 are told that NVLS is supported, [size]: NCCL's adapter looks for a cell of NVLS."""
     if loaded.by_name:
         missing = candidate.nvls_reduces_every_operation(question.communicator, question.request, Algorithm.NVLS)
         return np.full(question.nbytes.shape, missing is None)
@@ -389,7 +389,7 @@ def _model_us(
 
 
 def _tree_channels(nbytes: IntArray, nodes: int) -> IntArray:
-    """Channels of 16, 24 and 32 that have the largest chunk of LL128, the more of equal ones."""
+    """The number of channels (16, 24 or 32) with the largest chunk of LL128; of equal ones the larger number."""
     best, largest = np.zeros(nbytes.shape, np.int64), np.zeros(nbytes.shape, np.int64)
     for channels in (16, 24, 32):
         chunk = _tree_ll128_chunk(nbytes, channels, log2i(nodes))

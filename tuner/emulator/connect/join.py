@@ -1,6 +1,6 @@
 """The graphs of all nodes joined into channels: rings, double binary trees, CollNet, and copies of all of them.
 
-And these channels in the form in which they are printed: rings, trees, heads, and who leaves a node.
+It also gives these channels in the form in which they are printed: rings, trees, heads, and who leaves a node.
 
 Source: ncclTopoPreset and ncclTopoPostset, src/graph/connect.cc, v2.28.9-1.
 """
@@ -40,7 +40,7 @@ class TreePlace:
 
 @lru_cache(4096)  # every channel of every rank asks
 def double_tree(nodes: int, node: int) -> tuple[TreePlace, TreePlace]:
-    """A node's places in both trees: the second is the first mirrored, or moved on by one where nodes are odd."""
+    """A node's places in both trees: the second is the first mirrored, or, if nodes are odd in number, shifted by one."""
     first = binary_tree(nodes, node)
     if nodes % 2:
         return first, _renamed(binary_tree(nodes, (node - 1) % nodes), lambda other: (other + 1) % nodes)
@@ -138,7 +138,7 @@ class Join:
 
     @cached_property
     def swapped(self) -> tuple[bool, ...]:
-        """Truth for each kind of nodes: whether rings 2k and 2k + 1 change places on nodes with an odd number."""
+        """For each kind of node: whether rings 2k and 2k + 1 are swapped on the odd-numbered nodes."""
         rule, own = self.view.release.connect.swapped_rings, self.own.cross_nic
         crossing = [kind.cross_nic for kind in self.nodes.kinds]
         even_nodes = len(self.nodes) % 2 == 0
@@ -281,7 +281,7 @@ class Nvls:
 
     @property
     def distinct(self) -> bool:
-        """Whether no rank is several heads."""
+        """Whether every head is a different rank."""
         return self.rules.nvls_heads in ("distinct", "distinct_by_domain")
 
     @cached_property
@@ -302,7 +302,7 @@ class Nvls:
         return tuple(zip(*of_nodes, strict=False))  # as many as the node with the fewest has
 
     def _heads(self, kind: NodeKind) -> tuple[int | None, ...]:
-        """The heads of a node; None stands for rank 0 of all, which NCCL uses where it has no other (sic)."""
+        """The heads of a node; None stands for rank 0 of the communicator, which NCCL uses if it has no other (sic)."""
         found = [head for (head,) in kind.orders("nvls")]
         if not self.searched:
             return ()
@@ -336,7 +336,7 @@ class Nvls:
         return tuple(channels)
 
     def _head(self, node: int, rank: int) -> int | None:
-        """Number of the head that a rank is; the last where it is several."""
+        """The number of the head that a rank is; the last one if it is several heads."""
         of_all = self.nodes.ranks_of[node]
         if self.distinct:
             ranks = [heads[node] for heads in self.heads]
@@ -353,13 +353,15 @@ class Nvls:
         return Tree(parent, tuple(peers[child] for child in (place.first, place.second) if child is not None))
 
     def _nets(self, rank: int) -> Sequence[int]:
-        """The network devices of a head's channels; none where NCCL finds none, as the rank begins no channel."""
+        """The network devices of a head's channels; empty if NCCL finds none because the rank begins no channel."""
         ends = zip(self.own.orders("nvls")[: self.searched], self.own.adapters("nvls"), strict=False)
         return [net for (head,), (net, _) in ends if head == rank]
 
 
 def _read_in_steps(heads: Sequence[int], ranks: int, step: int) -> Iterator[int | None]:
-    """The heads as NCCL reads them in steps of ``step``, each the first of ``ranks`` numbers; the others are 0."""
+    """The heads as NCCL reads them with stride ``step`` from an array of ``ranks`` numbers per head: the head, then
+    zeros.
+    """
     for at in range(0, len(heads) * step, step):
         channel, behind = divmod(at, ranks)
         yield heads[channel] if channel < len(heads) and not behind else None
@@ -373,7 +375,7 @@ def _read_in_steps(heads: Sequence[int], ranks: int, step: int) -> Iterator[int 
 def peers_of_pat(view: Comm, rank: int) -> tuple[int, ...]:
     """The ranks 1, 2, 4 ... further up and down, around the end, below the number of ranks.
 
-    Empty where the release has no PAT, or a node several ranks.
+    Empty if the release has no PAT, or if a node has several ranks.
     """
     rows = view.release.rules.exists.values()
     if view.max_local_ranks > 1 or not any(Algorithm.PAT in algorithms for algorithms in rows):

@@ -1,4 +1,5 @@
-"""The connections between nodes: over which adapters, over other GPUs (PXN) or not, with GPUDirect RDMA or not.
+"""Connections between nodes: which adapters they use, whether they pass through other GPUs (PXN), and whether they use
+GPUDirect RDMA.
 
 Source: ncclTransportRingConnect, ncclTransportTreeConnect, ncclTransportPatConnect, src/transport/generic.cc;
 ncclNvlsTreeConnect, src/transport/nvls.cc; sendSetup, recvSetup, src/transport/net.cc, v2.28.9-1.
@@ -28,8 +29,8 @@ class NetworkDirection:
 def network_use(connected: Connected, rank: int, access_of: AccessOf, later: Collection[Algorithm] = ()) -> NetworkUse:
     """How a rank uses the network: whether and how it reaches other nodes.
 
-    NCCL tells all ranks about the rings, which are counted anew when they connect. Algorithms connected ``later`` add
-    the rank's own connections, unless rings have them.
+    NCCL tells all ranks about the rings' connections, which are counted again when they connect. Algorithms connected
+    ``later`` add the rank's own connections, unless rings have them.
     """
     of_all = [list(_of_rings(connected, each)) for each in range(len(connected.ranks))]
     own = of_all[rank]
@@ -107,7 +108,7 @@ ORDER = tuple(OF)  # in which they are connected at once: initTransportsRank, sr
 
 
 def heads_of_rank(connected: Connected, rank: int = 0, network: NetworkOf | None = None) -> Heads:
-    """Heads as a rank knows them; without any, a single one, the rank itself."""
+    """The heads as a rank knows them; if there are none, the rank itself counts as one."""
     own = connected.ranks[rank]
     direct = own.channels[0].direct
     return Heads(

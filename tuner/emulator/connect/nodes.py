@@ -1,4 +1,4 @@
-"""The graphs of each kind of node by ranks of the node, as every rank gives them to all (ncclTopoPreset)."""
+"""The graphs of each kind of node in terms of the node's ranks, as every rank sends them to all (ncclTopoPreset)."""
 
 import gc
 from collections.abc import Iterator, Mapping, Sequence
@@ -119,7 +119,7 @@ class NodeKind:
 
     @cached_property
     def relay_of(self) -> Mapping[tuple[int, int], int]:
-        """The relays by rank of the node and network device."""
+        """The relay ranks, by rank of the node and network device."""
         return {(rank, net): over for rank, net, over in self.relays}
 
     def adapter(self, rank: int, net: int, ranks: Sequence[int]) -> ChannelAdapter:

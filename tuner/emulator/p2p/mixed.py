@@ -1,4 +1,4 @@
-"""Sends and receives in one group with collectives: they follow them, in the last of their kernels if it has room.
+"""Sends and receives in one group with collectives: they follow the collectives, in their last kernel if it has room.
 
 Source: ncclLaunchPrepare, src/enqueue.cc, v2.28.9-1 and v2.21.5-1.
 """
@@ -44,7 +44,7 @@ GATHER = Request(Collective.AllGather, DataType.int8, Op.sum)
 
 @dataclass(frozen=True, slots=True)
 class BroadcastPart:
-    """A channel's part of one broadcast; ``ring_depth`` is how many ranks of the ring the root is before this one."""
+    """A channel's part of one broadcast; ``ring_depth`` is the number of hops from the root to this rank on it."""
 
     place: int  # among the calls
     ring_depth: int
@@ -69,7 +69,7 @@ def broadcast_kernels(
 ) -> Iterator[BroadcastKernel]:
     """The kernels of broadcasts, each with its place among the calls; in a CUDA graph if ``captured``.
 
-    BadInput where a kernel holds not even one.
+    BadInput if a kernel cannot hold even one broadcast.
     """
     waiting: dict[int, deque[tuple[int, Operation]]] = {root: deque() for root in range(p2p_context.communicator.ranks)}
     for place, operation in operations:
@@ -127,7 +127,7 @@ def _kernel(
 
 
 def _choice(selection: Selection, nbytes: int) -> AlgoProto:
-    """Pick of an AllGather of as many bytes, without the switch and the network's reductions."""
+    """The pick of an AllGather with as many bytes, without the switch and the network's reductions."""
     candidates = selection.candidates(GATHER)
     times = selection.times_us(GATHER, nbytes)
     left = [number for number, (algorithm, _) in enumerate(candidates) if algorithm not in WITHOUT]
@@ -159,8 +159,8 @@ def _aligned(size: int) -> int:
 class MixedKernel:
     """One launch: its collectives in NCCL's order, and its sends and receives; either may be missing.
 
-    ``path`` names what does its collectives if no algorithm does: a symmetric kernel, or copy engines, which launch
-    none.
+    ``path`` names what runs its collectives if no algorithm does: a symmetric kernel, or copy engines, which launch no
+    kernel.
     """
 
     name: str
@@ -232,7 +232,7 @@ def _of_broadcasts(p2p_context: P2pContext, kernel: BroadcastKernel) -> MixedKer
 
 
 def _joined(p2p_context: P2pContext, kernel: MixedKernel, exchange: ExchangeKernel) -> MixedKernel:
-    """The last kernel of the collectives with as much as fits into it; its block and function change anyway."""
+    """The collectives' last kernel with the messages that fit; its block and function change even if none fits."""
     functions = p2p_context.communicator.rules.device_functions
     if kernel.broadcasts is not None:
         name = kernel.name if kernel.broadcasts.protocol is Protocol.LL else functions.EXCHANGES

@@ -5,8 +5,8 @@ order of rounds (:class:`tuner.emulator.p2p.records.PeerOrder`), again and again
 takes a chunk of the next message to and from a peer, each on one channel; chunks of a channel that are done together
 are a work, a connection at most once in it, and a kernel holds a limited number of works. From 2.22 on a round takes
 whole messages: a work has one out and one in, on as many channels as their size asks for, and a channel does works in
-batches; a kernel holds as many batches and works as fit its arguments or the ring of works. Chunks are of LL where
-little is sent and the connection has such buffers. What does not fit begins the next kernel.
+batches; a kernel holds as many batches and works as fit its arguments or the ring of works. Chunks use LL if little is
+sent and the connection has LL buffers. What does not fit begins the next kernel.
 
 Source: scheduleP2pTasksToPlan, addP2pToPlan, src/enqueue.cc, v2.28.9-1 and v2.21.5-1.
 """
@@ -78,7 +78,7 @@ def messages(p2p_context: P2pContext, calls: Iterable[ExchangeCall]) -> Iterable
 
 
 def written(p2p_context: P2pContext, call: ExchangeCall) -> list[ExchangeCall]:
-    """The call, or the sends and receives that people write where the release has no such function."""
+    """The call, or, if the release lacks its function, the sends and receives that people write instead."""
     communicator = p2p_context.communicator
     if call.function in POINT_TO_POINT or communicator.release.exchange.own_functions:
         return [call]
@@ -188,7 +188,7 @@ def kernels_of_chunks(
 ) -> Iterator[ExchangeKernel]:
     """The kernels of the messages, in a CUDA graph if ``captured``.
 
-    The first has ``room`` for this many works besides those of collectives, if there are any.
+    The first kernel has ``room`` for this many works in addition to those of collectives, if there are any.
     """
     whole = Works(p2p_context.communicator, captured).left
     return _ChunkPlanner(p2p_context, queues).kernels(whole, whole if room is None else room)
@@ -335,7 +335,7 @@ class _RoundKernel:
 def kernels_of_rounds(
     p2p_context: P2pContext, queues: Queues, captured: bool, before: Sequence[tuple[int, int]] = ()
 ) -> Iterator[ExchangeKernel]:
-    """The kernels of the messages, the first of which may hold collectives already; in a CUDA graph if ``captured``.
+    """The kernels of the messages, of which the first may hold collectives already; in a CUDA graph if ``captured``.
 
     ``before``: batches and bytes of works in the kernels of collectives, the last of which may have room. Errors:
     BadInput where the works exceed their ring, or a kernel holds nothing.

@@ -44,8 +44,8 @@ class PeerChannels:
 def peer_channels(communicator: Comm, links: Sequence[PeerLinks], shared: PeerChannels | None = None) -> PeerChannels:
     """Point-to-point channels of a communicator; ``links``: of rank 0's kind of node, then of the others.
 
-    ``shared``: those of the communicator whose resources it shares. ``NCCL_CHUNK_SIZE`` and the buffer sizes have the
-    effect that they have in NCCL. BadInput for sizes with which NCCL divides by zero or never ends.
+    ``shared``: the channels of the communicator whose resources it shares. ``NCCL_CHUNK_SIZE`` and the buffer sizes act
+    as in NCCL. BadInput for sizes with which NCCL divides by zero or never ends.
     """
     number, data = communicator.environment.number, communicator.release.exchange
     c_int, most = communicator.environment.c_int, communicator.release.limits.max_channels
@@ -100,7 +100,7 @@ def _most(communicator: Comm) -> int:
 
 
 def _each_peer(communicator: Comm, links: Sequence[PeerLinks], first: int) -> Iterator[int]:
-    """Channels of the pairs of GPUs that these nodes' ranks are in."""
+    """Channels for the pairs of GPUs among these nodes' ranks."""
     for node in links:
         if node.local_channels is not None:
             yield node.local_channels
@@ -114,7 +114,7 @@ def _each_peer(communicator: Comm, links: Sequence[PeerLinks], first: int) -> It
 
 
 def _given_per_net_peer(communicator: Comm) -> int | None:
-    """NCCL_NCHANNELS_PER_NET_PEER, where it counts; below 0 it limits nothing."""
+    """NCCL_NCHANNELS_PER_NET_PEER if it takes effect; a value below 0 limits nothing."""
     given, counts = communicator.environment.optional(PER_NET_PEER), communicator.release.exchange.per_net_peer_counts
     if given is None or (counts == "but_minus_one" and given == -1) or (counts == "from_one" and given < 1):
         return None
@@ -402,7 +402,7 @@ class P2pContext:
     rings: Callable[[], Sequence[Sequence[int]]]  # by channel the ranks of the ring, from the own one on
 
     def by_network(self, peer: int) -> bool:
-        """Whether nothing but the network joins a rank: of most other nodes, or of another socket with its adapters."""
+        """Whether only the network joins a rank: on most other nodes, or on another socket with its own adapters."""
         (own, place), (other, other_place) = (self.order.place(rank) for rank in (self.order.rank, peer))
         if own == other:
             return (place, other_place) in self.joined_by_network
