@@ -40,7 +40,7 @@ class TreePlace:
 
 @lru_cache(4096)  # every channel of every rank asks
 def double_tree(nodes: int, node: int) -> tuple[TreePlace, TreePlace]:
-    """A node's places in both trees: the second is the first mirrored, or, if nodes are odd in number, shifted by one."""
+    """A node's places in both trees: the second is the first mirrored, or shifted by one if their number is odd."""
     first = binary_tree(nodes, node)
     if nodes % 2:
         return first, _renamed(binary_tree(nodes, (node - 1) % nodes), lambda other: (other + 1) % nodes)
