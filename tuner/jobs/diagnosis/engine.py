@@ -20,7 +20,7 @@ MOST_BYTES = 32 << 20  # of a log; an engine says at its start what it has
 
 
 def start_of(file: Path) -> bytes:
-    """The beginning of a plain file, or all of a compressed one. BadInput if it cannot be read."""
+    """The beginning of a file that can be read in pieces, all of any other. BadInput if it cannot be read."""
     if not is_plain_file(file):
         return read_bytes(file, BadInput)
     with file.open("rb") as opened:
