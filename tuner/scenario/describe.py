@@ -35,11 +35,11 @@ class Description(TypedDict, total=False):
     domain, whose ``nodes`` are domains (all). ``hosts_per_domain``: hosts of each NVLink domain, a number or one for
     each domain (none). ``ranks_without_fabric``: ranks whose GPUs have not joined the fabric of their domain (none).
     ``ranks``: the communicator consists of these ranks, a sequence or a text such as ``0-7:2`` (all). ``shared``: it
-    shares the resources of the communicator of all (splitShare or shrinkShare). ``node``: instead of these, where nodes
-    differ, ``NODE[:GPUS][xN]`` each, in the order of ranks. ``graphs``: a file that NCCL dumped. ``nccl``: the newest
-    release that runs on the machine, or that of ``constants``, a file of constants fitted to measurements in place of
-    NCCL's. ``env``: NCCL's variables, each a text or a whole number; ``config``: fields of NCCL's ``ncclConfig_t`` that
-    the program sets. ``build``: the libnccl to ask, for CUDA 12 (``cu12``) or CUDA 13 (``cu13``).
+    shares resources with the communicator of all ranks (splitShare or shrinkShare). ``node``: instead of these, where
+    nodes differ, ``NODE[:GPUS][xN]`` each, in the order of ranks. ``graphs``: a file that NCCL dumped. ``nccl``: the
+    newest release that runs on the machine, or that of ``constants``, a file of constants fitted to measurements in
+    place of NCCL's. ``env``: NCCL's variables, each a text or a whole number; ``config``: fields of NCCL's
+    ``ncclConfig_t`` that the program sets. ``build``: the libnccl to ask, for CUDA 12 (``cu12``) or CUDA 13 (``cu13``).
 
     ``log``: a log of NCCL, which supplies what the other keys do not say; without ``machine`` and ``topology`` its
     graphs are those of the communicator. ``log_communicator``: its commId, where the log has several. What the log may
@@ -81,7 +81,7 @@ class Description(TypedDict, total=False):
 def describe(machine: str | None = None, **given: Unpack[Description]) -> Scenario:
     """The scenario of a ``machine`` by name, or that the keys of :class:`Description` describe.
 
-    Errors: UnknownMachine, UnknownRelease, BadConstants, and BadInput for a value that none can have.
+    Errors: UnknownMachine, UnknownRelease, BadConstants, and BadInput for an impossible value.
     """
     if unknown := sorted(given.keys() - Description.__annotations__.keys()):
         raise BadInput(f"unknown {', '.join(unknown)}; valid: {', '.join(('machine', *Description.__annotations__))}")
@@ -140,7 +140,7 @@ def describe(machine: str | None = None, **given: Unpack[Description]) -> Scenar
 
 
 def _logged(machine: str | None, given: Description) -> "Logged | None":
-    """Facts of a log; None without one. BadInput for keys that complete a log, where there is none."""
+    """Facts of the described log; None without a log. BadInput for keys that complete a log if there is no log."""
     if not given.get("log"):
         if beside := [key for key in _OF_LOGS if given.get(key) not in (None, ())]:
             options = ", ".join(map(option, beside))
@@ -155,7 +155,7 @@ _OF_LOGS = ("log_communicator", "comp_cap", "cpu_arch", "cpu_vendor", "nvswitch"
 
 
 def _hosts_of_dump(kinds: list[Scenario], sizes: Sizes) -> tuple[list[Scenario], Sizes]:
-    """The hosts of a topology that NCCL dumped of a NVLink domain; this many of them make up its ``nodes``."""
+    """The hosts in a topology that NCCL dumped of a NVLink domain, repeated for this number of domains (``nodes``)."""
     kind, *others = kinds
     hosts = () if others or kind.topology is None or kind.gpu is not None else reader.hosts_of(kind.topology)
     if not hosts:
@@ -175,7 +175,7 @@ class _Parts(TypedDict):
 
 
 def _parts(machine: str | None, given: Description) -> _Parts:
-    """The parts of each node that are used: GPUs of a host, or trays and their GPUs. BadInput for more than it has."""
+    """How much of each node is used: GPUs of a host, or trays and their GPUs. BadInput for more than there are."""
     trays, of_tray, of_node = (given.get(key) for key in ("trays", "gpus_per_tray", "gpus_per_node"))
     loaded = None if machine is None else catalogue.load(machine)
     has = None if loaded is None else loaded.trays
@@ -208,7 +208,7 @@ def _parts(machine: str | None, given: Description) -> _Parts:
 
 
 def nodes_of(text: str) -> Scenario:
-    """The nodes of ``NODE[:GPUS][xN]``; a name that ends as if it gave a number is taken as a name first.
+    """The nodes of ``NODE[:GPUS][xN]``; a known name is not split, even if it ends like ``:GPUS`` or ``xN``.
 
     Errors: BadInput, and UnknownMachine.
     """
@@ -277,7 +277,7 @@ def _path(path: Path | str | None) -> Path | None:
 
 
 def _environment(env: object) -> dict[str, str]:
-    """The environment as a process has it: texts."""
+    """The environment as a process has it: every value is a text."""
     return _texts("env", env, "NCCL's variables, such as {'NCCL_ALGO': 'Ring'}")
 
 

@@ -42,10 +42,11 @@ class ConstantsUsed:
 
 @dataclass(frozen=True, slots=True)
 class Members:
-    """Ranks of the described communicator that the one asked about is made of, the least first, and how.
+    """The ranks of the described communicator that make up the one asked about, in ascending order, and how it was
+    made.
 
-    ``shares``: it shares the whole's resources, by splitShare or shrinkShare of ncclConfig_t or the variable that says
-    so. ``by``: the call that libnccl is made to make it with, which reaches no choice.
+    ``shares``: it shares the whole communicator's resources, by splitShare or shrinkShare of ncclConfig_t or by the
+    variable for it. ``by``: the call that creates it in libnccl, which affects no choice.
     """
 
     ranks: tuple[int, ...]
@@ -57,8 +58,8 @@ class Members:
 class Scenario:
     """One communicator to ask about; exactly one of ``machine``, ``topology`` and ``logged`` names the node.
 
-    ``others`` are further nodes, after the ``nodes`` in the order of ranks; only what describes nodes is read from
-    them. It is only a description: nothing is read or checked until :meth:`resolve`.
+    ``others`` are further nodes, whose ranks follow those of ``nodes``; only the fields that describe nodes are read
+    from them. A scenario is only a description: no file is read and nothing checked until :meth:`resolve`.
     """
 
     nccl: str
@@ -136,7 +137,7 @@ class Scenario:
 
     @property
     def variables(self) -> dict[str, str]:
-        """NCCL's variables of every rank: those that are set, and those that the tuner adds where they are not set."""
+        """NCCL's variables on every rank: those that are set, and those that the tuner sets where they are not."""
         return {**self.variables_of_process, **self.configured}
 
     @property
@@ -159,7 +160,7 @@ class Scenario:
 
     @property
     def heading(self) -> str:
-        """The title with the settings, which some answers are compared by."""
+        """The title with the settings, to tell apart the sides of a comparison."""
         return ", ".join([self.title, *self.settings, *(f"without {name}" for name in sorted(self.unset))])
 
     @property
@@ -173,12 +174,16 @@ class Scenario:
 
     @property
     def releases(self) -> tuple[str, ...]:
-        """The releases to ask about where none is named, oldest first: all of a machine; for a topology its own."""
+        """The releases to ask about if none is named, oldest first: all that run on a machine; for a topology, only
+        its own.
+        """
         return (self.nccl,) if self.machine is None else self.every_release
 
     @property
     def every_release(self) -> tuple[str, ...]:
-        """The releases that can be asked about, oldest first; only its own where graphs or constants are."""
+        """The releases that can be asked about, oldest first; only the scenario's own if its graphs or constants are
+        given.
+        """
         if self.fitted_constants or self.logged or (self.graphs is not None and self.machine is None):
             return (self.nccl,)
         running = release.names() if self.machine is None else catalogue.load(self.machine).releases
@@ -187,7 +192,7 @@ class Scenario:
 
     @property
     def site(self) -> str | None:
-        """Machine as calibrations call it: its name, or that of its topology; None for one that only places GPUs."""
+        """The machine's name in calibrations: its own, or its topology's; None for a topology that only places GPUs."""
         if self.topology is None or self.gpu is not None:
             return self.machine
         return skeleton.name_of(self.topology)
@@ -202,13 +207,13 @@ class Scenario:
 
     @property
     def gpu_models(self) -> tuple[str, ...]:
-        """The distinct models of all nodes' GPUs; empty where those of a node are not known."""
+        """The distinct models of all nodes' GPUs; empty if any node's GPUs are not known."""
         models = [kind.gpu or (kind.machine and catalogue.load(kind.machine).gpu) for kind in self.kinds]
         return () if None in models else tuple(dict.fromkeys(map(str, models)))
 
     @property
     def gpu_names(self) -> tuple[str, ...]:
-        """The distinct GPUs of all nodes, as NVML's names contain them; empty where those of a node are not known."""
+        """The distinct GPUs of all nodes, as NVML's names contain them; empty if any node's GPUs are not known."""
         return tuple(dict.fromkeys(map(gpus.chip, self.gpu_models)))
 
     @property
@@ -219,7 +224,7 @@ class Scenario:
 
     @property
     def standing(self) -> str | None:
-        """What the release rests on where it was not compared with its library, in words; None where it was."""
+        """What answers for the release rest on, in words, if it was not compared with its library; None if it was."""
         standing = release.load(self.nccl).standing
         return None if standing is None else standing.words
 
@@ -263,7 +268,7 @@ class Scenario:
         return any(kind.shares_gpus for kind in self.resolve().kinds)
 
     def check_gpu_for_each_rank(self, what: str) -> None:
-        """BadInput where ranks share GPUs, for facts that are only known for ranks with a GPU each."""
+        """BadInput if ranks share GPUs: for facts that are only known where each rank has a GPU of its own."""
         if self.shares_gpus:
             raise BadInput(f"{what}: impossible where ranks share a GPU; valid: {option('ranks_per_gpu')} 1")
 
@@ -274,7 +279,7 @@ class Scenario:
         return None if sizes is None else ",".join(map(str, sizes if isinstance(sizes, tuple) else (sizes,)))
 
     def communicator(self) -> Comm:
-        """The communicator as the emulator sees it, by rank 0: :attr:`ResolvedScenario.views`."""
+        """The emulator's communicator as rank 0 sees it: the first of :attr:`ResolvedScenario.views`."""
         return self.resolve().views[0]
 
     def oracle_configuration(self) -> "OracleConfiguration":

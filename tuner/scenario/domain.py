@@ -45,7 +45,9 @@ class ResolvedDomain:
         return sum(count for _, count in self.alike)
 
     def for_search(self, several: bool) -> "SearchRequest":
-        """The domain as input for the search of graphs, alone or one of several. BadInput where settings differ."""
+        """The domain as input for the search of graphs, as the only node or one of several. BadInput if its hosts'
+        settings differ.
+        """
         from tuner.graphs import Hosts
 
         first, *others = [replace(kind.for_search(several), hosts=hosts) for kind, hosts in self.alike]
@@ -59,7 +61,7 @@ class ResolvedDomain:
         )
 
     def for_emulator(self, several: bool) -> Node:
-        """The domain as input for the emulator, alone or one of several nodes."""
+        """The domain as input for the emulator, as the only node or one of several."""
         if several not in self._nodes:
             self._nodes[several] = self._described(several)
         return self._nodes[several]
@@ -105,7 +107,7 @@ class ResolvedDomain:
         return replace(_joined(nodes), fabric=self.size > 1)
 
     def parts(self, several: bool) -> tuple[tuple[int, ...], ...]:
-        """The domain's ranks, divided into the nodes that NCCL makes of it, alone or one of several; mostly one."""
+        """The domain's ranks by the nodes into which NCCL divides it (mostly one), if it is alone or one of several."""
         if several not in self._parts:
             known = several in self._nodes or self._searched_before(several) is not None
             whole = (tuple(range(self.size)),)
@@ -118,7 +120,7 @@ class ResolvedDomain:
 
 
 def _joined(hosts: Sequence[tuple[Node, int]]) -> Node:
-    """One node made of hosts, without graphs, and how many there are of each."""
+    """One node, without graphs, that consists of these hosts; each comes with how many there are of it."""
     every, number = [host for host, _ in hosts], sum(count for _, count in hosts)
     gpu_direct = {host.gpu_direct for host in every}
     return replace(
@@ -137,7 +139,7 @@ def _joined(hosts: Sequence[tuple[Node, int]]) -> Node:
 def sizes_of_domains(kinds: Sequence[ResolvedNode], hosts: int, described: Sequence[int] | int) -> tuple[int, ...]:
     """The number of hosts of each NVLink domain, ``described`` one by one, or as one number for all.
 
-    BadInput where they do not add up, and for hosts that no NVLink leaves.
+    BadInput if they do not add up to all hosts, and for hosts that have no NVLink to other hosts.
     """
     if isinstance(described, int):
         whole, rest = divmod(hosts, described)
@@ -163,7 +165,8 @@ def sizes_of_domains(kinds: Sequence[ResolvedNode], hosts: int, described: Seque
 
 
 def grouped(kinds: Sequence[Alike], sizes: Sequence[int]) -> list[tuple[tuple[Alike, ...], int]]:
-    """Hosts as domains of ``sizes`` hosts, in the order of ranks: the hosts of one, and how many such domains follow.
+    """Groups hosts, in the order of ranks, into domains of ``sizes`` hosts: the hosts of a domain, and how many equal
+    domains follow.
 
     Thousands of equal domains are one step.
     """
@@ -203,7 +206,7 @@ def _taken(left: deque[Alike], hosts: int) -> tuple[Alike, ...]:
 
 @dataclass(frozen=True, slots=True)
 class ResolvedPart:
-    """Ranks of a host or of a NVLink domain that NCCL takes for a node."""
+    """A part of a host or NVLink domain that NCCL treats as a node of its own."""
 
     whole: ResolvedNode | ResolvedDomain
     ranks: tuple[int, ...]  # of the whole, in their order
@@ -216,7 +219,9 @@ class ResolvedPart:
         return f"{each} {', '.join(map(str, self.ranks))} of a {self.whole.name}"
 
     def for_search(self, several: bool) -> "SearchRequest":
-        """The whole as input for the search by the part's first rank, alone or one of several."""
+        """The whole host or domain as input for the search by the part's first rank, as the only one or one of
+        several.
+        """
         return replace(self.whole.for_search(several), rank=self.ranks[0])
 
     def for_emulator(self, several: bool) -> Node:

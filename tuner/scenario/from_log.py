@@ -116,7 +116,7 @@ def _adapters(machine: Machine, imported: Imported, several: bool) -> Iterator[C
 
 
 def _channels(machine: Machine, imported: Imported, run: "Description") -> Iterator[ComparedFact]:
-    """The numbers of channels that NCCL makes there, where the catalogue has the graphs."""
+    """Compares the numbers of channels, if the catalogue has the machine's graphs."""
     if imported.coll_channels is None:
         yield ComparedFact("channels", None)
         return
@@ -134,7 +134,7 @@ def _channels(machine: Machine, imported: Imported, run: "Description") -> Itera
 
 
 def _orders(machine: Machine, imported: Imported, run: "Description") -> Iterator[ComparedFact]:
-    """Orders of ranks in rings and trees, and adapters: a fingerprint of how GPUs are linked and numbered."""
+    """Compares orders of ranks in rings and trees, and adapters: they show how GPUs are linked and numbered."""
     said = imported.evidence
     found = _across(_known(machine, run), whole=bool(said.adapters_of_ranks or said.nvls_heads))
     if said.rings:
@@ -154,7 +154,7 @@ def _orders(machine: Machine, imported: Imported, run: "Description") -> Iterato
 
 
 def _across(scenario: Scenario | None, whole: bool) -> "Across | None":
-    """Channels across nodes, of rings and trees their orders alone unless ``whole``; None where they are not known."""
+    """Channels across nodes (only the orders of rings and trees, unless ``whole``); None if they are not known."""
     from tuner.emulator.connect import summarize
 
     if scenario is None:
@@ -177,7 +177,7 @@ def _same_trees(found: "Across", said: LogEvidence) -> bool:
 
 
 def _same_adapters(found: "Across", said: LogEvidence) -> bool:
-    """Whether ranks that the log shows send over the adapters that rings leave a node by."""
+    """Whether ranks in the log send over the adapters through which the machine's rings leave a node."""
     return all(
         crossing.send_net in said.adapters_of_ranks[crossing.sender]
         for ring in found.rings
@@ -187,7 +187,7 @@ def _same_adapters(found: "Across", said: LogEvidence) -> bool:
 
 
 def _made(machine: Machine, run: Mapping[str, Any]) -> tuple[str, str] | None:
-    """Channels of collectives and of NVLS; None where the run is not possible there, or its graphs are not known."""
+    """Channels of collectives and of NVLS on the machine; None if it cannot run this, or its graphs are not known."""
     scenario = _known(machine, run)
     if scenario is None:
         return None
@@ -205,7 +205,9 @@ def same(machines: Sequence[str], run: Mapping[str, Any]) -> bool:
 
 
 def _known(machine: Machine, run: Mapping[str, Any]) -> "Scenario | None":
-    """The run there; None where it is not possible, or its graphs would have to be searched first."""
+    """The log's run as a scenario on the machine; None if that is impossible, or would first need a search of
+    graphs.
+    """
     if machine.trays is not None:
         return None
     scenario = Scenario(
@@ -230,7 +232,9 @@ _OF_LOGS = ("log", "log_communicator", *_OF_NODES)
 
 @dataclass(frozen=True, slots=True)
 class LoggedTuner:
-    """The tuner of aws-ofi-nccl that a log shows: its release, and the product name that it uses; None: not said."""
+    """The tuner of aws-ofi-nccl that a log shows: its release and the product name it uses; None if the log does not
+    say it.
+    """
 
     release: str
     product: str | None
@@ -259,7 +263,7 @@ class FromLog:
 class Logged:
     """A description without its log: ``kinds`` of nodes that the log shows, empty where a machine or topology has them.
 
-    ``given`` are the other keys, with what the log says about them.
+    ``given``: the description's other keys, completed from the log.
     """
 
     machine: str | None
@@ -350,7 +354,9 @@ OR_A_MACHINE = "; or {option:machine} NAME or {option:topology} FILE.xml for all
 
 
 def _given(given: "Description", shown: bool) -> LogAdditions:
-    """Additions of the user about the run, in the importer's words; about nodes only where the log has to show them."""
+    """What the user adds about the run, as the importer takes it; facts of nodes only if the log has to describe
+    these.
+    """
     nccl, gpu, graph_file = (given.get(key) for key in ("nccl", "gpu", "graphs"))
     caps = given.get("comp_cap")
     named = () if gpu is None or not shown else (gpus.load(str(gpu)).compute_capability,)
@@ -467,7 +473,7 @@ _OF_TOPOLOGIES: dict[str, object] = {
 
 
 def _parts(machine: str | None, imported: Imported, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Number of GPUs of each node of a machine or topology that a log's ranks are on, as far as it says it."""
+    """How many GPUs of each node the log's ranks use, as keys of a description; empty if the log does not say it."""
     if any(given.get(key) is not None for key in ("gpus_per_node", "trays", "gpus_per_tray", "ranks_per_gpu")):
         return {}
     sizes: set[tuple[int | None, int]] = {(node.local_ranks, node.hosts or 1) for node in imported.nodes}
@@ -481,12 +487,12 @@ def _parts(machine: str | None, imported: Imported, given: Mapping[str, Any]) ->
 
 
 def _shared_out(imported: Imported, nodes: int) -> tuple[int | None, int]:
-    """Ranks on each node, equally many, where that goes up."""
+    """The number of ranks on each node (None if they do not divide evenly), and 1 host."""
     return (None if imported.ranks is None or imported.ranks % nodes else imported.ranks // nodes), 1
 
 
 def _near(file: Path, machine: str | None, imported: Imported, run: "Description", notes: list[str]) -> Nearness | None:
-    """How near the answering machine is; None where a topology answers. ``notes`` get it in words.
+    """How similar the answering machine is to the log; None where a topology answers. The words are added to ``notes``.
 
     Without a machine the catalogue's nearest is used: BadInput lists the next ones where no single machine agrees with
     everything in the log, including what distinguishes machines.
@@ -550,7 +556,7 @@ class LoggedNode:
         return f"node of {self.file}{ranks}{found}"
 
     def check_variables(self, nccl: str, variables: Mapping[str, str]) -> None:
-        """BadInput for a variable that the search of graphs reads, and that the log's was not searched with."""
+        """BadInput for a variable that the search of graphs reads, if the log's graphs were searched without it."""
         reads = release.load(nccl).search_variables
         for name in sorted(reads & {*variables, *self.variables}):
             value, logged = variables.get(name), self.variables.get(name)
@@ -564,7 +570,7 @@ class LoggedNode:
 
 
 class ResolvedLoggedNode(ResolvedNode):
-    """Equal nodes of a log. What only their topology could tell is refused."""
+    """Equal nodes of a log. Questions that only a topology could answer are refused."""
 
     def __init__(self, scenario: "Scenario", logged: LoggedNode) -> None:
         super().__init__(scenario)
@@ -572,7 +578,7 @@ class ResolvedLoggedNode(ResolvedNode):
 
     @property
     def trays(self) -> None:
-        """None: a NVLink domain is a node in a log."""
+        """Always None: in a log, a NVLink domain is a node."""
         return None
 
     @cached_property
@@ -610,7 +616,9 @@ class ResolvedLoggedNode(ResolvedNode):
         return (self._every_rank,)
 
     def for_emulator(self, several: bool) -> Node:
-        """The node as input for the emulator. BadInput for changed hardware, or graphs for other numbers of nodes."""
+        """The node as input for the emulator. BadInput for changed hardware, and if the graphs are for another
+        number of nodes.
+        """
         logged = self._logged
         if self.scenario.hardware:
             changes = ", ".join(f"{key}={value}" for key, value in self.scenario.hardware.items())
@@ -629,7 +637,7 @@ class ResolvedLoggedNode(ResolvedNode):
         return replace(as_node(self._logged.facts, None), graphs={})
 
     def for_oracle(self, nodes: int) -> "OracleConfiguration":
-        """BadInput: libnccl takes a topology."""
+        """Always raises BadInput: libnccl needs a topology."""
         self._refuse("a topology, in which libnccl searches")
 
     def for_search(self, several: bool) -> "SearchRequest":
@@ -637,7 +645,7 @@ class ResolvedLoggedNode(ResolvedNode):
         self._refuse("a topology to search graphs in")
 
     def searched_before(self, several: bool, trays: int = 1) -> None:
-        """None: the log has the graphs."""
+        """Always None: the log itself has the graphs."""
         return
 
     def _refuse(self, what: str) -> NoReturn:

@@ -59,7 +59,7 @@ class ResolvedNode:
 
     @property
     def trays(self) -> int | None:
-        """Number of trays used of each node, if the machine is a NVLink domain; None for a host."""
+        """How many trays of each node are used, if the machine is a NVLink domain; None for a host."""
         machine = self.scenario.machine
         has = None if machine is None else catalogue.load(machine).trays
         return self.scenario.trays or has
@@ -92,7 +92,7 @@ class ResolvedNode:
     def gpu_of_rank(self) -> tuple[int, ...]:
         """The GPU that each rank of the node is on.
 
-        BadInput where several are on one, and NCCL refuses that.
+        BadInput if several ranks are on one GPU and NCCL refuses that.
         """
         per_gpu = self.scenario.ranks_per_gpu
         if per_gpu is None:
@@ -115,7 +115,7 @@ class ResolvedNode:
 
     @property
     def sharing(self) -> str:
-        """How many ranks share the GPUs, as words after their number; empty where each has its own."""
+        """How many ranks share each GPU, as words that follow the number of GPUs; empty if each rank has its own."""
         if not self.shares_gpus:
             return ""
         counts = set(Counter(self.gpu_of_rank).values())
@@ -163,7 +163,9 @@ class ResolvedNode:
 
     @cached_property
     def network_reduces(self) -> bool:
-        """Whether every adapter does collectives, as the scenario or the topology says; BadInput where some would."""
+        """Whether all adapters support collectives, as the scenario or topology says. BadInput if only some do and
+        CollNet is on.
+        """
         nets = self.topology.nets
         marked = [nets[number].reduces for number in used(nets, self.scenario.variables)]
         if any(marked) and not all(marked) and self.variables.get("NCCL_COLLNET_ENABLE") == "1":
@@ -266,7 +268,7 @@ class ResolvedNode:
 
     @property
     def _gpu_of_ranks_that_share(self) -> tuple[int, ...]:
-        """The GPU of each rank where some share one; else nothing."""
+        """The GPU of each rank, if some ranks share one; else empty."""
         return self.gpu_of_rank if self.shares_gpus else ()
 
     @property
@@ -282,7 +284,7 @@ class ResolvedNode:
 
     @property
     def peer_to_peer(self) -> PeerToPeer:
-        """GPUs that NVML and CUDA allow it between: as changed, of the machine, or as the GPUs' model has it."""
+        """Between which GPUs NVML and CUDA allow peer-to-peer access: by a change, the machine, or the GPUs' model."""
         scenario = self.scenario
         if (changed := (scenario.hardware or {}).get("p2p")) is not None:
             return PeerToPeer(changed)
@@ -292,7 +294,7 @@ class ResolvedNode:
 
     @cached_property
     def gpus_without_peer_to_peer(self) -> tuple[GpuModel, ...]:
-        """The models of its GPUs, if none of these reaches another GPU's memory; else empty."""
+        """The models of its GPUs, if none of them can access another GPU's memory; else empty."""
         scenario = self.scenario
         named = [(scenario.gpu,)] if scenario.gpu else [gpus.of_device(gpu.device) for gpu in self._own.topology.gpus]
         models = dict.fromkeys(gpus.load(name) for names in named for name in names)
@@ -351,7 +353,7 @@ class ResolvedNode:
         """Graphs and bandwidth from the catalogue, which has them for a machine without changes and without variables
         that only the search reads.
 
-        ``trays``: for this many such hosts joined by NVLink; it has these for whole trays.
+        ``trays``: for this number of such hosts joined by NVLink; the catalogue only has graphs for whole trays.
         """
         scenario = self.scenario
         if scenario.machine is None or scenario.hardware or self._changed is not self._edited:
@@ -375,7 +377,9 @@ class ResolvedNode:
         return (table.graphs[shape], table.net_gbs.get(shape, 0.0)) if shape in table.graphs else None
 
     def _dumped_net_gbs(self, several: bool) -> float:
-        """The machine's slowest path to an adapter, as a dump of graphs does not say it; not known for a topology."""
+        """Bandwidth of the machine's slowest path to an adapter, which a dump of graphs lacks; 0 (not known) for a
+        topology.
+        """
         if self.scenario.machine is None:
             return 0.0
         known = self.searched_before(several)
@@ -383,7 +387,7 @@ class ResolvedNode:
 
     @cached_property
     def _changed(self) -> _Source:
-        """The node with its other hardware, as NCCL's network shows the adapters to it."""
+        """The topology with the changed hardware, and with adapters merged as NCCL's network presents them."""
         changed, merges = self._edited, release.load(self.nccl).search.ports_merged
         nets = changed.topology.nets
         if merges == "never" or len(nets) < 2 or not mergeable(nets, self.variables):
@@ -396,7 +400,7 @@ class ResolvedNode:
 
     @cached_property
     def _edited(self) -> _Source:
-        """The node with its other hardware, port by port, and IP interfaces where it goes over sockets."""
+        """The topology with the changed hardware, with separate ports, and with IP interfaces if NCCL uses sockets."""
         own = self._own
         if self.scenario.hardware:
             changes = {key: value for key, value in self.scenario.hardware.items() if key in edit.EDITS}
@@ -410,7 +414,7 @@ class ResolvedNode:
 
     @cached_property
     def over_sockets(self) -> bool:
-        """Whether variables make NCCL use IP for what the adapters could carry."""
+        """Whether variables make NCCL use IP sockets, although it has RDMA adapters."""
         return over_sockets(self._own.topology.nets, self._variables_beside(self.scenario.variables_of_process))
 
     @cached_property
@@ -527,7 +531,7 @@ def _check_nvlinks(gpu: str | None, changes: Mapping[str, str]) -> None:
 
 
 def _check_shares(nccl: str, environment: Mapping[str, str]) -> None:
-    """BadInput where the release, or the variable that allows it, has no several ranks on one GPU."""
+    """BadInput if the release does not allow several ranks on one GPU, or the variable that allows it is not set."""
     variable = release.load(nccl).environment.shares_gpus
     if variable is None:
         since = next(name for name in release.names() if release.load(name).environment.shares_gpus is not None)

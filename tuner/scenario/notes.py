@@ -35,7 +35,9 @@ NOT_SET = -2
 
 
 def of_scenario(scenario: Scenario) -> list[str]:
-    """One line for each variable that the release ignores, misreads, or that harms, and for GPUs that reach none."""
+    """A line for each variable that the release ignores or misreads or that does harm, and for GPUs without
+    peer-to-peer.
+    """
     values = scenario.environment or {}
     lines = of_variables(release.load(scenario.nccl), values)
     if values:
@@ -52,7 +54,7 @@ def of_scenario(scenario: Scenario) -> list[str]:
 
 
 def _of_network(scenario: Scenario) -> Iterator[str]:
-    """A note for a plugin's network where it is not known what it tells NCCL about its adapters."""
+    """A note if the network is a plugin's, and it is not known what this plugin tells NCCL about its adapters."""
     values = scenario.environment or {}
     if not OF_THE_NETWORK & values.keys():
         return
@@ -120,7 +122,7 @@ _ELSEWHERE = {
 
 
 def _meant(nccl: Release, name: str) -> str:
-    """A hint where a name is almost one of the release's."""
+    """A hint if a name is similar to that of a variable which the release reads."""
     if name in everywhere():
         return ""
     close = get_close_matches(name, {*nccl.listed_variables, *nccl.environment.search}, n=1, cutoff=0.9)
@@ -190,7 +192,7 @@ class HarmfulSetting:
 
 
 def harmful(values: Mapping[str, str], nodes: int | None, scenario: "Scenario | None" = None) -> list[str]:
-    """A line for each of the variables in ``values`` that harms; ``scenario`` is the communicator, if it is known."""
+    """A line for each variable in ``values`` that does harm; ``scenario`` is the communicator, if it is known."""
     lines = []
     for row in _rows():
         if row.variable in values and (says := _RULES[row.rule](row, values, nodes, scenario)):
@@ -200,7 +202,9 @@ def harmful(values: Mapping[str, str], nodes: int | None, scenario: "Scenario | 
 
 
 def is_unaligned(request: Request, nbytes: int, ranks: int) -> bool:
-    """Whether such a call of ``nbytes`` (NCCL's nBytes) gives ranks parts that threads cannot load whole."""
+    """Whether a call of ``nbytes`` (NCCL's nBytes) gives ranks parts whose ends are not aligned for the threads'
+    loads.
+    """
     return request.collective in (Collective.AllGather, Collective.ReduceScatter) and nbytes // ranks % ALIGNED != 0
 
 

@@ -36,7 +36,7 @@ class Host:
 
 @dataclass(frozen=True, slots=True)
 class SplitOff:
-    """A communicator of some ranks, which NCCL splits off the one of all."""
+    """A communicator of some ranks, which NCCL splits off the communicator of all ranks."""
 
     ranks: tuple[int, ...]  # of the whole, the least first
     shares: bool = False  # the whole's resources

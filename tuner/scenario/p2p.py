@@ -105,7 +105,7 @@ def _rings(resolved: "ResolvedScenario", rank: int) -> list[list[int]]:
 
 
 def _each(resolved: "ResolvedScenario") -> Iterator["ResolvedNode | ResolvedDomain | ResolvedPart"]:
-    """Each of NCCL's nodes."""
+    """Yields each of NCCL's nodes, equal ones one by one."""
     for node, count in resolved.nodes:
         for _ in range(count):
             yield node

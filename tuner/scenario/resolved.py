@@ -65,7 +65,7 @@ class ResolvedScenario:
 
     @cached_property
     def whole(self) -> "ResolvedScenario":
-        """The communicator that this one has some ranks of; itself where it has all."""
+        """The communicator of all ranks, of which this one may have only some."""
         return self if self.scenario.members is None else replace(self.scenario, members=None).resolve()
 
     @cached_property
@@ -108,9 +108,9 @@ class ResolvedScenario:
         return fitted_constants.apply(nccl, constants)
 
     def check_standing(self) -> None:
-        """BadInput for a release between two that differ in what affects these nodes.
+        """BadInput if the release was not compared, and the releases around it differ in what affects these nodes.
 
-        If only the search changed, it counts where the two releases find different graphs on these nodes.
+        A change of the search only counts if the two releases find different graphs on these nodes.
         """
         nccl = self.release
         if (standing := nccl.standing) is None:
@@ -185,7 +185,9 @@ class ResolvedScenario:
 
     @cached_property
     def gpus_per_process(self) -> int:
-        """GPUs of each process; of a host with fewer all. BadInput for more than any host has."""
+        """The number of GPUs of each process; a host with fewer GPUs has one process. BadInput for more than any
+        host has.
+        """
         described, most = self.scenario.gpus_per_process or 1, max(kind.gpus for kind in self.whole.kinds)
         if described > most:
             raise BadInput(
@@ -296,7 +298,9 @@ class ResolvedScenario:
 
     @cached_property
     def domains(self) -> tuple[int, ...]:
-        """The hosts of each NVLink domain in the order of ranks; empty without domains. BadInput for other sums."""
+        """The number of hosts of each NVLink domain in the order of ranks; empty without domains. BadInput if they
+        do not add up.
+        """
         if self.scenario.members is not None:
             return hosts_of_domains(self.whole, self.scenario.members.ranks)
         hosts, described = sum(kind.hosts for kind in self.kinds), self.scenario.hosts_per_domain
@@ -311,7 +315,7 @@ class ResolvedScenario:
 
     @property
     def domains_in_words(self) -> str:
-        """What NVLink joins, as words after the hosts; empty where it joins nothing."""
+        """Which hosts NVLink joins, as words that follow the hosts; empty if it joins none."""
         described, without = self.scenario.hosts_per_domain, self.scenario.ranks_without_fabric
         words = " + ".join(map(str, described)) if isinstance(described, tuple) else described
         domains = f", NVLink domains of {words} hosts" if words else ""
@@ -319,7 +323,9 @@ class ResolvedScenario:
 
     @property
     def taken_in_words(self) -> str:
-        """How many nodes NCCL makes of those described, as words after them; empty where it is the same number."""
+        """How many nodes NCCL makes of the described ones, as words that follow these; empty if the number is the
+        same.
+        """
         try:
             nodes = sum(count for _, count in self.nodes)
         except TunerError:  # what is described is refused; the answer that has the title says why
@@ -431,7 +437,7 @@ class ResolvedScenario:
         return tuple(sorted(alone))
 
     def _domain(self, alike: tuple[Alike, ...]) -> ResolvedDomain:
-        """The domain of these hosts, the same object each time."""
+        """The domain of these hosts: equal hosts get the same object."""
         key = tuple((kind.name, count) for kind, count in alike)
         return self._domains.setdefault(key, ResolvedDomain(alike))
 
@@ -471,7 +477,9 @@ class ResolvedScenario:
         )
 
     def oracle_configuration_to_launch(self) -> "OracleConfiguration":
-        """The communicator for the oracle, without the recorder where a variable counts without a tuner plugin only."""
+        """The communicator for the oracle; without the recording plugin if a variable only works without a tuner
+        plugin.
+        """
         without_tuner = registered.CTA_POLICY in (self.scenario.environment or {})
         return replace(self.oracle_configuration(), without_tuner=without_tuner)
 
@@ -506,7 +514,7 @@ class ResolvedSomeGpus(ResolvedNode):
         return read_topology(self.topology_xml)
 
     def searched_before(self, several: bool, trays: int = 1) -> None:
-        """The catalogue has graphs of the first GPUs only."""
+        """Always None: the catalogue only has graphs of a host's first GPUs."""
 
 
 def kinds_of_members(whole: "ResolvedScenario", ranks: Sequence[int]) -> tuple[ResolvedNode, ...]:
@@ -538,7 +546,7 @@ def kinds_of_members(whole: "ResolvedScenario", ranks: Sequence[int]) -> tuple[R
 
 
 def used_of_hosts(whole: "ResolvedScenario", ranks: Sequence[int]) -> Iterator[Used]:
-    """Every host with those of its GPUs that have one of the ranks, which may be none."""
+    """Every host with its GPUs that have one of these ranks; it may have no such GPU."""
     wanted, first = frozenset(ranks), 0
     for kind in chain.from_iterable(repeat(kind, kind.hosts) for kind in whole.kinds):
         yield kind, tuple(gpu for gpu in range(kind.size) if first + gpu in wanted)

@@ -19,7 +19,7 @@ _PICKED = expression(r"(?:\b(\w+): )?(?<!\d)(\d+) Bytes -> Algo (\d+) proto (\d+
 
 
 class PrintedChoice(NamedTuple):
-    """One such line, with names as NCCL spells them; None for what this release's line does not say."""
+    """A line that prints a choice, with names as NCCL spells them; None for what the release does not print."""
 
     bytes: int  # of a planned one count times type size, so per rank for AllGather and ReduceScatter; else nBytes
     algorithm: str
@@ -37,7 +37,7 @@ class PrintedChoice(NamedTuple):
 
 @lru_cache(maxsize=4096)  # jobs print the same few a million times
 def printed(text: str) -> PrintedChoice | None:
-    """The choice that a line's text says; None where it says none."""
+    """The choice that a line prints; None if it prints none."""
     if match := _PLANNED.search(text):
         collective, size, algorithm, protocol, low, high = match.groups()
         return PrintedChoice(int(size), algorithm, protocol, collective, int(low), int(high))

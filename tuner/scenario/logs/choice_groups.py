@@ -18,7 +18,9 @@ MOST_BEFORE = 8  # choices on channel 0 alone that may be of the group that foll
 
 
 class ChoiceOfBatch(NamedTuple):
-    """A printed choice with its calls; choices after the same calls have the same ``batch``, 0 without calls."""
+    """A printed choice with its calls; choices printed after the same calls share a ``batch``, which is 0 without
+    calls.
+    """
 
     printed: PrintedChoice
     calls: tuple[LoggedCall, ...]
@@ -27,7 +29,7 @@ class ChoiceOfBatch(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class GroupedCall:
-    """A call of a group as its own line says it; None is of no collective, or of no known type."""
+    """A call of a group, as its own line prints it; None for a call that is no collective, or of an unknown type."""
 
     collective: Collective | None
     bytes: int | None
@@ -39,8 +41,8 @@ class GroupedCall:
 class LoggedGroup:
     """Choices in the order in which they are printed, ``count`` times: one, or those of a group.
 
-    ``calls`` are the group's; empty where the log does not show them. Then choices before the ``first``-th may be
-    of the group or alone: nothing tells.
+    ``calls`` are the group's; empty where the log does not show them. In that case, choices before the ``first``-th may
+    belong to the group or not: the log does not tell.
     """
 
     choices: tuple[LoggedChoice, ...]
@@ -70,7 +72,7 @@ def groups_of(
 
 
 def _batches(lines: Iterable[ChoiceOfBatch]) -> Iterator[list[ChoiceOfBatch]]:
-    """Lines that were made together for sure."""
+    """Lines of choices that certainly were made together."""
     batch = list[ChoiceOfBatch]()
     for line in lines:
         if batch and not _goes_on(batch[-1], line):
@@ -82,7 +84,7 @@ def _batches(lines: Iterable[ChoiceOfBatch]) -> Iterator[list[ChoiceOfBatch]]:
 
 
 def _goes_on(last: ChoiceOfBatch, line: ChoiceOfBatch) -> bool:
-    """Whether a line is of the group of the one before it."""
+    """Whether a line belongs to the same group as the line before it."""
     if last.batch or line.batch:
         return last.batch == line.batch
     low, high = line.printed.channel_lo, last.printed.channel_hi
@@ -90,7 +92,9 @@ def _goes_on(last: ChoiceOfBatch, line: ChoiceOfBatch) -> bool:
 
 
 def _with_those_before(batches: Iterable[list[ChoiceOfBatch]]) -> Iterator[Batch]:
-    """Groups whose calls are not shown with what is directly before them on channel 0 alone; all others as they are."""
+    """Adds to groups whose calls are not shown the choices directly before them that only use channel 0; leaves
+    others as they are.
+    """
     small = list[ChoiceOfBatch]()
     for batch in batches:
         first = batch[0]

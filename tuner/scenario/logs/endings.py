@@ -1,7 +1,7 @@
 """How processes and jobs end: lines of CUDA, the kernel, schedulers, PyTorch, shells and others, as records.
 
-The patterns in ``tables/endings.toml`` match whoever prints the line, behind any prefix of a launcher. A process ended
-by a signal has the kind of that signal, whether a shell, a launcher or a container engine reports it.
+The patterns in ``tables/endings.toml`` match whichever program prints the line, after any prefix of a launcher. If a
+signal ended a process, the record has the signal's kind, whether a shell, a launcher or a container engine reports it.
 """
 
 import re
@@ -136,7 +136,7 @@ STEMS = (
 
 
 def may_tell(text: str) -> bool:
-    """Whether a line has one of the stems; without one it cannot report an ending."""
+    """Whether a line contains one of the stems, without which it cannot report an ending."""
     for stem in STEMS:  # noqa: SIM110 - any() takes twice as long, and this is called for every line of a log
         if stem in text:
             return True
@@ -193,7 +193,9 @@ def unwrapped(text: str) -> tuple[dict[str, str], str]:
 
 
 def _of_number(row: EndingPattern, said: dict[str, str]) -> tuple[str | None, str]:
-    """Kind and role of a line by its number: of a signal, an exit status, an Xid; no kind where all went well."""
+    """Kind and role of a line by its number (a signal, an exit status or an Xid); no kind if the number means
+    success.
+    """
     if row.kind == "xid":
         known = xids().get(int(said["number"]))
         return row.kind, known.role if known else row.role
@@ -215,7 +217,7 @@ def _number(text: str | None) -> int | None:
 def failures(endings: Iterable[EndingLine]) -> list[EndingLine]:
     """The lines that report failures, the first cause first; the others follow in the order of the log.
 
-    A cause comes before the head of a message, and that before what followed from another failure. The last line of a
+    Causes come before headings of messages, and these before failures that followed from others. The last line of a
     traceback is a cause if the same process printed a traceback above it.
     """
     found, opened = list[EndingLine](), set[tuple[int | None, str | None, int | None]]()

@@ -1,6 +1,7 @@
 """A communicator as a log shows it: its facts, what the log lacks, and what it printed.
 
-A user's facts override the log's. Nothing is guessed: what the emulator needs and neither says is in ``needed``.
+The user's facts override the log's. Nothing is guessed: ``needed`` lists what the emulator needs and neither of them
+says.
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogAdditions:
-    """Statements of a user about the run; None and empty leave it to the log."""
+    """What a user says about the run; where a field is None or empty, the log says it."""
 
     communicator: str | None = None
     release: str | None = None
@@ -75,7 +76,7 @@ class LoggedChoice:
 
     @property
     def planned(self) -> bool:
-        """Whether it is printed for a call of a kernel, as from 2.24 on, not for the calls that are chosen together."""
+        """Whether the line is for one call of a kernel, as from 2.24 on, and not for calls that are chosen together."""
         return self.channel_hi is not None
 
 
@@ -83,9 +84,9 @@ class LoggedChoice:
 class Hardware:
     """Hardware of the nodes in a log without graphs; None or empty for what it does not say.
 
-    ``ranks_of_hosts``: the ranks of each host, where all ranks are shown. The others describe the host of rank 0, or
-    the first that says it: ``bus_ids`` of its GPUs as NCCL packs them into a number, ``adapters`` that NCCL's own
-    network uses.
+    ``ranks_of_hosts``: the ranks of each host, if the log shows all ranks. The other fields describe rank 0's host, or
+    the first host that prints them: ``bus_ids`` of its GPUs as NCCL packs them into a number, ``adapters`` that NCCL's
+    own network uses.
     """
 
     instance: str | None  # a cloud's name of the machine
@@ -104,11 +105,11 @@ class LogEvidence:
     """Lines of a log besides its graphs and tables; empty where none is printed.
 
     ``tuner_plugin``: the plugin that chooses, if any; for aws-ofi-nccl, ``aws_release`` and ``tuner_product`` are the
-    release and the product name that its tuner uses, where they are printed. ``transports``: connections by NCCL's word
-    for their way, P2P/CUMEM, SHM, NET/IB/GDRDMA. ``rings``: ranks of each channel in their order. ``trees``: parent and
-    children by channel and rank. ``nvls_heads``: ranks of each head, one per node. ``adapters_of_ranks``: NCCL's
-    numbers of the adapters that a rank sends over. ``findings``: conclusions from all lines, in the order of the
-    checks.
+    release and the product name that its tuner uses, where they are printed. ``transports``: number of connections by
+    NCCL's name of the transport: P2P/CUMEM, SHM, NET/IB/GDRDMA. ``rings``: ranks of each channel in their order.
+    ``trees``: parent and children by channel and rank. ``nvls_heads``: ranks of each head, one per node.
+    ``adapters_of_ranks``: NCCL's numbers of the adapters that a rank sends over. ``findings``: conclusions from all
+    lines, in the order of the checks.
     """
 
     tuner_plugin: str | None
@@ -151,7 +152,7 @@ class Imported:
 
     @property
     def emulated(self) -> bool:
-        """Whether there is a table of its release."""
+        """Whether the emulator has tables for the log's release."""
         return self.release in release.names()
 
 

@@ -29,7 +29,7 @@ from tuner.scenario.logs.reader import Block, ChoiceLine, LoggedCall, NcclLog
 
 
 class NothingLogged(BadInput):
-    """A file without a line of NCCL's that says anything."""
+    """A file in which no line of NCCL says anything."""
 
 
 def read(path: Path, given: LogAdditions) -> Imported:
@@ -92,7 +92,9 @@ def of(log: NcclLog, given: LogAdditions) -> Imported:
 
 
 def _count_devices(reading: Reading, communicators: Sequence[CommunicatorLines]) -> None:
-    """The ranks of the only communicator where no line of NCCL's says them: as many as nccl-tests lists devices."""
+    """Takes the number of ranks of the only communicator from nccl-tests' list of devices, if no line of NCCL says
+    it.
+    """
     if len(communicators) == 1 and communicators[0].ranks is None and reading.log.devices:
         number = len(reading.log.devices)
         for log in communicators[0].logs:
@@ -183,7 +185,9 @@ def _choices(reading: Reading, communicators: Sequence[CommunicatorLines]) -> tu
 
 
 def hardware_of(reading: Reading) -> Hardware:
-    """Hardware of the communicator's hosts; adapters are those of rank 0's, or of the first that names them."""
+    """Hardware of the communicator's hosts; the adapters are those of rank 0's host, or of the first that names
+    them.
+    """
     log, logs = reading.log, sorted(reading.logs, key=lambda each: each.rank or 0)
     hosts = list(dict.fromkeys(each.thread.host for each in logs))
     by_host = {host: {each.rank for each in logs if each.thread.host == host} for host in hosts}
@@ -210,7 +214,7 @@ T = TypeVar("T")
 
 
 def check_table(reading: Reading, table: Sequence[Block], nccl: Release | None) -> None:
-    """Notes as missing what a table of the release ``nccl`` has and the printed one lacks."""
+    """Notes as missing the parts of a ``nccl`` release's table that the printed table lacks."""
     if not table:
         reading.missing.append("the tuning table (NCCL_DEBUG_SUBSYS=TUNING, printed by rank 0)")
         return
@@ -270,7 +274,7 @@ def _choice_groups(reading: Reading, communicators: Sequence[CommunicatorLines])
 def _lines_of(
     printed: Sequence[ChoiceLine], group: CommunicatorLines | None, groups: Sequence[CommunicatorLines]
 ) -> tuple[list[ChoiceOfBatch], int]:
-    """The choices of ``group`` with its own calls, in order, and how many lines may be another's."""
+    """The choices of ``group`` with its own calls, in order, and how many lines may belong to another communicator."""
     own, others = _roots(group, groups)
     root = group.root if group else None
     found, ambiguous = list[ChoiceOfBatch](), 0
@@ -286,7 +290,9 @@ def _lines_of(
 
 
 def of_group(thread: Thread, group: CommunicatorLines | None) -> bool:
-    """Whether a thread may be that of the group's rank 0, which prints choices; any may where rank 0 is not seen."""
+    """Whether a thread may be the one of the group's rank 0, which prints choices; always true if the log does not
+    show rank 0.
+    """
     return _of_root(thread, group.root if group else None)
 
 
@@ -295,7 +301,7 @@ def _of_root(thread: Thread, root: reader.RankLog | None) -> bool:
 
 
 def _roots(group: CommunicatorLines | None, groups: Sequence[CommunicatorLines]) -> tuple[str | None, set[str | None]]:
-    """Rank 0 of the group, and those of others in the same process."""
+    """The communicator of the group's rank 0, and those of other groups whose rank 0 may be in the same process."""
     root = group.root if group else None
     others = {
         other.root.comm

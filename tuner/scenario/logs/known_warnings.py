@@ -28,7 +28,7 @@ class KnownWarning:
     follows: bool = False
 
     def is_harmless(self, init_complete: bool) -> bool:
-        """Whether nothing is lost by it, in a log that shows that init did or did not complete."""
+        """Whether the warning costs nothing, given whether the log shows that init completed."""
         return self.harmless == ALWAYS or (self.harmless == AFTER_INIT and init_complete)
 
 

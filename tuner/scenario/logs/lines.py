@@ -1,4 +1,6 @@
-"""Lines of a log: NCCL's, behind whatever a launcher or a collector of logs puts before them, and those of endings."""
+"""Lines of a log: NCCL's, with or without the prefix of a launcher or log collector, and those that report an
+ending.
+"""
 
 import json
 from collections import defaultdict
@@ -77,7 +79,9 @@ def of_rank(rank: int) -> Thread:
 
 
 def is_stripped(content: bytes) -> bool:
-    """Whether lines without NCCL's prefix are NCCL's by what they say: two kinds of them, as one may be a quotation."""
+    """Whether lines without NCCL's prefix are NCCL's by their text: two kinds are required, as one may be a
+    quotation.
+    """
     return len({match.lastindex for match in STRIPPED.finditer(content[:MOST_STRIPPED_BYTES])}) > 1
 
 
@@ -136,12 +140,12 @@ class Lines(Iterable[PrintedLine]):
 
 
 def _is_whole(line: PrintedLine) -> bool:
-    """Whether a line without an end lacks nothing, as at the end of a file that ends without a line break."""
+    """Whether a line without a line break is complete, as the last line of a file may be."""
     return line.text.endswith("COMPLETE") or (line.thread is UNKNOWN and endings.is_of(line.text))
 
 
 def joined(parts: Sequence[tuple[str, Lines]]) -> Lines:
-    """The lines of several files by their names as one log, each file's after those of the one before."""
+    """Joins the lines of several named files into one log, file after file."""
     firsts, first = list[int](), 1
     for _, lines in parts:
         firsts.append(first)

@@ -23,7 +23,7 @@ _VENDORS = {1: CPU_VENDORS[0], 2: CPU_VENDORS[1], 3: CPU_VENDORS[2]}
 
 
 def count(reading: Reading) -> int | None:
-    """Number of nodes: as given, as printed, or as the ring has GPUs; None where nothing says it."""
+    """Number of nodes: given by the user, printed, or derived from the ring; None if nothing says it."""
     assert reading.group is not None
     if reading.given.nodes is not None:
         return reading.given.nodes
@@ -126,7 +126,7 @@ def _node(reading: Reading, logs: list[RankLog], path_types: Sequence[str], late
 
 
 def _linked(logs: list[RankLog]) -> tuple[bool, bool]:
-    """Whether NVLink leads from a GPU to another without a third, and from every one to every other."""
+    """Whether NVLink joins some GPU directly to another, and whether it joins every GPU to every other."""
     linked: dict[str, set[str]] = next((log.linked for log in logs if log.linked), {})
     every = bool(linked) and all(set(linked) - {gpu} <= others for gpu, others in linked.items())
     return any(linked.values()), every and len(linked) > 1
@@ -147,7 +147,7 @@ def _graphs(reading: Reading, logs: list[RankLog], path_types: Sequence[str], la
 
 
 def _placed(topology: Topology | None, local_ranks: int | None, hosts: int | None) -> tuple[int, ...] | None:
-    """GPU of the topology that each local rank is on, host by host where it is that of one; None where not known."""
+    """The topology's GPU of each local rank, host by host if the topology is of one host; None if not known."""
     if topology is None or local_ranks is None:
         return None
     if (placed := topology.placed(local_ranks)) is not None:
@@ -183,7 +183,7 @@ def _comp_caps(
 
 
 def _filled(reading: Reading, nodes: list[NodeFacts], count: int | None, ranks: int | None) -> list[NodeFacts]:
-    """Nodes, and facts of nodes, that the log does not show are taken to be those of the first that it shows."""
+    """Completes nodes that the log does not show, wholly or in part, with the facts of the first node that it shows."""
     whole = next((node for node in nodes if node.graphs), nodes[0])
     filled = [
         replace(
@@ -329,7 +329,7 @@ def network_latency_us(reading: Reading, nodes: int | None) -> float | None:
 
 
 def slowest_gbs(reading: Reading, nccl: Release | None, nodes: Sequence[NodeFacts]) -> float | None:
-    """Bandwidth as given; None where nobody gives it, which is said where it is needed."""
+    """The slowest path's bandwidth as given; None if it is not, and then noted in ``needed`` if it has an effect."""
     if reading.given.net_gbs is None and nccl is not None and _counts(nccl, nodes):
         reading.needed.append(spelled(_SLOWEST))
     return reading.given.net_gbs
@@ -339,13 +339,15 @@ _SLOWEST = "the bandwidth of the slowest path from a GPU to its adapter in GB/s:
 
 
 def check_slowest(nccl: Release, nodes: Sequence[NodeFacts], net_gbs: float | None) -> None:
-    """BadInput where these nodes need that bandwidth, and it is not known."""
+    """BadInput if the slowest path's bandwidth has an effect on these nodes, and is not known."""
     if net_gbs is None and _counts(nccl, nodes):
         raise BadInput(f"needed on {len(nodes)} nodes: {spelled(_SLOWEST)}")
 
 
 def _counts(nccl: Release, nodes: Sequence[NodeFacts]) -> bool:
-    """Whether the latency matters: for NVLS on Blackwell, in some releases from three nodes on, in others with ARM."""
+    """Whether the slowest path matters: for NVLS on Blackwell, in some releases from three nodes on, in others on
+    ARM.
+    """
     if not any("nvls" in (node.graphs or {}) for node in nodes):
         return False
     blackwell = any(value >= 100 for node in nodes for value in node.comp_caps or ())

@@ -165,7 +165,7 @@ class Block:
     rows: dict[Collective, list[tuple[str, str]]] = field(default_factory=dict)
 
     def names(self, index: int) -> list[str]:
-        """Names of the algorithms; for a nameless block those that NCCL has at ``index``."""
+        """Names of the algorithms; for a block without names, the ones that NCCL prints in the block ``index``."""
         first = index * ALGORITHMS_PER_BLOCK
         return self.algorithms or [a.name for a in list(Algorithm)[first : first + ALGORITHMS_PER_BLOCK]]
 
@@ -232,7 +232,7 @@ class LoggedCall:
 
 
 class TimedOut(NamedTuple):
-    """A collective that PyTorch's watchdog waited for in vain; elements are None where they are not printed."""
+    """A collective for which PyTorch's watchdog timed out; numbers of elements are None if they are not printed."""
 
     number: int  # of the call in its process group
     collective: str
@@ -271,7 +271,7 @@ class DiagnosticLine(NamedTuple):
 
 
 class ChoiceLine(NamedTuple):
-    """A choice, who printed it, and the calls of that thread since the choices before.
+    """A choice, the thread that printed it, and this thread's calls since its previous choices.
 
     ``batch`` is the same for all choices that follow the same calls; 0 where no line shows calls.
     """
@@ -351,7 +351,7 @@ class NcclLog:
 
 
 def parse(lines: Iterable[PrintedLine]) -> NcclLog:
-    """The records of a log's lines; lines that say nothing of interest, or are cut, are passed over."""
+    """The records of a log's lines; lines that are cut, or say nothing of interest, are skipped."""
     reader = _Reader()
     for line in lines:
         reader.read(line)
@@ -408,7 +408,9 @@ class _Reader:
                 return
 
     def _rank_log(self, line: PrintedLine, fresh: bool = False) -> RankLog:
-        """The communicator this thread is making; a ``fresh`` line is one that starts another after a complete one."""
+        """The communicator that this thread is creating; a ``fresh`` line starts another one if the last is
+        complete.
+        """
         current = self._making.get(line.thread)
         if current is None or (fresh and current.complete):
             current = self._making[line.thread] = RankLog(line.thread)

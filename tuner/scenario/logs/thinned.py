@@ -1,9 +1,9 @@
 """Reads logs of any size in bounded memory: lines that say nothing new are left out as they are read.
 
 Lines that differ only in digits, or in letters of hexadecimal numbers, have the same shape, and most lines of a large
-log have a shape that was seen before. Of a shape that says nothing, nothing is kept; of one that repeats, such as a
-call of a collective, the first lines and the last of each thread; of any other, all lines, unless the log repeats
-itself.
+log have a shape that was seen before. Lines of a shape that says nothing are dropped. Of a shape that repeats, such as
+a call of a collective, the first lines and each thread's last line are kept; of any other shape all lines, unless the
+log repeats itself.
 """
 
 import errno
@@ -121,7 +121,7 @@ def _has_any(line: bytes, marks: Sequence[bytes]) -> bool:
 
 
 def _begin(line: bytes) -> int:
-    """Where host, process and thread begin before NCCL's mark, behind what launchers and collectors put before them."""
+    """Where host, process and thread begin in a line, after the prefixes of launchers and collectors."""
     return line.rfind(b" ", 0, line.rfind(b" [", 0, max(0, line.find(b"] NCCL")))) + 1
 
 
@@ -153,7 +153,7 @@ class _Kept:
     def add(self, lines: Sequence[bytes], shapes: Sequence[bytes]) -> None:
         """Adds lines without their ends. Once many shapes are known, a line of a new shape is kept only if marked.
 
-        What is known of a shape is looked up once for all lines of it: they are millions.
+        The shape is looked up once for all its lines, of which there can be millions.
         """
         if not lines:
             return

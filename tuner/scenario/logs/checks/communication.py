@@ -38,7 +38,7 @@ def spans_nodes(reading: Reading) -> bool | None:
 
 
 def tuner(shown: ShownByLog) -> Iterator[Finding]:
-    """The tuner plugin that NCCL found; one that leaves the choice to NCCL chooses nothing."""
+    """The finding that NCCL loaded a tuner plugin; none for a plugin that leaves every choice to NCCL."""
     log = shown.reading.log
     for plugin, file in list(log.tuner_plugins.items())[:1]:
         if log.stepped_back is not None:
@@ -49,7 +49,7 @@ def tuner(shown: ShownByLog) -> Iterator[Finding]:
 
 
 def channels(shown: ShownByLog) -> Iterator[Finding]:
-    """Too few channels, and which variable or path makes them few."""
+    """Finds that there are too few channels, and which variable or path limits them."""
     reading, variables, channels = shown.reading, shown.variables, shown.channels
     if channels is None or int(channels[0]) > FEW_CHANNELS:
         return
@@ -88,8 +88,8 @@ _LIMITS = ("NCCL_MAX_NCHANNELS", "NCCL_MAX_CTAS", "NCCL_MAX_NRINGS")
 
 
 def _of_ring(reading: Reading, ring: PrintedGraph, several: bool) -> tuple[str, Severity]:
-    """The ring in words, and how severe that is: few channels over NVLink are a fault, over PCIe normal for such
-    machines, and nothing where they use all that the system has (its ``maxBw``).
+    """The ring in words, and how severe it is: few channels are a fault over NVLink, normal for such machines over
+    PCIe, and no finding if they use all the bandwidth that the system has (its ``maxBw``).
     """
     ways = [(ring.bw_intra, f"{ring.type_intra} inside the node", ring.type_intra != "LOC")]
     ways += [(ring.bw_inter, f"{ring.type_inter} to adapters", several)]
@@ -104,7 +104,7 @@ def _of_ring(reading: Reading, ring: PrintedGraph, several: bool) -> tuple[str, 
 
 
 def nvls(shown: ShownByLog) -> Iterator[Finding]:
-    """No channels for NVLS on GPUs that could have them, and why."""
+    """Finds that there are no NVLS channels on GPUs that support them, and why."""
     reading, variables, channels, nccl = shown.reading, shown.variables, shown.channels, shown.nccl
     if channels is None or channels[1] != "0":
         return
@@ -145,19 +145,19 @@ def nvls(shown: ShownByLog) -> Iterator[Finding]:
 
 
 def _has_multicast(names: str) -> bool:
-    """Whether GPUs of such names may have it: cards have no NVSwitches."""
+    """Whether GPUs with these names may have multicast: PCIe cards have no NVSwitches."""
     return any(chip in names for chip in multicast_chips()) and "PCIE" not in names and " NVL" not in names
 
 
 def _links_before_nvls(reading: Reading, nccl: Release) -> bool:
-    """Whether the printed bandwidths to NVSwitches are whole numbers of NVLinks of GPUs without NVLS alone."""
+    """Whether bandwidths to NVSwitches are printed and none is a whole number of NVLinks of GPUs that have NVLS."""
     printed = {log.nvswitch_gbs for log in reading.logs if log.nvswitch_gbs is not None}
     later = [gbs for least, gbs in nccl.search.devices.nvlink_gbs if least >= FIRST_WITH_MULTICAST]
     return bool(printed) and not any(abs(each / gbs - round(each / gbs)) < 0.01 for each in printed for gbs in later)
 
 
 def network(shown: ShownByLog) -> Iterator[Finding]:
-    """TCP sockets between nodes where a faster network was there or asked for."""
+    """Finds TCP sockets between nodes, although a faster network was there or asked for."""
     reading, variables = shown.reading, shown.variables
     log, several = reading.log, spans_nodes(reading)
     sockets, plugin = _sockets(log.transports), next((each for each in log.networks.values() if each != SOCKET), "")
@@ -190,7 +190,7 @@ _OF_ONE_HOST = expression(r"docker\d|virbr\d|lxcbr\d|podman\d|cni\d|(veth|cali|b
 
 
 def bridges(shown: ShownByLog) -> Iterator[Finding]:
-    """PCI bridges slower than any link of today: those of a virtual machine, without a real speed."""
+    """Finds PCI bridges slower than any current link: virtual machines emulate them, and their speed is not real."""
     reading = shown.reading
     slowest = min((rank.bridge_gbs for rank in reading.logs if rank.bridge_gbs is not None), default=SLOWEST_LINK_GBS)
     if slowest < SLOWEST_LINK_GBS:
@@ -198,12 +198,14 @@ def bridges(shown: ShownByLog) -> Iterator[Finding]:
 
 
 def _sockets(transports: Mapping[str, int]) -> list[str]:
-    """The ways of connections over IP sockets."""
+    """The transports in the log that are IP sockets."""
     return [way for way in transports if way.startswith("NET/") and way.partition("/")[2].endswith(SOCKET)]
 
 
 def adapters(shown: ShownByLog) -> Iterator[Finding]:
-    """Hosts that use different numbers of adapters: channels of one then have no peer, or share the other's."""
+    """Finds hosts with different numbers of adapters: some channels then have no peer, or share the other host's
+    adapters.
+    """
     counts = {host: len(names) for host, names in shown.reading.log.adapters.items() if host}
     if len(set(counts.values())) > 1:
         fewest, most = min(counts, key=lambda host: counts[host]), max(counts, key=lambda host: counts[host])
@@ -212,7 +214,7 @@ def adapters(shown: ShownByLog) -> Iterator[Finding]:
 
 
 def shared_memory(shown: ShownByLog) -> Iterator[Finding]:
-    """GPUs of a node that talk through its memory in place of NVLink or PCIe peer access."""
+    """Finds GPUs of a node that communicate through host memory instead of NVLink or PCIe peer access."""
     reading, variables = shown.reading, shown.variables
     log = reading.log
     count = sum(number for way, number in log.transports.items() if way.startswith("SHM"))
@@ -234,7 +236,7 @@ def shared_memory(shown: ShownByLog) -> Iterator[Finding]:
 
 
 def gpudirect(shown: ShownByLog) -> Iterator[Finding]:
-    """Adapters that do not reach GPU memory themselves (no GPUDirect RDMA), and why."""
+    """Finds adapters that cannot access GPU memory (no GPUDirect RDMA), and why."""
     reading, variables = shown.reading, shown.variables
     sockets = _sockets(reading.log.transports)
     ways = {
@@ -277,7 +279,7 @@ def gpudirect(shown: ShownByLog) -> Iterator[Finding]:
 
 
 def _without_gpudirect(reading: Reading) -> str | None:
-    """The GPUs, where adapters reach the memory of none of their model: GeForce, and others by their design."""
+    """The GPUs' name if their model never has GPUDirect RDMA, such as GeForce; else None."""
     for name in dict.fromkeys(reading.log.devices.values()):
         models = [gpus.load(each) for each in gpus.names() if gpus.is_product(name, each)]
         if "GEFORCE" in name.upper() or (models and not any(model.gpudirect_rdma for model in models)):
@@ -286,7 +288,7 @@ def _without_gpudirect(reading: Reading) -> str | None:
 
 
 def harmful_settings(shown: ShownByLog) -> Iterator[Finding]:
-    """Variables that harm on as many nodes."""
+    """Variables that do harm on the log's number of nodes."""
     nodes = next((rank.nodes for rank in shown.reading.logs if rank.nodes), None)
     yield from map(in_words, harmful(shown.variables, nodes))
 

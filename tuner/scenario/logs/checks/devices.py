@@ -29,19 +29,19 @@ def single_ranks(shown: ShownByLog) -> Iterator[Finding]:
 
 
 def listed_alone(log: NcclLog) -> Iterator[Finding]:
-    """The same of nccl-tests' lists of devices: each has a rank 0 and no other."""
+    """The same from nccl-tests' lists of devices, each of which has only a rank 0."""
     processes = {(each.host, each.pid) for each in log.device_lines}
     if {each.rank for each in log.device_lines} == {0} and len(processes) > 1:
         yield Finding("diagnose.single_ranks", Severity.FAULT, {"processes": len(processes)})
 
 
 def gpu_twice(shown: ShownByLog) -> Iterator[Finding]:
-    """Ranks of one communicator on one GPU of a host, but where NCCL took them."""
+    """Finds ranks of one communicator on the same GPU of a host, unless NCCL accepted them."""
     yield from listed_twice(shown.reading.log)
 
 
 def listed_twice(log: NcclLog) -> Iterator[Finding]:
-    """The same by NCCL's lines, and by nccl-tests' list of devices; parts of a GPU (MIG) share a bus id."""
+    """The same from NCCL's lines and from nccl-tests' list of devices; MIG instances of a GPU share a bus id."""
     places: dict[tuple[str, str, str], dict[int, int]] = defaultdict(dict)
     for rank in log.ranks:
         if None not in (rank.rank, rank.bus_id, rank.group) and rank.thread.host and not rank.complete:
@@ -85,7 +85,9 @@ def newer_than_release(shown: ShownByLog) -> Iterator[Finding]:
 
 
 def out_of_bus_order(shown: ShownByLog) -> Iterator[Finding]:
-    """Ranks of one node in another order than their GPUs' bus ids, with NVLS: AllGather may be wrong there."""
+    """Finds NVLS on a node whose ranks are not in the order of their GPUs' bus ids: AllGather may give wrong results
+    there.
+    """
     nccl, logs = shown.nccl, shown.reading.logs
     if {each.nodes for each in logs} - {None, 1}:
         return
@@ -112,7 +114,8 @@ def out_of_bus_order(shown: ShownByLog) -> Iterator[Finding]:
 
 
 def releases(shown: ShownByLog) -> Iterator[Finding]:
-    """Ranks of one communicator whose processes have no release in common, or processes that none has made yet.
+    """Finds ranks of one communicator whose processes have no NCCL release in common; before there is a communicator,
+    processes.
 
     A process may have two libraries, such as an engine's and PyTorch's: it counts for both.
     """
@@ -142,7 +145,7 @@ def _used_by(
 
 
 def libraries(shown: ShownByLog) -> Iterator[Finding]:
-    """Libraries of the adapters that lack what NCCL looks for: worth knowing, and more where the job failed."""
+    """Finds adapters' libraries without a symbol that NCCL looks for: a note, but more if the job failed."""
     log = shown.reading.log
     severity = Severity.UNLIKE if failures(log.endings) else Severity.NOTE
     for library, (line, symbols) in log.missing_symbols.items():
@@ -151,7 +154,7 @@ def libraries(shown: ShownByLog) -> Iterator[Finding]:
 
 
 def rings(shown: ShownByLog) -> Iterator[Finding]:
-    """Fewer rings than their lines say there are."""
+    """Finds that the log shows fewer rings than its lines say there are."""
     log = shown.reading.log
     of = max(log.ring_channels.values(), default=0)
     if log.rings and len(log.rings) < of and len(log.ring_channels) == 1:

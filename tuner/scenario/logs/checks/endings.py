@@ -22,7 +22,7 @@ BY_WATCHDOG = {"aborted", "cpp_exception"}  # how PyTorch ends a process whose c
 
 
 def ending(shown: ShownByLog) -> Iterator[Finding]:
-    """The failure that came first, and who only followed; nothing where no line is a failure."""
+    """Finds the first failure, and which processes failed as a consequence; nothing if no line reports a failure."""
     log = shown.reading.log
     found = failures(log.endings)
     if not found or (found[0].kind in OF_TIMEOUTS and log.timed_out):  # which has a check of its own
@@ -67,7 +67,7 @@ def _facts(ending: EndingLine, log: NcclLog) -> dict[str, object]:
 
 
 def rank_of(ending: EndingLine, log: NcclLog) -> int | None:
-    """The rank of a failure: as its line says it, else that of its process or its GPU, where only one can be meant."""
+    """The rank of a failure: from its line, else from its process or GPU if these belong to one rank only."""
     if ending.rank is not None:
         return ending.rank
     found = set[int | None]()
@@ -93,7 +93,7 @@ def _on_host(host: str, ending: EndingLine) -> bool:
 
 
 def _bus_id(gpu: str) -> int | None:
-    """A PCI address as NCCL packs it into a number; None where it is an index."""
+    """A PCI address as NCCL packs it into a number; None if the text is an index, not an address."""
     if ":" not in gpu:
         return None
     address, _, function = gpu.partition(".")

@@ -18,7 +18,7 @@ _NO_P2P = expression(r"GeForce RTX (4|5)0\d\d")
 
 
 def end(shown: ShownByLog) -> Iterator[Finding]:
-    """Where the log ends; in a log with a failure or a timeout, these say it."""
+    """Finds where the log ends, unless a failure or timeout already says it."""
     log = shown.reading.log
     differing = list(_differing_calls(log))
     yield from differing
@@ -56,7 +56,7 @@ def end(shown: ShownByLog) -> Iterator[Finding]:
 
 
 def _without_init(log: NcclLog) -> list[str]:
-    """What the log shows that comes after a communicator's start, where it has no line of NCCL_DEBUG_SUBSYS=INIT."""
+    """What a log without lines of NCCL_DEBUG_SUBSYS=INIT shows from after a communicator's start; else empty."""
     if any(rank.comm is not None or rank.channels is not None for rank in log.ranks) or log.networks or log.rings:
         return []
     graphs = any(rank.graphs or rank.system for rank in log.ranks)
@@ -71,7 +71,7 @@ def _subsystems(log: NcclLog) -> str | None:
 
 
 def _says_little(log: NcclLog) -> bool:
-    """Whether lines of NCCL are there, and none of a communicator, a ring or a warning."""
+    """Whether the log has lines of NCCL, but none about a communicator, a ring or a warning."""
     return bool(log.last_line) and not (log.warnings or log.ranks or log.rings)
 
 
@@ -87,21 +87,21 @@ def _orderly(log: NcclLog) -> str | None:
 
 
 def _is_over_pcie(log: NcclLog) -> bool:
-    """Whether GPUs of a host reach each other peer to peer, and no NVLink is shown."""
+    """Whether GPUs of a host use peer-to-peer access and the log shows no NVLink."""
     linked = any(rank.nvswitch or any(rank.linked.values()) for rank in log.ranks)
     linked = linked or any(graph.type_intra.startswith("NV") for rank in log.ranks for graph in rank.graphs)
     return not linked and any(way.startswith("P2P") for way in log.transports)
 
 
 def p2p_on_geforce(shown: ShownByLog) -> Iterator[Finding]:
-    """Peer-to-peer on GPUs whose driver has none: GeForce after the RTX 30 series."""
+    """Finds peer-to-peer access on GPUs whose driver does not support it: GeForce after the RTX 30 series."""
     names = [name for name in shown.reading.log.devices.values() if _NO_P2P.search(name)]
     if names and any(way.startswith("P2P") for way in shown.reading.log.transports):
         yield Finding("diagnose.p2p_on_geforce", Severity.UNLIKE, {"gpu": names[0]})
 
 
 def _unfinished(group: CommunicatorLines, log: NcclLog) -> Finding | None:
-    """Ranks whose communicator the log begins to create and does not finish, or does not even begin."""
+    """Finds ranks whose communicator the log does not finish creating, or does not even begin to."""
     began = [each for each in group.logs if each.started]
     if not began:
         return None

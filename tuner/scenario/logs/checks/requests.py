@@ -1,7 +1,7 @@
 """Checks of requests that were not met: variables and a program's configuration, compared with the log.
 
-A setting that NCCL followed is not a fault, whatever it costs: other checks report that. These report settings that it
-did not follow, settings that disabled more than they name, and GPU fabrics in a bad state.
+A setting that NCCL followed is no fault here, whatever it costs: other checks report its cost. These checks report
+settings that NCCL did not follow, settings that disabled more than they name, and GPU fabrics in a bad state.
 """
 
 from collections import defaultdict
@@ -73,7 +73,7 @@ def _of_ranks(ranks: Sequence[RankLog]) -> dict[str, object]:
 
 
 def _unused(shown: ShownByLog, ranks: Sequence[RankLog]) -> Iterator[Finding]:
-    """One fabric spans several hosts, but NVLink between hosts is off."""
+    """The finding that one fabric spans several hosts, but NVLink between hosts is off."""
     hosts: dict[tuple[str, str], set[str]] = defaultdict(set)
     for each in ranks:
         if each.fabric is not None and each.fabric[0] != NO_FABRIC[0]:
@@ -95,7 +95,7 @@ def _unused(shown: ShownByLog, ranks: Sequence[RankLog]) -> Iterator[Finding]:
 
 
 def collnet(shown: ShownByLog) -> Iterator[Finding]:
-    """CollNet asked for, and no channel of it."""
+    """Finds that CollNet was asked for, but has no channel."""
     asked = _is_on(shown.variables.get("NCCL_COLLNET_ENABLE"))
     algorithms = shown.variables.get("NCCL_ALGO", "").upper()
     forced = "COLLNET" in algorithms and "^" not in algorithms
@@ -113,7 +113,7 @@ def collnet(shown: ShownByLog) -> Iterator[Finding]:
 
 
 def nvls(shown: ShownByLog) -> Iterator[Finding]:
-    """NVLS asked for and not had, or for several nodes, where it is another algorithm's."""
+    """Finds that NVLS was asked for but is off, or was named for several nodes, where NVLSTree is what runs."""
     variables, log = shown.variables, shown.reading.log
     algorithms = [each.strip().upper() for each in variables.get("NCCL_ALGO", "").replace(";", ",").split(",")]
     named = any(each.rpartition(":")[2].startswith("NVLS") for each in algorithms)
@@ -138,7 +138,7 @@ def nvls(shown: ShownByLog) -> Iterator[Finding]:
 
 
 def plugins(shown: ShownByLog) -> Iterator[Finding]:
-    """Plugins that were named and not found, or that are no plugin of that kind."""
+    """Finds plugins that were named but not found, or that are not of the named kind."""
     log = shown.reading.log
     files = {"TUNER": log.tuner_file}
     for kind, variable in PLUGINS.items():
@@ -157,7 +157,7 @@ def plugins(shown: ShownByLog) -> Iterator[Finding]:
 
 
 def network(shown: ShownByLog) -> Iterator[Finding]:
-    """A network that was asked for by name and is not the one in use, and ranks with different networks."""
+    """Finds that the network asked for by name is not in use, and ranks with different networks."""
     log = shown.reading.log
     used = dict.fromkeys(log.networks.values())
     asked = shown.variables.get("NCCL_NET", "")
@@ -171,7 +171,7 @@ def network(shown: ShownByLog) -> Iterator[Finding]:
 
 
 def adapters(shown: ShownByLog) -> Iterator[Finding]:
-    """Names of NCCL_IB_HCA that take more adapters than are meant, or that no adapter in use has."""
+    """Finds names in NCCL_IB_HCA that match more adapters than intended, or none that is in use."""
     value = shown.variables.get("NCCL_IB_HCA", "").strip()
     used = [name for names in shown.reading.log.adapters.values() for name in names]
     if not value or not used or value.startswith("^"):
@@ -196,7 +196,7 @@ def adapters(shown: ShownByLog) -> Iterator[Finding]:
 
 
 def inside_the_node(shown: ShownByLog) -> Iterator[Finding]:
-    """Connections over the network between GPUs of one node."""
+    """Finds connections over the network between GPUs of one node."""
     nodes = {each.nodes for each in shown.reading.logs if each.nodes}
     count = sum(number for way, number in shown.reading.log.transports.items() if way.startswith("NET/"))
     if nodes != {1} or not count:
@@ -208,7 +208,7 @@ def inside_the_node(shown: ShownByLog) -> Iterator[Finding]:
 
 
 def gpudirect(shown: ShownByLog) -> Iterator[Finding]:
-    """GPUDirect RDMA allowed at a distance, and no connection with it."""
+    """Finds that GPUDirect RDMA was allowed at a distance, but no connection uses it."""
     level = shown.variables.get("NCCL_NET_GDR_LEVEL", "").upper()
     ways = {way: count for way, count in shown.reading.log.transports.items() if way.startswith("NET/")}
     if level in ("PHB", "SYS", "PXB", "4", "5", "6") and ways and not any("GDRDMA" in way for way in ways):
@@ -217,7 +217,7 @@ def gpudirect(shown: ShownByLog) -> Iterator[Finding]:
 
 
 def channels(shown: ShownByLog) -> Iterator[Finding]:
-    """Fewest channels asked for, and fewer had."""
+    """Finds that there are fewer channels than the minimum that was asked for."""
     if shown.channels is None:
         return
     had = int(shown.channels[0])
@@ -230,7 +230,7 @@ def channels(shown: ShownByLog) -> Iterator[Finding]:
 
 
 def release_crashes(shown: ShownByLog) -> Iterator[Finding]:
-    """A release that crashes with as many GPUs of a node, which NVLink domains have."""
+    """Finds a release that crashes with this many GPUs in a node, as in NVLink domains."""
     nccl, reading = shown.nccl, shown.reading
     if nccl is None or shown.variables.get("NCCL_NVLS_ENABLE") == "0":
         return

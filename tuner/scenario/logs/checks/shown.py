@@ -24,5 +24,5 @@ class ShownByLog:
 
 
 def in_words(text: str, severity: Severity = Severity.FAULT) -> Finding:
-    """A finding whose check has only a sentence for it."""
+    """A finding for which there is only a sentence."""
     return Finding("diagnose.in_words", severity, {"text": text})

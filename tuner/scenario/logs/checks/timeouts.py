@@ -1,4 +1,4 @@
-"""The check of collectives that PyTorch waited for in vain."""
+"""The check of collectives that timed out in PyTorch."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
@@ -14,7 +14,9 @@ UNEVEN = ("ALLTOALL", "GATHER", "SCATTER", "SEND", "RECV", "COALESCED")  # whose
 
 
 def timeouts(shown: ShownByLog) -> Iterator[Finding]:
-    """Ranks at different collectives, or with different sizes, do not fit each other; else one is missing."""
+    """Finds ranks that waited in different collectives or with different sizes; otherwise, that some rank is
+    missing.
+    """
     log = shown.reading.log
     if not log.timed_out:
         return
@@ -77,7 +79,9 @@ def _by_call(log: NcclLog) -> dict[tuple[str, int, str], list[tuple[int, TimedOu
 def _unequal(
     calls: Sequence[tuple[int, TimedOut]],
 ) -> tuple[list[int], TimedOut, list[int], TimedOut] | None:
-    """The fewer ranks with sizes of their own, and the others; None where all sizes are equal, or need not be."""
+    """The smaller group of ranks with another size, and the larger group; None if all sizes are equal, or may
+    differ.
+    """
     if any(part in calls[0][1].collective.upper().replace("ALLGATHER", "") for part in UNEVEN):
         return None
     by_size: dict[tuple[int | None, int | None], list[int]] = defaultdict(list)
