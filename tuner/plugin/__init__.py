@@ -18,7 +18,7 @@ def path() -> Path:
 
 
 def forcing_path() -> Path:
-    """The one that takes its table from the process that measures: see :mod:`tuner.plugin.forcing`."""
+    """The shared object whose table the measuring process sets: see :mod:`tuner.plugin.forcing`."""
     return _built(_FORCING)
 
 

@@ -57,7 +57,7 @@ def opened(table: Path, selection: Selection, settings: Mapping[str, str] | None
 def of_other_releases(table: Path, running: str) -> str | None:
     """The reason why the plugin ignores a table in this release of NCCL: it names other releases (csrc/plugin/tuner.c).
 
-    None where it does not, and for a file that cannot be read, about which the plugin itself complains.
+    None if it does not ignore it, and for a file that cannot be read, which the plugin itself reports.
     """
     others = other_releases(table, running)
     if others is None:
@@ -66,7 +66,9 @@ def of_other_releases(table: Path, running: str) -> str | None:
 
 
 def other_releases(table: Path, running: str) -> str | None:
-    """Releases that a table names, where this one is not among them; None where it is, or nothing is named or read."""
+    """The releases that a table names, if this one is not among them; None if it is, or the table names none or
+    cannot be read.
+    """
     try:
         named = convert.read(table).table.provenance.get(headers.NCCL)
     except BadTable:
@@ -75,7 +77,7 @@ def other_releases(table: Path, running: str) -> str | None:
 
 
 def strict(table: Path) -> dict[str, str]:
-    """Variables by which the plugin refuses a table with a mistake, and takes others with their present content."""
+    """Variables that make the plugin refuse a table with a mistake, or with another content than the present one."""
     pinned = {"NCCL_TUNER_TABLE_SHA256": sha256(table)} if table.is_file() else {}
     return {"NCCL_TUNER_STRICT": "1", **pinned}
 
@@ -142,7 +144,7 @@ class AskedPlugin:
         return answers
 
     def rows(self, call: TunerCall, cost_us: FloatArray) -> DecidingRows:
-        """The rows by which the plugin decides. ``cost_us``: [algorithm][protocol], in us."""
+        """The rows of the table that decide. ``cost_us``: [algorithm][protocol], in us."""
         return self.plugin.rows(call, cost_us[: self._algorithms])
 
     def _by_costs(self, call: TunerCall, cost_us: FloatArray) -> Tuned | None:
@@ -181,8 +183,8 @@ LOOKED_UP_SINCE = 2  # the interface of the releases in which NCCL looks for tun
 class FileTuner:
     """This project's plugin with a file of the format ``table`` or ``nvidia``.
 
-    Where the file writes nothing the plugin asks the tuner ``following``: named by NCCL_TUNER_NEXT, or ``by_default``
-    the one that NCCL would have taken, for which 2.19 and 2.20 do not look.
+    Where the file decides nothing, the plugin asks the tuner ``following``: the one that NCCL_TUNER_NEXT names or,
+    ``by_default``, the one that NCCL would have loaded (2.19 and 2.20 look for none).
     """
 
     format: str
@@ -232,7 +234,9 @@ class FileTuner:
         return answers
 
     def breaks(self, communicator: Comm, request: Request) -> Sequence[int]:
-        """Sizes in bytes at which a row begins, and the last ones before, and those of the tuner that follows."""
+        """Sizes in bytes at which a row begins, the sizes just before these, and the breaks of the tuner that
+        follows.
+        """
         rows = (*self._table.decisions, *self._table.costs)
         starts = {start for row in rows for start in _starts(row.bytes, 1)}
         starts |= {start for row in rows for start in _starts(row.bytes_per_rank, communicator.ranks)}
@@ -241,12 +245,12 @@ class FileTuner:
         return sorted(ends if following is None else ends.union(following.breaks(communicator, request)))
 
     def may_flicker(self, communicator: Comm, request: Request) -> bool:
-        """No, as rows have ends, unless the tuner that follows may."""
+        """False, since rows have ends, unless the tuner that follows may flicker."""
         following = self._followed_by(communicator)
         return following is not None and following.may_flicker(communicator, request)
 
     def why_not(self, communicator: Comm) -> str | None:
-        """The releases that the file is for, where this is another; else None: every communicator may have rows."""
+        """The releases that the file is for, if this is another one; else None, as any communicator may have rows."""
         return of_other_releases(self.file, communicator.release.name) if self.following is None else None
 
     def ignored_by(self, release: str) -> str | None:
@@ -254,7 +258,7 @@ class FileTuner:
         return other_releases(self.file, release)
 
     def chunk_bytes(self, question: ChunkQuestion) -> int | None:
-        """The chunk size of the row that chose, else of the tuner that follows; None where NCCL asks neither."""
+        """The chunk size that the deciding row sets, else that of the tuner that follows; None if NCCL asks neither."""
         communicator, request = question.communicator, question.request
         if not loading.interface(communicator.release).asks_chunks:
             return None

@@ -69,9 +69,10 @@ def _decisions(selection: Selection, request: Request, channels: bool) -> Iterat
 
 
 def _ranked(selection: Selection, request: Request, sizes: SizeArray, channels: bool) -> NDArray[np.int64]:
-    """All cells ordered by time, so that no crossing is missed between two sizes; then the pick and its channels.
+    """Labels: all cells ordered by time, so that no crossing between two sizes is missed, then the pick and its
+    channels.
 
-    Channels are 0 where they are not asked for, or where NCCL would not check them and the plugin leaves them alone.
+    Channels are 0 if they are not asked for, and where the plugin leaves them to NCCL, which would not check them.
     """
     table = selection.cost_table(request, sizes)
     times = np.where(table < 0, np.float32(np.inf), table).reshape(len(sizes), -1)
@@ -128,14 +129,14 @@ def _lines(selection: Selection, request: Request, algo_proto: AlgoProto) -> Ite
 
 
 def _intervals(chosen: list[tuple[int, _What]]) -> Iterator[tuple[Span, _What]]:
-    """Each choice with the sizes up to the next; the first begins at 0, the last has no end."""
+    """Each choice with its range of sizes, up to the next choice; the first range begins at 0, the last has no end."""
     ends = [start - 1 for start, _ in chosen[1:]]
     for at, (start, what) in enumerate(chosen):
         yield Span(start if at else 0, ends[at] if at < len(ends) else None), what
 
 
 def _here(selection: Selection) -> tuple[Span, Span]:
-    """Ranks and nodes of the communicator, and no others."""
+    """Conditions that only match this communicator's numbers of ranks and nodes."""
     ranks, nodes = selection.communicator.ranks, selection.communicator.nodes
     return Span(ranks, ranks), Span(nodes, nodes)
 
@@ -307,7 +308,7 @@ def edges(rows: Sequence[Decision]) -> list[Edged]:
 
 
 def _aligned(below: Sequence[Edged], above: Sequence[Edged]) -> Iterator[tuple[int, int, Choices | None, bool]]:
-    """All choices of both in one order: where each begins in either, and whether both have it."""
+    """All choices of both lists merged in order: where each begins in either list, and whether both have it."""
     one, other = [each.choices for each in below], [each.choices for each in above]
     for _, start, stop, its_start, its_stop in SequenceMatcher(None, one, other, autojunk=False).get_opcodes():
         if one[start:stop] == other[its_start:its_stop]:

@@ -51,7 +51,7 @@ PREFIX = "TUNER/nccl-tuner: "  # of the plugin's lines in the log
 
 
 class PluginRefused(Exception):
-    """The plugin failed the communicator, as it does for a bad table with NCCL_TUNER_STRICT=1, as ``why`` says."""
+    """The plugin made the communicator fail, as it does for a bad table with NCCL_TUNER_STRICT=1; ``why`` says why."""
 
     def __init__(self, result: int, line: str) -> None:
         super().__init__(f"the plugin's init returned {result}: {line}")
@@ -128,7 +128,7 @@ class DecidingRows:
 class DryRun:
     """The plugin of one communicator; close it, or use it in a ``with``.
 
-    As in a job, a file is read once: all that are open at the same time see the same content.
+    As in a job, a file is read once: all objects that are open at the same time see the same content.
 
     ``version`` is the interface, 1 to 7: what a release looks up. Below 3 there are no cost tables: see :meth:`name`.
     ``env`` are the variables that the plugin reads besides the table's; the caller's own never reach it. No other tuner
@@ -280,7 +280,7 @@ class DryRun:
 
 
 class _SharedTuner:
-    """The tuner of version 1's communicators: its last log lines go to the logger of the first of them."""
+    """The tuner that communicators of interface version 1 share; its last log lines go to the first one's logger."""
 
     def __init__(self) -> None:
         self.communicators = 0
@@ -300,21 +300,25 @@ _version_1 = _SharedTuner()
 
 
 class _SharedTables:
-    """The plugin reads each file once per process; here a process may outlive many versions of a table."""
+    """Makes the plugin read files anew: it reads each file once per process, but here a table may change while a
+    process lives.
+    """
 
     def __init__(self) -> None:
         self._open = 0
         self._counting = threading.Lock()
 
     def open(self, lib: Any) -> None:
-        """Before a communicator is created, with the environment held: the first one after a pause reads anew."""
+        """Call before a communicator is created, with the environment held: if no other is open, files are read
+        anew.
+        """
         with self._counting:
             if self._open == 0:
                 lib.call_forget_tables()
             self._open += 1
 
     def close(self) -> None:
-        """After a communicator has gone."""
+        """Call after a communicator has been closed."""
         with self._counting:
             self._open -= 1
 

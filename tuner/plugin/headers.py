@@ -35,12 +35,12 @@ MOST_GPU_LETTERS = 127  # that the plugin keeps (struct gpus, csrc/plugin/table.
 
 
 def check(table: Table) -> list[TableFinding]:
-    """Values that have the wrong form, or name something unknown."""
+    """Finds values that have the wrong form, or name something unknown."""
     return [*_gpus(table), *_machine(table), *_nccl(table)]
 
 
 def check_release(table: Table, running: str) -> list[TableFinding]:
-    """Whether the table is for this release."""
+    """Finds that the table is for other releases than this one."""
     named = _words(table, NCCL)
     if not named or running in named:
         return []
@@ -84,7 +84,7 @@ def contains(text: str, words: str) -> bool:
 
 
 def _alike(word: str, chip: str) -> bool:
-    """Whether a name that NVML's name must contain may belong to this GPU, of whose name only a part is known."""
+    """Whether a name in the comment may fit this GPU, of whose name in NVML only a part is known."""
     return contains(word, chip) or contains(chip, word)
 
 

@@ -80,7 +80,7 @@ def _impossible(rows: Iterable[Decision | CostRow]) -> Iterator[TableFinding]:
 
 
 def _explored(rows: Iterable[Decision]) -> Iterator[TableFinding]:
-    """Rows that explore: some of their calls take arms, which is meant to be temporary."""
+    """Finds rows that explore: some of their calls run arms, which is meant to be temporary."""
     for row in rows:
         if row.arms is not None:
             percent = 100 / row.arms.every
@@ -137,7 +137,9 @@ def _unreachable(
 
 
 def _meetings(rows: Sequence[Decision], shapes: Sequence[Box | None], index: Boxes, at: int) -> Iterator[TableFinding]:
-    """Rows above with other choices; that a special row stands above a general one is how it is meant."""
+    """Finds rows above that overlap and have other choices; a special row above a general one is only a note, as it
+    is usual.
+    """
     shape, row = shapes[at], rows[at]
     if shape is None:
         return
@@ -195,7 +197,7 @@ def _gaps(
 
 
 def _open(gap: Box, shapes: Sequence[Box | None], index: Boxes) -> bool:
-    """Whether any part of it is no row's."""
+    """Whether any part of the box is covered by no row."""
     covering = [box for at in index.meeting(gap, 0, len(shapes)) if (box := shapes[at]) is not None]
     try:
         return not boxes.covered(gap, covering)

@@ -76,7 +76,7 @@ class LiveRow:
 
 @dataclass(frozen=True, slots=True)
 class LiveTable:
-    """Counts of the ranks with one content of a table. ``never`` are lines that no rank had a call for."""
+    """Counts of all ranks whose table has the same content. ``never`` are lines for which no rank had a call."""
 
     table: str
     sha256: str
@@ -89,7 +89,7 @@ class LiveTable:
 
 @dataclass(frozen=True, slots=True)
 class DamagedCounts:
-    """A file that begins as counts do and is none that can be read, and why."""
+    """A file that begins like a file of counts but cannot be read, and why."""
 
     file: str
     why: str
@@ -98,7 +98,7 @@ class DamagedCounts:
 def read(folders: Iterable[Path], damaged: list[DamagedCounts] | None = None) -> list[LiveCounts]:
     """Read the counts in files of folders, by host, rank and process; other files are left out.
 
-    ``damaged`` takes those that cannot be read. Raises BadInput for a folder that cannot be read.
+    Files that cannot be read are added to ``damaged``. Raises BadInput for a folder that cannot be read.
     """
     left_out = list[DamagedCounts]() if damaged is None else damaged
     here = socket.gethostname().partition(".")[0]
@@ -122,7 +122,7 @@ def tables(counts: Sequence[LiveCounts]) -> list[LiveTable]:
 
 
 def disagreements(counts: Sequence[LiveCounts]) -> list[str]:
-    """Communicators whose ranks have several contents, or of which a rank goes without its table."""
+    """Communicators whose ranks have tables of different content, or of which some rank does not use its table."""
     contents = defaultdict[tuple[int | None, int, int], dict[str, list[str]]](lambda: defaultdict(list))
     for each in counts:
         content = "no table" if each.refused is not None else f"sha256 {each.sha256[:12]}"
@@ -193,7 +193,8 @@ MOST_COUNTS_BYTES = 64 << 20  # of a table with all rows that one may have
 def _content(path: Path) -> bytes | None:
     """The bytes of a regular file that nobody else could have put there; None for all else, at once.
 
-    In a folder that everybody may write a FIFO would wait for ever, and a link lead to a device without an end.
+    In a folder that everybody may write to, opening a FIFO could block for ever, and a link could lead to an endless
+    device.
     """
     try:
         with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC), "rb") as file:
@@ -206,7 +207,9 @@ def _content(path: Path) -> bytes | None:
 
 
 def _read(path: Path, here: str, damaged: list[DamagedCounts]) -> LiveCounts | None:
-    """None for another file, for one of a communicator that has just begun or ended, and for a damaged one."""
+    """The counts in a file; None for any other file, for a communicator that has just begun or ended, and for a
+    damaged file.
+    """
     if (content := _content(path)) is None:
         return None
     try:
@@ -217,7 +220,7 @@ def _read(path: Path, here: str, damaged: list[DamagedCounts]) -> LiveCounts | N
 
 
 def _counts(content: bytes, here: str) -> LiveCounts | None:
-    """Errors: ValueError and others for counts that are damaged."""
+    """The counts in a file's content. ValueError and other errors for damaged ones."""
     if len(content) < _HEAD.size or content[:8] != _MAGIC:
         return None
     (_, size, state, communicator, ranks, nodes, pid, started_s, nccl, rank, choices, costs, counts_from, *texts) = (
@@ -266,12 +269,12 @@ def _counts(content: bytes, here: str) -> LiveCounts | None:
 
 @cache
 def _every(lines: bytes) -> frozenset[int]:
-    """The lines of a table's rows: one set for all ranks that have it. 0 is no row's."""
+    """The lines of a table's rows, shared by all ranks that have the table. Line 0 stands for no row."""
     return frozenset(np.frombuffer(lines, "<u4").tolist()) - {0}
 
 
 def _by_line(lines: NDArray[np.uint32], counts: NDArray[np.uint64]) -> dict[int, int]:
-    """Sums of the counts of each line that has any; 0 is no row's."""
+    """Counts by line, for lines that have any; line 0, which stands for no row, is left out."""
     sums = dict[int, int]()
     there = np.flatnonzero(counts)
     for line, calls in zip(lines[there].tolist(), counts[there].tolist(), strict=True):

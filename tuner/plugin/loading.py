@@ -76,7 +76,7 @@ def has_plugins(nccl: Release) -> bool:
 
 
 def interface(nccl: Release) -> Interface:
-    """BadInput for a release that looks up none."""
+    """The interface that a release uses. BadInput for a release that looks for no tuner plugin."""
     if nccl.plugin is None:
         raise BadInput(f"NCCL {nccl.name} has no tuner plugins; valid: {first(lambda _: True)} and later")
     return Interface(nccl.plugin.api, nccl.plugin.keeps_constants)

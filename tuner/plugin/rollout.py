@@ -40,14 +40,14 @@ class Canary:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A job as its script knows it: the number, the same on all ranks and after a restart, and its hosts."""
+    """A job as its script knows it: its number, which is equal on all ranks and after a restart, and its hosts."""
 
     name: str
     hosts: tuple[str, ...] = ()
 
 
 def job_name(environment: Mapping[str, str]) -> str | None:
-    """The job's number by the variables of Slurm, torchrun, PBS and LSF."""
+    """The job's number from the variables of Slurm, torchrun, PBS or LSF."""
     return next((environment[name] for name in JOB_VARIABLES if environment.get(name)), None)
 
 
@@ -137,7 +137,7 @@ def mend(path: Path) -> list[str]:
 
 
 def _switch_lines(path: Path) -> list[bytes]:
-    """The lines of a switch, as the plugin cuts them. BadInput where it is not there, or no regular file."""
+    """The lines of a switch, split as the plugin splits them. BadInput if the file is missing, or no regular file."""
     if path.exists() and not path.is_file():
         raise BadInput(f"{path}: not a regular file")
     lines = read_bytes(path, BadInput, MOST_SWITCH_BYTES).split(b"\n")
@@ -149,7 +149,7 @@ def _ends(path: Path) -> bool:
 
 
 def _append(path: Path, line: bytes) -> None:
-    """The line whole, or the file as it was."""
+    """Appends the whole line, or leaves the file as it was."""
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_APPEND)
         try:
@@ -168,7 +168,8 @@ def _append(path: Path, line: bytes) -> None:
 
 
 def verify(table: Path, signature: Path, signers: Path, identity: str | None) -> str | None:
-    """Check a signature by the tool that made it, ``ssh-keygen -Y`` or minisign: its fault, or None where it is good.
+    """Checks a signature with the tool that made it, ``ssh-keygen -Y`` or minisign; returns its fault, or None if it is
+    good.
 
     ``signers`` are allowed signers, as in ssh-keygen(1), or minisign's public key. Raises BadInput where the tool is
     not installed, or a file cannot be read.

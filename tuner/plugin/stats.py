@@ -19,7 +19,7 @@ FORMAT = 1
 
 @dataclass(frozen=True, slots=True)
 class RowCount:
-    """How many calls a row decided, and how many it was the first to match but NCCL could run nothing of it."""
+    """How many calls a row decided, and for how many it matched first, but NCCL could run none of its choices."""
 
     line: int
     decided: int
@@ -28,7 +28,7 @@ class RowCount:
 
 @dataclass(frozen=True, slots=True)
 class CostCount:
-    """Calls to which a row of costs gave a time."""
+    """How many calls a row of costs gave a time to."""
 
     line: int
     calls: int
@@ -48,7 +48,7 @@ class Undecided:
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """Counts of a table that could be used; ``never_matched`` are lines, first and last."""
+    """Counts of a usable table; ``never_matched`` are ranges of lines, each as first and last."""
 
     calls: int
     decided: int
@@ -142,7 +142,9 @@ NONE = "none"  # instead of a hash: the table could not be used, or had no say
 
 @dataclass(frozen=True, slots=True)
 class TableStats:
-    """All communicators whose table has one content; ``never_matched`` are ranges of lines, first and last."""
+    """Counts of all communicators whose tables have the same content; ``never_matched`` are ranges of lines, first
+    and last.
+    """
 
     table: str
     sha256: str | None
@@ -256,7 +258,7 @@ def _in_both(ours: list[tuple[int, int]], theirs: list[tuple[int, int]]) -> list
 
 
 def _unmatched(counted: Sequence[Counts]) -> list[tuple[int, int]]:
-    """The lines that match in none of them, as ranges."""
+    """The lines that matched no call in any of the communicators, as ranges."""
     if not counted:
         return []
     ranges: list[tuple[int, int]] = []

@@ -1,4 +1,4 @@
-"""The effect of a decision table on one communicator: NCCL's own pick of each size, and the one with the table."""
+"""The effect of a decision table on one communicator: for each size, NCCL's own pick and the pick with the table."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import field, replace
@@ -74,7 +74,7 @@ class ProtocolOfTuner:
         return Say.none if self._question is None else Say.protocol
 
     def rows(self) -> DecidingRows:
-        """The rows by which the plugin said the protocol; none where it was not asked for."""
+        """The rows that gave the protocol; empty if NCCL did not ask for it."""
         if self._question is None:
             return DecidingRows()
         (costs_us,) = self._asked.selection.cost_table(*self._question)
@@ -87,8 +87,9 @@ def _known(time_us: float) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class TrialPick:
-    """``time_us`` is negative where NCCL computes none for the algorithm and protocol, and no time where it never takes
-    them by itself (:func:`tuner.base.numerics.is_time`)."""
+    """A pick in a trial. ``time_us`` is negative if NCCL computes no time for the combination, and not a time if
+    NCCL never picks it by itself (:func:`tuner.base.numerics.is_time`).
+    """
 
     algorithm: Algorithm
     protocol: Protocol
@@ -112,9 +113,10 @@ class FittedPick:
 
 @dataclass(frozen=True, slots=True)
 class TableTrial:
-    """One size. ``decision`` is the line of the row that names the pick, ``cost`` of the one that gives its time.
+    """A trial of one size. ``decision`` is the line of the row that names the pick, ``cost`` the line of the row that
+    gives its time.
 
-    ``unavailable`` is the line of the first matching row, where NCCL can run nothing of it here and no other row
+    ``unavailable`` is the line of the first matching row, if NCCL can run none of its choices here and no other row
     decides. Channels that the table sets are an upper bound.
 
     For calls that may bypass the algorithms ``tuner`` says what a tuner can decide about this one. ``own_bypass`` takes

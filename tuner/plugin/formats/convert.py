@@ -33,9 +33,10 @@ SHORT = 6  # columns of files that people write: without nNodes and nRanks, whic
 
 
 def read_nvidia(text: str, name: str) -> Table:
-    """Rows of one choice that fall through (``tuner.plugin.formats.shared``), as strictly as the plugin reads.
+    """Rows with one choice each that fall through (``tuner.plugin.formats.shared``), read as strictly as the plugin
+    reads.
 
-    BadTable for a mistake, and for a file that does not end with its last line, or has not the rows that it announces.
+    BadTable for a mistake, and for a file that lacks its last line or has another number of rows than it announces.
     """
     if len(text) > MOST_BYTES:
         raise BadTable(f"{name}: {LARGE}")
@@ -58,8 +59,8 @@ def read_nvidia(text: str, name: str) -> Table:
 
 @dataclass(frozen=True, slots=True)
 class OtherNvidiaFile:
-    """A file almost in NVIDIA's format: ``header`` is the line of a header that is not a comment, 0 without one;
-    ``columns`` is the smallest number of a row, which may lack nNodes and nRanks.
+    """A file almost in NVIDIA's format: ``header`` is the line number of a header that is not a comment (0: none);
+    ``columns`` is the smallest number of columns of any row, as rows may lack nNodes and nRanks.
     """
 
     rows: int
@@ -165,10 +166,10 @@ OF_THE_PLUGIN = ("table", "nvidia")  # that NCCL_TUNER_TABLE may name
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """A file as it is: where its format is not "table", rows fall through where their choice cannot run
-    (``tuner.plugin.formats.shared``).
+    """A file as it was read: unless its format is "table", a row whose choice cannot run leaves the call to the next
+    row (``tuner.plugin.formats.shared``).
 
-    The lines of JSON's rows are the numbers of its rules.
+    For JSON, the line of a row is the number of its rule.
     """
 
     name: str
@@ -219,7 +220,8 @@ def to_text(file: File, target: str) -> str:
 
 
 def format_of(content: str, name: str) -> str:
-    """The format of a table: by its header, its first brace, or where its first row has algorithm and protocol.
+    """The format of a table, recognised by its header, its first brace, or the columns of algorithm and protocol in its
+    first row.
 
     BadTable for an unknown format.
     """

@@ -40,7 +40,7 @@ _Name = TypeVar("_Name", bound=IntEnum)
 
 @dataclass(frozen=True, slots=True)
 class Where:
-    """Conditions that rows of a table distinguish besides the size; None is any."""
+    """Conditions, besides the size, that rows of a table can have; None means any."""
 
     collective: Collective
     nodes: int | None
@@ -84,7 +84,9 @@ def _samples(path: Path, rows: "csv.DictReader[str]") -> Samples:
 
 
 def decisions(samples: Samples) -> tuple[list[Decision], list[str]]:
-    """The choice with the lowest median at each size, up to halfway to the next; and what is doubtful about it."""
+    """The choice with the lowest median at each size, which holds up to halfway to the next size; and doubts about
+    it.
+    """
     rows: list[Decision] = []
     notes: list[str] = []
     for where in sorted(samples, key=_specific_first):
@@ -93,7 +95,7 @@ def decisions(samples: Samples) -> tuple[list[Decision], list[str]]:
 
 
 def _specific_first(where: Where) -> tuple[tuple[bool, int], ...]:
-    """The first row that matches wins, so `any` comes last."""
+    """Sort key: rows that match any value come last, because the first row that matches wins."""
     return tuple((value is None, value or 0) for value in (getattr(where, key.name) for key in fields(Where)))
 
 
@@ -121,7 +123,9 @@ def _rows(where: Where, by_size: dict[int, dict[TableChoice, list[float]]], note
 def _best(
     call: str, times_us: dict[TableChoice, list[float]], winners: list[tuple[int, TableChoice]], notes: list[str]
 ) -> TableChoice:
-    """Choose the least median; of equal ones the one that already won at the size before, else the first measured."""
+    """The choice with the lowest median; of equal ones, the one that won at the size before, else the first
+    measured.
+    """
     medians = {choice: median(values) for choice, values in times_us.items()}
     least = min(medians.values())
     best = [choice for choice, value in medians.items() if value == least]

@@ -1,4 +1,4 @@
-"""The configuration of NCCLX's built-in tuner, as CSV and as JSON, in its three versions; what it writes is the newest.
+"""The configuration of NCCLX's built-in tuner, as CSV and as JSON: all three versions are read, the newest is written.
 
 Source: comms/ncclx/meta/tuner of meta-pytorch/torchcomms: ee6c06d3d (ten columns by bytes), 27dda4a2f (by bytes per
 rank), 6362ecc16 (eight columns).
@@ -54,7 +54,7 @@ def split(line: str) -> list[str]:
 
 
 def _columns_of(text: str, lines: list[tuple[int, list[str]]], name: str) -> list[str]:
-    """Columns as a comment names them; without one they are the newest."""
+    """Columns as a comment names them; without a comment, those of the newest version."""
     comments = (re.sub(r"[#\s]", "", line) for line in text.split("\n") if line.lstrip().startswith("#"))
     columns = {comment for comment in comments if comment.startswith(("collective,bytes,", "collective,bytesPerRank,"))}
     if len(columns) > 1 or not columns <= set(VERSIONS):
@@ -93,7 +93,7 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _flat(rule: Any) -> dict[str, str]:
-    """The columns that a rule says."""
+    """The columns that a rule of the JSON file sets."""
     if not isinstance(rule, dict) or set(rule) != {"filter", "config"}:
         raise Mistake("not an object of 'filter' and 'config'")
     flat: dict[str, str] = {}

@@ -24,7 +24,7 @@ Place = Callable[[int], str]  # where a row was read, by its line
 
 
 def ranked(rows: Sequence[Decision], place: Place) -> tuple[Decision, ...]:
-    """Rows that fall through as rows that do not. BadTable where they meet in too many ways."""
+    """Rewrites rows that fall through as rows that do not. BadTable if they overlap in too many ways."""
     decisions: list[Decision] = []
     shapes = [boxes.of(row) for row in rows]
     index, meetings = Boxes(shapes), _Meetings()
@@ -64,7 +64,9 @@ def _ranked(row: Decision, below: Sequence[Decision], meetings: _Meetings) -> It
 
 
 def single(rows: Sequence[Decision], place: Place) -> tuple[Decision, ...]:
-    """Ranked rows as rows of one choice that fall through. BadTable where they would end at an unnamed choice."""
+    """Rewrites ranked rows as rows with one choice each that fall through. BadTable where these would end at an
+    unnamed choice.
+    """
     by_collective: dict[object, list[Decision]] = {}
     for row in rows:
         if not row.choices:
@@ -116,7 +118,7 @@ def _followed(choices: tuple[TableChoice, ...], below: tuple[TableChoice, ...]) 
 
 
 def _both(row: Decision, other: Decision) -> Decision | None:
-    """``row`` where ``other`` matches, too."""
+    """``row``, restricted to calls that ``other`` also matches."""
     registered = row.registered if other.registered is None else other.registered
     one_node = [each.ranks_per_node for each in (row, other) if each.ranks_per_node is not None]
     common: dict[str, Any] = {
@@ -147,7 +149,7 @@ _Value = TypeVar("_Value")
 
 @contextmanager
 def at(place: str) -> Iterator[None]:
-    """Mistakes become a BadTable that names the place."""
+    """Inside the block, a Mistake becomes a BadTable that names the place."""
     try:
         yield
     except Mistake as mistake:
@@ -187,7 +189,7 @@ def whole(word: str, what: str, least: int, most: int) -> int:
 
 
 def any_or(word: str, what: str, least: int, most: int) -> int | None:
-    """None for -1."""
+    """The value; None for -1, which means any."""
     return None if word == "-1" else whole(word, f"{what}, if not -1 for any,", least, most)
 
 
@@ -200,7 +202,7 @@ def choice(algorithm: str, protocol: str, channels: str, chunk_bytes: int | None
 
 
 def exactly(number: int | None, any_number: Span) -> Span:
-    """The interval of one number; ``any_number`` without one."""
+    """The interval that holds one number; ``any_number`` if it is None."""
     return any_number if number is None else Span(number, number)
 
 

@@ -1,4 +1,6 @@
-"""Conditions as boxes: exactly what two rows have in common, and what is left of one after others."""
+"""Conditions as boxes: which calls two rows have in common, and which calls of a row no other row takes, computed
+exactly.
+"""
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import product
@@ -52,8 +54,8 @@ def common(one: Box, other: Box) -> Box | None:
 
 
 def _filled(box: Box) -> Box | None:
-    """The box with the consequences of exact conditions, so that equal meanings are equal boxes; None if it is
-    empty.
+    """The box with everything that exact conditions imply filled in, so that equal meanings are equal boxes; None if
+    it is empty.
     """
     ranks = _common(box.ranks, (box.nodes[0], LARGEST_COUNT))  # a node has at least one
     nodes = _common(box.nodes, (1, ranks[1]))
@@ -75,7 +77,7 @@ def _filled(box: Box) -> Box | None:
 
 
 def minus(box: Box, other: Box) -> Iterator[Box]:
-    """``box`` without ``other``, in parts that do not meet."""
+    """``box`` without ``other``, as parts that do not overlap."""
     if any(low > high for low, high in map(_common, box, other)):
         yield box
         return
@@ -95,7 +97,7 @@ MOST_MEETINGS = 20_000_000  # of two boxes; 6,000 rows that all meet have fewer
 
 
 class Boxes:
-    """Many boxes, indexed to find those that meet a given one; None is an empty one."""
+    """Many boxes, indexed to find those that overlap with a given box; None is an empty box."""
 
     def __init__(self, boxes: Sequence[Box | None], most_meetings: int = MOST_MEETINGS) -> None:
         empty = [(1, 0)] * len(Box._fields)
@@ -109,14 +111,14 @@ class Boxes:
         self._most = self._left = most_meetings
 
     def above(self, number: int) -> list[int]:
-        """Numbers of boxes before ``number`` that have something in common with it; quick where asked in order."""
+        """Indices of boxes before the box ``number`` that overlap with it; fast if asked in ascending order."""
         group, at = divmod(number, _GROUP)
         if group != self._above[0]:
             self._above = group, self._group_above(slice(group * _GROUP, (group + 1) * _GROUP))
         return self._above[1][at]
 
     def _group_above(self, own: slice) -> list[list[int]]:
-        """Numbers above each box of a group, found against whole groups."""
+        """For each box of a group, the indices of overlapping boxes above it, found group by group."""
         ends = self.lows[:, own, None], self.highs[:, own, None]  # [field][own box][other]
         found: list[list[int]] = [[] for _ in range(ends[0].shape[1])]
         groups = own.start // _GROUP
@@ -132,13 +134,13 @@ class Boxes:
         return found
 
     def _found(self, count: int) -> None:
-        """BadTable where more boxes have met than can be told in sane time."""
+        """Counts overlaps. BadTable if there are more than can be handled in reasonable time."""
         self._left -= count
         if self._left < 0:
             raise BadTable(f"the table: over {self._most:,} pairs of rows meet; valid: fewer, and none twice")
 
     def meeting(self, box: Box, first: int, last: int) -> list[int]:
-        """Numbers from ``first`` up to, without, ``last`` that have something in common with ``box``."""
+        """Indices from ``first`` to ``last`` (excluded) of boxes that overlap with ``box``."""
         groups = slice(first // _GROUP, -(-last // _GROUP))
         near = _meet(self._group_lows[:, groups], self._group_highs[:, groups], box)
         found = list[int]()
@@ -151,7 +153,7 @@ class Boxes:
 
 
 def _meet(lows: NDArray[np.uint64], highs: NDArray[np.uint64], box: Box | NDArray[np.uint64]) -> NDArray[np.bool_]:
-    """Whether boxes have something in common with one; ends are [field][box]."""
+    """Whether each box overlaps with a given one; ends are [field][box]."""
     ends = np.array(box, np.uint64)
     each = (lows <= ends[:, 1:]) & (highs >= ends[:, :1])
     meets: NDArray[np.bool_] = np.logical_and.reduce(each, axis=0)
@@ -159,7 +161,7 @@ def _meet(lows: NDArray[np.uint64], highs: NDArray[np.uint64], box: Box | NDArra
 
 
 class TooManyOverlaps(Exception):
-    """More parts than is sane to follow."""
+    """There are more parts than can be followed in reasonable time."""
 
 
 def uncovered(box: Box, others: Iterable[Box], most_parts: int = 5000) -> list[Box]:
@@ -175,7 +177,7 @@ def uncovered(box: Box, others: Iterable[Box], most_parts: int = 5000) -> list[B
 
 
 def covered(box: Box, others: Sequence[Box]) -> bool:
-    """Whether ``others`` together hold all of ``box``. TooManyOverlaps where that cannot be told in sane time."""
+    """Whether ``others`` together cover ``box``. TooManyOverlaps if that cannot be told in reasonable time."""
     axis = "bytes" if box.bytes_per_rank == (0, LARGEST) else "bytes_per_rank"
     rest = box._replace(**{axis: (0, LARGEST)})
     # Most rows differ in their sizes only: those are merged first, and what they leave is looked at in full.
@@ -199,7 +201,7 @@ def _holds(outer: Box, inner: Box) -> bool:
 
 
 def _between(whole: Range, taken: Sequence[Range]) -> Iterator[Range]:
-    """Yield the parts of ``whole`` that are left without ranges in their order."""
+    """Yields the parts of ``whole`` between the given ranges, which are in ascending order."""
     start, last = whole
     for low, high in taken:
         if low > start:
@@ -225,7 +227,9 @@ def _has_a_free_corner(box: Box, others: Sequence[Box]) -> bool:
 
 
 def _has_a_size(box: Box) -> bool:
-    """Whether some size has both these bytes and these bytes per rank, for any of these numbers of ranks."""
+    """Whether some size is in the range of bytes and, for one of these numbers of ranks, in the range of bytes per
+    rank.
+    """
     (low, high), (low_per_rank, high_per_rank) = box.bytes, box.bytes_per_rank
     fewest = max(box.ranks[0], -(-(low + 1) // (high_per_rank + 1)))
     return fewest <= (box.ranks[1] if low_per_rank == 0 else min(box.ranks[1], high // low_per_rank))

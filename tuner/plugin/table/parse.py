@@ -1,4 +1,6 @@
-"""The strict reader of decision tables: the first mistake is the error, with its line, and nothing is used."""
+"""The strict reader of decision tables: it reports the first mistake with its line, and then uses nothing of the
+file.
+"""
 
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -69,7 +71,7 @@ FILE = ReaderBounds("a decision table of this project's", unpacked_bytes=16 << 2
 
 
 def read(path: Path) -> Table:
-    """BadTable where the file cannot be read or has a mistake."""
+    """Reads a table. BadTable if the file cannot be read or has a mistake."""
     return from_text(read_bytes(path, BadTable, bounds=FILE), str(path))
 
 
@@ -395,7 +397,7 @@ def _interval(interval: Span, text: Callable[[int], str]) -> str:
 
 
 def size_text(size_bytes: int) -> str:
-    """The largest unit that says it exactly."""
+    """A size in the largest unit that expresses it exactly."""
     for unit, shift in (("T", 40), ("G", 30), ("M", 20), ("K", 10)):
         if size_bytes and size_bytes % (1 << shift) == 0:
             return f"{size_bytes >> shift}{unit}"

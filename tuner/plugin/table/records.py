@@ -41,7 +41,7 @@ ANY_PIPELINED = Span(0)
 
 @dataclass(frozen=True, slots=True)
 class TableChoice:
-    """Choice that NCCL shall take; without ``channels`` or ``chunk_bytes`` these stay NCCL's."""
+    """A choice that NCCL shall make; if ``channels`` or ``chunk_bytes`` is None, NCCL chooses it."""
 
     algorithm: Algorithm
     protocol: Protocol
@@ -56,7 +56,7 @@ class TableChoice:
 
 @dataclass(frozen=True, slots=True)
 class Conditions:
-    """Conditions of a row; of ``bytes`` and ``bytes_per_rank`` at most one is not every size.
+    """Conditions of a row; at most one of ``bytes`` and ``bytes_per_rank`` restricts the size.
 
     ``line`` says where the row was read.
     """
@@ -89,7 +89,7 @@ class Conditions:
 class Arms:
     """Choices that calls take in turns inside a job; None for NCCL's own.
 
-    Of each ``every`` blocks of ``block`` calls one uses an arm; after ``calls`` none does.
+    One of every ``every`` blocks of ``block`` calls uses an arm; after ``calls`` calls no block does.
     """
 
     choices: tuple[TableChoice | None, ...]
@@ -100,7 +100,7 @@ class Arms:
 
 @dataclass(frozen=True, slots=True)
 class Decision(Conditions):
-    """``choices`` are ranked; where none can run, and where there is none ("nccl"), the choice is NCCL's own.
+    """``choices`` are in order of preference; if none of them can run, or there is none ("nccl"), NCCL chooses.
 
     A row that explores has ``arms`` instead of ``choices``.
     """
@@ -127,7 +127,7 @@ class CostLine:
 
 @dataclass(frozen=True, slots=True)
 class CostRow(Conditions):
-    """The time of one algorithm and protocol; None is slower than everything else ("never")."""
+    """The time of one algorithm and protocol; None ("never") makes it slower than everything else."""
 
     algorithm: Algorithm
     protocol: Protocol

@@ -23,7 +23,7 @@ _Name = TypeVar("_Name", bound=IntEnum)
 
 
 class Mistake(Exception):
-    """Mistake in a line, before it is known which one."""
+    """A mistake in a line whose number is not known yet."""
 
 
 class _Kind(NamedTuple):
@@ -43,7 +43,7 @@ _COUNT = _Kind(expression(rb"([0-9]+)()"), LARGEST_COUNT, "a number")
 
 
 def by_name(names: type[_Name], word: bytes, what: str) -> _Name:
-    """The member of ``names`` of this name, in any case; Mistake for others."""
+    """The member of ``names`` with this name, in any case; Mistake for an unknown name."""
     if word.lower() in (known := _names(names)):
         found: _Name = known[word.lower()]
         return found
@@ -56,7 +56,7 @@ def _names(names: type[_Name]) -> dict[bytes, _Name]:
 
 
 def interval(text: bytes, kind: _Kind, least: int) -> Span:
-    """A number or an interval ``A..B``, ``A..``, ``..B``; Mistake for others."""
+    """A number or an interval ``A..B``, ``A..``, ``..B``; Mistake for anything else."""
     low_text, dots, high_text = text.partition(b"..")
     if not (low_text or high_text):
         raise Mistake(f"'{shown(text)}' is not {kind.called} or an interval of it, A..B, A.. or ..B")
@@ -237,7 +237,7 @@ class Comments:
         self._rows, self._rows_line, self._hashed = rows, number, match[2] is not None
 
     def missing(self, rows: int) -> tuple[int, str] | None:
-        """The line that announces another number of rows, or follows the end, and what is wrong with it."""
+        """The line that announces a wrong number of rows or follows the end, and what is wrong with it."""
         if self._hashed and self._rows_line < self._content.count(b"\n"):
             return self._rows_line + 1, "something follows the line with the hash, which ends a table"
         if not self._rows_line or self._rows == rows:
@@ -261,7 +261,7 @@ def announce(rows: int) -> str:
 
 
 def close(text: str, rows: int) -> str:
-    """A table's text with its last line, which shows that all of it is there."""
+    """A table's text with the last line added, which shows that the file is complete."""
     return f"{text}{announce(rows)} sha256 {hashlib.sha256(text.encode()).hexdigest()}\n"
 
 
