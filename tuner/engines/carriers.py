@@ -26,7 +26,9 @@ class CarriedRange:
 
 
 class Carriers:
-    """The implementations of a release in a situation. Errors, when first asked: those of the rules, all BadInput."""
+    """The implementations of a release in a situation. Raises the rules' errors, all BadInput, when it is first
+    asked.
+    """
 
     def __init__(self, situation: Situation, release: EngineRelease) -> None:
         self.situation = situation
@@ -34,7 +36,7 @@ class Carriers:
 
     @cached_property
     def sizes(self) -> tuple[Sizes, ...]:
-        """The sizes that each implementation would take, whoever stands before it."""
+        """The sizes that each implementation would take if no other came before it."""
         return tuple(sizes_of(self.situation, self.release, each.name) for each in self.release.implementations)
 
     def at(self, nbytes: int) -> Implementation:
@@ -47,7 +49,7 @@ class Carriers:
 
     @cached_property
     def numbers(self) -> NumberTable:
-        """Index in ``release.implementations`` of the one that carries a size, as a table."""
+        """A table that gives, for each size, the index in ``release.implementations`` of the one that carries it."""
         borders = {border for each in self.sizes for border in each.borders()}
         return NumberTable(self._number, borders, {number for each in self.sizes for number in each.multiples()})
 
@@ -63,10 +65,10 @@ class Carriers:
         return tuple(away)
 
     def compared(self, nbytes: int) -> bool:
-        """Whether who carries a size rests on nothing that is known by source alone.
+        """Whether everything that decides who carries a size was compared with the engine's own functions.
 
-        An implementation that was not compared may stand before the carrier where a switch keeps it off. What an engine
-        decides by what it measures or allocates at its start is known by source alone, too.
+        An implementation that was not compared may come before the carrier if a switch keeps it off. What the engine
+        decides by measuring or allocating at its start also counts as not compared.
         """
         away = self.turned_away(nbytes)
         if any(nbytes in sizes for several in self._unsure[: len(away) + 1] for sizes in several):
@@ -90,9 +92,9 @@ class Carriers:
     def ranges(self, low_bytes: int, high_bytes: int, step: int = 1) -> Sequence[CarriedRange]:
         """The borders between implementations for multiples of ``step`` bytes from ``low_bytes`` to ``high_bytes``.
 
-        Sizes that a number of bytes does not divide are asked only where ``step`` allows them: with the size of an
-        element as ``step`` and a kernel that wants 16 bytes, odd counts of elements fall to the next implementation and
-        are not in these ranges, which are of the sizes that are multiples of 16 bytes, too.
+        Only multiples of the bytes that implementations require are answered: if a kernel needs multiples of 16 bytes,
+        and ``step`` is the size of an element, the ranges are those of multiples of 16 bytes; other sizes, which fall
+        to the next implementation, are not in them.
         """
         step = int(np.lcm.reduce([step, *(each.multiple for each in self.sizes if each)]))
         first, last = -(-low_bytes // step) * step, high_bytes // step * step

@@ -1,6 +1,7 @@
-"""Lines of an engine's own log about AllReduce: what is on, and what was asked for or usual and is not there.
+"""Lines of an engine's own log about AllReduce: which implementations are on, and which are off although usual or asked
+for.
 
-``tables/engines/log_lines.toml`` has a row for each line that an engine prints: to know one more, add one.
+``tables/engines/log_lines.toml`` has a row for each line that an engine prints; to recognise another line, add a row.
 """
 
 import re
@@ -20,7 +21,7 @@ FACTS = ("detail", "ranks", "capability")
 
 @dataclass(frozen=True, slots=True)
 class MissingLine:
-    """A line that says that ``implementations`` are off: ``code`` is why, ``facts`` what the line says of it.
+    """A line that says that ``implementations`` are off: ``code`` says why, ``facts`` are the line's details.
 
     ``severity`` holds where the machine is not known. ``unasked`` is a switch that the engine set by itself, if any.
     """
@@ -35,7 +36,7 @@ class MissingLine:
 
 @dataclass(slots=True)
 class EngineLog:
-    """What a log says of the engine that wrote it; None and empty where it does not.
+    """What a log says about the engine that wrote it; fields are None or empty if the log does not say them.
 
     ``enabled`` are names of implementations in the order in which the engine asks them, said in ``enabled_line``.
     ``switches`` are the engine's variables and arguments by name, with their values ("True" for an argument without).
@@ -55,7 +56,9 @@ class EngineLog:
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """A row of the table; ``of`` for a fact, ``code``, ``implementations`` and ``severity`` for what is missing."""
+    """A row of the table: with ``of`` it is a fact, with ``code``, ``implementations`` and ``severity`` something
+    missing.
+    """
 
     kind: str
     engine: str
@@ -96,7 +99,7 @@ def names(engine: str) -> Mapping[str, str]:
 
 
 def says_any(content: bytes) -> bool:
-    """Whether a line of a log is an engine's about AllReduce, without reading more of it than that line."""
+    """Whether a log has any of an engine's lines about AllReduce; only lines with a mark are read."""
     marked = [row for row in _rows() if row.mark in content]
     return _may_say(marked) and any(
         next(_found(marked, line[:MOST_LINE_BYTES]), None) is not None for line in _near(marked, content)
@@ -118,7 +121,7 @@ def _near(marked: Sequence[_Row], content: bytes) -> Iterator[bytes]:
 
 
 def read(content: bytes) -> EngineLog | None:
-    """What a log says of its engine; None where no line of it is an engine's about AllReduce.
+    """What a log says about its engine; None if it has no line of an engine about AllReduce.
 
     If a log has several starts of the engine, the last one counts. Lines of several ranks that say the same count once.
     """

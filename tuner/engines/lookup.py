@@ -1,6 +1,6 @@
-"""Numbers of sizes by a table: of each range of sizes, and of what divides them.
+"""Looks up the number that a table gives a size: by its range, and by the powers of two that divide it.
 
-C looks up, or NumPy where C is not built (csrc/picks/lookup.c).
+The look-up runs in C (csrc/picks/lookup.c), or in NumPy if C is not built.
 
 A tensor's implementation changes at some sizes, to the byte, and differs between multiples of 16 bytes and the sizes
 between them. So the sizes fall into kinds, by the largest of the table's powers of two that divides them, and each kind
@@ -45,8 +45,8 @@ class _Table(ctypes.Structure):
 class NumberTable:
     """What ``number`` says of every size from 1 to 2**62 bytes.
 
-    It changes at some of ``borders`` alone, first sizes of ranges in bytes, and with the ``multiples`` that divide a
-    size, powers of two in bytes up to 256. Numbers are 0 to 127.
+    The number only changes at ``borders`` (first sizes of ranges, in bytes) and with the ``multiples`` that divide a
+    size (powers of two in bytes, up to 256). Numbers are 0 to 127.
     """
 
     def __init__(self, number: Callable[[int], int], borders: Collection[int], multiples: Collection[int]) -> None:
@@ -77,7 +77,7 @@ class NumberTable:
         return found
 
     def by_numpy(self, sizes: SizeArray) -> NDArray[np.int8]:
-        """As :meth:`among`, which uses it where C is not built."""
+        """Like :meth:`among`, which calls this if C is not built."""
         if not ((sizes >= 1) & (sizes <= LARGEST_BYTES)).all():
             raise _no_sizes(sizes)
         found = np.empty(len(sizes), np.int8)
@@ -97,7 +97,7 @@ def _ranges(
 ) -> Iterator[tuple[int, int]]:
     """First sizes of the ranges in which the sizes of a kind have one number, with it.
 
-    Of the kind are multiples of ``multiple``, without those of ``following`` unless that is 0.
+    A kind consists of the multiples of ``multiple``, without the multiples of ``following`` unless that is 0.
     """
     before = None
     for border, end in pairwise(ends):
@@ -110,9 +110,10 @@ def _ranges(
 
 
 def _octaves(kind: Ranges) -> NDArray[Any]:
-    """For each power of two the number of its first size, and where and to what it changes before the next one.
+    """For each power of two, the number of this size, and at which size and to what the number changes before the next
+    power.
 
-    -1 where it changes more than once, and for sizes that a double does not have exactly: C then searches the ranges.
+    -1 if it changes more than once, and for sizes that a double cannot represent exactly: C then searches the ranges.
     They are in the order of the last six bits of a double's exponent.
     """
     made = np.zeros(BITS, OCTAVE)

@@ -1,4 +1,4 @@
-"""Measured times of engines' AllReduce as a whole, as others published them: ``tables/engines/measured.toml``."""
+"""Measured times of engines' whole AllReduce, as others published them: ``tables/engines/measured.toml``."""
 
 from functools import cache
 from typing import Any
@@ -14,8 +14,8 @@ TABLE = "measured.toml"
 class MeasuredAllReduce:
     """Time of an engine's AllReduce in microseconds, as it was measured in a CUDA graph on one node.
 
-    ``engine`` is the release that was measured, which may carry the size in another way than a later one; ``source``
-    who published it.
+    ``engine`` is the release that was measured, which may carry the size in another way than a later release;
+    ``source`` says who published it.
     """
 
     engine: str
@@ -29,7 +29,7 @@ class MeasuredAllReduce:
 def measured(engine: str, gpu: str, ranks: int, dtype: str) -> dict[int, MeasuredAllReduce]:
     """The measured times of an engine by sizes in bytes; empty for GPUs, ranks and types that were not measured.
 
-    ``gpu`` is a chip's name, such as H100. There is nothing between the sizes: these are no curve.
+    ``gpu`` is a chip's name, such as H100. Times between these sizes are not known: nothing is interpolated.
     """
     table = _table()
     if dtype != table["dtype"]:

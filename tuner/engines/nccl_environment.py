@@ -10,7 +10,7 @@ Given = Mapping[str, Any]
 
 
 def given(situation: Situation, release: EngineRelease, environment: Mapping[str, str]) -> dict[str, str]:
-    """The user's variables with what the engine makes of them for NCCL."""
+    """The variables that NCCL gets: the user's, as the engine changes and completes them."""
     made = dict(environment)
     for each in release.nccl_environment:
         RULES[each["rule"]](situation, each, made)
@@ -18,24 +18,26 @@ def given(situation: Situation, release: EngineRelease, environment: Mapping[str
 
 
 def _across_one_nvlink_domain(situation: Situation, rule: Given, made: dict[str, str]) -> None:
-    """Sets what the user did not, where several nodes are in one NVLink domain."""
+    """Sets variables that the user did not set, if several nodes are in one NVLink domain."""
     if situation.nodes > 1 and situation.one_domain:
         _by_default(situation, rule, made)
 
 
 def _by_default(_: Situation, rule: Given, made: dict[str, str]) -> None:
-    """Sets what the user did not."""
+    """Sets variables that the user did not set."""
     made |= {name: value for name, value in rule["set_default"].items() if name not in made}
 
 
 def _of_switches(situation: Situation, rule: Given, made: dict[str, str]) -> None:
-    """1 if one of ``switches`` is on, else 0: what the user set stays unless one of ``forced_by`` is on."""
+    """Sets a variable to 1 if one of ``switches`` is on, else to 0; the user's value stays unless one of
+    ``forced_by`` is on.
+    """
     if rule["variable"] not in made or any(situation.switches[name] for name in rule["forced_by"]):
         made[rule["variable"]] = str(int(any(situation.switches[name] for name in rule["switches"])))
 
 
 def _where_switched_on(situation: Situation, rule: Given, made: dict[str, str]) -> None:
-    """Sets variables where a switch is on, whatever the user set; ``from_switch`` to the value of another switch."""
+    """Sets variables if a switch is on, whatever the user set; with ``from_switch``, to the value of another switch."""
     if situation.switches[rule["switch"]]:
         made |= rule["set"]
         made |= {name: str(situation.switches[switch]) for name, switch in rule.get("from_switch", {}).items()}

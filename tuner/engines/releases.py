@@ -15,13 +15,15 @@ FOLDER = "engines"
 
 @dataclass(frozen=True, slots=True)
 class Implementation:
-    """One implementation of AllReduce: its ``name``, its ``title`` in words, and what has to hold for it.
+    """One implementation of AllReduce: its ``name``, its ``title`` in words, and the conditions under which it takes a
+    size.
 
     ``conditions`` are tables, each with the ``rule`` that reads it. ``nccl``: NCCL itself carries the call, on plain
     buffers or, with ``windows``, on symmetric ones. ``compared``: the engine's own functions were run and agreed;
     otherwise the conditions are by source. ``source`` is the file of the engine. ``exchange`` says by which collectives
     tokens go to experts, ``allgather`` (and ReduceScatter back) or ``allreduce``; empty for kernels of its own, which
-    with ``pads_rows`` want as many rows of every rank. ``gathers`` is the AllGather that it carries; empty: any.
+    with ``pads_rows`` need the same number of rows on every rank. ``gathers`` is the AllGather that it carries; empty
+    means any.
     """
 
     name: str
@@ -50,8 +52,8 @@ class EngineRelease:
 
     ``variables`` and ``arguments`` are the switches it reads, by name; ``limits`` tables of sizes in bytes by name;
     ``nccl_environment`` the rules for the environment that it gives NCCL. Its own variables begin with ``prefix``, and
-    it is built with the release ``nccl`` of NCCL, None where that is not known. ``package`` is the one of the index
-    that the table was read from, None where there is none. ``one_node``: it serves a model on one node alone.
+    it is built with the release ``nccl`` of NCCL, None where that is not known. ``package`` is the package in the index
+    from which the table was read, None if there is none. ``one_node``: it can serve a model on one node only.
     """
 
     engine: str
@@ -102,7 +104,7 @@ def engines() -> tuple[str, ...]:
 
 @cache
 def prefixes() -> Mapping[str, str]:
-    """The engine whose own variables begin so, by the prefix of its newest release."""
+    """Engines by the prefix of their own variables, as their newest releases have it."""
     return {load(engine).prefix: engine for engine in engines()}
 
 
@@ -128,9 +130,10 @@ def load(name: str) -> EngineRelease:
 
 
 def with_nearest_table(name: str) -> EngineRelease:
-    """Release by its name with the table of the nearest one, where it has none of its own. BadInput if none is known.
+    """Release by its name; without a table of its own it gets the nearest release's. BadInput if the engine is not
+    known.
 
-    Its answers are a guess: for comparing them with the engine's own functions.
+    With such a table its answers are a guess, to be compared with the engine's own functions.
     """
     engine, _, release = name.partition("@")
     if engine in engines() and release and release not in releases(engine):
@@ -143,7 +146,7 @@ def _valid(engine: str) -> str:
 
 
 def nearest(engine: str, release: str | None) -> str:
-    """Name of the table by which a release of an engine is answered; the newest one's without a release."""
+    """Name of the table that answers for a release of an engine; without a release, of the newest table."""
     known = releases(engine)
     return f"{engine}@{known[-1] if release is None else _nearest(release, known)}"
 
@@ -197,7 +200,9 @@ def _implementation(name: str, given: Mapping[str, Any]) -> Implementation:
 
 
 def _merged(engine: str, release: str) -> dict[str, Any]:
-    """The table of a release upon its parent's: tables are merged, anything else is replaced, ``removed`` keys go."""
+    """A release's table merged into its parent's: tables are merged, other values replaced, and ``removed`` keys
+    deleted.
+    """
     table = tables.toml(_folder() / engine / f"{release}.toml")
     parent = table.pop("parent", None)
     return table if parent is None else _upon(_merged(engine, parent), table)

@@ -44,7 +44,9 @@ def rule(
 def unsure_of(
     of: Callable[[Situation, EngineRelease, Given], Passed],
 ) -> Callable[[Callable[[Situation, EngineRelease, Given], Sizes]], Callable[[Situation, EngineRelease, Given], Sizes]]:
-    """Registers, beside a rule, the sizes of which the engine decides by what it measures or allocates at its start."""
+    """Registers a function beside a rule: the sizes about which the engine decides at its start, by measuring or
+    allocating.
+    """
 
     def registered(
         asked: Callable[[Situation, EngineRelease, Given], Sizes],
@@ -56,7 +58,9 @@ def unsure_of(
 
 
 def unsure_sizes(situation: Situation, release: EngineRelease, name: str) -> tuple[Sizes, ...]:
-    """Sizes of which an implementation decides at the engine's start; none where it takes nothing at all."""
+    """Sizes for which the engine decides at its start whether an implementation takes them; none if it takes no size
+    at all.
+    """
     if not sizes_of(situation, release, name):
         return ()
     return tuple(
@@ -73,7 +77,7 @@ def condition(situation: Situation, release: EngineRelease, given: Given) -> Con
 
 
 def sizes_of(situation: Situation, release: EngineRelease, name: str) -> Sizes:
-    """The sizes that an implementation takes, whoever stands before it. KeyError for an unknown name."""
+    """The sizes that an implementation would take if no other came before it. KeyError for an unknown name."""
     if name in situation.without:
         return NONE
     sizes = ALL
@@ -90,7 +94,9 @@ def holds(situation: Situation, release: EngineRelease, given: Iterable[Given]) 
 
 
 def for_experts(situation: Situation, release: EngineRelease, nbytes: int) -> Implementation:
-    """What brings tokens to experts and back, ``nbytes`` bytes in all. BadInput where that is not known."""
+    """The implementation that carries tokens to experts and back, ``nbytes`` bytes in all. BadInput if it is not
+    known.
+    """
     for each in release.experts:
         if _takes(situation, release, each, nbytes):
             return each
@@ -112,7 +118,7 @@ def _takes(situation: Situation, release: EngineRelease, implementation: Impleme
 
 
 def is_there(situation: Situation, release: EngineRelease, name: str) -> bool:
-    """Whether every condition of an implementation holds for some size, but for those of type and alignment."""
+    """Whether every condition of an implementation, except those on type and alignment, holds for some size."""
     asked = (given for given in release.named(name).conditions if given["rule"] not in OF_A_TENSOR)
     return name not in situation.without and all(condition(situation, release, given).sizes for given in asked)
 
@@ -182,7 +188,7 @@ def one_node_or_ends(situation: Situation, _: EngineRelease, given: Given) -> Pa
 
 @rule
 def alone_or_ends(situation: Situation, _: EngineRelease, given: Given) -> Passed:
-    """Of two switches one is on. BadInput where both are: the engine ends with that."""
+    """At most one of two switches is on. BadInput if both are: the engine then ends."""
     if all(situation.switches[name] for name in given["of"]):
         one, other = given["of"]
         raise BadInput(f"{one} and {other}: the engine ends with both; valid: one of them")
@@ -203,7 +209,7 @@ def several_nodes_of_one_nvlink_domain(situation: Situation, _: EngineRelease, _
 
 @rule
 def nvlink_everywhere(situation: Situation, _: EngineRelease, __: Given) -> Passed:
-    """NVLink connects every two GPUs of a node; asked of one node alone."""
+    """NVLink connects every two GPUs of a node; only checked if all ranks are on one node."""
     return _if(situation.nodes > 1 or situation.nvlink_everywhere), {}
 
 
@@ -216,7 +222,7 @@ def nvlink_beyond_two(situation: Situation, _: EngineRelease, __: Given) -> Pass
 
 @rule
 def peer_access(situation: Situation, _: EngineRelease, __: Given) -> Passed:
-    """Every GPU of a node maps the others' memory; asked of one node alone."""
+    """Every GPU of a node maps the others' memory; only checked if all ranks are on one node."""
     return _if(situation.nodes > 1 or situation.peer_access), {}
 
 
@@ -237,14 +243,14 @@ def multicast(situation: Situation, _: EngineRelease, __: Given) -> Passed:
 
 @rule
 def multicast_across_nodes(situation: Situation, _: EngineRelease, given: Given) -> Passed:
-    """One node, or a GPU generation from ``least_capability`` on whose memory can be multicast across the nodes."""
+    """All ranks are on one node, or GPUs of at least ``least_capability`` can multicast across the nodes."""
     holds = situation.nodes == 1 or (situation.capability >= given["least_capability"] and situation.group_multicast)
     return _if(holds), {"nodes": situation.nodes, "least_capability": given["least_capability"] / 10}
 
 
 @rule
 def not_there(situation: Situation, release: EngineRelease, given: Given) -> Passed:
-    """Another implementation is not there at all, whatever the size."""
+    """Another implementation is not available for any size."""
     return _if(not is_there(situation, release, given["implementation"])), {"implementation": given["implementation"]}
 
 
@@ -264,7 +270,7 @@ def listed_by_major(situation: Situation, release: EngineRelease, given: Given) 
 def below_listed_by_major(situation: Situation, release: EngineRelease, given: Given) -> Passed:
     """The size is below the limit of a table by the number before the dot of the compute capability.
 
-    Each of ``raised`` names switches, all of which, if on, raise the limit to at least a number of bytes.
+    Each entry of ``raised`` names switches: if all of them are on, the limit is at least a number of bytes.
     """
     limit = _limit_by_major(situation, release, given["limits"])
     for each in given.get("raised", ()):
@@ -286,7 +292,9 @@ def listed(situation: Situation, release: EngineRelease, given: Given) -> Passed
 
 @rule
 def at_most_listed(situation: Situation, release: EngineRelease, given: Given) -> Passed:
-    """The size is at most the limit of a table; none where the table has no such generation or number of ranks."""
+    """The size is at most the limit in a table; no size passes if the table lacks the generation or the number of
+    ranks.
+    """
     limit = _limit(situation, release, given["limits"])
     sizes = NONE if limit is None else at_most(limit - (1 if given.get("exclusive") else 0))
     return sizes, _place(situation) | {"limit": limit}
@@ -298,7 +306,7 @@ def _place(situation: Situation) -> dict[str, Any]:
 
 @rule
 def at_most_bytes(situation: Situation, __: EngineRelease, given: Given) -> Passed:
-    """The size is at most a number of bytes, or of MiB that a switch says."""
+    """The size is at most a number of bytes, or the number of MiB that a switch sets."""
     limit: int = given["bytes"]
     if "mebibytes" in given and situation.switches[given["mebibytes"]] is not None:
         limit = max(1, int(str(situation.switches[given["mebibytes"]]))) << 20
@@ -321,7 +329,9 @@ def below_vllm_custom_limit(situation: Situation, release: EngineRelease, given:
 
 @rule
 def outside_listed_range(situation: Situation, release: EngineRelease, given: Given) -> Passed:
-    """The size is outside the range that a table gives for the number of ranks; all sizes above ``most_ranks``."""
+    """The size is outside the range that a table gives for the number of ranks; above ``most_ranks`` every size
+    passes.
+    """
     within = release.limits[given["limits"]].get(str(situation.ranks))
     if within is None:
         return _if(situation.ranks > given["most_ranks"]), {"ranks": situation.ranks, "low": None, "high": None}
@@ -340,9 +350,9 @@ def not_carried_by(situation: Situation, release: EngineRelease, given: Given) -
 def flashinfer_backend(situation: Situation, _: EngineRelease, given: Given) -> Passed:
     """FlashInfer can make its workspace: with the backend that is asked for, or with one that works here.
 
-    Backend mnnvl needs multicast memory of the whole group; trtllm needs one node with peer access. With ``auto`` it is
-    mnnvl, on one node trtllm where that fails; across nodes only from ``least_capability_across_nodes`` on. BadInput
-    for trtllm on several nodes, with which the engine ends.
+    Backend mnnvl needs multicast memory of the whole group; trtllm needs one node with peer access. ``auto`` is mnnvl;
+    if that fails on one node, trtllm; across nodes it needs ``least_capability_across_nodes``. BadInput for trtllm on
+    several nodes, with which the engine ends.
     """
     backend = situation.switches[given["switch"]]
     facts = {"backend": backend, "nodes": situation.nodes, "capability": situation.capability_text}
@@ -473,7 +483,7 @@ class _Thresholds:
         return _Thresholds(nbytes, self.one_shot_pull, self.two_shot_pull, self.multicast, self.two_shot_push)
 
     def cut(self, push: int, pull: int, count: int) -> "_Thresholds":
-        """The thresholds where buffers have this number of bytes."""
+        """The thresholds, reduced to what buffers of this number of bytes can hold."""
         return _Thresholds(
             min(self.one_shot_push, push),
             min(self.one_shot_pull, pull),
@@ -504,7 +514,7 @@ def sglang_flashinfer_backend(situation: Situation, _: EngineRelease, given: Giv
 
 
 def _sglang_backend(situation: Situation, given: Given) -> str:
-    """The backend that SGLang takes for what is asked: one for Hopper on one node, one for Blackwell."""
+    """The backend that SGLang uses for the requested one: one backend for Hopper on one node, another for Blackwell."""
     asked, several = str(situation.switches[given["switch"]]), situation.nodes > 1
     hopper, blackwell = situation.capability // 10 == 9, situation.capability // 10 == 10
     ends = f"{given['switch']}={asked}: the engine ends with it"
@@ -519,7 +529,8 @@ def _sglang_backend(situation: Situation, given: Given) -> str:
 
 @rule
 def sglang_flashinfer_rows(situation: Situation, _: EngineRelease, given: Given) -> Passed:
-    """The tensor has at most so many rows, of whole packs of ``row_bytes`` bytes with backend mnnvl.
+    """The tensor has at most a given number of rows; with backend mnnvl, rows consist of whole packs of ``row_bytes``
+    bytes.
 
     BadInput without the number of columns.
     """
@@ -532,7 +543,9 @@ def sglang_flashinfer_rows(situation: Situation, _: EngineRelease, given: Given)
 
 @unsure_of(sglang_flashinfer_rows)
 def _rows_beyond(situation: Situation, _: EngineRelease, given: Given) -> Sizes:
-    """Backend mnnvl takes what its memory has room for, which is allocated in larger pieces than it is asked for."""
+    """Sizes above the limit that backend mnnvl may still take, because its memory is allocated in larger pieces than
+    requested.
+    """
     if situation.hidden_size is None or _sglang_backend(situation, given) != "mnnvl":
         return NONE
     most = given["rows"] * situation.hidden_size * situation.dtype.size_bytes
@@ -543,7 +556,7 @@ def _rows_beyond(situation: Situation, _: EngineRelease, given: Given) -> Sizes:
 def mscclpp_sizes(situation: Situation, release: EngineRelease, given: Given) -> Passed:
     """MSCCL++ has algorithms for the number of ranks and of nodes, and the size is one of theirs.
 
-    BadInput for a number of ranks that is none of ``ranks_or_end``, where the table has that: the engine ends with it.
+    BadInput if the table has ``ranks_or_end`` and the number of ranks is not in it: the engine then ends.
     """
     if situation.ranks not in given.get("ranks_or_end", (situation.ranks,)):
         valid = ", ".join(map(str, given["ranks_or_end"]))
@@ -556,7 +569,9 @@ def mscclpp_sizes(situation: Situation, release: EngineRelease, given: Given) ->
 
 @unsure_of(mscclpp_sizes)
 def _mscclpp_measures(situation: Situation, release: EngineRelease, given: Given) -> Sizes:
-    """Between powers of two the algorithm decides that was fastest at the start; whose domain is a node is assumed."""
+    """Sizes between powers of two, where the algorithm that was fastest at the start decides; on several nodes of
+    one NVLink domain, all sizes.
+    """
     row = _mscclpp_row(situation, release, given)
     if row is None:
         return NONE
@@ -585,13 +600,13 @@ def eager(situation: Situation, _: EngineRelease, __: Given) -> Passed:
 
 @rule
 def without_drafts(situation: Situation, _: EngineRelease, __: Given) -> Passed:
-    """No tokens are guessed."""
+    """Speculative decoding is off: no draft tokens are guessed."""
     return _if(not situation.drafts), {}
 
 
 @rule
 def switch_is_one_of(situation: Situation, _: EngineRelease, given: Given) -> Passed:
-    """A switch of the engine has one of some values, or with ``unset`` none."""
+    """A switch of the engine has one of the listed values or, with ``unset``, is not set."""
     value = situation.switches[given["name"]]
     return _if(value in given["of"] or (value is None and given.get("unset", False))), {"switch": given["name"]}
 
@@ -606,7 +621,7 @@ def carried_by(situation: Situation, release: EngineRelease, given: Given) -> Pa
 def at_most_rows(situation: Situation, _: EngineRelease, given: Given) -> Passed:
     """The tensor has at most this number of rows; any size passes where the number of columns is not known.
 
-    A switch that ``requests`` names raises the number to that many sequences with the tokens guessed for them.
+    A switch named by ``requests`` raises it to the rows of that number of sequences with their draft tokens.
     """
     rows: int = given["rows"]
     if "requests" in given and situation.switches[given["requests"]] is not None:

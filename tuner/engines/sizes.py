@@ -1,4 +1,4 @@
-"""Sets of sizes in bytes: closed ranges, of which only the multiples of a number count."""
+"""Sets of sizes in bytes: the multiples of a number within closed ranges."""
 
 from collections.abc import Iterator
 from math import lcm
@@ -39,14 +39,14 @@ class Sizes:
         return Sizes(ranges, lcm(self.multiple, other.multiple), (*self.but_not, *other.but_not))
 
     def borders(self) -> Iterator[int]:
-        """The first size of each range and the first behind each, those of ``but_not`` as well."""
+        """The first size of each range and the first size after it, for ``but_not`` as well."""
         for low, high in self.ranges:
             yield from (low, high + 1)
         for each in self.but_not:
             yield from each.borders()
 
     def multiples(self) -> Iterator[int]:
-        """The numbers that decide by dividing a size, those of ``but_not`` as well."""
+        """The numbers whose multiples matter, including those of ``but_not``."""
         yield self.multiple
         for each in self.but_not:
             yield from each.multiples()

@@ -24,10 +24,10 @@ _ON, _OFF = ("true", "1", "yes", "on"), ("false", "0", "no", "off")
 def read(release: EngineRelease, environment: Mapping[str, str], arguments: Iterable[str]) -> dict[str, object]:
     """Value of every switch of the release, by its name: what is set, or its default.
 
-    ``environment`` may hold other variables, which are left alone; one that the engine could have for AllReduce by its
-    name and that this release does not know is BadInput, as are one of another engine, an unknown argument, and a
-    value with which the engine would not start. ``arguments`` are ``name`` or ``name=value``, with or without leading
-    dashes.
+    ``environment`` may hold other variables, which are left alone; BadInput for a variable that is unknown to this
+    release, although its name is like the engine's for AllReduce, for a variable of another engine, for an unknown
+    argument, and for a value with which the engine would not start. ``arguments`` are ``name`` or ``name=value``, with
+    or without leading dashes.
     """
     values: dict[str, object] = {
         name: each.get("default") for name, each in {**release.variables, **release.arguments}.items()
@@ -48,7 +48,7 @@ def read(release: EngineRelease, environment: Mapping[str, str], arguments: Iter
 
 
 def _engine_of(variable: str) -> str | None:
-    """The engine whose variables begin as this one does; None where it is no engine's."""
+    """The engine whose variables begin like this one; None if it belongs to no engine."""
     return next((engine for prefix, engine in prefixes().items() if variable.startswith(prefix)), None)
 
 
