@@ -315,7 +315,7 @@ _NETWORKS_WITHOUT_LATENCY = ("IB", "Socket")
 
 
 def network_latency_us(reading: Reading, nodes: int | None) -> float | None:
-    """In us, as given, or 0 where it does not count or NCCL\'s own networks are used; None where it is needed."""
+    """The network's latency in us: as given; 0 if it has no effect or NCCL's own network is used; None if missing."""
     if reading.given.net_latency_us is not None:
         return reading.given.net_latency_us
     networks = {
