@@ -1,8 +1,9 @@
-"""How large the files may be that a reader takes: declared beside each reader, named in the error, listed in
-docs/bounds.md.
+"""How large the files may be that a reader accepts. Bounds are declared beside each reader, named in its error, and
+listed in docs/bounds.md.
 
-A stranger's file may be small and unpack to gigabytes, or be text whose every byte becomes an object. NCCL_TUNER_BOUNDS
-multiplies every bound: ``NCCL_TUNER_BOUNDS=4`` allows four times as much, and takes as much memory and time.
+A stranger's file may be small but unpack to gigabytes, or be a text of which every byte becomes an object.
+NCCL_TUNER_BOUNDS multiplies every bound: ``NCCL_TUNER_BOUNDS=4`` allows four times as much, and takes as much memory
+and time.
 """
 
 import os
@@ -98,10 +99,10 @@ _RECURSIVE = 33  # SQLITE_RECURSIVE
 def database(
     path: Path, content: bytes | None, wrong: type[TunerError], bounds: ReaderBounds
 ) -> "Iterator[sqlite3.Connection]":
-    """A SQLite database that may only be read, and within bounds; ``content`` of a file that was unpacked.
+    """Opens a SQLite database for reading only, and within bounds; ``content``: the bytes of a file that was unpacked.
 
-    Tables alone are read: what a view or a generated column would compute is refused. ``wrong`` where a query takes
-    longer than the bound, or what is refused; sqlite3.Error for no database.
+    Only tables are read: views and generated columns, which would compute something, are refused. Raises ``wrong`` for
+    these, and if a query takes longer than the bound; sqlite3.Error if the file is no database.
     """
     import sqlite3  # few readers need it
 

@@ -18,14 +18,14 @@ STEPS = 256  # float32 sizes looked at on both sides of a change
 def find(labels: Labels, low: int, high: int, breaks: Iterable[int] | SizeArray = (), steps: int = STEPS) -> SizeArray:
     """The sizes from ``low`` to ``high`` at which a piece begins, ``low`` first.
 
-    ``labels`` maps an array of sizes to a label of each, a number or a row of numbers. What lies between two sizes of
-    equal labels is assumed to be one piece: the first sizes are fractions of powers of two, and ``breaks``, where the
-    caller knows that the function may change. A label that ranks all candidates leaves no gap there: two lines that
-    cross rank differently on both sides, and only the first of the ranks is then of interest.
+    ``labels`` maps an array of sizes to a label of each, a number or a row of numbers. Sizes between two that have
+    equal labels are assumed to be one piece. The first sizes looked at are fractions of powers of two, and ``breaks``,
+    at which the caller knows that the function may change. If a label ranks all candidates, no crossing is missed: two
+    lines that cross are ranked differently on both sides. Pieces then only differ in the first rank.
 
-    NCCL's times are float32, so that near a crossing the winner may change several times within a few sizes. Hence
-    around each change every size that has a float32 of its own is looked at, until they are calm. A function of
-    integers needs no such ``steps``.
+    NCCL's times are float32, so that near a crossing the winner may change several times within a few sizes. So around
+    each change every size that is a float32 of its own is looked at, until the winner no longer changes. A function of
+    integers does not need these ``steps``.
     """
     looked = _Looked(labels, _clipped(np.concatenate([_grid(high), _sizes(breaks), _sizes([low, high])]), low, high))
     done = np.zeros(0, np.uint64)
@@ -75,7 +75,7 @@ class _Looked:
 def _interleaved(
     kept: NDArray[np.bool_], old: NDArray[Item], places: NDArray[np.intp], new: NDArray[Item]
 ) -> NDArray[Item]:
-    """Rows of ``old`` where they are ``kept``, and of ``new`` in these places."""
+    """Merges two arrays: rows of ``old`` go where ``kept`` is true, rows of ``new`` to ``places``."""
     both = np.empty((len(kept), *old.shape[1:]), old.dtype)
     both[kept], both[places] = old, new
     return both

@@ -1,4 +1,4 @@
-"""The one place that starts Python: children ignore the current folder and the user's PYTHON* variables.
+"""The only module that starts Python: its children ignore the current folder and the user's PYTHON* variables.
 
 A folder with somebody's logs may hold a `pip`, a `pickle.py` or a `sitecustomize.py`: none of it may run because a
 command was started there. A child imports the standard library and its own installation first, and then from the
@@ -44,7 +44,7 @@ def command(program: str, *arguments: str) -> list[str]:
 
 
 def environment(given: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Variables of a child, without PYTHON*; with absolute paths for files relative to the current folder.
+    """A child's variables: without PYTHON*, and with absolute paths in place of paths relative to the current folder.
 
     Only variables of NCCL, of this project and of pip are looked at: a child may run in another folder.
     """

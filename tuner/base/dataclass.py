@@ -1,7 +1,7 @@
 """Dataclasses whose methods are made when they are first called, for the modules that every command loads.
 
 The standard library compiles six methods for each frozen dataclass while its module loads: a third of a millisecond a
-class, which was a fifth of what a ``pick`` took, and most of the classes are never made an object of. Here all but
+class, which was a fifth of the time of a ``pick``, although most of the classes never get an object. Here all but
 ``__init__`` are shared by all classes, and ``__init__`` is compiled with the first object. Fields are the standard
 library's, and ``fields``, ``replace`` and ``asdict`` of :mod:`dataclasses` take these classes as their own.
 """
@@ -25,7 +25,7 @@ def dataclass(
     repr: bool = True,
     kw_only: bool = False,
 ) -> Callable[[C], C]:
-    """A decorator like :func:`dataclasses.dataclass`; subclasses have to be made by it, too."""
+    """A decorator like :func:`dataclasses.dataclass`; subclasses have to use it, too."""
 
     def decorated(plain: C) -> C:
         own = vars(plain)

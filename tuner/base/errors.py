@@ -8,9 +8,9 @@ NEAREST = 5  # names that it lists of more
 
 
 class Remedy(NamedTuple):
-    """A changed request that would be answered: a parameter's new value, or none.
+    """A change of a request with which it would be answered: a parameter's new value, or None to remove it.
 
-    ``given``: only this variable changes, and is added where it is not set.
+    ``given``: the only variable that changes; it is added if it is not set.
     """
 
     parameter: str
@@ -39,7 +39,7 @@ class BadInput(TunerError):
 
 
 class NcclFails(BadInput):
-    """What NCCL itself refuses, or does not survive; the message says what it does."""
+    """NCCL itself refuses the request or crashes on it; the message says which."""
 
     by_nccl = True
 
@@ -120,8 +120,8 @@ class OracleUnavailable(TunerError):
 class OracleFailed(TunerError):
     """The real library did not answer: it crashed, hung or returned an error.
 
-    ``what`` happened is the message without NCCL's last lines; ``returned``: NCCL itself returned an error; ``ended``:
-    its process crashed or ended; ``silent``: it did not answer in time.
+    ``what`` is the message without NCCL's last lines. ``returned``: NCCL itself returned an error; ``ended``: its
+    process crashed or ended; ``silent``: it did not answer in time.
     """
 
     def __init__(

@@ -9,7 +9,7 @@ from typing import Any, AnyStr, Generic, cast
 
 
 class _Expression(Generic[AnyStr]):
-    """Stands for the compiled expression: each of its methods is looked up there once, and kept here."""
+    """Stands for a compiled expression: each method is looked up once in the compiled one, and then kept here."""
 
     def __init__(self, pattern: AnyStr, flags: int) -> None:
         self._given: tuple[AnyStr, int] = pattern, flags
@@ -23,5 +23,5 @@ class _Expression(Generic[AnyStr]):
 
 
 def expression(pattern: AnyStr, flags: int = 0) -> re.Pattern[AnyStr]:
-    """What :func:`re.compile` returns, compiled with its first use; ``re.error`` is raised then, too."""
+    """Like :func:`re.compile`, but compiles (and raises ``re.error``) when the expression is first used."""
     return cast("re.Pattern[AnyStr]", _Expression(pattern, flags))

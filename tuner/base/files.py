@@ -23,10 +23,10 @@ MOST_KEPT_BYTES = 256 << 20  # of one file in the cache, but for libnccl itself
 
 
 def contents(path: Path, most: int | None = None) -> bytes:
-    """The bytes of a file. A pipe can be read only once, so its bytes are kept for who reads it again.
+    """The bytes of a file. A pipe can be read only once, so its bytes are kept for later reads.
 
-    OSError for more than ``most`` bytes, and for more than ``MOST_BYTES`` of anything but a regular file: a device may
-    have no end.
+    OSError for more than ``most`` bytes, and, except for regular files, for more than ``MOST_BYTES``: a device may be
+    endless.
     """
     found = path.stat()
     if stat.S_ISREG(found.st_mode):
@@ -41,7 +41,9 @@ def contents(path: Path, most: int | None = None) -> bytes:
 
 @cache
 def _piped(path: Path, _number: int) -> bytes:
-    """The content of a pipe; ``_number`` tells apart pipes that had the same name in turn, such as /dev/fd/63."""
+    """The content of a pipe; ``_number`` tells apart pipes that have the same name one after the other, such as
+    /dev/fd/63.
+    """
     return _bounded(path, MOST_BYTES)
 
 
@@ -70,11 +72,11 @@ TEXT = ReaderBounds("text, where a reader has no bounds of its own", unpacked_by
 def read_bytes(
     path: Path, wrong: type[TunerError], most: int | None = None, bounds: ReaderBounds | None = None
 ) -> bytes:
-    """The content of a file, unpacked where it is gzipped, of which the bounds of :func:`contents` hold too; text of
-    UTF-16 as UTF-8, and lines that end in CR alone as such that end in LF.
+    """The content of a file within the bounds of :func:`contents`: gzipped files are unpacked, UTF-16 becomes UTF-8,
+    and line ends of CR alone become LF.
 
-    A gzipped file of 1 MB may unpack to 1 GB, so ``bounds`` hold for every unpacked one, and for lines. Raises
-    ``wrong`` where there is nothing to read, or more than that.
+    A gzipped file of 1 MB may unpack to 1 GB, so ``bounds`` limit the unpacked bytes and the number of lines. Raises
+    ``wrong`` if there is nothing to read, or more than the bounds allow.
     """
     try:
         bounds = bounds or TEXT
@@ -125,8 +127,9 @@ def is_plain_file(path: Path) -> bool:
 def replacing(path: Path) -> Iterator[Path]:
     """A file beside ``path`` to write; when the block ends it is synced and takes that name, or is removed on an error.
 
-    So a full disk or an end in the middle leaves the file as it was. What is no regular file, such as /dev/stdout, is
-    written itself; behind a link it is the file that the link leads to. BadInput where it cannot be written.
+    So the file stays as it was if the disk is full or the process is killed. Anything but a regular file, such as
+    /dev/stdout, is written directly; for a link, the file that it leads to is replaced. BadInput if it cannot be
+    written.
     """
     try:
         if _is_device(path):
@@ -171,8 +174,8 @@ def write_text(path: Path, content: str) -> None:
 
 
 def check_writable(path: Path) -> None:
-    """BadInput where :func:`write_text` could not write now; for work that takes long before it writes. Leaves
-    no file.
+    """BadInput if :func:`write_text` could not write now: to be called before long work whose result is written.
+    Leaves no file.
     """
     try:
         if _is_device(path):
@@ -190,9 +193,9 @@ def check_writable(path: Path) -> None:
 
 
 def cache_folder() -> Path:
-    """Folder of what takes long to get: NCCL_TUNER_CACHE, or the user's cache folder.
+    """The folder for files that take long to get: NCCL_TUNER_CACHE, or the user's cache folder.
 
-    For a user without a home, such as an unknown one in a container, it lies below /, as containers set HOME.
+    For a user without a home, such as an unknown user in a container, it is below /, which containers set as HOME.
     """
     if own := os.environ.get("NCCL_TUNER_CACHE"):
         return Path(own)
@@ -223,7 +226,7 @@ def remember(path: Path, content: str) -> None:
 
 
 def recall(path: Path) -> str | None:
-    """Text that :func:`remember` wrote; None without any, or where another user wrote it."""
+    """The text that :func:`remember` wrote; None if there is none, or if another user wrote it."""
     try:
         with _regular(path) as file:
             return file.read().decode("utf-8")
@@ -280,10 +283,10 @@ def _digest(text: str) -> str:
 
 
 def sha256(path: Path) -> str:
-    """Digest of a file; it is cached for an unchanged file, as a libnccl has 400 MB.
+    """SHA-256 of a file; it is cached while the file is unchanged, as a libnccl has 400 MB.
 
-    A digest counts only if this user cached it, for the same file: users share a cache, and who may write there must
-    not be able to make another library pass for NCCL's. The time of a file's last change of state cannot be set.
+    Only a digest that this user cached for the same file counts: users share a cache, and nobody who can write to it
+    may be able to pass off another library as NCCL's. The time of a file's last change of state cannot be set.
     """
     import hashlib
     import json

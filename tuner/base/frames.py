@@ -1,4 +1,4 @@
-"""Frames of pandas or polars from records of arrays, where those are installed: a column an array."""
+"""Frames of pandas or polars, if installed, from records of arrays: each array becomes a column."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -18,7 +18,7 @@ from tuner.base.records import to_json
 
 @dataclass(frozen=True, slots=True, eq=False)
 class NamedColumn:
-    """A column of NCCL's words, [row], as their numbers; below 0 where there is none."""
+    """A column of NCCL's words, [row], stored as their numbers; a number below 0 means no word."""
 
     words: type[IntEnum]
     numbers: NDArray[Any]

@@ -14,8 +14,8 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """Raises KeyboardInterrupt on SIGINT inside the block; outside, its old effect returns. An ignored SIGINT stays
-    ignored.
+    """Raises KeyboardInterrupt on SIGINT inside the block, and restores the former effect after it. An ignored
+    SIGINT stays ignored.
     """
     before = signal.getsignal(signal.SIGINT)
     if (

@@ -129,7 +129,7 @@ class Op(NamedNumber):
 
 
 class Buffers(NamedNumber):
-    """How both buffers of a call may be registered."""
+    """How the two buffers of a call are registered."""
 
     plain = 0
     registered = 1  # ncclCommRegister
@@ -164,7 +164,7 @@ TYPE_ALIASES = {
 
 
 def peer_call(value: object) -> PeerCall | None:
-    """A call made from sends and receives, by its name in any case, ``all_to_all`` as well; None for another name."""
+    """A call made from sends and receives, by its name in any case, also as ``all_to_all``; None for any other name."""
     return value if isinstance(value, PeerCall) else _peer_call(str(value))
 
 
@@ -175,7 +175,7 @@ def _peer_call(name: str) -> PeerCall | None:
 
 
 def _compared(name: str) -> str:
-    """A name as it is compared: without case, ``_``, ``-`` and NCCL's prefix ``nccl``."""
+    """A name in the form in which names are compared: lower case, without ``_``, ``-`` and NCCL's prefix ``nccl``."""
     return name.strip().lower().replace("_", "").replace("-", "").removeprefix("nccl")
 
 
@@ -230,7 +230,7 @@ class Windows:
 
     @property
     def words(self) -> str:
-        """What differs from the default, as words for headings: `` of send, default``."""
+        """What differs from the default, as words for headings, such as `` of send, default``."""
         sides = "" if self.sides is Sides.both else f" of {self.sides.name}"
         flags = "" if self.flags == WindowFlag.COLL_SYMMETRIC else f", {flag_words(self.flags)}"
         return f"{sides}{flags}"

@@ -68,9 +68,9 @@ class Shape:
 
 @dataclass(frozen=True, slots=True)
 class TimeInterval:
-    """A time in us between its bounds, which hold nine times out of ten.
+    """A time in us with the bounds of its 90 % interval.
 
-    ``extrapolated`` says over what, in words; empty inside of what was measured.
+    ``extrapolated`` says, in words, what the time is extrapolated over; empty within what was measured.
     """
 
     time_us: float = field(metadata=column("us", digits=2))

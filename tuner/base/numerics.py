@@ -24,7 +24,7 @@ IntArray: TypeAlias = NDArray[np.int64]
 
 
 def is_time(time_us: float | None) -> TypeGuard[float]:
-    """Whether the value is a time: neither None nor the mark of what NCCL never picks by itself."""
+    """Whether the value is a time: neither None nor the mark for what NCCL never picks by itself."""
     return time_us is not None and time_us < NEVER_US
 
 
@@ -90,7 +90,7 @@ def shortest(value: Float) -> float:
 
 
 def mirrored(value: int, power_of_two: int) -> int:
-    """The lowest bits of a number, as many as the power of two has, reversed.
+    """The lowest log2(``power_of_two``) bits of a number, in reverse order.
 
     NCCL has it twice: mirrorBits for adapters, reverseBits for channels.
     """

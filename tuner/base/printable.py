@@ -1,8 +1,9 @@
-"""Where text of strangers becomes printable: at the border of output, for each kind of output by its own rule.
+"""Makes strangers' text printable just before it is output, by a rule for each kind of output.
 
-Names of hosts, calls, GPUs and files come out of logs, traces and records, and may hold what moves a cursor, changes a
-terminal's title or turns the order of letters. Text for people and files of text go through :func:`printable`; the
-command line's streams do it by themselves (:class:`PrintableStream`). JSON escapes by itself, HTML by its templates.
+Names of hosts, calls, GPUs and files come out of logs, traces and records, and may contain characters that move a
+cursor, change a terminal's title or reverse the order of letters. Text for people and files of text go through
+:func:`printable`; the command line's streams do it by themselves (:class:`PrintableStream`). JSON escapes by itself,
+HTML by its templates.
 """
 
 import io
@@ -59,7 +60,7 @@ def label(text: str) -> str:
 def styled(text: str, style: str) -> str:
     """The program's own text, bold or in a colour where a terminal reads it: bold, green, red or yellow.
 
-    Only the text where the output is no :class:`PrintableStream`, which would turn the marks into a style.
+    Returns the plain text unless the output is a :class:`PrintableStream`, which turns the marks into a style.
     """
     return text if not isinstance(sys.stdout, PrintableStream) else f"{_OWN}<{style}>{text}{_OWN}<end>"
 

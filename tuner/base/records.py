@@ -1,7 +1,7 @@
 """Records as JSON, and back: the one function behind every ``--json``; also days, and the files that records name.
 
-A record's keys are its fields' names, in their order. Where the JSON's form is older than the record, the field says so
-with :func:`json_form`.
+A record's keys are its fields' names, in their order. If JSON has to keep an older form than the record, the field
+declares it with :func:`json_form`.
 """
 
 import hashlib
@@ -45,8 +45,8 @@ def json_form(
 ) -> Mapping[str, object]:
     """A dataclass field's ``metadata``: JSON holds it under another ``key``, or converted by ``convert``.
 
-    ``merged``: the keys of this record stand among those of the record around it, in this form where it is a text, such
-    as ``{}_bytes``. ``omitted``: JSON does not have it. ``optional``: JSON does not have it where it is None or empty.
+    ``merged``: the keys of this record are put among those of the enclosing record; a text such as ``{}_bytes`` is
+    their form. ``omitted``: JSON does not have it. ``optional``: JSON does not have it where it is None or empty.
     """
     return {_METADATA: _Form(key, convert, merged, omitted, optional)}
 
@@ -85,7 +85,7 @@ VERSION = 1  # of the form of all JSON that is printed: docs/json.md says what m
 def versioned(value: Any, several: str | None = None) -> dict[str, Any]:
     """JSON object of a record or mapping, or of a list under the key ``several``, with the version of the form first.
 
-    TypeError for a list without a key: a list has no place for what is added later.
+    TypeError for a list without a key, because nothing could be added to a list later.
     """
     made = to_json(value)
     if several is not None:

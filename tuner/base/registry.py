@@ -17,10 +17,10 @@ F = TypeVar("F", bound=Rule)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Source:
-    """Place of a rule in NCCL from the release ``since`` on, up to the next source of the rule.
+    """Where NCCL has a rule, from the release ``since`` on, up to the rule's next source.
 
-    ``file`` and ``function`` are those of NCCL's tag ``v<release>-1`` of each of these releases. Braces list several of
-    both, pairwise, where NCCL has a rule once for each algorithm.
+    ``file`` and ``function`` are in NCCL's tag ``v<release>-1`` of each of these releases. If NCCL has a rule once for
+    each algorithm, braces list the files and functions, pairwise.
     """
 
     file: str
@@ -28,7 +28,7 @@ class Source:
     since: str
 
     def text(self, nccl: str) -> str:
-        """The source as of the release ``nccl``."""
+        """The source in words, for the release ``nccl``."""
         return f"{self.function}, {self.file}, v{nccl.partition('@')[0]}-1"
 
 
@@ -53,9 +53,9 @@ class NotNccl(Source):
 
 
 class Variant:
-    """One way in which releases differ that takes several methods: its class's one instance is the rule.
+    """A rule that needs several methods: the only instance of the class is the rule.
 
-    It is called by what the class's name is in small letters: ``ShrinkOnly`` is ``shrink_only``.
+    Its name is that of the class in small letters: ``ShrinkOnly`` is ``shrink_only``.
     """
 
     def __init__(self) -> None:
@@ -91,7 +91,7 @@ _SOURCES: dict[Rule, tuple[Source, ...]] = {}
 
 
 def found_in(*sources: Source) -> Callable[[F], F]:
-    """The decorator for a step that every release takes: no release names it, but it has a source as rules do.
+    """The decorator for a step that every release takes: no release's file names it, but it has a source like a rule.
 
     TypeError without a source, ValueError where they are not in the order of releases.
     """

@@ -1,4 +1,4 @@
-"""Temporary folders whose names say which process made them, so that what a killed process left is removed.
+"""Temporary folders whose names say which process made them, so that those of killed processes can be removed.
 
 A process can be killed at any moment, so the folder's name is recorded before anything is put into it. The next run
 that makes such a folder removes those of processes that are gone, and the shared memory of their children.
@@ -72,7 +72,7 @@ def clear_left() -> None:
 
 
 def clear_shared_memory(since_s: float) -> None:
-    """Removes NCCL's shared memory of this user, made since then, that no process has open or mapped any more."""
+    """Removes this user's shared memory of NCCL that was made since then and that no process has open or mapped."""
     names = set[Path]()
     with suppress(OSError):
         for each in _SHARED.iterdir():
@@ -86,7 +86,7 @@ def clear_shared_memory(since_s: float) -> None:
 
 
 def _in_use() -> set[Path] | None:
-    """Files of shared memory that processes use; None where not all of this user's processes can be inspected."""
+    """Files of shared memory that processes use; None if some process of this user cannot be inspected."""
     used = set[Path]()
     for process in Path("/proc").iterdir():
         if not process.name.isdigit():

@@ -111,7 +111,7 @@ def from_ranges(text: str, name: str) -> tuple[int, ...]:
 
 
 def as_ranges(numbers: Sequence[int]) -> str:
-    """Numbers in few words: runs of one step, of three numbers or more, become ranges."""
+    """Numbers in words: three or more with the same step become a range."""
     said, at = list[str](), 0
     while at < len(numbers):
         end = at + 1

@@ -32,7 +32,7 @@ _READER: ContextVar[Spelling] = ContextVar("reader", default=Spelling.PYTHON)
 
 @contextlib.contextmanager
 def spelled_for(reader: Spelling) -> Iterator[None]:
-    """Messages made inside the block are spelled for this reader."""
+    """Inside the block, options in messages are spelled for this reader."""
     before = _READER.set(reader)
     try:
         yield

@@ -20,9 +20,9 @@ def folder() -> Path:
 def toml(file: Path, check: Callable[[str], None] | None = None) -> dict[str, Any]:
     """Reads a TOML file; a new object at each call. OSError, or tomllib's TOMLDecodeError, which is a ValueError.
 
-    A file of :func:`folder` is cached as Python caches what it compiles, in the folder's ``__pycache__``, by CRC-32 and
-    size: parsing NCCL's constants takes longer than picking by them. ``check`` gets the text before it is cached, and
-    raises if it is not to be.
+    A file of :func:`folder` is cached as Python caches compiled modules, in the folder's ``__pycache__``, by CRC-32 and
+    size: parsing NCCL's constants takes longer than picking with them. ``check`` gets the text before it is cached, and
+    raises if it must not be cached.
     """
     loader = _Loader(file, check)
     kept = file.is_relative_to(folder())
@@ -33,9 +33,9 @@ def toml(file: Path, check: Callable[[str], None] | None = None) -> dict[str, An
 
 
 class _Loader(SourceFileLoader):
-    """A loader of a module that is one expression: the dictionary that a TOML file says.
+    """A loader for a module that is a single expression: the dictionary of a TOML file.
 
-    Its name is that of a file beside all folders of tables, so that these contain only tables.
+    The module is named like a file outside the folders of tables, so that these contain only tables.
     """
 
     def __init__(self, file: Path, check: Callable[[str], None] | None) -> None:

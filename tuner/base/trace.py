@@ -19,7 +19,7 @@ from tuner.base.registry import source_of
 class TraceStep:
     """A rule's effect on a quantity, for one size.
 
-    ``name`` is the rule's; ``says`` the first line of its docstring; ``source`` where the release has it.
+    ``name`` is the rule's name, ``says`` the first line of its docstring, ``source`` where the release has it.
     """
 
     quantity: str
@@ -68,7 +68,7 @@ def tracing(nccl: str) -> Iterator[list[TraceStep]]:
 
 @contextmanager
 def tracing_sizes(nccl: str, count: int) -> Iterator[list[Steps]]:
-    """Trace of computations of ``count`` sizes: the steps that change the number of any size."""
+    """Records the steps, in computations of ``count`` sizes, that change the number of at least one size."""
     seen: list[Steps] = []
 
     def listen(quantity: str, unit: str, rule: Callable[..., Any], before: Any, after: Any) -> None:
@@ -84,7 +84,7 @@ def tracing_sizes(nccl: str, count: int) -> Iterator[list[Steps]]:
 
 
 def _of_each(value: Any, count: int) -> NDArray[Any]:
-    """A copy of numbers [count], or of one number for each."""
+    """A copy of numbers, [count]; a single number is repeated."""
     numbers = np.asarray(value)
     if numbers.shape == (count,):
         return numbers.copy()

@@ -47,7 +47,9 @@ def percent(value: float | None) -> str:
 
 
 def as_percent(form: str) -> Callable[[float | None], str]:
-    """Shows a part of 1 in percent, in this form: ``4.2 %`` by ``.1f``, ``+4 %`` by ``+.0f``; ``-`` for None."""
+    """Shows a part of 1 in percent, in this format: ``.1f`` gives ``4.2 %``, ``+.0f`` gives ``+4 %``; None gives
+    ``-``.
+    """
     return lambda value: "-" if value is None else f"{100 * value:{form}} %"
 
 
@@ -62,7 +64,7 @@ def span(values: Sequence[int]) -> str:
 
 
 def of_all(text: Callable[[Sequence[Any]], object], name: str) -> Callable[[Row], Any]:
-    """The value for a row of several records: ``text`` of this field of all of them."""
+    """The value for a row of several records: ``text`` gets this field of all of them."""
     return lambda records: text([getattr(each, name) for each in records])
 
 
@@ -158,13 +160,13 @@ def spare(columns: Iterable[Column]) -> list[str]:
 
 
 def to_csv(columns: Sequence[Column], rows: Iterable[Row]) -> str:
-    """Comma-separated values of the columns that have a key, below these; None is an empty cell."""
+    """The columns that have a key as comma-separated values, with the keys as header; None is an empty cell."""
     keyed = [each for each in columns if each.key]
     return csv_lines([each.key for each in keyed], ([each.value(row) for each in keyed] for row in rows))
 
 
 def csv_lines(names: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """Comma-separated values below their names; None is an empty cell."""
+    """Comma-separated values with their names as header; None is an empty cell."""
     import csv  # most answers are no CSV
     import io
 
@@ -187,7 +189,7 @@ class NotedCell:
 
 
 def numbered(rows: Iterable[Sequence[object]]) -> tuple[list[list[str]], dict[str, int]]:
-    """The cells as text, those with a note with its number, and the notes with theirs."""
+    """The cells as text, with a number where a cell has a note, and the numbered notes."""
     notes: dict[str, int] = {}
     return [[_cell(cell, notes) for cell in row] for row in rows], notes
 
@@ -230,7 +232,7 @@ def _note(gone: Sequence[str], width: int) -> str:
 
 
 def _fitting(columns: Sequence[str], body: Sequence[Sequence[str]], width: int, wrapped: bool) -> "_Columns | None":
-    """The columns at their cells' width, closer together, or ``wrapped``; None where nothing fits."""
+    """The columns at their cells' width, with a smaller gap, or ``wrapped``; None if nothing fits."""
     whole = _Columns.of(columns, body)
     if whole.total <= width:
         return whole
@@ -259,7 +261,7 @@ class _Columns:
         return 1 + sum(self.widths) + self.gap * (len(self.widths) - 1)
 
     def fitted(self, rows: Sequence[Sequence[str]], width: int, gap: int) -> "_Columns | None":
-        """The widest columns narrowed first; None where a word would not fit."""
+        """The columns narrowed to fit, the widest first; None if a word would not fit."""
         words = [max(len(word) for cell in cells for word in _words(cell)) for cells in zip(*rows, strict=True)]
         least = [min(own, max(word, LEAST)) for own, word in zip(self.widths, words, strict=True)]
         widths = list(self.widths)
@@ -272,7 +274,7 @@ class _Columns:
         return _Columns(tuple(widths), self.to_the_right, gap)
 
     def closer(self, columns: Sequence[str], width: int, gap: int) -> "_Columns | None":
-        """Columns of the same widths or wider, for their titles, with this gap; None where they do not fit."""
+        """The columns with this gap, widened for their titles where these are longer; None if they do not fit."""
         widths, left = list(self.widths), width - 1 - sum(self.widths) - gap * (len(self.widths) - 1)
         for at, name in enumerate(columns):
             more = max(0, min(left, len(name) - widths[at]))
