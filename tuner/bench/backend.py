@@ -1,4 +1,4 @@
-"""What can measure: GPUs, or a simulation with a planted truth. The loop above knows nothing else about them."""
+"""The interface of what can measure: GPUs, or a simulation with a planted truth. The loop knows no more about them."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,10 +13,11 @@ from tuner.times.measured.samples import Combination, Point
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Repeats of one point: times of each in us, what was executed (None: not seen), how many results were wrong.
+    """Repeats of one point: the time of each in us, what was executed (None: not seen), and the number of wrong
+    results.
 
-    ``host_us`` is the least that the host took to start one call on all ranks; None if not measured. ``late_us`` are
-    the ranks that ended last, and by how much later than the median rank, us.
+    ``host_us`` is the least that the host took to start one call on all ranks; None if not measured. ``late_us``: each
+    rank that ended last, with how much later than the median rank it ended, us.
     """
 
     times_us: tuple[float, ...]
@@ -34,25 +35,25 @@ class Backend(Protocol):
         """The number of ranks."""
 
     def describe(self) -> Header:
-        """The header of its files: everything that a second run needs to be the same, and that explains the times.
+        """The header of its files: everything that must be equal in a second run, and that explains the times.
 
-        ``noted`` has what explains the times but may differ in a second run (date, clocks, driver).
+        ``noted`` explains the times, too, but may differ in a second run (date, clocks, driver).
         """
 
     def combinations(self, point: Point) -> Sequence[Combination]:
         """Combinations that can be requested at this point."""
 
     def run(self, point: Point, requested: Combination | None, repeats: int) -> Run:
-        """Runs a point; ``requested`` is None for NCCL's own choice, or that of the table in use."""
+        """Runs a point; if ``requested`` is None, NCCL or the table in use chooses."""
 
     def now_s(self) -> float:
-        """The clock of budgets and of ``at_s``, from any start; a simulated clock does not wait."""
+        """The clock of budgets and of ``at_s``, in seconds since any start; a simulated clock does not wait."""
 
     def use_table(self, text: str | None) -> None:
-        """Sets the decision table that NCCL's own choices follow from here on; None for none."""
+        """Sets the decision table that NCCL's own choices follow from now on; None removes it."""
 
     def renew(self) -> bool:
-        """Goes on in a fresh process, with everything set up anew. False where no other process is possible."""
+        """Continues in a fresh process, with everything set up anew. False if no other process is possible."""
 
     def rest(self, seconds: float) -> None:
         """Lets this time pass without calls; a simulated clock is moved forward."""

@@ -39,8 +39,8 @@ class DecidedRow:
 
     ``high_bytes`` None: for everything from ``low_bytes`` on. ``gain``, the 95 % interval of it from ``gain_low`` to
     ``gain_high``, and the ``probability`` of improvement are shares of 1, None where nothing was gated; the probability
-    is that of all rows of the table together. ``sizes`` are those that were tried, in bytes; ``cut`` measured ones that
-    the row lost, as it was slower there or beyond. ``reason`` says why it was dropped.
+    is for all rows of the table together. ``sizes`` are the sizes that were tried, in bytes; ``cut`` are measured sizes
+    that the row no longer has, because it was slower there or beyond. ``reason`` says why it was dropped.
     """
 
     ranks: int
@@ -63,8 +63,8 @@ class DecidedRow:
 class DecidedFile:
     """One file: mean regrets at its sizes, by NCCL's picks and with the table.
 
-    ``hold_out`` are those of rows made from every other size, at the sizes in between. ``origin`` says whose times they
-    are.
+    ``hold_out`` are the regrets of rows made from every other size, at the sizes in between. ``origin`` says where the
+    times come from.
     """
 
     file: Path
@@ -78,7 +78,7 @@ class DecidedFile:
 
 @dataclass(frozen=True, slots=True)
 class OtherRanks:
-    """Effect of the rows of one number of ranks at another number; rows only apply to their own."""
+    """How rows for one number of ranks would do at another number, although rows only apply to their own."""
 
     decided_at: int
     tried_at: int
@@ -89,7 +89,7 @@ class OtherRanks:
 class Decided(Framed):
     """Answer of :func:`decide`: the table it wrote, the rows it kept and dropped, and mean regrets over all files.
 
-    ``stand_in`` says that another release stands for the measured one, else it is empty.
+    ``stand_in`` says that another release stands in for the measured one; empty if none does.
 
     As a frame it has one row for each row of a table, the kept ones first.
     """
@@ -125,13 +125,12 @@ def decide(
 
     A row stays only if an A/B run through the plugin, on the backend that measured the file and in several fresh
     processes, shows that it gains more than 2 %, with a probability of 0.975 at least for all rows of the table
-    together; that run is kept beside ``out``, as out.ab.jsonl. ``gate`` None: no
-    such run, and the table says so. With a file of fitted ``constants`` rows end where these say, not halfway between
-    two sizes. ``command`` is named in the table.
-    Errors: BadMeasurement for files that cannot be judged, or two of one communicator size; CannotBeJudged where no
-    size has two choices; BadConstants; BadInput where the table cannot be written; MeasuringFailed where the A/B run
-    fails; OtherRank on processes of a launcher other than the first, which have the A/B run done with them and write
-    nothing.
+    together; that run is kept beside ``out``, as out.ab.jsonl. Without a ``gate`` (None) there is no such run, and the
+    table says so. With a file of fitted ``constants``, rows end where these predict it, not halfway between two sizes.
+    ``command`` is named in the table. Errors: BadMeasurement for files that cannot be judged, or two of one
+    communicator size; CannotBeJudged where no size has two choices; BadConstants; BadInput where the table cannot be
+    written; MeasuringFailed where the A/B run fails; OtherRank on a launcher's processes other than the first: they
+    take part in the A/B run and write nothing.
     """
     given, out = paths(files), Path(out)
     fitted = None if constants is None else Path(constants)
@@ -238,7 +237,7 @@ def _check_compared(sizes: Sequence[JudgedPick[Any, Any, Any]]) -> None:
 
 
 def _beside(out: Path, proposal: Proposal, proposals: Sequence[Proposal]) -> Path:
-    """Path of the A/B run: a file for each communicator, named by what distinguishes it from the others."""
+    """Path of the A/B run's file; each communicator has its own, named by what distinguishes it from the others."""
     names = [out.name, *([str(proposal.ranks)] if len(proposals) > 1 else [])]
     if [other.ranks for other in proposals].count(proposal.ranks) > 1:
         names.append(str(proposal.nodes))
@@ -395,7 +394,7 @@ def _decided_file(asked: RunsQuery, regret: MeasuredRegret, shape: _Shape) -> De
 
 
 def _hold_out(sizes: Sequence[RunsPick]) -> Regrets:
-    """Rows made of every other size of a collective, at the sizes in between."""
+    """Regrets of rows made from every other size of a collective, at the sizes in between."""
     made: list[RunsPick] = []
     between: list[RunsPick] = []
     for _, several in groupby(sorted(sizes, key=lambda one: one.call.collective), key=lambda one: one.call.collective):

@@ -1,7 +1,7 @@
-"""Questions to processes started for them, and the answers: pickles over a socket, one after the other.
+"""Sends questions to processes that were started for them, and gets the answers: pickles over a socket, one by one.
 
-Such a process has a backend of its own, which can be ended and started anew, so that everything that is fixed within a
-process varies. ``main`` is what it runs.
+Such a process has its own backend, and can be ended and started anew, so that everything that is fixed within a process
+varies. It runs ``main``.
 """
 
 import copyreg
@@ -56,7 +56,7 @@ class WorkerAnswer:
 
 
 class WorkerProcesses:
-    """Processes that measure together; the first one is asked, and all are ended where it does not answer.
+    """Processes that measure together; the first one is asked, and if it does not answer, all are ended.
 
     ``name`` is their name in errors, ``limit_s`` limits each answer (None: no limit), and ``last_words`` returns what
     the first of them wrote last. Each leads a session of its own.
@@ -81,11 +81,13 @@ class WorkerProcesses:
                 self._processes.append(begun(number, theirs.fileno() if number == 0 else -1))
 
     def ask(self, message: object, doing: str) -> Any:
-        """The WorkerAnswer to a message. Errors: the answer's own; MeasuringFailed without an answer."""
+        """The WorkerAnswer to a message. Raises the answer's own error; MeasuringFailed if there is no answer."""
         return self._exchanged(doing, lambda: send(self._stream, message))
 
     def answer(self, doing: str) -> Any:
-        """The WorkerAnswer that comes unasked. Errors: its own; MeasuringFailed without an answer."""
+        """The next WorkerAnswer, without asking. Raises the answer's own error; MeasuringFailed if there is no
+        answer.
+        """
         return self._exchanged(doing, lambda: None)
 
     def _exchanged(self, doing: str, say: Callable[[], None]) -> Any:
@@ -117,7 +119,7 @@ class WorkerProcesses:
         self.wait(limit_s)
 
     def wait(self, limit_s: float) -> None:
-        """Ends processes that do not end by themselves in this time."""
+        """Waits this long for the processes to end, then ends those that are left."""
         for process in self._processes:
             with suppress(subprocess.TimeoutExpired):
                 process.wait(limit_s)
@@ -151,7 +153,7 @@ def answer_all(stream: Any, answered: Callable[[Question], WorkerAnswer]) -> Non
 
 
 def _ending(process: "subprocess.Popen[bytes]") -> str:
-    """How a process ended without an answer, as words after its name; it has 5 s to end."""
+    """How a process ended without answering, as words that follow its name; waits up to 5 s for its end."""
     with suppress(subprocess.TimeoutExpired):
         process.wait(5)
     code = process.poll()
@@ -176,7 +178,7 @@ Opener = Callable[[], Backend]  # a function that pickle knows: of a module, or 
 
 
 def _begun(folder: str, number: int, descriptor: int) -> "subprocess.Popen[bytes]":
-    """Starts a process whose temporary files lie in this folder, so that none is left where it is killed.
+    """Starts a process with its temporary files in this folder, so that none is left over if it is killed.
 
     It runs in the current folder, so that file names mean the same, but imports nothing from there.
     """
@@ -233,7 +235,7 @@ class OwnProcess:
         return found
 
     def use_table(self, text: str | None) -> None:
-        """The decision table from here on, in later processes as well."""
+        """Sets the decision table, for later processes as well."""
         self._table = text
         self._ask("use_table", text)
 
@@ -264,8 +266,7 @@ def _first_answer(workers: WorkerProcesses, folder: str, opener: Callable[[], An
 
 
 def serve(opener: Callable[[], bool]) -> None:
-    """On a rank that serves another's measurement: opens backends in fresh processes as long as ``opener`` says that
-    one more is due.
+    """Serves another rank's measurement: opens backends in fresh processes as long as another one is due.
 
     Errors: what ``opener`` raises; MeasuringFailed where a process dies.
     """

@@ -1,7 +1,7 @@
-"""The measuring loop: rounds in random order over everything, until each median is known well enough.
+"""The measuring loop: rounds over all tasks in random order, until each median is known precisely enough.
 
-Everything is sampled once in a round, so that drift affects all combinations equally. After a few rounds it goes on in
-a fresh process, so that what is fixed within one does not pass for the machine's.
+Everything is sampled once in a round, so that drift affects all combinations equally. After a few rounds it continues
+in a fresh process, so that effects fixed within a process are not taken for the machine's.
 """
 
 import math
@@ -34,7 +34,7 @@ class Wanted:
     own_alone: bool = False
 
     def of(self, offered: Iterable[Combination]) -> list[Combination]:
-        """The wanted ones of the ``offered`` combinations, with all wanted numbers of channels."""
+        """Those of the ``offered`` combinations that are wanted, with all wanted numbers of channels."""
         chosen = [
             combination
             for combination in offered
@@ -65,8 +65,9 @@ def points(
 ) -> list[Point]:
     """The calls of these sizes (nBytes) on ``ranks`` ranks.
 
-    A size that a collective cannot have (whole elements, as many for each rank) is left out for it, BadInput where none
-    can have it. Without sizes: powers of two from 8 B to 1 GiB, rounded down to whole elements.
+    A size that a collective cannot have (each rank needs the same whole number of elements) is left out for this
+    collective; BadInput if none can have it. Without sizes: powers of two from 8 B to 1 GiB, rounded down to whole
+    elements.
     """
     units = {collective: Point(collective, 0, how.dtype, how.op).unit_bytes(ranks) for collective in collectives}
     for size in sizes or ():
@@ -156,7 +157,7 @@ class KnownTask(TaskSamples):
     runs: Estimate | None = None  # of all runs that count, which is all there is to know after two rounds
 
     def judge(self, noise: RunNoise) -> None:
-        """Estimates from the blocks so far, given this noise of the run."""
+        """Estimates the task from its blocks so far, given the run's noise."""
         if self.medians_us:
             known = Samples.of_blocks(self.medians_us, self.processes, noise)
             self.estimate, self.sure_width = known.estimate(), known.estimate(SURE).half_width
@@ -165,7 +166,7 @@ class KnownTask(TaskSamples):
 
 
 class Loop:
-    """Measures ``tasks``; ``before`` are blocks of earlier starts, which are taken into account and not repeated."""
+    """Measures ``tasks``; ``before`` are blocks of earlier starts, which count and are not repeated."""
 
     def __init__(
         self,
@@ -230,7 +231,7 @@ class Loop:
         self.end = End.rounds if self.open else End.precise
 
     def _renewed(self) -> bool:
-        """Goes on in a fresh process once this one had its rounds; False where none can be had."""
+        """Continues in a fresh process once this one has had its rounds; False if no fresh process is possible."""
         if self._settings.rounds_per_process is None or self._since_renewed < self._settings.rounds_per_process:
             return True
         if not self._backend.renew():
@@ -309,7 +310,7 @@ class Loop:
 
 
 def _beside(tasks: Sequence[Task]) -> dict[Task, list[Task]]:
-    """Each task with those of the same request at neighbouring sizes, itself included."""
+    """For each task, the tasks of the same request at neighbouring sizes, itself included."""
     kinds: dict[tuple[Point, Combination | None], list[Task]] = {}
     for task in tasks:
         kinds.setdefault((replace(task.point, bytes=0), task.requested), []).append(task)

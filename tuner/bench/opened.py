@@ -21,8 +21,8 @@ _PATIENCE = 4.0  # limits of a step: ranks meet, NCCL's init, a block, and what 
 def fresh(options: Options) -> Backend | None:
     """The GPUs of this computer, or those that a launcher's processes hold, in a process that can be renewed.
 
-    None on ranks other than 0, which have served until rank 0 was done. Errors: BadInput for what cannot be measured
-    here; MeasuringFailed where the GPUs cannot be opened.
+    None on ranks other than 0, after they have served until rank 0 was done. Errors: BadInput for what cannot be
+    measured here; MeasuringFailed where the GPUs cannot be opened.
     """
     here = own_address()
     if here.rank == 0:
@@ -36,11 +36,11 @@ def _served(here: RankAddress, options: Options) -> bool:
 
 
 class OtherRank(TunerError):
-    """This process of a launcher served another one, which has the result."""
+    """Raised on a launcher's process that only served the one which has the result."""
 
 
 def serves(headers: Iterable[Header]) -> bool:
-    """Whether this process only serves where these are measured again."""
+    """Whether this process only serves when these files are measured again."""
     return any(REOPENERS.get(header.backend or "") is _gpus_again for header in headers) and own_address().rank != 0
 
 

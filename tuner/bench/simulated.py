@@ -44,7 +44,7 @@ _EFFICIENCIES = (0.5, 1.25)
 
 
 def draw(nccl: Release, rng: np.random.Generator) -> dict[str, Any]:
-    """A change of some of the release's constants, as :func:`tuner.emulator.fitted_constants.changed` takes it.
+    """Draws a change of some of the release's constants, as :func:`tuner.emulator.fitted_constants.changed` takes it.
 
     About a third of latencies and caps by a factor of 0.5 to 2 (log-uniform), of bandwidths by 0.5 to 1.25, and some of
     the tree's corrections and of the ring's plateau.
@@ -90,7 +90,7 @@ def _scaled_rows(rows: Mapping[str, Mapping[str, float]], rng: np.random.Generat
 
 
 def _factor(rng: np.random.Generator, between: tuple[float, float] = _FACTORS) -> float | None:
-    """A factor for one constant, None where it stays; always takes as many random numbers."""
+    """A factor for one constant, None if it stays; always draws the same number of random numbers."""
     chance, where = rng.random(2)
     return math.exp(math.log(between[0]) + where * math.log(between[1] / between[0])) if chance < _SHARE else None
 
@@ -161,7 +161,7 @@ _BETWEEN_RUNS_S = 2e-4  # what a block costs besides its runs
 
 @dataclass(frozen=True, slots=True)
 class PlantedNoise:
-    """Factors on the true times; shares of 1 where the name has no unit."""
+    """Noise on the true times: shares of 1, except where a name has a unit."""
 
     sigma: float  # of every run, lognormal
     spike_chance: float
@@ -191,7 +191,7 @@ class Replaced:
 
 @dataclass(frozen=True, slots=True)
 class Planted:
-    """Secrets of a simulated backend, for tests alone."""
+    """Secrets of a simulated backend, for tests only."""
 
     truth: Truth
     noise: PlantedNoise
@@ -379,7 +379,9 @@ def _noise(rng: np.random.Generator) -> PlantedNoise:
 
 
 def _replacements(rng: np.random.Generator) -> list[Replaced]:
-    """One to three ranges of some octaves, of any combination: NCCL runs its own pick there, or nothing at all."""
+    """Draws one to three ranges of a few octaves, each for some combination: there NCCL runs its own pick, or
+    nothing at all.
+    """
     replacements = []
     for _ in range(rng.integers(1, 4)):
         collective = (Collective.AllGather, Collective.ReduceScatter, Collective.AllReduce)[rng.integers(3)]

@@ -40,9 +40,9 @@ class MeasuringResult:
     """What a file holds after a measurement.
 
     ``ended`` says why measuring stopped: ``precise``, ``rounds``, ``budget`` or ``interrupted``. ``blocks`` counts the
-    sample blocks of the whole file, ``new_blocks`` those that this start added. ``results`` are those of the plan's
-    calls, times in us; they are a frame as well. ``late_ranks`` are those that end later than the others in most of the
-    sample blocks.
+    sample blocks of the whole file, ``new_blocks`` those that this start added. ``results`` are the results of the
+    plan's calls, in us, usable as a frame. ``late_ranks`` are the ranks that end later than the others in most sample
+    blocks.
     """
 
     file: Path
@@ -59,7 +59,9 @@ class MeasuringResult:
 
 
 def simulated(scenario: Scenario, seed: int = 0, *, nothing_planted: bool = False) -> Opener:
-    """A simulated machine whose hidden times the seed draws; with ``nothing_planted`` they are NCCL's own model's."""
+    """A simulated machine whose hidden times the seed draws; with ``nothing_planted``, they are those of NCCL's own
+    model.
+    """
 
     def opened(out: Path, blocks: int) -> Backend:
         from tuner.bench.simulated import Simulated
@@ -93,7 +95,7 @@ def measure(out: Path, opener: Opener, plan: Plan = Plan(), progress: Progress =
     """Measures into ``out`` and continues an existing file; None on ranks other than 0, which only serve.
 
     After Ctrl-C, what was measured is kept. Errors: BadInput for what cannot be measured here, BadMeasurement for a
-    file that was measured otherwise, MeasuringFailed.
+    file that was measured with other settings, MeasuringFailed.
     """
     there = samples.existing(out)
     before = there.blocks if there else ()

@@ -1,7 +1,7 @@
 """The gate that rows have to pass: an A/B run through the plugin, and its verdict on each row.
 
-The unit is the process. Each process runs both sides in turn and yields one number, by how much a row's sizes are
-faster with the table; rounds within it only make that number more precise.
+The unit is the process: each runs both sides in turn and yields one number, by how much a row's sizes are faster with
+the table. More rounds within a process only make its number more precise.
 """
 
 import random
@@ -34,11 +34,11 @@ Times = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class RowVerdict:
-    """The A/B run's verdict on a row: ``found`` is by how much its sizes are faster with it, None without such a run,
-    and ``probability`` that of an improvement.
+    """The A/B run's verdict on a row: ``found`` is by how much its sizes are faster with it (None without such a run),
+    ``probability`` the probability of an improvement.
 
     ``sizes`` are those that were tried, ``cut`` the measured ones that the row no longer has because it was slower
-    there, all in bytes. ``why_not`` None: the row stays.
+    there, all in bytes. ``why_not`` is None if the row stays.
     """
 
     row: DecisionRow
@@ -64,8 +64,8 @@ class GateSettings:
     """The A/B run: ``rounds``, distributed over this many fresh ``processes``, at least 3; ``repeats`` runs kept of
     each sample block, ``warmup`` runs before those.
 
-    ``seed`` is that of its order. Between the end of a process's sample blocks and the next one's first are ``apart_s``
-    seconds; None: as long as APART_BLOCKS of them take, at most MOST_APART_S.
+    ``seed`` draws the order. Between a process's last sample block and the next process's first, ``apart_s`` seconds
+    pass; None: as long as APART_BLOCKS sample blocks take, at most MOST_APART_S.
     """
 
     rounds: int = 20
@@ -99,7 +99,7 @@ def gate(
 def tried(
     backend: Backend, proposal: Proposal, settings: GateSettings, add: Callable[[SampleBlock], None]
 ) -> list[RowVerdict]:
-    """The A/B run, and what it says of each row by itself.
+    """The A/B run, and its verdict on each row by itself.
 
     Each round runs every row's sizes with the table and without, in one random order; the side that is first in a round
     is second in the next, and in the next process's, so that drift and warming up affect both equally. Processes are
@@ -131,7 +131,7 @@ def of_one_table(verdicts: Sequence[RowVerdict]) -> list[RowVerdict]:
 
 @dataclass()
 class _Run:
-    """Logarithms of median times by process and round, for each point with the table and without."""
+    """Logarithms of median times by process and round, for each point, with the table and without it."""
 
     log_us: dict[tuple[Point, bool], dict[tuple[int, int], float]] = field(default_factory=dict)
     times_us: dict[tuple[Point, bool], list[float]] = field(default_factory=dict)  # of runs that count
@@ -154,7 +154,7 @@ class _Run:
         return np.array([_middle(each) for each in gains.values()])
 
     def rounding(self) -> dict[Point, float]:
-        """Variance by point that the steps of the timer add to the logarithm of a gain."""
+        """For each point, the variance that the timer's resolution adds to the logarithm of a gain."""
         of_size: dict[int, list[list[float]]] = {}
         for (point, _), its in self.times_us.items():
             of_size.setdefault(point.bytes, []).append(its)
@@ -224,10 +224,10 @@ def verdict(
     executed: Mapping[Point, set[Combination]],
     rounding: Mapping[Point, float] = MappingProxyType({}),
 ) -> RowVerdict:
-    """Verdict on a row: ``log_gains`` are logarithms of ratios, numbers [process], whose variance is larger by
-    ``rounding`` for the timer's steps alone.
+    """Verdict on a row: ``log_gains`` are logarithms of ratios, numbers [process]; ``rounding`` is the variance that
+    the timer's resolution alone adds.
 
-    A row that is slower towards an end ends before that.
+    A row that is slower towards one of its ends is cut there.
     """
     measured = row.sizes
     slower = [point.bytes for point in points if _is_slower(log_gains[point], rounding.get(point, 0.0))]
@@ -257,14 +257,15 @@ def verdict(
 def _is_slower(log_gains: Times, rounding: float) -> bool:
     """Whether a size loses anything at all, however little: gains of other sizes do not make up for it.
 
-    Each size is judged by itself: what gains is hardly ever judged slower, and a size without a gain needs no row.
+    Each size is judged by itself: a size that gains is hardly ever judged slower, and a size without a gain needs no
+    row.
     """
     loss = paired(-log_gains, rounding)
     return loss.estimate > 0 and loss.p <= SLOWER
 
 
 def _trimmed(row: DecisionRow, tried_bytes: Sequence[int], slower: Sequence[int]) -> DecisionRow:
-    """The row without the sizes at its ends that are slower, and without what lies beyond them."""
+    """The row without the slower sizes towards its ends, and without any sizes beyond them."""
     good = [size for size in tried_bytes if size not in slower]
     below = [size for size in slower if size < min(good)]
     above = [size for size in slower if size > max(good)]

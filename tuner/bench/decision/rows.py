@@ -31,7 +31,9 @@ Option = Combination | None  # None leaves the size to NCCL
 
 
 def assign(credits: Sequence[Mapping[Combination, float]]) -> list[Option]:
-    """An option for each of the sizes in order: the fewest rows whose credit is within TOLERANCE of the most."""
+    """Chooses an option for each size, in order, so that there are as few rows as possible with a credit within
+    TOLERANCE of the largest.
+    """
     options: list[Option] = [None, *sorted({option for size in credits for option in size})]
     # paths[rows][option]: the best credit of ways that end with the option, and the way.
     paths: list[dict[Option, tuple[float, tuple[Option, ...]]]] = [{None: (0.0, ())}]
@@ -122,7 +124,7 @@ def _credit(one: RoundsPick, option: Combination, over: Option, comparisons: int
 
 
 def regret_of(one: RoundsPick, option: Option) -> float:
-    """Regret over the best that was measured, as a share; an option not measured here leaves it to NCCL."""
+    """Regret against the best measured option, as a share; if the option was not measured here, NCCL's pick counts."""
     own = one.same[0]
     at = {column: one.evidence.level(column) for column in (own, *one.others)}
     return float(np.expm1(at.get(option, at[own]) - min(at.values())))
@@ -161,7 +163,7 @@ class Proposal:
         return self.rows_from(self.sizes)
 
     def rows_from(self, sizes: Sizes) -> list[DecisionRow]:
-        """The rows that these sizes, in bytes, give."""
+        """The rows that follow from these sizes, in bytes."""
         return [row for collective, those in sizes.items() for row in self._rows(collective, those)]
 
     def hold_out(self) -> "Regrets":
@@ -198,8 +200,8 @@ class Proposal:
         return DecisionRow(collective, low, high, choice, inside)
 
     def _border(self, low: RoundsPick, high: RoundsPick, before: Option, after: Option) -> int:
-        """The first size of ``after``, between two measured ones: where times cross by fitted constants, where NCCL's
-        pick changes, or where the measured times cross; else in the middle.
+        """The first size of ``after``, between two measured sizes: where times cross by fitted constants, where
+        NCCL's pick changes, or where the measured times cross; else the middle.
         """
         collective, ends = low.call.collective, (low.call.bytes, high.call.bytes)
         if self.fitted is not None and (last := crossing(self._modelled(collective, before, after), *ends)) is not None:
@@ -216,7 +218,7 @@ class Proposal:
         return max(ends[0] + 1, middle(*ends) if last is None else last + 1)
 
     def _modelled(self, collective: Collective, before: Option, after: Option) -> Callable[[int], float]:
-        """By how much ``before`` is ahead by the fitted constants' times, in us; NaN where it is not known."""
+        """By how much ``before`` is faster in us, by the fitted constants; NaN if that is not known."""
 
         def ahead(size: int) -> float:
             point = Point(collective, size)
@@ -244,7 +246,7 @@ class Regrets:
 
 
 def regrets(sizes: Sizes, rows: Sequence[DecisionRow]) -> Regrets:
-    """Mean regrets; rows count as if made for these ranks."""
+    """Mean regrets; the rows are judged as if they were made for these ranks."""
     before, after = [], []
     for collective, those in sizes.items():
         for one in those:
@@ -296,7 +298,7 @@ class HeldOutMeasured:
 
 @dataclass(frozen=True, slots=True)
 class Interpolated:
-    """The ``rows`` that were added, and how such rows do at each number of nodes between the outermost."""
+    """The ``rows`` that were added, and how interpolated rows do at each measured number of nodes but the outermost."""
 
     rows: tuple[Decision, ...] = field(metadata=json_form("interpolated_rows", convert=len))
     held_out: tuple[HeldOutMeasured, ...] = field(metadata=json_form(optional=True))

@@ -53,10 +53,10 @@ class Order:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """Measurement of one process: its times in us, how many of its results were wrong.
+    """Measurement of one process: its times in us, and how many of its results were wrong.
 
-    ``host_us`` is the least that it took to start one call; None without a time. ``whole_us`` is what all calls
-    together took each of its ranks, us.
+    ``host_us`` is the least that it took to start one call; None without a time. ``whole_us``: how long all calls
+    together took on each of its ranks, us.
     """
 
     times_us: tuple[float, ...]
@@ -76,7 +76,7 @@ def failed(rank: int, error: Exception) -> Message:
 
 
 def order_of(message: Message) -> Order | None:
-    """The shared question; None where the communicator is to be closed."""
+    """The order that rank 0 shared; None if the communicator is to be closed."""
     if message["do"] in (CLOSE["do"], RENEW["do"]):
         return None
     point = message["point"]
@@ -96,7 +96,7 @@ def order_of(message: Message) -> Order | None:
 
 
 def answer_of(message: Message) -> Answer:
-    """The gathered answers. MeasuringFailed where a process says that it failed."""
+    """The gathered answers. MeasuringFailed if a process reports that it failed."""
     if "error" in message:
         raise MeasuringFailed(message["error"])
     return Answer(tuple(message["times_us"]), message["wrong"], message["host_us"], tuple(message.get("whole_us", ())))
@@ -122,7 +122,7 @@ class Libraries:
 
 
 class GpuBackend:
-    """A Backend of :mod:`tuner.bench.backend` on rank 0; what serves it on the others."""
+    """On rank 0 a Backend of :mod:`tuner.bench.backend`; on other ranks the object that serves it."""
 
     def __init__(
         self,
@@ -176,7 +176,7 @@ class GpuBackend:
     def _sharing(self, devices: Sequence[int]) -> dict[str, str]:
         """Variables of ranks that share a GPU: their kernels wait for each other, so all of them have to fit at once.
 
-        Without a limit NCCL takes up to 64 blocks for each rank, of which a multiprocessor surely runs one.
+        Without a limit NCCL takes up to 64 blocks for each rank, but a multiprocessor is only sure to run one block.
         """
         if self._options.ranks_per_gpu == 1:
             return {}
@@ -184,7 +184,9 @@ class GpuBackend:
         return {SEVERAL: "1", MOST_BLOCKS: os.environ.get(MOST_BLOCKS, str(blocks))}
 
     def _registering(self) -> dict[str, str]:
-        """Makes calls that are only timed in graphs behave as outside; in graphs NCCL would register their buffers."""
+        """Makes calls that are put into graphs only for timing behave as outside, as NCCL would register their
+        buffers in graphs.
+        """
         return {} if self._options.registered else {REGISTERS: os.environ.get(REGISTERS, "0")}
 
     def _init(self) -> None:
@@ -248,7 +250,9 @@ class GpuBackend:
         return {name: given[name] for name in given if name not in left_out and not name.startswith(OWN)}
 
     def combinations(self, point: Point) -> list[Combination]:
-        """The cells that NCCL gives its tuner for this call, with NCCL's own channels; none where memory is short."""
+        """The combinations that NCCL offers its tuner for this call, with NCCL's own channels; none if the GPU's
+        memory is too small.
+        """
         kernels.definitions(point.dtype, point.op, self.ranks)
         if not self._fits(point):
             return []
@@ -286,7 +290,7 @@ class GpuBackend:
         self._table = text
 
     def renew(self) -> bool:
-        """False: the launcher's processes are the only ones."""
+        """Always False: there are no processes besides the launcher's."""
         return False
 
     def rest(self, seconds: float) -> None:
@@ -298,7 +302,7 @@ class GpuBackend:
         self._leave(CLOSE)
 
     def make_way(self) -> None:
-        """Ends as :meth:`close` does; the other ranks learn that a fresh process will replace each."""
+        """Ends like :meth:`close`, and tells the other ranks that a fresh process will replace each of them."""
         self._leave(RENEW)
 
     def _leave(self, message: Message) -> None:
@@ -376,7 +380,7 @@ class GpuBackend:
         return Answer(timed.times_us, wrong, timed.host_us, timed.whole_us)
 
     def _fits(self, point: Point) -> bool:
-        """Whether both buffers of all ranks fit on the GPU, with what is already allocated of them."""
+        """Whether the two buffers of all ranks fit on the GPU, counting what is already allocated for them."""
         return 2 * point.bytes * self._options.ranks_per_gpu + LEFT_BYTES <= self._free_bytes
 
 

@@ -1,4 +1,6 @@
-"""The calls of a point on the ranks of this process: checked, timed, in CUDA graphs where the point says so."""
+"""Makes the calls of a point on the ranks of this process: checks and times them, in CUDA graphs if the point says
+so.
+"""
 
 import time
 from collections.abc import Callable, Sequence
@@ -40,7 +42,9 @@ class Timed:
 
 
 class Calls:
-    """Calls on ``local`` of ``ranks`` ranks; ``options`` say which are in graphs, and what is too long for a block."""
+    """Calls on ``local`` of ``ranks`` ranks; ``options`` say which calls are in graphs, and how long a block may
+    take.
+    """
 
     def __init__(self, nccl: Nccl, met: Rendezvous, local: Sequence[Rank], ranks: int, options: Options) -> None:
         self._nccl, self._met, self._local, self._ranks, self._options = nccl, met, local, ranks, options

@@ -63,7 +63,7 @@ class Cuda:
             return int(self.cupy.cuda.runtime.memGetInfo()[0])
 
     def stood_in(self) -> dict[str, Any]:
-        """Keys of a header where something stands in for the GPUs (tests/support/double); none on real ones."""
+        """Keys for the header if something stands in for the GPUs (tests/support/double); empty for real GPUs."""
         stood_in: Callable[[], dict[str, Any]] = getattr(self.cupy, "nccl_tuner_header", dict)
         return stood_in()
 
@@ -100,7 +100,7 @@ class Lane:
 
     @contextlib.contextmanager
     def current(self) -> Iterator[None]:
-        """Makes it the thread's device; errors of CUDA become MeasuringFailed, a missing NVRTC BadInput."""
+        """Makes its GPU the thread's device; CUDA errors become MeasuringFailed, a missing NVRTC becomes BadInput."""
         cuda = self._cupy.cuda
         try:
             with cuda.Device(self.device):
@@ -157,11 +157,13 @@ class Lane:
         return self._modules[key].get_function(name)
 
     def mark(self) -> Any:
-        """Creates an event; once recorded, it has its time when the work before it is done."""
+        """Creates an event; after :meth:`record`, it gets its time when the work before it is done."""
         return self._cupy.cuda.Event()
 
     def record(self, mark: Any) -> None:
-        """Puts a mark behind the work so far. Like all that runs between times, it asks for no current device."""
+        """Puts a mark after the work so far. Like everything that runs between two marks, it does not look up the
+        current device.
+        """
         mark.record(self._stream)
 
     def done(self, mark: Any) -> bool:
@@ -187,11 +189,12 @@ class Lane:
     def upload(self, graph: Any) -> None:
         """Puts a graph on the GPU, and waits until it is there.
 
-        Else its first launch does it, while kernels of other ranks may already wait for this one's on the same GPU.
+        Otherwise its first launch would do so, while kernels of other ranks may already wait for this one on the same
+        GPU.
         """
         graph.upload(self._stream)
         self._stream.synchronize()
 
     def launch(self, graph: Any) -> None:
-        """Launches a graph on the stream; asks for no current device."""
+        """Launches a graph on the stream; does not look up the current device."""
         graph.launch(self._stream)

@@ -1,4 +1,4 @@
-"""Random data for every rank, and what a collective must make of it: the CUDA source, and its numbers.
+"""Random data for every rank, and the result that a collective must make of it: the CUDA source, and its numbers.
 
 Any rank can compute any other's data, so results are checked where they are, all of them and without tolerance: the
 values are whole numbers so small that sums in any order are exact in the type, and products are of ones and minus ones
@@ -109,7 +109,7 @@ class Values:
 class Check(NamedTuple):
     """The elements that one rank's result is compared with: ``elements`` of them, from ``first`` on.
 
-    ``per_rank`` is the number that each rank sends; 0 where results combine all ranks' data.
+    ``per_rank`` is how many elements each rank sends; 0 if results combine all ranks' data.
     """
 
     elements: int

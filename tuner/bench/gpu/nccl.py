@@ -45,8 +45,8 @@ _LOADS_TUNER = "ncclLoadTunerPlugin"  # src/misc/tuner.cc, v2.19.3-1 and v2.20.5
 class Nccl:
     """A loaded libnccl, with ``variables`` set until it is closed: NCCL reads most of them when it is first called.
 
-    ``cuda_error`` says CUDA's name of an error by its number. BadInput where the process cannot have it: it has another
-    libnccl, or NCCL read other values.
+    ``cuda_error`` says CUDA's name of an error by its number. BadInput if the process already has another libnccl, or
+    its NCCL has read other values.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class Nccl:
         self._variables.close()
 
     def load_tuner(self) -> None:
-        """Loads the tuner plugin where ranks of one process would race for it.
+        """Loads the tuner plugin in releases in which the ranks of one process would race for it.
 
         In 2.19 and 2.20 a rank that arrives while another is loading it gets none (ncclLoadTunerPlugin,
         src/misc/tuner.cc, v2.19.3-1); later releases lock, and have no such function.
@@ -132,7 +132,7 @@ class Nccl:
         return call
 
     def check_async(self, comm: Any) -> None:
-        """MeasuringFailed where the communicator broke since."""
+        """MeasuringFailed if the communicator has failed in the meantime."""
         error = self.ffi.new("int *")
         self._check(self._library.ncclCommGetAsyncError(comm, error), "ncclCommGetAsyncError")
         if error[0] != _IN_PROGRESS:
@@ -165,7 +165,7 @@ class Nccl:
 
 
 def _offset(path: Path, name: str) -> int | None:
-    """Address of a function in a libnccl, of NCCL's own too; None where it has none of that name, or no symbols."""
+    """Address of a function in a libnccl, even if it is internal; None if there is none of that name, or no symbols."""
     with path.open("rb") as file:
         with mmap(file.fileno(), 0, access=ACCESS_READ) as content:
             if content.find(name.encode()) < 0:

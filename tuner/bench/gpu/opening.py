@@ -1,4 +1,4 @@
-"""Opens GPUs, libnccl and processes to measure on, or says why there are none."""
+"""Opens GPUs, libnccl and processes to measure with, or says why that is impossible."""
 
 import os
 from contextlib import AbstractContextManager, suppress
@@ -37,7 +37,7 @@ def open_gpus(options: Options | None = None) -> GpuBackend | None:
 
 
 def open_at(here: RankAddress, options: Options, backend: type[GpuBackend] | None = None) -> GpuBackend:
-    """The part of the communicator that this process is. BadInput says what is missing here."""
+    """Opens this process's part of the communicator. BadInput says what is missing here."""
     if set_here := [name for name in FORBIDDEN if name in os.environ]:
         raise BadInput(f"{', '.join(set_here)} is set, but measuring forces what NCCL chooses; valid: unset")
     with connections(options):
@@ -96,7 +96,7 @@ def allows_several(path: Path) -> bool:
 
 
 def library_of(options: Options) -> Path:
-    """The library that was given, else that of an installed wheel, for any CUDA: the program that is tuned has it too.
+    """The given library, else the one of an installed wheel, for any CUDA, as the program to tune loads that one, too.
 
     BadInput if no library is found.
     """

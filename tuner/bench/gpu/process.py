@@ -1,4 +1,4 @@
-"""What a process fixes when it loads libnccl: the library, its log, and the variables that it read once.
+"""What is fixed in a process once it loads libnccl: the library, its log, and the variables that it reads only once.
 
 NCCL opens NCCL_DEBUG_FILE and reads most variables once per process, whatever communicators come later. So a process
 has one libnccl, one log, and the same variables in all its communicators, only one of which measures at a time.
@@ -46,14 +46,16 @@ def log(wanted: Path | None = None) -> Path:
 
 
 def _not_there(path: Path) -> Path:
-    """The path, with a number before its ending where another process has written it: NCCL would overwrite the file."""
+    """A path at which no file exists, with a number before its ending if needed: NCCL would overwrite an existing
+    log.
+    """
     numbered = (path.with_name(f"{path.stem}.{number}{path.suffix}") for number in count(2))
     return next(each for each in chain([path], numbered) if not each.exists())
 
 
 @contextmanager
 def variables(library: Path, own: Mapping[str, str]) -> Iterator[None]:
-    """Sets ``own`` for a communicator of this libnccl, and gives back what was there before.
+    """Sets the variables ``own`` for a communicator of this libnccl, and restores the former ones at the end.
 
     BadInput where another libnccl is in the process, another communicator measures, or NCCL has read other values.
     """
@@ -69,7 +71,7 @@ def variables(library: Path, own: Mapping[str, str]) -> Iterator[None]:
 
 @contextmanager
 def environment(own: Mapping[str, str]) -> Iterator[None]:
-    """Sets variables, and gives back what was there before."""
+    """Sets variables inside the block, and restores the former ones after it."""
     before = {name: os.environ.get(name) for name in own}
     os.environ.update(own)
     try:

@@ -1,8 +1,8 @@
 """Rendezvous of processes that measure together: how they find each other, and one connection of each to rank 0.
 
 Whatever started them says where rank 0 is, and a secret of this run: torch's store under torchrun, MPI under mpirun and
-srun. Connections are those of multiprocessing, which let nobody in who does not know the secret. Whoever dies closes
-its connection, which is how the others learn of it.
+srun. Connections are multiprocessing's, which refuse anyone without the secret. A process that dies closes its
+connection, which tells the others.
 """
 
 import json
@@ -32,7 +32,7 @@ _STORES: list[Any] = []  # torchrun's, as long as this process is there: rank 0 
 
 @dataclass(frozen=True, slots=True)
 class RankAddress:
-    """One of a launcher's processes; rank 0 listens at ``host`` and ``port``, for who knows the ``secret``."""
+    """One of a launcher's processes; rank 0 listens at ``host`` and ``port`` for processes that know the ``secret``."""
 
     rank: int
     world: int
@@ -43,7 +43,7 @@ class RankAddress:
     secret: str = field(default="", repr=False)
 
     def handed(self) -> dict[str, str]:
-        """Variables that a program passes to such a process when it starts it itself."""
+        """Variables that a program sets for such a process if it starts it itself."""
         return {HANDED: json.dumps(asdict(self))}
 
 
@@ -231,7 +231,7 @@ class Rendezvous:
         return message
 
     def gather(self, message: Any, limit_s: float | None = None) -> list[Any]:
-        """On rank 0 what every rank says, in the order of ranks; empty on the others."""
+        """On rank 0, the messages of all ranks in the order of ranks; empty on the others."""
         if self.place.rank != 0:
             self._send(0, message)
             return []
@@ -239,7 +239,7 @@ class Rendezvous:
         return [message, *(self._receive(rank, limit_s) for rank in sorted(self._peers))]
 
     def check(self) -> None:
-        """MeasuringFailed where another has gone, or says that it failed while this one still waits for its GPU."""
+        """MeasuringFailed if another process is gone, or reports a failure while this one still waits for its GPU."""
         for rank, peer in self._peers.items():
             if rank in self._pending:
                 continue

@@ -1,9 +1,10 @@
-"""The layer of measuring on GPUs that fails here, in seconds and before anything is measured.
+"""Finds the layer of measuring on GPUs that fails here, in seconds and before anything is measured.
 
     python -m tuner.bench.gpu.selftest [--library FILE] [--ranks-per-gpu 2] [--limit-s 20]
 
-Prints each layer when it is begun and when it is done; the exit code is 0 where all are, 1 where one fails. What hangs
-is ended at the limit with the exit code 124: the last line names its layer, and stderr the places in the code.
+Prints each layer when it is begun and when it is done; the exit code is 0 where all are, 1 where one fails. If a layer
+hangs, the process ends at the limit with exit code 124: the last line names the layer, and stderr shows where the code
+was.
 """
 
 import argparse
@@ -175,7 +176,7 @@ def passes(options: Options, say: Callable[[str], None], *, graphs: bool = True)
 
 
 class _Watched:
-    """Prints lines, and ends the process after ``limit_s``, as nothing else could end what hangs.
+    """Prints lines, and ends the process after ``limit_s``, since nothing else could end a call that hangs.
 
     The last line names the layer that was begun last.
     """

@@ -66,7 +66,7 @@ class States:
         return [name for bit, name in sorted(single.items()) if bits & bit]
 
     def _said(self, ask: Callable[[], Any]) -> Any:
-        """The answer; None for what this GPU, its driver or this nvidia-ml-py does not have."""
+        """NVML's answer; None if this GPU, its driver or this nvidia-ml-py does not support the question."""
         try:
             answer = ask()
         except (self._nvml.NVMLError, AttributeError):
