@@ -568,16 +568,16 @@ def command(
     A FILE is a CSV or JSON list (collective, bytes or count and dtype, calls), a NCCL log
     (NCCL_DEBUG_SUBSYS=INIT,COLL), a trace of PyTorch's profiler, a Flight Recorder dump, an export of Nsight Systems to
     SQLite, what NCCL Inspector or NCCL's example profiler plugin wrote, or DeepSpeed's communication log; its content
-    decides which. Each may be gzipped. Calls of several FILEs are added up, so give that of one rank. A column "bytes"
-    is NCCL's nBytes; counts are elements as in NCCL's calls, and are multiplied by the ranks for AllGather and
+    decides which. Each may be gzipped. Calls of several FILEs are added up, so give the file of one rank only. A column
+    "bytes" is NCCL's nBytes; counts are elements as in NCCL's calls, and are multiplied by the ranks for AllGather and
     ReduceScatter.
 
-    The time is a sum of NCCL's own predictions, and of calibrated times where a calibration fits the machine, one call
-    after the other: calls that overlap with each other or with computing cost a job less, ranks that wait for each
-    other and SMs that computing shares cost it more. Releases in --nccl are separated by
-    commas; the first is the one that others are compared with. --dtype and --op are of calls that do not say theirs;
-    --buffers and --in-place are of all, as no file says them. With --buffers window calls on symmetric kernels have
-    NCCL's time by its model of these, and those that copy engines do have none.
+    The time is the sum of NCCL's own predictions, and of calibrated times if a calibration fits the machine, as if one
+    call ran after the other: calls that overlap with each other or with computing cost a job less, ranks that wait for
+    each other and SMs that computing shares cost it more. Releases in --nccl are separated by commas; the first is the
+    one that others are compared with. --dtype and --op apply to calls for which the file does not say them; --buffers
+    and --in-place to all calls, as no file says them. With --buffers window, calls on symmetric kernels are timed by
+    NCCL's model of these, and calls on copy engines have no time.
 
     \b
     nccl-tuner budget steps.csv --machine dgx-h100 --nodes 2 --nccl 2.22.3,2.28.9

@@ -38,8 +38,8 @@ class Cache:
 def command(names: tuple[str, ...], unused_days: float, prune: bool) -> None:
     """Lists what the cache (NCCL_TUNER_CACHE) holds, and removes it with --prune.
 
-    Only files that this project wrote there as this user are listed and removed; links are not followed. All but what
-    'oracle learn' found is made again when it is needed.
+    Only files that this project wrote there as this user are listed and removed; links are not followed. Everything
+    except what 'oracle learn' found is made again when it is needed.
 
     \b
     nccl-tuner cache

@@ -93,9 +93,9 @@ def command(
     Exit code 1 if anything differs. Without --machine, --topology and --node: every known machine; without --nodes: 1,
     2 and 4 nodes, and where a node has one GPU, 2 and 4.
 
-    Of FILEs algorithm and protocol are said by NCCL Inspector, NCCL's example profiler plugin and NCCL's logs; channels
-    and threads by the kernels in traces of PyTorch's profiler and Nsight Systems, and by the former where they have
-    them. Compared is what a FILE says; calls that were launched together with others are not. Exit code 3 if nothing
+    NCCL Inspector, NCCL's example profiler plugin and NCCL's logs say which algorithm and protocol ran, some also
+    channels and threads; traces of PyTorch's profiler and Nsight Systems show channels and threads by their kernels.
+    Whatever a FILE says is compared, except for calls that were launched together with others. Exit code 3 if nothing
     can be compared. 'log --check' compares with a log.
 
     \b

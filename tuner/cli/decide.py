@@ -90,15 +90,16 @@ def command(
     name: str,
     **given: Any,
 ) -> None:
-    """Few rows of a decision table from FILEs that 'nccl-tuner measure' wrote, one for each number of ranks.
+    """Writes few rows of a decision table from FILEs that 'nccl-tuner measure' wrote, one FILE for each number of
+    ranks.
 
     A row stays only if an A/B run through the plugin, in several fresh processes, shows that it gains more than 2 %,
-    with a probability of 0.975 at least for all rows together. A table without rows is an answer as well: NCCL's
-    default is the best. The A/B run is kept in TABLE.ab.jsonl.
+    with a probability of 0.975 at least for all rows together. A table without rows is an answer, too: NCCL's default
+    is the best. The A/B run is kept in TABLE.ab.jsonl.
 
-    With --arm, --machine, --topology or --log the FILEs may be from nccl-tests or any origin that 'verify' takes: those
-    with NCCL_ALGO or NCCL_PROTO in them say what they forced. Rows are then those that beat NCCL's pick beyond the
-    noise; as such runs cannot be repeated here, that takes --no-gate.
+    With --arm, --machine, --topology or --log the FILEs may be from nccl-tests or any origin that 'verify' takes: files
+    with NCCL_ALGO or NCCL_PROTO in them say what they forced. Rows are then choices that beat NCCL's pick beyond the
+    noise; as such runs cannot be repeated here, --no-gate is required.
 
     DIR is what a job wrote that explored arms (several: its restarts): an arm stays where it gains more than 2 % over
     the calls around its blocks, with an error of at most 0.025 for all arms together, and the job itself is not slower

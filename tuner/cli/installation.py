@@ -168,7 +168,8 @@ def _installed() -> list[CachedLibrary]:
 @options.json_option
 @click.pass_context
 def doctor_command(ctx: click.Context) -> None:
-    """Says what of nccl-tuner is installed on this computer, which extras are missing, which libnccl it has.
+    """Says which parts of nccl-tuner are installed on this computer, which extras are missing, and which libnccl it
+    has.
 
     It looks only at the installation; 'nccl-tuner diagnose FILE' says what is wrong with a topology.
     Exit code 1: something that is installed does not work. A missing extra is not a fault.

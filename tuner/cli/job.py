@@ -40,8 +40,8 @@ COLUMNS = ("ranks", "call", "size", "executed", "calls", "us", "+-", "waiting")
 def read_command(folder: Path, machine: str | None, out: Path | None, parquet: Path | None) -> None:
     """Joins the files of all ranks in DIR, the folder that NCCL_TUNER_JOB named while the job ran.
 
-    Of a call the least time over the ranks is its transfer; the rest of a rank's time it waited for the last one.
-    Exit code 1 where ranks ran different calls, 3 where no call has a record of every rank.
+    A call's transfer is its shortest time over the ranks; the rest of a rank's time was waiting for the last rank. Exit
+    code 1 where ranks ran different calls, 3 where no call has a record of every rank.
 
     \b
     nccl-tuner job read /shared/job
@@ -136,12 +136,12 @@ def _print_read(found: report.JobReport) -> None:
 @options.steps_options
 @options.json_option
 def plan_command(folder: Path, machine: str, out: Path, most_factor: float, steps: Path | None, name: str) -> None:
-    """Writes a table with arms for the calls that most time of the job in DIR is in, and says what exploring costs.
+    """Writes a table with arms for the calls that take most time in the job of DIR, and says what exploring costs.
 
-    Of each call NCCL's own choice and up to three others that calibrated times, or where there are none NCCL's model,
-    take for at most half as slow again. The shares are such that all of it is predicted to cost at most 1 % of the time
-    in collectives; where the job explores already, by what its blocks took. With --steps blocks are so long that decide
-    can tell by the steps what an arm does to them.
+    Each call gets NCCL's own choice and up to three others that calibrated times (or, if there are none, NCCL's model)
+    predict to take at most half as long again. Shares are set so that exploring costs at most 1 % of the time in
+    collectives, as predicted or, if the job explores already, by its measured blocks. With --steps, blocks are long
+    enough for 'decide' to see an arm's effect on the steps.
 
     \b
     nccl-tuner job plan /shared/job --machine dgx-h100 --out explore.table
@@ -197,11 +197,11 @@ READ = {
 @release_option("NCCL release. [default: the newest]")
 @options.json_option
 def variables_command(variables: tuple[str, ...], nccl: str | None) -> None:
-    """Says which of NCCL's variables still count for a new communicator where a process sets them while it runs.
+    """Says which of NCCL's variables still affect a new communicator if a process sets them while it runs.
 
-    Of those that change what NCCL picks or launches; NAME: only these. NCCL reads most once in a process, at its first
-    communicator or call: set later (setenv, os.environ), they change nothing. The real libnccl was asked, with two
-    communicators in one process.
+    Covers the variables that change what NCCL picks or launches, or only each NAME. NCCL reads most of them once in a
+    process, at its first communicator or call; set later (setenv, os.environ), they change nothing. The real libnccl
+    was asked, with two communicators in one process.
 
     Exit code 1 where a NAME is read once, 3 where one is not known.
 

@@ -80,8 +80,8 @@ def command(
 
     Prints the communicator, its tables and its choices, and names what the log does not say. --json prints everything.
     With --check it says whether the emulator agrees: compared, as the text NCCL prints, are every cell of the tuning
-    table, threads, thread thresholds, channels and choices. --dtype and --op are of calls whose own the log does not
-    say (NCCL_DEBUG_SUBSYS=COLL says them). Exit code 1 if anything differs, 3 if nothing can be compared.
+    table, threads, thread thresholds, channels and choices. --dtype and --op apply to calls for which the log does not
+    say them (with NCCL_DEBUG_SUBSYS=COLL it does). Exit code 1 if anything differs, 3 if nothing can be compared.
 
     \b
     nccl-tuner log nccl.log

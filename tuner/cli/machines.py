@@ -74,11 +74,11 @@ def command(
     pcie: str | None,
     out: Path | None,
 ) -> None:
-    """The machines known by name; of NAME or FILE the topology in NCCL's XML, with the source of every fact of NAME.
+    """Lists the machines known by name; with NAME or FILE, prints its topology in NCCL's XML, with sources for a NAME.
 
-    FILE is completed as NCCL does on a machine with such GPUs, without libnccl; missing facts are asked for. It
-    is a topology that only places devices, what 'nvidia-smi topo -m' printed (with 'topo -mp' and 'topo -p2p r' after
-    it, where you have them), or what 'lstopo --of xml' wrote.
+    FILE is completed as NCCL would complete it on a machine with such GPUs, without libnccl; an error names missing
+    facts. It is a topology that only places devices, what 'nvidia-smi topo -m' printed (with 'topo -mp' and 'topo -p2p
+    r' after it, where you have them), or what 'lstopo --of xml' wrote.
 
     \b
     nccl-tuner machines

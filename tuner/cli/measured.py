@@ -103,13 +103,14 @@ def command(
     count: int | None,
     **head: Any,
 ) -> None:
-    """The tables of measured times that are shipped; of NAME all that is known; of FILEs what is wrong with them.
+    """Lists the shipped tables of measured times; with NAME, all that is known about it; with FILEs, what is wrong with
+    them.
 
-    FILEs are text or JSON of nccl-tests, aiconfigurator's parquet, runs of 'measure', or columns. What is wrong is said
-    with the lines: units, labels, repeated rows, curves, faulty runs, what the links of --machine cannot carry; exit
-    code 1 where rows cannot be used. With -o they become one table, and numbers that cannot be true are refused.
-    Without NAME and FILE --machine says whose tables are listed; --json of NAME has its rows. --keep keeps FILEs as a
-    healthy run of your own: 'accept' compares with it from then on.
+    FILEs are text or JSON of nccl-tests, aiconfigurator's parquet, runs of 'measure', or columns. Faults are named with
+    their lines: units, labels, repeated rows, curves, faulty runs, and times that the links of --machine cannot reach;
+    exit code 1 if rows cannot be used. With -o they become one table, and numbers that cannot be true are refused.
+    Without NAME and FILE, --machine lists one machine's tables; with NAME, --json has the table's rows. --keep keeps
+    FILEs as a healthy run of your own: 'accept' compares with it from then on.
 
     \b
     nccl-tuner measured

@@ -73,11 +73,11 @@ def command(
     call: options.CallOptions,
     communicator: options.CommunicatorOptions,
 ) -> None:
-    """In which order of ranks COLLECTIVE adds the numbers of each element, and whether calls give the same bits.
+    """Says in which order of ranks COLLECTIVE adds each element's numbers, and whether calls give the same bits.
 
-    With --range by ranges of sizes: in which of them every element has one order whatever the size.
-    Several sizes are compared at the same offsets, rows wherever they are; --change compares with another release,
-    setting or machine, as in diff. With --group the sizes are calls between ncclGroupStart and ncclGroupEnd.
+    With --range: in which ranges of sizes every element is added in one order, whatever the size. Several sizes are
+    compared at the same offsets, rows wherever they are; --change compares with another release, setting or machine, as
+    in diff. With --group the sizes are calls between ncclGroupStart and ncclGroupEnd.
 
     \b
     nccl-tuner order allreduce --machine dgx-h100 --nccl 2.28.9 --bytes 64K --env NCCL_ALGO=Ring

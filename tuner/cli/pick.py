@@ -126,9 +126,10 @@ def command(
     """Show what NCCL picks for COLLECTIVE: algorithm, protocol, channels, threads and its predicted time.
 
     CALLS are several in one ncclGroupStart and ncclGroupEnd: CALL[@PEER]:BYTES[:TYPE[:OP]][*TIMES], with commas between
-    them. BYTES is NCCL's nBytes; of send and recv those of the message, of alltoall, gather and scatter those of all
-    messages of a rank, or of the root. PEER is a rank, the root of broadcast, reduce, gather and scatter, or counts
-    from --rank, such as +1. Or CALLS is @FILE: a JSON list of objects with the keys call, peer, bytes, type, op, times.
+    them. BYTES is NCCL's nBytes; for send and recv the bytes of the message, for alltoall, gather and scatter those of
+    all messages of a rank or of the root. PEER is a rank: the other end, or the root of broadcast, reduce, gather and
+    scatter; +1 counts from --rank. Or CALLS is @FILE: a JSON list of objects with the keys call, peer, bytes, type, op,
+    times.
 
     \b
     nccl-tuner pick allreduce --machine dgx-h100 --nodes 2 --nccl 2.28.9 --bytes 8,1K,64MiB --json

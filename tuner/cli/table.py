@@ -47,9 +47,9 @@ def command(
 ) -> None:
     """The latencies (us) and bandwidths (GB/s) of every combination, in the layout NCCL prints.
 
-    A narrow terminal shows fewer algorithms side by side. They hold for every kind of buffers but windows.
-    With --buffers window the times of symmetric kernels instead, by NCCL's own model of them: of AllGather, AllReduce
-    and ReduceScatter of --dtype and --op, at some sizes.
+    A narrow terminal shows fewer algorithms side by side. The table holds for all buffers except windows. With
+    --buffers window it shows the times of symmetric kernels by NCCL's own model of them: for AllGather, AllReduce and
+    ReduceScatter with --dtype and --op, at some sizes.
 
     \b
     nccl-tuner table --machine dgx-h100 --nodes 2 --nccl 2.28.9

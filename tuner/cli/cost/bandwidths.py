@@ -77,8 +77,8 @@ def ideal_command(
 ) -> None:
     """The bus bandwidth of links that carry the least there is to carry, and do nothing else.
 
-    It is the same for every collective, and knows no reduction in the network. With --fabric the time of an AllReduce
-    by the links it passes.
+    It is the same for every collective, and does not model reduction in the network. With --fabric: the time of an
+    AllReduce by the links that it crosses.
 
     \b
     nccl-tuner cost ideal --intra-gbs 450 --inter-gbs 100 --gpus-per-node 8 --nodes 2

@@ -46,10 +46,10 @@ def audit_command(
     Says what it changes, and by how much of NCCL's own time; where it writes negative times, NaN, ties, cells that NCCL
     excludes, or beside the table; whether its answer depends on the rank, on the clock, on what was asked before or on
     the process, so that ranks could part; what its errors do to init and to a call; how long a question takes and how
-    often it is asked; by which interface each release asks it, and what changes from one release to the next. Each
-    collective (default: all five) of float32 sums. The tuner's own variables are inherited; --env is for NCCL's.
+    often it is asked; by which interface each release asks it, and what changes from one release to the next. Calls are
+    float32 sums of each collective (default: all five). The tuner inherits its own variables; --env is for NCCL's.
 
-    Exit code 1 where anything is found but notes, 3 where none of the releases takes LIB.so.
+    Exit code 1 if anything but notes is found, 3 if none of the releases can load LIB.so as a tuner.
 
     \b
     nccl-tuner plugin audit ./libnccl-tuner-mine.so --machine dgx-h100

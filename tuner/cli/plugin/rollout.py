@@ -143,8 +143,8 @@ def switch_command(file: Path, state: str, margin_s: int, why: str) -> None:
 
     FILE is what NCCL_TUNER_SWITCH names, which all nodes see; it has to be there before the first job. Running jobs
     keep what they have, since ranks that read the file at different moments would choose differently: restart jobs that
-    must change. A line counts from the margin on, or from the last line's time where that is later. `mend` makes a file
-    that the plugin refuses one that it takes, and drops lines of a time that is more than minutes ahead.
+    must change. A line takes effect after the margin, or at the last line's time if that is later. `mend` repairs a
+    file that the plugin refuses, and drops lines whose time is more than minutes ahead.
 
     \b
     nccl-tuner plugin switch /shared/nccl-tuner.switch off --reason "all-to-all slower since Monday"

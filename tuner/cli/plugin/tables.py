@@ -43,7 +43,7 @@ from tuner.scenario import Scenario
 def convert_command(file: Path, out: Path, target: str) -> None:
     """Writes a decision table in another format; the content of IN decides what it is in.
 
-    What the other format cannot say is an error that names the row, and nothing is written.
+    If the other format cannot express a row, the error names that row, and nothing is written.
 
     \b
     nccl-tuner plugin convert nccl_tuner.conf --out my.table
@@ -76,10 +76,10 @@ def lint_command(
 ) -> None:
     """Find what is wrong with each decision table FILE, of any format that convert reads.
 
-    By itself: rows that never decide, meet or leave gaps, and what no NCCL runs. With --nccl: what that release does
-    not do. With a machine as well, and the release that the table names: what cannot run there, and why. Lines of
-    NCCLX's JSON are the numbers of its rules. Exit code 1 where there are warnings or errors; notes alone are exit code
-    0. JSON of several files is a list.
+    Without options: rows that never decide, overlap or leave gaps, and choices that no NCCL runs. With --nccl: what
+    that release does not do. With a machine as well (by default with the release that the table names): what cannot run
+    there, and why. For NCCLX's JSON, line numbers are the numbers of its rules. Exit code 1 where there are warnings or
+    errors; notes alone are exit code 0. JSON of several files is a list.
 
     \b
     nccl-tuner plugin lint my.table
@@ -204,9 +204,9 @@ def compile_command(
 ) -> None:
     """Writes a decision table that makes other releases pick as one does on a machine, or as was measured.
 
-    Its rows are for this number of ranks and nodes only, or with --interpolate for several and those between: of each
-    gap one number is held out, and a note says how the rows do beside the picks there. Size ranges are exact to the
-    byte, but for those of interpolated rows. Without COLLECTIVE: all five.
+    Its rows are for this number of ranks and nodes only, or with --interpolate for several numbers of nodes and those
+    between: in each gap one number is held out, and a note compares the rows with the picks there. Size ranges are
+    exact to the byte, except in interpolated rows. Without COLLECTIVE: all five.
 
     \b
     nccl-tuner plugin compile --machine dgx-h100 --nodes 2 --nccl 2.28.9 --as costs --for 2.21.5 --out as-2.28.table
