@@ -582,6 +582,34 @@ def test_what_is_not_alike_is_not_folded() -> None:
     assert "of host 2<" in text
 
 
+@pytest.mark.parametrize("graph", ["ring", "tree", "nvls"])
+def test_a_topology_says_the_path_of_a_channel(graph: str, tmp_path: Path) -> None:
+    words = ("--machine", "dgx-h100", "--nodes", "2", "--nccl", "2.28.9")
+    file = tmp_path / "drawn.svg"
+    said = run_command("plot", "topology", graph, *words, "--out", str(file)).stdout
+    orders = json.loads(run_command("graphs", *words, "--json").stdout)["graphs"][graph]["orders"]
+    shown = json.loads(run_command("plot", "topology", graph, *words, "--json").stdout)
+    assert shown["graph"] == graph
+    assert shown["orders"] == orders
+    assert f"channel 0: {' '.join(orders[0])}" in " ".join(said.split())
+    ET.fromstring(file.read_text())
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("rings", "--json"), "valid: ring, tree, nvls"),
+        (("ring", "tree", "--json"), "name one graph"),
+        (("--out", "drawn.png"), "valid: --out FILE.svg"),
+        ((), "nothing to write; valid: --out FILE.svg"),
+        (("--points", "3", "--json"), "--points: no meaning with topology"),
+    ],
+)
+def test_a_topology_refuses_what_it_cannot_draw(words: tuple[str, ...], said: str) -> None:
+    done = run_command("plot", "topology", *words, "--machine", "dgx-h100", code=2)
+    assert said in done.stderr
+
+
 @pytest.mark.slow
 def test_it_is_written_as_a_file_and_into_a_report(tmp_path: Path) -> None:
     words = ("--machine", "ws-2x-a6000", "--nccl", "2.28.9")
@@ -589,6 +617,8 @@ def test_it_is_written_as_a_file_and_into_a_report(tmp_path: Path) -> None:
     assert drawn.stdout == ""
     text = (tmp_path / "ring.svg").read_text()
     assert "ring of 1 x ws-2x-a6000, 2 GPUs each, NCCL 2.28.9" in text
+    run_command("plot", "topology", *words, "--out", str(tmp_path / "topology.svg"))
+    assert (tmp_path / "topology.svg").read_text() == text
     pytest.importorskip("bokeh")
     run_command("plot", "page", *words, "--out", str(tmp_path / "page.html"))
     page = (tmp_path / "page.html").read_text()

@@ -367,6 +367,7 @@ def command_answers() -> dict[str, Any]:
     from tuner.jobs.workload.priced import Budget
     from tuner.machine.adapters import Nearness
     from tuner.machine.catalogue import DocumentSource
+    from tuner.graphs.explain.records import GraphExplanation
     from tuner.machine.graphs import OrderedGraph
     from tuner.oracle.bill import MemoryStage
     from tuner.oracle.conformance.check_log import LogComparison
@@ -555,6 +556,7 @@ def command_answers() -> dict[str, Any]:
             ),
             {"kinds": rows},
             {"classes": list[ClassAccuracy]},
+            Merged((GraphExplanation, {"orders": tuple[tuple[str, ...], ...]})),
             {"file": str, "file_bytes": int, "data_bytes": int, "machine": str, "gpus_per_node": int}
             | {"releases": texts, "collectives": texts, "nodes": numbers, "sizes_bytes": numbers, "picks": int}
             | {"different_lines": int, "calibrations": texts},

@@ -12,11 +12,13 @@ from numpy.typing import NDArray
 
 from tuner.answers.choices import Choices, changed, choices, curves, ratio
 from tuner.base.dataclass import dataclass
-from tuner.base.errors import BadInput, BadMeasurement
+from tuner.base.errors import BadInput, BadMeasurement, one_of
+from tuner.base.files import write_text
 from tuner.base.names import Algorithm, Collective, Protocol
 from tuner.base.numerics import SizeArray, shortest
-from tuner.base.printable import raw
+from tuner.base.printable import printable, raw
 from tuner.base.records import to_json
+from tuner.base.sizes import plural
 from tuner.cli import options
 from tuner.cli.command import Params, excludes, missing_of
 from tuner.cli.communicator_options import of_all_ranks
@@ -113,10 +115,7 @@ def nodes_alike(scenario: Scenario) -> str:
 
 def deliver(out: Path | None, record: Callable[[], Any], draw: Callable[[], "Figure"], says: Callable[[], str]) -> None:
     """Writes the picture, and prints the record as JSON, or one line that ``says`` what it shows."""
-    if out is None and not json_wanted():
-        raise BadInput(
-            "nothing to write; valid: --out FILE.png (.svg, .pdf) for a picture, --json for what it would show"
-        )
+    _wanted(out, "FILE.png (.svg, .pdf)")
     if out is not None:
         from tuner.answers.charts import save
 
@@ -125,6 +124,12 @@ def deliver(out: Path | None, record: Callable[[], Any], draw: Callable[[], "Fig
         print_json(record())
     else:
         say(f"{out}: {says()}")
+
+
+def _wanted(out: Path | None, files: str) -> None:
+    """BadInput where neither a picture nor JSON is asked for."""
+    if out is None and not json_wanted():
+        raise BadInput(f"nothing to write; valid: --out {files} for a picture, --json for what it would show")
 
 
 def _of_call(request: Request) -> dict[str, object]:
@@ -308,6 +313,26 @@ def _measured(
     deliver(out, record, draw, says)
 
 
+def _topology(graph: str, out: Path | None, described: Scenario) -> None:
+    """Draws the devices and links of a node, with what each channel of a graph takes of every link."""
+    from tuner.answers import graphs
+    from tuner.cli.reports.machine_picture import picture
+
+    _wanted(out, "FILE.svg")
+    if out is not None and out.suffix.lower() != ".svg":
+        raise BadInput(f"{out}: 'plot topology' writes SVG; valid: --out FILE.svg")
+    explanation = graphs.limited(described, graph)
+    found = graphs.of_scenario(described).get(graph)
+    orders = found.orders if found else ()
+    if out is not None:
+        write_text(out, printable(picture(explanation, described.title)))
+    if json_wanted():
+        print_json({**to_json(explanation), "orders": orders})
+        return
+    path = f"; channel 0: {' '.join(orders[0])}" if orders else ""
+    say(f"{out}: {graph}, {plural(len(orders), 'channel')}{path}")
+
+
 def _accuracy(out: Path | None) -> None:
     classes = left_out.accuracy()
 
@@ -386,6 +411,7 @@ MEANINGLESS = {  # parameters of other kinds of pictures
     "measured": ("assignments", "measured", *SIZES, *NODES, *CALL, *PAGE),
     "page": ("assignments", "labelled", "of_collective", "measured", "buffers", *SIZES, *NODES),
     "accuracy": ("assignments", "labelled", "of_collective", "measured", *SIZES, *NODES, *CALL, *PAGE),
+    "topology": ("assignments", "labelled", "of_collective", "measured", *SIZES, *NODES, *CALL, *PAGE),
 }
 
 
@@ -402,7 +428,7 @@ RULES = [excludes(kind, *names, when=_is_kind(kind)) for kind, names in MEANINGL
 @options.under("Measured times", "--collective", "--arm")
 @options.under("The page", "--time")
 @click.argument("kind", type=click.Choice(tuple(MEANINGLESS)), metavar="KIND")
-@click.argument("words", nargs=-1, metavar="COLLECTIVE|FILE...")
+@click.argument("words", nargs=-1, metavar="COLLECTIVE|FILE...|GRAPH")
 @options.option("--from", "from_bytes", "The smallest size.", type=options.size_bytes, default="8", metavar="SIZE")
 @options.option("--to", "to_bytes", "The largest size.", type=options.size_bytes, default="16G", metavar="SIZE")
 @options.option(
@@ -453,7 +479,8 @@ def command(
     another release or setting (--change) changes the pick, over sizes and node counts. measured: times in FILEs, of
     'nccl-tuner measure' or nccl-tests, against what NCCL's model predicts, and their ratio. page: one HTML page of a
     machine, with its picks by size, nodes, collective and release, and why; it opens with --nodes. accuracy: how far
-    off calibrated times between nodes are at sites that nothing was learnt from, beside NCCL's own.
+    off calibrated times between nodes are at sites that nothing was learnt from, beside NCCL's own. topology: the
+    devices and links of a node, and what each channel of GRAPH (ring, tree, nvls; by default ring) takes of them; SVG.
 
     A file of nccl-tests does not say where it was measured: --machine, --topology or --log, --nodes and --nccl do.
     Several FILEs, and those of --arm, are runs of one communicator; each says by NCCL_ALGO and NCCL_PROTO, or by NAME,
@@ -467,6 +494,7 @@ def command(
     nccl-tuner plot page --machine dgx-h100 --nodes 2 --nccl 2.22.3 --nccl 2.25.1 --out upgrade.html
     nccl-tuner plot diff allreduce --machine dgx-h100 --nccl 2.18.1 --change nccl=2.28.9 --out diff.png
     nccl-tuner plot diff allreduce --machine dgx-h100 --nccl 2.28.9 --change NCCL_ALGO=Ring --to-nodes 16 --json
+    nccl-tuner plot topology --machine dgx-h100 --nodes 2 --nccl 2.28.9 --out ring.svg
     nccl-tuner plot measured run.jsonl --collective allreduce --out measured.png
     nccl-tuner plot measured all_reduce_perf.log --machine dgx-h100 --nodes 2 --nccl 2.28.9 --out measured.svg
     nccl-tuner plot measured plain.log --arm Ring=ring.log --machine dgx-h100 --nodes 2 --nccl 2.28.9 --out arms.svg
@@ -488,6 +516,14 @@ def command(
     communicator = communicator.but(nccl=next(iter(communicator["nccl"]), None)).without("tuner")
     if kind == "measured":
         _measured(tuple(map(Path, words)), labelled, of_collective, out, communicator)
+        return
+    if kind == "topology":
+        from tuner.cli.graphs import GRAPHS
+
+        graph = words[0].lower() if words else "ring"
+        if len(words) > 1 or graph not in GRAPHS:
+            raise BadInput(f"topology {' '.join(words)}: name one graph; {one_of(GRAPHS)}")
+        _topology(graph, out, communicator.scenario())
         return
     given["communicator"] = communicator
     if len(words) != 1:
