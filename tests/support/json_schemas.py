@@ -358,6 +358,7 @@ def command_answers() -> dict[str, Any]:
     from tuner.cli.cost import collective
     from tuner.cli.plugin.tables import _Linted
     from tuner.emulator.ranges import SizeRange
+    from tuner.graphs.explain.records import GraphExplanation
     from tuner.jobs import check_run
     from tuner.jobs.diagnosis.records import FileDiagnosis
     from tuner.jobs.inside import decide as job_decide
@@ -367,7 +368,6 @@ def command_answers() -> dict[str, Any]:
     from tuner.jobs.workload.priced import Budget
     from tuner.machine.adapters import Nearness
     from tuner.machine.catalogue import DocumentSource
-    from tuner.graphs.explain.records import GraphExplanation
     from tuner.machine.graphs import OrderedGraph
     from tuner.oracle.bill import MemoryStage
     from tuner.oracle.conformance.check_log import LogComparison
