@@ -1,5 +1,6 @@
 """The interface for Python: a communicator described in words, and what NCCL does with calls on it."""
 
+import inspect
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack, overload
@@ -445,7 +446,10 @@ def budget(
     from tuner.jobs.workload import job as jobs
 
     if unknown := sorted(compared.keys() - Compared.__annotations__.keys()):
-        raise BadInput(f"unknown {', '.join(unknown)}; valid: {', '.join(Compared.__annotations__)}")
+        describing = [name for name in unknown if name in inspect.signature(communicator).parameters]
+        where = f"; {', '.join(describing)}: of the communicator; pass communicator(...) as communicators"
+        valid = f"valid: {', '.join(Compared.__annotations__)}"
+        raise BadInput(f"unknown {', '.join(unknown)}; {valid}{where if describing else ''}")
     several = [communicators] if isinstance(communicators, Communicator) else communicators
     scenarios = [one.scenario for one in several]
     if not scenarios:

@@ -199,6 +199,12 @@ def test_a_process_answers_the_same() -> None:
         (("pick", "allreduce", "nonsense"), "unexpected argument 'nonsense'"),
         (("pick", "allreduce", "--size", "1M"), "no option --size; did you mean --bytes?"),
         (("pick", "allreduce", "--gpus", "4"), "no option --gpus; did you mean --gpus-per-node?"),
+        (
+            ("pick", "--collective", "allreduce"),
+            "no option --collective: COLLECTIVE stands alone, without one",
+        ),
+        (("measure", "--collective", "allreduce"), "without one; such as: nccl-tuner measure"),
+        (("plugin", "dry-run", "--table", "my.table"), "no option --table: TABLE stands alone"),
         (("doctor", "--size", "1M"), "No such option '--size'."),  # which has no sizes
         (("regression",), "no command 'regression'; did you mean diff?"),
         (("autotune",), "no command 'autotune'; did you mean decide or measure?"),

@@ -159,3 +159,8 @@ def test_memory_is_that_of_the_command() -> None:
     words = ("memory", "allreduce:1M", "--machine", "dgx-a100", "--gpus-per-node", "2", "--nccl", "2.28.9")
     assert to_json(found.records) == printed(*words)["stages"]
     assert len(found.to_pandas()) == 2
+
+
+def test_what_describes_a_communicator_is_no_argument_of_a_budget() -> None:
+    with pytest.raises(BadInput, match=r"unknown machine, odd; .*; machine: of the communicator; pass communicator\("):
+        nccl_tuner.budget(model="llama-3-70b", machine="dgx-h100", odd=1)  # type: ignore[call-overload]

@@ -293,9 +293,14 @@ class Command(Help):
             rest = super().parse_args(ctx, args)
         except click.NoSuchOption as error:
             own = OTHER_OPTIONS.get(error.option_name)
-            if own is None or all(own not in each.opts for each in self.params):
-                raise
-            raise click.UsageError(f"no option {error.option_name}; did you mean {own}?", ctx) from None
+            if own is not None and any(own in each.opts for each in self.params):
+                raise click.UsageError(f"no option {error.option_name}; did you mean {own}?", ctx) from None
+            word = error.option_name.lstrip("-").replace("-", "_").upper()
+            arguments = [each for each in self.params if isinstance(each, click.Argument)]
+            if any(word in re.findall(r"\w+", each.make_metavar(ctx)) for each in arguments):
+                said = f"no option {error.option_name}: {word} stands alone, without one"
+                raise click.UsageError(f"{said}{_such_as(ctx)}", ctx) from None
+            raise
         except click.MissingParameter:
             opts, _, _ = self.make_parser(ctx).parse_args(given)
             required = (each for each in self.params if each.required)
@@ -342,9 +347,13 @@ class Command(Help):
 
 def missing_of(ctx: click.Context, names: str) -> click.UsageError:
     """Error that something is missing, with the first example of the command's help."""
+    return click.UsageError(f"Missing {names}{_such_as(ctx)}", ctx)
+
+
+def _such_as(ctx: click.Context) -> str:
+    """The first example of the command's help, to end an error with; nothing where it has none."""
     examples = filter(is_example, inspect.cleandoc(ctx.command.help or "").splitlines())
-    example = next((f"; such as: {each}" for each in examples), "")
-    return click.UsageError(f"Missing {names}{example}", ctx)
+    return next((f"; such as: {each}" for each in examples), "")
 
 
 def _plain(record: tuple[str, str]) -> tuple[str, str]:

@@ -60,7 +60,9 @@ class CheckedNumbers(click.ParamType):  # type: ignore[type-arg]
         try:
             numbers = [self.kind(word) for word in str(value).split(",")]
             self.check(_name(param), numbers)
-        except (ValueError, OverflowError):
+        except OverflowError:
+            self.fail(f"{str(value)[:20]}... has a number that no quantity can have", param, ctx)
+        except ValueError:
             what, said = "whole numbers" if self.kind is int else "numbers", str(value)[:40]
             raise BadInput(f"{_name(param)} {said}: not {what}; valid: {what}, with commas between them") from None
         return numbers
