@@ -8,6 +8,7 @@ import pytest
 
 from tests.support.cases import report
 from tests.support.diagnoses import found
+from tuner.machine import catalogue
 
 COUNTS = ("Broadcast", "AllReduce")
 
@@ -425,3 +426,19 @@ def test_results_of_amds_gpus_say_what_they_are_and_wrong_ones_are_a_fault_anywh
     code, (first, *_) = found(report("F06/wrong.log"))
     assert (code, first["code"]) == (1, "accept.wrong_results")
     assert (first["facts"]["calls"], first["facts"]["most"]) == (11, 951005)
+
+
+def test_verdicts_on_times_topologies_and_strangers_files_have_codes_of_their_own(tmp_path: Path) -> None:
+    times = AMD.format(wrong=0).replace("AMD Instinct MI300X", "NVIDIA H100 80GB HBM3")
+    (tmp_path / "slow.log").write_text(times.replace("   30.00   34.95   34.95", "90000.00    0.01    0.01"))
+    code, findings = found(tmp_path / "slow.log", "--machine", "dgx-h100", "--nodes", "1", "--nccl", "2.28.9")
+    assert (code, findings[0]["code"]) == (1, "diagnose.times_fail")
+    facts = findings[0]["facts"]
+    assert (facts["collective"], facts["bytes"], facts["time_us"]) == ("AllReduce", 1 << 20, 90000)
+    assert facts["expected_us"] < 1000
+    (tmp_path / "words.txt").write_text("a list of things to buy\nbread\n")
+    code, findings = found(tmp_path / "words.txt")
+    assert (code, [each["code"] for each in findings]) == (3, ["diagnose.nothing_of_nccl"])
+    (tmp_path / "node.xml").write_text(catalogue.load("dgx-h100").topology_xml)
+    code, findings = found(tmp_path / "node.xml")
+    assert (code, findings[0]["code"]) == (0, "diagnose.topology_without_notes")

@@ -1,6 +1,6 @@
 """Records of a diagnosis: what a user asks, what files show of each other, and what was found in one of them."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import field
 from enum import StrEnum
 from pathlib import Path
@@ -128,15 +128,6 @@ def refused(file: Path, kind: FileKind, error: TunerError, known: "KnownFacts") 
 def in_words(severity: Severity, text: str) -> Finding:
     """A finding for which there is only a sentence, such as an error's message."""
     return Finding("diagnose.in_words", severity, {"text": text})
-
-
-def in_sentences(
-    file: Path, kind: FileKind, severity: Severity, says: str, evidence: Sequence[str], known: "KnownFacts"
-) -> FileDiagnosis:
-    """The diagnosis of a file by a check that makes its own sentences: the verdict, then what shows it."""
-    return found_in(
-        file, kind, [in_words(severity, says), *(in_words(Severity.NOTE, each) for each in evidence)], known
-    )
 
 
 @dataclass(frozen=True, slots=True)

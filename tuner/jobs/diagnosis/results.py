@@ -8,9 +8,8 @@ from pathlib import Path
 from tuner.base.errors import BadInput, TunerError
 from tuner.base.expressions import expression
 from tuner.base.findings import Finding, Severity
-from tuner.base.sizes import human_bytes, plural
 from tuner.jobs.diagnosis.kinds import OF_LOGS
-from tuner.jobs.diagnosis.records import FileDiagnosis, FileKind, KnownFacts, found_in, in_sentences, refused
+from tuner.jobs.diagnosis.records import FileDiagnosis, FileKind, KnownFacts, found_in, in_words, refused
 from tuner.machine import catalogue, described, gpus
 from tuner.scenario import Scenario
 from tuner.scenario.logs.checks import devices
@@ -57,7 +56,7 @@ def _judged(file: Path, opened: MeasurementFile, known: KnownFacts) -> FileDiagn
     of_others = [each.text for each in seen.problems if each.kind == Kind.mixed_machines]
     if of_others and known.given.machine is None:  # what another file shows is not this one's machine
         nowhere = replace(known, machine=None, nodes=asked.given.nodes, nccl=asked.given.nccl or None)
-        return in_sentences(file, FileKind.results, Severity.UNKNOWN, of_others[0], (), nowhere)
+        return found_in(file, FileKind.results, [in_words(Severity.UNKNOWN, of_others[0])], nowhere)
     return replace(_of_judged(file, seen, of_others, asked, known), accepted=seen if seen.sizes else None)
 
 
@@ -72,25 +71,27 @@ def _of_judged(
     another machine.
     """
     failing = [each for each in seen.sizes if each.verdict.fails]
-    evidence = [*_causes(seen, asked, known), *(f"{each.kind}: {each.text}" for each in seen.problems)]
-    evidence += [f"expected times: {each}" for each in seen.expected_by]
+    says = [*_causes(seen, asked, known), *(f"{each.kind}: {each.text}" for each in seen.problems)]
+    evidence = [in_words(Severity.NOTE, each) for each in says]
+    evidence += [_note("expected_by", what=each) for each in seen.expected_by]
+    calls = {"failed": seen.calls_judged[0], "sizes": seen.calls_judged[1]}
     if not seen.judged:
-        wanted = [f"would let it be judged: {each}" for each in seen.missing]
-        says = "whether this is as fast as it should be"
-        return in_sentences(file, FileKind.results, Severity.UNKNOWN, says, [*wanted, *evidence], known)
-    if seen.passes:
-        says = f"as fast as it should be, at {seen.calls_judged[1]} of {seen.calls_judged[1]} sizes"
-        return in_sentences(file, FileKind.results, Severity.NOTE, says, evidence, known)
-    says = of_others[0] if of_others else "results that cannot be true"
-    if seen.wrong_results:
-        says = f"{plural(seen.wrong_results, 'call')} had wrong results"
-    if failing:
-        worst, (failed, sizes) = max(failing, key=lambda each: each.bytes), seen.calls_judged
-        says = (
-            f"{worst.verdict.value} at {failed} of {sizes} sizes: {worst.collective} of "
-            f"{human_bytes(worst.bytes)} takes {worst.time_us:.0f} us, expected {worst.expected_us:.0f}"
-        )
-    return in_sentences(file, FileKind.results, Severity.FAULT, says, evidence, known)
+        verdict = Finding("diagnose.times_not_judged", Severity.UNKNOWN, {})
+        evidence = [*(_note("times_want", what=each) for each in seen.missing), *evidence]
+    elif seen.passes:
+        verdict = Finding("diagnose.as_fast", Severity.NOTE, calls)
+    elif failing:
+        worst = max(failing, key=lambda each: each.bytes)
+        facts = {"how": worst.verdict.value, "collective": str(worst.collective), "bytes": worst.bytes, **calls}
+        times = {"time_us": worst.time_us, "expected_us": worst.expected_us}
+        verdict = Finding("diagnose.times_fail", Severity.FAULT, {**facts, **times})
+    elif seen.wrong_results:
+        verdict = Finding("diagnose.wrong_calls", Severity.FAULT, {"calls": seen.wrong_results})
+    elif of_others:
+        verdict = in_words(Severity.FAULT, of_others[0])
+    else:
+        verdict = Finding("diagnose.times_untrue", Severity.FAULT, {})
+    return found_in(file, FileKind.results, [verdict, *evidence], known)
 
 
 def _scenario(known: KnownFacts) -> Scenario | None:

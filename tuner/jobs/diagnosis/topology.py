@@ -2,7 +2,6 @@
 
 import xml.etree.ElementTree as ET
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from tuner import release
@@ -14,7 +13,7 @@ from tuner.base.names import Collective, DataType, Op
 from tuner.base.sizes import human_bytes
 from tuner.emulator.request import Request
 from tuner.jobs.diagnosis.kinds import cut
-from tuner.jobs.diagnosis.records import DiagnosisOptions, FileDiagnosis, FileKind, KnownFacts, found_in, in_sentences
+from tuner.jobs.diagnosis.records import DiagnosisOptions, FileDiagnosis, FileKind, KnownFacts, found_in, in_words
 from tuner.machine import listings
 from tuner.machine.listings import ListingAdditions, complete, completed
 from tuner.machine.listings.shape import of_listing as shape_of
@@ -41,19 +40,25 @@ def of_topology(file: Path, known: KnownFacts) -> FileDiagnosis:
     grave = [each for each in seen.findings if each.severity == WRONG]
     shown = grave or [each for each in seen.findings if each.severity == UNLIKE]
     if not shown:
-        says = f"no fault among {len(seen.findings)} notes" if seen.findings else "no fault found"
-        return replace(in_sentences(file, FileKind.topology, Severity.NOTE, says, (), known), examined=seen)
+        code = "topology_well" if seen.findings else "topology_without_notes"
+        well = Finding(f"diagnose.{code}", Severity.NOTE, {"notes": len(seen.findings)})
+        return found_in(file, FileKind.topology, [well], known, seen)
     first, *others = shown
-    evidence = [f"on {', '.join(first.devices)}"] if first.devices else []
-    evidence += [f"do: {first.do}"] if first.do != "nothing" else []
-    evidence += [*_cost(seen), *(f"also {each.kind}: {each.says}" for each in others)]
+    evidence = [_note("on_devices", devices=", ".join(first.devices))] if first.devices else []
+    evidence += [_note("to_do", what=first.do)] if first.do != "nothing" else []
+    evidence += [in_words(Severity.NOTE, each) for each in _cost(seen)]
+    evidence += [_note("also_of_topology", kind=each.kind, says=each.says) for each in others]
     if any(each.kind == "gpudirect" for each in shown):
         known.without_gpudirect = known.without_gpudirect or str(file)
     if any(each.kind == "nvlinks" for each in grave):
         known.links_of = known.links_of or str(file)
     severity = Severity.FAULT if grave else Severity.UNLIKE
-    found = in_sentences(file, FileKind.topology, severity, f"{first.kind}: {first.says}", evidence, known)
-    return replace(found, examined=seen)
+    verdict = Finding("diagnose.of_topology", severity, {"kind": first.kind, "says": first.says})
+    return found_in(file, FileKind.topology, [verdict, *evidence], known, seen)
+
+
+def _note(name: str, **facts: object) -> Finding:
+    return Finding(f"diagnose.{name}", Severity.NOTE, facts)
 
 
 def _of_domain(file: Path, hosts: Sequence[tuple[str, int]], asked: DoctorOptions, known: KnownFacts) -> FileDiagnosis:
@@ -109,9 +114,10 @@ def of_listing(file: Path, known: KnownFacts) -> FileDiagnosis:
     if near.identified and not near.differs and len(as_near) == 1:
         known.learn(file, machine=near.machine)
     severity = Severity.UNLIKE if near.differs else Severity.NOTE
-    says = f"nearest is {near.in_words}"
-    others = f"as near, where the GPUs' model would tell: {', '.join(as_near[1:])}"
-    return in_sentences(file, FileKind.listing, severity, says, [others] if len(as_near) > 1 else (), known)
+    found = [Finding("diagnose.nearest", severity, {"machine": near.machine, "what": near.in_words})]
+    if len(as_near) > 1:
+        found.append(_note("as_near", names=", ".join(as_near[1:])))
+    return found_in(file, FileKind.listing, found, known)
 
 
 def of_graphs(file: Path, known: KnownFacts) -> FileDiagnosis:

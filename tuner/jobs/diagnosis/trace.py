@@ -2,27 +2,19 @@
 
 import re
 from collections import Counter
-from dataclasses import replace
 from pathlib import Path
 
 from tuner.base.errors import BadInput, BadTable
 from tuner.base.expressions import expression
 from tuner.base.files import read_bytes
 from tuner.base.findings import Finding, Severity
-from tuner.base.sizes import human_bytes
 from tuner.jobs.check_run import check as check_run
-from tuner.jobs.diagnosis.records import FileDiagnosis, FileKind, KnownFacts, found_in, in_sentences
+from tuner.jobs.diagnosis.records import FileDiagnosis, FileKind, KnownFacts, found_in, in_words
 from tuner.jobs.traces import flight_recorder, nsight
 from tuner.jobs.traces import read as traces
 from tuner.jobs.traces.calls import CallList, WantedCalls
 from tuner.plugin.formats import convert
 from tuner.scenario import Scenario
-
-KNOWN_FILES = (
-    "valid: a log of NCCL, a topology that it dumped, what nccl-tests, ncclras, nvidia-smi topo or lstopo printed, "
-    "a trace or counters of a job, a folder of preflight records, of Flight Recorder dumps or of NCCL_TUNER_JOB"
-)
-
 
 MOST_NAMES = 6  # of collectives
 MOST_OF_START = 1 << 20  # bytes in which a trace says its devices
@@ -38,7 +30,7 @@ def of_table(file: Path, known: KnownFacts) -> FileDiagnosis:
         return found_in(file, FileKind.table, [Finding("diagnose.table", Severity.NOTE, facts)], known)
     except BadTable as error:
         if (other := convert.other_nvidia(content, str(file))) is None:
-            return in_sentences(file, FileKind.table, Severity.FAULT, str(error), (), known)
+            return found_in(file, FileKind.table, [in_words(Severity.FAULT, str(error))], known)
         facts = {"rows": other.rows, "columns": other.columns, "header": other.header or None, "line": other.header}
         facts |= {"short": other.columns < convert.REQUIRED or None, "least": convert.REQUIRED}
         return found_in(file, FileKind.table, [Finding("diagnose.table_unread", Severity.UNLIKE, facts)], known)
@@ -53,14 +45,14 @@ def of_trace(file: Path, known: KnownFacts) -> FileDiagnosis:
         is_one = traces.JSON.match(start) or start.startswith(nsight.REPORT.lower())
         if not isinstance(error, traces.UnknownFormat) and (is_one or b"collective" in start.splitlines()[0]):
             raise
-        says = f"no line of NCCL in it, and nothing that its tools write; {KNOWN_FILES}"
-        return in_sentences(file, FileKind.unknown, Severity.UNKNOWN, says, (), known)
+        return found_in(file, FileKind.unknown, [Finding("diagnose.nothing_of_nccl", Severity.UNKNOWN, {})], known)
+    notes = [in_words(Severity.NOTE, each) for each in calls.notes]
     if calls.kind == flight_recorder.KIND:
-        says = "one rank's dump does not say what ran; valid: the folder of all ranks' dumps, which says who is behind"
-        return in_sentences(file, FileKind.trace, Severity.UNKNOWN, says, calls.notes, known)
+        found = [Finding("diagnose.dump_alone", Severity.UNKNOWN, {}), *notes]
+        return found_in(file, FileKind.trace, found, known)
     if not calls.calls:
-        says = f"no call of NCCL's in it: {calls.kind}; valid: one of a rank while it uses its GPU"
-        return in_sentences(file, FileKind.trace, Severity.UNKNOWN, says, calls.notes, known)
+        found = [Finding("diagnose.trace_without_calls", Severity.UNKNOWN, {"kind": calls.kind}), *notes]
+        return found_in(file, FileKind.trace, found, known)
     shown = _shown(file, calls)
     if known.machine is None and known.topology is None:
         found = [shown, Finding("diagnose.trace_alone", Severity.NOTE, {})]
@@ -74,15 +66,15 @@ def of_trace(file: Path, known: KnownFacts) -> FileDiagnosis:
     known.learn(file, nccl=next(iter(calls.releases), None), nodes=_nodes_of(calls, scenario))
     scenario = known.scenario()
     seen = check_run([calls], scenario, WantedCalls(scenario.ranks, scenario.ranks))
-    compared = f"{seen.agreeing_calls:g} of {seen.compared_calls:g} calls ran as NCCL picks on {seen.communicator}"
-    evidence = [
-        f"{each.collective.name} of {human_bytes(each.bytes)} ran {each.executed_in_words}; NCCL picks "
-        f"{' or '.join(map(str, each.emulated)) or 'nothing'}"
-        for each in seen.differing
-    ]
+    facts = {"agreeing": seen.agreeing_calls, "compared": seen.compared_calls, "on": str(seen.communicator)}
     severity = Severity.FAULT if seen.differing else Severity.NOTE
-    said = in_sentences(file, FileKind.trace, severity, compared, [*evidence, *seen.notes], known)
-    return replace(said, findings=(said.findings[0], shown, *said.findings[1:]))
+    found = [Finding("diagnose.calls_compared", severity, facts), shown]
+    for each in seen.differing:
+        picks = " or ".join(map(str, each.emulated)) or "nothing"
+        facts = {"collective": each.collective.name, "bytes": each.bytes, "ran": each.executed_in_words, "picks": picks}
+        found.append(Finding("diagnose.ran_otherwise", Severity.NOTE, facts))
+    found += [in_words(Severity.NOTE, each) for each in seen.notes]
+    return found_in(file, FileKind.trace, found, known)
 
 
 def _shown(file: Path, calls: CallList) -> Finding:
