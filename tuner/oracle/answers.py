@@ -51,7 +51,7 @@ class TunedChoice:
 
 @dataclass(frozen=True, slots=True)
 class LoggedSymmetricKernel:
-    """A line of the log about a symmetric kernel: its name, its calls' counts in bytes, added up, and their number."""
+    """A line of the log about a symmetric kernel: its name, the sum of its calls' counts in bytes, and their number."""
 
     name: str
     bytes: int
@@ -59,7 +59,7 @@ class LoggedSymmetricKernel:
 
 
 def choices(log: bytes) -> list[TunedChoice]:
-    """Every choice in a piece of NCCL's log, in its order; the later and fuller kind of line where there are both."""
+    """Every choice in a piece of NCCL's log, in order; if both kinds of lines are there, from the fuller kind."""
     lines = [made for line in log.decode(errors="replace").splitlines() if (made := choice.printed(line))]
     planned = [line for line in lines if line.planned]
     return [
@@ -107,7 +107,7 @@ _NUMPY = {"pointer": "uint64"}  # types of a layout that NumPy has other names f
 
 @dataclass(frozen=True, slots=True)
 class TunerCosts:
-    """Cost tables that a tuner plugin was handed, a row for each size, in us, and NCCL's pick from them."""
+    """The cost tables that a tuner plugin received, one for each size, in us, and NCCL's pick from each."""
 
     before_us: NDArray[np.float32]  # [S, A, 3] the cost table NCCL computed; -1.0 where ignored
     after_us: NDArray[np.float32]  # [S, A, 3] as the wrapped plugin left it; the same without one
@@ -142,7 +142,7 @@ class Observation:
 
 
 class Contradiction(Exception):
-    """Observations do not fit together."""
+    """Observations contradict each other."""
 
 
 def dtype(struct: Struct) -> np.dtype[Any]:
@@ -203,7 +203,7 @@ class Reader:
         return self._patterns.get(number, number)
 
     def launched(self, observed: Observation) -> OracleLaunch:
-        """Pick as NCCL's log and the launch say together."""
+        """The pick, from NCCL's log and the launch together."""
         choice, record = self.choice(observed), observed.record
         channels = int(record["kernel"]["grid_x"])
         return OracleLaunch(
@@ -220,7 +220,7 @@ class Reader:
         )
 
     def non_classic_path(self, observed: Observation) -> NonClassicPath | None:
-        """None where the call took the classic path. Copy engines launch no kernel and log nothing."""
+        """What ran a call off the classic path; None if it took that. Copy engines launch no kernel and log nothing."""
         kernels, record = symmetric_kernels(observed.log), observed.record
         if not kernels:
             return None if record["kernels"] else COPY_ENGINES
@@ -261,7 +261,7 @@ class Reader:
     def requested(
         self, answers: Any, calls: Sequence[Observation], simulated: bool, shape: tuple[int, ...]
     ) -> TunerCosts:
-        """The plugin's questions for the calls, in tables of this shape; if not ``simulated``, picks have no time."""
+        """The questions to the plugin for calls, as tables of this shape; picks have no time unless ``simulated``."""
         if not (answers["record"]["questions"] > 0).all():
             raise Contradiction("NCCL was not observed computing the cost of an algorithm")
         questions, cells = answers["record"]["question"], shape[0] * shape[1]

@@ -57,7 +57,7 @@ class Oracle:
 
     Raises OracleUnavailable when the library cannot be loaded here, BadInput or BadTopology for a configuration that
     cannot be, OracleFailed when NCCL fails, crashes or takes longer than ``timeout_s`` (for the start, and for each
-    request). NCCL's warnings at the start are a failure, too, unless ``warned``: a strange plugin may give some.
+    request). Warnings by NCCL at the start also count as failure, unless ``warned``: an unknown plugin may cause some.
     """
 
     def __init__(self, configuration: OracleConfiguration, timeout_s: float = 120.0, *, warned: bool = False) -> None:
@@ -85,10 +85,10 @@ class Oracle:
         self._read(started)
 
     def start_again(self, variables: Mapping[str, str | None]) -> None:
-        """A further communicator of the same process, with these variables set before it, or no longer set (None).
+        """Makes a further communicator in the same process, with these variables set first, or unset (None).
 
-        The one before stays open; all that is asked from here on, and the facts, graphs and tables, are of the new one.
-        OracleFailed where NCCL refuses it; BadInput for a communicator that was split off.
+        The previous one stays open; all later questions, and the facts, graphs and tables, refer to the new one.
+        OracleFailed if NCCL refuses it; BadInput for a communicator that was split off.
         """
         if self.configuration.split_off is not None:
             raise BadInput("a communicator that was split off is not made again; valid: one of all ranks")
@@ -147,7 +147,7 @@ class Oracle:
         return self._child.graph.read_text() if self._child.graph.is_file() else None
 
     def topology_xml(self) -> str | None:
-        """Content of NCCL_TOPO_DUMP_FILE as NCCL wrote it; None where that was not asked for."""
+        """Content of NCCL_TOPO_DUMP_FILE as NCCL wrote it; None if it was not requested."""
         return self._child.completed.read_text() if self._child.completed.is_file() else None
 
     def connected(self) -> Connected:
@@ -186,7 +186,7 @@ class Oracle:
             return [self._reader.launched(call) for call in calls]
 
     def launch_on_any_path(self, request: Request, sizes_bytes: Sequence[int]) -> list[OracleLaunch | NonClassicPath]:
-        """Launches as of :meth:`launch` where a call may leave the classic path, as those in symmetric windows do."""
+        """Launches like :meth:`launch`, for calls that may leave the classic path, as those in symmetric windows do."""
         _, calls = self._observe(request, sizes_bytes)
         with self._explained():
             return [self._reader.non_classic_path(call) or self._reader.launched(call) for call in calls]
@@ -200,7 +200,7 @@ class Oracle:
     ) -> launches.LaunchedGroup:
         """Launches all calls for real on rank 0, inside one ncclGroupStart and ncclGroupEnd.
 
-        All have the same buffers; those on graph buffers are captured into one CUDA graph.
+        All calls have the same kind of buffers; on graph buffers they are captured into one CUDA graph.
         """
         self._check_ranks()
         self._check_registers(buffers)
@@ -221,7 +221,8 @@ class Oracle:
             return launches.read_groups(self._reader, answer, self._child.log_bytes(answer.log_start, answer.log_end))
 
     def launch_tuned(self, call: launches.LaunchedCall, rank: int = 0) -> launches.TunedCall:
-        """One call launched on ``rank``, with what the wrapped plugin was asked; an error of NCCL's is an answer, too.
+        """Launches one call on ``rank`` and returns what the wrapped plugin was asked; an error from NCCL is an answer,
+        too.
 
         The plugin may have been asked several times, the last time for the choice.
         """
@@ -241,9 +242,9 @@ class Oracle:
         buffers: Buffers = Buffers.plain,
         windows: Windows = SYMMETRIC,
     ) -> tuple[launches.RecordedKernel, ...]:
-        """The calls of one rank, sends and receives among them, in one group, launched for real.
+        """Launches the calls of one rank, sends and receives included, for real in one group.
 
-        BadInput where the release has no function for a call, or no such buffers. A group may be without a kernel.
+        BadInput if the release has no function for a call, or no such buffers. A group may launch no kernel.
         """
         self._check_ranks()
         self._check_registers(buffers)
@@ -267,7 +268,7 @@ class Oracle:
         buffers: Buffers = Buffers.plain,
         windows: Windows = SYMMETRIC,
     ) -> launches.LaunchInFull:
-        """The calls of a rank in one group, launched for real, with all that NCCL writes for them."""
+        """Launches the calls of a rank for real in one group, and returns everything that NCCL writes for them."""
         return self.launch_groups_in_full([calls], rank, buffers, windows)[0]
 
     def launch_groups_in_full(

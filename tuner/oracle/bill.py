@@ -1,6 +1,6 @@
 """The bill of a communicator: memory and blocks that libnccl requests from the simulated devices.
 
-All ranks connect, over NCCL's own transports and proxies, which no other answer of the oracle needs.
+For this all ranks connect over NCCL's own transports and proxies; no other answer of the oracle needs that.
 """
 
 from collections.abc import Sequence
@@ -22,9 +22,9 @@ INIT = "initialisation"
 class MemoryStage:
     """The bill of every rank after initialisation, or after a later call; lists are by rank.
 
-    ``device_bytes`` is memory of the device, ``host_bytes`` pinned memory of the host. ``counted_bytes`` is what NCCL
-    itself counts of the device's memory (ncclCommMemStats, from 2.29.7 on), else None. ``blocks`` are those of the
-    call's kernel, each of which holds a multiprocessor (SM); 0 after initialisation.
+    ``device_bytes`` is memory of the device, ``host_bytes`` pinned memory of the host. ``counted_bytes`` is the device
+    memory that NCCL itself counts (ncclCommMemStats, from 2.29.7 on), else None. ``blocks``: how many blocks the call's
+    kernel has, each of which occupies a multiprocessor (SM); 0 after initialisation.
     """
 
     after: str
@@ -70,7 +70,7 @@ def bill(
 
 
 def issued(request: Request, size: int, ranks: int) -> messages.CallMessage:
-    """A call of that many bytes; BadInput where no number of elements has them."""
+    """A call with this many bytes. BadInput if no number of elements has that size."""
     unit = request.unit_bytes(ranks)
     if size % unit or not size:
         low = max(size // unit, 1) * unit

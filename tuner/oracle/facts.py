@@ -23,7 +23,7 @@ from tuner.oracle.symbols import Symbols
 
 @dataclass(frozen=True, slots=True)
 class TunedGraph:
-    """A channel graph as NCCL tunes with it: the weakest over all ranks. Types are NCCL's numbers."""
+    """A channel graph that NCCL's tuning uses: the weakest over all ranks. Types are NCCL's numbers."""
 
     pattern: int
     n_channels: int  # 0: none, or not supported by the communicator
@@ -39,7 +39,7 @@ class TunedGraph:
 
 @dataclass(frozen=True, slots=True)
 class OracleTables:
-    """Tables that NCCL's model is made of, us and GB/s, [collective][algorithm][protocol]; 0 is NCCL's "disabled".
+    """The tables of NCCL's model, us and GB/s, [collective][algorithm][protocol]; 0 is NCCL's "disabled".
 
     Threads and their thresholds are [algorithm][protocol].
     """
@@ -52,7 +52,7 @@ class OracleTables:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """Facts that NCCL has about a communicator, on one rank. None: the release has no such member."""
+    """NCCL's facts about a communicator, on one rank; None if the release has no such member."""
 
     release: str
     library_sha256: str
@@ -143,7 +143,7 @@ _BORROWED = {Algorithm.NVLSTree: Algorithm.NVLS, Algorithm.PAT: Algorithm.Tree}
 
 
 def graphs(raw: Sequence[Mapping[str, Any]], local_ranks: int) -> dict[Algorithm, TunedGraph]:
-    """``comm->graphs`` by algorithm, of a node of ``local_ranks``."""
+    """``comm->graphs`` by algorithm, for a node with ``local_ranks``."""
     by_algorithm = {}
     for algorithm in list(Algorithm)[: len(raw)]:
         graph = raw[_BORROWED.get(algorithm, algorithm)]
@@ -233,7 +233,7 @@ def request(symbols: Symbols) -> ReadChannels:
 
 
 def connected(answer: ChannelsMessage, most_in_direct: int) -> Connected:
-    """Connections of each rank; CollNet direct has no more ranks of a node than ``most_in_direct``."""
+    """The connections of each rank; CollNet direct has at most ``most_in_direct`` ranks of a node."""
     local_ranks = of(answer.comms[0], "max_local_ranks")
     collnet = bool(of(answer.comms[0], "collnet"))
     ranks = tuple(

@@ -45,7 +45,7 @@ _ETHERNET = NetMessage("eth0", guid=1, speed_mbps=10000, port=1, max_comms=MAX_C
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """Properties of a node that its topology does not say."""
+    """Properties of a node that its topology does not show."""
 
     nodes: int = 1  # of the communicator
     variables: Mapping[str, str] = field(default_factory=dict)  # NCCL_*
@@ -89,7 +89,8 @@ def for_x86(topology: str) -> str:
 
     To a CPU without a vendor, which is what an Arm or POWER CPU is, each rank there adds the vendor of the computer it
     runs on if one of its own devices is below that CPU; the ranks' CPUs then differ, and NCCL takes them for twice as
-    many (ncclTopoGetXmlFromCpu and xmlTopoFuseXmlRecursive, src/graph/xml.cc, v2.28.9-1). It reads no vendor of these.
+    many (ncclTopoGetXmlFromCpu and xmlTopoFuseXmlRecursive, src/graph/xml.cc, v2.28.9-1). NCCL does not use the vendor
+    of such CPUs.
 
     To a CPU without an affinity it adds that of this computer's NUMA node, which may have none: each has one here.
     """
@@ -99,7 +100,8 @@ def for_x86(topology: str) -> str:
 
 
 def of_host(topology: str, number: int) -> str:
-    """A topology XML as a host in a NVLink domain reads it: CPUs with the simulated host's hash, adapters of its own.
+    """A topology XML for one host in an NVLink domain: its CPUs have the simulated host's hash, its adapters are
+    distinct.
 
     Hosts that NCCL fuses to one system are told apart by this hash alone. From 2.27.3 on it puts its own there; before,
     it keeps a file's, and takes CPUs without one for those of a single host (ncclTopoGetXmlFromCpu, src/graph/xml.cc,

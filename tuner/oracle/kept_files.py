@@ -1,4 +1,4 @@
-"""What the cache holds, by name, and removing it: only files that this project wrote there as this user.
+"""Lists and removes what the cache holds, by name: only files that this project wrote there as this user.
 
 To keep one more kind of file in the cache, add its folder and names to ``KINDS``.
 """
@@ -41,7 +41,7 @@ class KeptFiles:
 
 
 def kept_files(now_s: float) -> dict[KeptFiles, list[Path]]:
-    """What the cache holds, libraries first; empty without a cache. BadInput where it cannot be read."""
+    """What the cache holds, libraries first; empty without a cache. BadInput if it cannot be read."""
     folder, found = cache_folder(), dict[tuple[str, str], list[tuple[Path, os.stat_result]]]()
     try:
         for path, info in _own(folder, _DEPTH) if folder.exists() else ():

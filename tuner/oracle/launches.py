@@ -1,4 +1,4 @@
-"""Launches in full: kernels with the works that NCCL hands them, and the operations prepared for its network."""
+"""Launches in full: kernels with the works that NCCL passes to them, and the operations prepared for the network."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -131,7 +131,7 @@ class GroupKernel:
 
 @dataclass(frozen=True, slots=True)
 class ChoiceQuestion:
-    """One choice NCCL made for collectives together: float32 [A, 3] in us, -1.0 where ignored, and numPipeOps.
+    """One choice of NCCL for several collectives: costs, float32 [A, 3] in us, -1.0 where ignored, and numPipeOps.
 
     ``collective`` and ``bytes`` are None up to 2.21, where the cells are asked for one by one.
     """
@@ -147,9 +147,8 @@ class PluginQuestion:
     """One question to a wrapped tuner plugin, with its answer.
 
     ``before_us`` and ``after_us``: the cost table as NCCL and as the plugin left it, a time of each algorithm and
-    protocol, -1.0 where it is ignored.
-    ``channels``: what it wishes, 0 for no wish; ``result``: the ncclResult_t that it returned; ``outside``: it wrote
-    beside the table; ``nanoseconds``: that it took.
+    protocol, -1.0 where it is ignored. ``channels``: how many it asks for, 0 for NCCL's own; ``result``: the
+    ncclResult_t that it returned; ``outside``: whether it wrote outside the table; ``nanoseconds``: how long it took.
     """
 
     pipelined: int
@@ -163,7 +162,8 @@ class PluginQuestion:
 
 @dataclass(frozen=True, slots=True)
 class TunedCall:
-    """One call with a wrapped plugin, or None: what NCCL was asked, the last question deciding, and what it launched.
+    """One call with a wrapped plugin, or with none: the questions to the plugin, of which the last decides, and the
+    launch.
 
     ``choice`` is None where NCCL returned the ``error``, an ncclResult_t in words.
     """
@@ -178,8 +178,8 @@ class TunedCall:
 class LaunchedGroup:
     """A group as NCCL launched it on rank 0.
 
-    ``questions`` are empty where nothing records them. From 2.29 on a communicator that could run symmetric kernels
-    may ask for these first: the last questions are those that decide.
+    ``questions`` are empty if nothing records them. From 2.29 on a communicator that could run symmetric kernels may
+    ask about these first: the last questions decide.
     """
 
     kernels: tuple[GroupKernel, ...]
@@ -187,7 +187,7 @@ class LaunchedGroup:
 
 
 def read_groups(reader: Reader, answer: GroupAnswerMessage, log: bytes) -> LaunchedGroup:
-    """The group described by these records and this piece of NCCL's log. Contradiction where the two do not fit."""
+    """The group described by these records and this piece of NCCL's log. Contradiction if the two do not fit."""
     kernels = np.frombuffer(answer.kernels, reader.kernel)
     operations = np.frombuffer(answer.operations, reader.operation)
     questions = np.frombuffer(answer.questions, reader.question)

@@ -36,7 +36,7 @@ from tuner.release.schema import LibraryFile
 def find_in_wheel(folder: Path, distribution: str, release: str) -> Path:
     """The wheel of a release for this computer in ``folder``; ``distribution`` is such as ``nvidia-nccl-cu12``.
 
-    Errors: OracleUnavailable if there is none; it says what is there, and how to get one.
+    Errors: OracleUnavailable if there is none; the message says what is there, and how to get one.
     """
     if not folder.is_dir():
         raise OracleUnavailable(f"{folder} is no folder")
@@ -97,9 +97,9 @@ def known(release: str, build: str = BUILD) -> LibraryFile | None:
 
 
 def find(release: str, build: str = BUILD) -> Library:
-    """The libnccl of ``release`` from the installed wheel or the cache, if it is the one that its table knows.
+    """The libnccl of ``release`` from the installed wheel or the cache, if it is the one in the release's table.
 
-    Errors: OracleUnavailable where it is missing, or another one; BadInput for an impossible build; UnknownRelease.
+    Errors: OracleUnavailable if it is missing or a different file; BadInput for an impossible build; UnknownRelease.
     """
     if learnt.is_learnt(release):
         return _learnt(release)
@@ -135,7 +135,7 @@ def _sums(files: Mapping[str, LibraryFile]) -> set[str]:
 
 
 def _learnt(name: str) -> Library:
-    """The library that a release was learnt from, if it is still that."""
+    """The library that a release was learnt from, if the file is unchanged."""
     origin = reader.learnt_from(name)
     path = Path(origin.library)
     check(path)
@@ -181,7 +181,7 @@ def _checked(release: str, build: str, path: Path) -> Library:
 
 
 def _mismatch(release: str, build: str, path: Path) -> str | None:
-    """Explain that a file is not the libnccl of the release's table; None where it is, or the table knows none."""
+    """Why a file is not the libnccl in the release's table; None if it is, or if the table has no entry."""
     own, has = known(release, build), sha256(path)
     if own is None or own.sha256 == has:
         return None
@@ -223,7 +223,7 @@ def check(path: Path) -> None:
 
 @lru_cache(64)  # while the file is the same
 def _elf(path: Path, size_bytes: int, changed_ns: int) -> tuple[str, bool]:
-    """The processor that a file is for, and whether its symbols are gone. OracleUnavailable for no ELF file."""
+    """The processor that a file is for, and whether its symbols are stripped. OracleUnavailable if it is not ELF."""
     from tuner.oracle.symbols import opened
 
     with opened(path) as elf:
@@ -231,7 +231,7 @@ def _elf(path: Path, size_bytes: int, changed_ns: int) -> tuple[str, bool]:
 
 
 def exported(file: Path) -> set[str]:
-    """Names that a shared object exports. OracleUnavailable for a file that is none, or not for this machine."""
+    """The names that a shared object exports. OracleUnavailable if the file is not one, or not for this machine."""
     from elftools.elf.sections import SymbolTableSection
 
     from tuner.oracle.symbols import opened
@@ -263,10 +263,10 @@ def fetch_all(
     """Puts the libnccl of releases into the cache, one after the other: downloads the wheel and keeps the library.
 
     With ``source`` nothing is downloaded: the wheels are in that folder. What the cache already has is not fetched
-    again, so an interrupted call continues where it was. ``progress`` is called with what happens, in words, and first
-    with the disk space that it takes. OracleUnavailable where that is not free, where a wheel is not available, or
-    where its library does not have the sha256 in the wheel's record and the release's table. BadInput for a release
-    without such a build.
+    again, so an interrupted call continues where it stopped. ``progress`` is called with what happens, in words, and
+    first with the disk space needed. OracleUnavailable if that space is not free, if a wheel is not available, or if
+    its library's sha256 differs from that in the wheel's record or the release's table. BadInput for a release without
+    such a build.
     """
     extras.require("elftools", "fetching libnccl")
     for release in wanted:
@@ -287,7 +287,7 @@ def fetch_all(
 
 
 def _whole(release: str, build: str) -> bool:
-    """Whether the cache has the library that the release's table knows; without an entry, the one a fetch noted."""
+    """Whether the cache has the library in the release's table; without an entry there, the one a fetch recorded."""
     target = cached(release, build)
     note = target.with_name("library.json")
     if not os.path.isfile(target):  # Path's raises where it may not look

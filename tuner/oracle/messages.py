@@ -85,7 +85,7 @@ def _letter(ffi: Any, kind: Any) -> str:
 
 @dataclass(frozen=True, slots=True)
 class AdapterOffsets:
-    """Places in NCCL that connections to adapters are made with."""
+    """Offsets in NCCL's structs for making connections to adapters."""
 
     use_gdr: int
     use_net_pxn: int
@@ -98,7 +98,7 @@ class AdapterOffsets:
 
 @dataclass(frozen=True, slots=True)
 class RingOffsets:
-    """Places of a channel's neighbours on the ring, and the flags of the connections to them."""
+    """Offsets of a channel's ring neighbours, and of the flags of the connections to them."""
 
     adapters: AdapterOffsets | None  # None up to 2.23, where nothing depends on them
     channels: int
@@ -113,7 +113,7 @@ class RingOffsets:
 
 @dataclass(frozen=True, slots=True)
 class ReadConnections:
-    """Asks what NCCL noted about every rank's connections; ``ring``: the release notes it for the network."""
+    """Asks what NCCL recorded about every rank's connections; ``ring``: the release records it for the network."""
 
     ring: RingOffsets
     channels: int  # where a communicator has their number
@@ -135,7 +135,7 @@ class RankConnections:
 
 @dataclass(frozen=True, slots=True)
 class StructNumber:
-    """A number inside a struct: this many bits from a bit on, counted from the start of the struct, little endian."""
+    """A number inside a struct: how many bits, from which bit on, counted from the struct's start, little endian."""
 
     bit: int
     bits: int
@@ -286,7 +286,7 @@ class SimulatedMachine:
 
 @dataclass(frozen=True, slots=True)
 class Intercepted:
-    """Functions at which to observe what the release does not say when asked, as offsets in the library."""
+    """Functions to intercept in order to observe what the release does not tell, as offsets in the library."""
 
     topology_file: int | None
     operations: Mapping[str, int]  # the members of struct sim_operation_layout
@@ -356,7 +356,7 @@ class Started:
 
 @dataclass(frozen=True, slots=True)
 class StartAgain:
-    """Make a further communicator of the same ranks, with these variables changed; None: no longer set."""
+    """Makes a further communicator of the same ranks, with these variables changed, or unset (None)."""
 
     variables: Mapping[str, str | None]
 
@@ -504,7 +504,7 @@ Reply = Started | Answers | GroupAnswerMessage | GroupAnswers | SeenMessage | Ch
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """Instead of an answer; ``returned``: a function of NCCL returned an error."""
+    """Sent instead of an answer; ``returned``: whether a function of NCCL returned an error."""
 
     reason: str
     returned: bool = False

@@ -1,6 +1,4 @@
-"""The child process: started in an environment of its own, given a time limit for each request, and reported when it
-dies.
-"""
+"""The child process: it has a separate environment, a time limit for each request, and its death is reported."""
 
 import contextlib
 import os
@@ -61,7 +59,7 @@ _NOTED_LOG_LINES = 20
 
 
 def check_platform() -> None:
-    """OracleUnavailable where no libnccl runs; MissingExtra without the extra ``oracle``."""
+    """OracleUnavailable on a platform where no libnccl runs; MissingExtra without the extra ``oracle``."""
     if sys.platform != "linux" or platform.machine() not in MACHINES:
         raise OracleUnavailable(
             f"libnccl runs on Linux on {' and '.join(MACHINES)} only; this is {sys.platform} {platform.machine()}"
@@ -194,9 +192,10 @@ class Child:
         return f"was killed by {signal.Signals(-code).name}"
 
     def failure(self, what: str, about: str = "", **how: bool) -> OracleFailed:
-        """An error of one line that ends with NCCL's warnings, or its last lines that have the word ``about``.
+        """An error of one line that ends with NCCL's warnings, or with the log's last lines that contain the word
+        ``about``.
 
-        More of its log is in the error's notes. ``how``: what of :class:`OracleFailed` holds.
+        More of the log is in the error's notes. ``how``: the keyword arguments of :class:`OracleFailed`.
         """
         log = self.log_lines()
         stderr = self.folder / "stderr"
@@ -214,7 +213,7 @@ class Child:
         return self.log.read_text(errors="replace").splitlines() if self.log.is_file() else []
 
     def log_bytes(self, start: int, end: int) -> bytes:
-        """Read the bytes that libnccl wrote between two places of its log."""
+        """The bytes that libnccl wrote between two positions of its log."""
         with self.log.open("rb") as file:
             file.seek(start)
             return file.read(end - start)

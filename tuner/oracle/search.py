@@ -50,7 +50,7 @@ def check_nodes(oracle: Oracle) -> None:
 
 
 def net_gbs(oracle: Oracle) -> float | None:
-    """The slowest path from a GPU to its own adapter, GB/s; None for a release that does not know it."""
+    """Bandwidth of the slowest path from a GPU to its own adapter, GB/s; None if the release does not compute it."""
     value: float | None = oracle.memory.get("minNetBw")
     return value
 

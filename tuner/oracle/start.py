@@ -247,7 +247,7 @@ def _check(configuration: OracleConfiguration) -> None:
 
 
 def _check_nvls(configuration: OracleConfiguration, kinds: Mapping[Host, hardware.SimulatedNode]) -> None:
-    """BadInput where NCCL crashes of the heads that NVLS has in a NVLink domain: GPUs, or those with an adapter."""
+    """BadInput if NCCL would crash because of NVLS's heads in an NVLink domain: its GPUs, or those with an adapter."""
     nccl, env = release.load(configuration.release), configuration.env
     joined = configuration.domains and not configuration.ranks_without_fabric and nccl.rules.domains not in _BY_HOST
     off = "0" in (env.get("NCCL_NVLS_ENABLE"), env.get("NCCL_MNNVL_ENABLE"), env.get("NCCL_CUMEM_ENABLE"))
@@ -261,7 +261,7 @@ def _check_nvls(configuration: OracleConfiguration, kinds: Mapping[Host, hardwar
 
 
 def _takes_path(name: str, plugin: Path) -> bool:
-    """Whether the plugin is loaded by its path, as a user's would be, or by a name, which works in every release."""
+    """Whether to load the plugin by its path, as a user's would be, or by a name, which works in every release."""
     return release.is_known(name) and loading.takes_path(release.load(name), plugin)
 
 

@@ -46,7 +46,7 @@ def answer(world: World, request: Request | ReadConnections) -> Reply | Connecti
 
 
 def serve(messages: Messages) -> None:
-    """The first request starts the world; threads of NCCL may still be running when the parent is gone."""
+    """Serves requests, of which the first starts the world; NCCL's threads may still run when the parent is gone."""
     world: World | None = None
     while True:
         request = messages.receive()

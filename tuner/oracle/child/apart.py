@@ -1,7 +1,7 @@
 """A child's own shared memory: a file system that exists only for this process, and disappears with it.
 
 NCCL makes files of 34 MB and more in /dev/shm and removes them once all ranks have mapped them; a process that ends
-before leaves them there. In a mount name space of its own nothing is left, however it ends.
+earlier leaves them there. In a separate mount namespace nothing is left, however the process ends.
 """
 
 import ctypes
@@ -14,9 +14,9 @@ _PRIVATE, _NO_PROGRAMS = 0x4000 | 0x40000, 2 | 4  # MS_REC | MS_PRIVATE; MS_NOSU
 
 
 def separate() -> bool:
-    """Gives this process, which must have one thread, shared memory of its own; returns whether that worked.
+    """Gives this process, which must have only one thread, its own shared memory; returns whether that worked.
 
-    A user who may not mount does it in a user name space, where the system allows one.
+    A user without the right to mount uses a user namespace, if the system allows it.
     """
     libc = ctypes.CDLL(None, use_errno=True)
     user, group = os.geteuid(), os.getegid()

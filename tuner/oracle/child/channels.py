@@ -73,7 +73,7 @@ class _Rank:
         return tuple(zip(send, receive, strict=True))
 
     def adapter(self, algorithm: int, channel: int) -> tuple[int, int] | None:
-        """The adapter on a channel of a graph, and the rank that sends to it; None where NCCL knows none."""
+        """The adapter on a channel of a graph, and the rank that sends to it; None if NCCL has none."""
         graph = self.world.graphs_of(self.rank)[0] + algorithm * self.world.start.graph.bytes
         identity, net, relay = (ffi.new(kind) for kind in ("int64_t *", "int *", "int *"))
         given: tuple[Any, ...] = (identity, net, relay) if self.asked.gives_id else (net, relay)

@@ -1,7 +1,7 @@
 """ncclConfig_t and ncclCollConfig_t as bytes; texts and structs stay where they are while the process lives.
 
-Layouts: src/nccl.h.in, v2.18.1-1 to v2.30.7-1, and nccl.h of the wheels of 2.31.2 and 2.32.3. Both structs only ever
-grew at their ends, and NCCL reads no more of one than it knows.
+Layouts: src/nccl.h.in, v2.18.1-1 to v2.30.7-1, and nccl.h of the wheels of 2.31.2 and 2.32.3. Both structs have only
+grown at the end, and NCCL reads no more of them than it knows.
 """
 
 import struct
@@ -53,12 +53,12 @@ _kept: list[Any] = []  # what libnccl may point at
 
 
 def of_communicator(given: Sequence[tuple[str, int | str]], version: int) -> Any:
-    """``ncclConfig_t``; a null pointer for nothing."""
+    """The ``ncclConfig_t`` of a communicator; a null pointer if nothing is set."""
     return _struct(COMMUNICATOR, dict(given), version, {}) if given else ffi.NULL
 
 
 def of_call(given: Sequence[tuple[str, int | str]], version: int) -> int:
-    """Address of a ``ncclCollConfig_t``; 0 for nothing."""
+    """Address of a call's ``ncclCollConfig_t``; 0 if nothing is set."""
     if not given:
         return 0
     made = _struct(CALL, dict(given), version, {"forceAlgSelection": 1})
@@ -66,7 +66,7 @@ def of_call(given: Sequence[tuple[str, int | str]], version: int) -> int:
 
 
 def version() -> int:
-    """The loaded library's."""
+    """The version of the loaded library."""
     said = ffi.new("int *")
     ffi.cast("int (*)(int *)", lib.sim_nccl_function(b"ncclGetVersion"))(said)
     return int(said[0])

@@ -1,7 +1,7 @@
 """A communicator whose ranks connect as on the real machine, to count what libnccl requests from the devices.
 
-It is started as a program of its own. Ranks meet over NCCL's sockets on the loopback device, NCCL's transports and
-proxies run, and no data moves: network and devices only hand out resources.
+It runs as a separate program. Ranks meet over NCCL's sockets on the loopback device, NCCL's transports and proxies run,
+and no data moves: network and devices only hand out resources.
 """
 
 import sys
@@ -49,13 +49,13 @@ class ConnectedRanks(Loaded):
         self.check(results, "ncclCommInitRank")
 
     def check(self, results: Any, what: str) -> None:
-        """Failure for the first rank whose result is an error."""
+        """Raises Failure for the first rank whose result is an error."""
         for rank, result in enumerate(results):
             if result != 0:
                 raise Failure(f"{what} of rank {rank} returned {self.error(result)}")
 
     def issue(self, call: CallMessage) -> list[int]:
-        """The call on all ranks; the blocks of each rank's kernel."""
+        """Issues the call on all ranks; returns the blocks of each rank's kernel."""
         ranks = self.start.ranks
         results, blocks = ffi.new("int[]", ranks), ffi.new("int[]", ranks)
         issued = ffi.new("struct sim_call *", (*astuple(call)[:-1], 0))
@@ -65,7 +65,7 @@ class ConnectedRanks(Loaded):
         return list(blocks)
 
     def bill(self, blocks: list[int]) -> tuple[RankBill, ...]:
-        """Bill of every rank as it stands now."""
+        """The current bill of every rank."""
         bills = map(lib.sim_bill_of, range(self.start.ranks))
         return tuple(
             RankBill(bill.device_bytes, bill.peak_device_bytes, bill.host_bytes, self.counted(comm), own)
@@ -73,7 +73,7 @@ class ConnectedRanks(Loaded):
         )
 
     def counted(self, comm: Any) -> int | None:
-        """Bytes of the device's memory as NCCL itself counts them; None up to 2.29.3, which do not."""
+        """Bytes of the device's memory as NCCL itself counts them; None up to 2.29.3, which does not count."""
         function = lib.sim_nccl_function(b"ncclCommMemStats")
         if function == ffi.NULL:
             return None
@@ -84,7 +84,7 @@ class ConnectedRanks(Loaded):
 
 
 def serve(messages: Messages) -> None:
-    """The first request initialises; each later one is a call."""
+    """Serves requests: the first one initialises, each later one is a call."""
     world: ConnectedRanks | None = None
     while True:
         request = messages.receive()

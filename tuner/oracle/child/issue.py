@@ -26,7 +26,7 @@ from tuner.oracle.messages import (
 
 
 def issue(world: World, request: CallsMessage) -> Answers:
-    """Issues each call on its own, up to the first that fails."""
+    """Issues each call by itself, and stops at the first that fails."""
     calls, how = _calls(request.calls), _how(world, request.simulated, request.captured)
     answers = ffi.new("struct sim_answer[]", len(calls))
     log_start = os.fstat(world.log_file).st_size
@@ -91,7 +91,7 @@ def _how(world: World, simulated: bool = False, captured: bool = False, rank: in
 
 
 def release_buffers(world: World) -> None:
-    """What is registered with the communicators is so no longer."""
+    """Deregisters everything that is registered with the communicators."""
     for kind in (lib.SIM_REGISTERED, lib.SIM_WINDOW):
         _register(world, RegistrationMessage(kind, sides=0))
 
@@ -130,7 +130,7 @@ LL = 0
 
 
 def connect(world: World, rank: int, peers: Set[int]) -> None:
-    """The connections to these peers in all channels of sends and receives."""
+    """Marks the connections to these peers in all channels of sends and receives."""
     start, comm = world.start, world.comms[rank]
     at, ring = start.peers, start.ring
     channels = scalar(comm, start.comm.members["p2pnChannels"])

@@ -43,7 +43,7 @@ def pointer(address: int) -> int:
 
 
 def connections(comms: Sequence[int], asked: ReadConnections) -> Connections:
-    """Connections as NCCL noted them for the ranks of these communicators, or what was marked in their place."""
+    """The connections that NCCL recorded for the ranks of these communicators, or those that were marked instead."""
     return tuple(_of_rank(comm, asked) for comm in comms)
 
 

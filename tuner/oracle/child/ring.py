@@ -41,7 +41,7 @@ class _Met:
 
 
 def connect(world: World) -> None:
-    """Neighbours of a node write each other's memory; to others it is as NCCL says of the adapter. Once is enough."""
+    """Marks the rings' connections, once: neighbours in a node write each other's memory; others use their adapters."""
     if world.rings_marked:
         return
     world.rings_marked = True
@@ -65,7 +65,7 @@ def connect(world: World) -> None:
 
 
 def _of_others(world: World, at: AdapterOffsets, rank: int, rings: dict[_End, _Met]) -> Iterator[tuple[_End, _Met]]:
-    """Connections that trees, PAT and NVLSTree add where all is connected at once: initTransportsRank, src/init.cc."""
+    """Connections that trees, PAT and NVLSTree add if all is connected at once: initTransportsRank, src/init.cc."""
     comm, members = world.comms[rank], world.start.comm.members
     channels, nvls, most = (scalar(comm, members[name]) for name in ("nChannels", "nvlsChannels", "maxLocalRanks"))
     met = [(_trees(world, at.trees[TREE], rank, channels), TREE)]
@@ -81,7 +81,7 @@ def _of_others(world: World, at: AdapterOffsets, rank: int, rings: dict[_End, _M
 
 
 def _trees(world: World, peers: tuple[Member, Member], rank: int, channels: int) -> Iterator[_End]:
-    """Children of a tree: NVLSTree's first child is the node's own NVSwitch, whose number is no rank's."""
+    """The children in a tree. NVLSTree's first child is the node's own NVSwitch, whose number is not a rank."""
     at, comm = world.start.ring, world.comms[rank]
     for number in range(channels):
         channel = comm + at.channels + number * at.channel_bytes
@@ -110,7 +110,7 @@ def _of_rings(world: World, rank: int) -> Iterator[tuple[_End, int]]:
 
 
 def _joined(world: World, end: _End) -> bool:
-    """Whether memory joins both: of a node, or where NVLink joins cliques, which are nodes, too."""
+    """Whether both ends write each other's memory: on one node, or on cliques (nodes, too) that NVLink joins."""
     comm, members = world.comms[end.rank], world.start.comm.members
     cross = members.get("p2pCrossClique")
     node_of = ffi.cast("int *", scalar(comm, members["rankToNode"]))  # parts of a host may take turns

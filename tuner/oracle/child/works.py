@@ -26,7 +26,9 @@ def read(structs: WorkStructs, base: int, kernels: int) -> tuple[KernelWorks, ..
 
 
 def _symmetric(structs: WorkStructs, arguments: bytes) -> SymmetricWorks:
-    """Behind the head of the arguments where each block's part ends, then the works; in 2.27 there is but one call."""
+    """Works of a symmetric kernel: after the arguments' head the ends of the blocks' parts, then works; in 2.27 one
+    call.
+    """
     layouts = structs.layouts
     if "ncclSymDevArgs" in layouts:
         return SymmetricWorks((layouts["ncclSymDevArgs"].read(arguments),), ())
@@ -87,7 +89,7 @@ def _in_batches(structs: WorkStructs, arguments: bytes) -> KernelWorks:
 
 
 def _memory(start: int, offset: int, size: int, mask: int | None) -> bytes:
-    """Bytes of a buffer that may go round."""
+    """Bytes from a buffer that may wrap around."""
     if mask is None:
         return bytes(ffi.buffer(ffi.cast("char *", start + offset), size))
     unit = 16

@@ -65,7 +65,7 @@ def _init_proxy(world: "World", at: PartOffsets, rank: int) -> None:
 
 
 class Failure(Exception):
-    """Reason that the parent gets instead of an answer; ``returned``: a function of NCCL returned an error."""
+    """Reason that the parent gets instead of an answer; ``returned``: whether a function of NCCL returned an error."""
 
     def __init__(self, reason: str, returned: bool = False) -> None:
         super().__init__(reason)
@@ -74,7 +74,7 @@ class Failure(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Redirection:
-    """One copy of a function of libnccl, at its place in the file, and the row of the table that replaces it."""
+    """One copy of a libnccl function, at its offset in the file, and the table's row that replaces it."""
 
     name: str
     function: int
@@ -97,10 +97,10 @@ def redirections(start: Start, *, threads: bool, kept: Set[str] = frozenset()) -
 
 
 class Loaded:
-    """The library, with everything redirected that reaches for hardware.
+    """The library, with every function redirected that accesses hardware.
 
-    Where ``threads``, all ranks are threads of this process, and meet in its memory instead of over NCCL's sockets.
-    ``kept`` are functions of NCCL that run all the same.
+    With ``threads``, all ranks are threads of this process, and meet in its memory instead of over NCCL's sockets.
+    ``kept`` are functions of NCCL that are not redirected.
     """
 
     def __init__(self, start: Start, *, threads: bool = True, kept: Set[str] = frozenset()) -> None:
@@ -118,7 +118,7 @@ class Loaded:
         return ffi.cast("void *", self.base + offset)
 
     def redirect(self, threads: bool) -> None:
-        """Every row, in every copy that the compiler made of the function."""
+        """Redirects every row, in every copy that the compiler made of the function."""
         for row in redirections(self.start, threads=threads, kept=self.kept):
             replacement = lib.sim_redirects(row.table)[row.row].replacement
             if error := lib.sim_redirect(self.function(row.function), row.bytes, replacement):
@@ -126,7 +126,7 @@ class Loaded:
         lib.sim_locate_local_ranks(self.start.comm.members["localRanks"].offset)
 
     def record_operations(self) -> None:
-        """Records from here on what NCCL gives its proxy."""
+        """Starts to record what NCCL gives its proxy."""
         lib.sim_record_operations(ffi.new("struct sim_operation_layout *", self.start.intercepted.operations))
 
     def share_search(self) -> None:
@@ -138,7 +138,7 @@ class Loaded:
             raise Failure("cannot intercept the search: it begins with instructions that cannot be moved")
 
     def write_every_graph(self) -> None:
-        """NCCL's file of graphs is written whatever types of paths they have."""
+        """Makes NCCL write its file of graphs whatever their path types are."""
         (at, writable), graph = self.start.intercepted.graph_file, self.start.graph
         intra, inter = (graph.members[name].offset for name in ("typeIntra", "typeInter"))
         file = ffi.new("struct sim_graph_file *", (self.function(at), graph.bytes, intra, inter, writable))
@@ -166,13 +166,13 @@ class Loaded:
         return Failure(reason)
 
     def error(self, result: int) -> str:
-        """A result of NCCL's in its number and words."""
+        """An ncclResult_t as its number and NCCL's words for it."""
         error_string = ffi.cast("const char *(*)(int)", lib.sim_nccl_function(b"ncclGetErrorString"))
         return f"{result} ({text(error_string(result))})"
 
 
 class World(Loaded):
-    """Everything in its required order: what libnccl calls has to exist before it is used."""
+    """The library, machine and communicators, made in the required order: what libnccl calls has to exist first."""
 
     def __init__(self, start: Start) -> None:
         super().__init__(start)
@@ -193,7 +193,7 @@ class World(Loaded):
             lib.sim_keep_pointers(RING_POINTERS)
 
     def intercept(self, at: Intercepted) -> None:
-        """Observes what a release does not say when asked. ``copied_graphs`` receives graphs, where they are copied."""
+        """Intercepts functions to observe what a release does not tell. ``copied_graphs`` receives graphs if copied."""
         self.copied_graphs: Any = None
         self.record_operations()
         if at.topology_file is not None:
@@ -213,7 +213,7 @@ class World(Loaded):
         check(lib.sim_intercept_graphs(self.function(at_model), copies, graph_bytes, count), "the graphs")
 
     def load_tuner(self, functions: Copies) -> None:
-        """2.19 and 2.20: a rank that comes while another is loading the plugin goes without; so it is loaded before.
+        """Loads the plugin early: in 2.19 and 2.20 a rank that comes while another is loading it goes without it.
 
         The threads of one process race for it there (src/misc/tuner.cc, v2.19.3-1), later releases lock.
         """
@@ -286,7 +286,7 @@ class World(Loaded):
         return start + self.devices[rank] * copied[1] * self.start.graph.bytes, copied[1]
 
     def plugin_used(self) -> bool:
-        """Whether NCCL asks the given plugin. Instead of one that it does not take it loads the network's: ours."""
+        """Whether NCCL asks the given plugin. If it rejects that, it loads the network's plugin instead: ours."""
         if self.start.wrapped_plugin is not None:
             return bool(lib.sim_wrapped_version())
         entry = self.start.comm.members.get("tuner")
@@ -295,7 +295,7 @@ class World(Loaded):
 
 
 def check_build() -> None:
-    """The loaded object and this module have to be built from the same sources."""
+    """Raises Failure unless the loaded object and this module are built from the same sources."""
     if text(lib.sim_sources()) != text(lib.sim_expected_sources()):
         raise Failure("the simulated GPUs are of another build than this program; reinstall nccl-tuner")
 
@@ -319,7 +319,7 @@ def wrap(plugin: str) -> None:
 
 
 def disguise(start: Start) -> None:
-    """The wrapped plugin runs at another time, or also as the last rank, on another host."""
+    """Makes the wrapped plugin see another time, or run also as the last rank on another host."""
     if start.disguise is None:
         return
     seconds, elsewhere = start.disguise
@@ -329,7 +329,7 @@ def disguise(start: Start) -> None:
 
 
 def check(error: int, what: str) -> None:
-    """Failure where ``error`` is an errno, not 0."""
+    """Raises Failure if ``error`` is an errno other than 0."""
     if error:
         raise Failure(f"cannot intercept {what}: {os.strerror(error)}")
 

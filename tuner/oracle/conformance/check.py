@@ -1,4 +1,4 @@
-"""The emulator against the real library, on one communicator: every cell, pick, channel and thread, exactly."""
+"""Compares the emulator with the real library on one communicator: every cell, pick, channel and thread, exactly."""
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -57,7 +57,7 @@ def check(
 ) -> MatchReport:
     """Compares one communicator; ``sizes`` default to :func:`sizes_bytes`. Errors are the oracle's and the scenario's.
 
-    Where the emulator says that NCCL refuses a call, libnccl has to refuse it: that counts as one pick.
+    If the emulator says that NCCL refuses a call, libnccl has to refuse it: that counts as one pick.
     """
     comparing, requests = Comparing(), tuple(requests)
     views = scenario.resolve().views
@@ -94,7 +94,7 @@ def check(
 
 
 def _compare_graphs(comparing: Comparing, scenario: Scenario, oracle: Oracle) -> None:
-    """Compares every number and every channel of the graphs that our search finds; not where nodes differ."""
+    """Compares every number and every channel of the graphs that our search finds, unless nodes differ."""
     nodes = scenario.resolve().nodes
     if len(nodes) > 1:
         return
@@ -110,7 +110,7 @@ def _compare_graphs(comparing: Comparing, scenario: Scenario, oracle: Oracle) ->
 
 
 def as_ranks_go_on(found: Mapping[str, OrderedGraph]) -> dict[str, OrderedGraph]:
-    """Cut ring and tree to the channels that both have, as NCCL does (initTransportsRank, src/init.cc)."""
+    """Cuts ring and tree to the channels that both have, as NCCL does (initTransportsRank, src/init.cc)."""
     pair = {name: found.get(name, NO_GRAPH) for name in ("ring", "tree")}
     both = min(each.graph.channels for each in pair.values())
     cut = {name: OrderedGraph(replace(each.graph, channels=both), each.orders[:both]) for name, each in pair.items()}
@@ -118,7 +118,7 @@ def as_ranks_go_on(found: Mapping[str, OrderedGraph]) -> dict[str, OrderedGraph]
 
 
 def _compare_across(comparing: Comparing, ours: Connected, theirs: Connected) -> None:
-    """Every channel of every rank, with its neighbours and adapters; counted among the graphs they are made of."""
+    """Compares every channel of every rank, with its neighbours and adapters; they count as part of the graphs."""
     comparing.compare("graphs", "nodes of ranks", ours.node_of_rank, theirs.node_of_rank)
     for rank, (own, real) in enumerate(zip(ours.ranks, theirs.ranks, strict=True)):
         comparing.compare("graphs", f"peers of PAT of rank {rank}", own.pat_peers, real.pat_peers)
@@ -151,7 +151,7 @@ def _refused_or_picked(oracle: Oracle, request: Request, size: int) -> str:
 def compare_tables(
     comparing: Comparing, selection: Selection, tables: OracleTables, facts: Facts, whose: str = ""
 ) -> None:
-    """Every number of the model's tables, and how many channels there are."""
+    """Compares every number of the model's tables, and the numbers of channels."""
     for name in TABLES:
         ours, theirs = getattr(selection.tables, name), getattr(tables, name)
         within = tuple(map(slice, theirs.shape))  # an older release has fewer algorithms
@@ -164,7 +164,7 @@ def compare_tables(
 def compare_cells(
     comparing: Comparing, selection: Selection, oracle: Oracle, request: Request, sizes: Sequence[int]
 ) -> None:
-    """Every cell of the cost tables, as float32 bits."""
+    """Compares every cell of the cost tables, as float32 bits."""
     ours = selection.cost_table(request, sizes)
     theirs = oracle.costs(request, sizes)
     ours = ours[:, : theirs.shape[1]]  # an older release has fewer algorithms
@@ -178,7 +178,7 @@ def compare_cells(
 def _compare_arrays(
     comparing: Comparing, what: str, ours: NDArray[Any], theirs: NDArray[Any], where: Callable[[Sequence[int]], str]
 ) -> None:
-    """Arrays of one shape value by value, floats by their bits: a NaN is one, too."""
+    """Compares arrays of one shape value by value, floats (also NaN) by their bits."""
 
     def bits(values: NDArray[Any]) -> NDArray[Any]:
         return np.ascontiguousarray(values).view(np.uint32) if values.dtype == np.float32 else values
@@ -195,7 +195,7 @@ def _compare_arrays(
 def compare_picks(
     comparing: Comparing, selection: Selection, oracle: Oracle, request: Request, sizes: Sequence[int]
 ) -> None:
-    """Picks with channels and threads, as launched."""
+    """Compares picks with channels and threads, as launched."""
     if selection.may_leave_classic_path(request):
         _compare_paths(comparing, selection, oracle, request, sizes)
         return
@@ -212,7 +212,7 @@ def compare_picks(
 def _compare_paths(
     comparing: Comparing, selection: Selection, oracle: Oracle, request: Request, sizes: Sequence[int]
 ) -> None:
-    """Compare as :func:`compare_picks`; a call off the classic path counts with its kernel, blocks and threads."""
+    """Compares like :func:`compare_picks`; a call off the classic path counts with its kernel, blocks and threads."""
     paths = dict(zip(sizes, selection.non_classic_paths(request, sizes), strict=True))
     staying = [size for size, path in paths.items() if path is None]
     if staying and _classic_refuses(selection, request, staying[0]):

@@ -51,7 +51,7 @@ def compare(imported: Imported, dtype: DataType = DataType.float32, op: Op = Op.
     """Compares every number and choice that was printed; ``dtype`` and ``op`` apply to calls for which the log does not
     say them.
 
-    BadInput names what emulating the communicator needs and neither the log nor the user said.
+    BadInput names what is needed to emulate the communicator and neither the log nor the user said.
     """
     communicator = described_by(imported).communicator()
     selection = Selection(communicator)
@@ -125,7 +125,7 @@ Compared = list[tuple[str, str, str]]  # where, the emulator's choice, the print
 
 
 def _of_group(group: LoggedGroup, selection: Selection, dtype: DataType, op: Op) -> Compared:
-    """Choices with the emulator's. Where the log does not show the calls, the reading that agrees, if any does."""
+    """A group's choices beside the emulator's. If the log does not show the calls, in a reading that agrees, if any."""
     if group.calls:
         return _of_calls(group.choices, group.calls, selection)
     if len(group.choices) == 1:
@@ -161,7 +161,7 @@ def _alone(made: LoggedChoice, selection: Selection, dtype: DataType, op: Op) ->
 
 
 def _of_calls(choices: Sequence[LoggedChoice], calls: Sequence[GroupedCall], selection: Selection) -> Compared:
-    """Choices of a group against the plan of its calls: a line for each call, or up to 2.23 for each choice."""
+    """The choices of a group beside the plan of its calls: one line per call, or up to 2.23 per choice."""
     operations = list[Operation]()
     for each in calls:
         if each.collective is None:
@@ -192,14 +192,14 @@ def _of_calls(choices: Sequence[LoggedChoice], calls: Sequence[GroupedCall], sel
 
 
 def _of_pick(pick: GroupedPick) -> str:
-    """A call of a group in the words of its line."""
+    """A call of a group, worded like its line in the log."""
     assert pick.algorithm is not None and pick.protocol is not None  # noqa: PT018 - a kernel without a path has both
     channels = f"channels {pick.channels[0]}..{pick.channels[-1]}"
     return f"{pick.operation.bytes} B {pick.algorithm.name}/{pick.protocol.name} {channels}"
 
 
 def _of_choice(made: GroupChoice) -> str:
-    """A choice of several calls in the words of its line."""
+    """A choice for several calls, worded like its line in the log."""
     return f"{made.bytes} B {made.algorithm.name}/{made.protocol.name} time {made.time_us:f}"
 
 

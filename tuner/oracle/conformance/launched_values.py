@@ -1,4 +1,4 @@
-"""A launch in full as emulated against the same of libnccl: kernels, work structures, operations of the network."""
+"""Compares an emulated launch in full with libnccl's: kernels, work structures, operations of the network."""
 
 from collections.abc import Container, Iterator, Mapping
 

@@ -1,8 +1,8 @@
 """A release learnt from a libnccl.so.2 without a release file: tables from its data, values and rules from probes.
 
-The library is asked once, on a few machines. The release with the nearest answers is the parent, whatever its number.
-For what still differs, trials use values and rules of other releases, and numbers solved from single cells. What no
-trial explains is a difference, with the smallest case that shows it.
+The library is asked once, on a few machines. The release with the most similar answers becomes the parent, whatever its
+number. For the remaining differences, trials use values and rules of other releases, and numbers solved from single
+cells. What no trial explains is reported as a difference, with the smallest case that shows it.
 """
 
 import math
@@ -101,7 +101,7 @@ Progress = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Probe:
-    """Answers of libnccl on one communicator, to be asked for like an oracle's. In us, [size][algorithm][protocol]."""
+    """Answers of libnccl on one communicator, with an oracle's methods. Times in us, [size][algorithm][protocol]."""
 
     scenario: Scenario
     tables: OracleTables
@@ -126,8 +126,8 @@ class Probe:
 class Differing:
     """A case that the learnt release answers differently from its library, the smallest of its kind.
 
-    ``part`` is the part of the emulator that gives it, ``rules`` are those that may cause it, with ``sources`` to read.
-    ``steps`` are the emulator's, each with the resulting number, followed by what the library has.
+    ``part`` is the part of the emulator that gives the answer, ``rules`` are the rules that may cause the difference,
+    with ``sources`` to read. ``steps`` are the emulator's, each with its result, followed by the library's number.
     """
 
     communicator: str
@@ -143,11 +143,11 @@ class Differing:
 
 @dataclass(frozen=True, slots=True)
 class AnsweredBefore:
-    """How right the answers were that this release was given without its library: by source, or between two releases.
+    """How right the answers were for this release before its library was known: by source, or between two releases.
 
-    ``standing`` says which; ``wrong`` are the communicators on which an answer differs, each with what and how many;
-    ``refused`` those without an answer, with the reason; ``values`` the release's values that the library has
-    otherwise, by key: what was said, and what was learnt.
+    ``standing`` says which; ``wrong`` are the communicators on which answers differ, each with what differs and how
+    often; ``refused`` are those without an answer, with the reason; ``values`` are the release's values that differ in
+    the library, by key: what was assumed, and what was learnt.
     """
 
     standing: str
@@ -162,7 +162,7 @@ class AnsweredBefore:
 class Learning:
     """Result of learning a library: the release's name, its parent, and what differs from that.
 
-    ``before`` is None for a library whose release has a table that was compared, or none at all.
+    ``before`` is None if the library's release has a compared table, or had no answers at all.
     """
 
     name: str
@@ -245,7 +245,7 @@ def learn(
 def _answered_before(
     said: str, known: Sequence[str], probes: Sequence[Probe], learned: Release
 ) -> AnsweredBefore | None:
-    """How right the answers were that a release got without a table of its own; None if it got none, or has one."""
+    """How right the answers were that a release got without its own table; None if it got none, or has a table."""
     try:
         claimed = reader.uncompared(said, known)
     except UnknownRelease:
@@ -288,13 +288,13 @@ def _limits(probes: Sequence[Probe], tables: Mapping[str, Any]) -> dict[str, int
 
 
 def _like(said: str, known: Sequence[str]) -> str:
-    """The known release with whose layout the oracle reads a library: the last one that is not newer."""
+    """The known release whose layout the oracle uses to read a library: the last one that is not newer."""
     earlier = [name for name in known if reader.parts_of(name) <= reader.parts_of(said)]
     return (earlier or list(known[:1]))[-1]
 
 
 def _nearest(said: str) -> Callable[["_Candidate"], Any]:
-    """Order of candidates with equal answers: few changes first, then a near number."""
+    """Sort key of candidates with equal answers: fewer changes first, then the nearer release number."""
     own = reader.parts_of(said)
 
     def order(candidate: "_Candidate") -> Any:
@@ -312,9 +312,9 @@ def _asked(probes: Sequence[Probe]) -> int:
 
 
 def _probes(path: Path, like: str, progress: Progress) -> list[Probe]:
-    """Answers on the communicators on which it can be asked.
+    """The library's answers on the communicators on which it can be asked.
 
-    Errors: OracleUnavailable where the first ones give none: it crashes or hangs, or is no NCCL.
+    Errors: OracleUnavailable if the first communicators give no answer: it crashes, hangs, or is not NCCL.
     """
     found, failed = list[Probe](), list[str]()
     for machine, nodes, gpus, *reduces in PROBES:
@@ -476,7 +476,7 @@ class _Candidate:
         return _Candidate(self.parent, changes, self.data)
 
     def release(self, name: str) -> Release:
-        """The release it makes. BadReleaseFile where it fits no release."""
+        """The release that the candidate makes. BadReleaseFile if its values do not form a release."""
         nested: dict[str, Any] = {}
         for key, value in self.changes.items():
             *tables, last = key.split(".")
@@ -491,7 +491,7 @@ class _Candidate:
         return sum(_differ(self, probe, tuple(parts))[0] for probe in probes)
 
     def spoils(self, other: "_Candidate", probes: Sequence[Probe], parts: Sequence[str]) -> bool:
-        """Whether an answer differs that is right with the other: a change must not make right answers wrong."""
+        """Whether it gets an answer wrong that the other gets right: a change must not make right answers wrong."""
         compared = tuple(dict.fromkeys((*OF_MODEL.compared, *parts)))
         return any(_differ(self, probe, compared)[1] - _differ(other, probe, compared)[1] for probe in probes)
 
@@ -566,7 +566,7 @@ def _searching(
 def _without_idle(
     best: _Candidate, tried: _Candidate, differing: Sequence[Probe], probes: Sequence[Probe]
 ) -> _Candidate:
-    """The better candidate without those of its changes that mend nothing."""
+    """The better candidate without the changes that mend nothing."""
     fewest, fewer = tried.score(differing, ("graphs",)), tried
     for key in sorted(key for key, value in tried.changes.items() if best.changes.get(key, ...) != value):
         one_less = fewer.with_change(key, best.changes.get(key, _flat_of(best.parent)[key]))
@@ -580,7 +580,7 @@ def _without_idle(
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """Answers that are compared together, and the values and rules that they may depend on."""
+    """A part: answers that are compared together, and the values and rules that they may depend on."""
 
     compared: tuple[str, ...]
     keys: tuple[str, ...]  # as they begin
@@ -605,7 +605,7 @@ def _descend(
     progress: Progress,
     part: _Part,
 ) -> _Candidate:
-    """The candidate with every single change that leaves fewer differences, the best first, until none does."""
+    """The candidate after applying, one by one, the change that leaves the fewest differences, until none helps."""
     parts = part.compared
     while least := best.score(probes, parts):
         differing = sorted((each for each in probes if best.score([each], parts)), key=lambda each: each.scenario.ranks)
@@ -794,7 +794,7 @@ DEFAULTS = "ncclTunerConstantsDefaults"
 
 
 def data_tables(path: Path) -> dict[str, float | list[float]]:
-    """Values by dotted key that a libnccl holds as data: what its tuners get, corrections, bandwidths to search."""
+    """Values that a libnccl holds as data, by dotted key: what tuners receive, corrections, bandwidths to search."""
     found: dict[str, float | list[float]] = {}
     data = _objects(path)
     if DEFAULTS in data:

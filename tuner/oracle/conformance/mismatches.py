@@ -20,7 +20,7 @@ class Mismatch:
 
 @dataclass(frozen=True, slots=True)
 class MatchReport:
-    """Numbers and choices that were compared and how many agreed, by kind, and the differences."""
+    """How many numbers and choices were compared and how many agreed, by kind, and the differences."""
 
     title: str = field(metadata=json_form("communicator"))
     compared: Mapping[str, int]
@@ -47,7 +47,7 @@ class Comparing:
         self._mismatches += mismatches
 
     def report(self, title: str) -> MatchReport:
-        """Report the comparison so far."""
+        """The report on the comparison so far."""
         differing = Counter(each.what for each in self._mismatches)
         matched = {what: number - differing[what] for what, number in self._compared.items()}
         return MatchReport(title, dict(self._compared), matched, tuple(self._mismatches))
