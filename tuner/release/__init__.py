@@ -1,4 +1,4 @@
-"""A NCCL release: the constants and the names of the rules its model is made of, read from ``tables/nccl``."""
+"""An NCCL release: the constants and the names of the rules that make up its model, read from ``tables/nccl``."""
 
 from tuner.release.convert import ALGORITHM_KEYS, ALGORITHM_NAMES, PROTOCOL_KEYS, PROTOCOL_NAMES
 from tuner.release.reader import (
@@ -41,5 +41,5 @@ __all__ = [
 
 
 def of_code(code: int) -> str:
-    """Release that ncclGetVersion says: ``22809`` is 2.28.9 (2.9 and later)."""
+    """The release for a number from ncclGetVersion: ``22809`` is 2.28.9 (for 2.9 and later)."""
     return f"{code // 10000}.{code % 10000 // 100}.{code % 100}"

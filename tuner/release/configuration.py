@@ -1,7 +1,7 @@
-"""A communicator's own configuration, NCCL's ``ncclConfig_t``: fields, the variables that do the same, and releases.
+"""A communicator's own configuration, NCCL's ``ncclConfig_t``: its fields, the equivalent variables, and releases.
 
-The environment takes precedence, so a field acts as its variable where that is not set. ``tables/config.toml`` lists
-them all.
+The environment takes precedence, so a field acts like its variable if that is not set. ``tables/config.toml`` lists all
+fields.
 """
 
 from collections.abc import Iterable, Mapping
@@ -32,7 +32,7 @@ class ConfigurationField:
 
     @property
     def is_text(self) -> bool:
-        """Whether the field is a text, as netName is."""
+        """Whether the field is a text, such as netName."""
         return not self.values and self.least is None
 
 
@@ -44,9 +44,9 @@ def fields() -> Mapping[str, ConfigurationField]:
 
 
 def parse_configuration(nccl: Release, given: Mapping[str, Value]) -> dict[str, Value]:
-    """The fields that are given, as NCCL has them, checked as it does when a communicator is made.
+    """The given fields with NCCL's types, checked as NCCL checks them when a communicator is made.
 
-    BadInput for a field that the release does not have, a value that NCCL refuses, and a fewest above the most.
+    BadInput for a field that the release does not have, a value that NCCL refuses, and a minimum above its maximum.
     """
     said = nccl.name.partition("@")[0]
     known = [name for name, field in fields().items() if parts_of(field.since) <= parts_of(said)]
@@ -100,7 +100,7 @@ def as_variables(nccl: Release, given: Mapping[str, Value], environment: Mapping
 
 
 def _overridden(nccl: Release, variable: str, environment: Mapping[str, str]) -> bool:
-    """Whether a variable counts: of numbers of blocks releases from 2.25.1 on take only those above 0."""
+    """Whether a variable takes effect: for numbers of blocks, releases from 2.25.1 on only accept values above 0."""
     if not environment.get(variable):
         return False
     if variable in ("NCCL_MIN_CTAS", "NCCL_MAX_CTAS") and nccl.rules.ctas == "positive_only":

@@ -44,7 +44,7 @@ Shared = dict[tuple[int, str], tuple[Any, Any]]
 
 
 class WrongValue(Exception):
-    """A wrong value of a dotted key; the text says what is wrong and what is valid."""
+    """The value of a dotted key is wrong; the text says what is wrong and what is valid."""
 
     def __init__(self, key: str, text: str) -> None:
         super().__init__(f"{key}: {text}")
@@ -199,7 +199,7 @@ def _plain(kind: Any, given: Any, key: str) -> Any:
 
 
 def plain(given: Any) -> Any:
-    """The opposite of :func:`value`: tables, lists, texts and numbers as a release's file has them."""
+    """The inverse of :func:`value`: tables, lists, texts and numbers as in a release's file."""
     if is_dataclass(given):
         values = {field.name: (field.default, getattr(given, field.name)) for field in fields(given)}
         return {name: plain(value) for name, (default, value) in values.items() if value is not None or default}

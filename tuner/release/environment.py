@@ -31,11 +31,11 @@ class Environment:
     non_numeric_is_default: bool = False  # as the release reads an integer parameter without a digit; else it is 0
 
     def text(self, name: str) -> str | None:
-        """A variable's value as it stands there; None where it is not set."""
+        """A variable's value as it was set; None if it is not set."""
         return self.values.get(name)
 
     def number(self, name: str, default: int) -> int:
-        """An integer parameter: NCCL's default where unset or empty; out of range of 64 bits counts as unset."""
+        """An integer parameter: NCCL's default if unset or empty; a value beyond 64 bits counts as unset."""
         value = self._requested(name)
         return default if value is None else value
 
@@ -47,7 +47,7 @@ class Environment:
         return value if -(2**63) <= value < 2**63 else None
 
     def of_process(self, name: str) -> int | None:
-        """:meth:`optional` of a variable that NCCL looks up again later: not where a configuration's field is it."""
+        """Like :meth:`optional`, for a variable that NCCL looks up again later: configuration fields do not count."""
         return None if name in self.configured else self.optional(name)
 
     def c_int(self, name: str, default: int) -> int:
@@ -55,7 +55,7 @@ class Environment:
         return int32(self.number(name, default))
 
     def optional(self, name: str) -> int | None:
-        """An integer parameter like :meth:`c_int`; None where it has NCCL's default."""
+        """An integer parameter like :meth:`c_int`; None if NCCL's default applies."""
         value = self._requested(name)
         return None if value is None else int32(value)
 
@@ -124,7 +124,7 @@ def by_collective(text: str, variable: str, elements: type[IntEnum], collective:
 
 @GRAMMARS(Source("src/graph/tuning.cc", "parseList", since="2.18.1"))
 def one_list(text: str, variable: str, elements: type[IntEnum], collective: Collective) -> dict[IntEnum, bool]:
-    """One list ``a,b`` or ``^a,b`` for all collectives; unknown names count for nothing, an empty list allows nothing.
+    """One list ``a,b`` or ``^a,b`` for all collectives; unknown names are ignored, an empty list allows nothing.
 
     Source: parseList, src/graph/tuning.cc, v2.23.4-1.
     """

@@ -1,8 +1,8 @@
 """Releases that were learnt from a libnccl.so.2: files in this user's cache, by the library's sha256.
 
-Such a release is named after what the library says and its sha256, ``2.28.9@1792291e26d2b27f``. Its file is like those
-of ``tables/nccl``, with the table ``[learnt]``. It is trusted only if no other user can have written it: users share a
-cache, and who may write there must not be able to vouch for another library.
+Such a release is named after the version that the library reports and its sha256: ``2.28.9@1792291e26d2b27f``. Its file
+is like those of ``tables/nccl``, with the table ``[learnt]``. It is trusted only if no other user can have written it:
+users share a cache, and who may write there must not be able to vouch for another library.
 """
 
 import hashlib
@@ -42,7 +42,7 @@ class LearntFrom:
 
     @property
     def words(self) -> str:
-        """The trust in words: ``learnt, 5,120 of 5,120 compared equal``."""
+        """How far to trust the release, in words: ``learnt, 5,120 of 5,120 compared equal``."""
         return f"learnt, {self.equal:,} of {self.compared:,} compared equal"
 
 
@@ -57,13 +57,13 @@ def is_learnt(name: str) -> bool:
 
 
 def is_path(text: str) -> bool:
-    """Whether a text names a library and no release."""
+    """Whether a text names a library file and not a release."""
     return "/" in text or ".so" in text
 
 
 @contextmanager
 def trying(nccl: "Release") -> Iterator[str]:
-    """The name by which a release can be loaded meanwhile."""
+    """The name by which a release can be loaded while it is tried."""
     held[nccl.name] = nccl
     try:
         yield nccl.name
@@ -80,7 +80,7 @@ SEAL = "# sha256 of the lines above: "
 
 
 def keep(name: str, text: str) -> Path:
-    """Writes the file of a learnt release, with a sum over it. BadInput where it cannot be kept."""
+    """Writes the file of a learnt release, with a checksum. BadInput if it cannot be kept."""
     file, sealed = file_of(name), f"{text}{SEAL}{hashlib.sha256(text.encode()).hexdigest()}\n"
     remember(file, sealed)
     if recall_own(file) != sealed:
@@ -89,14 +89,14 @@ def keep(name: str, text: str) -> Path:
 
 
 def check_kept() -> None:
-    """BadInput where no file of a learnt release could be kept."""
+    """BadInput if no file of a learnt release could be kept."""
     probe = "probe"
     keep(probe, "")
     file_of(probe).unlink(missing_ok=True)
 
 
 def _unsealed(name: str, sealed: str) -> str:
-    """The text that was kept. UnknownRelease where the file was cut or changed since."""
+    """The text that was kept. UnknownRelease if the file was cut or changed since."""
     text, found, digest = sealed.rpartition(SEAL)
     if not found or digest.strip() != hashlib.sha256(text.encode()).hexdigest():
         raise UnknownRelease(

@@ -1,6 +1,6 @@
-"""The NCCL that packages bring along, which people know in place of NCCL's release: ``torch==2.13.0``, or a pip freeze.
+"""The NCCL release that packages bring along, for users who only know the package: ``torch==2.13.0``, or a pip freeze.
 
-``tables/packages.toml`` has what the packages' own requirements say, ``tables/images.toml`` what NVIDIA's images have.
+``tables/packages.toml`` has the packages' own requirements, ``tables/images.toml`` the releases in NVIDIA's images.
 """
 
 import re
@@ -26,7 +26,7 @@ EXACTLY = "=="
 
 
 def names_one(text: str) -> bool:
-    """Whether a text names a package, a list of packages, or an image, and no release of NCCL."""
+    """Whether a text names a package, a list of packages, or an image, rather than a release of NCCL."""
     if text.endswith(LIST) or any(form.fullmatch(text) for form in (ASKED, IMAGE)):
         return True
     alone = ALONE.fullmatch(text)
@@ -34,10 +34,10 @@ def names_one(text: str) -> bool:
 
 
 def release_in(text: str, newest: str) -> str:
-    """The release of NCCL of what :func:`names_one` is true of; ``newest`` is named where a package leaves it open.
+    """The NCCL release in a package or image (see :func:`names_one`); ``newest`` if a package leaves it open.
 
-    Errors: UnknownRelease for a package, a release of it or an image that is not known, one that leaves NCCL's release
-    open, and a list without one.
+    Errors: UnknownRelease for an unknown package, package release or image, for one that leaves NCCL's release open,
+    and for a list without any that brings NCCL.
     """
     if text.endswith(LIST):
         return _of_list(Path(text), newest)
@@ -62,7 +62,7 @@ def _of_newest(text: str, package: str, newest: str) -> str:
 
 
 def _of_image(text: str) -> str:
-    """NCCL of an image of NVIDIA's by its tag, or by the tags before and after it where these have the same."""
+    """The NCCL release in an NVIDIA image, by its tag, or by the tags before and after it if these have the same."""
     table, asks = _images(), "the image says it: docker run IMAGE printenv NCCL_VERSION"
     tag = TAG.fullmatch(text)
     if tag is None or (tag[1] or "pytorch").lower() not in table["images"]:

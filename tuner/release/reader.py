@@ -39,7 +39,7 @@ def names() -> list[str]:
 
 
 def names_by_source() -> list[str]:
-    """The releases known from their public source alone, oldest first; a wheel of theirs was compared with nothing."""
+    """The releases known from their public source alone, oldest first; no library of theirs was compared."""
     return _names_in(_folder_by_source())
 
 
@@ -56,7 +56,7 @@ def is_spelled(text: str) -> bool:
 
 
 def is_known(name: str) -> bool:
-    """Whether there is a table of a release, learnt ones and those by source included."""
+    """Whether there is a table for a release; learnt releases and those known by source count as well."""
     return learnt.is_learnt(name) or name in names() or name in names_by_source()
 
 
@@ -64,7 +64,7 @@ FIRST_CODE = 20_900  # NCCL_VERSION_CODE is X * 10000 + Y * 100 + Z from 2.9 on
 
 
 def first_with(has: Callable[[Release], bool]) -> str:
-    """The oldest release for which ``has`` is true, for a refusal that says which are valid. There must be one."""
+    """The oldest release for which ``has`` is true, for messages about valid releases. There must be one."""
     return next(name for name in names() if has(load(name)))
 
 
@@ -72,9 +72,8 @@ def named(said: object) -> str:
     """The release that a text names: 2.28.9 for ``v2.28.9-1``, and the newest 2.29 for ``2.29``.
 
     Also the number 2.29, PyTorch's (2, 28, 9), and NCCL_VERSION_CODE, 22809; and a package that requires it, such as
-    ``torch==2.13.0``, or the file of a pip freeze. A release that is named whole may be known by source, or lie between
-    two that are known: its ``standing`` says so.
-    Errors: UnknownRelease lists the valid ones.
+    ``torch==2.13.0``, or the file of a pip freeze. A release with all three numbers may be known by source only, or lie
+    between two known ones: its ``standing`` says so. Errors: UnknownRelease lists the valid ones.
     """
     text = _in_words(said)
     if packages.names_one(text):
@@ -123,7 +122,7 @@ def _neighbours(number: str, known: list[str]) -> str:
 
 
 def parts_of(number: str) -> tuple[int, ...]:
-    """The numbers of a release's name, by which releases are in order."""
+    """The numbers of a release's name, by which releases are sorted."""
     return tuple(int(part) for part in number.split("."))
 
 
@@ -146,7 +145,7 @@ def _load(name: str) -> Release:
 
 
 def uncompared(name: str, known: Sequence[str]) -> Release:
-    """The release ``name`` as it is answered for without a table that was compared; its ``standing`` says on what.
+    """The release ``name`` without a compared table of its own; its ``standing`` says what its answers rest on.
 
     ``known`` are the compared releases, oldest first. Errors: UnknownRelease where nothing answers for it.
     """
@@ -166,13 +165,13 @@ def uncompared(name: str, known: Sequence[str]) -> Release:
 
 
 def forget() -> None:
-    """Reads the files again that are asked for: one was written."""
+    """Forgets all files that were read, since one was written."""
     _load.cache_clear()
     _kept.clear()
 
 
 class _Parents:
-    """Release files by path, and what was made of them: releases share what they take from the same parent."""
+    """Release files by path, and the records made from them: releases share what they inherit from the same parent."""
 
     def __init__(self) -> None:
         self.files: dict[str, ReleaseFile] = {}
@@ -197,7 +196,8 @@ def read(folder: Path, name: str, parents: _Parents | None = None) -> Release:
 def of_library(path: Path) -> str:
     """The name of a library's release: the one learnt from it, or the known release with its sha256.
 
-    Errors: UnknownRelease where the file is missing or too large, was not learnt, or was learnt and differs.
+    Errors: UnknownRelease if the file is missing or too large, was not learnt, or was learnt but the emulator differs
+    from it.
     """
     if not path.is_file():
         raise UnknownRelease(f"{path} is no file; valid: a libnccl.so.2, or a release such as {names()[-1]}")
@@ -225,7 +225,7 @@ _files = dict[str, Path]()  # by release, the library by which it was named last
 
 
 def file_named(name: str) -> Path | None:
-    """The libnccl file by which this process was told a known release; None where it was told a number."""
+    """The libnccl file by which the user named a known release; None if the user named a number."""
     return _files.get(name)
 
 
@@ -237,7 +237,7 @@ def learnt_from(name: str) -> learnt.LearntFrom:
 
 
 def changed(nccl: Release, change: Mapping[str, Any]) -> Release:
-    """The release with the tables of ``change``, named as in its file, laid over its own; it keeps its name.
+    """The release with its tables overlaid by those of ``change``, named as in its file; it keeps its name.
 
     Errors: BadReleaseFile names the key of what does not fit.
     """
@@ -251,7 +251,7 @@ def changed(nccl: Release, change: Mapping[str, Any]) -> Release:
 
 
 def differences(before: Release, after: Release) -> list[Difference]:
-    """Values that differ between two releases, by key; library files always differ and are left out."""
+    """The values that differ between two releases, by key, without library files, which always differ."""
     old, new = map(flat, (before, after))
     keys = sorted(key for key in old.keys() | new.keys() if old.get(key) != new.get(key))
     return [Difference(key, old.get(key), new.get(key)) for key in keys]
@@ -377,7 +377,7 @@ TEXT = expression(r'"[^"]*"')
 
 
 def missing(text: str) -> Iterator[str]:
-    """The dotted keys of a release's file that no comment gives a source, in order.
+    """The dotted keys of a release's file without a comment that names a source, in order.
 
     A comment counts for the key on its line; on a table's line, or on the lines just above that, for the whole table
     and for those below its name.

@@ -1,4 +1,4 @@
-"""Upgrades after which people saw less performance, and what this tool says about each
+"""Upgrades after which users reported lower performance, and what this tool says about each
 (``tables/regressions.toml``).
 """
 
@@ -14,9 +14,9 @@ Verdict = Literal["explains", "partly", "cannot"]
 
 @dataclass(frozen=True, slots=True)
 class RegressionCommand:
-    """A command of this tool, and patterns (regular expressions) that it prints or does not.
+    """A command of this tool, and regular expressions that its output has to match, or must not match.
 
-    ``live``: it asks libnccl.
+    ``live``: whether it asks libnccl.
     """
 
     command: str
@@ -27,7 +27,9 @@ class RegressionCommand:
 
 @dataclass(frozen=True, slots=True)
 class Regression:
-    """``first`` is the first release that has it, ``fixed`` the first without; ``says`` is the thread's."""
+    """A regression: ``first`` is the first release with it, ``fixed`` the first without; ``says``: what the thread
+    says.
+    """
 
     thread: str
     title: str
@@ -41,7 +43,7 @@ class Regression:
 
 @cache
 def regressions() -> tuple[Regression, ...]:
-    """All, the newest release first."""
+    """All regressions, the newest release first."""
     table = tables.toml(tables.folder() / "regressions.toml")
     return tuple(
         Regression(

@@ -1,8 +1,8 @@
 """Records of a release's file: the constants of NCCL's model and selection, each named as in the file.
 
-Units are in the names: ``_us``, ``_gbs`` (1e9 bytes per second), ``_bytes``. What only some releases have is None in
-the others. :mod:`tuner.release.reader` checks and converts; ``tables/nccl`` has the sources. Most records cannot be
-compared, as creating that method would slow down every command.
+Units are in the names: ``_us``, ``_gbs`` (1e9 bytes per second), ``_bytes``. A constant that only some releases have is
+None in the others. :mod:`tuner.release.reader` checks and converts; ``tables/nccl`` has the sources. Most records
+cannot be compared, as creating that method would slow down every command.
 """
 
 from collections.abc import Mapping, Sequence
@@ -305,7 +305,7 @@ class RingPlateau:
 class Threads:
     """Threads of a block: ``default``, within ``min`` and ``max`` where the variable ``env`` sets them.
 
-    ``slow_default`` holds where a ring has at most ``slow_gbs``.
+    ``slow_default`` applies if a ring has at most ``slow_gbs``.
     """
 
     default: int
@@ -391,7 +391,7 @@ class Variables:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RankRules:
-    """Treatment of ranks of a communicator that were started with different things."""
+    """How NCCL treats ranks of one communicator that were started with different settings."""
 
     checks_release: bool  # the communicator fails where ranks have other releases
     counts_adapters: bool  # and with NCCL_IGNORE_NET_MISMATCH=0 where they have other numbers of adapters
@@ -463,7 +463,7 @@ class Release:
 
     @property
     def read_as(self) -> str:
-        """The release whose source has these rules: its own, or one that it does not differ from."""
+        """The release whose source was read for these rules: itself, or one that it does not differ from."""
         if self.standing is None:
             return self.name
         own = self.files[0].table
@@ -476,12 +476,12 @@ class Release:
 
     @property
     def indifferent_variables(self) -> set[str]:
-        """The variables that reach no choice."""
+        """The variables that affect no choice."""
         return {name for names in self.environment.indifferent.values() for name in names}
 
     @property
     def listed_variables(self) -> set[str]:
-        """The variables that are emulated, or reach no choice; without those of the search alone."""
+        """The variables that are emulated or affect no choice, without those that only the search reads."""
         of = self.environment
         of_some = [each for each in (of.shares_gpus, of.calls_alone) if each is not None]
         return {

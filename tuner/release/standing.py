@@ -1,7 +1,7 @@
 """How far to trust a release that was not compared with its library: between two compared ones, or by source.
 
-A release without a wheel is answered where the nearest compared releases before and after it agree in everything that
-affects the machine; or from a file of ``tables/by_source`` with facts from its public source.
+A release without a wheel is answered if the nearest compared releases before and after it agree in everything that
+affects the machine, or from a file of ``tables/by_source`` with facts from its public source.
 """
 
 import re
@@ -27,7 +27,7 @@ NOT_READ = {
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """What the answers of a release rest on that was not compared with its library.
+    """What the answers for a release rest on, if it was not compared with its library.
 
     ``kind`` is "between" or "by source"; ``differing``: the dotted keys in which both ``neighbours`` differ.
     """
@@ -40,7 +40,7 @@ class Standing:
 
     @property
     def words(self) -> str:
-        """In words: ``between 2.26.2 and 2.26.5, which agree``."""
+        """The standing in words: ``between 2.26.2 and 2.26.5, which agree``."""
         if self.neighbours is None:
             return BY_SOURCE
         return f"between {self.neighbours[0]} and {self.neighbours[1]}, which agree"

@@ -1,4 +1,4 @@
-"""Variables that a release does not list, defaults of those that it has, and when a process reads them.
+"""Variables that a release ignores, default values of variables, and when a process reads them.
 
 The variables that a release can read are texts in its libnccl: ``tables/variables.toml`` has the names for all
 releases, ``tables/defaults.toml`` the defaults, ``tables/second_communicators.toml`` when they are read.
@@ -43,7 +43,7 @@ def ignored(nccl: Release, variables: Iterable[str]) -> list[str]:
 def not_emulated(nccl: Release, variables: Iterable[str]) -> list[str]:
     """Variables that may affect a choice in a way that is not emulated.
 
-    The search's own are among them: a caller that has searched with them removes them first.
+    The search's own variables are among them: a caller that has searched with them removes them first.
     """
     unlisted = set(variables) - nccl.listed_variables
     return sorted(unlisted & in_library(nccl.name))
@@ -63,7 +63,7 @@ def nearest(nccl: Release, variable: str) -> str:
 
 
 def in_library(release: str) -> frozenset[str]:
-    """Names like those of variables that stand in a release's libnccl; of one without a list, in the one before it."""
+    """The variable names in a release's libnccl; for a release without a list, those of the release before it."""
     known, release = _in_libraries(), release.partition("@")[0]  # of a learnt one what its library says
     if release in known:
         return known[release]
@@ -73,7 +73,7 @@ def in_library(release: str) -> frozenset[str]:
 
 @cache
 def everywhere() -> frozenset[str]:
-    """Names that stand in the libnccl of any release."""
+    """The variable names in the libnccl of any release."""
     return frozenset().union(*_in_libraries().values())
 
 
@@ -104,7 +104,7 @@ class ChangedDefault:
 def defaults(release: str) -> Mapping[str, Default]:
     """Defaults of the variables that ``release`` reads; "unset" where the communicator's configuration decides.
 
-    For many variables -2 or -1 means that NCCL decides when it initialises.
+    For many variables a default of -2 or -1 means that NCCL decides when it initialises.
     """
     upto = _upto(release)
     values = {variable: _newest(of_releases, upto) for variable, of_releases in _table().items()}
@@ -131,7 +131,7 @@ class VariableReading:
 
     ``read``: at ``each`` communicator; ``once``, so that a later value changes nothing; ``neither``: a later value
     counts in part; ``unseen``: no value that was tried had an effect on the simulated devices. ``default``: NCCL's;
-    None where it is no number that NCCL says.
+    None if NCCL does not state a number.
     """
 
     variable: str
@@ -140,10 +140,10 @@ class VariableReading:
 
 
 def variable_readings(release: str) -> list[VariableReading]:
-    """Those of each variable that changes a pick or launch, those that are read at each communicator first.
+    """The readings of each variable that changes a pick or launch; variables read at each communicator come first.
 
-    Of a release whose own library was not asked (:func:`asked_of_readings`) what the nearest before and after agree on;
-    of one that was learnt, that of its parent.
+    For a release whose own library was not asked (:func:`asked_of_readings`): the readings on which the nearest
+    releases before and after agree; for a learnt release, its parent's.
     """
     known, nearest = defaults(release), _nearest_asked(release)
     found = []
@@ -156,12 +156,12 @@ def variable_readings(release: str) -> list[VariableReading]:
 
 
 def asked_of_readings() -> list[str]:
-    """The releases whose libraries were asked when they read a variable."""
+    """The releases whose libraries were asked when a process reads a variable."""
     return list(_second_communicators()["releases"])
 
 
 def _nearest_asked(release: str) -> list[str]:
-    """The release itself where it was asked, else the nearest before it and after it that were."""
+    """The release itself if its library was asked, else the nearest ones before and after it that were."""
     asked, known, at = asked_of_readings(), names(), _upto(release)[-1]
     if at in asked:
         return [at]
@@ -176,7 +176,7 @@ def _read_in(variable: str, release: str) -> str:
 
 
 def _upto(release: str) -> list[str]:
-    """Releases with a file up to this one; of a learnt one those of its parent."""
+    """The releases with a file, up to this one; for a learnt release, up to its parent."""
     known = names()
     listed = next(file.table["release"] for file in load(release).files if file.table["release"] in known)
     return known[: known.index(listed) + 1]
