@@ -1,3 +1,1 @@
-"""Machines: the catalogue, GPU models, topology files and the graphs found on them, and what tools list about a
-node.
-"""
+"""Machines: the catalogue, GPU models, topology files with their graphs, and listings of a node by other tools."""

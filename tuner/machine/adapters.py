@@ -33,7 +33,7 @@ NUMBER = expression(r"\s*[+-]?\d+", re.ASCII)
 
 
 class Adapter(Protocol):
-    """Facts that are asked of a network device; such as :class:`tuner.machine.topology.Net`."""
+    """The facts that a network device has to offer, as :class:`tuner.machine.topology.Net` does."""
 
     @property
     def name(self) -> str:
@@ -41,7 +41,7 @@ class Adapter(Protocol):
 
     @property
     def port(self) -> int:
-        """Port as the topology has it, which counts the ports of one PCI device through."""
+        """Port as in the topology, which numbers the ports of one PCI device consecutively."""
 
     @property
     def busid(self) -> str | None:
@@ -70,15 +70,15 @@ class NameList:
 
     @classmethod
     def parse(cls, text: str, most: int) -> "NameList":
-        """Entries beyond ``most``, and those without a name, count for nothing."""
+        """Reads a list; entries beyond ``most``, and entries without a name, are ignored."""
         pairs = [entry.partition(":") for entry in text.split(",")]
         entries = [(name, _port(port) if colon else ANY_PORT) for name, colon, port in pairs if name]
         return cls(tuple(entries[:most]))
 
     def matches(self, name: str, port: int | None, exact: bool) -> bool:
-        """Whether an entry is the name, or where not ``exact`` its beginning; an empty list matches all.
+        """Whether an entry equals the name, or unless ``exact`` its beginning; an empty list matches all.
 
-        Of no ``port`` those of the entries count for nothing.
+        Without a ``port``, the entries' ports are ignored.
         """
         return not self.entries or any(
             (name == entry if exact else name.startswith(entry)) and (port is None or of_port in (ANY_PORT, port))
@@ -89,8 +89,7 @@ class NameList:
 def used(adapters: Sequence[Adapter], variables: Mapping[str, str]) -> list[int]:
     """The numbers of the adapters that NCCL uses: all, or what NCCL_IB_HCA selects.
 
-    ``adapters`` are in the order of ``dev``. BadInput where none is left: NCCL would continue without them, over
-    sockets.
+    ``adapters`` are in the order of ``dev``. BadInput if none is left: NCCL would continue over sockets.
     """
     text = variables.get(SELECT, "")
     if not text or not _own(adapters, variables):
@@ -126,10 +125,11 @@ def mergeable(adapters: Sequence[Adapter], variables: Mapping[str, str]) -> bool
 
 
 def network_of(adapters: Sequence[Adapter]) -> str | None:
-    """The network of the adapters: one of NCCL's own, or a plugin's by its name in ``tables/networks.toml``.
+    """The network that the adapters belong to: one of NCCL's own, or a plugin's by its name in
+    ``tables/networks.toml``.
 
-    None without adapters, and for adapters of several networks or of an unknown one. Sockets have port 0 and leave
-    GPUs' memory alone (ncclNetSocketGetProperties, src/transport/net_socket.cc).
+    None without adapters, and for adapters of several networks or of an unknown one. Sockets have port 0 and do not
+    access GPU memory (ncclNetSocketGetProperties, src/transport/net_socket.cc).
     """
     if adapters and all(_is_socket(each) for each in adapters):
         return SOCKETS
@@ -164,10 +164,10 @@ def _all_begin(adapters: Sequence[Adapter], beginnings: tuple[str, ...]) -> bool
 class PluginNetwork:
     """A plugin's network (``tables/networks.toml``): its name there, and its names in NCCL's variables.
 
-    ``adapters`` are beginnings of the names of its adapters; none where it drives those of NCCL's own network.
-    ``folder`` is a part of the path that its files lie in. ``known``: what it tells NCCL of its adapters is what
-    topologies have. ``own`` are variables of the plugin itself that reach no choice, ``without_gin`` beginnings of the
-    names of its adapters over which GPUs start no transfers themselves.
+    ``adapters`` are prefixes of its adapters' names; empty if it drives the adapters of NCCL's own network. ``folder``
+    is part of the path of its files. ``known``: it tells NCCL the same about its adapters as topologies do. ``own`` are
+    the plugin's own variables that affect no choice, ``without_gin`` prefixes of the names of adapters over which GPUs
+    start no transfers themselves.
     """
 
     name: str
@@ -212,7 +212,7 @@ def plugin_network(network: str | None, variables: Mapping[str, str]) -> PluginN
 
 
 def refuse_contradiction(network: str | None, variables: Mapping[str, str]) -> None:
-    """BadInput where a variable asks for a network that another forbids, or that the adapters do not belong to.
+    """BadInput if a variable asks for a network that another variable forbids, or that the adapters do not belong to.
 
     ``network`` is that of :func:`network_of`. Names that ``tables/networks.toml`` does not have are left to others.
     """
@@ -276,7 +276,7 @@ def _of_file(plugin: str, *, anyones: bool = True) -> list[PluginNetwork]:
 def over_sockets(adapters: Sequence[Adapter], variables: Mapping[str, str]) -> bool:
     """Whether two variables make NCCL use IP, though the adapters belong to its own InfiniBand network.
 
-    Not where they name a network that does not exist, or a plugin's.
+    False if they name a network that does not exist, or a plugin's.
     """
     if not _own(adapters, {}) or plugin_network(OWN_NETWORK, variables) is not None:
         return False
@@ -286,7 +286,7 @@ def over_sockets(adapters: Sequence[Adapter], variables: Mapping[str, str]) -> b
 
 
 def selecting(network: str | None, variables: Mapping[str, str], nodes: int) -> set[str]:
-    """The variables that choose a network, where they choose another than the adapters'.
+    """The variables that choose a network, if they choose another one than the adapters'.
 
     ``network`` is that of :func:`network_of`. On one node NCCL drops all adapters before it searches
     (ncclTopoTrimSystem, src/graph/topo.cc), so that any of its own networks will do. An empty NCCL_NET_PLUGIN names
@@ -311,7 +311,7 @@ def _is_socket(adapter: Adapter) -> bool:
 
 
 def _own(adapters: Sequence[Adapter], variables: Mapping[str, str]) -> bool:
-    """Whether they belong to NCCL's own InfiniBand network, which only knows PCI devices."""
+    """Whether the adapters belong to NCCL's own InfiniBand network, which only knows PCI devices."""
     named = variables.get("NCCL_NET", OWN_NETWORK).upper() == OWN_NETWORK
     fit = (
         adapter.busid is not None and not adapter.name.startswith(OF_OTHERS) and not _is_socket(adapter)
@@ -339,7 +339,7 @@ def _port(text: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class AdapterAccess:
-    """A network device as a GPU has it: the path to it, and GPUDirect RDMA: whether it reads and writes its memory."""
+    """A network device as seen from a GPU: the path, and whether it reads and writes GPU memory (GPUDirect RDMA)."""
 
     id: int  # as graphs number it
     path: str
@@ -366,7 +366,7 @@ class PeerLinks:
     access: tuple[tuple[AdapterAccess, ...], ...] = ()  # by GPU, the adapters as it has them; empty on one node
 
     def adapter_of(self, gpu: int, adapter: int) -> AdapterAccess:
-        """An adapter as a GPU of the node has it, by the number that graphs give it."""
+        """An adapter as seen from a GPU of the node, by the number that graphs give it."""
         return next(each for each in self.access[gpu] if each.id == adapter)
 
 
@@ -385,7 +385,7 @@ class ComparedFact:
 
 @dataclass(frozen=True, slots=True)
 class Nearness:
-    """How far a machine of the catalogue is from a node, as facts in words. ``others`` differ, but decide nothing."""
+    """How similar a machine of the catalogue is to a node, as facts in words. ``others`` differ, but decide nothing."""
 
     machine: str
     agrees: tuple[str, ...]

@@ -1,9 +1,9 @@
 """Machines by name: ``tables/machines/<name>`` holds one node's topology, and where each fact comes from.
 
-``topology.xml`` and ``machine.toml`` are written by hand. ``graphs.json`` saves the search for what is asked most;
-``python -m tests.scripts.search_graphs NAME`` writes it, and nothing depends on it. ``refused.toml`` says why some
-machines are not in the catalogue, and which come nearest; ``aliases.toml`` has other names, such as clouds' instance
-types, whose machine is one of these as far as NCCL sees it.
+``topology.xml`` and ``machine.toml`` are written by hand. ``graphs.json`` holds the graphs of the most common requests,
+to spare the search; ``python -m tests.scripts.search_graphs NAME`` writes it, and no answer depends on it.
+``refused.toml`` says why some machines are not in the catalogue, and which come nearest; ``aliases.toml`` has other
+names, such as clouds' instance types, of machines that are the same to NCCL as one of these.
 """
 
 import json
@@ -37,8 +37,8 @@ def nearest(name: str, words: Mapping[str, Collection[str]], chips: Collection[s
     """The keys of ``words`` that share most words with ``name``, at most :data:`MOST`; else the one with the nearest
     spelling.
 
-    ``words`` has what describes each machine, ``chips`` all words that name a GPU (h100), both in lower case. Where the
-    name has such a word, machines with other GPUs are not meant. A version (v5) or a number counts only together with
+    ``words`` has what describes each machine, ``chips`` all words that name a GPU (h100), both in lower case. If the
+    name has such a word, machines with other GPUs are left out. A version (v5) or a number counts only together with
     other words.
     """
     asked = _words(name)
@@ -117,9 +117,9 @@ class DocumentSource:
 class Alias:
     """Another name of a machine: why its parts are the same to NCCL, and the document that lists them.
 
-    ``assumed``: what no document says about it, in which it is assumed to equal the machine; machines that are
-    ``alike`` have the same parts in other places. ``adapters`` are the names of its network devices, in the machine's
-    order, where they differ. ``one_node``: why the parts are the same on one node alone, where GPUs use NVLink.
+    ``assumed``: in what it is assumed to equal the machine, since no document says so; ``alike`` machines have the same
+    parts in other places. ``adapters`` are the names of its network devices, in the machine's order, if they differ.
+    ``one_node``: why the parts are the same on one node alone, where GPUs use NVLink.
     """
 
     name: str
@@ -139,7 +139,7 @@ class Alias:
 
     @property
     def note(self) -> str:
-        """One line for users who gave this name."""
+        """A note of one line for users who gave this name."""
         assumed = "" if self.assumed is None else f"; assumed, as no document says so: {self.assumed}"
         return f"{self.name} takes the parts of {self.machine}: {self.same}{assumed}"
 
@@ -157,7 +157,7 @@ class Missing:
 class Machine:
     """One kind of node: a host, or a NVLink domain of ``trays``, with the topology of one tray.
 
-    ``gpu_counts`` are the GPUs per node that libnccl is asked about: all, unless its search takes minutes.
+    ``gpu_counts`` are the numbers of GPUs per node for which libnccl is asked: all, unless its search takes minutes.
     ``environment`` are the variables of NCCL's search that the machine's /etc/nccl.conf sets. ``crashes`` are the
     releases in which libnccl itself crashes there, and where.
     """
@@ -182,19 +182,19 @@ class Machine:
 
     @property
     def releases(self) -> tuple[str, ...]:
-        """The releases that run there, oldest first; for a NVLink domain, those that treat all of it as one node."""
+        """The releases that run on it, oldest first; for an NVLink domain, those that treat all of it as one node."""
         names = release.names()
         first = 0 if self.since is None else names.index(self.since)
         return tuple(name for name in names[first:] if name not in self.crashes)
 
     def split(self, trays: int) -> tuple[int, int]:
-        """The fewest machines that together have this number of trays, the same number on each, and that number."""
+        """The smallest number of machines that share this number of trays evenly, and the number of trays on each."""
         least = -(-trays // (self.trays or 1))
         number = next(number for number in range(least, trays + 1) if trays % number == 0)
         return number, trays // number
 
     def check_runs(self, nccl: str) -> None:
-        """NcclFails for a release of libnccl that crashes there."""
+        """NcclFails for a release of libnccl that crashes on the machine."""
         if nccl in self.crashes:
             names = release.names()
             later = (each for each in self.releases if names.index(each) > names.index(nccl))
@@ -204,7 +204,7 @@ class Machine:
 
     @property
     def graph_table(self) -> GraphTable:
-        """Graphs that were searched before, on this topology and with only the machine's own variables."""
+        """The graphs that were searched before, on this topology and with only the machine's own variables."""
         if self.like is not None:
             return self.like.graph_table
         return _graph_table(self.name).of(self.topology_sha256)
@@ -267,18 +267,18 @@ def alias(name: str) -> Alias | None:
 
 
 def _plain(name: str) -> str:
-    """A name as it is compared: DGX-H100, dgx_h100 and "dgx h100" are one."""
+    """The form in which names are compared: DGX-H100, dgx_h100 and "dgx h100" are equal."""
     return "-".join(name.lower().replace("_", " ").replace("-", " ").split())
 
 
 def is_known(name: str) -> bool:
-    """Whether :func:`load` has a machine of this name, without looking for those that an unknown name may mean."""
+    """Whether :func:`load` has a machine of this name; makes no suggestions for an unknown one."""
     return alias(name) is not None or _plain(name) in map(_plain, names()) or in_words.read(name) is not None
 
 
 @cache
 def load(name: str) -> Machine:
-    """A machine by its name or alias; UnknownMachine suggests names, or says why it is not there."""
+    """A machine by its name or alias. UnknownMachine suggests names, or says why the machine is missing."""
     if (other := alias(name)) is not None:
         return _with_adapters(load(other.machine), other)
     known = {_plain(each): each for each in names()}.get(_plain(name))
@@ -313,7 +313,7 @@ def load(name: str) -> Machine:
 
 
 def _with_adapters(machine: Machine, named: Alias) -> Machine:
-    """The machine with other names of its network devices, and then of itself; without any it is as it was."""
+    """The machine with an alias's name and names of network devices; as it is if the alias differs in neither."""
     if not named.adapters:
         return machine if named.one_node is None else replace(machine, name=named.name, like=machine)
     left = iter(named.adapters)

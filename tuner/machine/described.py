@@ -47,7 +47,7 @@ def _cpus() -> dict[str, str]:
 
 
 def in_words(product: str, count: int) -> str | None:
-    """Words for this many GPUs of a product by CUDA's name, with CPUs as an example only; None without such words."""
+    """Description of this many GPUs of a product (CUDA's name), with CPUs only as an example; None if there is none."""
     models = [gpus.load(name) for name in gpus.names() if gpus.is_product(product, name)]
     if not (models and all(map(_is_describable, models))):
         return None
@@ -55,7 +55,7 @@ def in_words(product: str, count: int) -> str | None:
 
 
 def of_chip(asked: Collection[str], known: Collection[str]) -> str | None:
-    """Words for the first model whose chip's name is among those asked for; None for ``known`` or unknown chips."""
+    """A description with the first model whose chip is among those asked for; None for ``known`` or unknown chips."""
     joined = f" {' '.join(re.sub('^[0-9]+x', '', each) for each in asked)} "
     for model in filter(_is_describable, map(gpus.load, gpus.names())):
         chip = gpus.chip(model.name)
@@ -66,19 +66,19 @@ def of_chip(asked: Collection[str], known: Collection[str]) -> str | None:
 
 
 def with_adapter(name: str) -> str | None:
-    """Words for the same machine with an adapter; None for a name of another kind, or with adapters."""
+    """A description of the same machine with an adapter; None for another kind of name, or if it has adapters."""
     match = WORDS.fullmatch(name)
     return None if match is None or match[6] else f"{name}+1x100g"
 
 
 def _is_describable(model: GpuModel) -> bool:
-    """Whether its cards are put into servers of any kind: others come on boards of their maker, with adapters."""
+    """Whether the model's cards fit servers of any kind; others come on their maker's boards, with adapters."""
     return model.lead_to != "nvswitch" and not model.c2c
 
 
 @cache
 def read(name: str) -> DescribedMachine | None:
-    """The machine that a name describes; None for another kind of name.
+    """The machine that a name describes; None if the name is not a description.
 
     Errors: UnknownGpu; BadInput for what is missing or impossible.
     """
@@ -144,7 +144,7 @@ class _Parts:
         return root
 
     def notes(self) -> list[str]:
-        """Sentences on what the description leaves open, and what is assumed there."""
+        """Notes on what the description leaves open, and what is assumed instead."""
         generation, lanes = self.model.pcie_link
         where = (
             f"{plural(self.below, 'GPU')} below each PCI switch"

@@ -1,4 +1,4 @@
-"""GPU models by name (``tables/gpus.toml``): what NVML would say about a GPU that a topology file only places."""
+"""GPU models by name (``tables/gpus.toml``): what NVML would tell about a GPU that a topology file only places."""
 
 import math
 import re
@@ -27,7 +27,7 @@ class PeerToPeer(StrEnum):
     none = "none"
 
     def group(self, socket: int, gpu: int) -> int:
-        """The group of GPUs with peer-to-peer, for a GPU by its place in the topology and its socket."""
+        """The number of a GPU's peer-to-peer group, by its place in the topology and its socket."""
         return {PeerToPeer.all: 0, PeerToPeer.within_sockets: socket, PeerToPeer.none: gpu}[self]
 
 
@@ -50,7 +50,7 @@ class GpuModel:
 
     @property
     def pcie_link(self) -> tuple[int, int]:
-        """Generation and lanes of its PCIe link."""
+        """Generation and number of lanes of the model's PCIe link."""
         generation, _, lanes = (self.pcie or f"{pcie_generation(self.compute_capability)}x16").partition("x")
         return int(generation), int(lanes)
 
@@ -136,13 +136,13 @@ def _capabilities() -> dict[str, int]:
 
 
 def first_cuda(compute_capability: int) -> tuple[int, int]:
-    """The first CUDA whose builds of NCCL have code for a compute capability (90 for 9.0); (0, 0): all have."""
+    """The first CUDA version whose builds of NCCL have code for a compute capability (90 for 9.0); (0, 0) if all do."""
     family = 100 if compute_capability // 10 in (10, 12) else compute_capability
     return next((first for least, first in _FIRST_CUDA if family >= least), (0, 0))
 
 
 def of_device(device: str | None) -> tuple[str, ...]:
-    """Names of the models that have a PCI device id of NVIDIA's, as in ``0x2330``; none of an unknown one."""
+    """Names of the models with this PCI device id of NVIDIA, as in ``0x2330``; empty for an unknown id."""
     return _by_device().get((device or "").lower(), ())
 
 

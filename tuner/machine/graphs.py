@@ -44,7 +44,7 @@ Graphs: TypeAlias = Mapping[str, Graph]
 class OrderedGraph:
     """A graph with its channels: the devices of each in order, such as ``net:0`` and ``gpu:3`` by NCCL's numbers.
 
-    Of NVLS NCCL says only the GPU at which a channel begins.
+    For NVLS, NCCL only names the GPU at which a channel begins.
     """
 
     graph: Graph = field(metadata=json_form(merged=True))
@@ -87,7 +87,7 @@ DUMP_IDS = {0: "ring", 1: "tree", 2: "collnet_chain", 3: "nvls", 4: "collnet_dir
 def read_dump(path: Path) -> tuple[dict[str, Graph], int]:
     """The graphs of a file that NCCL_GRAPH_DUMP_FILE wrote, and the number of ranks they run through.
 
-    BadTopology where it is not such a file.
+    BadTopology if it is not such a file.
     """
     try:
         data = contents(path, MAX_BYTES)
@@ -131,7 +131,7 @@ def read_orders(dump: str) -> dict[str, tuple[tuple[str, ...], ...]]:
 
 
 def _shares(channel: Element) -> bool:
-    """Whether ranks of a channel share a GPU; releases that let them write ranks."""
+    """Whether ranks of a channel share a GPU; releases that allow this write ranks into the dump."""
     devs = [gpu.get("dev") for gpu in channel.iter("gpu") if gpu.get("rank") is not None]
     return len(set(devs)) < len(devs)
 
@@ -194,7 +194,7 @@ def _dev(gpu: Element, path: Path) -> int:
 
 
 def _rank(gpu: Element, path: Path) -> int:
-    """The rank, which releases say that let several share a GPU."""
+    """The rank, which those releases write that let several ranks share a GPU."""
     return _whole(gpu, "rank", path)
 
 
@@ -233,9 +233,9 @@ V = TypeVar("V")
 class GraphTable:
     """Graphs by shape, as found on the topology with that sha256 and with only the machine's own variables.
 
-    NCCL_COLLNET_ENABLE=1 adds CollNet's two graphs; another graph that it changes is there twice, the second as its
-    name plus ``_with_collnet``. ``net_gbs``: the slowest path from a GPU to its own adapter, 1e9 bytes per second, in
-    releases that know it.
+    NCCL_COLLNET_ENABLE=1 adds CollNet's two graphs; other graphs that it changes are stored twice, the second time
+    under the name plus ``_with_collnet``. ``net_gbs``: the slowest path from a GPU to its own adapter, 1e9 bytes per
+    second, in releases that know it.
     """
 
     topology_sha256: str
@@ -248,7 +248,7 @@ class GraphTable:
         return tuple(sorted({release for release, _, _ in self.graphs}, key=release_key))
 
     def of(self, topology_sha256: str) -> "GraphTable":
-        """The table, or an empty one where it was found on another topology."""
+        """The table, or an empty one if it was made for another topology."""
         return self if self.topology_sha256 == topology_sha256 else GraphTable(topology_sha256)
 
     def without(self, release: str) -> "GraphTable":
@@ -316,7 +316,7 @@ def _shapes_of(row: Mapping[str, Any]) -> Iterator[Shape]:
 
 
 def _graph_of_row(row: Mapping[str, Any]) -> Graph:
-    """A row with its decimals back as the float32 they were printed from."""
+    """The graph of a row, with decimals converted back to the float32 values they were printed from."""
     numbers = {name: float(np.float32(value)) for name, value in row.items() if isinstance(value, float)}
     heads = None if row["heads"] is None else tuple(row["heads"])
     return Graph(**{**row, **numbers, "pattern": Pattern[row["pattern"]], "heads": heads})

@@ -1,8 +1,7 @@
-"""Topology files that only place devices, as cloud vendors ship them for NCCL_TOPO_FILE, completed as NCCL completes
-them.
+"""Completes topology files that only place devices, as cloud vendors ship them for NCCL_TOPO_FILE, the way NCCL does.
 
 On the machine NCCL asks NVML about the GPUs and its network plugin about the adapters. Here a GPU model's name and the
-adapters' speed answer instead; anything else that the file leaves to the machine is refused.
+adapters' speed replace the answers; a file that leaves anything else open is refused.
 """
 
 import xml.etree.ElementTree as ET
@@ -93,7 +92,7 @@ def _without_speed(elements: "Iterable[_Read]") -> int:
 
 
 def name_of(file: Path) -> str:
-    """Name of a topology file where a machine's name is expected: its own, and a hash that identifies its content.
+    """The name of a topology file in place of a machine's: its file name, and a hash that identifies its content.
 
     BadTopology where it cannot be read.
     """

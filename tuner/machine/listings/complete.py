@@ -1,4 +1,4 @@
-"""A listing turned into a topology: missing facts are asked for; the rest is what NCCL asks NVML and its network.
+"""Turns a listing into a topology: missing facts are asked for; the GPU model and the adapters supply the rest.
 
 Also the machines of the catalogue that are nearest to a node shown by a listing or a topology.
 """
@@ -27,7 +27,7 @@ LANES = "16"  # of a GPU's PCIe link, and of those on the way to it
 
 @dataclass(frozen=True, slots=True)
 class ListingAdditions:
-    """Statements of a user besides a listing: GPU model, adapters, ``cpu`` and ``pcie`` in the words of a change."""
+    """What a user adds to a listing: GPU model, adapters, ``cpu`` and ``pcie`` in the words of a change."""
 
     gpu: str | None = None
     net_gbps: float | None = None
@@ -134,7 +134,7 @@ def _alike(one: GpuModel, other: GpuModel) -> bool:
 
 
 def _switched(to_gpus: Mapping[int, int], listing: Listing, model: GpuModel) -> int | None:
-    """Number of links of a GPU to NVSwitches: nvidia-smi shows all that both have between any two GPUs."""
+    """Number of links of a GPU to NVSwitches: between any two GPUs nvidia-smi shows all the links that both have."""
     most, every = max(to_gpus.values(), default=0), sum(to_gpus.values())
     whole = model.lead_to == "nvswitch" and most == model.nvlinks and len(to_gpus) == listing.gpus - 1
     return most if whole or every > most_nvlinks(model.compute_capability) else None
@@ -162,7 +162,7 @@ def _add_speeds(root: ET.Element, listing: Listing, model: GpuModel, notes: list
 
 
 def ranked(node: NodeShape, trays: bool = False) -> list[Nearness]:
-    """Every machine whose nodes are hosts, the nearest first; ``trays``: also NVLink domains, by one of their hosts."""
+    """Machines whose nodes are hosts, the most similar first; ``trays``: also NVLink domains, by one of their hosts."""
     names = [name for name in catalogue.names() if trays or catalogue.load(name).trays is None]
     return sorted((compared(name, node) for name in names), key=lambda near: near.rank)
 
@@ -232,7 +232,7 @@ def _same_near(node: NodeShape, machine: NodeShape) -> bool:
 
 
 def _same_links(node: NodeShape, machine: NodeShape) -> bool:
-    """Pair by pair; with another number of GPUs, whether any two have as many."""
+    """Whether each pair of GPUs has as many links; with another number of GPUs, whether the same numbers occur."""
     mine, others = node.nvlinks or {}, machine.nvlinks or {}
     return mine == others if node.gpus == machine.gpus else set(mine.values()) == set(others.values())
 

@@ -16,8 +16,8 @@ class Listing:
     """Text that ``tool`` printed into ``file``.
 
     ``root`` is <system> with <cpu>, <pci>, <gpu dev> and <net name dev>, without the attributes that the listing lacks.
-    ``nvlinks`` counts the links between two GPUs, by their numbers, lower first; None where the listing does not show
-    links. ``to_switches`` counts those of a GPU to NVSwitches, where it shows them. ``models`` are the distinct PCI
+    ``nvlinks`` counts the links between two GPUs, by their numbers, lower first; None if the listing does not show
+    links. ``to_switches`` counts the links of a GPU to NVSwitches, if it shows these. ``models`` are the distinct PCI
     device ids of the GPUs.
     """
 
@@ -32,7 +32,7 @@ class Listing:
 
     @property
     def adapters(self) -> tuple[str, ...]:
-        """Their names, by number."""
+        """The adapters' names, by number."""
         return tuple(
             net.get("name", "") for net in sorted(self.root.iter("net"), key=lambda net: int(net.get("dev", 0)))
         )
@@ -50,7 +50,7 @@ WORDS = ("PIX", "PXB", "PHB", "SYS")
 class NodeShape:
     """``sockets``: the GPUs of each NUMA node. ``nvlinks`` between two GPUs, by their numbers, also over switches.
 
-    ``near`` is how near the nearest adapters of each GPU are, and how many are as near. None is not known.
+    ``near`` is how near the nearest adapters of each GPU are, and how many are as near; None if not known.
     """
 
     sockets: tuple[tuple[int, ...], ...]

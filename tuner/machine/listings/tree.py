@@ -1,8 +1,8 @@
 """The tree of PCI switches and NUMA nodes that a table of connections leaves open, as NCCL would have found it.
 
-Of nvidia-smi's words PIX and PXB mean in NCCL's topology one PCI switch between two devices, and several of them; PHB
-and NODE are the same CPU, SYS is another. So devices within PIX of each other are below one <pci>, groups of these
-within PXB below another one, and all that are nearer than SYS, or on one NUMA node, below one <cpu>.
+In NCCL's topology, nvidia-smi's PIX means one PCI switch between two devices, and PXB several; PHB and NODE mean the
+same CPU, SYS another. So devices within PIX of each other are below one <pci>, groups of these within PXB below another
+one, and all that are nearer than SYS, or on one NUMA node, below one <cpu>.
 """
 
 import re
@@ -148,7 +148,7 @@ def _row(matrix: Matrix, name: str, rest: str, where: str) -> None:
 
 
 def _check_whole(matrix: Matrix, where: str) -> None:
-    """BadTopology where a pair with a GPU in it is in no row."""
+    """BadTopology if no row shows a pair that includes a GPU."""
     for a in matrix.gpus:
         for b in matrix.devices:
             if a != b and matrix.between(a, b) is None:
@@ -195,7 +195,7 @@ def listing(printed: Printed, file: str) -> Listing:
 
 
 def _nearness(tables: Sequence[Matrix]) -> Callable[[str, str], int]:
-    """Distance of two devices over PCIe: 0 is PIX, and beyond NODE is farthest; NVLinks do not say it."""
+    """Distance of two devices over PCIe: 0 is PIX, and beyond NODE is farthest; an NVLink entry does not show it."""
 
     def near(a: str, b: str) -> int:
         said = [table.between(a, b) for table in tables]
