@@ -27,6 +27,7 @@ from tests.support.recorded import Recorder
 from tuner.base.files import cache_folder
 from tuner.base.records import versioned
 from tuner.cli import OBJECTS_BETWEEN_COLLECTIONS
+from tuner.release import reader
 
 PATIENT: dict[str, Any] = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
 
@@ -125,6 +126,12 @@ def draws(pytestconfig: pytest.Config) -> Draws:
 def recorder(pytestconfig: pytest.Config) -> Recorder:
     """Writes what was compared, with the option ``--record``."""
     return Recorder(pytestconfig.getoption("--record"))
+
+
+@pytest.fixture(autouse=True)
+def no_library_named_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process takes the libnccl.so.2 that was named last for its release; no test inherits what another has named."""
+    monkeypatch.setattr(reader, "_files", {})
 
 
 @pytest.fixture(scope="session", autouse=True)

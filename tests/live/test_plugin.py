@@ -457,7 +457,11 @@ def replaced(table: Path) -> Iterator[None]:
         number = 0
         while not stop.is_set():
             number += 1
-            following = table_of(table.parent, *[f"allreduce -> ring/ll channels={number % 64 + 1}"] * (number % 100))
+            channels = number % 64 + 1
+            rows = [f"allreduce -> ring/ll channels={channels}"] * (number % 99 + 1)  # one without any is refused
+                number % 99 + 1
+            )  # one without any is refused
+            following = table_of(table.parent, *rows)
             following.rename(table)
 
     thread = threading.Thread(target=write)
