@@ -459,8 +459,6 @@ def replaced(table: Path) -> Iterator[None]:
             number += 1
             channels = number % 64 + 1
             rows = [f"allreduce -> ring/ll channels={channels}"] * (number % 99 + 1)  # one without any is refused
-                number % 99 + 1
-            )  # one without any is refused
             following = table_of(table.parent, *rows)
             following.rename(table)
 

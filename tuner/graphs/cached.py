@@ -17,7 +17,8 @@ from tuner.base.records import from_json, to_json
 from tuner.graphs.request import SearchRequest, SearchResult, request_of
 from tuner.machine.graphs import OrderedGraph
 
-OF_ANOTHER_FORM = (ValueError, KeyError, TypeError, AttributeError, IndexError)  # JSON with a right sum, but no answer
+# JSON with a right sum, but no answer
+OF_ANOTHER_FORM = (ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError)
 
 
 def find(request: SearchRequest, nccl: str) -> Mapping[str, OrderedGraph]:
