@@ -254,7 +254,6 @@ class ResolvedNode:
             build=scenario.build,
             gpu_of_rank=self._gpu_of_ranks_that_share,
             network_reduces=self.network_reduces,
-            offers_gin=offers_gin(self.topology.nets) is True,
         )
 
     @property

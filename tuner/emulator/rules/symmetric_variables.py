@@ -234,6 +234,6 @@ def supported(communicator: Comm) -> bool:
         raise BadInput(
             "symmetric windows without NVLink between all GPUs: whether they reach each other only a topology tells; "
             f"valid: {option('machine')}, {option('topology')}"
-        )
+        ).cured(Remedy("buffers", "plain"))
     by_cuda = communicator.release.symmetric.gpus_joined_by == "cuda"
     return communicator.links().cuda_joins_all if by_cuda else communicator.links().all_peer_to_peer
