@@ -144,16 +144,18 @@ gpu-bundle: $(VENV)/.installed
 	$(BIN)/python benchmarks/gpu_bundle.py --gpu $(GPU) --nccl $(BUNDLE_NCCL) $(BUNDLE_OPTIONS)
 
 # The bundle as it will be run: in the root of a checkout without what is built there, by a Python without this project,
-# with its own libnccl, on the double. Fails where a stage does.
+# with its own libnccl, on the double, which lies elsewhere: children import nothing from the current folder. Fails where
+# a stage does.
 REHEARSAL := build/rehearsal
 
 rehearse-gpu-bundle: gpu-bundle
 	rm -rf $(REHEARSAL)
 	git clone --quiet . $(REHEARSAL)/checkout
 	$(PYTHON) -m venv $(REHEARSAL)/bare && $(REHEARSAL)/bare/bin/pip install --quiet numpy scipy
-	mkdir $(REHEARSAL)/checkout/build && cp build/nccl-tuner-gpu-$(GPU).pyz $(REHEARSAL)/checkout/build
+	mkdir $(REHEARSAL)/checkout/build $(REHEARSAL)/double && cp -r tests $(REHEARSAL)/double
+	cp build/nccl-tuner-gpu-$(GPU).pyz $(REHEARSAL)/checkout/build
 	cd $(REHEARSAL)/checkout && ../bare/bin/python build/nccl-tuner-gpu-$(GPU).pyz pick allreduce --machine dgx-h100 && \
-	    PYTHONPATH=$$PWD ../bare/bin/python build/nccl-tuner-gpu-$(GPU).pyz -m tests.support.double \
+	    PYTHONPATH=$$(realpath ../double) ../bare/bin/python build/nccl-tuner-gpu-$(GPU).pyz -m tests.support.double \
 	        --machine dgx-h100 --gpus-per-node 1 --ranks-per-gpu 8 --nccl $(BUNDLE_NCCL) \
 	        --library build/nccl-tuner-gpu-$(GPU)/libnccl.so.2 -- \
 	    ../bare/bin/python build/nccl-tuner-gpu-$(GPU).pyz --out out --copies copies --seconds $(REHEARSAL_S)
