@@ -24,7 +24,7 @@ PREFERRED = ("dgx-h100", "dgx-h200", "dgx-a100", "dgx-b200")
 
 
 def scenario_of(table: Measurements) -> Scenario | None:
-    """The machine of a table, or one with its GPUs and the speed of its adapters; None where there is none."""
+    """The machine of a table, or one with its GPUs and its adapters; None where there is none."""
     header = table.header
     nccl = nearest_release(header.nccl)[0] if header.nccl else USUAL
     if header.machine:
@@ -35,6 +35,7 @@ def scenario_of(table: Measurements) -> Scenario | None:
             name
             for name in (*PREFERRED, *catalogue.names())
             if catalogue.load(name).gpus_per_node == count
+            and catalogue.load(name).trays is None  # which trays are of one domain, only a named machine says
             and header.gpu
             and gpus.is_product(header.gpu, catalogue.load(name).gpu)
         ]
@@ -43,6 +44,9 @@ def scenario_of(table: Measurements) -> Scenario | None:
         scenario = describe(such[0], nccl=nccl)
     adapters, nets = header.adapters, catalogue.load(scenario.machine or "").topology.nets
     speeds = {net.speed_mbps // 1000 for net in nets}
+    if adapters.count is not None and adapters.count < len(nets) and not header.machine:
+        scenario = changed(scenario, (f"nics={adapters.count}",))
+        nets = nets[: adapters.count]
     if adapters.gbps is not None and adapters.count == len(nets) and speeds != {adapters.gbps}:
         scenario = changed(scenario, (f"nic-gbps={adapters.gbps:g}",))
     return scenario
