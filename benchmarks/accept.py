@@ -45,6 +45,7 @@ from tuner.times.calibration.accuracy.splits import Split
 from tuner.times.calibration.calibrate import Widths
 from tuner.times.calibration.measured_calls import one_way_runs
 from tuner.times.measured.formats import Given
+from tuner.times.measured.header import MeasuredHealth
 from tuner.times.measured.samples import Measurements, SampleBlock
 from tuner.times.placement import Site
 from tuner.times.timemodel import calibration as calibrations
@@ -247,11 +248,14 @@ def _verdict_of(passes: bool, judged: bool) -> str:
 
 
 LARGE_BYTES = 1 << 22
+SLOW = "known to be slow"
+UNKNOWN = "nobody says how healthy"
 OTHERWISE = "network set up in another way"  # than the calibration of the site was fitted to
 NAMED = {
     "TCP sockets": (Resource.sockets,),
     "no GDRCopy": (Resource.network_latency, Resource.gpu_direct),
-    "known to be slow": (Resource.gpu_direct, Resource.adapters),
+    SLOW: (Resource.gpu_direct, Resource.adapters),
+    UNKNOWN: (),
     OTHERWISE: (),
 }
 
@@ -260,11 +264,14 @@ def _what(table: Measurements, row: SampleBlock) -> str:
     if row.nodes > 1 and table.network_of(row) == placement.SOCKETS:
         return "TCP sockets"
     without = row.nodes > 1 and table.environment_of(row).get("FI_HMEM_CUDA_USE_GDRCOPY") == "0"
-    if any(trap.startswith("Not healthy") for trap in table.header.traps):
-        return "known to be slow"
+    health = table.health_of(row)
+    if health is MeasuredHealth.degraded or any(trap.startswith("Not healthy") for trap in table.header.traps):
+        return SLOW
     of_one_way = one_way_runs().get(table.name)
     otherwise = row.nodes > 1 and of_one_way is not None and row.run not in of_one_way
-    return "no GDRCopy" if without else OTHERWISE if otherwise else "healthy"
+    if without or otherwise:
+        return "no GDRCopy" if without else OTHERWISE
+    return UNKNOWN if health is MeasuredHealth.unknown else "healthy"
 
 
 def _accepted(table: Measurements, like: Measurements | None = None, calibration: str | None = None) -> Acceptance:

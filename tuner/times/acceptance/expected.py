@@ -253,8 +253,6 @@ class Expectation:
     def _by_public_runs(self, kind: CurveKind, sizes: SizeArray, modelled: Expected | None) -> Expected | None:
         """Times of public runs where there are enough; elsewhere the modelled ones, which come first in a node."""
         compared = self.compared(kind, sizes)
-        if compared.nodes > 1 and self.scenario.resolve().own.trays is not None:
-            return None  # between NVLink domains no three runs are alike
         kept = public_runs.matching(compared, public_runs.own(), ClassNearness.same_class)
         if not kept and compared.nodes == 1 and modelled is not None and not self.has_other_links(kind.shape):
             return by_public_runs(compared, self.curves(), modelled, modelled.open | ~modelled.measured)

@@ -316,8 +316,8 @@ def _matches(curve: ComparedCurve, other: PublicCurve, nearness: ClassNearness) 
         return band(curve.nodes) == band(other.nodes) and (curve.nodes == 1 or own.network.family == "rdma")
     if own.generation != there.generation or not _near(own.gpu_gbs, there.gpu_gbs):
         return False
-    if nearness is ClassNearness.any_nodes:
-        return True
+    if nearness is ClassNearness.any_nodes and curve.gpus_per_node <= _NODE:
+        return True  # between racks a number of these takes part of the bandwidth that others do not
     if band(curve.nodes) != band(other.nodes):
         return False
     if nearness is ClassNearness.same_generation:
