@@ -54,10 +54,15 @@ def growing(curve: PublicCurve) -> PublicCurve:
     return slowed(curve, 1.2 ** np.maximum(np.log2(np.array(curve.bytes) / (64 << 20)), 0))
 
 
+def waiting(curve: PublicCurve) -> list[int]:
+    """The sizes that may wait for a timeout."""
+    return [at for at, size in enumerate(curve.bytes) if 4 << 20 <= size <= LARGE]
+
+
 def by_chance(curve: PublicCurve) -> PublicCurve:
-    """One large size waits for a timeout, and another smaller one."""
+    """One size waits for a timeout, and another one further on that is no neighbour."""
     draw = random.Random(curve.table + curve.run + curve.collective)
-    at = [at for at, size in enumerate(curve.bytes) if 4 << 20 <= size <= LARGE]
+    at = waiting(curve)
     first = draw.randrange(len(at) - 4)
     factors = np.ones(len(curve.bytes))
     factors[[at[first], at[draw.randrange(first + 3, len(at))]]] = 60.0
@@ -127,6 +132,13 @@ def small_known(curve: PublicCurve) -> bool:
     return bool((~np.isnan(found.expected.time_us[small])).all())
 
 
+def can_show(change: Change, curve: PublicCurve) -> bool:
+    """Whether a curve has the sizes that a change is told from others by: two far apart, or small ones."""
+    if change is by_chance:
+        return len(waiting(curve)) > 4
+    return change is not at_all_sizes or small_known(curve)
+
+
 def can_have(cause: FabricCause, curve: PublicCurve) -> bool:
     match cause:
         case FabricCause.nvls:
@@ -144,17 +156,18 @@ def test_there_are_many_healthy_runs_to_plant_in() -> None:
 
 @pytest.mark.parametrize(("cause", "change"), PLANTED, ids=lambda value: getattr(value, "value", ""))
 def test_a_planted_cause_is_among_those_named_and_its_shape_excludes_others(cause: FabricCause, change: Change) -> None:
-    planted = [each for each in HEALTHY if can_have(cause, each) and (change is not at_all_sizes or small_known(each))]
+    planted = [each for each in HEALTHY if can_have(cause, each) and can_show(change, each)]
     assert len(planted) >= 5
     unlike = UNLIKE.get(change, UNLIKE[left])
-    failing = 0
+    failing = set()
     for each in planted:
         if (found := causes(change(each))) is None:
             continue
-        failing += 1
+        failing.add(each.site)
         assert cause in found, (each, found)
         assert not found & set(unlike), (each, found)
-    assert failing >= 0.55 * len(planted), (failing, len(planted))  # of some nothing is near enough at these sizes
+    # Sites are counted and not curves, of which one over a network of its own, that wide limits judge, has most.
+    assert len(failing) >= 0.9 * len({each.site for each in planted}), failing
 
 
 REFUTED = [

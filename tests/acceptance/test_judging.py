@@ -1,6 +1,8 @@
 """Verdicts of curves, the faults that explain them, and how often acceptance is right by its own figures."""
 
+import itertools
 import json
+import math
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +17,7 @@ from tuner.base.names import Collective, DataType, Op
 from tuner.emulator.request import Request
 from tuner.scenario.describe import describe
 from tuner.times import measured, placement
-from tuner.times.acceptance import curves, diagnosis, faults, judge, public_runs
+from tuner.times.acceptance import curves, diagnosis, faults, judge, limits, public_runs
 from tuner.times.acceptance.accept import AcceptOptions, accept, drifts
 from tuner.times.acceptance.curves import ConfiguredShape, Curve, CurveKind
 from tuner.times.acceptance.expected import NCCL_ERROR, Expectation, Whose
@@ -194,6 +196,18 @@ def test_racks_are_judged_by_as_many_other_racks() -> None:
         assert (Whose.nearest in whose) == (racks == 2)
 
 
+def test_the_fewer_sites_say_what_is_typical_the_wider_is_the_limit() -> None:
+    """One site alone may be as far off as the run that is held against it; what fails alone is no further away."""
+    learnt = limits.shipped()
+    for nbytes, nearness, nodes in itertools.product(learnt.from_bytes, ClassNearness, (1, 2, limits.MANY_NODES)):
+        by_sites = [learnt.limit(nbytes, nearness, nodes, sites) for sites in (1, 2, 3, 10, 100)]
+        high = [math.log(each.high) for each in by_sites]
+        assert high == sorted(high, reverse=True)
+        assert high[0] > 1.3 * high[-1]
+        assert all(each.sure <= each.high <= each.row <= each.far for each in by_sites)
+        assert nbytes < 1 << 20 or by_sites[0].far <= 20
+
+
 def test_nodes_that_differ_are_refused() -> None:
     with pytest.raises(BadInput, match="nodes that differ"):
         Expectation(describe(node=["dgx-h100", "dgx-a100"]))
@@ -247,18 +261,20 @@ KEPT: dict[str, list[dict[str, Any]]] = json.loads(
 
 
 def test_94_of_100_healthy_runs_pass() -> None:
-    """Of public runs 98. With nothing planted 18 of 320 fail, since limits learnt from more sites are narrower.
+    """Of public runs 98. With nothing planted 27 of 360 fail, and 18 of the 320 that are not of one node of alps.
 
-    That was 16 of 320; of runs with one adapter less 16 % pass instead of 41 %, of those with NVLS off 16 % for 28 %.
+    With fewer tables that was 32 and 16: limits learnt from more sites are narrower. For that 21 % of runs with one
+    adapter less pass instead of 41 %, and 16 % of those with NVLS off instead of 28 %.
     """
     (healthy,) = (each for each in KEPT["public"] if each["what"] == "healthy")
     assert healthy["failed"] <= 0.02 * sum(healthy[said] for said in ("passed", "left_open", "failed"))
     curves, failed = (sum(each[key] for each in KEPT["splits"]) for key in ("curves", "failed"))
     assert failed <= 0.05 * curves
     nothing = [each for each in KEPT["planted"] if each["planted"] == "nothing"]
-    # In a node of alps 16 of 40 fail: a fault of the judge or of what is planted, which is not understood yet.
+    # In a node of alps 9 of 40 fail: a fault of the judge or of what is planted, which is not understood yet.
     alps = [each for each in nothing if (each["machine"], each["nodes"]) == ("alps", 1)]
-    assert all(each["failed"] <= 0.4 * each["runs"] for each in alps)
+    assert all(each["failed"] <= 0.25 * each["runs"] for each in alps)
+    assert sum(each["failed"] for each in nothing) <= 0.08 * sum(each["runs"] for each in nothing)
     runs, failed = (sum(each[key] for each in nothing if each not in alps) for key in ("runs", "failed"))
     assert failed <= 0.06 * runs
 
@@ -269,9 +285,8 @@ def test_runs_between_nodes_are_judged_by_those_of_other_sites() -> None:
     One healthy run fails, which is 2.6 % of 39: AllGather of 16 GiB on 4 x 8 B200 (together-use3a) takes 16 % longer
     than on the one other site of its class. Its own report says that its settings differ by up to 30 % from day to day.
 
-    Four at half of their speed cannot be judged: two of 64 nodes, where the same cluster differs by 30 % from day to
-    day, and two of classes that nobody else measured. One of these, 2 x 4 GH200 over Slingshot, is at half of its speed
-    1.20 times slower than typical over other networks, just below a limit that other sites set.
+    Three at half of their speed cannot be judged: two of 64 nodes, where the same cluster differs by 30 % from day to
+    day, and AllGather of 128 nodes, which nobody else measured.
     """
     healthy = [each for each in KEPT["unseen"] if each["health"] == "healthy"]
     of_class = [each for each in healthy if each["of_class"] >= 3]
@@ -280,7 +295,7 @@ def test_runs_between_nodes_are_judged_by_those_of_other_sites() -> None:
     assert sum(each["said"] == "passed" for each in healthy) >= 0.85 * len(healthy)
     assert sum(each["said"] == "failed" for each in healthy) <= 0.03 * len(healthy)
     assert not any(each["half"] == "passed" for each in healthy)
-    assert sum(each["half"] == "failed" for each in healthy) >= 0.89 * len(healthy)
+    assert sum(each["half"] == "failed" for each in healthy) >= 0.9 * len(healthy)
     assert sum(each["half"] == "failed" for each in of_class) >= 0.9 * len(of_class)
     assert not any(each["said"] == "left_open" for each in of_class)
 

@@ -1,9 +1,9 @@
 """Writes tables/judging.toml, the limits that times are held against, as the healthy public runs teach them.
 
 A healthy run is held against the runs of all other sites, once by each nearness, and what it takes over their typical
-time is noted. Of a site counts what 9 of 10 of its sizes stay within; of sites, what most further ones stay within, so
-that no single site decides once there are six. ``benchmarks/accept.py`` learns the same without
-the site that it judges.
+time is noted, in logarithms over how unsure so few sites leave that time. Of a site counts what 9 of 10 of its sizes
+stay within; of sites, what most further ones stay within, so that no single site decides once there are six.
+``benchmarks/accept.py`` learns the same without the site that it judges.
 
 Run from the repository's root: python -m tests.scripts.write_judging
 """
@@ -42,14 +42,20 @@ LEAST_SITES = 3  # that say something; else the next nearness does
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """A healthy size over the typical one of other sites, a natural logarithm."""
+    """A healthy size over the typical one of other sites, a natural logarithm; ``sites``: how many these are."""
 
     site: str
     place: str
     nearness: ClassNearness
     bin: int
     off: float
+    sites: int
     forced: bool
+
+    @property
+    def slower(self) -> float:
+        """The same, without what a forced algorithm may take."""
+        return self.off - (_WIDE if self.forced else 0.0)
 
 
 def compared(curve: PublicCurve) -> ComparedCurve:
@@ -67,14 +73,14 @@ def _near(curve: PublicCurve, nearness: ClassNearness) -> tuple[PublicCurve, ...
 
 
 @cache
-def _off(curve: PublicCurve, nearness: ClassNearness, without: str) -> tuple[float, ...]:
-    """Its times over the typical ones, natural logarithms; NaN where too few runs decide."""
+def _off(curve: PublicCurve, nearness: ClassNearness, without: str) -> list[tuple[float, int]]:
+    """Its times over the typical ones, natural logarithms, and of how many sites; NaN where too few runs decide."""
     those = [each for each in _near(curve, nearness) if each.site != without]
     sizes = np.array(curve.bytes, np.uint64)
     same = nearness is ClassNearness.same_class
-    typical, _ = public_runs.typical_of(sizes, those, times=same)
+    typical, _, sites = public_runs.typical_of(sizes, those, times=same)
     typical = typical if same else typical + np.log(np.array(curve.model_us))
-    return tuple((np.log(np.array(curve.time_us)) - typical).tolist())
+    return list(zip((np.log(np.array(curve.time_us)) - typical).tolist(), sites.tolist(), strict=True))
 
 
 def place_of(curve: PublicCurve) -> str:
@@ -93,10 +99,10 @@ def seen(without: str = "") -> list[Seen]:
             continue
         for nearness in ClassNearness:
             left = without if any(each.site == without for each in _near(curve, nearness)) else ""
-            for nbytes, off in zip(curve.bytes, _off(curve, nearness, left), strict=True):
+            for nbytes, (off, sites) in zip(curve.bytes, _off(curve, nearness, left), strict=True):
                 if not math.isnan(off):
                     at = int(np.searchsorted(FROM_BYTES, nbytes, side="right")) - 1
-                    found.append(Seen(curve.site, place_of(curve), nearness, at, off, bool(curve.forced)))
+                    found.append(Seen(curve.site, place_of(curve), nearness, at, off, sites, bool(curve.forced)))
     return found
 
 
@@ -138,8 +144,9 @@ def _of_nearness(
             )
         sites = cells[at]
         if len(sites) >= LEAST_SITES:
-            offs = [[each.off - (_WIDE if each.forced else 0.0) for each in site] for site in sites.values()]
-            slow = _further([np.quantile(each, WITHIN) for each in offs])
+            offs = [[each.slower for each in site] for site in sites.values()]
+            over_many = [[each.slower / limits.unsure(each.sites) for each in site] for site in sites.values()]
+            slow = _further([np.quantile(each, WITHIN) for each in over_many])
             high = max(high, slower * math.exp(slow))
             far = max(far, ALONE * math.exp(max(map(max, offs))))
         chosen = [own for site in sites.values() if (own := [each.off for each in site if many or not each.forced])]
@@ -165,7 +172,7 @@ HEAD = """# Limits on times over the typical time of public runs: factors by the
 # are (tuner/times/acceptance/limits.py). Above "high" a size is slow, and fails as one of the two largest; above "row"
 # it fails with two others in a row, above "far" by itself. "low" is what the fastest healthy runs take: a size that at
 # twice its speed would be faster than these is not passed for healthy, but left open, so that no run at half of its
-# speed passes.
+# speed passes. "high" is over the typical time of many sites; over that of few it is further away.
 # Learnt from the healthy runs of tables/measured, each held against the runs of other sites, and written by
 # tests/scripts/write_judging.py. From 64 nodes on the limits are the wider ones of [many_nodes] and of the nearness.
 """

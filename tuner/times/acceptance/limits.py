@@ -1,5 +1,6 @@
 """How much longer than public runs a call may take, by size and by the runs' similarity (``tables/judging.toml``)."""
 
+import math
 from collections.abc import Mapping, Sequence
 from enum import IntEnum
 from functools import cache
@@ -41,19 +42,29 @@ EXCHANGE = TimeLimit(sure=1.3, high=2.5, row=2.5, far=20.0)
 EXCHANGE_BETWEEN = TimeLimit(sure=1.3, high=2.5, row=20.0, far=20.0)
 
 
+def unsure(sites: int) -> float:
+    """How much further from the typical time of so few sites one more lies than from that of all, in logarithms.
+
+    What one site alone shows is off by as much as the one that is held against it.
+    """
+    return math.sqrt(1 + 1 / sites)
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class TimeLimits:
-    """Learnt limits. ``rows``: by place (``between_nodes``, ``in_a_node``, ``many_nodes``) and nearness, the lists
-    ``low``, ``high``, ``row`` and ``far``, for sizes from each of ``from_bytes`` (nBytes) on. ``forced_low``: ``low``
-    of forced choices.
+    """Learnt limits, for a typical time of many sites. ``rows``: by place (``between_nodes``, ``in_a_node``,
+    ``many_nodes``) and nearness, the lists ``low``, ``high``, ``row`` and ``far``, for sizes from each of
+    ``from_bytes`` (nBytes) on. ``forced_low``: ``low`` of forced choices.
     """
 
     from_bytes: Sequence[int]
     rows: Mapping[str, Mapping[str, Mapping[str, Sequence[float]]]]
     forced_low: Sequence[float]
 
-    def limit(self, nbytes: int, nearness: ClassNearness, nodes: int, *, forced: bool = False) -> TimeLimit:
-        """The limit for a size (NCCL's nBytes); wider if the algorithm or protocol was forced."""
+    def limit(self, nbytes: int, nearness: ClassNearness, nodes: int, sites: int, *, forced: bool = False) -> TimeLimit:
+        """The limit for a size (NCCL's nBytes) over the typical time of so many sites; wider if the algorithm or
+        protocol was forced.
+        """
         at = max(index for index, first in enumerate(self.from_bytes) if nbytes >= first)
         row = self.rows["between_nodes" if nodes > 1 else "in_a_node"][nearness.name]
         low, high, together, far = (row[name][at] for name in ("low", "high", "row", "far"))
@@ -61,6 +72,8 @@ class TimeLimits:
             many = self.rows["many_nodes"][nearness.name]
             low, high = min(low, many["low"][at]), max(high, many["high"][at])
             together, far = max(together, many["row"][at]), max(far, many["far"][at])
+        high **= unsure(sites)
+        together, far = max(together, high), max(far, high)
         if forced:
             low, high, together = min(low, self.forced_low[at]), high * FORCED, together * FORCED
         return TimeLimit(min(high, 2 * low), high, together, far)

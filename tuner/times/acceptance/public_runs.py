@@ -341,7 +341,7 @@ def typical(curve: ComparedCurve, curves: Sequence[PublicCurve], by: TimeLimits 
     """
     count = len(curve.bytes)
     log_us, runs = np.full(count, np.nan), np.zeros(count, np.int64)
-    nearness = np.full(count, -1, np.int64)
+    nearness, sites = np.full(count, -1, np.int64), np.zeros(count, np.int64)
     log_model = np.log(curve.model_us)
     for near in ClassNearness:
         if not np.isnan(log_us).any():
@@ -349,29 +349,29 @@ def typical(curve: ComparedCurve, curves: Sequence[PublicCurve], by: TimeLimits 
         those = matching(curve, curves, near)
         if near is ClassNearness.same_class and (own_ones := [each for each in those if each.own]):
             those = own_ones  # the same user's machines are nearer than others'
-        found, number = typical_of(curve.bytes, those, times=near is ClassNearness.same_class)
+        found, number, of_sites = typical_of(curve.bytes, those, times=near is ClassNearness.same_class)
         fresh = np.isnan(log_us) & ~np.isnan(found)
         log_us[fresh] = (found if near is ClassNearness.same_class else found + log_model)[fresh]
-        nearness[fresh], runs[fresh] = near, number[fresh]
+        nearness[fresh], runs[fresh], sites[fresh] = near, number[fresh], of_sites[fresh]
     sure, high, row, far = np.full((4, count), np.nan)
     learnt = by or limits.shipped()
     for at in np.flatnonzero(nearness >= 0):
         limit = limits.EXCHANGE if curve.nodes == 1 else limits.EXCHANGE_BETWEEN
         if curve.collective not in EXCHANGES:
             near = ClassNearness(int(nearness[at]))
-            limit = learnt.limit(int(curve.bytes[at]), near, curve.nodes, forced=bool(curve.forced))
+            limit = learnt.limit(int(curve.bytes[at]), near, curve.nodes, int(sites[at]), forced=bool(curve.forced))
         sure[at], high[at], row[at], far[at] = limit.sure, limit.high, limit.row, limit.far
     return TypicalTimes(np.exp(log_us), nearness, sure, high, row, far, runs)
 
 
-def typical_of(sizes: SizeArray, those: Sequence[PublicCurve], *, times: bool) -> tuple[Array, np.ndarray]:
+def typical_of(sizes: SizeArray, those: Sequence[PublicCurve], *, times: bool) -> tuple[Array, np.ndarray, np.ndarray]:
     """The median over sites of ``times`` in us, or else of times over what the links allow, as logarithms, [size], and
-    the number of runs, [size]. ``sizes`` in bytes, [size]. NaN where fewer than three runs, and none of the user's own,
-    have a size.
+    the numbers of runs and of sites, [size]. ``sizes`` in bytes, [size]. NaN where fewer than three runs, and none of
+    the user's own, have a size.
     """
-    found, number = np.full(len(sizes), np.nan), np.zeros(len(sizes), np.int64)
+    found, number, sites = np.full(len(sizes), np.nan), np.zeros(len(sizes), np.int64), np.zeros(len(sizes), np.int64)
     if len({each.name for each in those}) < LEAST_RUNS and not any(each.own for each in those):
-        return found, number
+        return found, number, sites
     values = []
     for each in those:
         if times:
@@ -388,14 +388,14 @@ def typical_of(sizes: SizeArray, those: Sequence[PublicCurve], *, times: bool) -
                 of_sites[each.site].append(float(value[at]))
                 names.add(each.name)
                 own |= each.own
-        number[at] = len(names)
+        number[at], sites[at] = len(names), len(of_sites)
         if len(names) < LEAST_RUNS and not own:
             continue
         if len(of_sites) >= LEAST_RUNS:
             found[at] = median(median(one) for one in of_sites.values())
         else:
             found[at] = median(one for each_site in of_sites.values() for one in each_site)
-    return found, number
+    return found, number, sites
 
 
 @dataclass(frozen=True, slots=True)

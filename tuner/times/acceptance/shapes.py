@@ -77,7 +77,8 @@ def _shape(slow: np.ndarray, sizes: np.ndarray, ratio: np.ndarray) -> LossShape:
     small = ~large
     if small.any() and large.any() and slow[small].mean() >= _MOST and raised[large].mean() >= _MOST:
         return LossShape.everywhere
-    of_slow = ratio[slow]
+    # Of too few slow sizes to see steps between, the one before them says whether it grows.
+    of_slow = ratio[first - 1 :] if count == _STEPS and first and last == first + 1 else ratio[slow]
     # What leaves a part of the bandwidth shows the more the larger a call is, too, but no more once calls are large.
     last_ones, before = of_slow[-_STEPS:], of_slow[-_STEPS - 1 : -1]
     if len(of_slow) > _STEPS and of_slow[-1] > _GROWS * of_slow[0] and (last_ones > _STEP * before).all():
