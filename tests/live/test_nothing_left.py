@@ -4,6 +4,7 @@ import contextlib
 import os
 import random
 import re
+import select
 import signal
 import subprocess
 import tempfile
@@ -96,6 +97,38 @@ def test_children_that_are_killed_leave_nothing(who: str, tmp_path: Path, monkey
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     scratch.clear_left()  # as the next start does
     assert list(tmp_path.glob("nccl-tuner-oracle-*")) == []
+    assert settled(lambda: segments() - before) == set()
+
+
+def _segments_of(pids: Set[int]) -> set[str]:
+    """Shared memory that these processes have open and that still has a name."""
+    found = set[str]()
+    for pid in pids:
+        with contextlib.suppress(OSError):
+            found |= set(re.findall(r"/dev/shm/(nccl-\w{6})$", Path(f"/proc/{pid}/maps").read_text(), re.M))
+    return found
+
+
+@pytest.mark.slow
+def test_a_child_that_is_killed_while_it_has_shared_memory_leaves_none(tmp_path: Path) -> None:
+    """NCCL takes the name away once all ranks have opened it, milliseconds later: the child is stopped in between."""
+    before, seen = segments(), 0
+    for _ in range(20):
+        with start(tmp_path) as parent:
+            while not (children := processes(tmp_path)) and parent.poll() is None:
+                time.sleep(0.001)
+            while not _segments_of(children) and not select.select([parent.stdout], [], [], 0)[0]:
+                time.sleep(0.001)
+            for number in (signal.SIGSTOP, signal.SIGKILL):
+                for pid in children:
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(pid, number)
+                seen += bool(number == signal.SIGSTOP and _segments_of(children))
+            parent.stdin.close()  # type: ignore[union-attr]
+            parent.wait()
+        if seen:
+            break
+    assert seen
     assert settled(lambda: segments() - before) == set()
 
 
