@@ -2,6 +2,7 @@
 
 import gzip
 import pickle
+import re
 import sqlite3
 import subprocess
 import sys
@@ -213,7 +214,7 @@ def test_a_query_that_never_ends_is_ended(tmp_path: Path) -> None:
         asked()
 
 
-def test_the_docs_list_every_reader_with_bounds() -> None:
+def test_the_docs_list_every_reader_with_bounds_and_tests_that_there_are() -> None:
     import importlib
     import pkgutil
 
@@ -225,3 +226,6 @@ def test_the_docs_list_every_reader_with_bounds() -> None:
     page = Path(__file__).parents[2] / "docs" / "bounds.md"
     rows = [bounds.row(each) for each in sorted(set(DECLARED), key=lambda each: each.what)]
     assert "\n".join(rows) in page.read_text("utf-8")
+    named = re.findall(r"`(\w+/test_\w+\.py)`", page.read_text("utf-8"))
+    assert len(named) > 20
+    assert all((page.parents[1] / "tests" / each).is_file() for each in named)

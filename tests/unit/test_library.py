@@ -399,6 +399,16 @@ def test_what_a_killed_fetch_left_is_cleared_and_does_not_count(cache: Path, mon
     assert sorted(os.listdir(cache / "2.28.9")) == ["libnccl.so.2", "library.json"]
 
 
+@pytest.mark.parametrize("note", ["", "{", "[]", "7", "null", '{"sha256": 5}', "[" * 100_000, os.mkfifo], ids=str)
+def test_a_damaged_note_of_a_fetch_is_none(note: Any, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a release that no table knows, whose library only the note vouches for: it is fetched again."""
+    path = put(cache, "2.99.1", elf()).with_name("library.json")
+    path.write_text(note) if isinstance(note, str) else note(path)
+    monkeypatch.setattr(library, "_download", lambda release, build, folder, progress: wheel(folder, elf()))
+    library.fetch("2.99.1")
+    assert json.loads(path.read_text())["sha256"] == hashlib.sha256(elf()).hexdigest()
+
+
 def test_a_fetch_removes_nothing_of_others(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Folders and files that are called as its own, anywhere below the cache's folder, and links."""
     kept = [

@@ -28,7 +28,7 @@ from tuner.base import children, extras
 from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput, OracleUnavailable, one_of
 from tuner.base.expressions import expression
-from tuner.base.files import cache_folder, sha256
+from tuner.base.files import cache_folder, recall, sha256
 from tuner.release import BUILDS, learnt, reader
 from tuner.release.schema import LibraryFile
 
@@ -294,8 +294,9 @@ def _whole(release: str, build: str) -> bool:
         return False
     own = known(release, build)
     wanted = None if own is None else own.sha256
-    if wanted is None and note.is_file():
-        wanted = json.loads(note.read_text())["sha256"]
+    if wanted is None:
+        with contextlib.suppress(ValueError, LookupError, TypeError, RecursionError):  # none, or damaged
+            wanted = json.loads(recall(note) or "")["sha256"]
     return wanted is not None and sha256(target) == wanted
 
 
