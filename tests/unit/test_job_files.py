@@ -104,6 +104,17 @@ def test_times_that_cannot_be_are_left_out_and_counted(tmp_path: Path) -> None:
     assert any("left out: 4 records with" in note for note in report.report(folder, [calls]).notes)
 
 
+@pytest.mark.parametrize("kind", ["FIFO", "link to a device", "folder"])
+def test_what_is_no_file_of_a_job_is_left_out(kind: str, tmp_path: Path) -> None:
+    """Under the name of one, in a folder that ranks of others may write to."""
+    for rank in (0, 1):
+        written(tmp_path, rank, [10, 20])
+    other = tmp_path / "h.2.job"
+    os.mkfifo(other) if kind == "FIFO" else other.mkdir() if kind == "folder" else other.symlink_to("/dev/zero")
+    (calls,) = joined.joined(joined.read_folder(tmp_path))
+    assert calls.transfer_us.tolist() == [10, 20]
+
+
 def test_a_call_without_a_time_on_one_rank_has_none_and_is_counted_with_its_reason(tmp_path: Path) -> None:
     written(tmp_path, 0, [10, -1, -3, 20, -4])
     written(tmp_path, 1, [11, -1, 13, -2, -4])

@@ -4,10 +4,11 @@ import ast
 import contextlib
 import copy
 import json
+import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ from tuner.base.errors import TunerError
 from tuner.base.names import Collective, DataType, Op
 from tuner.base.records import sha256
 from tuner.emulator.request import Request
-from tuner.jobs.preflight import collect
+from tuner.jobs.preflight import collect, reading
 from tuner.jobs.preflight.alone import SizeBounds
 from tuner.jobs.preflight.differences import Reach
 from tuner.jobs.preflight.settings import DescribedNodes
@@ -357,6 +358,37 @@ def test_missing_twice_and_unreadable(tmp_path: Path) -> None:
     assert "Ranks 2,4,9-10 are missing" in shown
     assert "Rank 5 is there more than once: rank-000005.a.json and rank-000005.c.json" in shown
     assert "rank-000004.a.json is not readable" in shown
+
+
+NO_RECORDS: dict[str, Callable[[Path], object]] = {
+    "FIFO": os.mkfifo,
+    "link to a device": lambda path: path.symlink_to("/dev/zero"),
+    "link to nothing": lambda path: path.symlink_to("/nowhere"),
+    "folder": lambda path: path.mkdir(),
+    "large": lambda path: path.write_bytes(b" " * (reading.MOST_RECORD_BYTES + 1)),
+    "many values": lambda path: path.write_text(f"[{'[],' * 200_000}7]"),
+    "deep": lambda path: path.write_text("[" * 100_000),
+    **{
+        f"JSON {text}": lambda path, text=text: path.write_text(text)
+        for text in ("null", "7", "[]", "{}", '{"boot": 7}')
+    },
+}
+
+
+@pytest.mark.parametrize("kind", NO_RECORDS)
+def test_what_is_no_record_is_named_and_neither_waits_nor_takes_memory(kind: str, tmp_path: Path) -> None:
+    folder = write(tmp_path, Host("a"), Host("b"))
+    kept = folder / "rank-000004.a.json"
+    record = as_json(kept)
+    kept.unlink()
+    NO_RECORDS[kind](kept)
+    report = check(folder, PreflightQuery((ALLREDUCE,), SizeBounds(None, 1 << 30)))
+    assert report.verdict is RanksVerdict.unknown
+    assert [each.file for each in report.unreadable] == [kept.name]
+    assert run("diagnose", str(folder), code=3).stdout
+    if kind != "folder":  # whoever collects there writes its own over it
+        collect.written(str(folder), record)
+        assert check(folder, PreflightQuery((ALLREDUCE,), SizeBounds(None, 1 << 30))).unreadable == ()
 
 
 @pytest.mark.parametrize(("ranks_of_last", "hosts"), [(8, 2), (4, 2), (1, 2)])

@@ -87,6 +87,20 @@ def read_bytes(
     return content
 
 
+def read_regular(path: Path, wrong: type[TunerError], bounds: ReaderBounds) -> bytes:
+    """A file found in a folder that others may write to: ``wrong`` unless it is a regular one of ``bounds.file_bytes``
+    at most, since a FIFO would block for ever and a device has no end."""
+    most = int((bounds.file_bytes or MOST_BYTES) * factor())
+    try:
+        with _regular(path) as file:
+            content = file.read(most + 1)
+    except OSError as error:
+        raise wrong(f"{path}: {error.strerror or error}") from error
+    if len(content) > most:
+        raise wrong(f"{path}: {over('the file', most, 'bytes')}")
+    return content
+
+
 def _unpacked(content: bytes, most: int | None, bounds: ReaderBounds) -> bytes:
     if content.startswith(UTF_16):
         with contextlib.suppress(UnicodeError):  # others begin so as well
@@ -240,7 +254,7 @@ def _regular(path: Path) -> Iterator[BinaryIO]:
     with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
         found = os.fstat(file.fileno())
         if not stat.S_ISREG(found.st_mode) or found.st_size > MOST_KEPT_BYTES:
-            raise OSError(errno.EINVAL, "not a file that this project wrote")
+            raise OSError(errno.EINVAL, "neither a regular file nor one that this project wrote")
         yield file
 
 

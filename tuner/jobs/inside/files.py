@@ -191,9 +191,8 @@ def files_of(folder: Path) -> list[Path]:
     BadInput for a folder that does not exist.
     """
     try:
-        return sorted(folder.glob("*.job")) or sorted(
-            each for each in folder.iterdir() if each.is_file() and not each.name.startswith(".")
-        )
+        files = sorted(each for each in folder.iterdir() if each.is_file())  # a FIFO would block for ever
+        return [each for each in files if each.suffix == ".job"] or [each for each in files if each.name[0] != "."]
     except NotADirectoryError:
         raise BadInput(f"{folder} is a file; valid: the folder that it is in") from None
     except OSError as error:

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING
 
 FORMAT = "nccl-tuner preflight"
 VERSION = 1
+MOST_RECORD_BYTES = 4 << 20  # of one rank; most have some thousand
 LARGEST_ATTACHMENT_BYTES = 8 << 20
 SAYS_RELEASE = re.compile(rb"NCCL version (\d+\.\d+\.\d+)\+cuda(\d+\.\d+)")
 LIBRARY = "libnccl.so.2"
@@ -548,10 +549,12 @@ def written(folder: str, made: RankRecord) -> str:
 
 def boot_of(path: str) -> str | None:
     """The boot of the host that a record is from; None without a record, or where it does not say it."""
+    if not os.path.isfile(path):  # a FIFO under this name would block for ever
+        return None
     try:
         with open(path, encoding="utf-8") as file:
-            said = json.load(file).get("boot")
-    except (OSError, ValueError, AttributeError):
+            said = json.loads(file.read(MOST_RECORD_BYTES)).get("boot")
+    except (OSError, ValueError, AttributeError, RecursionError):
         return None
     return said if isinstance(said, str) else None
 

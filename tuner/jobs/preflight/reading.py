@@ -8,13 +8,15 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
+from tuner.base.bounds import ReaderBounds, check_json
 from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput, TunerError
 from tuner.base.expressions import expression
+from tuner.base.files import read_regular
 from tuner.base.numerics import parse_long
 from tuner.emulator.aws_ofi_nccl import release as aws_release
 from tuner.emulator.aws_ofi_nccl.tuner import AwsTuner
-from tuner.jobs.preflight.collect import FORMAT, VERSION
+from tuner.jobs.preflight.collect import FORMAT, MOST_RECORD_BYTES, VERSION
 from tuner.machine import gpus
 from tuner.machine.adapters import OWN_NETWORK, SELECT, SOCKETS, NamedAdapter, NameList, used
 from tuner.release import variables as of_releases
@@ -22,6 +24,7 @@ from tuner.release.schema import Release
 from tuner.release.variables import NOT_NCCLS
 
 T = TypeVar("T")
+RECORD = ReaderBounds("a record of preflight", values=200_000, file_bytes=MOST_RECORD_BYTES)
 NAMED = expression(r"(?:host-|rank-[0-9]{6}\.)")  # files as collect names them
 
 
@@ -423,8 +426,8 @@ def is_record(path: Path) -> bool:
     if path.suffix != ".json":
         return False
     try:
-        return NAMED.match(path.name) is not None or f'"{FORMAT}"'.encode() in path.read_bytes()
-    except OSError:
+        return NAMED.match(path.name) is not None or f'"{FORMAT}"'.encode() in read_regular(path, BadInput, RECORD)
+    except BadInput:
         return False
 
 
@@ -443,7 +446,7 @@ def read(folder: Path) -> Collected:
                 facts[key] = of_json(given)
             found.append((_rank(path.name, given), key))
         except BadInput as error:
-            unreadable.append(Unreadable(path.name, str(error)))
+            unreadable.append(Unreadable(path.name, str(error).removeprefix(f"{path}: ")))
     if not found:
         why = (
             f": {unreadable[0].file}: {unreadable[0].why}"
@@ -475,10 +478,12 @@ def _ranks_of_hosts(ranks: Iterable[RecordedRank]) -> dict[tuple[str, str | None
 
 
 def _json(path: Path) -> Mapping[str, Any]:
+    content = read_regular(path, BadInput, RECORD)
+    check_json(content, str(path), BadInput, RECORD)
     try:
-        given = json.loads(path.read_bytes())
-    except (OSError, ValueError, RecursionError) as error:
-        raise BadInput(f"{getattr(error, 'strerror', None) or error}") from error
+        given = json.loads(content)
+    except (ValueError, RecursionError) as error:
+        raise BadInput(str(error)) from error
     if not isinstance(given, dict) or given.get("format") != FORMAT:
         raise BadInput(f"no record of preflight: valid: format {FORMAT!r}")
     if given.get("version") != VERSION:
