@@ -117,6 +117,7 @@ def test_a_child_that_is_killed_while_it_has_shared_memory_leaves_none(tmp_path:
         with start(tmp_path) as parent:
             while not (children := processes(tmp_path)) and parent.poll() is None:
                 time.sleep(0.001)
+            assert parent.stdout is not None
             while not _segments_of(children) and not select.select([parent.stdout], [], [], 0)[0]:
                 time.sleep(0.001)
             for number in (signal.SIGSTOP, signal.SIGKILL):

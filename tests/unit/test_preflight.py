@@ -24,7 +24,7 @@ from tuner.base.errors import TunerError
 from tuner.base.names import Collective, DataType, Op
 from tuner.base.records import sha256
 from tuner.emulator.request import Request
-from tuner.jobs.preflight import collect, reading
+from tuner.jobs.preflight import collect
 from tuner.jobs.preflight.alone import SizeBounds
 from tuner.jobs.preflight.differences import Reach
 from tuner.jobs.preflight.settings import DescribedNodes
@@ -365,7 +365,7 @@ NO_RECORDS: dict[str, Callable[[Path], object]] = {
     "link to a device": lambda path: path.symlink_to("/dev/zero"),
     "link to nothing": lambda path: path.symlink_to("/nowhere"),
     "folder": lambda path: path.mkdir(),
-    "large": lambda path: path.write_bytes(b" " * (reading.MOST_RECORD_BYTES + 1)),
+    "large": lambda path: path.write_bytes(b" " * (collect.MOST_RECORD_BYTES + 1)),
     "many values": lambda path: path.write_text(f"[{'[],' * 200_000}7]"),
     "deep": lambda path: path.write_text("[" * 100_000),
     **{
