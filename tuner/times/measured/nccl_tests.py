@@ -5,6 +5,7 @@ What was executed comes from NCCL's log, if that is in the same file.
 
 import math
 import re
+from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -312,8 +313,9 @@ class Text:
                 f"{self._path}:{self._listed[1]}: {len(lists)} processes, each of which calls itself rank 0: none "
                 "talks to another; valid: nccl-tests built with MPI=1"
             )
+        rows = sorted(row.line for row in self.rows)
         for (line, _), (again, _) in pairwise(lists):
-            if not any(line < row.line < again for row in self.rows):
+            if bisect_right(rows, line) == bisect_left(rows, again):  # no row between them
                 raise BadMeasurement(f"{self._path}:{again}: {_AT_ONCE}")
         machines = dict[tuple[int, int, tuple[str, ...]], int]()
         for line, devices in lists:
