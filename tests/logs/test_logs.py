@@ -900,3 +900,10 @@ def test_nodes_that_no_line_shows_are_one_row_and_a_fault_comes_before_what_is_e
 @pytest.mark.parametrize("line", ["12", "null", "[1]", '"NCCL INFO"', '{"log": 12}'])
 def test_json_that_is_no_record_of_a_line_stays_as_it_is(line: str) -> None:
     assert in_record(line) == line
+
+
+def test_a_log_of_no_nodes_says_what_it_lacks(tmp_path: Path) -> None:
+    """Every number of it is 0, as a damaged one may have it."""
+    log = re.sub(r"\d+", "0", (Path(__file__).parents[2] / "docs" / "examples" / "nccl.log").read_text("utf-8"))
+    (tmp_path / "x.log").write_text(log, "utf-8")
+    assert "does not name its ranks" in run("accept", str(tmp_path / "x.log"), "--machine", "dgx-h100", code=2).stderr

@@ -83,7 +83,7 @@ def _by_node(reading: Reading, count: int | None) -> list[list[RankLog]]:
     hosts = list(dict.fromkeys(log.thread.host for log in logs))
     joined = any(log.mnnvl for log in logs)
     fabrics = list(dict.fromkeys(log.fabric for log in logs)) if joined else []
-    if len(fabrics) == count and None not in fabrics:
+    if fabrics and len(fabrics) == count and None not in fabrics:
         return [[log for log in logs if log.fabric == fabric] for fabric in fabrics]
     if len(hosts) == count and not joined:
         return [[log for log in logs if log.thread.host == host] for host in hosts]
