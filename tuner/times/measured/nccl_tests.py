@@ -521,11 +521,11 @@ def _interleaved(rows: Sequence[_Row], begun: Sequence[int]) -> int | None:
 
     A run has each size once, or runs through all of them from the smallest several times.
     """
-    for first, end in pairwise([0, *begun, rows[-1].line + 1] if rows else []):
+    lines = [row.line for row in rows]
+    for first, end in pairwise([0, *begun, lines[-1] + 1] if rows else []):
         of_calls: dict[object, list[_Row]] = {}
-        for row in rows:
-            if first <= row.line < end:
-                of_calls.setdefault((row.dtype, row.op, row.root), []).append(row)
+        for row in rows[bisect_left(lines, first) : bisect_left(lines, end)]:
+            of_calls.setdefault((row.dtype, row.op, row.root), []).append(row)
         for own in of_calls.values():
             smallest, seen = min(row.bytes for row in own), set[int]()
             for row in own:
