@@ -340,7 +340,7 @@ static void check_marks(void *context, const char *calls) {
 /* --- bound --- */
 
 /* Until a rank has that number: the writer looks four times a second, or once in a while on a busy computer. */
-static void wait_for(const _Atomic(uint64_t) *number) {
+static void wait_for_number(const _Atomic(uint64_t) *number) {
     enum { LOOKS_MS = 10, MOST_MS = 120000 };
     for (int ms = 0; atomic_load(number) == UINT64_MAX && ms < MOST_MS; ms += LOOKS_MS) {
         usleep(LOOKS_MS * 1000);
@@ -356,7 +356,7 @@ static void check_bound(unsigned pairs) {
         contexts[rank] = open_of_ranks(7, rank, RANKS);
         explorers[rank] = rank == LAST ? NULL : explorer_open(7, "a table", "a build");
     }
-    wait_for(&explorers[SENDS]->bound_at);
+    wait_for_number(&explorers[SENDS]->bound_at);
     for (unsigned i = 0; i < 2 * pairs; i++) {
         ncclProfiler_v6.start(contexts[SENDS], &none, &to_itself);
     }
@@ -369,7 +369,7 @@ static void check_bound(unsigned pairs) {
     usleep(WAIT_US); /* in which the second would take it that rank 0 is past the round */
     explorers[LAST] = explorer_open(7, "a table", "a build");
     for (int rank = 0; rank < RANKS; rank++) {
-        wait_for(&explorers[rank]->from);
+        wait_for_number(&explorers[rank]->from);
     }
     for (int rank = 0; rank < RANKS; rank++) {
         uint64_t counted;
