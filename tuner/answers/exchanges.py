@@ -233,7 +233,7 @@ def _launch(where: P2pContext, asked: ExchangeQuery, size: int) -> ExchangeLaunc
 
 
 def check_not_copied(where: P2pContext, asked: ExchangeQuery, calls: Sequence[ExchangeCall]) -> None:
-    """BadInput where copy engines would do a call of a group that consists of these :func:`calls_of`."""
+    """Raises BadInput if copy engines would do a call of a group. ``calls`` are the group's, from :func:`calls_of`."""
     if _are_copied(where, asked, calls):
         raise BadInput(
             f"{asked.function.name} is done by copy engines, which is not answered in a group; valid: 'nccl-tuner "

@@ -89,15 +89,15 @@ def read_bytes(
 
 def read_regular(path: Path, wrong: type[TunerError], bounds: ReaderBounds) -> bytes:
     """A file found in a folder that others may write to: ``wrong`` unless it is a regular one of ``bounds.file_bytes``
-    at most, since a FIFO would block for ever and a device has no end."""
+    at most, since a FIFO would block for ever and a device has no end. The message does not name the file."""
     most = int((bounds.file_bytes or MOST_BYTES) * factor())
     try:
         with _regular(path) as file:
             content = file.read(most + 1)
     except OSError as error:
-        raise wrong(f"{path}: {error.strerror or error}") from error
+        raise wrong(f"{error.strerror or error}") from error
     if len(content) > most:
-        raise wrong(f"{path}: {over('the file', most, 'bytes')}")
+        raise wrong(over("the file", most, "bytes"))
     return content
 
 

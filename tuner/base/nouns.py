@@ -87,7 +87,8 @@ class TimeInterval:
 class Span:
     """Whole numbers from ``low`` to ``high``, both included; without a ``high`` all from ``low`` on.
 
-    JSON has the two keys that the field around it names: ``json_form(merged="{}_bytes")`` gives from_bytes, to_bytes.
+    A record that contains a span names its two keys in JSON: ``json_form(merged="{}_bytes")`` gives from_bytes and
+    to_bytes.
     """
 
     low: int = field(default=0, metadata=json_form("from"))

@@ -154,7 +154,7 @@ class AwsTuner:
         return self._regions(loaded, communicator, collective)[number - 1]
 
     def may_flicker(self, communicator: Comm, request: Request) -> bool:
-        """Whether rounding alone decides which sizes are in a region, as through 1.13.1 on two nodes."""
+        """Whether rounding alone decides which sizes are in a region, as on two nodes up to aws-ofi-nccl 1.13.1."""
         loaded = self.loaded(communicator)
         if isinstance(loaded, Decliner) or communicator.nodes < self._least_nodes(loaded) or loaded.kind == "model":
             return False

@@ -209,7 +209,7 @@ def explored(each: JoinedCalls, steps: JobSteps | None = None) -> Iterator[Explo
 
 
 def _own_kinds(each: JoinedCalls) -> set[int]:
-    """Kinds that ran before a communicator can explore: NCCL numbers its calls over all functions."""
+    """Kinds that ran before a communicator can explore, which depends on its number of calls of all functions."""
     functions = np.array([int(call.collective) for call in each.kinds], np.int64)[each.call]
     count = np.zeros(len(each.call), np.int64)
     for function in np.unique(functions):

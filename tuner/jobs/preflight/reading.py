@@ -446,7 +446,7 @@ def read(folder: Path) -> Collected:
                 facts[key] = of_json(given)
             found.append((_rank(path.name, given), key))
         except BadInput as error:
-            unreadable.append(Unreadable(path.name, str(error).removeprefix(f"{path}: ")))
+            unreadable.append(Unreadable(path.name, str(error)))
     if not found:
         why = (
             f": {unreadable[0].file}: {unreadable[0].why}"
@@ -479,7 +479,7 @@ def _ranks_of_hosts(ranks: Iterable[RecordedRank]) -> dict[tuple[str, str | None
 
 def _json(path: Path) -> Mapping[str, Any]:
     content = read_regular(path, BadInput, RECORD)
-    check_json(content, str(path), BadInput, RECORD)
+    check_json(content, "the record", BadInput, RECORD)
     try:
         given = json.loads(content)
     except (ValueError, RecursionError) as error:

@@ -175,7 +175,7 @@ class Ideal:
 
     @property
     def inter_limits(self) -> NDArray[np.bool_]:
-        """Whether the network is the lower bound; one truth value per shape."""
+        """Whether the network limits the bandwidth, not the links within a node; one truth value per shape."""
         limits: NDArray[np.bool_] = self.inter_gbs < self.intra_gbs
         return limits
 
