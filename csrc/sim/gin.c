@@ -1,7 +1,7 @@
 /* Transfers that GPUs start themselves (GPU-initiated networking, GIN), by the network's adapters: only set-up is asked.
  *
- * Offered where NCCL_GIN_TYPE asks for the type that this is, and without it where NCCL_TUNER_SIM_GIN says so. Interfaces v11 (NCCL 2.29.2 and
- * 2.29.3), v12 (2.29.7 to 2.30.4) and v14 (2.30.7 on).
+ * Offered where NCCL_GIN_TYPE asks for the type that this is, and without it where NCCL_TUNER_SIM_GIN says so. Interfaces
+ * v11 (NCCL 2.29.2 and 2.29.3), v12 (2.29.7 to 2.30.4) and v14 (2.30.7 on).
  */
 #include <stdint.h>
 #include <stdlib.h>

@@ -273,7 +273,7 @@ def remember_answer(path: Path, answer: str) -> None:
     """As :func:`remember`, with a sum over the answer, by which :func:`recall_answer` knows a damaged one."""
     import json
 
-    remember(path, json.dumps({"sha256": _digest(answer), "answer": answer}))
+    remember(path, json.dumps({"sha256": sha256_of_text(answer), "answer": answer}))
 
 
 def recall_answer(path: Path) -> str:
@@ -285,12 +285,13 @@ def recall_answer(path: Path) -> str:
     with contextlib.suppress(ValueError, KeyError, TypeError, AttributeError, RecursionError):  # JSON of another form
         written = json.loads(text)
         answer: str = written["answer"]
-        if written["sha256"] == _digest(answer):
+        if written["sha256"] == sha256_of_text(answer):
             return answer
     raise ValueError("changed since it was written")
 
 
-def _digest(text: str) -> str:
+def sha256_of_text(text: str) -> str:
+    """The digest of a text in UTF-8, as hexadecimal digits."""
     import hashlib
 
     return hashlib.sha256(text.encode()).hexdigest()
@@ -307,7 +308,7 @@ def sha256(path: Path) -> str:
 
     info = path.stat()
     state = json.dumps([str(path.resolve()), info.st_ino, info.st_size, info.st_mtime_ns, info.st_ctime_ns])
-    stored = cache_folder() / "sha256" / _digest(state)[:32]
+    stored = cache_folder() / "sha256" / sha256_of_text(state)[:32]
     digest, _, of = (recall_own(stored) or "").partition("\n")
     if len(digest) == 64 and of == state:
         return digest

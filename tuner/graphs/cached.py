@@ -12,7 +12,7 @@ from typing import Any
 
 from tuner import release
 from tuner.base.extras import NotBuilt, shared_object
-from tuner.base.files import cache_folder, recall_answer, remember_answer
+from tuner.base.files import cache_folder, recall_answer, remember_answer, sha256_of_text
 from tuner.base.records import from_json, to_json
 from tuner.graphs.request import SearchRequest, SearchResult, request_of
 from tuner.machine.graphs import OrderedGraph
@@ -50,7 +50,7 @@ def searched(request: SearchRequest, nccl: str) -> SearchResult:
 
 def key_of(*asked: str) -> str:
     """Cache key: a hash of the question's texts and of the code that answers it."""
-    return _sha256("\n".join([*asked, _code()]))
+    return sha256_of_text("\n".join([*asked, _code()]))
 
 
 def kept(key: str) -> Any:
@@ -72,7 +72,7 @@ def rules_of(nccl: str) -> str:
     loaded = release.load(nccl)
     search = {part.name: getattr(loaded.search, part.name) for part in fields(loaded.search) if part.name != "dump"}
     read = search, loaded.limits.max_channels, loaded.paths.types, loaded.environment.non_numeric_is_default
-    return _sha256(json.dumps(to_json(read), sort_keys=True))
+    return sha256_of_text(json.dumps(to_json(read), sort_keys=True))
 
 
 def folder() -> Path:
@@ -89,7 +89,3 @@ def _code() -> str:
     with suppress(OSError, NotBuilt):  # a wheel without objects searches in Python
         contents.append(shared_object("nccl_tuner_picks").read_bytes())
     return hashlib.sha256(b"".join(contents)).hexdigest()
-
-
-def _sha256(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()
