@@ -76,7 +76,7 @@ golden: $(VENV)/.installed
 release: $(VENV)/.installed
 	$(BIN)/python -m tests.scripts.add_release $(NCCL)
 
-# docs/ as a site in build/site: its links and its prose are checked. The page to try it on has all machines, or
+# docs/ as a site in build/site: all its links and its prose are checked. The page to try it on has all machines, or
 # make site TRY='dgx-h100 dgx-b200'
 TRY      ?=
 TRY_MADE := build/try/made-$(subst $() ,-,$(strip $(TRY)))
@@ -99,6 +99,7 @@ site: $(VENV)/.site $(TRY_MADE) $(PYTHON_MADE)
 	    sed -e '/^ *```/,/^ *```$$/s/.*//' $$page | $(BIN)/proselint check --config docs/site/proselint.json \
 	        | sed "s#^<stdin>#$$page#" | { ! grep .; } || bad=1; done; exit $${bad:-0}
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --config-file docs/site/mkdocs.yml
+	$(BIN)/python -m tests.scripts.check_site build/site
 	@echo build/site/index.html
 
 # Every link of the site that leads elsewhere, which needs a network; those within it are checked by `make site`.
