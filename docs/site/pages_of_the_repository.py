@@ -68,7 +68,7 @@ def on_post_build(config: MkDocsConfig) -> None:
     """The files that the page to try looks answers up in, and the Python that it reads files with."""
     folder = Path(config.site_dir) / "try"
     folder.mkdir(exist_ok=True)
-    for pattern in ("*.picks.gz", "index.json"):
+    for pattern in ("*.picks.gz", "*.measured.json", "index.json"):
         for file in (ROOT / "build" / "try").glob(pattern):
             shutil.copy(file, folder)
     if (python := ROOT / "build" / "python").is_dir():

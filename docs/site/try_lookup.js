@@ -97,6 +97,20 @@ export function answerOf({ about, tables }, question) {
   return picks === undefined ? null : { picks: tables[picks], candidates: candidates.map((each) => tables[each]) };
 }
 
+/**
+ * The measured runs of a number of nodes and a collective, each with `at`, its point nearest to a size: {bytes, us}, null
+ * where the run has none within a factor of two.
+ */
+export function measuredAt(runs, nodes, collective, bytes) {
+  const distance = ([size]) => Math.abs(Math.log2(size / bytes));
+  return runs
+    .filter((each) => each.nodes === nodes && each.collective === collective)
+    .map((run) => {
+      const near = run.points.reduce((one, other) => (distance(other) < distance(one) ? other : one));
+      return { ...run, at: distance(near) <= 1 ? { bytes: near[0], us: near[1] } : null };
+    });
+}
+
 const UNITS = { "": 1, k: 2 ** 10, m: 2 ** 20, g: 2 ** 30, t: 2 ** 40 };
 const DECIMAL = { kb: 1e3, mb: 1e6, gb: 1e9, tb: 1e12 };
 const MOST_BYTES = 2 ** 40;

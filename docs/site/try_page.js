@@ -14,7 +14,7 @@ const files = new Map();
 let index;
 
 const make = (tag, attributes = {}, ...children) => {
-  const svg = ["svg", "g", "rect", "path", "line", "text", "title", "defs", "pattern"].includes(tag);
+  const svg = ["svg", "g", "rect", "circle", "path", "line", "text", "title", "defs", "pattern"].includes(tag);
   const element = svg ? document.createElementNS("http://www.w3.org/2000/svg", tag) : document.createElement(tag);
   for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, value);
   element.append(...children);
@@ -28,10 +28,14 @@ const microseconds = (us) => `${us.toFixed(2)} us`;
 
 async function fileOf(machine) {
   if (!files.has(machine)) {
-    const loaded = fetch(new URL(`${machine}.picks.gz`, FOLDER)).then(async (response) => {
+    const fetched = async (name) => {
+      const response = await fetch(new URL(name, FOLDER));
       if (!response.ok) throw new Error(`${response.url}: ${response.status}`);
-      return lookup.parse(await lookup.unpacked(await response.arrayBuffer()));
-    });
+      return response;
+    };
+    const picks = async () => lookup.parse(await lookup.unpacked(await (await fetched(`${machine}.picks.gz`)).arrayBuffer()));
+    const runs = async () => (index.measured.includes(machine) ? (await fetched(`${machine}.measured.json`)).json() : []);
+    const loaded = Promise.all([picks(), runs()]).then(([file, measured]) => ({ ...file, measured }));
     loaded.catch(() => files.delete(machine));
     files.set(machine, loaded);
   }
@@ -83,7 +87,7 @@ async function show() {
     WIDTH = Math.min(Math.max(details.clientWidth, 300), MOST_WIDTH);
     const cells = new Cells(file, question, bytes);
     answer.replaceChildren(...verdict(cells));
-    details.replaceChildren(...why(cells), ...map(cells), ...otherReleases(cells));
+    details.replaceChildren(...why(cells), ...measured(cells), ...map(cells), ...otherReleases(cells));
     document.body.dataset.answered = JSON.stringify({ question, bytes, pick: cells.pick });
   } catch (error) {
     refuse([`No answer: ${error.message}`]);
@@ -102,6 +106,7 @@ class Cells {
       .sort((one, other) => one.timeUs - other.timeUs);
     this.ranges = this.tables ? lookup.ranges(this.tables.picks) : [];
     this.at = this.ranges.findIndex((each) => each.from <= bytes && bytes <= each.to);
+    this.measured = lookup.measuredAt(file.measured, Number(question.nodes), question.collective, bytes);
   }
 
   of(other) {
@@ -112,6 +117,12 @@ class Cells {
       nodes: Number(nodes),
       collectives: collective,
     });
+  }
+
+  /** GB/s in each direction of each link of a ring that would take as long, as nccl-tests counts it. */
+  busbw(bytes, us) {
+    const ranks = Number(this.question.nodes) * this.file.about.gpus;
+    return (bytes / us / 1000) * (BUS[this.question.collective] ?? (() => 1))(ranks);
   }
 
   get command() {
@@ -128,16 +139,14 @@ const BUS = {
 };
 
 function verdict(cells) {
-  const { pick, bytes, question } = cells;
+  const { pick, bytes } = cells;
   if (!pick) {
     return [
       make("p", { class: "pick" }, "Not answered here: these picks take another form."),
       make("p", {}, make("code", {}, cells.command)),
     ];
   }
-  const ranks = Number(question.nodes) * cells.file.about.gpus;
   const algbw = bytes / pick.timeUs / 1000;
-  const busbw = algbw * (BUS[question.collective] ?? (() => 1))(ranks);
   const launch = pick.threads ? `, ${pick.channels} ${pick.channels === 1 ? "channel" : "channels"}, ${pick.threads} threads` : "";
   const rest = cells.candidates.filter((each) => nameOf(each) !== nameOf(pick));
   const faster = rest.length && rest[0].timeUs < pick.timeUs;
@@ -146,13 +155,14 @@ function verdict(cells) {
     make(
       "p",
       {},
-      `${microseconds(pick.timeUs)} by NCCL's model: ${algbw.toFixed(2)} GB/s, busbw ${busbw.toFixed(2)} GB/s. `,
+      `${microseconds(pick.timeUs)} by NCCL's model: ${algbw.toFixed(2)} GB/s, busbw ${cells.busbw(bytes, pick.timeUs).toFixed(2)} GB/s. `,
       !rest.length
         ? "Nothing else can run this call."
         : faster
           ? `The tuner plugin chose it; NCCL's model has ${nameOf(rest[0])} ${(100 - (100 * rest[0].timeUs) / pick.timeUs).toFixed(1)} % faster.`
           : `Next is ${nameOf(rest[0])}, ${((100 * rest[0].timeUs) / pick.timeUs - 100).toFixed(1)} % slower.`,
     ),
+    ...measuredInWords(cells),
     make("p", { class: "quiet" }, "More, from the command line: ", make("code", {}, cells.command)),
   ];
 }
@@ -256,6 +266,109 @@ function curves(drawn, cells) {
     ),
     make("line", { x1: x, x2: x, y1: top, y2: bottom, class: "here" }),
   );
+}
+
+/** What healthy public runs took at just this size, where NCCL chose. */
+function measuredInWords({ measured, bytes }) {
+  const times = measured.filter(isTypical).flatMap(({ at }) => (at?.bytes === bytes ? [at.us] : []));
+  if (!times.length) return [];
+  const [least, most] = [Math.min(...times), Math.max(...times)].map(microseconds);
+  const of = times.length === 1 ? "one public run" : `${times.length} public runs`;
+  return [make("p", {}, `Measured on ${of}: ${least === most ? least : `${least} to ${most}`}.`)];
+}
+
+const isTypical = (run) => !run.forced && !run.settings.length && run.health !== "degraded";
+const shortName = (run) => {
+  const more = run.settings.length > 1 ? ` and ${run.settings.length - 1} more` : "";
+  const settings = run.settings.length ? `${run.settings[0]}${more}` : "";
+  return [run.table.split("__").at(-1), run.forced, settings, run.health === "degraded" ? "degraded" : ""].filter(Boolean).join(", ");
+};
+const atSize = (run, bytes) =>
+  [shortName(run), run.nccl ? `NCCL ${run.nccl}` : "", run.at.bytes === bytes ? "" : `at ${lookup.human(run.at.bytes)}`].filter(Boolean).join(", ");
+
+/** Public runs on as many nodes of this machine, beside what NCCL's model has for its pick. */
+function measured(cells) {
+  const { measured: runs, question, file, bytes } = cells;
+  const named = `${question.nodes} ${question.nodes === "1" ? "node" : "nodes"}`;
+  if (!runs.length) {
+    const others = file.measured.filter((each) => each.collective === question.collective).map((each) => each.nodes);
+    const where = [...new Set(others)].sort((one, other) => one - other).join(", ");
+    return [
+      make("h2", {}, "Measured"),
+      make("p", {}, `No public run of ${question.collective} on ${named} of this machine is known here`, where ? `; there are some on ${where}.` : "."),
+    ];
+  }
+  const modelled = (size) => (cells.tables ? lookup.lookUp(cells.tables.picks, size)?.timeUs : undefined);
+  const rows = runs
+    .filter(({ at }) => at)
+    .sort((one, other) => cells.busbw(other.at.bytes, other.at.us) - cells.busbw(one.at.bytes, one.at.us))
+    .map((run) => {
+      const us = modelled(run.at.bytes);
+      const cell = (text) => make("td", { class: "number" }, text);
+      return make(
+        "tr",
+        isTypical(run) ? {} : { class: "quiet" },
+        make("td", { class: "name", title: [`${run.table}: ${run.title}`, ...run.settings].join("\n") }, atSize(run, bytes)),
+        cell(run.at.us.toFixed(2)),
+        cell(cells.busbw(run.at.bytes, run.at.us).toFixed(2)),
+        cell(us ? us.toFixed(2) : ""),
+        cell(us ? `${(run.at.us / us).toFixed(2)} x` : ""),
+      );
+    });
+  const head = ["run", "us", "busbw", "model us", "ratio"];
+  const heads = head.map((text, at) => make("th", at ? { class: "number" } : {}, text));
+  return [
+    make("h2", {}, `Measured: ${runs.length} public ${runs.length === 1 ? "run" : "runs"} on ${named}`),
+    make("p", { class: "quiet" }, "Bus bandwidth by size, GB/s. Thick: NCCL's model for its pick, with the release above. Thin: measured, each with its own release; in colour where an algorithm was forced, dotted where the cluster was not healthy."),
+    bandwidths(runs, cells, modelled),
+    rows.length
+      ? make("div", { class: "wide" }, make("table", { class: "plain" }, make("thead", {}, make("tr", {}, ...heads)), make("tbody", {}, ...rows)))
+      : make("p", {}, `None of them measured a size near ${lookup.human(bytes)}.`),
+    make("p", { class: "quiet" }, "Where each is from: ", make("code", {}, `nccl-tuner measured --machine ${question.machine}`)),
+  ];
+}
+
+/** Busbw of measured runs and of the model, over sizes. */
+function bandwidths(runs, cells, modelled) {
+  const [top, bottom] = [10, 190];
+  const model = [];
+  for (let power = LEAST_POWER; power <= MOST_POWER; power += 0.125) {
+    const us = modelled(Math.round(2 ** power));
+    if (us) model.push([Math.round(2 ** power), us]);
+  }
+  const drawn = runs.map((run) => ({ run, points: run.points.filter(([size]) => size >= 2 ** LEAST_POWER && size <= 2 ** MOST_POWER) }));
+  const speeds = [model, ...drawn.map(({ points }) => points)].flat().map(([size, us]) => cells.busbw(size, us));
+  const step = niceStep(Math.max(...speeds));
+  const most = Math.ceil(Math.max(...speeds) / step) * step;
+  const up = (gbs) => bottom - (gbs / most) * (bottom - top);
+  const line = (points) => points.map(([size, us], at) => `${at ? "L" : "M"}${across(size).toFixed(1)} ${up(cells.busbw(size, us)).toFixed(1)}`).join("");
+  const x = within(across(cells.bytes));
+  return picture(
+    `Bus bandwidth by size: NCCL's model, and ${runs.map(shortName).join("; ")}`,
+    bottom + 24,
+    ...sizeAxis(bottom, top),
+    ...Array.from({ length: Math.round(most / step) + 1 }, (_, number) => number * step).flatMap((gbs) => [
+      make("line", { x1: SIDE, x2: WIDTH - RIGHT, y1: up(gbs), y2: up(gbs), class: "grid" }),
+      make("text", { x: SIDE - 6, y: up(gbs) + 4, "text-anchor": "end" }, String(gbs)),
+    ]),
+    ...drawn.flatMap(({ run, points }) => {
+      const look = { class: "measured", stroke: colourOf({ algorithm: index.algorithms.indexOf(run.forced.split("/")[0]) }) };
+      if (run.health === "degraded") look["stroke-dasharray"] = "2 3";
+      const title = () => make("title", {}, shortName(run));
+      return [
+        make("path", { ...look, d: line(points) }, title()),
+        ...points.map(([size, us]) => make("circle", { cx: across(size).toFixed(1), cy: up(cells.busbw(size, us)).toFixed(1), r: 1.8, fill: look.stroke }, title())),
+      ];
+    }),
+    make("path", { d: line(model), class: "model" }),
+    make("line", { x1: x, x2: x, y1: top, y2: bottom, class: "here" }),
+  );
+}
+
+/** A round distance between lines of a grid, four to eight of them up to a number. */
+function niceStep(most) {
+  const power = 10 ** Math.floor(Math.log10(most));
+  return [0.1, 0.2, 0.25, 0.5, 1, 2].map((each) => each * power).find((each) => most / each <= 6) ?? power;
 }
 
 function borders(cells) {

@@ -21,6 +21,7 @@ from tuner.cli.reports.policy import OF_THE_SITE, with_policy
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
 from tuner.scenario import Scenario
+from tuner.times import measured
 
 MACHINES = ("dgx-h100", "aws-p5-rdma", "dgx-b200")
 RELEASES = ("2.22.3", "2.28.9", "2.32.3")
@@ -232,8 +233,108 @@ def test_channels_that_are_left_out_are_said(browser: Any, address: str) -> None
     assert set(said[1]) != {"*"}
 
 
+ROWS = """
+const heading = [...document.querySelectorAll("#details h2")].find((each) => each.textContent.startsWith("Measured"));
+const found = [heading.textContent];
+for (let next = heading.nextElementSibling; next && next.tagName !== "H2"; next = next.nextElementSibling)
+  found.push(next.matches(".wide") ? [...next.querySelectorAll("tbody tr")].map((row) =>
+    [...row.children].map((cell) => cell.textContent)) : next.textContent);
+return found;
+"""
+
+
+def test_measured_runs_are_those_of_the_tables() -> None:
+    """Every out-of-place time of a whole node count is in one curve, with its settings and whether it was forced."""
+    runs = written.measured_runs("dgx-b200", NODES)
+    assert {each["nodes"] for each in runs} <= set(NODES)
+    table = measured.load("b200-8x-64n__2.29.7__together")
+    ring = [
+        block
+        for block in table.blocks
+        if block.nodes == 2
+        and block.point.name == "allreduce"
+        and str(block.requested).startswith("Forced(algorithm='Ring'")
+    ]
+    (found,) = (
+        each
+        for each in runs
+        if (each["table"], each["nodes"], each["collective"], each["forced"]) == (table.name, 2, "AllReduce", "Ring")
+    )
+    assert found["points"] == [
+        [block.point.bytes, block.times_us[0]] for block in sorted(ring, key=lambda one: one.point)
+    ]
+    assert "NCCL_NVLS_ENABLE=0" in found["settings"]
+    assert not any(each.startswith("NCCL_ALGO") for each in found["settings"])
+    assert written.measured_runs("gb200-nvl72", (1,))[0]["nodes"] == 1  # 18 trays are one domain
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("width", [400, 600, 1400])
+def test_measured_times_stand_beside_those_of_the_model(browser: Any, address: str) -> None:
+    size = 1 << 30
+    answer = asked(
+        browser, address, f"?machine=dgx-h100&nodes=2&nccl=2.28.9&tuner=none&collective=AllReduce&bytes={size}"
+    )
+    heading, _, _, rows, *_ = browser.execute_script(ROWS)
+    assert heading == f"Measured: {len(rows)} public runs on 2 nodes"
+    nebius = measured.load("h100-8x-2n__unknown__nebius").blocks
+    (us,) = (block.times_us[0] for block in nebius if block.point.bytes == size and not block.point.in_place)
+    by_name = {row[0]: row[1:] for row in rows}
+    expected = [us, size / us / 1000 * 2 * 15 / 16, answer["pick"]["timeUs"], us / answer["pick"]["timeUs"]]
+    assert by_name["nebius"] == [f"{each:.2f}" for each in expected[:3]] + [f"{expected[3]:.2f} x"]
+    assert [float(row[2]) for row in rows] == sorted((float(row[2]) for row in rows), reverse=True)
+    usual = [
+        float(row[1]) for row in rows if row[0].split(",")[0] in ("nebius", "crusoe", "aion") and "Ring" not in row[0]
+    ]
+    said = re.findall(r"Measured on (\d+) public runs: ([\d.]+) us to ([\d.]+) us", text(browser, "answer"))
+    assert said == [("3", f"{min(usual):.2f}", f"{max(usual):.2f}")]
+    assert any("degraded" in name for name in by_name)  # and not among those
+    assert any(", Ring" in name for name in by_name)
+    drawn = "return [...document.querySelectorAll('#details .measured')].map((each) => each.getAttribute('stroke'))"
+    assert len(set(browser.execute_script(drawn))) == 2
+
+
+@pytest.mark.slow
+def test_a_measured_size_nearby_is_named(browser: Any, address: str) -> None:
+    asked(browser, address, f"?machine=dgx-h100&nodes=2&nccl=2.28.9&tuner=none&collective=AllReduce&bytes={3 << 29}")
+    _, _, _, rows, *_ = browser.execute_script(ROWS)
+    assert {row[0].rsplit(", at ", 1)[1] for row in rows} <= {"1 GiB", "2 GiB"}
+    assert "Measured on" not in text(browser, "answer")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("question", "said"),
+    [
+        ("machine=dgx-h100&nodes=24", "on 24 nodes of this machine is known here; there are some on 1, 2."),
+        (
+            "machine=dgx-h100&nodes=2&collective=Reduce",
+            "No public run of Reduce on 2 nodes of this machine is known here.",
+        ),
+        ("machine=aws-p5-rdma&nodes=1", "on 1 node of this machine is known here; there are some on 2."),
+    ],
+)
+def test_where_nobody_measured_is_said(browser: Any, address: str, question: str, said: str) -> None:
+    asked(browser, address, f"?{question}")
+    heading, words = browser.execute_script(ROWS)
+    assert heading == "Measured"
+    assert said in words
+
+
+SMALLEST = """
+const size = (element) => parseFloat(getComputedStyle(element).fontSize);
+const scaled = [...document.querySelectorAll("#details svg text")].map((each) =>
+  size(each) * each.ownerSVGElement.getBoundingClientRect().width / each.ownerSVGElement.viewBox.baseVal.width);
+const walk = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT), plain = [];
+while (walk.nextNode()) {
+  const {parentElement: one, textContent} = walk.currentNode;
+  if (textContent.trim() && one.checkVisibility() && !one.closest("svg, script")) plain.push(size(one));
+}
+return [Math.min(...scaled), Math.min(...plain)];
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("width", [375, 600, 1400])
 def test_nothing_is_wider_than_the_window(browser: Any, address: str, width: int) -> None:
     sizes = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
     browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", sizes)
@@ -242,4 +343,7 @@ def test_nothing_is_wider_than_the_window(browser: Any, address: str, width: int
         "return [document.documentElement.scrollWidth, document.querySelectorAll('#details svg[role=img]').length]"
     )
     assert wide <= width
-    assert drawings == 2
+    assert drawings == 3
+    in_pictures, outside = browser.execute_script(SMALLEST)
+    assert in_pictures >= 11  # pixels of a phone's browser
+    assert outside >= 9

@@ -1,4 +1,5 @@
-"""The files that the page to try (docs/try.md) looks answers up in: build/try/MACHINE.picks.gz and index.json.
+"""The files that the page to try (docs/try.md) looks answers up in: in build/try MACHINE.picks.gz, index.json, and
+MACHINE.measured.json where public runs of the machine are shipped.
 
 A machine's file is one of ``export --format compiled``, compressed, with many communicators in it: its text is JSON
 that says which tables answer a question (:class:`MachineFile`), and tables that communicators share are there once.
@@ -6,11 +7,13 @@ that says which tables answer a question (:class:`MachineFile`), and tables that
 
 import gzip
 import json
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from os import cpu_count
 from pathlib import Path
+from statistics import median
 from sys import argv
 from typing import Any
 
@@ -25,6 +28,8 @@ from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
 from tuner.machine import catalogue
 from tuner.scenario import Scenario
+from tuner.times import measured
+from tuner.times.measured.samples import ALGO, PROTO, Measurements, SampleBlock
 
 FOLDER = Path(__file__).parents[2] / "build" / "try"
 NODES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64, 128)
@@ -40,6 +45,7 @@ COLLECTIVES = (
     Collective.Reduce,
 )
 
+CHOSEN = (ALGO, PROTO)  # what a run forces says these
 WITHOUT_LAUNCHES = (Collective.Broadcast, Collective.Reduce)  # in some releases channels change at a million sizes
 
 
@@ -110,10 +116,59 @@ class MachineFile:
         return self.tables.setdefault(key, (len(self.tables), table))[0]
 
 
-def index(machines: Sequence[str]) -> dict[str, Any]:
-    """What the page has to know before it has a machine's file."""
+def measured_runs(machine: str, nodes: Sequence[int]) -> list[dict[str, Any]]:
+    """The shipped runs on whole nodes of a machine, a record for each table, collective, number of nodes, forced choice
+    and settings: ``points`` are [nBytes, median us], out of place where there are both.
+    """
+    name = catalogue.load(machine).name
+    tables = [table for table in map(measured.load, measured.names()) if table.header.machine == name]
+    return [record for table in tables for record in _runs(table, machine, nodes)]
+
+
+def _runs(table: Measurements, machine: str, nodes: Sequence[int]) -> Iterator[dict[str, Any]]:
+    """Those of one table. Nodes of an NVLink domain are its trays there: the page counts whole domains."""
+    whole = {Scenario(nccl=releases()[-1], machine=machine, nodes=each).ranks: each for each in nodes}
+    domain = catalogue.load(machine).trays is not None
+    curves: dict[tuple[Any, ...], dict[tuple[int, bool], list[float]]] = defaultdict(lambda: defaultdict(list))
+    for block in table.blocks:
+        at = whole.get(block.ranks)
+        if isinstance(block.point.operation, Collective) and at is not None and (domain or block.nodes == at):
+            key = block.point.operation.name, at, _forced(block), _settings(table, block), table.health_of(block).value
+            curves[key][block.point.bytes, bool(block.point.in_place)] += block.times_us
+    for (collective, at, forced, settings, health), times in curves.items():
+        yield {
+            "table": table.name,
+            "title": table.header.title,
+            "nccl": table.header.nccl,
+            "health": health,
+            "forced": forced,
+            "settings": settings,
+            "nodes": at,
+            "collective": collective,
+            "points": [
+                [size, median(us)]
+                for (size, in_place), us in sorted(times.items())
+                if not (in_place and (size, False) in times)
+            ],
+        }
+
+
+def _settings(table: Measurements, block: SampleBlock) -> tuple[str, ...]:
+    """The variables of the run, but for those that only force what is said anyway."""
+    forced = CHOSEN if block.requested is not None else ()
+    return tuple(f"{name}={value}" for name, value in table.environment_of(block).items() if name not in forced)
+
+
+def _forced(block: SampleBlock) -> str:
+    """What the run forced, in words; empty where NCCL chose."""
+    return "" if block.requested is None else getattr(block.requested, "label", str(block.requested))
+
+
+def index(machines: Sequence[str], with_runs: Sequence[str]) -> dict[str, Any]:
+    """What the page has to know before it has a machine's file; ``with_runs`` have a file of measured runs, too."""
     return {
         "machines": [[name, catalogue.load(name).title] for name in machines],
+        "measured": with_runs,
         "algorithms": [each.name for each in Algorithm],
         "protocols": [each.name for each in Protocol],
         "colours": [COLOURS[each] for each in Algorithm],
@@ -130,7 +185,10 @@ def write(folder: Path, machines: Sequence[str], of_releases: Sequence[str], nod
             if len(content) > MOST_FILE_BYTES:
                 raise SystemExit(f"{machine}: {len(content)} bytes; the page promises at most {MOST_FILE_BYTES}")
             (folder / f"{machine}.picks.gz").write_bytes(content)
-    (folder / "index.json").write_text(json.dumps(index(machines)), "utf-8")
+    runs = {machine: measured_runs(machine, nodes) for machine in machines}
+    for machine in (with_runs := [each for each in machines if runs[each]]):
+        (folder / f"{machine}.measured.json").write_text(json.dumps(runs[machine], separators=(",", ":")), "utf-8")
+    (folder / "index.json").write_text(json.dumps(index(machines, with_runs)), "utf-8")
 
 
 if __name__ == "__main__":
