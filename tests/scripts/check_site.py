@@ -75,7 +75,7 @@ def pages(site: Path) -> dict[str, Linked]:
 
 def checked(site: Path) -> tuple[int, list[str]]:
     """How many addresses lead to somewhere in the site, and a line for each of them that is dead."""
-    count, dead = 0, {}
+    count, dead = 0, dict[str, None]()
     places = {name: page.places for name, page in pages(site).items()}
     for name, link in links_of(site):
         address = urlsplit(link)
