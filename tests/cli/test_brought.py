@@ -125,7 +125,9 @@ def test_unaligned_parts_of_a_jobs_calls_are_counted(tmp_path: Path) -> None:
 def test_a_skeleton_of_l20() -> None:
     file = report("R8-l20-skeleton.xml")
     given = ("--nodes", "2", "--nccl", "2.28.9", "--bytes", "1M", "--nic-gbps", "400")
-    assert "taken for 16 nodes" in run("pick", "allreduce", "--topology", file, "--gpu", "l20", *given).stdout
+    assert (
+        "which NCCL treats as 16 nodes" in run("pick", "allreduce", "--topology", file, "--gpu", "l20", *given).stdout
+    )
     assert run("pick", "allreduce", "--topology", file, "--gpu", "l40s", *given, code=2).stderr.endswith("valid: l20\n")
     said = run("pick", "allreduce", "--topology", file, code=2).stderr
     assert "--gpu MODEL, and how fast its 12 adapters are with --nic-gbps 400; valid: l20\n" in said

@@ -67,7 +67,7 @@ def test_a_file_has_the_same_calls(tmp_path: Path) -> None:
         (("send@0:1M",), "sends itself 1 messages and receives 0"),
         (("send@1:1M", "--rank", "16"), "rank 16; valid: 0 to 15"),
         (("allreduce:1M", "--rank", "1"), "a group of collectives takes --rank 0 only"),
-        (("send@1:1M", "--tuner", "none"), "of which no tuner plugin is asked"),
+        (("send@1:1M", "--tuner", "none"), "about which NCCL asks no tuner plugin"),
         (("@/nowhere.json",), "/nowhere.json"),
         (("broadcast@16:1M",), "root 16; valid: 0 to 15"),
         (("allreduce:1M*10001",), "valid: up to 10000"),

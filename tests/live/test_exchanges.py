@@ -234,7 +234,7 @@ def test_broadcasts_from_several_roots_apart(name: str) -> None:
     ids=lambda scenario: scenario.title,
 )
 def test_nodes_that_shared_memory_or_nvlink_joins(scenario: Scenario) -> None:
-    """Hosts that NCCL takes for several nodes, and NVLink domains whose hosts it takes for nodes."""
+    """Hosts that NCCL treats as several nodes, and NVLink domains whose hosts it treats as nodes."""
     if scenario.nccl not in HERE:
         pytest.skip(f"no libnccl {scenario.nccl} here")
     resolved, generator = scenario.resolve(), random.Random(5)

@@ -67,7 +67,7 @@ def test_sockets_are_no_reason_for_few_channels_of_one_node(tmp_path: Path) -> N
     [
         ((NO_RING, NO_TREE), "2 channels, because: the search of channels found no way (ring, tree)"),
         (("NCCL_MAX_NCHANNELS set by environment to 2.",), "2 channels, because: NCCL_MAX_NCHANNELS=2"),
-        ((SHM,), "2 channels, because: GPUs reach each other over the CPU's memory (SHM)"),
+        ((SHM,), "2 channels, because: GPUs reach each other through host memory (SHM)"),
         (("NCCL_NVLS_ENABLE set by environment to 0.",), "no NVLS, because: NCCL_NVLS_ENABLE=0"),
         (("NVLS multicast support is not available on dev 0",), "no NVLS, because: the driver says"),
         ((*BRIDGE,), "no NVLS, because: NVLinks lead from GPU to GPU: Hopper"),

@@ -162,7 +162,7 @@ def test_a_slow_rank_is_named(tmp_path: Path) -> None:
     ran = run(*words, "--fault", "slow:rank=5", "--out", str(path))
     blocks = read(path).blocks
     assert ran.stdout.startswith(
-        f"rank 5 is late: it ends 0.50 of a call after the middle of the ranks, in {len(blocks)} of {len(blocks)} "
+        f"rank 5 is late: it ends 0.50 of a call after the median rank, in {len(blocks)} of {len(blocks)} "
     )
     assert {block.late_us[0][0] for block in blocks} == {5}
     assert all(len(block.late_us) == 8 for block in blocks)

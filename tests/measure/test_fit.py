@@ -552,7 +552,9 @@ def test_bad_input_is_one_line(tmp_path: Path) -> None:
     a100 = write(tmp_path / "a100.jsonl", replace(TWO, machine="dgx-a100"), some)
     refused(good, a100, match=r"a100.jsonl: measured on dgx-a100, .*valid together: one machine, one release")
     tree = [replace(each, requested=other, executed=other) for each in some]
-    refused(write(tmp_path / "t.jsonl", TWO, tree), match="the model has a time for nothing that was measured: .*Tree")
+    refused(
+        write(tmp_path / "t.jsonl", TWO, tree), match="the model has no time for anything that was measured: .*Tree"
+    )
 
 
 def test_a_last_line_that_was_cut_off_is_left_out_and_said(tmp_path: Path) -> None:

@@ -49,7 +49,7 @@ def difference(configuration: OracleConfiguration, request: SearchRequest | None
         # Of ring and tree NCCL goes on with as many channels as both have.
         if name in ("ring", "tree") and ours["ring"].graph.channels != ours["tree"].graph.channels:
             continue
-        # Where NCCL takes a host for several nodes, it mixes their graphs, and the file alone has those of rank 0.
+        # Where NCCL treats a host as several nodes, it mixes their graphs, and the file alone has those of rank 0.
         if result.parts == 1 and ours.get(name) != theirs.get(name):
             return f"{name}: {ours.get(name)} here, {theirs.get(name)} in libnccl"
     if any({each.graph.type_intra, each.graph.type_inter} & set(PATHS_WITHOUT_WORD) for each in ours.values()):

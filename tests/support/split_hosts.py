@@ -1,4 +1,4 @@
-"""Hosts that NCCL takes for several nodes: two sockets, whose adapters are faster than the link between them."""
+"""Hosts that NCCL treats as several nodes: two sockets, whose adapters are faster than the link between them."""
 
 from collections.abc import Sequence
 

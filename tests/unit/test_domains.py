@@ -136,7 +136,7 @@ def test_domains_that_differ_are_answered_and_explained(file: Path) -> None:
     words = ["--topology", str(file), "--nodes", "3", "--hosts-per-domain", "2", "--nccl", NCCL, "--bytes", "1M"]
     assert "NVLink domains of 2 hosts" in run("pick", "allreduce", *words).stdout
     said = run("explain", "allreduce", *words).stdout
-    assert "NCCL takes 1 or 2 hosts for one node, and all 3 hosts for 2 nodes." in said
+    assert "NCCL treats 1 or 2 hosts as one node, and all 3 hosts as 2 nodes." in said
 
 
 def test_devices_of_other_hosts_are_readable() -> None:

@@ -1,4 +1,4 @@
-"""Hosts that NCCL takes for several nodes, without libnccl: what they become, what is said, what is refused."""
+"""Hosts that NCCL treats as several nodes, without libnccl: what they become, what is said, what is refused."""
 
 from pathlib import Path
 from typing import Any
@@ -84,7 +84,7 @@ def test_explain_says_it(file: Path) -> None:
     words = ("explain", "allreduce", "--topology", str(file), "--nodes", "2", "--nccl", NCCL, "--bytes", "1M")
     output = run(*words).stdout
     assert (
-        f"NCCL makes 4 nodes of 2 hosts. {file}: NCCL takes this host for 2 nodes: GPU 0 and GPU 8 have 22 GB/s"
+        f"NCCL makes 4 nodes of 2 hosts. {file}: NCCL treats this host as 2 nodes: GPU 0 and GPU 8 have 22 GB/s"
         in output
     )
     assert "24 GB/s to adapter 0 (PIX) and 24 GB/s to adapter 1 (PIX)" in output
@@ -96,14 +96,14 @@ def test_explain_says_it(file: Path) -> None:
 def test_titles_say_it(file: Path) -> None:
     file.write_text(SIXTEEN_L20)
     split = describe(nccl=NCCL, topology=file, nodes=3)
-    assert split.title == f"3 x {file}, 16 GPUs each, taken for 6 nodes, NCCL 2.28.9"
+    assert split.title == f"3 x {file}, 16 GPUs each, which NCCL treats as 6 nodes, NCCL 2.28.9"
     whole = describe(nccl=NCCL, topology=file, nodes=3, env={"NCCL_NET_DISABLE_INTRA": "1"})
     assert whole.title == f"3 x {file}, 16 GPUs each, NCCL 2.28.9"
     words = ("--topology", str(file), "--nccl", NCCL)
     scaled = run("edges", "--over", "nodes", "allreduce", *words, "--bytes", "1M", "--to-nodes", "2").stdout
-    assert f"AllReduce on nodes of {file}, 16 GPUs each, each taken for 2 nodes, NCCL 2.28.9" in scaled
+    assert f"AllReduce on nodes of {file}, 16 GPUs each, each of which NCCL treats as 2 nodes, NCCL 2.28.9" in scaled
     changed = run("diff", "allreduce", "nics=1", *words, "--nodes", "2", "--bytes", "1M").stdout
-    assert f"before: 2 x {file}, 16 GPUs each, taken for 4 nodes, NCCL 2.28.9" in changed
+    assert f"before: 2 x {file}, 16 GPUs each, which NCCL treats as 4 nodes, NCCL 2.28.9" in changed
     assert f"after:  2 x {file} with nics=1, 16 GPUs each, NCCL 2.28.9" in changed
 
 
@@ -115,7 +115,7 @@ def test_very_many_split_hosts_are_quickly_answered(file: Path) -> None:
 def test_no_calibrated_times_of_split_hosts() -> None:
     off = {"NCCL_P2P_DISABLE": "1", "NCCL_SHM_DISABLE": "1"}
     selection = Selection(describe(machine="dgx-h100", nodes=2, nccl=NCCL, env=off).communicator())
-    with pytest.raises(BadInput, match="takes a host for several nodes: none were measured"):
+    with pytest.raises(BadInput, match="treats a host as several nodes: none were measured"):
         predict.of_communicator(selection, "dgx-h100")
 
 
@@ -151,8 +151,8 @@ def test_a_domain_may_fall_apart_into_its_hosts() -> None:
     assert tuple(map(tuple, own.resolve().ranks_of)) == ((0, 1, 2), (3, 4, 5), (6, 7, 8), (9, 10, 11))
     words = ("--machine", "gb200-nvl72", "--trays", "2", "--nccl", NCCL, "--bytes", "1M")
     said = run("explain", "allreduce", *words, *(f"--env={name}={value}" for name, value in APART.items())).stdout
-    assert "NCCL takes the domains for several nodes each: all 2 hosts for 2 nodes." in said
-    assert "NCCL makes 2 nodes of 1 NVLink domain. NVLink domain of 2 trays of a gb200-nvl72: NCCL takes" in said
+    assert "NCCL treats each domain as several nodes: all 2 hosts as 2 nodes." in said
+    assert "NCCL makes 2 nodes of 1 NVLink domain. NVLink domain of 2 trays of a gb200-nvl72: NCCL treats" in said
     assert "between GPU 0 of host 0 and GPU 0 of host 1 peer-to-peer is off" in said
 
 
@@ -163,7 +163,7 @@ def test_a_domain_may_fall_apart_into_gpus() -> None:
 
 @pytest.mark.parametrize("nccl", ["2.21.5", "2.22.3", "2.25.1", "2.26.5"])
 def test_releases_that_crash_where_a_domain_falls_apart(nccl: str) -> None:
-    with pytest.raises(BadInput, match="crashes: it takes"):
+    with pytest.raises(BadInput, match="crashes: it treats"):
         describe("gb200-nvl72", trays=2, nccl=nccl, env={"NCCL_P2P_DISABLE": "1"}).communicator()
 
 

@@ -351,7 +351,7 @@ def _of_runs(asked: RunsQuery, regret: MeasuredRegret, command: str | None) -> d
     if regret.stand_in:
         said["release"] = regret.stand_in
     if regret.simulated:
-        said["times"] = f"simulated, which no machine took: {', '.join(regret.simulated)}"
+        said["times"] = f"simulated, which no real machine took: {', '.join(regret.simulated)}"
     for number, row in enumerate(regret.rows, start=1):
         gain = f"{100 * row.gain_low:.1f} to {100 * row.gain_high:.1f} %"
         said[f"gain-{number}"] = f"{gain}, at least {100 * row.surely:.1f} % beyond the noise"

@@ -33,8 +33,8 @@ FLOOR_COLUMNS = ("collective", "size", "pick", "expected us", "busbw GB/s", "flo
 NOT_MEASURED = "*"
 RULE_COLUMNS = ("size", "expected by", "of it", "limit", "alone", "verdict")
 RULE = (
-    "rule: times over the expected ones ('of it') are held against a limit, which is learnt from healthy public runs "
-    "with each run's own site left out; the way of launching may add 60 us below 1 MiB and 25 us up to 16 MiB",
+    "rule: measured times divided by the expected ones ('of it') must stay below a limit that is learnt from healthy "
+    "public runs, each site left out in turn; the way of launching may add 60 us below 1 MiB and 25 us up to 16 MiB",
     "slow sizes fail together: the two largest, three of four in a row (between nodes below 1 GiB above wider limits), "
     "or more than half of those below 64 KiB; one above the limit 'alone' fails by itself",
 )
@@ -62,7 +62,7 @@ _CAUSE = "accept.may_be_"  # followed by what the cause is
 )
 @options.option(
     "--calibration",
-    "Expected times by this calibration. [default: that of the machine, else of another with GPUs of its "
+    "Take the expected times from this calibration. [default: that of the machine, else of another with GPUs of its "
     "generation, else NCCL's own times with their known error]",
     metavar="NAME|FILE",
 )
@@ -122,7 +122,7 @@ def command(
     described = communicator.scenario()
     if floors:
         if files or junit_file is not None or picture is not None:
-            raise BadInput("--floors judges nothing; valid with it: no RESULTS, no --junit, no --plot")
+            raise BadInput("--floors judges nothing: remove RESULTS, --junit and --plot")
         _print_floors(Expectation(described, calibration), Request(Collective.AllReduce, dtype, Op.sum), sizes)
         return
     if not files:

@@ -273,8 +273,9 @@ def _options(several_releases: str | None, tuner: bool) -> Iterable[Callable[[An
     yield _own(
         "--env-file",
         "env_files",
-        "NCCL's variables of a file: nccl.conf, env's output, a Dockerfile, a job script, a pod's env. Says what each "
-        "does; others are neither shown nor used. --env counts before it, and a later file before an earlier one.",
+        "Read NCCL's variables from a file: nccl.conf, env's output, a Dockerfile, a job script, a pod's env. The "
+        "answer says what each does; other variables are neither shown nor used. --env overrides it, and a later "
+        "file overrides an earlier one.",
         type=FILE,
         multiple=True,
         metavar="FILE",
@@ -282,7 +283,7 @@ def _options(several_releases: str | None, tuner: bool) -> Iterable[Callable[[An
     )
     yield _own(
         "--config",
-        "A field of ncclConfig_t that the program sets, such as maxCTAs=8; repeatable. Variables count before it.",
+        "A field of ncclConfig_t that the program sets, such as maxCTAs=8; repeatable. Variables override it.",
         multiple=True,
         metavar="FIELD=VALUE",
         heading=CONFIGURED,
@@ -312,14 +313,15 @@ def _options(several_releases: str | None, tuner: bool) -> Iterable[Callable[[An
     yield _own("--gpus-per-tray", "GPUs used of each tray. [default: all]", type=int, metavar="N", heading=SHAPE)
     yield _own(
         "--hosts-per-domain",
-        "Hosts of each NVLink domain (multi-node NVLink, one node to NCCL): of all alike, or one by one.",
+        "Hosts of each NVLink domain (multi-node NVLink, which NCCL treats as one node): one number for all domains, "
+        "or one for each.",
         type=NUMBERS,
         metavar="K[,K...]",
         heading=SHAPE,
     )
     yield _own(
         "--ranks-without-fabric",
-        "Ranks whose GPUs have not joined the NVLink fabric of their domain, without which NCCL uses none.",
+        "Ranks whose GPUs have not joined the NVLink fabric of their domain; NCCL then does not use the fabric.",
         type=NUMBERS,
         metavar="RANK[,RANK...]",
         heading=SHAPE,
@@ -423,7 +425,7 @@ def fact_options(
     """Options for facts that a log may lack, made by ``own``, below ``heading``."""
     yield own(
         "--comp-cap",
-        "GPUs' compute capability: one, or one per rank. No line of NCCL's says it.",
+        "GPUs' compute capability: one, or one per rank. NCCL's log does not say it.",
         type=Parsed("compute capabilities", _comp_caps),
         default=(),
         metavar="8.0",
@@ -508,7 +510,7 @@ def of_all_ranks(function: F) -> F:
 of_nodes_option = _own(
     "--change",
     "changes",
-    f"What is different of the nodes, such as remove-nic=mlx5_0: {', '.join(EDITS)}, p2p; repeatable.",
+    f"What differs on the nodes, such as remove-nic=mlx5_0: {', '.join(EDITS)}, p2p; repeatable.",
     multiple=True,
     metavar="KEY=VALUE",
     type=Change(),

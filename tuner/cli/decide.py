@@ -122,7 +122,9 @@ def command(
     exports = Exports(as_csv, parquet, as_prometheus)
     if is_asked(given):
         if constants is not None or interpolate:
-            raise BadInput("--constants and --interpolate are for FILEs of measure alone, without --arm, --machine")
+            raise BadInput(
+                "--constants and --interpolate only apply to FILEs that 'measure' wrote, without --arm and --machine"
+            )
         if not no_gate:
             raise BadInput("runs of nccl-tests cannot be repeated in an A/B run here; valid with them: --no-gate")
         of_runs = decide_runs(asked(files, given), out, command_line())

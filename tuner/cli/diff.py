@@ -371,8 +371,8 @@ class DiffWord(options.CallOrChange):
 @options.flag(
     "--regressions",
     "known",
-    "Instead upgrades after which people saw less performance: the thread, what this tool says about it, and "
-    "commands to try; with BEFORE AFTER those that AFTER has and BEFORE does not.",
+    "Show instead upgrades after which people reported lost performance: the thread, what this tool says about it, "
+    "and commands to try; with BEFORE AFTER only those that AFTER has and BEFORE does not.",
 )
 @fail_above_option
 @fail_on_change_option
@@ -380,8 +380,8 @@ class DiffWord(options.CallOrChange):
 @options.question(
     ranges=True,
     times="both",
-    libnccl="With what only libnccl knows: buffers, chunks, point-to-point channels, SMs, and of up to 16 ranks device "
-    "memory.",
+    libnccl="Also show what only libnccl knows: buffers, chunks, point-to-point channels, SMs, and for up to 16 "
+    "ranks device memory.",
 )
 def command(
     words: tuple[Collective | PeerCall | str, ...],
@@ -459,7 +459,7 @@ def command(
                 "--fail-on-change, --bytes: --nccl BEFORE AFTER"
             )
         if asked.whose_times_said:
-            raise BadInput("--all-releases has NCCL's own times only; valid with it: neither --time nor --calibration")
+            raise BadInput("--all-releases only has NCCL's own times: remove --time and --calibration")
         sides = [Side(one, asked.low, asked.high, whole) for one in releases_of(described, like.buffers)]
         selections = {f"on NCCL {side.scenario.nccl}": side.selection for side in sides}
         requests = options.runnable(selections, collectives, like)

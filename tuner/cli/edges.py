@@ -41,20 +41,20 @@ RULES = (
 @options.collectives_argument
 @options.option(
     "--over",
-    "What grows: bytes; nodes, at --bytes; or gpus-per-node, of --nodes, each number with graphs of its own.",
+    "What grows: bytes, nodes (at --bytes) or gpus-per-node (on --nodes); each number gets graphs of its own.",
     type=click.Choice(("bytes", "nodes", "gpus-per-node")),
     default="bytes",
     metavar="WHAT",
 )
 @options.flag(
     "--every",
-    "Every range of sizes, where else those of an algorithm and protocol are one; every number of nodes, which "
-    "takes about 3 ms for each.",
+    "List every range of sizes (otherwise ranges with the same algorithm and protocol are merged); look at every "
+    "number of nodes, which takes about 3 ms for each.",
 )
 @options.option(
     "--bytes",
     "sizes",
-    "NCCL's nBytes, as in pick: of AllGather and ReduceScatter those of all ranks together.",
+    "NCCL's nBytes, as in pick: for AllGather and ReduceScatter the bytes of all ranks together.",
     type=options.SIZES,
     default="1K,64K,1M,16M,256M,1G",
 )
@@ -141,7 +141,9 @@ def _over_counts(
     if over.of is Axis.nodes:
         low, high = max(low, described.node_counts[0]), min(high, described.node_counts[1])
         if described.nodes != 1 and described.from_log is None:
-            raise BadInput(f"--nodes {described.nodes}: what changes is their number; valid: --from-nodes, --to-nodes")
+            raise BadInput(
+                f"--nodes {described.nodes}: --over nodes changes their number; valid: --from-nodes, --to-nodes"
+            )
     several = [on for on in (over.of.on(described, low), over.of.on(described, high)) if on.ranks > 1]
     selections = {f"on {one.nodes} nodes": Selection(one.communicator()) for one in several}
     for one in selections.values():

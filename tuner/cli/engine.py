@@ -211,7 +211,10 @@ def _print_measured(calls: Sequence["CarriedCall"]) -> None:
 def _say_nccl(group: "ServedGroup") -> None:
     own = group.release.nccl
     if own is not None and own != group.scenario.nccl:
-        note_after(f"{group.release.name} is built with NCCL {own}, and this is of {group.scenario.nccl}: --nccl {own}")
+        note_after(
+            f"{group.release.name} is built with NCCL {own}, but this answer is for {group.scenario.nccl}: add --nccl "
+            f"{own}"
+        )
 
 
 def show_story(group: "ServedGroup", request: Request, size_bytes: int) -> "CarriedCall":

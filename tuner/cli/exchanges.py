@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from tuner.answers.calibrated import TimesWanted
 
 
-NO_MODEL = "NCCL makes it of sends and receives: it picks no algorithm and predicts no time"
+NO_MODEL = "NCCL makes it from sends and receives: it picks no algorithm and predicts no time"
 COPIED = "copy engines move it: no kernel runs, and NCCL predicts no time"
 
 

@@ -165,7 +165,7 @@ def _print_log(file: Path, name: str | None) -> None:
 def _explain_off_classic_path(scenario: Scenario, request: Request, size: int, times: "TimesWanted | None") -> None:
     if times is not None:
         raise BadInput(
-            "--time, --calibration: not of calls that symmetric kernels may take, which none is for; valid: neither"
+            "--time, --calibration: there are no measured times of calls that symmetric kernels may take; remove them"
         )
     explanation = explain_window(scenario, request, size)
     if shown_as_json(explanation):

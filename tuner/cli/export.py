@@ -133,7 +133,7 @@ def command(
         from tuner.answers.exports import timed
 
         if nvlink_gbs is None or nics_gbs is None:
-            raise BadInput("simai: needs --nvlink-gbs and --nics-gbs, as its ratios are to these bandwidths")
+            raise BadInput("simai: needs --nvlink-gbs and --nics-gbs, because it writes ratios to these bandwidths")
         if len(named) > 1:
             raise BadInput(f"simai: {len(named)} collectives; valid: one")
         links = timed.LinkRates(nvlink_gbs, nics_gbs)

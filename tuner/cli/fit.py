@@ -129,7 +129,10 @@ def constants_command(
             say(f"{out}: {len(report.fitted)} constants of NCCL {report.files.nccl}")
 
 
-LL_ROWS = "cap_gbs.ll: with several nodes NCCL goes by the processors, row ampere for AMD or mixed, volta for others"
+LL_ROWS = (
+    "cap_gbs.ll: with several nodes NCCL chooses the row by the processors: ampere for AMD or mixed ones, volta for "
+    "others"
+)
 
 
 def _print_constants(report: FitReport) -> None:
@@ -200,8 +203,8 @@ RULES = (
 @options.flag(
     "--sweep",
     "swept",
-    "Each FILE is a run of the same over sizes instead, what nccl-tests prints or writes with -J or 'measure' "
-    "wrote, with NCCL's own choices: alpha of a step and beta of a link, as in the textbook.",
+    "Fit alpha of a step and beta of a link instead, as in the textbook. Each FILE is a run over sizes with NCCL's "
+    "own choices: what nccl-tests prints or writes with -J, or what 'measure' wrote.",
 )
 @options.option(
     "--collective",
@@ -218,8 +221,8 @@ RULES = (
 )
 @options.flag(
     "--experiment",
-    "The ring AllReduce that measures each parameter of two levels; of PARAMETER, instead of FILE, what it gave. "
-    "Repeat each five times for a mean and a deviation.",
+    "Show the ring AllReduce that measures each parameter of the two-level model; with PARAMETER instead of FILE, "
+    "evaluate its times. Repeat each five times for a mean and a deviation.",
 )
 @options.option(
     "--elapsed-us",

@@ -74,7 +74,7 @@ def _communicator(explained: Explained) -> Iterator[str]:
     text = f"Collectives then use {plural(made.channels, 'channel')}."
     if made.channels != made.without_variables:
         names = " and ".join(f"{name}={value}" for name, value in made.variables.items())
-        text += f" That is so by {names}; without, they use {made.without_variables}."
+        text += f" That is because of {names}; without, they use {made.without_variables}."
     yield text
     yield ""
 

@@ -149,7 +149,7 @@ def of_libnccl(calls: Sequence[GivenCall], like: Request) -> list[Operation]:
     return [call.operation(like) for call in calls]
 
 
-EXCHANGES = excludes("sends, receives and roots, of which no tuner plugin is asked", "tuner")
+EXCHANGES = excludes("sends, receives and roots, about which NCCL asks no tuner plugin", "tuner")
 
 
 def show_group(

@@ -163,7 +163,7 @@ def plan_command(folder: Path, machine: str, out: Path, most_factor: float, step
         f"{100 * found.cost_of_job:.2g} % of the job's"
     )
     if found.cost_interval is None:
-        say(f"how far off {found.model} is, is not known: the cost could be any")
+        say(f"how far off {found.model} is, is not known: the cost could be anything")
     else:
         low, high = (100 * end for end in found.cost_interval)
         say(f"between {low:.2g} and {high:.2g} % of the time in collectives, with 90 %")
@@ -223,7 +223,7 @@ def variables_command(variables: tuple[str, ...], nccl: str | None) -> None:
     if not shown_as_json({"release": name, "compared": name in asked, "variables": found}):
         _print_variables(name, found, whole=not variables)
         if name not in asked:
-            say(f"NCCL {name} itself was not asked: this is what those before and after it agree on")
+            say(f"NCCL {name} itself was not measured: the releases before and after it agree on this")
     if variables:
         reads = {one.read for one in found}
         sys.exit(1 if "once" in reads else 3 if unknown or reads & {"unseen", "neither"} else 0)

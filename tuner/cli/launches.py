@@ -73,7 +73,7 @@ def _print_symmetric(kernel: LaunchedKernel, launched: SymmetricLaunch) -> None:
     if rows:
         print_table("", ("block", "call", "from", "elements"), rows)
     else:
-        say("The blocks do not learn their parts\n")
+        say("This release does not tell the blocks their parts\n")
 
 
 def _together(work: SymmetricWork) -> str:

@@ -33,7 +33,12 @@ def _graphs(path: Path | None) -> graphs.Graphs | None:
 
 @click.command(name="log", cls=options.Command)
 @options.under(
-    "What a log seldom lacks", "--cpu-arch", "--cpu-vendor", "--nvswitch", "--nic-latency-us", "--slowest-path-gbs"
+    "Rarely needed: what most logs say",
+    "--cpu-arch",
+    "--cpu-vendor",
+    "--nvswitch",
+    "--nic-latency-us",
+    "--slowest-path-gbs",
 )
 @click.argument("file", type=FILE)
 @options.flag("--check", "checked", "Compare the emulator with what the run printed.")

@@ -53,12 +53,12 @@ RULES = (
 @options.skeleton_options()
 @options.option(
     "--cpu",
-    "The CPU model, where FILE does not say it: GenuineIntel:6:143, AuthenticAMD:143:49 as NCCL counts, or arm64.",
+    "The CPU model, if FILE does not say it: GenuineIntel:6:143, AuthenticAMD:143:49 as NCCL counts, or arm64.",
     metavar="CPU",
 )
 @options.option(
     "--pcie",
-    "All PCIe links, where FILE does not say their speed. [default: as the GPU model has, x16]",
+    "Speed of all PCIe links, if FILE does not say it. [default: x16 of the GPU model's generation]",
     metavar="GEN[xLANES]",
 )
 @options.out_option("OUT.xml", "Write the topology to this file, not to stdout.", required=False)
@@ -162,7 +162,7 @@ def _print_nearest(file: Path, gpu: str | None) -> None:
     print_table(f"Machines nearest to {file}", ("machine", "agrees", "differs"), rows)
     click.echo(f"not known: {', '.join(every[0].unknown) or 'nothing'}")
     if every[0].differs:
-        click.echo("none agrees in everything that decides")
+        click.echo("none agrees in everything that decides NCCL's choices")
 
 
 def _shape(file: Path, gpu: str | None) -> "NodeShape":

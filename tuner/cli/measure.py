@@ -86,7 +86,7 @@ def noting(progress: "Progress", states: States) -> "Progress":
     return both
 
 
-HOST_BOUND = "h: host-bound: no slower than the host starts such calls, whatever the GPUs would take"
+HOST_BOUND = "h: host-bound: the call takes as long as the host needs to start it, so the GPUs' own time is not known"
 _Row = dict[bool, Result]  # by in_place
 COLUMNS = ("us", "+- %", "algbw GB/s", "busbw GB/s", "wrong")
 IN_PLACE = "in place "
@@ -165,7 +165,7 @@ _ENDS: dict[str, str] = {
     End.precise: "every median is within --precision",
     End.rounds: "--rounds",
     End.budget: "--budget-s",
-    End.process: "this process has its rounds; the same command goes on in another",
+    End.process: "this process has done its rounds; run the same command again, which continues in a fresh process",
     INTERRUPTED: INTERRUPTED,
 }
 
@@ -218,7 +218,7 @@ def _channels(text: str) -> tuple[int, ...]:
 @options.option("--rounds", "The most sample blocks of each combination.", type=click.IntRange(min=1), default=30)
 @options.option(
     "--rounds-per-process",
-    "Rounds before a fresh process goes on; it takes 3 processes to tell how much they differ.",
+    "Rounds after which a fresh process continues; it takes 3 processes to tell how much they differ.",
     type=click.IntRange(min=1),
     default=3,
 )
@@ -294,7 +294,7 @@ def command(
         wrong
     )
     said += [
-        f"rank {late.rank} is late: it ends {late.late:.2f} of a call after the middle of the ranks, in "
+        f"rank {late.rank} is late: it ends {late.late:.2f} of a call after the median rank, in "
         f"{late.late_blocks} of {late.blocks} sample blocks"
         for late in measured.late_ranks
     ]

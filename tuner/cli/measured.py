@@ -63,7 +63,9 @@ RULES = (
 @options.under(HEAD, "--env", "--trap")
 @click.argument("files", metavar="[NAME|FILE]...", nargs=-1, type=FILE)
 @site_options
-@options.option("--machine-note", "How sure the machine is; needed with -o without --machine.", metavar="TEXT")
+@options.option(
+    "--machine-note", "How certain it is which machine this was; needed with -o without --machine.", metavar="TEXT"
+)
 @options.option("--source", "Where the numbers are from: a repository, a document; needed with -o.", metavar="TEXT")
 @options.option("--commit", "Commit or date of the source.", metavar="TEXT", default="not stated")
 @options.option("--path", "path_in_source", "The path in the source. [default: the files' names]", metavar="TEXT")

@@ -217,7 +217,9 @@ _WINDOWS = (
     ),
 )
 _IN_PLACE = flag(
-    "--in-place", "What is received replaces what is sent; only calls on registered buffers differ.", heading=CALL
+    "--in-place",
+    "One buffer is used for sending and receiving; only the choices on registered buffers differ.",
+    heading=CALL,
 )
 
 
@@ -232,7 +234,7 @@ def out_option(metavar: str, says: str, required: bool = True) -> Callable[[F], 
 def steps_options(function: F) -> F:
     """Options for when a job's steps ended, as the parameters ``steps`` and ``name``."""
     named = option("--range", "name", "Name for those ranges.", default="step", metavar="NAME")
-    says = "When a job's steps ended: seconds a line, JSON lines, or NVTX ranges of nsys (SQLite, CSV)."
+    says = "A file that says when a job's steps ended: seconds, JSON lines, or NVTX ranges of nsys (SQLite, CSV)."
     return file_option("--steps", "FILE", says)(named(function))
 
 
@@ -251,7 +253,8 @@ def time_options(default: str, said: str | None = None) -> Callable[[F], F]:
         for each in (
             option(
                 "--calibration",
-                "Calibrated times by this calibration; implies --time calibrated. [default: that of the machine, "
+                "Take calibrated times from this calibration; implies --time calibrated. [default: that of the "
+                "machine, "
                 "else of another with GPUs of its generation]",
                 metavar="NAME|FILE",
                 heading=CONSTANTS,
@@ -327,7 +330,7 @@ MOST_TIMEOUT_S = 7 * 86400
 timeout_option = option(
     "--timeout",
     "timeout_s",
-    "Seconds a libnccl answer may take.",
+    "Seconds to wait for an answer of libnccl.",
     type=click.FloatRange(0, MOST_TIMEOUT_S, min_open=True),
     default=120.0,
 )

@@ -94,7 +94,7 @@ def print_learning(learning: "Learning") -> None:
         for step in each.steps:
             click.echo(f"    {step}")
         if each.rules:
-            click.echo(f"  a rule of these differs: {', '.join(each.rules)}")
+            click.echo(f"  one of these rules differs: {', '.join(each.rules)}")
         for source in each.sources:
             click.echo(f"  read {source}")
 

@@ -215,7 +215,7 @@ def _described(asked: options.CommunicatorQuestion) -> Scenario:
     for name in TABLES:
         if os.environ.get(name) or any(text.startswith(f"{name}=") for text in asked.communicator["env"]):
             plugin = "`nccl-tuner plugin lint --libnccl` loads a table"
-            click.echo(f"note: {name} is set, and no plugin reads it here; {plugin}", err=True)
+            click.echo(f"note: {name} is set, but no plugin reads it here; {plugin}", err=True)
     return asked.communicator.without("tuner").scenario()
 
 

@@ -139,7 +139,7 @@ def _lacks(report: Report) -> str:
         f"{plural(len(report.duplicates), 'rank')} there more than once": report.duplicates,
         f"{plural(len(report.unreadable), 'file')} not readable": report.unreadable,
         **{SHORT[each.code]: True for each in unknown if each.code in SHORT},
-        f"not known what a difference reaches: {differences}": differences,
+        f"it is not known what these differences affect: {differences}": differences,
     }
     return "; ".join(words for words, there in lacks.items() if there)
 

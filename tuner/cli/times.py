@@ -9,7 +9,7 @@ from tuner.cli.output import NotedCell
 INTERVAL = "90 % interval"
 TELLING = 0.05  # part of a time: bounds on both sides of none that are wider say nothing
 ALONE = "predictions are of calls alone, with no compute beside them"
-COST_UNKNOWN = "what that costs either is not known"
+COST_UNKNOWN = "how much that slows either is not known"
 
 
 def interval(time: TimeInterval | None, scale: float = 1, digits: int = 2) -> str | NotedCell:

@@ -56,7 +56,7 @@ def print_regret(regret: MeasuredRegret) -> None:
             for call in calls:
                 print_table(call, columns[1:], [_row(one)[1:] for one in known if _call(one) == call], spare)
     if regret.simulated:
-        say(f"simulated times, which no machine took: {', '.join(regret.simulated)}")
+        say(f"simulated times, which no real machine took: {', '.join(regret.simulated)}")
     _print_unknown([one for one in regret.sizes if one.regret is None])
     if regret.stand_in:
         say(regret.stand_in)

@@ -14,15 +14,15 @@ from tuner.release.search import Routing
 
 
 def nearest(system: System, node: SystemDevice, kind: DeviceKind) -> tuple[list[int], int]:
-    """The devices of a kind that a device reaches best, by number, and the type of the paths to them.
+    """The devices of one kind that a device reaches best, by number, and the type of the paths to them.
 
-    Best is the most bandwidth, and the nearest type among these. DIS where it reaches none.
+    Best means the most bandwidth, then the nearest path type. The type is DIS if the device reaches none.
     """
     return _best(system, enumerate(node.paths.get(kind, ())))
 
 
 def _best(system: System, paths: Iterable[tuple[int, Path]]) -> tuple[list[int], int]:
-    """The numbers of the paths with the most bandwidth, and among these the nearest type, and that type."""
+    """Of the paths with the most bandwidth those of the nearest type: their numbers, and that type."""
     type_, gbs, found = system.types.DIS, 0.0, list[int]()
     for number, path in paths:
         if path.gbs > gbs or (path.gbs == gbs and path.type < type_):
@@ -34,7 +34,7 @@ def _best(system: System, paths: Iterable[tuple[int, Path]]) -> tuple[list[int],
 
 
 class LocalNets:
-    """The adapters of each GPU, as the paths are when they are asked for."""
+    """The adapters of each GPU, found from the paths as they stand when this is asked."""
 
     def __init__(self, system: System, routing: Routing, max_channels: int, variables: Environment) -> None:
         self.system = system
@@ -43,7 +43,7 @@ class LocalNets:
         self.policy = variables.text("NCCL_NETDEVS_POLICY") if routing.nets_policy else None
 
     def of_gpu(self, gpu: GpuDevice) -> list[int]:
-        """The adapter of channel 0, 1, ... up to where they repeat. BadTopology for a GPU that reaches none."""
+        """The adapters of channel 0, 1, ... until they repeat. BadTopology if the GPU reaches no adapter."""
         if self.routing.local_nets == "by_masks":
             return self._by_masks(gpu)
         nets, _ = nearest(self.system, gpu, DeviceKind.NET)
@@ -59,7 +59,8 @@ class LocalNets:
         return [nets[(start + channel) % len(nets)] for channel in range(min(per_gpu, self.max_channels))]
 
     def _whole_adapters(self, gpu: GpuDevice, nets: list[int], sharing: int) -> list[int]:
-        """All ports of a GPU's share of the adapters, or as many as NCCL_NETDEVS_POLICY says, from its first one on."""
+        """All ports of a GPU's share of the adapters, or as many as NCCL_NETDEVS_POLICY allows, counted from its first
+        one."""
         by_guid = dict[int, list[int]]()
         for net in nets:
             by_guid.setdefault(self.system.nets[net].guid, []).append(net)
@@ -76,7 +77,7 @@ class LocalNets:
         return int(ceil_div(nets, gpus)) if limited is None else limited
 
     def _limit(self, nets: int) -> int | None:
-        """The adapters of each GPU where NCCL_NETDEVS_POLICY says how many."""
+        """At most as many adapters for each GPU as NCCL_NETDEVS_POLICY allows."""
         policy = (self.policy or "AUTO").upper()
         if policy == "ALL":
             return nets
@@ -100,7 +101,7 @@ class LocalNets:
         return -1
 
     def check_relays(self, variables: Environment) -> None:
-        """BadInput where NCCL fails as it looks for the GPUs that relay sends for others (ncclTopoGetPxnRanks)."""
+        """BadInput if NCCL fails while it looks for the GPUs that relay sends for others (ncclTopoGetPxnRanks)."""
         relays = variables.number("NCCL_PXN_DISABLE", 0) != 1
         if self.routing.local_nets == "by_masks" and relays and self.system.nets:
             for gpu in self.system.gpus:
@@ -141,7 +142,7 @@ class LocalNets:
 
 
 def max_nets(policy: str) -> int:
-    """The number in NCCL_NETDEVS_POLICY=MAX:n; 0 if there is none."""
+    """The n of NCCL_NETDEVS_POLICY=MAX:n; 0 if the variable sets no maximum."""
     digits = policy.upper().removeprefix("MAX:")
     return int(digits) if digits.isdecimal() else 0
 
@@ -216,7 +217,7 @@ class Adapters:
                     path.type, back.type = min(types.P2C, path.type), min(types.P2C, back.type)
 
     def _over_another_gpu(self, net: AdapterDevice, gpu: GpuDevice) -> None:
-        """Routes over the GPU that the network device belongs to, where that is better (PXN)."""
+        """Routes traffic through the GPU that the network device belongs to, if that is better (PXN)."""
         system, types = self.system, self.system.types
         number = self._relay_of(net)
         if number == -1 or system.gpus[number] is gpu:
@@ -242,7 +243,7 @@ class Adapters:
             self._forget_relay()
 
     def _relay_of(self, net: AdapterDevice) -> int:
-        """The number of the GPU that a network device belongs to, as the paths are by now; -1: none."""
+        """The number of the GPU that a network device belongs to, by the paths changed so far; -1 if there is none."""
         if self._relay is None:
             self._relay = self.local.gpu_of(net)
         return self._relay
@@ -251,7 +252,7 @@ class Adapters:
         self._relay = None
 
     def gpu_direct(self, gpu: GpuDevice, net: AdapterDevice, read: bool) -> bool:
-        """Whether a network device may write a GPU's memory, or read it."""
+        """Whether a network device may write (or read) a GPU's memory directly."""
         types = self.system.types
         if not (net.gpu_direct and gpu.gpu_direct) or (read and not self._may_read(gpu)):
             return False
@@ -281,7 +282,7 @@ class Adapters:
 def relay(system: System, path: Path) -> GpuDevice:
     """The GPU that a path over another GPU (PXN) goes through (ncclTopoGetIntermediateRank).
 
-    BadInput where NCCL does not find it.
+    BadInput if NCCL does not find it.
     """
     kind = DeviceKind.DEV if system.nodes[DeviceKind.DEV] else DeviceKind.GPU
     skipped = path.links[1:] if kind is DeviceKind.DEV else path.links

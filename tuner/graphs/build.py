@@ -43,7 +43,7 @@ UNKNOWN_WIDTH = 16
 
 
 def cpu_gbs(cpu: CpuDevice, links: CpuLinks) -> float:
-    """The bandwidth from a CPU to each other of its host (ncclTopoGetInterCpuBw)."""
+    """The bandwidth from a CPU to each other CPU of its host, in GB/s (ncclTopoGetInterCpuBw)."""
     if cpu.arch == "ppc64":
         return links.power_gbs
     if cpu.arch == "arm64":
@@ -59,7 +59,7 @@ def cpu_gbs(cpu: CpuDevice, links: CpuLinks) -> float:
 
 
 def nvlink_gbs(gpu: SystemDevice, devices: Devices) -> float:
-    """Bandwidth of one NVLink of this GPU, GB/s (ncclTopoNVLinkBw)."""
+    """Bandwidth of one NVLink of this GPU, in GB/s (ncclTopoNVLinkBw)."""
     assert isinstance(gpu, GpuDevice)
     capability = gpu.compute_capability
     exact = (gbs for one, gbs in devices.nvlink_exactly_gbs if one == capability)
@@ -85,7 +85,7 @@ PeerGroups = Sequence[Mapping[str, int]]  # of each host the GPUs between which 
 
 
 def build(root: ET.Element, devices: Devices, types: PathTypes, peer_groups: PeerGroups) -> System:
-    """The system graph of a <system>. BadTopology for one that NCCL cannot make any of."""
+    """The system graph of a <system> element. BadTopology if NCCL cannot build a graph from it."""
     return _Builder(devices, types, peer_groups).build(root)
 
 
@@ -215,7 +215,7 @@ class _Builder:
             join(net, nic, "NET", gbs)
 
     def hardware(self, bus: int) -> SystemDevice:
-        """The GPU that links end at."""
+        """The GPU at which the links below this element end."""
         kind = DeviceKind.DEV if self.devices.gpu_and_rank_apart else DeviceKind.GPU
         gpu = self.system.find(kind, self.own(bus))
         if gpu is None:
@@ -296,7 +296,8 @@ def connect(node: SystemDevice, far: SystemDevice, kind: str, gbs: float) -> Non
 
 
 def cpu_above(node: SystemDevice, how: CpuAbove, below: tuple[SystemDevice, ...] = ()) -> SystemDevice | None:
-    """The CPU that a device hangs on (findLocalCpu); ``below``: the way there. BadInput where NCCL goes in circles."""
+    """The CPU above a device (findLocalCpu); ``below`` lists the devices passed on the way. BadInput if NCCL would
+    loop."""
     if node.kind is DeviceKind.CPU:
         return node
     if node in below:
@@ -314,7 +315,7 @@ def cpu_above(node: SystemDevice, how: CpuAbove, below: tuple[SystemDevice, ...]
 
 
 def bus_id(text: str) -> int:
-    """The hexadecimal digits of a bus id, as one number (busIdToInt64). BadTopology for other ones."""
+    """The hexadecimal digits of a bus id as one number (busIdToInt64). BadTopology if it has other characters."""
     digits = "".join(char for char in text if char not in ".:-")
     try:
         return int(digits, 16)
@@ -336,7 +337,7 @@ REVISIONS = 0xFFF  # of a device word that say nothing of the level
 
 
 def flatten(system: System, devices: Devices) -> None:
-    """Makes one switch of each Broadcom switch that presents itself as two levels."""
+    """Merges the two levels that some Broadcom switches show into one switch."""
     at = 0
     while at < len(system.nodes[DeviceKind.PCI]):
         switch = system.nodes[DeviceKind.PCI][at]
@@ -374,7 +375,7 @@ def _dissolve(system: System, sub: SystemDevice, switch: SystemDevice) -> None:
 
 
 def sort(system: System) -> None:
-    """Puts the link to the device above last, all the way down from each CPU."""
+    """Puts the link to the device above last in each device's list, from each CPU downwards."""
     for cpu in system.cpus:
         _sort(cpu, None)
 

@@ -1,4 +1,4 @@
-"""Graphs that were searched before, kept on disk by all that they depend on: request, rules, and the code."""
+"""Graphs found before, kept on disk under a key made of everything they depend on: request, rules and code."""
 
 import hashlib
 import json
@@ -22,7 +22,7 @@ OF_ANOTHER_FORM = (ValueError, KeyError, TypeError, AttributeError, IndexError, 
 
 
 def find(request: SearchRequest, nccl: str) -> Mapping[str, OrderedGraph]:
-    """The graphs with channels that NCCL ``nccl`` finds, by name; each request is searched once.
+    """The graphs with channels that NCCL release ``nccl`` finds, by name; each request is searched only once.
 
     Errors: BadTopology, BadInput for what NCCL refuses.
     """
@@ -43,7 +43,8 @@ def _searched(key: str, request: str, nccl: str) -> SearchResult:
 
 
 def searched(request: SearchRequest, nccl: str) -> SearchResult:
-    """All graphs of the search, even without channels. Errors: BadTopology, BadInput for what NCCL refuses."""
+    """All graphs of the search, those without channels too. BadTopology if the topology is invalid, BadInput if NCCL
+    refuses the request."""
     text = json.dumps(asdict(request), sort_keys=True)
     return _searched(key_of(text, rules_of(nccl)), text, nccl)
 
@@ -54,7 +55,7 @@ def key_of(*asked: str) -> str:
 
 
 def kept(key: str) -> Any:
-    """An answer that this user cached, as JSON: users share a cache, and none may answer for another.
+    """An answer that this user cached, as JSON. Users may share a cache folder, but no user is given another's answers.
 
     KeyError if there is none; ValueError if it is damaged.
     """
@@ -62,13 +63,13 @@ def kept(key: str) -> Any:
 
 
 def keep(key: str, answer: object) -> None:
-    """Keeps an answer, for every process of this user, where the folder can be written to."""
+    """Keeps an answer for every process of this user, if the folder can be written to."""
     remember_answer(folder() / f"{key}.json", json.dumps(answer))
 
 
 @cache
 def rules_of(nccl: str) -> str:
-    """The sha256 of what the search reads of a release; releases with the same one find the same graphs."""
+    """The sha256 of all that the search reads from a release's tables; releases with equal sums find equal graphs."""
     loaded = release.load(nccl)
     search = {part.name: getattr(loaded.search, part.name) for part in fields(loaded.search) if part.name != "dump"}
     read = search, loaded.limits.max_channels, loaded.paths.types, loaded.environment.non_numeric_is_default

@@ -37,7 +37,7 @@ from tuner.release.environment import Environment
 
 
 class ChannelSearch(NetworkChannels):
-    """All searches for the graphs of one system; each returns the bandwidth that it takes from links."""
+    """All searches for the graphs of one system. Each search gives back the bandwidth that it took from the links."""
 
     def __init__(self, system: System, nccl: Release, variables: Environment) -> None:
         super().__init__(system, nccl, variables)
@@ -46,16 +46,17 @@ class ChannelSearch(NetworkChannels):
         self._compiled = compiled.of(self)
 
     def record(self) -> Recorder:
-        """Log that the searches from here on are written to."""
+        """The log to which all later searches are written."""
         self.recorder = self.load.recorder = self.transpositions.recorder = Recorder()
         return self.recorder
 
     def stop_recording(self) -> None:
-        """The searches from here on are written nowhere."""
+        """Later searches are not written to a log."""
         self.recorder = self.load.recorder = self.transpositions.recorder = None
 
     def search(self, trial: Trial, best: Trial, tries: int) -> int:
-        """Lays channels as ``trial`` demands; ``best`` becomes the better graph. Returns the tries left."""
+        """Lays channels as ``trial`` demands, and writes a better graph into ``best``. Returns the number of tries
+        left."""
         trial.channels = 0
         key = self._failed.key(trial, best, self.load.left, self.net_left)
         known = self._failed.known(key)
@@ -80,7 +81,7 @@ class ChannelSearch(NetworkChannels):
         return self.left
 
     def _deepest_look(self) -> int:
-        """Up to which step of a channel it is worth the while to look whether the search was there before."""
+        """The last step of a channel at which looking up earlier searches costs less than it saves."""
         if not self._looks or (self.order.only_near and not self.system.several_nodes):
             return NEVER
         return 0 if self.order.only_near else max(0, self.gpus - 3)
@@ -107,14 +108,14 @@ class ChannelSearch(NetworkChannels):
                 ways = above.pop()
 
     def _unless_dead_end(self, state: State) -> Ways:
-        """The ways on, but for a state from which channels were laid in vain: that only costs the tries again."""
+        """The ways on from a state. A state that is known to lead to nothing better only uses up its tries again."""
         before = self.transpositions.within_channel(state, self.left)
         if not self._is_dead_end(before):
             yield from self._from_state(state)
             self.transpositions.store(before, self.left)
 
     def _is_dead_end(self, state: SearchState) -> bool:
-        """Whether channels were laid from a state in vain, which costs the tries again."""
+        """Whether an earlier search from this state found nothing better; if so, its tries are counted again."""
         tries = self.transpositions.tries(state)
         self.left -= tries or 0
         if not self.transpositions.worth_it:
@@ -190,7 +191,8 @@ class ChannelSearch(NetworkChannels):
             self.routes.give(route)
 
     def _straight_on(self, state: State, peer: int) -> Ways:
-        """Over GPUs that are the only ones to try each, and all ways on from the last: as if each were yielded."""
+        """Follows GPUs that have only one successor to try, then yields all ways on from the last, as if each had been
+        yielded."""
         gpu, step, back, round_, forced, used = state
         trial, load, between, last = self.trial, self.load, self.routes.between, self.gpus - 1
         order, taken = trial.intra[trial.channels], list[Route]()

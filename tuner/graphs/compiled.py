@@ -112,7 +112,8 @@ class CompiledSearch:
         self._system = self._of_system()
 
     def takes(self, trial: Trial) -> bool:
-        """Whether C can do this search: not for heads, and not where a device without paths may cause an error."""
+        """Whether C can do this search. It cannot search for heads, nor if a device without paths may cause an
+        error."""
         gpus = self.search.gpus
         if (
             trial.heads_only
@@ -129,9 +130,9 @@ class CompiledSearch:
         return True
 
     def run(self, trial: Trial, best: Trial, tries: int) -> tuple[int, bool]:
-        """Lays channels as ``trial`` demands. Returns the tries left, and whether ``best`` became a better graph.
+        """Lays channels as ``trial`` demands. Returns the number of tries left, and whether ``best`` was improved.
 
-        Errors: BadInput as in Python.
+        BadInput in the same cases as the Python search.
         """
         search = self.search
         rows = trial.max_channels + 1
@@ -268,7 +269,7 @@ class CompiledSearch:
         )
 
     def _asked(self, answer: Callable[..., object], *numbers: int) -> int:
-        """An answer to C: 0 where it is an error, which is raised once C has ended."""
+        """What a callback answers to C; 0 after an error, which is raised when C has returned."""
         try:
             answer(*numbers)
         except Exception as error:  # ctypes would print it and go on
@@ -298,7 +299,7 @@ class CompiledSearch:
 
 
 def of(search: "NetworkChannels") -> CompiledSearch | None:
-    """The searches of a system in C; None where that was not built, and where a part of the system makes an error."""
+    """The searches of a system in C; None if the C part was not built, or if a part of the system causes an error."""
     library = _library()
     try:
         return None if library is None else CompiledSearch(search, library)
@@ -308,7 +309,7 @@ def of(search: "NetworkChannels") -> CompiledSearch | None:
 
 @cache
 def _library() -> Any:
-    """csrc/picks; None where it was not built."""
+    """The library made from csrc/picks; None if it was not built."""
     try:
         library: Any = ctypes.CDLL(str(shared_object("nccl_tuner_picks")))
     except (NotBuilt, OSError):

@@ -27,7 +27,7 @@ MOST_NUMBER = 2**63 - 1  # of strtol
 
 
 class GraphFile:
-    """A file of graphs as one release reads it. BadInput for one with which NCCL fails."""
+    """A file of graphs as one release reads it. BadInput if NCCL fails with it."""
 
     def __init__(self, path: str, text: str, form: Dump) -> None:
         self.path, self.form = path, form
@@ -42,9 +42,10 @@ class GraphFile:
         self.graphs = root.findall("graph")
 
     def fill(self, trial: Trial, number: int, system: System, variables: Environment) -> bool:
-        """Takes the graph with this id from the file, if it is there; says whether it needs no search.
+        """Takes the graph with this id from the file if it is there. Returns True if no search is needed.
 
-        One without channels is searched, but with its pattern and from its types on (sic).
+        A graph without channels in the file is searched, but with the file's pattern and starting at its path types
+        (sic).
         """
         for element in self.graphs:
             if self._integer(element, "id") == number:
@@ -72,7 +73,7 @@ class GraphFile:
             self._lay(trial, channels, system)
 
     def _lay(self, trial: Trial, channels: Sequence[Element], system: System) -> None:
-        """Lays all channels in one array, as NCCL has them: what one has too many of begins the next."""
+        """Puts all channels into one array, as NCCL does: surplus GPUs of one channel become the start of the next."""
         gpus = len(system.gpus)
         intra, inter = [0] * gpus * len(channels), [0] * 2 * len(channels)
         for number, channel in enumerate(channels):
@@ -144,7 +145,7 @@ class GraphFile:
 
 
 def of_request(request: SearchRequest, form: Dump) -> GraphFile | None:
-    """The graph file of a request; None without one. Errors: BadInput."""
+    """The graph file of a request; None if it names none. BadInput if NCCL fails with the file."""
     if request.graph_file is None:
         return None
     return GraphFile(request.environment.get(VARIABLE, ""), request.graph_file, form)
@@ -165,7 +166,7 @@ NOT_SEARCHED = OrderedGraph(EMPTY, ())
 
 
 def text(found: Mapping[str, OrderedGraph], form: Dump) -> str:
-    """The file; a graph that was not searched is in it without channels."""
+    """The text of the file; a graph that was not searched has no channels in it."""
     written = dict(found)
     if "nvls" in found and not form.nvls_heads_only:
         written["nvls"] = _filled(found["nvls"], found["ring"])
@@ -178,7 +179,7 @@ def text(found: Mapping[str, OrderedGraph], form: Dump) -> str:
 
 
 def _filled(nvls: OrderedGraph, ring: OrderedGraph) -> OrderedGraph:
-    """NVLS with a GPU for each after the head, which NCCL does not set: the first, as of ring channels."""
+    """NVLS channels with the places after each head, which NCCL leaves unset, filled with the first GPU."""
     gpus = sorted({int(device[4:]) for device in ring.orders[0] if device.startswith("gpu:")})
     rest = (f"gpu:{gpus[0]}",) * (len(gpus) - 1)
 

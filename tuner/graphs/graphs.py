@@ -1,6 +1,6 @@
 """The graphs of a node, in the order in which NCCL searches them, and the links of sends and receives.
 
-A system graph is prepared first: paths, trimming, and the bandwidths that bound a channel.
+Before the search the system graph is prepared: paths, trimming, and the bandwidths that bound a channel.
 
 Source: initTransportsRank, src/init.cc; ncclNvlsInit, src/transport/nvls.cc; ncclTopoComputePaths, ncclTopoTrimSystem,
 ncclTopoGetNchannels, ncclTopoPathAllNVLink, src/graph/paths.cc; getLocalNetCountByBw, src/graph/topo.cc;
@@ -40,7 +40,8 @@ from tuner.release.search import Routing
 
 
 def prepared(request: SearchRequest, nccl: Release, variables: Environment) -> System:
-    """The system that the request's rank searches. Errors: BadTopology, BadInput for what NCCL refuses."""
+    """The system that the request's rank searches. BadTopology if the topology is invalid, BadInput if NCCL refuses
+    it."""
     system = built(request, nccl)
     complete(system, request, nccl, variables)
     return system
@@ -70,7 +71,7 @@ def complete(system: System, request: SearchRequest, nccl: Release, variables: E
 
 
 def _peer_groups(topology: Topology, allowed: PeerToPeer) -> dict[str, int]:
-    """GPUs by bus id that NVML and CUDA allow peer-to-peer between."""
+    """Groups of GPUs, by bus id, between which NVML and CUDA allow peer-to-peer."""
     sockets = {cpu.numaid: number for number, cpu in enumerate(topology.cpus)}
     return {gpu.busid: allowed.group(sockets[gpu.numaid], n) for n, gpu in enumerate(topology.gpus)}
 
@@ -85,9 +86,10 @@ def compute_paths(system: System, nccl: Release, variables: Environment) -> None
 
 
 def trim(system: System, request: SearchRequest, nccl: Release) -> None:
-    """Removes the GPUs that the request's rank only reaches over the network, and the network if no rank is there.
+    """Removes the GPUs that the request's rank reaches only over the network, and the network if all ranks are on this
+    node.
 
-    BadTopology where nothing reaches the rank's own GPU, NcclFails where NCCL crashes.
+    BadTopology if nothing reaches the rank's own GPU, NcclFails if NCCL crashes.
     """
     domains = list(range(len(system.gpus)))
     for gpu, node in enumerate(system.gpus):
@@ -100,7 +102,7 @@ def trim(system: System, request: SearchRequest, nccl: Release) -> None:
     in_order = list(dict.fromkeys(of_rank[rank] for rank in sorted(of_rank)))
     if system.hosts > 1 and len(in_order) > 1 and not nccl.search.routing.domains_fall_apart:
         raise NcclFails(
-            f"NCCL {nccl.name} crashes: it takes a NVLink domain of {system.hosts} hosts for several nodes, and then "
+            f"NCCL {nccl.name} crashes: it treats an NVLink domain of {system.hosts} hosts as several nodes, and then "
             "looks for paths to devices of other hosts (ncclTopoSearchRecNet, src/graph/search.cc)"
         )
     system.part_of_rank = tuple(in_order.index(of_rank[rank]) for rank in sorted(of_rank))
@@ -117,7 +119,7 @@ def trim(system: System, request: SearchRequest, nccl: Release) -> None:
 
 
 def bound(system: System, unbounded_if_one: bool) -> None:
-    """Sets the most bandwidth that a channel, and that all channels together may have."""
+    """Sets the upper bounds on the bandwidth of one channel and of all channels together."""
     if not system.several_nodes and len(system.gpus) == 1:
         system.max_gbs, system.total_gbs = LOCAL_GBS, 0.0 if unbounded_if_one else LOCAL_GBS
         return
@@ -140,9 +142,9 @@ ASK_THE_DRIVER = 2  # default of NCCL_NVLS_ENABLE
 
 
 def search(request: SearchRequest, nccl: str) -> SearchResult:
-    """Graphs that NCCL ``nccl`` finds on the request's node.
+    """The graphs that NCCL release ``nccl`` finds on the request's node.
 
-    Errors: BadTopology for what is not a topology, BadInput for what NCCL refuses.
+    BadTopology if the text is not a topology, BadInput if NCCL refuses it.
     """
     loaded = release.load(nccl)
     variables = Environment(request.environment, non_numeric_is_default=loaded.environment.non_numeric_is_default)
@@ -160,7 +162,7 @@ def search(request: SearchRequest, nccl: str) -> SearchResult:
 
 
 def _relays(system: System) -> Iterator[tuple[int, int, int]]:
-    """Every rank that reaches a network device over another rank's GPU (PXN), the device and that rank."""
+    """Every rank that reaches a network device over another rank's GPU (PXN), with the device and that other rank."""
     if system.several_nodes:
         ranks = _own_ranks(system)
         for gpu in system.gpus:
@@ -171,12 +173,13 @@ def _relays(system: System) -> Iterator[tuple[int, int, int]]:
 
 
 def _own_ranks(system: System) -> Sequence[int]:
-    """The ranks of the node, or of its part, where NCCL treats it as several nodes."""
+    """The ranks of the node; if NCCL treats it as several nodes, those of the own part."""
     return sorted(gpu.rank for gpu in system.gpus)
 
 
 def _net_gbs(loop: SearchLoop, request: SearchRequest, routing: Routing) -> float:
-    """Bandwidth of the adapters that the release's tuning knows (ncclTopoGetMinNetBw, src/graph/topo.cc)."""
+    """Bandwidth of the adapters, in GB/s, as the release's tuning model sees it (ncclTopoGetMinNetBw,
+    src/graph/topo.cc)."""
     system, nets = loop.system, loop.channels.nets
     if routing.net_gbs == "slowest_adapter":
         alone = request.gpus == 1 and not system.several_nodes
@@ -189,7 +192,7 @@ def _net_gbs(loop: SearchLoop, request: SearchRequest, routing: Routing) -> floa
 def in_order(
     loop: SearchLoop, request: SearchRequest, nccl: Release, variables: Environment
 ) -> Iterator[tuple[str, Trial]]:
-    """Each graph by name, as soon as it is searched."""
+    """Yields each graph with its name as soon as it is found."""
     system, most, form = loop.system, nccl.limits.max_channels, nccl.search.dump
     ids = dict(zip(form.graphs, form.ids, strict=True))
     ring = Trial(Pattern.Ring, False, 1, most // 2)
@@ -247,7 +250,7 @@ def _record(system: System, name: str, trial: Trial) -> Graph:
 
 
 def _number(gpu: GpuDevice) -> int:
-    """NCCL's number of a GPU and its host in one, as that of an adapter."""
+    """A GPU's number combined with its host's, in the form that NCCL uses for adapters."""
     return (gpu.host << HOST_BIT) + gpu.dev
 
 
@@ -265,7 +268,8 @@ CHANNELS_WITHOUT_NVLINK = 2
 
 
 def peer_links(request: SearchRequest, nccl: str) -> PeerLinks:
-    """Links of the request's node. Errors: BadTopology, BadInput for what NCCL refuses."""
+    """The links for sends and receives of the request's node. BadTopology if the topology is invalid, BadInput if NCCL
+    refuses it."""
     return _peer_links(json.dumps(asdict(request), sort_keys=True), nccl)
 
 
@@ -318,7 +322,7 @@ def _access(system: System, gpus: Sequence[GpuDevice], adapters: Adapters) -> tu
 
 @dataclass(frozen=True, slots=True)
 class _Pairs:
-    """The channels between GPUs of a node."""
+    """The number of channels between each pair of GPUs of a node."""
 
     system: System
     nccl: Release
@@ -331,7 +335,8 @@ class _Pairs:
 
 
 def _adapters(system: System, gpu: GpuDevice, local: LocalNets, nccl: Release) -> tuple[int, float]:
-    """Number of network devices that reach the bandwidth between GPU and CPU, in NCCL's order, and their bandwidth."""
+    """How many network devices, taken in NCCL's order, together match the bandwidth between GPU and CPU, and their
+    bandwidth in GB/s."""
     paths = gpu.paths[DeviceKind.NET]
     if nccl.exchange.net_channels == "by_bandwidth":
         nets = local.of_gpu(gpu)

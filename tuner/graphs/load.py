@@ -19,7 +19,7 @@ REVERSE_TRAFFIC_BELOW = 80  # compute capability of GPUs that answer with an eig
 
 
 class Taken(dict[float, float | None]):
-    """Rest of a bandwidth when an amount is taken; None where there is not so much."""
+    """What is left of a bandwidth after taking an amount; None if there is less than that."""
 
     def __init__(self, amount: float) -> None:
         self.amount = f32(amount)
@@ -43,7 +43,7 @@ class Less(dict[float, float]):
 
 
 class GivenBack(dict[float, float]):
-    """Bandwidth when an amount was given back."""
+    """The bandwidth after an amount was given back."""
 
     def __init__(self, amount: float) -> None:
         self.amount = f32(amount)
@@ -66,7 +66,8 @@ def _rounded(value: f32) -> float:
 
 @cache
 def in_thousandths(gbs: float) -> bool:
-    """Whether a bandwidth is a number of thousandths, so small that float32 takes and gives back such without loss."""
+    """Whether a bandwidth is a whole number of thousandths and small enough that float32 adds and subtracts it without
+    loss."""
     return 0 <= gbs < 1000 and abs(1000 * gbs - round(1000 * gbs)) < 0.1
 
 
@@ -75,9 +76,10 @@ Step = tuple[int, Taken, GivenBack]
 
 @dataclass(slots=True, eq=False)
 class Route:
-    """A path with the amounts that it takes from links; ``back`` where some links are also used the other way.
+    """A path with the amounts that it takes from its links; ``back`` is set if some links are also used in the other
+    direction.
 
-    ``short`` is the step that had too little left when the route was last refused.
+    ``short`` is the index of the link that had too little left when the route was last refused.
     """
 
     steps: tuple[Step, ...]
@@ -108,7 +110,7 @@ class Load:
         self.begin()
 
     def begin(self) -> None:
-        """Begins another search with what is left now."""
+        """Starts the next search with the bandwidths that are left now."""
         self.exact = True  # all that is taken for a route and given back leaves each link as it was
         self._before = tuple(self.left)
 
@@ -123,7 +125,7 @@ class Load:
         return number, taken_by(amount), given_by(amount)
 
     def route(self, start: SystemDevice, path: Path, gbs: float, hops: int) -> Route:
-        """A path from a device on which ``gbs`` are taken of each link."""
+        """The route of a path from a device, taking ``gbs`` from each link."""
         pci_gbs = float(f32(gbs) * f32(6) / f32(5)) if self.has_pci_overhead(start, path) else gbs
         steps, back = list[Step](), list[Step | None]()
         for link in path.links:
@@ -134,7 +136,7 @@ class Load:
         return Route(tuple(steps), hops, back=tuple(back) if any(back) else ())
 
     def has_pci_overhead(self, start: SystemDevice, path: Path) -> bool:
-        """Whether a path takes more of PCI links than of others: one from a GPU through a CPU of Intel."""
+        """Whether a path takes more from PCI links than from others: a path from a GPU through an Intel CPU does."""
         through_cpu = path.type == self.system.types.PHB and start.kind is DeviceKind.GPU
         return through_cpu and any(
             isinstance(link.to, CpuDevice) and link.to.vendor == "GenuineIntel" for link in path.links
@@ -160,7 +162,8 @@ class Load:
         )
 
     def take(self, route: Route) -> bool:
-        """Takes what a route needs; returns whether there was enough, and otherwise leaves the links as NCCL does."""
+        """Takes what a route needs. Returns False if there was too little, and then leaves the links as NCCL leaves
+        them."""
         if route.back:
             return self._take_both_ways(route)
         left, steps, short = self.left, route.steps, route.short
@@ -179,7 +182,7 @@ class Load:
         return True
 
     def _refuse(self, steps: Sequence[Step], short: Step) -> None:
-        """A link has too little left: returns what was taken from the links before it."""
+        """Called when a link has too little left: gives back what was taken from the links before it."""
         left = self.left
         for step in steps:
             link, taken, given = step

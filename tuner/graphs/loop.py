@@ -22,7 +22,7 @@ ROWS: Final[tuple[tuple[StepsRow, int], ...]] = (("blackwell", 100), ("hopper", 
 
 
 class Bounds:
-    """Bounds of the searches, the same for every graph of a system."""
+    """Bounds of the searches, which are the same for every graph of a system."""
 
     def __init__(self, system: System, nccl: Release, variables: Environment) -> None:
         self.system, self.rules = system, nccl.search.loop
@@ -39,7 +39,7 @@ class Bounds:
         self._set_types()
 
     def _set_types(self) -> None:
-        """The nearest and the farthest types that are tried."""
+        """Sets the nearest and the farthest path types that are tried."""
         types, several = self.types, self.system.several_nodes
         self.near_intra = types.LOC if self.gpus == 1 else types.NVL
         self.near_inter, self.far_intra, self.far_inter = types.PIX, types.SYS, types.SYS
@@ -64,7 +64,7 @@ class Bounds:
         ]
 
     def split_nvlinks(self) -> bool:
-        """Whether there are just two groups of GPUs that NVLinks join (ncclTopoSplitNvLink, paths.cc)."""
+        """Whether NVLinks join the GPUs into exactly two groups (ncclTopoSplitNvLink, paths.cc)."""
         domain = list(range(self.gpus))
         for number, gpu in enumerate(self.system.gpus):
             for peer in range(number + 1, self.gpus):
@@ -116,7 +116,7 @@ class Attempts:
         )
 
     def _start(self) -> int:
-        """The number of the first bandwidth."""
+        """The index of the first bandwidth that is tried."""
         bounds, system = self.bounds, self.bounds.system
         total = f32(system.total_gbs)
         not_ring = self.trial.pattern is not Pattern.Ring
@@ -145,7 +145,7 @@ class Attempts:
         self.trial.bw_intra = self.trial.bw_inter = self.bounds.steps[self.at]
 
     def run(self) -> None:
-        """Both passes."""
+        """Makes both passes of the search: first relaxing the request, then raising the bandwidth."""
         while not self._searched_to_the_end():
             if not self._relax():
                 break
@@ -168,7 +168,7 @@ class Attempts:
         return self.left == DONE or bool(reached)
 
     def _relax(self) -> bool:
-        """Asks for less. False where there is nothing more to try."""
+        """Asks for less. Returns False if there is nothing left to try."""
         bounds, trial, best = self.bounds, self.trial, self.best
         cpu = bounds.system.cpus[0]
         between_amd = cpu.vendor == "AuthenticAMD" and trial.type_intra == bounds.types.SYS
@@ -245,7 +245,7 @@ class Attempts:
         self.trial.min_channels = self.best.channels
 
     def _raise(self) -> bool:
-        """Asks for more bandwidth. False where there is nothing more to try."""
+        """Asks for more bandwidth. Returns False if there is nothing left to try."""
         trial, best = self.trial, self.best
         if self.left == 0 or self.at == 0:
             return False
@@ -280,7 +280,8 @@ FALLBACK_GBS = float(f32(0.1))
 
 
 class SearchLoop:
-    """Searches graphs; each leaves the links as rounded as NCCL leaves them to the next."""
+    """Searches one graph after the other. As in NCCL, each search hands the rounding errors of its links to the
+    next."""
 
     def __init__(self, system: System, nccl: Release, variables: Environment, file: GraphFile | None = None) -> None:
         self.system, self.rules, self.variables, self.file = system, nccl.search.loop, variables, file
@@ -289,7 +290,7 @@ class SearchLoop:
         self.gpus = len(system.gpus)
 
     def compute(self, best: Trial, number: int | None = None) -> None:
-        """Searches the graph that ``best`` asks for, and writes it there; or takes it from the file, by its id."""
+        """Searches the graph that ``best`` asks for and writes it there, or takes it from the graph file by its id."""
         allowed = self.bounds.cross_nic if len(self.system.nets) > 1 and best.pattern in MAY_CROSS else 0
         best.cross_nic = 1 if allowed == 1 else 0
         if self.rules.forced_crossing == "tried_first":

@@ -36,7 +36,7 @@ def _rail_per_host(system: System, nccl: Release, variables: Environment) -> boo
 
 
 class Nets:
-    """The network devices of a system, as a search takes them."""
+    """The network devices of a system, as a search uses them."""
 
     def __init__(self, system: System, nccl: Release, variables: Environment) -> None:
         self.system = system
@@ -61,7 +61,7 @@ class Nets:
         self._widest: dict[int, tuple[float, list[int]]] = {}
 
     def listed(self, farthest: int, gpu: int) -> list[int]:
-        """The devices for a GPU by number, or for ``ANY_GPU``: its own, then others up to a path type."""
+        """The devices to try for a GPU (its number, or ``ANY_GPU``): its own first, then others up to a path type."""
         key = farthest, gpu
         if key not in self._listed:
             self._listed[key] = list(dict.fromkeys(self._list(farthest, gpu)))[: self._most(gpu)]
@@ -74,11 +74,11 @@ class Nets:
         return max(most, len(set(self._own(self._gpus(gpu)))))
 
     def _gpus(self, gpu: int) -> list[int]:
-        """The GPUs that are meant; none for a number that no GPU has."""
+        """The GPUs that a number stands for; empty if no GPU has it."""
         return [number for number in range(len(self.system.gpus)) if gpu in (number, ANY_GPU)]
 
     def _own(self, gpus: list[int]) -> list[int]:
-        """The GPUs' own devices: those of one GPU after those of another; in a domain, one of each GPU in turn."""
+        """The GPUs' own devices, GPU by GPU; in an NVLink domain one of each GPU in turn."""
         each = [self.local.of_gpu(self.system.gpus[gpu]) for gpu in gpus]
         if not self.scatter:
             return [net for nets in each for net in nets]
@@ -103,7 +103,7 @@ class Nets:
         return self._nearest_gpus[net]
 
     def starts(self, net: int) -> tuple[list[int], bool]:
-        """The GPUs that a channel may begin with from a device, in order, and whether it reaches any."""
+        """The GPUs at which a channel from this device may begin, in order, and whether the device reaches any."""
         if net not in self._starts:
             gpus, type_ = self.nearest_gpus(net)
             reached, local = type_ != self.system.types.DIS, self.devices[net].local_gpu
@@ -134,7 +134,7 @@ class Nets:
         return not (trial.pattern is Pattern.BalancedTree and step != 0 and device.id != inter[channel][1])
 
     def may_pair(self, trial: Trial, device: AdapterDevice, start: AdapterDevice) -> bool:
-        """Whether any channel may leave through a device that enters from ``start``."""
+        """Whether a channel that enters through ``start`` may leave through this device."""
         planes = {device.plane, start.plane} - {UNKNOWN} if self.rules.rails else set()
         if len(planes) > 1 or (trial.pattern is Pattern.Tree and device.id != start.id):
             return False
@@ -144,7 +144,7 @@ class Nets:
         return crosses or self._same_rail(device, start)
 
     def _same_rail(self, device: AdapterDevice, start: AdapterDevice) -> bool:
-        """Whether a channel that does not cross may use both."""
+        """Whether a channel that stays on one rail may use both devices."""
         if self.rules.rails and UNKNOWN not in (device.rail, start.rail):
             return device.rail == start.rail
         if self.rail_per_host and device.host != start.host:
@@ -157,19 +157,21 @@ class Nets:
         return not (self.alternates(trial) and self.devices[net].id != trial.inter[last][1])
 
     def alternates(self, trial: Trial) -> bool:
-        """Whether the current channel, or the next one, has to use the adapters of the previous one in reverse."""
+        """Whether the current (or the next) channel has to use the previous one's adapters in reverse order."""
         return bool(trial.channels & 1) and self.alternate_if_odd(trial)
 
     def alternate_if_odd(self, trial: Trial) -> bool:
-        """Whether every odd channel has to."""
+        """Whether every odd channel has to use the adapters in reverse order."""
         rules = self.rules.alternate
         any_pattern = rules == "any_pattern" and trial.cross_nic != 0
         return any_pattern or (rules == "rings" and trial.pattern is Pattern.Ring and trial.cross_nic == 2)
 
     def widest(self, net: int, least_gbs: int, channel: int, pci_left: Callable[[int], float]) -> list[int]:
-        """The GPUs that a device reaches with the most bandwidth, and over the fewest links; none below a bandwidth.
+        """The GPUs that a device reaches with the most bandwidth, then over the fewest links; empty if that is less
+        than ``least_gbs``.
 
-        BadInput for a device that reaches none: of another host of a NVLink domain that NCCL takes for several nodes.
+        BadInput if the device reaches no GPU: it is on another host of an NVLink domain that NCCL treats as several
+        nodes.
         """
         widest, found = self.widest_of(net)
         if widest < least_gbs:
@@ -188,7 +190,8 @@ class Nets:
     def _reached_best(self, device: AdapterDevice) -> tuple[float, list[int]]:
         if DeviceKind.GPU not in device.paths:
             raise NcclFails(
-                f"this release of libnccl crashes: it takes the hosts of a NVLink domain for several nodes, and enters "
+                "this release of libnccl crashes: it treats the hosts of an NVLink domain as several nodes, and "
+                "enters "
                 f"from NET {device.dev} of another host, which reaches no GPU of this one (ncclTopoSearchRecNet)"
             )
         paths = device.paths[DeviceKind.GPU]

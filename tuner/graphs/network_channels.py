@@ -35,7 +35,7 @@ def begun(gpu: int, forced: int, back: int, round_: int) -> State:
 
 
 class NetworkChannels:
-    """Both ends of the current channels; generators yield states, and undo their change after each."""
+    """Both network ends of the current channel. Generators yield states, and undo their change after each."""
 
     def __init__(self, system: System, nccl: Release, variables: Environment) -> None:
         rules = nccl.search.channels
@@ -54,7 +54,7 @@ class NetworkChannels:
         self.recorder: Recorder | None = None
 
     def from_nets(self, back: int) -> Ways:
-        """Through each network device that the next channel may enter by."""
+        """Enters through each network device that the next channel may use."""
         trial, nets, left = self.trial, self.nets, self.net_left
         less, more = less_by(whole := int(trial.bw_inter)), less_by(-whole)
         listed = nets.listed(trial.type_inter, ANY_GPU)
@@ -86,7 +86,7 @@ class NetworkChannels:
             self.connections[net] += 1
 
     def _from_net(self, net: int, whole: int, back: int) -> Generator[State, None, bool]:
-        """Continues at the GPUs that a channel may begin with. Returns whether the device gets its bandwidth back."""
+        """Continues at the GPUs at which a channel may begin. Returns whether the device gets its bandwidth back."""
         trial, rules = self.trial, self.rules
         number = trial.channels
         if number > 0 and (trial.same_channels or rules.replay == "always"):
@@ -159,7 +159,8 @@ class NetworkChannels:
             self.routes.give(route)
 
     def to_nets(self, gpu: int, step: int, round_: int, forced: int, used: int) -> Ways:
-        """Leaves for the network at this step; both of a balanced tree's first two GPUs do, each with half of it."""
+        """Leaves for the network at this step. In a balanced tree each of the first two GPUs does, with half the
+        bandwidth."""
         trial, nets = self.trial, self.nets
         balanced = trial.pattern is Pattern.BalancedTree
         gbs = trial.bw_inter / 2 if balanced else trial.bw_inter
@@ -177,7 +178,8 @@ class NetworkChannels:
 
 
 class NextGpus:
-    """The order for each GPU, from what is known before the search and what is left of the PCI links."""
+    """The order in which the next GPUs are tried, from what is known before the search and what is left on the PCI
+    links."""
 
     def __init__(self, system: System, load: Load, channels: ChannelRules) -> None:
         self.load = load
@@ -209,7 +211,7 @@ class NextGpus:
         self._all_pci_left: Callable[[list[float]], object] = itemgetter(*numbers) if numbers else len
 
     def _pci_links(self, system: System, gpu: GpuDevice) -> tuple[int, int] | None:
-        """The numbers of a GPU's PCI link and of the way back."""
+        """The numbers of a GPU's PCI link and of its opposite direction."""
         hardware: SystemDevice = gpu
         if system.nodes[DeviceKind.DEV]:
             hardware = gpu.links[0].to

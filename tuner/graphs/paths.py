@@ -1,4 +1,4 @@
-"""The paths between devices: breadth first from each, and over a third one where NCCL diverts them.
+"""The paths between devices, found breadth first from each, and led over a third device where NCCL diverts them.
 
 Source: ncclTopoSetPaths, addInterStep and ncclGetLocalCpu, src/graph/paths.cc, v2.28.9-1.
 """
@@ -21,7 +21,7 @@ def set_paths(system: System, routing: Routing, nvb: bool) -> None:
 
 
 class _Spread:
-    """The paths to one device, which spread from it."""
+    """The paths to one device, found level by level from it."""
 
     def __init__(self, base: SystemDevice, system: System, routing: Routing, nvb: bool) -> None:
         self.base, self.system, self.routing, self.nvb = base, system, routing, nvb
@@ -55,7 +55,7 @@ class _Spread:
             level = following
 
     def lead(self, node: SystemDevice, link: Link) -> bool:
-        """Extends a path over a link to its far end, where that is better than the path there so far."""
+        """Extends a path over a link to the device at its far end, if that is better than the path known so far."""
         path, at_far = self.path_of(node), self.path_of(link.to)
         if not self.passes(node, link, path):
             return False
@@ -67,7 +67,8 @@ class _Spread:
         return True
 
     def passes(self, node: SystemDevice, link: Link, path: Path) -> bool:
-        """Whether a device passes on: a GPU only does over NVLink, to a GPU, and as the only one."""
+        """Whether paths may lead through a device: through a GPU only over NVLink, to another GPU, and only one GPU per
+        path."""
         if node is self.own or node is self.base or node.kind is not self.relay:
             return True
         if link.kind == "LOC" and link.to.kind is DeviceKind.GPU:
@@ -83,7 +84,7 @@ class _Spread:
         return at_far.gbs < gbs or (at_far.gbs == gbs and at_far.hops > path.hops + 1)
 
     def type_over(self, node: SystemDevice, link: Link, path: Path) -> int:
-        """The type of a path that a link makes longer."""
+        """The type of a path after it is extended by a link."""
         types, far = self.types, link.to
         new = types.LOC if link.kind == "NET" else types.names.index(link.kind)
         if node.kind is DeviceKind.PCI and far.kind is DeviceKind.PCI:
@@ -122,7 +123,7 @@ def near_cpu(system: System, gpu: SystemDevice, routing: Routing) -> int:
 
 
 def divert(system: System, source: SystemDevice, over: SystemDevice, target: SystemDevice, routing: Routing) -> None:
-    """Makes a path the one to a device and the one from there on."""
+    """Replaces a path by the one to a device in between and the one from there on."""
     types = system.types
     first = source.paths[over.kind][system.number(over)]
     then = over.paths[target.kind][system.number(target)]
@@ -147,7 +148,7 @@ FEW_GPUS_ON_AMD = 2
 
 
 def level(types: PathTypes, variables: Environment, disable: str | None, name: str) -> int | None:
-    """The path type that a variable sets as a limit; None where it sets none (ncclGetLevel)."""
+    """The path type that a variable sets as a limit; None if it sets none (ncclGetLevel)."""
     disabled = variables.text(disable) if disable else None
     if disabled is not None and parse_long(disabled) == 1:
         return types.LOC
@@ -162,7 +163,7 @@ def level(types: PathTypes, variables: Environment, disable: str | None, name: s
 
 
 class Peers:
-    """Answers about each pair of GPUs while the paths are made."""
+    """Answers questions about pairs of GPUs while the paths are made."""
 
     def __init__(self, system: System, routing: Routing, variables: Environment) -> None:
         self.system = system
@@ -197,7 +198,8 @@ class Peers:
         return source.paths[DeviceKind.GPU][self.system.number(target)]
 
     def relay(self, source: GpuDevice, target: GpuDevice) -> GpuDevice | None:
-        """The GPU in between, where the path goes over one. NcclFails where that was cut off, which NCCL refuses."""
+        """The GPU that the path goes through, if any. NcclFails if that GPU was removed from the system, which NCCL
+        refuses."""
         links = self._path(source, target).links
         kind, hops = (DeviceKind.DEV, 4) if self.system.nodes[DeviceKind.DEV] else (DeviceKind.GPU, 2)
         between = links[hops // 2 - 1].to if len(links) == hops else None
@@ -211,7 +213,8 @@ class Peers:
         return between
 
     def peer_to_peer(self, source: GpuDevice, target: GpuDevice) -> bool:
-        """Whether NCCL uses peer-to-peer between two GPUs of the node. BadInput where NVML denies it over NVLinks."""
+        """Whether NCCL uses peer-to-peer between two GPUs of the node. BadInput if NVML denies it although NVLinks join
+        them."""
         path = self._path(source, target)
         relay = self.relay(source, target)  # NCCL looks for it first, and may refuse it, whatever the level
         if path.type > self.level:

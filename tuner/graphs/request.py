@@ -1,4 +1,4 @@
-"""Request of a search: a node, how many there are, and the variables that reach the search."""
+"""What a search is asked for: a node, how many of them there are, and the variables that the search reads."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,7 +12,8 @@ from tuner.machine.graphs import OrderedGraph
 
 @dataclass(frozen=True, slots=True)
 class Hosts:
-    """Equal hosts of a NVLink domain that follow each other in the order of ranks; fields as in a Request."""
+    """Equal hosts of an NVLink domain that follow each other in the order of ranks; the fields are those of a
+    SearchRequest."""
 
     topology: str
     gpus: int
@@ -24,7 +25,7 @@ class Hosts:
 class SearchRequest:
     """One kind of node of a communicator: a host, or several that NVLink joins (multi-node NVLink, MNNVL).
 
-    BadTopology for what is not a topology, on first use.
+    BadTopology on first use if the text is not a topology.
     """
 
     topology: str  # text of a topology XML in NCCL's format, of one host, with <gpu> and <net> elements
@@ -71,11 +72,11 @@ class SearchResult:
 
     @property
     def parts(self) -> int:
-        """Number of nodes that NCCL takes the node."""
+        """The number of nodes as which NCCL treats this node."""
         return len(set(self.part_of_rank))
 
 
 def request_of(text: str) -> SearchRequest:
-    """A request that was written as JSON."""
+    """Reads a request back from its JSON."""
     request: SearchRequest = from_json(SearchRequest, json.loads(text))
     return request

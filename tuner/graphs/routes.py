@@ -1,4 +1,4 @@
-"""Paths with what a channel of the current graph takes from them.
+"""Paths, each with the bandwidth that a channel of the current graph takes from its links.
 
 Source: ncclTopoFollowPath, src/graph/search.cc, v2.28.9-1.
 """
@@ -34,7 +34,7 @@ class Routes:
         self._made: dict[tuple[Ends, float, float | None], Route | None] = {}
 
     def route(self, ends: Ends, share: float = 1, gbs: float | None = None) -> Route | None:
-        """The path with what it takes, ``share`` of a channel's bandwidth; None where the path is not allowed."""
+        """The route of a path that takes ``share`` of a channel's bandwidth; None if the path is not allowed."""
         key = ends, share, gbs
         if key not in self._made:
             self._made[key] = self._new(ends, share, gbs)
@@ -75,7 +75,7 @@ class Routes:
         return self.load.route(start, path, amount, path.hops * int(share))
 
     def take(self, route: Route) -> bool:
-        """Takes what a route needs, and counts its hops, if there is enough."""
+        """Takes what a route needs and counts its hops. Returns False if there is too little."""
         if not self.load.take(route):
             return False
         self._count(route, 1)
@@ -94,7 +94,7 @@ class Routes:
             self.trial.hops = int(f32(self.trial.hops) + f32(sign * route.part))
 
     def take_parts(self, parts: Parts) -> list[Route]:
-        """Takes one route after the other until there is too little for one. Returns those that were taken."""
+        """Takes one route after the other until one finds too little. Returns the routes taken."""
         taken = list[Route]()
         for ends, share in parts:
             route = self.route(ends, share)
@@ -104,14 +104,14 @@ class Routes:
         return taken
 
     def give_parts(self, parts: Parts, taken: list[Route]) -> None:
-        """Gives them back, in NCCL's order: each half of the parts from its end."""
+        """Gives the parts back in NCCL's order: each half from its end."""
         half = len(parts) // 2
         for route in [*reversed(taken[half:]), *reversed(taken[:half])]:
             self.give(route)
 
 
 def path_between(system: System, ends: Ends) -> Path:
-    """The path from one device to another. NcclFails where it has none to any device of that kind."""
+    """The path from one device to another. NcclFails if the first has no path to any device of that kind."""
     kind, number, to_kind, to = ends
     start = system.nodes[kind][number]
     if to_kind not in start.paths:
@@ -122,13 +122,13 @@ def path_between(system: System, ends: Ends) -> Path:
 def way_back_type(system: System, ends: Ends) -> int:
     """The type of the path from the second device to the first.
 
-    NcclFails where the second has none to any device of the first's kind: libnccl then dereferences a null pointer.
+    NcclFails if the second has no path to any device of the first's kind: libnccl then dereferences a null pointer.
     """
     kind, number, to_kind, to = ends
     end = system.nodes[to_kind][to]
     if kind not in end.paths:
         raise NcclFails(
-            f"this release of libnccl crashes: it takes the hosts of a NVLink domain for several nodes, and a tree "
+            f"this release of libnccl crashes: it treats the hosts of an NVLink domain as several nodes, and a tree "
             f"leaves by {_called(end, to)} of another host, which reaches no {kind.name} of this one "
             "(ncclTopoFollowPath, src/graph/search.cc)"
         )
@@ -136,7 +136,8 @@ def way_back_type(system: System, ends: Ends) -> int:
 
 
 def _called(node: SystemDevice, number: int) -> str:
-    """A GPU by its number on the host, of which this may be a part; other devices by their number in the system."""
+    """The name of a device: a GPU's number on the host (this system may be a part of it), another device's number in
+    the system."""
     return f"GPU {node.dev}" if isinstance(node, GpuDevice) else f"{node.kind.name} {number}"
 
 

@@ -27,7 +27,7 @@ class DeviceKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class PathTypes:
-    """The numbers of a release's path types, the nearest first; -1 for one that it does not have."""
+    """The numbers of a release's path types, nearest first; -1 for a type that the release does not have."""
 
     LOC: int
     NVL: int
@@ -52,7 +52,7 @@ class PathTypes:
 
 @dataclass(slots=True, eq=False)
 class Link:
-    """One direction of a link; ``kind`` is the name of a path type, PIX for PCI links."""
+    """One direction of a link; ``kind`` is the name of a path type, which is PIX for PCI links."""
 
     kind: str
     to: "SystemDevice"
@@ -61,7 +61,8 @@ class Link:
 
 @dataclass(slots=True, eq=False)
 class Path:
-    """Path from one device to another; ``type`` as in :class:`PathTypes`. Without links and bandwidth: unreachable."""
+    """A path from one device to another; ``type`` as in :class:`PathTypes`. It is unreachable if it has no links and no
+    bandwidth."""
 
     type: int
     links: tuple[Link, ...] = ()
@@ -79,7 +80,7 @@ HOST_BIT = 56  # of an id, from which on it says the host
 
 @dataclass(slots=True, eq=False)
 class SystemDevice:
-    """A device; ``id`` is unique within its kind but for broken files, as NCCL looks devices up by it."""
+    """A device; NCCL looks it up by ``id``, which is unique within its kind except in broken files."""
 
     kind: DeviceKind
     id: int
@@ -89,7 +90,7 @@ class SystemDevice:
 
     @property
     def host(self) -> int:
-        """Number of its host in a NVLink domain; the first is 0, and that of the NVSwitches."""
+        """Number of its host in an NVLink domain; the first host and the NVSwitches have 0."""
         return self.id >> HOST_BIT
 
 
@@ -163,7 +164,7 @@ class System:
 
     @property
     def switched(self) -> bool:
-        """Whether there are NVSwitches."""
+        """Whether the system has NVSwitches."""
         return bool(self.nodes[DeviceKind.NVS])
 
     def everything(self) -> Iterator[SystemDevice]:
@@ -176,7 +177,8 @@ class System:
         return next((node for node in self.nodes[kind] if node.id == node_id), None)
 
     def number(self, node: SystemDevice) -> int:
-        """The number under which a device's paths are kept: that of the first with its id (getPath, paths.cc)."""
+        """The number under which a device's paths are kept: that of the first device with the same id (getPath,
+        paths.cc)."""
         return next(number for number, other in enumerate(self.nodes[node.kind]) if other.id == node.id)
 
     def remove(self, gone: SystemDevice) -> None:

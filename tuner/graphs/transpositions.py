@@ -1,4 +1,4 @@
-"""Two memories that spare the search what NCCL repeats in vain: they add the number of tries that it took.
+"""Two memories that spare the search what NCCL repeats without gain; they only add the tries that a repetition takes.
 
 NCCL's search is depth first and limited by a number of tries, so where it stops depends on every try, useless ones too:
 a memory must say how many tries a repetition takes, and how it leaves bandwidths, not only that it finds nothing.

@@ -152,4 +152,4 @@ class _Parts:
             else "each GPU on its CPU, without PCI switches"
         )
         nets = f"{plural(self.adapters, 'adapter')} on the CPUs" if self.adapters else "no adapter, so one node"
-        return [f"taken for {where}, {nets}; PCIe {generation}.0 x{lanes}; 'nvidia-smi topo -m' would tell"]
+        return [f"assumed: {where}, {nets}; PCIe {generation}.0 x{lanes}; 'nvidia-smi topo -m' would tell"]

@@ -340,7 +340,9 @@ class ResolvedNode:
         if scenario.graphs is not None:
             if scenario.hardware:
                 names = ", ".join(scenario.hardware)
-                raise BadInput(f"{option('graphs')}: found on the node as it was; valid with {names}: none")
+                raise BadInput(
+                    f"{option('graphs')}: these graphs were found on the unchanged node; remove them, or {names}"
+                )
             dumped, found = graphs.read_dump(scenario.graphs)
             ranks, each = len(self.gpu_of_rank), "ranks" if self.shares_gpus else "GPUs"
             if found != ranks:

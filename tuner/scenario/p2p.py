@@ -27,7 +27,7 @@ def p2p_context(resolved: "ResolvedScenario", rank: int = 0) -> P2pContext:
     not known whether NVLink joins hosts.
     """
     if any(kind.scenario.graphs is not None for kind in resolved.kinds):
-        raise BadInput(f"{option('graphs')}: sends and receives go by the links of the topology; valid without it")
+        raise BadInput(f"{option('graphs')}: sends and receives depend on the links of the topology; valid without it")
     communicator, ranks_of = resolved.view_of(rank), resolved.ranks_of
     order = PeerOrder(communicator, ranks_of, rank)
     links = _links(resolved, rank)

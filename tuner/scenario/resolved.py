@@ -333,13 +333,13 @@ class ResolvedScenario:
         described = sum(kind.nodes for kind in self.kinds)
         if self.scenario.members is not None and self.domains:
             described = len(self.domains)
-        return "" if nodes == described else f", taken for {nodes} node{'s' * (nodes > 1)}"
+        return "" if nodes == described else f", which NCCL treats as {nodes} node{'s' * (nodes > 1)}"
 
     @property
     def each_in_words(self) -> str:
         """The channels for any number of nodes like the one that the scenario describes."""
         taken = self.taken_in_words
-        return self.domains_in_words + (f", each{taken[1:]}" if taken else "")
+        return self.domains_in_words + (f", each of{taken[1:]}" if taken else "")
 
     @cached_property
     def nodes(self) -> ResolvedNodes:
@@ -395,15 +395,15 @@ class ResolvedScenario:
         hosts, nodes = sum(self.domains), sum(count for _, count in self.nodes)
         if any(isinstance(node, ResolvedPart) and isinstance(node.whole, ResolvedDomain) for node, _ in self.nodes):
             return (
-                f"NVLink joins hosts (multi-node NVLink, MNNVL), but NCCL takes the domains for several nodes each: "
-                f"all {hosts} hosts for {nodes} nodes."
+                f"NVLink joins hosts (multi-node NVLink, MNNVL), but NCCL treats each domain as several nodes: "
+                f"all {hosts} hosts as {nodes} nodes."
             )
         joined = {node.hosts for node, _ in self.nodes if isinstance(node, ResolvedDomain)}
         if joined:
             each = " or ".join(map(str, sorted(joined)))
             return (
-                f"NVLink joins hosts (multi-node NVLink, MNNVL): NCCL takes {each} hosts for one node, "
-                f"and all {hosts} hosts for {nodes} node{'s' * (nodes > 1)}."
+                f"NVLink joins hosts (multi-node NVLink, MNNVL): NCCL treats {each} hosts as one node, "
+                f"and all {hosts} hosts as {nodes} node{'s' * (nodes > 1)}."
             )
         if self.ranks_without_fabric:
             why = f"the GPU of rank {self.ranks_without_fabric[0]} is not in its NVLink fabric"
@@ -411,7 +411,7 @@ class ResolvedScenario:
             why = f"NCCL {self.release.name} knows no NVLink between hosts"
         else:
             why = f"the variables or NCCL {self.release.name} rule out NVLink between hosts"
-        return f"NVLink joins hosts, but NCCL takes each of the {hosts} for a node: {why}."
+        return f"NVLink joins hosts, but NCCL treats each of the {hosts} as a node: {why}."
 
     @cached_property
     def ranks_without_fabric(self) -> tuple[int, ...]:

@@ -247,7 +247,7 @@ class Placement(Generic[Key]):
         """The error to raise if no row of a table could be placed."""
         reasons = {**self.skipped, **table.header.left_out}
         counted = "; ".join(f"{plural(count, 'row')}: {why}" for why, count in reasons.items()) or "it has none"
-        return CannotBeJudged(f"{table.name}: no row that NCCL's model can be asked about; {counted}")
+        return CannotBeJudged(f"{table.name}: no row for which NCCL's model has a time; {counted}")
 
     def _skipped(self, row: SampleBlock, of_run: Mapping[str, str], network: str) -> str | None:
         if row.point.is_point_to_point:

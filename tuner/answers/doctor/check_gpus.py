@@ -143,7 +143,7 @@ def _between(node: ExaminedNode) -> Iterator[TopologyFinding]:
                 WRONG,
                 f"NVLinks from {names[0]} to {names[1]}: {one}, and back: {other}; such GPUs have {most}",
                 names,
-                "nvidia-smi nvlink -s; a link that is down is so at both ends",
+                "nvidia-smi nvlink -s; a link that is down shows it at both ends",
                 (f"link-gpus={most}@{names[0]}-{names[1]}",),
             )
 
@@ -193,7 +193,7 @@ def without_gpudirect(node: ExaminedNode) -> TopologyFinding | None:
             severity,
             f'{listed(names)}: gdr="0": data to and from adapters goes over the CPU\'s memory',
             tuple(names),
-            "load nvidia-peermem (lsmod), or have a kernel and driver with DMA-BUF",
+            "load nvidia-peermem (lsmod), or use a kernel and driver with DMA-BUF",
             ("gpudirect=" + ",".join(f"on@{name}" for name in names),),
             unlike,
         )
@@ -235,7 +235,7 @@ def _unknown(node: ExaminedNode) -> Iterator[TopologyFinding]:
         yield TopologyFinding(
             "unknown-device",
             NOTE,
-            f"{listed(list(ids))}: not among the parts known here: what they can is not judged",
+            f"{listed(list(ids))}: not among the parts known here, so they are not judged",
             tuple(pci.get("busid", "") for pci in strange),
             "nothing",
         )
@@ -244,7 +244,7 @@ def _unknown(node: ExaminedNode) -> Iterator[TopologyFinding]:
         yield TopologyFinding(
             "gpus",
             UNLIKE,
-            f"{count} GPUs with NVSwitches, which come as 4, 8 or 16",
+            f"{count} GPUs with NVSwitches, of which a node has 4, 8 or 16",
             (),
             "nvidia-smi and dmesg (Xid 79): a GPU may have fallen off the bus; all of a job's have to be visible",
             unlike="such boards",

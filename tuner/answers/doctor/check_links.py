@@ -34,7 +34,7 @@ def check_links(node: ExaminedNode) -> Iterator[TopologyFinding]:
         yield TopologyFinding(
             "link-speed",
             WRONG,
-            f"{listed(names)}: PCIe link without speed or lanes, which NCCL takes for 8 GT/s and for 16 lanes",
+            f"{listed(names)}: PCIe link without speed or lanes, which NCCL treats as 8 GT/s and 16 lanes",
             tuple(names),
             "a hypervisor hides them (/sys/bus/pci/devices/*/max_link_speed): NCCL_TOPO_FILE",
             _changes(missing),
@@ -50,7 +50,7 @@ def check_links(node: ExaminedNode) -> Iterator[TopologyFinding]:
             severity,
             f"{listed(names)}: PCIe {have}, where {usual} {_in_words(expected)}",
             tuple(names),
-            "lspci -vv (LnkSta, LnkCap): a link that trained down wants its card seated anew; a slot may have no more",
+            "lspci -vv (LnkSta, LnkCap): after a link trained down, seat its card anew; the slot itself may be slower",
             _changes(alike),
             unlike,
         )
@@ -74,8 +74,8 @@ def _emulated(node: ExaminedNode) -> Iterator[TopologyFinding]:
             "bridge-emulated",
             WRONG,
             f"{listed(names)}: bridges of PCIe {_in_words(EMULATED)} above devices of "
-            f"{_in_words(max(below.values(), key=_speed))}, as a virtual machine emulates them: NCCL takes all that is "
-            "below for 0.2 GB/s",
+            f"{_in_words(max(below.values(), key=_speed))}, as a virtual machine emulates them: NCCL counts 0.2 GB/s "
+            "for everything below them",
             tuple(names),
             "give NCCL the repaired file with NCCL_TOPO_FILE, or the topology of the host",
             _changes(slow),
@@ -296,7 +296,7 @@ def _guids(node: ExaminedNode) -> Iterator[TopologyFinding]:
             yield TopologyFinding(
                 "guid",
                 WRONG,
-                f"{listed(names)} have one guid ({guid}) and port: NCCL takes them for one port, and its bandwidth",
+                f"{listed(names)} have one guid ({guid}) and port: NCCL treats them as one port, with its bandwidth",
                 tuple(names),
                 "write distinct guids; virtual functions get theirs from the hypervisor",
                 (f"new-guid={','.join(names[1:])}",),

@@ -58,8 +58,8 @@ def _structure(node: ExaminedNode) -> Iterator[TopologyFinding]:
         yield TopologyFinding(
             "pci-flat",
             severity,
-            f"no PCI switch above any GPU or adapter, where {like} has {wanted.switches}: NCCL takes every way between "
-            "them for one over the CPU, on which it uses no GPUDirect RDMA",
+            f"no PCI switch above any GPU or adapter, where {like} has {wanted.switches}: NCCL thinks that every way "
+            "between them leads over the CPU, where it uses no GPUDirect RDMA",
             tuple(wanted.moved),
             "a hypervisor hides them: give NCCL the repaired file with NCCL_TOPO_FILE",
             tuple(wanted.changes),
@@ -173,7 +173,7 @@ def _processors(node: ExaminedNode) -> Iterator[TopologyFinding]:
         yield TopologyFinding(
             "processors",
             WRONG,
-            f"{len(kinds)} kinds of processors: NCCL tunes for the first, and takes the link between sockets for its",
+            f"{len(kinds)} kinds of processors: NCCL tunes for the first, and assumes its link between sockets",
             tuple(f"cpu:{cpu.get('numaid')}" for cpu in cpus),
             "write the same into each <cpu>",
             (f"cpu={_words(cpus[0])}",) if cpus[0].get("arch") == "x86_64" else (),

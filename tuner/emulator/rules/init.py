@@ -493,7 +493,7 @@ def only_the_whole_communicator(fabric: DomainHosts) -> Sequence[int]:
     if fabric.usable and fabric.hosts > 1 and len(fabric.domains) == 1:
         raise BadInput(
             "a NVLink domain of all hosts: this release of NCCL tunes it as one node but searches host by host, "
-            "which is not emulated; valid: several domains, whose hosts it takes for nodes, or a later release"
+            "which is not emulated; valid: several domains, whose hosts it treats as nodes, or a later release"
         ).cured(Remedy("nccl", first_with(lambda later: later.rules.domains == cliques_or_failure.__name__)))
     return ()
 

@@ -1,4 +1,4 @@
-"""The explanation of one graph: why there is not another channel, why there are no faster ones, and other reasons."""
+"""The explanation of one graph: why it has no further channel, why its channels are not faster, and other reasons."""
 
 import json
 from collections import Counter
@@ -48,7 +48,7 @@ class Reasons:
         self.several = found.system.several_nodes
 
     def one_more(self) -> Reason | None:
-        """The reason why there is not another channel like those that were found."""
+        """Why the search found no further channel like the others."""
         if self.last is None:
             return None
         channels, per_gbs = self.last.best.channels, self.last.best.bw_inter
@@ -70,7 +70,7 @@ class Reasons:
         return None
 
     def faster(self) -> Reason | None:
-        """Reason that the channels do not have more bandwidth."""
+        """Why the channels do not have more bandwidth."""
         trial, bounds, system = self.trial, self.found.loop.bounds, self.found.system
         if trial.channels == 0:
             return None
@@ -142,7 +142,7 @@ class Reasons:
         return bool(f32(best.channels) * f32(best.bw_inter) >= f32(self.found.system.total_gbs))
 
     def _next_faster(self) -> Attempt | None:
-        """The slowest search that asked for more than was found, and found nothing better."""
+        """The slowest of the searches that asked for more bandwidth than was found, and found nothing better."""
         trial, vain = self.trial, [each for each in self.found.attempts if not (each.known or each.found)]
         inter = [each for each in vain if self.several and each.asked.bw_inter > trial.bw_inter]
         faster = inter or [
@@ -186,9 +186,10 @@ class Reasons:
 
 
 def explain(request: SearchRequest, nccl: str, graph: str, with_lifts: bool = True) -> GraphExplanation:
-    """The searches that NCCL ``nccl`` makes for a graph; ``with_lifts``: also what would let it find more.
+    """The searches that NCCL release ``nccl`` makes for a graph; with ``with_lifts`` also the changes that let it find
+    more.
 
-    Errors: BadInput for a graph that it does not search there, and for what NCCL refuses; BadTopology.
+    BadInput if NCCL does not search that graph or refuses the request, BadTopology if the topology is invalid.
     """
     loaded = release.load(nccl)
     found = run(request, loaded, graph)
@@ -267,7 +268,7 @@ DOWN = ("PIX", "C2C", "NET")
 
 
 def devices(system: System) -> Iterator[MachineDevice]:
-    """Every device below the one that it hangs on; a GPU is one device, however many ranks use it."""
+    """Every device with the switch or CPU above it; a GPU is one device, however many ranks use it."""
     seen = set[str]()
     for cpu in system.cpus:
         yield from _below(cpu, None, seen)
@@ -295,7 +296,8 @@ def _device(node: SystemDevice, above: SystemDevice | None) -> MachineDevice:
 
 
 def links(limits: BandwidthLimits, causes: Sequence[Limit]) -> Iterator[LoadedLink]:
-    """Every link of two devices, in both directions; links of a limiting link's class limit the graph, too."""
+    """Every link between two devices, in both directions. Links of the same class as a limiting link count as limiting,
+    too."""
     names = [between(limits.owner(number), link) for number, link in enumerate(limits.links)]
     limiting = {link for cause in causes for link in cause.links}
     classes = {each for each, link in zip(limits.classes, names, strict=True) if link in limiting}
@@ -321,7 +323,7 @@ KEPT = 32  # searches; one graph's explanation makes about 15
 
 
 class RelaxedSearch:
-    """The graphs of one request, each searched when it is first asked for; with ``key`` kept on disk under it."""
+    """The graphs of one request, each searched when first asked for, and kept on disk under ``key`` if there is one."""
 
     def __init__(self, request: SearchRequest, nccl: Release, freed: Relaxation, key: str | None = None) -> None:
         self._asked = request, nccl, freed
@@ -330,7 +332,8 @@ class RelaxedSearch:
         self._rest: Iterator[tuple[str, Found]] | None = None
 
     def found(self, graph: str) -> Found:
-        """The numbers of a graph. BadInput where it is not searched, and for what NCCL refuses; BadTopology."""
+        """The numbers of a graph. BadInput if NCCL does not search it or refuses the request, BadTopology if the
+        topology is invalid."""
         if graph not in self._found:
             self._rest = self._rest or self._in_order()
             self._search_up_to(graph, self._rest)
@@ -374,14 +377,14 @@ class _Key:
 
     @property
     def on_disk(self) -> str:
-        """Under which its numbers are kept."""
+        """The key under which its numbers are kept on disk."""
         links, *others = (getattr(self.freed, each.name) for each in fields(self.freed))
         freed = json.dumps([sorted(map(to_json, links)), *others])
         return cached.key_of("numbers", self.text, cached.rules_of(self.nccl), freed)
 
 
 def again(request: SearchRequest, nccl: str, freed: Relaxation | None = None) -> RelaxedSearch:
-    """A request's graphs in a release. Errors: as the search's."""
+    """The graphs of a request in a release. Raises BadTopology and BadInput as the search does."""
     return _kept(_Key(json.dumps(asdict(request), sort_keys=True), nccl, freed or Relaxation(), request))
 
 

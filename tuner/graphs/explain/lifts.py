@@ -1,4 +1,4 @@
-"""Limits of a graph, and changes of the machine and of variables that lift them, found by searching again.
+"""What limits a graph, and which changes of the machine or of variables lift the limits, found by searching again.
 
 Links without room for one more channel, and each rule that stopped the search, are lifted one by one. Where no single
 one helps, all are lifted together, and those that turn out not to matter are restored.
@@ -33,7 +33,7 @@ MORE = 1.001  # rounding is no more
 
 @dataclass(frozen=True, slots=True)
 class Factor:
-    """Equal links, or a rule of the search, and how to free a search from it."""
+    """A possible limit: a class of equal links, or a rule of the search, and how to free a search from it."""
 
     kind: str
     freed: Relaxation
@@ -41,7 +41,7 @@ class Factor:
 
 
 def is_more(found: Found, before: Found) -> bool:
-    """Whether all channels together have more, in the first place where they have less: within or between nodes."""
+    """Whether all channels together have more bandwidth where they have least: within a node or between nodes."""
     own, other = (sorted((each.total_intra_gbs, each.total_inter_gbs)) for each in (found, before))
     return own[0] > other[0] * MORE or (own[0] * MORE > other[0] and own[1] > other[1] * MORE)
 
@@ -64,7 +64,8 @@ class BandwidthLimits:
         return self.owners[id(self.links[number])]
 
     def all(self) -> tuple[Limit, ...]:
-        """Every single one; else the fewest that are one together; none where nothing helps."""
+        """Every factor that limits the graph alone; if there is none, the fewest that limit it together; empty if
+        nothing helps."""
         way, others = self._tight()
         links = [Factor(KINDS[each.kind], Relaxation(links=frozenset({each})), each) for each in (*way, *others)]
         rules = list(self._rules([*way, *others]))
@@ -78,7 +79,7 @@ class BandwidthLimits:
         return tuple(limit for limit in limits if limit is not None)
 
     def _limit(self, factors: Sequence[Factor]) -> Limit | None:
-        """The fewest of these that limit the graph together; None where not even all do."""
+        """The fewest of these factors that limit the graph together; None if even all of them do not."""
         then = self._without(factors)
         if then is None:
             return None
@@ -92,7 +93,7 @@ class BandwidthLimits:
         return Limit(tuple(factor.kind for factor in factors), " ".join(map(self._says, factors)), links, then)
 
     def _without(self, factors: Sequence[Factor]) -> Found | None:
-        """Channels found without these; None where there are not more."""
+        """The channels found when these factors are lifted; None if there are not more than before."""
         then = self.again(reduce(both, (factor.freed for factor in factors))) if factors else self.before
         return then if is_more(then, self.before) else None
 
@@ -109,12 +110,12 @@ class BandwidthLimits:
         return of_link((self.owner(number), self.links[number]), factor.links.gbs, len(ends), carried)
 
     def fullest(self, of: LinkClass) -> int:
-        """The number of the link of a class that carries most."""
+        """The number of the link in a class that carries the most."""
         numbers = [number for number, each in enumerate(self.classes) if each == of]
         return max(numbers, key=lambda number: sum(self.loads.get(number, {}).values()))
 
     def _rules(self, tight: Sequence[LinkClass]) -> Iterator[Factor]:
-        """Further limits that the graph may have, as the searches for it went."""
+        """Rules that may limit the graph, judged by how the searches for it went."""
         trial, bounds, attempts = self.found.trial, self.found.loop.bounds, self.found.attempts
         if steps := self._steps(tight):
             yield Factor("steps", Relaxation(steps_gbs=steps))
@@ -129,9 +130,9 @@ class BandwidthLimits:
             yield Factor("tries", Relaxation(tries=MORE_TRIES))
 
     def _tight(self) -> tuple[list[LinkClass], list[LinkClass]]:
-        """Links without room for one more channel: those on the way to the adapters, and the others.
+        """Links without room for one more channel: the PCI and network links on the way to the network, and all others.
 
-        The others include those that refused while the most channels were laid.
+        The others include the links that refused a channel when the most channels had been laid.
         """
         trial, way, others = self.found.trial, Counter[LinkClass](), Counter[LinkClass]()
         for place, channels in self.loads.items():
@@ -150,7 +151,7 @@ class BandwidthLimits:
         return next(found), next(found)[:MOST_CLASSES]
 
     def _steps(self, tight: Sequence[LinkClass]) -> tuple[float, ...]:
-        """Bandwidths of a channel that NCCL does not try, and with which as many channels would fill a link."""
+        """Channel bandwidths that NCCL does not try, at which the same number of channels would fill a link."""
         trial, tried = self.found.trial, self.found.loop.bounds.steps
         shares = set[float]()
         for each in tight:
@@ -167,12 +168,12 @@ MOST_SEARCHES = 6
 
 
 def ran_out(attempt: Attempt) -> bool:
-    """Whether a search used all the tries that it was allowed, and might have found more."""
+    """Whether a search stopped because its tries were used up, so that it might have found more."""
     return attempt.left == 0 and not attempt.known
 
 
 def all_ran_out(found: SearchRun) -> bool:
-    """Whether the tries for all searches of the graph were used up, and no slower channels were tried any more."""
+    """Whether the tries for all searches of the graph were used up before slower channels were tried."""
     unused = found.nccl.search.tries.all
     for attempt in found.attempts:
         unused -= attempt.allowed
@@ -184,7 +185,7 @@ def all_ran_out(found: SearchRun) -> bool:
 
 
 def more_tries_help(found: SearchRun, factor: int) -> bool:
-    """Whether a multiple of the tries lets one of the searches that ran out of them find something better."""
+    """Whether a search that ran out of tries finds something better with several times as many."""
     if all_ran_out(found):
         return True
     out = [attempt for attempt in found.attempts if ran_out(attempt)]
@@ -224,7 +225,7 @@ def _gbps(mbps: int) -> str:
 
 
 def more_nvlinks(topology: str) -> str | None:
-    """``nvlinks``: twice as many at each GPU, else as many as such GPUs have at most."""
+    """``nvlinks``: twice as many at each GPU, or as many as that GPU can have at most."""
     gpus = [gpu for gpu in ET.fromstring(topology).iter("gpu") if gpu.find("nvlink") is not None]
     have = max((sum(number(link, "count") for link in gpu.findall("nvlink")) for gpu in gpus), default=0)
     most = min((most_nvlinks(number(gpu, "sm")) for gpu in gpus), default=0)
@@ -243,13 +244,13 @@ def _possible(topology: str, edits: Mapping[str, str]) -> bool:
 
 
 def gpu_direct(topology: str) -> str:
-    """``gpudirect``: on for every adapter, and for every GPU that has it not."""
+    """``gpudirect``: on for every adapter and every GPU where it is off."""
     gpus = in_order(ET.fromstring(topology).iter("gpu"))
     return ",".join(["on", *(f"on@gpu:{number(gpu, 'dev')}" for gpu in gpus if number(gpu, "gdr") == 0)])
 
 
 def faster_pcie(found: SearchRun, classes: frozenset[LinkClass]) -> str | None:
-    """``pcie``: the next generation for links of these classes, or more lanes where they do not have all."""
+    """``pcie``: more lanes for links of these classes that lack some, or else the next generation."""
     root, pairs = ET.fromstring(found.request.topology), _pairs(found, classes)
     links = list(_links(root, found))
     faster = {
@@ -297,7 +298,7 @@ def _key(node: SystemDevice) -> int | str:
 
 
 def _links(root: ET.Element, found: SearchRun) -> Iterator[tuple[ET.Element, int | str]]:
-    """Every <pci>, and the next device above it that the system has: flattened switches are gone there."""
+    """Every <pci>, with the next device above it that is still in the system (flattened switches are not)."""
     there = {
         node.id
         for kind in (DeviceKind.PCI, DeviceKind.GPU, DeviceKind.NIC, DeviceKind.DEV)
@@ -331,7 +332,7 @@ def places_of_adapters(topology: str) -> dict[str, list[str]]:
 
 
 def more_adapters(topology: str, places: Mapping[str, list[str]]) -> str:
-    """``add-nic``: as many more at each place as there are."""
+    """``add-nic``: doubles the adapters at each place."""
     names = {net.get("name") for net in ET.fromstring(topology).iter("net")}
     count = sum(map(len, places.values()))
     new = iter([name for at in range(count + len(names)) if (name := f"new{at}") not in names])
@@ -359,7 +360,8 @@ class Idea:
 def lifts(
     limits: BandwidthLimits, causes: Sequence[Limit], reasons: Sequence[Reason], again: Callable[[SearchRequest], Found]
 ) -> list[Lift]:
-    """Every idea with what the search then finds, helpful ones first; ideas that NCCL refuses are left out."""
+    """Every idea with what the search finds after that change, helpful ones first. Ideas that NCCL refuses are left
+    out."""
     found, tried = limits.found, list[Lift]()
     for idea in _ideas(limits, causes, {reason.kind for reason in reasons}):
         lift = _tried(found, idea, again)
@@ -422,7 +424,7 @@ def _variables(found: SearchRun, kinds: set[str]) -> Iterator[Idea]:
 
 
 def _hardware(limits: BandwidthLimits, cause: Limit) -> Iterator[Idea]:
-    """Faster links where the limit is; and more adapters where it is at these."""
+    """Ideas that make the limiting links faster, and ideas that add adapters if the limit lies there."""
     found = limits.found
     numbers = {between(limits.owner(number), link): number for number, link in enumerate(limits.links)}
     classes = [limits.classes[numbers[link]] for link in cause.links]
@@ -461,7 +463,7 @@ def _place(of: LinkClass) -> str:
 
 
 def _adapters(found: SearchRun, rest: Idea | None) -> Iterator[Idea]:
-    """One adapter more, and one more beside each; with ``rest`` where that would be the next limit."""
+    """Ideas that add one adapter, or one beside each; together with ``rest`` if that would be the next limit."""
     topology, used = found.request.topology, {net.pci.lower() for net in found.system.nets if net.pci}
     placed = {place: buses for place, buses in places_of_adapters(topology).items() if used & set(buses)}
     if not placed:

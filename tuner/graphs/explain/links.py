@@ -1,4 +1,4 @@
-"""Links by their ends, in words: NCCL's name of a device, and what joins it to another."""
+"""Names of links for people: NCCL's names of the devices at both ends, and the kind of link between them."""
 
 from collections.abc import Iterable
 from typing import NamedTuple
@@ -20,7 +20,7 @@ WORDS = {
 
 
 class LinkClass(NamedTuple):
-    """Equal links, in both directions: kinds of both ends in their order, kind, bandwidth."""
+    """A class of equal links in both directions: the sorted kinds of both ends, the kind of link, its bandwidth."""
 
     ends: tuple[DeviceKind, DeviceKind]
     kind: str
@@ -34,7 +34,8 @@ def class_of(owner: SystemDevice, link: Link, gbs: float | None = None) -> LinkC
 
 
 def name(node: SystemDevice) -> str:
-    """A device by its number, or by its bus id without one; in a NVLink domain with its host, except for the first."""
+    """A device's name: its number, or its bus id if it has none; in an NVLink domain with its host, unless that is the
+    first."""
     if node.kind is DeviceKind.NVS:
         return "NVSwitch"
     number = _number(node)
@@ -42,7 +43,7 @@ def name(node: SystemDevice) -> str:
 
 
 def called(node: SystemDevice) -> str:
-    """Name of the link in a sentence."""
+    """What the kind of link is called in a sentence."""
     if node.kind is DeviceKind.NVS:
         return "the NVSwitch"
     number = _number(node)
@@ -78,19 +79,19 @@ def _numbered(node: SystemDevice, number: int | None) -> str:
 
 
 def bus_id(number: int) -> str:
-    """Bus id such as 0000:1b:00.0, of a device's id."""
+    """The bus id, such as 0000:1b:00.0, in a device's id."""
     number &= OF_BUS
     domain, bus, device, function = number >> 20, number >> 12 & 0xFF, number >> 4 & 0xFF, number & 0xF
     return f"{domain:04x}:{bus:02x}:{device:02x}.{function:x}"
 
 
 def between(owner: SystemDevice, link: Link) -> str:
-    """A link by its devices, such as ``gpu:3 -> pci 0000:1b:00.0``."""
+    """A link's name made of its devices, such as ``gpu:3 -> pci 0000:1b:00.0``."""
     return f"{name(owner)} -> {name(link.to)}"
 
 
 def phrase(owner: SystemDevice, link: Link) -> str:
-    """Ends of the link in a sentence."""
+    """The two ends of the link, as a sentence names them."""
     if link.kind == "NET":
         net = owner if owner.kind is DeviceKind.NET else link.to
         return f"the network port of {called(net)}"
@@ -98,11 +99,11 @@ def phrase(owner: SystemDevice, link: Link) -> str:
 
 
 def gbs(value: float) -> str:
-    """A bandwidth with as many digits as say something."""
+    """A bandwidth in GB/s, rounded to the digits that matter."""
     return f"{value:.4g} GB/s"
 
 
 def listed(words: Iterable[str]) -> str:
-    """Words with commas and an "and"."""
+    """The words joined by commas and a final "and"."""
     *first, last = words
     return f"{', '.join(first)} and {last}" if first else last

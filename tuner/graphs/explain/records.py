@@ -9,7 +9,7 @@ from tuner.base.records import json_form
 
 @dataclass(frozen=True, slots=True)
 class LinkRejection:
-    """A link with too little left: what it carried and what was needed, the first time it refused."""
+    """A link that had too little bandwidth left: what it carried and what was needed when it first refused."""
 
     link: str  # from a device to the next, such as "gpu:3 -> pci 0000:1b:00.0"
     times: int
@@ -55,7 +55,7 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """A reason for the graph. ``says`` is a sentence; ``links`` are the links that it is about."""
+    """One reason why the graph is as it is. ``says`` is a sentence, ``links`` are the links that it speaks of."""
 
     kind: str
     says: str
@@ -76,7 +76,8 @@ class Limit:
 
 @dataclass(frozen=True, slots=True)
 class Lift:
-    """A change of the machine or of a variable, searched again; ``topology`` is the text of the changed file."""
+    """A change of the machine or of a variable, and what a new search finds with it; ``topology`` is the text of the
+    changed file."""
 
     change: str  # in words
     changes: tuple[str, ...]  # KEY=VALUE, as ``diff`` and ``--change`` take them
@@ -88,7 +89,7 @@ class Lift:
 
 @dataclass(frozen=True, slots=True)
 class MachineDevice:
-    """A device of the machine as NCCL knows it; ``above`` is the switch or CPU that it hangs on over PCIe or C2C."""
+    """A device of the machine as NCCL knows it; ``above`` is the switch or CPU to which PCIe or C2C attaches it."""
 
     name: str  # as the ends of links have it, such as "gpu:3"
     kind: str  # "gpu", "net", "nic", "pci", "cpu", "nvs"
@@ -113,7 +114,7 @@ class LoadedLink:
 
 @dataclass(frozen=True, slots=True)
 class GraphExplanation:
-    """A graph's searches in their order, what bounds its bandwidths from the start, and what would lift the limits."""
+    """A graph's searches in order, the bounds that NCCL sets before it searches, and what would lift the limits."""
 
     graph: str
     several_nodes: bool  # channels enter and leave through adapters, also of a host that counts as several nodes

@@ -1,6 +1,6 @@
-"""One graph's search with everything that it tried: as NCCL searches, or freed from something that may limit it.
+"""One graph's search with everything that it tried, either as NCCL searches or freed from something that may limit it.
 
-And why a host counts as several nodes, and why traffic goes over the CPU or another GPU (PXN): ncclTopoCheckP2p,
+Also why a host counts as several nodes, and why traffic goes over the CPU or another GPU (PXN): ncclTopoCheckP2p,
 ncclTopoCheckNet, ncclTopoCheckGdr, ncclTopoComputePaths, src/graph/paths.cc, v2.28.9-1.
 """
 
@@ -31,7 +31,7 @@ FIRST = "ring"  # of the graphs that are searched
 
 @dataclass(frozen=True, slots=True)
 class Relaxation:
-    """A rule or device from which a search is freed, to see whether that is what limits it."""
+    """A rule or device that a search ignores, to see whether it is the limit."""
 
     links: frozenset[LinkClass] = frozenset()  # these have twice the bandwidth
     steps_gbs: tuple[float, ...] = ()  # bandwidths of a channel that are tried as well
@@ -42,7 +42,7 @@ class Relaxation:
 
 
 def both(first: Relaxation, second: Relaxation) -> Relaxation:
-    """The relaxation that frees a search from both."""
+    """A relaxation that ignores what either of the two ignores."""
     return Relaxation(
         links=first.links | second.links,
         steps_gbs=(*first.steps_gbs, *second.steps_gbs),
@@ -77,7 +77,8 @@ def summary(system: System, trial: Trial) -> Found:
 
 
 def run(request: SearchRequest, nccl: Release, graph: str) -> SearchRun:
-    """Searches up to a named graph. BadInput where it is not searched, and for what NCCL refuses; BadTopology."""
+    """Searches until the named graph is found. BadInput if NCCL does not search it or refuses the request, BadTopology
+    if the topology is invalid."""
     loop, searched = begun(request, nccl, Relaxation())
     bare_gbs, names = list(loop.channels.load.left), list[str]()
     recorder = loop.channels.record() if graph == FIRST else None
@@ -99,7 +100,7 @@ def not_searched(graph: str, names: Sequence[str]) -> BadInput:
 
 
 def begun(request: SearchRequest, nccl: Release, freed: Relaxation) -> tuple[SearchLoop, Iterator[tuple[str, Trial]]]:
-    """A search freed from something, and each graph by name, once it is searched. Errors: as the search's."""
+    """Starts a search under a relaxation; yields each graph's name when it is found. Raises what the search raises."""
     nccl = _freed(nccl, freed)
     variables = Environment(request.environment, non_numeric_is_default=nccl.environment.non_numeric_is_default)
     system = built(request, nccl)
@@ -151,7 +152,7 @@ PATHS = {
 
 
 def sentence(text: str) -> str:
-    """The text with a capital letter."""
+    """The text with its first letter made a capital."""
     return text[:1].upper() + text[1:]
 
 
@@ -166,14 +167,14 @@ def of_found(found: Found, several: bool) -> str:
 
 
 def of_link(ends: tuple[SystemDevice, Link], has_gbs: float, alike: int, carried: Mapping[int, float]) -> str:
-    """Words for a link's bandwidth, and for what the channels take from it."""
+    """A link's bandwidth in words, and what the channels take from it."""
     used = f"{gbs(sum(carried.values()))} for {plural(len(carried), 'channel')}" if carried else "nothing"
     kind = "" if alike == 1 else f" (one of {alike} alike)"
     return sentence(f"{phrase(*ends)}{kind} has {gbs(has_gbs)} and carries {used}.")
 
 
 def of_rule(kind: str, found: SearchRun) -> str:
-    """A rule of the search that limits the graph."""
+    """The sentence about a rule of the search that limits the graph."""
     trial, bounds, tries = found.trial, found.loop.bounds, found.nccl.search.tries
     if kind == "steps":
         at = next((n for n, step in enumerate(bounds.steps) if step <= trial.bw_inter), len(bounds.steps) - 1)
@@ -200,7 +201,7 @@ Loads = dict[int, dict[int, float]]  # by a link's number and the channel's; 1e9
 
 
 def loads(found: SearchRun) -> Loads:
-    """Loads of the channels."""
+    """What the channels take from each link."""
     taken: Loads = {}
     load, system, trial = found.loop.channels.load, found.system, found.trial
     for channel in range(trial.channels):
@@ -217,7 +218,7 @@ def loads(found: SearchRun) -> Loads:
 
 
 def ways(found: SearchRun, channel: int) -> Iterator[tuple[Ends, float]]:
-    """The paths that a channel uses, and how much of each."""
+    """The paths that a channel uses, each with the part of the channel's bandwidth that it carries."""
     trial = found.trial
     order, gpus = trial.intra[channel], len(found.system.gpus)
     if found.system.several_nodes:
@@ -247,7 +248,7 @@ def _to_network(found: SearchRun, trial: Trial, channel: int) -> Iterator[tuple[
 
 
 class Detours:
-    """Changes that NCCL made to paths, seen on the same system without them."""
+    """The changes that NCCL made to paths, found by comparison with the same system before the changes."""
 
     def __init__(self, found: SearchRun) -> None:
         self.found, variables, routing = found, found.variables, found.nccl.search.routing
@@ -286,7 +287,7 @@ class Detours:
         parts, names = 1 + max(self.found.system.part_of_rank), self.system.types.names
         hosts = self.found.system.hosts
         taken = "host" if hosts == 1 else f"NVLink domain of {hosts} hosts"
-        start = f"NCCL takes this {taken} for {parts} nodes: "
+        start = f"NCCL treats this {taken} as {parts} nodes: "
         pairs = [
             (source, target)
             for source, target in combinations(self.system.gpus, 2)
@@ -342,7 +343,7 @@ class Detours:
         return Reason("cpu", f"{start}{why}, and their path goes {PATHS[names[type_]]} ({names[type_]}).")
 
     def _to_adapters(self) -> Iterator[Reason]:
-        """Ways between the channels' ends and their adapters; one reason of each kind."""
+        """Reasons about the ways between the channels' ends and their adapters; at most one reason of each kind."""
         types, names = self.found.system.types, self.found.system.types.names
         said = set[str]()
         for gpu, net in self._used():
@@ -365,7 +366,7 @@ class Detours:
                 yield Reason(kind, says)
 
     def _used(self) -> Iterator[tuple[GpuDevice, AdapterDevice]]:
-        """The GPUs and adapters between which channels go."""
+        """The pairs of GPU and adapter between which the channels run."""
         system = self.found.system
         for channel in range(self.found.trial.channels):
             for (kind, number, to_kind, to), _ in ways(self.found, channel):

@@ -325,7 +325,8 @@ def _judged(arms: Sequence[ExploredArm], span_s: float, by_steps: bool) -> JobAr
         why_not = f"the job itself is {-100 * job.gain:.1f} % slower in its blocks"
     elif enough and ends_apart and (job is None or job.low <= 0):
         why_not = (
-            "its ranks do not end together, so kernels' times do not say how long it takes; steps of the job would"
+            "its ranks do not end together, so kernels' times do not say how long it takes; the times of the job's "
+            "steps would"
         )
     return JobArm(
         key.ranks,

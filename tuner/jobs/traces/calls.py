@@ -185,7 +185,7 @@ class WantedCalls:
             return "its size is not known"
         if call.bytes > MAX_BYTES:
             return "of more than 2**62 bytes"
-        return None if call.bytes > 0 else "of 0 bytes, for which NCCL runs nothing"
+        return None if call.bytes > 0 else "of 0 bytes, which NCCL does not run"
 
     def elsewhere(self, call: TracedCall) -> str | None:
         """Names the other communicators that a call belongs to; None where it belongs to one that counts."""

@@ -228,7 +228,7 @@ def _notes(value: Mapping[str, Any], counted: Mapping[TracedCall, int], unfinish
     total = sum(counted.values())
     first = min(entry.get("record_id") or 0 for entry in value["entries"])
     if isinstance(first, int) and first:
-        yield f"the recorder keeps the last calls alone: {number(total)} of {number(first + len(value['entries']))}"
+        yield f"the recorder only keeps the last calls: {number(total)} of {number(first + len(value['entries']))}"
     if unfinished:
         yield f"{number(unfinished)} calls had not completed when it was dumped"
 

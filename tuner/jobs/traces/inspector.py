@@ -175,6 +175,6 @@ def records_of(file: str, content: str, cut: list[bool]) -> Iterator[Mapping[str
                 cut.append(True)
                 return
             line = content.count("\n", 0, at) + 1
-            raise BadInput(f"{file}:{line}: not whole JSON: {error}") from None
+            raise BadInput(f"{file}:{line}: JSON that is cut off or damaged: {error}") from None
         if is_record(value):
             yield value

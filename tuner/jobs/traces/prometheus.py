@@ -67,7 +67,7 @@ def _notes(
     if not counts:
         yield "the file does not say how many calls a line is the mean of: each line counts as one call"
     if gpus := len({series[:2] for series in times_us}) - len({series[:2] for series in counted}):
-        yield f"of {gpus} further GPUs nothing is counted: their calls are the same ones"
+        yield f"nothing is counted for {gpus} further GPUs: they took part in the same calls"
 
 
 def _call(file: str, series: _Series, times_us: list[float], count: float | None) -> TracedCall:

@@ -120,7 +120,7 @@ def read_runs(path: Path, scenario: Scenario) -> MeasuredRuns:
     header = measurements.header
     check(path, header, scenario)
     if header.scenario is not None:
-        origin = f"{header.origin}, which no machine took"
+        origin = f"{header.origin}, which no real machine took"
         note = f"{path}: {origin if header.is_simulated else f'measured with NCCL {header.scenario.nccl}'}"
     else:
         note = f"{path} does not describe the communicator that was measured: taken as this one"

@@ -156,9 +156,11 @@ def _add_speeds(root: ET.Element, listing: Listing, model: GpuModel, notes: list
         pci.attrib.update(link_speed=own, link_width=str(lanes))
     rest = f"PCIe {generation}.0 with {lanes} lanes, as {model.name} has; {option('pcie')} says another"
     if assumed:
-        notes.append(f"{assumed} PCIe links, of which {listing.tool} says nothing: taken for {rest}")
+        notes.append(f"{assumed} PCIe links, of which {listing.tool} says nothing: assumed to be {rest}")
     if idle:
-        notes.append(f"{idle} GPUs' PCIe links are slower in the listing, as those of idle GPUs are: taken for {rest}")
+        notes.append(
+            f"{idle} GPUs' PCIe links are slower in the listing, as those of idle GPUs are: assumed to be {rest}"
+        )
 
 
 def ranked(node: NodeShape, trays: bool = False) -> list[Nearness]:

@@ -364,13 +364,15 @@ def environment_of(reading: Reading, nccl: Release | None) -> dict[str, str]:
     for process in processes or reading.log.environment:
         for name, value in reading.log.environment.get(process, {}).items():
             if variables.setdefault(name, value) != value and name not in reading.given.environment:
-                reading.notes.append(f"{name} differs between processes; taken: {variables[name]}")
+                reading.notes.append(f"{name} differs between processes; used: {variables[name]}")
     for log in reading.logs:
         for setting, value in log.config.items():
             if setting in _CONFIG:
                 variables.setdefault(_CONFIG[setting], value)
     if not reading.log.environment:
-        reading.notes.append("no variable is printed: taken as unset, as NCCL_DEBUG_SUBSYS=ENV would show it")
+        reading.notes.append(
+            "no variable is printed: all are assumed to be unset, as NCCL_DEBUG_SUBSYS=ENV would show them"
+        )
     if nccl is not None:
         in_graphs = {*FILES_AND_ADAPTERS, *nccl.environment.search}
         for name in not_emulated(nccl, set(variables) - in_graphs):

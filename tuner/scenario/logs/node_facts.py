@@ -200,7 +200,7 @@ def _filled(reading: Reading, nodes: list[NodeFacts], count: int | None, ranks: 
     if unseen > 0:
         filled += [replace(whole, ranks=())] * unseen
         reading.notes.append(
-            f"{unseen} of {count} nodes are not in the log: taken to be like the one with rank "
+            f"{unseen} of {count} nodes are not in the log: assumed to be like the one with rank "
             f"{', '.join(map(str, whole.ranks)) or '?'}"
         )
     sizes = [node.local_ranks for node in filled if node.local_ranks is not None]
@@ -210,7 +210,7 @@ def _filled(reading: Reading, nodes: list[NodeFacts], count: int | None, ranks: 
         )
     shown = sum(len(node.ranks) for node in nodes)
     if ranks is not None and shown < ranks and unseen <= 0:
-        reading.notes.append(f"{shown} of {ranks} ranks are in the log: the others are taken to be like those")
+        reading.notes.append(f"{shown} of {ranks} ranks are in the log: the others are assumed to be like those")
     return filled
 
 
@@ -279,7 +279,8 @@ def _graph(line: PrintedGraph, pattern: Pattern, latency_us: float, doubts: list
     if not (sure_of_intra and sure_of_inter):
         bandwidths = f"{line.bw_intra}/{line.bw_inter}"
         doubts.append(
-            f"bandwidths {bandwidths} are of no search, their float32 is not certain: {option('graphs')} takes a dump"
+            f"bandwidths {bandwidths} are none that the search tries, so their float32 value is not certain: "
+            f"{option('graphs')} takes a dump"
         )
     return Graph(
         pattern=pattern,

@@ -515,7 +515,7 @@ def _mostly_known(judged: Sequence[JudgedCurve]) -> bool:
 
 def _no_release(files: Sequence[ResultFile], given: Given) -> tuple[str, ...]:
     named = bool(given.nccl) or all(file.names_release for file in files)
-    return () if named else ("the release that was measured: another one picks otherwise at sizes that are left open",)
+    return () if named else ("the release that was measured: at sizes left open another release makes other picks",)
 
 
 def _of_site(files: Sequence[ResultFile]) -> str | None:
@@ -691,7 +691,7 @@ def _small_messages(judged: Sequence[JudgedCurve]) -> Iterator[Diagnosis]:
     extra = [each.curve.time_us - each.expected.time_us for each in judged]
     extra_us = median(np.concatenate([us[which] for us, which in zip(extra, slow, strict=True)]).tolist())
     off = [np.log(each.curve.time_us / each.expected.time_us)[which] for each, which in zip(judged, slow, strict=True)]
-    what = f"small calls take {extra_us:.3g} us longer, more than ways of launching differ by: the host, not the links"
+    what = f"small calls take {extra_us:.3g} us longer, more than ways of launching differ: the host, not the links"
     yield Diagnosis(Resource.small_messages, what, 0.0, median(np.concatenate(off).tolist()))
 
 

@@ -53,7 +53,7 @@ ERROR_BYTES = (2**20, 2**26)
 # Source: ncclTopoCompute, src/graph/search.cc, v2.28.9-1.
 _NO_WAY_GBS = 0.2
 _NO_WAY = (
-    "NCCL's search finds no way through this node and counts with 0.1 GB/s, so that nothing is too slow here; valid: "
+    "NCCL's search finds no way through this node and assumes 0.1 GB/s, by which no time is too slow; valid: "
     "{option:calibration} with a file that 'nccl-tuner fit calibration' makes of a healthy machine's times"
 )
 # AllToAll between nodes is in no frozen split: half again as wide, as intervals are of what was never held out.

@@ -209,7 +209,7 @@ def of_tables(name: str, tables: Sequence[Measurements], measured: Site, widths:
     ]
     everything = joined(placed)
     if len(everything) < FEWEST_ROWS:
-        raise BadInput(f"{len(everything)} rows that NCCL's model can be asked about; valid: {FEWEST_ROWS} or more")
+        raise BadInput(f"{len(everything)} rows for which NCCL's model has a time; valid: {FEWEST_ROWS} or more")
     fitted = of_calls(everything, widths.collectives)
     own = zip(tables, placed, strict=True)
     return replace(

@@ -168,7 +168,7 @@ def _observations(paths: Sequence[Path], read_files: Sequence[tuple[Path, Measur
     held_out = _held_out(point.bytes for each in calls for point, _ in each.blocks_of)
     groups = [group for each in calls for group in _groups(each, held_out, left_out)]
     if not groups:
-        raise BadMeasurement(f"{paths[0]}: the model has a time for nothing that was measured: {_counts(left_out)}")
+        raise BadMeasurement(f"{paths[0]}: the model has no time for anything that was measured: {_counts(left_out)}")
     return Observations(
         tuple(cases),
         tuple(titles[scenario.title] for scenario in cases),
@@ -276,7 +276,7 @@ def _groups(of_file: _OfFile, held_out: set[int], left_out: Counter[str]) -> Ite
         if algo_proto in excluded[request]:
             left_out[f"calls without a model: {excluded[request][algo_proto]}"] += len(calls)
         elif (timing.penalised(one, RuleCall(shape, request, algo_proto)) != one).any():
-            left_out["calls that the model only makes the last choice"] += len(calls)
+            left_out["calls that the model only chooses last"] += len(calls)
         else:
             group = _group(of_file, request, algo_proto, calls)
             yield replace(group, held_out=np.isin(group.sizes.nbytes, list(held_out)))

@@ -206,7 +206,7 @@ CAUSES = (
 # Of a bandwidth above the ideal.
 ABOVE = (
     "reduction in the switch",
-    "a network so fast that it takes from the links in the node",
+    "a network so fast that it takes bandwidth from the links in the node",
     "too low a bandwidth given",
 )
 

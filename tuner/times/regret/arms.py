@@ -212,7 +212,7 @@ def of_sources(sources: Sequence[TableSource], site: Site) -> MeasuredArms:
             failed = placement.nothing(source.table)
     if not times:
         reasons = "; ".join(f"{plural(rows, 'row')}: {why}" for why, rows in skipped.items())
-        raise failed or CannotBeJudged(f"no row that NCCL's model can be asked about; {reasons}")
+        raise failed or CannotBeJudged(f"no row for which NCCL's model has a time; {reasons}")
     noise = {nodes: value for source in sources for nodes, value in source.table.header.noise_percent.items()}
     calls = tuple(_measured_call(call, times[call], picks[call]) for call in sorted(times) if call in picks)
     simulated = [source for source in sources if SIMULATED_TRAP in source.table.header.traps]

@@ -314,7 +314,7 @@ def _parsed(record: Mapping[str, Any]) -> Calibration:
         raise ValueError(f"{', '.join(wrong)}: not above 0")
     scope = frozenset(Place(str(nccl), *map(int, numbers)) for nccl, *numbers in record["scope"])
     if any(place.algo_proto >= len(ALGO_PROTOS) for place in scope):
-        raise ValueError("an algorithm and protocol that there is not in scope")
+        raise ValueError("an unknown algorithm or protocol in scope")
     return Calibration(
         name=str(record["name"]),
         machine=str(record["machine"]),

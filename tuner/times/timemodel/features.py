@@ -108,7 +108,7 @@ def _of_either(
     def chosen(numbers: Numbers) -> Numbers:
         return of_array(numbers) if isinstance(numbers, np.ndarray) else of_number(numbers)
 
-    chosen.__doc__ = f"{says} of numbers: of each element of an array, or of one number."
+    chosen.__doc__ = f"{says} of numbers: for each element of an array, or for one number."
     return chosen
 
 

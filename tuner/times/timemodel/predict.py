@@ -322,7 +322,7 @@ def choose(communicator: Comm, machine: str | None, calibration: str | None = No
         return CalibrationChoice(named, named.machine == machine, f"{named.name}, as asked for", adapters_gbs(machine))
     if communicator.splits_hosts:
         raise BadInput(
-            "no calibrated times where NCCL takes a host for several nodes: none were "
+            "no calibrated times where NCCL treats a host as several nodes: none were "
             f"measured; valid: {option('calibration')} "
             "with a file fitted to this machine"
         )

@@ -73,9 +73,9 @@ def channels(shown: ShownByLog) -> Iterator[Finding]:
         weight = weight if weight is Severity.FAULT or limits else of_ring
     elif not patterns:
         if any(way.startswith("SHM") for way in log.transports):
-            because.append("GPUs reach each other over the CPU's memory (SHM), not peer to peer")
+            because.append("GPUs reach each other through host memory (SHM), not peer to peer")
         if _sockets(log.transports) or (several and "Socket" in log.networks.values()):
-            because.append("the network is IP sockets, and a channel takes what an adapter has")
+            because.append("the network is IP sockets, where a channel uses a whole adapter")
             weight = weight if weight is Severity.FAULT or spans_nodes(reading) is None else Severity.FAULT
     why = "; ".join(because) or "not shown: NCCL_DEBUG_SUBSYS=INIT,ENV,GRAPH prints the graphs that decide it"
     if not because and {rank.local_ranks for rank in reading.logs} == {1}:  # as many as its adapters carry
@@ -138,7 +138,7 @@ def nvls(shown: ShownByLog) -> Iterator[Finding]:
             Severity.FAULT,
         )
     elif any(way.startswith("SHM") for way in reading.log.transports):
-        why, weight = "GPUs of a node reach each other over the CPU's memory (SHM): no NVLink is used", Severity.NOTE
+        why, weight = "GPUs of a node reach each other through host memory (SHM): no NVLink is used", Severity.NOTE
     else:
         why = "not shown: it needs Hopper or later, NVSwitches, and multicast (NCCL_DEBUG_SUBSYS=INIT,NVLS says it)"
     yield Finding("diagnose.no_nvls", weight, {"why": why})
