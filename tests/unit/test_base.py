@@ -32,8 +32,11 @@ from tuner.base.errors import BadInput, BadTopology
 from tuner.base.files import contents, read_bytes, recall_own, remember
 from tuner.base.frames import Costs, Framed
 from tuner.base.names import ALGO_PROTOS, Algorithm, Collective, DataType, Op, Protocol
+from tuner.base.nouns import Span
 from tuner.base.numerics import SizeArray, as_size_t, int32, log2i, log2i_array, parse_long, shortest
 from tuner.base.records import from_json, json_form, to_json
+from tuner.base.registry import Source, found_in, source_of
+from tuner.base.sizes import as_ranges, from_ranges, size_bytes, size_list
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
 from tuner.graphs.graph_file import GraphFile
@@ -471,6 +474,61 @@ def test_a_step_at_a_break_that_would_hide() -> None:
 def test_ends_belong_to_it() -> None:
     assert breakpoints.find(steps(7, 9), 7, 9).tolist() == [7, 9]
     assert breakpoints.find(steps(7, 10), 7, 9).tolist() == [7]
+
+
+@given(st.integers(0, 2**62), st.integers(0, 2**62))
+def test_a_span_holds_both_of_its_ends_and_nothing_beyond(one: int, other: int) -> None:
+    low, high = sorted((one, other))
+    around = (low - 1, low, (low + high) // 2, high, high + 1)
+    assert [number in Span(low, high) for number in around] == [False, True, True, True, False]
+    assert [number in Span(low) for number in around] == [False, True, True, True, True]
+
+
+@pytest.mark.parametrize("power", [1, 2, 3, 4])
+def test_units_of_sizes_are_what_they_say(power: int) -> None:
+    unit = "KMGT"[power - 1]
+    for binary in (unit, unit.lower(), f"{unit}iB", f"{unit.lower()}ib"):
+        assert size_bytes(f"3{binary}") == 3 * 1024**power
+    assert size_bytes(f"3{unit}B") == 3 * 1000**power
+    assert size_bytes(f"1.5{unit}") == 3 * 1024**power // 2
+    assert size_bytes("7") == size_bytes("7B") == 7
+
+
+def test_a_range_of_sizes_has_both_of_its_ends() -> None:
+    assert size_list("8..64") == size_list("8..64*2") == [8, 16, 32, 64]
+    assert size_list("8..63") == [8, 16, 32]
+    assert size_list("8..8") == [8]
+    assert size_list("1K..4K+1K,5") == [1024, 2048, 3072, 4096, 5]
+
+
+@given(st.sets(st.integers(0, 300), min_size=1))
+def test_numbers_are_read_back_from_their_ranges(numbers: set[int]) -> None:
+    assert from_ranges(as_ranges(sorted(numbers)), "ranks") == tuple(sorted(numbers))
+
+
+@pytest.mark.parametrize(
+    ("numbers", "said"),
+    [
+        ((4,), "4"),
+        ((0, 1), "0-1"),
+        ((0, 2), "0,2"),
+        ((0, 2, 4), "0-4:2"),
+        ((0, 1, 2, 3, 8, 16, 24, 25), "0-3,8-24:8,25"),
+    ],
+)
+def test_equal_steps_are_said_as_a_range(numbers: tuple[int, ...], said: str) -> None:
+    assert as_ranges(numbers) == said
+
+
+def test_a_rule_has_the_source_of_the_newest_release_that_is_not_later() -> None:
+    @found_in(Source("a.cc", "one", "2.18.1"), Source("b.cc", "two", "2.20.3"), Source("c.cc", "three", "2.28.9"))
+    def rule() -> None:
+        pass
+
+    held = {nccl: source_of(rule, nccl).file for nccl in ("2.18.1", "2.19.4", "2.20.3", "2.28.8", "2.28.9", "2.32.3")}
+    assert list(held.values()) == ["a.cc", "a.cc", "b.cc", "b.cc", "c.cc", "c.cc"]
+    with pytest.raises(LookupError, match=r"rule has no source in NCCL 2\.17\.1"):
+        source_of(rule, "2.17.1")
 
 
 @pytest.mark.each_choice
