@@ -35,6 +35,13 @@ def test_beyond_the_noise_is_where_the_interval_is_above_0(comparisons: int, fre
     assert {False, True} == set(found)
 
 
+@pytest.mark.parametrize("comparisons", [0.5, 1, 4])
+def test_the_least_chance_that_counts_still_counts(comparisons: float) -> None:
+    least = ERROR / max(1, comparisons)
+    assert Verdict(0.1, p=least).is_beyond(comparisons)
+    assert not Verdict(0.1, p=math.nextafter(least, 1)).is_beyond(comparisons)
+
+
 def test_intervals_of_pairs_hold_the_truth_and_those_for_many_hold_it_more_often() -> None:
     rng = np.random.default_rng(4)
     held = {1: 0, 10: 0}
@@ -81,6 +88,13 @@ def test_a_crossing_is_where_straight_lines_meet(one: int, other: int, before: f
     assert lead(last) > 0 >= lead(last + 1)
     exact = low * (high / low) ** (before / (before + after))
     assert abs(last - exact) <= 1 + 1e-6 * exact
+
+
+@given(st.data())
+def test_a_crossing_is_the_last_size_ahead_to_the_byte(data: st.DataObject) -> None:
+    low, high = data.draw(st.tuples(st.integers(0, 2**40), st.integers(1, 1000)).map(lambda pair: (pair[0], sum(pair))))
+    last = data.draw(st.integers(low, high - 1))
+    assert crossing(lambda size: last + 0.5 - size, low, high) == last
 
 
 def test_lines_that_do_not_cross_have_no_crossing() -> None:
