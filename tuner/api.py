@@ -118,7 +118,7 @@ class Communicator:
     def channels_across_nodes(self) -> "Across":
         """The rings, trees, NVLS heads and adapters of all ranks, from graphs that are searched here.
 
-        Errors: BadInput where the graphs are from a file. Source: ncclTopoPostset, src/graph/connect.cc.
+        Errors: BadInput if the graphs are from a file. Source: ncclTopoPostset, src/graph/connect.cc.
 
         >>> two_nodes = communicator("dgx-h100", nodes=2, nccl="2.28.9")
         >>> two_nodes.channels_across_nodes().rings[0].crossings[0]
@@ -154,7 +154,7 @@ class Communicator:
 
         AllToAll, Gather, Scatter, Send and Recv, for which NCCL picks no algorithm, give one record per size instead:
         the launch of ``rank`` (``root`` is the root or the peer), and measured times where there are any. Errors:
-        NoAlgorithm where NCCL finds nothing to run; BadInput for an unknown name or a size out of range. Source:
+        NoAlgorithm if NCCL finds nothing to run; BadInput for an unknown name or a size out of range. Source:
         topoGetAlgoInfo, src/enqueue.cc.
         """
         if type(sizes) is int and (known := self.known_table(collective, kind)) is not None:
@@ -184,7 +184,7 @@ class Communicator:
     def compiled(self, collective: Collective | str, **kind: Unpack[CallKind]) -> PickTable | None:
         """The picks of such calls as a table of size ranges, which :meth:`pick` uses by itself once that pays.
 
-        None where no table can say them: calls that may bypass the algorithms, picks that NCCL_CTA_POLICY moves.
+        None if no table can say them: calls that may bypass the algorithms, picks that NCCL_CTA_POLICY moves.
         Errors: BadInput for an unknown name.
         """
         return self.selection.pick_table(request(collective, **kind))
@@ -550,7 +550,7 @@ def diagnose(
 
     The others say of all files what these do not: the ``machine``, its ``nodes`` and release, and of a topology that
     only places devices the ``gpu`` model and the speed (1e9 bits per second) and latency (us) of its adapters. As a
-    frame it has a row for each finding. Errors: BadInput where no file is there, or for an unknown machine or release.
+    frame it has a row for each finding. Errors: BadInput if no file is there, or for an unknown machine or release.
 
     >>> found = diagnose("docs/examples/node.xml")
     >>> found[0].machine, found.rows()[0][4]

@@ -106,7 +106,7 @@ def pat_not_read(call: Alone) -> bool:
 
 
 def _check_agreement(scenario: Scenario, request: Request, sizes: Sequence[int]) -> None:
-    """BadInput where ranks of other nodes pick differently from rank 0: NCCL then hangs or gives wrong results."""
+    """BadInput if ranks of other nodes pick differently from rank 0: NCCL then hangs or gives wrong results."""
     views = scenario.resolve().views_of_kinds
     if len(views) == 1:
         return

@@ -46,7 +46,7 @@ DRIFTS, BY_RANK, BY_ORDER, BY_PLACE, BY_CLOCK = "repeat", "rank", "order", "plac
 class ChangedCall:
     """A call that the tuner changes: what NCCL takes without it and with it, and how much longer by NCCL's own times.
 
-    ``percent`` is below 0 where NCCL's own time is less, and None where it has no time for what is taken.
+    ``percent`` is below 0 where NCCL's own time is less, and None if it has no time for what is taken.
     """
 
     collective: Collective
@@ -122,7 +122,7 @@ def interfaces(file: Path) -> tuple[int, ...]:
 
 
 def taken_by(nccl: str, offered: Sequence[int]) -> int | None:
-    """The interface by which a release asks a library that offers these; None where it takes none of them."""
+    """The interface by which a release asks a library that offers these; None if it takes none of them."""
     loaded = release.load(nccl)
     if not loading.has_plugins(loaded):
         return None
@@ -152,7 +152,7 @@ def audit(
     """Audit the tuner of a library on each communicator, whose releases of one shape stand oldest first.
 
     ``begun`` is called before each. Errors: BadInput for a file that is no tuner, or a release that hands out no costs;
-    OracleUnavailable and OracleFailed where libnccl cannot be asked, or fails without the tuner.
+    OracleUnavailable and OracleFailed if libnccl cannot be asked, or fails without the tuner.
     """
     offered = interfaces(file)
     faults = _Faults()

@@ -35,7 +35,7 @@ SYMMETRIC = (Collective.AllReduce, Collective.AllGather, Collective.ReduceScatte
 class OtherChange:
     """One thing that differs: its topic, its name, both values in words, and who gave the answer.
 
-    A value is None where that side does not have it, such as a variable that the release does not read.
+    A value is None if that side does not have it, such as a variable that the release does not read.
     """
 
     topic: str

@@ -201,8 +201,8 @@ KEYS: dict[str, Callable[[Scenario, str], Scenario]] = {
 class AtSize:
     """Both picks at one size; ``ratio`` is the predicted time after over the one before, each by its own side's model.
 
-    The ratio is None where either pick bypasses the algorithms, since its time comes from another model; bandwidths are
-    None where no model gives a time. ``calibrated`` are calibrated times, where they were asked for.
+    The ratio is None if either pick bypasses the algorithms, since its time comes from another model; bandwidths are
+    None if no model gives a time. ``calibrated`` are calibrated times, where they were asked for.
     """
 
     collective: str

@@ -136,7 +136,7 @@ class Curves:
 def curves(scenario: Scenario, request: Request, sizes: SizeArray) -> Curves:
     """Times of the cells that the call may use at ``sizes`` (nBytes, ascending, at least one), as rank 0 sees them.
 
-    Errors: BadInput for what the emulator refuses, NoAlgorithm where nothing can run at any of the sizes.
+    Errors: BadInput for what the emulator refuses, NoAlgorithm if nothing can run at any of the sizes.
     """
     selection = Selection(scenario.communicator())
     picks = choices(scenario, request, sizes, [scenario.nodes])

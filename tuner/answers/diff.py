@@ -83,7 +83,7 @@ class PickChange:
 
     ``ratio`` is the predicted time after over the one before, each by its own side's model; also at both ends.
     ``ratio_by_before`` and ``ratio_by_after`` do not mix the models: each is the new pick's time over the old pick's,
-    both by one side's model; None where that side cannot run the other's pick. All of these are None where one of the
+    both by one side's model; None if that side cannot run the other's pick. All of these are None if one of the
     picks bypasses the algorithms, or is run by copy engines: NCCL never compares the time of a symmetric kernel with
     that of an algorithm. ``calibrated`` are calibrated times, where they were asked for.
     """

@@ -45,7 +45,7 @@ class EfficiencyRow:
 
     ``executed`` is what the file says was executed, ``pick`` what the emulator picks, and ``nccl_us`` that pick's
     predicted time. ``link_busbw_gbs`` is the busbw at which the links are full with what the pick's algorithm sends,
-    None where that is not known. ``alphabeta_algorithm`` is the fastest algorithm by the alpha-beta model. ``limit`` is
+    None if that is not known. ``alphabeta_algorithm`` is the fastest algorithm by the alpha-beta model. ``limit`` is
     the resource that saturates first.
     """
 
@@ -111,7 +111,7 @@ def report(
 ) -> EfficiencyReport:
     """Measured times against NCCL's model, the alpha-beta model of ``assumed`` levels, the ideal and the links.
 
-    With calibrated ``times`` where wanted. BadInput where the file's ranks are not the machine's, or no calibration
+    With calibrated ``times`` where wanted. BadInput if the file's ranks are not the machine's, or no calibration
     answers; BadCalibration.
     """
     if sweep.ranks not in (None, scenario.ranks):
@@ -202,7 +202,7 @@ def _ran(result: Result) -> str | None:
 
 
 def _carried(operation: CostOperation, algorithm: Algorithm, scenario: Scenario) -> Loads | None:
-    """Bytes that the algorithm sends; None where that is not known."""
+    """Bytes that the algorithm sends; None if that is not known."""
     try:
         return wires.loads(operation, algorithm.name, scenario.gpus(), scenario.nodes)
     except BadInput:

@@ -78,7 +78,7 @@ class ExchangeAnswer:
     """One size of a call that NCCL makes from sends and receives.
 
     ``bytes`` are those of a message; for AllToAll, what each rank sends in all including its own part, as nccl-tests
-    counts; for Gather and Scatter, what the root receives or sends in all. ``calibrated`` is None where nothing was
+    counts; for Gather and Scatter, what the root receives or sends in all. ``calibrated`` is None if nothing was
     measured: NCCL itself has no time model. ``busbw_gbs`` is that of ``calibrated.time_us``, GB/s, without the own
     part. ``measured``: whether such calls were measured on as many nodes, one or several.
     """
@@ -193,7 +193,7 @@ def _if_any(answer: ExchangeAnswer, least_bytes: int, dtype: DataType) -> Exchan
 def all_to_all(scenario: Scenario, sizes: Sequence[int], calibration: str | None = None) -> list[ExchangeAnswer]:
     """Time that AllToAll of ``sizes`` bytes takes on the scenario's communicator, by measured times.
 
-    Errors: BadInput where no calibration with measured times of AllToAll answers, BadCalibration for a file that is not
+    Errors: BadInput if no calibration with measured times of AllToAll answers, BadCalibration for a file that is not
     one.
     """
     selection = Selection(scenario.communicator())

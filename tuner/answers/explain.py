@@ -168,7 +168,7 @@ def explain_pick(selection: Selection, constants: ConstantsUsed, request: Reques
 
 
 def with_times(explanation: Explanation, scenario: Scenario, request: Request, wanted: "TimesWanted") -> Explanation:
-    """Adds calibrated times. Errors: BadInput where no calibration answers, BadCalibration."""
+    """Adds calibrated times. Errors: BadInput if no calibration answers, BadCalibration."""
     from tuner.answers import calibrated
 
     model = calibrated.answering(wanted, scenario, Selection(scenario.communicator()), request.buffers)

@@ -82,7 +82,7 @@ def limited(scenario: Scenario, graph: str) -> GraphExplanation:
 
 
 def _communicator(scenario: Scenario) -> CommunicatorChannels | None:
-    """The communicator; None where the emulator has none, as for a host that NCCL treats as several nodes."""
+    """The communicator; None if the emulator has none, as for a host that NCCL treats as several nodes."""
     variables = scenario.environment or {}
     limiting = {name: value for name, value in variables.items() if name in LIMIT_CHANNELS}
     others = {name: value for name, value in variables.items() if name not in limiting}

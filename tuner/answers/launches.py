@@ -54,7 +54,7 @@ class LaunchAnswer:
 
 
 def with_launches(answers: Sequence[PickAnswer], launches: "Launches", kind: Operation) -> list[PickAnswer]:
-    """The answers with their launches, for calls of one kind. BadInput where copy engines do one, or the launch is not
+    """The answers with their launches, for calls of one kind. BadInput if copy engines do one, or the launch is not
     emulated.
     """
     for answer in answers:

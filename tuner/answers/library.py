@@ -153,7 +153,7 @@ class EndedProgram:
 def run(
     scenario: Scenario, command: Sequence[str], processes_per_node: int | None = None, to_stderr: bool = False
 ) -> EndedProgram:
-    """Runs the program to its end. Errors: BadInput where it cannot be started or simulated; OracleUnavailable."""
+    """Runs the program to its end. Errors: BadInput if it cannot be started or simulated; OracleUnavailable."""
     with preloaded(scenario.oracle_configuration(), processes_per_node) as prepared:
         variables = prepared.variables({**os.environ, **(scenario.environment or {})})
         print(f"nccl-tuner: GPUs of {scenario.title} are simulated, under {prepared.library}.", file=sys.stderr)

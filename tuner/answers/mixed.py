@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 class CallInKernel:
     """One call of a kernel: ``call`` is its place among the calls, ``choice`` an index into the choices.
 
-    A field is None where a release of the real library does not show it, and for calls without an algorithm, which have
+    A field is None if a release of the real library does not show it, and for calls without an algorithm, which have
     no channels of their own.
     """
 

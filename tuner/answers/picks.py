@@ -176,7 +176,7 @@ def with_times(
 ) -> list[PickAnswer]:
     """The answers with the times of a calibration, or with the reason why there are none.
 
-    Errors: BadInput where no calibration answers, BadCalibration.
+    Errors: BadInput if no calibration answers, BadCalibration.
     """
     from tuner.answers import calibrated
 

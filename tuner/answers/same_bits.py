@@ -50,7 +50,7 @@ class Setting:
     """Variables that make the answer yes; times are NCCL's predictions for the last size, with these variables and
     without.
 
-    ``time_us`` is None where NCCL's model does not see what they cost, because it reads the channels from the graphs.
+    ``time_us`` is None if NCCL's model does not see what they cost, because it reads the channels from the graphs.
     """
 
     variables: Mapping[str, str]
@@ -156,7 +156,7 @@ def _spellings(collective: Collective, algorithm: Algorithm) -> tuple[str, ...]:
 
 
 def _setting(question: SameBitsQuery, scenarios: Sequence[Scenario], variables: Mapping[str, str]) -> Setting | None:
-    """The setting with these variables; None where the answer is still not yes."""
+    """The setting with these variables; None if the answer is still not yes."""
     after = [replace(one, environment={**(one.environment or {}), **variables}) for one in scenarios]
     try:
         if ask(question, after, settings=False).answer != YES:

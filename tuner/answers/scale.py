@@ -57,7 +57,7 @@ class AtCount:
 class CountRange(Choice):
     """Numbers of nodes, or of GPUs per node, with one choice, from ``first`` to ``last``; ``bytes`` as asked for.
 
-    Times and bandwidths are None where NCCL has nothing to run, where a rank would have less than one element, and for
+    Times and bandwidths are None if NCCL has nothing to run, where a rank would have less than one element, and for
     copy engines; for symmetric kernels they come from NCCL's model of these.
     """
 
@@ -255,7 +255,7 @@ def with_times(
 ) -> Scale:
     """The ranges with calibrated times at both ends; ``per_rank`` must be as in :func:`scale`.
 
-    Errors: BadInput where no calibration answers, BadCalibration.
+    Errors: BadInput if no calibration answers, BadCalibration.
     """
     by_end: dict[tuple[int, str], list[int]] = defaultdict(list)  # places of ranges by nodes and collective
     for at, each in enumerate(emulated.ranges):

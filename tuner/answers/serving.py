@@ -265,7 +265,7 @@ class ServedGroup:
     ) -> ServedPicks:
         """Who carries AllReduces of sizes in bytes, and NCCL's picks under the environment that the engine gives it.
 
-        Errors: those of :meth:`carriers_of`; NoAlgorithm where NCCL finds nothing to run.
+        Errors: those of :meth:`carriers_of`; NoAlgorithm if NCCL finds nothing to run.
         """
         request = Request(Collective.AllReduce, by_name(DataType, dtype, "type"), by_name(Op, op, "operation"))
         picked = self._selection.pick(request, sizes_bytes)
@@ -349,7 +349,7 @@ def compare_with_engine(
     """The group's answers for four data types, in CUDA graphs and eager, against the functions of the engine's package.
 
     Sizes are ``sizes_bytes``, or 64 between 1 KiB and 1 GiB, and in any case those at, before and behind each border.
-    OracleUnavailable where the package cannot be had or asked; OracleFailed where it does not answer; BadInput for
+    OracleUnavailable where the package cannot be had or asked; OracleFailed if it does not answer; BadInput for
     settings with which the engine ends.
     """
     from tuner.oracle import serving  # what runs a package, which nothing else here needs

@@ -42,7 +42,7 @@ class ServedCall:
     of its tokens for each of their experts. With ``in_group`` above 1 a call is a group of NCCL with that number of
     collectives, each of ``bytes``.
 
-    ``pick`` is NCCL's where NCCL carries it; ``time_us`` of one call is then NCCL's own, None where there is none, and
+    ``pick`` is NCCL's where NCCL carries it; ``time_us`` of one call is then NCCL's own, None if there is none, and
     such calls are in no total.
     """
 

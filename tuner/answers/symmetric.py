@@ -36,7 +36,7 @@ class KernelTime:
 class WindowExplanation:
     """A call of ``bytes`` (NCCL's nBytes) on symmetric windows.
 
-    ``taken_by`` is the symmetric kernel or the copy engines, None where the call stays on the classic path; ``blocks``
+    ``taken_by`` is the symmetric kernel or the copy engines, None if the call stays on the classic path; ``blocks``
     and ``threads`` are those of the launch, of the classic pick where it stays. ``kernels`` are those that can do the
     call, the lowest score first. ``classic`` is NCCL's pick for the call without windows; None if nothing can run it.
     The times of ``kernels`` and ``classic`` come from two models, which NCCL never compares.
@@ -52,7 +52,7 @@ class WindowExplanation:
 
 
 def explain_window(scenario: Scenario, request: Request, size: int) -> WindowExplanation:
-    """Explains one call. Errors: BadInput for what is not emulated; NoAlgorithm where nothing can do the call."""
+    """Explains one call. Errors: BadInput for what is not emulated; NoAlgorithm if nothing can do the call."""
     return _explained(Selection(scenario.communicator()), request, size)
 
 
@@ -60,7 +60,7 @@ def explain_windows(scenario: Scenario, like: Request, sizes: Sequence[int]) -> 
     """Explains the collectives that have symmetric kernels, at each of these sizes (nBytes) that it can have.
 
     The calls are ``like`` that one in everything but the collective. Errors: BadInput for what is not emulated;
-    NoAlgorithm where nothing can do any of the calls.
+    NoAlgorithm if nothing can do any of the calls.
     """
     selection = Selection(scenario.communicator())
     selection.check_buffers(like.buffers)
@@ -167,7 +167,7 @@ def picks_of(selection: Selection, request: Request, sizes: SizeArray) -> list[A
 def times_us(selection: Selection, request: Request, sizes: SizeArray, picks: Sequence[AnyPick]) -> list[float | None]:
     """Time that each pick takes at its size of ``sizes`` (bytes), by this communicator's models, [size].
 
-    None where it cannot run, or no model has a time.
+    None if it cannot run, or no model has a time.
     """
     staying = any(isinstance(pick, Pick) for pick in picks)
     names = [f"{algorithm.name}/{protocol.name}" for algorithm, protocol in selection.candidates(request)]

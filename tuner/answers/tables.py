@@ -84,7 +84,7 @@ class CalibratedTable:
 
 
 def with_times(cells: Sequence[TableCell], scenario: Scenario, wanted: TimesWanted) -> CalibratedTable:
-    """Cells with times for float32 sums. Errors: BadInput where no calibration answers, BadCalibration."""
+    """Cells with times for float32 sums. Errors: BadInput if no calibration answers, BadCalibration."""
     selection = Selection(scenario.communicator())
     model = calibrated.answering(wanted, scenario, selection)
     if isinstance(model, NoCalibration):

@@ -23,7 +23,7 @@ from tuner.times.costmodels.step import Cluster, Parallelism, Traffic
 class StepCall:
     """One collective of a step: its shape, its bytes, and the times of a call and of all ``calls``.
 
-    NCCL's pick, its time and its ``channels`` are None where NCCL has no model of the operation: sends, and all-to-all
+    NCCL's pick, its time and its ``channels`` are None if NCCL has no model of the operation: sends, and all-to-all
     made from them. ``step_us`` then comes from the alpha-beta model. ``difference`` is alpha-beta's time over NCCL's,
     minus 1; ``share`` is of the step's communication. ``calibration`` is the one that answered, or the reason why none
     did.
@@ -66,7 +66,7 @@ def rows(
     """One row for each of :func:`tuner.times.costmodels.step.traffic`, without its share of the total.
 
     ``scenario`` describes a node and the release; its number of nodes does not matter. Without one there is only
-    alpha-beta. Calibrated ``times`` are added where wanted. Errors: BadInput where the cluster's nodes differ from the
+    alpha-beta. Calibrated ``times`` are added where wanted. Errors: BadInput if the cluster's nodes differ from the
     scenario's and where no calibration answers; BadCalibration.
     """
     if scenario is None:

@@ -56,7 +56,7 @@ class TriedRow:
 def run(table: Path, scenario: Scenario, timeout_s: float) -> list[TriedRow]:
     """Tries every row of a table on a communicator: what the library launches, and what the plugin counts.
 
-    Errors: BadTable for a table with a mistake, OracleFailed where libnccl fails with it, BadInput for a release
+    Errors: BadTable for a table with a mistake, OracleFailed if libnccl fails with it, BadInput for a release
     without tuner plugins or another one than the table's.
     """
     if (ignored := asked.of_other_releases(table, scenario.nccl)) is not None:

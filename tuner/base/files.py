@@ -19,7 +19,7 @@ GZIPPED = b"\x1f\x8b"  # how such a file begins
 UTF_16 = (b"\xff\xfe", b"\xfe\xff")  # and text of Windows' shells
 MOST_BYTES = 1 << 30  # unpacked, or of a device: above the traces of a long run
 PIECE_BYTES = 1 << 20
-MOST_KEPT_BYTES = 256 << 20  # of one file in the cache, but for libnccl itself
+MOST_KEPT_BYTES = 256 << 20  # of one file in the cache, except for libnccl itself
 
 
 def contents(path: Path, most: int | None = None) -> bytes:
@@ -177,7 +177,7 @@ def _is_device(path: Path) -> bool:
 
 
 def write_bytes(path: Path, content: bytes) -> None:
-    """Writes a file completely or not at all. BadInput where it cannot be written."""
+    """Writes a file completely or not at all. BadInput if it cannot be written."""
     with replacing(path) as to:
         to.write_bytes(content)
 
@@ -259,7 +259,7 @@ def _regular(path: Path) -> Iterator[BinaryIO]:
 
 
 def recall_own(path: Path) -> str | None:
-    """Text that this user's own processes remembered; None where another user may have written it."""
+    """Text that this user's own processes remembered; None if another user may have written it."""
     try:
         with _regular(path) as file:
             found = os.fstat(file.fileno())

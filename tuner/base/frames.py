@@ -73,7 +73,7 @@ class Framed(ABC):
         """The columns by name, each of one dimension and all of one length."""
 
     def rows(self) -> list[tuple[Any, ...]]:
-        """The rows of :meth:`columns` as Python's values, words as text; None where a value is missing."""
+        """The rows of :meth:`columns` as Python's values, words as text; None if a value is missing."""
         return list(zip(*(_values(column) for column in self.columns().values()), strict=True))
 
     def to_pandas(self) -> Any:
@@ -117,7 +117,7 @@ class Rows(Framed, Sequence[R]):
         return f"<{type(self).__name__}: {len(self.records)}{kind}>"
 
     def columns(self) -> dict[str, Column]:
-        """The fields of the records, [record] each: numbers, words, texts; None where a record lacks one."""
+        """The fields of the records, [record] each: numbers, words, texts; None if a record lacks one."""
         rows = [_flat(to_json(record)) for record in self.records]
         names = dict.fromkeys(name for row in rows for name in row)
         return {name: [row.get(name) for row in rows] for name in names}

@@ -123,7 +123,7 @@ def _forms(kind: Any) -> tuple[tuple[str, _Form], ...]:
 def from_json(kind: Any, value: Any) -> Any:
     """A value of a type from its JSON, the inverse of :func:`to_json` for records that convert and leave out nothing.
 
-    Numbers and texts are not checked. KeyError, TypeError or ValueError where something else was written.
+    Numbers and texts are not checked. KeyError, TypeError or ValueError if something else was written.
     """
     origin, arguments = get_origin(kind), get_args(kind)
     if NoneType in arguments:
@@ -159,7 +159,7 @@ def today() -> str:
 
 
 def sha256(path: Path) -> str:
-    """SHA-256 of a file's bytes. OSError where it cannot be read."""
+    """SHA-256 of a file's bytes. OSError if it cannot be read."""
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 

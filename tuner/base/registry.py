@@ -93,7 +93,7 @@ _SOURCES: dict[Rule, tuple[Source, ...]] = {}
 def found_in(*sources: Source) -> Callable[[F], F]:
     """The decorator for a step that every release takes: no release's file names it, but it has a source like a rule.
 
-    TypeError without a source, ValueError where they are not in the order of releases.
+    TypeError without a source, ValueError if they are not in the order of releases.
     """
     if not sources or not all(isinstance(source, Source) for source in sources):
         raise TypeError("a rule needs a source: the file and function of NCCL that has it, and since which release")
@@ -116,7 +116,7 @@ def sources_of(rule: Rule) -> tuple[Source, ...]:
 
 @cache
 def source_of(rule: Rule, nccl: str) -> Source:
-    """The source that holds for a release. LookupError where the rule has none that early."""
+    """The source that holds for a release. LookupError if the rule has none that early."""
     held = [source for source in sources_of(rule) if _order(source.since) <= _order(nccl)]
     if not held:
         raise LookupError(f"{rule.__name__} has no source in NCCL {nccl}")

@@ -87,7 +87,7 @@ class Options:
 
 
 def options_of(header: Header) -> Options:
-    """The options that a file with this header was measured with; BadMeasurement where it does not say them."""
+    """The options that a file with this header was measured with; BadMeasurement if it does not say them."""
     topology = header.scenario.topology if header.scenario else None
     library = given(header.nccl or "") or (header.noted.library if header.noted else None)
     if header.ranks_per_gpu is None or topology is None or library is None:

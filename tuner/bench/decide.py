@@ -38,7 +38,7 @@ class DecidedRow:
     """One row, for communicators of ``ranks`` ranks on ``nodes`` nodes; ``row`` is its text in the table.
 
     ``high_bytes`` None: for everything from ``low_bytes`` on. ``gain``, the 95 % interval of it from ``gain_low`` to
-    ``gain_high``, and the ``probability`` of improvement are shares of 1, None where nothing was gated; the probability
+    ``gain_high``, and the ``probability`` of improvement are shares of 1, None if nothing was gated; the probability
     is for all rows of the table together. ``sizes`` are the sizes that were tried, in bytes; ``cut`` are measured sizes
     that the row no longer has, because it was slower there or beyond. ``reason`` says why it was dropped.
     """
@@ -128,7 +128,7 @@ def decide(
     together; that run is kept beside ``out``, as out.ab.jsonl. Without a ``gate`` (None) there is no such run, and the
     table says so. With a file of fitted ``constants``, rows end where these predict it, not halfway between two sizes.
     ``command`` is named in the table. Errors: BadMeasurement for files that cannot be judged, or two of one
-    communicator size; CannotBeJudged where no size has two choices; BadConstants; BadInput where the table cannot be
+    communicator size; CannotBeJudged if no size has two choices; BadConstants; BadInput if the table cannot be
     written; MeasuringFailed where the A/B run fails; OtherRank on a launcher's processes other than the first: they
     take part in the A/B run and write nothing.
     """
@@ -231,7 +231,7 @@ class _Decision:
 
 
 def _check_compared(sizes: Sequence[JudgedPick[Any, Any, Any]]) -> None:
-    """CannotBeJudged where nothing besides NCCL's pick was measured at any size."""
+    """CannotBeJudged if nothing besides NCCL's pick was measured at any size."""
     if not any(one.same and one.others for one in sizes):
         raise CannotBeJudged(f"no size can be decided: {'; '.join(dict.fromkeys(one.why for one in sizes))}")
 
@@ -320,8 +320,8 @@ def decide_runs(asked: RunsQuery, out: Path, command: str | None = None) -> Deci
     """Writes ``out``: a row for neighbouring sizes at which one forced combination is faster beyond the noise.
 
     No row has been tried in an A/B run, and the table says so.
-    Errors: BadInput where machine or release are missing, a label is invalid, or the table cannot be written;
-    BadMeasurement for a file without times, or with some that cannot be true; CannotBeJudged where no size has two
+    Errors: BadInput if machine or release are missing, a label is invalid, or the table cannot be written;
+    BadMeasurement for a file without times, or with some that cannot be true; CannotBeJudged if no size has two
     choices.
     """
     regret = workflow.of_arms(workflow.read(asked))

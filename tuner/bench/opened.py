@@ -63,7 +63,7 @@ REOPENERS: dict[str, Reopener] = {gpu.NAME: _gpus_again, DOUBLE: _gpus_again, si
 def again(path: Path, measurements: Measurements) -> Backend | None:
     """The backend that a file was measured with; None on ranks that only serve.
 
-    BadMeasurement where it is not available here, or has changed.
+    BadMeasurement if it is not available here, or has changed.
     """
     name = measurements.header.backend or ""
     if name not in REOPENERS:

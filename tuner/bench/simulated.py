@@ -203,7 +203,7 @@ class Simulated:
 
     ``truth`` is a change of the release's constants (see tuner.bench.simulated.truth); {} for a machine that obeys
     NCCL's model, None for one that the seed draws. ``after`` counts the blocks of earlier runs that this one continues,
-    so that it does not repeat their noise. BadInput where nodes differ, as one table of truth would not hold for them.
+    so that it does not repeat their noise. BadInput if nodes differ, as one table of truth would not hold for them.
     """
 
     def __init__(
@@ -356,7 +356,7 @@ def _after_switch(noise: PlantedNoise, runs: int, repeats: int) -> NDArray[np.fl
 
 
 def from_header(header: Header, *, after: int = 0) -> Simulated:
-    """The backend that a file was measured with; BadMeasurement where the header does not say all of it."""
+    """The backend that a file was measured with; BadMeasurement if the header does not say all of it."""
     if header.backend != NAME:
         raise BadMeasurement(f"measured with backend {header.backend!r}, not with {NAME!r}")
     truth, seed = header.truth, header.seed

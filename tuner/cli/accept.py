@@ -144,7 +144,7 @@ def command(
 
 
 def save_judged(result: Acceptance, file: Path) -> None:
-    """Draws what was judged. BadInput where nothing was, or where the picture cannot be written."""
+    """Draws what was judged. BadInput if nothing was, or where the picture cannot be written."""
     from tuner.answers.charts import judged, save
 
     if not result.sizes:

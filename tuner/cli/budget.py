@@ -388,7 +388,7 @@ def group_options(function: F) -> F:
 
 
 def job_of(given: Mapping[str, Any], ranks: int, shares: bool) -> JobGroups | None:
-    """The job that the options describe; None where all calls are on one communicator. BadInput for a contradiction."""
+    """The job that the options describe; None if all calls are on one communicator. BadInput for a contradiction."""
     job, rank, by_group = (given[name] for name in ("job", "rank", "by_group"))
     if job is None and rank is not None:
         raise BadInput("--rank only applies with --job")

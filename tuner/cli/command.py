@@ -201,7 +201,7 @@ class Rule:
     instead: str | None = None
 
     def check(self, ctx: click.Context) -> None:
-        """BadInput where the command line breaks the rule."""
+        """BadInput if the command line breaks the rule."""
         if not self.when(ctx.params):
             return
         options = [each for each in ctx.command.params if isinstance(each, click.Option)]

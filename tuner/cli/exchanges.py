@@ -164,7 +164,7 @@ class ExchangeComparison:
 
 
 def alone(words: Iterable[object]) -> list[PeerCall]:
-    """The calls made from sends and receives among these words; BadInput where others stand beside them."""
+    """The calls made from sends and receives among these words; BadInput if others stand beside them."""
     named = list(words)
     found = [word for word in named if isinstance(word, PeerCall)]
     if found and len(found) < len(named):

@@ -59,7 +59,7 @@ class Exports:
             raise BadInput("--json, --csv, --prometheus: one of them")
 
     def deliver(self, frame: Framed, metrics: Iterable[Metric]) -> bool:
-        """Writes parquet where asked, and returns whether something was printed. BadInput where that fails."""
+        """Writes parquet where asked, and returns whether something was printed. BadInput if that fails."""
         if self.parquet is not None:
             _write_parquet(frame, self.parquet)
         if self.as_csv:

@@ -36,7 +36,7 @@ class TooSlow(BaseException):
 
 
 def real_folder(folder: Path) -> Path:
-    """The folder with links resolved. BadInput where it is not a folder, or is the root folder."""
+    """The folder with links resolved. BadInput if it is not a folder, or is the root folder."""
     try:
         real = folder.resolve(strict=True)
     except (OSError, RuntimeError) as error:

@@ -62,9 +62,9 @@ from tuner.times.timemodel import calibration
 def measured_files(
     files: tuple[Path, ...], given: Mapping[str, Any]
 ) -> tuple[list[Measurements] | None, tuple[Path, ...]]:
-    """Measurements of the arms that ``place_options`` describe, None where none does, and the files of either.
+    """Measurements of the arms that ``place_options`` describe, None if none does, and the files of either.
 
-    Raises BadInput where a file does not say where it was measured.
+    Raises BadInput if a file does not say where it was measured.
     """
     if is_asked(given):
         runs = asked(files, given)

@@ -401,7 +401,7 @@ def range_options(function: F) -> F:
 class CommunicatorQuestion:
     """What most commands are asked: the communicator, the calls and sizes, and how to answer.
 
-    ``times``: whose times, None for NCCL's alone. ``libnccl``: the seconds that it may take, None where it is not
+    ``times``: whose times, None for NCCL's alone. ``libnccl``: the seconds that it may take, None if it is not
     asked.
     """
 

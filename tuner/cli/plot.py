@@ -127,7 +127,7 @@ def deliver(out: Path | None, record: Callable[[], Any], draw: Callable[[], "Fig
 
 
 def _wanted(out: Path | None, files: str) -> None:
-    """BadInput where neither a picture nor JSON is asked for."""
+    """BadInput if neither a picture nor JSON is asked for."""
     if out is None and not json_wanted():
         raise BadInput(f"nothing to write; valid: --out {files} for a picture, --json for what it would show")
 
@@ -144,7 +144,7 @@ def _of_machine(scenario: Scenario) -> dict[str, object]:
 
 
 def _of_picks(picks: Choices, row: int | slice = slice(None)) -> dict[str, object]:
-    """Picks by number of nodes and size, [nodes][bytes], or of one ``row``, [bytes]; None where nothing can run."""
+    """Picks by number of nodes and size, [nodes][bytes], or of one ``row``, [bytes]; None if nothing can run."""
     names = {kind: np.array([*(each.name for each in kind), None], object) for kind in (Algorithm, Protocol)}
     return {
         "algorithm": names[Algorithm][picks.algorithm[row]],

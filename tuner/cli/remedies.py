@@ -11,7 +11,7 @@ OWN = ("NCCL_", "OFI_NCCL_")  # variables that are shown: others may hold secret
 
 
 def command(words: Sequence[str], remedies: Sequence[Remedy]) -> str | None:
-    """The command with the remedies, as a shell takes it; None where it lacks what they change.
+    """The command with the remedies, as a shell takes it; None if it lacks what they change.
 
     ``words`` are its arguments, without the program's name.
     """

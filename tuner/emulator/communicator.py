@@ -39,7 +39,7 @@ class Node:
     direct_nvlink: bool  # every GPU reaches every other over NVLink without passing a third
     net_gbs: float  # slowest path from a GPU to its own adapter, 0 where there is no adapter
     some_nvlink: bool = False  # a GPU reaches another over NVLink without passing a third
-    gpu_direct: bool | None = None  # whether adapters can read and write GPU memory; None where some do or none knows
+    gpu_direct: bool | None = None  # whether adapters can read and write GPU memory; None if some do or none knows
     shares_gpus: bool = False  # several ranks are on one GPU; ``comp_caps`` has one for each rank
     hosts: int = 1  # of a NVLink domain
     fabric: bool = False  # NCCL uses NVLink between hosts for its ranks, if there is more than one host
@@ -48,7 +48,7 @@ class Node:
     merges_adapters: Callable[[], bool] | None = field(
         default=None, compare=False, repr=False
     )  # as one of several nodes
-    # Rank at which each channel of a graph begins; None where only the graphs' numbers are known
+    # Rank at which each channel of a graph begins; None if only the graphs' numbers are known
     first_ranks: Callable[[str], tuple[int, ...]] | None = field(default=None, compare=False, repr=False)
     network: str | None = None  # which of NCCL's own its adapters are of; None: another, or nothing says it
     network_reduces: bool = False  # a plugin for CollNet is loaded, and every adapter does collectives
@@ -79,8 +79,8 @@ class Comm:
     min_comp_cap: int
     max_comp_cap: int
     cpu_arch: str  # "mixed" where nodes differ, as the vendor
-    cpu_vendor: str | None  # None where NCCL knows none: CPUs other than x86
-    table_cpu_arch: str  # the processor that the model's tables go by; releases differ in which of a mixture that is
+    cpu_vendor: str | None  # None if NCCL knows none: CPUs other than x86
+    table_cpu_arch: str  # the processor of the model's tables; releases differ in which one of a mixture counts
     table_cpu_vendor: str | None
     tree_pattern: Pattern | None
     has_nvswitch: bool  # of rank 0's node

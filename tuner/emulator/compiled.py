@@ -129,7 +129,7 @@ class PickTable:
         return None if row is None else f32(nbytes) / row.bytes_per_us + row.latency_us
 
     def pick(self, nbytes: int) -> tuple[Any, ...] | None:
-        """The pick of one size: the arrays of :class:`Picks`, of one element; None where the table does not answer it.
+        """The pick of one size: the arrays of :class:`Picks`, of one element; None if the table does not answer it.
 
         Sizes of one range share the same arrays, which are read-only.
         """

@@ -191,7 +191,7 @@ def _wrong(given: Any, own: Any, where: str) -> Iterator[str]:
 
 
 def _value(value: Any) -> str:
-    """TOML; JSON's strings are TOML's, but for DEL."""
+    """TOML; JSON's strings are TOML's, except for DEL."""
     if isinstance(value, Mapping):
         return "{ " + ", ".join(f"{key} = {_value(item)}" for key, item in value.items()) + " }"
     if isinstance(value, list | tuple):

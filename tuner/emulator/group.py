@@ -169,7 +169,7 @@ def broadcasts_together(communicator: Comm, operations: Sequence[Operation]) -> 
 
 
 def check_emulated(selection: Selection, requests: Sequence[Request], tuner: Tuner | None) -> None:
-    """BadInput where groups of such calls are not emulated, with a ``tuner`` or without."""
+    """BadInput if groups of such calls are not emulated, with a ``tuner`` or without."""
     if (missing := not_emulated(selection, requests)) is not None:
         raise BadInput(f"groups are not emulated {missing}")
     if (tuner or selection.communicator.tuner) is not None and (

@@ -69,7 +69,7 @@ class Work:
     op: Op
     algorithm: Algorithm
     protocol: Protocol
-    function: int | None  # its number in the device's table of functions, None where the symbols do not tell
+    function: int | None  # its number in the device's table of functions, None if the symbols do not tell
     count: int  # elements of all channels
     warps: int  # of a block that work on it
     root: int

@@ -200,7 +200,7 @@ def _requested_thresholds(environment: Environment) -> list[int]:
 class PrintedNumbers(NamedTuple):
     """Table that a release prints: us and GB/s [collective][algorithm][protocol], threads [algorithm][protocol].
 
-    ``max_threads`` is None where the release has no line for them.
+    ``max_threads`` is None if the release has no line for them.
     """
 
     latency_us: NDArray[np.float32]

@@ -24,7 +24,7 @@ from tuner.emulator.selection import MAX_BYTES, Selection
 
 FOLLOWED_BYTES = 1 << 40  # how far ranges are followed
 Labels = NDArray[np.int64]
-Asked = Callable[[int], object]  # of a size in bytes; NoAlgorithm where NCCL runs nothing
+Asked = Callable[[int], object]  # of a size in bytes; NoAlgorithm if NCCL runs nothing
 LaunchFunction = Callable[[RuleCall, Tables, SizeArray, int], tuple[IntArray, IntArray]]  # with a tuner's channels
 
 
@@ -187,7 +187,7 @@ def breaks(selection: Selection) -> list[int]:
 
 
 def check_classic(selection: Selection, request: Request) -> None:
-    """BadInput where such calls may bypass the algorithms at some size."""
+    """BadInput if such calls may bypass the algorithms at some size."""
     if selection.may_leave_classic_path(request):
         windows = bool(request.symmetric)
         what = "buffers window" if windows else ", ".join(selection.communicator.release.environment.symmetric_kernels)
@@ -198,7 +198,7 @@ def check_classic(selection: Selection, request: Request) -> None:
 def ends(low: int | None, high: int, unit_bytes: int, asked: Asked) -> tuple[int, int]:
     """The sizes to look at: from ``unit_bytes`` by default, to the largest that can be ``asked`` without NoAlgorithm.
 
-    Errors: BadInput for invalid sizes; NoAlgorithm where no size can be asked.
+    Errors: BadInput for invalid sizes; NoAlgorithm if no size can be asked.
     """
     low, high = whole(unit_bytes if low is None else low, "low"), whole(high, "high")
     if not 1 <= low <= high <= MAX_BYTES:

@@ -193,10 +193,10 @@ class Selection:
     def non_classic_paths(
         self, request: Request, sizes: ArrayLike, classic: ClassicProtocol | None = None
     ) -> list[NonClassicPath | None]:
-        """For each size what the call bypasses the algorithms by; None where it stays on the classic path.
+        """For each size what the call bypasses the algorithms by; None if it stays on the classic path.
 
         ``classic`` returns the protocol that the classic path would take, where a tuner plugin answers instead of NCCL.
-        BadInput where that is not emulated.
+        BadInput if that is not emulated.
         """
         nbytes = size_array(sizes)
         self._check_call(request, nbytes)
@@ -239,9 +239,9 @@ class Selection:
         return of_one
 
     def pick(self, request: Request, sizes: ArrayLike) -> Picks:
-        """Picks each size. NoAlgorithm where nothing is left, as in NCCL.
+        """Picks each size. NoAlgorithm if nothing is left, as in NCCL.
 
-        BadInput where a size leaves the classic path: see :meth:`non_classic_paths`.
+        BadInput if a size leaves the classic path: see :meth:`non_classic_paths`.
         """
         nbytes = size_array(sizes)
         if self.may_leave_classic_path(request):
@@ -347,7 +347,7 @@ class Selection:
     def model_pick(self, request: Request, nbytes: SizeArray, table_us: FloatArray | None = None) -> Picks:
         """The picks of these sizes by the model, without any lookup table; ``table_us``: the cost table, if known.
 
-        NoAlgorithm where nothing is left to pick from.
+        NoAlgorithm if nothing is left to pick from.
         """
         if self.communicator.tuner is not None and len(nbytes):
             return self._tuned_pick(request, nbytes)
@@ -397,7 +397,7 @@ class Selection:
 
         ``cost_us`` is [size][algorithm][protocol], the pick an index into ``ALGO_PROTOS``; ``handed_us`` is the table
         that the plugin got, by default the same. The release says what a plugin's negative times mean, and its times in
-        cells that NCCL ignores (:class:`tuner.release.schema.Plugin`). NoAlgorithm where nothing is left.
+        cells that NCCL ignores (:class:`tuner.release.schema.Plugin`). NoAlgorithm if nothing is left.
         """
         handed_us, plugin = cost_us if handed_us is None else handed_us, self.communicator.release.plugin
         revives, negative_excludes = plugin is None or plugin.revives, plugin is None or plugin.negative_excludes

@@ -109,13 +109,13 @@ class TunerPlugin(Protocol):
         """Whether its answers may change from byte to byte, so that ranges of sizes say nothing."""
 
     def why_not(self, communicator: "Comm") -> str | None:
-        """The reason why NCCL's own picks stay, whatever the call; None where the tuner decides."""
+        """The reason why NCCL's own picks stay, whatever the call; None if the tuner decides."""
 
     def ignored_by(self, release: str) -> str | None:
-        """The releases that it is for, where this one ignores its answers; None where it does not."""
+        """The releases that it is for, where this one ignores its answers; None if it does not."""
 
     def chunk_bytes(self, question: ChunkQuestion) -> int | None:
-        """The chunk size that it names; None where NCCL does not ask it."""
+        """The chunk size that it names; None if NCCL does not ask it."""
 
     def chunks_follow_choices(self, communicator: "Comm") -> bool:
         """Whether chunk sizes depend on what was chosen last, which in a group may be another call."""

@@ -128,7 +128,7 @@ def _octaves(kind: Ranges) -> NDArray[Any]:
 
 @cache
 def _library() -> Any:
-    """csrc/picks; None where it was not built, or from older sources."""
+    """csrc/picks; None if it was not built, or from older sources."""
     address, count = ctypes.c_void_p, ctypes.c_size_t
     try:
         library: Any = ctypes.CDLL(str(shared_object("nccl_tuner_picks")))

@@ -52,7 +52,7 @@ class EngineRelease:
 
     ``variables`` and ``arguments`` are the switches it reads, by name; ``limits`` tables of sizes in bytes by name;
     ``nccl_environment`` the rules for the environment that it gives NCCL. Its own variables begin with ``prefix``, and
-    it is built with the release ``nccl`` of NCCL, None where that is not known. ``package`` is the package in the index
+    it is built with the release ``nccl`` of NCCL, None if that is not known. ``package`` is the package in the index
     from which the table was read, None if there is none. ``one_node``: it can serve a model on one node only.
     """
 

@@ -106,7 +106,7 @@ def for_experts(situation: Situation, release: EngineRelease, nbytes: int) -> Im
 
 
 def for_gather(situation: Situation, release: EngineRelease, of: str, nbytes: int) -> Implementation | None:
-    """What carries an AllGather of this size in NCCL's place; None where NCCL does."""
+    """What carries an AllGather of this size in NCCL's place; None if NCCL does."""
     for each in release.gathers:
         if each.gathers in ("", of) and _takes(situation, release, each, nbytes):
             return each
@@ -178,7 +178,7 @@ def one_node(situation: Situation, _: EngineRelease, __: Given) -> Passed:
 
 @rule
 def one_node_or_ends(situation: Situation, _: EngineRelease, given: Given) -> Passed:
-    """All ranks are on one node. BadInput where they are not: the engine ends with the value of the switch."""
+    """All ranks are on one node. BadInput if they are not: the engine ends with the value of the switch."""
     if situation.nodes > 1:
         name = given["switch"]
         ends = f"the engine ends with it on several nodes, and this is {situation.nodes}"
@@ -228,7 +228,7 @@ def peer_access(situation: Situation, _: EngineRelease, __: Given) -> Passed:
 
 @rule
 def peer_access_or_ends(situation: Situation, _: EngineRelease, given: Given) -> Passed:
-    """Every GPU of a node maps the others' memory. BadInput where they do not: the engine ends with the switch."""
+    """Every GPU of a node maps the others' memory. BadInput if they do not: the engine ends with the switch."""
     if not situation.peer_access:
         name = given["switch"]
         raise BadInput(f"{name}=1: the engine ends with it where GPUs cannot map each other's memory; valid: {name}=0")
@@ -414,7 +414,7 @@ def sglang_custom_limit(situation: Situation, release: EngineRelease, given: Giv
 
     Its thresholds are those of the GPU generation and number of ranks, of graphs or of eager calls, each cut to the
     buffers: as large as the largest threshold, at most the cap that a variable sets, or exactly what another variable
-    forces, in steps of ``align`` bytes. Across nodes, or with the memory saver, graphs go by the eager thresholds.
+    forces, in steps of ``align`` bytes. Across nodes, or with the memory saver, graphs depend on the eager thresholds.
     """
     row = _sglang_row(situation, release, given)
     if row is None:
@@ -644,7 +644,7 @@ def at_least_rows(situation: Situation, _: EngineRelease, given: Given) -> Passe
 def outside_listed_tokens(situation: Situation, release: EngineRelease, given: Given) -> Passed:
     """A table of numbers of rows, by generation, ranks and columns, does not leave the tensor to NCCL.
 
-    Columns and rows count by their powers of two. BadInput where the table has no such number of ranks or columns.
+    Columns and rows count by their powers of two. BadInput if the table has no such number of ranks or columns.
     """
     if situation.hidden_size is None:
         raise BadInput(f"TensorRT-LLM chooses by the number of rows: add {option('hidden_size')}")

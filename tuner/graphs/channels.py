@@ -88,7 +88,7 @@ class ChannelSearch(NetworkChannels):
 
     def _lay(self) -> None:
         """Tries all continuations depth first: each generator yields states, and undoes its change after each."""
-        # Heads and connections go by more than the key of a state has.
+        # Heads and connections depend on more than the key of a state has.
         self._looks = self.transpositions.worth_it and not (self.trial.heads_only or self.rules.connections_limit_nets)
         self._looks_between_channels = self._looks and not self.trial.same_channels
         self._repeats_orders = not self.system.several_nodes or self.rules.replay == "always"

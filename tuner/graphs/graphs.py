@@ -48,7 +48,7 @@ def prepared(request: SearchRequest, nccl: Release, variables: Environment) -> S
 
 
 def built(request: SearchRequest, nccl: Release) -> System:
-    """Devices and links of the request's node, without paths. BadTopology where several nodes have no adapters."""
+    """Devices and links of the request's node, without paths. BadTopology if several nodes have no adapters."""
     search = nccl.search
     topologies = {host.topology: read_topology(host.topology) for host in request.each_host}
     nets = [bool(topology.nets) for topology in topologies.values()]

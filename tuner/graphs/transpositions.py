@@ -33,7 +33,7 @@ class SearchState:
     left: int  # tries
     found: int  # better graphs so far
     channel: int
-    repeated: int | None  # how often the order of the channel's GPUs was; None where the key has all that may be
+    repeated: int | None  # how often the order of the channel's GPUs was; None if the key has all that may be
     refused: Rejections | None  # so far, where it is written down
 
 

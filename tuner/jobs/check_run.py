@@ -90,7 +90,7 @@ class CheckedRun:
 
 
 def check(lists: Sequence[CallList], scenario: Scenario, wanted: WantedCalls) -> CheckedRun:
-    """Compares every call of the described communicator whose execution is known. CannotBeJudged where none is."""
+    """Compares every call of the described communicator whose execution is known. CannotBeJudged if none is."""
     wanted.check_names([call for each in lists for call in each.executed])
     selection = Selection(scenario.communicator())
     counted: Counter[tuple[Request, int, int | None, ExecutedCall]] = Counter()

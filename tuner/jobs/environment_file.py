@@ -119,7 +119,7 @@ def with_files(scenario: Scenario, files: Iterable[Path]) -> tuple[Scenario, tup
 
 
 def read(path: Path) -> VariablesInFile:
-    """The variables of a file. BadInput where it cannot be read, is no text, or has more than a mebibyte."""
+    """The variables of a file. BadInput if it cannot be read, is no text, or has more than a mebibyte."""
     content = read_bytes(path, BadInput)
     if len(content) > MOST_BYTES or b"\0" in content:
         raise BadInput(f"{path}: no text of at most {MOST_BYTES >> 20} MiB; valid: nccl.conf, env's output, a script")

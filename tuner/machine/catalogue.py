@@ -178,7 +178,7 @@ class Machine:
     since: str | None  # the first release that takes all trays for one node, or that knows the GPUs
     trays: int | None  # hosts of a NVLink domain that the machine is
     tray_counts: tuple[int, ...]  # whose graphs are kept
-    like: "Machine | None" = None  # the one that it is but for its name and those of adapters, which graphs do not have
+    like: "Machine | None" = None  # the machine that it equals except for names, which graphs do not have
 
     @property
     def releases(self) -> tuple[str, ...]:

@@ -57,7 +57,7 @@ class GpuModel:
     def far_ends(self, bus_ids: Sequence[str]) -> dict[str, tuple[str, ...]]:
         """The bus id at the end of each NVLink, by GPU; ``bus_ids`` are the node's GPUs in ascending order.
 
-        BadInput where the GPUs do not fill the groups that the links join.
+        BadInput if the GPUs do not fill the groups that the links join.
         """
         if self.lead_to != "gpus":
             return dict.fromkeys(bus_ids, (HIDDEN_NVSWITCH,) * self.nvlinks)

@@ -94,7 +94,7 @@ def _without_speed(elements: "Iterable[_Read]") -> int:
 def name_of(file: Path) -> str:
     """The name of a topology file in place of a machine's: its file name, and a hash that identifies its content.
 
-    BadTopology where it cannot be read.
+    BadTopology if it cannot be read.
     """
     return f"{file.name} {sha256(read_bytes(file, BadTopology, MAX_BYTES)).hexdigest()[:8]}"
 

@@ -116,7 +116,7 @@ _FACTS = {
 
 
 def of(comm: Mapping[str, Any], name: str) -> Any:
-    """One fact of struct ncclComm by its name in :class:`Facts`; None where the release has no such member."""
+    """One fact of struct ncclComm by its name in :class:`Facts`; None if the release has no such member."""
     return next((comm[member] for member in _FACTS[name] if member in comm), None)
 
 

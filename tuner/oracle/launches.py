@@ -108,7 +108,7 @@ class ScheduledCollective:
     bytes: int | None
 
     def nbytes(self, ranks: int) -> int | None:
-        """NCCL's nBytes on this many ranks; None where the collective is not known."""
+        """NCCL's nBytes on this many ranks; None if the collective is not known."""
         if self.bytes is None:
             return None
         per_rank = self.collective in (Collective.AllGather, Collective.ReduceScatter)
@@ -165,7 +165,7 @@ class TunedCall:
     """One call with a wrapped plugin, or with none: the questions to the plugin, of which the last decides, and the
     launch.
 
-    ``choice`` is None where NCCL returned the ``error``, an ncclResult_t in words.
+    ``choice`` is None if NCCL returned the ``error``, an ncclResult_t in words.
     """
 
     call: LaunchedCall

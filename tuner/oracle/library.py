@@ -165,7 +165,7 @@ def give(path: Path) -> str:
 
 
 def given(release: str) -> Path | None:
-    """The file that :func:`give` made the libnccl of a release; None where none was."""
+    """The file that :func:`give` made the libnccl of a release; None if none was."""
     return _given.get(release)
 
 

@@ -462,7 +462,7 @@ class ReadChannels:
     gives_id: bool  # it gives the adapter's id, too
     graphs: Mapping[str, int]  # by algorithm, of which adapters are asked for
     head: str  # the member that is -1 for ranks without an adapter of NVLS
-    connect_pat: int | None  # the function that notes whom PAT connects; None where the release has no PAT
+    connect_pat: int | None  # the function that notes whom PAT connects; None if the release has no PAT
 
 
 @dataclass(frozen=True, slots=True)

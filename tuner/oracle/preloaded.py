@@ -49,7 +49,7 @@ class Preloaded:
     configuration: OracleConfiguration
 
     def variables(self, given: Mapping[str, str] = os.environ) -> dict[str, str]:
-        """The environment of a process. BadInput where ``given`` has a variable that the simulated machine sets."""
+        """The environment of a process. BadInput if ``given`` has a variable that the simulated machine sets."""
         said = {
             "NCCL_TOPO_FILE": str(self.folder / "topology.xml"),
             "NCCL_NET_PLUGIN": "sim",

@@ -22,7 +22,7 @@ from tuner.scenario.oracle_configuration import OracleConfiguration
 def completed(file: Path, gpu: str, net_gbps: float | None, net_latency_us: float | None, nccl: str) -> str:
     """The topology that NCCL ``nccl`` makes from a skeleton.
 
-    Errors: BadTopology, BadInput, UnknownGpu for an incomplete skeleton; OracleUnavailable; OracleFailed where NCCL
+    Errors: BadTopology, BadInput, UnknownGpu for an incomplete skeleton; OracleUnavailable; OracleFailed if NCCL
     wrote none.
     """
     described = skeleton.read(file, gpu, net_gbps, net_latency_us)
@@ -39,7 +39,7 @@ def of_skeleton(described: Skeleton, nccl: str, nodes: int = 1) -> OracleConfigu
 
 
 def check_nodes(oracle: Oracle) -> None:
-    """BadInput where NCCL treats one host as several nodes (ncclTopoCheckNet, src/graph/paths.cc, v2.28.9-1)."""
+    """BadInput if NCCL treats one host as several nodes (ncclTopoCheckNet, src/graph/paths.cc, v2.28.9-1)."""
     hosts, domains = len(oracle.configuration.hosts), len(oracle.configuration.domains)
     nodes = oracle.facts.n_nodes
     if nodes > hosts or (nodes < hosts and not domains):
@@ -78,7 +78,7 @@ def graphs(oracle: Oracle) -> Graphs:
 
 
 def ordered_graphs(oracle: Oracle) -> dict[str, OrderedGraph]:
-    """Graphs with their channels, as rank 0 found them. OracleFailed where NCCL wrote none."""
+    """Graphs with their channels, as rank 0 found them. OracleFailed if NCCL wrote none."""
     dump = oracle.graph_xml()
     if dump is None:
         raise OracleFailed(f"NCCL {oracle.facts.release} wrote no graphs")

@@ -98,7 +98,7 @@ class AskedPlugin:
     ignored: str | None = None  # why the plugin ignores the table
 
     def __call__(self, request: Request, size: int) -> Tuned:
-        """A :data:`tuner.emulator.group.Tuner`. BadInput where calls in a group are asked in ways not emulated."""
+        """A :data:`tuner.emulator.group.Tuner`. BadInput if calls in a group are asked in ways not emulated."""
         if not self.interface.says_who_asks:
             release = self.selection.communicator.release.name
             raise BadInput(f"NCCL {release}: groups with a table are not emulated; valid: 2.21 and later")
@@ -148,7 +148,7 @@ class AskedPlugin:
         return self.plugin.rows(call, cost_us[: self._algorithms])
 
     def _by_costs(self, call: TunerCall, cost_us: FloatArray) -> Tuned | None:
-        """None where NCCL falls back on Ring."""
+        """None if NCCL falls back on Ring."""
         left_us, channels = self._left([call], cost_us[None])
         if not (cost_us >= 0).any() and np.array_equal(left_us[0], cost_us):
             return None

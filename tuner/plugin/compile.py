@@ -47,7 +47,7 @@ def decisions(selection: Selection, collectives: Iterable[Collective], channels:
 def costs(selection: Selection, collectives: Iterable[Collective]) -> list[CostRow]:
     """Rows that give every time that the release computes, bit for bit, and `never` for what it ignores.
 
-    BadInput where a time is not linear in the size, or not one that a table can express.
+    BadInput if a time is not linear in the size, or not one that a table can express.
     """
     return [row for each in collectives for row in _costs(selection, request(each))]
 
@@ -207,7 +207,7 @@ class Edged:
 def between(known: Mapping[CommunicatorShape, Sequence[Decision]], unequal: bool = True) -> list[Decision]:
     """Rows for every number of nodes between two neighbours of ``known``, with as many ranks per node.
 
-    Without ``unequal``, only what both neighbours choose: the rest is left to NCCL. BadInput where nodes differ in
+    Without ``unequal``, only what both neighbours choose: the rest is left to NCCL. BadInput if nodes differ in
     their ranks, or there are fewer than two communicators.
     """
     shapes = sorted(known, key=lambda shape: shape.nodes)

@@ -34,7 +34,7 @@ class LiveCounts:
     """One rank of one communicator, or one process whose table is not used (``refused`` says why).
 
     ``decided``, ``could_not_run`` and ``costs`` are calls by line of the table, of the rows that had any; ``lines`` are
-    those of all its rows. ``rank`` is the launcher's, None where it said none. ``runs``: whether the process is there,
+    those of all its rows. ``rank`` is the launcher's, None if it said none. ``runs``: whether the process is there,
     None on another host.
     """
 

@@ -52,7 +52,7 @@ def job_name(environment: Mapping[str, str]) -> str | None:
 
 
 def gets_canary(canary: Canary, job: Job) -> str | None:
-    """The reason why a job gets the canary's table; None where it does not.
+    """The reason why a job gets the canary's table; None if it does not.
 
     The share is decided by the hash of the table and the job's name, so that another table is tried on other jobs.
     BadInput for a file that cannot be read, and for an invalid percentage.
@@ -106,7 +106,7 @@ def mend(path: Path) -> list[str]:
     """Repairs a switch that the plugin refuses, and drops lines with a time far in the future; returns what changed.
 
     An invalid line becomes a comment; a time before that of the line above becomes equal to it. The file is replaced.
-    BadInput where it has no line of a switch at all, as a table, or cannot be written.
+    BadInput if it has no line of a switch at all, as a table, or cannot be written.
     """
     read, changes, made, last, now = _switch_lines(path), list[str](), list[str](), 0, int(time.time())
     lines = [line.rstrip(b"\r") for line in read]
@@ -171,7 +171,7 @@ def verify(table: Path, signature: Path, signers: Path, identity: str | None) ->
     """Checks a signature with the tool that made it, ``ssh-keygen -Y`` or minisign; returns its fault, or None if it is
     good.
 
-    ``signers`` are allowed signers, as in ssh-keygen(1), or minisign's public key. Raises BadInput where the tool is
+    ``signers`` are allowed signers, as in ssh-keygen(1), or minisign's public key. Raises BadInput if the tool is
     not installed, or a file cannot be read.
     """
     content, head = read_bytes(table, BadInput), read_bytes(signature, BadInput)

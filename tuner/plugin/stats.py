@@ -62,9 +62,9 @@ class Counts:
 
 @dataclass(frozen=True, slots=True)
 class CommunicatorStats:
-    """One rank's line: which rank, which table by its hash, and the counts; None where the line is unusable.
+    """One rank's line: which rank, which table by its hash, and the counts; None if the line is unusable.
 
-    ``communicator`` is NCCL's commId, None where NCCL does not say it.
+    ``communicator`` is NCCL's commId, None if NCCL does not say it.
     """
 
     host: str
@@ -96,7 +96,7 @@ def lines(file: Path) -> Iterator[CommunicatorStats]:
 
 
 def _of_record(kind: Any, record: Mapping[str, Any]) -> Any:
-    """A dataclass of whole numbers and texts. TypeError where a value does not have its field's type."""
+    """A dataclass of whole numbers and texts. TypeError if a value does not have its field's type."""
     made = kind(**record)
     for field in fields(kind):
         if field.type is int:

@@ -60,7 +60,7 @@ class ProtocolOfTuner:
         self._question: tuple[Request, int] | None = None
 
     def __call__(self, request: Request, size: int) -> Protocol | None:
-        """Protocol for ``size`` bytes (nBytes), as NCCL asks; None where the classic path has nothing for that."""
+        """Protocol for ``size`` bytes (nBytes), as NCCL asks; None if the classic path has nothing for that."""
         self._question = request, size
         try:
             return self._asked(request, size).algo_proto[1]
@@ -155,7 +155,7 @@ def run(
     """Sends each size through the plugin's own code, over the emulated cost table.
 
     ``settings`` are the plugin's own variables, NCCL_TUNER_*. BadTable where the plugin cannot use the table, BadInput
-    for a release without plugins, NoAlgorithm where NCCL finds none.
+    for a release without plugins, NoAlgorithm if NCCL finds none.
     """
     with opened(table, selection, settings) as asked:
         if selection.may_leave_classic_path(request):

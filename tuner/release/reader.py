@@ -26,7 +26,7 @@ NOT_IN_FILES = frozenset({"name", "files", "efficiency", "standing"})  # fields 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One dotted key whose value differs between two releases; None where a release lacks it."""
+    """One dotted key whose value differs between two releases; None if a release lacks it."""
 
     key: str
     before: Any

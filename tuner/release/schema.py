@@ -31,7 +31,7 @@ class RuleNames:
     grammar: str  # of NCCL_ALGO and NCCL_PROTO
     channels: tuple[str, ...]
     nvls_channels: str
-    nvls_search_start: str | None  # the type of a NVLS graph without channels; None where it reaches no latency
+    nvls_search_start: str | None  # the type of a NVLS graph without channels; None if it reaches no latency
     collnet: tuple[str, ...]
     collnet_heads: str
     collnet_direct_heads: str
@@ -68,7 +68,7 @@ class RuleNames:
     nvls_bound: str
     bound_channels: str
     tuned_channels: str  # the bound where a tuner plugin sets channels
-    tuned_threads: str  # the channels that threads go by then
+    tuned_threads: str  # the channels that threads depend on then
     block: str
     channel_split: str
     traffic_per_channel: str
@@ -506,7 +506,7 @@ class Release:
 def given(constant: T | None, key: str) -> T:
     """A constant that only some releases have, for a rule that needs it. BadReleaseFile names a missing key."""
     if constant is None:
-        raise BadReleaseFile(f"{key}: missing from the release's file, and one of its rules goes by it")
+        raise BadReleaseFile(f"{key}: missing from the release's file, and one of its rules depends on it")
     return constant
 
 

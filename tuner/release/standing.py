@@ -13,7 +13,7 @@ from tuner.base.errors import BadInput, Remedy
 
 BY_SOURCE = "by source, not compared"
 GENERATIONS = frozenset({"volta", "ampere", "hopper", "blackwell", "rubin"})
-# Rows that other generations read as well: which of both holds for LL goes by the processor (index1, src/tuning).
+# Rows that other generations read as well: which of both holds for LL depends on the processor (index1, src/tuning).
 OF_ALL = frozenset({"volta", "ampere"})
 SHOWN = 6  # differences that a refusal names
 
@@ -57,14 +57,14 @@ class Standing:
 
 
 def refuse_not_read(name: str, standing: Standing | None, what: str) -> None:
-    """BadInput where a release is known only by source, which is not enough for ``what``, a key of NOT_READ."""
+    """BadInput if a release is known only by source, which is not enough for ``what``, a key of NOT_READ."""
     if standing is not None and what in standing.not_read:
         refused = BadInput(f"NCCL {name} is known only by its source, which is not enough for {NOT_READ[what]}")
         raise refused if standing.compared is None else refused.cured(Remedy("nccl", standing.compared))
 
 
 def refuse(name: str, standing: Standing, differing: list[str]) -> None:
-    """BadInput where the neighbours of release ``name`` differ in what affects the machine."""
+    """BadInput if the neighbours of release ``name`` differ in what affects the machine."""
     if differing and standing.neighbours is not None:
         before, after = standing.neighbours
         more = f" and {len(differing) - SHOWN} more" if len(differing) > SHOWN else ""

@@ -255,7 +255,7 @@ class Scenario:
         return self.resolve().ranks
 
     def gpus(self) -> int:
-        """GPUs used per node: as many as described, else all. BadInput where there are not as many."""
+        """GPUs used per node: as many as described, else all. BadInput if there are not as many."""
         return self.resolve().own.gpus * (self.resolve().own.trays or 1)
 
     def local_ranks(self) -> int:

@@ -374,7 +374,7 @@ def _given(given: "Description", shown: bool) -> LogAdditions:
 
 
 def _check_one(file: Path, given: "Description", imported: Imported) -> None:
-    """BadInput where the log has several communicators of more than one rank, and none is named."""
+    """BadInput if the log has several communicators of more than one rank, and none is named."""
     several = [(name, ranks) for name, ranks in imported.communicators if ranks != 1]
     if given.get("log_communicator") is not None or len(several) < 2:
         return
@@ -407,7 +407,7 @@ def _environment(given: "Description", logged: Mapping[str, str], notes: list[st
 
 
 def _nodes(file: Path, given: "Description", imported: Imported, notes: list[str]) -> int:
-    """Number of nodes as the user says, else the log. BadInput where neither says it."""
+    """Number of nodes as the user says, else the log. BadInput if neither says it."""
     asked = given.get("nodes")
     if asked is not None:
         if imported.node_count not in (None, asked):
@@ -492,7 +492,7 @@ def _shared_out(imported: Imported, nodes: int) -> tuple[int | None, int]:
 
 
 def _near(file: Path, machine: str | None, imported: Imported, run: "Description", notes: list[str]) -> Nearness | None:
-    """How similar the answering machine is to the log; None where a topology answers. The words are added to ``notes``.
+    """How similar the answering machine is to the log; None if a topology answers. The words are added to ``notes``.
 
     Without a machine the catalogue's nearest is used: BadInput lists the next ones where no single machine agrees with
     everything in the log, including what distinguishes machines.
@@ -583,7 +583,7 @@ class ResolvedLoggedNode(ResolvedNode):
 
     @cached_property
     def gpus(self) -> int:
-        """Ranks of a node. BadInput where another number is described."""
+        """Ranks of a node. BadInput if another number is described."""
         have, wanted = self._logged.facts.local_ranks or 0, self.scenario.gpus_per_node
         if wanted not in (None, have):
             raise BadInput(f"{wanted} GPUs per node: {self._logged.file} has graphs of {have}; {spelled(OTHERWISE)}")

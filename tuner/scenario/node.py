@@ -77,7 +77,7 @@ class ResolvedNode:
 
     @cached_property
     def gpus(self) -> int:
-        """GPUs used per node: as many as described, else all. BadInput where there are not as many."""
+        """GPUs used per node: as many as described, else all. BadInput if there are not as many."""
         have, wanted = len(self.topology.gpus), self.scenario.gpus_per_node
         gpus = have if wanted is None else wanted
         if not 1 <= gpus <= have:
@@ -123,7 +123,7 @@ class ResolvedNode:
 
     @property
     def topology(self) -> Topology:
-        """Topology of one node. BadInput where that is not described, BadTopology where it cannot be read."""
+        """Topology of one node. BadInput if that is not described, BadTopology if it cannot be read."""
         return self._changed.topology
 
     @property

@@ -60,7 +60,7 @@ def _beyond_nodes(resolved: "ResolvedScenario", rank: int) -> Iterator[int]:
 
     Source: shmCanConnect, src/transport/shm.cc, and ncclTopoCheckNet, src/graph/paths.cc, v2.30.3-1; p2pCanConnect,
     src/transport/p2p.cc, v2.20.5-1 and v2.22.3-1, which looks at the fabric of both ranks, but not whether the
-    communicator uses it, and v2.23.4-1. BadInput where it is not known whether NVML names a fabric that is not ready.
+    communicator uses it, and v2.23.4-1. BadInput if it is not known whether NVML names a fabric that is not ready.
     """
     data, first_of_host = resolved.release.exchange, _hosts(resolved)
     variables = resolved.view_of(rank).environment

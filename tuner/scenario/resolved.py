@@ -174,7 +174,7 @@ class ResolvedScenario:
         return tuple(of_node[id(node)] for node in nodes)
 
     def _check_split(self, views: Iterable[Comm]) -> None:
-        """BadInput where CollNet depends on how a communicator of some ranks is made."""
+        """BadInput if CollNet depends on how a communicator of some ranks is made."""
         if self.scenario.members is None or self.release.connect.split_keeps_collnet:
             return
         if any(view.collnet and view.nodes == self.whole.views[0].nodes for view in views):
@@ -197,7 +197,7 @@ class ResolvedScenario:
 
     @cached_property
     def ranks_share_processes(self) -> bool:
-        """Whether a process has several ranks. BadInput where that is not emulated, and for more than any host has."""
+        """Whether a process has several ranks. BadInput if that is not emulated, and for more than any host has."""
         per_process = self.gpus_per_process
         if per_process == 1 or all(len(kind.gpu_of_rank) == 1 for kind in self.kinds):
             return False
@@ -219,7 +219,7 @@ class ResolvedScenario:
     def _shared(self) -> Comm | None:
         """The communicator whose resources this one shares.
 
-        BadInput where its nodes or ranks disagree on their channels, and with CollNet.
+        BadInput if its nodes or ranks disagree on their channels, and with CollNet.
         """
         if not self.shares:
             return None
@@ -353,7 +353,7 @@ class ResolvedScenario:
     def hosts_and_domains(self) -> Sequence[tuple[ResolvedNode | ResolvedDomain, int]]:
         """The hosts in the order of ranks, each with how many equal ones follow, or whole domains.
 
-        BadInput where NCCL refuses the domains, or what it does with them is not emulated.
+        BadInput if NCCL refuses the domains, or what it does with them is not emulated.
         """
         hosts = [(kind, kind.hosts) for kind in self.kinds]
         fabric = DomainHosts(
@@ -442,7 +442,7 @@ class ResolvedScenario:
         return self._domains.setdefault(key, ResolvedDomain(alike))
 
     def _check_sharing(self) -> None:
-        """BadInput where a node's own search does not tell whether its NVLS is off."""
+        """BadInput if a node's own search does not tell whether its NVLS is off."""
         rule, placed = resolved.rules_for(self.release).nvls_if_shared, [kind.gpu_of_rank for kind in self.kinds]
         if rule is not None and rule(placed) != any(rule([gpus]) for gpus in placed):
             raise BadInput(

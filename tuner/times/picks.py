@@ -24,7 +24,7 @@ class PickEvidence(Protocol[Column]):
 
     @property
     def executed(self) -> Combination | None:
-        """Combination that NCCL executed by its own choice; None where that is not known."""
+        """Combination that NCCL executed by its own choice; None if that is not known."""
 
     def requested(self, column: Column) -> Combination | None:
         """Combination that was requested, or that was then executed; None for NCCL's own choice."""
@@ -81,7 +81,7 @@ class JudgedPick(Generic[Call, Column, OfCall]):
 
     @property
     def pick_us(self) -> float | None:
-        """Time of the pick, us; None where it was not measured."""
+        """Time of the pick, us; None if it was not measured."""
         return float(np.exp(self.evidence.level(self.same[0]))) if self.same else None
 
     @property

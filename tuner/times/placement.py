@@ -90,7 +90,7 @@ class Site:
     def completed(self, tables: Sequence[Measurements]) -> "Site":
         """The site, completed by the tables; an unknown release is replaced by the nearest one of its minor release.
 
-        Errors: BadInput where machine or release are missing or contradictory; UnknownMachine, UnknownRelease.
+        Errors: BadInput if machine or release are missing or contradictory; UnknownMachine, UnknownRelease.
         """
         machine = self.machine or (None if self.topology or self.log else _one("machine", tables))
         nccl = self.nccl

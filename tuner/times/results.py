@@ -136,7 +136,7 @@ def _named(combination: Combination | None) -> dict[str, object] | None:
 
 @dataclass(frozen=True, slots=True)
 class MeasuredResult:
-    """A result as ``--json`` prints it: times in us, None where none counts.
+    """A result as ``--json`` prints it: times in us, None if none counts.
 
     ``requested`` is None for NCCL's own choice.
     """

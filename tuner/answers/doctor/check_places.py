@@ -90,7 +90,7 @@ def _structure(node: ExaminedNode) -> Iterator[TopologyFinding]:
     yield TopologyFinding(
         kind,
         severity,
-        f"{listed(moved)}: {words} than in {like}, which is otherwise alike",
+        f"{listed(moved)}: {words} than in {like}, which is otherwise the same",
         tuple(moved),
         "compare with lspci -tv and /sys/bus/pci/devices/*/numa_node on the host",
         tuple(wanted.changes),

@@ -182,7 +182,7 @@ def _priced(
 def _left(
     folder: Path, text: str, left: TopologyFinding, among: tuple[Sequence[TopologyFinding], Side, DoctorOptions]
 ) -> float | None:
-    """The bus bandwidth with all but one finding repaired; None where that cannot be answered."""
+    """The bus bandwidth with all but one finding repaired; None if that cannot be answered."""
     findings, whole, asked = among
     changes = [change for finding in findings if finding is not left for change in finding.changes]
     try:

@@ -108,7 +108,7 @@ def plan(node: ExaminedNode) -> PlacementPlan:
             if known := _ids(each):
                 made.changes.append(f"ids={known}@{places[each]}")
     _move(node, pairs, (of_like, places), made)
-    if made.changes:  # what is moved comes last in its place, and NCCL's search goes by the order of the file
+    if made.changes:  # what is moved comes last in its place, and NCCL's search depends on the order of the file
         in_order = [theirs[pci] for pci in node.like_root.iter("pci") if pci in theirs]
         made.changes.append(f"order={','.join(device_name(pci) for pci in in_order)}")
     return made
@@ -198,7 +198,7 @@ GENERATIONS = {2.5: 1, 5.0: 2, 8.0: 3, 16.0: 4, 32.0: 5, 64.0: 6}
 
 
 def link(pci: ET.Element) -> tuple[int | None, int | None]:
-    """Generation and lanes of a device's PCIe link; None where the file does not say it."""
+    """Generation and lanes of a device's PCIe link; None if the file does not say it."""
     words = pci.get("link_speed", "").split()
     try:
         generation = GENERATIONS.get(float(words[0])) if words else None
@@ -209,6 +209,6 @@ def link(pci: ET.Element) -> tuple[int | None, int | None]:
 
 
 def pcie_words(pci: ET.Element) -> str | None:
-    """The link as changes write it: ``5x16``; None where it is not known."""
+    """The link as changes write it: ``5x16``; None if it is not known."""
     generation, lanes = link(pci)
     return f"{generation}x{lanes}" if generation and lanes else None

@@ -46,7 +46,7 @@ def write_csv(call: ScheduledCall, file: TextIO) -> None:
 
 
 def check_ranks_only(call: ScheduledCall, form: str) -> None:
-    """BadInput where something besides ranks takes part."""
+    """BadInput if something besides ranks takes part."""
     if call.schedule.fabrics:
         names = " and ".join(dict.fromkeys(each.value.split()[0] for each in call.schedule.fabrics))
         raise BadInput(

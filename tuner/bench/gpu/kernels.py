@@ -143,7 +143,7 @@ def span(dtype: DataType, ranks: int) -> int:
 
 
 def checked(collective: Collective, rank: int, ranks: int, count: int) -> Check | None:
-    """The check at one rank, ``count`` as the collective's own function takes it; None where it has no result."""
+    """The check at one rank, ``count`` as the collective's own function takes it; None if it has no result."""
     if collective is Collective.AllGather:
         return Check(count * ranks, 0, count)
     if collective is Collective.ReduceScatter:
@@ -200,7 +200,7 @@ def runs_on(library: Path, capability: int) -> bool:
 
 
 def code_sections(library: Path) -> dict[str, tuple[int, int]]:
-    """Begin and end of the sections of GPU code in the file. Errors: BadInput where it is no libnccl."""
+    """Begin and end of the sections of GPU code in the file. Errors: BadInput if it is no libnccl."""
     try:
         with library.open("rb") as file:
             elf = ELFFile(file)

@@ -57,7 +57,7 @@ def _not_there(path: Path) -> Path:
 def variables(library: Path, own: Mapping[str, str]) -> Iterator[None]:
     """Sets the variables ``own`` for a communicator of this libnccl, and restores the former ones at the end.
 
-    BadInput where another libnccl is in the process, another communicator measures, or NCCL has read other values.
+    BadInput if another libnccl is in the process, another communicator measures, or NCCL has read other values.
     """
     if not _process.lock.acquire(blocking=False):
         raise BadInput(f"another communicator of this process measures; {_ELSEWHERE}, or close it first")

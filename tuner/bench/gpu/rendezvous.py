@@ -59,7 +59,7 @@ def own_address() -> RankAddress:
 def rank_address(env: Mapping[str, str], limit_s: float = 60.0) -> RankAddress:
     """The address of this process, by its environment and whatever started it.
 
-    Errors: BadInput where a launcher's information is incomplete, or a needed package is not installed; MeasuringFailed
+    Errors: BadInput if a launcher's information is incomplete, or a needed package is not installed; MeasuringFailed
     where rank 0 does not come within ``limit_s``.
     """
     if HANDED in env:
@@ -281,7 +281,7 @@ class Rendezvous:
 
 
 def _server(place: RankAddress) -> socket.socket:
-    """A listening server; BadInput where another program has taken the port meanwhile."""
+    """A listening server; BadInput if another program has taken the port meanwhile."""
     family = socket.AF_INET6 if socket.has_dualstack_ipv6() else socket.AF_INET
     try:
         return socket.create_server(

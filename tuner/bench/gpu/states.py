@@ -32,7 +32,7 @@ class States:
         self._nvml = pynvml
 
     def note(self, round_: int) -> None:
-        """Writes the current state. BadInput where the file cannot be written."""
+        """Writes the current state. BadInput if the file cannot be written."""
         if self._nvml is None:
             return
         count = self._said(self._nvml.nvmlDeviceGetCount) or 0

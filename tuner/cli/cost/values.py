@@ -117,7 +117,7 @@ class LevelValues:
     def levels(self, overhead_us: float = 0.0, gap_us: float = 0.0) -> tuple[Level | None, Level | None]:
         """The levels inside and between nodes; with LogP's overhead or gap, alphas are LogP's latencies.
 
-        BadInput where half of a pair is given, or a network between nodes without GPUs per node.
+        BadInput if half of a pair is given, or a network between nodes without GPUs per node.
         """
         if self.gpus_per_node is None and (self.inter_alpha_us, self.inter_beta_gbs) != (None, None):
             raise BadInput("--inter-alpha-us and --inter-beta-gbs are for several nodes; valid with --gpus-per-node")

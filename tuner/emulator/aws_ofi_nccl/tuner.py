@@ -80,7 +80,7 @@ class AwsTuner:
     def loaded(self, communicator: Comm) -> LoadedTuner | Decliner:
         """The tuner that answers on this communicator, or the reason why NCCL's own picks stay.
 
-        Errors: BadInput where the communicator's init fails, or the tuner does something undefined.
+        Errors: BadInput if the communicator's init fails, or the tuner does something undefined.
         """
         release, nccl = self.release, communicator.release
         if nccl.plugin is None:
@@ -121,7 +121,7 @@ class AwsTuner:
         return "model" if word == "model" and platform in release.model_platforms else "regions"
 
     def why_not(self, communicator: Comm) -> str | None:
-        """The reason why NCCL's own picks stay on this communicator; None where the tuner decides."""
+        """The reason why NCCL's own picks stay on this communicator; None if the tuner decides."""
         loaded = self.loaded(communicator)
         if isinstance(loaded, Decliner):
             return loaded.reason
@@ -356,7 +356,7 @@ def _nvls(loaded: LoadedTuner, question: TunerQuestion) -> NDArray[np.bool_]:
 def _model_us(
     constants: ModelConstants, numbers: Mapping[str, int], question: TunerQuestion, algo_proto: AlgoProto
 ) -> FloatArray:
-    """The model's time of a cell in us, [size]: float32 but for the logarithm, which makes a double of its sum."""
+    """The model's time of a cell in us, [size]: float32 except for the logarithm, which makes a double of its sum."""
     f32: Any = np.float32
     algorithm, protocol = algo_proto
     communicator = question.communicator

@@ -393,7 +393,7 @@ class Crossing:
 
     sender: int
     relay: int  # the rank that hands the data to the device: the sender, or another of its node (PXN)
-    send_net: int | None  # None where NCCL knows no device
+    send_net: int | None  # None if NCCL knows no device
     receive_net: int | None
     receiver: int
 
@@ -538,7 +538,7 @@ def _heads(connected: Connected) -> Iterator[tuple[int, ...]]:
 
 # The rings and trees of nodes that are alike, without all else that each rank knows of its channels.
 #
-# They are those of tuner.emulator.connect.join.summarize, but for crossings; of many nodes these alone take
+# They are those of tuner.emulator.connect.join.summarize, except for crossings; of many nodes these alone take
 # far less.
 
 

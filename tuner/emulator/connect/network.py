@@ -104,7 +104,7 @@ OF: Mapping[Algorithm, Callable[[Connected, int], Iterator[NetworkDirection]]] =
 ORDER = tuple(OF)  # in which they are connected at once: initTransportsRank, src/init.cc, v2.28.9-1
 
 
-# The heads of a rank's node, which the chunks of NVLS and CollNet go by.
+# The heads of a rank's node, which the chunks of NVLS and CollNet depend on.
 
 
 def heads_of_rank(connected: Connected, rank: int = 0, network: NetworkOf | None = None) -> Heads:

@@ -79,7 +79,7 @@ class RankChannel:
     ring_adapter: ChannelAdapter | None
     tree: Tree
     tree_adapter: ChannelAdapter | None
-    chain: Tree | None  # of CollNet; its parent is None where the network is; None without CollNet
+    chain: Tree | None  # of CollNet; its parent is None if the network is; None without CollNet
     direct: CollNetDirect | None  # None without CollNet
 
 

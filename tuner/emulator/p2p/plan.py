@@ -338,7 +338,7 @@ def kernels_of_rounds(
     """The kernels of the messages, of which the first may hold collectives already; in a CUDA graph if ``captured``.
 
     ``before``: batches and bytes of works in the kernels of collectives, the last of which may have room. Errors:
-    BadInput where the works exceed their ring, or a kernel holds nothing.
+    BadInput if the works exceed their ring, or a kernel holds nothing.
     """
     *full, last = before or [(0, 0)]
     return _RoundPlanner(p2p_context, queues, Batches(p2p_context.communicator, captured), full).kernels(

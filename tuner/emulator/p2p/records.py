@@ -387,7 +387,7 @@ class ExchangeKernel:
         yield from ((item.transfer, None) for item in elements if isinstance(item, WorkElement))
 
 
-# What the plan of sends and receives goes by, beside the messages.
+# What the plan of sends and receives depends on, beside the messages.
 
 
 @dataclass(frozen=True, slots=True)

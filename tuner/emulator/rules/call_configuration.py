@@ -50,7 +50,7 @@ def in_fields(configuration: CallConfiguration | None) -> tuple[tuple[str, int |
 
 
 def check(communicator: Comm, request: Request) -> None:
-    """BadInput where the call fails at once: for an invalid selection, or one that names nothing for the collective.
+    """BadInput if the call fails at once: for an invalid selection, or one that names nothing for the collective.
 
     Also for releases whose calls have no configuration.
     """

@@ -395,7 +395,7 @@ def _check(scheduled: ScheduledTask, chunk: int) -> None:
 
 
 def check_buffer(call: RuleCall) -> None:
-    """NcclFails where a variable leaves no whole chunk of a call, so that NCCL divides by zero as it launches it."""
+    """NcclFails if a variable leaves no whole chunk of a call, so that NCCL divides by zero as it launches it."""
     variable = VARIABLES[call.protocol]
     if variable not in call.communicator.environment.values:
         return
@@ -545,7 +545,7 @@ class ChunksOfAllRanges(ChannelWork):
         call = scheduled.call
         steps, chunks = loops_of(call, scheduled.heads)
         if call.request.collective is not Collective.AllReduce:
-            chunks = 1  # counts are of one rank, and the steps of NVLS go by chunks of all heads (sic)
+            chunks = 1  # counts are of one rank, and the steps of NVLS depend on chunks of all heads (sic)
         return int(ceil_div(part.count, chunks * elements) * steps * chunk_and_slice_steps(call)[0])
 
     def _last(self, scheduled: ScheduledTask, elements: int, part: ChannelPart) -> int:

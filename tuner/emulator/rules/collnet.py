@@ -43,7 +43,7 @@ class CollNetFacts:
     def heads(self, algorithm: Algorithm) -> frozenset[int]:
         """The GPUs of rank 0's node at which the channels start, of which NCCL uses only as many as every node has.
 
-        BadInput where only the graphs' numbers are known and another node has fewer.
+        BadInput if only the graphs' numbers are known and another node has fewer.
         """
         name, channels = OF_ALGORITHM[algorithm], self.graphs[algorithm].channels
         own = self.own_graphs.get(name, EMPTY)
@@ -73,7 +73,7 @@ def requested(environment: Environment) -> bool:
 
 
 def set_up(rules: "Rules", facts: CollNetFacts) -> CollNet | None:
-    """CollNet as NCCL sets it up where it is enabled; None without it. BadInput where NCCL fails there."""
+    """CollNet as NCCL sets it up where it is enabled; None without it. BadInput if NCCL fails there."""
     if not facts.on or not all(rule(facts) for rule in rules.collnet):
         return None
     connected = facts.heads(rules.collnet_heads(facts))

@@ -85,7 +85,7 @@ RULES: Registry[DeviceFunctions] = Registry()
 
 
 def operation(request: Request) -> str | None:
-    """The device's operation by its name from 2.19 on; None where nothing is reduced."""
+    """The device's operation by its name from 2.19 on; None if nothing is reduced."""
     if request.moves_only:
         return None
     if request.op is Op.avg:

@@ -54,7 +54,7 @@ class InitFacts:
     def ctas(self) -> tuple[int, int]:
         """The communicator's minCTAs and maxCTAs after the environment and NCCL's clamping.
 
-        BadInput where no channel is left.
+        BadInput if no channel is left.
         """
         low = self.rules.ctas(self.environment, "NCCL_MIN_CTAS", 1)
         high = min(self.rules.ctas(self.environment, "NCCL_MAX_CTAS", self.max_channels), self.max_channels)
@@ -420,7 +420,7 @@ def shares_resources(by: str, configured: bool, variables: Mapping[str, str]) ->
 
 
 def check_shared(communicator: "Comm") -> None:
-    """BadInput where NCCL crashes: it sets no chunk of shared NVLS, which happens on nodes with equally many ranks."""
+    """BadInput if NCCL crashes: it sets no chunk of shared NVLS, which happens on nodes with equally many ranks."""
     whole, chunk = communicator.shared, communicator.rules.nvls_chunk
     if whole is None or not chunk.unset_where_shared or not whole.nvls or not communicator.nvls:
         return
@@ -500,7 +500,7 @@ def only_the_whole_communicator(fabric: DomainHosts) -> Sequence[int]:
 
 @DOMAIN_RULES(nccl.CHECK_MNNVL(since="2.21.5"))
 def cliques_or_failure(fabric: DomainHosts) -> Sequence[int]:
-    """BadInput where NCCL_MNNVL_ENABLE=1 requires a domain that does not exist, at which NCCL fails."""
+    """BadInput if NCCL_MNNVL_ENABLE=1 requires a domain that does not exist, at which NCCL fails."""
     wanted = fabric.environment.c_int(ENABLE, IF_THERE)
     if fabric.hosts > 1 and wanted == 1 and not fabric.usable:
         raise NcclFails(

@@ -96,7 +96,7 @@ def _is_kept(communicator: Comm, request: Request) -> bool:
 
 
 def missing(release: Release, buffers: Buffers) -> str | None:
-    """Sentence that a release does not have such buffers, and which do; None where it has them."""
+    """Sentence that a release does not have such buffers, and which do; None if it has them."""
     if buffers is Buffers.plain:
         return None
     if buffers is Buffers.window and release.rules.non_classic_path == "classic_path_only":
@@ -109,7 +109,7 @@ def missing(release: Release, buffers: Buffers) -> str | None:
 
 
 def not_on_nodes(communicator: Comm, buffers: Buffers) -> str | None:
-    """Condition under which such buffers are not emulated because nodes differ; None where they are.
+    """Condition under which such buffers are not emulated because nodes differ; None if they are.
 
     Ranks ask the compute capability of their own GPU for channels of NVLS, and with one rank per node their own adapter
     (ncclNvlsRegResourcesQuery, src/transport/nvls.cc, and src/register/coll_reg.cc, v2.28.9-1).
@@ -168,7 +168,7 @@ def few_nvls_channels_by_heads(call: RuleCall, tables: Tables, bound: IntArray) 
 def cap_17_to_24_channels_at_16(call: RuleCall, tables: Tables, bound: IntArray) -> IntArray:
     """Channels 17 to 24 become 16 where the GPUs of one node read each other's buffers.
 
-    BadInput where no topology tells.
+    BadInput if no topology tells.
     """
     capped = (bound > 16) & (bound <= 24)
     if call.communicator.nodes > 1 or not capped.any() or not peers_take_buffers(call):
@@ -256,7 +256,7 @@ def _all_of_the_ring(call: RuleCall, type_inter: str | None) -> bool:
 
 
 def _links(call: RuleCall) -> PeerLinks:
-    """The links of the rank's node. BadInput where there is no topology."""
+    """The links of the rank's node. BadInput if there is no topology."""
     if call.communicator.links is None:
         raise BadInput("registered buffers depend on links here, which only a topology tells; valid without one: plain")
     return call.communicator.links()
@@ -285,7 +285,7 @@ def _within(communicator: Comm, channels: int) -> int:
 
 
 def peers_take_buffers(call: RuleCall) -> bool:
-    """Whether GPUs of a rank's node read and write each other's buffers. BadInput where no topology tells."""
+    """Whether GPUs of a rank's node read and write each other's buffers. BadInput if no topology tells."""
     communicator, peers = call.communicator, call.communicator.release.registration.peers
     if peers == "never" or communicator.local_ranks == 1 or call.protocol is not Protocol.Simple:
         return False
@@ -429,7 +429,7 @@ def check_buffers(communicator: Comm, buffers: Buffers, of: Windows) -> None:
         raise BadInput(said).cured(Remedy("buffers", "plain"))
     if communicator.collnet and communicator.nodes == communicator.ranks:
         raise BadInput(
-            f"buffers {buffers.name}: not with CollNet and one rank per node, whose channels go by whether the "
+            f"buffers {buffers.name}: not with CollNet and one rank per node, whose channels depend on whether the "
             "network's plugin takes them; valid there: plain"
         ).cured(Remedy("buffers", "plain"))
     if reason := not_on_nodes(communicator, buffers):
@@ -512,9 +512,9 @@ def words_or_digit(environment: Environment) -> CtaPolicy:
 
 
 def multicast_channels(communicator: Comm, tables: Tables, request: Request) -> int | None:
-    """Channels NVLS takes for this call where the policy prefers it; None where the policy changes nothing.
+    """Channels NVLS takes for this call where the policy prefers it; None if the policy changes nothing.
 
-    It is preferred to any pick that may use as many channels or more. BadInput where ranks share a process.
+    It is preferred to any pick that may use as many channels or more. BadInput if ranks share a process.
     """
     environment = communicator.environment
     if not keeps(communicator, request) or not request.spreads or communicator.fabric:

@@ -56,7 +56,7 @@ def symmetric_by_cells(
 ) -> NonClassicPath | None:
     """Every call that a symmetric kernel can do, in cells of a KiB, of which there may be fewer than blocks.
 
-    Copy engines run it where no block is to be used. NoAlgorithm where NCCL fails: see :func:`calls_in_windows`.
+    Copy engines run it where no block is to be used. NoAlgorithm if NCCL fails: see :func:`calls_in_windows`.
     """
     choice = _in_cells(communicator, request, nbytes)
     if choice is None and communicator.rules.bypass_first is calls_in_windows:
@@ -121,7 +121,7 @@ def _asked_for(communicator: Comm, request: Request) -> bool:
 
 
 def kernel_of_several(communicator: Comm, request: Request, sizes: Sequence[int]) -> NonClassicPath | None:
-    """The kernel of several calls of a kind together, with these nBytes; None where no kernel does several. Not for
+    """The kernel of several calls of a kind together, with these nBytes; None if no kernel does several. Not for
     2.27.
 
     Source: ncclSymkPickKernel, src/sym_kernels.cc, and ncclSymmetricTaskScheduler, src/scheduler/symmetric_sched.cc,
@@ -188,7 +188,7 @@ def _dealt(communicator: Comm, request: Request, choice: KernelChoice, counted_b
 
 
 def _kernel_path(communicator: Comm, request: Request, choice: KernelChoice, blocks: int) -> NonClassicPath:
-    """NoAlgorithm where NCCL picks the kernel for an operation that it was not built for."""
+    """NoAlgorithm if NCCL picks the kernel for an operation that it was not built for."""
     if request.op.name in communicator.release.symmetric.ops_without_kernels.get(request.collective, ()):
         raise NoAlgorithm(
             f"NCCL {communicator.release.name} picks a symmetric kernel for {request.collective.name} "
@@ -345,7 +345,7 @@ def only_a_call_alone(chooser: Chooser, ordered: list[CollectiveTask]) -> Aside:
 
 @BYPASSING_RULES(nccl.MAKE_SYMMETRIC_TASK_LIST(since="2.28.3"))
 def calls_in_windows(chooser: Chooser, ordered: list[CollectiveTask]) -> Aside:
-    """Calls in windows that a symmetric kernel could do, by kind, smallest first. NoAlgorithm where no kernel does
+    """Calls in windows that a symmetric kernel could do, by kind, smallest first. NoAlgorithm if no kernel does
     them.
 
     NCCL then fails. No kernel does several calls if only low-latency ones are left, nor one whose last cell reaches the
@@ -360,7 +360,7 @@ def calls_in_windows(chooser: Chooser, ordered: list[CollectiveTask]) -> Aside:
 
 
 def _check_found(communicator: Comm, missing: bool) -> None:
-    """NoAlgorithm where a kernel is ``missing`` for calls that NCCL set aside."""
+    """NoAlgorithm if a kernel is ``missing`` for calls that NCCL set aside."""
     if missing:
         raise NoAlgorithm(
             f"NCCL {communicator.release.name} finds no symmetric kernel for calls that it set aside, and fails; "
@@ -398,7 +398,7 @@ def _others(tasks: Sequence[CollectiveTask], without: Sequence[CollectiveTask]) 
 def _full_kernels(communicator: Comm, waiting: Sequence[CollectiveTask]) -> Iterator[list[CollectiveTask]]:
     """Calls of a kind, smallest first, as many as the arguments of a kernel on all channels hold.
 
-    BadInput where they do not hold a single one: NCCL checks that for every call that it sets aside, whatever becomes
+    BadInput if they do not hold a single one: NCCL checks that for every call that it sets aside, whatever becomes
     of it.
     """
     kinds: dict[object, list[CollectiveTask]] = {}

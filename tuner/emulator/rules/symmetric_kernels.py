@@ -191,7 +191,7 @@ class KernelCounts:
 
 
 def best(communicator: Comm, request: Request, counts: KernelCounts) -> KernelChoice | None:
-    """The kernel with the least time, each block counting against it; None where none can do the call."""
+    """The kernel with the least time, each block counting against it; None if none can do the call."""
     table = communicator.release.symmetric
     least: KernelChoice | None = None
     for choice in weighed(communicator, request, counts):

@@ -106,7 +106,7 @@ class RailChoice:
 
 
 def exist(communicator: Comm) -> bool:
-    """Whether the communicator may run kernels of rails. Errors: BadInput where that is not known."""
+    """Whether the communicator may run kernels of rails. Errors: BadInput if that is not known."""
     table = communicator.release.symmetric.rail
     if table is None or not symmetric_variables.are_made(communicator):
         return False
@@ -114,7 +114,7 @@ def exist(communicator: Comm) -> bool:
 
 
 def exist_for(communicator: Comm, request: Request) -> bool:
-    """Whether there are kernels of rails for the collective. Errors: BadInput where that is not known."""
+    """Whether there are kernels of rails for the collective. Errors: BadInput if that is not known."""
     return (
         exist(communicator)
         and (request.collective is Collective.AllGather or _scatters(communicator, request.collective))

@@ -104,7 +104,7 @@ def windows_enabled(communicator: Comm) -> bool:
 
 
 def requested_blocks(communicator: Comm) -> int | None:
-    """The blocks that every kernel gets, whatever the CTAs of the communicator; None where NCCL chooses."""
+    """The blocks that every kernel gets, whatever the CTAs of the communicator; None if NCCL chooses."""
     blocks = min(communicator.environment.c_int(CTAS, 0), communicator.release.symmetric.max_blocks)
     return blocks if blocks > 0 else None
 
@@ -112,7 +112,7 @@ def requested_blocks(communicator: Comm) -> int | None:
 def gin_is_offered(communicator: Comm) -> bool:
     """Whether the network offers transfers that GPUs start (GIN), of whatever type.
 
-    BadInput where neither the variable nor the network's adapters say it.
+    BadInput if neither the variable nor the network's adapters say it.
     """
     kind = communicator.environment.number(GIN, UNSET)
     if kind not in (UNSET, NO_GIN, GDAKI) or (kind == UNSET and communicator.offers_gin is None):
@@ -219,7 +219,7 @@ def are_made(communicator: Comm) -> bool:
 
 
 def supported(communicator: Comm) -> bool:
-    """Whether the communicator has symmetric memory. BadInput where it is not known.
+    """Whether the communicator has symmetric memory. BadInput if it is not known.
 
     Source: initTransportsRank, symmetricSupport, src/init.cc, and ncclTransportCheckP2pType, src/transport.cc.
     """

@@ -155,7 +155,7 @@ class Orders:
 
 
 def any_order(dtype: DataType, op: Op) -> str | None:
-    """Reason that the bits of the result do not depend on the order; None where they do."""
+    """Reason that the bits of the result do not depend on the order; None if they do."""
     if dtype in INTEGERS:
         return "integers: every order gives the same bits"
     if op in (Op.min, Op.max):
@@ -164,7 +164,7 @@ def any_order(dtype: DataType, op: Op) -> str | None:
 
 
 def orders(work: Work, across: Across) -> Orders:
-    """The orders of one call alone. ValueError where none is claimed; :func:`not_claimed` says why."""
+    """The orders of one call alone. ValueError if none is claimed; :func:`not_claimed` says why."""
     _check_claimed(work, across)
     ranks = sum(map(len, across.ranks_of_nodes))
     numbers: dict[Term, int] = {}
@@ -188,9 +188,9 @@ def orders(work: Work, across: Across) -> Orders:
 
 
 def terms_of_every_size(work: Work, across: Across) -> tuple[Term, ...] | None:
-    """The order that every element has whatever the size, on the channels of the work; None where it depends on that.
+    """The order that every element has whatever the size, on the channels of the work; None if it depends on that.
 
-    For ReduceScatter, one order for each rank's part. ValueError where none is claimed, as :func:`orders`.
+    For ReduceScatter, one order for each rank's part. ValueError if none is claimed, as :func:`orders`.
     """
     _check_claimed(work, across)
     ranks = sum(map(len, across.ranks_of_nodes))
@@ -204,7 +204,7 @@ def terms_of_every_size(work: Work, across: Across) -> tuple[Term, ...] | None:
 
 
 def not_claimed(work: Work, across: Across) -> str | None:
-    """Reason that no order of a call is claimed; None where one is."""
+    """Reason that no order of a call is claimed; None if one is."""
     if work.algorithm is Algorithm.PAT and not across.pat_peers:
         return f"PAT of several ranks per node: {BY_SWITCH}"
     return NOT_CLAIMED.get(work.algorithm)
@@ -356,7 +356,7 @@ KEPT_IN_FLOAT32 = (DataType.float16, DataType.bfloat16, *FP8)  # ncclSymkAccumTy
 
 
 def symmetric_not_claimed(kernel: str | None, request: Request) -> str | None:
-    """Reason that no order of a call on a symmetric kernel is claimed; None where one is."""
+    """Reason that no order of a call on a symmetric kernel is claimed; None if one is."""
     if kernel not in (*IN_RANK_ORDER, *FROM_OWN_RANK):
         return SYMMETRIC_NOT_CLAIMED.get(kernel or "", NOT_DERIVED)
     return None if request.op is Op.sum else f"sums are derived, not {request.op.name}"

@@ -50,7 +50,7 @@ class Aggregation:
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """A piece of the part of the rank ``distance`` further up: dimensions of its connections, None where it has none.
+    """A piece of the part of the rank ``distance`` further up: dimensions of its connections, None if it has none.
 
     ``ahead``: for a message this many after the next one of an unfinished connection: the sending one in ReduceScatter,
     the receiving one in AllGather. ``places`` are its places in the messages it is received and sent by: what stands

@@ -128,7 +128,7 @@ class NodeHeads:
 
 
 def of_switch(across: Across, rank: int) -> NodeHeads:
-    """The heads of NVLS. BadInput where NCCL counts a rank as several heads, or has none."""
+    """The heads of NVLS. BadInput if NCCL counts a rank as several heads, or has none."""
     return _heads(across, [[ranks[node] for ranks in across.nvls_heads] for node in _nodes(across.nvls_heads)], rank)
 
 
@@ -233,7 +233,7 @@ GROUPS_OF_THREADS = {Algorithm.Ring: 2, Algorithm.Tree: 2}  # at most; 4 of othe
 
 
 def schedule(work: Work, across: Across) -> Schedule:
-    """The schedule of a collective. BadInput where it has none."""
+    """The schedule of a collective. BadInput if it has none."""
     several = len(across.ranks_of_nodes) > 1
     fabrics: tuple[InNetwork, ...] = ()
     if work.algorithm in (Algorithm.NVLS, Algorithm.NVLSTree):

@@ -36,7 +36,7 @@ class SearchTried:
     outcome: str
     repeats: bool  # one before, and so nothing was tried again
     channels: int  # of the best graph after it
-    refused: LinkRejection | None  # the link that refused most often; None where all had enough
+    refused: LinkRejection | None  # the link that refused most often; None if all had enough
 
 
 @dataclass(frozen=True, slots=True)

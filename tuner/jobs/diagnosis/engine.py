@@ -30,7 +30,7 @@ def start_of(file: Path) -> bytes:
 def of_engine(file: Path, known: KnownFacts) -> FileDiagnosis:
     """The findings of an engine's log, by the engine's own rules where the machine is known.
 
-    BadInput where the file cannot be read, or has no such line.
+    BadInput if the file cannot be read, or has no such line.
     """
     log = log_lines.read(start_of(file))
     if log is None:

@@ -34,7 +34,7 @@ MOST_MARK = 64  # longer than any of these marks
 
 
 def kinds_of(file: Path) -> tuple[FileKind, ...]:
-    """The kinds of a file by its content, one but for a log with results. Errors: BadInput where it cannot be read."""
+    """The kinds of a file by its content, one except for a log with results. Errors: BadInput if it cannot be read."""
     if file.is_dir():
         return (_kind_of_folder(file),)
     if is_large(file):

@@ -197,7 +197,7 @@ class _Environment:
         return self._sums[file]
 
     def _release(self, file: Path) -> str | None:
-        """The release that a libnccl says it is; None where it says none."""
+        """The release that a libnccl says it is; None if it says none."""
         if not 0 < file.stat().st_size <= MOST_BYTES:
             return None
         try:

@@ -55,7 +55,7 @@ def _json_at(content: bytes) -> int | None:
 def of_ras(file: Path, known: KnownFacts) -> FileDiagnosis:
     """The findings of a report; if an earlier report is known, also whether the ranks have moved on since.
 
-    BadInput where it is cut or no report.
+    BadInput if it is cut or no report.
     """
     content = read_bytes(file, BadInput)
     at = _json_at(content)

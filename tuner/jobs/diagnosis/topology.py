@@ -104,7 +104,7 @@ def _cost(seen: Examination) -> Iterator[str]:
 
 
 def of_listing(file: Path, known: KnownFacts) -> FileDiagnosis:
-    """The shipped machine that lstopo's XML is nearest to; BadInput where the XML is no listing."""
+    """The shipped machine that lstopo's XML is nearest to; BadInput if the XML is no listing."""
     listing = listings.read(file)
     if listing is None:
         raise BadInput("XML that is neither a topology of NCCL nor of lstopo")

@@ -37,7 +37,7 @@ def of_table(file: Path, known: KnownFacts) -> FileDiagnosis:
 
 
 def of_trace(file: Path, known: KnownFacts) -> FileDiagnosis:
-    """What a list or trace of calls says; BadInput where it is one that cannot be read."""
+    """What a list or trace of calls says; BadInput if it is one that cannot be read."""
     try:
         calls = traces.read(file, 1 if known.machine is None and known.topology is None else known.scenario().ranks)
     except BadInput as error:

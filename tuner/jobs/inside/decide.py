@@ -57,8 +57,8 @@ class JobArm:
 
     ``p`` is the chance of seeing this without a gain, the job's where ranks do not end together, corrected for all arms
     (Holm). ``job`` is by how much the job's steps are shorter, as if all calls of the size used the arm, or without
-    known steps the wall clock of whole blocks; None where it was not seen. ``saved_s`` is what it saves per day, of
-    each rank's time in collectives, and ``job_saved_s`` of the wall clock, None where steps do not say it. ``why_not``
+    known steps the wall clock of whole blocks; None if it was not seen. ``saved_s`` is what it saves per day, of
+    each rank's time in collectives, and ``job_saved_s`` of the wall clock, None if steps do not say it. ``why_not``
     is None if the arm stays; ``judged`` is False if there is too little data to judge it.
     """
 
@@ -135,8 +135,8 @@ class ExploredArm:
 
 
 def decide(joined: Iterable[JoinedCalls], provenance: dict[str, str], steps: JobSteps | None = None) -> JobDecision:
-    """Arms of all communicators; ``steps`` are the job's. BadInput where nothing but one choice of each call ran: the
-    job did not explore; CannotBeJudged where no call has a time on every rank.
+    """Arms of all communicators; ``steps`` are the job's. BadInput if nothing but one choice of each call ran: the
+    job did not explore; CannotBeJudged if no call has a time on every rank.
     """
     spans, whole_us = list[tuple[float, float]](), 0.0
     candidates: list[JoinedCalls] = []

@@ -86,8 +86,8 @@ class JobFile:
     """One file without its records, of which a job has more than there is memory; times in ns, sizes in bytes.
 
     ``communicators`` is a structured array, [row]. ``kinds`` are the named kinds of calls, and ``places`` the numbers
-    by which records refer to them, [kind]. ``rank`` is the launcher's, None where it said none; ``nccl`` the release,
-    None where it is not known. ``thinned``: only every 2**thinned-th call has a record; ``lost``: calls that the plugin
+    by which records refer to them, [kind]. ``rank`` is the launcher's, None if it said none; ``nccl`` the release,
+    None if it is not known. ``thinned``: only every 2**thinned-th call has a record; ``lost``: calls that the plugin
     had no room for. A record's ``time_us`` is the negative :class:`Untimed` where the call has no time. ``read`` are
     records that were already read.
     """
@@ -109,7 +109,7 @@ class JobFile:
 
     def records(self) -> NDArray[np.void]:
         """Structured array, [record], of the file as it is now: a job that runs puts one with more in its place, where
-        communicators and kinds keep their numbers. BadInput where it is gone, cut, or has a number past its end.
+        communicators and kinds keep their numbers. BadInput if it is gone, cut, or has a number past its end.
         """
         if self.read is not None:
             return self.read

@@ -47,7 +47,7 @@ _WINDOW = 256  # calls in a row whose times cannot be longer together than what 
 class JobCommunicator:
     """A communicator as its ranks' files describe it: ``ranks`` is its size, ``seen`` counts those with a file.
 
-    ``rank_names`` identifies each rank by the launcher's rank and the host. ``nodes`` is None where NCCL does not say
+    ``rank_names`` identifies each rank by the launcher's rank and the host. ``nodes`` is None if NCCL does not say
     it.
     """
 
@@ -65,7 +65,7 @@ class JobCommunicator:
 
 @dataclass(frozen=True, slots=True)
 class JobCall:
-    """Kind of call, and what was executed, None where the file does not say it.
+    """Kind of call, and what was executed, None if the file does not say it.
 
     ``bytes`` is NCCL's nBytes, ``warps`` are per channel.
     """
@@ -435,7 +435,7 @@ def _folded(batches: Iterable[RankCalls]) -> Columns:
 def by_dask(to: Path, parts: int = 1) -> Fold:
     """A fold on the Dask cluster of the current client: the result is kept in the new folder ``to``, as Parquet
     partitioned by communicator and rank. ``parts``: the number of partitions of a communicator's calls. Columns are
-    [call], times in us. BadInput where Dask is not installed.
+    [call], times in us. BadInput if Dask is not installed.
     """
     try:
         pl = import_module("polars")

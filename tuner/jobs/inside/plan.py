@@ -72,7 +72,7 @@ class PlannedCall:
 @dataclass(frozen=True, slots=True)
 class JobPlan:
     """The table to start the next run with. ``cost`` is predicted by ``model``, as a share of the time in collectives,
-    with the 90 % interval, None where the model's error is not known; ``cost_of_job`` is a share of the wall clock.
+    with the 90 % interval, None if the model's error is not known; ``cost_of_job`` is a share of the wall clock.
     ``days`` is how long exploring lasts at this rate.
     """
 
@@ -94,8 +94,8 @@ def plan(
     steps: JobSteps | None = None,
 ) -> JobPlan:
     """Arms for the communicators of the scenario's size that the model says take at most ``most_factor`` times as long
-    as what runs now. With the job's ``steps``, blocks are long enough to contain a whole step. BadInput where the job
-    has no such communicator, or nothing is worth a try; CannotBeJudged where no call has a time on every rank.
+    as what runs now. With the job's ``steps``, blocks are long enough to contain a whole step. BadInput if the job
+    has no such communicator, or nothing is worth a try; CannotBeJudged if no call has a time on every rank.
     """
     found = _counted(joined, scenario.ranks, steps)
     if not found.there:

@@ -172,7 +172,7 @@ def measurements(joined: Sequence[JoinedCalls], scenario: Scenario | None) -> Me
 
     What most calls of a size executed is NCCL's own choice, or the table's; everything else was explored. The operation
     is not known, and assumed to be a sum. Communicators are those of ``scenario``'s size; without one, of the size that
-    has most time. BadInput if none has this size, CannotBeJudged where no call has a time on every rank.
+    has most time. BadInput if none has this size, CannotBeJudged if no call has a time on every rank.
     """
     if not any(len(each.call) for each in joined):
         raise no_call(each.communicator for each in joined)

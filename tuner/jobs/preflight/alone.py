@@ -108,7 +108,7 @@ def _labels(selection: Selection, ranges: Ranges | None, request: Request, sizes
 def ranges_of(selection: Selection, request: Request, low: int | None, high: int) -> Ranges | None:
     """The ranges by algorithm, protocol, channels and threads, or without the last two where those are too many.
 
-    None where no algorithm can run. Errors: BadInput.
+    None if no algorithm can run. Errors: BadInput.
     """
     try:
         return launches(selection, request, low, high)
@@ -188,7 +188,7 @@ def changed(views: Views, common: RankSetting, requests: Sequence[Request], over
 
 
 def cost(views: Views, common: RankSetting, requests: Iterable[Request]) -> ChoiceCost | None:
-    """The largest loss against ranks with the common setting only; None where no time changes."""
+    """The largest loss against ranks with the common setting only; None if no time changes."""
     here, without = views.selection(views.settings[0]), _all(views, common)
     found = []
     for request in requests:

@@ -173,7 +173,7 @@ class CollectedHost:
         return self.root + name if name.startswith("/") else name
 
     def text(self, name: str) -> str | None:
-        """A file's text, ends of lines as they are; None where it cannot be read."""
+        """A file's text, ends of lines as they are; None if it cannot be read."""
         try:
             with open(self.path(name), encoding="utf-8", errors="replace", newline="") as file:
                 return file.read()
@@ -181,7 +181,7 @@ class CollectedHost:
             return None
 
     def content(self, name: str) -> bytes | None:
-        """A file's bytes; None where it cannot be read."""
+        """A file's bytes; None if it cannot be read."""
         try:
             with open(self.path(name), "rb") as file:
                 return file.read()
@@ -200,7 +200,7 @@ class CollectedHost:
             return []
 
     def variable(self, name: str) -> str | None:
-        """A variable's value; None where it is not set, or empty."""
+        """A variable's value; None if it is not set, or empty."""
         return self.environment.get(name) or None
 
 
@@ -449,7 +449,7 @@ def decision_table(host: CollectedHost, variables: Mapping[str, str]) -> Variabl
 def tuner_plugin(host: CollectedHost, name: str | None) -> TunerPluginFile | None:
     """The file that NCCL would open for a tuner plugin, whether it is a shared object, and the build of this project's.
 
-    No sha256 where no such file is found; None where NCCL is told to load none, or finds none unasked.
+    No sha256 where no such file is found; None if NCCL is told to load none, or finds none unasked.
     """
     if name and name.lower() in ("none", "static_plugin"):
         return None
@@ -467,7 +467,7 @@ def network_plugin(host: CollectedHost, name: str | None) -> NetworkPluginFile |
     """The file that NCCL would open for a network plugin, named or not, and the release of AWS's plugin, whose tuner
     decides.
 
-    No sha256 where the file is not found; None where NCCL is told to load none, or finds none on its own.
+    No sha256 where the file is not found; None if NCCL is told to load none, or finds none on its own.
     """
     if name and name.lower() in ("none", "static_plugin"):
         return None
@@ -525,7 +525,7 @@ def _sha256(content: bytes | None) -> str | None:
 
 
 def container(host: CollectedHost) -> Container | None:
-    """Name the kind of container that this runs in, and its image; None where nothing marks one."""
+    """Name the kind of container that this runs in, and its image; None if nothing marks one."""
     for kind, (what, name) in CONTAINERS.items():
         if os.path.exists(host.path(name)) if what == "file" else host.variable(name):
             return {"kind": kind, "image": next(filter(None, map(host.variable, IMAGES)), None)}

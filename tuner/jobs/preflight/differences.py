@@ -30,7 +30,7 @@ class Reach(StrEnum):
     unknown = "not known"
 
 
-# Each rank reads these for itself and cuts its data or sizes its buffers by them; peers go by their own.
+# Each rank reads these for itself and cuts its data or sizes its buffers by them; peers use their own.
 # Source: computeBuffSizes, src/init.cc; calcCollChunking, src/enqueue.cc; ncclTopoComputeP2pChannels,
 # src/graph/paths.cc; ncclTransportP2pSetup, src/transport.cc, v2.28.9-1.
 OF_MESSAGES = frozenset(
@@ -73,7 +73,7 @@ COMPARED_OTHERWISE = frozenset(
 
 
 def of_variable(name: str, nccl: Release) -> Reach | None:
-    """Reach of a variable where the emulator need not be asked; None where it has to be."""
+    """Reach of a variable where the emulator need not be asked; None if it has to be."""
     if name in OF_MESSAGES:
         return Reach.messages
     if name in OF_THE_NETWORK:

@@ -58,7 +58,7 @@ class Processor:
 
 @dataclass(frozen=True, slots=True)
 class Port:
-    """A port of a RDMA adapter; ``gbps`` are 1e9 bits per second, None where the system does not know them."""
+    """A port of a RDMA adapter; ``gbps`` are 1e9 bits per second, None if the system does not know them."""
 
     name: str
     port: int
@@ -151,7 +151,7 @@ class RankFacts:
             return () if followed else self.ports
 
     def network(self, variables: Mapping[str, str]) -> str | None:
-        """The network over which the ranks find each other, in words; None where the record does not tell."""
+        """The network over which the ranks find each other, in words; None if the record does not tell."""
         named = variables.get("NCCL_NET", "")
         if (
             self.network_plugin is not None
@@ -220,7 +220,7 @@ class RankFacts:
     def cloud_tuner(self) -> AwsTuner | None:
         """The tuner that the network plugin brings, which NCCL 2.21 and later ask where no other is named.
 
-        None where none is known, or none is loaded: NCCL_TUNER_PLUGIN=none, or another plugin that asks none.
+        None if none is known, or none is loaded: NCCL_TUNER_PLUGIN=none, or another plugin that asks none.
         """
         named = self.settled(None)
         name, _, version = ((self.network_plugin and self.network_plugin.release) or "").partition(" ")
@@ -346,7 +346,7 @@ def _processor(given: Mapping[str, Any]) -> Processor:
 
 
 def _given(kind: Callable[[Any], T], value: Any) -> T | None:
-    """Convert a value to a kind; None where the record has nothing."""
+    """Convert a value to a kind; None if the record has nothing."""
     return None if value is None else kind(value)
 
 
@@ -396,7 +396,7 @@ class Collected:
 
     @property
     def expected(self) -> int | None:
-        """The number of ranks of the job according to most records; None where none says it."""
+        """The number of ranks of the job according to most records; None if none says it."""
         said = Counter(rank.ranks for rank in self.ranks if rank.ranks is not None)
         return said.most_common(1)[0][0] if said else None
 
@@ -416,7 +416,7 @@ class Collected:
         return {rank: tuple(names) for rank, names in sorted(files.items()) if len(names) > 1}
 
     def attachment(self, name: str) -> Path | None:
-        """A file that was attached to the records; None where it is not there."""
+        """A file that was attached to the records; None if it is not there."""
         path = self.folder / name
         return path if path.is_file() else None
 
@@ -467,7 +467,7 @@ def read(folder: Path) -> Collected:
 
 
 def _ranks_of_hosts(ranks: Iterable[RecordedRank]) -> dict[tuple[str, str | None], int | None]:
-    """The number of ranks of each host; None where records describe hosts, with a rank for each GPU."""
+    """The number of ranks of each host; None if records describe hosts, with a rank for each GPU."""
     by_host = defaultdict[tuple[str, str | None], list[RecordedRank]](list)
     for rank in ranks:
         by_host[rank.own_host].append(rank)

@@ -326,7 +326,7 @@ def goes_by_time(collected: Collected) -> bool:
 def refusal(collected: Collected, facts: RankFacts) -> str | None:
     """The reason why ranks of a kind would not use the decision table, or the plugin, that their variables name.
 
-    None where they use it, name none, or load a plugin that is not this project's. The plugin itself is asked.
+    None if they use it, name none, or load a plugin that is not this project's. The plugin itself is asked.
     """
     if facts.plugin_is_of_others:
         return None

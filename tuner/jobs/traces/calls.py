@@ -43,7 +43,7 @@ class ExecutedCall:
 class TracedCall:
     """One collective that was called ``calls`` times; None for what the file does not say.
 
-    ``name`` is the file's, ``collective`` None where NCCL has no tuning for it. ``bytes`` is NCCL's nBytes; in a file
+    ``name`` is the file's, ``collective`` None if NCCL has no tuning for it. ``bytes`` is NCCL's nBytes; in a file
     that knows ranges of sizes it is the lowest, and ``to_bytes`` the largest. ``members`` are the job's ranks in its
     communicator. ``kernels_us`` are measured durations, one for each call that has one. ``unusable`` says why it has no
     size.
@@ -188,7 +188,7 @@ class WantedCalls:
         return None if call.bytes > 0 else "of 0 bytes, which NCCL does not run"
 
     def elsewhere(self, call: TracedCall) -> str | None:
-        """Names the other communicators that a call belongs to; None where it belongs to one that counts."""
+        """Names the other communicators that a call belongs to; None if it belongs to one that counts."""
         if self.communicators and call.communicator not in self.communicators:
             return f"of communicator {call.communicator or 'without a name'}"
         if call.ranks not in (None, self.ranks):

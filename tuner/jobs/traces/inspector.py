@@ -136,7 +136,7 @@ def _collective(head: Mapping[str, Any], body: Mapping[str, Any]) -> TracedCall:
 
 
 def executed_of(body: Mapping[str, Any]) -> ExecutedCall | None:
-    """The combination that a record says; None where it says nothing of it."""
+    """The combination that a record says; None if it says nothing of it."""
     algorithm, protocol = (str(body.get(key) or "") for key in ("coll_algo", "coll_proto"))
     if not algorithm and "_" in str(body.get("algo_proto") or ""):
         algorithm, _, protocol = str(body["algo_proto"]).rpartition("_")

@@ -36,7 +36,7 @@ def executed(name: str, collective: Collective | None, channels: int, threads: i
     return ExecutedCall(channels=channels, threads=threads, is_tree=is_tree)
 
 
-# ProcessGroupNCCL.cpp; the other names are NCCL's but for case and underscores.
+# ProcessGroupNCCL.cpp; the other names are NCCL's except for case and underscores.
 COALESCED = {
     "allreduce_coalesced": Collective.AllReduce,
     "allgather_into_tensor_coalesced": Collective.AllGather,
@@ -57,7 +57,7 @@ _NAMES = {
 
 
 def collective(name: str) -> Collective | None:
-    """The collective of a kernel; None where NCCL has no tuning for it."""
+    """The collective of a kernel; None if NCCL has no tuning for it."""
     return _NAMES[name] if name in _NAMES else choice.collective(name)
 
 

@@ -83,7 +83,7 @@ def from_file(path: Path) -> CallList | None:
 
 
 class _Json:
-    """A JSON text, read in pieces. ValueError where it is broken, or longer than ``MOST_BYTES``."""
+    """A JSON text, read in pieces. ValueError if it is broken, or longer than ``MOST_BYTES``."""
 
     def __init__(self, file: TextIO) -> None:
         self._file, self._text, self._at, self._ended, self._left = file, "", 0, False, MOST_BYTES
@@ -163,7 +163,7 @@ class _Json:
 
 
 class _Kernel(NamedTuple):
-    """A launch; its first dimensions of grid and block are None where the trace does not have them."""
+    """A launch; its first dimensions of grid and block are None if the trace does not have them."""
 
     name: str
     blocks: int | None

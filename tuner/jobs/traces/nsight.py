@@ -43,7 +43,7 @@ def from_file(path: Path, content: bytes | None) -> CallList:
     """The calls of an export, of the lowest rank of each communicator in it. ``content``: the bytes of a file that was
     unpacked.
 
-    BadInput where it is no export, or has no payloads of NCCL.
+    BadInput if it is no export, or has no payloads of NCCL.
     """
     try:
         with bounds.database(path, content, BadInput, DATABASE) as database:

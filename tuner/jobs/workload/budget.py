@@ -115,7 +115,7 @@ def _times_us(evidence: Evidence, price: Price) -> dict[Combination, float]:
 
 
 def read_runs(path: Path, scenario: Scenario) -> MeasuredRuns:
-    """Reads measured times. BadMeasurement where the file has none, or is from another communicator."""
+    """Reads measured times. BadMeasurement if the file has none, or is from another communicator."""
     measurements = read_any(path)
     header = measurements.header
     check(path, header, scenario)
@@ -155,7 +155,7 @@ class _Without:
 
 @dataclass(frozen=True, slots=True)
 class _Column:
-    """A row for each entry; ``calibration`` is None where calibrated times were not wanted."""
+    """A row for each entry; ``calibration`` is None if calibrated times were not wanted."""
 
     rows: Sequence[_Priced | _Without]
     calibration: CalibrationUsed | None

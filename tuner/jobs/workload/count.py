@@ -55,7 +55,7 @@ def launched(scenario: Scenario, counts: ExchangeCounts, buffers: Buffers) -> tu
     """Launches that one exchange of each kind takes on the scenario's communicator; empty where its links are not
     known.
 
-    Calls on windows that copy engines do have no kernel. BadInput where that is not emulated.
+    Calls on windows that copy engines do have no kernel. BadInput if that is not emulated.
     """
     if not counts:
         return ()

@@ -28,7 +28,7 @@ from tuner.times.costmodels.step import Model, Parallelism, Traffic
 
 ORDER = ("tp", "cp", "ep", "dp", "pp")  # Megatron-LM's, innermost first; torchtitan's, without ep, is the same
 DEGREES = ("tp", "cp", "ep", "dp", "pp", "etp", "replicate")
-EXPERTS = "expert"  # kinds of groups that go by the experts' degrees
+EXPERTS = "expert"  # kinds of groups that depend on the experts' degrees
 
 # Which degrees the ranks of a group differ in, by its kind: replicas are copies (DDP's, or HSDP's replicated dimension)
 # of shards.

@@ -27,7 +27,7 @@ def is_it(root: Element) -> bool:
 
 
 def listing(elements: Sequence[Element], where: str) -> Listing:
-    """The node of a document. BadTopology where no GPU is in it."""
+    """The node of a document. BadTopology if no GPU is in it."""
     read = _Document(elements, where)
     root, notes = ET.Element("system", {"version": "1"}), list[str]()
     gpus = sorted(filter(_is_gpu, read.devices), key=_bus_id)

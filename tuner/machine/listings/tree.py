@@ -189,7 +189,7 @@ def listing(printed: Printed, file: str) -> Listing:
             "'nvidia-smi topo -mp' in the same file says it"
         )
     if matrix.adapters:
-        notes.append("NCCL uses every adapter that is up, but for those that NCCL_IB_HCA excludes")
+        notes.append("NCCL uses every adapter that is up, except for those that NCCL_IB_HCA excludes")
     notes += _peer_notes(printed, numa_of)
     return Listing(file, "nvidia-smi topo -m", root, len(matrix.gpus), links, {}, (), tuple(notes))
 

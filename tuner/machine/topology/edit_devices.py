@@ -90,7 +90,7 @@ def slot(root: ET.Element, name: str, change: str) -> ET.Element:
 
 
 def slot_of_net(root: ET.Element, element: ET.Element, change: str) -> ET.Element:
-    """The <pci> of an adapter. BadInput where it is no PCI device."""
+    """The <pci> of an adapter. BadInput if it is no PCI device."""
     above = parent(root, parent(root, element))
     if above.tag != "pci":
         raise BadInput(f"{change}: {element.get('name')} is no PCI device; valid: those that are")
@@ -281,7 +281,7 @@ def move_gpu(root: ET.Element, value: str, change: str) -> None:
 def remove_gpu(root: ET.Element, value: str, change: str) -> None:
     """Removes GPUs, with the NVLinks to them; the others are renumbered from 0, as CUDA numbers them.
 
-    BadInput where none is left, and where ranks share them.
+    BadInput if none is left, and where ranks share them.
     """
     for pci in [gpu_at(root, name, change) for name in dict.fromkeys(value.split(","))]:
         _remove(root, pci)

@@ -26,7 +26,7 @@ DEFAULT_SPEED_MBPS = 10000  # ncclTopoAddNet: "Some NICs define speed = -1"
 
 
 def read(source: str | Path, where: str = "topology") -> Topology:
-    """The node that a file (a ``Path``) or a text (a ``str``) describes; BadTopology where it describes none.
+    """The node that a file (a ``Path``) or a text (a ``str``) describes; BadTopology if it describes none.
 
     Messages call a text ``where``.
     """
@@ -222,7 +222,7 @@ def hosts_of(file: Path) -> tuple[tuple[str, int], ...]:
     """The topology of each host in the order of the file, with how many equal ones follow; empty for a file of one
     host.
 
-    BadTopology where it cannot be read. Hosts that differ only in hashes, guids and ranks are equal.
+    BadTopology if it cannot be read. Hosts that differ only in hashes, guids and ranks are equal.
     """
     try:
         data = contents(file, MAX_BYTES)

@@ -149,7 +149,7 @@ class Topology:
         return any(_linked(a, b) for a, b in combinations(self.first_gpus(count), 2))
 
     def gpu_direct(self, count: int) -> bool | None:
-        """Whether the first ``count`` GPUs and all adapters can do GPUDirect RDMA; None where only some can."""
+        """Whether the first ``count`` GPUs and all adapters can do GPUDirect RDMA; None if only some can."""
         gpus, nets = [gpu.gpu_direct for gpu in self.first_gpus(count)], [net.gpu_direct for net in self.nets]
         if not (any(gpus) and any(nets)):
             return False

@@ -10,7 +10,7 @@ from tuner.oracle.messages import ChannelsMessage, RankMemory, ReadChannels
 # Functions that answer with each host's own number of network devices (csrc/sim/merge.c). Without them all hosts
 # have as many as the one with the most, and what others lack comes before their own (csrc/sim/net.c).
 COUNTS_OF_NETS = ("ncclTopoGetSharedState", "ncclNetGetDevCount")
-ANY_PEER = 0  # what NCCL is asked about goes by the graph, not by who is at the other end
+ANY_PEER = 0  # what NCCL is asked about depends on the graph, not by who is at the other end
 
 
 def read(world: World, asked: ReadChannels) -> ChannelsMessage:

@@ -184,7 +184,7 @@ class World(Loaded):
         self.load_tuner(start.functions.get("ncclLoadTunerPlugin", ()))
         self.comms = self.init(start.ranks)
         self.devices = list(range(start.ranks))  # of each rank
-        self.rings_marked = False  # their connections, which registered buffers go by
+        self.rings_marked = False  # their connections, which registered buffers depend on
         if start.part is not None:
             self.devices = list(start.part.ranks)
             self.comms = make(self, start.part)

@@ -93,7 +93,7 @@ EIGHT_BITS = Request(Collective.AllReduce, DataType.float8e4m3, Op.sum)
 LIMIT_S = 420.0  # of trials
 ANSWER_S = 60.0  # for each of the library's answers
 ASKED_IN_VAIN = 2  # communicators, if they are the first: the others would end so, too
-REACHING_S = 60.0  # beyond, to find what the answers that still differ go by
+REACHING_S = 60.0  # beyond, to find what the answers that still differ depend on
 FAILED = 1 << 30  # differences of a trial with values that cannot be together
 MOST_KEPT = 4  # of the changes that mend one communicator, to be tried on all
 Progress = Callable[[str], None]
@@ -669,7 +669,7 @@ def _solved(best: _Candidate, key: str, value: float, probe: Probe) -> Iterator[
         return
     first, low, high = at[0], value, value * 1.01 + 0.01
     below, above = ours[first], moved[first]
-    for _ in range(12):  # the secant: cells are linear in such numbers, but for rounding
+    for _ in range(12):  # the secant: cells are linear in such numbers, except for rounding
         if above == below:
             break
         low, high = high, high + (theirs[first] - above) * (high - low) / (above - below)

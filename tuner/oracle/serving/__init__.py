@@ -127,7 +127,7 @@ def ask(release: EngineRelease, questions: Sequence[dict[str, Any]], timeout_s: 
     """For each question the names of the implementations that the engine's own code takes, one a size.
 
     A question with which the engine ends is answered by the text of its error instead of a list. The files have to be
-    there (:func:`fetch`). OracleFailed where the child ends without an answer, or not within ``timeout_s`` seconds.
+    there (:func:`fetch`). OracleFailed if the child ends without an answer, or not within ``timeout_s`` seconds.
     """
     given = json.dumps({"engine": release.engine, "folder": str(folder_of(release)), "questions": list(questions)})
     try:

@@ -58,7 +58,7 @@ def carriers(folder: Path, asked: Mapping[str, Any]) -> Iterator[str]:
     """For each size in bytes of ``asked``, the name of the implementation that SGLang's own code takes.
 
     ``asked`` has the fields of a situation, with ``environment`` and ``arguments`` as the user set them. Errors: those
-    of SGLang's code, and KeyError where a file of the release has no such name.
+    of SGLang's code, and KeyError if a file of the release has no such name.
     """
     os.environ.update(asked["environment"])
     try:
@@ -146,7 +146,7 @@ class _Group:
         return self._file("custom_all_reduce_v2", names, given)
 
     def _custom(self) -> tuple[Any, str]:
-        """The communicator of the custom AllReduce that SGLang makes, None where it fails, and our name of it."""
+        """The communicator of the custom AllReduce that SGLang makes, None if it fails, and our name of it."""
         second = self._second_version()
         first = self._file(
             "custom_all_reduce",
@@ -186,7 +186,7 @@ class _Group:
             return None
 
     def _mscclpp(self) -> Any:
-        """MSCCL++'s communicator as within a capture of a graph, None where it is not asked for."""
+        """MSCCL++'s communicator as within a capture of a graph, None if it is not asked for."""
         if "enable-mscclpp" not in self.asked["arguments"]:
             return None
         asked, library = self.asked, mscclpp.library(self.asked)
@@ -316,7 +316,7 @@ class _Group:
         )
 
     def _over_pcie(self, deterministic: bool) -> Any:
-        """FlashInfer's AllReduce over PCIe, None where the release or the user has none."""
+        """FlashInfer's AllReduce over PCIe, None if the release or the user has none."""
         if not (self.folder / PCIE).is_file():
             return None
         rows = dict(each.partition("=")[::2] for each in self.asked["arguments"]).get("cuda-graph-max-bs-decode")

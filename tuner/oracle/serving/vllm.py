@@ -47,7 +47,7 @@ def carriers(folder: Path, asked: Mapping[str, Any]) -> Iterator[str]:
     """For each size in bytes of ``asked``, the name of the implementation that vLLM's own code takes.
 
     ``asked`` has the fields of a situation, with ``environment`` and ``arguments`` as the user set them. Errors: those
-    of vLLM's code, and KeyError where a file of the release has no such name.
+    of vLLM's code, and KeyError if a file of the release has no such name.
     """
     os.environ.update(asked["environment"])
     try:

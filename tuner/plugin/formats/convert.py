@@ -72,7 +72,7 @@ def other_nvidia(content: bytes, name: str) -> OtherNvidiaFile | None:
     """How a file differs from NVIDIA's format, if it can be read without its header and with rows for any nodes and
     ranks.
 
-    None where it cannot be read in this way, either.
+    None if it cannot be read in this way, either.
     """
     kept, header, counts = list[str](), 0, list[int]()
     for number, line in enumerate(content.decode("latin-1").splitlines(), start=1):

@@ -108,7 +108,7 @@ def _meets_what_is_left(shape: Box, above: Sequence[Box], other: Box | None) -> 
 
 @lru_cache(4096)  # rows of a table have few different choices
 def _followed(choices: tuple[TableChoice, ...], below: tuple[TableChoice, ...]) -> tuple[TableChoice, ...]:
-    """Merge choices that are tried in turn: the upper row's wins, but for a chunk size that it leaves open."""
+    """Merge choices that are tried in turn: the upper row's wins, except for a chunk size that it leaves open."""
     result = {choice.algo_proto: choice for choice in choices}
     for choice in below:
         first = result.setdefault(choice.algo_proto, choice)

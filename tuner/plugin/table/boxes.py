@@ -30,7 +30,7 @@ class Box(NamedTuple):
 
 
 def of(row: Conditions) -> Box | None:
-    """The box of a row; None where no communicator meets its conditions."""
+    """The box of a row; None if no communicator meets its conditions."""
     registered = row.registered if isinstance(row, Decision) else None
     pipelined = row.pipelined if isinstance(row, Decision) else ANY_PIPELINED
     per_node = (0, LARGEST_COUNT) if row.ranks_per_node is None else _range(row.ranks_per_node, LARGEST_COUNT)
@@ -49,7 +49,7 @@ def of(row: Conditions) -> Box | None:
 
 
 def common(one: Box, other: Box) -> Box | None:
-    """Intersect two boxes; None where they have nothing in common."""
+    """Intersect two boxes; None if they have nothing in common."""
     return _filled(Box(*map(_common, one, other)))
 
 

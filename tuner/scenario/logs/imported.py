@@ -60,7 +60,7 @@ class NodeFacts:
 
 @dataclass(frozen=True, slots=True)
 class LoggedChoice:
-    """A choice as printed, ``count`` times; ``bytes`` is NCCL's nBytes, None where the collective is not known."""
+    """A choice as printed, ``count`` times; ``bytes`` is NCCL's nBytes, None if the collective is not known."""
 
     collective: Collective | None
     bytes: int | None
@@ -71,7 +71,7 @@ class LoggedChoice:
     time_us: str | None
     dtype: DataType | None
     op: Op | None
-    operations: int | None  # calls in its group; None where the log has no COLL lines
+    operations: int | None  # calls in its group; None if the log has no COLL lines
     count: int = 1
 
     @property
@@ -216,7 +216,7 @@ def _has(group: CommunicatorLines, rank: int | None) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """A communicator being read; ``group`` is None where the log shows none. The lists grow as facts are collected.
+    """A communicator being read; ``group`` is None if the log shows none. The lists grow as facts are collected.
 
     ``needed`` is what emulating it lacks, ``missing`` what was not printed, ``notes`` what was assumed.
     """

@@ -40,5 +40,5 @@ def known_warnings() -> tuple[tuple[KnownWarning, re.Pattern[str]], ...]:
 
 
 def meaning_of(text: str) -> KnownWarning | None:
-    """The row that explains a warning; None where no row has its text."""
+    """The row that explains a warning; None if no row has its text."""
     return next((row for row, pattern in known_warnings() if pattern.search(text)), None)

@@ -163,7 +163,7 @@ def joined(parts: Sequence[tuple[str, Lines]]) -> Lines:
 
 
 def read_lines(path: Path) -> Lines:
-    """NCCL's lines of a file. BadInput where it cannot be read or is empty."""
+    """NCCL's lines of a file. BadInput if it cannot be read or is empty."""
     lines = Lines(partial(_lines_of_file, path)) if is_plain_file(path) else nccl_lines(read_bytes(path, BadInput))
     if lines.blank:
         raise BadInput(f"{path}: empty; valid: what NCCL prints with NCCL_DEBUG=INFO")

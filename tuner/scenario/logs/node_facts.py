@@ -133,7 +133,7 @@ def _linked(logs: list[RankLog]) -> tuple[bool, bool]:
 
 
 def _graphs(reading: Reading, logs: list[RankLog], path_types: Sequence[str], latency_us: float) -> Graphs | None:
-    """The weakest graphs that the node's ranks printed; None where no rank printed any."""
+    """The weakest graphs that the node's ranks printed; None if no rank printed any."""
     searched = []
     for log in logs:
         graphs, doubts = graphs_of_rank(log.graphs, latency_us)

@@ -160,7 +160,7 @@ class PrintedGraph:
 class Block:
     """Some columns of the tuning table: texts as printed, of whole cells only."""
 
-    algorithms: list[str] | None  # None where the line with their names is missing
+    algorithms: list[str] | None  # None if the line with their names is missing
     threads: list[str] = field(default_factory=list)
     rows: dict[Collective, list[tuple[str, str]]] = field(default_factory=dict)
 
@@ -329,17 +329,15 @@ class NcclLog:
     dma_buf: bool = False  # GPUs' memory is given to adapters without nvidia-peermem
     gpudirect_off: str | None = None  # why a network plugin does not use it
     aws_release: str | None = None  # of aws-ofi-nccl
-    tuner_product: str | None = None  # the product name that its tuner goes by
+    tuner_product: str | None = None  # the product name that its tuner depends on
     network_faults: dict[str, str] = field(default_factory=dict)
-    gpudirect: dict[str, str | None] = field(
-        default_factory=dict
-    )  # by adapter, None where it works, else why it does not
+    gpudirect: dict[str, str | None] = field(default_factory=dict)  # by adapter, None if it works, else why it does not
     direct_of_hosts: dict[str, set[bool]] = field(default_factory=dict)  # whether connections have GPUDirect RDMA
     far_adapters: str | None = None  # how far an adapter is from its GPU for GPUDirect RDMA, and how far it may be
     destroyed: set[tuple[tuple[str, int], str]] = field(default_factory=set)  # communicators, by process
     last_calls: dict[tuple[Thread, str], LastCall] = field(default_factory=dict)  # by thread and communicator
     last_line: int = 0  # of NCCL's
-    result_rows: int | None = None  # of nccl-tests, None where it printed no head of its table
+    result_rows: int | None = None  # of nccl-tests, None if it printed no head of its table
     files: tuple[tuple[int, str], ...] = ()  # number of the first line and name of each, where several were read as one
     endings: list[EndingLine] = field(default_factory=list)  # how processes and jobs ended
     returned: tuple[str, int] | None = None  # where a call of NCCL's own failed first, and ncclResult_t

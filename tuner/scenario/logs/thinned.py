@@ -56,7 +56,7 @@ def read_thinned(
 ) -> Lines:
     """The lines of a file that say something; ``sort_of`` decides from one line of each shape what is kept.
 
-    ``progress`` is called with the number of bytes read since the last call. BadInput where the file cannot be read.
+    ``progress`` is called with the number of bytes read since the last call. BadInput if the file cannot be read.
     """
     kept = _Kept(sort_of)
     try:

@@ -145,7 +145,7 @@ class WrongResults:
 def wrong_results(file: MeasurementFile, given: Given) -> WrongResults | None:
     """The wrong results of a file from any machine; None if all results were right, or none were checked.
 
-    BadMeasurement where it cannot be read.
+    BadMeasurement if it cannot be read.
     """
     found = file.read(given)
     wrong = [block for block in found.blocks if block.wrong > 0]

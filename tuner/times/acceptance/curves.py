@@ -57,7 +57,7 @@ class Curve:
     """Times of calls of one kind, one element per size, ascending; the median if a size was measured several times.
 
     ``bytes`` is NCCL's nBytes, ``lines`` has the rows' lines in ``file``. ``worst``: the longest time of each size,
-    None where none was measured more than once.
+    None if none was measured more than once.
     """
 
     file: str

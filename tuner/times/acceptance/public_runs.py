@@ -101,7 +101,7 @@ class PublicCurve:
 
     ``nodes`` counts NVLink domains if there are any, ``gpus_per_node`` the GPUs of each. ``forced``: algorithm and
     protocol, as in ``Ring/Simple``, empty if NCCL chose. ``gpu`` is in words, for the reader. ``adapters`` of a node
-    and their ``adapter_gbps`` (1e9 bits per second, each) are None where nobody says. ``own``: kept by the user.
+    and their ``adapter_gbps`` (1e9 bits per second, each) are None if nobody says. ``own``: kept by the user.
     """
 
     table: str
@@ -420,7 +420,7 @@ class RankedRun:
 
 
 def ranked(curve: ComparedCurve, time_us: Array, curves: Sequence[PublicCurve]) -> RankedRun | None:
-    """The rank at the largest size that enough runs of the class have; None where there is no such size.
+    """The rank at the largest size that enough runs of the class have; None if there is no such size.
 
     ``time_us``: [size], microseconds at the curve's sizes.
     """

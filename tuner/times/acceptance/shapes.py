@@ -68,7 +68,7 @@ def _shape(slow: np.ndarray, sizes: np.ndarray, ratio: np.ndarray) -> LossShape:
     if large.any() and not slow[large].any():
         return LossShape.latency
     first, last = np.flatnonzero(slow)[[0, -1]]
-    # Limits differ by size: what lies among slow sizes and is as slow but for a wider limit is one of them.
+    # Limits differ by size: what lies among slow sizes and is as slow except for a wider limit is one of them.
     raised = slow | (ratio > math.sqrt(median(ratio[slow].tolist())))
     if raised[first : last + 1].mean() < _MOST:
         return LossShape.scattered

@@ -179,7 +179,7 @@ def of_site(
 ) -> Calibration:
     """The calibration ``nodes`` with the rows of a site's tables added; one row is enough.
 
-    Errors: BadInput where no row is between nodes, or release or machine are not known; CannotBeJudged for a table
+    Errors: BadInput if no row is between nodes, or release or machine are not known; CannotBeJudged for a table
     without any row that NCCL's model can answer for.
     """
     sites = [_site(table, measured) for table in tables]
@@ -310,7 +310,7 @@ def of_paths(
     fitted.
 
     Errors: BadMeasurement for a file that holds no measurements, is from other GPUs, names another release or has times
-    that cannot be true; BadInput where machine or release are not known; BadTopology.
+    that cannot be true; BadInput if machine or release are not known; BadTopology.
     """
     if measured.machine is not None and measured.topology is not None:
         raise BadInput(f"{option('machine')} and {option('topology')}: one node has one of them")
@@ -382,7 +382,7 @@ def table_of(
     """The rows of all files under one head, and what looks wrong in each file without being refused.
 
     The files supply what ``facts`` leave empty. BadMeasurement for what cannot be read, is refused (``plausible``), or
-    has another release, GPU or way of launching than the other files; BadInput where a package is missing that reads a
+    has another release, GPU or way of launching than the other files; BadInput if a package is missing that reads a
     file. UnknownRelease for a release that is not known here.
     """
     tables = []

@@ -75,7 +75,7 @@ def of_table(table: Measurements, site: Site, *, launch: int = 0) -> MeasuredCal
     """The rows that the emulator can place on ``site``. ``launch``: the index of their way of launching.
 
     In-place rows, sends and receives, and rows of another setting of the search or the network are skipped and counted.
-    The adapters get the speed that the table names. CannotBeJudged where no row is left.
+    The adapters get the speed that the table names. CannotBeJudged if no row is left.
     """
     site = site.with_adapters(table.header.adapters)
     placement = Placement[SampleBlock](site)

@@ -55,7 +55,7 @@ def of_case(scenario: Scenario, intra_gbs: float | None = None, inter_gbs: float
 def links_of_gpu_gbs(topology: Topology, count: int) -> float:
     """The most that one of the first ``count`` GPUs can send to others, by NVLink or PCIe; 0 where neither is known.
 
-    BadInput where there are fewer GPUs.
+    BadInput if there are fewer GPUs.
     """
     sms = topology.compute_capabilities(count)
     pcie_gbs = max(_table("pcie_gbs").get(str(sm), 0.0) for sm in sms)

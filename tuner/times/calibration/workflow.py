@@ -260,7 +260,7 @@ def fit(
     sessions and communicators, each from a separate fit. ``out`` is a file of fitted constants to write, which
     ``communicator(constants=...)`` takes; ``command`` is named in it. ``progress`` is called with each step, which may
     take a while, before it begins. ``measured`` is what was already read from files of other kinds. Errors:
-    BadMeasurement for files with nothing to fit, or from several machines or releases; BadInput where ``out`` cannot be
+    BadMeasurement for files with nothing to fit, or from several machines or releases; BadInput if ``out`` cannot be
     written.
     """
     progress("reading")
@@ -285,7 +285,7 @@ def fit_alpha_beta(
 
     ``cost_table`` is a decision table to write, with the times as ``cost`` rows for the plugin; ``command`` is named in
     it. ``measured`` is as for :func:`fit`. Errors: BadMeasurement for files with nothing to fit, or from several
-    machines or releases; BadInput where ``cost_table`` cannot be written.
+    machines or releases; BadInput if ``cost_table`` cannot be written.
     """
     observed = _observed(files, measured)
     fits, without = alpha_betas(observed)

@@ -183,7 +183,7 @@ RESULTS = ReaderBounds("results of nccl-tests, as text", lines=3_000_000)
 def _content(path: Path) -> bytes:
     """The content of a file, with only those lines of NCCL's log that are read here: it is read in pieces elsewhere.
 
-    BadMeasurement where it cannot be read.
+    BadMeasurement if it cannot be read.
     """
     if not is_plain_file(path):
         return read_bytes(path, BadMeasurement)
@@ -200,7 +200,7 @@ def read(path: Path, given: Given | None = None) -> Measurements:
     """The table of a file; a row's line is its line in the file, or the number of the result in a record, from 1.
 
     Times of single calls come as their mean (nccl-tests) or median (`measure`). BadMeasurement names the file, and the
-    line if there is one, of an error or of a contradiction to ``given``. BadInput where a package is missing that reads
+    line if there is one, of an error or of a contradiction to ``given``. BadInput if a package is missing that reads
     the file.
     """
     return MeasurementFile(path).table(given or Given())
@@ -315,7 +315,7 @@ def _of_parquet(path: Path, nccl: str = "") -> Measurements:
     have.
 
     Columns, by collector/network/collect_nccl.py there: ``op_name``, ``nccl_dtype``, ``num_gpus`` of one node,
-    ``message_size`` in elements, ``latency`` in ms, and, but for the oldest tables, ``version``, the release, and
+    ``message_size`` in elements, ``latency`` in ms, and, except for the oldest tables, ``version``, the release, and
     ``device``, the GPU, of each row. They come from one process with a thread per GPU, out of place. Rows of other
     releases are counted as left out. Where rows and folder name different releases, the rows count and the header says
     both. BadMeasurement names the row, counted from 1, of what is wrong; MissingExtra where polars is not installed.

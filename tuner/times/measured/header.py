@@ -277,7 +277,7 @@ class Header:
         """The communicator in words, with a name for its topology: the machine's name if it was simulated, else the
         file's.
 
-        BadMeasurement where the header does not say which communicator was measured.
+        BadMeasurement if the header does not say which communicator was measured.
         """
         scenario = scenario_of(self)
         if scenario.topology is None:
@@ -331,7 +331,7 @@ def from_record(record: Mapping[str, Any]) -> Header:
     return Header(**own, others=left)
 
 
-# The keys of a table's head, in their order: the names of the header's fields, but for the variables.
+# The keys of a table's head, in their order: the names of the header's fields, except for the variables.
 TABLE_KEYS = (
     *("title", "machine", "machine_note", "gpu", "nccl", "nccl_note", "source", "how_measured", "launch", "network"),
     *("site", "health", "health_note", "cuda_graph", "adapters", "environment", "traps", "noise_percent", "left_out"),

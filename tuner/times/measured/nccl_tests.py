@@ -229,7 +229,7 @@ _LONGEST_RECORD = 1 << 16  # of a line in JSON
 
 
 def out_of_bounds(text: str) -> int | None:
-    """Values that nccl-tests' last lines say are wrong, of all tables of a text; None where it does not say."""
+    """Values that nccl-tests' last lines say are wrong, of all tables of a text; None if it does not say."""
     counts = [int(each) for each in _OUT_OF_BOUNDS.findall(text)]
     return sum(counts) if counts else None
 
@@ -276,7 +276,7 @@ class _Row:
 class Text:
     """The rows and comments of a text, without what others wrote into it.
 
-    ``other`` is the program that was run, if it is not one of a collective that NCCL tunes. BadMeasurement where one
+    ``other`` is the program that was run, if it is not one of a collective that NCCL tunes. BadMeasurement if one
     text has several collectives, several sets of GPUs, or times of CPUs.
     """
 
@@ -385,7 +385,7 @@ class Text:
 
     @property
     def threads_and_gpus(self) -> tuple[int, int] | None:
-        """Threads of a process and GPUs of a thread; None where the text does not say."""
+        """Threads of a process and GPUs of a thread; None if the text does not say."""
         return (int(self._settings[0]), int(self._settings[1])) if self._settings else None
 
     def _read(self, number: int, line: str) -> None:
@@ -462,7 +462,7 @@ class Text:
 
 
 def _printed_release(path: Path, content: str) -> str | None:
-    """The release that NCCL itself printed. BadMeasurement where it printed several."""
+    """The release that NCCL itself printed. BadMeasurement if it printed several."""
     releases = list(dict.fromkeys(_NCCL_SAYS.findall(content)))
     if len(releases) > 1:
         raise BadMeasurement(f"{path}: several releases in one file ({', '.join(releases)}); valid: a file for each")
@@ -631,7 +631,7 @@ def of_text(path: Path, content: str, otherwise: Collective | P2pOperation | Non
     """Measurements as nccl-tests printed them; ``otherwise`` is the operation if the text names no program.
 
     If the text names several programs, rows of unknown ones are left out and counted. A last line without a newline is
-    left out, as it may be cut off. BadMeasurement where the text mixes several runs, or has no row.
+    left out, as it may be cut off. BadMeasurement if the text mixes several runs, or has no row.
     """
     texts = runs_apart(content)
     logged = "NCCL" in content  # without the name no line is of its log
@@ -722,7 +722,7 @@ def _launch(threads: int, gpus: int) -> MeasuredLaunch:
 def of_json(path: Path, record: Mapping[str, Any], otherwise: Collective | P2pOperation | None = None) -> Measurements:
     """Measurements as ``-J`` writes them; a list of times per iteration is kept whole.
 
-    BadMeasurement where it is not what nccl-tests writes.
+    BadMeasurement if it is not what nccl-tests writes.
     """
     ran = next((name for name in map(program, record["args"]) if name), None)
     try:

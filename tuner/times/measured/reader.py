@@ -356,7 +356,7 @@ def _time_us(text: str) -> float:
 
 
 def write(path: Path, table: Measurements) -> None:
-    """BadInput where the file cannot be written."""
+    """BadInput if the file cannot be written."""
     write_text(path, text(table))
 
 
@@ -418,7 +418,7 @@ def named_or_read(path: Path) -> Measurements:
 def file_of(path: Path) -> Path:
     """The file of a shipped table, if ``path`` is a table's name; else ``path`` itself.
 
-    BadMeasurement where neither exists.
+    BadMeasurement if neither exists.
     """
     if str(path) in names():
         return Path(str(_folder() / f"{path}.csv"))

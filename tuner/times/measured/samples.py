@@ -86,7 +86,7 @@ class Forced:
 
     @property
     def combination(self) -> Combination | None:
-        """The combination; None where algorithm or protocol is open. KeyError for a text that names none."""
+        """The combination; None if algorithm or protocol is open. KeyError for a text that names none."""
         if not (self.algorithm and self.protocol):
             return None
         return Combination(Algorithm[self.algorithm], Protocol[self.protocol], self.channels)
@@ -115,7 +115,7 @@ def forced_by_variables(environment: Mapping[str, str]) -> Forced:
 
 @dataclass(frozen=True, slots=True, order=True)
 class Point:
-    """One call: ``bytes`` is NCCL's nBytes. ``in_place`` is None where nothing says it."""
+    """One call: ``bytes`` is NCCL's nBytes. ``in_place`` is None if nothing says it."""
 
     operation: Collective | P2pOperation = field(metadata=json_form("collective"))
     bytes: int
@@ -185,9 +185,9 @@ class SampleBlock:
 
     ``requested`` is None if NCCL chose by itself, with a table called ``table`` if there was one; ``executed`` is what
     NCCL says it ran, None if that could not be seen; ``wrong`` counts wrong results. ``host_us`` is the least that the
-    host took to start one such call on all ranks, None where nobody looked. ``process`` numbers the processes in which
+    host took to start one such call on all ranks, None if nobody looked. ``process`` numbers the processes in which
     measuring took place in turn. ``late_us`` are the ranks that ended last, at most MOST_LATE, and by how much later
-    than the median rank, us. ``time`` is the wall clock (UTC) at its end, None where time is simulated or was not
+    than the median rank, us. ``time`` is the wall clock (UTC) at its end, None if time is simulated or was not
     written.
 
     ``line`` is its place in the file, ``shape`` nodes and GPUs of each where not all of the file have the same, and
@@ -230,7 +230,7 @@ class SampleBlock:
 
     @property
     def combination(self) -> Combination | None:
-        """Combination that was requested, None for NCCL's own choice. BadMeasurement where a part was left open."""
+        """Combination that was requested, None for NCCL's own choice. BadMeasurement if a part was left open."""
         if isinstance(self.requested, Forced):
             raise BadMeasurement(f"{self.requested.label} was forced, and the rest left to NCCL")
         return self.requested
@@ -314,7 +314,7 @@ class Measurements:
 class Writer:
     """Appends to a file line by line, each on disk before the next is measured.
 
-    BadMeasurement where that fails; the file's content stays.
+    BadMeasurement if that fails; the file's content stays.
     """
 
     path: Path
@@ -341,7 +341,7 @@ class Writer:
     def add(self, block: SampleBlock) -> None:
         """Writes one block at once, with the wall clock unless it has one, or times are simulated.
 
-        Errors: BadMeasurement where the file cannot be written.
+        Errors: BadMeasurement if the file cannot be written.
         """
         if self.header.backend != SIMULATED and block.time is None:
             block = replace(block, time=datetime.now(UTC).isoformat(timespec="milliseconds"))
@@ -389,7 +389,7 @@ def from_content(path: Path, content: bytes) -> Measurements:
 
 
 def sha256s(paths: Sequence[Path]) -> tuple[str, ...]:
-    """Digests of the files. BadMeasurement where two are equal, as times would count twice."""
+    """Digests of the files. BadMeasurement if two are equal, as times would count twice."""
     by_sha256: dict[str, Path] = {}
     for path in paths:
         sha256 = hashlib.sha256(path.read_bytes()).hexdigest()
@@ -460,7 +460,7 @@ def _combination(record: Mapping[str, Any] | None) -> Combination | None:
 def existing(path: Path) -> Measurements | None:
     """The measurements in ``path`` that a new run continues; None for a new file.
 
-    BadMeasurement where nothing can be appended: not a regular file, or gzipped.
+    BadMeasurement if nothing can be appended: not a regular file, or gzipped.
     """
     if path.exists() and not path.is_file():
         raise BadMeasurement(f"{path}: not a regular file")

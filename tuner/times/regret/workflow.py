@@ -199,7 +199,7 @@ class RunsQuery:
 def read(asked: RunsQuery) -> MeasuredArms:
     """The arms of one machine.
 
-    Errors: BadInput where machine or release are missing, a label is invalid, or a file forced something else than its
+    Errors: BadInput if machine or release are missing, a label is invalid, or a file forced something else than its
     label; BadMeasurement for a file without times or with some that cannot be true.
     """
     given = Given(asked.site.nccl, asked.nodes, asked.gpus_per_node, by_round=True)

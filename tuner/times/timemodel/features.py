@@ -103,7 +103,7 @@ Part: TypeAlias = tuple[int, NDArray[np.bool_], Features]  # the first an index 
 def _of_either(
     of_array: Callable[[Any], Any], of_number: Callable[[float], float], says: str
 ) -> Callable[[Numbers], Numbers]:
-    """A function of arrays, or of single numbers at a tenth of the cost; both agree but for the last bit."""
+    """A function of arrays, or of single numbers at a tenth of the cost; both agree except for the last bit."""
 
     def chosen(numbers: Numbers) -> Numbers:
         return of_array(numbers) if isinstance(numbers, np.ndarray) else of_number(numbers)

@@ -232,13 +232,13 @@ class TimeModel:
         return self._certainty.half_widths_of(calls, carried)
 
     def all_to_all(self, sizes: ArrayLike) -> CalibratedTimes:
-        """Times of AllToAll by ``sizes``, bytes that a rank sends in all, [size]. BadInput where none was measured."""
+        """Times of AllToAll by ``sizes``, bytes that a rank sends in all, [size]. BadInput if none was measured."""
         nbytes: SizeArray = np.atleast_1d(np.asarray(sizes)).astype(np.uint64)
         communicator = self.selection.communicator
         return self.exchanges(point_to_point.of_communicator(communicator, nbytes))
 
     def exchanges(self, calls: Exchanges) -> CalibratedTimes:
-        """Times of AllToAll on communicators of this kind. BadInput where no such call was measured."""
+        """Times of AllToAll on communicators of this kind. BadInput if no such call was measured."""
         return exchange_times(self.calibration, calls, same_machine=self.same_machine)
 
     def _place(self, request: Request, algo_proto: int) -> Place:
@@ -253,7 +253,7 @@ def _check_buffers(request: Request) -> None:
 
 
 def exchange_times(calibration: Calibration, calls: Exchanges, *, same_machine: bool) -> CalibratedTimes:
-    """Times of AllToAll by a calibration. BadInput where it has none for such calls."""
+    """Times of AllToAll by a calibration. BadInput if it has none for such calls."""
     exchange = calibration.exchange
     if exchange is None:
         raise BadInput(f"no measured times of AllToAll in the calibration {calibration.name}")
@@ -294,7 +294,7 @@ def of_communicator(
 ) -> TimeModel:
     """The model for a communicator of ``machine``: that of a ``calibration`` by name or file, or the one that fits.
 
-    ``with_instance``: as :func:`with_instance_type` does. Errors: BadInput where none fits; BadCalibration.
+    ``with_instance``: as :func:`with_instance_type` does. Errors: BadInput if none fits; BadCalibration.
     """
     chosen = choose(selection.communicator, machine, calibration)
     if with_instance:
@@ -312,7 +312,7 @@ def choose(communicator: Comm, machine: str | None, calibration: str | None = No
     """The calibration by name or file; without, the machine's own, else that of another with such GPUs.
 
     ``machine``: its name in the catalogue, or that of a topology (:func:`tuner.machine.skeleton.name_of`). Errors:
-    BadInput where none fits, where GPUs of a node are not joined by NVLink, or a host is several nodes; BadCalibration
+    BadInput if none fits, where GPUs of a node are not joined by NVLink, or a host is several nodes; BadCalibration
     for a file that is not a calibration.
     """
     if communicator.shares_gpus:

@@ -325,7 +325,7 @@ class SiteProcess:
 
     @property
     def log_likelihood(self) -> float:
-        """Logarithm of how likely the site's rows are, together, but for a constant; 0 without rows."""
+        """Logarithm of how likely the site's rows are, together, except for a constant; 0 without rows."""
         if self.rows is None:
             return 0.0
         freedom, count = SCALE_FREEDOM, len(self.rows)
@@ -541,7 +541,7 @@ class SiteCall:
     row: SiteRows
 
     def half_of_ratio(self, other: "SiteCall") -> float | None:
-        """Half of the 90 % interval of the logarithm of the times' ratio; None where the sites differ."""
+        """Half of the 90 % interval of the logarithm of the times' ratio; None if the sites differ."""
         return self.process.half_of_ratio(self.row, other.row) if self.process.is_of_site(other.process) else None
 
 

@@ -73,7 +73,7 @@ class Batches:
         return work_bytes if batches * BATCH_BYTES + work_bytes > self.argument_bytes else 0
 
     def check_ring(self, work_bytes: int) -> None:
-        """BadInput where a group's kernels have more works in the ring than it holds, and NCCL waits in vain.
+        """BadInput if a group's kernels have more works in the ring than it holds, and NCCL waits in vain.
 
         Source: waitWorkFifoAvailable and ncclLaunchFinish, src/enqueue.cc, v2.28.9-1.
         """
@@ -161,7 +161,7 @@ class Works:
         self._tasks.append(task)
 
     def tasks(self) -> list[CollectiveTask]:
-        """Tasks that the kernel holds; BadInput where not even one had room."""
+        """Tasks that the kernel holds; BadInput if not even one had room."""
         if not self._tasks:
             raise BadInput(self.TOO_SMALL)
         return self._tasks
@@ -189,7 +189,7 @@ RULES: Registry[Scheduler] = Registry()
 
 
 def check_alone(communicator: Comm, channels: int) -> None:
-    """BadInput where no kernel holds an operation on this many channels, as the environment has made it too small."""
+    """BadInput if no kernel holds an operation on this many channels, as the environment has made it too small."""
     kernel = communicator.rules.schedule.kernel
     if limits_kernels(communicator) and not kernel(communicator).fits(channels):
         raise BadInput(kernel.TOO_SMALL)

@@ -23,7 +23,7 @@ SLOWEST_LINK_GBS = 0.7  # of a bridge above GPUs: PCIe 3.0 with one lane, as NCC
 
 
 def spans_nodes(reading: Reading) -> bool | None:
-    """Whether the communicator has several nodes, as its lines or its ring show; None where nothing shows it."""
+    """Whether the communicator has several nodes, as its lines or its ring show; None if nothing shows it."""
     log = reading.log
     if nodes := [each for each in (reading.given.nodes, *(rank.nodes for rank in reading.logs)) if each]:
         return max(nodes) > 1

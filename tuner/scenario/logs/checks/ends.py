@@ -76,7 +76,7 @@ def _says_little(log: NcclLog) -> bool:
 
 
 def _orderly(log: NcclLog) -> str | None:
-    """The orderly end, in words; None where the log has none."""
+    """The orderly end, in words; None if the log has none."""
     for each in log.endings:
         if each.role == ORDERLY:
             return ORDERLY_ENDS[each.kind]

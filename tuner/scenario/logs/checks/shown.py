@@ -14,7 +14,7 @@ class ShownByLog:
 
     ``reading.log`` has the facts of all lines, ``reading.logs`` those of the communicator's ranks. ``variables`` are
     the environment's that the log or the user says, ``channels`` NCCL's printed numbers of channels for collectives and
-    for NVLS, ``nccl`` its release; None where it is not known.
+    for NVLS, ``nccl`` its release; None if it is not known.
     """
 
     reading: Reading

@@ -225,7 +225,7 @@ FEWEST_ROWS = 8  # fewer say nothing of a kind alone
 
 @dataclass(frozen=True, slots=True)
 class SplitResult:
-    """One split: mean absolute errors by model (None where one has no answer), and what the intervals cover.
+    """One split: mean absolute errors by model (None if one has no answer), and what the intervals cover.
 
     ``group`` names the splits it is averaged with: its kind, and whether several nodes were predicted.
     """
@@ -392,7 +392,7 @@ def mean_absolute_error(predicted_us: Array, measured_us: Array) -> float:
 
 
 def summary(results: Sequence[SplitResult]) -> dict[str, dict[str, float | None]]:
-    """Mean errors by group of splits and model, with equal weights; None where a model has no answer."""
+    """Mean errors by group of splits and model, with equal weights; None if a model has no answer."""
     mean_errors: dict[str, dict[str, float | None]] = {}
     for group in dict.fromkeys(each.group for each in results):
         own = [each for each in results if each.group == group]
@@ -405,7 +405,7 @@ def summary(results: Sequence[SplitResult]) -> dict[str, dict[str, float | None]
 
 @dataclass(frozen=True, slots=True)
 class SplitsAccuracy:
-    """``summary``: mean errors by kind of split and model, as shares; None where a model has no answer."""
+    """``summary``: mean errors by kind of split and model, as shares; None if a model has no answer."""
 
     splits: tuple[SplitResult, ...]
     summary: Mapping[str, Mapping[str, float | None]]

@@ -46,7 +46,7 @@ _NO_ROWS = {each.name: 0 if each.type is int else None for each in fields(Accura
 
 @dataclass(frozen=True, slots=True)
 class FileAccuracy:
-    """``collectives`` is None where the file only has sends and receives.
+    """``collectives`` is None if the file only has sends and receives.
 
     ``skipped`` counts the rows left out, by reason; ``reason`` says why this calibration was chosen.
 
@@ -85,7 +85,7 @@ def of_path(
 
     ``update``: a file of rows of the same cluster, which the calibration is updated with first. ``given``: what files
     do not say about their rows. Rows that the machine's links rule out are left out. Errors: BadMeasurement also where
-    the file cannot be read, or no row is left; BadInput where it does not say what was measured.
+    the file cannot be read, or no row is left; BadInput if it does not say what was measured.
     """
     given = given or Given()
     table = calibrate.read_table(path, given)
@@ -126,7 +126,7 @@ def of_file(
 
     Rows of ``update`` move the calibration first, and are not judged.
 
-    Errors: BadMeasurement where there is no such row, BadInput and BadCalibration as :func:`choose`.
+    Errors: BadMeasurement if there is no such row, BadInput and BadCalibration as :func:`choose`.
     """
     given = {_call(row) for row in update.blocks} if update is not None else set()
     table = replace(table, blocks=tuple(row for row in table.blocks if _call(row) not in given))
