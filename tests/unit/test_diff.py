@@ -386,3 +386,12 @@ def test_fits_80_columns() -> None:
     output = printed(["diff", "--machine", "dgx-h100", "--nccl", "2.29.2", "2.29.7", "--time", "nccl"], columns=80)
     lines = [line for line in output.splitlines() if "https://" not in line and not line.startswith("the same")]
     assert max(map(len, lines)) <= 80
+
+
+def test_a_loss_is_by_one_models_times_where_one_has_both_picks() -> None:
+    change = next(iter(diff(*sides("2.22.3", ["nccl=2.25.1"]), request(Collective.AllReduce))))
+    shares = []
+    for ratios in ((1.5, 1.25), (1.5, None), (None, None)):
+        found = loss(replace(change, ratio=ratios[0], ratio_by_before=ratios[1], calibrated=None))
+        shares.append(None if found is None else (found.part, found.whose))
+    assert shares == [(0.25, "the model before"), (0.5, "each side's own model"), None]
