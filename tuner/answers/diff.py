@@ -43,14 +43,20 @@ ROUNDING = 10_000  # a shorter range, as a part of its size, is two times that f
 class Side:
     """One side of a comparison, with its ranges computed once.
 
-    ``whole``: ranges split also by channels and threads, not only by algorithm and protocol.
+    ``whole``: ranges split also by channels and threads, not only by algorithm and protocol. ``near``: a side that
+    probably has similar ranges, which makes these faster to find.
     """
 
     def __init__(
-        self, scenario: Scenario, low: int | None = None, high: int = FOLLOWED_BYTES, whole: bool = False
+        self,
+        scenario: Scenario,
+        low: int | None = None,
+        high: int = FOLLOWED_BYTES,
+        whole: bool = False,
+        near: "Side | None" = None,
     ) -> None:
         self.scenario = scenario
-        self.selection = Selection(scenario.communicator())
+        self.selection: Selection = Selection(scenario.communicator(), None if near is None else near.selection)
         self._low, self._high = low, high
         self.whole = whole
         self.ranges = cache(self._ranges)

@@ -460,7 +460,9 @@ def command(
             )
         if asked.whose_times_said:
             raise BadInput("--all-releases only has NCCL's own times: remove --time and --calibration")
-        sides = [Side(one, asked.low, asked.high, whole) for one in releases_of(described, like.buffers)]
+        sides = list[Side]()
+        for under in releases_of(described, like.buffers):
+            sides.append(Side(under, asked.low, asked.high, whole, near=sides[-1] if sides else None))
         selections = {f"on NCCL {side.scenario.nccl}": side.selection for side in sides}
         requests = options.runnable(selections, collectives, like)
         print_pairs(described, sides, requests)
@@ -479,7 +481,8 @@ def command(
         if exchanged:
             ways.append(exchanges.compared(described, after, exchanged, sizes or (), (asked.low or 1, asked.high)))
             continue
-        old, new = (Side(each, asked.low, asked.high, whole) for each in (described, after))
+        old = Side(described, asked.low, asked.high, whole)
+        new = Side(after, asked.low, asked.high, whole, near=old)
         requests = options.runnable({"before": old.selection, "after": new.selection}, collectives, like)
         compared.append(_compared(old, new, requests, query))
     if exchanged:

@@ -20,7 +20,7 @@ from tuner.emulator.request import Request
 from tuner.emulator.rules import bounds, symmetric
 from tuner.emulator.rules.call import RuleCall
 from tuner.emulator.rules.launch import Piece
-from tuner.emulator.selection import MAX_BYTES, Selection
+from tuner.emulator.selection import MAX_BYTES, Picks, Selection
 
 FOLLOWED_BYTES = 1 << 40  # how far ranges are followed
 Labels = NDArray[np.int64]
@@ -116,8 +116,8 @@ def combinations(selection: Selection, request: Request, low: int | None = None,
 
 def classic_launches(selection: Selection, request: Request, low: int, high: int) -> Ranges:
     """:func:`launches` on the classic path, even of calls that leave it; both ends are sizes that NCCL takes there."""
-    starts = _combinations(selection, request, low, high, with_channels=True)
-    picked = selection.classic_pick(request, starts).combinations
+    picks = _combinations(selection, request, low, high, with_channels=True)
+    starts, picked = picks.bytes, picks.combinations
     named = selection.tuner_answers(request, starts).channels
 
     def cells(sizes: SizeArray) -> tuple[Labels, Labels]:
@@ -154,7 +154,7 @@ def classic_launches(selection: Selection, request: Request, low: int, high: int
 
 def classic_combinations(selection: Selection, request: Request, low: int, high: int) -> Ranges:
     """:func:`combinations` on the classic path, as :func:`classic_launches`."""
-    picks = selection.classic_pick(request, _combinations(selection, request, low, high))
+    picks = _combinations(selection, request, low, high)
     return _ranges(picks.bytes, np.column_stack([picks.combinations, picks.channels, picks.threads]), high)
 
 
@@ -217,10 +217,8 @@ def _ends(selection: Selection, request: Request, low: int | None, high: int) ->
     return ends(low, high, unit_bytes, lambda size: selection.pick(request, size))
 
 
-def _combinations(
-    selection: Selection, request: Request, low: int, high: int, with_channels: bool = False
-) -> SizeArray:
-    """The sizes at which algorithm or protocol (``with_channels``: or a tuner's channels) change, ``low`` first."""
+def _combinations(selection: Selection, request: Request, low: int, high: int, with_channels: bool = False) -> Picks:
+    """The picks at ``low`` and where algorithm or protocol (``with_channels``: or a tuner's channels) change."""
     tuner = selection.communicator.tuner
 
     def ranked(sizes: SizeArray) -> Labels:
@@ -232,14 +230,19 @@ def _combinations(
         answers = selection.tuner_answers(request, sizes)
         return np.column_stack([answers.cell, answers.channels])
 
-    starts = breakpoints.find(ranked, low, high, breaks(selection))
+    near = selection.near.turns.get(request) if selection.near is not None else None
+    guesses = np.array(breaks(selection), np.uint64)
+    if near is not None:
+        guesses = np.concatenate([guesses, near, np.maximum(near, np.uint64(2)) - np.uint64(1)])
+    starts = selection.turns[request] = breakpoints.find(ranked, low, high, guesses)
     if tuner is not None:
         starts = np.union1d(starts, breakpoints.find(tuned, low, high, tuner.breaks(selection.communicator, request)))
-    labels = selection.classic_pick(request, starts).combinations[:, None]
+    picks = selection.classic_pick(request, starts)
+    labels = picks.combinations[:, None]
     if with_channels:
         labels = np.column_stack([labels, selection.tuner_answers(request, starts).channels])
-    kept: SizeArray = starts[np.append(True, (labels[1:] != labels[:-1]).any(axis=1))]
-    return kept
+    kept = np.append(True, (labels[1:] != labels[:-1]).any(axis=1))
+    return Picks(*(each[kept] for each in picks.stored))
 
 
 def _by_cell(

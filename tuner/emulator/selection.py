@@ -98,10 +98,16 @@ class Picks(Framed):
 
 
 class Selection:
-    """Answers for one communicator. ``sizes`` are NCCL's nBytes, 1 to 2**62: an integer or an array of them."""
+    """Answers for one communicator. ``sizes`` are NCCL's nBytes, 1 to 2**62: an integer or an array of them.
 
-    def __init__(self, communicator: Comm) -> None:
+    ``near`` is the selection of a similar communicator: where its candidates change their order, those of this one
+    are looked at first. It changes no answer.
+    """
+
+    def __init__(self, communicator: Comm, near: "Selection | None" = None) -> None:
         self.communicator = communicator
+        self.near = near
+        self.turns: dict[Request, SizeArray] = {}  # sizes at which the order of candidates changes, where it was asked
         self._refusals: dict[Request, dict[Algorithm, str | None]] = {}
         self._usable: dict[Request, dict[AlgoProto, Float]] = {}
         self._asks_a_tuner = False
