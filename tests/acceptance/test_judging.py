@@ -159,7 +159,7 @@ def test_without_a_calibration_the_band_is_nccls_with_its_error() -> None:
 def test_a_node_that_nccl_finds_no_way_through_is_said() -> None:
     expectation = Expectation(describe("pcie-rtxpro6000", nccl="2.29.3"))
     expectation.times(KIND, SIZES)
-    assert any("counts with 0.1 GB/s" in reason for reason in expectation.reasons)
+    assert any("assumes 0.1 GB/s" in reason for reason in expectation.reasons)
 
 
 def test_what_no_calibration_has_is_compared_with_the_nearest_runs() -> None:

@@ -127,7 +127,7 @@ def test_a_host_that_nccl_takes_for_two_nodes_is_said() -> None:
     asked = DoctorOptions("2.28.9", 2, Request(Collective.AllReduce, DataType.float32, Op.sum), (8,))
     says = [each.says for each in examine("node.xml", to_text(root), None, asked).findings if each.kind == "split-host"]
     assert len(says) == 1
-    assert "of 2 hosts. node.xml: NCCL takes this host for" in says[0]
+    assert "of 2 hosts. node.xml: NCCL treats this host as" in says[0]
 
 
 def test_unlike_has_a_name() -> None:

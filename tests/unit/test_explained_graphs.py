@@ -259,7 +259,7 @@ def test_a_host_that_counts_as_two_nodes() -> None:
     told = why(asked)
     assert told.several_nodes
     says = reasons(told)["parts"]
-    assert says.startswith("NCCL takes this host for 2 nodes: GPU 0 and GPU 1 have 10 GB/s between them over the CPU")
+    assert says.startswith("NCCL treats this host as 2 nodes: GPU 0 and GPU 1 have 10 GB/s between them over the CPU")
     assert "48 GB/s to adapter 0 (PIX) and 48 GB/s to adapter 1 (PIX)" in says
     assert any("NCCL_NET_DISABLE_INTRA=1" in lift.change for lift in told.lifts)
     apart = [switch(n, switch(n + 2, gpu(n)) + switch(n + 4, net(n, 400))) for n in range(2)]
@@ -295,7 +295,7 @@ def test_variables_that_limit_channels_after_the_search() -> None:
     assert held["communicator"]["channels"] == 1
     assert held["communicator"]["without_variables"] == 4
     printed = " ".join(run(*words, "--env", "NCCL_MAX_NCHANNELS=1").stdout.split())
-    assert "Collectives then use 1 channel. That is so by NCCL_MAX_NCHANNELS=1; without, they use 4." in printed
+    assert "Collectives then use 1 channel. That is because of NCCL_MAX_NCHANNELS=1; without, they use 4." in printed
 
 
 def test_a_plain_search_records_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -221,7 +221,7 @@ def test_pick_and_graphs_take_changes_of_the_nodes() -> None:
 def test_hardware_changes_alike_nodes_as_they_are() -> None:
     with pytest.raises(BadInput, match="cannot be changed where nodes differ"):
         changed(replace(H100, others=(H100,)), ["nic-gbps=100"])
-    with pytest.raises(BadInput, match="found on the node as it was"):
+    with pytest.raises(BadInput, match="found on the unchanged node"):
         changed(replace(H100, graphs=Path("dump.xml")), ["nic-gbps=100"]).communicator()
     other = changed(H100, ["nic-gbps=100", "machine=dgx-a100"])
     assert (other.hardware, other.title) == (None, "2 x dgx-a100, 8 GPUs each, NCCL 2.28.9")
