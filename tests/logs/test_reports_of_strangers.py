@@ -465,3 +465,94 @@ def test_a_log_without_init_says_what_is_missing(tmp_path: Path) -> None:
     first = of_text(tmp_path, *tuned, HOST.format(rank=0) + "NCCL_DEBUG_SUBSYS set by environment to TUNING,ENV")[0]
     assert (first.code, first.severity) == ("diagnose.without_init", UNKNOWN)
     assert first.facts == {"shows": ["choices"], "subsystems": "TUNING,ENV"}
+
+
+CHILD = """[{number}]:
+  time      : 2026-01-02_03:04:05
+  host      : trainer-{number}
+  rank      : {number} (local_rank: 0)
+  exitcode  : {code} (pid: 70{number})
+  error_file: <N/A>
+  traceback : Signal {signal} received by PID 70{number}"""
+
+
+@pytest.mark.parametrize(("code", "signal"), [(-6, "6 (SIGABRT)"), (-11, "11 (SIGSEGV)"), (-9, "9 (SIGKILL)")])
+def test_the_root_cause_that_torchrun_names_comes_before_children_that_ended_alike(
+    tmp_path: Path, code: int, signal: str
+) -> None:
+    others = [CHILD.format(number=number, code=code, signal=signal) for number in (1, 2)]
+    root = CHILD.format(number=3, code=code, signal=signal)
+    first = of_text(tmp_path, "Failures:", *others, "Root Cause (first observed failure):", root)[0]
+    assert (first.severity, first.facts["rank"], first.facts["host"]) == (FAULT, 3, "trainer-3")
+
+
+def test_a_report_that_begins_with_a_bracket_is_no_xml_and_no_json(tmp_path: Path) -> None:
+    root = CHILD.format(number=4, code=-6, signal="6 (SIGABRT)")
+    first = of_text(tmp_path, "  <NO_OTHER_FAILURES>", "Root Cause (first observed failure):", root)[0]
+    assert (first.code, first.facts["rank"]) == ("ending.aborted", 4)
+    first = of_text(tmp_path, "  [[node step/all_reduce]]", "  (2) INTERNAL:  NCCL: unhandled system error.")[0]
+    assert (first.code, first.facts["result"]) == ("ending.nccl_error", "ncclSystemError")
+
+
+FRAMES = ('  File "/app/model.py", line 12, in forward', "    return self.part(x)")
+LOGGED = "(Worker pid=91) ERROR 01-02 03:04:05 [executor.py:9] "
+
+
+def test_a_part_of_a_traceback_tells_a_failure_where_its_exception_or_an_errors_tag_is_with_it(tmp_path: Path) -> None:
+    first = of_text(tmp_path, *(LOGGED + line for line in FRAMES))[0]
+    assert (first.code, first.severity, first.facts["pid"]) == ("ending.python_traceback", FAULT, 91)
+    first = of_text(tmp_path, *FRAMES, "KeyError: 'weights'")[0]
+    assert (first.code, first.facts["detail"]) == ("ending.python_exception", "KeyError")
+    far = of_text(tmp_path, *FRAMES, *(f"step {number}" for number in range(20)), "caught KeyError: 'weights'")
+    assert not any(each.severity is FAULT for each in far)  # a stack that was printed for another reason
+
+
+WAITS = (
+    "(EngineCore pid=5) INFO 01-02 03:0{minute}:00 [shm_broadcast.py:1] No available shared memory broadcast block "
+    "found in 60 seconds."
+)
+
+
+def test_an_engine_that_waits_again_and_again_is_not_judged_healthy(tmp_path: Path) -> None:
+    first = of_text(tmp_path, *(WAITS.format(minute=minute) for minute in range(3)))[0]
+    assert (first.code, first.severity, first.facts["times"]) == ("ending.engine_waits", UNKNOWN, 3)
+    failed = of_text(tmp_path, *(WAITS.format(minute=minute) for minute in range(3)), "KeyboardInterrupt")[0]
+    assert failed.code == "ending.interrupted"
+
+
+def test_who_ended_is_what_the_launcher_says_if_it_names_one_process(tmp_path: Path) -> None:
+    lines = (
+        "terminate called without an active exception",
+        "Sending process 806 closing signal SIGTERM",
+        "failed (exitcode: -6) local_rank: 0 (pid: 805) of binary: /usr/bin/python",
+    )
+    first = of_text(tmp_path, *lines)[0]
+    assert (first.code, first.facts["pid"]) == ("ending.cpp_exception", 805)
+    two = of_text(tmp_path, *lines, "failed (exitcode: -11) local_rank: 1 (pid: 806) of binary: /usr/bin/python")
+    assert {each.facts.get("pid") for each in two if each.code == "ending.cpp_exception"} <= {None}
+
+
+@pytest.mark.parametrize(
+    ("line", "code"),
+    [
+        ("Exit code: -11", "ending.segmentation_fault"),
+        ("Child process unexpectedly failed with exitcode=-9. pid=8", "ending.killed"),
+        ("api.py:869] failed (exitcode: -7) local_rank: 6 (pid", "ending.bus_error"),
+        ("Watchdog caught collective operation timeout:", "ending.collective_timeout"),
+        ("direct.cc:2: Failing tasks waiting for death info, size=1, actor_id=a2", "ending.ray_worker_died"),
+    ],
+)
+def test_lines_of_an_end_in_forms_that_launchers_write_or_terminals_break(tmp_path: Path, line: str, code: str) -> None:
+    assert of_text(tmp_path, line)[0].code == code
+
+
+def test_a_lost_connection_is_named_before_the_proxy_that_failed_by_it(tmp_path: Path) -> None:
+    head = "node-1:60:{thread} [1] {place} NCCL WARN "
+    first = of_text(
+        tmp_path,
+        head.format(thread=62, place="misc/socket.cc:9")
+        + "Net : Call to recv from 10.0.0.2<51000> failed : Broken pipe",
+        head.format(thread=62, place="proxy.cc:9")
+        + "[Proxy Service 3] Failed to execute operation Connect from rank 3, retcode 6",
+    )[0]
+    assert first.facts["line"] == 1

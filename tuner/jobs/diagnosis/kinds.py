@@ -49,7 +49,10 @@ def kinds_of(file: Path) -> tuple[FileKind, ...]:
     if start.lstrip()[:1] == b"<" and not any(part in start.split(b"\n", 1)[0] for part in OF_LOGS):
         if b"<graphs" in start[:4096]:
             return (FileKind.graphs,)
-        return (FileKind.topology if b"<system" in start[:4096] else FileKind.listing,)
+        if b"<system" in start[:4096]:
+            return (FileKind.topology,)
+        if not _tells_an_end(start):
+            return (FileKind.listing,)
     try:
         if len(start) <= MAX_BYTES and listings.read(file) is not None:  # logs and traces may be larger
             return (FileKind.listing, *_of_tools(start))
@@ -105,10 +108,10 @@ def is_large(file: Path) -> bool:
 
 def _tells_an_end(content: bytes) -> bool:
     """Whether any line, be it of a program, the kernel or a scheduler, says how something failed."""
-    found = (endings.of_line(line, 0) for line in content.decode("utf-8", "replace").splitlines())
-    return any(
-        each is not None and (each.role not in (endings.ORDERLY, endings.EXCEPTION) or each.kind in OF_ACCOUNTING)
-        for each in found
+    lines = enumerate(content.decode("utf-8", "replace").splitlines(), start=1)
+    found = [each for number, line in lines if (each := endings.of_line(line, number)) is not None]
+    return bool(endings.failures(found)) or any(
+        each.role == endings.WAITING or each.kind in OF_ACCOUNTING for each in found
     )
 
 

@@ -21,7 +21,9 @@ VALID = (
 )
 
 DOCUMENT = bounds.ReaderBounds("JSON records, of calls or a Flight Recorder dump", values=4_000_000)
-JSON = expression(rb"\s*[\[{]\s*(?:[\[{\"\]}]|$)")  # how records begin; a log may with "[2026-" or "[rank0]"
+JSON = expression(
+    rb"\s*[\[{]\s*(?:[\[{]\s*[\[{\"\]}\d-]|[\"\]}]|$)"
+)  # how records begin; a log may with "[2026-" or "[rank0]"
 
 
 class UnknownFormat(BadInput):

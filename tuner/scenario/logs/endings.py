@@ -13,9 +13,10 @@ from tuner.base.dataclass import dataclass
 from tuner.base.expressions import expression
 
 # Roles.
-HARDWARE, CAUSE, OPENING, EXCEPTION, HEAD, ECHO, ORDERLY = (
-    "hardware", "cause", "opening", "exception", "head", "echo", "orderly"
+HARDWARE, CAUSE, OPENING, EXCEPTION, HEAD, ECHO, ORDERLY, FRAME, WAITING = (
+    "hardware", "cause", "opening", "exception", "head", "echo", "orderly", "frame", "waiting"
 )  # fmt: skip
+MOST_BELOW = 8  # lines from a line of a stack to the exception that it belongs to
 SIGNALS = {  # signal(7), Linux
     2: "interrupted",
     4: "illegal_instruction",
@@ -131,7 +132,7 @@ STEMS = (
     "peer", "pipe", "recv", "stuck", "COMPLETED", "TIMEOUT", "PREEMPTED", "OUT_OF_ME", "Insufficient", "BackOff",
     "could not be", "closing", "without calling", "bus bandwidth", "llegal", "xception", "symbol", "image", "PTX",
     "subset of ranks", "compromised", "mismatch", "ontainer", "ImagePull", "atal", "supported HW",
-    "NcclE", "DMAR:", "AMD-Vi", "ncclU", "ncclS", "ncclI", "ncclR",
+    "File \"", "broadcast block", "NcclE", "DMAR:", "AMD-Vi", "ncclU", "ncclS", "ncclI", "ncclR",
 )  # fmt: skip
 
 
@@ -218,13 +219,17 @@ def failures(endings: Iterable[EndingLine]) -> list[EndingLine]:
     """The lines that report failures, the first cause first; the others follow in the order of the log.
 
     Causes come before headings of messages, and these before failures that followed from others. The last line of a
-    traceback is a cause if the same process printed a traceback above it.
+    traceback is a cause if the same process printed a traceback above it, or a part of its stack just above it.
     """
     found, opened = list[EndingLine](), set[tuple[int | None, str | None, int | None]]()
+    frames = dict[tuple[int | None, str | None, int | None], int]()  # the last line of a stack, by process
     for each in endings:
-        if each.kind == "python_traceback":
+        if each.role == FRAME:
+            frames[each.source] = each.line
+        elif each.kind == "python_traceback":
             opened.add(each.source)
-        if each.role != ORDERLY and (each.role != EXCEPTION or each.source in opened):
+        below = each.source in opened or each.line - frames.get(each.source, -MOST_BELOW) < MOST_BELOW
+        if each.role not in (ORDERLY, FRAME, WAITING) and (each.role != EXCEPTION or below):
             found.append(each)
     order = {HARDWARE: 0, CAUSE: 1, EXCEPTION: 2, OPENING: 2, ECHO: 3, HEAD: 4}
     timed = all(each.time is not None for each in found)  # or of several files without one clock

@@ -14,7 +14,7 @@ from tuner.release.variables import not_emulated
 from tuner.scenario.logs import choice, node_facts, reader
 from tuner.scenario.logs.checks.every import evidence
 from tuner.scenario.logs.choice_groups import ChoiceOfBatch, LoggedGroup, groups_of
-from tuner.scenario.logs.endings import failures
+from tuner.scenario.logs.endings import WAITING, failures
 from tuner.scenario.logs.imported import (
     CommunicatorLines,
     Hardware,
@@ -60,7 +60,7 @@ def of_lines(lines: Lines, name: str, given: LogAdditions, parsed: NcclLog | Non
         log.gpudirect,
         log.last_line and log.result_rows is None,
         failures(log.endings),
-        any(each.kind == "slurm_completed" for each in log.endings),
+        any(each.kind == "slurm_completed" or each.role == WAITING for each in log.endings),
     )
     if not any(facts):
         raise NothingLogged(

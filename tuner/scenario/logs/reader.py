@@ -463,14 +463,17 @@ class _Reader:
         rank, host = self._child.get("rank", ""), self._child.get("host")
         self._child.clear()
         own = replace(ending, rank=int(rank) if rank.isdigit() else ending.rank, host=host or ending.host)
-        if not self._first_child or own.role == endings.CAUSE:
+        if not self._first_child:
             return own
         self._first_child = False
-        self.log.endings[:] = [  # torchrun itself ends the others, by SIGTERM and then SIGKILL
-            replace(each, role=endings.ECHO) if each.kind == "killed" and _OF_CHILD.match(each.text) else each
+        began = endings.CAUSE if own.role == endings.CAUSE else endings.OPENING
+        self.log.endings[:] = [  # the others followed: torchrun itself ends them, by SIGTERM and then SIGKILL
+            replace(each, role=endings.ECHO)
+            if each.role in (began, endings.OPENING) and _OF_CHILD.match(each.text)
+            else each
             for each in self.log.endings
         ]
-        return replace(own, role=endings.OPENING)
+        return replace(own, role=began)
 
     def first_child(self, line: PrintedLine, match: re.Match[str]) -> None:
         self._first_child = True

@@ -1,10 +1,11 @@
 """The check of how a job ended: the first cause, what followed from it, and whether the log shows an end at all."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from tuner.base.findings import Finding, Severity
 from tuner.scenario.logs.checks.shown import ShownByLog
-from tuner.scenario.logs.endings import CAUSE, ECHO, HARDWARE, HEAD, EndingLine, failures, xids
+from tuner.scenario.logs.endings import CAUSE, ECHO, HARDWARE, HEAD, SIGNALS, EndingLine, failures, xids
 from tuner.scenario.logs.reader import NcclLog
 
 RESULTS = {  # ncclResult_t by what ncclGetErrorString says of it, src/init.cc
@@ -16,6 +17,8 @@ RESULTS = {  # ncclResult_t by what ncclGetErrorString says of it, src/init.cc
     "remote process": "ncclRemoteError",
 }
 FOLLOWS = {ECHO, HEAD}
+# What a launcher says of a process that ended, beside what that process had printed; it ends the others by SIGTERM.
+OF_LAUNCHERS = {*SIGNALS.values(), "exit_code"} - {"terminated", "interrupted"}
 BEGINNINGS = {HARDWARE, CAUSE}
 OF_TIMEOUTS = {"collective_timeout", "watchdog_failure"}
 BY_WATCHDOG = {"aborted", "cpp_exception"}  # how PyTorch ends a process whose collective timed out
@@ -28,7 +31,7 @@ def ending(shown: ShownByLog) -> Iterator[Finding]:
     if not found or (found[0].kind in OF_TIMEOUTS and log.timed_out):  # which has a check of its own
         return
     first, *others = found
-    facts = _facts(first, log)
+    facts = _facts(_of_whom(first, others), log)
     of_others = (rank_of(each, log) for each in others)
     ranks = {rank for rank in of_others if rank is not None and rank != facts["rank"]}
     follow = first.role in FOLLOWS or (bool(log.timed_out) and first.kind in BY_WATCHDOG)
@@ -41,6 +44,17 @@ def ending(shown: ShownByLog) -> Iterator[Finding]:
     kinds = {each.kind: each for each in reversed(others) if each.kind != first.kind}
     for each in sorted(kinds.values(), key=lambda each: each.line):
         yield Finding("diagnose.also_ended", Severity.NOTE, {"place": log.place(each.line), "text": each.text})
+
+
+def _of_whom(first: EndingLine, others: Sequence[EndingLine]) -> EndingLine:
+    """The ending with the process that a launcher says ended, if its line says none and launchers name one alone."""
+    if first.source != (None, None, None) or first.gpu is not None:
+        return first
+    named = {each.pid: each for each in others if each.kind in OF_LAUNCHERS and each.pid is not None}
+    if len(named) != 1:
+        return first
+    (one,) = named.values()
+    return replace(first, rank=one.rank, host=one.host, pid=one.pid)
 
 
 def _facts(ending: EndingLine, log: NcclLog) -> dict[str, object]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from tuner.base.expressions import expression
 from tuner.base.findings import Finding, Severity
 from tuner.scenario.logs.checks.shown import ShownByLog
-from tuner.scenario.logs.endings import ORDERLY, failures
+from tuner.scenario.logs.endings import ORDERLY, WAITING, failures
 from tuner.scenario.logs.imported import CommunicatorLines, groups
 from tuner.scenario.logs.reader import LastCall, NcclLog, RankLog
 
@@ -14,6 +14,7 @@ ORDERLY_ENDS = {
     "nccl_tests_end": "the closing lines of nccl-tests",
     "slurm_completed": "Slurm's accounting says that it completed",
 }
+MOST_WAITS = 3  # times that an engine says that it waits, above which a long compilation is no reason
 _NO_P2P = expression(r"GeForce RTX (4|5)0\d\d")
 
 
@@ -27,6 +28,11 @@ def end(shown: ShownByLog) -> Iterator[Finding]:
     orderly = _orderly(log)
     if orderly is not None:
         yield Finding("diagnose.ends_orderly", Severity.NOTE, {"how": orderly})
+        return
+    waits = [each for each in log.endings if each.role == WAITING]
+    if len(waits) >= MOST_WAITS or (waits and not log.ranks):
+        facts = {"line": waits[0].line, "place": log.place(waits[0].line), "times": len(waits)}
+        yield Finding(f"ending.{waits[0].kind}", Severity.UNKNOWN, facts)
         return
     if log.result_rows == 0 and _is_over_pcie(log):
         yield Finding("diagnose.hang_in_first_call", Severity.UNKNOWN, {})
