@@ -195,7 +195,7 @@ def test_results_that_do_not_name_their_ranks_are_of_all_gpus(
 def test_files_of_another_machine_are_refused_and_no_verdict_counts_sizes_that_are_none(tmp_path: Path) -> None:
     measured.write(tmp_path / "given.csv", headed(gpu="A100-SXM4-80GB"))
     first = run("accept", str(tmp_path / "given.csv"), *MACHINE, code=1).stdout.splitlines()[0]
-    assert first == "refused, for what is said of the files below; nothing of them is judged"
+    assert first == "refused for the reasons that are given for the files below; nothing in them is judged"
 
 
 def test_results_of_amd_are_said_to_be_no_nccl(tmp_path: Path) -> None:
@@ -378,7 +378,7 @@ def test_what_ran_by_nccls_log_is_said_where_a_healthy_machine_picks_otherwise(t
     chosen = f"{head}AllReduce: {1 << 29} Bytes -> Algo RING proto SIMPLE channel{{Lo..Hi}}={{0..23}}\n"
     file.write_text(f"{chosen}{file.read_text()}")
     out = run("accept", str(file), *MACHINE).stdout
-    assert "something else ran than a healthy machine picks, at 1 of 21 sizes" in " ".join(out.split())
+    assert "at 1 of 21 sizes something else ran than a healthy machine would pick" in " ".join(out.split())
     assert "AllReduce of 512 MiB ran Ring/Simple where NCCL would pick NVLS/Simple" in " ".join(out.split())
 
 
@@ -403,7 +403,8 @@ def test_there_are_no_floors_by_times_of_other_links() -> None:
     words = "accept", "--floors", "--machine", "hgx-h800", "--nccl", "2.28.9", "--bytes", "1G"
     said = run(*words, code=3).stderr
     assert (
-        "no times were measured with as many NVLinks: 8 of a GPU here, 18 of dgx-h100's; valid: --calibration" in said
+        "no times were measured with this number of NVLinks: a GPU has 8 here, and 18 on dgx-h100; valid: --calibration"
+        in said
     )
     assert run(*words, "--calibration", "dgx-h100").stdout.count("1 GiB") == 5
 
@@ -602,4 +603,4 @@ def test_the_only_machine_with_such_gpus_is_taken_and_said(tmp_path: Path) -> No
     )
     file.write_text(file.read_text("utf-8").replace("NVIDIA H100", "NVIDIA GB10"), "utf-8")
     done = run("accept", str(file))
-    assert "taken for dgx-spark" in done.stderr
+    assert "assumed to be dgx-spark" in done.stderr

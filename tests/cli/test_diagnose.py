@@ -764,8 +764,8 @@ SENT = ("send 0->1", 0, "scheduled")
 @pytest.mark.parametrize(
     ("ranks", "severity", "says"),
     [
-        ({0: (DONE, WAITS), 1: (WAITS,), 2: (DONE,), 3: (WAITS,)}, "fault", "rank 2 did not call what others wait in"),
-        ({0: (WAITS,), 1: (SENT,), 2: (), 3: (WAITS,)}, "fault", "ranks 1-2 did not call"),
+        ({0: (DONE, WAITS), 1: (WAITS,), 2: (DONE,), 3: (WAITS,)}, "fault", "rank 2 did not make the call"),
+        ({0: (WAITS,), 1: (SENT,), 2: (), 3: (WAITS,)}, "fault", "ranks 1-2 did not make the call"),
         ({0: (DONE, WAITS), 1: (WAITS,), 3: (WAITS,)}, JUDGED_NOT, "no rank with a dump is behind"),
         ({0: (DONE,), 1: (SENT,), 2: (), 3: (DONE,)}, JUDGED_NOT, "no rank with a dump is behind"),
     ],
@@ -779,9 +779,7 @@ def test_dumps_of_all_ranks_say_who_is_behind(
     assert (found["kind"], found["severity"]) == ("Flight Recorder dumps", severity)
     assert found["finding"].startswith(says)
     shown = " ".join(found["evidence"])
-    behind = (
-        "rank 2 of TENSOR_PARALLEL [0, 1, 2, 3] has not called all_gather 5, where it is waited for by ranks 0-1,3."
-    )
+    behind = "rank 2 of TENSOR_PARALLEL [0, 1, 2, 3] has not called all_gather 5, in which ranks 0-1,3 wait for it."
     assert (f"{behind} Its last call there is 4." in shown) == (2 in ranks and ranks[2] == (DONE,))
     assert ("no whole dump of rank 2" in shown) == (2 not in ranks)
 
@@ -808,7 +806,7 @@ def test_a_rank_whose_recorder_dropped_calls_is_not_called_behind(
     changed.write_bytes(pickle.dumps(value, protocol=2))
     (found,) = findings(tmp_path)
     assert found["severity"] == (JUDGED_NOT if dropped else "fault")
-    assert found["finding"].startswith("whether rank 2 called" if dropped else "rank 2 did not call")
+    assert found["finding"].startswith("whether rank 2 made the call" if dropped else "rank 2 did not make the call")
 
 
 def test_a_dump_that_is_cut_is_of_a_rank_without_one(tmp_path: Path) -> None:
@@ -817,7 +815,7 @@ def test_a_dump_that_is_cut_is_of_a_rank_without_one(tmp_path: Path) -> None:
     cut = tmp_path / "nccl_trace_rank_3"
     cut.write_bytes(cut.read_bytes()[:150])
     (found,) = findings(tmp_path)
-    assert found["finding"].startswith("rank 2 did not call")
+    assert found["finding"].startswith("rank 2 did not make the call")
     assert "no whole dump of rank 3" in " ".join(found["evidence"])
     for rank in range(3):
         (tmp_path / f"nccl_trace_rank_{rank}").unlink()

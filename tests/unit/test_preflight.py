@@ -295,7 +295,7 @@ def test_one_host_of_64_that_has_nobody_explore_is_seen(other: str, tmp_path: Pa
     usual = [replace(with_plugin("a", same), name=f"node{number}", nccl="2.28.9") for number in range(63)]
     folder = deployed(tmp_path / "records", *usual, replace(with_plugin("b", odd), nccl="2.28.9"))
     said = run("preflight", "check", str(folder), "allreduce", code=0).stdout
-    assert (f"explores: not all ranks have the same {other}." in " ".join(said.split())) == bool(other)
+    assert (f"explores, because ranks differ in {other}." in " ".join(said.split())) == bool(other)
 
 
 def test_a_plugin_is_found_by_its_name(tmp_path: Path) -> None:
@@ -356,7 +356,7 @@ def test_missing_twice_and_unreadable(tmp_path: Path) -> None:
         "cannot be judged: ranks 2,4,9-10 are missing; 1 rank there more than once; 1 file not readable"
     )
     assert "Ranks 2,4,9-10 are missing" in shown
-    assert "Rank 5 is there more than once: rank-000005.a.json and rank-000005.c.json" in shown
+    assert "Rank 5 is recorded more than once: rank-000005.a.json and rank-000005.c.json" in shown
     assert "rank-000004.a.json is not readable" in shown
 
 
