@@ -13,11 +13,12 @@ from tuner.base.numerics import parse_long
 from tuner.base.spelling import option
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
-from tuner.machine import catalogue
+from tuner.machine import catalogue, gpus
 from tuner.machine.adapters import network_of, plugin_network, refuse_contradiction
 from tuner.machine.gpus import PeerToPeer
 from tuner.release import Release, configuration
 from tuner.release.environment import Environment
+from tuner.release.reader import parts_of
 from tuner.release.variables import OF_THE_NETWORK, everywhere, ignored
 from tuner.scenario.description import Scenario
 
@@ -50,7 +51,8 @@ def of_scenario(scenario: Scenario) -> list[str]:
         lines.append(f"config {', '.join(unseen)}: changes no choice")
     overridden = {*(scenario.configuration or {})} - {*unseen} - {*_counting(scenario)}
     lines += [f"config {name}: {configuration.fields()[name].variable} counts instead" for name in sorted(overridden)]
-    return [*lines, *_of_racks(scenario), *_of_network(scenario), *_of_peer_to_peer(scenario)]
+    others = (_of_racks, _of_network, _of_peer_to_peer, _of_wheels)
+    return [*lines, *(note for each in others for note in each(scenario))]
 
 
 def _of_network(scenario: Scenario) -> Iterator[str]:
@@ -98,6 +100,34 @@ def _of_peer_to_peer(scenario: Scenario) -> Iterator[str]:
         if models := {model.name for node in without for model in node.gpus_without_peer_to_peer}:
             allows = f"{option('change')} p2p=all where yours allows it"
             yield f"{', '.join(sorted(models))}: the driver denies peer-to-peer; {allows}"
+
+
+def _of_wheels(scenario: Scenario) -> Iterator[str]:
+    """A note for GPUs that the code in NVIDIA's own build of the release does not run on."""
+    shown = [kind.resolve().own.topology for kind in scenario.kinds if kind.logged is None]
+    newest = max((sm for each in shown for sm in each.compute_capabilities(len(each.gpus))), default=0)
+    needs = gpus.first_cuda(newest)
+    if (built_for := cuda_of_wheel(scenario.nccl)) is None or built_for >= needs:
+        return
+    first = next((name for name in release.names() if (cuda_of_wheel(name) or (0,)) >= needs), None)
+    yield (
+        f"NVIDIA's wheel of NCCL {scenario.nccl}, for CUDA {_dotted(built_for)}, has no code for compute capability "
+        f"{newest // 10}.{newest % 10}: there it runs in a build for CUDA {_dotted(needs)} or later"
+        + (f"; the wheels have it from {first} on" if first else "")
+    )
+
+
+def cuda_of_wheel(nccl: str) -> tuple[int, ...] | None:
+    """The version of CUDA that NVIDIA's wheel of a release for CUDA 12 is built for; None for a release without one."""
+    if nccl not in release.names():
+        return None
+    number = parts_of(nccl)
+    table = tables.toml(tables.folder() / "wheels.toml")
+    return parts_of(max((parts_of(first), cuda) for first, cuda in table.items() if parts_of(first) <= number)[1])
+
+
+def _dotted(version: tuple[int, ...]) -> str:
+    return ".".join(map(str, version))
 
 
 def of_variables(nccl: Release, values: Mapping[str, str]) -> list[str]:
