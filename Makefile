@@ -159,7 +159,7 @@ rehearse-gpu-bundle: gpu-bundle
 	    PYTHONPATH=$$(realpath ../double) ../bare/bin/python build/nccl-tuner-gpu-$(GPU).pyz -m tests.support.double \
 	        --machine dgx-h100 --gpus-per-node 1 --ranks-per-gpu 8 --nccl $(BUNDLE_NCCL) \
 	        --library build/nccl-tuner-gpu-$(GPU)/libnccl.so.2 -- \
-	    ../bare/bin/python build/nccl-tuner-gpu-$(GPU).pyz --out out --copies copies --seconds $(REHEARSAL_S)
+	    ../bare/bin/python build/nccl-tuner-gpu-$(GPU).pyz --out out --copies copies --seconds $(REHEARSAL_S) --patience 3
 
 bench: $(VENV)/.installed
 	$(BIN)/nccl-tuner fetch-nccl $(NCCL)

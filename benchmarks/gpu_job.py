@@ -3,16 +3,21 @@
     python benchmarks/gpu_job.py profile --out FILE [--library FILE] [--ranks-per-gpu 2]
     python benchmarks/gpu_job.py explore --out FILE [--beside] [--capture]
     python benchmarks/gpu_job.py masks   --out FILE [--profiler none|idle|job]
+    python benchmarks/gpu_job.py step    --out FILE [--table FILE]
+    python benchmarks/gpu_job.py gain    --out FILE
 
 'profile': collectives of several sizes outside CUDA graphs, in graphs and in groups, timed by CUDA events as well.
 Sizes in graphs are 512 B larger, so that each kind of call has its own. 'explore': calls in a drawn order under a table
 with arms, until exploring has ended; --beside: while another stream's kernel works on the same GPU; --capture: some
 calls of each kind are captured in the middle. 'masks': times of calls under event masks of NCCL's profiler, each block
-under the next of a drawn order; 'idle' is this project's profiler without a folder, which takes no event.
+under the next of a drawn order; 'idle' is this project's profiler without a folder, which takes no event. 'step': a
+training step on all GPUs, the AllReduce of each layer's gradients beside the computing of the next layers, under NCCL's
+own choices or a decision table; adds a line of JSON. 'gain': by how much the table shortens the step, from processes
+with it and without it by turns, with its 95 % interval.
 
 The plugin writes to the folder FILE.job, and 'nccl-tuner job read' reads it. What is compared here at once: what ran
 against the emulator's picks, and between the ranks. Exit code 1 where something differs, a result is wrong, or nothing
-was measured.
+was measured; of 'gain' where the table makes the step longer.
 """
 
 import argparse
@@ -25,6 +30,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import product
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import numpy as np
@@ -36,6 +42,7 @@ from tuner.bench.gpu.nccl import _offset
 from tuner.bench.gpu.process import within
 from tuner.jobs.inside.files import JobFile, files_of, read_file
 from tuner.jobs.inside.joined import job_call
+from tuner.times.compare import FEWEST_UNITS, paired
 from tuner.times.measured import samples
 from tuner.times.measured.header import GPU, Header
 from tuner.times.measured.samples import Combination, Point, SampleBlock
@@ -78,6 +85,8 @@ extern "C" __global__ void busy(float4 *data, unsigned long long count, unsigned
     }
 }
 """
+LAYERS = (8 << 20, 64 << 20) * 4  # bytes of each layer's gradients, the last layer's first
+STEPS, STEPS_BEFORE = 40, 5
 BUSY_BYTES, BUSY_ROUNDS, BUSY_THREADS = 128 << 20, 3, 64  # few threads: NCCL's blocks fit beside them
 
 
@@ -150,40 +159,86 @@ class JobGpu(UnloggedGpu):
         """Work on another stream of the first rank's GPU."""
         return Beside(self._cuda, self._local[0].lane.device)
 
+    def layers(self) -> "list[Layer]":
+        """The computing of each rank, on a stream of its own."""
+        return [Layer(self._cuda, rank.lane.device) for rank in self._local]
 
-class Beside:
-    """A kernel that reads and writes memory, again and again on a stream of its own: two of it are always queued."""
+    def step_us(self, gradients: Sequence[Point], computing: "Sequence[Layer]") -> float:
+        """Time in us of one training step on the slowest rank: each collective begins when its layer is computed, and
+        the next layers are computed meanwhile. Without ``computing`` it is that of the collectives, without
+        ``gradients`` that of the layers.
+        """
+        prepared, both = self._all_prepared(gradients), list(zip(self._local, computing, strict=bool(computing)))
+        begins, ends = ([self._calls._marks(rank, 1)[0] for rank in self._local] for _ in range(2))
+
+        def launch() -> None:
+            for rank, mark in zip(self._local, begins, strict=True):
+                with rank.lane.current():
+                    rank.lane.record(mark)
+            for (rank, layer), begin in zip(both, begins, strict=bool(both)):
+                with rank.lane.current():
+                    layer.lane.wait(begin)
+            for point in gradients or [None] * len(LAYERS):
+                for rank, layer in both:
+                    with rank.lane.current():
+                        rank.lane.wait(layer.compute())
+                if point is not None:
+                    with self._local[0].lane.current():
+                        self._calls._several(prepared[point], 1)
+            for rank, mark in zip(self._local, ends, strict=True):
+                with rank.lane.current():
+                    rank.lane.record(mark)
+            self._calls._wait(list(zip(self._local, ends, strict=True)), time.monotonic() + self._options.limit_s)
+
+        within(self._options.limit_s + 5, "a training step", launch)
+        spans = zip(self._local, begins, ends, strict=True)
+        return max(rank.lane.between_us(begin, end) for rank, begin, end in spans)
+
+
+class Layer:
+    """A kernel that reads and writes memory, on a stream of its own."""
 
     def __init__(self, cuda: Any, device: int) -> None:
-        self._lane = cuda.lane(device)
+        self.lane = cuda.lane(device)
         self._grid = cuda.multiprocessors(device)
-        with self._lane.current():
-            numbers = (self._lane.buffer("busy", BUSY_BYTES), BUSY_BYTES // 16, BUSY_ROUNDS)
+        with self.lane.current():
+            numbers = (self.lane.buffer("busy", BUSY_BYTES), BUSY_BYTES // 16, BUSY_ROUNDS)
             self._arguments = tuple(map(cuda.cupy.uint64, numbers))
             self._kernel = cuda.cupy.RawModule(code=BUSY).get_function("busy")
-            self._queued: list[Any] = []
-            self.launched = 0
-            self.feed()
-            marks = [self._lane.mark() for _ in range(2)]
-            self._lane.record(marks[0])
-            self._launch()
-            self._lane.record(marks[1])
-            while not self._lane.done(marks[1]):
-                time.sleep(1e-3)
-            self.alone_us = self._lane.between_us(*marks)
 
-    def _launch(self) -> None:
-        self._kernel((self._grid,), (BUSY_THREADS,), self._arguments, stream=self._lane._stream)
-        self.launched += 1
+    def compute(self) -> Any:
+        """Launches it on the current device; the mark of its end."""
+        self._kernel((self._grid,), (BUSY_THREADS,), self._arguments, stream=self.lane._stream)
+        done = self.lane.mark()
+        self.lane.record(done)
+        return done
+
+
+class Beside:
+    """The computing of a layer again and again: two of it are always queued."""
+
+    def __init__(self, cuda: Any, device: int) -> None:
+        self._layer = Layer(cuda, device)
+        self._queued: list[Any] = []
+        self.launched = 0
+        self.feed()
+        lane = self._layer.lane
+        with lane.current():
+            start = lane.mark()
+            lane.record(start)
+            end = self._layer.compute()
+            self.launched += 1
+            while not lane.done(end):
+                time.sleep(1e-3)
+            self.alone_us = lane.between_us(start, end)
 
     def feed(self) -> None:
         """Launches more where fewer than two are not done."""
-        with self._lane.current():
-            self._queued = [mark for mark in self._queued if not self._lane.done(mark)]
+        with self._layer.lane.current():
+            self._queued = [mark for mark in self._queued if not self._layer.lane.done(mark)]
             while len(self._queued) < 2:
-                self._launch()
-                self._queued.append(self._lane.mark())
-                self._lane.record(self._queued[-1])
+                self._queued.append(self._layer.compute())
+                self.launched += 1
 
 
 def job_folder(out: Path) -> Path:
@@ -382,19 +437,75 @@ def masks(given: argparse.Namespace) -> tuple[str, bool]:
     return f"{blocks} blocks under {', '.join(names)}", True
 
 
+def step(given: argparse.Namespace) -> tuple[str, bool]:
+    """Adds a line of JSON: times of training steps in us, of their computing alone and of their collectives alone, and
+    whether under the table.
+    """
+    if given.table is not None and not given.table.is_file():
+        return f"{given.table}: no row was decided, so that there is nothing to compare", True
+    shared = str(plugin.path())
+    own = {"NCCL_TUNER_PLUGIN": "none", "NCCL_PROFILER_PLUGIN": "none", **PROFILES_BROADCASTS}
+    decided = (
+        {} if given.table is None else {"NCCL_TUNER_PLUGIN": shared, "NCCL_TUNER_TABLE": str(given.table.resolve())}
+    )
+    gpu = JobGpu.opened(given, {**own, **decided})
+    gradients, computing = [Point(Collective.AllReduce, size) for size in LAYERS], gpu.layers()
+    steps = max(3, int(STEPS * given.share))
+    wrong = sum(gpu.run(point, None, 0).wrong for point in dict.fromkeys(gradients))
+
+    def times_us(*what: Any) -> list[float]:
+        return [gpu.step_us(*what) for _ in range(STEPS_BEFORE + steps)][STEPS_BEFORE:]
+
+    said: dict[str, Any] = {
+        "table": given.table is not None,
+        "ranks": gpu.ranks,
+        "step_us": times_us(gradients, computing),
+        "computing_us": times_us((), computing),
+        "collectives_us": times_us(gradients, ()),
+    }
+    gpu.close()
+    with given.out.open("a", encoding="utf-8") as file:
+        print(json.dumps(said), file=file, flush=True)
+    return f"{steps} steps of {gpu.ranks} ranks, {median(said['step_us']):.1f} us; {wrong} results are wrong", not wrong
+
+
+def gain(given: argparse.Namespace) -> tuple[str, bool]:
+    """By how much a table shortens the step of :func:`step`: from the n-th process with it and the n-th without."""
+    lines = [json.loads(line) for line in given.out.read_text("utf-8").splitlines()]
+    sides = {table: [line for line in lines if line["table"] is table] for table in (True, False)}
+    pairs = list(zip(sides[True], sides[False], strict=False))
+    if len(pairs) < FEWEST_UNITS:
+        return f"{len(pairs)} processes with a decided table: nothing to compare", True
+
+    def typical(table: bool, key: str) -> float:
+        return median(median(line[key]) for line in sides[table])
+
+    logs = np.log([median(without["step_us"]) / median(under["step_us"]) for under, without in pairs])
+    found = paired(logs)
+    low, high = (100 * each for each in found.interval)
+    alone = ", ".join(f"{typical(False, f'{key}_us'):.1f} us of {key} alone" for key in ("computing", "collectives"))
+    says = "faster" if found.is_beyond() else "slower" if found.high < 0 else "not told apart"
+    return (
+        f"{says}: a training step of {lines[0]['ranks']} ranks takes {typical(True, 'step_us'):.1f} us with the table "
+        f"and {typical(False, 'step_us'):.1f} us without ({alone}): {100 * found.gain:+.2f} % of speed, 95 % interval "
+        f"{low:+.2f} to {high:+.2f} %, {len(pairs)} pairs of processes"
+    ), says != "slower"
+
+
 def main() -> int:
     """Runs what the command line names; the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("profile", "explore", "masks"))
+    parser.add_argument("what", choices=("profile", "explore", "masks", "step", "gain"))
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--library", type=Path, help="a libnccl.so.2 [default: that of the installed wheel]")
     parser.add_argument("--ranks-per-gpu", type=int, default=1)
     parser.add_argument("--beside", action="store_true")
     parser.add_argument("--capture", action="store_true")
+    parser.add_argument("--table", type=Path, help="the decision table of 'step'")
     parser.add_argument("--profiler", choices=("none", "idle", "job"), default="none")
-    parser.add_argument("--share", type=float, default=1.0, help="of the calls that 'explore' and 'masks' make")
+    parser.add_argument("--share", type=float, default=1.0, help="of the calls that the others make")
     given = parser.parse_args()
-    run = {"profile": profile, "explore": explore, "masks": masks}[given.what]
+    run = {"profile": profile, "explore": explore, "masks": masks, "step": step, "gain": gain}[given.what]
     try:
         said, good = run(given)
     except (TunerError, OSError) as error:

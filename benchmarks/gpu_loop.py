@@ -1,12 +1,14 @@
 """The whole loop on borrowed GPUs, in stages that each have a time limit: what fails costs seconds, not the session.
 
-    python benchmarks/gpu_loop.py --out FOLDER [--copies FOLDER] [--library libnccl.so.2] [--seconds 540] [--only job]
+    python benchmarks/gpu_loop.py --out FOLDER [--copies FOLDER] [--library libnccl.so.2] [--seconds 540]
+                                  [--only gain|job] [--patience 4]
 
 1. Self-tests say which layer fails: driver, NVRTC, libnccl, ranks, a call, a call in a graph, forced calls. Where one
    does, the next tries fewer blocks, no CUDA graphs, no P2P, sockets; what works stays set for all that follows.
 2. NCCL's own choices, five collectives at 28 sizes, compared at once with the emulator's, and its log with its tables.
 3. Noise: a few points again and again, within a process and in fresh ones.
-4. Seven sizes (or --bytes) of three collectives, every combination that NCCL offers; 'decide' with its A/B run.
+4. Seven sizes (or --bytes) of three collectives, every combination that NCCL offers; 'decide' with its A/B run. Then a
+   training step with overlap on all GPUs, by turns with the decided table and without: the gain and its interval.
 5. One channel, small sizes: latency by protocol and ranks. Large sizes by channels: the rate of one.
 6. The host's time, with a tuner plugin and without. NCCL's own choices without P2P, and over sockets.
 7. The plugin inside a job ('gpu_job.py'): what its profiler sees, arms, arms beside other work, cost by event mask.
@@ -23,6 +25,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import chain
 from pathlib import Path
 
@@ -170,6 +173,23 @@ class Run:
         often = ("--precision", "0.01", "--rounds", "120", "--rounds-per-process", "20")
         return self.measure("noise", 70 * self.scale, *which, *often, about_s=37, collectives=("allreduce",))
 
+    def gain(self) -> Iterator[Stage]:
+        """A training step with overlap under the decided table and without, in processes of their own by turns."""
+        table, needed = self.file("gate", ".table"), (self.name("gate"),)
+        command = [*PYTHON, str(HERE / "gpu_job.py")]
+        words = ["--out", str(self.file("step", ".jsonl")), *self.words, "--share", f"{self.share:.3f}"]
+        names = []
+        for turn, under in enumerate((True, False, False, True, True, False, False, True), start=1):
+            names.append(self.name(f"step-{turn}"))
+            said = [*command, "step", *words, *(["--table", str(table)] if under else [])]
+            yield Stage(names[-1], said, 30, needed, variables=self.setup.variables, about_s=5)
+        yield Stage(self.name("gain"), [*command, "gain", *words[:2]], 20, tuple(names), about_s=2, answers_no=True)
+
+    @property
+    def share(self) -> float:
+        """The share of their calls that stages inside a job make."""
+        return min(1.0, self.scale * NINE_MINUTES_S / JOB_S)
+
     def latency(self) -> Stage:
         which = ("--algorithms", "ring,tree", "--bytes", "8,64,512,4K,16K,64K", "--channels", "1")
         often = ("--rounds", "4", "--rounds-per-process", "4")
@@ -203,10 +223,8 @@ class Run:
     def job(self) -> Iterator[Stage]:
         """The plugin as profiler and tuner inside a job, its arms, and what NCCL's profiler costs by event mask."""
 
-        share = min(1.0, self.scale * NINE_MINUTES_S / JOB_S)
-
         def stage(name: str, limit_s: float, about_s: float, *words: str, into: str = "") -> Stage:
-            said = ["--out", str(self.file(into or name, ".jsonl")), *self.words, "--share", f"{share:.3f}"]
+            said = ["--out", str(self.file(into or name, ".jsonl")), *self.words, "--share", f"{self.share:.3f}"]
             command = [*PYTHON, str(HERE / "gpu_job.py"), words[0], *said, *words[1:]]
             return Stage(self.name(name), command, limit_s, variables=self.setup.variables, about_s=about_s)
 
@@ -241,15 +259,17 @@ def main() -> int:
     parser.add_argument("--library", type=Path, help="a libnccl.so.2 [default: that of the installed wheel]")
     parser.add_argument("--bytes", default=SEVEN, help=f"the sizes of the quick sweep [default: {SEVEN}]")
     parser.add_argument("--seconds", type=float, default=NINE_MINUTES_S, help="for all of it [default: 540]")
-    parser.add_argument("--only", choices=("job",), help="one self-test, and 7 alone")
+    parser.add_argument("--only", choices=("gain", "job"), help="one self-test, and 4 or 7 alone")
+    parser.add_argument("--patience", type=float, default=1.0, help="of the limits of stages, on a slow computer")
     given = parser.parse_args()
     try:
         with sigterm_interrupts():
-            stages = Stages(given.out, given.seconds, given.copies, lambda line: print(line, flush=True))
+            said = partial(print, flush=True)
+            stages = Stages(given.out, given.seconds, given.copies, said, given.patience)
             several = (given.ranks_per_gpu,) if given.ranks_per_gpu else climb()
             scale = given.seconds / NINE_MINUTES_S
             runs = [Run(given.out, given.library, ranks, given.bytes, scale) for ranks in several]
-            (job_alone if given.only else all_of_it)(stages, runs)
+            {None: all_of_it, "gain": gain_alone, "job": job_alone}[given.only](stages, runs)
     except (TunerError, OSError) as error:
         print(f"gpu_loop: {error}", file=sys.stderr)
         return 2
@@ -295,6 +315,15 @@ def all_of_it(stages: Stages, several: Sequence[Run]) -> None:
         stages.run(first.gate("decide", "sweep", limit_s=150))
 
 
+def gain_alone(stages: Stages, several: Sequence[Run]) -> None:
+    """What the decided table gains, end to end, on the first number of ranks that works."""
+    for first in working_runs(stages, several[:1]):
+        planned = [first.quick(), first.gate("gate", "quick"), *first.gain()]
+        stages.plan(planned)
+        for stage in planned:
+            stages.run(stage)
+
+
 def job_alone(stages: Stages, several: Sequence[Run]) -> None:
     """Only what the plugin does inside a job, on the first number of ranks that works and on 8."""
     working = working_runs(stages, several[:1])
@@ -325,6 +354,7 @@ def in_order(working: Sequence[Run], swept: Sequence[Run]) -> Iterator[Stage]:
         yield each.quick()
     for each in swept:
         yield each.gate("gate", "quick")
+    yield from swept[0].gain()
     for each in working:
         yield each.latency()
     yield first.channel_rates()

@@ -76,12 +76,20 @@ class Done:
 
 
 class Stages:
-    """Does stages in the folder ``out`` until ``seconds`` are over, and copies the results to ``copies`` after each."""
+    """Does stages in the folder ``out`` until ``seconds`` are over, and copies the results to ``copies`` after each.
+
+    ``patience``: how many times its own limit each may take, where what stands in for GPUs is slow.
+    """
 
     def __init__(
-        self, out: Path, seconds: float, copies: Path | None = None, say: Callable[[str], None] = print
+        self,
+        out: Path,
+        seconds: float,
+        copies: Path | None = None,
+        say: Callable[[str], None] = print,
+        patience: float = 1.0,
     ) -> None:
-        self._out, self._copies, self._say = out, copies, say
+        self._out, self._copies, self._say, self._patience = out, copies, say, patience
         self._end_s = time.monotonic() + seconds
         self._packed: dict[Path, tuple[tuple[int, int], bytes]] = {}  # NCCL's logs, by size and time of change
         try:
@@ -104,7 +112,7 @@ class Stages:
         if self.succeeded(stage.name) and not stage.goes_on:
             self._say(f"== {stage.name}: done before")
             return True
-        limit_s = min(stage.limit_s, self.left_s() - _LET_END_S)
+        limit_s = min(self._patience * stage.limit_s, self.left_s() - _LET_END_S)
         missing = [name for name in stage.needs if not self.succeeded(name)]
         if missing or limit_s <= 0:
             why = f"needs {', '.join(missing)}" if missing else "no time left"

@@ -1,12 +1,14 @@
 """The self-test and the whole loop in stages, on simulated GPUs under the real libnccl."""
 
 import json
+import re
 import subprocess
 import sys
 import tarfile
 from contextlib import nullcontext
 from pathlib import Path
 from runpy import run_path
+from statistics import median
 from types import SimpleNamespace
 from unittest.mock import patch
 
@@ -243,6 +245,65 @@ def test_the_hosts_time_with_a_plugin_and_without(tmp_path: Path) -> None:
         for line in lines
         for name in ("events_us", "host_us", "graph_us", "graph_host_us", "host_clock_us")
     )
+
+
+JOB = str(ROOT / "benchmarks" / "gpu_job.py")
+
+
+@pytest.mark.live
+@pytest.mark.slow
+@needs_libnccl
+def test_a_training_step_overlaps_and_a_table_reaches_it(tmp_path: Path) -> None:
+    """A table that is no good makes it longer, and is told apart by what it does in this one process already."""
+    slow, out = tmp_path / "slow.table", tmp_path / "step.jsonl"
+    slow.write_text("nccl-tuner-table 1\nallreduce bytes=8388608..67108864 -> ring/ll\n")
+    for words in ((), ("--table", str(slow)), ("--table", str(tmp_path / "none.table"))):
+        code, said = on_simulated_gpus(JOB, "step", "--out", str(out), "--share", "0.1", *words)
+        assert code == 0, said
+    assert "no row was decided" in said
+    own, under = (json.loads(line) for line in out.read_text("utf-8").splitlines())
+    assert [own["table"], under["table"]] == [False, True]
+    step, computing, collectives = (median(own[f"{key}_us"]) for key in ("step", "computing", "collectives"))
+    assert max(computing, collectives) < step < computing + collectives
+    assert median(under["collectives_us"]) > 1.5 * collectives
+    assert median(under["computing_us"]) == computing
+    assert median(under["step_us"]) > step
+
+
+@pytest.mark.parametrize(
+    ("times_us", "code", "says"),
+    [
+        ([(900, 1000), (905, 1004), (898, 1001), (902, 997)], 0, "faster: a training step of 4 ranks takes 901.0 us"),
+        ([(1000, 900), (1004, 905), (1001, 898), (997, 902)], 1, "slower: a training step of 4 ranks takes 1000.5 us"),
+        ([(1000, 1010), (1010, 1000), (1003, 998), (998, 1003)], 0, "not told apart: "),
+        ([(900, 1000), (905, 1004)], 0, "2 processes with a decided table: nothing to compare"),
+    ],
+)
+def test_what_a_table_gains_is_told_with_its_interval(
+    tmp_path: Path, times_us: list[tuple[float, float]], code: int, says: str
+) -> None:
+    alone = {"ranks": 4, "computing_us": [600.0], "collectives_us": [700.0]}
+    sides = [
+        {**alone, "table": table, "step_us": 3 * [us]}
+        for each in times_us
+        for table, us in zip((True, False), each, strict=True)
+    ]
+    (tmp_path / "step.jsonl").write_text("".join(f"{json.dumps(side)}\n" for side in sides))
+    done = subprocess.run(
+        [sys.executable, JOB, "gain", "--out", str(tmp_path / "step.jsonl")],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == code, done.stderr
+    assert done.stdout.startswith(says)
+    found = re.search(r"([-+][\d.]+) % of speed, 95 % interval ([-+][\d.]+) to ([-+][\d.]+) %, 4 pairs", done.stdout)
+    assert (found is not None) == (len(times_us) > 2)
+    if found is not None:
+        gain, low, high = map(float, found.groups())
+        assert low < gain < high
+        assert (low > 0) == says.startswith("faster")
+        assert (high < 0) == says.startswith("slower")
 
 
 class Scripted:

@@ -229,6 +229,28 @@ class Mark:
         return start_us
 
 
+@dataclass(slots=True)
+class AfterMark:
+    """A wait for a mark of another stream."""
+
+    mark: Mark
+
+    def done_us(self, start_us: float) -> float | None:
+        """When both are there; None as long as the mark has no time."""
+        return None if self.mark.at_us is None else max(start_us, self.mark.at_us)
+
+
+@dataclass(slots=True)
+class Computing:
+    """A kernel that takes this long and touches nothing that is looked at."""
+
+    time_us: float
+
+    def done_us(self, start_us: float) -> float:
+        """When its time is over."""
+        return start_us + self.time_us
+
+
 @dataclass(slots=True, eq=False)
 class Stream:
     """``captured`` is the work of the graph that is being made of it; None where it runs."""

@@ -166,6 +166,10 @@ class Lane:
         """
         mark.record(self._stream)
 
+    def wait(self, mark: Any) -> None:
+        """Lets all later work wait for a mark, which may be another stream's; the host goes on."""
+        self._stream.wait_event(mark)
+
     def done(self, mark: Any) -> bool:
         """Whether a mark has been reached. CUDARuntimeError where the work before it failed."""
         runtime = self._cupy.cuda.runtime

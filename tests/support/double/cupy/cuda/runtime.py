@@ -7,7 +7,16 @@ import numpy as np
 from tuner._native._sim import ffi
 
 from tests.support.double import errors
-from tests.support.double.computer import MEMORY_BYTES, MULTIPROCESSORS, NOT_READY, Again, Mark, Own, computer
+from tests.support.double.computer import (
+    MEMORY_BYTES,
+    MULTIPROCESSORS,
+    NOT_READY,
+    AfterMark,
+    Again,
+    Mark,
+    Own,
+    computer,
+)
 
 _POLL_S = 1e-3
 DRIVER_VERSION = RUNTIME_VERSION = 13000
@@ -172,6 +181,13 @@ def eventRecord(event: int, stream: int) -> None:
         raise _invalid("cudaErrorInvalidResourceHandle")
     mark = here.marks[event] = Mark()
     here.put(found, mark)
+
+
+def streamWaitEvent(stream: int, event: int, flags: int = 0) -> None:
+    """Later work on the stream waits for what was recorded; an event that never was is not waited for."""
+    here = computer()
+    if (mark := here.marks.get(event)) is not None:
+        here.put(here.stream(stream), AfterMark(mark))
 
 
 def eventSynchronize(event: int) -> None:

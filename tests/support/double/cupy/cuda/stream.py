@@ -31,6 +31,10 @@ class Stream:
         runtime.eventRecord(event.ptr, self.ptr)
         return event
 
+    def wait_event(self, event: "Event") -> None:
+        """Lets later work wait for an event, as it was recorded last."""
+        runtime.streamWaitEvent(self.ptr, event.ptr)
+
     def begin_capture(self, mode: int | None = None) -> None:
         """Lets what is put on it become a graph."""
         runtime.streamBeginCapture(self.ptr)
