@@ -56,6 +56,18 @@ def test_an_answer_loads_and_compiles_little(does: str, compiled: int, modules: 
     assert int(found_modules) <= modules
 
 
+def test_a_server_for_agents_starts_without_numpy() -> None:
+    """Which takes half of its start, and which the first answer loads."""
+    code = COUNTED + COMMAND.format(words="mcp") + "given = ('numpy', 'mcp', *" + f"{SLOW!r})" + PRINTED
+    run = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL
+    )
+    assert run.returncode == 0, run.stderr
+    _, modules, *slow = run.stderr.split()
+    assert not slow
+    assert int(modules) <= 40
+
+
 def test_a_budget_loads_no_library_for_fits() -> None:
     words = "budget docs/examples/nsight.sqlite --machine dgx-h100 --nodes 2"
     code = COUNTED + COMMAND.format(words=words) + "\ngiven = ('scipy',)" + PRINTED

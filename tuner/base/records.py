@@ -5,6 +5,7 @@ declares it with :func:`json_form`.
 """
 
 import hashlib
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields, is_dataclass
 from datetime import UTC, datetime
@@ -14,8 +15,6 @@ from os import PathLike
 from pathlib import Path
 from types import NoneType
 from typing import Any, TypeAlias, get_args, get_origin, get_type_hints
-
-import numpy as np
 
 from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput
@@ -71,7 +70,9 @@ def to_json(value: Any) -> Any:
         return {(key.name if isinstance(key, Enum) else str(key)): to_json(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [to_json(item) for item in value]
-    if isinstance(value, np.ndarray | np.generic):
+    # Where nothing has imported numpy no value is of it, and what only speaks JSON starts without.
+    numpy = sys.modules.get("numpy")
+    if numpy is not None and isinstance(value, (numpy.ndarray, numpy.generic)):
         return value.tolist()
     if isinstance(value, Path):
         return str(value)
