@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from tests.support.cases import report
+from tests.support.command_line import run_to_any_end
 from tests.support.diagnoses import found
 from tuner.machine import catalogue
 
@@ -340,6 +341,13 @@ def test_a_configuration_file_is_read_as_nccl_reads_it(tmp_path: Path) -> None:
         (tmp_path / "nccl.conf").write_text(f"NCCL_DEBUG=INFO\n{line}\n")
         code, (first, *_) = found(tmp_path / "nccl.conf")
         assert (code, first["code"], first["facts"]["line"]) == (1, "node.setting_unread", 2)
+        assert first["facts"]["text"] == line  # with the blanks that are wrong
+
+
+@pytest.mark.parametrize("lines", ['TOKEN="hidden"', "TOKEN= hidden # mine", "TOKEN=hidden\nTOKEN=other", " TOKEN=hidden"])
+def test_a_configuration_files_other_variables_keep_their_values_to_themselves(lines: str, tmp_path: Path) -> None:
+    (tmp_path / "nccl.conf").write_text(f"NCCL_DEBUG=INFO\n{lines}\n")
+    assert "hidden" not in run_to_any_end("diagnose", str(tmp_path / "nccl.conf"), "--json").stdout
 
 
 @pytest.mark.parametrize(

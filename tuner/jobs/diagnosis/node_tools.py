@@ -326,18 +326,20 @@ def _settings(text: str, known: KnownFacts) -> Iterator[Finding]:
         if not written.strip() or written.lstrip().startswith("#"):
             continue
         name, equals, value = written.partition("=")
-        facts = {"line": number, "text": _without_secrets(written.strip())[:200]}
+        facts = {"line": number, "text": _without_secrets(written)[:200]}  # its outer blanks are what is wrong
         exported = name.startswith("export ") or None
         if not equals:
             yield Finding("node.setting_unread", Severity.UNLIKE, {**facts, "export": None})
         elif name != name.strip() or exported:
             yield Finding("node.setting_unread", Severity.FAULT, {**facts, "export": exported})
         elif name in values:
-            yield Finding("node.setting_repeated", Severity.UNLIKE, {**facts, "name": name, "value": values[name]})
+            first = values[name] if name.startswith("NCCL_") else "..."  # which may be a secret
+            yield Finding("node.setting_repeated", Severity.UNLIKE, {**facts, "name": name, "value": first})
         elif leading := _NUMBER.match(value):
             values[name] = leading[1]  # what follows a number is cut, a comment or blanks
         else:
-            if value != value.strip() or value[:1] in ("'", '"') or " #" in value or "\t#" in value:
+            odd = value != value.strip() or value[:1] in ("'", '"') or " #" in value or "\t#" in value
+            if odd and name.startswith("NCCL_"):
                 carriage = value.endswith("\r") or None
                 yield Finding(
                     "node.setting_odd", Severity.FAULT, {**facts, "carriage": carriage and nccl.name, "value": value}
