@@ -10,6 +10,7 @@ from tests.support.command_line import run
 from tests.support.draws import Draws
 from tests.support.second_communicators import EACH, NOT_ASKED, ONCE, TRIED, readings
 from tuner import release
+from tuner.release import variables
 from tuner.release.variables import asked_of_readings, variable_readings
 
 USUAL = ("NCCL_ALGO", "NCCL_PROTO", "NCCL_NTHREADS", "NCCL_MAX_NCHANNELS", "NCCL_MAX_CTAS", "NCCL_NET")
@@ -41,15 +42,39 @@ def test_the_table_is_as_the_recorder_writes_it() -> None:
     assert recorder.FILE.read_text() == recorder.HEAD + recorder.written(recorder.known())
 
 
+@pytest.fixture
+def two_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A table of two releases: they agree on NCCL_ALGO and NCCL_NTHREADS, and not on NCCL_MAX_CTAS."""
+    made = {
+        "releases": ["2.20.5", "2.23.4"],
+        "NCCL_ALGO": {"2.18.1": EACH},
+        "NCCL_NTHREADS": {"2.18.1": ONCE},
+        "NCCL_MAX_CTAS": {"2.18.1": ONCE, "2.23.4": EACH},
+    }
+    monkeypatch.setattr(variables, "_second_communicators", lambda: made)
+
+
+@pytest.mark.usefixtures("two_asked")
 def test_a_release_between_two_that_agree_is_as_they_are() -> None:
-    assert "2.23.4" in asked_of_readings()
-    assert "2.22.3" not in asked_of_readings()  # or another one is between
     between = {one.variable: one.read for one in variable_readings("2.22.3")}
-    before, after = ({one.variable: one.read for one in variable_readings(name)} for name in ("2.20.5", "2.23.4"))
-    assert between["NCCL_ALGO"] == EACH
-    assert between["NCCL_NTHREADS"] == ONCE
-    for variable, read in between.items():
-        assert read == (before.get(variable) if before.get(variable) == after.get(variable) else recorder.UNSEEN)
+    assert between == {"NCCL_ALGO": EACH, "NCCL_NTHREADS": ONCE, "NCCL_MAX_CTAS": recorder.UNSEEN}
+    after = {one.variable: one.read for one in variable_readings("2.32.3")}
+    assert after == {"NCCL_ALGO": EACH, "NCCL_NTHREADS": ONCE, "NCCL_MAX_CTAS": EACH}
+
+
+def test_one_release_alone_reads_the_switch_of_collnet_once() -> None:
+    """NCCL 2.27.3, which no release beside it would tell: libnccl itself was asked."""
+    of_release = {
+        name: {one.variable: one.read for one in variable_readings(name)}["NCCL_COLLNET_ENABLE"]
+        for name in asked_of_readings()
+    }
+    assert {name for name, read in of_release.items() if read == ONCE} == {"2.27.3"}
+
+
+@pytest.mark.usefixtures("two_asked")
+def test_the_command_says_that_a_release_itself_was_not_asked() -> None:
+    assert "itself was not asked" in run("job", "variables", "NCCL_ALGO", "--nccl", "2.22.3").stdout
+    assert "itself was not asked" not in run("job", "variables", "NCCL_ALGO", "--nccl", "2.23.4").stdout
 
 
 def test_the_command_says_which_count_for_a_new_communicator() -> None:
@@ -61,7 +86,6 @@ def test_the_command_says_which_count_for_a_new_communicator() -> None:
     assert run("job", "variables", "NCCL_ALGO", "--nccl", "2.28.9").stdout.startswith("read again")
     unknown = run("job", "variables", "NCCL_ALG", "--nccl", "2.28.9", code=3)
     assert "did you mean NCCL_ALGO" in unknown.stderr
-    assert "itself was not asked" in run("job", "variables", "NCCL_ALGO", "--nccl", "2.22.3").stdout
 
 
 def test_the_command_as_json() -> None:
