@@ -344,7 +344,9 @@ def test_a_configuration_file_is_read_as_nccl_reads_it(tmp_path: Path) -> None:
         assert first["facts"]["text"] == line  # with the blanks that are wrong
 
 
-@pytest.mark.parametrize("lines", ['TOKEN="hidden"', "TOKEN= hidden # mine", "TOKEN=hidden\nTOKEN=other", " TOKEN=hidden"])
+@pytest.mark.parametrize(
+    "lines", ['TOKEN="hidden"', "TOKEN= hidden # mine", "TOKEN=hidden\nTOKEN=other", " TOKEN=hidden"]
+)
 def test_a_configuration_files_other_variables_keep_their_values_to_themselves(lines: str, tmp_path: Path) -> None:
     (tmp_path / "nccl.conf").write_text(f"NCCL_DEBUG=INFO\n{lines}\n")
     assert "hidden" not in run_to_any_end("diagnose", str(tmp_path / "nccl.conf"), "--json").stdout
