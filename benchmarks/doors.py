@@ -136,7 +136,8 @@ def differences(configuration: Configuration) -> list[str]:
         described = replace(described, nodes=max(1, MOST_RANKS * configuration.nodes // ranks))
     collective = next(each for each in Collective if each.name.lower() == configuration.collective)
     request = Request(collective, DataType.float32, Op.sum, buffers=Buffers[configuration.buffers])
-    report = check(described, [request], sizes=COMPARED_BYTES)
+    unit = request.unit_bytes(described.communicator().ranks)
+    report = check(described, [request], sizes=[max(unit, nbytes // unit * unit) for nbytes in COMPARED_BYTES])
     return [str(each) for each in report.mismatches]
 
 

@@ -162,7 +162,7 @@ def test_arguments_fill_a_kernel(name: str, size: int) -> None:
 @pytest.mark.parametrize("name", OF_BATCHES)
 def test_batches_fill_a_kernel(name: str) -> None:
     """Runs of calls that share a channel, longer and shorter than a batch."""
-    scenario = case_of(name, "dgx-h100", 2, 2, {"NCCL_WORK_ARGS_BYTES": "600"})
+    scenario = case_of(name, "dgx-h100", 2, 2, {"NCCL_WORK_ARGS_BYTES": "600", "NCCL_GIN_TYPE": "0"})
     groups = [[Operation(kind, reachable(kind, 4, 1024)) for kind in calls] for calls in (*RUNS, SIGNS * 2)]
     assert_same(scenario, groups, least_kernels=2)
 
@@ -231,6 +231,18 @@ def test_groups_of_all_kinds(name: str, buffers: Buffers, machine: str, nodes: i
     groups = planned(scenario, buffers, in_place)
     assert groups
     assert_same_groups(scenario, groups)
+
+
+@pytest.mark.each_choice
+@pytest.mark.parametrize("buffers", [Buffers.plain, Buffers.registered], ids=lambda each: each.name)
+@pytest.mark.parametrize("machine", ["dgx-h100", "oci-h100"])
+@pytest.mark.parametrize("name", WITH_WINDOWS)
+def test_groups_between_nodes_where_nobody_says_what_the_network_offers(
+    name: str, machine: str, buffers: Buffers
+) -> None:
+    """NCCL's own network offers GIN by default, which orders calls outside of windows, too."""
+    scenario = Scenario(nccl=name, machine=machine, nodes=2, gpus_per_node=4)
+    assert_same_groups(scenario, planned(scenario, buffers, False))
 
 
 @pytest.mark.slow

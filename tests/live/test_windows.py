@@ -327,6 +327,17 @@ def test_sockets_offer_no_gin(name: str) -> None:
     assert report.compared["channels"] == len(Collective) * len(sizes)
 
 
+@pytest.mark.parametrize("name", WITH_WINDOWS)
+@pytest.mark.parametrize("buffers", [Buffers.window, Buffers.registered], ids=lambda each: each.name)
+def test_a_host_that_nccl_takes_for_several_nodes(name: str, buffers: Buffers) -> None:
+    """Its GPUs are joined inside each part, and by the network between them."""
+    scenario = Scenario(name, 1, machine="dgx-h100", environment={"NCCL_P2P_DISABLE": "1"})
+    assert scenario.communicator().nodes > 1
+    requests = [Request(each, DataType.float32, Op.sum, buffers=buffers) for each in Collective]
+    report = check(scenario, requests, [1 << power for power in (12, 20, 28)])
+    assert report.mismatches == ()
+
+
 FOLLOWED = [name for name in WITH_WINDOWS if release.load(name).rules.windows_between_nodes]
 
 

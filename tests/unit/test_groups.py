@@ -385,6 +385,21 @@ def test_any_window_lets_later_releases_order_gathers_between_nodes(nccl: str, f
     assert kernels["kernels"][0]["calls"][0]["call"] == first
 
 
+def test_what_the_network_offers_orders_calls_on_plain_buffers() -> None:
+    """NCCL's own network offers GIN by default; of EFA it is not known, which a note says."""
+
+    def kernels(*words: str) -> list[object]:
+        ran = run("pick", "reducescatter:4M,reducescatter:16M", "--nccl", "2.32.3", *words)
+        made: list[object] = json.loads(ran.stdout)["kernels"]
+        return made
+
+    adapters = ("--json", "--machine", "dgx-h100", "--nodes", "2")
+    offered, without = (kernels(*adapters, "--env", f"NCCL_GIN_TYPE={kind}") for kind in (3, 0))
+    assert kernels(*adapters) == offered != without
+    efa = run("pick", "reducescatter:4M*2", "--machine", "p5.48xlarge", "--nodes", "4", "--nccl", "2.32.3")
+    assert "whether the network lets GPUs start transfers (GIN) is not known" in " ".join(efa.stderr.split())
+
+
 def test_the_command() -> None:
     words = (
         "pick",

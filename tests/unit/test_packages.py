@@ -30,6 +30,10 @@ TABLE = {name: rows for name, rows in tables.toml(tables.folder() / "packages.to
         ("nvcr.io/nvidia/pytorch:25.10-py3", "2.27.7"),
         ("nvcr.io/nvidia/tensorflow:24.02-tf2-py3", "2.19.4"),
         ("ngc-25.09", "2.27.7"),  # as the tags before and after it
+        ("ngc-25.02", "2.25.1"),
+        ("torch==2.9.1+cu130", "2.27.7"),  # a build that the index does not have
+        ("torch==2.10+cu128", "2.27.5"),
+        ("torch==2.13.0+cu126", "2.29.3"),
         ("nvcr.io/nvidia/tritonserver:24.08-py3", "2.22.3"),
     ],
 )
@@ -62,6 +66,7 @@ def test_engines_are_built_with_what_their_packages_require() -> None:
         ("numpy==2.1\nnvidia-nccl-cu12==2.27.7\ntorch==2.9.1\n", "2.27.7"),
         ("# made by pip freeze\ntorch==2.9.1+cu128\nvllm==0.33.0\n", "2.27.5"),
         ("sglang[all]==0.5.23\r\n", "2.30.7"),
+        ("torch==2.10.0+cu130\n", "2.28.9"),
     ],
 )
 def test_a_list_of_packages_says_it(content: str, nccl: str, tmp_path: Path) -> None:
@@ -76,7 +81,7 @@ def test_a_list_of_packages_says_it(content: str, nccl: str, tmp_path: Path) -> 
         ("torch==99.0", "NCCL of torch 99.0: not in tables/packages.toml; valid: "),
         ("tensorflow==2.18.0", "no table of that package; valid: torch, vllm, sglang, jax"),
         ("jax[cuda12]==0.6.2", "jax 0.6.2 leaves NCCL open (>=2."),
-        ("ngc-25.02", "where 25.01 has 2.25.1 and 25.04 has 2.26.3; the image says it"),
+        ("ngc-25.06", "where 25.04 has 2.26.3 and 25.08 has 2.27.7; the image says it"),
         ("ngc-99.01", "printenv NCCL_VERSION"),
         ("nvcr.io/nvidia/nemo:25.09", "no table of that image"),
         ("nvcr.io/nvidia/pytorch:latest", "no table of that image"),

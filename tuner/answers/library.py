@@ -14,7 +14,7 @@ from tuner.answers.picks import PickAnswer
 from tuner.answers.symmetric import NonClassicPick
 from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput
-from tuner.base.names import Buffers, Collective
+from tuner.base.names import Collective
 from tuner.base.numerics import shortest
 from tuner.emulator.connect import summarize
 from tuner.emulator.group import Operation
@@ -28,20 +28,12 @@ from tuner.oracle.api import Oracle
 from tuner.oracle.launches import GroupKernel, LaunchedCall
 from tuner.oracle.preloaded import preloaded
 from tuner.scenario import Scenario
-from tuner.scenario.oracle_configuration import OracleConfiguration
-
-
-def _with_network(scenario: Scenario, request: Request, configuration: OracleConfiguration) -> OracleConfiguration:
-    """The configuration, with the network that the emulator takes calls on windows to have."""
-    if request.buffers is not Buffers.window:
-        return configuration
-    return configuration.for_windows(scenario.communicator())
 
 
 def of_sizes(scenario: Scenario, request: Request, sizes: Sequence[int], timeout_s: float) -> list[PickAnswer]:
     """The library's answer for each size: the cells that a tuner plugin gets, and the pick as launched."""
     configuration = scenario.resolve().oracle_configuration_to_launch()
-    with Oracle(_with_network(scenario, request, configuration), timeout_s=timeout_s) as oracle:
+    with Oracle(configuration, timeout_s=timeout_s) as oracle:
         launched = oracle.launch_on_any_path(request, sizes)
     staying = [size for size, real in zip(sizes, launched, strict=True) if isinstance(real, OracleLaunch)]
     with Oracle(scenario.oracle_configuration(), timeout_s=timeout_s) as oracle:
@@ -71,8 +63,7 @@ def of_group(scenario: Scenario, operations: Sequence[Operation], timeout_s: flo
         LaunchedCall(each.request.collective, each.request.dtype, each.request.op, each.bytes) for each in operations
     ]
     request = operations[0].request  # all have the same buffers
-    configuration = _with_network(scenario, request, scenario.oracle_configuration())
-    with Oracle(configuration, timeout_s=timeout_s) as oracle:
+    with Oracle(scenario.oracle_configuration(), timeout_s=timeout_s) as oracle:
         ranks = oracle.configuration.ranks
         group = oracle.launch_group(calls, request.buffers, request.in_place, request.windows)
     kernels = tuple(

@@ -175,6 +175,7 @@ def show_group(
         raise BadInput(
             "--rank chooses whose sends and receives are shown; a group of collectives takes --rank 0 only, or --launch"
         )
+    options.note_call(described, like, grouped=True)
     operations = [each.operation(like, each.peer_of(rank, described.ranks)) for each in calls]
     answer = mixed.from_emulator(described, operations)
     if in_full:

@@ -10,6 +10,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from tuner.answers.changes import KEYS
+from tuner.base import findings
 from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput, Remedy, did_you_mean, one_of
 from tuner.base.expressions import expression
@@ -59,13 +60,14 @@ ROOTED = (Collective.Broadcast, Collective.Reduce)
 ROOTED_WORDS = "broadcast, reduce, gather and scatter"
 
 
-def note_call(described: Scenario, request: Request) -> None:
+def note_call(described: Scenario, request: Request, grouped: bool = False) -> None:
     """Says on stderr, when the command ends, what NCCL does in silence with the call and its own configuration."""
     if request.configuration is not None:
         for note in call_configuration.notes(described.communicator(), request):
             note_after(note)
-    if request.buffers is Buffers.window and (assumed := symmetric_variables.assumed_gin(described.communicator())):
-        note_after(assumed)
+    in_windows = request.buffers is Buffers.window
+    if (in_windows or grouped) and (taken := symmetric_variables.taken_gin(described.communicator(), in_windows)):
+        note_after(findings.words(taken))
 
 
 PREMULTIPLIED = expression("pre_?mul_?sum", re.IGNORECASE)

@@ -10,15 +10,17 @@ from pathlib import Path
 from typing import Any
 
 from tuner.base import tables
-from tuner.base.errors import Remedy, UnknownRelease, nearest_of, one_of
+from tuner.base.errors import Remedy, UnknownRelease, one_of
 from tuner.base.expressions import expression
 from tuner.base.files import read_bytes
 
-ASKED = expression(r"([a-z][a-z0-9_-]*)(?:\[[\w,-]*\])?(?:={2,3}|@)v?(\d[\w.]*)(?:\+[\w.]+)?", re.IGNORECASE)
+ASKED = expression(r"([a-z][a-z0-9_-]*)(?:\[[\w,-]*\])?(?:={2,3}|@)v?(\d[\w.]*)(\+[\w.]+)?", re.IGNORECASE)
 ALONE = expression(r"([a-z][a-z0-9_-]*)(?:\[[\w,-]*\])?", re.IGNORECASE)  # a package without its release
 LIST = (".txt", ".lock", ".freeze")  # endings of files that list packages
-PINNED = expression(r"^\s*([a-z][\w.-]*)(?:\[[\w,-]*\])?\s*==\s*(\d[\w.]*)", re.IGNORECASE | re.MULTILINE)
-IMAGE = expression(r"ngc[-:@]?\S*|nvcr\.io/\S+", re.IGNORECASE)
+PINNED = expression(r"^\s*([a-z][\w.-]*)(?:\[[\w,-]*\])?\s*==\s*(\d[\w.]*)(\+[\w.]+)?", re.IGNORECASE | re.MULTILINE)
+IMAGE = expression(r"ngc[-:@]?\S*|nvcr\.io/\S+|(?!\S*libnccl)[\w.-]+(?:/[\w.-]+)+:[\w.-]+", re.IGNORECASE)
+# Images of others, by the package after which they are called: what they install beside it differs.
+CALLED_AFTER = expression(r"\S*/(?:(vllm)|(sglang)|(pytorch))[\w-]*:v?(\d+(?:\.\d+)+(?:\.post\d+)?)\S*", re.IGNORECASE)
 TAG = expression(r"(?:ngc[-:@=]*|nvcr\.io/nvidia/([\w-]+):)(\d\d\.\d\d)(?:[-.]\S*)?", re.IGNORECASE)
 OWN = "nvidia-nccl-cu"  # beginning of the names of NCCL's own package
 MOST_BYTES = 1 << 20
@@ -42,7 +44,7 @@ def release_in(text: str, newest: str) -> str:
     if text.endswith(LIST):
         return _of_list(Path(text), newest)
     if (asked := ASKED.fullmatch(text)) is not None:
-        return _of_package(_spelled(asked[1]), asked[2], newest)
+        return _of_package(_spelled(asked[1]), asked[2], newest, asked[3] or "")
     if (alone := ALONE.fullmatch(text)) is not None and _spelled(alone[1]) in _table():
         return _of_newest(text, _spelled(alone[1]), newest)
     return _of_image(text)
@@ -67,7 +69,13 @@ def _of_image(text: str) -> str:
     tag = TAG.fullmatch(text)
     if tag is None or (tag[1] or "pytorch").lower() not in table["images"]:
         valid = f"valid: ngc-YY.MM, or nvcr.io/nvidia/IMAGE:YY.MM of {', '.join(table['images'])}"
-        raise UnknownRelease(f"NCCL of {text}: no table of that image; {asks}; {valid}")
+        refused = UnknownRelease(f"NCCL of {text}: no table of that image; {asks}; {valid}")
+        if (called := CALLED_AFTER.fullmatch(text)) is not None:
+            package = next(
+                name for name, named in zip(("vllm", "sglang", "torch"), called.groups()[:3], strict=True) if named
+            )
+            refused = refused.cured(Remedy("nccl", f"{package}=={called[4]}"))
+        raise refused
     rows: dict[str, str] = {name: row["nccl"] for name, row in table["nccl"].items()}
     if tag[2] in rows:
         return rows[tag[2]]
@@ -86,33 +94,51 @@ def _of_image(text: str) -> str:
 def _of_list(path: Path, newest: str) -> str:
     content = read_bytes(path, UnknownRelease)
     text = content[:MOST_BYTES].decode("utf-8", "replace")
-    pinned = {name.lower().replace("_", "-"): release for name, release in PINNED.findall(text)}
-    own = next((release for name, release in pinned.items() if name.startswith(OWN)), None)
+    pinned = {name.lower().replace("_", "-"): (release, build) for name, release, build in PINNED.findall(text)}
+    own = next((release for name, (release, _) in pinned.items() if name.startswith(OWN)), None)
     if own is not None:
         return str(own)
     known = next((name for name in _table() if name in pinned), None)
     if known is None:
         valid = ", ".join((f"{OWN}12", *_table()))
         raise UnknownRelease(f"{path}: pins no package that says which NCCL it brings; valid: NAME==RELEASE of {valid}")
-    return _of_package(known, pinned[known], newest)
+    release, build = pinned[known]
+    return _of_package(known, release, newest, build)
 
 
-def _of_package(package: str, release: str, newest: str) -> str:
+def _of_package(package: str, release: str, newest: str, build: str = "") -> str:
     if package.startswith(OWN) or package == "nccl":
         return release
     if package not in _table():
-        raise UnknownRelease(f"NCCL of {package}: no table of that package; {one_of(_table())}, or a release of NCCL")
+        near = ("torch",) if package == "pytorch" else tuple(_table())
+        refused = UnknownRelease(f"NCCL of {package}: no table of that package; {one_of(near)}, or a release of NCCL")
+        raise refused.cured(Remedy("nccl", f"torch=={release}" if near == ("torch",) else newest))
     known = _table()[package]
     found = [name for name in known if name == release or name.startswith(f"{release}.")]
     if not found:
-        raise UnknownRelease(f"NCCL of {package} {release}: not in tables/packages.toml; {nearest_of(release, known)}")
-    required = known[found[-1]]
+        raise _not_known(package, release, known)
+    required = tables.toml(tables.folder() / "package_builds.toml").get(package, {}).get(found[-1] + build, known[found[-1]])
     if not required.startswith(EXACTLY):
         raise UnknownRelease(
             f"{package} {found[-1]} leaves NCCL open ({required}): the newest was installed with it; pip freeze says "
             f"which; valid: a release of NCCL, such as {newest}"
         ).cured(Remedy("nccl", newest))
     return required.removeprefix(EXACTLY)
+
+
+def _not_known(package: str, release: str, known: Mapping[str, str]) -> UnknownRelease:
+    """For a release without a row: the nearest one at or below it, or the oldest; the newest first in the list."""
+    before = [name for name in known if _numbers(name) <= _numbers(release)]
+    near, newest_first = max(before, key=_numbers) if before else next(iter(known)), list(known)[::-1]
+    more = f" and {len(known) - 5} more" if len(known) > 5 else ""
+    return UnknownRelease(
+        f"NCCL of {package} {release}: not in tables/packages.toml; valid: {', '.join(newest_first[:5])}{more}; "
+        f"the nearest is {near}"
+    ).cured(Remedy("nccl", f"{package}=={near}"))
+
+
+def _numbers(release: str) -> tuple[int, ...]:
+    return tuple(int(each) for each in re.findall(r"\d{1,9}", release))
 
 
 @cache

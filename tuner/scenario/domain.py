@@ -233,9 +233,15 @@ class ResolvedPart:
                 graphs=graphs,
                 net_gbs=net_gbs,
                 parts_of_whole=len(self.whole.parts(several)),
+                links=partial(self._links, several),
                 first_ranks=partial(first_ranks, self.for_search, self.whole.nccl, several),
             )
         return self._nodes[several]
+
+    def _links(self, several: bool) -> PeerLinks:
+        from tuner.graphs.graphs import peer_links
+
+        return peer_links(self.for_search(several), self.whole.nccl)
 
 
 ResolvedNodes = Sequence[tuple[ResolvedNode | ResolvedDomain | ResolvedPart, int]]  # each with how many follow

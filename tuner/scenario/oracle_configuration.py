@@ -1,7 +1,6 @@
 """One communicator as it is described to the real libnccl; :mod:`tuner.oracle` runs it."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,7 +11,6 @@ from tuner.release import BUILDS
 from tuner.release.configuration import as_variables
 
 if TYPE_CHECKING:
-    from tuner.emulator.communicator import Comm
     from tuner.machine.skeleton import Skeleton
 
 
@@ -75,13 +73,6 @@ class OracleConfiguration:
     offers_gin: bool = False  # GPUs can start transfers over the adapters where NCCL_GIN_TYPE is not set
     configuration: tuple[tuple[str, int | str], ...] = ()  # fields of ncclConfig_t, with which every rank is made
     ranks_per_process: int = 1  # neighbours on a host, from its first rank on
-
-    def for_windows(self, communicator: "Comm") -> "OracleConfiguration":
-        """The same, for calls on windows of the communicator: over a network that offers what that is taken to offer.
-
-        Calls on plain buffers are emulated as without GIN where NCCL_GIN_TYPE does not say it.
-        """
-        return replace(self, offers_gin=communicator.nodes > 1 and communicator.offers_gin is True)
 
     @property
     def settings(self) -> Mapping[str, str]:

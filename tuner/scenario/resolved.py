@@ -474,6 +474,7 @@ class ResolvedScenario:
             domains=self.domains,
             ranks_without_fabric=self.ranks_without_fabric,
             ranks_per_process=self.gpus_per_process,
+            offers_gin=all(kind.without_graphs.offers_gin is True for kind in self.kinds),
         )
 
     def oracle_configuration_to_launch(self) -> "OracleConfiguration":

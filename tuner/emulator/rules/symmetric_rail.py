@@ -17,6 +17,7 @@ from tuner.emulator import nccl_source as nccl
 from tuner.emulator.communicator import Comm
 from tuner.emulator.request import Request
 from tuner.emulator.rules import launch, symmetric_variables
+from tuner.emulator.rules.symmetric_variables import GinUnknown
 from tuner.release.schema import given
 from tuner.release.symmetric import RailKernels, RailRow
 
@@ -123,9 +124,11 @@ def exist_for(communicator: Comm, request: Request) -> bool:
 
 
 def exist_without_windows(communicator: Comm) -> bool:
-    """Reach where there are no windows and nothing says whether there is GIN: then there is none."""
-    said = communicator.environment.number(symmetric_variables.GIN, symmetric_variables.NO_GIN)
-    return said == symmetric_variables.GDAKI and exist(communicator)
+    """As exist, for calls outside of windows: none where nothing says whether there is GIN."""
+    try:
+        return exist(communicator)
+    except GinUnknown:
+        return False
 
 
 def may_take(communicator: Comm, collective: Collective, noted: bool) -> bool:

@@ -9,6 +9,7 @@ from functools import cache, lru_cache
 from typing import Any
 
 from tuner.base.errors import BadInput, Remedy
+from tuner.base.findings import Finding, Severity
 from tuner.base.names import Algorithm, Buffers, Collective, Protocol
 from tuner.base.registry import Registry
 from tuner.base.spelling import option
@@ -120,19 +121,27 @@ def gin_is_offered(communicator: Comm) -> bool:
     return bool(communicator.offers_gin) if kind == UNSET else kind == GDAKI
 
 
-def assumed_gin(communicator: Comm) -> str | None:
-    """Sentence that GIN is taken to be offered, where windows on several nodes depend on it; None elsewhere."""
+def taken_gin(communicator: Comm, in_windows: bool) -> Finding | None:
+    """What the network is taken to offer where nobody said it: for calls in windows, or groups outside of windows.
+
+    None where it does not matter, and outside of windows where GIN is offered as NCCL's own network does by default.
+    """
     asked = communicator.nodes > 1 and communicator.rules.windows_between_nodes is not None
-    if not asked or not communicator.offers_gin or communicator.environment.number(GIN, UNSET) != UNSET:
+    if not asked or communicator.environment.number(GIN, UNSET) != UNSET:
         return None
-    return (
-        "windows on several nodes: NCCL's own network lets GPUs start transfers (GIN) where its adapters reach their "
-        f"memory, by source, not compared; {GIN}={NO_GIN} where yours does not"
-    )
+    facts = {"variable": GIN, "without": NO_GIN, "with": GDAKI}
+    if in_windows:
+        return Finding("emulator.gin_taken", Severity.NOTE, facts) if communicator.offers_gin else None
+    unknown = communicator.offers_gin is None and communicator.release.symmetric.rail is not None
+    return Finding("emulator.gin_unknown", Severity.NOTE, facts) if unknown else None
+
+
+class GinUnknown(BadInput):
+    """Neither the variable nor the adapters say whether the network offers GIN."""
 
 
 def _gin_unknown() -> BadInput:
-    return BadInput(
+    return GinUnknown(
         "symmetric windows on several nodes: whether the network lets GPUs start transfers (GIN) is not known; "
         f"valid: {GIN}={GDAKI} where it does, whatever the type, {GIN}={NO_GIN} where it does not"
     ).cured(Remedy("env", str(NO_GIN), GIN))

@@ -64,8 +64,6 @@ def check(
     selection = Selection(views[0])
     alone = scenario.resolve().oracle_configuration_to_launch().without_tuner
     configuration = scenario.oracle_configuration()
-    if any(request.buffers is Buffers.window for request in requests):
-        configuration = configuration.for_windows(views[0])
     with Oracle(configuration, timeout_s=timeout_s) as oracle:
         _compare_graphs(comparing, scenario, oracle)
         _compare_across(comparing, scenario.resolve().connected, oracle.connected())
