@@ -117,6 +117,50 @@ FILES = {
             "NCCL_TUNER_CONFIG_PATH": "/usr/t.textproto",
         },
     ),
+    "profile.csh": (
+        'setenv NCCL_PROTO Simple\nsetenv TOKEN "hunter2"\nsetenv NCCL_IB_HCA "mlx5_0,mlx5_1"; echo x\n',
+        {
+            "NCCL_PROTO": "Simple",
+            "NCCL_IB_HCA": "mlx5_0,mlx5_1",
+        },
+    ),
+    "module.lua": (
+        'setenv("NCCL_CROSS_NIC", "1")\nsetenv("TOKEN", "hunter2")\nsetenv(\'NCCL_DEBUG\',\'WARN\')\n',
+        {
+            "NCCL_CROSS_NIC": "1",
+            "NCCL_DEBUG": "WARN",
+        },
+    ),
+    "train.py": (
+        'import os\nos.environ["NCCL_ALGO"] = "Ring"\nos.environ[\'TOKEN\']="hunter2"\n'
+        'runtime_env = {"env_vars": {"NCCL_PROTO": "LL128", "NCCL_MAX_NCHANNELS": 8}}\n',
+        {
+            "NCCL_ALGO": "Ring",
+            "NCCL_PROTO": "LL128",
+            "NCCL_MAX_NCHANNELS": "8",
+        },
+    ),
+    "launcher.toml": (
+        '[env]\nNCCL_ALGO = "Ring"\nTOKEN = "hunter2"\nNCCL_BUFFSIZE = 8388608\n',
+        {
+            "NCCL_ALGO": "Ring",
+            "NCCL_BUFFSIZE": "8388608",
+        },
+    ),
+    "set_env.sh": (
+        "if [[ -z ${NCCL_PROTO:-} ]]; then export NCCL_PROTO=LL; fi\n: ${NCCL_BUFFSIZE:=8388608} ${TOKEN:=hunter2}\n",
+        {
+            "NCCL_PROTO": "LL",
+            "NCCL_BUFFSIZE": "8388608",
+        },
+    ),
+    "environ": (
+        "NCCL_PROTO=LL\0TOKEN=hunter2\nhunter2\0NCCL_IB_HCA=mlx5_0 mlx5_1\0",
+        {
+            "NCCL_PROTO": "LL",
+            "NCCL_IB_HCA": "mlx5_0 mlx5_1",
+        },
+    ),
     "launch.sh": (
         "export NCCL_ALGO=${ALGO:-Ring}\n"
         "export NCCL_PXN_DISABLE=1\n"
@@ -208,6 +252,29 @@ def test_diagnose_says_which_variables_change_picks_on_a_machine(tmp_path: Path)
         assert "environment_effects" not in run("diagnose", str(file), "--json", code=0).stdout
 
 
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("export NCCL_ALGO\nunset NCCL_DEBUG\necho $NCCL_PROTO ${NCCL_IB_HCA} # NCCL_CROSS_NIC\n", ("NCCL_ALGO",)),
+        ("srun --container-env=NCCL_ALGO,NCCL_PROTO python t.py\n", ("NCCL_ALGO", "NCCL_PROTO")),
+        ("env:\n- name: NCCL_IB_HCA\n  valueFrom:\n    fieldRef: {fieldPath: status.podIP}\n", ("NCCL_IB_HCA",)),
+        ("export NCCL_ALGO=$MINE\nmpirun -x NCCL_DEBUG ls\n", ("NCCL_ALGO", "NCCL_DEBUG")),
+        ("cp libnccl.so /opt/NCCL_HOME; make NCCL_HOME=/opt\n", ()),
+    ],
+)
+def test_variables_that_a_file_names_without_a_value_are_said(
+    text: str, named: tuple[str, ...], tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_text(text)
+    found = read(tmp_path / "file")
+    assert tuple(sorted((*found.computed, *found.named))) == named
+    if named:
+        done = run(*PICK, "--env-file", str(tmp_path / "file"))
+        assert f"taken from elsewhere, so left out (say them with --env): {', '.join(named)}" in " ".join(
+            done.stderr.split()
+        )
+
+
 def test_what_each_variable_does() -> None:
     scenario = Scenario("2.28.9", 2, machine="dgx-h100")
     values = {
@@ -268,7 +335,28 @@ def test_what_is_no_text_is_refused(content: bytes, tmp_path: Path) -> None:
         read(tmp_path / "file")
 
 
-@pytest.mark.parametrize("unit", ["\n", " ", "a", "unset a ", "name: x\n", "ENV ", "NCCL_A=", '"', "{", "- ", "A: "])
+@pytest.mark.parametrize(
+    "unit",
+    [
+        "\n",
+        " ",
+        "a",
+        "unset a ",
+        "name: x\n",
+        "ENV ",
+        "NCCL_A=",
+        '"',
+        "{",
+        "- ",
+        "A: ",
+        '"A":',
+        "setenv a ",
+        "${A:=",
+        'environ["',
+        "setenv('a'",
+        "A = ",
+    ],
+)
 def test_any_text_is_read_in_steps_that_grow_no_faster_than_it(unit: str, tmp_path: Path) -> None:
     (tmp_path / "file").write_text((unit * MOST_BYTES)[:MOST_BYTES])
     assert read(tmp_path / "file").values.keys() <= {"NCCL_A"}

@@ -478,7 +478,7 @@ def with_env_files(described: Scenario, files: Sequence[Path]) -> Scenario:
             ("change none", each.unchanging),
             ("not read by this release", each.unread),
             ("given otherwise", each.given),
-            ("computed by the file, so left out (say them with --env)", each.computed),
+            ("computed or taken from elsewhere, so left out (say them with --env)", each.computed),
             ("of the network's plugin, left out", each.of_plugins),
             ("left out", tuple(f"{name} ({why})" for name, why in each.refused.items())),
         )

@@ -27,11 +27,28 @@ NAME = r"(?<![\w${.-])([A-Za-z_]\w*)"
 VALUE = r"\"((?:[^\"\\\n]|\\.)*)\"|'([^'\n]*)'|((?:(?!,[A-Z][A-Z0-9_]*=)[^\s\"';&|])*)"
 ASSIGNED = expression(rf"{NAME}=(?:{VALUE})", re.ASCII)  # a shell's, mpirun's -x, srun's --export, a Dockerfile's ENV
 SPACED = expression(r"^[ \t]*ENV[ \t]+([A-Za-z_]\w*)[ \t]+([^\s=][^\n]*)$", re.MULTILINE | re.ASCII)  # ENV's older form
+# setenv of csh and of module files; of Lua's and Python's, and their settings with spaces and quotes, as in TOML
+SET = expression(r"(?<![\w.])setenv[ \t]+([A-Za-z_]\w*)[ \t]+(?:\"([^\"\n]*)\"|'([^'\n]*)'|([^\s;\"']+))", re.ASCII)
+CALLED = expression(
+    r"(?:\bsetenv[ \t]*\([ \t]*|\benviron[ \t]*\[[ \t]*)[\"'](\w+)[\"'][ \t]*(?:,|\][ \t]*=)[ \t]*"
+    r"(?:str\()?(?:\"([^\"\n]*)\"|'([^'\n]*)'|(-?\w+))",
+    re.ASCII,
+)
+QUOTED = expression(
+    r"(?:^[ \t]*([A-Z][A-Z0-9_]*)[ \t]+=[ \t]*|[\"']([A-Z][A-Z0-9_]*)[\"'][ \t]*:[ \t]*)"
+    r"(?:\"([^\"\n]*)\"|'([^'\n]*)'|(-?\d+)(?!\w))",
+    re.MULTILINE | re.ASCII,
+)
+DEFAULT = expression(r"\$\{([A-Za-z_]\w*):?=(?:\"([^\"}\n]*)\"|'([^'}\n]*)'|([^{}\s\"'$]*))\}", re.ASCII)
 YAML = r"(?:\"([^\"\n]*)\"|'([^'\n]*)'|([^\s#},]*))"
 NAMED = expression(  # env of a container: name and value on two lines, or in one flow mapping
     rf"\bname\"?:[ \t]*[\"']?(\w+)[\"']?[ \t]*[,\n][ \t]*\"?value\"?:[ \t]*{YAML}", re.ASCII
 )
 MAPPED = expression(rf"^[ \t{{-]*[\"']?([A-Z][A-Z0-9_]*)[\"']?[ \t]*:[ \t]+{YAML}", re.MULTILINE)
+FROM = expression(  # of a container: a value that only the running pod has
+    r"\bname\"?:[ \t]*[\"']?(NCCL_\w+)[\"']?[ \t]*[,\n][ \t]*\"?valueFrom\"?:", re.ASCII
+)
+PASSED_ON = expression(r"(?<![\w$\{.:/@-])(NCCL_[A-Z0-9_]+)(?![\w.])", re.ASCII)
 UNSET = expression(r"(?:^|(?<=[\s;&]))unset[ \t]+([A-Za-z_]\w*(?:[ \t]+[A-Za-z_]\w*)*)", re.MULTILINE | re.ASCII)
 UNUSED = expression(r"(?:^|(?<=\s))#.*$|^[ \t]*ARG[ \t].*$", re.MULTILINE)  # comments, and what only a build has
 SIZES = [1 << power for power in range(10, 34)]
@@ -41,13 +58,14 @@ SIZES = [1 << power for power in range(10, 34)]
 class VariablesInFile:
     """NCCL's variables of a file.
 
-    ``computed`` are those whose values the file computes, ``of_plugins`` those of a network's plugin; ``others`` is how
-    many variables are neither.
+    ``computed`` are those whose values the file computes, ``named`` those that it names without a value, as where they
+    are passed on, ``of_plugins`` those of a network's plugin; ``others`` is how many variables are neither.
     """
 
     path: Path
     values: Mapping[str, str]
     computed: tuple[str, ...] = ()
+    named: tuple[str, ...] = ()
     of_plugins: tuple[str, ...] = ()
     others: int = 0
 
@@ -70,7 +88,8 @@ class Effects:
 class FileEffects:
     """What the variables of a file do to a communicator: names, as :class:`VariablesInFile` and :class:`Effects` do.
 
-    ``given``: variables that were set before the file, whose earlier values count. ``refused``: reason by name.
+    ``given``: variables that were set before the file, whose earlier values count. ``computed``: those whose values are
+    computed, or taken from elsewhere. ``refused``: reason by name.
     ``others``: how many variables are neither NCCL's nor of its network's plugin; neither their names nor their values
     are kept.
     """
@@ -107,7 +126,7 @@ def with_files(scenario: Scenario, files: Iterable[Path]) -> tuple[Scenario, tup
                 alone.unchanging,
                 alone.unread,
                 tuple(sorted(found.values.keys() - fresh.keys())),
-                found.computed,
+                tuple(sorted((*found.computed, *found.named))),
                 found.of_plugins,
                 alone.refused,
                 found.others,
@@ -121,6 +140,8 @@ def with_files(scenario: Scenario, files: Iterable[Path]) -> tuple[Scenario, tup
 def read(path: Path) -> VariablesInFile:
     """The variables of a file. BadInput if it cannot be read, is no text, or has more than a mebibyte."""
     content = read_bytes(path, BadInput)
+    if len(content) <= MOST_BYTES and (process := of_process(content)) is not None:
+        return _sorted(path, process)
     if len(content) > MOST_BYTES or b"\0" in content:
         raise BadInput(f"{path}: no text of at most {MOST_BYTES >> 20} MiB; valid: nccl.conf, env's output, a script")
     text = content.decode("utf-8", "replace")
@@ -129,28 +150,47 @@ def read(path: Path) -> VariablesInFile:
 
 def of_text(path: Path, text: str) -> VariablesInFile:
     """The variables that the text of a script, a Dockerfile, a pod or of env sets."""
+    used = UNUSED.sub("", text.replace("\\\r\n", " ").replace("\\\n", " "))
     found: dict[str, str] = {}
-    for name, value in _assigned(UNUSED.sub("", text.replace("\\\r\n", " ").replace("\\\n", " "))):
+    unset: set[str] = set()
+    for name, value in _assigned(used):
         if value is None:
             found.pop(name, None)
+            unset.add(name)
         else:
             found[name] = value
+    named = {match[1] for form in (FROM, PASSED_ON) for match in form.finditer(used)}
+    return _sorted(path, found, named - found.keys() - unset)
+
+
+def of_process(content: bytes) -> dict[str, str] | None:
+    """The variables of /proc/PID/environ, each ended by a zero byte; None for another file."""
+    if not content.endswith(b"\0") or content.count(b"\0") < 2:
+        return None
+    parts = [each.partition("=") for each in content.decode("utf-8", "replace").split("\0")[:-1]]
+    return {name: value for name, _, value in parts} if all(equals and name for name, equals, _ in parts) else None
+
+
+def _sorted(path: Path, found: Mapping[str, str], named: Iterable[str] = ()) -> VariablesInFile:
+    """What was found by whose it is; ``named``: NCCL's variables that have no value in the file."""
     own = {name: value for name, value in found.items() if OWN.fullmatch(name)}
     computed = tuple(sorted(name for name, value in own.items() if "$" in value or "`" in value or "{{" in value))
     known = {name: value for name, value in own.items() if name not in computed}
     of_plugins = tuple(sorted(name for name in found if OF_PLUGINS.fullmatch(name)))
-    return VariablesInFile(path, known, computed, of_plugins, len(found) - len(own) - len(of_plugins))
+    others = len(found) - len(own) - len(of_plugins)
+    return VariablesInFile(path, known, computed, tuple(sorted(named)), of_plugins, others)
 
 
 def _assigned(text: str) -> Iterator[tuple[str, str | None]]:
     """Names with their values in the order of the file; None for a variable that is unset."""
-    forms = ASSIGNED, SPACED, NAMED, MAPPED, UNSET
+    forms = ASSIGNED, SPACED, SET, CALLED, QUOTED, DEFAULT, NAMED, MAPPED, UNSET
     matches = [(match.start(), form is UNSET, match) for form in forms for match in form.finditer(text)]
     for _, unsets, match in sorted(matches, key=lambda each: each[0]):
         if unsets:
             yield from ((name, None) for name in match[1].split())
         else:
-            yield match[1], next((each for each in match.groups()[1:] if each is not None), "")
+            name, *values = (each for each in match.groups() if each is not None)
+            yield name, values[0] if values else ""
 
 
 def effects(scenario: Scenario, values: Mapping[str, str]) -> Effects:

@@ -117,7 +117,7 @@ def _of_package(package: str, release: str, newest: str, build: str = "") -> str
     found = [name for name in known if name == release or name.startswith(f"{release}.")]
     if not found:
         raise _not_known(package, release, known)
-    required = tables.toml(tables.folder() / "package_builds.toml").get(package, {}).get(found[-1] + build, known[found[-1]])
+    required: str = _builds().get(package, {}).get(found[-1] + build, known[found[-1]])
     if not required.startswith(EXACTLY):
         raise UnknownRelease(
             f"{package} {found[-1]} leaves NCCL open ({required}): the newest was installed with it; pip freeze says "
@@ -145,6 +145,11 @@ def _numbers(release: str) -> tuple[int, ...]:
 def _table() -> Mapping[str, Mapping[str, str]]:
     table = tables.toml(tables.folder() / "packages.toml")
     return {name: rows for name, rows in table.items() if isinstance(rows, dict)}
+
+
+@cache
+def _builds() -> dict[str, Any]:
+    return tables.toml(tables.folder() / "package_builds.toml")
 
 
 @cache

@@ -251,8 +251,10 @@ def is_script(content: bytes) -> bool:
 
 def sets_variables(content: bytes) -> bool:
     """Whether it is a text that sets some of NCCL's variables: a script, a Dockerfile, a pod, or what env prints."""
-    if len(content) > MOST_BYTES or b"\0" in content or b"NCCL_" not in content:
+    if len(content) > MOST_BYTES or b"NCCL_" not in content:
         return False
+    if b"\0" in content:
+        return any(name.startswith("NCCL_") for name in environment_file.of_process(content) or ())
     found = environment_file.of_text(Path(), content.decode("utf-8", "replace").replace(_HINT, ""))
     return bool(found.values or found.computed)
 
