@@ -556,3 +556,54 @@ def test_a_lost_connection_is_named_before_the_proxy_that_failed_by_it(tmp_path:
         + "[Proxy Service 3] Failed to execute operation Connect from rank 3, retcode 6",
     )[0]
     assert first.facts["line"] == 1
+
+
+def test_the_timeout_that_an_exception_of_the_watchdog_tells_is_the_ending(tmp_path: Path) -> None:
+    """Releases of PyTorch that give no number, so that the call cannot be held against other ranks'."""
+    raised = "terminate called after throwing an instance of 'std::runtime_error'"
+    what = (
+        "  what():  [Rank 5] Watchdog caught collective operation timeout: "
+        "WorkNCCL(OpType=ALLREDUCE, Timeout(ms)=9) ran"
+    )
+    first = of_text(tmp_path, raised, what)[0]
+    assert (first.code, first.facts["rank"], first.facts["detail"]) == (
+        "ending.collective_timeout",
+        5,
+        "OpType=ALLREDUCE",
+    )
+    late = of_text(tmp_path, raised, *(f"[rank1]: step {number}" for number in range(20)), what)[0]
+    assert late.code == "ending.cpp_exception"  # which the others may have waited for
+
+
+@pytest.mark.parametrize(
+    ("lines", "code"),
+    [
+        (
+            ["Exception raised from ncclCommWatchdog at Group.cpp:9 (most recent call first):"],
+            "ending.watchdog_failure",
+        ),
+        (["Exception raised from launch at x.cu:9 (most recent call first):"], "ending.cpp_stack"),
+        (["[4]<stderr>:" + line for line in (*FRAMES, *FRAMES)], "ending.python_traceback"),
+        (["2026-01-02 03:04:05.6: W op.cc:1] Unknown: Horovod has been shut down."], "ending.horovod_shut_down"),
+        (["errors_impl.UnknownError:  ncclCommInitRank failed: unhandled system error"], "ending.nccl_error"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_pieces_of_what_other_frameworks_print(tmp_path: Path, lines: list[str], code: str) -> None:
+    first = of_text(tmp_path, *lines)[0]
+    assert (first.code, first.severity) == (code, FAULT)
+    assert first.facts["rank"] == (4 if "<stderr>" in lines[0] else None)
+
+
+def test_a_healthy_start_with_a_piece_of_a_stack_stays_healthy(tmp_path: Path) -> None:
+    started = (
+        "trainer-0:40:41 [0] NCCL INFO comm 0x55 rank 0 nranks 1 cudaDev 0 busId 9d000 commId 0x77 - Init COMPLETE"
+    )
+    assert not any(each.severity is FAULT for each in of_text(tmp_path, started, *FRAMES, *FRAMES))
+
+
+def test_an_xid_that_is_fatal_comes_before_those_that_are_not(tmp_path: Path) -> None:
+    nonfatal = "NVRM: Xid (PCI:0000:1a:00): 144, SAW_MVB Nonfatal XC0 i0 Link 03 (0x1)"
+    fatal = "NVRM: Xid (PCI:0000:2a:00): 149, NETIR_LINK_EVT Fatal XC0 i0 Link 05 (0x1)"
+    assert of_text(tmp_path, nonfatal, fatal)[0].facts["gpu"] == "0000:2a:00"
+    assert of_text(tmp_path, nonfatal)[0].severity is FAULT

@@ -110,8 +110,10 @@ def _tells_an_end(content: bytes) -> bool:
     """Whether any line, be it of a program, the kernel or a scheduler, says how something failed."""
     lines = enumerate(content.decode("utf-8", "replace").splitlines(), start=1)
     found = [each for number, line in lines if (each := endings.of_line(line, number)) is not None]
-    return bool(endings.failures(found)) or any(
-        each.role == endings.WAITING or each.kind in OF_ACCOUNTING for each in found
+    return (
+        bool(endings.failures(found))
+        or endings.in_traceback(found) is not None
+        or any(each.role == endings.WAITING or each.kind in OF_ACCOUNTING for each in found)
     )
 
 

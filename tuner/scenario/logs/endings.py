@@ -6,6 +6,7 @@ signal ended a process, the record has the signal's kind, whether a shell, a lau
 
 import re
 from collections.abc import Iterable
+from dataclasses import replace
 from functools import cache
 
 from tuner.base import tables
@@ -16,6 +17,7 @@ from tuner.base.expressions import expression
 HARDWARE, CAUSE, OPENING, EXCEPTION, HEAD, ECHO, ORDERLY, FRAME, WAITING = (
     "hardware", "cause", "opening", "exception", "head", "echo", "orderly", "frame", "waiting"
 )  # fmt: skip
+LEAST_FRAMES = 2  # lines of a stack that tell a traceback in a piece of output that has nothing else
 MOST_BELOW = 8  # lines from a line of a stack to the exception that it belongs to
 SIGNALS = {  # signal(7), Linux
     2: "interrupted",
@@ -56,6 +58,7 @@ _WRAPPERS = tuple(
         r"(?P<host>\d+\.\d+\.\d+\.\d+): (?=\S)",  # pdsh, DeepSpeed's launcher
         r"(?P<rank>\d+): *(?=\S)",  # srun with --label
         r"\[(?P<rank>\d+)\] (?=\S)",  # MPICH's mpiexec with -l
+        r"\[(?P<rank>\d+)\]<std(?:out|err)>: ?",  # horovodrun
         r"(?!python|lib|nvidia)(?P<host>[A-Za-z][\w.-]*\d[\w.-]*): (?=\S)",  # pdsh, clush
     )
 )
@@ -131,7 +134,7 @@ STEMS = (
     "tcache", "loading shared", "version `", "nterrupt", "INT", "died", "heartbeat", "raceback",
     "peer", "pipe", "recv", "stuck", "COMPLETED", "TIMEOUT", "PREEMPTED", "OUT_OF_ME", "Insufficient", "BackOff",
     "could not be", "closing", "without calling", "bus bandwidth", "llegal", "xception", "symbol", "image", "PTX",
-    "subset of ranks", "compromised", "mismatch", "ontainer", "ImagePull", "atal", "supported HW",
+    "subset of ranks", "compromised", "mismatch", "ontainer", "ImagePull", "atal", "supported HW", "Horovod",
     "File \"", "broadcast block", "NcclE", "DMAR:", "AMD-Vi", "ncclU", "ncclS", "ncclI", "ncclR",
 )  # fmt: skip
 
@@ -193,13 +196,19 @@ def unwrapped(text: str) -> tuple[dict[str, str], str]:
     return said, rest
 
 
+def in_traceback(endings: Iterable[EndingLine]) -> EndingLine | None:
+    """The first line of a stack, as the head of the traceback that it is from; None where there are too few lines."""
+    frames = [each for each in endings if each.role == FRAME]
+    return replace(frames[0], kind="python_traceback", role=HEAD) if len(frames) >= LEAST_FRAMES else None
+
+
 def _of_number(row: EndingPattern, said: dict[str, str]) -> tuple[str | None, str]:
     """Kind and role of a line by its number (a signal, an exit status or an Xid); no kind if the number means
     success.
     """
     if row.kind == "xid":
         known = xids().get(int(said["number"]))
-        return row.kind, known.role if known else row.role
+        return row.kind, known.role if known and row.role != ECHO else row.role
     signal = _number(said.pop("signal", None))
     if (status := _number(said.pop("exit", None))) is not None:
         if status == 0:

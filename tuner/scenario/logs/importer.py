@@ -14,7 +14,7 @@ from tuner.release.variables import not_emulated
 from tuner.scenario.logs import choice, node_facts, reader
 from tuner.scenario.logs.checks.every import evidence
 from tuner.scenario.logs.choice_groups import ChoiceOfBatch, LoggedGroup, groups_of
-from tuner.scenario.logs.endings import WAITING, failures
+from tuner.scenario.logs.endings import WAITING, failures, in_traceback
 from tuner.scenario.logs.imported import (
     CommunicatorLines,
     Hardware,
@@ -59,7 +59,7 @@ def of_lines(lines: Lines, name: str, given: LogAdditions, parsed: NcclLog | Non
         log.adapters,
         log.gpudirect,
         log.last_line and log.result_rows is None,
-        failures(log.endings),
+        failures(log.endings) or in_traceback(log.endings),
         any(each.kind == "slurm_completed" or each.role == WAITING for each in log.endings),
     )
     if not any(facts):

@@ -5,7 +5,18 @@ from dataclasses import replace
 
 from tuner.base.findings import Finding, Severity
 from tuner.scenario.logs.checks.shown import ShownByLog
-from tuner.scenario.logs.endings import CAUSE, ECHO, HARDWARE, HEAD, SIGNALS, EndingLine, failures, xids
+from tuner.scenario.logs.endings import (
+    CAUSE,
+    ECHO,
+    HARDWARE,
+    HEAD,
+    MOST_BELOW,
+    SIGNALS,
+    EndingLine,
+    failures,
+    in_traceback,
+    xids,
+)
 from tuner.scenario.logs.reader import NcclLog
 
 RESULTS = {  # ncclResult_t by what ncclGetErrorString says of it, src/init.cc
@@ -27,7 +38,9 @@ BY_WATCHDOG = {"aborted", "cpp_exception"}  # how PyTorch ends a process whose c
 def ending(shown: ShownByLog) -> Iterator[Finding]:
     """Finds the first failure, and which processes failed as a consequence; nothing if no line reports a failure."""
     log = shown.reading.log
-    found = failures(log.endings)
+    found = _by_watchdog(failures(log.endings))
+    if not found and not log.last_line and (piece := in_traceback(log.endings)) is not None:
+        found = [piece]
     if not found or (found[0].kind in OF_TIMEOUTS and log.timed_out):  # which has a check of its own
         return
     first, *others = found
@@ -44,6 +57,24 @@ def ending(shown: ShownByLog) -> Iterator[Finding]:
     kinds = {each.kind: each for each in reversed(others) if each.kind != first.kind}
     for each in sorted(kinds.values(), key=lambda each: each.line):
         yield Finding("diagnose.also_ended", Severity.NOTE, {"place": log.place(each.line), "text": each.text})
+
+
+def _by_watchdog(found: list[EndingLine]) -> list[EndingLine]:
+    """The failures, a timeout before the exception or signal by which PyTorch's watchdog ended the same process."""
+    if not found or found[0].kind not in BY_WATCHDOG:
+        return found
+    first = found[0]
+    of_timeout = [
+        each
+        for each in found
+        if each.kind in OF_TIMEOUTS
+        and each.line <= first.line + MOST_BELOW
+        and (each.source == first.source or each.line == first.line + 1)  # what() of the exception
+    ]
+    if not of_timeout:
+        return found
+    why = next((each for each in of_timeout if each.kind == "collective_timeout"), of_timeout[0])
+    return [why, *(each for each in found if each is not why)]
 
 
 def _of_whom(first: EndingLine, others: Sequence[EndingLine]) -> EndingLine:
