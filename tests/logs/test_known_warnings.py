@@ -104,3 +104,23 @@ def test_warnings_that_people_brought(part: str) -> None:
     assert row is not None
     assert MEANINGS[part] in row.says
     assert row.is_harmless(init_complete=True) == (part in HARMLESS)
+
+
+NEWER = {  # of 2.31 and 2.32: the part of a warning that several rows could take for theirs, and what it means
+    "Invalid NET register request size 7, expected 7": "bookkeeping",
+    "NVLS Multicast bind of size 7 at MC group 7 offset 7 dev 7 failed transiently: CUDA error 7 'word'": "tries again",
+    "rank 7 NVLS UB arena divergence: rank 7 allocated offset 7, rank 7 allocated offset 7": "count the multicast",
+    "ncclCryptSocketRecv called without TLS support": "encrypted connections",
+    "RAS diagnostics Xid/SXid collection received invalid arguments": "does not depend on them",
+    "NCCL progress counter monitor: failed to set relaxed CUDA stream capture mode (word)": "diagnostics",
+    "TOPO/NET : Inconsistent rail/plane for net word: existing 7/7, new 7/7.": "contradict",
+    "ncclCommGrow: new rank 7 exceeds total ranks 7": "ncclCommGrow",
+    "Found 7 local devices, but GIN supports at most 7 connections. Using the first 7 connections.": "beyond the number",
+}
+
+
+@pytest.mark.parametrize("text", NEWER)
+def test_warnings_of_the_newest_releases_that_look_like_others(text: str) -> None:
+    row = meaning_of(text)
+    assert row is not None
+    assert NEWER[text] in row.says
