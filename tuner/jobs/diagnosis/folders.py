@@ -62,12 +62,12 @@ def of_preflight(folder: Path, known: KnownFacts) -> FileDiagnosis:
     report = check_preflight(folder, PreflightQuery(requests, SizeBounds(None, FOLLOWED_BYTES)))
     same = Severity.NOTE if report.cost is None else Severity.UNLIKE
     severity = {RanksVerdict.same: same, RanksVerdict.unknown: Severity.UNKNOWN}.get(report.verdict, Severity.FAULT)
-    facts = {
-        "ranks": report.records,
-        "verdict": report.verdict.value,
-        "cost": report.cost.in_words if report.verdict is RanksVerdict.same and report.cost is not None else None,
-    }
-    code = "preflight_verdict" if facts["cost"] is None else "preflight_cost"
+    facts: dict[str, object] = {"ranks": report.records, "verdict": report.verdict.value}
+    code = "preflight_verdict"
+    if report.verdict is RanksVerdict.same and (cost := report.cost) is not None:
+        code = "preflight_cost"
+        facts |= {"collective": cost.collective.name, "bytes": cost.bytes, "ratio": cost.ratio}
+        facts |= {"cost_percent": 100 * (cost.ratio - 1)}
     found = [Finding(f"diagnose.{code}", severity, facts)]
     found += [
         Finding("diagnose.preflight_refused", Severity.NOTE, {"kind": each.kind, "ranks": each.ranks, "why": each.why})

@@ -9,7 +9,7 @@ from tuner.base.errors import BadInput, TunerError
 from tuner.base.expressions import expression
 from tuner.base.findings import Finding, Severity
 from tuner.jobs.diagnosis.kinds import OF_LOGS
-from tuner.jobs.diagnosis.records import FileDiagnosis, FileKind, KnownFacts, found_in, in_words, refused
+from tuner.jobs.diagnosis.records import FileDiagnosis, FileKind, KnownFacts, found_in, refused
 from tuner.machine import catalogue, described, gpus
 from tuner.scenario import Scenario
 from tuner.scenario.logs.checks import devices
@@ -53,17 +53,17 @@ def _judged(file: Path, opened: MeasurementFile, known: KnownFacts) -> FileDiagn
         return found_in(file, FileKind.results, [*own, *_on_any_machine(opened, given, known)], known)
     asked = acceptance.AcceptOptions(scenario, given)
     seen = acceptance.accept([opened], asked)
-    of_others = [each.text for each in seen.problems if each.kind == Kind.mixed_machines]
+    of_others = [_rows("other_machine", each) for each in seen.problems if each.kind == Kind.mixed_machines]
     if of_others and known.given.machine is None:  # what another file shows is not this one's machine
         nowhere = replace(known, machine=None, nodes=asked.given.nodes, nccl=asked.given.nccl or None)
-        return found_in(file, FileKind.results, [in_words(Severity.UNKNOWN, of_others[0])], nowhere)
+        return found_in(file, FileKind.results, [replace(of_others[0], severity=Severity.UNKNOWN)], nowhere)
     return replace(_of_judged(file, seen, of_others, asked, known), accepted=seen if seen.sizes else None)
 
 
 def _of_judged(
     file: Path,
     seen: acceptance.Acceptance,
-    of_others: Sequence[str],
+    of_others: Sequence[Finding],
     asked: acceptance.AcceptOptions,
     known: KnownFacts,
 ) -> FileDiagnosis:
@@ -71,8 +71,7 @@ def _of_judged(
     another machine.
     """
     failing = [each for each in seen.sizes if each.verdict.fails]
-    says = [*_causes(seen, asked, known), *(f"{each.kind}: {each.text}" for each in seen.problems)]
-    evidence = [in_words(Severity.NOTE, each) for each in says]
+    evidence = [*_causes(seen, asked, known), *(_rows("rows", each) for each in seen.problems)]
     evidence += [_note("expected_by", what=each) for each in seen.expected_by]
     calls = {"failed": seen.calls_judged[0], "sizes": seen.calls_judged[1]}
     if not seen.judged:
@@ -88,7 +87,7 @@ def _of_judged(
     elif seen.wrong_results:
         verdict = Finding("diagnose.wrong_calls", Severity.FAULT, {"calls": seen.wrong_results})
     elif of_others:
-        verdict = in_words(Severity.FAULT, of_others[0])
+        verdict = replace(of_others[0], severity=Severity.FAULT)
     else:
         verdict = Finding("diagnose.times_untrue", Severity.FAULT, {})
     return found_in(file, FileKind.results, [verdict, *evidence], known)
@@ -251,7 +250,12 @@ def _given(file: MeasurementFile, known: KnownFacts) -> Given:
     return given
 
 
-def _causes(seen: acceptance.Acceptance, asked: acceptance.AcceptOptions, known: KnownFacts) -> Iterator[str]:
+def _rows(name: str, problem: acceptance.FileProblem) -> Finding:
+    """What is wrong in rows of a file, as a note."""
+    return _note(name, kind=problem.kind, refused=problem.refused, lines=list(problem.lines), text=problem.text)
+
+
+def _causes(seen: acceptance.Acceptance, asked: acceptance.AcceptOptions, known: KnownFacts) -> Iterator[Finding]:
     """Causes of slow times that neither other results nor files about the links exclude."""
     causes = seen.diagnosis
     if causes and len(known.results) > 1:
@@ -260,9 +264,9 @@ def _causes(seen: acceptance.Acceptance, asked: acceptance.AcceptOptions, known:
             if not joint.problems and all(each.verdict is not SizeVerdict.fast for each in joint.sizes):
                 causes = joint.diagnosis
         if not causes:
-            yield "no one cause explains these times and those of the other results"
+            yield _note("no_common_cause")
     for each in causes:
         if each.resource is Resource.nvlinks and known.links_of is not None:
-            yield f"{each.resource}: {known.links_of} shows what is left of them"
+            yield _note("time_cause_shown", resource=each.resource.value, file=known.links_of)
         else:
-            yield f"{each.resource}: {each.what}"
+            yield _note("time_cause", resource=each.resource.value, what=each.what)

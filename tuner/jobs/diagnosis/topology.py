@@ -10,10 +10,9 @@ from tuner.answers.doctor.records import NOTE, UNLIKE, WRONG
 from tuner.base.errors import BadInput
 from tuner.base.findings import Finding, Severity, worst
 from tuner.base.names import Collective, DataType, Op
-from tuner.base.sizes import human_bytes
 from tuner.emulator.request import Request
 from tuner.jobs.diagnosis.kinds import cut
-from tuner.jobs.diagnosis.records import DiagnosisOptions, FileDiagnosis, FileKind, KnownFacts, found_in, in_words
+from tuner.jobs.diagnosis.records import DiagnosisOptions, FileDiagnosis, FileKind, KnownFacts, found_in
 from tuner.machine import listings
 from tuner.machine.listings import ListingAdditions, complete, completed
 from tuner.machine.listings.shape import of_listing as shape_of
@@ -46,7 +45,7 @@ def of_topology(file: Path, known: KnownFacts) -> FileDiagnosis:
     first, *others = shown
     evidence = [_note("on_devices", devices=", ".join(first.devices))] if first.devices else []
     evidence += [_note("to_do", what=first.do)] if first.do != "nothing" else []
-    evidence += [in_words(Severity.NOTE, each) for each in _cost(seen)]
+    evidence += _cost(seen)
     evidence += [_note("also_of_topology", kind=each.kind, says=each.says) for each in others]
     if any(each.kind == "gpudirect" for each in shown):
         known.without_gpudirect = known.without_gpudirect or str(file)
@@ -91,16 +90,14 @@ def _complete(file: Path, given: DiagnosisOptions) -> str:
     return completed(file, ListingAdditions(given.gpu, given.net_gbps, given.net_latency_us)).topology
 
 
-def _cost(seen: Examination) -> Iterator[str]:
+def _cost(seen: Examination) -> Iterator[Finding]:
+    """What the faults cost the largest call by NCCL's own prediction, as a note; none if they cost nothing."""
     for last in seen.sizes[-1:]:
         now, repaired = last.busbw_gbs_before, last.busbw_gbs_after
         if now is not None and repaired is not None and now < repaired:
             wrong = sum(bool(each.changes) and each.severity == WRONG for each in seen.findings)
-            together = f"all {wrong} together, " if wrong > 1 else ""
-            yield (
-                f"costs: {together}AllReduce of {human_bytes(last.bytes)} at {now:.1f} instead of {repaired:.1f} "
-                "GB/s busbw, by NCCL's own prediction"
-            )
+            code = "topology_costs_together" if wrong > 1 else "topology_costs"
+            yield _note(code, faults=wrong, bytes=last.bytes, busbw_gbs=now, repaired_busbw_gbs=repaired)
 
 
 def of_listing(file: Path, known: KnownFacts) -> FileDiagnosis:
