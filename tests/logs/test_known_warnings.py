@@ -115,7 +115,7 @@ NEWER = {  # of 2.31 and 2.32: the part of a warning that several rows could tak
     "NCCL progress counter monitor: failed to set relaxed CUDA stream capture mode (word)": "diagnostics",
     "TOPO/NET : Inconsistent rail/plane for net word: existing 7/7, new 7/7.": "contradict",
     "ncclCommGrow: new rank 7 exceeds total ranks 7": "ncclCommGrow",
-    "Found 7 local devices, but GIN supports at most 7 connections. Using the first 7 connections.": "beyond the number",
+    "Found 7 local devices, but GIN supports at most 7 connections. Using the first 7": "beyond the number",
 }
 
 
