@@ -607,3 +607,23 @@ def test_an_xid_that_is_fatal_comes_before_those_that_are_not(tmp_path: Path) ->
     fatal = "NVRM: Xid (PCI:0000:2a:00): 149, NETIR_LINK_EVT Fatal XC0 i0 Link 05 (0x1)"
     assert of_text(tmp_path, nonfatal, fatal)[0].facts["gpu"] == "0000:2a:00"
     assert of_text(tmp_path, nonfatal)[0].severity is FAULT
+
+
+def test_an_ending_in_the_log_of_one_rank_is_that_ranks(tmp_path: Path) -> None:
+    """As NCCL_DEBUG_FILE, torchrun's log folders and srun's %t write them."""
+    started = (
+        "trainer-{host}:4{rank}:7 [{rank}] NCCL INFO comm 0x55 rank {rank} nranks 3 cudaDev {rank} busId 9d000 "
+        "commId 0x77 - Init COMPLETE"
+    )
+    files = []
+    for rank in range(3):
+        lines = [started.format(rank=rank, host=rank // 2), "RuntimeError: CUDA error: unspecified launch failure"]
+        files.append(tmp_path / f"rank{rank}.log")
+        files[-1].write_text("".join(f"{line}\n" for line in lines[: 1 + (rank == 2)]), "utf-8")
+    (one,) = diagnose(files, DiagnosisOptions())
+    first = one.findings[0]
+    assert (first.code, first.facts["rank"], first.facts["host"]) == ("ending.cuda_launch_failure", 2, "trainer-1")
+    shared = "".join(file.read_text("utf-8") for file in files[1:])  # two ranks in one file
+    files[1].write_text(shared, "utf-8")
+    (one,) = diagnose(files[:2], DiagnosisOptions())
+    assert one.findings[0].facts["rank"] is None

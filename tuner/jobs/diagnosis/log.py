@@ -1,6 +1,7 @@
 """Diagnosis of a log of NCCL: how it ended, and what its lines show."""
 
 import sys
+from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +18,7 @@ from tuner.scenario.logs.checks.communication import GDRDMA, NO_GPUDIRECT
 from tuner.scenario.logs.checks.shown import ShownByLog
 from tuner.scenario.logs.imported import Imported, LogAdditions, Reading
 from tuner.scenario.logs.lines import Lines, Thread, joined
-from tuner.scenario.logs.reader import NcclLog, parse, sort_of
+from tuner.scenario.logs.reader import NcclLog, RankLog, parse, sort_of
 from tuner.scenario.logs.thinned import read_thinned
 
 ROOT_CAUSES = ("requests.release_crashes", "diagnose.newer_gpu")  # of an ending that they explain
@@ -39,7 +40,8 @@ def of_logs(
         lines = read[job[0]] if len(job) == 1 else joined([(file.name, read[file]) for file in job])
         try:
             learnt = len(known.learnt)
-            one = _of_job(name, kind, lines, parsed[job[0]] if len(job) == 1 else None, known)
+            log = parsed[job[0]] if len(job) == 1 else _of_ranks(lines, [parsed[file] for file in job])
+            one = _of_job(name, kind, lines, log, known)
             hosts = {thread.host for file in job for thread in lines_threads(parsed[file])}
             hosts |= {each.host for file in job for each in parsed[file].endings if each.host is not None}
             findings = (*one.findings, *known.learnt[learnt:])
@@ -49,6 +51,25 @@ def of_logs(
         except TunerError as error:
             found.append(refused(Path(name), FileKind.log, error, known))
     return found
+
+
+def _of_ranks(lines: Lines, files: Sequence[NcclLog]) -> NcclLog:
+    """The records of a job's joined files: in a file of one rank, an ending that says no process is that rank's."""
+    log, starts = parse(lines), [start for start, _ in lines.files]
+    owners = [_rank_of_file(each) for each in files]
+    for number, each in enumerate(log.endings):
+        owner = owners[bisect_right(starts, each.line) - 1]
+        if owner is not None and each.source == (None, None, None) and each.gpu is None:
+            log.endings[number] = replace(each, rank=owner.rank, host=owner.thread.host, pid=owner.thread.pid)
+    return log
+
+
+def _rank_of_file(log: NcclLog) -> RankLog | None:
+    """The rank, in its largest communicator, of the one process that wrote a file's lines of NCCL, if it is one."""
+    ranks = [each for each in log.ranks if each.rank is not None]
+    if len({each.thread.process for each in log.ranks}) != 1:
+        return None
+    return max(ranks, key=lambda each: each.ranks or 0, default=None)
 
 
 def lines_threads(log: NcclLog) -> Iterator[Thread]:

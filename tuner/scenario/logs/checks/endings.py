@@ -78,14 +78,16 @@ def _by_watchdog(found: list[EndingLine]) -> list[EndingLine]:
 
 
 def _of_whom(first: EndingLine, others: Sequence[EndingLine]) -> EndingLine:
-    """The ending with the process that a launcher says ended, if its line says none and launchers name one alone."""
-    if first.source != (None, None, None) or first.gpu is not None:
+    """The ending with its process, if its line says none: from the rest of its message, on the next line, else the one
+    process that launchers say ended.
+    """
+    if first.rank is not None or first.pid is not None or first.gpu is not None:
         return first
-    named = {each.pid: each for each in others if each.kind in OF_LAUNCHERS and each.pid is not None}
-    if len(named) != 1:
-        return first
-    (one,) = named.values()
-    return replace(first, rank=one.rank, host=one.host, pid=one.pid)
+    named = [each for each in others if each.pid is not None and first.host in (None, each.host)]
+    message = [each for each in named if each.kind == first.kind and each.line == first.line + 1]
+    launched = {each.pid: each for each in named if each.kind in OF_LAUNCHERS}
+    whose = message or list(launched.values())
+    return replace(first, rank=whose[0].rank, host=whose[0].host, pid=whose[0].pid) if len(whose) == 1 else first
 
 
 def _facts(ending: EndingLine, log: NcclLog) -> dict[str, object]:
