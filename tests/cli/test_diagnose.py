@@ -420,7 +420,7 @@ def test_a_listing_names_no_machine_where_others_are_as_near(tmp_path: Path) -> 
     (tmp_path / "topo.txt").write_text("\n".join("\t".join(row) for row in [head, *rows]) + "\n", "utf-8")
     (seen,) = findings(tmp_path / "topo.txt")
     assert seen["machine"] is None
-    assert "where the GPUs' model would tell" in " ".join(seen["evidence"])
+    assert "the GPUs' model would tell them apart" in " ".join(seen["evidence"])
 
 
 def test_costs_are_those_of_all_faults_together() -> None:
