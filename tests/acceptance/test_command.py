@@ -1,6 +1,7 @@
 """``nccl-tuner accept`` as a user meets it: formats, exit codes, JUnit, and results that are broken."""
 
 import json
+import re
 import xml.etree.ElementTree as ET
 from collections.abc import Callable
 from dataclasses import replace
@@ -580,6 +581,103 @@ def test_wrong_results_are_said_first_with_counts_sizes_and_placements(tmp_path:
     assert first["code"] == "accept.wrong_results"
     assert (first["facts"]["calls"], first["facts"]["sizes"], first["facts"]["most"]) == (1, [1 << 20], 7)
     assert first["facts"]["where"] == "1 in place"
+
+
+def test_wrong_results_are_said_whatever_else_can_be_judged(tmp_path: Path) -> None:
+    """Without a machine, on GPUs that NCCL does not run on, of two jobs, and cut: none of these is judged otherwise."""
+    file = nccl_tests_text.write(tmp_path / "all_reduce.log", ALL_REDUCE, nccl=22902, in_place=1)
+    right = file.read_text("utf-8")
+    wrong = right.replace(" 1.00 1.00 0", " 1.00 1.00 3", 1)
+    assert wrong != right
+    two_jobs = right.replace("node0", "other") + wrong + "# Out of bounds values : 1 FAILED\n"
+    only_the_end = "\n".join(line for line in right.splitlines() if not line.split()[0].isdigit())
+    cases = {
+        "no machine": (wrong, ()),
+        "no such machine": (wrong, ("--machine", "dgx-h1000")),
+        "no GPU of NCCL's": (wrong.replace("NVIDIA H100", "AMD Instinct MI300X"), MACHINE),
+        "two jobs": (two_jobs, MACHINE),
+        "no row": (only_the_end + "\n# Out of bounds values : 3 FAILED\n", MACHINE),
+    }
+    for name, (text, words) in cases.items():
+        file.write_text(text, "utf-8")
+        found = json.loads(run("accept", str(file), *words, "--json", code=1).stdout)
+        assert (found["pass"], found["judged"], found["sizes"]) == (False, True, []), name
+        codes = [each["code"] for each in found["findings"]]
+        assert (codes[0], codes[-1]) == ("accept.wrong_results", "accept.times_not_judged"), name
+        assert run("accept", str(file), *words, code=1).stdout.startswith("wrong results: "), name
+        first = json.loads(
+            run("diagnose", str(file), *([] if name == "no such machine" else words), "--json", code=1).stdout
+        )
+        assert first["files"][0]["findings"][0]["code"] in ("accept.wrong_results", "diagnose.out_of_bounds"), name
+    file.write_text(right, "utf-8")
+    assert "name the machine" in run("accept", str(file), code=2).stderr
+
+
+def test_diagnose_says_wrong_results_before_slow_ones(tmp_path: Path) -> None:
+    file = nccl_tests_text.write(
+        tmp_path / "slow.log", [(size, 3 * time) for size, time in ALL_REDUCE], nccl=22902, in_place=1
+    )
+    file.write_text(file.read_text("utf-8").replace(" 1.00 1.00 0", " 1.00 1.00 3", 1), "utf-8")
+    (found,) = json.loads(run("diagnose", str(file), *MACHINE, "--json", code=1).stdout)["files"]
+    assert [each["code"] for each in found["findings"][:2]] == ["accept.wrong_results", "diagnose.times_fail"]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "says"),
+    [
+        (
+            "#       size",
+            "#        (B)    (elements)      (ms)  (GB/s)\n#       size",
+            r":\d+: columns in ms; nothing of it",
+        ),
+        ("nThread 1 nGpus 1", "nThread 1 nGpus 9", r":4: 8 ranks of a process, and line 3 says 9 "),
+    ],
+)
+def test_what_a_file_says_of_units_and_ranks_has_to_fit(old: str, new: str, says: str, tmp_path: Path) -> None:
+    file = nccl_tests_text.write(tmp_path / "run.log", ALL_REDUCE, in_place=1)
+    file.write_text(file.read_text("utf-8").replace(old, new, 1), "utf-8")
+    said = run("accept", str(file), *MACHINE, code=2).stderr
+    assert re.search(f"run.log{says}", said), said
+    assert said.count("\n") == 1
+
+
+def test_bandwidths_that_contradict_all_times_alike_are_one_error(tmp_path: Path) -> None:
+    file = nccl_tests_text.write(tmp_path / "run.log", ALL_REDUCE, in_place=1)
+    text = file.read_text("utf-8")
+    for slip, code in ((1.0, 0), (1e-3, 2), (1e3, 2)):
+        for size, time_us in ALL_REDUCE:
+            gbs = size / time_us / 1000
+            text = re.sub(rf"(?m)^( +{size} .* -1) .*$", rf"\1 {slip * time_us:.6g} {gbs:.2f} 1.00 0", text)
+        file.write_text(text, "utf-8")
+        done = run("accept", str(file), *MACHINE, code=code)
+        assert ("nothing of it is judged" in done.stderr) is (code == 2)
+
+
+def test_sends_and_receives_that_nobody_measured_say_what_is_missing(tmp_path: Path) -> None:
+    """A size that takes far longer than the links need fails all the same; a kept run of one's own decides later."""
+    times = [(1 << size, 20 + (1 << size) / 48e3) for size in range(20, 32)]
+    file = nccl_tests_text.write(tmp_path / "sendrecv.log", times, nodes=2, program="sendrecv_perf", in_place=1)
+    said = run("accept", str(file), *MACHINE, code=3).stdout
+    assert said.startswith("cannot be judged: nothing is near enough to compare 12 of 12 sizes with")
+    assert "--like" in said
+    assert "--keep NAME" in said
+    slow = [(size, (200 if size == 1 << 30 else 1) * us) for size, us in times]
+    nccl_tests_text.write(file, slow, nodes=2, program="sendrecv_perf", in_place=1)
+    found = json.loads(run("accept", str(file), *MACHINE, "--json", code=1).stdout)
+    assert {each["bytes"] for each in found["sizes"] if each["verdict"] == "too slow"} == {1 << 30}
+    assert "accept.beyond_links" in {each["code"] for each in found["findings"]}
+
+
+def test_a_kept_run_is_compared_with_a_later_file_of_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    times = [(1 << size, 20 + (1 << size) / 48e3) for size in range(20, 32)]
+    file = nccl_tests_text.write(tmp_path / "pod7.log", times, nodes=2, program="sendrecv_perf", in_place=1)
+    run("measured", str(file), *MACHINE, "--source", "a day", "--keep", "pod7")
+    run("accept", str(file), *MACHINE)
+    nccl_tests_text.write(file, [(size, 3 * us) for size, us in times], 2, program="sendrecv_perf", in_place=1)
+    run("accept", str(file), *MACHINE, code=1)
+    run("measured", "--forget", "pod7")
+    run("accept", str(file), *MACHINE, code=3)
 
 
 def test_a_cause_that_the_log_in_the_file_refutes_is_not_named(tmp_path: Path) -> None:

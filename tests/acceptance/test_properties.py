@@ -18,10 +18,11 @@ from tuner.base.names import DataType
 from tuner.scenario.describe import describe
 from tuner.times import measured
 from tuner.times.acceptance import accept, curves, judge, limits, public_runs
-from tuner.times.acceptance.expected import Expectation
+from tuner.times.acceptance.expected import Expectation, nothing
 from tuner.times.acceptance.in_findings import RunVerdict
 from tuner.times.acceptance.judge import SizeVerdict
 from tuner.times.acceptance.public_runs import PublicCurve
+from tuner.times.calibration import plausible
 from tuner.times.measured.formats import Given
 
 DRAWN = 10_000
@@ -149,8 +150,9 @@ def test_the_public_runs_and_their_limits_are_those_of_the_tables() -> None:
 
 
 @pytest.mark.slow
-def test_a_row_60_times_slower_fails_at_every_position_of_every_table_that_is_judged() -> None:
-    positions, tables_seen = 0, 0
+def test_a_row_60_times_slower_fails_at_every_position_of_every_table_of_a_known_machine() -> None:
+    """Also where nothing is near enough to compare with: the links alone fail it there."""
+    positions, tables_seen, unexpected = 0, 0, 0
     for name in measured.names():
         machine = measured.load(name).header.machine
         if not machine:
@@ -160,19 +162,39 @@ def test_a_row_60_times_slower_fails_at_every_position_of_every_table_that_is_ju
         nccl = file.table.header.nccl
         expectation = Expectation(replace(scenario, nccl=nccl if nccl in release.names() else scenario.nccl))
         expectation.judged_tables = frozenset([name])
+        own = expectation.scenario.resolve().own
+        rows = {row.line: row for row in file.table.blocks}
         tables_seen += 1
         for curve in curves.of_table(file.table, name, expectation.scenario)[0]:
             try:
                 expected = expectation.times(curve.kind, curve.bytes)
-            except BadInput:
-                continue  # sends and receives that nothing has times of
-            least_us = np.zeros(len(curve.bytes))
-            if not judge.judge(curve, expected, least_us).judged:
-                continue
+            except BadInput:  # sends and receives that nothing has times of
+                expected = nothing(len(curve.bytes))
+                unexpected += 1
+            least_us = np.array([plausible.fastest_us(rows[at[0]], own.topology, own.trays) for at in curve.lines])
             for at in np.flatnonzero(curve.bytes >= 4 << 20):
                 slower_us = curve.time_us * np.where(np.arange(len(curve.bytes)) == at, 60, 1)
                 found = judge.judge(replace(curve, time_us=slower_us, worst=None), expected, least_us)
                 assert not found.passes, (name, curve.kind, int(curve.bytes[at]))
                 positions += 1
     assert tables_seen > 40
-    assert positions > 2500
+    assert positions > 4500
+    assert unexpected > 50
+
+
+def test_no_healthy_public_run_takes_as_many_times_what_its_links_need_as_fail() -> None:
+    """In a node, and AllToAll and SendRecv between nodes, from 4 MiB on."""
+    most = 0.0
+    for name in measured.names():
+        table = measured.load(name)
+        if not table.header.machine:
+            continue
+        own = describe(table.header.machine).resolve().own
+        for row in table.blocks:
+            of_run = table.header.runs.get(row.run)
+            health = (of_run.health if of_run else None) or table.header.health
+            exchange = row.point.name in ("alltoall", "sendrecv")
+            if health.value != "healthy" or row.point.bytes < judge.BEYOND_BYTES or (row.nodes > 1 and not exchange):
+                continue
+            most = max(most, row.median_us / plausible.fastest_us(row, own.topology, own.trays))
+    assert 20 < most < judge.BEYOND_LINKS / 1.4

@@ -14,8 +14,9 @@ also     a table of facts and sentences: each sentence is added to ``says`` wher
 
 A fact may name its form: ``{bytes:size}`` is ``64 MiB``, ``{sizes:sizes}`` a list of sizes, ``{ranks:ranges}`` is
 ``0-3,7``, ``{names:list}`` is ``a, b and c``, ``{texts:joined}`` is ``a; b``, ``{line:count}`` has commas between
-thousands, ``{text:quoted}`` is in quotes, ``{gpus:counted GPU}`` is ``1 GPU`` or ``8 GPUs``, and ``{ranks:named rank}``
-is ``rank 7`` or ``ranks 0-3``. Any other form is Python's own, as ``{busbw_gbs:.1f}``.
+thousands, ``{most:factor}`` is ``1.3`` or ``2,400``, ``{text:quoted}`` is in quotes, ``{gpus:counted GPU}`` is
+``1 GPU`` or ``8 GPUs``, and ``{ranks:named rank}`` is ``rank 7`` or ``ranks 0-3``. Any other form is Python's own, as
+``{busbw_gbs:.1f}``.
 ``{option:topology}`` is an option in the reader's own spelling: ``--topology`` or ``topology=``.
 """
 
@@ -153,5 +154,6 @@ FORMS: Mapping[str, Callable[[Any], str]] = {
     "list": listed,
     "joined": "; ".join,
     "count": lambda value: f"{value:,}",
+    "factor": lambda value: f"{value:.2g}" if value < 10 else f"{value:,.0f}",
     "quoted": lambda value: f"{str(value)!r}",
 }

@@ -10,7 +10,7 @@ import click
 
 from tuner.answers.charts import ready_to_save
 from tuner.base import findings
-from tuner.base.errors import BadInput, CannotBeJudged, UnknownRelease
+from tuner.base.errors import BadInput, CannotBeJudged, TunerError, UnknownRelease
 from tuner.base.findings import Finding, Severity
 from tuner.base.names import Collective, DataType, Op
 from tuner.cli import options
@@ -112,19 +112,51 @@ def command(
         ready_to_save(picture)
     for each in () if floors else files:
         file_of(each)  # a name that is none is said before a machine is asked for
-    if files and files[0].is_file() and not communicator.says_where and not floors:
-        communicator = communicator.but(machine=_only_machine(files[0]))
-    nccl = communicator["nccl"]
-    stand_in = ""
-    with contextlib.suppress(UnknownRelease):  # said below
-        nearest, stand_in = nearest_release(nccl) if nccl else (nccl, "")
-        communicator = communicator.but(nccl=nearest) if stand_in else communicator
-    described = communicator.scenario()
     if floors:
         if files or junit_file is not None or picture is not None:
             raise BadInput("--floors judges nothing: remove RESULTS, --junit and --plot")
+        described = _with_known_release(communicator)[0].scenario()
         _print_floors(Expectation(described, calibration), Request(Collective.AllReduce, dtype, Op.sum), sizes)
         return
+    try:
+        result = _judged(files, communicator, program, calibration, like)
+    except TunerError as error:  # wrong results are said whatever else can be judged
+        given = Given(nodes=communicator["nodes"], collective=program)
+        wrong = acceptance.wrong_alone(files, given, error)
+        if wrong is None:
+            raise
+        result = wrong
+    if picture is not None and (result.sizes or not result.wrong_results):
+        save_judged(result, picture)
+    if junit_file is not None:
+        accept.write_junit(junit_file, result)
+    show(result, lambda found: _print(found, explain))
+    if not result.passes:
+        click.get_current_context().exit(1 if result.judged else 3)
+
+
+def _with_known_release(communicator: options.CommunicatorOptions) -> tuple[options.CommunicatorOptions, str]:
+    """The options, with the nearest release that is known; and a note that it stands in for the one that was named."""
+    nccl, stand_in = communicator["nccl"], ""
+    with contextlib.suppress(UnknownRelease):  # said where the scenario is made
+        nearest, stand_in = nearest_release(nccl) if nccl else (nccl, "")
+        communicator = communicator.but(nccl=nearest) if stand_in else communicator
+    return communicator, stand_in
+
+
+def _judged(
+    files: tuple[Path, ...],
+    communicator: options.CommunicatorOptions,
+    program: str,
+    calibration: str | None,
+    like: Path | None,
+) -> Acceptance:
+    """The verdict on files, with the errors of :func:`accept.accept`; BadInput where their machine is not known."""
+    if files and files[0].is_file() and not communicator.says_where:
+        communicator = communicator.but(machine=_only_machine(files[0]))
+    nccl = communicator["nccl"]
+    communicator, stand_in = _with_known_release(communicator)
+    described = communicator.scenario()
     if not files:
         raise BadInput("no RESULTS; valid: files of nccl-tests or of 'nccl-tuner measure', or --floors")
     given = Given(
@@ -133,14 +165,7 @@ def command(
         gpus_per_node=communicator["gpus_per_node"],
         collective=program,
     )
-    result = acceptance.accept(files, AcceptOptions(described, given, calibration, like))
-    if picture is not None:
-        save_judged(result, picture)
-    if junit_file is not None:
-        accept.write_junit(junit_file, result)
-    show(result, lambda found: _print(found, explain))
-    if not result.passes:
-        click.get_current_context().exit(1 if result.judged else 3)
+    return acceptance.accept(files, AcceptOptions(described, given, calibration, like))
 
 
 def save_judged(result: Acceptance, file: Path) -> None:
@@ -188,7 +213,8 @@ def _print(result: Acceptance, explain: bool) -> None:
     for each in result.findings:
         if each not in notes:
             _say(each)
-    click.echo()
+    if result.sizes:
+        click.echo()
     for title, sizes in groupby(result.sizes, accept.suite):
         own = list(sizes)
         if own[0].in_place and not explain and _says_no_more(own, result.sizes):

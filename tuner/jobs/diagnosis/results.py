@@ -84,12 +84,13 @@ def _of_judged(
         facts = {"how": worst.verdict.value, "collective": str(worst.collective), "bytes": worst.bytes, **calls}
         times = {"time_us": worst.time_us, "expected_us": worst.expected_us}
         verdict = Finding("diagnose.times_fail", Severity.FAULT, {**facts, **times})
-    elif seen.wrong_results:
-        verdict = Finding("diagnose.wrong_calls", Severity.FAULT, {"calls": seen.wrong_results})
     elif of_others:
         verdict = replace(of_others[0], severity=Severity.FAULT)
     else:
         verdict = Finding("diagnose.times_untrue", Severity.FAULT, {})
+    if wrong := [each for each in seen.findings if each.code == "accept.wrong_results"]:
+        why = [each for each in seen.findings if each.code == "accept.times_not_judged"]
+        return found_in(file, FileKind.results, [*wrong, *([verdict] if seen.sizes else why), *evidence], known)
     return found_in(file, FileKind.results, [verdict, *evidence], known)
 
 

@@ -15,7 +15,7 @@ from tuner import release
 from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadMeasurement, CannotBeJudged, TunerError, UnknownRelease
 from tuner.base.files import write_text
-from tuner.base.findings import Finding
+from tuner.base.findings import Finding, Severity
 from tuner.base.frames import Column, Framed, Rows
 from tuner.base.records import json_form
 from tuner.base.sizes import human_bytes, plural
@@ -27,17 +27,19 @@ from tuner.times.acceptance import curves, diagnosis, evidence, fabric, judge, p
 from tuner.times.acceptance.curves import Curve, Exchange
 from tuner.times.acceptance.diagnosis import Diagnosis
 from tuner.times.acceptance.evidence import NOTHING_LOGGED, LogFacts
-from tuner.times.acceptance.expected import Expectation, ReferenceRun, Whose, expected_network
+from tuner.times.acceptance.expected import Expectation, ReferenceRun, Whose, expected_network, nothing
 from tuner.times.acceptance.fabric import FabricCause, FabricFacts
 from tuner.times.acceptance.faults import Resource
 from tuner.times.acceptance.in_findings import RunFacts, RunVerdict, calls_of, in_findings
+from tuner.times.acceptance.in_findings import wrong_results as wrong_results_finding
 from tuner.times.acceptance.judge import JudgedCurve, SizeVerdict
 from tuner.times.acceptance.public_runs import Network, RankedRun
-from tuner.times.acceptance.shapes import CurveLoss, LossShape
+from tuner.times.acceptance.shapes import CurveLoss, LinksExceeded, LossShape
 from tuner.times.calibration import plausible
 from tuner.times.measured import Kind, Problem
 from tuner.times.measured.checks import named, nearest_release
 from tuner.times.measured.formats import WRONG, FileFormat, Given, MeasurementFile
+from tuner.times.measured.nccl_tests import out_of_bounds
 from tuner.times.measured.samples import Measurements, SampleBlock
 from tuner.times.timemodel import calibration as calibrations
 from tuner.times.timemodel.features import Array
@@ -118,6 +120,11 @@ class ResultFile:
     stand_in: str = ""
     wrong: "WrongResults | None" = None
     log: LogFacts = NOTHING_LOGGED
+
+    @property
+    def is_shipped(self) -> bool:
+        """Whether it is a shipped table, which is not compared with itself."""
+        return self.table.name in measured.names() and not self.path.is_file()
 
     @property
     def is_refused(self) -> bool:
@@ -371,11 +378,64 @@ class Acceptance(Framed):
 def accept(files: Sequence[Path | MeasurementFile], asked: AcceptOptions) -> Acceptance:
     """Judges the results of ``files``, read before or not.
 
-    Sizes that are too slow or too fast fail, and so do rows that cannot be true.
+    Sizes that are too slow or too fast fail, and so do rows that cannot be true. Wrong results fail whatever else can
+    be judged: none of the errors below is raised where a file has them, and a finding says the error.
 
     Errors: BadMeasurement for a file that cannot be read, contradicts ``asked``, or has no times; CannotBeJudged if
     every row is left out or has an unknown release; BadInput for an invalid scenario or calibration.
     """
+    try:
+        return _accepted(files, asked)
+    except TunerError as error:
+        if (wrong := wrong_alone(files, asked.given, error, asked.scenario.name)) is None:
+            raise
+        return wrong
+
+
+def wrong_alone(
+    files: Sequence[Path | MeasurementFile], given: Given, error: TunerError, machine: str = ""
+) -> Acceptance | None:
+    """The verdict on files with wrong results whose times cannot be judged because of ``error``; None if no file has
+    any.
+    """
+    wrong: list[WrongResults] = []
+    for each in files:
+        with suppress(TunerError):  # the error says what is wrong with the file
+            file = each if isinstance(each, MeasurementFile) else MeasurementFile(measured.file_of(each))
+            wrong += _wrong_anywhere(file, given)
+    if not wrong:
+        return None
+    made = Acceptance(
+        passes=False,
+        judged=True,
+        missing=(),
+        machine=machine,
+        expected_by=(),
+        problems=(),
+        wrong_results=sum(each.calls for each in wrong),
+        diagnosis=(),
+        passes_as=(),
+        start_extra=(),
+        comparisons=(),
+        skipped={},
+        sizes=(),
+    )
+    times = Finding("accept.times_not_judged", Severity.UNKNOWN, {"text": str(error)})
+    return replace(made, findings=(*map(wrong_results_finding, wrong), times))
+
+
+def _wrong_anywhere(file: MeasurementFile, given: Given) -> Iterator["WrongResults"]:
+    """The wrong results of a file: by its rows, else, where these cannot be read, by nccl-tests' last lines."""
+    try:
+        found = wrong_results(file, given)
+    except TunerError:
+        calls = out_of_bounds(file.text) or 0
+        found = WrongResults(str(file.path), calls, (), 0, 0, 0, (), calls) if calls else None
+    yield from filter(None, [found])
+
+
+def _accepted(files: Sequence[Path | MeasurementFile], asked: AcceptOptions) -> Acceptance:
+    """The verdict, with the errors of :func:`accept` wherever results are wrong, too."""
     read = [read_results(path, asked.given, asked.scenario) for path in files]
     like = None if asked.like is None else read_results(asked.like, asked.given, asked.scenario)
     skipped = Counter[str]()
@@ -385,12 +445,13 @@ def accept(files: Sequence[Path | MeasurementFile], asked: AcceptOptions) -> Acc
     expected_by: dict[str, None] = {}
     comparisons: list[RankedRun] = []
     losses: list[tuple[JudgedCurve, CurveLoss]] = []
+    links: list[LinksExceeded] = []
     other_links: list[Finding] = []
     for nccl, those in _by_release(read, asked).items():
         scenario = replace(asked.scenario, nccl=nccl)
         expectation = Expectation(scenario, asked.calibration, _network(those, asked))
         expectation.of_site = None if asked.calibration else _of_site(those)
-        expectation.judged_tables = frozenset(file.table.name for file in those)
+        expectation.judged_tables = frozenset(file.table.name for file in those if file.is_shipped)
         if like is not None:
             reference = curves.of_table(like.table, str(like.path), scenario)[0]
             expectation = ReferenceRun(scenario, asked.calibration, reference)
@@ -401,6 +462,7 @@ def accept(files: Sequence[Path | MeasurementFile], asked: AcceptOptions) -> Acc
             if SizeVerdict.fast not in each.verdicts:  # what the links cannot do has no rank
                 comparisons += filter(None, [expectation.ranked(each.curve)])
             losses += [(each, loss) for loss in [shapes.loss_of(each)] if loss is not None]
+            links += filter(None, [shapes.links_exceeded(each)])
         diagnoses += _diagnosed(own, expectation, asked.log)
         other_links += filter(None, [expectation.other_links])
         expected_by |= {file.stand_in: None for file in those if file.stand_in} | _expected_by(own, expectation)
@@ -427,7 +489,7 @@ def accept(files: Sequence[Path | MeasurementFile], asked: AcceptOptions) -> Acc
     made = Acceptance(
         passes=passes and known and not refused,
         judged=known or not passes or refused,
-        missing=ends_early or (() if known else (*_no_release(read, asked.given), *MISSING)),
+        missing=ends_early or (() if known else (*_no_release(read, asked.given), *_missing(counted))),
         machine=asked.scenario.name,
         expected_by=tuple(expected_by),
         problems=(*problems, *slipped),
@@ -442,7 +504,7 @@ def accept(files: Sequence[Path | MeasurementFile], asked: AcceptOptions) -> Acc
     logs = [file.log.joined(asked.log) for file in read]
     wrong = tuple(file.wrong for file in read if file.wrong)
     fabric_of = {} if made.passes or slipped else _fabric_causes(judged, losses, asked)
-    facts = RunFacts(wrong, ends_early, tuple(losses), tuple(logs), tuple(other_links), fabric_of)
+    facts = RunFacts(wrong, ends_early, tuple(losses), tuple(logs), tuple(other_links), fabric_of, tuple(links))
     return replace(made, findings=tuple(in_findings(made, facts)))
 
 
@@ -495,10 +557,8 @@ def _ran_as_picked(file: ResultFile, judged: JudgedCurve) -> bool:
 
 FEW_SIZES = 4  # too few to tell one release from another
 REST = "the rest of"
-MISSING = (
-    "four rows of this cluster on a healthy day, spread over sizes, as a calibration of its own",
-    "a run of this cluster that is known to be healthy, as a reference",
-)
+_HEALTHY_RUN = "a run of this cluster that is known to be healthy, as a reference"
+_OWN_CALIBRATION = "four rows of this cluster on a healthy day, spread over sizes, as a calibration of its own"
 
 
 _FORCES = {"NCCL_ALGO", "NCCL_PROTO"}
@@ -511,6 +571,13 @@ def _mostly_known(judged: Sequence[JudgedCurve]) -> bool:
     chosen = [each for each in judged if not _FORCES & dict(each.curve.kind.shape.settings).keys()]
     known = np.concatenate([each.known for each in judged])
     return all(each.judged for each in chosen) and float(known.mean()) >= judge.MOST
+
+
+def _missing(collectives: Sequence[JudgedCurve]) -> Iterator[str]:
+    """What would let the sizes be judged: without ``collectives`` no calibration, which says nothing of sends."""
+    if collectives:
+        yield _OWN_CALIBRATION
+    yield _HEALTHY_RUN
 
 
 def _no_release(files: Sequence[ResultFile], given: Given) -> tuple[str, ...]:
@@ -549,7 +616,7 @@ def _expected_by(judged: Sequence[tuple[ResultFile, JudgedCurve]], expectation: 
         if numbers := runs.get(whose):
             between = f"{min(numbers)} to {max(numbers)}" if min(numbers) < max(numbers) else str(min(numbers))
             reasons[f"{between} healthy runs {words}, at {len(numbers)} of {count} sizes"] = None
-    if runs.keys() - {Whose.public, Whose.nearest}:
+    if runs.keys() - {Whose.public, Whose.nearest, Whose.nothing}:
         reasons |= expectation.reasons
     return reasons
 
@@ -582,11 +649,12 @@ def _judged(
         skipped.update(why)
         of_files += [(file, each) for each in own]
     judged = []
+    unexpected: list[tuple[ResultFile, Curve, str]] = []
     for file, curve in of_files:
         try:
             expected = expectation.times(curve.kind, curve.bytes)
         except TunerError as error:  # what was forced cannot run by NCCL's rules, or a setting is not emulated
-            skipped[str(error)] += sum(map(len, curve.lines))
+            unexpected.append((file, curve, str(error)))
             continue
         found = judge.judge(curve, expected, _least_us(file, curve, expectation))
         by_model = np.array([whose in (Whose.calibrated, Whose.nccl) for whose in expected.whose])
@@ -595,6 +663,14 @@ def _judged(
         if by_model.any() and expectation.has_other_links(curve.kind.shape):
             found = found.left_open(by_model)
         judged.append((file, found))
+    no_others = not judged
+    for file, curve, reason in unexpected:
+        found = judge.judge(curve, nothing(len(curve.bytes)), _least_us(file, curve, expectation))
+        sends = isinstance(curve.kind.request, Exchange) and not isinstance(expectation, ReferenceRun)
+        if sends and (no_others or found.beyond_links.any()):  # the links alone can fail them
+            judged.append((file, found))
+        else:
+            skipped[reason] += sum(map(len, curve.lines))
     return judged
 
 
@@ -633,6 +709,7 @@ def _diagnosed(
     """Faults that explain the times of all curves and that no log refutes; empty if no size is too slow, or if times
     cannot be true.
     """
+    judged = [each for each in judged if set(each[1].expected.whose) != {Whose.nothing}]
     verdicts = {verdict for _, each in judged for verdict in each.verdicts}
     if SizeVerdict.slow not in verdicts or SizeVerdict.fast in verdicts:
         return ()

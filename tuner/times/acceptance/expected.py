@@ -74,6 +74,7 @@ class Whose(StrEnum):
     calibrated = "calibrated"
     nccl = "NCCL's model"
     reference = "a reference run"
+    nothing = "nothing"
 
 
 # Half a band, natural logarithm: 90 % intervals of single times, joined with how far healthy machines of one kind
@@ -440,7 +441,7 @@ def by_public_runs(
         known &= (found.nearness < ClassNearness.any_network) | modelled.open | ~modelled.measured
     if not known.any():
         return None
-    old = modelled or _nothing(len(compared.bytes))
+    old = modelled or nothing(len(compared.bytes))
     whose = tuple(
         was if not use else Whose.public if near == ClassNearness.same_class else Whose.nearest
         for near, use, was in zip(found.nearness.tolist(), known.tolist(), old.whose, strict=True)
@@ -460,10 +461,10 @@ def by_public_runs(
     )
 
 
-def _nothing(count: int) -> Expected:
-    """Expects nothing of any size."""
+def nothing(count: int) -> Expected:
+    """Expects nothing of any size: NaN throughout."""
     nan, none = np.full(count, np.nan), np.zeros(count, np.bool_)
-    return Expected(nan, nan, None, none, (Whose.nccl,) * count, nan, nan, nan, nan, ~none)
+    return Expected(nan, nan, None, none, (Whose.nothing,) * count, nan, nan, nan, nan, ~none)
 
 
 def _links_us(request: Exchange, sizes: SizeArray, nodes: int, gpus: int, machine: MachineClass) -> Array:

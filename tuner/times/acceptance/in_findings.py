@@ -11,9 +11,9 @@ from tuner.base.findings import Finding, Severity, words
 from tuner.times.acceptance.evidence import LogFacts
 from tuner.times.acceptance.fabric import FabricCause
 from tuner.times.acceptance.faults import Resource
-from tuner.times.acceptance.judge import BANDWIDTH_BYTES, IN_A_ROW, JudgedCurve, SizeVerdict
+from tuner.times.acceptance.judge import BANDWIDTH_BYTES, BEYOND_LINKS, IN_A_ROW, JudgedCurve, SizeVerdict
 from tuner.times.acceptance.public_runs import RankedRun
-from tuner.times.acceptance.shapes import CurveLoss
+from tuner.times.acceptance.shapes import CurveLoss, LinksExceeded
 
 if TYPE_CHECKING:
     from tuner.times.acceptance.accept import Acceptance, JudgedSize, WrongResults
@@ -36,7 +36,8 @@ class RunVerdict(StrEnum):
 @dataclass(frozen=True, slots=True)
 class RunFacts:
     """Facts of a judgement that its record holds in other forms: wrong results, files that end within a row, losses,
-    logs, NVLinks that differ from the calibration's, and, by calls in words, the remaining causes of a loss.
+    logs, NVLinks that differ from the calibration's, by calls in words the remaining causes of a loss, and sizes that
+    the links alone fail.
     """
 
     wrong: tuple["WrongResults", ...]
@@ -45,6 +46,7 @@ class RunFacts:
     logs: tuple[LogFacts, ...]
     other_links: tuple[Finding, ...] = ()
     fabric: Mapping[tuple[str, ...], Sequence[FabricCause]] = field(default_factory=dict)
+    links: tuple[LinksExceeded, ...] = ()
 
 
 def in_findings(made: "Acceptance", facts: RunFacts) -> Iterator[Finding]:
@@ -61,6 +63,7 @@ def in_findings(made: "Acceptance", facts: RunFacts) -> Iterator[Finding]:
     yield from map(_rank, _of_interest(made.comparisons))
     yield from _causes(made, facts)
     yield from _losses(facts.losses)
+    yield from map(_beyond_links, facts.links)
     yield from _of_fabric(facts.fabric)
     if made.passes_as:
         yield Finding("accept.passes_as", Severity.UNLIKE, {"releases": list(made.passes_as)})
@@ -185,6 +188,12 @@ def _losses(losses: Sequence[tuple[JudgedCurve, CurveLoss]]) -> Iterator[Finding
                 "share_percent": 100 * loss.share,
             },
         )
+
+
+def _beyond_links(each: LinksExceeded) -> Finding:
+    placement = "in place" if each.in_place else "out of place"
+    calls = {"collective": each.collective, "placement": placement, "sizes": list(each.sizes)}
+    return Finding("accept.beyond_links", Severity.FAULT, {**calls, "factor": each.factor, "most": BEYOND_LINKS})
 
 
 def _causes(made: "Acceptance", facts: RunFacts) -> Iterator[Finding]:

@@ -14,7 +14,7 @@ from tuner.base.numerics import SizeArray
 from tuner.base.sizes import human_bytes
 from tuner.base.spelling import option
 from tuner.emulator.request import Request
-from tuner.times.acceptance.curves import ConfiguredShape, Curve, CurveKind
+from tuner.times.acceptance.curves import ConfiguredShape, Curve, CurveKind, Exchange
 from tuner.times.acceptance.expected import Expectation, Expected, Mask, Whose
 from tuner.times.calibration import plausible
 from tuner.times.costmodels.operations import bus_factor, bus_gbs
@@ -32,6 +32,9 @@ BANDWIDTH_BYTES = 2**28  # from here on a call's time is the links'
 REPEATED, MOST_REPEATED = 4.0, 25.0
 MOST = 1 / 2  # of a curve's sizes that have to be judged
 LATENCY_BYTES = 2**16  # of sizes below, more than half have to be slow to fail
+# Times what the links alone take that no healthy public run comes near, whatever NCCL picks: those in a node take at
+# most 15 times as long from 4 MiB on, and AllToAll and SendRecv between nodes at most 33 times.
+BEYOND_LINKS, BEYOND_BYTES = 50.0, 2**22
 
 
 class SizeVerdict(StrEnum):
@@ -55,7 +58,7 @@ class SizeVerdict(StrEnum):
 class JudgedCurve:
     """A curve with its expected times and one verdict per size. Times from ``low_us`` to ``high_us`` pass, [size].
 
-    ``start_us``: how much later than expected its calls start.
+    ``start_us``: how much later than expected its calls start. ``links_us``: what the links alone take, us, [size].
     """
 
     curve: Curve
@@ -64,6 +67,7 @@ class JudgedCurve:
     high_us: Array
     verdicts: tuple[SizeVerdict, ...]
     start_us: float | None
+    links_us: Array
 
     @property
     def known(self) -> Mask:
@@ -85,6 +89,11 @@ class JudgedCurve:
     def floor_gbs(self) -> Array:
         """The least bus bandwidth in GB/s that passes, [size]."""
         return self._gbs(self.high_us)
+
+    @property
+    def beyond_links(self) -> Mask:
+        """Which sizes take more times what the links alone need than any healthy run does, [size]."""
+        return _beyond_links(self.curve, self.links_us)
 
     @property
     def passes(self) -> bool:
@@ -126,11 +135,20 @@ def start_allowed_us(sizes: SizeArray) -> Array:
     return np.where(sizes < HOST_BYTES, MOST_START_US, np.where(sizes <= FIRST_BYTES, MOST_FIRST_US, 0.0))
 
 
+def _beyond_links(curve: Curve, links_us: Array) -> Mask:
+    kind = curve.kind
+    if kind.shape.nodes > 1 and not isinstance(kind.request, Exchange):
+        return np.zeros(len(curve.bytes), np.bool_)  # steps between many nodes take longer than what links carry
+    longest_us = BEYOND_LINKS * links_us + start_allowed_us(curve.bytes)
+    return np.asarray((curve.bytes >= BEYOND_BYTES) & (links_us > 0) & (curve.time_us > longest_us))
+
+
 def judge(curve: Curve, expected: Expected, least_us: Array) -> JudgedCurve:
     """The verdicts of a curve. ``least_us`` is what the links alone take, [size].
 
     Each size has limits that do not depend on the other sizes: above the first it is slow, above the second it fails
-    together with two others among four in a row, above the third by itself. The two largest fail if both are slow, and
+    together with two others among four in a row, above the third by itself, and so it does where it takes 50 times what
+    the links alone need, whatever is expected. The two largest fail if both are slow, and
     so do the slow sizes below 64 KiB if they are more than half. So a slower row never makes a verdict better, nor does
     leaving out a row that is not slow.
     """
@@ -147,7 +165,7 @@ def judge(curve: Curve, expected: Expected, least_us: Array) -> JudgedCurve:
         by_runs = np.zeros(len(known), np.bool_) if expected.runs is None else expected.runs > 0
         late = np.where(by_runs, 0.0, allowed)
         unsure = decisive(curve.bytes) & (curve.time_us > expected.time_us * expected.sure + late)
-    fails = alone | _together(curve.bytes, slow, known, in_a_row)
+    fails = alone | _together(curve.bytes, slow, known, in_a_row) | _beyond_links(curve, least_us)
     verdicts = []
     for at, time_us in enumerate(curve.time_us.tolist()):
         verdict = SizeVerdict.passed
@@ -165,7 +183,7 @@ def judge(curve: Curve, expected: Expected, least_us: Array) -> JudgedCurve:
             verdict = SizeVerdict.host_bound
         verdicts.append(verdict)
     start = start_us(curve, expected)
-    return JudgedCurve(curve, expected, expected.time_us / expected.high, high_us, tuple(verdicts), start)
+    return JudgedCurve(curve, expected, expected.time_us / expected.high, high_us, tuple(verdicts), start, least_us)
 
 
 def decisive(sizes: SizeArray) -> Mask:

@@ -46,11 +46,11 @@ class CurveLoss:
 
 
 def loss_of(judged: JudgedCurve) -> CurveLoss | None:
-    """The loss of a curve, whether or not it fails because of it; None if no size is slow."""
-    slow = np.array([verdict in (SizeVerdict.slow, SizeVerdict.isolated) for verdict in judged.verdicts])
+    """The loss of a curve, whether or not it fails because of it; None if no size is slower than expected."""
+    known = ~np.isnan(judged.expected.time_us)
+    slow = known & np.array([verdict in (SizeVerdict.slow, SizeVerdict.isolated) for verdict in judged.verdicts])
     if not slow.any():
         return None
-    known = ~np.isnan(judged.expected.time_us)
     ratio = judged.curve.worst_us / judged.expected.time_us
     sizes = judged.curve.bytes
     at = np.flatnonzero(known)
@@ -59,6 +59,29 @@ def loss_of(judged: JudgedCurve) -> CurveLoss | None:
     shape = _shape(order, sizes[at], ratio[at])
     large = found[slow_sizes >= min(BANDWIDTH_BYTES, slow_sizes[-1])]
     return CurveLoss(shape, tuple(map(int, slow_sizes)), median(large.tolist()), float(found.max()))
+
+
+@dataclass(frozen=True, slots=True)
+class LinksExceeded:
+    """Sizes of a call, in bytes, that take far longer than the links alone need, where nothing else is expected.
+
+    ``factor``: the most times what the links need.
+    """
+
+    collective: str
+    in_place: bool
+    sizes: tuple[int, ...]
+    factor: float
+
+
+def links_exceeded(judged: JudgedCurve) -> LinksExceeded | None:
+    """The sizes of a curve that the links alone fail; None if there are none, or if what is expected fails them."""
+    which = judged.beyond_links & (np.isnan(judged.expected.time_us) | judged.expected.open)
+    if not which.any():
+        return None
+    kind, curve = judged.curve.kind, judged.curve
+    factor = float((curve.time_us[which] / judged.links_us[which]).max())
+    return LinksExceeded(kind.request.collective.name, kind.in_place, tuple(map(int, curve.bytes[which])), factor)
 
 
 def _shape(slow: np.ndarray, sizes: np.ndarray, ratio: np.ndarray) -> LossShape:

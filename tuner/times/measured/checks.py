@@ -151,7 +151,7 @@ def _too_short(table: Measurements) -> Iterator[Problem]:
             Kind.too_short,
             _all(rows),
             f"{len(rows)} of {len(table.blocks)} rows take less than {SHORTEST_US:g} us, which no collective does "
-            f"({named(least)}: {least.median_us:g} us); milliseconds for microseconds?",
+            f"({named(least)}, line {least.line}: {least.median_us:g} us); milliseconds for microseconds?",
         )
 
 

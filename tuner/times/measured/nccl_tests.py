@@ -193,11 +193,14 @@ _NUMBER = r"(?:(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?|nan|inf)"
 _OP = rf"(?:\s+(?:{'|'.join([*OPS, *WITHOUT_OP])})(?=\s|$))?"
 _START = expression(rf"(\d{{1,19}})\s+(\d+)\s+({'|'.join(TYPES)})(?=\s|$)({_OP})(.*)")
 _RANK = expression(
-    r"#?\s*Rank\s+(\d{1,9})\s+(?:Group\s+\d+\s+)?(?:Pid\s+\d+\s+)?on\s+(\S+)\s+device\s+(\d{1,9})\s+\[[^\]]*\]\s*(.*)"
+    r"#?\s*Rank\s+(\d{1,9})\s+(?:Group\s+\d+\s+)?(?:Pid\s+(\d{1,18})\s+)?on\s+(\S+)\s+device\s+(\d{1,9})"
+    r"\s+\[[^\]]*\]\s*(.*)"
 )
 _SETTINGS = expression(
     r"# ?nThread (\d{1,9}) nGpus (\d{1,9}) .*?warmup iters: (\d{1,9}) iters: (\d{1,9})(?:.*? graph: (\d{1,9}))?"
 )
+_OF_UNITS = expression(r"#?\s*\(B\)\s+\(elements\)")
+_OTHER_UNITS = expression(r"\((ms|ns|s|sec|[KMG]?bps|[KMG]bit/s|[KMG]?b/s|[KMT]B/s|[KMG]iB/s)\)")
 _MOST_BYTES = expression(r"# ?nThread .* maxBytes (\d{1,19}) ")
 _SIZE = expression(r"\s*(\d{1,19})\b")
 _VERSION = expression(r"nccl-library=(\d{1,9})")
@@ -217,13 +220,22 @@ class _Body:
 
 @dataclass(frozen=True, slots=True)
 class _Device:
-    """A rank's GPU: its host, its CUDA number there, and its name."""
+    """A rank's GPU: its host, its CUDA number there, its name, and the number of its process, empty if not printed."""
 
     host: str
     number: int
     gpu: str
+    process: str = ""
 
 
+_EXACT_GBS = 0.2  # of a printed bandwidth, of which two decimals say enough
+_ROWS_OF_A_SLIP = 4
+_ALIKE = 1.1
+_SLIPS = {  # what times and sizes give over what is printed
+    1e3: "times in milliseconds, or bandwidths in TB/s",
+    1e-3: "times in nanoseconds, or bandwidths in MB/s",
+    1e6: "times in seconds",
+}
 _COMMENT = expression(r"# ?(?:nThread \d|nccl-tests version|Using devices)")
 _LONGEST_RECORD = 1 << 16  # of a line in JSON
 
@@ -327,9 +339,37 @@ class Text:
             raise BadMeasurement(f"{self._path}:{at}: {_AT_ONCE}")
         for line, devices in lists[:1]:
             ranks = Counter(device.host for device in devices.values())
-            if len(devices) == _machine(devices)[0] and len(set(ranks.values())) > 1:
+            whole = len(devices) == _machine(devices)[0]
+            if whole and len(set(ranks.values())) > 1:
                 each = ", ".join(f"{count} on {host}" for host, count in ranks.most_common())
                 raise BadMeasurement(f"{self._path}:{line}: ranks: {each}; valid: as many GPUs on each node")
+            of_process = math.prod(self.threads_and_gpus or (0, 0))
+            one_process = len({(device.host, device.process) for device in devices.values()}) == 1
+            if whole and one_process and len(devices) < of_process and len(self._begun) == 1:
+                raise BadMeasurement(
+                    f"{self._path}:{line}: {len(devices)} ranks of a process, and line {self._begun[0]} says "
+                    f"{of_process} (nThread times nGpus): lines are missing; valid: the whole output"
+                )
+        self._check_units()
+
+    def _check_units(self) -> None:
+        """Raises BadMeasurement, with the line, if all rows' bandwidths contradict their times by one slip of units."""
+        known = [
+            (row, body, row.bytes / (body.time_us * 1000 * body.algbw_gbs))
+            for row in self.rows
+            for body in row.bodies
+            if body.time_us > 0 and body.algbw_gbs >= _EXACT_GBS
+        ]
+        if len(known) < _ROWS_OF_A_SLIP or "bytes" in self._columns:
+            return
+        for slip, words in _SLIPS.items():
+            if all(1 / _ALIKE < factor / slip < _ALIKE for _, _, factor in known):
+                row, body, _ = known[-1]
+                raise BadMeasurement(
+                    f"{self._path}:{row.line}: {row.bytes} bytes in {body.time_us:g} us are "
+                    f"{row.bytes / body.time_us / 1000:.4g} GB/s, and the row says {body.algbw_gbs:g}: {words}? "
+                    "nothing of it is judged; valid: what nccl-tests prints, us and GB/s"
+                )
 
     @property
     def other_hosts(self) -> str:
@@ -440,7 +480,7 @@ class Text:
             if not self._runs or int(match[1]) in self._runs[-1]:
                 self._runs.append({})
                 self._listed.append(number)
-            self._runs[-1][int(match[1])] = _Device(match[2], int(match[3]), match[4].strip())
+            self._runs[-1][int(match[1])] = _Device(match[3], int(match[4]), match[5].strip(), match[2] or "")
         elif match := _SETTINGS.match(line):
             self._settings = match.groups()
             self._begun.append(number)
@@ -451,6 +491,11 @@ class Text:
             if "cputime" in columns:
                 raise BadMeasurement(f"{self._path}: {CPU_TIMES}")
             self._columns = columns
+        elif _OF_UNITS.match(line) and (others := _OTHER_UNITS.findall(line)):
+            raise BadMeasurement(
+                f"{self._path}:{number}: columns in {', '.join(dict.fromkeys(others))}; nothing of it is judged; "
+                "valid: what nccl-tests prints, times in us and bandwidths in GB/s"
+            )
 
     def _named(self, program: str) -> None:
         if program not in PROGRAMS:
