@@ -9,6 +9,8 @@ import pytest
 from tests.support.cases import report
 from tests.support.command_line import run_to_any_end
 from tests.support.diagnoses import found
+from tuner.jobs.diagnosis.diagnose import READERS, reader_of
+from tuner.jobs.diagnosis.records import FileKind
 from tuner.machine import catalogue
 
 COUNTS = ("Broadcast", "AllReduce")
@@ -452,3 +454,10 @@ def test_verdicts_on_times_topologies_and_strangers_files_have_codes_of_their_ow
     (tmp_path / "node.xml").write_text(catalogue.load("dgx-h100").topology_xml)
     code, findings = found(tmp_path / "node.xml")
     assert (code, findings[0]["code"]) == (0, "diagnose.topology_without_notes")
+
+
+def test_each_kind_that_is_read_by_itself_has_a_reader() -> None:
+    """Readers are loaded by name, for such a file alone: a wrong name would show with the first such file."""
+    together = {FileKind.log, FileKind.output}
+    assert set(READERS) == set(FileKind) - together
+    assert all(callable(reader_of(kind)) for kind in READERS)

@@ -10,20 +10,14 @@ write a function and enter it in :mod:`tuner.scenario.logs.checks`.
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from importlib import import_module
 from itertools import islice
 from pathlib import Path
 
 from tuner.base.errors import BadInput, TunerError
 from tuner.base.findings import Severity
-from tuner.jobs.diagnosis.engine import of_engine
-from tuner.jobs.diagnosis.folders import of_job, of_preflight, of_unknown
-from tuner.jobs.diagnosis.host_tools import of_gpus, of_host
 from tuner.jobs.diagnosis.kinds import cut, kinds_of
 from tuner.jobs.diagnosis.log import of_logs
-from tuner.jobs.diagnosis.node_tools import of_environment, of_nvlinks, of_ports, of_settings
-from tuner.jobs.diagnosis.packages import of_packages
-from tuner.jobs.diagnosis.ras import of_ras
-from tuner.jobs.diagnosis.recorder import of_recorder
 from tuner.jobs.diagnosis.records import (
     DiagnosisOptions,
     FileDiagnosis,
@@ -33,33 +27,37 @@ from tuner.jobs.diagnosis.records import (
     found_in,
     refused,
 )
-from tuner.jobs.diagnosis.results import of_results
-from tuner.jobs.diagnosis.topology import of_graphs, of_listing, of_topology
-from tuner.jobs.diagnosis.trace import of_table, of_trace
 
 MOST_FILES = 4096  # of a folder
 
-READERS: dict[FileKind, Callable[[Path, KnownFacts], FileDiagnosis]] = {
-    FileKind.topology: of_topology,
-    FileKind.listing: of_listing,
-    FileKind.graphs: of_graphs,
-    FileKind.engine: of_engine,
-    FileKind.preflight: of_preflight,
-    FileKind.job: of_job,
-    FileKind.ras: of_ras,
-    FileKind.recorder: of_recorder,
-    FileKind.nvlinks: of_nvlinks,
-    FileKind.ports: of_ports,
-    FileKind.gpus: of_gpus,
-    FileKind.host: of_host,
-    FileKind.settings: of_settings,
-    FileKind.environment: of_environment,
-    FileKind.results: of_results,
-    FileKind.trace: of_trace,
-    FileKind.table: of_table,
-    FileKind.packages: of_packages,
-    FileKind.unknown: of_unknown,
+READERS: dict[FileKind, str] = {  # module and function, which are loaded for such a file
+    FileKind.topology: "topology.of_topology",
+    FileKind.listing: "topology.of_listing",
+    FileKind.graphs: "topology.of_graphs",
+    FileKind.engine: "engine.of_engine",
+    FileKind.preflight: "folders.of_preflight",
+    FileKind.job: "folders.of_job",
+    FileKind.ras: "ras.of_ras",
+    FileKind.recorder: "recorder.of_recorder",
+    FileKind.nvlinks: "node_tools.of_nvlinks",
+    FileKind.ports: "node_tools.of_ports",
+    FileKind.gpus: "host_tools.of_gpus",
+    FileKind.host: "host_tools.of_host",
+    FileKind.settings: "node_tools.of_settings",
+    FileKind.environment: "node_tools.of_environment",
+    FileKind.results: "results.of_results",
+    FileKind.trace: "trace.of_trace",
+    FileKind.table: "trace.of_table",
+    FileKind.packages: "packages.of_packages",
+    FileKind.unknown: "folders.of_unknown",
 }
+
+
+def reader_of(kind: FileKind) -> Callable[[Path, KnownFacts], FileDiagnosis]:
+    """The function that reads files of a kind."""
+    module, _, name = READERS[kind].partition(".")
+    reader: Callable[[Path, KnownFacts], FileDiagnosis] = getattr(import_module(f"{__package__}.{module}"), name)
+    return reader
 
 
 def diagnose(
@@ -112,7 +110,7 @@ def _of_file(file: Path, kind: FileKind, known: KnownFacts) -> FileDiagnosis:
     """The diagnosis of a file of one kind, with what others learn from it."""
     learnt = len(known.learnt)
     try:
-        one = READERS[kind](file, known)
+        one = reader_of(kind)(file, known)
     except TunerError as error:
         if kind in (FileKind.topology, FileKind.graphs) and (ends := cut(file)) is not None:
             one = found_in(file, kind, [ends], known)

@@ -7,15 +7,12 @@ from tuner.base.errors import BadInput, BadTopology, TunerError
 from tuner.base.files import is_plain_file, read_bytes
 from tuner.base.findings import Finding, Severity
 from tuner.engines import log_lines
-from tuner.jobs.diagnosis import engine, host_tools, node_tools, packages, ras
+from tuner.jobs.diagnosis import host_tools, node_tools, ras
 from tuner.jobs.diagnosis.records import FileKind
 from tuner.jobs.inside import files as job_files
 from tuner.jobs.preflight import reading
-from tuner.jobs.traces import flight_recorder, nsight
-from tuner.jobs.traces import read as traces
 from tuner.machine import listings
 from tuner.machine.topology.xml import MAX_BYTES
-from tuner.plugin.formats import convert
 from tuner.plugin.table.records import HEADER
 from tuner.scenario.logs import endings
 from tuner.scenario.logs.lines import is_stripped
@@ -81,6 +78,9 @@ def kinds_of(file: Path) -> tuple[FileKind, ...]:
         return (*logged, *served)
     if served:
         return (*((FileKind.output,) if _tells_an_end(start) else ()), *served)
+    from tuner.jobs.traces import read as traces
+    from tuner.plugin.formats import convert
+
     with suppress(TunerError, UnicodeDecodeError):
         if start.lstrip()[:1] not in (b"{", b"[") and convert.format_of(start.decode(), str(file)):
             return (FileKind.table,)
@@ -121,6 +121,10 @@ def _kinds_of_large(file: Path) -> tuple[FileKind, ...]:
     """The kinds of a file too large to be looked at as a whole: a log and whatever else it contains, a file that
     starts like a trace, or none.
     """
+    from tuner.jobs.diagnosis import engine
+    from tuner.jobs.traces import nsight
+    from tuner.jobs.traces import read as traces
+
     is_log, has_results = False, False
     with file.open("rb") as opened:
         start = tail = opened.read(BLOCK_BYTES)
@@ -138,6 +142,8 @@ def _kinds_of_large(file: Path) -> tuple[FileKind, ...]:
 
 
 def _kind_of_folder(folder: Path) -> FileKind:
+    from tuner.jobs.diagnosis import packages
+
     try:
         if packages.site_packages(folder):
             return FileKind.packages
@@ -161,6 +167,8 @@ def dumps(folder: Path) -> list[Path]:
 
 
 def _dumps_in(folder: Path) -> list[Path]:
+    from tuner.jobs.traces import flight_recorder
+
     found = []
     for file in sorted(folder.iterdir()):
         if file.is_file() and flight_recorder.rank_of(file) is not None:

@@ -4,8 +4,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import field
 from enum import StrEnum
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from tuner.answers.doctor.examine import Examination
 from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput, IncompleteTopology, TunerError
 from tuner.base.findings import Finding, Severity, words
@@ -14,7 +14,10 @@ from tuner.base.records import json_form
 from tuner.base.spelling import spelled
 from tuner.scenario import Scenario
 from tuner.scenario.describe import describe
-from tuner.times.acceptance.accept import Acceptance
+
+if TYPE_CHECKING:  # which most kinds of files do without
+    from tuner.answers.doctor.examine import Examination
+    from tuner.times.acceptance.accept import Acceptance
 
 UNKNOWN_MACHINE = "the machine is not known; valid: {option:machine} NAME, or its topology beside it"
 Progress = Callable[[int], None]  # is called with the number of bytes that were read since
@@ -76,10 +79,10 @@ class FileDiagnosis:
     machine: str | None
     nodes: int | None
     nccl: str | None
-    examined: Examination | None = field(default=None, metadata=json_form(optional=True))
+    examined: "Examination | None" = field(default=None, metadata=json_form(optional=True))
     other_files: tuple[str, ...] = field(default=(), metadata=json_form(optional=True))  # of the same job
     hosts: tuple[str, ...] = field(default=(), metadata=json_form(omitted=True))  # that a log names
-    accepted: Acceptance | None = field(default=None, metadata=json_form(omitted=True))  # of results
+    accepted: "Acceptance | None" = field(default=None, metadata=json_form(omitted=True))  # of results
 
     @property
     def severity(self) -> Severity:
@@ -108,7 +111,7 @@ class DiagnosedFiles(Rows[FileDiagnosis]):
 
 
 def found_in(
-    file: Path, kind: FileKind, found: Iterable[Finding], known: "KnownFacts", examined: Examination | None = None
+    file: Path, kind: FileKind, found: Iterable[Finding], known: "KnownFacts", examined: "Examination | None" = None
 ) -> FileDiagnosis:
     """The diagnosis of a file with ``found``, at least one finding, the gravest of which becomes the first."""
     order = list(Severity)
