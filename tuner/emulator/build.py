@@ -25,10 +25,9 @@ def build(
     whole: Comm | None = None,
 ) -> Comm:
     """The communicator as rank 0 sees it, the first GPU of the first node. ``alike``: nodes in the order of ranks, each
-    with the number of equal nodes in a row. ``whole``: the communicator it was split from, if it shares that one's
-    resources.
+    with the number of equal nodes in a row. ``whole``: the communicator it was split from, if the two share resources.
 
-    Errors: BadInput for an invalid shape, and where a variable is set that this release's emulation does not know.
+    Errors: BadInput for an invalid shape, and if a variable is set that the emulation of this release does not know.
     Source: initTransportsRank (src/init.cc) and ncclTopoPostset (src/graph/connect.cc), v2.28.9-1.
     """
     kinds, nodes, ranks = _kinds(alike)

@@ -105,7 +105,7 @@ class Comm:
 
     @property
     def generation(self) -> Generation:
-        """The row of the tables by generation."""
+        """The GPUs' generation, by which the release's tables have rows."""
         return self.release.generation(self.min_comp_cap)
 
     @property

@@ -1,14 +1,14 @@
 """A communicator's answers to one kind of call as a table of size ranges, in which a pick is looked up.
 
-What NCCL picks is constant in pieces: algorithm, protocol, channels and threads change at some sizes, to the byte
-(:mod:`tuner.emulator.ranges`), and between these the time is a latency and bytes over a bandwidth, which the model's
-corrections change at sizes that are known (:func:`tuner.emulator.ranges.breaks`). So the ranges are cut there, and each
-has the latency and the bandwidth of its pick, in float32 and in NCCL's order of operations: the time that is computed
-from them is the model's, bit for bit. If it is not, because of a latency that fades with the size, a penalty, or a pick
-that NCCL_CTA_POLICY moved, a range or the whole table is left to the model (:class:`Selection`).
+Algorithm, protocol, channels and threads of NCCL's pick change at some sizes, to the byte
+(:mod:`tuner.emulator.ranges`), and are constant in between. The time is latency plus bytes over bandwidth; the model's
+corrections change both at known sizes (:func:`tuner.emulator.ranges.breaks`). The ranges are cut at all these sizes,
+and each has the latency and the bandwidth of its pick. From these the time is computed in float32 and in NCCL's order
+of operations, so that it is the model's, bit for bit. If that is impossible (a latency that fades with the size, a
+penalty, a pick that NCCL_CTA_POLICY moved), the model (:class:`Selection`) answers for the range, or instead of the
+whole table.
 
-
-C looks up (csrc/picks/lookup.c); without it, in a wheel that any computer takes, NumPy does.
+The lookup is compiled C (csrc/picks/lookup.c); NumPy does it in a wheel for any platform, which has no compiled code.
 """
 
 import ctypes
@@ -48,9 +48,9 @@ ROW = np.dtype(
 
 
 def with_clear_padding(rows: NDArray[Any], of: np.dtype[Any]) -> NDArray[Any]:
-    """A copy of records of numbers, [row], whose padding is zeros.
+    """A copy of ``rows``, a structured array [row], whose padding bytes are zero.
 
-    NumPy copies only the fields, so that files would contain whatever was in memory between them.
+    NumPy itself copies only the fields; files would contain whatever was in memory between them.
     """
     copied = np.zeros(len(rows), of)
     for name in of.names or ():
@@ -71,7 +71,7 @@ class _Table(ctypes.Structure):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LookedUp:
-    """Picks of sizes, all [size]: NCCL's numbers of algorithms and protocols, us, and counts of channels and threads.
+    """Looked-up picks, arrays [size]: numbers of algorithm and protocol, times, numbers of channels and threads.
 
     ``unanswered`` counts the sizes that the table does not answer; they have 0 channels.
     """
@@ -110,8 +110,9 @@ class PickTable:
     """Size ranges without gaps, with the pick and the time's constants of each.
 
     ``from_bytes`` uint64 [range + 1]: the first sizes of the ranges, then the first size beyond them. ``rows`` [range]
-    of the type ``ROW``: bytes_per_us and latency_us (float32, in us), channels, threads of a block, and NCCL's numbers
-    of algorithm and protocol; channels 0 where the time of the range has another form.
+    of the type ``ROW``: bytes_per_us and latency_us (float32, in us), channels, threads of a block, and NCCL's ids of
+    algorithm and protocol. A row has 0 channels if the range's time is not of the form latency plus bytes over
+    bandwidth.
     """
 
     def __init__(self, from_bytes: SizeArray, rows: NDArray[Any]) -> None:
@@ -129,7 +130,7 @@ class PickTable:
         return None if row is None else f32(nbytes) / row.bytes_per_us + row.latency_us
 
     def pick(self, nbytes: int) -> tuple[Any, ...] | None:
-        """The pick of one size: the arrays of :class:`Picks`, of one element; None if the table does not answer it.
+        """The pick of one size: the arrays of :class:`Picks`, one element each; None if the table has no answer.
 
         Sizes of one range share the same arrays, which are read-only.
         """
@@ -155,7 +156,7 @@ class PickTable:
         return [_Row.of(row) for row in self.rows]
 
     def look_up(self, sizes: SizeArray) -> LookedUp:
-        """The picks of sizes, which are uint64 and above 0, [size]."""
+        """Looks up the picks of ``sizes``, an array of uint64 above 0."""
         if self._library is None:
             return self._by_numpy(sizes)
         count, sizes = len(sizes), np.ascontiguousarray(sizes)
@@ -189,14 +190,14 @@ class CompiledSelection(Selection):
         self._asked_us: dict[Request, float] = {}
 
     def pick_table(self, request: Request) -> PickTable | None:
-        """The picks of such calls as a table, made now if need be; None if only the model can answer."""
+        """The lookup table for the request's calls, made now if necessary; None if only the model can answer."""
         if request not in self._pick_tables:
             self._pick_tables[request] = None  # what making it asks for is the model's
             self._pick_tables[request] = pick_table(self, request)
         return self._pick_tables[request]
 
     def known_table(self, request: Request) -> PickTable | None:
-        """The table of such calls if it was made already, else None."""
+        """The lookup table for the request's calls if it was made already, else None."""
         return self._pick_tables.get(request)
 
     def _classic_pick(self, request: Request, nbytes: SizeArray) -> Picks:
@@ -222,12 +223,12 @@ class CompiledSelection(Selection):
 
 
 def pick_table(selection: Selection, request: Request, *, with_launches: bool = True) -> PickTable | None:
-    """The table of a kind of call, up to 1 TiB or the largest size whose ranges can be followed.
+    """Makes the lookup table for one kind of call, up to 1 TiB or the largest size whose ranges can be followed.
 
-    Without launches the ranges are those of algorithm and protocol, with 1 channel and no threads, which keeps the
-    table small even where channels change with every chunk, as for a broadcast in 2.22.3.
+    Without launches a range ends only if algorithm or protocol changes, and rows have 1 channel and 0 threads. That
+    keeps the table small even if channels change with every chunk, as for a broadcast in 2.22.3.
 
-    None if such calls may bypass the algorithms, if NCCL_CTA_POLICY may move picks, if a tuner's answers may change
+    None if these calls may bypass the algorithms, if NCCL_CTA_POLICY may move picks, if a tuner's answers may change
     from byte to byte, or if no range is left.
     """
     communicator = selection.communicator
@@ -265,9 +266,10 @@ def pick_table(selection: Selection, request: Request, *, with_launches: bool = 
 
 
 def cell_table(selection: Selection, request: Request, cell: AlgoProto) -> PickTable:
-    """Times of one candidate of a kind of call, picked or not, up to ``FOLLOWED_BYTES``.
+    """Lookup table of one candidate's times for a kind of call, up to ``FOLLOWED_BYTES``, whether it is picked or not.
 
-    The rows have no threads, and 1 channel, or 0 where NCCL ignores the cell or its time has another form.
+    Rows have 0 threads and 1 channel; 0 channels if NCCL ignores the cell, or its time is not latency plus bytes over
+    bandwidth.
     """
     limits = [1, *ranges.breaks(selection), ranges.FOLLOWED_BYTES + 1]
     edges = np.unique(np.clip(np.array(limits, np.uint64), 1, limits[-1]))
@@ -287,7 +289,7 @@ def cell_table(selection: Selection, request: Request, cell: AlgoProto) -> PickT
 def _fill_times(
     selection: Selection, call: RuleCall, of_cell: tuple[NDArray[Any], NDArray[np.int64], SizeArray, SizeArray]
 ) -> None:
-    """Latency and bandwidth of the ranges of one cell; a range in which they change has 0 channels.
+    """Fills in latency and bandwidth of one cell's ranges; a range within which they change gets 0 channels.
 
     So does a range for which NCCL has no time: through 2.21 a tuner may name a cell that NCCL ignores.
     """
@@ -320,7 +322,10 @@ def _is_the_model(selection: Selection, request: Request, table: PickTable, with
 
 
 def _buckets(from_bytes: SizeArray) -> NDArray[np.uint32]:
-    """The range in which the first size of each bucket lies: 32 equal parts of each power of two, as in C."""
+    """Index of the range that holds each bucket's first size.
+
+    As in C, a bucket is one of 32 equal parts of a power of two.
+    """
     parts = 1 << FRACTION_BITS
     firsts = [(parts + part << high) >> FRACTION_BITS for high in range(64) for part in range(parts)]
     at = np.searchsorted(from_bytes, np.array(firsts, np.uint64), side="right").astype(np.int64) - 1

@@ -1,7 +1,7 @@
-"""Fitted constants replace those of a release that measured times contradict; NCCL's own stay in ``tables/nccl``.
+"""Fitted constants replace a release's constants that measured times contradict; ``tables/nccl`` keeps NCCL's own.
 
-Its tables are named as there, plus ``efficiency``: the share of the model's bandwidth by algorithm and protocol.
-docs/measuring.md describes the file.
+A file of fitted constants has tables with the names of those in ``tables/nccl``, plus ``efficiency``: the measured
+share of the model's bandwidth, by algorithm and protocol. docs/measuring.md describes the file.
 """
 
 import json
@@ -47,7 +47,7 @@ _FLOAT32 = np.finfo(np.float32)
 
 @dataclass(frozen=True, slots=True)
 class FittedConstants:
-    """``constants`` by table, as in a release's file; ``file`` is the file they were read from, if any."""
+    """Fitted constants by table, as in a release's file; ``file`` is the file that they were read from, if any."""
 
     nccl: str
     constants: Mapping[str, Any]
@@ -64,7 +64,7 @@ FILE = ReaderBounds("fitted constants", file_bytes=1 << 20)
 
 
 def read(path: Path) -> FittedConstants:
-    """Reads fitted constants. BadConstants names file and key if the release lacks a table, key or value of them."""
+    """Reads fitted constants. BadConstants names file and key of what is wrong, or what the release lacks."""
     try:
         table = tomllib.loads(contents(path, int((FILE.file_bytes or 0) * factor())).decode("utf-8"))
     except OSError as error:
@@ -91,7 +91,7 @@ def write(path: Path, fitted: FittedConstants) -> None:
 
 
 def to_text(fitted: FittedConstants) -> str:
-    """The file's text, TOML."""
+    """The constants in TOML, the text of their file."""
     head = {"version": VERSION, "nccl": fitted.nccl, **fitted.provenance}
     lines = ["[layer]", *(f"{key} = {_value(value)}" for key, value in head.items())]
     for name, rows in fitted.constants.items():
@@ -111,7 +111,7 @@ def apply(nccl: Release, fitted: FittedConstants) -> Release:
 
 
 def changed(nccl: Release, constants: Mapping[str, Any]) -> Release:
-    """The release with other constants, ``efficiency`` ({algorithm: {protocol: share}}) among them."""
+    """The release with these constants, which may include ``efficiency`` ({algorithm: {protocol: share}})."""
     return _measured(nccl, release.changed(nccl, constants))
 
 
@@ -139,7 +139,7 @@ class Changes:
 
 @lru_cache
 def _with_efficiency(rules: RuleNames, algorithms: frozenset[Algorithm]) -> RuleNames:
-    """The rules, with a measured share of the bandwidth for these algorithms."""
+    """The rules, and for these algorithms one more that applies the measured share of the bandwidth."""
     names = {
         algorithm: (*own, measured_efficiency.__name__) if algorithm in algorithms else own
         for algorithm, own in rules.bandwidth.items()
@@ -148,7 +148,7 @@ def _with_efficiency(rules: RuleNames, algorithms: frozenset[Algorithm]) -> Rule
 
 
 def _valid(nccl: Release) -> dict[str, Any]:
-    """Everything that fitted constants may set, with NCCL's values, as in a release's file."""
+    """All tables that fitted constants may set, with NCCL's values, in the form of a release's file."""
     tables = {name: plain(getattr(nccl, name)) for name in TABLES}
     tables["ring_plateau"] = dict(nccl.ring_plateau.factors)
     tables["efficiency"] = {
@@ -191,7 +191,7 @@ def _wrong(given: Any, own: Any, where: str) -> Iterator[str]:
 
 
 def _value(value: Any) -> str:
-    """TOML; JSON's strings are TOML's, except for DEL."""
+    """A value in TOML, whose strings are JSON's except for DEL."""
     if isinstance(value, Mapping):
         return "{ " + ", ".join(f"{key} = {_value(item)}" for key, item in value.items()) + " }"
     if isinstance(value, list | tuple):

@@ -146,7 +146,7 @@ def _whatever_came_first(network: NetworkOf, later: Collection[Algorithm]) -> Ne
 
 
 def _has_heads(call: RuleCall) -> bool:
-    """Whether chunks depend on the heads, or adapters on the rings; otherwise these are not computed."""
+    """Whether the call's chunks depend on heads, or its adapters on rings; if not, neither is computed."""
     if call.algorithm in (*bounds.NVLS, Algorithm.CollNetDirect):
         return True
     return call.algorithm is Algorithm.Ring and call.communicator.nodes > 1 and may_reach_network(call)
@@ -199,7 +199,7 @@ def symmetric_kernel(
 
 
 def _op_argument(communicator: Comm, task: CollectiveTask, kernel: str) -> int:
-    """The argument of averages: the factor for sums, which are computed in float32, or in float16 for shorter types.
+    """The argument of averages: the factor for the sum, as float32, or float16 for 8-bit types; else 0.
 
     Source: convertCollTaskToSymmetricTask, src/scheduler/symmetric_sched.cc, v2.30.3-1.
     """
@@ -212,7 +212,9 @@ def _op_argument(communicator: Comm, task: CollectiveTask, kernel: str) -> int:
 
 
 def dealt(counts: Sequence[int], cell_elements: int, blocks: int, last: bool) -> tuple[list[End], list[Together]]:
-    """The ends of the parts by block, and which blocks share each call, for calls with this many elements.
+    """Divides calls among blocks: where each block's part ends, and which blocks share each call.
+
+    ``counts``: the calls' numbers of elements.
 
     ``last``: no other symmetric kernel of the group follows.
     """
@@ -239,7 +241,7 @@ def dealt(counts: Sequence[int], cell_elements: int, blocks: int, last: bool) ->
 
 
 def parts(counts: Sequence[int], cell_elements: int, ends: Sequence[End]) -> Iterator[SymmetricBlock]:
-    """Parts of the calls by block."""
+    """Each block's parts of the calls."""
     call, begin = 0, 0
     for last_call, end in ends:
         own = []

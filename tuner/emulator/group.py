@@ -101,9 +101,9 @@ class GroupPlan:
 def plan(selection: Selection, operations: Sequence[Operation], tuner: Tuner | None = None) -> GroupPlan:
     """NCCL's plan for these calls in one group; for broadcasts from several roots see tuner.emulator.p2p.mixed.
 
-    All calls have the same kind of buffers, and all are in place or none is. A ``tuner`` acts on plain buffers as such
-    a plugin does in NCCL, from 2.21 on. Errors: BadInput for a size that its type cannot have, and for what is not
-    emulated; NoAlgorithm.
+    All calls have the same kind of buffers, and all are in place or none is. A ``tuner`` acts on plain buffers as a
+    tuner plugin does in NCCL, from 2.21 on. Errors: BadInput for a size that calls of its data type cannot have, and
+    for what is not emulated; NoAlgorithm.
     """
     communicator = selection.communicator
     if not operations:
@@ -169,7 +169,7 @@ def broadcasts_together(communicator: Comm, operations: Sequence[Operation]) -> 
 
 
 def check_emulated(selection: Selection, requests: Sequence[Request], tuner: Tuner | None) -> None:
-    """BadInput if groups of such calls are not emulated, with a ``tuner`` or without."""
+    """BadInput if groups of these calls are not emulated, with a ``tuner`` or without."""
     if (missing := not_emulated(selection, requests)) is not None:
         raise BadInput(f"groups are not emulated {missing}")
     if (tuner or selection.communicator.tuner) is not None and (
@@ -179,7 +179,7 @@ def check_emulated(selection: Selection, requests: Sequence[Request], tuner: Tun
 
 
 def not_emulated(selection: Selection, requests: Iterable[Request]) -> str | None:
-    """The condition under which groups of such calls are not emulated; None if they are."""
+    """The condition under which groups of these calls are not emulated; None if they are emulated."""
     if (alone := registered.chosen_alone(selection.communicator)) is not None:
         return f"with {alone}, which chooses each call of a group alone; valid without it"
     kinds = {(request.buffers, request.in_place, request.windows) for request in requests}
@@ -196,14 +196,14 @@ def not_emulated(selection: Selection, requests: Iterable[Request]) -> str | Non
 
 
 def not_classic_alone(selection: Selection, requests: Iterable[Request]) -> str | None:
-    """The condition under which such groups use other than plain buffers or may leave the classic path; else None."""
+    """The condition under which these calls use other than plain buffers or may leave the classic path; else None."""
     if any(request.buffers is not Buffers.plain for request in requests):
         return f"on registered buffers and windows; valid: {option('buffers')} plain"
     return may_leave_classic_path(selection)
 
 
 def may_leave_classic_path(selection: Selection) -> str | None:
-    """The variables with which plain buffers may get symmetric kernels; None if there are none."""
+    """Text that names the set variables with which plain buffers may get symmetric kernels; None if none is set."""
     release, values = selection.communicator.release, selection.communicator.environment.values
     reaching = sorted(set(values) & set(release.environment.symmetric_kernels))
     if reaching and release.rules.symmetric_queue:
@@ -295,7 +295,7 @@ class SelectionChooser:
         task.bound = int(bound[0])
 
     def path_of(self, tasks: Sequence[CollectiveTask]) -> NonClassicPath | None:
-        """What runs these calls of one kind instead of an algorithm; None if nothing does, as with a tuner plugin."""
+        """What runs these calls of one kind instead of an algorithm, which never happens with a tuner; else None."""
         if self._tuner:
             return None
         request, sizes = tasks[0].request, [task.nbytes for task in tasks]

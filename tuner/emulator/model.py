@@ -1,6 +1,6 @@
 """NCCL's tuning model: latency, bandwidth, threads and thread thresholds of every cell, for one communicator.
 
-It is one straight pipeline; releases differ in the rules that ``tables/nccl`` names. Source of the order:
+It is one straight pipeline; releases differ in the rules that ``tables/nccl`` names. Source of the order of its steps:
 ncclTopoTuneModel, src/graph/tuning.cc, v2.28.9-1.
 """
 
@@ -34,8 +34,9 @@ class Tables(Framed):
     """The four tables of a communicator, indexed by NCCL's numbers [collective][algorithm][protocol].
 
     ``bandwidth_gbs`` (1e9 B/s) is 0 where a cell does not exist or is off; ``reasons`` says why, by cell.
-    ``backup_gbs`` [collective][protocol] is Ring's bandwidth where nothing else is left; 0 if there is none. Latencies
-    and bandwidths are float32; ``max_threads`` and ``thread_thresholds_bytes`` int64 [algorithm][protocol].
+    ``backup_gbs`` [collective][protocol] is the bandwidth of Ring for a collective that no other cell is left for; 0
+    without such a backup. Latencies and bandwidths are float32; ``max_threads`` and ``thread_thresholds_bytes`` are
+    int64 arrays [algorithm][protocol].
     """
 
     latency_us: NDArray[np.float32]
@@ -46,7 +47,7 @@ class Tables(Framed):
     reasons: dict[tuple[Collective, Algorithm, Protocol], str]
 
     def columns(self) -> dict[str, Column]:
-        """One row per cell: names, latency_us, bandwidth_gbs, max_threads, thread_threshold_bytes, reason (of a 0)."""
+        """One row per cell: names, latency_us, bandwidth_gbs, max_threads, thread_threshold_bytes, reason for a 0."""
         collective, algorithm, protocol = (index.ravel() for index in np.indices(SHAPE))
         return {
             "collective": NamedColumn(Collective, collective),
@@ -89,7 +90,7 @@ def fill(result: Tables, communicator: Comm, collective: Collective) -> None:
 
 
 def _back_up(result: Tables, communicator: Comm, collective: Collective) -> None:
-    """Keeps Ring's bandwidth before NCCL_ALGO, in some releases: it serves a collective without any other bandwidth."""
+    """Keeps Ring's bandwidth from before NCCL_ALGO, in some releases, for collectives without any other bandwidth."""
     rules = communicator.rules.ring_backup
     if not rules:
         return
@@ -148,7 +149,7 @@ def _first_reason(point: ModelPoint, rules: Iterable[enabled.EnabledRule]) -> st
 
 
 def _max_threads(communicator: Comm) -> NDArray[np.int64]:
-    """Threads of a block before small sizes reduce them; 0 if NCCL has no number."""
+    """Threads of a block, [algorithm][protocol], before small sizes reduce them; 0 if NCCL has no number."""
     threads = np.zeros(SHAPE[1:], np.int64)
     for algorithm, rows in communicator.release.threads.items():
         for protocol, row in rows.items():
@@ -162,7 +163,10 @@ def _max_threads(communicator: Comm) -> NDArray[np.int64]:
 
 
 def _requested_threads(communicator: Comm, row: Threads, default: int) -> int:
-    """A thread count from the environment; one that is not a multiple of a warp counts as the largest (sic)."""
+    """A thread count from the environment, or ``default``.
+
+    NCCL replaces a count that is no multiple of a warp by the largest (sic).
+    """
     requested = -2 if row.env is None else communicator.environment.c_int(row.env, -2)
     if requested <= 0:
         return default
@@ -198,7 +202,9 @@ def _requested_thresholds(environment: Environment) -> list[int]:
 
 
 class PrintedNumbers(NamedTuple):
-    """Table that a release prints: us and GB/s [collective][algorithm][protocol], threads [algorithm][protocol].
+    """Table that a release prints: us and GB/s, arrays [collective][algorithm][protocol], and threads.
+
+    ``max_threads`` is an array [algorithm][protocol].
 
     ``max_threads`` is None if the release has no line for them.
     """
@@ -213,23 +219,23 @@ PRINT_RULES: Registry[PrintRule] = Registry()
 
 
 def printed(communicator: Comm, tables: Tables) -> PrintedNumbers:
-    """The numbers that a communicator's release prints, which in some releases are not what calls use."""
+    """The numbers that a communicator's release prints; in some releases they differ from those that calls use."""
     return communicator.rules.printed_table(communicator, tables)
 
 
 @PRINT_RULES(nccl.TOPO_TUNE_MODEL(since="2.18.1"))
 def as_used(communicator: Comm, tables: Tables) -> PrintedNumbers:
-    """The numbers that the model uses, us and GB/s [collective][algorithm][protocol]."""
+    """Latencies (us) and bandwidths (GB/s) that the model uses, arrays [collective][algorithm][protocol]."""
     return PrintedNumbers(tables.latency_us, tables.bandwidth_gbs, tables.max_threads)
 
 
 @PRINT_RULES(nccl.TUNING_INIT(since="2.31.2"))
 def before_exclusions(communicator: Comm, tables: Tables) -> PrintedNumbers:
-    """The printed numbers: -1 if an algorithm does not do a collective; cells that NCCL_ALGO and the like exclude keep
-    theirs.
+    """Prints -1 if an algorithm does not do a collective; cells that NCCL_ALGO or similar variables exclude keep their
+    numbers.
 
-    0 if an algorithm's model was never made, as without a network that reduces; -1 for PAT that NCCL gave up. us and
-    GB/s, as :func:`as_used`, [collective][algorithm][protocol].
+    Prints 0 if NCCL never made an algorithm's model, as for CollNet without a network that reduces, and -1 for PAT if
+    NCCL gave it up. Units and shapes are those of :func:`as_used`.
     """
     latencies_us, bandwidths_gbs = np.zeros(SHAPE, np.float32), np.zeros(SHAPE, np.float32)
     for collective, algorithm, protocol in np.ndindex(*SHAPE):
@@ -247,7 +253,7 @@ def before_exclusions(communicator: Comm, tables: Tables) -> PrintedNumbers:
 
 
 def lines(numbers: PrintedNumbers, algorithms: int, together: int = 3) -> list[str]:
-    """NCCL's lines: blocks of three (or ``together``) ``algorithms``; latency in us / bandwidth in GB/s per cell."""
+    """The first ``algorithms`` as NCCL prints them, ``together`` a block; cells are latency (us) / bandwidth (GB/s)."""
     there = list(Algorithm)[:algorithms]
     blocks = [there[start : start + together] for start in range(0, len(there), together)]
     return [line for block in blocks for line in _block(numbers, block, together)]

@@ -33,8 +33,9 @@ class Ranges(Framed):
     """Ranges of nBytes, [range], without gaps; both ends belong to a range.
 
     ``algorithm`` and ``protocol`` are NCCL's numbers. If only these two delimit ranges, ``channels`` and ``threads``
-    belong to the first size. ``bypass`` names what runs calls that bypass the algorithms; their algorithm and protocol
-    are -1 and their channels are blocks. It is None for other calls, and empty if no call can bypass the algorithms.
+    belong to a range's first size. ``bypass`` names what runs calls that bypass the algorithms; their algorithm and
+    protocol are -1 and their channels are blocks. It is None for other calls, and empty if no call can bypass the
+    algorithms.
     """
 
     from_bytes: SizeArray
@@ -49,7 +50,7 @@ class Ranges(Framed):
         return len(self.from_bytes)
 
     def merged(self, whole: bool = True) -> "Ranges":
-        """Merges equal neighbours; if not ``whole``, whatever their channels and threads."""
+        """Merges equal neighbours; if not ``whole``, also those that differ in channels and threads."""
         numbers = (self.algorithm, self.protocol, *((self.channels, self.threads) if whole else ()))
         labels = list(zip(self.bypass or (None,) * len(self), *(each.tolist() for each in numbers), strict=True))
         kept = [row for row, label in enumerate(labels) if not row or label != labels[row - 1]]
@@ -65,7 +66,7 @@ class Ranges(Framed):
         )
 
     def columns(self) -> dict[str, Column]:
-        """One row per range: from_bytes, to_bytes, algorithm, protocol, channels, threads; bypass where some may."""
+        """One row per range: from_bytes, to_bytes, algorithm, protocol, channels, threads; bypass if some calls may."""
         columns = arrays_of(self, "from_bytes", "to_bytes", "algorithm", "protocol", "channels", "threads")
         return columns | ({"bypass": self.bypass} if self.bypass else {})
 
@@ -102,20 +103,20 @@ class SizeRange(Choice):
 def launches(selection: Selection, request: Request, low: int | None = None, high: int = FOLLOWED_BYTES) -> Ranges:
     """The ranges in which algorithm, protocol, channels and threads stay the same.
 
-    ``low`` is by default one element (of each rank where nBytes is of all), and ``high`` is lowered to the largest size
-    that NCCL takes. Errors: NoAlgorithm; BadInput for what is not emulated, for windows, and where channels change at
-    too many sizes.
+    ``low`` is by default one element (of each rank if nBytes covers all ranks), and ``high`` is lowered to the largest
+    size that NCCL accepts. Errors: NoAlgorithm; BadInput for what is not emulated, for windows, and if channels change
+    at too many sizes.
     """
     return classic_launches(selection, request, *_ends(selection, request, low, high))
 
 
 def combinations(selection: Selection, request: Request, low: int | None = None, high: int = FOLLOWED_BYTES) -> Ranges:
-    """The ranges in which algorithm and protocol stay the same; ends and errors as of :func:`launches`."""
+    """The ranges in which algorithm and protocol stay the same; ends and errors as in :func:`launches`."""
     return classic_combinations(selection, request, *_ends(selection, request, low, high))
 
 
 def classic_launches(selection: Selection, request: Request, low: int, high: int) -> Ranges:
-    """:func:`launches` on the classic path, even of calls that leave it; both ends are sizes that NCCL takes there."""
+    """:func:`launches` on the classic path, also for calls that leave it; NCCL has to accept both ends there."""
     picks = _combinations(selection, request, low, high, with_channels=True)
     starts, picked = picks.bytes, picks.combinations
     named = selection.tuner_answers(request, starts).channels
@@ -153,7 +154,7 @@ def classic_launches(selection: Selection, request: Request, low: int, high: int
 
 
 def classic_combinations(selection: Selection, request: Request, low: int, high: int) -> Ranges:
-    """:func:`combinations` on the classic path, as :func:`classic_launches`."""
+    """:func:`combinations` on the classic path, also for calls that leave it, as in :func:`classic_launches`."""
     picks = _combinations(selection, request, low, high)
     return _ranges(picks.bytes, np.column_stack([picks.combinations, picks.channels, picks.threads]), high)
 
@@ -187,7 +188,7 @@ def breaks(selection: Selection) -> list[int]:
 
 
 def check_classic(selection: Selection, request: Request) -> None:
-    """BadInput if such calls may bypass the algorithms at some size."""
+    """BadInput if these calls may bypass the algorithms at some size."""
     if selection.may_leave_classic_path(request):
         windows = bool(request.symmetric)
         what = "buffers window" if windows else ", ".join(selection.communicator.release.environment.symmetric_kernels)
@@ -248,9 +249,9 @@ def _combinations(selection: Selection, request: Request, low: int, high: int, w
 def _by_cell(
     selection: Selection, request: Request, rule: LaunchFunction, at: tuple[Labels, Labels, SizeArray]
 ) -> Labels:
-    """Rows of each combination, channels that a tuner names (0: none) and size ``at``, as the rule makes them.
+    """A row for each size: its combination, and the channels and threads that the rule computes for that.
 
-    Rows are the combination, its channels and its threads.
+    ``at`` has the combination, the channels that a tuner names (0: none), and the size, each [size].
     """
     combination, named, sizes = at
     channels, threads = np.empty_like(combination), np.empty_like(combination)
@@ -321,7 +322,7 @@ def followed(selection: Selection, request: Request, low: int | None, high: int)
 
 
 def goes_on(selection: Selection, request: Request, last: int, high: int) -> bool:
-    """Whether :func:`answers` ends with ``last`` although NCCL takes larger calls, up to ``high``."""
+    """Whether :func:`answers` ends with ``last`` although NCCL accepts larger calls, up to ``high``."""
     more = last + request.unit_bytes(selection.communicator.ranks)
     try:
         if more <= high:
@@ -332,7 +333,7 @@ def goes_on(selection: Selection, request: Request, last: int, high: int) -> boo
 
 
 def _with_launches(selection: Selection, request: Request, found: Ranges) -> Ranges:
-    """The ranges, cut where channels or threads of the classic path change; it ends where those cannot be followed."""
+    """The ranges, cut where channels or threads of the classic path change, up to where these can be followed."""
     starts = [found.from_bytes]
     for start, end, kernel in zip(found.from_bytes.tolist(), found.to_bytes.tolist(), found.bypass, strict=True):
         try:
@@ -363,7 +364,7 @@ def _answer_ranges(selection: Selection, request: Request, starts: SizeArray, hi
 
 
 def _answer_starts(selection: Selection, request: Request, between: tuple[int, int], breaks: SizeArray) -> SizeArray:
-    """The sizes ``between`` these two, both among them, at which kernel, blocks or threads change.
+    """The sizes from the first to the second of ``between`` at which kernel, blocks or threads change.
 
     ``breaks`` are sizes at which the classic pick changes, on which the paths may depend.
     """
@@ -383,21 +384,21 @@ def _answer_starts(selection: Selection, request: Request, between: tuple[int, i
 def _weighed(selection: Selection, request: Request, size: int) -> tuple[tuple[str, int], ...]:
     """The kernels that can do the call, with the blocks of NCCL's model, in NCCL's order of preference.
 
-    Among equals NCCL prefers the one with the most blocks.
+    Among kernels of equal score NCCL prefers the one with the most blocks.
     """
     kernels = symmetric.weighed(selection.communicator, request, size)
     return tuple((each.kernel, each.blocks) for each in sorted(kernels, key=lambda each: (each.score, -each.blocks)))
 
 
 def _cells(selection: Selection, request: Request, most: int) -> SizeArray:
-    """The first size of each cell, for as many cells as one more cell may still change how ``most`` blocks are used."""
+    """The first size with each number of cells, as long as one more cell may change how ``most`` blocks are used."""
     communicator = selection.communicator
     each = communicator.release.symmetric.cell_bytes * request.parts(communicator.ranks)
     return np.arange(most * most, dtype=np.uint64) * np.uint64(each) + np.uint64(request.unit_bytes(communicator.ranks))
 
 
 class _Numbered(Generic[Answer]):
-    """Numbers the answers to sizes, equal answers alike, by their place among the ``seen`` ones."""
+    """Numbers the answers to sizes by their place in ``seen``, so that equal answers have equal numbers."""
 
     def __init__(self, answers: Callable[[SizeArray], list[Answer]]) -> None:
         self.seen: list[Answer] = []

@@ -28,7 +28,7 @@ class CallConfiguration:
 
     @property
     def alone(self) -> bool:
-        """Whether NCCL prices and launches such a call alone."""
+        """Whether NCCL chooses for the call, and launches it, apart from the other calls of its group."""
         return bool(self.alg_selection) or any(
             number is not None for number in (self.min_ctas, self.max_ctas, self.nvls_ctas)
         )
@@ -87,7 +87,7 @@ class Request:
     """A collective on a type with an operation; ``pipelined`` is NCCL's numPipeOps.
 
     ``preset_channels``: the channels that old releases fix for several operations together before they pick; 0 if none.
-    ``in_place``: what is received replaces what is sent, as nccl-tests' in-place columns have it.
+    ``in_place``: what is received replaces what is sent, as in nccl-tests' in-place columns.
     """
 
     collective: Collective
@@ -114,12 +114,12 @@ class Request:
 
     @property
     def moves_only(self) -> bool:
-        """AllGather and Broadcast reduce nothing; NCCL runs them on bytes."""
+        """Whether the collective reduces nothing (AllGather, Broadcast); NCCL runs it on bytes."""
         return self.collective in (Collective.AllGather, Collective.Broadcast)
 
     @property
     def device_dtype(self) -> DataType:
-        """The type that the device sees: bytes where the collective only moves them."""
+        """The type that the device sees: bytes if the collective only moves data."""
         return DataType.int8 if self.moves_only else self.dtype
 
     @property
@@ -139,11 +139,11 @@ class Request:
         return self.collective in (Collective.AllGather, Collective.ReduceScatter)
 
     def parts(self, ranks: int) -> int:
-        """Number of counts in nBytes: one for each rank where it covers all ranks together."""
+        """Number of counts in nBytes: one for each rank if nBytes covers all ranks together, else 1."""
         return ranks if self.spreads else 1
 
     def unit_bytes(self, ranks: int) -> int:
-        """Bytes that the nBytes of such calls are multiples of, one element in each part."""
+        """Bytes that the nBytes of such a call is a multiple of: one element in each part."""
         return self.dtype.size_bytes * self.parts(ranks)
 
 
@@ -174,9 +174,9 @@ class MessageSizes:
 class CallKind(TypedDict, total=False):
     """A call apart from its collective and size; by default float32, sum, plain buffers, out of place.
 
-    ``config``: fields of ncclCollConfig_t, the call's own configuration. Where ``buffers`` is "window", ``windows``
-    says which of them are in windows ("send", "receive", "both"), the other being plain, and ``window_flags`` which
-    flags these have, NCCL_WIN_* ("coll-symmetric").
+    ``config``: fields of ncclCollConfig_t, the call's own configuration. If ``buffers`` is "window", ``windows`` says
+    which buffers are in windows ("send", "receive", "both"; the other is plain), and ``window_flags`` which flags these
+    windows have, NCCL_WIN_* ("coll-symmetric").
     """
 
     dtype: DataType | str
@@ -189,7 +189,7 @@ class CallKind(TypedDict, total=False):
 
 
 def request(collective: Collective | str, **kind: Unpack[CallKind]) -> Request:
-    """A call by NCCL's names. Errors: BadInput for an unknown one."""
+    """A call described by NCCL's names. BadInput for an unknown name."""
     if unknown := sorted(kind.keys() - CallKind.__annotations__.keys()):
         raise BadInput(f"unknown {', '.join(unknown)}; valid: {', '.join(CallKind.__annotations__)}")
     buffers = by_name(Buffers, kind.get("buffers", Buffers.plain), "kind of buffers")
@@ -217,7 +217,7 @@ class NonClassicPath:
 
     @property
     def name(self) -> str:
-        """Name of what takes the call, as commands print it."""
+        """Name of what does the call, as commands print it."""
         return "copy engines" if self.kernel is None else f"symmetric kernel {self.kernel}"
 
 

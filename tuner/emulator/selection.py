@@ -1,13 +1,14 @@
 """The cost table of a call, the pick, and the channels and threads it is launched with; vectorised over sizes.
 
-A :class:`Selection` holds a communicator's tables, filled for a collective when it is first asked. A call's cells are
-those whose bandwidth is not 0 and that no candidate rule refuses; where none is left, Ring's backup stands in. Each
-cell's time is latency and bytes over bandwidth, corrected by size; the release's pick rule takes the least. A tuner
-plugin is asked first, with the cost table, and may name cell and channels; NCCL picks what it leaves open. The launch
-rule then derives channels and threads from the picked cell. Sizes go through in chunks, all at once as arrays. Calls
-that may leave the classic path ask :mod:`tuner.emulator.rules.symmetric` first.
+A :class:`Selection` holds a communicator's tables; those of a collective are filled in when it is first asked for. A
+call's cells are those whose bandwidth is not 0 and that no candidate rule refuses; if no cell is left, Ring's backup is
+used. Each cell's time is latency plus bytes over bandwidth, with corrections that depend on the size; the release's
+pick rule takes the cell with the least time. A tuner plugin is asked first, with the cost table, and may name cell and
+channels; NCCL picks what it leaves open. The launch rule then derives channels and threads from the picked cell. Sizes
+are computed in chunks, each as an array. For calls that may leave the classic path,
+:mod:`tuner.emulator.rules.symmetric` is asked first.
 
-Source of the order: getAlgoInfo and topoGetAlgoInfo, src/enqueue.cc, v2.28.9-1.
+Source of the order of these steps: getAlgoInfo and topoGetAlgoInfo, src/enqueue.cc, v2.28.9-1.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -51,7 +52,7 @@ class Picks(Framed):
     """NCCL's picks, one element per size. ``algorithm`` and ``protocol`` are NCCL's numbers.
 
     Arrays [size]: ``bytes`` uint64, ``algorithm`` and ``protocol`` int8, ``time_us`` float32, ``channels`` and
-    ``threads`` (of a block) int64; kept are these two in whatever integers they were given in.
+    ``threads`` (of a block) int64. The last two are stored in the integer type in which they were given.
     """
 
     __slots__ = ("_channels", "_threads", "algorithm", "bytes", "protocol", "time_us")
@@ -100,8 +101,8 @@ class Picks(Framed):
 class Selection:
     """Answers for one communicator. ``sizes`` are NCCL's nBytes, 1 to 2**62: an integer or an array of them.
 
-    ``near`` is the selection of a similar communicator: where its candidates change their order, those of this one
-    are looked at first. It changes no answer.
+    ``near`` is the selection of a similar communicator: the sizes at which its candidates change their order are tried
+    first for this communicator, too. That changes no answer.
     """
 
     def __init__(self, communicator: Comm, near: "Selection | None" = None) -> None:
@@ -121,7 +122,7 @@ class Selection:
 
     @cached_property
     def _begun(self) -> tuple[model.Tables, set[Collective]]:
-        """The tables as far as they were asked for, and the collectives that are in them."""
+        """The tables, filled in only for the collectives that were asked for, and the set of these collectives."""
         return model.empty(self.communicator), set()
 
     def tables_of(self, collective: Collective) -> model.Tables:
@@ -145,7 +146,7 @@ class Selection:
         return list(self._bandwidths(request))
 
     def usable(self, request: Request) -> bool:
-        """Whether NCCL takes this call's type, and finds any algorithm for it."""
+        """Whether NCCL accepts this call's data type and finds any algorithm for the call."""
         try:
             self._check_type(request)
         except NoAlgorithm:
@@ -155,7 +156,7 @@ class Selection:
     def cost_table(self, request: Request, sizes: ArrayLike) -> FloatArray:
         """Times in us, float32 [size][algorithm][protocol]; negative where NCCL ignores the cell.
 
-        Ignored is -1, and -1024 where a penalty multiplies that as well.
+        An ignored cell has -1, or -1024 if NCCL's penalty multiplies that, too.
 
         This is what NCCL hands to a tuner plugin. BadInput for sizes out of range.
         """
@@ -174,10 +175,10 @@ class Selection:
         )
 
     def ranked(self, request: Request, sizes: SizeArray) -> tuple[FloatArray, NDArray[np.int64]]:
-        """:meth:`times_us`, and NCCL's own picks on the classic path, [size], as indices into ``ALGO_PROTOS``.
+        """:meth:`times_us`, and NCCL's own picks on the classic path as indices into ``ALGO_PROTOS``, an array [size].
 
-        Each time is computed once, and launches only where they move a pick or may be refused. Errors: NoAlgorithm,
-        BadInput.
+        Each time is computed only once; launches are computed only if they may move a pick or be refused. Errors:
+        NoAlgorithm, BadInput.
         """
         times_us = self.times_us(request, sizes)
         communicator = self.communicator
@@ -199,10 +200,10 @@ class Selection:
     def non_classic_paths(
         self, request: Request, sizes: ArrayLike, classic: ClassicProtocol | None = None
     ) -> list[NonClassicPath | None]:
-        """For each size what the call bypasses the algorithms by; None if it stays on the classic path.
+        """For each size, the path by which the call bypasses the algorithms; None if it stays on the classic path.
 
-        ``classic`` returns the protocol that the classic path would take, where a tuner plugin answers instead of NCCL.
-        BadInput if that is not emulated.
+        ``classic`` returns the protocol that the classic path would use, if a tuner plugin answers instead of NCCL.
+        BadInput if the bypass is not emulated, or if there is less than a byte for each rank.
         """
         nbytes = size_array(sizes)
         self._check_call(request, nbytes)
@@ -215,14 +216,17 @@ class Selection:
         return [rule(self.communicator, request, size, protocol) for size in nbytes.tolist()]
 
     def may_leave_classic_path(self, request: Request) -> bool:
-        """Whether there may be sizes at which such calls bypass the algorithms: on windows, or if variables say so."""
+        """Whether these calls may bypass the algorithms at some sizes: on windows, or if variables ask for it."""
         variables = self.communicator.release.environment.symmetric_kernels
         asked = not self.communicator.environment.values.keys().isdisjoint(variables)
         without_windows = self.communicator.rules.symmetric_low_latency is not None
         return bool(request.symmetric) or (asked and without_windows)
 
     def _protocols(self, nbytes: SizeArray) -> ClassicProtocol:
-        """Protocol of the classic path for one of these sizes; None: nothing runs. All sizes are computed at once."""
+        """A function that returns the classic path's protocol at one of these sizes; None if nothing runs.
+
+        It computes all sizes at once.
+        """
 
         @cache
         def of_all(request: Request) -> dict[int, Protocol] | None:
@@ -245,7 +249,7 @@ class Selection:
         return of_one
 
     def pick(self, request: Request, sizes: ArrayLike) -> Picks:
-        """Picks each size. NoAlgorithm if nothing is left, as in NCCL.
+        """NCCL's picks at these sizes. NoAlgorithm if no algorithm is left, as in NCCL.
 
         BadInput if a size leaves the classic path: see :meth:`non_classic_paths`.
         """
@@ -258,7 +262,7 @@ class Selection:
         return self._classic_pick(request, nbytes)
 
     def classic_pick(self, request: Request, sizes: ArrayLike) -> Picks:
-        """Picks each size on the classic path, even where it bypasses that. Errors: NoAlgorithm, BadInput."""
+        """The picks of the classic path, also at sizes at which NCCL bypasses it. Errors: NoAlgorithm, BadInput."""
         return self._classic_pick(request, size_array(sizes))
 
     def pick_with_costs(self, request: Request, sizes: ArrayLike) -> tuple[Picks, FloatArray]:
@@ -399,11 +403,12 @@ class Selection:
         return Picks(nbytes, algorithm, protocol, time_us, channels, threads)
 
     def pick_by(self, cost_us: FloatArray, handed_us: FloatArray | None = None) -> tuple[NDArray[np.int64], FloatArray]:
-        """The release's pick from a cost table that a tuner plugin has left, and its time.
+        """The release's picks, and their times, from a cost table as a tuner plugin leaves it.
 
-        ``cost_us`` is [size][algorithm][protocol], the pick an index into ``ALGO_PROTOS``; ``handed_us`` is the table
-        that the plugin got, by default the same. The release says what a plugin's negative times mean, and its times in
-        cells that NCCL ignores (:class:`tuner.release.schema.Plugin`). NoAlgorithm if nothing is left.
+        ``cost_us`` is an array [size][algorithm][protocol]; picks are indices into ``ALGO_PROTOS``. ``handed_us`` is
+        the table that NCCL gave the plugin, by default ``cost_us``. What a plugin's negative times mean, and times in
+        cells that NCCL ignores, depends on the release (:class:`tuner.release.schema.Plugin`). NoAlgorithm if nothing
+        is left.
         """
         handed_us, plugin = cost_us if handed_us is None else handed_us, self.communicator.release.plugin
         revives, negative_excludes = plugin is None or plugin.revives, plugin is None or plugin.negative_excludes
@@ -434,8 +439,8 @@ class Selection:
     def steps(self, request: Request, size: int, algo_proto: AlgoProto) -> list[trace.TraceStep]:
         """Steps in which the model computes the numbers of a cell that this call may use, for one size.
 
-        In this order: latency, bandwidth, both at this size, time, and channels and threads where it is the pick.
-        BadInput for a size out of range, or a cell that :meth:`excluded` names.
+        In this order: latency, bandwidth, latency and bandwidth corrected for this size, time, and the channels and
+        threads of the cell if it is picked. BadInput for a size out of range, or a cell that :meth:`excluded` names.
         """
         compute = self._computation(request, algo_proto)
         with trace.tracing(self.communicator.release.read_as) as seen:
@@ -450,7 +455,10 @@ class Selection:
         return seen
 
     def _computation(self, request: Request, algo_proto: AlgoProto) -> Callable[[SizeArray], None]:
-        """Computes everything about a cell for some sizes, to be traced; the tables are already there."""
+        """A function that computes everything about a cell for some sizes, to be traced.
+
+        The tables are filled in before it runs.
+        """
         bandwidths = self._bandwidths(request)
         if algo_proto not in bandwidths:
             raise BadInput(f"{algo_proto[0].name}/{algo_proto[1].name}: {self.excluded(request)[algo_proto]}")
@@ -468,7 +476,7 @@ class Selection:
     def _multicast_preferred(
         self, calls: Sequence[RuleCall], best: NDArray[np.int8], nbytes: SizeArray, channels: int
     ) -> NDArray[np.int8]:
-        """The picks, moved to NVLS where as many channels do; their time stays that of the pick (sic)."""
+        """The picks, moved to NVLS where they would use at least ``channels`` channels; their times stay (sic)."""
         moved, multicast = best.copy(), [call.algo_proto for call in calls].index(MULTICAST)
         for index, chosen in _by_choice(best):
             call = calls[index]
@@ -481,7 +489,7 @@ class Selection:
         return RuleCall(self.communicator, request, algo_proto)
 
     def _bandwidths(self, request: Request) -> dict[AlgoProto, Float]:
-        """Bandwidth of every cell the call may use, those of Ring's backup where there is no other; kept unchanged."""
+        """Bandwidths of the cells that the call may use, or of Ring's backup without any; computed once."""
         if (known := self._usable.get(request)) is None:
             known = self._usable[request] = self._usable_gbs(request)
         return known
@@ -521,7 +529,7 @@ class Selection:
         return "algSelection of the call leaves it out" if self._deselected(request, algo_proto) else None
 
     def _not_a_candidate(self, request: Request, algorithm: Algorithm) -> str | None:
-        """Reason that such calls may not use the algorithm at any protocol and size: asked once for each request."""
+        """Reason why these calls may not use the algorithm at any protocol and size; computed once per request."""
         if (known := self._refusals.get(request)) is None:
             rules = self.communicator.rules.candidate
             known = self._refusals[request] = {
@@ -559,7 +567,7 @@ class Selection:
 
 
 def size_array(sizes: ArrayLike) -> SizeArray:
-    """Sizes in bytes as an array of one dimension. BadInput for others than integers from 1 to 2**62."""
+    """Sizes in bytes as an array of one dimension. BadInput unless they are integers from 1 to 2**62."""
     values = whole_numbers(sizes)
     if values.size and (values.min() < 1 or values.max() > MAX_BYTES):
         raise BadInput(f"sizes: {values.min()} to {values.max()} bytes; valid: 1 to 2**62")
@@ -569,7 +577,7 @@ def size_array(sizes: ArrayLike) -> SizeArray:
 
 
 def whole_numbers(sizes: ArrayLike) -> NDArray[np.integer]:
-    """Sizes in bytes as an array of one dimension, of whatever range. BadInput for others than integers."""
+    """Sizes in bytes as an array of one dimension, of any value. BadInput unless they are integers."""
     values = np.atleast_1d(np.asarray(sizes))
     if values.dtype.kind == "U":  # as the command line takes them
         values = np.array([size for text in values.ravel().tolist() for size in size_list(text)])
@@ -581,7 +589,7 @@ def whole_numbers(sizes: ArrayLike) -> NDArray[np.integer]:
 
 
 def _by_choice(best: NDArray[np.int8]) -> Iterator[tuple[int, Any]]:
-    """Each choice that occurs, in order, with the index of its places; all of them where it is the only one."""
+    """Each choice that occurs, in order, with an index (a mask or a slice) of the sizes that have it."""
     occurring = np.flatnonzero(np.bincount(best)).tolist()
     for index in occurring:
         yield index, best == index if len(occurring) > 1 else slice(None)

@@ -27,8 +27,8 @@ IGNORED_US = np.float32(-1.0)  # NCCL_ALGO_PROTO_IGNORE
 class TunerQuestion:
     """Calls of one kind and several sizes, as NCCL hands them to a tuner.
 
-    ``cost_us`` has the times of a cell that NCCL computed, float32 [size], :data:`IGNORED_US` where it ignores it.
-    ``usable``: the cells that it does not ignore.
+    ``cost_us`` returns the times that NCCL computed for a cell, float32 [size]; :data:`IGNORED_US` where NCCL ignores
+    the cell. ``usable`` has the cells that NCCL ignores at no size.
     """
 
     communicator: "Comm"
@@ -38,7 +38,7 @@ class TunerQuestion:
     usable: Collection[AlgoProto] = ()
 
     def ignored(self, algo_proto: AlgoProto) -> NDArray[np.bool_]:
-        """Sizes at which NCCL ignores the cell, or whose release lacks the algorithm, [size]."""
+        """Mask [size] of the sizes at which NCCL ignores the cell; all of them if the release lacks the algorithm."""
         if algo_proto in self.usable:
             return np.zeros(self.nbytes.shape, np.bool_)
         if algo_proto[0] >= self.communicator.release.limits.algorithms:
@@ -57,9 +57,10 @@ class TunerQuestion:
 
 @dataclass(frozen=True, slots=True)
 class TunerAnswers:
-    """A tuner's answer: the cell, :data:`OWN` where NCCL's own pick stays, and channels, 0 for NCCL's own.
+    """A tuner's answers: cells (:data:`OWN` if NCCL's own pick stays) and channels (0 for NCCL's own number).
 
-    ``region`` numbers the region that decided, from 1 in its release's order, 0 where none did. All are int64 [size].
+    ``region`` is the number of the region that decided, from 1 in its release's order; 0 if no region did. All three
+    are int64 arrays [size].
     """
 
     cell: NDArray[np.int64]
@@ -74,7 +75,7 @@ class TunerAnswers:
 
 @dataclass(frozen=True, slots=True)
 class ChunkQuestion:
-    """A chunk size as NCCL asks a tuner for it, channel by channel (``getChunkSize``, interface v6).
+    """NCCL's question to a tuner for the chunk size of one channel (``getChunkSize``, interface v6).
 
     ``call_bytes`` is the nBytes that the choice was made for, ``channel_bytes`` the channel's share, and
     ``chunk_bytes`` the size that NCCL computed.
@@ -97,25 +98,25 @@ class TunerPlugin(Protocol):
 
     @property
     def settings(self) -> Mapping[str, str]:
-        """NCCL's variables that come with it, where they are not set."""
+        """NCCL's variables that come with the tuner; they apply unless they are set already."""
 
     def answers(self, question: TunerQuestion) -> TunerAnswers:
-        """Cells and channels that NCCL takes from it. BadInput for parts of the tuner that are not emulated."""
+        """The tuner's cells and channels, as NCCL uses them. BadInput for parts of the tuner that are not emulated."""
 
     def breaks(self, communicator: "Comm", request: Request) -> Sequence[int]:
         """Sizes in bytes between which its answers do not change, or change once."""
 
     def may_flicker(self, communicator: "Comm", request: Request) -> bool:
-        """Whether its answers may change from byte to byte, so that ranges of sizes say nothing."""
+        """Whether its answers may change from byte to byte, so that they cannot be described as ranges of sizes."""
 
     def why_not(self, communicator: "Comm") -> str | None:
         """The reason why NCCL's own picks stay, whatever the call; None if the tuner decides."""
 
     def ignored_by(self, release: str) -> str | None:
-        """The releases that it is for, where this one ignores its answers; None if it does not."""
+        """The releases that the tuner was made for, if NCCL ``release`` ignores its answers; None if NCCL uses them."""
 
     def chunk_bytes(self, question: ChunkQuestion) -> int | None:
-        """The chunk size that it names; None if NCCL does not ask it."""
+        """The chunk size that the tuner names; None if NCCL does not ask the tuner."""
 
     def chunks_follow_choices(self, communicator: "Comm") -> bool:
         """Whether chunk sizes depend on what was chosen last, which in a group may be another call."""

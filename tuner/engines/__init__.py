@@ -6,6 +6,6 @@ set for the engine, :mod:`tuner.engines.rules` has one small rule for each kind 
 :mod:`tuner.engines.carriers` asks them for a :class:`~tuner.engines.situation.Situation`.
 
 To add a release of an engine: a file that names its parent and what changed, with the source on each line. To add an
-engine: a folder with one file. To add a kind of condition: a function in :mod:`tuner.engines.rules`, and its words in
-``tables/findings/engines.toml``.
+engine: a folder with one file. To add a kind of condition: a function in :mod:`tuner.engines.rules`, and its sentence
+in ``tables/findings/engines.toml``.
 """

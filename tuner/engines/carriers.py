@@ -26,8 +26,8 @@ class CarriedRange:
 
 
 class Carriers:
-    """The implementations of a release in a situation. Raises the rules' errors, all BadInput, when it is first
-    asked.
+    """The implementations of a release in a situation. Raises the rules' errors, all BadInput, when sizes are first
+    asked for.
     """
 
     def __init__(self, situation: Situation, release: EngineRelease) -> None:

@@ -23,7 +23,7 @@ FACTS = ("detail", "ranks", "capability")
 class MissingLine:
     """A line that says that ``implementations`` are off: ``code`` says why, ``facts`` are the line's details.
 
-    ``severity`` holds where the machine is not known. ``unasked`` is a switch that the engine set by itself, if any.
+    ``severity`` applies if the machine is not known. ``unasked`` is a switch that the engine set by itself, if any.
     """
 
     code: str
@@ -93,7 +93,7 @@ def _rows() -> tuple[_Row, ...]:
 
 @cache
 def names(engine: str) -> Mapping[str, str]:
-    """Our names of an engine's implementations by the names in its log; empty where it prints none."""
+    """The tables' names of an engine's implementations by the names in its log; empty if it prints none."""
     found: Mapping[str, str] = tables.toml(tables.folder() / releases.FOLDER / TABLE)["names"].get(engine, {})
     return found
 

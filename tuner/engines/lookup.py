@@ -4,7 +4,7 @@ The look-up runs in C (csrc/picks/lookup.c), or in NumPy if C is not built.
 
 A tensor's implementation changes at some sizes, to the byte, and differs between multiples of 16 bytes and the sizes
 between them. So the sizes fall into kinds, by the largest of the table's powers of two that divides them, and each kind
-has ranges that touch.
+has ranges without gaps.
 """
 
 import ctypes
@@ -43,7 +43,7 @@ class _Table(ctypes.Structure):
 
 
 class NumberTable:
-    """What ``number`` says of every size from 1 to 2**62 bytes.
+    """Table of what ``number`` returns for every size from 1 to 2**62 bytes.
 
     The number only changes at ``borders`` (first sizes of ranges, in bytes) and with the ``multiples`` that divide a
     size (powers of two in bytes, up to 256). Numbers are 0 to 127.
@@ -95,7 +95,7 @@ def _no_sizes(sizes: SizeArray) -> BadInput:
 def _ranges(
     number: Callable[[int], int], ends: Sequence[int], multiple: int, following: int
 ) -> Iterator[tuple[int, int]]:
-    """First sizes of the ranges in which the sizes of a kind have one number, with it.
+    """First sizes of the ranges in which the sizes of a kind have one number, each with that number.
 
     A kind consists of the multiples of ``multiple``, without the multiples of ``following`` unless that is 0.
     """
@@ -114,7 +114,7 @@ def _octaves(kind: Ranges) -> NDArray[Any]:
     power.
 
     -1 if it changes more than once, and for sizes that a double cannot represent exactly: C then searches the ranges.
-    They are in the order of the last six bits of a double's exponent.
+    Rows are in the order of the last six bits of a double's exponent.
     """
     made = np.zeros(BITS, OCTAVE)
     for high, octave in enumerate(made):

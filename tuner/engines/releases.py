@@ -1,4 +1,4 @@
-"""Releases of serving engines: their tables in ``tables/engines``, each with what it has from its parent."""
+"""Releases of serving engines: their tables in ``tables/engines``, each completed by its parent's."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -42,13 +42,13 @@ class Implementation:
 class EngineRelease:
     """A release of an engine: its implementations in the order in which it tries them.
 
-    ``experts`` are those that bring tokens of data-parallel attention to experts and back, empty where that is not
-    known. ``attention_dp`` says under ``scheme`` which collectives are around them
+    ``experts`` are the implementations that bring tokens of data-parallel attention to experts and back, empty if they
+    are not known. ``attention_dp`` says under ``scheme`` which collectives data-parallel attention makes
     (:mod:`tuner.answers.serving_calls`), and under ``group_without`` which implementations a group within data-parallel
-    attention does not have.
-    ``gathers`` may carry an AllGather in NCCL's place. ``windows`` has the conditions under which buffers are in
-    symmetric windows, and by collective which of the two are; ``gathered_embedding`` those under which embeddings are
-    gathered instead of summed. With experts that are split the engine has none of ``without_split_experts``.
+    attention does not have. ``gathers`` may carry an AllGather in NCCL's place. ``windows`` has the conditions under
+    which buffers are in symmetric windows, and by collective which of its two buffers are; ``gathered_embedding`` those
+    under which embeddings are gathered instead of summed. ``without_split_experts`` are the implementations that the
+    engine lacks if experts are split.
 
     ``variables`` and ``arguments`` are the switches it reads, by name; ``limits`` tables of sizes in bytes by name;
     ``nccl_environment`` the rules for the environment that it gives NCCL. Its own variables begin with ``prefix``, and
@@ -76,7 +76,7 @@ class EngineRelease:
 
     @property
     def name(self) -> str:
-        """``vllm@0.33.0``."""
+        """Engine and release: ``vllm@0.33.0``."""
         return f"{self.engine}@{self.release}"
 
     @property

@@ -1,7 +1,7 @@
 """Conditions of implementations: one rule for each kind, which says the sizes in bytes for which it holds.
 
 A rule is called as a table names it. It gets the situation, the engine's release and the condition's own table, and
-returns the sizes that it lets through with the facts that its words in ``tables/findings/engines.toml`` need.
+returns the sizes that it lets through, with the facts for its sentence in ``tables/findings/engines.toml``.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -18,7 +18,7 @@ from tuner.engines.sizes import ALL, NONE, Sizes, at_most, multiples, outside
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """A condition in a situation: the rule's name, the sizes that it lets through, and facts for its words."""
+    """A condition in a situation: the rule's name, the sizes that it lets through, and the facts for its sentence."""
 
     rule: str
     sizes: Sizes
@@ -142,7 +142,7 @@ def switch(situation: Situation, _: EngineRelease, given: Given) -> Passed:
 
 @rule
 def switch_is_set(situation: Situation, _: EngineRelease, given: Given) -> Passed:
-    """A switch of the engine has any value, but none by default."""
+    """A switch of the engine is set; it has no default."""
     return _if(situation.switches[given["name"]] is not None), {"switch": given["name"]}
 
 
@@ -315,7 +315,7 @@ def at_most_bytes(situation: Situation, __: EngineRelease, given: Given) -> Pass
 
 @rule
 def below_vllm_custom_limit(situation: Situation, release: EngineRelease, given: Given) -> Passed:
-    """The size is below vLLM's limit of its own kernel: a table's where symmetric memory works, else the usual one.
+    """The size is below vLLM's limit of its own kernel: a table's if symmetric memory works, else the usual one.
 
     With the switch that ``unless`` names, no size is too large: it is cut into pieces.
     """
@@ -372,10 +372,10 @@ def flashinfer_backend(situation: Situation, _: EngineRelease, given: Given) -> 
 
 @rule
 def flashinfer_size(situation: Situation, release: EngineRelease, given: Given) -> Passed:
-    """The size is at most FlashInfer's limit, in whole rows of the tensor where the number of columns is known.
+    """The size is at most FlashInfer's limit, in whole rows of the tensor if the number of columns is known.
 
     Backend mnnvl, which ``auto`` begins with, has limits of its own by generation, ranks and nodes, exclusive in
-    releases that say so; otherwise those of the fused kernel hold.
+    releases that say so; otherwise the limits of the fused kernel apply.
     """
     limit = _limit(situation, release, given["limits"])
     if limit is None:
@@ -412,9 +412,10 @@ def _sglang_row(situation: Situation, release: EngineRelease, given: Given) -> M
 def sglang_custom_limit(situation: Situation, release: EngineRelease, given: Given) -> Passed:
     """The size is at most what SGLang's second custom AllReduce takes of any of its algorithms.
 
-    Its thresholds are those of the GPU generation and number of ranks, of graphs or of eager calls, each cut to the
-    buffers: as large as the largest threshold, at most the cap that a variable sets, or exactly what another variable
-    forces, in steps of ``align`` bytes. Across nodes, or with the memory saver, graphs depend on the eager thresholds.
+    Its thresholds depend on the GPU generation, on the number of ranks, and on whether the call is in a graph or eager.
+    Each is cut to the buffers, which are as large as the largest threshold, at most the cap that a variable sets, or
+    exactly what another variable forces, in steps of ``align`` bytes. Across nodes, or with the memory saver, calls in
+    graphs have the eager thresholds.
     """
     row = _sglang_row(situation, release, given)
     if row is None:
@@ -619,7 +620,7 @@ def carried_by(situation: Situation, release: EngineRelease, given: Given) -> Pa
 
 @rule
 def at_most_rows(situation: Situation, _: EngineRelease, given: Given) -> Passed:
-    """The tensor has at most this number of rows; any size passes where the number of columns is not known.
+    """The tensor has at most this number of rows; any size passes if the number of columns is not known.
 
     A switch named by ``requests`` raises it to the rows of that number of sequences with their draft tokens.
     """
@@ -633,7 +634,7 @@ def at_most_rows(situation: Situation, _: EngineRelease, given: Given) -> Passed
 
 @rule
 def at_least_rows(situation: Situation, _: EngineRelease, given: Given) -> Passed:
-    """The tensor has at least this number of rows; any size passes where the number of columns is not known."""
+    """The tensor has at least this number of rows; any size passes if the number of columns is not known."""
     if situation.hidden_size is None:
         return ALL, {"rows": given["rows"]}
     least = given["rows"] * situation.hidden_size * situation.dtype.size_bytes
@@ -677,9 +678,9 @@ def bytes_for_each_rank(situation: Situation, _: EngineRelease, given: Given) ->
 
 @rule
 def rows_at_most_switch(situation: Situation, _: EngineRelease, given: Given) -> Passed:
-    """The tensor has at most as many rows as a switch says, or as many elements as the switch ``elements`` does.
+    """The tensor has at most as many rows as a switch says, or as many elements as the switch ``elements`` says.
 
-    BadInput, naming all that is missing, where the switch or the number of columns is not known.
+    BadInput, which names all that is missing, if the switch or the number of columns is not known.
     """
     elements = situation.switches[given["elements"]] if "elements" in given else None
     rows = situation.switches[given["rows"]]

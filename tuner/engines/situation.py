@@ -15,7 +15,7 @@ class Situation:
     linked by NVLink, directly or through switches. ``peer_access``: every pair of GPUs of a node can map the other's
     memory. ``multicast``: the GPUs of a node can allocate multicast memory. ``one_domain``: all nodes are in one NVLink
     domain. ``graph``: the call is captured in a CUDA graph. ``hidden_size`` is the number of columns of the tensor,
-    None if it is not known. ``switches`` are the engine's environment variables and arguments by their names, read.
+    None if it is not known. ``switches`` are the values of the engine's environment variables and arguments, by name.
     ``without`` are names of implementations that are off for a reason that no condition tells, as a log says.
     ``drafts`` is how many tokens are guessed for each sequence.
     """

@@ -64,7 +64,7 @@ def record(kind: type[Record], given: Any, key: str, shared: Shared | None = Non
 
 
 def value(kind: Any, given: Any, key: str, shared: Shared | None = None) -> Any:
-    """``given`` converted to the annotation ``kind``, taken from ``shared`` where it is there. Errors: WrongValue."""
+    """``given`` converted to the annotation ``kind``, taken from ``shared`` if it is there. Errors: WrongValue."""
     if shared is None or not isinstance(given, dict | list):
         return _value(kind, given, key, shared)
     if (known := shared.get((id(given), key))) is None:

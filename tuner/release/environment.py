@@ -89,7 +89,7 @@ def allowed(text: str, variable: str, elements: type[IntEnum]) -> dict[Collectiv
 
 
 def forced(text: str, variable: str, elements: type[IntEnum]) -> set[Collective]:
-    """The collectives for which such a list names any element at all."""
+    """The collectives for which a list as in :func:`allowed` names any element at all."""
     entries = _entries(text, variable, elements)
     return {collective for collectives, chosen, _ in entries if chosen for collective in collectives}
 
@@ -118,7 +118,7 @@ def _entries(
     Source("src/tuning/cost_model.cc", "parseList", since="2.31.2"),
 )
 def by_collective(text: str, variable: str, elements: type[IntEnum], collective: Collective) -> dict[IntEnum, bool]:
-    """Names that :func:`allowed` gives one collective; empty where no entry names it."""
+    """Names that :func:`allowed` gives one collective; empty if no entry names the collective."""
     return allowed(text, variable, elements).get(collective, {})
 
 

@@ -47,7 +47,7 @@ class LearntFrom:
 
 
 def name_of(said: str, digest: str) -> str:
-    """The name of the release of a library that says which it is."""
+    """The name of a learnt release: the version that its library reports, and the beginning of the library's sha256."""
     return f"{said}{AT}{digest[:DIGITS]}"
 
 

@@ -36,10 +36,12 @@ def names_one(text: str) -> bool:
 
 
 def release_in(text: str, newest: str) -> str:
-    """The NCCL release in a package or image (see :func:`names_one`); ``newest`` if a package leaves it open.
+    """The NCCL release in a package or image (see :func:`names_one`).
 
-    Errors: UnknownRelease for an unknown package, package release or image, for one that leaves NCCL's release open,
-    and for a list without any that brings NCCL.
+    ``newest``: the release that an error suggests if a package leaves NCCL's release open.
+
+    Errors: UnknownRelease for an unknown package, package release or image, for a package that leaves NCCL's release
+    open, and for a list without a package that brings NCCL.
     """
     if text.endswith(LIST):
         return _of_list(Path(text), newest)
@@ -55,7 +57,7 @@ def _spelled(package: str) -> str:
 
 
 def _of_newest(text: str, package: str, newest: str) -> str:
-    """UnknownRelease that says the newest known release of a package; of one that leaves NCCL open, as of that one."""
+    """Raises UnknownRelease: it names the package's newest known release, or says that this leaves NCCL open."""
     last = list(_table()[package])[-1]
     _of_package(package, last, newest)
     raise UnknownRelease(f"NCCL of {text}: of which release of it? valid: with one, such as {package}=={last}").cured(

@@ -1,4 +1,4 @@
-"""Reads ``tables/nccl``: a release's file over its parent's, checked and converted to a :class:`Release`."""
+"""Reads ``tables/nccl``: a release's file laid over its parent's, checked and converted to a :class:`Release`."""
 
 import re
 from bisect import bisect_left
@@ -39,7 +39,7 @@ def names() -> list[str]:
 
 
 def names_by_source() -> list[str]:
-    """The releases known from their public source alone, oldest first; no library of theirs was compared."""
+    """The releases known only from their public source, oldest first; no library of these was compared."""
     return _names_in(_folder_by_source())
 
 
@@ -71,9 +71,9 @@ def first_with(has: Callable[[Release], bool]) -> str:
 def named(said: object) -> str:
     """The release that a text names: 2.28.9 for ``v2.28.9-1``, and the newest 2.29 for ``2.29``.
 
-    Also the number 2.29, PyTorch's (2, 28, 9), and NCCL_VERSION_CODE, 22809; and a package that requires it, such as
-    ``torch==2.13.0``, or the file of a pip freeze. A release with all three numbers may be known by source only, or lie
-    between two known ones: its ``standing`` says so. Errors: UnknownRelease lists the valid ones.
+    ``said`` may also be the number 2.29, PyTorch's (2, 28, 9), or NCCL_VERSION_CODE, 22809; or a package that requires
+    NCCL, such as ``torch==2.13.0``, or the file of a ``pip freeze``. A release with all three numbers may be known by
+    source only, or lie between two known ones: its ``standing`` says so. Errors: UnknownRelease lists the valid ones.
     """
     text = _in_words(said)
     if packages.names_one(text):
@@ -96,7 +96,7 @@ def named(said: object) -> str:
 
 
 def _around(number: str, known: Sequence[str]) -> tuple[str, str] | None:
-    """The compared releases before and after one that has all three numbers; None without either."""
+    """The compared releases before and after ``number``; None unless it has all three numbers and lies between two."""
     if number.count(".") < 2:
         return None
     place = bisect_left(known, parts_of(number), key=parts_of)
@@ -147,7 +147,8 @@ def _load(name: str) -> Release:
 def uncompared(name: str, known: Sequence[str]) -> Release:
     """The release ``name`` without a compared table of its own; its ``standing`` says what its answers rest on.
 
-    ``known`` are the compared releases, oldest first. Errors: UnknownRelease where nothing answers for it.
+    ``known`` are the compared releases, oldest first. Errors: UnknownRelease if neither its source nor two compared
+    releases around it are known.
     """
     if name not in known and name in names_by_source():
         nccl = read(_folder(), name, _kept)
@@ -179,7 +180,7 @@ class _Parents:
         self.converted: convert.Shared = {}
 
     def clear(self) -> None:
-        """Reads every file anew."""
+        """Forgets every file, so that each is read anew."""
         self.__init__()  # type: ignore[misc]
 
 

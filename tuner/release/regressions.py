@@ -16,7 +16,7 @@ Verdict = Literal["explains", "partly", "cannot"]
 class RegressionCommand:
     """A command of this tool, and regular expressions that its output has to match, or must not match.
 
-    ``live``: whether it asks libnccl.
+    ``live``: whether the command asks libnccl.
     """
 
     command: str

@@ -205,7 +205,7 @@ class LibraryFile:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Plugin:
-    """Treatment of tuner plugins by the release."""
+    """How the release treats tuner plugins."""
 
     api: int  # newest version of the interface that it looks up
     longest_path: int  # characters of a path that works as NCCL_TUNER_PLUGIN; 0: a name alone does
@@ -303,7 +303,7 @@ class RingPlateau:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Threads:
-    """Threads of a block: ``default``, within ``min`` and ``max`` where the variable ``env`` sets them.
+    """Threads of a block: ``default``, or what the variable ``env`` sets, within ``min`` and ``max``.
 
     ``slow_default`` applies if a ring has at most ``slow_gbs``.
     """
@@ -328,7 +328,7 @@ class ThreadThresholds:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class NvlsChannels:
-    """Channels of NVLS by generation; ``blackwell_fewer`` from three nodes on, where adapters reach ``fast_net_gbs``.
+    """Channels of NVLS by generation; ``blackwell_fewer`` from three nodes on, if adapters reach ``fast_net_gbs``.
 
     From ``fastest_net_gbs`` on, with more than ``fastest_net_few_ranks`` per node, the number is the full one again.
     """
@@ -346,7 +346,7 @@ class NvlsChannels:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RegisteredNvlsRow:
-    """Channels by collective; between nodes ``nodes_fast`` where adapters reach ``fast_net_gbs``."""
+    """Channels by collective; between nodes ``nodes_fast`` if adapters reach ``fast_net_gbs``."""
 
     one_node: Annotated[Mapping[Collective, int], PARTIAL]
     nodes: Annotated[Mapping[Collective, int], PARTIAL]
@@ -375,7 +375,7 @@ class ArmNodes:
 class Variables:
     """Environment variables by what they affect.
 
-    ``non_numeric_is_default``: a text where a number is expected means the default, else 0.
+    ``non_numeric_is_default``: a text instead of a number means the default; if false, such a text means 0.
     """
 
     non_numeric_is_default: bool
@@ -411,7 +411,7 @@ class ReleaseFile:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Registration:
-    """Buffers' treatment at the time when NCCL chooses."""
+    """How NCCL treats users' buffers when it chooses."""
 
     captured_buffers: Literal["registered", "plain"]  # of calls in a CUDA graph
     ring_buffers: Literal["both", "receive"]  # which a ring inside a node takes over to peers

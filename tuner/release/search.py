@@ -151,7 +151,7 @@ class ChannelRules:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LoopRules:
-    """Searches that are tried, one after the other."""
+    """Rules for the searches that are tried, one after the other."""
 
     types: Literal["fixed", "of_the_machine"]  # the nearest and farthest types that are tried
     tries_disconnected: bool

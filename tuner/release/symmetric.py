@@ -14,7 +14,7 @@ Multiplier = Literal["one", "a_tenth_more", "ranks", "more_than_half_the_ranks",
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BaseLatency:
-    """Before any byte is moved, by collective."""
+    """Latencies before any byte is moved, by collective."""
 
     low_latency: ByCollective
     bulk: ByCollective
@@ -52,7 +52,7 @@ class SymmetricKernel:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AllToAll:
-    """One AllGather kernel in the model by blocks and links."""
+    """Constants of one AllGather kernel in the model that counts the work of blocks and of links."""
 
     base_us: float
     rank_us: float
@@ -67,7 +67,7 @@ class AllToAll:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RailRow:
-    """Kernels of several nodes on one generation of GPUs; bandwidths of a block by how it reads its node's parts."""
+    """Constants of kernels of several nodes; a block's bandwidth depends on how it reads its node's parts."""
 
     link_gbs: float
     block_gbs: float | None = None
@@ -123,5 +123,5 @@ class Symmetric:
     rail: RailKernels | None = None
 
     def row(self, comp_cap: int) -> SymmetricRow:
-        """The constants of a generation by its least compute capability, 90 for 9.0."""
+        """The constants of the GPU generation with this compute capability, 90 for 9.0."""
         return self.blackwell if comp_cap >= 100 else self.hopper

@@ -50,7 +50,7 @@ def not_emulated(nccl: Release, variables: Iterable[str]) -> list[str]:
 
 
 def nearest(nccl: Release, variable: str) -> str:
-    """``; did you mean NCCL_ALGO?``, or what to use instead, or nothing."""
+    """A hint for a variable that is not emulated: ``; did you mean NCCL_ALGO?``, what to use instead, or nothing."""
     if variable in OF_THE_NETWORK:
         return (
             f" (the topology's adapters say which network is taken: {option('topology')}, "

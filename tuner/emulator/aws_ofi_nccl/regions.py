@@ -32,15 +32,16 @@ Vertex = str | Sequence[Any]  # an extended point's name, or its two coordinates
 
 
 def log2_of(value: float) -> float:
-    """The C library's logarithm, which NumPy's differs from on some processors."""
+    """Logarithm to base 2 as the C library computes it; NumPy's result differs on some processors."""
     return math.log2(value or TINY)
 
 
 @dataclass(frozen=True, slots=True)
 class Plane:
-    """Arithmetic of a release with points: its scale, its bits, and how far it extends lines.
+    """How a release computes with points: its scale, its floating-point type, and how far it extends lines.
 
-    ``nearer``: whether the line through two points ends where it first leaves the plane, or where it last does.
+    With ``nearer`` the line through two points ends at the first bound that it reaches (bytes or ranks), else at the
+    last.
     """
 
     log2: bool
@@ -79,7 +80,7 @@ class Plane:
 
 @dataclass(frozen=True)  # without slots, for what is computed once
 class Region:
-    """One polygon with the vertices of the release's source; ``line`` is the line there."""
+    """One polygon, with the vertices of the release's source."""
 
     algo_proto: AlgoProto
     vertices: Points
@@ -108,7 +109,7 @@ class Region:
         return float(x.min()), float(x.max()), float(y.min()), float(y.max())
 
     def holds(self, at_bytes: Doubles, at_ranks: float) -> NDArray[np.bool_]:
-        """Whether points of these sizes, [size], and one number of ranks are inside or on an edge; all are scaled."""
+        """Mask [size] of the sizes whose point with this number of ranks is inside or on an edge; both are scaled."""
         x, y = self._scaled
         least_x, most_x, least_y, most_y = self._box
         # Only points next to the box can be on an edge: an edge is as much longer at both ends, and a line without end
@@ -145,7 +146,8 @@ class Region:
         """Whether points with this many ranks lie on a level edge of a linear plane, where rounding decides which are
         inside.
 
-        80 bits place all on an edge whose products of coordinates are whole in 53 bits, if no foot is left over.
+        In 80 bits all of them count as on the edge if products of its coordinates fit into 53 bits, unless a foot is
+        left over.
         """
         if self.plane.log2:
             return False
@@ -160,10 +162,10 @@ class Region:
         return any(max(first, second) * _odd(abs(second - first)) >= 2.0**53 for first, second in ends)
 
     def breaks(self, ranks: int) -> Iterator[int]:
-        """Sizes in bytes near which points of this many ranks may enter or leave.
+        """Sizes in bytes near which a point with this many ranks may enter or leave the polygon.
 
-        At these sizes the point crosses an edge or its end, or the ray from the point does, which misses edges that it
-        meets at an end.
+        At these sizes the point, or the ray from it, crosses an edge or the end of one; a ray that meets an edge at its
+        end misses it.
         """
         x, y = self._scaled
         at, far = self.plane.scaled(float(ranks)), self.plane.scaled(2.0 * MOST_RANKS)
@@ -199,9 +201,9 @@ def _odd(value: float) -> float:
 def _on_edge(
     crossing: Any, x: Doubles, y: float, end: tuple[float, float, float, float]
 ) -> tuple[NDArray[np.bool_], Doubles]:
-    """Whether points are on the edge, and their distances from its line (distance).
+    """Mask of the points that are on the edge, and the points' distances from its line (distance).
 
-    They are within EPSILON of the edge on one side of it, or within EPSILON of an end on either side.
+    Such points are within EPSILON of the edge on one side of it, or within EPSILON of an end on either side.
     """
     ax, ay, bx, by = end
     edge_x, edge_y = bx - ax, by - ay
@@ -224,7 +226,7 @@ def _on_edge(
 def _crosses(
     crossing: Any, x: Doubles, y: float, far: tuple[float, float], end: tuple[float, float, float, float]
 ) -> NDArray[np.bool_]:
-    """Whether the ray from points to the far one crosses the edge (intersect); not where it meets an end of it."""
+    """Mask of the points whose ray to ``far`` crosses the edge (intersect), which meeting an end of it does not."""
     ax, ay, bx, by = end
     ray_x, ray_y = far[0] - x, far[1] - y
     edge_x, edge_y = bx - ax, by - ay
@@ -239,7 +241,10 @@ def _crosses(
 
 @cache
 def regions_of(plane: Plane, extended: tuple[Any, ...], rows: tuple[Any, ...]) -> tuple[Region, ...]:
-    """The polygons of a table's rows: extended points by name and two points, regions by algorithm and vertices."""
+    """The polygons of a table's rows.
+
+    A row of ``extended`` is a name and two points, a row of ``rows`` a cell and its vertices.
+    """
     points = {name: plane.extended(_point({}, a), _point({}, b)) for name, a, b in extended}
     return tuple(
         Region(algo_proto, tuple(_point(points, vertex) for vertex in vertices), plane)

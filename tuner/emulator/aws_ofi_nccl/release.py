@@ -1,4 +1,4 @@
-"""Reads ``tables/tuners/aws-ofi-nccl``: each release of the plugin over its parent, as records."""
+"""Reads ``tables/tuners/aws-ofi-nccl``: each release of the plugin, completed by its parent, as a record."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -68,7 +68,7 @@ class TunerRelease:
     model: Mapping[str, ModelConstants]
 
     def platform(self, product: str | None) -> str | None:
-        """The product's name in the release's tables; None for a product without tables, or without a product."""
+        """The platform that stands for a product in the release's tables; None if they have none for it."""
         everywhere = self.platforms.get("*")
         return everywhere if product is None else self.platforms.get(product, everywhere)
 

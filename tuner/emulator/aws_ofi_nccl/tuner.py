@@ -74,7 +74,7 @@ class AwsTuner:
 
     @property
     def settings(self) -> Mapping[str, str]:
-        """NCCL's variables that the network plugin sets on the machine, where they are not set."""
+        """NCCL's variables that the network plugin sets on the machine, unless they are set already."""
         return self.release.environment(self.product)
 
     def loaded(self, communicator: Comm) -> LoadedTuner | Decliner:
@@ -137,7 +137,7 @@ class AwsTuner:
         return None
 
     def answers(self, question: TunerQuestion) -> TunerAnswers:
-        """Cells and channels that NCCL takes. Errors: BadInput as of :meth:`loaded`."""
+        """The tuner's cells and channels, as NCCL uses them. Errors: BadInput if :meth:`loaded` raises it."""
         communicator, sizes = question.communicator, len(question.nbytes)
         loaded = self.loaded(communicator)
         if isinstance(loaded, Decliner) or communicator.nodes < self._least_nodes(loaded):
@@ -154,7 +154,7 @@ class AwsTuner:
         return self._regions(loaded, communicator, collective)[number - 1]
 
     def may_flicker(self, communicator: Comm, request: Request) -> bool:
-        """Whether rounding alone decides which sizes are in a region, as on two nodes up to aws-ofi-nccl 1.13.1."""
+        """Whether only rounding decides which sizes are in a region, as on two nodes up to aws-ofi-nccl 1.13.1."""
         loaded = self.loaded(communicator)
         if isinstance(loaded, Decliner) or communicator.nodes < self._least_nodes(loaded) or loaded.kind == "model":
             return False
@@ -174,7 +174,7 @@ class AwsTuner:
         return sorted(found)
 
     def chunk_bytes(self, question: ChunkQuestion) -> int | None:
-        """The chunk of a channel (getChunkSize), also on few nodes; None if NCCL does not find such a function."""
+        """The chunk of a channel (getChunkSize), also on few nodes; None if the plugin has no such function."""
         communicator, chunk_bytes = question.communicator, question.chunk_bytes
         plugin = communicator.release.plugin
         interface = None if plugin is None else _interface(self.release, plugin.api)
@@ -193,7 +193,7 @@ class AwsTuner:
         return chunk_bytes
 
     def chunks_follow_choices(self, communicator: Comm) -> bool:
-        """False, because chunks depend on the call alone."""
+        """Always False: the chunk sizes depend only on the call."""
         return False
 
     def _least_nodes(self, loaded: LoadedTuner) -> int:
@@ -330,7 +330,7 @@ def _steps(regions: tuple[Region, ...], ranks: int) -> tuple[SizeArray, IntArray
 
 
 def _interface(release: TunerRelease, newest: int) -> int | None:
-    """The newest interface that both have; only NCCL releases without a newer one look for versions 1 and 2."""
+    """The newest interface that both have; NCCL releases whose newest is version 1 or 2 look for no other."""
     known = (newest,) if newest < 3 else range(2, newest + 1)
     return max((each for each in release.interfaces if each in known), default=None)
 
@@ -413,7 +413,7 @@ def _tree_ll128_chunk(nbytes: IntArray, channels: int, depth: int) -> IntArray:
 
 
 def _tree_chunk_bytes(nbytes: int, nodes: int) -> int:
-    """Chunk of AllReduce by Tree/LL128 on p5en with a rank a node (chunkSizeTuningTreeLL128P5en)."""
+    """Chunk of AllReduce by Tree/LL128 on p5en with one rank per node (chunkSizeTuningTreeLL128P5en)."""
     steps = 1 + log2i(nodes)
     chunk = 288000
     if nbytes // chunk < 2 * steps * steps:
@@ -426,7 +426,7 @@ def _tree_chunk_bytes(nbytes: int, nodes: int) -> int:
 
 
 def _pat_chunk_bytes(nbytes: int, nodes: int) -> int:
-    """Chunk of AllGather by PAT/Simple on p5en with a rank a node (chunkSizeTuningAllGatherPatSimpleP5en)."""
+    """Chunk of AllGather by PAT/Simple on p5en with one rank per node (chunkSizeTuningAllGatherPatSimpleP5en)."""
     most = 524288 if nodes >= 16 else 1048576
     chunk = most
     fewest = (32 if nodes >= 16 else min(nodes, 8) + 1, most // 2), (min(nodes, 16), 65536), (min(nodes, 8), 32768)

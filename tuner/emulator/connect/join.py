@@ -1,6 +1,6 @@
 """The graphs of all nodes joined into channels: rings, double binary trees, CollNet, and copies of all of them.
 
-It also gives these channels in the form in which they are printed: rings, trees, heads, and who leaves a node.
+The channels are also summarized as they are printed: rings, trees, heads, and the connections between nodes.
 
 Source: ncclTopoPreset and ncclTopoPostset, src/graph/connect.cc, v2.28.9-1.
 """
@@ -40,7 +40,7 @@ class TreePlace:
 
 @lru_cache(4096)  # every channel of every rank asks
 def double_tree(nodes: int, node: int) -> tuple[TreePlace, TreePlace]:
-    """A node's places in both trees: the second is the first mirrored, or shifted by one if their number is odd."""
+    """A node's places in both trees: the second tree is the first mirrored, or, for odd ``nodes``, shifted by one."""
     first = binary_tree(nodes, node)
     if nodes % 2:
         return first, _renamed(binary_tree(nodes, (node - 1) % nodes), lambda other: (other + 1) % nodes)
@@ -73,9 +73,9 @@ def _renamed(place: TreePlace, name: Callable[[int], int]) -> TreePlace:
 
 @keeping_all()
 def connect(views: Sequence[Comm], nodes: Nodes) -> Connected:
-    """The channels of a communicator of these nodes; each kind's ranks use their own view of it, in the same order.
+    """The channels of a communicator of these nodes; ``views`` has the communicator as the ranks of each kind see it.
 
-    Nodes have to be in the order of their first ranks.
+    ``views`` has the order of ``nodes.kinds``. Nodes have to be in the order of their first ranks.
     """
     of_rank = dict(chain.from_iterable(Join(view, nodes, own).ranks() for own, view in enumerate(views)))
     node_of_rank = {rank: node for node, ranks in enumerate(nodes.ranks_of) for rank in ranks}
@@ -214,7 +214,8 @@ class Join:
     def adapter(self, node: int, rank: int, number: int, graph: str) -> ChannelAdapter:
         """The adapter of a rank on a channel, one of whose peers is on another node (ncclTopoGetNetDev).
 
-        It depends on the channel's own number, even where the channel is a copy of another or has changed places (sic).
+        As in NCCL, it depends on the channel's own number even if the channel is a copy of another or was swapped with
+        one.
         """
         channel = number % self.count
         ends = self.own.adapters(graph)[channel]
@@ -235,7 +236,7 @@ class Direct:
 
     @cached_property
     def heads(self) -> tuple[int, ...]:
-        """The heads of the node, by rank of the node; empty without CollNet, and on nodes that are too large for it."""
+        """The heads of the node, as local ranks; empty without CollNet, and on nodes with too many ranks."""
         most = self.view.release.limits.max_direct_local_ranks
         if self.view.collnet is None or self.view.max_local_ranks > most:
             return ()
@@ -286,12 +287,12 @@ class Nvls:
 
     @cached_property
     def searched(self) -> int:
-        """Channels of the graph, on which all ranks agree."""
+        """Number of channels of the NVLS graph, on which all ranks agree."""
         return self.view.graphs[Algorithm.NVLS].channels if self.view.nvls_channels else 0
 
     @cached_property
     def heads(self) -> tuple[tuple[int, ...], ...]:
-        """The ranks that are heads, by head and node."""
+        """The ranks that are heads, indexed [head][node]."""
         of_kind = {kind: self._heads(kind) for kind in self.nodes.kinds}
         of_nodes = [
             [0 if head is None else ranks[head] for head in of_kind[kind]]
@@ -373,7 +374,7 @@ def _read_in_steps(heads: Sequence[int], ranks: int, step: int) -> Iterator[int 
 
 
 def peers_of_pat(view: Comm, rank: int) -> tuple[int, ...]:
-    """The ranks 1, 2, 4 ... further up and down, around the end, below the number of ranks.
+    """The ranks at distances 1, 2, 4 ... above and below ``rank``, modulo the number of ranks.
 
     Empty if the release has no PAT, or if a node has several ranks.
     """
@@ -444,7 +445,7 @@ _NOWHERE = _Place(Tree(None, ()), None)
 
 @keeping_all()
 def summarize(connected: Connected, rank: int = 0) -> Across:
-    """The channels of all ranks, as many as ``rank`` has; rings begin at it."""
+    """The channels of all ranks, as many channels as ``rank`` has; rings begin at ``rank``."""
     nodes, channels = connected.node_of_rank, [rank.channels for rank in connected.ranks]
     several, numbers = len(set(nodes)) > 1, range(len(channels[rank]))
     nvls_numbers = range(len(connected.ranks[rank].nvls) if several else 0)
@@ -488,7 +489,7 @@ def _in_chain(number: int, channels: Sequence[RankChannel]) -> _Place:
 
 
 def _ring(number: int, first: int, channels: Sequence[Sequence[RankChannel]], nodes: Sequence[int]) -> RingOrder:
-    """The ring from a rank on, as far as consecutive ranks have the channel."""
+    """The ring that begins at the rank ``first``; it ends early at a rank that does not have the channel."""
     order = {first: None}  # by the place in the ring
     last = first
     while number < len(channels[last]) and (following := channels[last][number].next) not in order:

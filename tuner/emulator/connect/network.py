@@ -29,8 +29,8 @@ class NetworkDirection:
 def network_use(connected: Connected, rank: int, access_of: AccessOf, later: Collection[Algorithm] = ()) -> NetworkUse:
     """How a rank uses the network: whether and how it reaches other nodes.
 
-    NCCL tells all ranks about the rings' connections, which are counted again when they connect. Algorithms connected
-    ``later`` add the rank's own connections, unless rings have them.
+    The ring connections of all ranks count, because NCCL tells every rank about them. Algorithms connected ``later``
+    add the rank's own connections, except for those that rings already have.
     """
     of_all = [list(_of_rings(connected, each)) for each in range(len(connected.ranks))]
     own = of_all[rank]
@@ -69,7 +69,7 @@ def _of_trees(connected: Connected, rank: int) -> Iterator[NetworkDirection]:
 
 
 def _of_pat(connected: Connected, rank: int) -> Iterator[NetworkDirection]:
-    """Adapters by the graph of trees (sic)."""
+    """PAT's connections; NCCL takes their adapters from the tree graph."""
     own = connected.ranks[rank]
     for number, channel in enumerate(own.channels):
         yield from _both_ways(connected, rank, number, channel.tree_adapter, own.pat_peers)
@@ -108,7 +108,7 @@ ORDER = tuple(OF)  # in which they are connected at once: initTransportsRank, sr
 
 
 def heads_of_rank(connected: Connected, rank: int = 0, network: NetworkOf | None = None) -> Heads:
-    """The heads as a rank knows them; if there are none, the rank itself counts as one."""
+    """The heads as a rank knows them; without NVLS or CollNetDirect the number of heads is 1."""
     own = connected.ranks[rank]
     direct = own.channels[0].direct
     return Heads(

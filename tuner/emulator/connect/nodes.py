@@ -59,7 +59,7 @@ class CollNetDirect:
 
 @dataclass(frozen=True, slots=True)
 class NvlsChannel:
-    """A rank's place on one channel of NVLS, and in the tree between nodes of NVLSTree."""
+    """A rank's place on one channel of NVLS, and in NVLSTree's tree between nodes."""
 
     head: int | None  # which of the heads the rank is
     heads: int  # of the node; a rank may be several of them
@@ -69,9 +69,9 @@ class NvlsChannel:
 
 @dataclass(frozen=True, slots=True)
 class RankChannel:
-    """One channel of ring, tree and CollNet as a rank has it.
+    """A rank's place on one channel of ring, tree and CollNet.
 
-    Adapters are set where the rank has a neighbour on another node.
+    An adapter is set if the rank has a neighbour on another node.
     """
 
     previous: int
@@ -123,7 +123,10 @@ class NodeKind:
         return {(rank, net): over for rank, net, over in self.relays}
 
     def adapter(self, rank: int, net: int, ranks: Sequence[int]) -> ChannelAdapter:
-        """Adapter by which a rank of a node with these ``ranks`` sends to a device that graphs call ``net``."""
+        """Adapter by which a local rank reaches the device that graphs call ``net``.
+
+        ``ranks`` are the ranks of the node of this local rank.
+        """
         on_its_host = net & (1 << HOST_BIT) - 1 if net > 0 else net
         return ChannelAdapter(on_its_host, ranks[self.relay_of.get((rank, net), rank)], net)
 
@@ -134,15 +137,15 @@ class NodeKind:
 
     @property
     def tree_pattern(self) -> Pattern | None:
-        """Ranks of a tree's channel that talk to other nodes."""
+        """The tree graph's pattern: it says which ranks of a channel talk to other nodes."""
         return self.graphs["tree"].graph.pattern
 
     def orders(self, name: str) -> tuple[tuple[int, ...], ...]:
-        """Each channel's ranks of the node, in the order of the graph; for NVLS only the head."""
+        """The local ranks of each channel, in the order of the graph; for NVLS only the head."""
         return self._of_graph[name][0]
 
     def adapters(self, name: str) -> tuple[tuple[int, int], ...]:
-        """The network devices at both ends of each channel; none on one node."""
+        """The network devices at both ends of each channel; empty if there is only one node."""
         return self._of_graph[name][1]
 
     @cached_property
@@ -175,7 +178,7 @@ def _of_kind(order: Sequence[str], kind: str) -> Iterator[str]:
 
 
 def _of_device(gpu: str) -> int:
-    """The number by which a GPU's ranks are ordered: its own, or where ranks share GPUs, the rank on the host."""
+    """The number that orders the ranks of a node: the GPU's number or, if ranks share GPUs, the rank on the host."""
     _, shared, rank = gpu.partition("/")
     return int(rank) if shared else _number(gpu)
 

@@ -54,7 +54,10 @@ class BroadcastPart:
 
 @dataclass(slots=True)
 class BroadcastKernel:
-    """One launch: at most one broadcast from each root. ``batches`` and ``work_bytes`` are its part of a kernel."""
+    """One launch: at most one broadcast from each root.
+
+    ``batches`` and ``work_bytes`` are the room that it takes in a kernel.
+    """
 
     protocol: Protocol
     threads: int
@@ -147,7 +150,7 @@ def _chunk_bytes(p2p_context: P2pContext, protocol: Protocol) -> int:
 
 
 def _depth(ring: Sequence[int], root: int) -> int:
-    """By how many ranks a root precedes the own rank in a ring that begins at the own rank."""
+    """Number of hops from a root along the ring to the rank at which ``ring`` begins."""
     return -ring.index(root) % len(ring)
 
 
@@ -174,7 +177,7 @@ class MixedKernel:
 
 @dataclass(frozen=True, slots=True)
 class MixedGroup:
-    """The kernels in the order of their launch, and what NCCL chose for the collectives, in its order."""
+    """The kernels in the order of their launch, and what NCCL chose for the collectives, in NCCL's order."""
 
     kernels: tuple[MixedKernel, ...]
     choices: tuple[GroupChoice, ...]
@@ -187,7 +190,7 @@ def plan(
     calls: Sequence[ExchangeCall],
     buffers: Buffers = Buffers.plain,
 ) -> MixedGroup:
-    """The kernels of a group of collectives and of sends and receives; ``buffers`` are those of collectives, too.
+    """The kernels of a group of collectives and of sends and receives; ``buffers``: the kind of all their buffers.
 
     BadInput for what is not emulated.
     """

@@ -3,10 +3,10 @@
 Calls become messages, one per peer and direction, which wait in a queue for each peer. NCCL serves its peers in the
 order of rounds (:class:`tuner.emulator.p2p.records.PeerOrder`), again and again until nothing waits. Up to 2.21 a round
 takes a chunk of the next message to and from a peer, each on one channel; chunks of a channel that are done together
-are a work, a connection at most once in it, and a kernel holds a limited number of works. From 2.22 on a round takes
-whole messages: a work has one out and one in, on as many channels as their size asks for, and a channel does works in
-batches; a kernel holds as many batches and works as fit its arguments or the ring of works. Chunks use LL if little is
-sent and the connection has LL buffers. What does not fit begins the next kernel.
+are a work, in which each connection occurs at most once, and a kernel holds a limited number of works. From 2.22 on a
+round takes whole messages: a work has one message out and one in, on as many channels as their sizes need, and a
+channel does works in batches; a kernel holds as many batches and works as fit into its arguments or into the ring of
+works. Chunks use LL if little is sent and the connection has LL buffers. What does not fit begins the next kernel.
 
 Source: scheduleP2pTasksToPlan, addP2pToPlan, src/enqueue.cc, v2.28.9-1 and v2.21.5-1.
 """
@@ -35,7 +35,10 @@ POINT_TO_POINT = (PeerCall.Send, PeerCall.Recv)
 
 @dataclass(frozen=True, slots=True)
 class ExchangeCall:
-    """One call as a rank makes it: ``count`` elements as NCCL's function takes them; ``root`` may be the peer."""
+    """One call as a rank makes it: ``count`` elements as NCCL's function takes them.
+
+    ``root`` is the peer of a Send or Recv.
+    """
 
     function: PeerCall
     dtype: DataType
@@ -45,10 +48,10 @@ class ExchangeCall:
 
 
 def plan(p2p_context: P2pContext, calls: Sequence[ExchangeCall], captured: bool = False) -> tuple[ExchangeKernel, ...]:
-    """The kernels of a group of calls; a send to the rank itself comes with its receive.
+    """The kernels of a group of calls; a send to the rank itself needs a receive from it.
 
-    ``captured``: into a CUDA graph, where a kernel holds more. BadInput for calls that the release does not have, and
-    for sends to the rank itself without a receive.
+    ``captured``: whether a CUDA graph captures the group, in which a kernel holds more. BadInput for calls that the
+    release does not have, and for sends to the rank itself without a receive.
     """
     queues = Queues(messages(p2p_context, calls), p2p_context.order.rank)
     if p2p_context.communicator.release.exchange.planner == "rounds":
@@ -57,7 +60,9 @@ def plan(p2p_context: P2pContext, calls: Sequence[ExchangeCall], captured: bool 
 
 
 def messages(p2p_context: P2pContext, calls: Iterable[ExchangeCall]) -> Iterable[Message]:
-    """The sends and receives of calls, in NCCL's order. BadInput as of :func:`plan`.
+    """The sends and receives of calls, in NCCL's order.
+
+    BadInput for a peer that is no rank, and for a call that the release does not have.
 
     Source: taskAppend, src/enqueue.cc, v2.28.9-1.
     """
@@ -405,7 +410,7 @@ class _RoundPlanner:
         kernel.work_bytes += WORK_BYTES
 
     def _put(self, kernel: _RoundKernel, channel: int, number: int, sweep: int) -> None:
-        """Adds the work to the last batch of a channel, or to a new one; one that reaches too far is extended."""
+        """Adds the work to the last batch of a channel, or to a new batch; a batch that reaches too far is extended."""
         here, tail = kernel.work_bytes, kernel.tails.get(channel)
         near = self.data.batches_of_near_rounds
         anew = (
@@ -483,7 +488,7 @@ class _RoundPlanner:
 
 
 def divided(size: int, count: int, most: int, part_bytes: tuple[int, int]) -> tuple[int, int]:
-    """Channels of a message, ``count`` or twice as many and so on while parts are too large, and bytes of a part."""
+    """Number of channels of a message, ``count`` doubled while parts are too large, and bytes of a part."""
     least, largest = part_bytes
     part = max(least, int(ceil_div(size, count)))
     while part > largest and count <= most // 2:

@@ -100,7 +100,7 @@ def _most(communicator: Comm) -> int:
 
 
 def _each_peer(communicator: Comm, links: Sequence[PeerLinks], first: int) -> Iterator[int]:
-    """Channels for the pairs of GPUs among these nodes' ranks."""
+    """Channels per peer that the links between these nodes' GPUs, and their adapters, allow."""
     for node in links:
         if node.local_channels is not None:
             yield node.local_channels
@@ -228,7 +228,7 @@ class PeerOrder:
         return size
 
     def place(self, rank: int) -> tuple[int, int]:
-        """The node of a rank, and which of its ranks it is."""
+        """The node of a rank, and the rank's place among the ranks of that node."""
         nodes, places = self._places
         return int(nodes[rank]), int(places[rank])
 
@@ -256,7 +256,10 @@ class PeerOrder:
         return nodes, places
 
     def _up_and_down(self) -> tuple[Ranks, Ranks]:
-        """Nodes d, -d, n/2 - d and d - n/2 away. Source: initTransportsRank, src/init.cc, v2.18.1-1."""
+        """Order by node: those d, -d, n/2 - d and d - n/2 away, for growing d.
+
+        Source: initTransportsRank, src/init.cc, v2.18.1-1.
+        """
         nodes, (node, own), most = len(self.ranks_of), self.place(self.rank), self.most_of_node
         steps = -(-most // TOGETHER) * TOGETHER if most > TOGETHER else 1 << (most - 1).bit_length()
         table = np.full((nodes, steps), NOBODY)
@@ -269,7 +272,10 @@ class PeerOrder:
         return _both(table, (node, own), away, np.arange(steps))
 
     def _growing_steps(self) -> tuple[Ranks, Ranks]:
-        """Order by node, then by rank; all ranks at once where nodes differ. Source: as above, v2.22.3-1."""
+        """Order by node, then by rank; by rank only if nodes differ in size.
+
+        Source: initTransportsRank, src/init.cc, v2.22.3-1.
+        """
         if len(set(self._sizes)) > 1:
             everyone = np.arange(self.communicator.ranks)[None]
             return _both(everyone, (0, self.rank), growing(1), growing(self.communicator.ranks))
@@ -292,7 +298,7 @@ def _both(table: Ranks, own: tuple[int, int], rows: Ranks, columns: Ranks) -> tu
 
 
 def growing(count: int) -> Ranks:
-    """0, 1, 3, 6, 10 ... modulo a power of two, leaving out numbers from ``count`` on: numbers [step]."""
+    """The numbers 0, 1, 3, 6, 10 ... modulo a power of two, without those from ``count`` on, [step]."""
     power = 1 << (count - 1).bit_length()
     steps = np.arange(power)
     values = steps * (steps + 1) // 2 & (power - 1)
@@ -301,7 +307,7 @@ def growing(count: int) -> Ranks:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One send or receive of a rank; ``offset_bytes`` is where its buffer begins, which decides nothing."""
+    """One send or receive of a rank; ``offset_bytes`` is where its buffer begins, on which no choice depends."""
 
     peer: int
     bytes: int
@@ -311,11 +317,11 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class Transfer:
-    """A message, or a chunk of one up to 2.21, as a kernel has it.
+    """A message as a kernel holds it; up to 2.21 a chunk of a message.
 
-    ``channels`` are in the order of its parts, each of ``part_bytes`` but the last; ``chunk_bytes`` goes through a
-    buffer at once, for LL without its flags from 2.22 on. ``network``: it goes over the network, not over peer-to-peer
-    or shared memory.
+    ``channels`` are in the order of the transfer's parts, which have ``part_bytes`` each, except for the last.
+    ``chunk_bytes`` go through a buffer at once; from 2.22 on LL's flags are not counted. ``network``: the transfer goes
+    over the network, not over peer-to-peer or shared memory.
     """
 
     message: Message
@@ -375,12 +381,12 @@ class ExchangeKernel:
 
     @property
     def channels(self) -> tuple[int, ...]:
-        """Number of channels, which is the number of blocks."""
+        """The channels, ascending; each has one block."""
         return tuple(sorted(self.batches))
 
     @property
     def transfers(self) -> Iterator[tuple[Transfer, int | None]]:
-        """The messages with their rounds, receives and sends by round; or the chunks channel by channel, without."""
+        """The messages with their rounds, round by round; up to 2.21 chunks without rounds, channel by channel."""
         for work in self.works:
             yield from ((each, work.round) for each in (work.receive, work.send) if each is not None)
         elements = (item for batches in self.batches.values() for batch in batches for item in batch)
@@ -402,7 +408,7 @@ class P2pContext:
     rings: Callable[[], Sequence[Sequence[int]]]  # by channel the ranks of the ring, from the own one on
 
     def by_network(self, peer: int) -> bool:
-        """Whether only the network joins a rank: on most other nodes, or on another socket with its own adapters."""
+        """Whether only the network joins ``peer``: on most other nodes, or on a socket with adapters of its own."""
         (own, place), (other, other_place) = (self.order.place(rank) for rank in (self.order.rank, peer))
         if own == other:
             return (place, other_place) in self.joined_by_network
@@ -410,7 +416,7 @@ class P2pContext:
 
 
 class Queues:
-    """The messages of one rank."""
+    """The messages of one rank that are not in a kernel yet: a queue for each peer and direction."""
 
     def __init__(self, messages: Iterable[Message], rank: int) -> None:
         self._waiting: dict[tuple[int, bool], deque[Message]] = defaultdict(deque)

@@ -27,13 +27,13 @@ def graph(_: Float, point: ModelPoint) -> Float:
 
 @RULES(nccl.RING_MODEL_INIT(since="2.31.2"))
 def graph_inter_on_two_blackwell_nodes(value: Float, point: ModelPoint) -> Float:
-    """Bandwidth per channel: on one node (before Blackwell up to two) the graph's inside a node, else between."""
+    """Bandwidth per channel: inside a node on one node (before Blackwell up to two), else between nodes."""
     return f32(point.graph.bw_inter_gbs) if _blackwell(point) and point.nodes == 2 else graph(value, point)
 
 
 @RULES(nccl.TREE_MODEL_INIT(since="2.31.2"))
 def graph_slower_on_blackwell(value: Float, point: ModelPoint) -> Float:
-    """Bandwidth per channel: on Blackwell the slower one; before, inside a node up to two nodes, else between."""
+    """Bandwidth per channel: on Blackwell the slower; before, inside a node up to two nodes, else between."""
     return graph_slower(value, point) if _blackwell(point) else graph(value, point)
 
 
@@ -51,7 +51,7 @@ def graph_intra(_: Float, point: ModelPoint) -> Float:
 
 @RULES(nccl.TOPO_TUNE_MODEL(since="2.28.3"), nccl.NVLS_MODEL_INIT(since="2.31.2"))
 def nvls_multicast(_: Float, point: ModelPoint) -> Float:
-    """The switch's efficiency inside a node, against the network between nodes; one channel is lost to latency."""
+    """The slower of switch, at its efficiency, and network; in the switch one channel is lost to latency."""
     channels = f32(point.graph.channels)
     efficiency = f32(point.release.nvls_efficiency[point.communicator.generation])
     intra = f32(point.graph.bw_intra_gbs) * efficiency * f32(point.graph.channels - 1) / channels
@@ -73,7 +73,7 @@ def nvls_slower(_: Float, point: ModelPoint) -> Float:
 
 @RULES(nccl.TOPO_TUNE_MODEL(since="2.27.3"))
 def nvls_gathers_slower(value: Float, point: ModelPoint) -> Float:
-    """Bandwidth per channel: the slower of both; gathers save a rank's own share, and lose a tenth of the network."""
+    """Bandwidth per channel: the slower of node and network; gathers save a rank's share, lose 10 % of the network."""
     if point.collective is Collective.AllReduce:
         return nvls_slower(value, point)
     intra = f32(point.graph.bw_intra_gbs) * (point.local_ranks - f32(1)) / point.local_ranks
@@ -82,8 +82,8 @@ def nvls_gathers_slower(value: Float, point: ModelPoint) -> Float:
 
 @RULES(nccl.TOPO_TUNE_MODEL(since="2.19.3"))
 def nvls_tree_slower(_: Float, point: ModelPoint) -> Float:
-    """Bandwidth per channel: the slower of the node's inside and the network, carrying the tree both ways beyond two
-    nodes.
+    """Bandwidth per channel: the slower of the node's inside and the network, which carries the tree both ways beyond
+    two nodes.
     """
     inter = f32(point.graph.bw_inter_gbs)
     return min(f32(point.graph.bw_intra_gbs), inter if point.nodes <= 2 else inter / f32(2))
@@ -194,7 +194,7 @@ def collnet_direct(value: Float, point: ModelPoint) -> Float:
 
 @RULES(nccl.TOPO_TUNE_MODEL(since="2.18.1"))
 def collnet_direct_interpolated(value: Float, point: ModelPoint) -> Float:
-    """CollNet Direct: every GPU needs an adapter; AllGather and ReduceScatter have a share measured at 1 and 8 GPUs."""
+    """CollNet Direct: every GPU needs an adapter; AllGather and ReduceScatter have a share between 0.95 and 0.85."""
     if point.protocol is not Protocol.Simple or not point.gathers_or_scatters:
         return collnet_direct(value, point)
     network = point.communicator.collnet

@@ -1,6 +1,6 @@
 """The most channels an operation may use, and the threads of its blocks, by its size.
 
-Shapes: sizes are nBytes; channels and threads are numbers, [size].
+Shapes: sizes are nBytes; channels and threads are arrays of integers, [size].
 """
 
 from collections.abc import Callable
@@ -38,7 +38,7 @@ def bound(call: RuleCall, tables: Tables, nbytes: int) -> int:
 
 
 def bounds(call: RuleCall, tables: Tables, nbytes: SizeArray) -> tuple[IntArray, IntArray]:
-    """:func:`bound` of each of the sizes, and the threads of its blocks: numbers [size]."""
+    """:func:`bound` of each size, and the threads of a block, both arrays [size]."""
     most = call.rules.bound_channels(call.communicator)
     bound = plain_bound(most, call, tables, nbytes)
     trace.step("channels", "", plain_bound, most, bound)
@@ -100,7 +100,7 @@ def by_the_tuners_channels(tuned: int) -> int:
 
 
 def of_registered(call: RuleCall, tables: Tables, bound: IntArray) -> IntArray:
-    """Bounds with registered buffers, numbers of channels [size]; the same where there are none."""
+    """Bounds, numbers of channels [size], after the rules for registered buffers; unchanged without these."""
     if registered.kept(call.communicator, call.request):
         for rule in call.rules.registered:
             before, bound = bound, rule(call, tables, bound)
@@ -137,7 +137,7 @@ def _keeps_threads(call: RuleCall) -> bool:
 
 
 def _shrunk_threads(most: int, call: RuleCall, tables: Tables, nbytes: SizeArray, bound: IntArray) -> IntArray:
-    """Threads before those that only some algorithms add."""
+    """Threads without the warps that some algorithms add."""
     threads = int(tables.max_threads[call.algo_proto])
     if _keeps_threads(call):
         return np.full(nbytes.shape, threads, np.int64)
@@ -213,7 +213,7 @@ def _needs(most: int, call: RuleCall, tables: Tables) -> tuple[SizeArray, int]:
 
 @cache
 def _needs_by(rule: ProductRule, most: int, threads: int, threshold: int) -> tuple[SizeArray, int]:
-    """The sizes in bytes that 2, 3 and more channels need, rising, and the one that all threads of a channel need.
+    """The sizes in bytes that 2, 3 and more channels need, rising, and the size that all threads of one channel need.
 
     They are channels * threads * threshold, from the most channels down to one: an int, which wraps for thousands of
     ranks. Overflow is undefined in C, so only the compiled libnccl shows the result.
@@ -232,13 +232,13 @@ def wraps_each_time(most: int, threads: int, threshold: int) -> list[int]:
 
 @PRODUCT_RULES(nccl.GET_CHANNEL_THREAD_INFO(since="2.20.5"))
 def wraps_twice(most: int, threads: int, threshold: int) -> list[int]:
-    """The first two wrap; the others count down from the second in 64 bits, up to the threads', which starts anew."""
+    """The first two products wrap; the others, except for the threads' own, count down from the second in 64 bits."""
     return [*wraps_twice_and_for_threads(most, threads, threshold)[:-1], int32(threads * threshold)]
 
 
 @PRODUCT_RULES(nccl.TOPO_GET_ALGO_INFO(since="2.22.3"), nccl.TUNING_GET_CHANNELS(since="2.31.2"))
 def wraps_twice_and_for_threads(most: int, threads: int, threshold: int) -> list[int]:
-    """The first two wrap, the others count down from the second in 64 bits; so does the one for the threads."""
+    """The first two products wrap; all others count down from the second in 64 bits, also the last, of the threads."""
     step, wrapped = int32(threads * threshold), wraps_each_time(most, threads, threshold)
     return [*wrapped[:1], *(wrapped[1] - further * step for further in range(most - 1))]
 
@@ -279,7 +279,7 @@ def _fewer_direct_channels(nbytes: SizeArray, most: int, threads: int, threshold
 def fewer_threads(nbytes: SizeArray, channels: IntArray, threads: int, threshold: int, alone: int) -> IntArray:
     """Threads halve (as long as whole warps of four remain) while they are too many for the size.
 
-    ``alone`` is the product of one channel with all threads.
+    ``alone`` is the size in bytes that one channel with all threads needs.
     """
     result = np.full(nbytes.shape, threads, np.int64)
     while threads > 0 and threads % 128 == 0:
@@ -308,7 +308,7 @@ def whole_for_trees(communicator: Comm, algo_proto: AlgoProto, threads: IntArray
     nccl.GET_CHANNEL_THREAD_INFO(since="2.20.5"),
 )
 def more_warps_for_simple(communicator: Comm, algo_proto: AlgoProto, threads: IntArray, least: int) -> IntArray:
-    """Threads of the block: Simple adds warps, one for a ring to synchronise, four for the two halves of a tree."""
+    """Threads of the block: Simple adds warps, one to synchronise for a ring, four for the two halves of a tree."""
     more = {(Algorithm.Ring, Protocol.Simple): 1, (Algorithm.Tree, Protocol.Simple): 4}
     return np.maximum(_block_threads(communicator, threads, more.get(algo_proto, 0)), least)
 

@@ -1,4 +1,4 @@
-"""Facts that the rules of times and launches look at: one kind of call by one algorithm and protocol."""
+"""What the rules of times and launches look at: one kind of call with one algorithm and protocol."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RuleCall:
-    """A request on a communicator, by the algorithm and protocol that a rule computes for."""
+    """A request on a communicator, with the algorithm and protocol that a rule computes for."""
 
     communicator: Comm
     request: Request
@@ -62,7 +62,7 @@ class RuleCall:
 
     @property
     def traffic_per_byte(self) -> int:
-        """Traffic that a byte of the count counts as; LL's flags count too."""
+        """Bytes of traffic that NCCL counts for one byte of the count; LL's flags count too."""
         per_byte = self.request.traffic_per_byte(self.communicator.ranks)
         return per_byte * (self.limits.ll_traffic if self.protocol is Protocol.LL else 1)
 
@@ -78,7 +78,7 @@ class ModelPoint:
 
     @property
     def release(self) -> Release:
-        """The release that computes."""
+        """The release that the communicator runs."""
         return self.communicator.release
 
     @property
@@ -127,7 +127,7 @@ class ModelPoint:
 
     @property
     def ll_cap_gbs(self) -> np.float64:
-        """The LL cap: one node looks at the GPU's generation, several nodes at the CPU's vendor."""
+        """The cap of LL's bandwidth: on one node it depends on the GPU's generation, on several on the CPU's vendor."""
         if self.nodes == 1:
             return self.cap_gbs("ll")
         slower = self.communicator.table_cpu_vendor in ("AuthenticAMD", "mixed")
@@ -153,7 +153,7 @@ ROW_RULES: Registry[Callable[[ModelPoint, str, Algorithm], Algorithm]] = Registr
 
 @ROW_RULES(nccl.TOPO_TUNE_MODEL(since="2.18.1"))
 def ring_for_trees_on_power(point: ModelPoint, hardware: str, row: Algorithm) -> Algorithm:
-    """POWER gives Tree/Simple inside a node Ring's latency, to favour it."""
+    """On POWER, Tree/Simple has Ring's latency inside a node, which favours trees."""
     power = point.communicator.table_cpu_arch == "ppc64" and hardware == "pci"
     tree = row is Algorithm.Tree and point.protocol is Protocol.Simple
     return Algorithm.Ring if power and tree else row

@@ -1,7 +1,7 @@
-"""A call's own configuration, ncclCollConfig_t: which algorithms it leaves, and how many blocks it may have.
+"""A call's own configuration, ncclCollConfig_t: which algorithms it allows, and how many blocks the call may have.
 
 Source: src/config/{algorithm_parser,algorithm_registry,collconfig}.cc, v2.31.2-1, and ncclGetAlgoInfo of
-src/enqueue/enqueue.cc; what the library does with wrong ones is compared with it.
+src/enqueue/enqueue.cc; what NCCL does with invalid configurations is compared with the library.
 """
 
 import re
@@ -82,9 +82,9 @@ def _takes_configurations(nccl: Release) -> bool:
 
 
 def selected(communicator: Comm, request: Request) -> frozenset[AlgoProto] | None:
-    """The cells that the call's selection leaves; None for all, also where it has no effect.
+    """The cells that the call's selection allows; None if it allows all or has no effect.
 
-    NCCL_ALGO, NCCL_PROTO or NCCL_SYM_KERNEL that name anything for the collective count alone.
+    If NCCL_ALGO, NCCL_PROTO or NCCL_SYM_KERNEL names anything for the collective, the selection has no effect.
     """
     configuration = request.configuration
     if configuration is None or not configuration.alg_selection:
@@ -99,7 +99,7 @@ def selected(communicator: Comm, request: Request) -> frozenset[AlgoProto] | Non
 
 
 def notes(communicator: Comm, request: Request) -> Iterator[str]:
-    """Sentences on a call's configuration: what NCCL passes over in silence, and what a selection means."""
+    """Sentences on a call's configuration: what NCCL silently ignores, and what a selection means."""
     own = request.configuration
     if own is None:
         return
@@ -118,7 +118,7 @@ def notes(communicator: Comm, request: Request) -> Iterator[str]:
 
 
 def _selected_by_beginning(communicator: Comm, request: Request, text: str) -> Iterator[str]:
-    """Where a name of the selection is only how names begin: those that it leaves for the collective."""
+    """Sentences on names in a selection that are only beginnings: which of the collective's names they stand for."""
     names = _names(communicator.release, request.collective)
     own = [name for name, collectives in names.items() if request.collective in collectives]
     for tag in _tags(text):
@@ -138,7 +138,7 @@ def _tags(text: str) -> list[str]:
 
 
 def nothing_selected(request: Request) -> str:
-    """Text of the error where nothing that the call's selection names can run on this communicator."""
+    """Text of the error if nothing that the call's selection names can run on this communicator."""
     text = request.configuration.alg_selection if request.configuration else None
     return (
         f"call config algSelection={text}: nothing of it can run {request.collective.name} here: the group ends with "
@@ -147,7 +147,7 @@ def nothing_selected(request: Request) -> str:
 
 
 def ctas(communicator: Comm, request: Request) -> tuple[int, int]:
-    """The fewest and the most blocks of a call: the environment's, its own, the communicator's, in this order."""
+    """The fewest and the most blocks of a call: from the environment, else its own, else the communicator's."""
     environment, own = communicator.environment, request.configuration or CallConfiguration()
     low, high = communicator.ctas
     most = _first(environment.of_process("NCCL_MAX_CTAS"), None if own.max_ctas is None else min(own.max_ctas, high))
@@ -175,7 +175,7 @@ def _names(nccl: Release, collective: Collective) -> Mapping[str, tuple[Collecti
 
 @cache
 def _registry(kernels: tuple[str, ...]) -> Mapping[str, tuple[Collective, ...]]:
-    """Every name with its collectives; two kernels of other collectives may have one name."""
+    """Every name with its collectives; kernels of different collectives may have the same name."""
     names = {name: _OF_COLLECTIVES[algorithm] for name, (algorithm, _) in _GENERAL.items()}
     for kernel in kernels:
         collective, _, own = kernel.partition("_")
@@ -185,7 +185,7 @@ def _registry(kernels: tuple[str, ...]) -> Mapping[str, tuple[Collective, ...]]:
 
 
 def _selected(text: str, names: Mapping[str, tuple[Collective, ...]], collective: Collective) -> frozenset[str]:
-    """The names that a selection leaves for a collective; empty for an invalid one, as in NCCL."""
+    """The names that a selection allows for a collective; empty for an invalid selection, as in NCCL."""
     everything, chosen = frozenset((name, each) for name, own in names.items() for each in own), frozenset[object]()
     for term in filter(None, re.sub(r"[ \t\n\r]", "", text).split(",")):
         left, factors = everything, [factor for factor in term.split("+") if factor]

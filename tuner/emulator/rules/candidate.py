@@ -67,7 +67,7 @@ def nvls_reduces_operation(communicator: Comm, request: Request, algorithm: Algo
 
 @RULES(nccl.GET_ALGO_INFO(since="2.18.1"), nccl.TOPO_GET_ALGO_INFO(since="2.20.5"))
 def nvls_reduces_every_operation(communicator: Comm, request: Request, algorithm: Algorithm) -> Reason:
-    """NVLS is on, and the switch can reduce this type with this operation; even AllGather needs that, and fails it."""
+    """NVLS is on, and the switch can reduce this type with this operation, which even AllGather needs and lacks."""
     if algorithm not in NVLS or (communicator.nvls and _switch_reduces(request)):
         return None
     return nvls_missing(communicator, request) or f"NVLS {request.collective.name} would have to reduce bytes"

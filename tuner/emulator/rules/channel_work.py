@@ -55,7 +55,7 @@ class Sized:
 
 
 class NvlsChunk(Variant, ABC):
-    """The most bytes of a chunk that the switch takes."""
+    """Rule for the most bytes of a chunk of NVLS and NVLSTree."""
 
     unset_where_shared = False  # with the NVLS of another communicator, which NCCL then divides by
 
@@ -73,7 +73,7 @@ NVLS_RULES: Registry[NvlsChunk] = Registry()
 
 @NVLS_RULES.variant(nccl.COMPUTE_COLL(since="2.18.1"))
 class Fixed(NvlsChunk):
-    """128 KiB; for trees a step."""
+    """128 KiB for NVLS; for NVLSTree a step of the buffer."""
 
     def __call__(self, communicator: Comm) -> int:
         return communicator.release.limits.nvls_chunk_bytes
@@ -84,7 +84,7 @@ class Fixed(NvlsChunk):
 
 @NVLS_RULES.variant(nccl.COMPUTE_COLL(since="2.19.3"))
 class SlowNetworks(Fixed):
-    """Less where the model has little bandwidth between nodes; trees over four nodes or more have 64 KiB."""
+    """As :class:`Fixed`, but less with little bandwidth between nodes, and 64 KiB for trees over four or more nodes."""
 
     slow_gbs, slow_bytes = 150, 32768
     tree_nodes, tree_bytes = 4, 65536
@@ -95,7 +95,7 @@ class SlowNetworks(Fixed):
 
 @NVLS_RULES.variant(nccl.COMPUTE_COLL_CHUNK_INFO(since="2.20.5"))
 class RequestedForTrees(SlowNetworks):
-    """Trees have at most NCCL_NVLSTREE_MAX_CHUNKSIZE."""
+    """As :class:`SlowNetworks`, but trees have at most NCCL_NVLSTREE_MAX_CHUNKSIZE."""
 
     def of_tree(self, communicator: Comm, step: int) -> int:
         most = communicator.environment.c_int("NCCL_NVLSTREE_MAX_CHUNKSIZE", -2)
@@ -104,7 +104,7 @@ class RequestedForTrees(SlowNetworks):
 
 @NVLS_RULES.variant(nccl.CALC_COLL_CHUNKING(since="2.22.3"))
 class Requested(RequestedForTrees):
-    """NCCL_NVLS_CHUNKSIZE, and no more for trees."""
+    """NCCL_NVLS_CHUNKSIZE for NVLS, and at most that for trees."""
 
     def __call__(self, communicator: Comm) -> int:
         return communicator.environment.c_int("NCCL_NVLS_CHUNKSIZE", communicator.release.limits.nvls_chunk_bytes)
@@ -115,7 +115,7 @@ class Requested(RequestedForTrees):
 
 @NVLS_RULES.variant(nccl.COMPUTE_COLL_CHUNK_INFO(since="2.21.5"))
 class RequestedUnlessShared(Requested):
-    """Chunks of :class:`Requested`, but not set where NVLS belongs to the communicator it was split off (sic)."""
+    """Chunks of :class:`Requested`, but not set if NVLS belongs to the communicator that was split (sic)."""
 
     unset_where_shared = True
 
@@ -139,7 +139,7 @@ class TunedForBlackwell(Requested):
         return super().of_tree(communicator, step)
 
     def _tuned(self, communicator: Comm) -> tuple[int, int]:
-        """Chunks and the most of trees; 0 where nothing is tuned. Source: ncclNvlsTreeSm100Tuning."""
+        """The chunk of NVLS and the largest of NVLSTree; 0 if NCCL tunes none. Source: ncclNvlsTreeSm100Tuning."""
         if communicator.shared is not None and communicator.shared.nvls:
             communicator = communicator.shared  # whose buffers were laid out with its chunks (ncclNvlsSetup)
         nodes, local, net_gbs = communicator.nodes, communicator.min_local_ranks, communicator.net_gbs
@@ -164,13 +164,13 @@ class TunedForBlackwell(Requested):
     nccl.COMPUTE_COLL(since="2.18.1"), nccl.INIT_COLL_WORK_ELEM(since="2.20.5"), nccl.CALC_COLL_CHUNKING(since="2.22.3")
 )
 def writes_up_to_1_mib(channel_bytes: int) -> int:
-    """CollNetDirect writes to its peers up to 1 MiB per channel and reads more."""
+    """CollNetDirect writes to its peers up to 1 MiB per channel, and reads from them if there is more."""
     return WRITES if channel_bytes <= 1 << 20 else READS
 
 
 @DIRECT_RULES(nccl.CALC_COLL_CHUNKING(since="2.23.4"))
 def reads_up_to_4_kib(channel_bytes: int) -> int:
-    """CollNetDirect reads from its peers up to 4 KiB per channel and writes more."""
+    """CollNetDirect reads from its peers up to 4 KiB per channel, and writes to them if there is more."""
     return READS if channel_bytes <= 4 << 10 else WRITES
 
 
@@ -188,7 +188,10 @@ def direct(sized: Sized) -> int:
 
 
 def whole_chunk_bytes(call: RuleCall, effective: bool) -> int:
-    """The chunk of a call that is large enough; ``effective``: without what LL and LL128 need besides data."""
+    """The chunk, in bytes, of a call that is large enough.
+
+    ``effective``: only its data, without the flags of LL and LL128.
+    """
     chunk = step_bytes(call.communicator, call.protocol) * chunk_and_slice_steps(call)[0]
     if effective and call.protocol is Protocol.LL:
         return chunk // 2
@@ -202,7 +205,7 @@ def whole_chunk_bytes(call: RuleCall, effective: bool) -> int:
     nccl.CALC_COLL_CHUNKING_MOVED(since="2.31.2"),
 )
 def chunk_bytes(sized: Sized, whole: int) -> int:
-    """The bytes of a chunk: the ``whole`` one, or less where the call would have few loops with it."""
+    """The bytes of a chunk: ``whole``, or less if the call would have few loops with that."""
     by_algorithm = {
         Algorithm.CollNetDirect: _collnet_direct,
         Algorithm.CollNetChain: _collnet_chain,
@@ -217,7 +220,7 @@ def chunk_bytes(sized: Sized, whole: int) -> int:
 
 
 def halved(sized: Sized, chunk: int, heads: int, needs: Sequence[tuple[int, int]]) -> int:
-    """Halves a chunk while there are fewer loops of it than needed, down to a floor: by (loops, floor) in turn."""
+    """Halves a chunk while it makes fewer loops than needed, down to a floor: ``needs`` are (loops, floor), in turn."""
     for loops, floor in needs:
         while sized.nbytes // (sized.channels * heads * chunk) < loops and chunk > floor:
             chunk //= 2
@@ -255,7 +258,7 @@ def _nvls_tree(sized: Sized, chunk: int) -> int:
 
 
 def _limited(sized: Sized, chunk: int, limits: Sequence[tuple[int, int]]) -> int:
-    """The chunk, reduced where it would make too few loops; ``limits`` are (loops, bytes), applied in order."""
+    """The chunk, reduced if it would make too few loops; ``limits`` are (loops, bytes), applied in order."""
     for loops, most in limits:
         if sized.nbytes < loops * sized.channels * sized.heads.nvls * chunk and chunk > most:
             chunk = most
@@ -263,7 +266,7 @@ def _limited(sized: Sized, chunk: int, limits: Sequence[tuple[int, int]]) -> int
 
 
 def _tree_ll128(sized: Sized, chunk: int) -> int:
-    """A chunk by float32: the steps of the tree over the ranks per node."""
+    """The chunk of Tree/LL128, by the steps of the tree over the ranks per node in float32."""
     communicator = sized.communicator
     per_node = f32(communicator.ranks) / f32(communicator.nodes)
     steps = f32(1 + log2i(communicator.nodes) + 0.1 * float(per_node))
@@ -324,7 +327,7 @@ class ScheduledTask:
     network_takes_buffers: bool = False
 
     def sized(self, channels: int, nbytes: int) -> Sized:
-        """Size of chunks for this many bytes on this many channels."""
+        """What the chunks of this many bytes on this many channels depend on."""
         return Sized(self.call, self.tables, self.heads, channels, nbytes)
 
     @property
@@ -334,7 +337,7 @@ class ScheduledTask:
 
 
 class ChannelWork(Variant, ABC):
-    """Maker of the works that a release hands the channels of a task."""
+    """Rule that makes the work that a release gives each channel of a task."""
 
     in_grains = False  # chunks are whole grains, and what is less than one is none
 
@@ -363,7 +366,7 @@ def loops_of(call: RuleCall, heads: Heads) -> tuple[int, int]:
 
 
 def _chunk(scheduled: ScheduledTask, sized: Sized, effective: bool) -> int:
-    """A chunk in bytes. BadInput for one by which NCCL cannot divide."""
+    """A chunk in bytes. BadInput if it is so small that NCCL divides by zero."""
     whole = whole_chunk_bytes(sized.call, effective)
     _check(scheduled, whole)
     chunk = _with_tuner(scheduled, sized, chunk_bytes(sized, whole), whole)
@@ -372,7 +375,7 @@ def _chunk(scheduled: ScheduledTask, sized: Sized, effective: bool) -> int:
 
 
 def _with_tuner(scheduled: ScheduledTask, sized: Sized, chunk: int, most: int) -> int:
-    """The chunk after a tuner was asked, or NCCL's own, rounded to a whole one. Source: calcCollChunking."""
+    """The chunk that a tuner names, at most ``most``, or NCCL's own. Source: calcCollChunking."""
     communicator, task = sized.communicator, scheduled.task
     if communicator.tuner is None:
         return chunk
@@ -446,7 +449,7 @@ def _of_own_buffers(proxy: ProxyOperation, sized: Sized) -> ProxyOperation:
 
 @RULES.variant(nccl.CALC_COLL_CHUNKING(since="2.22.3"))
 class ChunksOfEachRange(ChannelWork):
-    """Each channel has a range and its own chunks; those that the network takes part in share one chunk size."""
+    """Each channel has a range and its own chunks; if the network takes part, all channels share the count."""
 
     in_grains = True
 
@@ -508,7 +511,7 @@ class ChunksOfEachRangeWithLoops(ChunksOfEachRange):
 
 @RULES.variant(nccl.COMPUTE_COLL_CHUNK_INFO(since="2.20.5"))
 class ChunksOfAllRanges(ChannelWork):
-    """Each channel has a range; the chunk is computed for all calls chosen together; the kernel gets the last."""
+    """Each channel has a range; the chunk is computed for all calls chosen together; the kernel gets the last, too."""
 
     COUNT_BITS = 25
 
@@ -562,7 +565,7 @@ class ChunksOfAllRanges(ChannelWork):
 
 @RULES.variant(nccl.COMPUTE_COLL(since="2.18.1"))
 class ChunksInTurns(ChannelWork):
-    """All channels share the whole count in turns; NCCL passes the kernel the last chunk, or all that are short."""
+    """All channels share the whole count in turns; the kernel is told the last chunk, unless the device computes it."""
 
     LAST_IS_ALL = (Algorithm.CollNetDirect, Algorithm.CollNetChain, Algorithm.NVLS, Algorithm.NVLSTree)
 

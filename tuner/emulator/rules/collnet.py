@@ -65,7 +65,7 @@ DIRECT_HEADS_RULES: Registry[Callable[[CollNetFacts], int]] = Registry()
 
 
 def requested(environment: Environment) -> bool:
-    """NCCL_COLLNET_ENABLE=1, which allows CollNet. BadInput for values but 0 and 1."""
+    """Whether NCCL_COLLNET_ENABLE=1 allows CollNet. BadInput for values other than 0 and 1."""
     text = environment.text("NCCL_COLLNET_ENABLE") or "0"
     if text not in ("0", "1"):
         raise BadInput(f"NCCL_COLLNET_ENABLE={text}: releases read this differently; valid: 0, 1")
@@ -73,7 +73,7 @@ def requested(environment: Environment) -> bool:
 
 
 def set_up(rules: "Rules", facts: CollNetFacts) -> CollNet | None:
-    """CollNet as NCCL sets it up where it is enabled; None without it. BadInput if NCCL fails there."""
+    """CollNet as NCCL sets it up; None if it is off or not supported here. BadInput if NCCL fails as it does so."""
     if not facts.on or not all(rule(facts) for rule in rules.collnet):
         return None
     connected = facts.heads(rules.collnet_heads(facts))
@@ -104,7 +104,7 @@ def enough_nodes(facts: CollNetFacts) -> bool:
 
 @SUPPORT_RULES(nccl.INIT_TRANSPORTS_RANK(since="2.18.1"))
 def few_local_ranks(facts: CollNetFacts) -> bool:
-    """CollNet takes a limited number of ranks per node."""
+    """CollNet allows a limited number of ranks per node."""
     return facts.local_ranks <= facts.release.limits.max_direct_local_ranks
 
 

@@ -60,7 +60,7 @@ class DeviceFunctions(Variant, ABC):
 
     @abstractmethod
     def _kernel(self, communicator: Comm, task: CollectiveTask) -> tuple[str, bool]:
-        """The kernel that is launched for a task, and whether it is built for its function."""
+        """The kernel that is launched for a task, and whether the kernel is built for the task's function."""
 
     def kernel(self, communicator: Comm, tasks: Iterable[CollectiveTask]) -> str:
         """The symbol, without parameters, of the kernel that runs these tasks: the first one built for any of them."""
@@ -72,7 +72,7 @@ class DeviceFunctions(Variant, ABC):
         return name
 
     def kernel_with_exchanges(self, communicator: Comm, tasks: Iterable[CollectiveTask]) -> str:
-        """The kernel where sends and receives follow: theirs, unless one is built for one of the collectives."""
+        """The kernel if sends and receives follow: theirs, unless a kernel is built for one of the collectives."""
         made = (name for name, specialized in (self._kernel(communicator, task) for task in tasks) if specialized)
         return next(made, self.EXCHANGES)
 
@@ -115,7 +115,7 @@ ALL_GATHER_V = tuple(Function("AllGatherV", "", "", "RING", protocol) for protoc
 
 @RULES.variant(nccl.GENERATE_ALL(since="2.19.3"))
 class SortedByName(DeviceFunctions):
-    """Functions that are built, sorted by name; kernels are built for sums of each type by LL of Ring and Tree."""
+    """Numbers the built functions, sorted by name; kernels are built for sums of each type with LL by Ring and Tree."""
 
     further: tuple[Function, ...] = ()  # that no collective here runs
 
@@ -146,7 +146,7 @@ def _type(function: Function) -> DataType:
 
 
 def _function(rules: "Rules", op: str | None, task: CollectiveTask) -> Function:
-    """The function that is built for a task, possibly for another type."""
+    """The function that runs a task; it may be built for another type."""
     collective, (algorithm, protocol) = task.request.collective.name, task.algo_proto
     dtype = "" if op is None else SHORT_TYPES[rules.function(task, OF_RULE[op])]
     return Function(collective, op or "", dtype, ALGORITHMS[algorithm], PROTOCOLS[protocol])
@@ -159,7 +159,10 @@ def _sorted_numbers(rules: "Rules", types: int, further: tuple[Function, ...]) -
 
 
 def _built(rules: "Rules", types: Sequence[DataType]) -> Iterator[Function]:
-    """Source: required_cuda and enumerate_func_rows, src/device/generate.py, v2.28.9-1."""
+    """The functions that are built.
+
+    Source: required_cuda and enumerate_func_rows, src/device/generate.py, v2.28.9-1.
+    """
     for collective in Collective:
         algorithms = [each for each in rules.exists[collective] if _has_code(collective, each)]
         ops: tuple[str | None, ...] = (None,) if collective in SPREADING else OPS
@@ -171,7 +174,7 @@ def _built(rules: "Rules", types: Sequence[DataType]) -> Iterator[Function]:
 
 
 def _has_code(collective: Collective, algorithm: Algorithm) -> bool:
-    """The model of 2.31 has rows of CollNetChain for other collectives, too, which no function runs."""
+    """Whether any function runs the algorithm: the model of 2.31 has rows of CollNetChain for further collectives."""
     return algorithm is not Algorithm.CollNetChain or collective is Collective.AllReduce
 
 
@@ -207,7 +210,7 @@ class SortedByNameWithShortKernelNames(SortedByNameWithAllGatherV):
 
 @RULES.variant(nccl.FUNC_INDEX(since="2.18.1"))
 class EveryRow(DeviceFunctions):
-    """A number for every combination, built or not; kernels are built for sums by LL, and moves use int8."""
+    """Numbers every combination, built or not; kernels are built for sums with LL, and moves of data use int8."""
 
     EXCHANGES = "ncclKernel_SendRecv_RING_SIMPLE_Sum_int8_t"
     FIRST = 1  # behind send and receive, and a function of each type for one rank
@@ -276,7 +279,7 @@ def signed_divisors_and_masks(request: Request, ranks: int) -> int:
 
 
 def factor_bits(dtype: DataType, ranks: int) -> int:
-    """The bits of 1 / ``ranks`` as a float of this type, rounded to a float32 first where that is shorter."""
+    """The bits of 1 / ``ranks`` as a float of this type, for types shorter than float64 rounded to float32 first."""
     if dtype is DataType.float64:
         return int.from_bytes(struct.pack("<d", 1.0 / ranks), "little")
     factor = float(f32(1.0 / ranks))
@@ -286,7 +289,7 @@ def factor_bits(dtype: DataType, ranks: int) -> int:
 
 
 def _short_bits(value: float, exponent_bits: int, mantissa_bits: int) -> int:
-    """A positive number of at most 1, rounded to the nearest, of two to the even one."""
+    """The bits of a positive number of at most 1 as a short float, rounded to the nearest, ties to even."""
     bias = (1 << exponent_bits - 1) - 1
     exponent = max(frexp(value)[1] - 1, 1 - bias)
     units = round(ldexp(value, mantissa_bits - exponent))

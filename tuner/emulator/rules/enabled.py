@@ -1,4 +1,4 @@
-"""Cells that exist, and which stay enabled: each rule returns None, or the reason why the cell is off."""
+"""Rules for which cells exist and which stay enabled: each returns None, or the reason why the cell is off."""
 
 from collections.abc import Callable
 from enum import IntEnum
@@ -35,7 +35,7 @@ def nvls_needs_two_channels(point: ModelPoint) -> Reason:
 
 
 def too_few_channels(point: ModelPoint) -> str:
-    """Reason where the graph of a cell has no channels, or too few. Source: ncclTopoCompute, src/graph/search.cc."""
+    """Reason why a cell is off whose graph has no or too few channels. Source: ncclTopoCompute, src/graph/search.cc."""
     if point.algorithm not in (Algorithm.NVLS, Algorithm.NVLSTree):
         return f"NCCL found no graph for {point.algorithm.name}"
     if init.nvls_switched_off(point.environment):
@@ -46,7 +46,7 @@ def too_few_channels(point: ModelPoint) -> str:
 
 @RULES(nccl.PAT_ENABLE(since="2.26.2"))
 def pat_enabled(point: ModelPoint) -> Reason:
-    """Unless forced by NCCL_PAT_ENABLE: one rank per node."""
+    """PAT needs compute capability 6.0 and, unless NCCL_PAT_ENABLE forces it, one rank per node."""
     if point.communicator.min_comp_cap < 60:
         return "PAT needs compute capability 6.0"
     return pat_enabled_on_any_gpu(point)
@@ -54,7 +54,7 @@ def pat_enabled(point: ModelPoint) -> Reason:
 
 @RULES(nccl.PAT_ENABLE(since="2.23.4"))
 def pat_enabled_on_any_gpu(point: ModelPoint) -> Reason:
-    """Unless forced by NCCL_PAT_ENABLE: one rank per node."""
+    """PAT needs one rank per node, unless NCCL_PAT_ENABLE forces it."""
     requested = point.environment.c_int("NCCL_PAT_ENABLE", 2)
     on = point.nodes == point.ranks if requested == 2 else requested != 0
     return None if on else "PAT needs one rank per node" if requested == 2 else "NCCL_PAT_ENABLE=0"
@@ -62,7 +62,7 @@ def pat_enabled_on_any_gpu(point: ModelPoint) -> Reason:
 
 @RULES(nccl.PAT_MODEL_INIT(since="2.31.2"))
 def pat_enabled_with_nvls(point: ModelPoint) -> Reason:
-    """Several ranks per node are allowed where each is a head of the NVLS graph; on one node only on request."""
+    """PAT allows several ranks per node if each is a head of the NVLS graph; on one node it is on only on request."""
     through_switch = point.communicator.nvls and _everyone_is_a_head(point)
     if point.nodes < point.ranks and not through_switch:
         return "PAT needs one rank per node, or NVLS with every rank as a head"
@@ -73,7 +73,7 @@ def pat_enabled_with_nvls(point: ModelPoint) -> Reason:
 
 
 def pat_given_up(point: ModelPoint) -> bool:
-    """Whether NCCL began PAT, as the node's ranks have NVLS, and gave it up, as not every rank is a head."""
+    """Whether NCCL began PAT because the node's ranks have NVLS, and gave it up because not every rank is a head."""
     if point.nodes == point.ranks or not point.communicator.nvls or _everyone_is_a_head(point):
         return False
     requested = point.environment.c_int("NCCL_PAT_ENABLE", 2)
@@ -99,13 +99,16 @@ def algorithm_requested(point: ModelPoint) -> Reason:
 
 @RULES(nccl.COST_MODEL_INIT(since="2.31.2"))
 def protocol_requested_where_forced(point: ModelPoint) -> Reason:
-    """Only collectives for which NCCL_ALGO, NCCL_PROTO or NCCL_SYM_KERNEL names something are examined."""
+    """NCCL_PROTO allows the protocol.
+
+    Only collectives that NCCL_ALGO, NCCL_PROTO or NCCL_SYM_KERNEL names are looked at.
+    """
     return protocol_requested(point) if _forced(point) else None
 
 
 @RULES(nccl.COST_MODEL_INIT(since="2.31.2"))
 def algorithm_requested_where_forced(point: ModelPoint) -> Reason:
-    """NCCL_ALGO allows the algorithm; where it or NCCL_SYM_KERNEL is set, collectives not named have none."""
+    """NCCL_ALGO allows the algorithm; if it or NCCL_SYM_KERNEL is set, collectives that only others name have none."""
     if not _forced(point):
         return None
     named = {name for name in ("NCCL_ALGO", symmetric_variables.KERNEL) if point.environment.text(name)}
@@ -116,7 +119,7 @@ def algorithm_requested_where_forced(point: ModelPoint) -> Reason:
 
 @RULES(nccl.TOPO_TUNE_MODEL(since="2.19.3"))
 def algorithm_requested_or_rescued(point: ModelPoint) -> Reason:
-    """Without CollNet, a list that leaves no other algorithm brings Ring and Tree back."""
+    """Without CollNet, an NCCL_ALGO that leaves none of Ring, Tree and NVLS brings Ring and Tree back."""
     rows = _rows(point, "NCCL_ALGO", Algorithm)
     left = [Algorithm.Ring, Algorithm.Tree, Algorithm.NVLS if point.nodes == 1 else Algorithm.NVLSTree]
     rescued = not point.communicator.collnet and not any(rows.get(algorithm, True) for algorithm in left)
@@ -127,7 +130,7 @@ def algorithm_requested_or_rescued(point: ModelPoint) -> Reason:
 
 @RULES(nccl.TOPO_TUNE_MODEL(since="2.18.1"))
 def algorithm_requested_or_rescued_or_ring(point: ModelPoint) -> Reason:
-    """A list without Ring and Tree is ignored without CollNet; Ring stays for all collectives but AllReduce."""
+    """As algorithm_requested_or_rescued; Ring stays for all collectives except for AllReduce, whatever the list."""
     ring = point.algorithm is Algorithm.Ring and point.collective is not Collective.AllReduce
     return None if ring else algorithm_requested_or_rescued(point)
 
@@ -210,7 +213,7 @@ def ll128_needs_near_paths(point: ModelPoint) -> Reason:
 
 @RULES(nccl.TOPO_TUNE_MODEL(since="2.27.3"))
 def ll128_needs_near_paths_or_c2c(point: ModelPoint) -> Reason:
-    """LL128 goes as far as PXB; from Hopper on over C2C too, without NCCL_LL128_C2C as far as PXN."""
+    """LL128 goes as far as PXB; from Hopper on as far as P2C, or as far as PXN with NCCL_LL128_C2C=0."""
     beyond = "P2C" if point.environment.number("NCCL_LL128_C2C", 1) else "PXN"
     return _ll128_up_to(point, beyond if _hopper(point) else "PXB")
 
@@ -257,7 +260,7 @@ def ll128_needs_equal_gpus_or_hopper(point: ModelPoint) -> Reason:
 
 
 def _ll128_by_itself(point: ModelPoint) -> bool:
-    """LL128 that no NCCL_PROTO asks for or rules out: NCCL decides whether it is safe."""
+    """Whether the cell is LL128 and no NCCL_PROTO decides about it, so that NCCL decides whether it is safe."""
     return point.protocol is Protocol.LL128 and not _rows(point, "NCCL_PROTO", Protocol)
 
 

@@ -1,7 +1,6 @@
-"""Settlements of NCCL's init: channel counts, and which hosts are one node; rules by name, of the release table.
+"""What NCCL's init decides: channel counts, and which hosts are one node; the release table names the rules.
 
-A NVLink domain is a cluster of GPUs on one NVLink fabric, of one clique, as NVML tells each rank (multi-node NVLink,
-MNNVL).
+A NVLink domain is the GPUs of one clique on one NVLink fabric; NVML tells each rank both (multi-node NVLink, MNNVL).
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -82,13 +81,13 @@ def positive_only(environment: Environment, name: str, default: int) -> int:
 
 @CTAS_RULES(nccl.ENV_CONFIG_OVERRIDE(since="2.18.1"))
 def any_but_least_int(environment: Environment, name: str, default: int) -> int:
-    """Number as asked, but the least int, which stands for nothing asked."""
+    """Every number counts as set, except for the least int, which means not set."""
     requested = environment.optional(name)
     return requested if requested is not None and requested != -(2**31) else default
 
 
 def searched(graphs: Graphs, environment: Environment, with_collnet: bool) -> dict[str, Graph]:
-    """The graphs NCCL finds with these variables: none for NVLS or CollNet where it is off."""
+    """The graphs that NCCL finds with these variables; without those of NVLS or CollNet if that is off."""
     off = {"nvls"} if nvls_switched_off(environment) else set()
     if not with_collnet:
         return {name: graph for name, graph in graphs.items() if name in PLAIN_GRAPHS - off}
@@ -100,8 +99,8 @@ def searched(graphs: Graphs, environment: Environment, with_collnet: bool) -> di
 
 
 def check_heads_of_node(release: Release, heads: int, gpus: int) -> None:
-    """NcclFails for more NVLS heads than GPUs of a node, for which ncclNvlsSetup has peers: the search of 2.18.1 finds
-    them on several nodes with many adapters. Source: src/transport/nvls.cc, v2.18.1-1.
+    """NcclFails if there are more NVLS heads than GPUs of a node: ncclNvlsSetup has room only for as many. The search
+    of 2.18.1 finds more on several nodes with many adapters. Source: src/transport/nvls.cc, v2.18.1-1.
     """
     if heads > gpus and not release.search.loop.nvls_heads_limited:
         raise NcclFails(
@@ -111,10 +110,11 @@ def check_heads_of_node(release: Release, heads: int, gpus: int) -> None:
 
 
 def check_nvls_heads(release: Release, heads: int) -> None:
-    """NcclFails for more NVLS heads of a node than NCCL has room for; its search has such limits from 2.25 on.
+    """NcclFails if a node has more NVLS heads than NCCL has room for; from 2.25 on NCCL's search limits them.
 
-    It writes past inter of struct ncclTopoGraph and nvlsHeads of struct ncclTopoRanks then (src/include/graph.h,
-    v2.24.3-1), and 2.21.5 to 2.24.3 end with "malloc(): invalid size" or "free(): corrupted unsorted chunks".
+    Without the limit NCCL writes past inter of struct ncclTopoGraph and past nvlsHeads of struct ncclTopoRanks
+    (src/include/graph.h, v2.24.3-1), and 2.21.5 to 2.24.3 end with "malloc(): invalid size" or "free(): corrupted
+    unsorted chunks".
     """
     if heads > release.limits.max_channels:
         raise NcclFails(
@@ -124,15 +124,15 @@ def check_nvls_heads(release: Release, heads: int) -> None:
 
 
 def nvls_switched_off(environment: Environment) -> bool:
-    """NCCL_NVLS_ENABLE=0."""
+    """Whether NCCL_NVLS_ENABLE=0 is set."""
     return environment.number("NCCL_NVLS_ENABLE", 2) == 0
 
 
 def without_channels(release: Release, rules: "Rules", environment: Environment, kind: "Node") -> dict[str, Graph]:
-    """The graph of NVLS without channels, where a variable makes NCCL search for it on GPUs that cannot multicast.
+    """An NVLS graph without channels, if a variable makes NCCL search on GPUs that cannot multicast; else nothing.
 
-    Its type is where the search starts, and latencies of disabled cells depend on it. Values of NCCL_NVLS_ENABLE other
-    than 0 and 2 do not ask the GPUs.
+    Its path type is the one at which the search starts; latencies of disabled cells depend on it. With values other
+    than 0 and 2 NCCL does not ask the GPUs.
     """
     start = rules.nvls_search_start  # none where such cells have no latency
     requested = environment.number("NCCL_NVLS_ENABLE", 2) not in (0, 2)
@@ -154,12 +154,12 @@ def nvlink(some_nvlink: bool) -> str:
 
 @START_RULES(nccl.TOPO_COMPUTE(since="2.25.1"))
 def nearest_path(some_nvlink: bool) -> str:
-    """The nearest path between any two GPUs: NVL, or SYS for every other, as nothing tells those apart here."""
+    """The search begins at the nearest path between any two GPUs: NVL, or SYS for all others (not told apart here)."""
     return "NVL" if some_nvlink else "SYS"
 
 
 def weakest(graphs: Sequence[Graph], path_types: Sequence[str]) -> Graph:
-    """The graph of several ranks or nodes that all agree on; pattern and latency stay the first's (sic)."""
+    """The graph on which ranks or nodes agree: the weakest values, but the first's pattern and latency (sic)."""
     return replace(
         graphs[0],
         channels=min(graph.channels for graph in graphs),
@@ -188,8 +188,8 @@ def channels(facts: InitFacts, searched: int) -> int:
 def copied_from(facts: InitFacts, searched: int) -> tuple[int, ...]:
     """For each possible channel the number of the channel that it copies; its own number if it copies none.
 
-    Where a rule wants more channels than there are, NCCL copies them in order, from the first on, over and over
-    (copyChannels). The copies stay where a later rule wants fewer.
+    If a rule wants more channels than there are, NCCL copies them in order, from the first on, over and over
+    (copyChannels). The copies stay even if a later rule wants fewer channels.
     """
     sources, count = list(range(facts.max_channels)), searched
     for rule in facts.rules.channels:
@@ -203,7 +203,7 @@ def copied_from(facts: InitFacts, searched: int) -> tuple[int, ...]:
 
 
 def coll_channels(facts: InitFacts, searched: int) -> int:
-    """Channels before aggregation raises them: releases that keep both numbers launch one operation on these."""
+    """Channels before aggregation raises them; releases that keep both numbers launch a single operation on these."""
     count = searched
     for rule in facts.rules.channels:
         count = count if rule in RAISES else rule(facts, count)
@@ -218,13 +218,13 @@ def of_all_gpus(comp_caps: Sequence[int]) -> Sequence[int]:
 
 @COMP_CAP_RULES(nccl.INIT_TRANSPORTS_RANK(since="2.18.1"))
 def of_own_gpu(comp_caps: Sequence[int]) -> Sequence[int]:
-    """sic: a loop over all ranks that looks at its own rank each time."""
+    """Only the first rank's capability (sic): NCCL loops over all ranks, but looks at its own rank each time."""
     return comp_caps[:1]
 
 
 @CPU_RULES(nccl.INIT_TRANSPORTS_RANK(since="2.22.3"))
 def of_all_cpus(cpus: Sequence[Cpu]) -> Cpu:
-    """ "mixed" where nodes differ."""
+    """Architecture and vendor of the CPUs of all nodes, each "mixed" if nodes differ."""
     archs, vendors = {arch for arch, _ in cpus}, {vendor for _, vendor in cpus}
     return ("mixed" if len(archs) > 1 else cpus[0][0]), ("mixed" if len(vendors) > 1 else cpus[0][1])
 
@@ -239,13 +239,13 @@ def of_own_cpu(cpus: Sequence[Cpu]) -> Cpu:
     nccl.CHECK_MULTI_RANK(since="2.30.3"), nccl.BINARY("NVLS is off where any two ranks share", since="2.31.2")
 )
 def off_where_ranks_share(gpus_of_ranks: Sequence[Sequence[int]]) -> bool:
-    """Off where any ranks share a GPU: perhaps only on their nodes, but the weakest graph of all nodes is the same."""
+    """NVLS is off if any ranks share a GPU: perhaps only on their nodes, but all nodes' weakest graph is the same."""
     return any(len(set(gpus)) < len(gpus) for gpus in gpus_of_ranks)
 
 
 @SHARED_RULES(nccl.INIT_TRANSPORTS_RANK(since="2.30.7"))
 def off_if_the_last_two_ranks_share(gpus_of_ranks: Sequence[Sequence[int]]) -> bool:
-    """sic: a loop over all pairs of ranks that keeps the last one's answer, so NVLS depends on the last node only."""
+    """NVLS is off if the last two ranks share a GPU: NCCL's loop over all pairs keeps the last pair's answer (sic)."""
     return off_where_ranks_share([gpus_of_ranks[-1][-2:]])
 
 
@@ -262,7 +262,7 @@ def of_own_tree(patterns: Sequence[Pattern | None]) -> Pattern | None:
 
 
 def nvls_channels(facts: InitFacts) -> int:
-    """Channels NVLS uses; 0 where NCCL has no NVLS on this communicator."""
+    """Number of channels that NVLS uses; 0 if NCCL has no NVLS on this communicator."""
     return shared_nvls_channels(facts.shared, facts.rules.nvls_channels(facts))
 
 
@@ -274,14 +274,14 @@ def duplicate(facts: InitFacts, count: int) -> int:
 
 @CHANNEL_RULES(nccl.TOPO_POSTSET(since="2.18.1"))
 def half_more_for_collnet(facts: InitFacts, count: int) -> int:
-    """More channels to saturate NVLink where several ranks of some node share a slower network."""
+    """Half as many channels more, to saturate NVLink, if several ranks of some node share a slower network."""
     chain = facts.collnet_chain
     slower = chain is not None and chain.bw_intra_gbs > chain.bw_inter_gbs and facts.ranks > facts.nodes
     return min(facts.max_channels, count + count // 2) if slower else count
 
 
 def fast_on_hopper(facts: InitFacts) -> bool:
-    """Whether rings across nodes have more than 45 GB/s, on Hopper and later: 45, as of 360 Gb/s adapters, is slow."""
+    """Whether rings across nodes are faster than 45 GB/s (360 Gb/s adapters), on Hopper and later GPUs."""
     return facts.min_comp_cap >= 90 and facts.nodes > 1 and facts.ring.bw_intra_gbs > 45.0
 
 
@@ -293,13 +293,13 @@ def double_on_fast_hopper_rings(facts: InitFacts, count: int) -> int:
 
 @CHANNEL_RULES(nccl.TOPO_POSTSET(since="2.20.5"))
 def double_on_fast_hopper_rings_only(facts: InitFacts, count: int) -> int:
-    """Four compute channels per searched one on Hopper alone, across nodes, where few fast channels were found."""
+    """Four compute channels per searched one only on Hopper, across nodes, if few fast channels were found."""
     return double_on_fast_hopper_rings(facts, count) if facts.min_comp_cap == 90 else count
 
 
 @CHANNEL_RULES(nccl.TOPO_POSTSET(since="2.18.1"))
 def double_on_fast_hopper_rings_if_they_fit(facts: InitFacts, count: int) -> int:
-    """Four compute channels per searched one on Hopper, across nodes, as long as there are enough."""
+    """Four compute channels per searched one on Hopper, across nodes with fast rings, if NCCL has so many."""
     fast = facts.min_comp_cap == 90 and fast_on_hopper(facts)
     return 2 * count if fast and 2 * count <= facts.max_channels else count
 
@@ -314,7 +314,8 @@ def raise_to_nvls(facts: InitFacts, count: int) -> int:
 def raise_to_own_nvls(facts: InitFacts, count: int) -> int:
     """Aggregated operations may use as many channels as NVLS has here, even if another node has none (sic).
 
-    Ranks may thus end with different counts. NVLS without channels has not been dropped yet at this point, either.
+    Ranks may thus end with different counts. At this point NCCL has not yet dropped an NVLS graph without channels,
+    either.
     """
     own = facts.own_nvls
     searched = own.channels > 0 or own.type_intra != EMPTY.type_intra
@@ -326,7 +327,7 @@ RAISES = (raise_to_nvls, raise_to_own_nvls)
 
 @CHANNEL_RULES(nccl.TOPO_POSTSET(since="2.18.1"))
 def limit(facts: InitFacts, count: int) -> int:
-    """NCCL_MAX_* first, then NCCL_MIN_*: together they use the first channels and duplicate those."""
+    """NCCL_MAX_* applies first, then NCCL_MIN_*: with both, NCCL keeps the first channels and duplicates those."""
     env, most = facts.environment, facts.max_channels
     lower = env.number("NCCL_MIN_NCHANNELS", -2)
     lower = env.number("NCCL_MIN_NRINGS", -2) if lower == -2 else lower
@@ -335,7 +336,7 @@ def limit(facts: InitFacts, count: int) -> int:
 
 
 def _at_most(facts: InitFacts, count: int) -> int:
-    """The channels of ``count`` that NCCL_MAX_* leaves."""
+    """``count``, limited by NCCL_MAX_*, the CTAs and the kernel's arguments."""
     env, most = facts.environment, facts.max_channels
     upper = env.number("NCCL_MAX_NCHANNELS", -2)
     upper = env.number("NCCL_MAX_NRINGS", -2) if upper == -2 else upper
@@ -373,7 +374,7 @@ def sixteen_or_requested(facts: InitFacts) -> int:
 
 @NVLS_RULES(nccl.NVLS_TUNING(since="2.30.3"))
 def by_generation_nodes_and_network(facts: InitFacts) -> int:
-    """A fixed number by GPU generation, fewer on one Blackwell node, and between three and more on fast adapters."""
+    """A fixed number by GPU generation; fewer on one Blackwell node, and on three or more nodes with fast adapters."""
     table = facts.release.nvls_channels
     requested = facts.environment.optional("NCCL_NVLS_NCHANNELS")
     fast = facts.net_gbs >= given(table.fast_net_gbs, "nvls_channels.fast_net_gbs")
@@ -401,7 +402,7 @@ def _by_generation(facts: InitFacts, nodes: int) -> int:
 
 
 def _nvls(facts: InitFacts, wanted: int) -> int:
-    """``wanted`` channels within the CTAs, where there is a graph."""
+    """``wanted`` channels, limited to the CTAs; 0 without an NVLS graph."""
     if facts.nvls.channels == 0:
         return 0
     min_ctas, max_ctas = facts.ctas()
@@ -413,14 +414,14 @@ UNDEFINED = -(2**31)  # NCCL_CONFIG_UNDEF_INT
 
 
 def shares_resources(by: str, configured: bool, variables: Mapping[str, str]) -> bool:
-    """Whether resources are shared: the variable goes before the configuration, and values other than 1 mean 0."""
+    """Whether resources are shared: the variable overrides the configuration, and its values other than 1 mean no."""
     given = variables.get(SHARE_VARIABLES[by])
     number = UNDEFINED if given is None else parse_long(given)
     return configured if number in (None, UNDEFINED) else number == 1
 
 
 def check_shared(communicator: "Comm") -> None:
-    """BadInput if NCCL crashes: it sets no chunk of shared NVLS, which happens on nodes with equally many ranks."""
+    """BadInput if NCCL crashes: it sets no chunk for shared NVLS if both communicators have as many ranks per node."""
     whole, chunk = communicator.shared, communicator.rules.nvls_chunk
     if whole is None or not chunk.unset_where_shared or not whole.nvls or not communicator.nvls:
         return
@@ -432,17 +433,17 @@ def check_shared(communicator: "Comm") -> None:
 
 
 def shared_channels(whole: "Comm | None", count: int) -> int:
-    """No more channels than the whole has."""
+    """``count`` channels, but no more than ``whole``, whose resources are shared, has."""
     return count if whole is None else min(count, whole.channels)
 
 
 def shared_channels_with_nvls(whole: "Comm | None", count: int) -> int:
-    """Channels once more after NVLS may have raised them, where the whole has NVLS."""
+    """``count`` limited as in :func:`shared_channels` once more if ``whole`` has NVLS, as NVLS may have raised it."""
     return shared_channels(whole, count) if whole is not None and whole.nvls else count
 
 
 def shared_nvls_channels(whole: "Comm | None", count: int) -> int:
-    """No more channels of NVLS than the whole has, where it has any."""
+    """``count`` channels of NVLS, but no more than ``whole``, whose resources are shared, has, if it has any."""
     return min(count, whole.nvls_channels) if whole is not None and whole.nvls else count
 
 
@@ -464,7 +465,10 @@ def shares_memory(environment: Environment) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class DomainHosts:
-    """The hosts of a communicator and what joins them; ``ready``: NVML says for every rank that its GPU has joined."""
+    """The hosts of a communicator and what joins them.
+
+    ``ready``: NVML says for every rank that its GPU has joined the fabric.
+    """
 
     environment: Environment
     hosts: int
@@ -500,7 +504,7 @@ def only_the_whole_communicator(fabric: DomainHosts) -> Sequence[int]:
 
 @DOMAIN_RULES(nccl.CHECK_MNNVL(since="2.21.5"))
 def cliques_or_failure(fabric: DomainHosts) -> Sequence[int]:
-    """BadInput if NCCL_MNNVL_ENABLE=1 requires a domain that does not exist, at which NCCL fails."""
+    """Cliques of hosts. BadInput if NCCL fails, as NCCL_MNNVL_ENABLE=1 requires a domain that does not exist."""
     wanted = fabric.environment.c_int(ENABLE, IF_THERE)
     if fabric.hosts > 1 and wanted == 1 and not fabric.usable:
         raise NcclFails(
@@ -511,21 +515,21 @@ def cliques_or_failure(fabric: DomainHosts) -> Sequence[int]:
 
 @DOMAIN_RULES(nccl.INIT_TRANSPORTS_RANK(since="2.25.1"))
 def cliques(fabric: DomainHosts) -> Sequence[int]:
-    """Cliques of hosts; on one host only where the variable asks for it."""
+    """Cliques of hosts; on one host only if NCCL_MNNVL_ENABLE=1 asks for a clique."""
     wanted = fabric.environment.c_int(ENABLE, IF_THERE)
     return _joined(fabric) if fabric.usable and (wanted == 1 or (fabric.hosts > 1 and wanted)) else ()
 
 
 @DOMAIN_RULES(nccl.INIT_TRANSPORTS_RANK(since="2.27.3"))
 def cliques_of_peers(fabric: DomainHosts) -> Sequence[int]:
-    """Cliques of hosts, but none where peer-to-peer is off."""
+    """Cliques of hosts, but none if peer-to-peer is off, unless NCCL_MNNVL_ENABLE=1."""
     if fabric.environment.c_int(ENABLE, IF_THERE) != 1 and _no_peer_to_peer(fabric.environment):
         return ()
     return cliques(fabric)
 
 
 def _joined(fabric: DomainHosts) -> Sequence[int]:
-    """The hosts of each clique: a domain's, or all where a variable gives all GPUs the same cluster."""
+    """Number of hosts of each clique: a domain's, or all hosts if a variable gives all GPUs the same cluster."""
     cluster = fabric.environment.number(CLUSTER, NOT_SET)
     clique = fabric.environment.number(CLIQUE, NOT_SET)
     if cluster == NOT_SET:
@@ -538,7 +542,10 @@ def _joined(fabric: DomainHosts) -> Sequence[int]:
 
 
 def _no_peer_to_peer(environment: Environment) -> bool:
-    """Whether NCCL_P2P_DISABLE or NCCL_P2P_LEVEL leaves none (ncclGetUserP2pLevel, src/graph/paths.cc)."""
+    """Whether a variable switches peer-to-peer off.
+
+    Source: ncclGetUserP2pLevel, src/graph/paths.cc.
+    """
     disable, level = environment.text("NCCL_P2P_DISABLE"), environment.text("NCCL_P2P_LEVEL")
     if disable is not None and parse_long(disable) == 1:
         return True

@@ -87,20 +87,20 @@ def _collnet_chain(value: Float, point: ModelPoint, network_us: Float) -> Float:
 
 @RULES(nccl.TOPO_TUNE_MODEL(since="2.19.3"), nccl.NVLS_MODEL_INIT(since="2.31.2"))
 def nvls(_: Float, point: ModelPoint) -> Float:
-    """One multicast step, and one network step where there are several nodes; no base."""
+    """One multicast step, and one network step if there are several nodes; no base latency."""
     inside = point.hw_latency_us("intra")
     return inside + _between_us(point) if point.nodes > 1 else inside
 
 
 @RULES(nccl.TOPO_TUNE_MODEL(since="2.18.1"))
 def nvls_on_base(value: Float, point: ModelPoint) -> Float:
-    """On top of a base, the network's latency without the wire's."""
+    """Adds to the base latency the network's latency, without the wire's."""
     return value + point.hw_latency_us("inter") if point.nodes > 1 else value
 
 
 @RULES(nccl.TOPO_TUNE_MODEL(since="2.18.1"))
 def nvls_tree_on_base(value: Float, point: ModelPoint) -> Float:
-    """On top of a base, twice the network's latency for each further node (sic: as in a ring)."""
+    """Adds to the base latency twice the network's latency for each further node (sic: as in a ring)."""
     return value + f32(2 * (point.nodes - 1)) * point.hw_latency_us("inter")
 
 
@@ -134,19 +134,19 @@ def pat_with_one_wire(value: Float, point: ModelPoint) -> Float:
 
 @NETWORK_STEP_RULES(nccl.TOPO_TUNE_MODEL(since="2.23.4"))
 def tree_row_if_alone(point: ModelPoint) -> Algorithm:
-    """One rank per node exposes a network step whole: Tree's row."""
+    """With one rank per node nothing hides a network step, which is then taken from Tree's row."""
     return Algorithm.Tree if point.local_ranks == 1 else point.algorithm
 
 
 @NETWORK_STEP_RULES(nccl.RING_MODEL_INIT(since="2.31.2"))
 def tree_row_for_rings_if_alone(point: ModelPoint) -> Algorithm:
-    """A ring of one rank per node exposes a network step whole: Tree's row."""
+    """In a ring of one rank per node nothing hides a network step, which is then taken from Tree's row."""
     return tree_row_if_alone(point) if point.algorithm is Algorithm.Ring else point.algorithm
 
 
 @NETWORK_STEP_RULES(nccl.TOPO_TUNE_MODEL(since="2.18.1"))
 def own_row(point: ModelPoint) -> Algorithm:
-    """Each algorithm has a network step of its own row."""
+    """Each algorithm takes its network step from its own row."""
     return point.algorithm
 
 
@@ -167,13 +167,13 @@ def _with_wire(latency: Float, point: ModelPoint) -> Float:
 
 @RING_NETWORK_STEPS_RULES(nccl.TOPO_TUNE_MODEL(since="2.23.4"), nccl.RING_MODEL_INIT(since="2.31.2"))
 def two_per_further_node(point: ModelPoint) -> int:
-    """Network steps of a ring, twice as many for AllReduce."""
+    """Network steps of a ring: one per further node, or two for AllReduce."""
     return 0 if point.nodes == 1 else (point.nodes - 1) * (2 if point.collective is Collective.AllReduce else 1)
 
 
 @RING_NETWORK_STEPS_RULES(nccl.TOPO_TUNE_MODEL(since="2.18.1"))
 def two_per_node(point: ModelPoint) -> int:
-    """Network steps of a ring, for AllReduce twice as many and two too many (sic)."""
+    """Network steps of a ring: one per further node, or, two too many, two per node for AllReduce (sic)."""
     if point.collective is Collective.AllReduce:
         return 2 * point.nodes if point.nodes > 1 else 0
     return point.nodes - 1

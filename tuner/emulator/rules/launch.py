@@ -1,6 +1,6 @@
-"""From the bound to the launched grid, for one operation in its group; and the sizes at which its channels may change.
+"""Computes the launched grid of one operation from its bound, and the sizes at which its channels may change.
 
-Shapes: sizes are nBytes; channels and threads are numbers, [size].
+Shapes: sizes are nBytes; channels and threads are arrays of integers, [size].
 """
 
 from abc import ABC, abstractmethod
@@ -28,7 +28,7 @@ from tuner.release.schema import given
 
 @dataclass(frozen=True, slots=True)
 class TrafficCells:
-    """Makeup of cells: traffic of a byte, the most channels, the least traffic of a channel, alignment."""
+    """How calls are cut into cells: traffic of a byte, the most channels, the least traffic of a channel, alignment."""
 
     per_byte: int
     channels: int
@@ -45,7 +45,7 @@ class ChannelPosition:
 
 
 class ChannelSplit(Variant, ABC):
-    """Cuts bytes into cells and deals these out evenly."""
+    """Cuts bytes into cells and distributes the cells evenly over channels."""
 
     @abstractmethod
     def cell_bytes(self, cells: TrafficCells) -> int:
@@ -53,7 +53,7 @@ class ChannelSplit(Variant, ABC):
 
     @abstractmethod
     def __call__(self, cells: TrafficCells, count_bytes: SizeArray, per_channel: SizeArray) -> IntArray:
-        """Channels that get work from a single operation, where each channel is to get ``per_channel`` traffic."""
+        """Number of channels that get work from one operation if each should get ``per_channel`` traffic."""
 
     @abstractmethod
     def _first(self, left: int, traffic: int) -> int:
@@ -91,7 +91,7 @@ SPLIT_RULES: Registry[ChannelSplit] = Registry()
     nccl.SCHEDULE_COLL_TASKS_TO_PLAN(since="2.23.4"), nccl.SCHEDULE_COLL_TASKS_TO_PLAN_MOVED(since="2.31.2")
 )
 class CellsOfTheLeastTraffic(ChannelSplit):
-    """Channels used when cells of the least traffic are distributed, each channel up to its share and not less."""
+    """Channels used when cells of the least traffic are distributed; each channel gets its share at least."""
 
     def cell_bytes(self, cells: TrafficCells) -> int:
         return int(ceil_div(ceil_div(cells.least, cells.per_byte), cells.align_bytes) * cells.align_bytes)
@@ -161,13 +161,13 @@ TRAFFIC_RULES: Registry[Callable[[SizeArray, int, int], SizeArray]] = Registry()
 
 @TRAFFIC_RULES(nccl.SCHEDULE_COLL_TASKS_TO_PLAN(since="2.22.3"))
 def at_least_the_minimum(per_channel: SizeArray, least: int, align_bytes: int) -> SizeArray:
-    """The traffic of a channel, bytes [size], or the least where that is more."""
+    """The traffic of a channel in bytes, [size], but at least ``least``."""
     return np.maximum(per_channel, np.uint64(least))
 
 
 @TRAFFIC_RULES(nccl.SCHEDULE_COLL_TASKS_TO_PLAN(since="2.29.2"), nccl.SCHEDULE_COLL_TASKS_TO_PLAN_MOVED(since="2.31.2"))
 def rounded_up(per_channel: SizeArray, least: int, align_bytes: int) -> SizeArray:
-    """The traffic of a channel, bytes [size], rounded up to the alignment."""
+    """The traffic of a channel in bytes, [size], rounded up to the alignment."""
     rounded: SizeArray = ceil_div(per_channel, align_bytes) * np.uint64(align_bytes)
     return rounded
 
@@ -187,7 +187,7 @@ class Piece:
 
 
 class LaunchRule(Variant, ABC):
-    """Rule that makes channels of the bytes of one operation."""
+    """Rule that computes the channels of one operation from its bytes."""
 
     def __call__(self, call: RuleCall, tables: Tables, nbytes: SizeArray) -> tuple[IntArray, IntArray]:
         """Channels and threads of each size."""
@@ -195,12 +195,12 @@ class LaunchRule(Variant, ABC):
         return self._used(call, nbytes, bound, threads), threads
 
     def tuned(self, call: RuleCall, tables: Tables, nbytes: SizeArray, named: int) -> tuple[IntArray, IntArray]:
-        """Channels and threads of each size where a tuner names this many channels."""
+        """Channels and threads of each size if a tuner names this many channels."""
         bound, threads = self.tuned_bounds(call, tables, nbytes, named)
         return self._used(call, nbytes, bound, threads), threads
 
     def tuned_bounds(self, call: RuleCall, tables: Tables, nbytes: SizeArray, named: int) -> tuple[IntArray, IntArray]:
-        """The most channels of each size where a tuner names some, and the threads of its blocks: numbers [size]."""
+        """The most channels of each size if a tuner names ``named``, and the threads of a block, arrays [size]."""
         own, _ = bounds(call, tables, nbytes)
         left = int(of_registered(call, tables, np.array([named], np.int64))[0])
         bound = np.array([call.rules.tuned_channels(each, left) for each in own.tolist()], np.int64)
@@ -214,7 +214,7 @@ class LaunchRule(Variant, ABC):
     def turning(self, call: RuleCall, piece: Piece) -> SizeArray:
         """Sizes in bytes between which the number of channels only rises or only falls.
 
-        Only those within the piece count.
+        Only sizes within the piece count.
         """
 
 
@@ -229,10 +229,10 @@ class ShrinkThenCells(LaunchRule):
         return _dealt_channels(call, nbytes, bound)
 
     def turning(self, call: RuleCall, piece: Piece) -> SizeArray:
-        """Every further cell may take a channel, until each channel has twice as many cells as there are channels.
+        """Every further cell may use a channel more, until each has twice as many cells as there are channels.
 
-        Where NCCL has more channels than the operation may use, one more takes what is left over just before or just
-        after the cells come out even, however large the size.
+        If NCCL has more channels than the operation may use, one more channel gets the rest just before and just after
+        the cells come out even, however large the size.
         """
         if call.like_collnet:
             return NONE
@@ -258,7 +258,7 @@ class ShrinkWithinCtasThenCells(ShrinkThenCells):
         return _dealt_channels(call, nbytes, within)
 
     def turning(self, call: RuleCall, piece: Piece) -> SizeArray:
-        """Sizes in bytes as of :class:`ShrinkThenCells`, for the bound within the fewest and the most blocks."""
+        """Sizes in bytes as in :class:`ShrinkThenCells`, for the bound within the fewest and the most blocks."""
         least, most = bound_ctas(call)
         return super().turning(call, replace(piece, bound=min(max(least, piece.bound), most)))
 
@@ -291,7 +291,7 @@ class ShrinkThenBytes(LaunchRule):
         return channels
 
     def turning(self, call: RuleCall, piece: Piece) -> SizeArray:
-        """Channels rise while the parts stay as they are, and fall where the parts grow by what a block moves at once.
+        """Channels rise while the parts keep their size, and fall when the parts grow by what a block moves at once.
 
         Parts of as many such moves as there are channels, or more, leave no channel out.
         """
@@ -313,7 +313,7 @@ class ShrinkOnly(LaunchRule):
         return bound
 
     def turning(self, call: RuleCall, piece: Piece) -> SizeArray:
-        """No sizes, in bytes: the bound alone never turns."""
+        """No sizes in bytes: the channels are the bound, which does not change within a piece."""
         return NONE
 
 
@@ -332,9 +332,9 @@ def elements_at_once(call: RuleCall, threads: Any) -> Any:
 
 
 def ctas(communicator: Comm, request: Request) -> tuple[int, int]:
-    """The fewest and the most blocks of a call; the environment is read again for it.
+    """The fewest and the most blocks of a call, for which NCCL reads the environment again.
 
-    Not for a Broadcast, which waits in a queue of its own (sic), unless it has a configuration.
+    It does not for a Broadcast without a configuration, which waits in a queue of its own (sic).
     """
     if request.collective is Collective.Broadcast and request.configuration is None:
         return communicator.ctas
@@ -344,8 +344,8 @@ def ctas(communicator: Comm, request: Request) -> tuple[int, int]:
 def bound_ctas(call: RuleCall) -> tuple[int, int]:
     """The fewest and the most channels that a call's bound may be; the most applies where it is below the fewest.
 
-    Calls on NVLS's channels read their number from the environment again, and have no more than that: a number below
-    the fewest CTAs, up to which init raised NVLS's channels, applies here. Source: scheduleCollTasksToPlan,
+    For calls on NVLS's channels NCCL reads the number of channels from the environment again, and uses no more. A
+    number below the fewest CTAs, to which init raised NVLS's channels, applies here. Source: scheduleCollTasksToPlan,
     src/enqueue/enqueue.cc, v2.31.2-1.
     """
     least, most = ctas(call.communicator, call.request)
@@ -355,14 +355,14 @@ def bound_ctas(call: RuleCall) -> tuple[int, int]:
 
 
 def cells_of(call: RuleCall) -> TrafficCells:
-    """Cells that the bytes of a call are dealt out in."""
+    """How the bytes of a call are cut into cells."""
     communicator, limits = call.communicator, call.limits
     most = communicator.nvls_channels if call.like_nvls else communicator.channels
     return TrafficCells(call.traffic_per_byte, most, limits.min_traffic_per_channel_bytes, limits.cell_alignment_bytes)
 
 
 def _dealt_channels(call: RuleCall, nbytes: SizeArray, bound: IntArray) -> IntArray:
-    """Channels that get work: the buffer is cut into cells of a least traffic, dealt out evenly, the rest last.
+    """Channels that get work: the buffer is cut into cells of a least traffic, which are distributed evenly.
 
     Operations that the network takes part in use every channel of their bound.
     """
@@ -380,7 +380,7 @@ def _dealt_channels(call: RuleCall, nbytes: SizeArray, bound: IntArray) -> IntAr
 
 
 def _multiples(call: RuleCall, step: int, low: int, high: int) -> SizeArray:
-    """The sizes whose count is a multiple of ``step`` bytes, and the next count."""
+    """The sizes whose count is a multiple of ``step`` bytes, and the sizes with the next larger count."""
     parts = call.request.parts(call.communicator.ranks)
     first, last = low // (step * parts), high // (step * parts) + 2  # the cell before the next one counts as well
     if last - first > MOST:

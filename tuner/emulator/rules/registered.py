@@ -1,7 +1,7 @@
-"""Buffers: those of connections, those of users, and how many channels operations on registered ones may use.
+"""Buffers of connections and of users, and how many channels operations on registered buffers may use.
 
-Rules of channels are by name, in the order of the release table; NCCL_CTA_POLICY, which leaves blocks to others, holds
-without a tuner plugin.
+The release table names the rules of channels, in order; NCCL_CTA_POLICY, which leaves blocks to other kernels, applies
+only without a tuner plugin.
 
 Shapes: bounds are numbers of channels, [size].
 """
@@ -46,8 +46,8 @@ NetworkOf = Callable[[Collection[Algorithm]], NetworkUse]
 
 @dataclass(frozen=True, slots=True)
 class Heads:
-    """The heads of a rank's node, which enter the switch (NVLS) and the network (CollNetDirect), and which of them it
-    is.
+    """The heads of a rank's node, which enter the switch (NVLS) and the network (CollNetDirect), and which of the heads
+    the rank is.
 
     ``own_*`` are None for a rank that is no head. ``network`` is computed for rings between nodes on registered
     buffers, with the algorithms that are connected after rings.
@@ -69,12 +69,12 @@ CROSS_CLIQUE = "NCCL_MNNVL_CROSS_CLIQUE"  # with which NVLink may reach peers of
 
 
 def keeps(communicator: Comm, request: Request) -> bool:
-    """Whether both buffers are registered, and NCCL keeps that."""
+    """Whether both buffers are registered, and NCCL keeps the registration."""
     return kept(communicator, request) is Sides.both
 
 
 def kept(communicator: Comm, request: Request) -> Sides:
-    """Buffers that are registered, where NCCL keeps that."""
+    """The buffers (send, receive) that are registered, if NCCL keeps the registration."""
     if not _is_kept(communicator, request):
         return Sides.none
     return request.windows.sides if request.buffers is Buffers.window else Sides.both
@@ -96,7 +96,7 @@ def _is_kept(communicator: Comm, request: Request) -> bool:
 
 
 def missing(release: Release, buffers: Buffers) -> str | None:
-    """Sentence that a release does not have such buffers, and which do; None if it has them."""
+    """Sentence that a release does not have such buffers, and which releases do; None if it has them."""
     if buffers is Buffers.plain:
         return None
     if buffers is Buffers.window and release.rules.non_classic_path == "classic_path_only":
@@ -109,10 +109,10 @@ def missing(release: Release, buffers: Buffers) -> str | None:
 
 
 def not_on_nodes(communicator: Comm, buffers: Buffers) -> str | None:
-    """Condition under which such buffers are not emulated because nodes differ; None if they are.
+    """Condition under which such buffers are not emulated because nodes differ; None if they are emulated.
 
-    Ranks ask the compute capability of their own GPU for channels of NVLS, and with one rank per node their own adapter
-    (ncclNvlsRegResourcesQuery, src/transport/nvls.cc, and src/register/coll_reg.cc, v2.28.9-1).
+    A rank's NVLS channels depend on the compute capability of its own GPU, and with one rank per node on its own
+    adapter (ncclNvlsRegResourcesQuery, src/transport/nvls.cc, and src/register/coll_reg.cc, v2.28.9-1).
     """
     if communicator.nodes_are_alike:
         return None
@@ -158,7 +158,7 @@ def few_of_the_nvls_channels(call: RuleCall, tables: Tables, bound: IntArray) ->
 
 @RULES(nccl.NVLS_REG_RESOURCES_QUERY(since="2.27.3"))
 def few_nvls_channels_by_heads(call: RuleCall, tables: Tables, bound: IntArray) -> IntArray:
-    """The number is for eight GPUs; with fewer GPUs per node each needs more blocks."""
+    """Few blocks fill the switch, which reads the user's buffers: a number for eight GPUs, more with fewer per node."""
     if not _switch_runs_on_buffers(call):
         return bound
     return np.full_like(bound, nvls_channels_by_heads(call.communicator, tables, call.request.collective))
@@ -225,7 +225,7 @@ def _adapters_take_buffers(call: RuleCall) -> bool:
 def _gpu_direct(call: RuleCall) -> bool:
     """Whether every adapter of the ring reads and writes its GPU's memory.
 
-    One that cannot is searched from the CPU: its path is PHB or farther, or P2C, which alone does not tell.
+    For an adapter that cannot, NCCL searches from the CPU: its path is then PHB or farther. A P2C path may be either.
     Source: ncclTopoCheckGdr and ncclTopoComputePaths, src/graph/paths.cc, v2.28.9-1.
     """
     communicator = call.communicator
@@ -240,7 +240,7 @@ def _gpu_direct(call: RuleCall) -> bool:
 
 
 def _all_of_the_ring(call: RuleCall, type_inter: str | None) -> bool:
-    """Channels per adapter, of adapters no farther than the ring's farthest. BadInput if only some qualify."""
+    """Whether all adapters no farther than the ring's farthest read and write GPU memory. BadInput if only some do."""
     rank = call.communicator.release.paths.rank
     direct = {
         adapter.reads and adapter.writes
@@ -263,7 +263,7 @@ def _links(call: RuleCall) -> PeerLinks:
 
 
 def nvls_channels_by_heads(communicator: Comm, tables: Tables, collective: Collective) -> int:
-    """Channels NVLS takes to fill the switch from registered buffers."""
+    """Number of channels that NVLS needs to fill the switch from registered buffers."""
     of_eight_gpus = 8 * _nvls_channels(communicator, tables, collective)
     return _within(communicator, -(-of_eight_gpus // communicator.nvls_heads))
 
@@ -297,7 +297,7 @@ def peers_take_buffers(call: RuleCall) -> bool:
 
 
 def network_takes_buffers(call: RuleCall, network: Callable[[], NetworkUse] | None) -> bool:
-    """Whether adapters read and write a rank's buffers, which goes to other nodes so. BadInput without a topology."""
+    """Whether adapters use the buffers of a rank with this use of the network. BadInput without a topology."""
     if network is None or call.communicator.nodes == 1 or not may_reach_network(call):
         return False
     used = network()
@@ -315,10 +315,10 @@ def may_reach_network(call: RuleCall) -> bool:
 
 
 def _handed_to_peers(call: RuleCall) -> bool:
-    """Whether the algorithm gives the buffers to the peers: rings that keep nothing in between do, and trees.
+    """Whether the algorithm gives the buffers to the peers: trees do, and rings that keep no intermediate results.
 
-    In place it reads what is overwritten, which rings only do for data that they reduce. Rings between nodes need both
-    sides.
+    Trees and rings of AllReduce do not in place, where peers would read what is overwritten. Rings between nodes need
+    both buffers registered.
     """
     sides = kept(call.communicator, call.request)
     of_rings = Sides.both if call.communicator.nodes > 1 else Sides[call.communicator.release.registration.ring_buffers]
@@ -340,7 +340,7 @@ class ZeroCopyPeer(Enum):
 
 
 def takers(call: RuleCall, network: Callable[[], NetworkUse] | None) -> tuple[ZeroCopyPeer, ...]:
-    """Zero-copy peers of a rank's call, which goes to other nodes so. BadInput without a topology.
+    """Zero-copy peers of the call of a rank with this use of the network. BadInput if that is not emulated.
 
     Source: ncclRegisterCollBuffers and ncclRegisterCollNvlsBuffers, src/register/coll_reg.cc, v2.28.9-1.
     """
@@ -440,13 +440,16 @@ def check_buffers(communicator: Comm, buffers: Buffers, of: Windows) -> None:
 
 
 def chosen_alone(communicator: Comm) -> str | None:
-    """The variable by which NCCL chooses each call of a group alone, where it is set so; else None."""
+    """The variable that makes NCCL choose for each call of a group by itself, if it is set so; else None."""
     name = communicator.release.environment.calls_alone
     return name if name is not None and communicator.environment.number(name, 0) else None
 
 
 def _check_flags(communicator: Comm, flags: WindowFlag) -> None:
-    """Source: ncclCommWindowRegister, src/dev_runtime.cc, as the binary of 2.32.3 has it."""
+    """BadInput for flags that NCCL refuses.
+
+    Source: ncclCommWindowRegister, src/dev_runtime.cc, as the binary of 2.32.3 has it.
+    """
     release = communicator.release
     known = release.symmetric.window_flags
     for flag in flags:
@@ -488,20 +491,20 @@ def unsupported(environment: Environment) -> CtaPolicy:
 
 @POLICY_RULES(nccl.ENV_CONFIG_OVERRIDE(since="2.27.3"))
 def efficiency_or_not(environment: Environment) -> CtaPolicy:
-    """1 is efficiency."""
+    """NCCL_CTA_POLICY=1 is efficiency; all other values are the default."""
     return CtaPolicy.efficiency if environment.c_int(CTA_POLICY, 0) == 1 else CtaPolicy.default
 
 
 @POLICY_RULES(nccl.ENV_CONFIG_OVERRIDE(since="2.28.3"))
 def one_of_three(environment: Environment) -> CtaPolicy:
-    """0, 1 or 2; other numbers are the default."""
+    """NCCL_CTA_POLICY is 0, 1 or 2; other numbers are the default."""
     number = environment.c_int(CTA_POLICY, 0)
     return CtaPolicy(number) if 0 <= number <= 2 else CtaPolicy.default
 
 
 @POLICY_RULES(nccl.GET_ENV_CTA_POLICY_ONCE(since="2.29.2"))
 def words_or_digit(environment: Environment) -> CtaPolicy:
-    """Words between bars, of which `zero` wins; of a number only the first digit counts."""
+    """NCCL_CTA_POLICY has policies between bars, of which `zero` wins; of a number only the first digit counts."""
     text = environment.text(CTA_POLICY) or ""
     if text[:1].isdigit():
         return {"1": CtaPolicy.efficiency, "2": CtaPolicy.zero}.get(text[0], CtaPolicy.default)
@@ -512,9 +515,9 @@ def words_or_digit(environment: Environment) -> CtaPolicy:
 
 
 def multicast_channels(communicator: Comm, tables: Tables, request: Request) -> int | None:
-    """Channels NVLS takes for this call where the policy prefers it; None if the policy changes nothing.
+    """Number of channels that NVLS uses for this call if the policy prefers NVLS; None if the policy changes nothing.
 
-    It is preferred to any pick that may use as many channels or more. BadInput if ranks share a process.
+    NVLS is preferred to any pick that may use as many channels or more. BadInput if ranks share a process.
     """
     environment = communicator.environment
     if not keeps(communicator, request) or not request.spreads or communicator.fabric:

@@ -1,6 +1,6 @@
-"""A release's rules as functions: its names are looked up here, once.
+"""A release's rules as functions: the names in its table are looked up here, once.
 
-Shapes: arrays are those of the rules: traffic in bytes, [size].
+Shapes: arrays are as in the rules, such as traffic in bytes, [size].
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -60,8 +60,8 @@ class Rules:
     """Functions of a release's rules, named as the fields of :class:`tuner.release.schema.RuleNames`; None without a
     name.
 
-    A kind of rule is a field there, which says how many names it has, and a field here, which says what is called and
-    which registry has its rules.
+    Each kind of rule has a field in that class, which says how many names a release gives, and a field here, which says
+    how the function is called and which registry has the rules of the kind.
     """
 
     ctas: Annotated[Callable[[Environment, str, int], int], init.CTAS_RULES]
@@ -153,7 +153,7 @@ def registries() -> Mapping[str, Registry[Any]]:
 
 
 def _of_registry(kind: str, names: Any, rules: Registry[Any]) -> Any:
-    """The functions of a field of :class:`RuleNames`: of one name, of none, of several, or of several by algorithm."""
+    """The functions that a field of :class:`RuleNames` names: one, None, several, or several for each algorithm."""
     if names is None:
         return None
     if isinstance(names, Mapping):  # every algorithm is in it, some without rules

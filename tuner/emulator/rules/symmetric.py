@@ -1,7 +1,7 @@
-"""Calls that leave the classic path for symmetric kernels and copy engines, and with which kernel: rules by name.
+"""Rules for which calls leave the classic path for a symmetric kernel or copy engines, and for which kernel.
 
-One call in its group with buffers in windows; outside windows where NCCL is asked to. And of which calls room is asked
-for the arguments of symmetric kernels, without which NCCL fails.
+The rules are for a single call in its group with buffers in windows, or in other buffers if NCCL is asked for that.
+Further rules say for which calls NCCL fails without room for the arguments of symmetric kernels.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -56,7 +56,7 @@ def symmetric_by_cells(
 ) -> NonClassicPath | None:
     """Every call that a symmetric kernel can do, in cells of a KiB, of which there may be fewer than blocks.
 
-    Copy engines run it where no block is to be used. NoAlgorithm if NCCL fails: see :func:`calls_in_windows`.
+    Copy engines run the call if no block is to be used. NoAlgorithm if NCCL fails: see :func:`calls_in_windows`.
     """
     choice = _in_cells(communicator, request, nbytes)
     if choice is None and communicator.rules.bypass_first is calls_in_windows:
@@ -76,9 +76,9 @@ def symmetric_by_cells(
 def symmetric_by_cells_low_latency_if_classic_is_ll(
     communicator: Comm, request: Request, nbytes: int, classic: ClassicProtocol
 ) -> NonClassicPath | None:
-    """Like symmetric_by_cells, but a low-latency kernel only where the classic path would take LL, or if it is named.
+    """Like symmetric_by_cells, but a low-latency kernel runs only if the classic path would use LL, or if one is named.
 
-    Nor where a process has several GPUs, unless it is named.
+    Nor does it run if a process has several GPUs, unless NCCL_SYM_KERNEL names a kernel.
     """
     choice = _in_cells(communicator, request, nbytes)
     if choice is None or isinstance(choice, NonClassicPath):
@@ -112,7 +112,7 @@ def _in_cells(communicator: Comm, request: Request, nbytes: int) -> KernelChoice
 
 
 def _asked_for(communicator: Comm, request: Request) -> bool:
-    """Whether NCCL looks for a symmetric kernel: on windows that are made; outside on one node, one GPU per process."""
+    """Whether NCCL looks for a symmetric kernel: on windows that are made, or on one node with one GPU per process."""
     if request.symmetric is Sides.none:
         alone = communicator.nodes == 1 and not communicator.ranks_share_processes
         return alone and symmetric_variables.supported(communicator)
@@ -121,8 +121,7 @@ def _asked_for(communicator: Comm, request: Request) -> bool:
 
 
 def kernel_of_several(communicator: Comm, request: Request, sizes: Sequence[int]) -> NonClassicPath | None:
-    """The kernel of several calls of a kind together, with these nBytes; None if no kernel does several. Not for
-    2.27.
+    """The kernel that does several calls of one kind, with these nBytes, together; None if none does. Not for 2.27.
 
     Source: ncclSymkPickKernel, src/sym_kernels.cc, and ncclSymmetricTaskScheduler, src/scheduler/symmetric_sched.cc,
     v2.30.7-1.
@@ -142,10 +141,10 @@ def is_set_aside(communicator: Comm, request: Request, nbytes: int) -> bool:
 
 
 def sends_are_copied(communicator: Comm, function: PeerCall, sides: Sides) -> bool:
-    """Whether copy engines do an AllToAll, Gather or Scatter, which NCCL else makes of sends and receives.
+    """Whether copy engines do an AllToAll, Gather or Scatter, which NCCL otherwise turns into sends and receives.
 
-    ``sides`` are in symmetric windows. BadInput for links on which windows are not emulated.
-    Source: taskAppend, src/enqueue.cc, v2.28.9-1.
+    ``sides`` are the buffers in symmetric windows. BadInput for links on which windows are not emulated. Source:
+    taskAppend, src/enqueue.cc, v2.28.9-1.
     """
     return _wants_no_blocks(communicator) and _may_copy(communicator, function, sides)
 
@@ -171,7 +170,7 @@ def _wants_no_blocks(communicator: Comm) -> bool:
 
 
 def _may_copy(communicator: Comm, call: Collective | PeerCall, sides: Sides) -> bool:
-    """Whether copy engines can do the call where these buffers are in symmetric windows."""
+    """Whether copy engines can do the call if these buffers are in symmetric windows."""
     if not symmetric_rail.suffice_to_copy(communicator, sides) or not symmetric_variables.are_made(communicator):
         return False
     between = communicator.rules.copies_between_nodes
@@ -182,13 +181,13 @@ def _may_copy(communicator: Comm, call: Collective | PeerCall, sides: Sides) -> 
 
 
 def _dealt(communicator: Comm, request: Request, choice: KernelChoice, counted_bytes: int) -> NonClassicPath:
-    """On the blocks that get one of the whole cells, which are dealt out evenly."""
+    """The kernel on only those blocks that get a cell when whole cells are distributed evenly."""
     cells = counted_bytes // communicator.release.symmetric.cell_bytes
     return _kernel_path(communicator, request, choice, -(-cells // -(-cells // choice.blocks)))
 
 
 def _kernel_path(communicator: Comm, request: Request, choice: KernelChoice, blocks: int) -> NonClassicPath:
-    """NoAlgorithm if NCCL picks the kernel for an operation that it was not built for."""
+    """The path through the kernel. NoAlgorithm if NCCL picks it for an operation that the kernel was not built for."""
     if request.op.name in communicator.release.symmetric.ops_without_kernels.get(request.collective, ()):
         raise NoAlgorithm(
             f"NCCL {communicator.release.name} picks a symmetric kernel for {request.collective.name} "
@@ -210,11 +209,10 @@ def _implemented(communicator: Comm, request: Request) -> bool:
 
 
 def _check_gpus(communicator: Comm) -> None:
-    """BadInput for GPUs of several kinds where each rank's kernel depends on its own GPU, so that ranks may take
-    different ones.
+    """BadInput if GPUs differ and each rank's kernel depends on its own GPU, so that ranks may take different kernels.
 
-    Kernels within nodes and kernels that multicast do; all others depend on the least of all GPUs. Source:
-    queryModel_lsa and queryModel_gin, src/sym_kernels.cc, v2.30.7-1.
+    Kernels within a node and kernels that multicast depend on it; all others depend on the least capable of all GPUs.
+    Source: queryModel_lsa and queryModel_gin, src/sym_kernels.cc, v2.30.7-1.
     """
     if communicator.min_comp_cap != communicator.max_comp_cap and (communicator.nodes == 1 or communicator.nvls):
         raise BadInput(
@@ -224,14 +222,14 @@ def _check_gpus(communicator: Comm) -> None:
 
 
 def _reaches(communicator: Comm) -> bool:
-    """Whether symmetric kernels reach every rank; up to 2.28 they do where there is symmetric memory."""
+    """Whether symmetric kernels reach every rank; up to 2.28 they do if there is symmetric memory."""
     rule = communicator.rules.symmetric_reach
     return rule is None or rule(communicator)
 
 
 def weighed(communicator: Comm, request: Request, nbytes: int) -> tuple[KernelChoice, ...]:
-    """The symmetric kernels that can do a call of nBytes, in NCCL's order, with their times; whatever takes the call in
-    the end.
+    """The symmetric kernels that can do a call of nBytes, in NCCL's order, with their times, whether or not one of them
+    does the call in the end.
 
     Errors: BadInput for what is not emulated.
     """
@@ -259,7 +257,7 @@ def calls_of_a_kernel(communicator: Comm) -> int:
 
 
 def check(communicator: Comm, request: Request, sizes: SizeArray) -> None:
-    """BadInput for calls that NCCL fails at one of these ``sizes`` (nBytes), as its variable leaves too little room."""
+    """BadInput if NCCL fails the call at one of these ``sizes`` (nBytes), as a variable leaves too little room."""
     rule = communicator.rules.symmetric_arguments
     if rule is None or VARIABLE not in communicator.environment.values or calls_of_a_kernel(communicator) >= 1:
         return
@@ -278,7 +276,7 @@ def _head_bytes(communicator: Comm) -> int:
 
 @ARGUMENT_RULES(nccl.MAKE_SYMMETRIC_TASK_LIST(since="2.28.3"))
 def every_call_on_a_node(communicator: Comm, request: Request, nbytes: int) -> bool:
-    """Every call where there is symmetric memory, whatever it is."""
+    """Every call of any kind, if there is symmetric memory."""
     return symmetric_variables.supported(communicator)
 
 
@@ -313,7 +311,7 @@ def gathers_sums_and_averages(request: Request) -> bool:
 
 
 def waits(communicator: Comm, request: Request, nbytes: int) -> bool:
-    """Whether a call of nBytes that copy engines do not do waits, on any buffers. BadInput as of symmetric kernels.
+    """Whether a call, on any buffers, waits for a symmetric kernel if copy engines do not do it. Errors: BadInput.
 
     Source: ncclMakeSymmetricTaskList, src/scheduler/symmetric_sched.cc, v2.29.2-1.
     """
@@ -338,7 +336,7 @@ BYPASSING_RULES: Registry[BypassRule] = Registry()
 
 @BYPASSING_RULES(nccl.PREPARE_TASKS(since="2.27.3"))
 def only_a_call_alone(chooser: Chooser, ordered: list[CollectiveTask]) -> Aside:
-    """A call that is alone in its group may get a symmetric kernel; several calls never do."""
+    """A call that is the only one of its group may get a symmetric kernel; several calls never do."""
     alone = len(ordered) == 1 and not chooser.beside_messages
     return _parted(chooser, [ordered], []) if alone else ([], ordered)
 
@@ -348,8 +346,8 @@ def calls_in_windows(chooser: Chooser, ordered: list[CollectiveTask]) -> Aside:
     """Calls in windows that a symmetric kernel could do, by kind, smallest first. NoAlgorithm if no kernel does
     them.
 
-    NCCL then fails. No kernel does several calls if only low-latency ones are left, nor one whose last cell reaches the
-    most bytes of these (sic): it is set aside by its own bytes.
+    NCCL then fails. No kernel does several calls if only low-latency kernels are left. Nor does one do a call that is
+    too large for them only in whole cells (sic): NCCL sets calls aside by their own bytes.
     """
     communicator = chooser.communicator
     copied, ordered = _copied(communicator, ordered)
@@ -372,8 +370,8 @@ def _check_found(communicator: Comm, missing: bool) -> None:
 def calls_on_any_buffers(chooser: Chooser, ordered: list[CollectiveTask]) -> Aside:
     """Calls that a symmetric kernel could do in windows, by kind, smallest first; windows are not checked yet.
 
-    Calls that need windows and lack them, or that no kernel does together, return behind the rest, smallest first. sic:
-    smallest first here is largest first where tasks are put together.
+    Calls that need windows and lack them, or that no kernel does together, go back behind the rest, smallest first
+    (sic), although the rest has the largest first.
     """
     communicator = chooser.communicator
     copied, ordered = _copied(communicator, ordered)

@@ -58,7 +58,7 @@ TIME_RULES: Registry[TimeRule] = Registry()
     nccl.QUERY_MODEL_LSA_MOVED(since="2.31.2"),
 )
 def by_bus(use: KernelUse) -> tuple[OfSize, float]:
-    """Bytes over the bus at the bandwidth of the blocks, which saturates smoothly."""
+    """Time of the bytes over the bus at the bandwidth of the blocks, which saturates smoothly."""
     row, kernel, collective, ranks = use.row, use.kernel, use.request.collective, use.communicator.ranks
     base_us = (row.base_us.low_latency if kernel.low_latency else row.base_us.bulk)[collective] + kernel.base_more_us
     block_gbs = row.block_gbs[collective] * GBS
@@ -77,7 +77,7 @@ def by_bus(use: KernelUse) -> tuple[OfSize, float]:
 
 @TIME_RULES(nccl.BINARY("time of symmetric AllGather kernels", since="2.32.3"))
 def by_bus_or_all_to_all(use: KernelUse) -> tuple[OfSize, float]:
-    """A single AllGather on Blackwell by its blocks' and its links' shares; everything else as in :func:`by_bus`."""
+    """Time of one AllGather on Blackwell by the work of its blocks and its links; all else as in :func:`by_bus`."""
     communicator, ranks = use.communicator, use.communicator.ranks
     if use.several or use.request.collective is not Collective.AllGather or communicator.min_comp_cap not in (100, 103):
         return by_bus(use)
@@ -109,7 +109,7 @@ def by_bus_or_all_to_all(use: KernelUse) -> tuple[OfSize, float]:
 
 @lru_cache(4096)
 def _dip(active: int, ranks: int) -> float:
-    """Low-latency stores slow each other down at 32 blocks."""
+    """Efficiency of low-latency stores, which slow each other down around 32 blocks."""
     if ranks <= 4 or not 4 < active < 64:
         return 1.0
     points = ((2.0, 1.0), (3.0, 0.99), (5.0, 0.69), (6.0, 1.0))
@@ -129,7 +129,7 @@ SCALES: dict[str, Callable[[int, int], float]] = {
     nccl.SYMMETRIC_QUERY_MODEL(since="2.27.3"), nccl.QUERY_MODEL(since="2.28.3"), nccl.QUERY_MODEL_LSA(since="2.29.2")
 )
 def every_count(communicator: Comm, request: Request, limit: int) -> Iterator[int]:
-    """A minimum above the maximum is ignored (sic)."""
+    """Every number of blocks from the fewest to the most; a minimum above the maximum is ignored (sic)."""
     least, most = communicator.ctas[0], min(communicator.ctas[1], limit)
     yield from (*range(least, most), most)
 
@@ -201,7 +201,10 @@ def best(communicator: Comm, request: Request, counts: KernelCounts) -> KernelCh
 
 
 def weighed(communicator: Comm, request: Request, counts: KernelCounts) -> Iterator[KernelChoice]:
-    """The kernels that can do the calls, in NCCL's order. Low-latency kernels end at whole cells, as in the model."""
+    """The kernels that can do the calls, in NCCL's order.
+
+    The size limit of low-latency kernels counts whole cells, as the model does.
+    """
     parts = 1 if request.collective is Collective.AllReduce else communicator.ranks
     bus_bytes = counts.most_bytes * parts
     whole_bytes = bus_bytes if counts.calls > 1 else counts.modelled_bytes * parts
@@ -216,7 +219,7 @@ def weighed(communicator: Comm, request: Request, counts: KernelCounts) -> Itera
 
 
 def exists_for(communicator: Comm, request: Request, nbytes: int) -> bool:
-    """Whether any kernel could do a call of nBytes in windows, however few bytes a kernel that copies in bulk has."""
+    """Whether any kernel could do a call of nBytes in windows, even one that copies in bulk and has too few bytes."""
     in_windows, table = replace(request, buffers=Buffers.window, windows=SYMMETRIC), communicator.release.symmetric
     if communicator.nodes > 1:
         own_bytes = nbytes // request.parts(communicator.ranks)
@@ -265,7 +268,7 @@ def _block_counts(communicator: Comm, use: KernelUse) -> tuple[int, ...]:
 def _kernels(
     communicator: Comm, collective: Collective, any_name: bool = False
 ) -> Iterator[tuple[str, SymmetricKernel]]:
-    """Kernels of a collective that NCCL_SYM_KERNEL leaves, in NCCL's order, by their names without the collective."""
+    """Kernels of a collective that NCCL_SYM_KERNEL allows, in NCCL's order, by their names without the collective."""
     table = communicator.release.symmetric
     for name in table.names:
         of, _, short = name.partition("_")
@@ -304,7 +307,7 @@ def _notes_multicast(communicator: Comm, request: Request) -> bool:
 
 
 def _usable(communicator: Comm, request: Request, kernel: SymmetricKernel) -> bool:
-    """Whether a call of some size can have the kernel."""
+    """Whether the kernel can do such a call of some size."""
     switch = multicast(communicator)
     if not kernel.low_latency and not symmetric_rail.suffice(communicator, request):
         return False
@@ -334,7 +337,7 @@ def _switch_reduces(communicator: Comm, request: Request) -> bool:
 
 
 def _on_blocks(communicator: Comm, of: _Candidate, counts: KernelCounts) -> KernelChoice | None:
-    """The kernel on the fewest blocks that cost it no more than 2.5 % of its time on all it may have."""
+    """The kernel on the fewest blocks with which it is at most 2.5 % slower than on all the blocks that it may have."""
     blocks_of, kernel = of.blocks, of.kernel
     if kernel.bulk_unit_bytes is not None:
         enough = tuple(n for n in blocks_of if _enough(kernel, counts.most_bytes, communicator.ranks, n))
@@ -373,11 +376,10 @@ RULES: Registry[BetweenNodesRule] = Registry()
 
 @RULES(nccl.HIER_CE_AVAILABLE(since="2.30.7"))
 def gathers_and_exchanges_over_rma(communicator: Comm, call: Copied, sides: Sides) -> bool:
-    """AllGather and AllToAll from and into windows, where hosts start transfers over the network (RMA).
+    """AllGather and AllToAll from and into windows, if hosts start transfers over the network (RMA).
 
-    A network with GIN is assumed to allow that. NCCL does not use it where rings may not cross adapters
-    (NCCL_CROSS_NIC=0), where it has no contexts for it (NCCL_NUM_RMA_CTX=0), and where nodes have different numbers of
-    ranks.
+    A network with GIN is assumed to allow that. NCCL does not use RMA if rings may not cross adapters
+    (NCCL_CROSS_NIC=0), if there are no RMA contexts (NCCL_NUM_RMA_CTX=0), or if nodes have different numbers of ranks.
     """
     variables = communicator.environment
     offered = variables.number("NCCL_CROSS_NIC", 2) != 0 and variables.c_int(symmetric_variables.RMA, 1) != 0

@@ -32,7 +32,7 @@ REACHED = {Collective.AllGather: Sides.receive, Collective.ReduceScatter: Sides.
 
 
 def are_asked(communicator: Comm, sides: Sides) -> bool:
-    """Whether NCCL looks for symmetric kernels where these are in symmetric windows."""
+    """Whether NCCL looks for symmetric kernels if these buffers are in symmetric windows."""
     return sides is Sides.both or communicator.release.symmetric.windows_of_a_call == "any"
 
 
@@ -57,7 +57,7 @@ def suffice_to_copy(communicator: Comm, sides: Sides) -> bool:
 def if_named_or_asked_and_classic_is_ll(
     communicator: Comm, request: Request, nbytes: int, classic: ClassicProtocol
 ) -> bool:
-    """NCCL_SYM_KERNEL names a kernel, or the classic path would take LL; without windows NCCL_SYM_NOWIN_ENABLE, too."""
+    """A low-latency kernel runs if named, or if the classic path would use LL (without windows: only on request)."""
     if symmetric_variables.names_a_kernel(communicator):
         return True
     return _asked(communicator, request) and classic(request, nbytes) is Protocol.LL
@@ -67,9 +67,10 @@ def if_named_or_asked_and_classic_is_ll(
 def if_asked_and_classic_without_latency_is_ll(
     communicator: Comm, request: Request, nbytes: int, classic: ClassicProtocol
 ) -> bool:
-    """The classic path would take LL if no combination had any latency (sic); without windows also only on request.
+    """A low-latency kernel runs if the classic path would use LL with all latencies 0 (sic); without windows on
+    request.
 
-    The question is for a call of one rank's bytes in whole cells (sic).
+    NCCL asks the classic path for a call with one rank's bytes, rounded up to whole cells (sic).
     """
     cells_bytes = in_whole_cells(communicator, own_bytes_of(communicator, request, nbytes))
     return _asked(communicator, request) and classic(replace(request, pipelined=0), cells_bytes) is Protocol.LL
@@ -98,7 +99,7 @@ RING_RULES: Registry[RingRule] = Registry()
 
 @dataclass(frozen=True, slots=True)
 class RailChoice:
-    """A kernel on its blocks. NCCL keeps the time of AllGather's only one in seconds (sic)."""
+    """A kernel on its blocks. NCCL itself keeps the time of AllGather's only kernel in seconds (sic)."""
 
     name: str
     blocks: int
@@ -107,7 +108,7 @@ class RailChoice:
 
 
 def exist(communicator: Comm) -> bool:
-    """Whether the communicator may run kernels of rails. Errors: BadInput if that is not known."""
+    """Whether the communicator may run rail kernels. Errors: BadInput if that is not known."""
     table = communicator.release.symmetric.rail
     if table is None or not symmetric_variables.are_made(communicator):
         return False
@@ -115,7 +116,7 @@ def exist(communicator: Comm) -> bool:
 
 
 def exist_for(communicator: Comm, request: Request) -> bool:
-    """Whether there are kernels of rails for the collective. Errors: BadInput if that is not known."""
+    """Whether there are rail kernels for the collective. Errors: BadInput if that is not known."""
     return (
         exist(communicator)
         and (request.collective is Collective.AllGather or _scatters(communicator, request.collective))
@@ -124,7 +125,7 @@ def exist_for(communicator: Comm, request: Request) -> bool:
 
 
 def exist_without_windows(communicator: Comm) -> bool:
-    """As exist, for calls outside of windows: none where nothing says whether there is GIN."""
+    """Whether there are rail kernels for calls outside of windows; not if nothing says whether there is GIN."""
     try:
         return exist(communicator)
     except GinUnknown:
@@ -132,9 +133,9 @@ def exist_without_windows(communicator: Comm) -> bool:
 
 
 def may_take(communicator: Comm, collective: Collective, noted: bool) -> bool:
-    """Whether NCCL looks for one on any buffers, where there are any; ``noted``: it knows whether GPUs multicast.
+    """Whether NCCL looks for a rail kernel on any buffers; ``noted``: NCCL knows whether the GPUs multicast.
 
-    AllGather's kernel needs that. Later releases note it as they make windows.
+    AllGather's kernel needs multicast. Later releases find out about it when they make windows.
     """
     symmetric = communicator.release.symmetric
     multicast = communicator.nvls and communicator.lsa_ranks >= symmetric.multicast_from_ranks
@@ -154,7 +155,7 @@ def weighed(communicator: Comm, request: Request, nbytes: int, multicast: bool) 
 
 @RING_RULES(nccl.QUERY_MODEL_GIN(since="2.29.2"))
 def hierarchical_ring(communicator: Comm, request: Request, nbytes: int) -> RailChoice:
-    """Around the rail, with each chunk passed on inside the node by multicast. Bytes over GB/s count as us (sic)."""
+    """AllGather around the rail; multicast passes each chunk on inside the node. Bytes over GB/s count as us (sic)."""
     chunks, others = ceil_div(nbytes, _table(communicator).ring_chunk_bytes), _rail_ranks(communicator) - 1
     fewest, most = communicator.ctas
     blocks = max(fewest, min(most, communicator.release.symmetric.max_blocks, chunks, _multicast_blocks(communicator)))

@@ -1,4 +1,4 @@
-"""NCCL's variables that reach only symmetric memory: windows, which kernels, how many blocks, copy engines, TMA.
+"""NCCL's variables that affect only symmetric memory: windows, kernels, blocks, copy engines, bulk copies (TMA).
 
 Source: NCCL_PARAM in src/init.cc, src/sym_kernels.cc, src/scheduler/symmetric_sched.cc and src/enqueue.cc, v2.30.7-1.
 """
@@ -45,7 +45,7 @@ def one_kernel_or_all(communicator: Comm, collective: Collective, kernel: str) -
 
 @REQUESTED_RULES(nccl.COST_MODEL_INIT(since="2.31.2"))
 def list_beside_algorithms(communicator: Comm, collective: Collective, kernel: str) -> bool:
-    """NCCL_SYM_KERNEL is a list like NCCL_ALGO, and each of the two removes what only the other names."""
+    """NCCL_SYM_KERNEL is a list like NCCL_ALGO; a collective that only one of them names has nothing of the other."""
     if collective not in requested_collectives(communicator):
         return True
     kernels = kernels_of(communicator.release.symmetric.names)
@@ -55,7 +55,7 @@ def list_beside_algorithms(communicator: Comm, collective: Collective, kernel: s
 
 
 def requested_collectives(communicator: Comm) -> frozenset[Collective]:
-    """The collectives for which NCCL_ALGO, NCCL_PROTO or NCCL_SYM_KERNEL, as lists, name anything."""
+    """The collectives for which NCCL_ALGO, NCCL_PROTO or NCCL_SYM_KERNEL, read as lists, names anything."""
     texts = (communicator.environment.text(variable) or "" for variable in ("NCCL_ALGO", "NCCL_PROTO", KERNEL))
     return _named_in(communicator.release.symmetric.names, *texts)
 
@@ -72,7 +72,7 @@ def _named_in(names: tuple[str, ...], algorithms: str, protocols: str, kernels: 
 
 @lru_cache(64)
 def _rows(text: str, names: tuple[str, ...]) -> Mapping[Collective, Mapping[IntEnum, bool]]:
-    """Kernels by collective that the list allows."""
+    """Whether the list allows a kernel, by collective and kernel."""
     return allowed(text, KERNEL, kernels_of(names))
 
 
@@ -85,7 +85,7 @@ def kernels_of(names: tuple[str, ...]) -> type[IntEnum]:
 
 
 def names_a_kernel(communicator: Comm) -> bool:
-    """Whether NCCL_SYM_KERNEL asks for less than all kernels, as NCCL counts before it has lists."""
+    """Whether NCCL_SYM_KERNEL asks for less than all kernels, in releases that do not read it as a list."""
     return communicator.environment.text(KERNEL) not in (None, "^")
 
 
@@ -113,7 +113,7 @@ def requested_blocks(communicator: Comm) -> int | None:
 def gin_is_offered(communicator: Comm) -> bool:
     """Whether the network offers transfers that GPUs start (GIN), of whatever type.
 
-    BadInput if neither the variable nor the network's adapters say it.
+    BadInput if neither NCCL_GIN_TYPE nor the network's adapters tell.
     """
     kind = communicator.environment.number(GIN, UNSET)
     if kind not in (UNSET, NO_GIN, GDAKI) or (kind == UNSET and communicator.offers_gin is None):
@@ -122,9 +122,10 @@ def gin_is_offered(communicator: Comm) -> bool:
 
 
 def taken_gin(communicator: Comm, in_windows: bool) -> Finding | None:
-    """What the network is taken to offer where nobody said it: for calls in windows, or groups outside of windows.
+    """Finding on what is assumed of GIN if NCCL_GIN_TYPE is not set; None if no choice depends on that.
 
-    None where it does not matter, and outside of windows where GIN is offered as NCCL's own network does by default.
+    For calls in windows it says that GIN is assumed, as the adapters offer it; for groups outside of windows, that
+    nothing says whether GIN is offered.
     """
     asked = communicator.nodes > 1 and communicator.rules.windows_between_nodes is not None
     if not asked or communicator.environment.number(GIN, UNSET) != UNSET:
@@ -187,9 +188,10 @@ RULES: Registry[BetweenNodesRule] = Registry()
 
 @RULES(nccl.INIT_TRANSPORTS_RANK(since="2.29.2"))
 def if_gpus_start_transfers_to_every_adapter(communicator: Comm) -> bool:
-    """As over_single_adapters, if rings may also cross from one adapter to another (NCCL_CROSS_NIC).
+    """As over single adapters, but only if rings may cross from one adapter to another (NCCL_CROSS_NIC).
 
-    A network's plugin brings its own GIN or none (ncclNetPluginAssignToComm, src/plugin/net.cc, v2.29.2-1): BadInput.
+    BadInput with a network plugin and no NCCL_GIN_TYPE: the plugin brings its own GIN or none
+    (ncclNetPluginAssignToComm, src/plugin/net.cc, v2.29.2-1).
     """
     of_plugin = plugin_network(communicator.network, communicator.environment.values) is not None
     if of_plugin and communicator.offers_gin and communicator.environment.number(GIN, UNSET) == UNSET:
@@ -200,7 +202,7 @@ def if_gpus_start_transfers_to_every_adapter(communicator: Comm) -> bool:
 
 @RULES(nccl.INIT_TRANSPORTS_RANK(since="2.29.7"))
 def if_gpus_start_transfers_over_single_adapters(communicator: Comm) -> bool:
-    """Between nodes a window is made where GPUs can start transfers (GIN) and NCCL merges no adapters."""
+    """Between nodes a window is made if GPUs can start transfers (GIN) and NCCL merges no adapters."""
     if not gin_is_offered(communicator):
         return False
     return not (communicator.merges_adapters is not None and communicator.merges_adapters())
@@ -208,19 +210,22 @@ def if_gpus_start_transfers_over_single_adapters(communicator: Comm) -> bool:
 
 @RULES(nccl.INIT_TRANSPORTS_RANK(since="2.30.7"))
 def if_gpus_start_transfers(communicator: Comm) -> bool:
-    """Between nodes a window is made where GPUs can start transfers over the network (GIN)."""
+    """Between nodes a window is made if GPUs can start transfers over the network (GIN)."""
     return gin_is_offered(communicator)
 
 
 def note_multicast(communicator: Comm, request: Request) -> bool:
-    """Whether NCCL notes whether its GPUs multicast as it makes the windows of such a call. BadInput as of are_made."""
+    """Whether NCCL finds out if GPUs multicast as it makes this call's windows. BadInput as in :func:`are_made`."""
     if request.buffers is not Buffers.window or not are_made(communicator):
         return False
     return bool(request.symmetric) or communicator.release.symmetric.multicast_is_noted_by == "windows"
 
 
 def are_made(communicator: Comm) -> bool:
-    """Whether windows are really made; where not, the release's table says what buffers are then. Errors: BadInput."""
+    """Whether windows are really made. Errors: BadInput.
+
+    If they are not, the release's table says what their buffers count as.
+    """
     registered = communicator.release.symmetric.windows_are_registered
     if registered and communicator.environment.number("NCCL_LOCAL_REGISTER", 1) == 0:
         return False

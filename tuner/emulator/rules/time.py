@@ -1,4 +1,4 @@
-"""From latency and bandwidth of a cell to the time of each size, us, as float32.
+"""Computes the time of each size from a cell's latency and bandwidth, in us as float32.
 
 Shapes: latencies in us and bandwidths in GB/s are scalars or [size]; times in us are [size].
 """
@@ -57,7 +57,7 @@ def plus_latency(times: FloatArray, latency_us: Value, batches: int) -> FloatArr
 
 
 def corrected(latency_us: Value, bandwidth_gbs: Value, call: RuleCall, sizes: MessageSizes) -> Corrected:
-    """Latency and bandwidth with the corrections of each size."""
+    """Latency and bandwidth with the corrections for each size."""
     for rule in call.rules.time:
         before = latency_us, bandwidth_gbs
         latency_us, bandwidth_gbs = rule(latency_us, bandwidth_gbs, call, sizes)
@@ -81,7 +81,7 @@ def penalised(times: FloatArray, call: RuleCall) -> FloatArray:
 
 @CORRECTIONS(nccl.TOPO_GET_ALGO_TIME(since="2.22.3"), nccl.TREE_MODEL_SIM(since="2.31.2"))
 def tree_correction(latency_us: Value, bandwidth_gbs: Value, call: RuleCall, sizes: MessageSizes) -> Corrected:
-    """The model is wrong for trees at medium sizes: a factor on the bandwidth by power of two, 64 B to 256 MB."""
+    """The model is wrong for trees at medium sizes: a factor for each power of two from 64 B to 256 MB corrects it."""
     if call.algorithm is not Algorithm.Tree or call.request.collective is not Collective.AllReduce:
         return latency_us, bandwidth_gbs
     return latency_us, _corrected(bandwidth_gbs, call, sizes, call.limits.tree_corrections)
@@ -91,7 +91,7 @@ def tree_correction(latency_us: Value, bandwidth_gbs: Value, call: RuleCall, siz
 def tree_correction_from_0_bytes(
     latency_us: Value, bandwidth_gbs: Value, call: RuleCall, sizes: MessageSizes
 ) -> Corrected:
-    """The model is wrong for trees at medium sizes: a factor by power of two to 256 MB; below 64 B the first (sic)."""
+    """The model is wrong for trees at medium sizes: a factor by power of two to 256 MB, below 64 B the first (sic)."""
     if call.algorithm is not Algorithm.Tree:
         return latency_us, bandwidth_gbs
     at_least_64 = MessageSizes(np.maximum(sizes.nbytes, np.uint64(64)))
@@ -102,7 +102,7 @@ def tree_correction_from_0_bytes(
 def nvls_tree_correction_on_x86_blackwell(
     latency_us: Value, bandwidth_gbs: Value, call: RuleCall, sizes: MessageSizes
 ) -> Corrected:
-    """NVLSTree on Blackwell beside x86 processors takes the trees' factors by power of two, 64 B to 256 MB."""
+    """NVLSTree on Blackwell with x86 processors has the trees' factor for each power of two, 64 B to 256 MB."""
     blackwell = call.communicator.min_comp_cap >= 100 and call.communicator.cpu_arch == "x86_64"
     where = call.algorithm is Algorithm.NVLSTree and blackwell
     if not where:
@@ -116,9 +116,9 @@ def nvls_tree_correction_on_x86_blackwell(
 def nvls_tree_correction_on_blackwell(
     latency_us: Value, bandwidth_gbs: Value, call: RuleCall, sizes: MessageSizes
 ) -> Corrected:
-    """NVLSTree on Blackwell takes the trees' factors beside x86, and beside ARM with 4 ranks a node on fast adapters.
+    """NVLSTree on Blackwell has the trees' factors with x86; with ARM only at 4 ranks per node and fast adapters.
 
-    Two such nodes use fewer of them.
+    Two nodes with ARM CPUs have fewer of the factors.
     """
     arm = given(call.communicator.release.nvls_tree_correction_on_arm, "nvls_tree_correction_on_arm")
     everywhere = call.communicator.min_local_ranks == call.communicator.max_local_ranks == arm.local_ranks
@@ -133,7 +133,7 @@ def nvls_tree_correction_on_blackwell(
 
 @CORRECTIONS(nccl.TOPO_GET_ALGO_TIME(since="2.18.1"))
 def preset_channels_only(latency_us: Value, bandwidth_gbs: Value, call: RuleCall, sizes: MessageSizes) -> Corrected:
-    """The bandwidth of the channels that operations together get."""
+    """The bandwidth of only the channels that operations chosen together get."""
     if not call.request.preset_channels:
         return latency_us, bandwidth_gbs
     return latency_us, bandwidth_gbs / f32(call.communicator.coll_channels) * f32(call.request.preset_channels)
@@ -233,7 +233,7 @@ def deep_fp8_ring_where_available(times: FloatArray, call: RuleCall) -> FloatArr
 
 @PENALTIES(nccl.PAT_MODEL_SIM(since="2.31.2"))
 def pat_of_several_ranks_last(times: FloatArray, call: RuleCall) -> FloatArray:
-    """PAT with several ranks per node has no model: it is taken only where nothing else is left."""
+    """PAT with several ranks per node has no model: it is picked only if nothing else is left."""
     last = call.algorithm is Algorithm.PAT and call.communicator.ranks > call.communicator.nodes
     return np.where(times > 0, np.finfo(f32).max / f32(2), times) if last else times
 
@@ -244,10 +244,10 @@ RULES: Registry[PickRule] = Registry()
 
 @RULES(nccl.GET_ALGO_INFO(since="2.18.1"), nccl.TOPO_GET_ALGO_INFO(since="2.19.3"))
 def first_fastest(times: Iterator[FloatArray], communicator: Comm) -> tuple[NDArray[np.int8], FloatArray]:
-    """The lowest time in us, [size]; among equals the first in NCCL's order of algorithms and protocols.
+    """The pick with the lowest time, and that time in us, [size]; of equal cells the first in NCCL's order.
 
-    Negative times do not count. A ring of one rank per node can have one, in releases that count more network steps
-    than steps.
+    Negative times do not count. A ring with one rank per node can have a negative time, in releases that count more
+    network steps than steps.
     """
     best_us = unless_negative(next(times))
     best = np.zeros(best_us.shape, np.int8)
@@ -258,14 +258,14 @@ def first_fastest(times: Iterator[FloatArray], communicator: Comm) -> tuple[NDAr
 
 
 def unless_negative(time_us: FloatArray) -> FloatArray:
-    """The times in us, [size]; where they are below 0 and do not count, infinite ones."""
+    """The times in us, [size]; a negative time, which does not count, becomes infinite."""
     positive = time_us >= 0
     return time_us if positive.all() else np.where(positive, time_us, np.float32(np.inf))
 
 
 @RULES(nccl.TUNING_SELECT_BEST_TUNING(since="2.31.2"))
 def last_fastest(times: Iterator[FloatArray], communicator: Comm) -> tuple[NDArray[np.int8], FloatArray]:
-    """The lowest time in us, [size]; among equals the last in NCCL's order of algorithms and protocols."""
+    """The pick with the lowest time, and that time in us, [size]; of equal cells the last in NCCL's order."""
     best_us = next(times)
     best = np.zeros(best_us.shape, np.int8)
     for index, time_us in enumerate(times, start=1):

@@ -1,7 +1,7 @@
 """The elements that a channel's block processes, and in which loops, as the device code computes them from its work.
 
-A loop takes a chunk of each of ``parts`` parts: of every rank in a ring's AllReduce, else of one. Source:
-ncclCollCbdPart, src/include/device.h, and src/device/*.h, v2.28.9-1; src/device/*.h, v2.21.5-1 and v2.19.4-1.
+A loop processes one chunk of each of ``parts`` parts: one part per rank in a ring's AllReduce, else a single part.
+Source: ncclCollCbdPart, src/include/device.h, and src/device/*.h, v2.28.9-1; src/device/*.h, v2.21.5-1 and v2.19.4-1.
 """
 
 from collections.abc import Iterator
@@ -37,7 +37,7 @@ class Loops:
     end: int
 
     def chunks(self, part: int) -> tuple[IntArray, IntArray]:
-        """First elements and numbers of elements of a part's chunks, [loop]; a number may be 0."""
+        """First elements of a part's chunks, and the chunks' numbers of elements, which may be 0; both [loop]."""
         first = self.first + part * self.part_step + self.step * np.arange(self.times, dtype=np.int64)
         return first, np.minimum(np.maximum(self.end - first, 0), self.chunk)  # np.clip takes three times as long
 
@@ -102,7 +102,7 @@ def _ring_in_turns(work: Work, share: ChannelShare, parts: int) -> Iterator[Loop
 
 
 def _chunk_in_turns(work: Work, share: ChannelShare, sharers: int, left: int) -> int:
-    """Elements of a chunk where this many elements are left for this many chunks."""
+    """Elements of a chunk if ``left`` elements are left for ``sharers`` chunks."""
     size, threads = work.dtype.size_bytes, work.warps * WARP
     if work.protocol is Protocol.Simple:
         return _rounded_up(min(share.chunk, ceil_div(left, sharers)), (threads - WARP) * 8 // size)

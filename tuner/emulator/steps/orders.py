@@ -1,10 +1,11 @@
-"""In which order the numbers of each element are added: ranges of elements, and the order of each.
+"""In which order the ranks' numbers are added for each element: ranges of elements, and the order in each range.
 
-A term is a rank, which stands for its own number, or what is added from left to right: ``(0, 1, 2)`` is (x0 + x1) + x2,
-and ``(0, 1, (2, 3))`` is (x0 + x1) + (x2 + x3). Floating-point addition is commutative but not associative, so a + b
-and b + a are one term here, while (a + b) + c and a + (b + c) are two: equal terms mean equal bits.
+A term is a rank, which stands for that rank's number, or a tuple of terms that are added from left to right: ``(0, 1,
+2)`` is (x0 + x1) + x2, and ``(0, 1, (2, 3))`` is (x0 + x1) + (x2 + x3). Floating-point addition is commutative but not
+associative, so a + b and b + a are one term here, while (a + b) + c and a + (b + c) are two: equal terms mean equal
+bits.
 
-Offsets count elements of the whole buffer that is reduced: for ReduceScatter, of all ranks' parts in turn.
+Offsets count elements of the whole buffer that is reduced, which has all ranks' parts in turn for ReduceScatter.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -65,7 +66,7 @@ def short(words: str) -> str:
 
 
 def of_ring(ring: Sequence[int], last: int) -> Term:
-    """Added along a ring that ends at the rank at place ``last``."""
+    """The term of adding along a ring that ends at the rank at place ``last``."""
     first, *others = (*ring[last + 1 :], *ring[: last + 1])
     if not others:
         return first
@@ -73,7 +74,9 @@ def of_ring(ring: Sequence[int], last: int) -> Term:
 
 
 def of_tree(children: Sequence[Sequence[int]], root: int) -> Term:
-    """Added up a tree, ``children`` by rank: each rank adds to its own number what its children send, in their order.
+    """The term of adding up a tree; ``children`` is indexed by rank.
+
+    Each rank adds what its children send, in their order, to its own number.
 
     Source: recvReduceSend of src/device/prims_simple.h, prims_ll.h and prims_ll128.h, v2.28.9-1.
     """
@@ -103,7 +106,10 @@ class _Sum(NamedTuple):
         return cls(term, len(ranks), ranks[0])
 
     def plus(self, other: "_Sum") -> "_Sum":
-        """Sum of two terms with different ranks: first the one with more ranks, else with the lowest first rank."""
+        """Sum of two terms with different ranks.
+
+        The term with more ranks comes first; of equally many, that with the lower first rank.
+        """
         left, right = self, other
         if isinstance(left.term, int) and isinstance(right.term, int):
             first, last = min(left.term, right.term), max(left.term, right.term)
@@ -133,9 +139,12 @@ INTEGERS = (
 
 @dataclass(frozen=True, slots=True)
 class Orders:
-    """Range i is from element ``starts[i]`` up to the next start, the last up to ``count``, all numbers of elements.
+    """Ranges of elements and their terms.
 
-    Its elements are added as ``terms[which[i]]`` says; neighbours have different terms. Arrays are [range].
+    Range i begins at element number ``starts[i]`` and ends before the next one; the last ends at ``count``.
+
+    The elements of range i are added as ``terms[which[i]]`` says; neighbouring ranges have different terms. Arrays are
+    [range].
     """
 
     count: int
@@ -145,7 +154,7 @@ class Orders:
     sums_in: DataType  # what sums are rounded to after each addition; to the call's type at the end
 
     def at(self, offsets: IntArray) -> IntArray:
-        """The number of the term of each element of ``offsets``, [element]."""
+        """The number of the term, an index into ``terms``, of each element of ``offsets``, [element]."""
         found: IntArray = self.which[np.searchsorted(self.starts, offsets, side="right") - 1]
         return found
 
@@ -164,7 +173,7 @@ def any_order(dtype: DataType, op: Op) -> str | None:
 
 
 def orders(work: Work, across: Across) -> Orders:
-    """The orders of one call alone. ValueError if none is claimed; :func:`not_claimed` says why."""
+    """The orders of one call by itself. ValueError if no order is claimed; :func:`not_claimed` says why."""
     _check_claimed(work, across)
     ranks = sum(map(len, across.ranks_of_nodes))
     numbers: dict[Term, int] = {}
@@ -188,9 +197,9 @@ def orders(work: Work, across: Across) -> Orders:
 
 
 def terms_of_every_size(work: Work, across: Across) -> tuple[Term, ...] | None:
-    """The order that every element has whatever the size, on the channels of the work; None if it depends on that.
+    """The order that every element has at any size, on the channels of the work; None if it depends on the size.
 
-    For ReduceScatter, one order for each rank's part. ValueError if none is claimed, as :func:`orders`.
+    For ReduceScatter, one order for each rank's part. ValueError if no order is claimed, as in :func:`orders`.
     """
     _check_claimed(work, across)
     ranks = sum(map(len, across.ranks_of_nodes))
@@ -204,7 +213,7 @@ def terms_of_every_size(work: Work, across: Across) -> tuple[Term, ...] | None:
 
 
 def not_claimed(work: Work, across: Across) -> str | None:
-    """Reason that no order of a call is claimed; None if one is."""
+    """Reason that no order of a call is claimed; None if an order is claimed."""
     if work.algorithm is Algorithm.PAT and not across.pat_peers:
         return f"PAT of several ranks per node: {BY_SWITCH}"
     return NOT_CLAIMED.get(work.algorithm)
@@ -216,7 +225,7 @@ def _check_claimed(work: Work, across: Across) -> None:
 
 
 def _shape(work: Work, share: ChannelShare, across: Across) -> tuple[object, ...]:
-    """Key of the orders of a channel: channels of the same ring or tree have the same."""
+    """Key of the orders of a channel: channels of the same ring or tree have the same key."""
     if work.algorithm is Algorithm.Tree:
         tree = across.trees[share.channel]
         return tree.parents, tree.children
@@ -271,7 +280,7 @@ def _terms(work: Work, share: ChannelShare, across: Across, ranks: int) -> Itera
 
 
 def _merged(whole: int, dtype: DataType, terms: Sequence[Term], ranges: tuple[IntArray, IntArray, IntArray]) -> Orders:
-    """Ranges in their order, neighbours of one term as one."""
+    """The ranges sorted, and neighbours with the same term merged."""
     first, _, which = (each[ranges[1] > 0] for each in ranges)
     by_first = np.argsort(first, kind="stable")
     first, which = first[by_first], which[by_first]
@@ -290,9 +299,10 @@ class OrderDifference:
 
 
 def at_offsets(calls: Sequence[Orders], parts: int = 1) -> OrderDifference | None:
-    """Difference between elements at the same offset; those are looked at that all calls compared have.
+    """A difference between elements at the same offset, among the offsets that both of two compared calls have.
 
-    ``parts``: of as many parts of the buffer, each rank's result of a ReduceScatter, offsets are from their starts.
+    ``parts``: the buffer has this many parts, each a rank's result of a ReduceScatter; offsets count from a part's
+    start.
     """
     first = calls[0]
     for place, other in enumerate(calls[1:], 1):
@@ -356,14 +366,14 @@ KEPT_IN_FLOAT32 = (DataType.float16, DataType.bfloat16, *FP8)  # ncclSymkAccumTy
 
 
 def symmetric_not_claimed(kernel: str | None, request: Request) -> str | None:
-    """Reason that no order of a call on a symmetric kernel is claimed; None if one is."""
+    """Reason that no order of a call on a symmetric kernel is claimed; None if an order is claimed."""
     if kernel not in (*IN_RANK_ORDER, *FROM_OWN_RANK):
         return SYMMETRIC_NOT_CLAIMED.get(kernel or "", NOT_DERIVED)
     return None if request.op is Op.sum else f"sums are derived, not {request.op.name}"
 
 
 def symmetric_orders(kernel: str, request: Request, ranks: int, elements: int) -> Orders:
-    """The orders of a call on a kernel that :func:`not_claimed` allows; ``elements`` are the whole buffer's."""
+    """The orders of a call on a kernel with a claimed order; ``elements``: of the whole buffer."""
     rank_order = tuple(range(ranks))
     parts = ranks if request.collective is Collective.ReduceScatter else 1
     terms: list[Term] = [add_all(rank_order)] * parts

@@ -36,11 +36,11 @@ class Aggregation:
 
     @property
     def apart(self) -> int:
-        """Between far distances: ranks, as a power of two, by the far ones."""
+        """Step between far distances: the number of ranks, rounded up to a power of two, over ``far``."""
         return (1 << (self.ranks - 1).bit_length()) // self.far
 
     def done(self, place: int) -> bool:
-        """Whether the message that holds this place is full with it."""
+        """Whether the piece at this place fills its message."""
         return (place + 1) % self.together == 0
 
     def places(self, received: int, sent: int) -> tuple[int, int]:
@@ -50,11 +50,13 @@ class Aggregation:
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """A piece of the part of the rank ``distance`` further up: dimensions of its connections, None if it has none.
+    """A piece of the part of the rank ``distance`` further up.
 
-    ``ahead``: for a message this many after the next one of an unfinished connection: the sending one in ReduceScatter,
-    the receiving one in AllGather. ``places`` are its places in the messages it is received and sent by: what stands
-    before them goes over the wire, too.
+    ``receive`` and ``send``: the dimensions of the piece's connections, None if it has none.
+
+    ``ahead``: the piece is for a message this many after the next one of the connection (in ReduceScatter the sending
+    one, in AllGather the receiving one). ``places``: the piece's places in the messages in which it is received and
+    sent; what stands before it goes over the wire, too.
     """
 
     distance: int
@@ -99,7 +101,7 @@ def all_gather(how: Aggregation) -> Iterator[Move]:
 
 
 def _descending(distance: int, bit: int) -> Iterator[int]:
-    """The distances below one, the farthest and all below that first. They are nextAs()."""
+    """The distances below ``distance``, the farthest first, each followed by all below it (NCCL's nextAs())."""
     while bit:
         yield distance + bit
         yield from _descending(distance + bit, bit // 2)
@@ -181,7 +183,7 @@ def _near(how: Aggregation, near: int) -> Iterator[Move]:
 
 
 def _far_neighbours(how: Aggregation, scale: int) -> Iterator[Move]:
-    """Ranks at odd multiples of the scale get the neighbour's data, the last of theirs, and send."""
+    """Ranks at odd multiples of the scale receive their neighbour's data, the last that they wait for, and send."""
     places = how.far // (2 * scale)
     for place in range(places):
         own = (2 * _inverted(place, places) + 1) * scale * how.apart
@@ -217,7 +219,7 @@ def _new_peer(place: int, places: int) -> bool:
 
 
 def aggregation(work: Work, share: ChannelShare, ranks: int) -> Aggregation:
-    """Number of far distances that go together. Source: the constructors of both classes."""
+    """Number of far distances, and how many of them go into one message. Source: the constructors of both classes."""
     together, chunk, channel = 1, share.chunk, share.count
     while chunk // (channel * together) >= 2 and together < ranks // 2:
         together *= 2
@@ -242,7 +244,7 @@ class _Message:
 
 @dataclass(slots=True)
 class _Ends:
-    """The messages of one direction, by dimension and number, and by dimension how many were done with."""
+    """The messages of one direction, keyed by dimension and number, and the count of finished messages by dimension."""
 
     done: dict[int, int] = field(default_factory=lambda: defaultdict(int))
     messages: dict[tuple[int, int], _Message] = field(default_factory=dict)

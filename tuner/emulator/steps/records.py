@@ -16,8 +16,8 @@ ON_THE_WIRE = {Protocol.LL: (8, 16), Protocol.LL128: (1920, 2048), Protocol.Simp
 class InNetwork(Enum):
     """Hardware between ranks that takes part: the switch of a node (NVLink SHARP), or the network (SHARP).
 
-    It adds what all ranks send for an element, or gives a copy of what one sends to all: ranks of the node for the
-    switch, heads of the same number for the network.
+    The hardware adds what all ranks send for an element, or gives all ranks a copy of what one rank sends. All ranks
+    are those of the node for the switch, and the heads of the same number for the network.
     """
 
     switch_adds = "switch adds"
@@ -34,8 +34,8 @@ Pieces: TypeAlias = tuple[tuple[int, int], ...]  # first element and number of e
 class Step:
     """One act of some threads of a rank's block: they wait for what peers send, and send the result.
 
-    Each message has the elements of ``pieces``. Elements are counted from the start of the whole buffer: for AllGather
-    and ReduceScatter, of all ranks' parts in turn.
+    Each message has the elements of ``pieces``. Elements are counted from the start of the whole buffer, which has all
+    ranks' parts in turn for AllGather and ReduceScatter.
     """
 
     channel: int
@@ -54,13 +54,13 @@ class Step:
 
     @property
     def elements(self) -> int:
-        """Bytes of a message; 0 where the count does not reach so far: then nothing goes over the wire."""
+        """Number of elements of a message; 0 if the count does not reach so far, and nothing goes over the wire."""
         return sum(elements for _, elements in self.pieces)
 
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """The steps of a call. ``steps`` are those of one rank, by kernel, channel, batch and threads, in their order."""
+    """The steps of a call. ``steps`` returns the steps of one rank, ordered by kernel, channel, batch and threads."""
 
     ranks: int
     channels: tuple[int, ...]
@@ -79,7 +79,7 @@ def wire_bytes(protocol: Protocol, nbytes: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class ScheduledOperation:
-    """One message at one of its ends. Numbers count the rank's operations, from 0."""
+    """One end of a message, a send or a receive. Numbers count the rank's operations, from 0."""
 
     number: int
     step: Step
@@ -94,7 +94,7 @@ class ScheduledOperation:
 
 @dataclass(slots=True)
 class _Before:
-    """Operations that the next one of a rank waits for, by threads: those of the batch and the kernel before."""
+    """What a rank's next operation waits for: operations of the same threads, of the batch and the kernel before."""
 
     threads: tuple[int, int, int, int] | None = None  # kernel, channel, batch, threads
     received: tuple[int, ...] = ()

@@ -24,7 +24,7 @@ Place: TypeAlias = Callable[[int, int], Pieces]  # of elements of a loop's count
 
 @dataclass(frozen=True, slots=True)
 class ChunkStep:
-    """Step with one part of each loop, without number and elements."""
+    """A step with one part of each loop, before its number and its elements are known."""
 
     part: int
     place: Place
@@ -42,12 +42,12 @@ class ThreadGroup:
 
 
 def in_buffer(first: int, elements: int) -> Pieces:
-    """Elements that are where they are counted."""
+    """Place of elements that are counted from the start of the whole buffer."""
     return ((first, elements),)
 
 
 def in_part_of(owner: int, count: int) -> Place:
-    """Elements that are counted from the start of a rank's part, each of ``count`` elements."""
+    """Place of elements that are counted from the start of rank ``owner``'s part; each part has ``count`` elements."""
     return lambda first, elements: ((first + owner * count, elements),)
 
 
@@ -81,7 +81,8 @@ def steps(
 def slices(work: Work, share: ChannelShare, elements: int) -> Iterator[tuple[int, int]]:
     """The slices of a chunk, which are sent one by one: offset in the chunk and number of elements.
 
-    One with LL and LL128. Source: genericOp, src/device/prims_simple.h, v2.28.9-1, and the same since 2.18.
+    A chunk is one slice with LL and LL128. Source: genericOp, src/device/prims_simple.h, v2.28.9-1, and the same since
+    2.18.
     """
     count, each = 1, elements
     if work.protocol is Protocol.Simple:
@@ -128,7 +129,7 @@ class NodeHeads:
 
 
 def of_switch(across: Across, rank: int) -> NodeHeads:
-    """The heads of NVLS. BadInput if NCCL counts a rank as several heads, or has none."""
+    """The heads of NVLS. BadInput if nodes differ in their heads, or if there are no heads."""
     return _heads(across, [[ranks[node] for ranks in across.nvls_heads] for node in _nodes(across.nvls_heads)], rank)
 
 
@@ -164,7 +165,7 @@ TOGETHER = 8  # works of a batch, a send and a receive each
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """Part of a message that goes over a channel, bytes."""
+    """The part of a message that goes over one channel, in bytes."""
 
     transfer: Transfer
     first: int
@@ -293,7 +294,7 @@ TO_HEADS, FROM_HEADS = 1, 0  # NCCL's connIndex
 
 
 def along_chain(chain: TreeOrder, rank: int) -> list[ThreadGroup]:
-    """Up the chain of a node into the network, and down again."""
+    """A rank's steps up the chain of its node into the network, and down again."""
     up: tuple[Peer, ...] = NETWORK_ADDS if (parent := chain.parents[rank]) is None else (parent,)
     down = chain.children[rank]
     return [
@@ -323,7 +324,7 @@ def by_heads(work: Work, heads: NodeHeads, place: CollNetDirect, rank: int) -> l
 
 
 def _in_rails(work: Work, heads: NodeHeads, rank: int) -> list[ThreadGroup]:
-    """Steps of AllGather and ReduceScatter where each rank is a head."""
+    """Steps of AllGather and ReduceScatter, in which each rank is a head."""
     assert heads.own is not None
     behind = [(heads.own + step) % heads.count for step in range(1, heads.count)]
     ranks = heads.of_nodes[heads.node]

@@ -39,7 +39,7 @@ GRAPH_BYTES = 1 << 30  # of works of a kernel in a CUDA graph, which are in memo
 
 
 class Batches:
-    """A kernel from 2.22 on: batches of works by channel, in the kernel's arguments or half of a ring of bytes."""
+    """A kernel from 2.22 on: batches of works per channel, in the kernel's arguments or in half of a ring buffer."""
 
     VARIABLES = frozenset({"NCCL_WORK_FIFO_BYTES", "NCCL_WORK_ARGS_BYTES"})
     TOO_SMALL = "NCCL_WORK_FIFO_BYTES, NCCL_WORK_ARGS_BYTES: too small for one collective; NCCL never returns"
@@ -69,11 +69,11 @@ class Batches:
         return kernel
 
     def in_ring(self, batches: int, work_bytes: int) -> int:
-        """The bytes of works that a kernel has in the ring; 0 where its arguments hold everything."""
+        """The bytes of works that a kernel has in the ring; 0 if the kernel's arguments hold everything."""
         return work_bytes if batches * BATCH_BYTES + work_bytes > self.argument_bytes else 0
 
     def check_ring(self, work_bytes: int) -> None:
-        """BadInput if a group's kernels have more works in the ring than it holds, and NCCL waits in vain.
+        """BadInput if a group's kernels have more works in the ring than it holds, so that NCCL waits forever.
 
         Source: waitWorkFifoAvailable and ncclLaunchFinish, src/enqueue.cc, v2.28.9-1.
         """
@@ -93,7 +93,7 @@ class Batches:
         return len(waiting)
 
     def fits(self, channels: int, task: CollectiveTask | None = None) -> bool:
-        """Whether there is room for one more task, or one on plain buffers, on this many channels."""
+        """Whether there is room for one more task on this many channels; without ``task`` for one on plain buffers."""
         own_bytes = self.work_bytes if task is None else self._bytes_of(task)
         return self.holds(self.batches + channels, self.filled_bytes + own_bytes)
 
@@ -105,7 +105,7 @@ class Batches:
     def add(self, task: CollectiveTask) -> None:
         """Adds a task: a channel's batch takes works of one function and kind, up to 1024 bytes.
 
-        NCCL extends a batch that would reach more than 64 works far, but those of a channel are neighbours.
+        NCCL also extends a batch whose works are more than 64 apart, but the works of a channel are neighbours.
         """
         own_bytes, most_bytes = self._bytes_of(task), self.communicator.release.limits.batch_bytes
         runs = function(self.communicator, task), own_bytes
@@ -119,7 +119,7 @@ class Batches:
         self.tasks.append(task)
 
     def _bytes_of(self, task: CollectiveTask) -> int:
-        """Bytes of the work of a task: the switch has to know where the buffers are that it takes."""
+        """Bytes of a task's work; more if the switch uses the user's buffers, whose addresses it then holds."""
         switched = registered.switch_takes_buffers(task.call(self.communicator))
         return self.work_bytes + (REGISTERED_BYTES if switched else 0)
 
@@ -149,7 +149,11 @@ class Works:
         return self.left >= channels
 
     def add(self, task: CollectiveTask) -> None:
-        """A work of a channel takes elements of one function and as many threads; few where the switch has buffers."""
+        """Adds a task.
+
+        A channel's work holds elements with one function and thread count; only two if the switch uses the user's
+        buffers.
+        """
         runs = function(self.communicator, task), task.threads
         switched = registered.switch_takes_buffers(task.call(self.communicator))
         most = REGISTERED_ELEMENTS if switched else self.communicator.release.limits.colls_per_batch
@@ -176,7 +180,7 @@ def argument_bytes(communicator: Comm) -> int:
 
 
 class Scheduler(Variant, ABC):
-    """One way of scheduling; ``kernel`` is what its kernels hold."""
+    """One way of scheduling; ``kernel`` is the class of its kernels."""
 
     kernel: ClassVar[type[Works | Batches]]
 
@@ -189,7 +193,7 @@ RULES: Registry[Scheduler] = Registry()
 
 
 def check_alone(communicator: Comm, channels: int) -> None:
-    """BadInput if no kernel holds an operation on this many channels, as the environment has made it too small."""
+    """BadInput if no kernel holds an operation on this many channels, because variables make kernels too small."""
     kernel = communicator.rules.schedule.kernel
     if limits_kernels(communicator) and not kernel(communicator).fits(channels):
         raise BadInput(kernel.TOO_SMALL)
@@ -229,7 +233,10 @@ def by_traffic_broadcasts_last(communicator: Comm, tasks: list[CollectiveTask]) 
 
 
 def _bin(traffic_bytes: int) -> int:
-    """1 KiB to 1 GiB as a float of two bits after the leading one. Source: u32fpEncode, src/include/bitops.h."""
+    """The bin of a traffic, 1 KiB to 1 GiB: a float with two bits after the leading one.
+
+    Source: u32fpEncode, src/include/bitops.h.
+    """
     units = min(traffic_bytes, 1 << 30) >> 10
     log2 = max(units, 1).bit_length() - 1
     if log2 < 2:
@@ -239,7 +246,7 @@ def _bin(traffic_bytes: int) -> int:
 
 @RULES.variant(nccl.SCHEDULE_COLL_TASKS_TO_PLAN(since="2.22.3"))
 class Cells(Scheduler):
-    """Chosen together where kinds agree and traffic differs by less than a factor of four, then distributed in
+    """Tasks of one kind whose traffic differs by less than a factor of four are chosen together, then distributed in
     cells.
     """
 
@@ -271,7 +278,7 @@ class Cells(Scheduler):
 
 @RULES.variant(nccl.SCHEDULE_COLL_TASKS_TO_PLAN_MOVED(since="2.31.2"))
 class CellsWithinCtas(Cells):
-    """Cells of :class:`Cells`, with the fewest and the most blocks of a collective as limits of every bound."""
+    """As :class:`Cells`, with the fewest and the most blocks of a collective as limits of every bound."""
 
     def __call__(self, chooser: Chooser, tasks: list[CollectiveTask]) -> Kernels:
         return super().__call__(_WithinCtas(chooser), tasks)
@@ -311,7 +318,7 @@ def _within_four_times(tasks: list[CollectiveTask]) -> Iterator[list[CollectiveT
 
 
 def _parts(tasks: Sequence[CollectiveTask], place: int) -> bool:
-    """Whether a task and the one before it are not put together, as either has a configuration of its own."""
+    """Whether a task and the one before it stay apart because one of them has a configuration of its own."""
     return any(task.request.configuration and task.request.configuration.alone for task in tasks[place - 1 : place + 1])
 
 
@@ -330,7 +337,7 @@ def unchanged(traffic: int, least: int) -> int:
 
 
 def _constraints(communicator: Comm, task: CollectiveTask) -> tuple[bool, bool]:
-    """Truths that tasks are put together by before they are dealt out: of the network's part, of NVLS's channels."""
+    """Sort key of tasks before they are distributed: whether the network takes part, and NVLS's channels are used."""
     call = task.call(communicator)
     return call.like_collnet, call.like_nvls
 
@@ -367,7 +374,7 @@ def _dealt_kernel(communicator: Comm, waiting: list[CollectiveTask], captured: b
 
 
 def _per_channel(communicator: Comm, planned: Sequence[tuple[CollectiveTask, TrafficCells]]) -> dict[bool, int]:
-    """The traffic that every channel should get: NVLS's channels, and the others, without the network's part."""
+    """The traffic that every channel should get, for NVLS's channels and the others, without the network's tasks."""
     rules, shares = communicator.rules, {}
     for nvls in (False, True):
         here = [(task, cells) for task, cells in planned if _constraints(communicator, task) == (False, nvls)]
@@ -399,7 +406,7 @@ def bytes_per_rank(task: CollectiveTask) -> int:
 
 @RULES.variant(nccl.SCHEDULE_COLL_TASKS_TO_PLAN(since="2.18.1"))
 class LeastLoaded(Scheduler):
-    """Neighbours of one kind are chosen together; each gets channels by its size, the least loaded ones."""
+    """Consecutive tasks of one kind are chosen together; each gets, by its size, some of the least loaded channels."""
 
     kernel = Works
 
@@ -446,7 +453,7 @@ def two_mib_per_rank(communicator: Comm, network: bool) -> int:
 
 @SHARE_RULES(nccl.SCHEDULE_COLL_TASKS_TO_PLAN(since="2.18.1"))
 def unlimited(communicator: Comm, network: bool) -> int:
-    """sic: NCCL_AGG_CHANNEL_SIZE is -2 where unset, and that is kept as a size_t."""
+    """No limit (sic): an unset NCCL_AGG_CHANNEL_SIZE is -2, which NCCL keeps as a size_t."""
     return as_size_t(-2)
 
 
@@ -481,7 +488,7 @@ def _choose_together(chooser: Chooser, together: list[CollectiveTask], per_chann
 
 
 def _channels_to_choose_from(communicator: Comm, task: CollectiveTask, together: list[CollectiveTask]) -> int:
-    """sic: a NVLSTree on its own chooses from the other algorithms' channels."""
+    """Number of channels to choose from; a NVLSTree on its own chooses from the other algorithms' channels (sic)."""
     alone_in_tree = len(together) == 1 and task.algo_proto[0] is Algorithm.NVLSTree
     like_nvls = task.call(communicator).like_nvls and not alone_in_tree
     return communicator.nvls_channels if like_nvls else communicator.coll_channels
@@ -508,16 +515,16 @@ def own_bytes(task: CollectiveTask) -> int:
 
 @ESTIMATE_RULES(nccl.SCHEDULE_COLL_TASKS_TO_PLAN(since="2.20.5"))
 def bytes_together(task: CollectiveTask) -> int:
-    """sic: the sum over all tasks that were chosen together, ranks included."""
+    """The sum over all tasks that were chosen together, and over all ranks (sic)."""
     return task.together_bytes
 
 
 @RULES.variant(nccl.SCHEDULE_COLL_TASKS_TO_PLAN(since="2.20.5"))
 class EqualBytes(Scheduler):
-    """Sorted by kind and size, chosen together by kind, and cut so that every channel gets equally many bytes.
+    """Tasks are sorted by kind and size, chosen together by kind, and cut so that channels get equally many bytes.
 
-    Then come those that the network takes part in, each on all its channels, and last those whose channels a tuner
-    plugin named, on the least loaded ones.
+    Then come tasks that the network takes part in, each on all its channels, and last tasks whose channels a tuner
+    plugin named, on the least loaded channels.
     """
 
     kernel = Works
@@ -593,7 +600,7 @@ def _share(task: CollectiveTask, loads: list[int]) -> None:
 
 
 def _spread(communicator: Comm, task: CollectiveTask, loads: list[int]) -> None:
-    """Even parts, in whole multiples of what a block moves at once, on the least loaded channels."""
+    """Gives the least loaded channels even parts, in whole multiples of what a block moves at once."""
     at_once = elements_at_once(task.call(communicator), task.threads)
     part = ceil_div(ceil_div(task.elements, min(task.bound, len(loads))), at_once) * at_once
     left, task.chunk_channels, counts = task.elements, ceil_div(task.elements, part), []

@@ -21,7 +21,7 @@ UNSIGNED = {DataType.int8: DataType.uint8, DataType.int32: DataType.uint32, Data
 class ChannelPart:
     """One channel's part of a task: ``count`` elements of the device type from ``offset`` on.
 
-    Where all channels work on the whole count together, both describe the whole.
+    If all channels work on the whole count together, ``count`` and ``offset`` describe the whole.
     """
 
     channel: int
@@ -61,7 +61,7 @@ class CollectiveTask:
             offset += count
 
     def share(self, channels: Iterable[int]) -> None:
-        """Gives all of it to these channels together."""
+        """Gives the whole task to these channels together."""
         self.parts = [ChannelPart(channel, 0, self.elements) for channel in channels]
 
     @property
@@ -75,7 +75,7 @@ class CollectiveTask:
         return self.work_bytes * self.request.traffic_per_byte(self.ranks)
 
     def call(self, communicator: Comm) -> RuleCall:
-        """The call of this task alone, by its algorithm and protocol."""
+        """The call of only this task, with its algorithm and protocol."""
         return RuleCall(communicator, self.request, self.algo_proto)
 
     @property
@@ -91,7 +91,7 @@ class Chooser(Interface):
     beside_messages: bool  # whether sends and receives are in the group, too
 
     def choose(self, tasks: Sequence[CollectiveTask], pipelined: int = 1, preset_channels: int = 0) -> None:
-        """Fills in what tasks that were chosen together get: cell, threads, bound, together_bytes."""
+        """Chooses for these tasks together, and fills in what each gets: cell, threads, bound, together_bytes."""
 
     def bind(self, task: CollectiveTask) -> None:
         """Fills in the most channels of one chosen task by its own size, and whether a tuner plugin named them."""
@@ -100,7 +100,7 @@ class Chooser(Interface):
         """Reduces the most channels of one chosen task to what its registered buffers allow."""
 
     def path_of(self, tasks: Sequence[CollectiveTask]) -> NonClassicPath | None:
-        """What does these calls of one kind instead of an algorithm; None: nothing does."""
+        """The path that does these calls of one kind instead of an algorithm; None if an algorithm does them."""
 
 
 Kernels = list[list[CollectiveTask]]
@@ -126,7 +126,7 @@ def device_op(communicator: Comm, request: Request) -> Op:
 
 
 def kind(communicator: Comm, request: Request) -> tuple[Collective, DataType, Op]:
-    """Collectives of one kind may be looked at together."""
+    """The kind of a collective; NCCL may choose for collectives of one kind together."""
     return request.collective, request.device_dtype, device_op(communicator, request)
 
 
@@ -159,7 +159,7 @@ def function(communicator: Comm, task: CollectiveTask) -> tuple[object, ...]:
 
 
 def neighbours(communicator: Comm, tasks: Iterable[CollectiveTask]) -> Iterator[list[CollectiveTask]]:
-    """Runs of one kind."""
+    """Groups of tasks of one kind that follow each other."""
     for _, together in groupby(tasks, lambda task: kind(communicator, task.request)):
         yield list(together)
 
