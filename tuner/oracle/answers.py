@@ -1,4 +1,4 @@
-"""Records of the simulated GPUs, as numpy reads them, and the answers made from them."""
+"""Reads the records of the simulated GPUs with numpy, and makes answers from them."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -39,7 +39,7 @@ PATTERNS = {
 
 @dataclass(frozen=True, slots=True)
 class TunedChoice:
-    """A line of the log with NCCL's choice for a call."""
+    """NCCL's choice for a call, as a line of the log shows it."""
 
     bytes: int  # as logged: count times type size, per rank for AllGather and ReduceScatter
     algorithm: Algorithm
@@ -51,7 +51,8 @@ class TunedChoice:
 
 @dataclass(frozen=True, slots=True)
 class LoggedSymmetricKernel:
-    """A line of the log about a symmetric kernel: its name, the sum of its calls' counts in bytes, and their number."""
+    """A symmetric kernel, as a line of the log shows it: its name, the total bytes of its calls, and the number of
+    calls."""
 
     name: str
     bytes: int
@@ -59,7 +60,8 @@ class LoggedSymmetricKernel:
 
 
 def choices(log: bytes) -> list[TunedChoice]:
-    """Every choice in a piece of NCCL's log, in order; if both kinds of lines are there, from the fuller kind."""
+    """Every choice in a piece of NCCL's log, in order. If the log has both kinds of lines about choices, the more
+    detailed kind is read."""
     lines = [made for line in log.decode(errors="replace").splitlines() if (made := choice.printed(line))]
     planned = [line for line in lines if line.planned]
     return [
@@ -84,9 +86,10 @@ def symmetric_kernels(log: bytes) -> list[LoggedSymmetricKernel]:
 
 
 def algorithm(text: str) -> Algorithm:
-    """An algorithm by number, or by NCCL's spelling in logs and kernel names; OracleFailed for any other.
+    """The algorithm with this number, or with this name in NCCL's logs or kernel names. OracleFailed for any other
+    text.
 
-    Such as ``COLLNET_DIRECT``, ``NVLS_TREE``, ``NVLSTree``.
+    Such names are ``COLLNET_DIRECT``, ``NVLS_TREE``, ``NVLSTree``.
     """
     known = choice.algorithm(text)
     if known is None:
@@ -95,7 +98,7 @@ def algorithm(text: str) -> Algorithm:
 
 
 def protocol(text: str) -> Protocol:
-    """A protocol by number, or by NCCL's spelling, in any case; OracleFailed for any other."""
+    """The protocol with this number or NCCL's name, in upper or lower case. OracleFailed for any other text."""
     known = choice.protocol(text)
     if known is None:
         raise OracleFailed(f"NCCL named a protocol this project does not know: {text}")
@@ -134,7 +137,7 @@ class OracleLaunch:
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """One call: its nBytes, its ``struct sim_record`` and NCCL's log of it."""
+    """One observed call: its nBytes, its ``struct sim_record`` and NCCL's log of this call."""
 
     nbytes: int
     record: Any
@@ -146,7 +149,8 @@ class Contradiction(Exception):
 
 
 def dtype(struct: Struct) -> np.dtype[Any]:
-    """A struct as the compiler laid it out; a field that Python asks for and C lacks is a KeyError or ValueError."""
+    """Numpy type of a struct, as the compiler laid it out. If Python asks for a field that C lacks, that is a KeyError
+    or ValueError."""
     return np.dtype(
         {
             "names": [field.name for field in struct.fields],
@@ -158,7 +162,8 @@ def dtype(struct: Struct) -> np.dtype[Any]:
 
 
 def numbers(layout: StructLayout) -> np.dtype[Any]:
-    """The numbers of one of libnccl's structs by name, without nested structs and arrays."""
+    """Numpy type of one of libnccl's structs, with its plain numbers by name; nested structs and arrays are left
+    out."""
     plain = {name: each for name, each in layout.members.items() if not each.dims and "." not in name}
     return np.dtype(
         {
@@ -188,7 +193,7 @@ class Reader:
         self.proxy_operation = numbers(symbols.operation)
 
     def kernel_name(self, kernel: Any) -> str:
-        """The name of the kernel in a ``struct sim_kernel``; its address where the library names none."""
+        """The name of the kernel in a ``struct sim_kernel``, or its address if the library has no name for it."""
         address = int(kernel["function"]) - self._base
         return self._kernels.get(address, f"0x{address:x}")
 
@@ -203,7 +208,7 @@ class Reader:
         return self._patterns.get(number, number)
 
     def launched(self, observed: Observation) -> OracleLaunch:
-        """The pick, from NCCL's log and the launch together."""
+        """The pick, read from NCCL's log and the launch."""
         choice, record = self.choice(observed), observed.record
         channels = int(record["kernel"]["grid_x"])
         return OracleLaunch(
@@ -220,7 +225,8 @@ class Reader:
         )
 
     def non_classic_path(self, observed: Observation) -> NonClassicPath | None:
-        """What ran a call off the classic path; None if it took that. Copy engines launch no kernel and log nothing."""
+        """The path of a call that left the classic path; None if it stayed there. Copy engines launch no kernel and log
+        nothing."""
         kernels, record = symmetric_kernels(observed.log), observed.record
         if not kernels:
             return None if record["kernels"] else COPY_ENGINES
@@ -231,7 +237,7 @@ class Reader:
         return NonClassicPath(kernel, int(record["kernel"]["grid_x"]), int(record["kernel"]["block_x"]))
 
     def choice(self, observed: Observation) -> TunedChoice:
-        """Read NCCL's choice from its log and from the operation it prepared, which must not differ."""
+        """NCCL's choice, read from its log and from the operation that it prepared. Contradiction if the two differ."""
         size, record = observed.nbytes, observed.record
         logged = choices(observed.log)
         if len(logged) > 1 or record["kernels"] != 1:
@@ -261,7 +267,8 @@ class Reader:
     def requested(
         self, answers: Any, calls: Sequence[Observation], simulated: bool, shape: tuple[int, ...]
     ) -> TunerCosts:
-        """The questions to the plugin for calls, as tables of this shape; picks have no time unless ``simulated``."""
+        """The cost tables that the plugin was asked about, one per call, each of this shape. Picks have no time unless
+        ``simulated``."""
         if not (answers["record"]["questions"] > 0).all():
             raise Contradiction("NCCL was not observed computing the cost of an algorithm")
         questions, cells = answers["record"]["question"], shape[0] * shape[1]

@@ -1,4 +1,4 @@
-"""Questions to libnccl, on simulated devices."""
+"""Asks libnccl questions, on simulated devices."""
 
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -53,11 +53,12 @@ def _registration(buffers: Buffers, windows: Windows) -> messages.RegistrationMe
 
 
 class Oracle:
-    """One communicator inside a child process. Use it as a context manager, or ``close`` it.
+    """One communicator in a child process. Use it as a context manager, or ``close`` it.
 
-    Raises OracleUnavailable when the library cannot be loaded here, BadInput or BadTopology for a configuration that
-    cannot be, OracleFailed when NCCL fails, crashes or takes longer than ``timeout_s`` (for the start, and for each
-    request). Warnings by NCCL at the start also count as failure, unless ``warned``: an unknown plugin may cause some.
+    Raises OracleUnavailable if the library cannot be loaded here, BadInput or BadTopology for an impossible
+    configuration, and OracleFailed if NCCL fails, crashes or takes longer than ``timeout_s`` (for the start, and for
+    each request). NCCL's warnings at the start also count as failure, except with ``warned``: an unknown plugin may
+    cause some.
     """
 
     def __init__(self, configuration: OracleConfiguration, timeout_s: float = 120.0, *, warned: bool = False) -> None:
@@ -85,7 +86,7 @@ class Oracle:
         self._read(started)
 
     def start_again(self, variables: Mapping[str, str | None]) -> None:
-        """Makes a further communicator in the same process, with these variables set first, or unset (None).
+        """Makes another communicator in the same process, after setting these variables (None: unset).
 
         The previous one stays open; all later questions, and the facts, graphs and tables, refer to the new one.
         OracleFailed if NCCL refuses it; BadInput for a communicator that was split off.
@@ -139,15 +140,15 @@ class Oracle:
         return self._child.pid
 
     def log_lines(self) -> list[str]:
-        """NCCL's own log so far, of all ranks: NCCL_DEBUG=INFO, subsystems INIT, GRAPH, TUNING, ENV."""
+        """Lines of NCCL's own log so far, from all ranks: level INFO of the subsystems INIT, GRAPH, TUNING and ENV."""
         return self._child.log_lines()
 
     def graph_xml(self) -> str | None:
-        """Content of NCCL_GRAPH_DUMP_FILE as NCCL wrote it; None if it wrote nothing."""
+        """Content of NCCL_GRAPH_DUMP_FILE; None if NCCL wrote nothing."""
         return self._child.graph.read_text() if self._child.graph.is_file() else None
 
     def topology_xml(self) -> str | None:
-        """Content of NCCL_TOPO_DUMP_FILE as NCCL wrote it; None if it was not requested."""
+        """Content of NCCL_TOPO_DUMP_FILE; None if it was not requested."""
         return self._child.completed.read_text() if self._child.completed.is_file() else None
 
     def connected(self) -> Connected:
@@ -156,17 +157,20 @@ class Oracle:
         return facts.connected(answer, release.load(self.facts.release).limits.max_direct_local_ranks)
 
     def reachable(self, collective: Collective, dtype: DataType, size_bytes: int) -> tuple[int, int]:
-        """The nearest sizes NCCL can have at or below, and at or above ``size_bytes``; never 0."""
+        """The largest possible size of a call that is at most ``size_bytes``, and the smallest that is at least
+        ``size_bytes``; never 0."""
         step = self._step(Request(collective, dtype, Op.sum))
         low = max(size_bytes // step, 1) * step
         return low, low if size_bytes == low else max(-(-size_bytes // step), 1) * step
 
     def costs(self, request: Request, sizes_bytes: Sequence[int]) -> NDArray[np.float32]:
-        """The cost table NCCL hands to a tuner plugin: float32 [S, A, 3] in us, -1.0 where ignored."""
+        """The cost table that NCCL hands to a tuner plugin for each size: float32 array [size][algorithm][protocol] in
+        us, -1.0 for ignored cells."""
         return self.ask(request, sizes_bytes).before_us
 
     def ask(self, request: Request, sizes_bytes: Sequence[int]) -> TunerCosts:
-        """The cost table before and after the plugin, and the winner's time, for one call of each size."""
+        """For one call of each size: the cost table before and after the plugin changed it, and the time of NCCL's
+        pick."""
         if not self._prepared.recorded:
             raise BadInput("NCCL runs without the recorder: set record_plugin beside a plugin, and not without_tuner")
         simulated = self._prepared.simulates
@@ -175,7 +179,8 @@ class Oracle:
             return self._reader.requested(answers, calls, simulated, self.tables.max_threads.shape)
 
     def launch(self, request: Request, sizes_bytes: Sequence[int], captured: bool = False) -> list[OracleLaunch]:
-        """Launches each size for real on rank 0, one after the other; ``captured``: each into a CUDA graph of its own.
+        """Makes NCCL launch a call of each size on rank 0, one after the other; with ``captured``, each in its own CUDA
+        graph.
 
         Calls on graph buffers are always captured.
         """
@@ -186,7 +191,7 @@ class Oracle:
             return [self._reader.launched(call) for call in calls]
 
     def launch_on_any_path(self, request: Request, sizes_bytes: Sequence[int]) -> list[OracleLaunch | NonClassicPath]:
-        """Launches like :meth:`launch`, for calls that may leave the classic path, as those in symmetric windows do."""
+        """Like :meth:`launch`, for calls that may leave the classic path, such as those in symmetric windows."""
         _, calls = self._observe(request, sizes_bytes)
         with self._explained():
             return [self._reader.non_classic_path(call) or self._reader.launched(call) for call in calls]
@@ -198,7 +203,7 @@ class Oracle:
         in_place: bool = False,
         windows: Windows = SYMMETRIC,
     ) -> launches.LaunchedGroup:
-        """Launches all calls for real on rank 0, inside one ncclGroupStart and ncclGroupEnd.
+        """Makes NCCL launch all calls on rank 0 as one group (ncclGroupStart, ncclGroupEnd).
 
         All calls have the same kind of buffers; on graph buffers they are captured into one CUDA graph.
         """
@@ -221,10 +226,10 @@ class Oracle:
             return launches.read_groups(self._reader, answer, self._child.log_bytes(answer.log_start, answer.log_end))
 
     def launch_tuned(self, call: launches.LaunchedCall, rank: int = 0) -> launches.TunedCall:
-        """Launches one call on ``rank`` and returns what the wrapped plugin was asked; an error from NCCL is an answer,
-        too.
+        """Makes NCCL launch one call on ``rank``; returns the launch, or NCCL's error, and what the wrapped plugin was
+        asked.
 
-        The plugin may have been asked several times, the last time for the choice.
+        NCCL may ask the plugin several times; its last question is the one that decides.
         """
         self._check_ranks()
         request = Request(call.collective, call.dtype, call.op, configuration=call.configuration)
@@ -242,9 +247,9 @@ class Oracle:
         buffers: Buffers = Buffers.plain,
         windows: Windows = SYMMETRIC,
     ) -> tuple[launches.RecordedKernel, ...]:
-        """Launches the calls of one rank, sends and receives included, for real in one group.
+        """Makes NCCL launch the calls of one rank, which may include sends and receives, as one group.
 
-        BadInput if the release has no function for a call, or no such buffers. A group may launch no kernel.
+        BadInput if the release has no function for a call, or no such buffers. Some groups launch no kernel.
         """
         self._check_ranks()
         self._check_registers(buffers)
@@ -268,7 +273,7 @@ class Oracle:
         buffers: Buffers = Buffers.plain,
         windows: Windows = SYMMETRIC,
     ) -> launches.LaunchInFull:
-        """Launches the calls of a rank for real in one group, and returns everything that NCCL writes for them."""
+        """Makes NCCL launch the calls of a rank as one group; returns everything that NCCL writes for them."""
         return self.launch_groups_in_full([calls], rank, buffers, windows)[0]
 
     def launch_groups_in_full(
@@ -291,11 +296,12 @@ class Oracle:
         return [launches.read_launches(self._reader, answer) for answer in reply]
 
     def use_table(self, text: str | None) -> None:
-        """Sets the table that later calls follow; None for NCCL's own choices. The plugin must be the forcing one."""
+        """Sets the table that decides later calls; None for NCCL's own choices. The plugin must be the forcing
+        plugin."""
         self._forcing(messages.SetTable(text), "setting a table")
 
     def seen(self) -> SeenByPlugin:
-        """What the forcing plugin was asked and did since its table was set."""
+        """Counts of what the forcing plugin was asked and did since its table was set."""
         return SeenByPlugin.of(self._forcing(messages.ReadCounts(), "asking the forcing plugin"))
 
     def _forcing(self, request: messages.Request, what: str) -> messages.SeenMessage:
@@ -332,7 +338,8 @@ class Oracle:
     def _observe(
         self, request: Request, sizes_bytes: Sequence[int], simulated: bool = False, captured: bool = False
     ) -> tuple[Any, list[Observation]]:
-        """Makes one call of each size: the array of ``struct sim_answer``, and each with its piece of NCCL's log."""
+        """Makes one call of each size; returns the array of ``struct sim_answer``, and each call with its piece of
+        NCCL's log."""
         self._check_ranks()
         buffers = request.buffers
         self._check_registers(buffers)
@@ -359,7 +366,7 @@ class Oracle:
 
     @contextlib.contextmanager
     def _explained(self, before: str = "") -> Iterator[None]:
-        """Turn a Contradiction into an OracleFailed, with NCCL's last words."""
+        """Inside the block, a Contradiction becomes an OracleFailed, with NCCL's last warnings."""
         try:
             yield
         except Contradiction as why:

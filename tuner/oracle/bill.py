@@ -1,6 +1,6 @@
-"""The bill of a communicator: memory and blocks that libnccl requests from the simulated devices.
+"""Computes the bill of a communicator: the memory and blocks that libnccl requests from the simulated devices.
 
-For this all ranks connect over NCCL's own transports and proxies; no other answer of the oracle needs that.
+For the bill, all ranks connect over NCCL's own transports and proxies; no other answer of the oracle needs that.
 """
 
 from collections.abc import Sequence
@@ -20,11 +20,11 @@ INIT = "initialisation"
 
 @dataclass(frozen=True, slots=True)
 class MemoryStage:
-    """The bill of every rank after initialisation, or after a later call; lists are by rank.
+    """The bill of every rank after initialisation, or after a later call; tuples are indexed by rank.
 
     ``device_bytes`` is memory of the device, ``host_bytes`` pinned memory of the host. ``counted_bytes`` is the device
-    memory that NCCL itself counts (ncclCommMemStats, from 2.29.7 on), else None. ``blocks``: how many blocks the call's
-    kernel has, each of which occupies a multiprocessor (SM); 0 after initialisation.
+    memory that NCCL itself counts (ncclCommMemStats, from 2.29.7 on), and None in older releases. ``blocks`` is how
+    many blocks the call's kernel has, each of which occupies a multiprocessor (SM); 0 after initialisation.
     """
 
     after: str
@@ -40,9 +40,11 @@ class MemoryStage:
 def bill(
     configuration: OracleConfiguration, calls: Sequence[tuple[Request, int]], timeout_s: float = 120.0
 ) -> list[MemoryStage]:
-    """The stages of a communicator that makes ``calls`` (with NCCL's nBytes) one after the other, on plain buffers.
+    """The bills of a communicator that makes ``calls`` (with NCCL's nBytes) one after the other, on plain buffers: one
+    after initialisation, and one after each call.
 
-    Errors: BadInput for nodes that differ and NVLink domains, BadTopology; OracleUnavailable, OracleFailed.
+    BadInput if nodes differ, and for NVLink domains and communicators that were split off; BadTopology;
+    OracleUnavailable; OracleFailed.
     """
     prepared = start.prepare(replace(configuration, without_tuner=True))
     if len(prepared.kinds) > 1 or configuration.domains:
@@ -70,7 +72,7 @@ def bill(
 
 
 def issued(request: Request, size: int, ranks: int) -> messages.CallMessage:
-    """A call with this many bytes. BadInput if no number of elements has that size."""
+    """A call of ``size`` bytes (nBytes). BadInput if no number of elements has that size."""
     unit = request.unit_bytes(ranks)
     if size % unit or not size:
         low = max(size // unit, 1) * unit

@@ -1,4 +1,4 @@
-"""Facts read from NCCL's own memory: struct ncclComm of rank 0 after initialisation."""
+"""Reads facts from NCCL's own memory: from struct ncclComm of rank 0 after initialisation."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -23,7 +23,8 @@ from tuner.oracle.symbols import Symbols
 
 @dataclass(frozen=True, slots=True)
 class TunedGraph:
-    """A channel graph that NCCL's tuning uses: the weakest over all ranks. Types are NCCL's numbers."""
+    """A channel graph that NCCL's tuning uses, which has the weakest values over all ranks. Types of paths are NCCL's
+    numbers."""
 
     pattern: int
     n_channels: int  # 0: none, or not supported by the communicator
@@ -39,9 +40,10 @@ class TunedGraph:
 
 @dataclass(frozen=True, slots=True)
 class OracleTables:
-    """The tables of NCCL's model, us and GB/s, [collective][algorithm][protocol]; 0 is NCCL's "disabled".
+    """The tables of NCCL's model, in us and GB/s, indexed [collective][algorithm][protocol]; 0 means that NCCL disabled
+    the cell.
 
-    Threads and their thresholds are [algorithm][protocol].
+    Threads and their thresholds are indexed [algorithm][protocol].
     """
 
     latency_us: NDArray[np.float32]  # [5, A, 3]
@@ -52,7 +54,7 @@ class OracleTables:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """NCCL's facts about a communicator, on one rank; None if the release has no such member."""
+    """NCCL's values of a communicator, on one rank; None if the release has no such member."""
 
     release: str
     library_sha256: str
@@ -116,12 +118,12 @@ _FACTS = {
 
 
 def of(comm: Mapping[str, Any], name: str) -> Any:
-    """One fact of struct ncclComm by its name in :class:`Facts`; None if the release has no such member."""
+    """The value in struct ncclComm of a field of :class:`Facts`; None if the release has no such member."""
     return next((comm[member] for member in _FACTS[name] if member in comm), None)
 
 
 def facts(comm: Mapping[str, Any], release: str, library_sha256: str) -> Facts:
-    """Facts of struct ncclComm under this project's names."""
+    """Makes :class:`Facts` from the members of struct ncclComm."""
     members = {name: of(comm, name) for name in _FACTS}
     plain: dict[str, Any] = {
         name: tuple(value) if isinstance(value, list) else value for name, value in members.items()
@@ -143,7 +145,7 @@ _BORROWED = {Algorithm.NVLSTree: Algorithm.NVLS, Algorithm.PAT: Algorithm.Tree}
 
 
 def graphs(raw: Sequence[Mapping[str, Any]], local_ranks: int) -> dict[Algorithm, TunedGraph]:
-    """``comm->graphs`` by algorithm, for a node with ``local_ranks``."""
+    """``comm->graphs``, keyed by algorithm, for a node with ``local_ranks`` ranks."""
     by_algorithm = {}
     for algorithm in list(Algorithm)[: len(raw)]:
         graph = raw[_BORROWED.get(algorithm, algorithm)]
@@ -163,16 +165,16 @@ def graphs(raw: Sequence[Mapping[str, Any]], local_ranks: int) -> dict[Algorithm
 
 
 def shape(layout: StructLayout) -> tuple[int, int]:
-    """Numbers of algorithms and protocols of the release."""
+    """How many algorithms and protocols the release has."""
     algorithms, protocols = layout.members[next(name for name in TABLES["max_threads"] if name in layout.members)].dims
     return algorithms, protocols
 
 
 def tables(comm: Mapping[str, Any], layout: StructLayout) -> OracleTables:
-    """The tables in struct ncclComm, in the shapes the release has.
+    """The tables in struct ncclComm, with the release's number of algorithms.
 
-    Releases that keep the enabled cells in a separate matrix and mark unimplemented ones by -1 (2.31 and later) get the
-    zeros of the older ones: a bandwidth is 0 exactly where a cell may not be used.
+    2.31 and later keep the enabled cells in a separate matrix, and mark unimplemented ones by -1. Here they get zeros
+    as in older releases: a bandwidth is 0 exactly if NCCL may not use the cell.
     """
 
     def table(field: str, kind: Any) -> Any:
@@ -192,7 +194,8 @@ def tables(comm: Mapping[str, Any], layout: StructLayout) -> OracleTables:
 
 
 def _enabled(comm: Mapping[str, Any], layout: StructLayout, shape: tuple[int, ...]) -> NDArray[np.int32]:
-    """The matrix as [collective, algorithm, protocol]; its rows beyond the general kernels are left out."""
+    """The matrix of enabled cells as an array [collective][algorithm][protocol]; rows after those of the general
+    kernels are left out."""
     collectives, algorithms, protocols = shape
     matrix = np.array(comm[ENABLED], np.int32).reshape(layout.members[ENABLED].dims)[: algorithms * protocols]
     enabled: NDArray[np.int32] = matrix.reshape(algorithms, protocols, collectives).transpose(2, 0, 1)
@@ -233,7 +236,7 @@ def request(symbols: Symbols) -> ReadChannels:
 
 
 def connected(answer: ChannelsMessage, most_in_direct: int) -> Connected:
-    """The connections of each rank; CollNet direct has at most ``most_in_direct`` ranks of a node."""
+    """The connections of each rank. NCCL uses CollNet direct for at most ``most_in_direct`` ranks per node."""
     local_ranks = of(answer.comms[0], "max_local_ranks")
     collnet = bool(of(answer.comms[0], "collnet"))
     ranks = tuple(
@@ -271,7 +274,7 @@ class _Rank:
         )
 
     def chain(self, channel: Mapping[str, Any]) -> Tree:
-        """The chain of CollNet, in which the network has the number after the last rank."""
+        """The chain of CollNet as a tree. NCCL numbers the network like the rank after the last one."""
         up = channel["collnetChain.up"]
         return _tree(-1 if up == len(self.node_of_rank) else up, channel["collnetChain.down"])
 

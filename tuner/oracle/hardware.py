@@ -1,4 +1,4 @@
-"""The machine a topology file describes, as the simulated CUDA, NVML and network have to present it."""
+"""Reads a topology file into the machine that the simulated CUDA, NVML and network have to present."""
 
 import re
 import xml.etree.ElementTree as ElementTree
@@ -35,7 +35,7 @@ class SimulatedNode:
 
     @property
     def multicast(self) -> bool:
-        """Whether the GPUs offer multicast, which NVLink switches do."""
+        """Whether the GPUs offer multicast, which needs an NVLink switch."""
         return self.switched and all(gpu.compute_capability >= FIRST_WITH_MULTICAST for gpu in self.gpus)
 
 
@@ -54,10 +54,11 @@ class Surroundings:
 
 
 def read(host: Host, around: Surroundings) -> SimulatedNode:
-    """The first GPUs of a node's topology XML by ``dev``, as many as are used, and all its network devices by ``dev``.
+    """The GPUs and network devices of a node's topology XML, each ordered by ``dev``: as many of the first GPUs as are
+    used, and all network devices.
 
-    Each <cpu> of the topology, which is a NUMA node, becomes a socket. BadTopology for what is not a topology, BadInput
-    for more than can be simulated.
+    Each <cpu> of the topology, which is a NUMA node, becomes a socket. BadTopology if it is not a topology, BadInput if
+    it has more devices than can be simulated.
     """
     try:
         root = ElementTree.fromstring(host.topology)
@@ -87,12 +88,13 @@ def read(host: Host, around: Surroundings) -> SimulatedNode:
 def for_x86(topology: str) -> str:
     """A topology XML in the form that a libnccl for x86-64 needs.
 
-    To a CPU without a vendor, which is what an Arm or POWER CPU is, each rank there adds the vendor of the computer it
-    runs on if one of its own devices is below that CPU; the ranks' CPUs then differ, and NCCL takes them for twice as
-    many (ncclTopoGetXmlFromCpu and xmlTopoFuseXmlRecursive, src/graph/xml.cc, v2.28.9-1). NCCL does not use the vendor
-    of such CPUs.
+    Arm and POWER CPUs have no vendor in a topology. A rank on x86-64 with a device below such a CPU adds the vendor of
+    its own computer; the CPUs then differ from rank to rank, and NCCL counts twice as many (ncclTopoGetXmlFromCpu and
+    xmlTopoFuseXmlRecursive, src/graph/xml.cc, v2.28.9-1). With a vendor in the file that does not happen, and NCCL does
+    not use the vendor of such CPUs.
 
-    To a CPU without an affinity it adds that of this computer's NUMA node, which may have none: each has one here.
+    To a CPU without an affinity, NCCL adds that of this computer's NUMA node, which may have none. Here each CPU gets
+    one.
     """
     topology = re.sub(r"<cpu\s(?![^>]*\baffinity=)", '<cpu affinity="ffffffff" ', topology)
     filled = r'<cpu vendor="GenuineIntel" familyid="0" modelid="0" '
@@ -100,13 +102,14 @@ def for_x86(topology: str) -> str:
 
 
 def of_host(topology: str, number: int) -> str:
-    """A topology XML for one host in an NVLink domain: its CPUs have the simulated host's hash, its adapters are
-    distinct.
+    """A topology XML for one host in an NVLink domain, with the simulated host's hash for its CPUs and distinct
+    adapters.
 
-    Hosts that NCCL fuses to one system are told apart by this hash alone. From 2.27.3 on it puts its own there; before,
-    it keeps a file's, and takes CPUs without one for those of a single host (ncclTopoGetXmlFromCpu, src/graph/xml.cc,
-    and ncclTopoAddCpu, src/graph/topo.cc, v2.21.5-1). Adapters with the same guid would be ports of one adapter, which
-    share its bandwidth (ncclTopoSearchRecNet, src/graph/search.cc), and no two hosts have the same one.
+    NCCL tells hosts that it fuses into one system apart only by this hash. From 2.27.3 on, it writes its own hash;
+    older releases keep the file's, and treat CPUs without a hash as those of a single host (ncclTopoGetXmlFromCpu,
+    src/graph/xml.cc, and ncclTopoAddCpu, src/graph/topo.cc, v2.21.5-1). Adapters with the same guid would be ports of
+    one adapter, which share its bandwidth (ncclTopoSearchRecNet, src/graph/search.cc), and no two hosts have the same
+    one.
     """
     without = re.sub(r'(<cpu\b[^>]*?)\s+host_hash="[^"]*"', r"\1", topology)
     marked = re.sub(r"<cpu\b", f'<cpu host_hash="{HOST_HASH + number:#x}"', without)
@@ -129,7 +132,7 @@ def _gpus(root: ElementTree.Element, allowed: PeerToPeer) -> list[tuple[int, Gpu
 
 
 def _nets(root: ElementTree.Element) -> tuple[list[adapters.NamedAdapter], list[NetMessage]]:
-    """The devices by ``dev``, as NCCL selects them and as they are simulated."""
+    """The network devices ordered by ``dev``: in the form from which NCCL selects, and in the simulated form."""
     nets: list[tuple[int, NetMessage]] = []
     bus_ids = {net: pci.get("busid") for pci in root.iter("pci") for net in pci.findall("nic/net")}
     named: list[adapters.NamedAdapter] = []

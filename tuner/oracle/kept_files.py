@@ -1,4 +1,4 @@
-"""Lists and removes what the cache holds, by name: only files that this project wrote there as this user.
+"""Lists and removes files of the cache by name: only those that this project wrote there as this user.
 
 To keep one more kind of file in the cache, add its folder and names to ``KINDS``.
 """
@@ -31,7 +31,7 @@ _DEPTH = 12  # of folders, that are looked into
 
 @dataclass(frozen=True, slots=True)
 class KeptFiles:
-    """Files with one name in the cache; ``days_unused``: since the last of them was read or written."""
+    """Files of the cache with one name; ``days_unused``: days since any of them was last read or written."""
 
     name: str
     what: str
@@ -41,7 +41,7 @@ class KeptFiles:
 
 
 def kept_files(now_s: float) -> dict[KeptFiles, list[Path]]:
-    """What the cache holds, libraries first; empty without a cache. BadInput if it cannot be read."""
+    """The files in the cache by name, libraries first; empty without a cache. BadInput if the cache cannot be read."""
     folder, found = cache_folder(), dict[tuple[str, str], list[tuple[Path, os.stat_result]]]()
     try:
         for path, info in _own(folder, _DEPTH) if folder.exists() else ():
@@ -62,7 +62,7 @@ def kept_files(now_s: float) -> dict[KeptFiles, list[Path]]:
 
 
 def _own(folder: Path, depth: int) -> Iterator[tuple[Path, os.stat_result]]:
-    """Regular files of this user below a folder; links are neither followed nor named."""
+    """Regular files of this user below a folder; links are neither followed nor listed."""
     with os.scandir(folder) as entries:
         for entry in sorted(entries, key=lambda each: each.name):
             info = entry.stat(follow_symlinks=False)

@@ -1,4 +1,5 @@
-"""Launches in full: kernels with the works that NCCL passes to them, and the operations prepared for the network."""
+"""Records of complete launches: kernels with the works that NCCL passes to them, and the operations that it prepares
+for the network."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -23,7 +24,8 @@ OWN_FUNCTION: dict[Collective | PeerCall, str] = {
 
 @dataclass(frozen=True, slots=True)
 class IssuedCall:
-    """One call of a rank: ``count`` elements as NCCL's function takes them; ``root`` is the root, or the peer."""
+    """One call of a rank. ``count`` is the argument of NCCL's function; ``root`` is the root, or the peer of a send or
+    receive."""
 
     function: Collective | PeerCall
     dtype: DataType
@@ -38,7 +40,8 @@ PLAIN = messages.RegistrationMessage()
 
 @dataclass(frozen=True, slots=True)
 class RecordedKernel:
-    """One launch: its name in the library's symbol table, its grid and block, and its arguments."""
+    """One launched kernel: its name in the library's symbol table, its blocks (``channels``) and threads, and the works
+    in its arguments."""
 
     name: str
     channels: int
@@ -53,7 +56,8 @@ def request(
     in_full: bool = False,
     buffers: messages.RegistrationMessage = PLAIN,
 ) -> messages.GroupMessage:
-    """Request to the child; ``in_full``: for the works of collectives and the operations of the network, too."""
+    """The request to the child; with ``in_full``, it also asks for the works of collectives and the operations of the
+    network."""
     peers, captured = _peers(calls, ranks) | {rank}, buffers.kind == Buffers.graph
     return messages.GroupMessage(tuple(map(_message, calls)), peers, in_full, rank, buffers, captured)
 
@@ -83,7 +87,7 @@ def _peers(calls: Iterable[IssuedCall], ranks: int) -> frozenset[int]:
 
 @dataclass(frozen=True, slots=True)
 class LaunchedCall:
-    """One collective of a group; ``bytes`` is NCCL's nBytes."""
+    """One collective call of a group; ``bytes`` is NCCL's nBytes."""
 
     collective: Collective
     dtype: DataType
@@ -96,8 +100,8 @@ class LaunchedCall:
 class ScheduledCollective:
     """One collective as NCCL put it into a kernel.
 
-    ``collective`` and ``bytes`` are what the log says from 2.24 on, None before; ``bytes`` is the count times the
-    type's size, so one rank's for AllGather and ReduceScatter.
+    ``collective`` and ``bytes`` come from the log, which has them from 2.24 on; None in older releases. ``bytes`` is
+    the count times the type's size: the bytes of one rank for AllGather and ReduceScatter.
     """
 
     algorithm: Algorithm
@@ -117,9 +121,10 @@ class ScheduledCollective:
 
 @dataclass(frozen=True, slots=True)
 class GroupKernel:
-    """One launch: its name in the library's symbol table, its grid and block, its collectives in NCCL's order.
+    """One launched kernel: its name in the library's symbol table, its blocks (``channels``) and threads, and its
+    collectives in NCCL's order.
 
-    ``symmetric``: what NCCL's log says about a symmetric kernel, whose collectives it does not list.
+    ``symmetric`` is what NCCL's log says about a symmetric kernel, for which it lists no collectives.
     """
 
     name: str
@@ -131,9 +136,10 @@ class GroupKernel:
 
 @dataclass(frozen=True, slots=True)
 class ChoiceQuestion:
-    """One choice of NCCL for several collectives: costs, float32 [A, 3] in us, -1.0 where ignored, and numPipeOps.
+    """A question to the recorder about one choice for several collectives: the costs, a float32 array
+    [algorithm][protocol] in us (-1.0 for ignored cells), and numPipeOps.
 
-    ``collective`` and ``bytes`` are None up to 2.21, where the cells are asked for one by one.
+    ``collective`` and ``bytes`` are None in releases up to 2.21, which compute the cells one by one.
     """
 
     collective: Collective | None
@@ -146,9 +152,10 @@ class ChoiceQuestion:
 class PluginQuestion:
     """One question to a wrapped tuner plugin, with its answer.
 
-    ``before_us`` and ``after_us``: the cost table as NCCL and as the plugin left it, a time of each algorithm and
-    protocol, -1.0 where it is ignored. ``channels``: how many it asks for, 0 for NCCL's own; ``result``: the
-    ncclResult_t that it returned; ``outside``: whether it wrote outside the table; ``nanoseconds``: how long it took.
+    ``before_us`` is NCCL's cost table, ``after_us`` the same after the plugin changed it: times indexed
+    [algorithm][protocol], -1.0 for ignored cells. ``channels`` is how many the plugin asks for (0: NCCL chooses),
+    ``result`` the ncclResult_t that it returned. ``outside``: whether it wrote outside the table; ``nanoseconds``: how
+    long it took.
     """
 
     pipelined: int
@@ -162,10 +169,10 @@ class PluginQuestion:
 
 @dataclass(frozen=True, slots=True)
 class TunedCall:
-    """One call with a wrapped plugin, or with none: the questions to the plugin, of which the last decides, and the
-    launch.
+    """One launched call: the questions to the wrapped plugin (none without one), of which the last decides, and the
+    choice.
 
-    ``choice`` is None if NCCL returned the ``error``, an ncclResult_t in words.
+    ``choice`` is None if NCCL returned ``error``, the text of an ncclResult_t.
     """
 
     call: LaunchedCall
@@ -178,8 +185,8 @@ class TunedCall:
 class LaunchedGroup:
     """A group as NCCL launched it on rank 0.
 
-    ``questions`` are empty if nothing records them. From 2.29 on a communicator that could run symmetric kernels may
-    ask about these first: the last questions decide.
+    ``questions`` are empty without the recorder. From 2.29 on, a communicator that could run symmetric kernels may ask
+    about these first: the last questions decide.
     """
 
     kernels: tuple[GroupKernel, ...]
@@ -187,7 +194,7 @@ class LaunchedGroup:
 
 
 def read_groups(reader: Reader, answer: GroupAnswerMessage, log: bytes) -> LaunchedGroup:
-    """The group described by these records and this piece of NCCL's log. Contradiction if the two do not fit."""
+    """The group that these records and this piece of NCCL's log describe. Contradiction if they do not fit together."""
     kernels = np.frombuffer(answer.kernels, reader.kernel)
     operations = np.frombuffer(answer.operations, reader.operation)
     questions = np.frombuffer(answer.questions, reader.question)
@@ -210,9 +217,11 @@ def read_groups(reader: Reader, answer: GroupAnswerMessage, log: bytes) -> Launc
 
 
 def read_tuned(reader: Reader, call: LaunchedCall, answer: GroupAnswerMessage, log: bytes) -> TunedCall:
-    """The call that these records belong to, as the log says; Contradiction unless they have one choice and one kernel.
+    """The launch of ``call`` that these records and the log describe. Contradiction unless there is one choice and one
+    kernel.
 
-    What was prepared for the network may be another algorithm's, where a plugin made NCCL run what it cannot.
+    The choice is read from the log: the operations for the network may be those of another algorithm, if a plugin made
+    NCCL run one that cannot run.
     """
     asked = tuple(map(_plugin_question, np.frombuffer(answer.questions, reader.question)))
     if answer.error is not None:
@@ -244,7 +253,7 @@ def _plugin_question(record: Any) -> PluginQuestion:
 
 
 def _symmetric(reader: Reader, kernel: Any, said: LoggedSymmetricKernel) -> GroupKernel:
-    """NCCL launches symmetric kernels before all others."""
+    """A symmetric kernel; NCCL launches these before all others. Contradiction if it launched another kernel."""
     name = reader.kernel_name(kernel)
     if f"_{said.name}" not in name:
         raise Contradiction(f"NCCL says {said.name} and launches {name}")
@@ -281,7 +290,7 @@ def _scheduled(reader: Reader, operations: Any, log: bytes) -> list[ScheduledCol
 
 
 def _plans(numbers: Sequence[int]) -> list[slice]:
-    """The collectives of each kernel: they are numbered anew in every one."""
+    """Splits operations by kernel; the numbers of collectives begin again in every kernel."""
     starts = [i for i, number in enumerate(numbers) if i == 0 or number <= numbers[i - 1]]
     ends = [*starts[1:], len(numbers)] if starts else []
     return [slice(start, end) for start, end in zip(starts, ends, strict=True)]
@@ -304,10 +313,11 @@ def _bits(mask: int) -> tuple[int, ...]:
 
 @dataclass(frozen=True, slots=True)
 class LaunchInFull:
-    """Launches of rank 0 for a group of calls.
+    """All that NCCL launched and prepared for a group of calls of one rank.
 
-    ``operations`` are those of all kernels in NCCL's order, one per channel and collective: structured, [operation],
-    with the names of ``struct ncclProxyOp``, sizes in bytes. ``patterns`` are the names of ncclPattern_t by value.
+    ``operations`` are those of all kernels in NCCL's order, one per channel and collective: a structured array
+    [operation] with the names of ``struct ncclProxyOp``, sizes in bytes. ``patterns`` maps values of ncclPattern_t to
+    their names.
     """
 
     kernels: tuple[RecordedKernel, ...]
@@ -316,7 +326,7 @@ class LaunchInFull:
 
 
 def read_launches(reader: Reader, answer: messages.GroupAnswerMessage) -> LaunchInFull:
-    """The launch of a group that was asked for in full."""
+    """The launch of a group for which everything was requested (``in_full``)."""
     return LaunchInFull(
         read_exchanges(reader, answer),
         np.frombuffer(answer.proxy_operations, reader.proxy_operation),

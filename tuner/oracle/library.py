@@ -1,4 +1,4 @@
-"""Search for a release's libnccl: in the installed wheel, or in this project's cache, which ``fetch`` fills from PyPI.
+"""Finds the libnccl of a release in the installed wheel or in this project's cache, which ``fetch`` fills from PyPI.
 
 A release has a wheel for every major version of CUDA that NVIDIA builds it for; ``build`` says which: cu12, cu13.
 """
@@ -34,9 +34,10 @@ from tuner.release.schema import LibraryFile
 
 
 def find_in_wheel(folder: Path, distribution: str, release: str) -> Path:
-    """The wheel of a release for this computer in ``folder``; ``distribution`` is such as ``nvidia-nccl-cu12``.
+    """The wheel in ``folder`` of a release for this computer. ``distribution`` is its name, such as
+    ``nvidia-nccl-cu12``.
 
-    Errors: OracleUnavailable if there is none; the message says what is there, and how to get one.
+    OracleUnavailable if there is none; the message says which wheels are there, and how to get one.
     """
     if not folder.is_dir():
         raise OracleUnavailable(f"{folder} is no folder")
@@ -72,7 +73,7 @@ class Library:
 
 
 def installed_release(build: str = BUILD) -> str | None:
-    """The release of the installed wheel of a build."""
+    """The release of the installed wheel of a build; None if none is installed."""
     try:
         return _release(importlib.metadata.version(WHEELS[build]))
     except importlib.metadata.PackageNotFoundError:
@@ -85,21 +86,21 @@ def installed_file(build: str = BUILD) -> Path:
 
 
 def with_build(build: str) -> list[str]:
-    """The releases whose tables know a wheel of the build, oldest first."""
+    """The releases whose release files have a wheel of the build, oldest first."""
     return [name for name in releases.names() if build in releases.load(name).library]
 
 
 def known(release: str, build: str = BUILD) -> LibraryFile | None:
-    """The entry of the release's file for its libnccl on this machine; None without one."""
+    """What the release file says about its libnccl for this kind of computer; None if it says nothing."""
     if release not in releases.names():
         return None
     return releases.load(release).library.get(build, {}).get(platform.machine())
 
 
 def find(release: str, build: str = BUILD) -> Library:
-    """The libnccl of ``release`` from the installed wheel or the cache, if it is the one in the release's table.
+    """The libnccl of ``release``, from the installed wheel or the cache; its sha256 has to be that of the release file.
 
-    Errors: OracleUnavailable if it is missing or a different file; BadInput for an impossible build; UnknownRelease.
+    OracleUnavailable if it is missing or another file; BadInput for an impossible build; UnknownRelease.
     """
     if learnt.is_learnt(release):
         return _learnt(release)
@@ -135,7 +136,7 @@ def _sums(files: Mapping[str, LibraryFile]) -> set[str]:
 
 
 def _learnt(name: str) -> Library:
-    """The library that a release was learnt from, if the file is unchanged."""
+    """The library that a release was learnt from. OracleUnavailable if its file has changed."""
     origin = reader.learnt_from(name)
     path = Path(origin.library)
     check(path)
@@ -145,7 +146,7 @@ def _learnt(name: str) -> Library:
 
 
 def says_release(path: Path) -> str:
-    """The release that a libnccl says it is. OracleUnavailable where it says none."""
+    """The release that a libnccl says it is. OracleUnavailable if it says none."""
     with path.open("rb") as file, mmap(file.fileno(), 0, access=ACCESS_READ) as content:
         if (said := _SAYS_RELEASE.search(content)) is not None:
             return said[1].decode()
@@ -153,10 +154,9 @@ def says_release(path: Path) -> str:
 
 
 def give(path: Path) -> str:
-    """Uses this file as the libnccl of its release for the rest of the process, whatever its sha256; returns the
-    release.
+    """Makes the process use this file as the libnccl of its release, whatever its sha256 is; returns the release.
 
-    Errors: OracleUnavailable for a file that is not a libnccl which this machine can load.
+    OracleUnavailable if the file is not a libnccl that this computer can load.
     """
     check(path)
     release = says_release(path)
@@ -165,7 +165,7 @@ def give(path: Path) -> str:
 
 
 def given(release: str) -> Path | None:
-    """The file that :func:`give` made the libnccl of a release; None if none was."""
+    """The file that :func:`give` set for a release; None if it set none."""
     return _given.get(release)
 
 
@@ -181,7 +181,8 @@ def _checked(release: str, build: str, path: Path) -> Library:
 
 
 def _mismatch(release: str, build: str, path: Path) -> str | None:
-    """Why a file is not the libnccl in the release's table; None if it is, or if the table has no entry."""
+    """Why a file is not the libnccl that the release file describes; None if it is, or if the release file has no
+    entry."""
     own, has = known(release, build), sha256(path)
     if own is None or own.sha256 == has:
         return None
@@ -198,14 +199,14 @@ def at(path: Path) -> Library:
 
 
 def cached(release: str, build: str = BUILD) -> Path:
-    """Path at which the cache has, or would have, the libnccl of ``release``."""
+    """Path of the libnccl of ``release`` in the cache, where it may be missing."""
     return cache_folder() / (release if build == BUILD else f"{release}-{build}") / "libnccl.so.2"
 
 
 def check(path: Path) -> None:
-    """OracleUnavailable unless the file is a libnccl this machine could load and whose symbols can be read.
+    """Raises OracleUnavailable unless the file is a libnccl that this computer could load, with readable symbols.
 
-    MissingExtra without pyelftools, which reads them.
+    MissingExtra without pyelftools, which reads the symbols.
     """
     if not path.is_file():
         raise OracleUnavailable(f"{path} {'is no file' if path.exists() else 'does not exist'}")
@@ -231,7 +232,8 @@ def _elf(path: Path, size_bytes: int, changed_ns: int) -> tuple[str, bool]:
 
 
 def exported(file: Path) -> set[str]:
-    """The names that a shared object exports. OracleUnavailable if the file is not one, or not for this machine."""
+    """The names that a shared object exports. OracleUnavailable if the file is no shared object, or not for this kind
+    of computer."""
     from elftools.elf.sections import SymbolTableSection
 
     from tuner.oracle.symbols import opened
@@ -250,7 +252,7 @@ def is_here(release: str) -> bool:
 
 
 def fetch(release: str, progress: Callable[[str], None] = lambda _: None, build: str = BUILD) -> Library:
-    """Fetches one release, as :func:`fetch_all` does."""
+    """Fetches the libnccl of one release, like :func:`fetch_all`."""
     return next(fetch_all([release], progress, build))
 
 
@@ -262,10 +264,10 @@ def fetch_all(
 ) -> Iterator[Library]:
     """Puts the libnccl of releases into the cache, one after the other: downloads the wheel and keeps the library.
 
-    With ``source`` nothing is downloaded: the wheels are in that folder. What the cache already has is not fetched
-    again, so an interrupted call continues where it stopped. ``progress`` is called with what happens, in words, and
-    first with the disk space needed. OracleUnavailable if that space is not free, if a wheel is not available, or if
-    its library's sha256 differs from that in the wheel's record or the release's table. BadInput for a release without
+    With ``source`` nothing is downloaded: the wheels are in that folder. Libraries in the cache are not fetched again,
+    so that an interrupted call continues where it stopped. ``progress`` is called with sentences about what happens,
+    first about the disk space needed. OracleUnavailable if that space is not free, if a wheel is not available, or if
+    its library's sha256 differs from that in the wheel's record or in the release file. BadInput for a release without
     such a build.
     """
     extras.require("elftools", "fetching libnccl")
@@ -287,7 +289,8 @@ def fetch_all(
 
 
 def _whole(release: str, build: str) -> bool:
-    """Whether the cache has the library in the release's table; without an entry there, the one a fetch recorded."""
+    """Whether the cache has the library with the sha256 of the release file, or, if that has none, with the one that
+    the fetch recorded."""
     target = cached(release, build)
     note = target.with_name("library.json")
     if not os.path.isfile(target):  # Path's raises where it may not look
@@ -320,7 +323,7 @@ def _check_disk(missing: Sequence[str], build: str, progress: Callable[[str], No
 
 @contextlib.contextmanager
 def alone(progress: Callable[[str], None]) -> Iterator[None]:
-    """Keeps other processes from fetching into the cache, and clears what a killed one left unfinished."""
+    """Inside the block, no other process can fetch into the cache. Removes what a killed fetch left unfinished."""
     import fcntl  # not on Windows, which has no wheel to fetch
 
     descriptor = os.open(cache_folder(), os.O_RDONLY)
@@ -344,7 +347,8 @@ _OF_A_RELEASE = expression(rf"{_RELEASE.pattern}(-({'|'.join(BUILDS)}))?")
 
 
 def _left_behind() -> Iterator[Path]:
-    """Folders of fetches that were killed: with nothing in them but what fetches create, where fetches create them."""
+    """Folders that killed fetches left, in the places where fetches create folders: those that hold only what fetches
+    create."""
     for folder in cache_folder().iterdir():
         fetched = folder.name == ENGINES or _OF_A_RELEASE.fullmatch(folder.name)
         if fetched and folder.is_dir() and not folder.is_symlink():
@@ -413,7 +417,7 @@ def _download(release: str, build: str, folder: Path, progress: Callable[[str], 
 
 
 def _reason(stderr: str) -> str:
-    """The line of pip's output that says what went wrong, without the list of every existing version."""
+    """The line of pip's output that says what went wrong, without its list of existing versions."""
     lines = [line.removeprefix("ERROR: ") for line in stderr.splitlines() if line.strip()]
     if any("after connection broken by" in line for line in lines):
         return "the package index cannot be reached"
@@ -446,7 +450,7 @@ def _unpack(wheel: Path, folder: Path) -> tuple[str, Path]:
 
 
 def _release(version: str) -> str:
-    """``2.26.2`` of ``2.26.2.post1``."""
+    """The release in a version of a wheel: ``2.26.2`` for ``2.26.2.post1``."""
     match = _RELEASE.match(version)
     return version if match is None else match[0]
 

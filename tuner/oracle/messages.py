@@ -1,7 +1,7 @@
-"""Messages of the oracle and its child process. The child starts with this module, so it imports nothing heavy.
+"""Messages between the oracle and its child process. The child imports this module first, so it imports nothing heavy.
 
-Fields of :class:`GpuMessage`, :class:`NetMessage`, :class:`SimulatedHost` and :class:`SimulatedMachine`, and of what
-goes into ``struct sim_call`` and ``struct sim_operation_layout``, have the names that csrc/sim gives them.
+Fields of :class:`GpuMessage`, :class:`NetMessage`, :class:`SimulatedHost` and :class:`SimulatedMachine` have the names
+of the members in csrc/sim; so do the fields for ``struct sim_call`` and ``struct sim_operation_layout``.
 """
 
 from collections.abc import Mapping
@@ -27,7 +27,7 @@ Scalars: TypeAlias = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class StructLayout:
-    """A struct's scalar members by dotted path; ``arrays`` of structs are (offset, dims) by path."""
+    """A struct's scalar members by dotted path; ``arrays`` maps the path of an array of structs to (offset, dims)."""
 
     bytes: int
     members: dict[str, Member]
@@ -54,7 +54,7 @@ class Struct:
 
 
 def compiled(ffi: Any, name: str) -> Struct:
-    """The layout of a struct that a module built by cffi has, by its C name ("struct sim_answer")."""
+    """The layout of a struct in a module that cffi built, by its C name ("struct sim_answer")."""
     return _struct(ffi, ffi.typeof(name))
 
 
@@ -85,7 +85,7 @@ def _letter(ffi: Any, kind: Any) -> str:
 
 @dataclass(frozen=True, slots=True)
 class AdapterOffsets:
-    """Offsets in NCCL's structs for making connections to adapters."""
+    """Offsets in NCCL's structs and library that are needed to mark connections over adapters."""
 
     use_gdr: int
     use_net_pxn: int
@@ -98,7 +98,7 @@ class AdapterOffsets:
 
 @dataclass(frozen=True, slots=True)
 class RingOffsets:
-    """Offsets of a channel's ring neighbours, and of the flags of the connections to them."""
+    """Offsets of a channel's neighbours in the ring, and of the flags of the connections to these."""
 
     adapters: AdapterOffsets | None  # None up to 2.23, where nothing depends on them
     channels: int
@@ -113,7 +113,7 @@ class RingOffsets:
 
 @dataclass(frozen=True, slots=True)
 class ReadConnections:
-    """Asks what NCCL recorded about every rank's connections; ``ring``: the release records it for the network."""
+    """Asks what NCCL recorded about every rank's connections."""
 
     ring: RingOffsets
     channels: int  # where a communicator has their number
@@ -121,8 +121,8 @@ class ReadConnections:
 
 @dataclass(frozen=True, slots=True)
 class RankConnections:
-    """Connections of one rank: ``useGdr`` and ``useNetPXN``, and its ring's flags to the next and from the previous
-    rank.
+    """Connections of one rank: NCCL's ``useGdr`` (``direct``) and ``useNetPXN`` (``relayed``), and per channel the
+    flags of the ring's connections to the next and from the previous rank.
     """
 
     direct: bool
@@ -135,14 +135,15 @@ class RankConnections:
 
 @dataclass(frozen=True, slots=True)
 class StructNumber:
-    """A number inside a struct: how many bits, from which bit on, counted from the struct's start, little endian."""
+    """A number inside a struct: its first bit, counted from the struct's start (little endian), and how many bits it
+    has."""
 
     bit: int
     bits: int
     signed: bool
 
     def of(self, data: bytes) -> int:
-        """Read the number's value from the bytes of a struct."""
+        """Reads the number's value from the bytes of a struct."""
         first, last = self.bit // 8, (self.bit + self.bits + 7) // 8
         value = int.from_bytes(data[first:last], "little") >> self.bit % 8 & (1 << self.bits) - 1
         return value - (1 << self.bits) if self.signed and value >> self.bits - 1 else value
@@ -152,7 +153,7 @@ class StructNumber:
 class WorkLayout:
     """A struct's size in bytes, its numbers by dotted path, and the offsets of nested structs, in bytes.
 
-    Members of unnamed structs and unions appear as the struct's own. Arrays are left out.
+    Members of unnamed structs and unions appear as members of the struct itself. Arrays are left out.
     """
 
     size_bytes: int
@@ -160,7 +161,7 @@ class WorkLayout:
     structs: dict[str, int]
 
     def read(self, data: bytes) -> dict[str, int]:
-        """All numbers of a struct."""
+        """The values of all numbers of a struct, read from its bytes."""
         return {path: number.of(data) for path, number in self.numbers.items()}
 
 
@@ -168,8 +169,9 @@ class WorkLayout:
 class WorkStructs:
     """The layouts of NCCL's work structures, and the values of their enumerations, by name.
 
-    ``in_ring``: up to 2.21, works of one size in a ring. ``first_element`` is the offset of their elements, in bytes,
-    by type of work. ``without``: kernels that have no works, the symmetric ones, by their addresses in the library.
+    ``in_ring``: works have one size and are in a ring (releases up to 2.21). ``first_element`` is the offset of their
+    first element in bytes, by type of work. ``without`` are the addresses in the library of symmetric kernels, whose
+    works have another layout.
     """
 
     layouts: Mapping[str, WorkLayout]
@@ -181,7 +183,8 @@ class WorkStructs:
 
 @dataclass(frozen=True, slots=True)
 class PeerOffsets:
-    """Functions of NCCL's transports by which ranks reach each other, and what they set in a connection."""
+    """Functions by which NCCL's transports say whether ranks can reach each other, and what the transports set in a
+    connection."""
 
     without_network: tuple[int, ...]  # functions that say whether ranks reach each other, of transports in their order
     asks_communicator: bool  # they are handed the communicator, not its topology
@@ -195,10 +198,11 @@ class PeerOffsets:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Works of one type that a block does together: ``type`` without "ncclDevWorkType" or "ncclWorkType".
+    """Works of one type that a block does together; ``type`` is NCCL's name without "ncclDevWorkType" or
+    "ncclWorkType".
 
-    ``works`` are the numbers of the structures by name. Up to 2.21 "place" is the element's place in its work.
-    ``extends``: the next batch is done together with this one.
+    ``works`` are the values of the work structures by name; in releases up to 2.21, "place" is the element's place in
+    its work. ``extends``: the block does the next batch together with this one.
     """
 
     type: str
@@ -209,7 +213,7 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class SymmetricWorks:
-    """Works of a symmetric kernel: their numbers, and by block where its part ends; not in 2.27."""
+    """Works of a symmetric kernel: their values by name, and per block where its part ends (2.27 has no such ends)."""
 
     works: tuple[dict[str, int], ...]
     ends: tuple[dict[str, int], ...]
@@ -217,7 +221,7 @@ class SymmetricWorks:
 
 @dataclass(frozen=True, slots=True)
 class KernelWorks:
-    """The batches of one kernel, by channel in the order in which its block does them."""
+    """The batches of one kernel, keyed by channel, in the order in which the channel's block does them."""
 
     channels: Mapping[int, tuple[Batch, ...]]
     symmetric: SymmetricWorks | None = None  # where it is a symmetric kernel, whose blocks have no batches
@@ -286,7 +290,7 @@ class SimulatedMachine:
 
 @dataclass(frozen=True, slots=True)
 class Intercepted:
-    """Functions to intercept in order to observe what the release does not tell, as offsets in the library."""
+    """Functions to intercept in order to observe what the release does not report, as offsets in the library."""
 
     topology_file: int | None
     operations: Mapping[str, int]  # the members of struct sim_operation_layout
@@ -300,7 +304,7 @@ class Intercepted:
 
 @dataclass(frozen=True, slots=True)
 class PartOffsets:
-    """A communicator of some of the ranks, and what is written in place of NCCL's sockets."""
+    """A communicator of a part of the ranks, and the offsets of what replaces NCCL's sockets."""
 
     ranks: tuple[int, ...]
     by_shrinking: bool
@@ -338,7 +342,8 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """Answer to a start, which the parent needs before it asks: layouts of records and of NCCL's own memory."""
+    """The answer to a start, which the parent needs before other requests: layouts of records, and values in NCCL's own
+    memory."""
 
     version: int  # of NCCL, as it encodes it
     base: int  # where libnccl was loaded
@@ -356,7 +361,7 @@ class Started:
 
 @dataclass(frozen=True, slots=True)
 class StartAgain:
-    """Makes a further communicator of the same ranks, with these variables changed, or unset (None)."""
+    """Asks for another communicator of the same ranks, after setting these variables (None: unset)."""
 
     variables: Mapping[str, str | None]
 
@@ -385,7 +390,7 @@ class RegistrationMessage:
 
 @dataclass(frozen=True, slots=True)
 class CallsMessage:
-    """Calls on rank 0, one after the other."""
+    """Asks for calls on rank 0, one after the other."""
 
     calls: tuple[CallMessage, ...]
     buffers: RegistrationMessage
@@ -395,7 +400,7 @@ class CallsMessage:
 
 @dataclass(frozen=True, slots=True)
 class Answers:
-    """``records`` holds this many ``struct sim_answer``; NCCL's log of them begins at ``log_start``."""
+    """``records`` holds ``succeeded`` structs ``sim_answer``; NCCL's log of these calls begins at ``log_start``."""
 
     log_start: int
     records: bytes
@@ -405,7 +410,7 @@ class Answers:
 
 @dataclass(frozen=True, slots=True)
 class GroupMessage:
-    """Calls of one rank in one group."""
+    """Asks for calls of one rank in one group."""
 
     calls: tuple[CallMessage, ...]
     peers: frozenset[int] = frozenset()  # ranks that data is sent to or received from
@@ -438,7 +443,7 @@ class SetTable:
 
 @dataclass(frozen=True, slots=True)
 class ReadCounts:
-    """Asks the forcing plugin what it did; the answer is :class:`SeenMessage`, as to :class:`SetTable`."""
+    """Asks the forcing plugin for its counts; the answer is a :class:`SeenMessage`, as for :class:`SetTable`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -455,7 +460,7 @@ class SeenMessage:
 
 @dataclass(frozen=True, slots=True)
 class ReadChannels:
-    """Asks for the channels of all ranks, read from NCCL's memory, and for the adapters, which NCCL tells."""
+    """Asks for the channels of all ranks, read from NCCL's memory, and for the adapters that NCCL uses."""
 
     members: Mapping[str, Member]  # of struct ncclChannel
     adapter_of: int  # the function that says by which adapter a rank leaves its node
@@ -476,7 +481,7 @@ class RankMemory:
 
 @dataclass(frozen=True, slots=True)
 class ChannelsMessage:
-    """Channels of all ranks; ``comms`` are their scalars."""
+    """Channels of all ranks; ``comms`` are the scalars of each rank's ``struct ncclComm``."""
 
     node_of_rank: tuple[int, ...]  # as rank 0 has it
     ranks: tuple[RankMemory, ...]
@@ -485,7 +490,7 @@ class ChannelsMessage:
 
 @dataclass(frozen=True, slots=True)
 class RankBill:
-    """Memory that libnccl holds on a rank's device, and of the host's, pinned for it (``struct sim_bill``)."""
+    """Memory that libnccl holds for a rank, on the device and pinned on the host (``struct sim_bill``)."""
 
     device_bytes: int
     peak_device_bytes: int

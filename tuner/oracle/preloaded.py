@@ -1,7 +1,7 @@
-"""Programs that call libnccl themselves, run unchanged on simulated GPUs: the environment of their processes.
+"""Runs unchanged programs that call libnccl on simulated GPUs: makes the environment of their processes.
 
-The simulated CUDA runtime is loaded before a program (``LD_PRELOAD``), and prepares each of its processes from a file
-that is written here. No Python runs inside them.
+The simulated CUDA runtime is loaded before the program (``LD_PRELOAD``), and prepares each process from a file that
+this module writes. No Python runs inside the processes.
 """
 
 import os
@@ -33,7 +33,7 @@ _DEFAULTS = {
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """Paths of the files that processes find; :func:`tuner.oracle.start.request` asks for them."""
+    """Paths of the files that processes use, as :func:`tuner.oracle.start.request` wants them."""
 
     log: Path
     topologies: tuple[Path, ...]
@@ -42,7 +42,7 @@ class Places:
 
 @dataclass(frozen=True, slots=True)
 class Preloaded:
-    """What a program's processes need to start. ``library`` is their libnccl."""
+    """What a program's processes need to start. ``library`` is the libnccl that they load."""
 
     library: Path
     folder: Path
@@ -65,9 +65,10 @@ class Preloaded:
 
 @contextmanager
 def preloaded(configuration: OracleConfiguration, processes_per_node: int | None = None) -> Iterator[Preloaded]:
-    """Inside the block programs can be started. ``processes_per_node`` decides a rank's host; by default one per GPU.
+    """Inside the block, programs can be started. ``processes_per_node`` decides which host a rank is on; by default one
+    process per GPU.
 
-    Errors: BadInput and BadTopology for what no program can be run on; OracleUnavailable.
+    BadInput and BadTopology for configurations on which no program can run; OracleUnavailable.
     """
     check_platform()
     if len(set(configuration.hosts)) > 1 or configuration.domains or configuration.skeleton:

@@ -1,4 +1,4 @@
-"""The child process: it has a separate environment, a time limit for each request, and its death is reported."""
+"""The child process: it has its own environment and a time limit for each request, and its failures are reported."""
 
 import contextlib
 import os
@@ -59,7 +59,8 @@ _NOTED_LOG_LINES = 20
 
 
 def check_platform() -> None:
-    """OracleUnavailable on a platform where no libnccl runs; MissingExtra without the extra ``oracle``."""
+    """Raises OracleUnavailable on a platform on which no libnccl runs, and MissingExtra without the extra
+    ``oracle``."""
     if sys.platform != "linux" or platform.machine() not in MACHINES:
         raise OracleUnavailable(
             f"libnccl runs on Linux on {' and '.join(MACHINES)} only; this is {sys.platform} {platform.machine()}"
@@ -72,7 +73,7 @@ def check_platform() -> None:
 
 @dataclass(frozen=True, slots=True)
 class ChildConfiguration:
-    """Configuration of a child process, in its environment and scratch folder."""
+    """What a child process finds in its environment and scratch folder."""
 
     topologies: tuple[str, ...]  # one of each kind of node
     of_hosts: Mapping[int, tuple[int, str]]  # by host in a NVLink domain: its kind, and the topology that it reads
@@ -85,7 +86,7 @@ class ChildConfiguration:
 
 
 class Child:
-    """One child process and its scratch folder. Every failure ends the child and is an OracleFailed."""
+    """One child process and its scratch folder. Every failure ends the child and raises OracleFailed."""
 
     def __init__(self, configuration: ChildConfiguration) -> None:
         env, pci_classes = configuration.env, configuration.pci_classes
@@ -165,7 +166,8 @@ class Child:
         return self._process.pid
 
     def request(self, message: object, timeout_s: float, doing: str) -> Any:
-        """The program's answer, or OracleFailed: it died, took longer than ``timeout_s`` seconds, or NCCL failed."""
+        """The program's answer. OracleFailed if the program died or took longer than ``timeout_s`` seconds, or if NCCL
+        failed."""
         try:
             self._socket.settimeout(timeout_s)
             pickle.dump(message, self._stream, pickle.HIGHEST_PROTOCOL)
@@ -192,8 +194,8 @@ class Child:
         return f"was killed by {signal.Signals(-code).name}"
 
     def failure(self, what: str, about: str = "", **how: bool) -> OracleFailed:
-        """An error of one line that ends with NCCL's warnings, or with the log's last lines that contain the word
-        ``about``.
+        """Makes an error of one line that ends with NCCL's last warnings, or with the last lines of the log that
+        contain the word ``about``.
 
         More of the log is in the error's notes. ``how``: the keyword arguments of :class:`OracleFailed`.
         """
@@ -219,7 +221,7 @@ class Child:
             return file.read(end - start)
 
     def close(self, keep_log: bool = False) -> None:
-        """Ends the child and everything it started."""
+        """Ends the child and everything that it started."""
         if self._process.poll() is None:  # a number that was waited for may be another process's by now
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGSTOP)
@@ -236,7 +238,7 @@ class Child:
 
 
 def _shared_memory(pid: int) -> set[Path]:
-    """NCCL's files of shared memory that the process has mapped; ranks that connect have some."""
+    """NCCL's files of shared memory that the process has mapped; there are some if its ranks connect."""
     try:
         return set(map(Path, _SHARED.findall(Path(f"/proc/{pid}/maps").read_text())))
     except OSError:  # it has ended
@@ -244,7 +246,7 @@ def _shared_memory(pid: int) -> set[Path]:
 
 
 def _sysfs(bus: Path, pci_classes: Mapping[str, str]) -> Path:
-    """A folder per PCI device, by bus id, with the two files that NCCL reads; ``bus`` names one of them."""
+    """Makes a folder per PCI device, named by bus id, in the folder ``bus``, with the two files that NCCL reads."""
     for bus_id, pci_class in pci_classes.items():
         device = bus / bus_id
         device.mkdir(parents=True)

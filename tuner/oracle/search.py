@@ -1,6 +1,6 @@
-"""Results of the real library's search, as this project's records: graphs, and the rest of a topology.
+"""Makes this project's records from results of the real library: graphs, and completed topologies.
 
-Whatever imports this loads the oracle, which takes longer than many answers: import it where the library is asked.
+Importing this module loads the oracle, which takes longer than many answers: import it only where the library is asked.
 """
 
 import xml.etree.ElementTree as ET
@@ -20,10 +20,10 @@ from tuner.scenario.oracle_configuration import OracleConfiguration
 
 @cache
 def completed(file: Path, gpu: str, net_gbps: float | None, net_latency_us: float | None, nccl: str) -> str:
-    """The topology that NCCL ``nccl`` makes from a skeleton.
+    """The topology that NCCL of the release ``nccl`` makes from a skeleton.
 
-    Errors: BadTopology, BadInput, UnknownGpu for an incomplete skeleton; OracleUnavailable; OracleFailed if NCCL
-    wrote none.
+    BadTopology, BadInput or UnknownGpu for an incomplete skeleton; OracleUnavailable; OracleFailed if NCCL wrote no
+    topology.
     """
     described = skeleton.read(file, gpu, net_gbps, net_latency_us)
     with Oracle(of_skeleton(described, nccl)) as oracle:
@@ -34,12 +34,12 @@ def completed(file: Path, gpu: str, net_gbps: float | None, net_latency_us: floa
 
 
 def of_skeleton(described: Skeleton, nccl: str, nodes: int = 1) -> OracleConfiguration:
-    """A communicator in which libnccl reads the skeleton on the machine that completes it."""
+    """The configuration of a communicator in which libnccl completes the skeleton."""
     return OracleConfiguration(described.topology, nodes, described.gpus, nccl, env={}, skeleton=described)
 
 
 def check_nodes(oracle: Oracle) -> None:
-    """BadInput if NCCL treats one host as several nodes (ncclTopoCheckNet, src/graph/paths.cc, v2.28.9-1)."""
+    """Raises BadInput if NCCL treats one host as several nodes (ncclTopoCheckNet, src/graph/paths.cc, v2.28.9-1)."""
     hosts, domains = len(oracle.configuration.hosts), len(oracle.configuration.domains)
     nodes = oracle.facts.n_nodes
     if nodes > hosts or (nodes < hosts and not domains):
@@ -50,13 +50,13 @@ def check_nodes(oracle: Oracle) -> None:
 
 
 def net_gbs(oracle: Oracle) -> float | None:
-    """Bandwidth of the slowest path from a GPU to its own adapter, GB/s; None if the release does not compute it."""
+    """Bandwidth in GB/s of the slowest path from a GPU to its own adapter; None if the release does not compute it."""
     value: float | None = oracle.memory.get("minNetBw")
     return value
 
 
 def graphs(oracle: Oracle) -> Graphs:
-    """Graphs by name; one that NCCL did not search, or that has no channels, is absent."""
+    """Graphs by name, without those that NCCL did not search or that have no channels."""
     paths = release.load(oracle.facts.release).paths.types
     found = {
         OF_ALGORITHM[algorithm]: Graph(
@@ -78,7 +78,7 @@ def graphs(oracle: Oracle) -> Graphs:
 
 
 def ordered_graphs(oracle: Oracle) -> dict[str, OrderedGraph]:
-    """Graphs with their channels, as rank 0 found them. OracleFailed if NCCL wrote none."""
+    """Graphs with their channels, as rank 0 found them. OracleFailed if NCCL wrote no graphs."""
     dump = oracle.graph_xml()
     if dump is None:
         raise OracleFailed(f"NCCL {oracle.facts.release} wrote no graphs")

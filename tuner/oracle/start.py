@@ -1,4 +1,5 @@
-"""Start of a child process: the machine, the library, and where its functions and structs are."""
+"""Prepares the start of a child process: the simulated machine, the library, and the offsets of its functions and
+structs."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -47,7 +48,7 @@ _PROFILER = "ncclPatternProfiler"  # no pattern of a collective: NCCL informs it
 
 @dataclass(frozen=True, slots=True)
 class Preparation:
-    """Facts that are known before a process is started."""
+    """What is known before a child process is started."""
 
     configuration: OracleConfiguration
     library: library.Library
@@ -56,23 +57,24 @@ class Preparation:
 
     @property
     def recorded(self) -> bool:
-        """Whether NCCL's tuner plugin is the recorder, alone or around the given one."""
+        """Whether NCCL's tuner plugin is the recorder, by itself or wrapped around the given plugin."""
         configuration = self.configuration
         return not configuration.without_tuner and (configuration.plugin is None or configuration.record_plugin)
 
     @property
     def simulates(self) -> bool:
-        """Whether NCCL gives the time of a group without launching it."""
+        """Whether NCCL can tell the time of a group without launching it (ncclGroupSimulateEnd)."""
         return "ncclGroupSimulateEnd" in self.symbols.functions
 
     def registers(self, buffers: Buffers) -> bool:
-        """Whether this NCCL has such buffers."""
+        """Whether this release of NCCL can register such buffers."""
         entry_points = {Buffers.registered: "ncclCommRegister", Buffers.window: "ncclCommWindowRegister"}
         return buffers not in entry_points or entry_points[buffers] in self.symbols.functions
 
 
 def prepare(configuration: OracleConfiguration) -> Preparation:
-    """Errors: OracleUnavailable without the library; BadInput or BadTopology for a configuration that cannot be."""
+    """Reads what a start needs. OracleUnavailable without the library; BadInput or BadTopology for an impossible
+    configuration."""
     _check(configuration)
     skeleton = configuration.skeleton
     around = hardware.Surroundings(
@@ -106,7 +108,7 @@ def prepare(configuration: OracleConfiguration) -> Preparation:
 
 
 def launch_child(prepared: Preparation, program: str = CHILD) -> Child:
-    """The process of ``program``, which waits for :func:`request`."""
+    """Starts the process of ``program``, which then waits for :func:`request`."""
     configuration, skeleton = prepared.configuration, prepared.configuration.skeleton
     plugin = None if configuration.without_tuner else SIM if prepared.recorded else configuration.plugin
     return Child(
@@ -126,7 +128,7 @@ def launch_child(prepared: Preparation, program: str = CHILD) -> Child:
 
 
 def _environment(configuration: OracleConfiguration) -> dict[str, str]:
-    """The variables that express the configuration."""
+    """The environment variables that express the configuration."""
     made = {SHARE_GPUS: "1"} if configuration.shares_gpus else {}
     if configuration.offers_gin:
         made[OFFERS_GIN] = "1"
@@ -136,14 +138,14 @@ def _environment(configuration: OracleConfiguration) -> dict[str, str]:
 
 
 def topologies(prepared: Preparation) -> tuple[str, ...]:
-    """The topology XML that NCCL is given on each kind of node."""
+    """The topology XML that NCCL reads on each kind of node."""
     skeleton = prepared.configuration.skeleton
     xml = [host.topology for host in prepared.kinds] if skeleton is None else [skeleton.xml]
     return tuple(map(hardware.for_x86, xml))
 
 
 def _of_hosts(prepared: Preparation) -> dict[int, tuple[int, str]]:
-    """The topology that each host in a NVLink domain reads, with its kind's number."""
+    """The topology that each host in an NVLink domain reads, with the number of its kind."""
     configuration = prepared.configuration
     if not configuration.domains:
         return {}
@@ -155,15 +157,15 @@ def _of_hosts(prepared: Preparation) -> dict[int, tuple[int, str]]:
 
 
 class Files(Protocol):
-    """Files of the child."""
+    """Files that a child process uses."""
 
     @property
     def log(self) -> Path:
-        """NCCL's log."""
+        """File of NCCL's log."""
 
     @property
     def topologies(self) -> Sequence[Path]:
-        """The topology of each kind of node."""
+        """Topology files, one for each kind of node."""
 
     @property
     def sysfs(self) -> Path | None:
@@ -247,7 +249,8 @@ def _check(configuration: OracleConfiguration) -> None:
 
 
 def _check_nvls(configuration: OracleConfiguration, kinds: Mapping[Host, hardware.SimulatedNode]) -> None:
-    """BadInput if NCCL would crash because of NVLS's heads in an NVLink domain: its GPUs, or those with an adapter."""
+    """Raises BadInput if NCCL would crash because an NVLink domain has too many heads of NVLS (its GPUs, or only those
+    with an adapter)."""
     nccl, env = release.load(configuration.release), configuration.env
     joined = configuration.domains and not configuration.ranks_without_fabric and nccl.rules.domains not in _BY_HOST
     off = "0" in (env.get("NCCL_NVLS_ENABLE"), env.get("NCCL_MNNVL_ENABLE"), env.get("NCCL_CUMEM_ENABLE"))
@@ -261,7 +264,8 @@ def _check_nvls(configuration: OracleConfiguration, kinds: Mapping[Host, hardwar
 
 
 def _takes_path(name: str, plugin: Path) -> bool:
-    """Whether to load the plugin by its path, as a user's would be, or by a name, which works in every release."""
+    """Whether to load the plugin by its path, like a user's plugin. Otherwise it is loaded by a name, which works in
+    every release."""
     return release.is_known(name) and loading.takes_path(release.load(name), plugin)
 
 
@@ -314,7 +318,7 @@ def _host(
 
 
 def _intercepted(located: symbols.Symbols, prepared: Preparation) -> Intercepted:
-    """Functions at which to observe what the release does not say when asked."""
+    """The functions to intercept in order to observe what the release does not report."""
     operation = located.operation.members
     own_files = len(prepared.kinds) > 1 or bool(prepared.configuration.domains)
     model, estimate = located.functions.get("ncclTopoTuneModel"), located.functions.get("ncclTopoGetAlgoTime")
@@ -366,7 +370,8 @@ def _graph_file(located: symbols.Symbols, name: str) -> tuple[int, int]:
 
 
 def _systems(located: symbols.Symbols, configuration: OracleConfiguration) -> dict[str, int] | None:
-    """The function that builds the system, the same on all hosts unless NVML's peer-to-peer answers differ."""
+    """The functions that build the system, if all hosts of an NVLink domain build the same one; None if NVML's
+    peer-to-peer answers differ, or without domains of several hosts."""
     if max(configuration.domains, default=1) == 1:
         return None
     if any(host.peer_to_peer is not PeerToPeer.all for host in configuration.hosts):
@@ -380,7 +385,8 @@ def _systems(located: symbols.Symbols, configuration: OracleConfiguration) -> di
 
 
 def _networks(located: symbols.Symbols, kinds: Mapping[Host, hardware.SimulatedNode]) -> tuple[int, int] | None:
-    """The networks of hosts: a process has one, of hosts that merge adapters; others differ where NCCL asks."""
+    """What to intercept if only some hosts merge adapters: the function that makes the system, and the offset of a
+    rank's network; else None."""
     if _MERGES not in located.functions or len({kind.merges_nets for kind in kinds.values()}) == 1:
         return None
     return located.functions["ncclTopoGetSystem"][0][0], located.comm.members["ncclNet"].offset

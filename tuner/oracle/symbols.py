@@ -1,6 +1,6 @@
-"""Symbols of a libnccl: addresses of its functions, and the layout of its communicator.
+"""Reads symbols of a libnccl: addresses of its functions, and layouts of its structs.
 
-The wheels are not stripped: ``.symtab`` names internal functions and DWARF describes structs. Reading them takes
+The wheels' libraries are not stripped: ``.symtab`` names internal functions, and DWARF describes structs. Reading takes
 seconds, so the result is cached by the sha256 of the file.
 """
 
@@ -51,7 +51,7 @@ _SIGNED = (5, 6, 13)  # DW_ATE_signed, _signed_char, and what a bit field of an 
 
 
 def layout(struct: DIE) -> WorkLayout:
-    """The layout of a struct that the debug information describes."""
+    """Reads the layout of a struct from the debug information."""
     read = WorkLayout(int(struct.attributes["DW_AT_byte_size"].value), {}, {})
     for path, bit, die in _work_members(struct, "", 0):
         target = _resolved(die)
@@ -71,7 +71,7 @@ def enumeration(die: DIE) -> dict[str, int]:
 
 
 def _work_members(struct: DIE, prefix: str, start: int) -> Iterator[tuple[str, int, DIE]]:
-    """Every member with its path and its first bit, those of nested structs after their own."""
+    """Every member with its path and its first bit; a nested struct is followed by its members."""
     for die in struct.iter_children():
         if die.tag != "DW_TAG_member" or "DW_AT_external" in die.attributes:
             continue
@@ -86,7 +86,7 @@ def _work_members(struct: DIE, prefix: str, start: int) -> Iterator[tuple[str, i
 
 
 def _resolved(die: DIE) -> DIE:
-    """The type of a member or of an array's elements, through typedefs and qualifiers."""
+    """The type of a member or of an array's elements, after typedefs and qualifiers are resolved."""
     target = die.get_DIE_from_attribute("DW_AT_type")
     while target.tag in ("DW_TAG_typedef", "DW_TAG_const_type", "DW_TAG_volatile_type"):
         target = target.get_DIE_from_attribute("DW_AT_type")
@@ -120,7 +120,7 @@ _MAX_DEPTH = 3  # of nested structs; nothing asked for lies deeper
 
 @dataclass(frozen=True, slots=True)
 class Symbols:
-    """Symbols that the oracle needs of one libnccl."""
+    """The symbols of one libnccl that the oracle needs."""
 
     functions: dict[str, list[tuple[int, int]]]  # own name, and symbol -> (address, size) of every copy
     kernels: dict[int, str]  # address of a kernel's host symbol -> kernel name
@@ -139,12 +139,13 @@ class Symbols:
 
     @property
     def cuda(self) -> int:
-        """The major version of the CUDA runtime inside. 13 calls ``cudaGetDeviceProperties`` what 12 calls ``_v2``."""
+        """The major version of the CUDA runtime inside the library. CUDA 13 calls ``cudaGetDeviceProperties`` what CUDA
+        12 calls ``cudaGetDeviceProperties_v2``."""
         return 12 if "cudaGetDeviceProperties_v2" in self.functions else 13
 
 
 def load(library: Path, sha256: str, cache: Path) -> Symbols:
-    """Symbols of ``library``, from ``cache`` if this file was read before."""
+    """The symbols of ``library``, from ``cache`` if this file was read before."""
     stored = cache / "symbols" / f"{sha256[:32]}.{FORMAT}.json"
     with contextlib.suppress(KeyError, ValueError, TypeError, AttributeError):  # none, damaged, or of another form
         return _stored(recall_answer(stored))
@@ -172,7 +173,7 @@ _DAMAGED: tuple[type[Exception], ...] = (
 
 @contextlib.contextmanager
 def opened(library: Path) -> Iterator[ELFFile]:
-    """The ELF file ``library``. OracleUnavailable for another kind of file, and for damage found while it is read."""
+    """Opens the ELF file ``library``. OracleUnavailable for another kind of file, and if reading finds damage."""
     try:
         with library.open("rb") as file:
             yield ELFFile(file)
@@ -181,7 +182,8 @@ def opened(library: Path) -> Iterator[ELFFile]:
 
 
 def read(library: Path) -> Symbols:
-    """Symbols of ``library`` from its ``.symtab`` and DWARF; takes seconds. OracleUnavailable for another file."""
+    """Reads the symbols of ``library`` from its ``.symtab`` and DWARF, which takes seconds. OracleUnavailable if it is
+    no libnccl."""
     with opened(library) as elf:
         functions, kernels, objects = _functions(elf)
         if "ncclGetVersion" not in functions:
@@ -200,7 +202,7 @@ def read(library: Path) -> Symbols:
 
 
 def own_name(symbol: str) -> str:
-    """A function's plain name: ``ncclProxyStart`` of ``_Z14ncclProxyStartP8ncclComm``; C names are unchanged."""
+    """A function's plain name: ``ncclProxyStart`` for ``_Z14ncclProxyStartP8ncclComm``; C names are unchanged."""
     symbol = _CLONE.sub("", symbol)  # a copy the compiler made for constant arguments
     match = _BASE_NAME.match(symbol)
     return symbol if match is None else symbol[match.end() : match.end() + int(match[1])]
@@ -251,7 +253,7 @@ class _Types:
     enumerations: dict[str, dict[str, int]]
 
     def are_complete(self, symmetric: bool) -> bool:
-        """``symmetric``: the library has symmetric kernels."""
+        """Whether all needed types were found; ``symmetric``: the library has symmetric kernels."""
         if symmetric and not {"ncclSymkDevWork", "ncclSymDevArgs"} & self.works.keys():
             return False
         wanted = {"ncclDevWorkP2p", "ncclDevWorkBatch"}
@@ -262,7 +264,7 @@ class _Types:
 
 
 def _types(elf: Any, library: Path, symmetric: bool) -> _Types:
-    """The structs that are read, and the communication patterns, from the debug information."""
+    """The needed structs and the communication patterns, from the debug information."""
     if not elf.has_dwarf_info():
         raise OracleUnavailable(f"{library} has no debug information, which the communicator's layout is read from")
     types = _Types({}, {}, {}, {})
@@ -305,7 +307,7 @@ def _layout(struct: DIE) -> StructLayout:
 
 
 def _members(struct: DIE, prefix: str, start: int, depth: int) -> Iterator[tuple[str, int, DIE]]:
-    """Every data member with its dotted path and offset, those of nested structs after their own."""
+    """Every data member with its dotted path and offset; a nested struct is followed by its members."""
     for die in struct.iter_children():
         if die.tag != "DW_TAG_member" or "DW_AT_data_member_location" not in die.attributes:
             continue
@@ -356,7 +358,7 @@ _ALIGNMENT = {"P2p": 4, "Coll": 8, "RegColl": 8}  # of the elements of a work, u
 
 
 def work_structs(located: Symbols) -> WorkStructs:
-    """The layouts that works are read with."""
+    """The layouts with which works are read."""
     in_ring = "ncclWorkElemP2p" in located.works
     header = located.works["ncclWorkHeader"].size_bytes if in_ring else 0
     first = {name: -(-header // unit) * unit for name, unit in _ALIGNMENT.items()}
@@ -365,7 +367,7 @@ def work_structs(located: Symbols) -> WorkStructs:
 
 
 def peers(located: Symbols) -> PeerOffsets:
-    """The transports, in the order in which NCCL asks them, and the marks that they put on connections."""
+    """NCCL's transports, in the order in which it asks them, and offsets of the marks that they put on connections."""
     functions = located.functions
     transport = located.works["ncclTransport"]
     network = located.objects["netTransport"]

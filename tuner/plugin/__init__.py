@@ -9,16 +9,17 @@ _FORCING = _SHARED_OBJECT.with_name("libnccl_tuner_force.so")
 
 
 class PluginUnavailable(NotBuilt):
-    """The plugin's shared object is not there."""
+    """The plugin's shared object has not been built."""
 
 
 def path() -> Path:
-    """The shared object for ``NCCL_TUNER_PLUGIN``."""
+    """Path of the plugin's shared object, the value for ``NCCL_TUNER_PLUGIN``."""
     return _built(_SHARED_OBJECT)
 
 
 def forcing_path() -> Path:
-    """The shared object whose table the measuring process sets: see :mod:`tuner.plugin.forcing`."""
+    """Path of the forcing plugin, the shared object whose table the measuring process sets
+    (:mod:`tuner.plugin.forcing`)."""
     return _built(_FORCING)
 
 

@@ -30,11 +30,11 @@ from tuner.plugin.table.records import Table
 
 @contextmanager
 def opened(table: Path, selection: Selection, settings: Mapping[str, str] | None = None) -> Iterator["AskedPlugin"]:
-    """The plugin of the selection's communicator; ``settings`` are the plugin's own variables, NCCL_TUNER_*.
+    """Opens the plugin for the selection's communicator; ``settings`` are the plugin's own variables, NCCL_TUNER_*.
 
-    A table for other releases is ignored, as the plugin does in a job: ``ignored`` of the result says so.
+    A table for other releases is ignored, as in a job: the result's ``ignored`` says why.
 
-    BadTable where the plugin cannot use the table, BadInput for a release without plugins.
+    BadTable if the plugin cannot use the table, BadInput for a release without plugins.
     """
     communicator = selection.communicator
     interface = loading.interface(communicator.release)
@@ -55,9 +55,9 @@ def opened(table: Path, selection: Selection, settings: Mapping[str, str] | None
 
 
 def of_other_releases(table: Path, running: str) -> str | None:
-    """The reason why the plugin ignores a table in this release of NCCL: it names other releases (csrc/plugin/tuner.c).
+    """Why the plugin ignores a table in this release of NCCL: the table names other releases (csrc/plugin/tuner.c).
 
-    None if it does not ignore it, and for a file that cannot be read, which the plugin itself reports.
+    None if the plugin uses the table. Also None for a file that cannot be read: the plugin itself reports that.
     """
     others = other_releases(table, running)
     if others is None:
@@ -66,8 +66,8 @@ def of_other_releases(table: Path, running: str) -> str | None:
 
 
 def other_releases(table: Path, running: str) -> str | None:
-    """The releases that a table names, if this one is not among them; None if it is, or the table names none or
-    cannot be read.
+    """The releases that a table names, if ``running`` is not among them. None if it is, if the table names no release,
+    or if it cannot be read.
     """
     try:
         named = convert.read(table).table.provenance.get(headers.NCCL)
@@ -77,20 +77,21 @@ def other_releases(table: Path, running: str) -> str | None:
 
 
 def strict(table: Path) -> dict[str, str]:
-    """Variables that make the plugin refuse a table with a mistake, or with another content than the present one."""
+    """Variables that make the plugin refuse a table with a mistake, or one whose content has changed since now."""
     pinned = {"NCCL_TUNER_TABLE_SHA256": sha256(table)} if table.is_file() else {}
     return {"NCCL_TUNER_STRICT": "1", **pinned}
 
 
 def size(communicator: Comm, interface: Interface) -> CommunicatorSize:
-    """Size of the communicator as NCCL says it: NVLink domains are nodes (initNvlDomainInfo, init.cc, v2.28.9-1)."""
+    """Size of the communicator as NCCL reports it to plugins. NCCL counts each node as an NVLink domain
+    (initNvlDomainInfo, init.cc, v2.28.9-1)."""
     domains = communicator.nodes if interface.says_domains else None
     return CommunicatorSize(communicator.ranks, communicator.nodes, domains)
 
 
 @dataclass(frozen=True, slots=True)
 class AskedPlugin:
-    """A plugin, how it is called, and what NCCL computes before it calls."""
+    """An open plugin, the interface that NCCL calls it by, and the selection that computes NCCL's cost tables."""
 
     plugin: DryRun
     interface: Interface
@@ -98,7 +99,8 @@ class AskedPlugin:
     ignored: str | None = None  # why the plugin ignores the table
 
     def __call__(self, request: Request, size: int) -> Tuned:
-        """A :data:`tuner.emulator.group.Tuner`. BadInput if calls in a group are asked in ways not emulated."""
+        """Answers for a call in a group, as a :data:`tuner.emulator.group.Tuner`. BadInput for releases before 2.21, in
+        which groups with a table are not emulated."""
         if not self.interface.says_who_asks:
             release = self.selection.communicator.release.name
             raise BadInput(f"NCCL {release}: groups with a table are not emulated; valid: 2.21 and later")
@@ -109,7 +111,7 @@ class AskedPlugin:
         return tuned
 
     def call(self, request: Request, size: int) -> TunerCall:
-        """A call of this many bytes as NCCL describes it."""
+        """Describes a call of ``size`` bytes (nBytes) as NCCL describes it to the plugin."""
         communicator = self.selection.communicator
         return TunerCall(
             request.collective,
@@ -121,11 +123,13 @@ class AskedPlugin:
         )
 
     def answer(self, call: TunerCall, cost_us: FloatArray) -> Tuned | None:
-        """What NCCL runs after the plugin's answer; None for its own pick. ``cost_us``: [algorithm][protocol], us."""
+        """What NCCL runs after the plugin's answer; None for NCCL's own pick. ``cost_us`` is NCCL's cost table in us,
+        indexed [algorithm][protocol]."""
         return self._by_costs(call, cost_us) if self.interface.hands_costs else self._by_name(call, cost_us)
 
     def answers(self, request: Request, nbytes: SizeArray, costs_us: FloatArray) -> TunerAnswers:
-        """:meth:`answer` of many sizes. ``costs_us``: [size][algorithm][protocol], us."""
+        """:meth:`answer` for many sizes. ``costs_us`` has the cost tables in us, indexed
+        [size][algorithm][protocol]."""
         answers = TunerAnswers.none(len(nbytes))
         if not len(nbytes):
             return answers
@@ -144,11 +148,13 @@ class AskedPlugin:
         return answers
 
     def rows(self, call: TunerCall, cost_us: FloatArray) -> DecidingRows:
-        """The rows of the table that decide. ``cost_us``: [algorithm][protocol], in us."""
+        """The rows of the table that decide the call. ``cost_us`` is NCCL's cost table in us, indexed
+        [algorithm][protocol]."""
         return self.plugin.rows(call, cost_us[: self._algorithms])
 
     def _by_costs(self, call: TunerCall, cost_us: FloatArray) -> Tuned | None:
-        """None if NCCL falls back on Ring."""
+        """What NCCL runs by the changed cost table. None if no algorithm had a cost and the plugin changed nothing:
+        NCCL falls back on Ring."""
         left_us, channels = self._left([call], cost_us[None])
         if not (cost_us >= 0).any() and np.array_equal(left_us[0], cost_us):
             return None
@@ -157,7 +163,8 @@ class AskedPlugin:
         return Tuned(ALGO_PROTOS[best[0]], time_us[0], int(channels[0]))
 
     def _left(self, calls: Sequence[TunerCall], costs_us: FloatArray) -> tuple[FloatArray, NDArray[np.int64]]:
-        """The cost tables that the plugin leaves, [call][algorithm][protocol] in us, and the channels it asks for."""
+        """The cost tables as the plugin changed them, in us, indexed [call][algorithm][protocol], and the channels that
+        it asks for."""
         count = self._algorithms
         left_us, channels = costs_us.copy(), np.zeros(len(calls), np.int64)
         for at, call in enumerate(calls):
@@ -166,7 +173,8 @@ class AskedPlugin:
         return left_us, channels
 
     def _by_name(self, call: TunerCall, cost_us: FloatArray) -> Tuned | None:
-        """The named algorithm and protocol, which NCCL runs; the time is the one that it would have computed."""
+        """The algorithm and protocol that the plugin names, with the time that NCCL computes for them; None if it names
+        none."""
         named = self.plugin.name(call)
         return None if named.choice is None else Tuned(named.choice, cost_us[named.choice], named.channels)
 
@@ -183,8 +191,8 @@ LOOKED_UP_SINCE = 2  # the interface of the releases in which NCCL looks for tun
 class FileTuner:
     """This project's plugin with a file of the format ``table`` or ``nvidia``.
 
-    Where the file decides nothing, the plugin asks the tuner ``following``: the one that NCCL_TUNER_NEXT names or,
-    ``by_default``, the one that NCCL would have loaded (2.19 and 2.20 look for none).
+    For calls that the file does not decide, the plugin asks the tuner ``following``. NCCL_TUNER_NEXT names it; if
+    ``by_default`` is true, it is the tuner that NCCL would have loaded (2.19 and 2.20 look for none).
     """
 
     format: str
@@ -194,13 +202,13 @@ class FileTuner:
 
     @property
     def title(self) -> str:
-        """Name as it is asked for: ``table:pod.table``."""
+        """Name in the form in which users ask for it: ``table:pod.table``."""
         own = f"{self.format}:{self.file}"
         return own if self.following is None else f"{own}, then {self.following.title}"
 
     @property
     def settings(self) -> Mapping[str, str]:
-        """NCCL's variables that come with the tuner that follows."""
+        """NCCL's variables that the following tuner sets."""
         return {} if self.following is None else self.following.settings
 
     @cached_property
@@ -215,7 +223,8 @@ class FileTuner:
         return None if self.by_default and version < LOOKED_UP_SINCE else self.following
 
     def answers(self, question: TunerQuestion) -> TunerAnswers:
-        """Cells and channels by the file. Errors: BadTable, BadInput for a release without plugins."""
+        """The algorithms, protocols and channels that the file chooses. BadTable for a mistake in the file, BadInput
+        for a release without plugins."""
         _ = self._table  # which says what is wrong with the file
         answers = TunerAnswers.none(len(question.nbytes))
         following = self._followed_by(question.communicator)
@@ -234,8 +243,8 @@ class FileTuner:
         return answers
 
     def breaks(self, communicator: Comm, request: Request) -> Sequence[int]:
-        """Sizes in bytes at which a row begins, the sizes just before these, and the breaks of the tuner that
-        follows.
+        """Sizes in bytes at which a row begins or ends, the sizes just before these, and the breaks of the following
+        tuner.
         """
         rows = (*self._table.decisions, *self._table.costs)
         starts = {start for row in rows for start in _starts(row.bytes, 1)}
@@ -245,20 +254,22 @@ class FileTuner:
         return sorted(ends if following is None else ends.union(following.breaks(communicator, request)))
 
     def may_flicker(self, communicator: Comm, request: Request) -> bool:
-        """False, since rows have ends, unless the tuner that follows may flicker."""
+        """Whether the following tuner may flicker; the file itself never does, as its rows are ranges of sizes."""
         following = self._followed_by(communicator)
         return following is not None and following.may_flicker(communicator, request)
 
     def why_not(self, communicator: Comm) -> str | None:
-        """The releases that the file is for, if this is another one; else None, as any communicator may have rows."""
+        """Why the plugin ignores the file, if the file is for other releases and no tuner follows; else None."""
         return of_other_releases(self.file, communicator.release.name) if self.following is None else None
 
     def ignored_by(self, release: str) -> str | None:
-        """Releases that the file is for, where the plugin ignores it with this one."""
+        """Releases that the file is for, if ``release`` is not among them and the plugin therefore ignores the file;
+        else None."""
         return other_releases(self.file, release)
 
     def chunk_bytes(self, question: ChunkQuestion) -> int | None:
-        """The chunk size that the deciding row sets, else that of the tuner that follows; None if NCCL asks neither."""
+        """The chunk size in bytes by the deciding row, or else by the following tuner; None if nothing sets chunk
+        sizes, or NCCL does not ask for them."""
         communicator, request = question.communicator, question.request
         if not loading.interface(communicator.release).asks_chunks:
             return None
@@ -276,7 +287,7 @@ class FileTuner:
             return asked.plugin.chunk_bytes(request.collective, *question.algo_proto, question.chunk_bytes)
 
     def chunks_follow_choices(self, communicator: Comm) -> bool:
-        """Whether a row, or a tuner that is asked only where no row decides, may set chunk sizes."""
+        """Whether a row of the file or the following tuner may set chunk sizes."""
         asks = loading.interface(communicator.release).asks_chunks
         return asks and (self._has_chunks or self._followed_by(communicator) is not None)
 

@@ -1,4 +1,5 @@
-"""Decision tables from the emulator: a release's picks as decisions, or its model as costs, for one communicator."""
+"""Makes decision tables from the emulator: rows of decisions from a release's picks, or rows of costs from its
+model."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -32,12 +33,13 @@ _What = TypeVar("_What")
 
 
 def request(collective: Collective) -> Request:
-    """The request that stands for a collective: tables know no types, so it is a float32 sum."""
+    """The request that stands for a collective: a float32 sum, as tables do not distinguish data types."""
     return Request(collective, DataType.float32, Op.sum)
 
 
 def decisions(selection: Selection, collectives: Iterable[Collective], channels: bool = False) -> list[Decision]:
-    """The release's pick of every size, 0 to the largest; with ``channels`` also the most channels that NCCL allows it.
+    """Rows with the release's pick for every size from 0 up; with ``channels`` also the most channels that NCCL allows
+    for it.
 
     A collective that cannot run has no rows.
     """
@@ -45,9 +47,10 @@ def decisions(selection: Selection, collectives: Iterable[Collective], channels:
 
 
 def costs(selection: Selection, collectives: Iterable[Collective]) -> list[CostRow]:
-    """Rows that give every time that the release computes, bit for bit, and `never` for what it ignores.
+    """Rows that give every time that the release computes, bit for bit, and `never` for algorithms and protocols that
+    it excludes.
 
-    BadInput if a time is not linear in the size, or not one that a table can express.
+    BadInput if a time is not linear in the size, or a table cannot express it.
     """
     return [row for each in collectives for row in _costs(selection, request(each))]
 
@@ -69,10 +72,10 @@ def _decisions(selection: Selection, request: Request, channels: bool) -> Iterat
 
 
 def _ranked(selection: Selection, request: Request, sizes: SizeArray, channels: bool) -> NDArray[np.int64]:
-    """Labels: all cells ordered by time, so that no crossing between two sizes is missed, then the pick and its
-    channels.
+    """Array [size][label]: all cells ordered by time, then the picked cell and its channels.
 
-    Channels are 0 if they are not asked for, and where the plugin leaves them to NCCL, which would not check them.
+    The order of all cells is included so that no crossing between two sizes is missed. Channels are 0 if ``channels``
+    is false, and for algorithms like CollNet, whose channels NCCL would not check.
     """
     table = selection.cost_table(request, sizes)
     times = np.where(table < 0, np.float32(np.inf), table).reshape(len(sizes), -1)
@@ -136,7 +139,7 @@ def _intervals(chosen: list[tuple[int, _What]]) -> Iterator[tuple[Span, _What]]:
 
 
 def _here(selection: Selection) -> tuple[Span, Span]:
-    """Conditions that only match this communicator's numbers of ranks and nodes."""
+    """Conditions on ranks and nodes that match only the sizes of this communicator."""
     ranks, nodes = selection.communicator.ranks, selection.communicator.nodes
     return Span(ranks, ranks), Span(nodes, nodes)
 
@@ -155,7 +158,7 @@ def for_release(rows: list[Decision], runs: Selection) -> tuple[list[Decision], 
 
 
 def notes_on_costs(rows: list[CostRow], runs: Selection) -> list[str]:
-    """List costs that another release will not follow on the same machine."""
+    """Notes on the costs that have no effect with another release on the same machine."""
     cells = {(row.collective, row.algorithm, row.protocol): row.time is not None for row in reversed(rows)}
     notes = []
     for (collective, algorithm, protocol), timed in cells.items():
@@ -190,7 +193,7 @@ Choices = tuple[TableChoice, ...]
 
 @dataclass(frozen=True, slots=True)
 class CommunicatorShape:
-    """The size of a communicator whose nodes have equally many ranks."""
+    """Size of a communicator."""
 
     ranks: int
     nodes: int
@@ -198,17 +201,17 @@ class CommunicatorShape:
 
 @dataclass(frozen=True, slots=True)
 class Edged:
-    """A choice from ``low`` bytes on, up to the next one; None leaves these sizes to NCCL."""
+    """Choices for sizes from ``low`` bytes up to the next entry; None leaves these sizes to NCCL."""
 
     low: int
     choices: Choices | None
 
 
 def between(known: Mapping[CommunicatorShape, Sequence[Decision]], unequal: bool = True) -> list[Decision]:
-    """Rows for every number of nodes between two neighbours of ``known``, with as many ranks per node.
+    """Interpolates rows for every number of nodes between those of ``known``; the ranks per node stay the same.
 
-    Without ``unequal``, only what both neighbours choose: the rest is left to NCCL. BadInput if nodes differ in
-    their ranks, or there are fewer than two communicators.
+    If ``unequal`` is false, rows only have choices that both neighbours make; other sizes are left to NCCL. BadInput if
+    the communicators differ in their ranks per node, or there are fewer than two.
     """
     shapes = sorted(known, key=lambda shape: shape.nodes)
     per_node = {shape.ranks / shape.nodes for shape in shapes}
@@ -228,11 +231,10 @@ def between(known: Mapping[CommunicatorShape, Sequence[Decision]], unequal: bool
 
 @dataclass(frozen=True, slots=True)
 class HeldOutRows:
-    """How interpolated rows compare with the emulator's own picks on one communicator, over sizes spaced evenly by
-    logarithm.
+    """How interpolated rows compare with the emulator's own picks on one communicator, for sizes in equal ratios.
 
-    ``agreeing`` is the share of sizes with the same pick; ``mean_excess`` the rows' mean time over the pick's, as a
-    share, by the release's own times.
+    ``agreeing`` is the share of sizes with the same pick. ``mean_excess`` is the mean of (time of the rows' choice /
+    time of the pick) - 1, with the times of the release's own model.
     """
 
     nodes: int
@@ -288,7 +290,7 @@ def _of(rows: Sequence[Decision], collective: Collective) -> list[Decision]:
 
 
 def edges(rows: Sequence[Decision]) -> list[Edged]:
-    """Rows of one collective in the order of their sizes, with the gaps between them, from 0 to the largest size."""
+    """The rows of one collective as a list in the order of sizes, from 0 to the largest, with an entry for each gap."""
     all_edges = [Edged(0, None)]
     end = 0
     for row in sorted(rows, key=lambda row: row.bytes.low):
@@ -308,7 +310,8 @@ def edges(rows: Sequence[Decision]) -> list[Edged]:
 
 
 def _aligned(below: Sequence[Edged], above: Sequence[Edged]) -> Iterator[tuple[int, int, Choices | None, bool]]:
-    """All choices of both lists merged in order: where each begins in either list, and whether both have it."""
+    """Merges the choices of both lists in order; yields where each begins in either list, the choices, and whether both
+    lists have them."""
     one, other = [each.choices for each in below], [each.choices for each in above]
     for _, start, stop, its_start, its_stop in SequenceMatcher(None, one, other, autojunk=False).get_opcodes():
         if one[start:stop] == other[its_start:its_stop]:

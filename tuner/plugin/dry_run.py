@@ -1,4 +1,4 @@
-"""Ask the plugin as NCCL does, without NCCL: the same shared object, the same calls, any cost table."""
+"""Asks the plugin as NCCL does, without NCCL: with the same shared object and the same calls, and any cost table."""
 
 import os
 import threading
@@ -51,7 +51,8 @@ PREFIX = "TUNER/nccl-tuner: "  # of the plugin's lines in the log
 
 
 class PluginRefused(Exception):
-    """The plugin made the communicator fail, as it does for a bad table with NCCL_TUNER_STRICT=1; ``why`` says why."""
+    """The plugin returned an error, which makes the communicator fail, such as for a bad table with
+    NCCL_TUNER_STRICT=1; ``why`` is its reason."""
 
     def __init__(self, result: int, line: str) -> None:
         super().__init__(f"the plugin's init returned {result}: {line}")
@@ -68,7 +69,8 @@ class LogLine:
 
 @dataclass(frozen=True, slots=True)
 class CommunicatorSize:
-    """Size of a communicator as NCCL says it at its start; ``nvlink_domains`` from interface version 5 on, or None."""
+    """Size of a communicator as NCCL reports it to the plugin; ``nvlink_domains`` is None before interface version
+    5."""
 
     ranks: int
     nodes: int
@@ -79,7 +81,7 @@ class CommunicatorSize:
 class TunerCall:
     """One operation as NCCL describes it to a tuner: ``bytes`` is its nBytes, ``pipelined`` its numPipeOps.
 
-    ``registered`` counts from version 4 of the interface on, ``collnet`` and ``nvls`` (whether the communicator
+    NCCL passes ``registered`` from interface version 4 on, and ``collnet`` and ``nvls`` (whether the communicator
     supports them) in versions 1 and 2.
     """
 
@@ -93,7 +95,8 @@ class TunerCall:
 
 @dataclass(frozen=True, slots=True)
 class TunedCosts:
-    """The cost table in us, [algorithm][protocol], after the plugin, and its channels: 0 leaves them to NCCL."""
+    """The cost table in us after the plugin changed it, indexed [algorithm][protocol], and the channels that the plugin
+    asks for (0: NCCL chooses)."""
 
     cost_us: NDArray[np.float32]
     channels: int
@@ -101,7 +104,8 @@ class TunedCosts:
 
 @dataclass(frozen=True, slots=True)
 class NamedPick:
-    """Pick that the plugin names to NCCL without cost tables; None leaves it to NCCL, 0 channels their number."""
+    """Pick of a plugin that gets no cost tables. If ``choice`` is None, NCCL picks; if ``channels`` is 0, NCCL chooses
+    them."""
 
     choice: AlgoProto | None
     channels: int
@@ -114,9 +118,9 @@ _SAYS_ALL = {"NCCL_DEBUG": "INFO"}  # the plugin formats no line that NCCL would
 class DecidingRows:
     """The lines of a table's rows that decide a call, as the plugin itself found them.
 
-    ``decision`` is the row whose choice is taken; without one, ``unavailable`` is the first matching row, nothing of
-    which NCCL can run. ``costs`` are the rows that give times. ``undecided``: the table writes nothing, and another
-    tuner would be asked.
+    ``decision`` is the line of the row whose choice NCCL runs. If there is none, ``unavailable`` is the line of the
+    first matching row, of whose choices NCCL can run none. ``costs`` are the lines of rows that give times.
+    ``undecided``: the table changes nothing, so that another tuner would be asked.
     """
 
     decision: int | None = None
@@ -126,13 +130,13 @@ class DecidingRows:
 
 
 class DryRun:
-    """The plugin of one communicator; close it, or use it in a ``with``.
+    """The plugin of one communicator; close it, or use it in a ``with`` statement.
 
     As in a job, a file is read once: all objects that are open at the same time see the same content.
 
-    ``version`` is the interface, 1 to 7: what a release looks up. Below 3 there are no cost tables: see :meth:`name`.
-    ``env`` are the variables that the plugin reads besides the table's; the caller's own never reach it. No other tuner
-    is asked unless ``env`` names one in NCCL_TUNER_NEXT.
+    ``version`` is the version of the interface that a release looks up, 1 to 7. Versions 1 and 2 have no cost tables:
+    see :meth:`name`. ``env`` are the variables that the plugin reads, except for NCCL_TUNER_TABLE; it never sees the
+    caller's environment. No other tuner is asked unless ``env`` names one in NCCL_TUNER_NEXT.
     """
 
     _module: ClassVar[str] = "_plugin"  # of csrc/bindings.py
@@ -191,8 +195,8 @@ class DryRun:
             raise PluginRefused(result, self.log[-1].text if self.log else "")
 
     def ask(self, call: TunerCall, cost_us: ArrayLike, channels: int = 0) -> TunedCosts:
-        """Calls ``getCollInfo`` once over a copy of ``cost_us`` (algorithms x protocols); NCCL passes
-        ``channels`` 0.
+        """Calls ``getCollInfo`` once with a copy of ``cost_us``, indexed [algorithm][protocol]; NCCL passes 0 as
+        ``channels``.
         """
         table = np.array(cost_us, dtype=np.float32, order="C")
         count = self._ffi.new("int *", channels)
@@ -202,7 +206,7 @@ class DryRun:
         return TunedCosts(table, int(count[0]))
 
     def name(self, call: TunerCall) -> NamedPick:
-        """Calls ``getCollInfo`` of versions 1 and 2 once, which pass no cost table."""
+        """Calls ``getCollInfo`` once, as interface versions 1 and 2 have it: without a cost table."""
         algorithm, protocol, count = (self._ffi.new("int *", value) for value in (-1, -1, 0))
         with self._listen(self.log):
             result = self._lib.call_by_name(self.version, self._context, self._call(call), algorithm, protocol, count)
@@ -211,7 +215,8 @@ class DryRun:
         return NamedPick(None if unnamed else (Algorithm(algorithm[0]), Protocol(protocol[0])), int(count[0]))
 
     def rows(self, call: TunerCall, cost_us: ArrayLike) -> DecidingRows:
-        """Find the rows that decide a call; the plugin does not count it. Versions 1 and 2 do not use ``cost_us``."""
+        """Finds the rows that decide a call; the plugin does not count this call. Versions 1 and 2 do not use
+        ``cost_us``."""
         table = np.array(cost_us, dtype=np.float32, order="C")
         explanation = self._ffi.new("struct explanation *")
         self._lib.call_explain(self.version, self._context, self._call(call), self._cells(table), explanation)
@@ -226,7 +231,8 @@ class DryRun:
     def chunk_bytes(
         self, collective: Collective | int, algorithm: Algorithm, protocol: Protocol, chunk_bytes: int
     ) -> int:
-        """Calls ``getChunkSize`` (versions 6 and 7) once, after :meth:`ask`; ``chunk_bytes`` is what NCCL would use."""
+        """Calls ``getChunkSize`` (interface versions 6 and 7) once, after :meth:`ask`. ``chunk_bytes`` is what NCCL
+        would use."""
         size = self._ffi.new("size_t *", chunk_bytes)
         call = self._ffi.new("struct chunk_call *", (0, int(collective), int(algorithm), int(protocol), 1))
         with self._listen(self.log):
@@ -235,7 +241,7 @@ class DryRun:
         return int(size[0])
 
     def close(self) -> None:
-        """Ends the communicator; the plugin then logs what it decided."""
+        """Ends the plugin's part of the communicator; the plugin then logs what it decided."""
         if self._open:
             self._open = False
             with _variables(_SAYS_ALL), self._listen(_version_1.close() if self.version == 1 else self.log):
@@ -251,7 +257,7 @@ class DryRun:
 
     @contextmanager
     def _listen(self, log: list[LogLine]) -> Iterator[None]:
-        """Collects in ``log`` what the plugin logs in this thread."""
+        """While in the block, collects in ``log`` what the plugin logs in this thread."""
         _listening.log = log
         try:
             yield
@@ -300,8 +306,8 @@ _version_1 = _SharedTuner()
 
 
 class _SharedTables:
-    """Makes the plugin read files anew: it reads each file once per process, but here a table may change while a
-    process lives.
+    """Makes the plugin read files again. The plugin reads each file once per process, but here a table may change
+    during the process.
     """
 
     def __init__(self) -> None:
@@ -309,8 +315,8 @@ class _SharedTables:
         self._counting = threading.Lock()
 
     def open(self, lib: Any) -> None:
-        """Call before a communicator is created, with the environment held: if no other is open, files are read
-        anew.
+        """Call before a communicator is created, while other threads cannot change the environment: if no other
+        communicator is open, files are read again.
         """
         with self._counting:
             if self._open == 0:

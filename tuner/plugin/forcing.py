@@ -1,4 +1,5 @@
-"""The API of the forcing plugin: tables for communicators that live, set call by call by the process that measures.
+"""The API of the forcing plugin, whose table the measuring process can change from call to call, for existing
+communicators.
 
 libnccl loads the same shared object as its tuner plugin; forcing one algorithm and protocol is a table of one row.
 """
@@ -18,7 +19,7 @@ _MINUS_ONE = -1.0  # a cell that NCCL ignores
 
 @dataclass(frozen=True, slots=True)
 class SeenByPlugin:
-    """Counts of the plugin since its table was set, in all communicators of the process, and NCCL's last question."""
+    """The plugin's counts of calls in all communicators of the process since its table was set, and the last call."""
 
     calls: int
     decided: int
@@ -29,7 +30,7 @@ class SeenByPlugin:
 
     @classmethod
     def of(cls, seen: Any) -> Self:
-        """Makes the record from a struct nccl_tuner_seen, or from a record with its fields."""
+        """Makes the record from a struct nccl_tuner_seen, or from an object with the same fields."""
         cells = ((Algorithm(i // len(Protocol)), Protocol(i % len(Protocol)), us) for i, us in enumerate(seen.costs_us))
         return cls(
             seen.calls,
@@ -42,13 +43,15 @@ class SeenByPlugin:
 
 
 def forced(collective: Collective, algorithm: Algorithm, protocol: Protocol, channels: int = 0) -> str:
-    """The table that forces it; without ``channels`` their number stays NCCL's. The most that NCCL has are an end."""
+    """The text of a table that forces the algorithm and protocol. If ``channels`` is 0, NCCL chooses them; it never
+    uses more than its own maximum."""
     choice = TableChoice(algorithm, protocol, channels=channels or None)
     return to_text(Table((Decision(collective, (choice,)),)))
 
 
 class Forcing:
-    """The plugin of this process. Load it before libnccl does, which then finds it by name wherever it lies."""
+    """The forcing plugin of this process. Make this object before libnccl loads its plugin: libnccl then finds the
+    loaded one by its name, in whatever folder it is."""
 
     def __init__(self) -> None:
         self.path = forcing_path()
@@ -56,14 +59,15 @@ class Forcing:
         self._ffi, self._lib = native.ffi, native.lib
 
     def use_table(self, text: str | None) -> None:
-        """Sets the table that choices follow from here on; None for NCCL's own. After BadTable nothing has changed."""
+        """Sets the table that decides from now on; None: NCCL decides. Raises BadTable for a bad table, and then
+        nothing has changed."""
         content = b"" if text is None else text.encode()
         wrong = self._lib.nccl_tuner_use_table(self._ffi.NULL if text is None else content, len(content))
         if wrong != self._ffi.NULL:
             raise BadTable(f"table: {self._ffi.string(wrong).decode(errors='replace')}")
 
     def seen(self) -> SeenByPlugin:
-        """What the plugin was asked and decided since its table was set."""
+        """Counts of what the plugin was asked and what it decided since its table was set."""
         seen = self._ffi.new("struct nccl_tuner_seen *")
         self._lib.nccl_tuner_see(seen)
         return SeenByPlugin.of(seen)

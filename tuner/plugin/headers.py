@@ -23,7 +23,7 @@ ERROR, WARNING, NOTE = "error", "warning", "note"
 
 @dataclass(frozen=True, slots=True)
 class TableFinding:
-    """Fault of a line of a table, and its severity."""
+    """A fault in one line of a table, with its severity."""
 
     line: int
     severity: str
@@ -40,7 +40,7 @@ def check(table: Table) -> list[TableFinding]:
 
 
 def check_release(table: Table, running: str) -> list[TableFinding]:
-    """Finds that the table is for other releases than this one."""
+    """Finds whether the table is for other releases than this one."""
     named = _words(table, NCCL)
     if not named or running in named:
         return []
@@ -48,7 +48,7 @@ def check_release(table: Table, running: str) -> list[TableFinding]:
 
 
 def check_who_asks(table: Table, running: Release) -> list[TableFinding]:
-    """Whether the release says which communicator asks, where rows ask for that."""
+    """Finds rows with conditions on ranks or nodes, if the release does not tell plugins these numbers."""
     if running.plugin is None or interface(running).says_who_asks:
         return []
     rows = [row for row in (*table.decisions, *table.costs) if _asks_who(row)]
@@ -65,7 +65,7 @@ def _asks_who(row: Conditions) -> bool:
 
 
 def check_machine(table: Table, machine: str) -> list[TableFinding]:
-    """Whether the table is for this machine of the catalogue, and for its GPUs."""
+    """Finds whether the table is for another machine of the catalogue, or for other GPUs."""
     findings = []
     here = catalogue.load(machine)
     named = _machines(table)
@@ -79,12 +79,12 @@ def check_machine(table: Table, machine: str) -> list[TableFinding]:
 
 
 def contains(text: str, words: str) -> bool:
-    """Whether ``words`` stand in ``text`` as whole words, in any case; as the plugin compares GPUs' names."""
+    """Whether ``text`` contains ``words`` as whole words, in any case. The plugin compares names of GPUs like this."""
     return re.search(rf"(?<![0-9a-z]){re.escape(words)}(?![0-9a-z])", text, re.IGNORECASE | re.ASCII) is not None
 
 
 def _alike(word: str, chip: str) -> bool:
-    """Whether a name in the comment may fit this GPU, of whose name in NVML only a part is known."""
+    """Whether a name in the comment may be that of this GPU; only ``chip``, a part of its name in NVML, is known."""
     return contains(word, chip) or contains(chip, word)
 
 
@@ -120,7 +120,7 @@ def _nccl(table: Table) -> Iterator[TableFinding]:
 
 
 def _machines(table: Table) -> list[str]:
-    """The machines of the catalogue that the comment names, by their own names."""
+    """Catalogue names of the machines that the comment names; an alias is replaced by the name."""
     aliases = {alias.lower(): row.machine for alias, row in catalogue.aliases().items()}
     known = {name: name for name in catalogue.names()} | aliases
     words = re.split(r"[^0-9A-Za-z._-]+", table.provenance.get(MACHINE, "").lower())

@@ -1,4 +1,5 @@
-"""Faults of a decision table by itself: rows that are never reached, overlaps, gaps, and what no NCCL runs."""
+"""Finds faults of a decision table that need no release or machine: rows that are never reached, overlaps, gaps, and
+combinations that no NCCL runs."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -55,7 +56,7 @@ def check(table: Table) -> list[TableFinding]:
 
 
 def cells(row: Decision | CostRow) -> list[tuple[Algorithm, Protocol]]:
-    """The combinations that a row names."""
+    """The combinations of algorithm and protocol that a row names."""
     return [choice.algo_proto for choice in row.named] if isinstance(row, Decision) else [(row.algorithm, row.protocol)]
 
 
@@ -80,7 +81,7 @@ def _impossible(rows: Iterable[Decision | CostRow]) -> Iterator[TableFinding]:
 
 
 def _explored(rows: Iterable[Decision]) -> Iterator[TableFinding]:
-    """Finds rows that explore: some of their calls run arms, which is meant to be temporary."""
+    """Finds rows that explore, which is meant to be temporary: some of their calls run other choices (arms)."""
     for row in rows:
         if row.arms is not None:
             percent = 100 / row.arms.every
@@ -89,7 +90,8 @@ def _explored(rows: Iterable[Decision]) -> Iterator[TableFinding]:
 
 
 def _registered(rows: Iterable[Decision]) -> Iterator[TableFinding]:
-    """NCCL looks a registration up on each rank by itself, so that the ranks of one call may match different rows."""
+    """Finds rows with a condition on registration. Each rank looks up only its own registration, so that the ranks of
+    one call may match different rows."""
     at = [row.line for row in rows if row.registered is not None]
     if at:
         more = f" (as {len(at) - 1} more)" if len(at) > 1 else ""
@@ -105,7 +107,7 @@ def _groups(rows: Iterable[_Row], key: Callable[[_Row], object]) -> Iterable[lis
 
 
 def _geometry(rows: Sequence[Decision], gaps_are_meant: bool) -> Iterator[TableFinding]:
-    """Checks all rows of one collective; sizes without a row are at most notes where they are intended."""
+    """Checks all rows of one collective. With ``gaps_are_meant``, sizes without a row are at most a note."""
     shapes = [boxes.of(row) for row in rows]
     index = Boxes(shapes)
     visible: list[int] = []
@@ -137,9 +139,8 @@ def _unreachable(
 
 
 def _meetings(rows: Sequence[Decision], shapes: Sequence[Box | None], index: Boxes, at: int) -> Iterator[TableFinding]:
-    """Finds rows above that overlap and have other choices; a special row above a general one is only a note, as it
-    is usual.
-    """
+    """Finds rows above that overlap and have other choices. A special row above a general one is usual, so it is only a
+    note."""
     shape, row = shapes[at], rows[at]
     if shape is None:
         return
@@ -171,7 +172,8 @@ def _meetings(rows: Sequence[Decision], shapes: Sequence[Box | None], index: Box
 def _gaps(
     rows: Sequence[Decision], visible: Sequence[int], shapes: Sequence[Box | None], index: Boxes
 ) -> Iterator[TableFinding]:
-    """Gaps between and after the sizes of rows with otherwise equal conditions, where no other row matches."""
+    """Finds gaps between and after the sizes of rows whose other conditions are equal, if no other row matches
+    there."""
     groups: dict[tuple[str, Box], list[tuple[Range, int]]] = {}
     for at in visible:
         if (shape := shapes[at]) is not None:
@@ -219,7 +221,7 @@ def _shown(both: Box) -> str:
 
 
 def _named(shape: Box, axis: str) -> str:
-    """The condition on sizes as a table would say it."""
+    """The condition on sizes as a table writes it."""
     return f"{axis.replace('_', '-')}={_range_text(getattr(shape, axis))}"
 
 

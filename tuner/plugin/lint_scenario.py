@@ -1,4 +1,4 @@
-"""Faults of a decision table for one release, and on one communicator of it."""
+"""Finds faults of a decision table for one release of NCCL, and on one of its communicators."""
 
 from collections.abc import Iterator
 
@@ -23,7 +23,7 @@ UNCHECKED = "NCCL_TUNER_UNCHECKED=1"
 
 
 def check_release(table: Table, release: Release) -> list[TableFinding]:
-    """Finds what a release does not do for any communicator."""
+    """Finds what does not work in this release on any communicator."""
     if not loading.has_plugins(release):
         return [TableFinding(1, ERROR, f"NCCL {release.name} loads no tuner plugin")]
     return [
@@ -36,7 +36,8 @@ def check_release(table: Table, release: Release) -> list[TableFinding]:
 
 
 def check_communicator(table: Table, communicator: Comm, dtype: DataType, op: Op) -> list[TableFinding]:
-    """Finds what this communicator does not do, for calls of this type and operation; other rows are skipped."""
+    """Finds rows that NCCL cannot follow on this communicator, for calls of this type and operation. Rows for other
+    communicators are skipped."""
     if not loading.has_plugins(communicator.release):
         return []
     selection = Selection(communicator)
@@ -60,7 +61,7 @@ def check_communicator(table: Table, communicator: Comm, dtype: DataType, op: Op
 
 
 def check_types(table: Table, communicator: Comm) -> list[TableFinding]:
-    """Rows for Ring that have no effect on 8-bit sums; said once, at the first such row."""
+    """Finds the first row for Ring, if rows for Ring have no effect on 8-bit sums."""
     if not {timing.deep_fp8_ring, timing.deep_fp8_ring_where_available}.intersection(communicator.rules.penalty):
         return []
     for row in table.decisions:
@@ -153,7 +154,8 @@ def _domains(table: Table, release: Release) -> Iterator[TableFinding]:
 
 
 def _shaped(table: Table) -> Iterator[tuple[int, str]]:
-    """Rows with conditions on ranks or nodes, and how they act in a release that does not tell plugins these."""
+    """Yields the line of each row with conditions on ranks or nodes, and how it acts in a release that does not tell
+    plugins these numbers."""
     for row in _rows(table):
         sized = row.bytes_per_rank != ANY_BYTES or row.ranks_per_node is not None
         if sized or row.ranks != ANY_COUNT or row.nodes != ANY_COUNT:

@@ -1,6 +1,7 @@
-"""Counts of running jobs: the files that the plugin maps into memory where NCCL_TUNER_LIVE names a folder.
+"""Reads counts of running jobs from files that the plugin maps into memory, in the folder that NCCL_TUNER_LIVE names.
 
-Layout: ``struct live_head`` in csrc/plugin/live.h, then lines of rows, then the counts of csrc/plugin/counters.h.
+Layout of a file: ``struct live_head`` of csrc/plugin/live.h, the line numbers of the rows, and the counts of
+csrc/plugin/counters.h.
 """
 
 import os
@@ -31,11 +32,11 @@ MOST_MISSING = 8  # ranks that a row names
 
 @dataclass(frozen=True, slots=True)
 class LiveCounts:
-    """One rank of one communicator, or one process whose table is not used (``refused`` says why).
+    """Counts of one rank of one communicator, or of one process whose table is not used (``refused`` says why).
 
-    ``decided``, ``could_not_run`` and ``costs`` are calls by line of the table, of the rows that had any; ``lines`` are
-    those of all its rows. ``rank`` is the launcher's, None if it said none. ``runs``: whether the process is there,
-    None on another host.
+    ``decided``, ``could_not_run`` and ``costs`` map a line of the table to its number of calls, for rows that had any;
+    ``lines`` are the lines of all its rows. ``rank`` is what the launcher set, or None. ``runs``: whether the process
+    exists; None on another host.
     """
 
     host: str
@@ -59,13 +60,14 @@ class LiveCounts:
 
     @property
     def name(self) -> str:
-        """Rank and host, or process and host."""
+        """Name of the rank, or else of the process, with its host."""
         return f"rank {self.rank} on {self.host}" if self.rank is not None else f"process {self.pid} on {self.host}"
 
 
 @dataclass(frozen=True, slots=True)
 class LiveRow:
-    """A row over all ranks that have its table: on how many it decided or gave a time, and where it did not."""
+    """A row's counts, summed over all ranks that have its table. ``on`` is the number of ranks on which it decided or
+    gave a time, ``missing`` names the first of the others."""
 
     line: int
     calls: int
@@ -76,7 +78,8 @@ class LiveRow:
 
 @dataclass(frozen=True, slots=True)
 class LiveTable:
-    """Counts of all ranks whose table has the same content. ``never`` are lines for which no rank had a call."""
+    """Counts of all ranks whose table has the same content. ``never`` are the lines of rows that matched no call on any
+    rank."""
 
     table: str
     sha256: str
@@ -96,7 +99,7 @@ class DamagedCounts:
 
 
 def read(folders: Iterable[Path], damaged: list[DamagedCounts] | None = None) -> list[LiveCounts]:
-    """Read the counts in files of folders, by host, rank and process; other files are left out.
+    """Reads the counts in the files of folders, ordered by host, rank and process; other files are left out.
 
     Files that cannot be read are added to ``damaged``. Raises BadInput for a folder that cannot be read.
     """
@@ -113,7 +116,7 @@ def read(folders: Iterable[Path], damaged: list[DamagedCounts] | None = None) ->
 
 
 def tables(counts: Sequence[LiveCounts]) -> list[LiveTable]:
-    """The counts of all ranks summed, by content of the table."""
+    """Sums the counts of all ranks, per content of the table."""
     by_content = defaultdict[tuple[str, str], list[LiveCounts]](list)
     for each in counts:
         if each.refused is None:
@@ -122,7 +125,8 @@ def tables(counts: Sequence[LiveCounts]) -> list[LiveTable]:
 
 
 def disagreements(counts: Sequence[LiveCounts]) -> list[str]:
-    """Communicators whose ranks have tables of different content, or of which some rank does not use its table."""
+    """One sentence for each communicator whose ranks have different tables, or on which some ranks do not use their
+    table."""
     contents = defaultdict[tuple[int | None, int, int], dict[str, list[str]]](lambda: defaultdict(list))
     for each in counts:
         content = "no table" if each.refused is not None else f"sha256 {each.sha256[:12]}"
@@ -191,9 +195,9 @@ MOST_COUNTS_BYTES = 64 << 20  # of a table with all rows that one may have
 
 
 def _content(path: Path) -> bytes | None:
-    """The bytes of a regular file that nobody else could have put there; None for all else, at once.
+    """The bytes of a regular file that not everybody may write to; None for anything else, without waiting.
 
-    In a folder that everybody may write to, opening a FIFO could block for ever, and a link could lead to an endless
+    In a folder that everybody may write to, opening a FIFO could block forever, and a link could point to an endless
     device.
     """
     try:
@@ -207,8 +211,8 @@ def _content(path: Path) -> bytes | None:
 
 
 def _read(path: Path, here: str, damaged: list[DamagedCounts]) -> LiveCounts | None:
-    """The counts in a file; None for any other file, for a communicator that has just begun or ended, and for a
-    damaged file.
+    """The counts in a file. None for any other file, for a communicator that has just begun or ended, and for a damaged
+    file, which is added to ``damaged``.
     """
     if (content := _content(path)) is None:
         return None
@@ -220,7 +224,8 @@ def _read(path: Path, here: str, damaged: list[DamagedCounts]) -> LiveCounts | N
 
 
 def _counts(content: bytes, here: str) -> LiveCounts | None:
-    """The counts in a file's content. ValueError and other errors for damaged ones."""
+    """The counts in a file's content; None if it is no such file, or its communicator has just begun or ended.
+    ValueError and other errors for damaged content."""
     if len(content) < _HEAD.size or content[:8] != _MAGIC:
         return None
     (_, size, state, communicator, ranks, nodes, pid, started_s, nccl, rank, choices, costs, counts_from, *texts) = (
@@ -269,12 +274,12 @@ def _counts(content: bytes, here: str) -> LiveCounts | None:
 
 @cache
 def _every(lines: bytes) -> frozenset[int]:
-    """The lines of a table's rows, shared by all ranks that have the table. Line 0 stands for no row."""
+    """The line numbers of a table's rows, shared by all ranks that have the table. Line 0 stands for no row."""
     return frozenset(np.frombuffer(lines, "<u4").tolist()) - {0}
 
 
 def _by_line(lines: NDArray[np.uint32], counts: NDArray[np.uint64]) -> dict[int, int]:
-    """Counts by line, for lines that have any; line 0, which stands for no row, is left out."""
+    """Number of calls by line, for lines that have any; line 0, which stands for no row, is left out."""
     sums = dict[int, int]()
     there = np.flatnonzero(counts)
     for line, calls in zip(lines[there].tolist(), counts[there].tolist(), strict=True):
@@ -284,7 +289,7 @@ def _by_line(lines: NDArray[np.uint32], counts: NDArray[np.uint64]) -> dict[int,
 
 
 def iterate_names(names: Sequence[str], most: int) -> Iterator[str]:
-    """At most this number of names, and how many are left out."""
+    """Yields at most ``most`` names, and then how many are left out."""
     yield from names[:most]
     if len(names) > most:
         yield f"{len(names) - most} more"

@@ -1,4 +1,4 @@
-"""Variables by which a process makes its NCCL load a tuner plugin, which differ by release."""
+"""Variables that make NCCL load a tuner plugin; they depend on the release."""
 
 import os
 import shlex
@@ -18,20 +18,21 @@ _SEPARATORS = ":;$"  # what LD_LIBRARY_PATH splits at, and where a token such as
 
 @dataclass(frozen=True, slots=True)
 class LoadingEnvironment:
-    """Variables to set, and folders to put first in lists of folders."""
+    """Variables to set, and variables with lists of folders to which a folder is prepended."""
 
     set: dict[str, str]
     prepend: dict[str, str] = field(default_factory=dict)
 
     def exports(self) -> list[str]:
-        """Lines that a POSIX shell evaluates."""
+        """``export`` lines for a POSIX shell."""
         lines = [f'export {name}={shlex.quote(folder)}"${{{name}:+:${name}}}"' for name, folder in self.prepend.items()]
         return [*lines, *(f"export {name}={shlex.quote(value)}" for name, value in self.set.items())]
 
 
 @dataclass(frozen=True, slots=True)
 class Interface:
-    """``ncclTunerPlugin_v<version>``, the newest that a release looks up: what a plugin is told and asked.
+    """The newest tuner interface that a release looks up (``ncclTunerPlugin_v<version>``): what NCCL tells a plugin,
+    and what it asks.
 
     Source: src/include/nccl_tuner.h and src/include/plugin/tuner/ of the releases that introduced the versions.
     """
@@ -41,32 +42,32 @@ class Interface:
 
     @property
     def says_who_asks(self) -> bool:
-        """Whether the plugin learns the communicator at its start."""
+        """Whether NCCL tells the plugin the sizes of the communicator when it starts."""
         return self.version >= 2
 
     @property
     def hands_costs(self) -> bool:
-        """Whether the plugin is given a cost table to change."""
+        """Whether NCCL hands the plugin a cost table to change."""
         return self.version >= 3
 
     @property
     def knows_registered(self) -> bool:
-        """Whether the plugin learns that buffers are registered."""
+        """Whether NCCL tells the plugin if buffers are registered."""
         return self.version >= 4
 
     @property
     def hands_constants(self) -> bool:
-        """Whether the plugin is given the model's constants to change."""
+        """Whether NCCL hands the plugin the constants of its model to change."""
         return self.version >= 5
 
     @property
     def says_domains(self) -> bool:
-        """Whether the plugin learns the communicator's number of NVLink domains."""
+        """Whether NCCL tells the plugin how many NVLink domains the communicator has."""
         return self.version >= 5
 
     @property
     def asks_chunks(self) -> bool:
-        """Whether the plugin is asked for the size of chunks."""
+        """Whether NCCL asks the plugin for chunk sizes."""
         return self.version >= 6
 
 
@@ -76,22 +77,23 @@ def has_plugins(nccl: Release) -> bool:
 
 
 def interface(nccl: Release) -> Interface:
-    """The interface that a release uses. BadInput for a release that looks for no tuner plugin."""
+    """The interface that a release uses. BadInput for a release without tuner plugins."""
     if nccl.plugin is None:
         raise BadInput(f"NCCL {nccl.name} has no tuner plugins; valid: {first(lambda _: True)} and later")
     return Interface(nccl.plugin.api, nccl.plugin.keeps_constants)
 
 
 def first(holds: Callable[[Interface], bool]) -> str:
-    """The first release with such an interface."""
+    """Name of the first release whose interface meets the condition ``holds``."""
     plugged = filter(has_plugins, map(release.load, release.names()))
     return next(nccl.name for nccl in plugged if holds(interface(nccl)))
 
 
 def job_settings(live: Path | None, switch: Path | None, timed: bool) -> dict[str, str]:
-    """Variables of one job: its start time, on which ranks agree, a folder for counts, and the switch of all jobs.
+    """Variables of one job: its start time, which is the same on all ranks, the folder ``live`` for counts, and the
+    file ``switch`` that turns plugins on and off.
 
-    ``timed``: the table is valid for some days. BadInput for a switch that does not exist.
+    ``timed``: the table is valid on certain days only. BadInput for a switch that does not exist.
     """
     if switch is not None and not switch.is_file():
         raise BadInput(f"{switch}: not there; an empty file that all nodes see is a switch that is on")
@@ -110,13 +112,13 @@ def takes_path(nccl: Release, file: Path) -> bool:
 def environment(
     nccl: Release, file: Path, table: Path | None = None, strict: bool = False, following: str | None = None
 ) -> LoadingEnvironment:
-    """Variables that make ``nccl`` load the plugin in ``file``, and the plugin read ``table``; all paths become
+    """Variables that make ``nccl`` load the plugin in ``file`` and make the plugin read ``table``; all paths become
     absolute.
 
-    The plugin accepts the table only with its current content, and asks the tuner ``following`` where the table decides
-    nothing: a path, a library's name, or "none". Where a release cannot load a path, it gets the plugin's name, which
-    LD_LIBRARY_PATH has to find. BadInput for a release without tuner plugins, and for a file that cannot be found by
-    its name then; OSError if there is no such table.
+    The plugin accepts the table only with its current content. For calls that the table does not decide, it asks the
+    tuner ``following``: a path, a library's name, or "none". A release that cannot load a path gets the plugin's name,
+    and LD_LIBRARY_PATH gets its folder. BadInput for a release without tuner plugins, and for a file that such a
+    release cannot find by name; OSError if there is no such table.
     """
     interface(nccl)
     file = Path(os.path.abspath(file))

@@ -1,6 +1,6 @@
-"""Decides a job's table, and whether it has one: once for a job, from what all of its ranks know equally.
+"""Decides which table a job gets, or none: once per job, from facts that are the same on all ranks.
 
-A rank never decides for itself: its host, its clock or a random number would make ranks of one job disagree.
+No rank decides by itself: if it used its host, its clock or a random number, the ranks of a job would disagree.
 """
 
 import errno
@@ -30,7 +30,7 @@ LEAST_MARGIN_S = 120  # until each node sees a changed file, and what clocks may
 
 @dataclass(frozen=True, slots=True)
 class Canary:
-    """A table that some jobs get: those in a list, those with all hosts in another list, and a share of the rest."""
+    """A table that only some jobs get: listed jobs, jobs whose hosts are all listed, and ``percent`` % of the rest."""
 
     table: Path
     percent: float = 0.0
@@ -40,22 +40,22 @@ class Canary:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A job as its script knows it: its number, which is equal on all ranks and after a restart, and its hosts."""
+    """A job as its script knows it: ``name`` is its number, which is the same on all ranks and after a restart."""
 
     name: str
     hosts: tuple[str, ...] = ()
 
 
 def job_name(environment: Mapping[str, str]) -> str | None:
-    """The job's number from the variables of Slurm, torchrun, PBS or LSF."""
+    """The job's number, read from the variables of Slurm, torchrun, PBS or LSF; None if none is set."""
     return next((environment[name] for name in JOB_VARIABLES if environment.get(name)), None)
 
 
 def gets_canary(canary: Canary, job: Job) -> str | None:
-    """The reason why a job gets the canary's table; None if it does not.
+    """Why a job gets the canary's table; None if it does not.
 
-    The share is decided by the hash of the table and the job's name, so that another table is tried on other jobs.
-    BadInput for a file that cannot be read, and for an invalid percentage.
+    A hash of the table and the job's name decides whether a job is in the percentage, so that different tables are
+    tried on different jobs. BadInput if the table cannot be read, and for an invalid percentage.
     """
     if not 0 <= canary.percent <= 100:
         raise BadInput(f"{canary.percent} is no percentage; valid: 0 to 100")
@@ -68,19 +68,21 @@ def gets_canary(canary: Canary, job: Job) -> str | None:
 
 
 def names(path: Path) -> tuple[str, ...]:
-    """The words of a file, one or several per line; text after # is a comment. BadInput for an unreadable file."""
+    """Names of jobs or hosts in a file, one or several per line; text after # is a comment. BadInput for an unreadable
+    file."""
     lines = read_bytes(path, BadInput).decode(errors="replace").splitlines()
     return tuple(word for line in lines for word in line.partition("#")[0].split())
 
 
 def switch(path: Path, off: bool, margin_s: int = LEAST_MARGIN_S, why: str = "") -> int:
-    """Appends a line to the switch that all ranks see; jobs that begin at the returned second or later follow it.
+    """Appends a line to the switch, the file that all ranks read. Jobs that begin at the returned time (in s) or later
+    follow it.
 
-    Jobs that have begun before keep their state, even for communicators that they create later, so that ranks which
-    read the file at different moments agree. The line's time is never before that of the last line, which a fast clock
-    may have set: the plugin refuses a file that is not in order. BadInput for a margin in which nodes may not yet see
-    the file, for a reason of more than one line, and for a file that is not a switch, such as a table, or does not
-    exist, so that no job reads it; if the line cannot be written completely the file stays as it was.
+    Jobs that began earlier keep their state, even for communicators that they create later: ranks that read the file at
+    different moments have to agree. The line's time is never before that of the last line, as the plugin refuses a file
+    whose times are not in order (a fast clock may have written the last one). BadInput if ``margin_s`` is too short for
+    all nodes to see the file, if the reason has more than one line, and if the file does not exist or is not a switch,
+    such as a table. If the line cannot be written completely, the file stays as it was.
     """
     if margin_s < LEAST_MARGIN_S:
         raise BadInput(f"{margin_s} s are too few for all nodes to see the file; valid: {LEAST_MARGIN_S} and more")
@@ -105,8 +107,8 @@ def switch(path: Path, off: bool, margin_s: int = LEAST_MARGIN_S, why: str = "")
 def mend(path: Path) -> list[str]:
     """Repairs a switch that the plugin refuses, and drops lines with a time far in the future; returns what changed.
 
-    An invalid line becomes a comment; a time before that of the line above becomes equal to it. The file is replaced.
-    BadInput if it has no line of a switch at all, as a table, or cannot be written.
+    An invalid line becomes a comment; a time before that of the line above is set to that time. The file is replaced.
+    BadInput if the file has no line of a switch at all (a table, for example), or cannot be written.
     """
     read, changes, made, last, now = _switch_lines(path), list[str](), list[str](), 0, int(time.time())
     lines = [line.rstrip(b"\r") for line in read]
@@ -168,11 +170,11 @@ def _append(path: Path, line: bytes) -> None:
 
 
 def verify(table: Path, signature: Path, signers: Path, identity: str | None) -> str | None:
-    """Checks a signature with the tool that made it, ``ssh-keygen -Y`` or minisign; returns its fault, or None if it is
-    good.
+    """Checks a signature with the tool that made it, ``ssh-keygen -Y`` or minisign. Returns what is wrong with it, or
+    None.
 
-    ``signers`` are allowed signers, as in ssh-keygen(1), or minisign's public key. Raises BadInput if the tool is
-    not installed, or a file cannot be read.
+    ``signers`` is a file of allowed signers (see ssh-keygen(1)) or minisign's public key. Raises BadInput if the tool
+    is not installed, or a file cannot be read.
     """
     content, head = read_bytes(table, BadInput), read_bytes(signature, BadInput)
     read_bytes(signers, BadInput)

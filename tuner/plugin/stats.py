@@ -1,4 +1,5 @@
-"""Counts of the plugin (``NCCL_TUNER_STATS``), summed over ranks and communicators, and whether these agree."""
+"""Sums the plugin's counts (``NCCL_TUNER_STATS``) over ranks and communicators, and checks that ranks had the same
+table."""
 
 import json
 from collections import defaultdict
@@ -19,7 +20,7 @@ FORMAT = 1
 
 @dataclass(frozen=True, slots=True)
 class RowCount:
-    """How many calls a row decided, and for how many it matched first, but NCCL could run none of its choices."""
+    """How many calls a row decided, and how many it matched first although NCCL could run none of its choices."""
 
     line: int
     decided: int
@@ -28,7 +29,7 @@ class RowCount:
 
 @dataclass(frozen=True, slots=True)
 class CostCount:
-    """How many calls a row of costs gave a time to."""
+    """For how many calls a row of costs gave a time."""
 
     line: int
     calls: int
@@ -36,7 +37,7 @@ class CostCount:
 
 @dataclass(frozen=True, slots=True)
 class Undecided:
-    """Calls that no row decided, of sizes from a power of two up to the next; ``reason`` as the plugin says it."""
+    """Calls that no row decided, with sizes from one power of two up to the next; ``reason`` is the plugin's."""
 
     collective: str
     reason: str
@@ -48,7 +49,7 @@ class Undecided:
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """Counts of a usable table; ``never_matched`` are ranges of lines, each as first and last."""
+    """Counts of a usable table. ``never_matched`` are ranges of lines that matched no call, each as (first, last)."""
 
     calls: int
     decided: int
@@ -62,9 +63,10 @@ class Counts:
 
 @dataclass(frozen=True, slots=True)
 class CommunicatorStats:
-    """One rank's line: which rank, which table by its hash, and the counts; None if the line is unusable.
+    """One rank's line in a file: the rank, the hash of its table, and the counts, which are None if the table was
+    unusable.
 
-    ``communicator`` is NCCL's commId, None if NCCL does not say it.
+    ``communicator`` is NCCL's commId; None if NCCL does not tell it to plugins.
     """
 
     host: str
@@ -80,7 +82,7 @@ FILE = ReaderBounds("counts that the plugin wrote (NCCL_TUNER_STATS)", lines=1_0
 
 
 def lines(file: Path) -> Iterator[CommunicatorStats]:
-    """The lines of a file. BadInput, with the place, for a line that the plugin does not write."""
+    """Yields the lines of a file. BadInput, with the place, for a line that the plugin cannot have written."""
     texts = read_bytes(file, BadInput, bounds=FILE).decode(errors="surrogateescape").splitlines()
     for number, text in enumerate(texts, 1):
         try:
@@ -96,7 +98,7 @@ def lines(file: Path) -> Iterator[CommunicatorStats]:
 
 
 def _of_record(kind: Any, record: Mapping[str, Any]) -> Any:
-    """A dataclass of whole numbers and texts. TypeError if a value does not have its field's type."""
+    """Makes a dataclass of whole numbers and texts. TypeError if a value does not have its field's type."""
     made = kind(**record)
     for field in fields(kind):
         if field.type is int:
@@ -142,8 +144,8 @@ NONE = "none"  # instead of a hash: the table could not be used, or had no say
 
 @dataclass(frozen=True, slots=True)
 class TableStats:
-    """Counts of all communicators whose tables have the same content; ``never_matched`` are ranges of lines, first
-    and last.
+    """Counts of all communicators whose tables have the same content. ``never_matched`` are ranges of lines, each as
+    (first, last).
     """
 
     table: str
@@ -161,7 +163,8 @@ class TableStats:
 
 @dataclass(frozen=True, slots=True)
 class Disagreement:
-    """Ranks of one communicator, or of one size where NCCL does not say which, with different tables."""
+    """Ranks of one communicator that have different tables. If NCCL does not name communicators, the ranks of all with
+    one size count as one."""
 
     communicator: str
     tables: dict[str, list[str]]  # hash, or "none": hosts
@@ -170,14 +173,15 @@ class Disagreement:
 
 @dataclass(frozen=True, slots=True)
 class Stats:
-    """The sums over some files, one entry per table, and the communicators whose ranks had different tables."""
+    """Counts summed over some files, one entry per table, and the communicators whose ranks had different tables."""
 
     tables: list[TableStats]
     disagreements: list[Disagreement]
 
 
 def read(files: Iterable[Path]) -> Stats:
-    """Reads the files. BadInput, with the place, for a line that the plugin does not write."""
+    """Reads and sums the files. BadInput if they have no lines and, with the place, for a line that the plugin cannot
+    have written."""
     ranks = [rank for file in files for rank in lines(file)]
     if not ranks:
         raise BadInput("no statistics in these files: the plugin writes them when a communicator ends")
@@ -209,7 +213,7 @@ def _sum(ranks: Sequence[CommunicatorStats]) -> TableStats:
 
 
 def _rows(counted: Sequence[Counts]) -> list[RowCount]:
-    """Sum the counts of rows by line, ascending."""
+    """Sums the counts of rows per line, in ascending order of lines."""
     by_line: dict[int, RowCount] = {}
     for row in (row for counts in counted for row in counts.rows):
         so_far = by_line.get(row.line, RowCount(row.line, 0, 0))
@@ -218,7 +222,7 @@ def _rows(counted: Sequence[Counts]) -> list[RowCount]:
 
 
 def _costs(counted: Sequence[Counts]) -> list[CostCount]:
-    """Sum the calls of costs by line, ascending."""
+    """Sums the calls of cost rows per line, in ascending order of lines."""
     calls: dict[int, int] = defaultdict(int)
     for cost in (cost for counts in counted for cost in counts.costs):
         calls[cost.line] += cost.calls
@@ -226,7 +230,7 @@ def _costs(counted: Sequence[Counts]) -> list[CostCount]:
 
 
 def _undecided(counted: Sequence[Counts]) -> list[Undecided]:
-    """Sum undecided calls by collective, reason and power of two, ascending."""
+    """Sums undecided calls per collective, reason and power of two, in ascending order."""
     groups: dict[tuple[str, str, int], list[Undecided]] = defaultdict(list)
     for one in (one for counts in counted for one in counts.undecided):
         groups[one.collective, one.reason, one.least_bytes.bit_length()].append(one)
@@ -282,7 +286,7 @@ def _disagreements(ranks: Sequence[CommunicatorStats]) -> Iterator[Disagreement]
 
 
 def _by_content(said: Iterable[tuple[str | None, str]]) -> dict[str, list[str]]:
-    """Group texts by the hash of a table's content, each once."""
+    """Groups texts by the hash of a table's content; each text occurs once in its group."""
     texts_of: dict[str, list[str]] = {}
     for sha256, text in said:
         texts = texts_of.setdefault(sha256 or NONE, [])

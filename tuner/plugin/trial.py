@@ -1,4 +1,4 @@
-"""The effect of a decision table on one communicator: for each size, NCCL's own pick and the pick with the table."""
+"""Tries a decision table on one communicator: for each size, NCCL's own pick and the pick with the table."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import field, replace
@@ -28,9 +28,9 @@ class Say(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Bypass:
-    """Path of a call that takes no algorithm; ``channels`` are its blocks.
+    """The path of a call that uses no algorithm; ``channels`` is its number of blocks.
 
-    ``time_us`` is by NCCL's model of symmetric kernels, not that of algorithms; None for copy engines.
+    ``time_us`` comes from NCCL's model of symmetric kernels, which is not that of algorithms; None for copy engines.
     """
 
     name: str
@@ -40,7 +40,7 @@ class Bypass:
 
 
 def bypass_of(selection: Selection, request: Request, size: int, path: NonClassicPath) -> Bypass:
-    """Describe how a call of ``size`` bytes (nBytes) bypasses the algorithms by ``path``."""
+    """Describes ``path``, by which a call of ``size`` bytes (nBytes) bypasses the algorithms."""
     times_us = (
         shortest(each.time_us)
         for each in symmetric.weighed(selection.communicator, request, size)
@@ -50,9 +50,9 @@ def bypass_of(selection: Selection, request: Request, size: int, path: NonClassi
 
 
 class ProtocolOfTuner:
-    """The protocol that the classic path would take for one call by a plugin's answer, if NCCL asks for it.
+    """The protocol that the classic path would use for one call after the plugin's answer, if NCCL asks for it.
 
-    NCCL asks before it gives a call a low-latency symmetric kernel, in releases whose rule says so.
+    Some releases ask for it before they give a call a low-latency symmetric kernel.
     """
 
     def __init__(self, asked: AskedPlugin) -> None:
@@ -60,7 +60,7 @@ class ProtocolOfTuner:
         self._question: tuple[Request, int] | None = None
 
     def __call__(self, request: Request, size: int) -> Protocol | None:
-        """Protocol for ``size`` bytes (nBytes), as NCCL asks; None if the classic path has nothing for that."""
+        """The protocol for ``size`` bytes (nBytes); None if the classic path has no algorithm for the call."""
         self._question = request, size
         try:
             return self._asked(request, size).algo_proto[1]
@@ -68,13 +68,13 @@ class ProtocolOfTuner:
             return None
 
     def say(self, path: NonClassicPath | None) -> Say:
-        """Says which part of the call, which bypasses algorithms by ``path``, the tuner could decide."""
+        """Which part of the call the tuner could decide, if the call takes ``path`` (None: the classic path)."""
         if path is None:
             return Say.choice
         return Say.none if self._question is None else Say.protocol
 
     def rows(self) -> DecidingRows:
-        """The rows that gave the protocol; empty if NCCL did not ask for it."""
+        """The rows that decided the protocol; empty if NCCL did not ask for it."""
         if self._question is None:
             return DecidingRows()
         (costs_us,) = self._asked.selection.cost_table(*self._question)
@@ -87,8 +87,8 @@ def _known(time_us: float) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class TrialPick:
-    """A pick in a trial. ``time_us`` is negative if NCCL computes no time for the combination, and not a time if
-    NCCL never picks it by itself (:func:`tuner.base.numerics.is_time`).
+    """A pick in a trial. ``time_us`` is negative if NCCL computes no time for the combination;
+    :func:`tuner.base.numerics.is_time` is false for it if NCCL never picks the combination by itself.
     """
 
     algorithm: Algorithm
@@ -99,9 +99,9 @@ class TrialPick:
 
 @dataclass(frozen=True, slots=True)
 class FittedPick:
-    """NCCL's own pick, with the times that fitted constants give for it and for the pick with the table.
+    """NCCL's own pick with the time that fitted constants give, compared with the time of the pick with the table.
 
-    ``saved_percent``: how much less time the table's pick takes; negative where it takes more, None without a time.
+    ``saved_percent``: how much less time the table's pick takes; negative if it takes more, None if a time is unknown.
     """
 
     algorithm: Algorithm
@@ -119,8 +119,8 @@ class TableTrial:
     ``unavailable`` is the line of the first matching row, if NCCL can run none of its choices here and no other row
     decides. Channels that the table sets are an upper bound.
 
-    For calls that may bypass the algorithms ``tuner`` says what a tuner can decide about this one. ``own_bypass`` takes
-    it without the table and ``bypass`` with it, where no algorithm does.
+    If calls may bypass the algorithms, ``tuner`` says what a tuner can decide about this one. ``own_bypass`` is the
+    call's path without the table, ``bypass`` its path with the table; None if an algorithm is used.
     """
 
     bytes: int
@@ -137,7 +137,7 @@ class TableTrial:
 
 @dataclass(frozen=True, slots=True)
 class Trials:
-    """Answers of a plugin that was asked size by size."""
+    """Answers of a plugin that was asked for each size."""
 
     interface: int  # version of NCCL's tuner interface
     sizes: tuple[TableTrial, ...]
@@ -152,10 +152,10 @@ def run(
     sizes: Sequence[int],
     settings: Mapping[str, str] | None = None,
 ) -> Trials:
-    """Sends each size through the plugin's own code, over the emulated cost table.
+    """Asks the plugin's own code about each size, with the emulated cost table.
 
-    ``settings`` are the plugin's own variables, NCCL_TUNER_*. BadTable where the plugin cannot use the table, BadInput
-    for a release without plugins, NoAlgorithm if NCCL finds none.
+    ``settings`` are the plugin's own variables, NCCL_TUNER_*. BadTable if the plugin cannot use the table, BadInput for
+    a release without plugins, NoAlgorithm if NCCL finds no algorithm.
     """
     with opened(table, selection, settings) as asked:
         if selection.may_leave_classic_path(request):
@@ -166,7 +166,8 @@ def run(
 
 
 def against_nccl(trials: Trials, nccl: Selection, fitted: Selection, request: Request) -> Trials:
-    """Adds what NCCL itself picks: ``nccl`` has its own constants, ``fitted`` those that the trials were made with."""
+    """Adds NCCL's own picks to trials that were made with fitted constants: ``nccl`` is the selection with NCCL's
+    constants, ``fitted`` that with the fitted ones."""
     return replace(trials, sizes=tuple(_against_nccl(each, nccl, fitted, request) for each in trials.sizes))
 
 
@@ -186,7 +187,7 @@ def _against_nccl(trial: TableTrial, nccl: Selection, fitted: Selection, request
 
 @dataclass(frozen=True, slots=True)
 class GroupTrial:
-    """Equal calls in one group: the blocks of each kernel's grid, without the table and with it."""
+    """A group of equal calls: the number of blocks in each kernel's grid, without the table and with it."""
 
     bytes: int  # of each call
     calls: int
@@ -200,7 +201,8 @@ def grouped(
     groups: Sequence[Sequence[Operation]],
     settings: Mapping[str, str] | None = None,
 ) -> tuple[GroupTrial, ...]:
-    """Plans each group with the table. Errors: BadTable, BadInput for what is not emulated, NoAlgorithm."""
+    """Plans each group with and without the table. Raises BadTable for a bad table, BadInput for what is not emulated,
+    and NoAlgorithm."""
     with opened(table, selection, settings) as asked:
         return tuple(
             GroupTrial(
@@ -218,7 +220,7 @@ def _grids(group: GroupPlan) -> tuple[int, ...]:
 
 
 def _may_bypass(asked: AskedPlugin, request: Request, sizes: Sequence[int]) -> Iterator[TableTrial]:
-    """Tries calls that may bypass the algorithms, for some of which the tuner can decide that."""
+    """Tries calls that may bypass the algorithms; for some of them the tuner decides whether they do."""
     selection = asked.selection
     for size, own_path in zip(sizes, selection.non_classic_paths(request, sizes), strict=True):
         protocol = ProtocolOfTuner(asked)
@@ -261,7 +263,7 @@ def _launched(selection: Selection, request: Request, size: int, tuned: Tuned) -
 
 
 def _with_rows(trial: TableTrial, rows: DecidingRows) -> TableTrial:
-    """Adds the rows by which the plugin decided."""
+    """Adds the lines of the rows that decided."""
     picked = trial.picked
     if picked is None or picked is trial.own:  # the very same is NCCL's own, whatever the rows say
         return replace(trial, unavailable=rows.unavailable)

@@ -1,4 +1,4 @@
-"""Answers the parent's requests until it is gone."""
+"""Answers the parent's requests until the parent ends."""
 
 import sys
 from pathlib import Path
@@ -46,7 +46,7 @@ def answer(world: World, request: Request | ReadConnections) -> Reply | Connecti
 
 
 def serve(messages: Messages) -> None:
-    """Serves requests, of which the first starts the world; NCCL's threads may still run when the parent is gone."""
+    """Serves requests; the first one starts NCCL. NCCL's threads may still run when the parent has ended."""
     world: World | None = None
     while True:
         request = messages.receive()

@@ -1,6 +1,6 @@
-"""A child's own shared memory: a file system that exists only for this process, and disappears with it.
+"""Gives a child its own shared memory: a file system that exists only for this process, and disappears with it.
 
-NCCL makes files of 34 MB and more in /dev/shm and removes them once all ranks have mapped them; a process that ends
+NCCL makes files of at least 34 MB in /dev/shm, and removes them once all ranks have mapped them. A process that ends
 earlier leaves them there. In a separate mount namespace nothing is left, however the process ends.
 """
 
@@ -16,7 +16,7 @@ _PRIVATE, _NO_PROGRAMS = 0x4000 | 0x40000, 2 | 4  # MS_REC | MS_PRIVATE; MS_NOSU
 def separate() -> bool:
     """Gives this process, which must have only one thread, its own shared memory; returns whether that worked.
 
-    A user without the right to mount uses a user namespace, if the system allows it.
+    Without the right to mount, it makes a user namespace first, if the system allows that.
     """
     libc = ctypes.CDLL(None, use_errno=True)
     user, group = os.geteuid(), os.getegid()

@@ -1,4 +1,4 @@
-"""Reads the channels of all ranks, and asks NCCL for the adapters through which they leave their nodes."""
+"""Reads the channels of all ranks, and asks NCCL which adapters they leave their nodes through."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ ANY_PEER = 0  # what NCCL is asked about depends on the graph, not by who is at 
 
 
 def read(world: World, asked: ReadChannels) -> ChannelsMessage:
-    """Read the channels of every rank."""
+    """Reads the channels of every rank."""
     members, machine = world.start.comm.members, world.start.machine
     hosts = [machine.kind[kind] for kind in machine.kind_of_host]
     most = max(host.nets_per_host for host in hosts)
@@ -37,11 +37,11 @@ class _Rank:
         self.comm, self.members = world.comms[rank], world.start.comm.members
 
     def number(self, name: str) -> int:
-        """A number in the rank's communicator."""
+        """The value of a member of the rank's communicator."""
         return int(scalar(self.comm, self.members[name]))
 
     def memory(self) -> RankMemory:
-        """The channels, and on several nodes the adapters."""
+        """The rank's channels, and on several nodes its adapters."""
         at, nvls_channels = self.world.start.ring, self.number("nvlsChannels")
         count, start = max(self.number("nChannels"), nvls_channels), self.comm + at.channels
         channels = tuple(scalars(start + number * at.channel_bytes, self.asked.members) for number in range(count))
@@ -61,7 +61,7 @@ class _Rank:
         )
 
     def pat_channels(self) -> tuple[tuple[int, int], ...]:
-        """List channels that NCCL notes for PAT to connect, where nodes have one rank each; none connects here."""
+        """Channels that NCCL would connect for PAT, per peer, if each node has one rank. Nothing is connected here."""
         ranks = self.number("nRanks")
         if self.asked.connect_pat is None or self.number("maxLocalRanks") > 1:
             return ()
@@ -73,7 +73,7 @@ class _Rank:
         return tuple(zip(send, receive, strict=True))
 
     def adapter(self, algorithm: int, channel: int) -> tuple[int, int] | None:
-        """The adapter on a channel of a graph, and the rank that sends to it; None if NCCL has none."""
+        """The adapter on a channel of a graph, and the rank that sends to it; None if NCCL has no adapter there."""
         graph = self.world.graphs_of(self.rank)[0] + algorithm * self.world.start.graph.bytes
         identity, net, relay = (ffi.new(kind) for kind in ("int64_t *", "int *", "int *"))
         given: tuple[Any, ...] = (identity, net, relay) if self.asked.gives_id else (net, relay)

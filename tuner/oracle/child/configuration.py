@@ -1,7 +1,7 @@
-"""ncclConfig_t and ncclCollConfig_t as bytes; texts and structs stay where they are while the process lives.
+"""Makes ncclConfig_t and ncclCollConfig_t structs; these and their texts stay in memory until the process ends.
 
-Layouts: src/nccl.h.in, v2.18.1-1 to v2.30.7-1, and nccl.h of the wheels of 2.31.2 and 2.32.3. Both structs have only
-grown at the end, and NCCL reads no more of them than it knows.
+Layouts: src/nccl.h.in, v2.18.1-1 to v2.30.7-1, and nccl.h of the wheels of 2.31.2 and 2.32.3. Newer releases only add
+fields at the end of these structs, and NCCL reads only the fields that it knows.
 """
 
 import struct
@@ -66,7 +66,7 @@ def of_call(given: Sequence[tuple[str, int | str]], version: int) -> int:
 
 
 def version() -> int:
-    """The version of the loaded library."""
+    """The version of the loaded library, as NCCL encodes it."""
     said = ffi.new("int *")
     ffi.cast("int (*)(int *)", lib.sim_nccl_function(b"ncclGetVersion"))(said)
     return int(said[0])

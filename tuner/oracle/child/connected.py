@@ -1,7 +1,7 @@
-"""A communicator whose ranks connect as on the real machine, to count what libnccl requests from the devices.
+"""Connects the ranks of a communicator as on the real machine, to count what libnccl requests from the devices.
 
-It runs as a separate program. Ranks meet over NCCL's sockets on the loopback device, NCCL's transports and proxies run,
-and no data moves: network and devices only hand out resources.
+This module runs as a separate program. Ranks meet over NCCL's sockets on the loopback device, and NCCL's transports and
+proxies run. No data moves: network and devices only hand out resources.
 """
 
 import sys
@@ -55,7 +55,7 @@ class ConnectedRanks(Loaded):
                 raise Failure(f"{what} of rank {rank} returned {self.error(result)}")
 
     def issue(self, call: CallMessage) -> list[int]:
-        """Issues the call on all ranks; returns the blocks of each rank's kernel."""
+        """Issues the call on all ranks; returns the number of blocks of each rank's kernel."""
         ranks = self.start.ranks
         results, blocks = ffi.new("int[]", ranks), ffi.new("int[]", ranks)
         issued = ffi.new("struct sim_call *", (*astuple(call)[:-1], 0))
@@ -65,7 +65,7 @@ class ConnectedRanks(Loaded):
         return list(blocks)
 
     def bill(self, blocks: list[int]) -> tuple[RankBill, ...]:
-        """The current bill of every rank."""
+        """The current bill of every rank; ``blocks`` is indexed by rank."""
         bills = map(lib.sim_bill_of, range(self.start.ranks))
         return tuple(
             RankBill(bill.device_bytes, bill.peak_device_bytes, bill.host_bytes, self.counted(comm), own)
@@ -73,7 +73,7 @@ class ConnectedRanks(Loaded):
         )
 
     def counted(self, comm: Any) -> int | None:
-        """Bytes of the device's memory as NCCL itself counts them; None up to 2.29.3, which does not count."""
+        """Bytes of device memory as NCCL itself counts them; None in releases up to 2.29.3, which do not count."""
         function = lib.sim_nccl_function(b"ncclCommMemStats")
         if function == ffi.NULL:
             return None

@@ -1,4 +1,4 @@
-"""Issues collectives on rank 0 and returns what was observed."""
+"""Issues collectives and returns what was observed."""
 
 import os
 from collections.abc import Sequence, Set
@@ -26,7 +26,7 @@ from tuner.oracle.messages import (
 
 
 def issue(world: World, request: CallsMessage) -> Answers:
-    """Issues each call by itself, and stops at the first that fails."""
+    """Issues the calls one by one, and stops at the first one that fails."""
     calls, how = _calls(request.calls), _how(world, request.simulated, request.captured)
     answers = ffi.new("struct sim_answer[]", len(calls))
     log_start = os.fstat(world.log_file).st_size
@@ -67,7 +67,7 @@ def issue_group(world: World, request: GroupMessage) -> GroupAnswerMessage:
 
 
 def issue_groups(world: World, request: Groups) -> GroupAnswers:
-    """Issues one group after the other."""
+    """Issues one group after the other, and stops at the first one that fails."""
     answers: list[GroupAnswerMessage] = []
     for group in request:
         answers.append(issue_group(world, group))
@@ -91,7 +91,7 @@ def _how(world: World, simulated: bool = False, captured: bool = False, rank: in
 
 
 def release_buffers(world: World) -> None:
-    """Deregisters everything that is registered with the communicators."""
+    """Deregisters all buffers and windows of the communicators."""
     for kind in (lib.SIM_REGISTERED, lib.SIM_WINDOW):
         _register(world, RegistrationMessage(kind, sides=0))
 
@@ -116,7 +116,7 @@ def _proxy_operations() -> bytes:
 
 
 def _copy(items: Any, n: int) -> bytes:
-    """The ``n`` items a pointer points to."""
+    """The ``n`` items that a pointer points to, as bytes."""
     return bytes(ffi.buffer(items, n * ffi.sizeof(ffi.typeof(items).item))) if n else b""
 
 
@@ -130,7 +130,7 @@ LL = 0
 
 
 def connect(world: World, rank: int, peers: Set[int]) -> None:
-    """Marks the connections to these peers in all channels of sends and receives."""
+    """Marks the connections to these peers as made, in all channels for sends and receives."""
     start, comm = world.start, world.comms[rank]
     at, ring = start.peers, start.ring
     channels = scalar(comm, start.comm.members["p2pnChannels"])
@@ -153,7 +153,7 @@ def _write(address: int, value: int) -> None:
 
 
 def _reaches(world: World, can_connect: int, rank: int, peer: int) -> bool:
-    """Asks one of NCCL's transports whether it connects two ranks."""
+    """Asks one of NCCL's transports whether it can connect two ranks."""
     start, comm = world.start, world.comms[rank]
     at: PeerOffsets = start.peers
     function = ffi.cast("int (*)(int *, uintptr_t, void *, uintptr_t, uintptr_t)", world.base + can_connect)

@@ -1,4 +1,4 @@
-"""Reads scalars and connections from NCCL's own structs, at the offsets in its debug information."""
+"""Reads scalars and connections from NCCL's own structs, at the offsets that its debug information gives."""
 
 import struct
 from collections.abc import Mapping, Sequence
@@ -25,7 +25,7 @@ _FORMATS = {
 
 
 def scalars(start: int, members: Mapping[str, Member]) -> Scalars:
-    """The scalars of the struct at an address, by path; arrays as lists."""
+    """The scalars of the struct at an address, keyed by path; arrays become lists."""
     return {path: scalar(start, member) for path, member in members.items()}
 
 
@@ -43,7 +43,7 @@ def pointer(address: int) -> int:
 
 
 def connections(comms: Sequence[int], asked: ReadConnections) -> Connections:
-    """The connections that NCCL recorded for the ranks of these communicators, or those that were marked instead."""
+    """The connections that NCCL, or the marking of rings, recorded for the ranks of these communicators."""
     return tuple(_of_rank(comm, asked) for comm in comms)
 
 

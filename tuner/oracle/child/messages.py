@@ -1,4 +1,4 @@
-"""Exchange of messages between a child process and its parent."""
+"""Exchanges messages between a child process and its parent."""
 
 import os
 import pickle
@@ -11,7 +11,8 @@ from tuner.oracle.messages import Connections, Failed, Reply
 
 
 class Messages:
-    """Pickled records over a socket. A thread reads, so that the process ends as soon as its parent does."""
+    """Sends and receives pickled records over a socket. A thread reads, so that the process ends as soon as its parent
+    does."""
 
     def __init__(self, descriptor: int) -> None:
         self._stream = socket.socket(fileno=descriptor).makefile("rwb")
@@ -26,10 +27,10 @@ class Messages:
                 os._exit(0)
 
     def receive(self) -> Any:
-        """The next request; waits for it."""
+        """Waits for the next request and returns it."""
         return self._received.get()
 
     def send(self, message: Reply | Connections | Failed) -> None:
-        """Writes one reply, whole."""
+        """Writes one complete reply."""
         pickle.dump(message, self._stream, pickle.HIGHEST_PROTOCOL)
         self._stream.flush()

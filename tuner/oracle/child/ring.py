@@ -1,4 +1,4 @@
-"""Marks the connections on every ring as the transports would: by peers' memory, or by GPUDirect RDMA.
+"""Marks the connections on every ring as NCCL's transports would: through peers' memory, or by GPUDirect RDMA.
 
 All ranks' connections are marked, as NCCL tells every rank about all of them (ncclTransportRingConnect,
 src/transport/generic.cc, v2.28.9-1).
@@ -28,20 +28,21 @@ class _End:
 
     @property
     def other(self) -> "_End":
-        """The peer's."""
+        """The end of the same connection at the peer."""
         return _End(self.channel, self.peer, self.rank, not self.sends)
 
 
 @dataclass(frozen=True, slots=True)
 class _Met:
-    """The adapter of an end: whether it has GPUDirect RDMA, and another rank's GPU in between (PXN)."""
+    """How an end reaches its adapter: ``direct`` with GPUDirect RDMA, ``relayed`` over another rank's GPU (PXN)."""
 
     direct: bool
     relayed: bool
 
 
 def connect(world: World) -> None:
-    """Marks the rings' connections, once: neighbours in a node write each other's memory; others use their adapters."""
+    """Marks the connections of the rings, once. Neighbours in a node write into each other's memory; others use their
+    adapters."""
     if world.rings_marked:
         return
     world.rings_marked = True
@@ -65,7 +66,8 @@ def connect(world: World) -> None:
 
 
 def _of_others(world: World, at: AdapterOffsets, rank: int, rings: dict[_End, _Met]) -> Iterator[tuple[_End, _Met]]:
-    """Connections that trees, PAT and NVLSTree add if all is connected at once: initTransportsRank, src/init.cc."""
+    """Connections that trees, PAT and NVLSTree add if NCCL connects everything at the start (initTransportsRank,
+    src/init.cc)."""
     comm, members = world.comms[rank], world.start.comm.members
     channels, nvls, most = (scalar(comm, members[name]) for name in ("nChannels", "nvlsChannels", "maxLocalRanks"))
     met = [(_trees(world, at.trees[TREE], rank, channels), TREE)]
@@ -81,7 +83,8 @@ def _of_others(world: World, at: AdapterOffsets, rank: int, rings: dict[_End, _M
 
 
 def _trees(world: World, peers: tuple[Member, Member], rank: int, channels: int) -> Iterator[_End]:
-    """The children in a tree. NVLSTree's first child is the node's own NVSwitch, whose number is not a rank."""
+    """Ends of the connections in a tree, to the children and the parent. NVLSTree's first child is the node's own
+    NVSwitch, whose number is not a rank."""
     at, comm = world.start.ring, world.comms[rank]
     for number in range(channels):
         channel = comm + at.channels + number * at.channel_bytes
@@ -110,7 +113,8 @@ def _of_rings(world: World, rank: int) -> Iterator[tuple[_End, int]]:
 
 
 def _joined(world: World, end: _End) -> bool:
-    """Whether both ends write each other's memory: on one node, or on cliques (nodes, too) that NVLink joins."""
+    """Whether both ends write into each other's memory: they are on one node, or on cliques (also called nodes) that
+    NVLink joins."""
     comm, members = world.comms[end.rank], world.start.comm.members
     cross = members.get("p2pCrossClique")
     node_of = ffi.cast("int *", scalar(comm, members["rankToNode"]))  # parts of a host may take turns
@@ -123,7 +127,7 @@ def _mark(flags: int, flag: int) -> None:
 
 
 def _met(world: World, at: AdapterOffsets, end: _End, graph: int) -> _Met:
-    """Ask NCCL itself for the adapter of an end, as src/transport/net.cc does."""
+    """Asks NCCL itself for the adapter of an end, as src/transport/net.cc does."""
     comm = world.comms[end.rank]
     adapter, device, proxy, mode = (ffi.new(kind) for kind in ("int64_t *", "int *", "int *", "int *"))
     adapter_of = ffi.cast(

@@ -1,4 +1,5 @@
-"""Works of the kernels of the last group: NCCL's work structures, read from their arguments and its memory."""
+"""Reads the works of the last group's kernels: NCCL's work structures, from the kernels' arguments and NCCL's
+memory."""
 
 from collections.abc import Iterator, Mapping
 
@@ -11,7 +12,7 @@ RING_POINTERS = (
 
 
 def read(structs: WorkStructs, base: int, kernels: int) -> tuple[KernelWorks, ...]:
-    """The works of every kernel, in the order of the launches; the library is at ``base``."""
+    """The works of every kernel, in the order of launch. ``base`` is the address of the library."""
     arguments, works, start = lib.sim_arguments(), [], 0
     for kernel in range(kernels):
         size = lib.sim_kernels()[kernel].argument_bytes
@@ -26,8 +27,8 @@ def read(structs: WorkStructs, base: int, kernels: int) -> tuple[KernelWorks, ..
 
 
 def _symmetric(structs: WorkStructs, arguments: bytes) -> SymmetricWorks:
-    """Works of a symmetric kernel: after the arguments' head the ends of the blocks' parts, then works; in 2.27 one
-    call.
+    """Works of a symmetric kernel. After the head, its arguments hold the end of each block's part, then the works; in
+    2.27 they hold one call.
     """
     layouts = structs.layouts
     if "ncclSymDevArgs" in layouts:
@@ -49,7 +50,8 @@ def _aligned(size: int) -> int:
 
 
 def _in_batches(structs: WorkStructs, arguments: bytes) -> KernelWorks:
-    """The works from 2.22 on: batches of a kernel's channels in turn; works follow them or are in memory."""
+    """Works in releases from 2.22 on. The arguments hold batches, first one per channel; their works follow the batches
+    or are in memory."""
     layouts, types = structs.layouts, structs.enumerations["ncclDevWorkType"]
     head, batch = layouts["ncclDevKernelArgs"], layouts["ncclDevWorkBatch"]
     if len(arguments) < head.size_bytes:
@@ -89,7 +91,7 @@ def _in_batches(structs: WorkStructs, arguments: bytes) -> KernelWorks:
 
 
 def _memory(start: int, offset: int, size: int, mask: int | None) -> bytes:
-    """Bytes from a buffer that may wrap around."""
+    """Bytes from a buffer, which wraps around unless ``mask`` is None."""
     if mask is None:
         return bytes(ffi.buffer(ffi.cast("char *", start + offset), size))
     unit = 16
@@ -99,7 +101,7 @@ def _memory(start: int, offset: int, size: int, mask: int | None) -> bytes:
 
 
 def _in_ring(structs: WorkStructs, arguments: bytes) -> KernelWorks:
-    """The works up to 2.21: a list for each channel, the first ones side by side."""
+    """Works in releases up to 2.21: a list for each channel; the first works of all lists are adjacent."""
     if len(arguments) < RING_POINTERS * 8:
         return KernelWorks({})
     mask, start = (int.from_bytes(arguments[8 * i : 8 * i + 8], "little") for i in (1, 2))
@@ -127,7 +129,7 @@ def _work(structs: WorkStructs, header: Mapping[str, int], data: bytes) -> Batch
 
 
 def _elements(structs: WorkStructs, size: int, name: str, data: bytes) -> Iterator[dict[str, int]]:
-    """The elements in use, each with its place."""
+    """The numbers of the elements in use, each with the element's place."""
     layouts = structs.layouts
     layout = layouts[{"P2p": "ncclWorkElemP2p", "RegColl": "ncclWorkElemReg"}.get(name, "ncclWorkElem")]
     used = {"P2p": "p2pType", "RegColl": "elem.isUsed"}.get(name, "isUsed")

@@ -1,4 +1,4 @@
-"""The loaded library and the communicators of all ranks."""
+"""Loads the library and holds the communicators of all ranks."""
 
 import os
 from collections.abc import Iterator, Set
@@ -30,7 +30,7 @@ KEPT: list[object] = []  # what NCCL was given pointers to
 
 
 def make(world: "World", at: PartOffsets) -> list[int]:
-    """Addresses of the communicators of its ranks."""
+    """Makes the communicator of a part of the ranks; returns the address of each rank's communicator."""
     ranks = world.start.ranks
     if at.shares:
         for rank in range(ranks):
@@ -50,7 +50,8 @@ def make(world: "World", at: PartOffsets) -> list[int]:
 
 
 def _init_proxy(world: "World", at: PartOffsets, rank: int) -> None:
-    """The state of the proxy, which ranks that share resources have together; nothing is ever sent to it."""
+    """Makes the state of the proxy, which ranks that share resources have in common; nothing is ever sent to the
+    proxy."""
     ranks, function = world.start.ranks, world.base + at.init_proxy
     socket, addresses = ffi.new("char[]", SOCKET_BYTES), ffi.new("char[]", ADDRESS_BYTES * ranks)
     hashes = ffi.new("uint64_t[]", [os.getpid() << 16] * ranks)
@@ -65,7 +66,7 @@ def _init_proxy(world: "World", at: PartOffsets, rank: int) -> None:
 
 
 class Failure(Exception):
-    """Reason that the parent gets instead of an answer; ``returned``: whether a function of NCCL returned an error."""
+    """The parent gets this reason instead of an answer; ``returned``: whether a function of NCCL returned an error."""
 
     def __init__(self, reason: str, returned: bool = False) -> None:
         super().__init__(reason)
@@ -74,7 +75,7 @@ class Failure(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Redirection:
-    """One copy of a libnccl function, at its offset in the file, and the table's row that replaces it."""
+    """One copy of a libnccl function, at its offset in the file, and the row of a table with its replacement."""
 
     name: str
     function: int
@@ -84,7 +85,8 @@ class Redirection:
 
 
 def redirections(start: Start, *, threads: bool, kept: Set[str] = frozenset()) -> Iterator[Redirection]:
-    """Redirects everything that accesses hardware; with ``threads``, also what ranks exchange before connecting."""
+    """Yields the redirections of all functions that access hardware; with ``threads``, also of those by which ranks
+    exchange data before they connect."""
     for number, table in enumerate(takewhile(lambda rows: rows != ffi.NULL, map(lib.sim_redirects, count()))):
         if number == lib.SIM_MEETING_REDIRECTS and not threads:
             continue
@@ -97,7 +99,7 @@ def redirections(start: Start, *, threads: bool, kept: Set[str] = frozenset()) -
 
 
 class Loaded:
-    """The library, with every function redirected that accesses hardware.
+    """The loaded library, in which every function that accesses hardware is redirected.
 
     With ``threads``, all ranks are threads of this process, and meet in its memory instead of over NCCL's sockets.
     ``kept`` are functions of NCCL that are not redirected.
@@ -118,7 +120,7 @@ class Loaded:
         return ffi.cast("void *", self.base + offset)
 
     def redirect(self, threads: bool) -> None:
-        """Redirects every row, in every copy that the compiler made of the function."""
+        """Redirects the function of every row, in every copy that the compiler made of it."""
         for row in redirections(self.start, threads=threads, kept=self.kept):
             replacement = lib.sim_redirects(row.table)[row.row].replacement
             if error := lib.sim_redirect(self.function(row.function), row.bytes, replacement):
@@ -126,11 +128,12 @@ class Loaded:
         lib.sim_locate_local_ranks(self.start.comm.members["localRanks"].offset)
 
     def record_operations(self) -> None:
-        """Starts to record what NCCL gives its proxy."""
+        """Starts to record the operations that NCCL gives its proxy."""
         lib.sim_record_operations(ffi.new("struct sim_operation_layout *", self.start.intercepted.operations))
 
     def share_search(self) -> None:
-        """Lets one rank search for its whole host, and for equal hosts; they have to be threads of this process."""
+        """Makes one rank search graphs for its whole host, and for equal hosts. All their ranks have to be threads of
+        this process."""
         (at, gpus), graph = self.start.intercepted.search, self.start.graph
         channels, ranks = (graph.members[name].offset for name in ("nChannels", "intra"))
         search = ffi.new("struct sim_search_function *", (self.function(at), graph.bytes, channels, ranks, gpus))
@@ -138,7 +141,7 @@ class Loaded:
             raise Failure("cannot intercept the search: it begins with instructions that cannot be moved")
 
     def write_every_graph(self) -> None:
-        """Makes NCCL write its file of graphs whatever their path types are."""
+        """Makes NCCL write its file of graphs even with path types that it has no name for."""
         (at, writable), graph = self.start.intercepted.graph_file, self.start.graph
         intra, inter = (graph.members[name].offset for name in ("typeIntra", "typeInter"))
         file = ffi.new("struct sim_graph_file *", (self.function(at), graph.bytes, intra, inter, writable))
@@ -146,7 +149,7 @@ class Loaded:
             raise Failure("cannot intercept the file of graphs: it begins with instructions that cannot be moved")
 
     def share_systems(self) -> None:
-        """Lets one rank of a NVLink domain build the system for all of them."""
+        """Makes one rank of an NVLink domain build the system for all ranks of the domain."""
         at = self.start.intercepted.systems
         if at is None:
             return
@@ -156,23 +159,24 @@ class Loaded:
             raise Failure("cannot intercept the paths: their functions begin with instructions that cannot be moved")
 
     def merge_by_host(self) -> None:
-        """Shows a merging network only to hosts whose network merges adapters."""
+        """Shows a network that merges adapters only to hosts whose network does that."""
         at = self.start.intercepted.networks
         if at is not None and not lib.sim_merge_by_host(self.function(at[0]), at[1]):
             raise Failure("cannot intercept the system: its function begins with instructions that cannot be moved")
 
     def failure(self, reason: str) -> Failure:
-        """Make the failure that the parent gets, for modules that this one imports."""
+        """Makes the failure that the parent gets; used by modules that this one imports."""
         return Failure(reason)
 
     def error(self, result: int) -> str:
-        """An ncclResult_t as its number and NCCL's words for it."""
+        """An ncclResult_t as text: its number and NCCL's description."""
         error_string = ffi.cast("const char *(*)(int)", lib.sim_nccl_function(b"ncclGetErrorString"))
         return f"{result} ({text(error_string(result))})"
 
 
 class World(Loaded):
-    """The library, machine and communicators, made in the required order: what libnccl calls has to exist first."""
+    """The library, machine and communicators, made in the required order: libnccl is loaded after everything that it
+    calls."""
 
     def __init__(self, start: Start) -> None:
         super().__init__(start)
@@ -193,7 +197,8 @@ class World(Loaded):
             lib.sim_keep_pointers(RING_POINTERS)
 
     def intercept(self, at: Intercepted) -> None:
-        """Intercepts functions to observe what a release does not tell. ``copied_graphs`` receives graphs if copied."""
+        """Intercepts functions to observe what a release does not report. ``copied_graphs`` receives the graphs if the
+        release needs that."""
         self.copied_graphs: Any = None
         self.record_operations()
         if at.topology_file is not None:
@@ -213,15 +218,15 @@ class World(Loaded):
         check(lib.sim_intercept_graphs(self.function(at_model), copies, graph_bytes, count), "the graphs")
 
     def load_tuner(self, functions: Copies) -> None:
-        """Loads the plugin early: in 2.19 and 2.20 a rank that comes while another is loading it goes without it.
+        """Loads the plugin early: in 2.19 and 2.20, a rank gets no plugin if another rank is loading it at that moment.
 
-        The threads of one process race for it there (src/misc/tuner.cc, v2.19.3-1), later releases lock.
+        The threads of one process race for it in these releases (src/misc/tuner.cc, v2.19.3-1); later ones use a lock.
         """
         for offset, _ in functions:
             ffi.cast("int (*)(void **)", self.function(offset))(ffi.new("void **"))
 
     def init(self, ranks: int) -> list[int]:
-        """Addresses of the communicators of all ranks, each initialised by a thread of its own."""
+        """Initialises the communicators of all ranks, each in its own thread; returns their addresses."""
         comms = ffi.new("void *[]", ranks)
         results = ffi.new("int[]", ranks)
         configured = configuration.of_communicator(self.start.configuration, configuration.version())
@@ -233,14 +238,14 @@ class World(Loaded):
         return [int(ffi.cast("uintptr_t", comm)) for comm in comms]
 
     def acknowledge_work(self, rank: int) -> None:
-        """Marks work as taken where a rank counts what it sent to kernels; later releases do not wait for it."""
+        """Marks all work that a rank sent to kernels as taken, in releases that wait for this."""
         members = self.start.comm.members
         sent, taken = members.get("workFifoSent"), members.get("workFifoAckdMin")
         if sent is not None and taken is not None:
             lib.sim_acknowledge_work(*(ffi.cast("uint32_t *", self.comms[rank] + at.offset) for at in (sent, taken)))
 
     def start_again(self, request: StartAgain) -> Started:
-        """A further communicator, which later requests are for; the one before stays as it is."""
+        """Makes another communicator, which later requests refer to; the previous one stays as it is."""
         for name, value in request.variables.items():
             os.environ.pop(name, None)
             if value is not None:
@@ -271,13 +276,13 @@ class World(Loaded):
         )
 
     def graphs(self) -> list[Scalars]:
-        """Graphs by algorithm; an algorithm that borrows another's graph may have an empty one."""
+        """Graphs indexed by algorithm; an algorithm that uses the graph of another one may have an empty graph."""
         start, count = self.graphs_of(0)
         graph = self.start.graph
         return [scalars(start + i * graph.bytes, graph.members) for i in range(count)]
 
     def graphs_of(self, rank: int) -> tuple[int, int]:
-        """Address of a rank's graphs, which are stored in the order of algorithms, and their number."""
+        """Address of a rank's graphs, which are stored in the order of algorithms, and the number of graphs."""
         copied = self.start.intercepted.graphs
         if copied is None:
             offset, (count,) = self.start.comm.arrays["graphs"]
@@ -286,7 +291,8 @@ class World(Loaded):
         return start + self.devices[rank] * copied[1] * self.start.graph.bytes, copied[1]
 
     def plugin_used(self) -> bool:
-        """Whether NCCL asks the given plugin. If it rejects that, it loads the network's plugin instead: ours."""
+        """Whether NCCL asks the given plugin. If it rejects that plugin, it loads the network's plugin instead, which
+        is the recorder."""
         if self.start.wrapped_plugin is not None:
             return bool(lib.sim_wrapped_version())
         entry = self.start.comm.members.get("tuner")
@@ -312,14 +318,14 @@ def machine_struct(machine: SimulatedMachine) -> Any:
 
 
 def wrap(plugin: str) -> None:
-    """Loads a tuner plugin behind the recorder."""
+    """Loads a tuner plugin that the recorder then asks."""
     error = lib.sim_wrap_tuner(plugin.encode())
     if error != ffi.NULL:
         raise Failure(f"cannot load tuner plugin {plugin}: {text(error)}")
 
 
 def disguise(start: Start) -> None:
-    """Makes the wrapped plugin see another time, or run also as the last rank on another host."""
+    """Makes the wrapped plugin see another time, or lets it also run as the last rank, on another host."""
     if start.disguise is None:
         return
     seconds, elsewhere = start.disguise
@@ -335,7 +341,7 @@ def check(error: int, what: str) -> None:
 
 
 def encoded(value: Any) -> Any:
-    """Text as the bytes a char array is made from."""
+    """The value with all texts, also nested ones, encoded as bytes, from which char arrays are made."""
     if isinstance(value, dict):
         return {key: encoded(item) for key, item in value.items()}
     if isinstance(value, tuple):
@@ -344,5 +350,5 @@ def encoded(value: Any) -> Any:
 
 
 def text(characters: Any) -> str:
-    """A C string as text."""
+    """Decodes a C string."""
     return str(ffi.string(characters).decode(errors="replace"))

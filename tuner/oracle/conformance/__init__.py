@@ -1,1 +1,1 @@
-"""Compares the emulator with the real libnccl and with what real runs printed."""
+"""Compares the emulator with the real libnccl, and with the logs of real runs."""

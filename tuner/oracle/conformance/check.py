@@ -1,4 +1,5 @@
-"""Compares the emulator with the real library on one communicator: every cell, pick, channel and thread, exactly."""
+"""Compares the emulator with the real library on one communicator: all cells, picks, channels and thread counts,
+exactly."""
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -38,7 +39,8 @@ KINDS = ("graphs", "tables", "cells", "picks", "channels", "threads", "groups")
 def sizes_bytes(request: Request, ranks: int, most: int = 16 << 30) -> list[int]:
     """Sizes from the smallest possible to ``most``: powers of two, their neighbours, and odd ones in between.
 
-    All are sizes a call can have: a count times the type's size (times the ranks for AllGather and ReduceScatter).
+    A call can have each of these sizes: a count times the type's size (times the ranks for AllGather and
+    ReduceScatter).
     """
     unit = request.unit_bytes(ranks)
     wanted: set[int] = set()
@@ -55,9 +57,10 @@ def check(
     sizes: Sequence[int] | None = None,
     timeout_s: float = 120.0,
 ) -> MatchReport:
-    """Compares one communicator; ``sizes`` default to :func:`sizes_bytes`. Errors are the oracle's and the scenario's.
+    """Compares one communicator; ``sizes`` default to :func:`sizes_bytes`. Raises the errors of the oracle and of the
+    scenario.
 
-    If the emulator says that NCCL refuses a call, libnccl has to refuse it: that counts as one pick.
+    If the emulator says that NCCL refuses a call, libnccl has to refuse it, too; that counts as one pick.
     """
     comparing, requests = Comparing(), tuple(requests)
     views = scenario.resolve().views
@@ -95,7 +98,7 @@ def check(
 
 
 def _compare_graphs(comparing: Comparing, scenario: Scenario, oracle: Oracle) -> None:
-    """Compares every number and every channel of the graphs that our search finds, unless nodes differ."""
+    """Compares every number and every channel of the graphs that the emulator's search finds, unless nodes differ."""
     nodes = scenario.resolve().nodes
     if len(nodes) > 1:
         return
@@ -111,7 +114,7 @@ def _compare_graphs(comparing: Comparing, scenario: Scenario, oracle: Oracle) ->
 
 
 def as_ranks_go_on(found: Mapping[str, OrderedGraph]) -> dict[str, OrderedGraph]:
-    """Cuts ring and tree to the channels that both have, as NCCL does (initTransportsRank, src/init.cc)."""
+    """Cuts ring and tree to the same number of channels, as NCCL does (initTransportsRank, src/init.cc)."""
     pair = {name: found.get(name, NO_GRAPH) for name in ("ring", "tree")}
     both = min(each.graph.channels for each in pair.values())
     cut = {name: OrderedGraph(replace(each.graph, channels=both), each.orders[:both]) for name, each in pair.items()}
@@ -119,7 +122,7 @@ def as_ranks_go_on(found: Mapping[str, OrderedGraph]) -> dict[str, OrderedGraph]
 
 
 def _compare_across(comparing: Comparing, ours: Connected, theirs: Connected) -> None:
-    """Compares every channel of every rank, with its neighbours and adapters; they count as part of the graphs."""
+    """Compares every channel of every rank, with its neighbours and adapters; the comparisons count as "graphs"."""
     comparing.compare("graphs", "nodes of ranks", ours.node_of_rank, theirs.node_of_rank)
     for rank, (own, real) in enumerate(zip(ours.ranks, theirs.ranks, strict=True)):
         comparing.compare("graphs", f"peers of PAT of rank {rank}", own.pat_peers, real.pat_peers)
@@ -152,7 +155,7 @@ def _refused_or_picked(oracle: Oracle, request: Request, size: int) -> str:
 def compare_tables(
     comparing: Comparing, selection: Selection, tables: OracleTables, facts: Facts, whose: str = ""
 ) -> None:
-    """Compares every number of the model's tables, and the numbers of channels."""
+    """Compares every number in the model's tables, and how many channels there are."""
     for name in TABLES:
         ours, theirs = getattr(selection.tables, name), getattr(tables, name)
         within = tuple(map(slice, theirs.shape))  # an older release has fewer algorithms
@@ -179,7 +182,7 @@ def compare_cells(
 def _compare_arrays(
     comparing: Comparing, what: str, ours: NDArray[Any], theirs: NDArray[Any], where: Callable[[Sequence[int]], str]
 ) -> None:
-    """Compares arrays of one shape value by value, floats (also NaN) by their bits."""
+    """Compares arrays of equal shape value by value; floats, also NaN, are compared by their bits."""
 
     def bits(values: NDArray[Any]) -> NDArray[Any]:
         return np.ascontiguousarray(values).view(np.uint32) if values.dtype == np.float32 else values
@@ -196,7 +199,7 @@ def _compare_arrays(
 def compare_picks(
     comparing: Comparing, selection: Selection, oracle: Oracle, request: Request, sizes: Sequence[int]
 ) -> None:
-    """Compares picks with channels and threads, as launched."""
+    """Compares picks, with their channels and threads, with launches."""
     if selection.may_leave_classic_path(request):
         _compare_paths(comparing, selection, oracle, request, sizes)
         return
@@ -213,7 +216,7 @@ def compare_picks(
 def _compare_paths(
     comparing: Comparing, selection: Selection, oracle: Oracle, request: Request, sizes: Sequence[int]
 ) -> None:
-    """Compares like :func:`compare_picks`; a call off the classic path counts with its kernel, blocks and threads."""
+    """Like :func:`compare_picks`; for a call off the classic path, compares its kernel, blocks and threads."""
     paths = dict(zip(sizes, selection.non_classic_paths(request, sizes), strict=True))
     staying = [size for size, path in paths.items() if path is None]
     if staying and _classic_refuses(selection, request, staying[0]):
@@ -244,7 +247,7 @@ def _launch(launched: NonClassicPath | Pick | OracleLaunch) -> tuple[str, int, i
 
 
 def name(request: Request) -> str:
-    """A request in words: collective, type, operation, buffers where they are not plain, and whether in place."""
+    """A request as text: collective, type, operation, buffers (unless plain), and whether it is in place."""
     kind = "" if request.buffers is Buffers.plain else f" {request.buffers.name}{request.windows.words}"
     where = " in place" if request.in_place else ""
     return f"{request.collective.name} {request.dtype.name} {request.op.name}{kind}{where}"
@@ -259,7 +262,8 @@ Both = tuple[object, object]  # the emulator's value and libnccl's
 
 
 def compare(selection: Selection, oracle: Oracle, ours: GroupPlan) -> dict[str, Both]:
-    """Compares everything that the release shows about a group."""
+    """Compares everything that the release shows about a group: pairs of the emulator's and libnccl's value, by
+    name."""
     request = ours.picks[0].operation.request  # all have the same buffers
     calls = [_call(pick.operation) for pick in ours.picks]
     theirs = oracle.launch_group(calls, request.buffers, request.in_place, request.windows)
@@ -267,11 +271,12 @@ def compare(selection: Selection, oracle: Oracle, ours: GroupPlan) -> dict[str, 
 
 
 def standard(selection: Selection, requests: Sequence[Request]) -> Iterator[GroupPlan]:
-    """Groups of 2 to 40 calls of these kinds: equal sizes, sizes over six powers of four, and mixed kinds.
+    """Groups of 2 to 40 calls with these requests: with equal sizes, with sizes over six powers of four, and with mixed
+    requests.
 
-    Each group uses one kind of buffers. Left out: groups that are not emulated, those from which NCCL never returns (as
-    with too small a ring of works) or at which it fails, and copies between nodes, which it waits for if a communicator
-    has many.
+    Each group uses one kind of buffers. Left out are groups that are not emulated, groups at which NCCL fails or from
+    which it never returns (such as with too small a ring of works), and copies between nodes, as NCCL waits for these
+    if a communicator has many.
     """
     kinds: dict[object, list[Request]] = {}
     for request in requests:
@@ -305,7 +310,7 @@ def _groups(selection: Selection, requests: Sequence[Request]) -> Iterator[list[
 
 
 def reachable(request: Request, ranks: int, nbytes: int) -> int:
-    """The next smaller size that a call of this kind can have."""
+    """The largest size up to ``nbytes`` that a call with this request can have."""
     step = request.unit_bytes(ranks)
     return max(step, nbytes // step * step)
 

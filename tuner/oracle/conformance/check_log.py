@@ -1,4 +1,4 @@
-"""Compares the emulator with what a log printed: equal text, or a mismatch."""
+"""Compares the emulator with a log: the emulator's text for a line has to be equal to the printed one."""
 
 from collections.abc import Sequence
 from dataclasses import field, replace
@@ -36,9 +36,10 @@ _THRESHOLDS = [(algorithm, protocol) for algorithm in (Algorithm.Tree, Algorithm
 
 @dataclass(frozen=True, slots=True)
 class LogComparison:
-    """Comparison with a log: what was compared, not printed, or printed but not compared, each with the reason.
+    """Result of a comparison with a log. ``missing`` was not printed; ``not_compared`` was printed but not compared,
+    each with the reason.
 
-    ``notes`` say what was assumed.
+    ``notes`` are the assumptions.
     """
 
     report: MatchReport = field(metadata=json_form(merged=True))
@@ -48,10 +49,11 @@ class LogComparison:
 
 
 def compare(imported: Imported, dtype: DataType = DataType.float32, op: Op = Op.sum) -> LogComparison:
-    """Compares every number and choice that was printed; ``dtype`` and ``op`` apply to calls for which the log does not
-    say them.
+    """Compares every number and choice that was printed; ``dtype`` and ``op`` are used for calls for which the log does
+    not say them.
 
-    BadInput names what is needed to emulate the communicator and neither the log nor the user said.
+    BadInput if something that is needed to emulate the communicator is missing; it names what neither the log nor the
+    user said.
     """
     communicator = described_by(imported).communicator()
     selection = Selection(communicator)
@@ -118,14 +120,15 @@ def _compare_choices(
 
 
 class _NotComparableError(Exception):
-    """Why choices cannot be compared."""
+    """The reason why choices cannot be compared."""
 
 
 Compared = list[tuple[str, str, str]]  # where, the emulator's choice, the printed one
 
 
 def _of_group(group: LoggedGroup, selection: Selection, dtype: DataType, op: Op) -> Compared:
-    """A group's choices beside the emulator's. If the log does not show the calls, in a reading that agrees, if any."""
+    """A group's choices, each with the emulator's. If the log does not show the calls, it can be read in several ways;
+    a way that agrees is used, if there is one."""
     if group.calls:
         return _of_calls(group.choices, group.calls, selection)
     if len(group.choices) == 1:
@@ -161,7 +164,8 @@ def _alone(made: LoggedChoice, selection: Selection, dtype: DataType, op: Op) ->
 
 
 def _of_calls(choices: Sequence[LoggedChoice], calls: Sequence[GroupedCall], selection: Selection) -> Compared:
-    """The choices of a group beside the plan of its calls: one line per call, or up to 2.23 per choice."""
+    """The choices of a group, each with what the emulator plans for its calls: one per call, or in releases up to 2.23
+    one per choice."""
     operations = list[Operation]()
     for each in calls:
         if each.collective is None:
@@ -211,7 +215,7 @@ def _printed(made: LoggedChoice) -> str:
 
 
 def _emulated(selection: Selection, request: Request, made: LoggedChoice) -> str:
-    """The emulator's pick in the words of :func:`_printed`, as far as the log says it."""
+    """The emulator's pick as :func:`_printed` would write it, with only what the log shows."""
     try:
         picks = selection.pick(request, np.array([made.bytes], np.uint64))
     except NoAlgorithm as error:

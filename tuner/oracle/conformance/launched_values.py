@@ -1,4 +1,4 @@
-"""Compares an emulated launch in full with libnccl's: kernels, work structures, operations of the network."""
+"""Compares all of an emulated launch with libnccl's: kernels, work structures, network operations."""
 
 from collections.abc import Container, Iterator, Mapping
 
@@ -44,7 +44,7 @@ OF_OPERATION = {  # members of struct ncclProxyOp by what they are called here
 
 
 def compare(ours: Launch, theirs: LaunchInFull) -> dict[str, Both]:
-    """Compares everything in a launch."""
+    """Compares everything in a launch: pairs of the emulator's and libnccl's value, by name."""
     values: dict[str, Both] = {"kernels": (len(ours.kernels), len(theirs.kernels))}
     for number, (our, their) in enumerate(zip(ours.kernels, theirs.kernels, strict=False)):
         at = f"kernel {number}"
@@ -61,7 +61,7 @@ def compare(ours: Launch, theirs: LaunchInFull) -> dict[str, Both]:
 
 
 def _symmetric(at: str, our: SymmetricLaunch | None, their: SymmetricWorks | None) -> Iterator[tuple[str, Both]]:
-    """Works of a symmetric kernel, and where each block's part of them ends."""
+    """Compares the works of a symmetric kernel, and where each block's part of them ends."""
     yield f"{at}: symmetric", (our is not None, their is not None)
     if our is None or their is None:
         return
@@ -96,7 +96,7 @@ def _works(at: str, our: LaunchedKernel, their: RecordedKernel) -> Iterator[tupl
 
 
 def _fields(work: Work, share: ChannelShare, batch: Batch, struct: Mapping[str, int]) -> Values:
-    """The members of the work structure that a release has, as they should be."""
+    """Expected values of the members that the release's work structure has."""
     common: Values = {"nWarps": work.warps, "root": work.root, "direct": work.direct, "redOpArgIsPtr": 0}
     common["regUsed"] = work.registered_flag
     if "netRegUsed" in struct:
@@ -119,7 +119,7 @@ def _fields(work: Work, share: ChannelShare, batch: Batch, struct: Mapping[str, 
 
 
 def _of_ranges(work: Work) -> Values:
-    """Members of a structure that all channels of a work share, from 2.22 on."""
+    """Expected values of the structure that all channels of a work share, in releases from 2.22 on."""
     first, last = work.shares[0], work.shares[-1]
     if work.sharing is Sharing.turns:
         return {"collnet.count": work.count, "collnet.chunkCount": first.chunk}
@@ -140,7 +140,7 @@ def _of_ranges(work: Work) -> Values:
 
 
 def _operations(ours: Launch, theirs: LaunchInFull) -> Iterator[tuple[str, Both]]:
-    """Operations in NCCL's order: the works of each kernel in turn, and the channels of each in their order."""
+    """Compares operations in NCCL's order: kernel by kernel, work by work, and channel by channel."""
     expected = [
         (f"kernel {number} call {work.place} channel {share.channel}", work, share)
         for number, kernel in enumerate(ours.kernels)
@@ -168,7 +168,7 @@ def _operations(ours: Launch, theirs: LaunchInFull) -> Iterator[tuple[str, Both]
 
 
 def _constants(work: Work, known: Container[str]) -> dict[str, object]:
-    """Members that follow from the call and its algorithm alone."""
+    """Expected values of members that only depend on the call and its algorithm."""
     values: dict[str, object] = {
         "coll": int(work.collective),
         "collAPI": int(work.collective),

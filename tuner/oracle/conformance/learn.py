@@ -1,7 +1,8 @@
-"""A release learnt from a libnccl.so.2 without a release file: tables from its data, values and rules from probes.
+"""Learns a release from a libnccl.so.2 that has no release file: reads tables from its data, and finds values and rules
+by probes.
 
 The library is asked once, on a few machines. The release with the most similar answers becomes the parent, whatever its
-number. For the remaining differences, trials use values and rules of other releases, and numbers solved from single
+number. For the remaining differences it tries values and rules of other releases, and numbers that follow from single
 cells. What no trial explains is reported as a difference, with the smallest case that shows it.
 """
 
@@ -101,7 +102,8 @@ Progress = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Probe:
-    """Answers of libnccl on one communicator, with an oracle's methods. Times in us, [size][algorithm][protocol]."""
+    """Recorded answers of libnccl on one communicator, with an oracle's methods. Cost tables are in us, indexed
+    [size][algorithm][protocol]."""
 
     scenario: Scenario
     tables: OracleTables
@@ -114,11 +116,12 @@ class Probe:
     in_full: Mapping[Operation, LaunchInFull]  # chunks and all else that a launch is handed, of some of the sizes
 
     def costs(self, request: Request, sizes: Sequence[int]) -> NDArray[np.float32]:
-        """Cost tables of the sizes that were asked, float32 [S, A, 3] in us."""
+        """Cost tables of the sizes that the library was asked about: float32 array [size][algorithm][protocol] in
+        us."""
         return self.cost_tables[request]
 
     def launch(self, request: Request, sizes: Sequence[int]) -> list[OracleLaunch]:
-        """Launches of the sizes that were asked."""
+        """Launches of the sizes that the library was asked about."""
         return self.launches[request]
 
 
@@ -126,8 +129,9 @@ class Probe:
 class Differing:
     """A case that the learnt release answers differently from its library, the smallest of its kind.
 
-    ``part`` is the part of the emulator that gives the answer, ``rules`` are the rules that may cause the difference,
-    with ``sources`` to read. ``steps`` are the emulator's, each with its result, followed by the library's number.
+    ``part`` is the part of the emulator that gives the answer. ``rules`` are the rules that may cause the difference,
+    with ``sources`` to read. ``steps`` are the emulator's steps, each with its result, followed by the library's
+    number.
     """
 
     communicator: str
@@ -143,11 +147,12 @@ class Differing:
 
 @dataclass(frozen=True, slots=True)
 class AnsweredBefore:
-    """How right the answers were for this release before its library was known: by source, or between two releases.
+    """How many answers for this release were right before its library was known: answers by source, or interpolated
+    between two releases.
 
-    ``standing`` says which; ``wrong`` are the communicators on which answers differ, each with what differs and how
-    often; ``refused`` are those without an answer, with the reason; ``values`` are the release's values that differ in
-    the library, by key: what was assumed, and what was learnt.
+    ``standing`` says which of the two. ``wrong`` are the communicators on which answers differ, each with what differs
+    and how often. ``refused`` are those without an answer, with the reason. ``values`` are the release's values that
+    differ in the library, by key: the assumed and the learnt one.
     """
 
     standing: str
@@ -160,7 +165,7 @@ class AnsweredBefore:
 
 @dataclass(frozen=True, slots=True)
 class Learning:
-    """Result of learning a library: the release's name, its parent, and what differs from that.
+    """Result of learning a library: the release's name, its parent, and how the release differs from the parent.
 
     ``before`` is None if the library's release has a compared table, or had no answers at all.
     """
@@ -179,7 +184,7 @@ class Learning:
 
     @property
     def exact(self) -> bool:
-        """Whether all that was compared was equal."""
+        """Whether everything that was compared was equal."""
         return self.compared == self.matched
 
 
@@ -245,7 +250,8 @@ def learn(
 def _answered_before(
     said: str, known: Sequence[str], probes: Sequence[Probe], learned: Release
 ) -> AnsweredBefore | None:
-    """How right the answers were that a release got without its own table; None if it got none, or has a table."""
+    """How many answers were right that a release got without its own table; None if it got no answers, or has a
+    table."""
     try:
         claimed = reader.uncompared(said, known)
     except UnknownRelease:
@@ -273,7 +279,8 @@ def _answered_before(
 
 
 def _limits(probes: Sequence[Probe], tables: Mapping[str, Any]) -> dict[str, int]:
-    """The number of types, from whether it accepted an eight-bit one; threads equal everywhere; a table's length."""
+    """Limits of the library: the number of data types (whether it accepted 8-bit ones), numbers of threads that are
+    equal on all communicators, and the length of a table."""
     eight_bits = any(EIGHT_BITS in probe.sizes for probe in probes)
     found = {"limits.data_types": len(DataType) if eight_bits else int(DataType.float8e4m3)}
     threads = [probe.tables.max_threads for probe in probes]
@@ -312,9 +319,9 @@ def _asked(probes: Sequence[Probe]) -> int:
 
 
 def _probes(path: Path, like: str, progress: Progress) -> list[Probe]:
-    """The library's answers on the communicators on which it can be asked.
+    """The library's answers on all communicators on which it can be asked.
 
-    Errors: OracleUnavailable if the first communicators give no answer: it crashes, hangs, or is not NCCL.
+    OracleUnavailable if the first communicators give no answer: the library crashes, hangs, or is not NCCL.
     """
     found, failed = list[Probe](), list[str]()
     for machine, nodes, gpus, *reduces in PROBES:
@@ -357,7 +364,7 @@ def _probe(scenario: Scenario, oracle: Oracle) -> Probe:
 
 
 def _in_full_of(oracle: Oracle, ranks: int, sizes: Mapping[Request, list[int]]) -> dict[Operation, LaunchInFull]:
-    """Launches of every third size; none where the library cannot be read so far."""
+    """Launches of every third size; empty if the library's work structures cannot be read."""
     operations = [Operation(each, size, 0) for each, asked in sizes.items() for size in asked[::3]]
     issued = [(each.request, each.bytes // each.request.unit_bytes(ranks)) for each in operations]
     calls = [[IssuedCall(each.collective, each.dtype, count, 0, each.op)] for each, count in issued]
@@ -375,7 +382,8 @@ CHOICES = ("graphs", "tables", "cells", "picks")
 
 
 def _compare(nccl: Release, probe: Probe, parts: Sequence[str] = (*CHOICES, "launches")) -> MatchReport:
-    """Compares the release's answers from the library's own graphs, to separate differences of the search."""
+    """Compares the release's answers, computed from the library's own graphs, so that differences of the search do not
+    count."""
     comparing = Comparing()
     with learnt.trying(nccl):
         scenario = replace(probe.scenario, nccl=nccl.name)
@@ -406,7 +414,7 @@ def _compare(nccl: Release, probe: Probe, parts: Sequence[str] = (*CHOICES, "lau
 
 
 def _compare_in_full(comparing: Comparing, selection: Selection, scenario: Scenario, probe: Probe) -> None:
-    """Compares arguments of kernels and proxies, for calls whose launches are otherwise equal."""
+    """Compares what kernels and proxies receive, for calls that the library launched in full."""
     heads = cache(lambda: heads_of(scenario.resolve()))
     for operation, theirs in probe.in_full.items():
         where = f"{check_name(operation.request)} {operation.bytes} B"
@@ -421,7 +429,8 @@ def _compare_in_full(comparing: Comparing, selection: Selection, scenario: Scena
 
 
 def _selection(nccl: Release, scenario: Scenario, probe: Probe) -> Selection:
-    """The release's model of the probe's communicator, with the graphs that the library found. BadInput."""
+    """The release's model of the probe's communicator, with the graphs that the library found. BadInput for an
+    impossible communicator."""
     graphs = {name: each.graph for name, each in probe.ordered.items() if each.graph.channels}
     own = scenario.resolve().own
     node = replace(own.without_graphs, graphs=graphs, net_gbs=probe.slowest_gbs or 0.0)
@@ -442,7 +451,8 @@ def _compare_graphs(comparing: Comparing, scenario: Scenario, probe: Probe) -> N
 
 
 def _in_full(name: str, progress: Progress) -> Iterator[MatchReport]:
-    """Everything that conformance compares, with groups and channels across nodes, for a release whose file is kept."""
+    """Compares all that conformance compares, also groups and channels across nodes, for a release whose file is
+    kept."""
     for machine, nodes, gpus, *reduces in HELD_OUT:
         scenario = _scenario(name, machine, nodes, gpus, bool(reduces))
         try:
@@ -463,13 +473,13 @@ class _Candidate:
 
     @classmethod
     def over(cls, parent: str, found: Mapping[str, object]) -> "_Candidate":
-        """A known release with the tables that a library has."""
+        """The known release ``parent``, changed to have the tables ``found`` in a library."""
         own = _flat_of(parent)
         has = {key: value for key, value in found.items() if _has(own, key, value)}
         return cls(parent, {key: value for key, value in has.items() if not _same(own.get(key), value)}, frozenset(has))
 
     def with_change(self, key: str, value: object) -> "_Candidate":
-        """The candidate with one more value; none if it is the parent's own."""
+        """The candidate with the value of ``key`` changed; the parent's own value is no change."""
         changes = {each: old for each, old in self.changes.items() if each != key}
         if not _same(_flat_of(self.parent).get(key), value):
             changes[key] = value
@@ -491,13 +501,15 @@ class _Candidate:
         return sum(_differ(self, probe, tuple(parts))[0] for probe in probes)
 
     def spoils(self, other: "_Candidate", probes: Sequence[Probe], parts: Sequence[str]) -> bool:
-        """Whether it gets an answer wrong that the other gets right: a change must not make right answers wrong."""
+        """Whether this candidate gets an answer wrong that ``other`` gets right: a change must not make right answers
+        wrong."""
         compared = tuple(dict.fromkeys((*OF_MODEL.compared, *parts)))
         return any(_differ(self, probe, compared)[1] - _differ(other, probe, compared)[1] for probe in probes)
 
 
 def _has(own: Mapping[str, Any], key: str, value: Any) -> bool:
-    """Whether a value that was found belongs to a release: one of its keys, or what it leaves out and others say."""
+    """Whether a value that was found in a library belongs to a release: the release has its key, or may leave it
+    out."""
     if key == "limits.nvls_tree_corrections":
         return bool(value > own["limits.tree_corrections"])
     return key in own or (key.startswith("threads.") and f"{key.rpartition('.')[0]}.env" not in own)
@@ -543,7 +555,7 @@ def _searching(
     until: float,
     progress: Progress,
 ) -> _Candidate:
-    """The candidate with the search of another release, where that finds more of the library's graphs."""
+    """The candidate with the search of another release, if that finds more of the library's graphs."""
     differing = [probe for probe in probes if best.score([probe], ("graphs",))]
     if not differing:
         return best
@@ -566,7 +578,7 @@ def _searching(
 def _without_idle(
     best: _Candidate, tried: _Candidate, differing: Sequence[Probe], probes: Sequence[Probe]
 ) -> _Candidate:
-    """The better candidate without the changes that mend nothing."""
+    """The candidate ``tried`` without the changes that correct nothing."""
     fewest, fewer = tried.score(differing, ("graphs",)), tried
     for key in sorted(key for key, value in tried.changes.items() if best.changes.get(key, ...) != value):
         one_less = fewer.with_change(key, best.changes.get(key, _flat_of(best.parent)[key]))
@@ -580,7 +592,7 @@ def _without_idle(
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """A part: answers that are compared together, and the values and rules that they may depend on."""
+    """A part of the emulator: answers that are compared together, and the values and rules that they may depend on."""
 
     compared: tuple[str, ...]
     keys: tuple[str, ...]  # as they begin
@@ -605,7 +617,8 @@ def _descend(
     progress: Progress,
     part: _Part,
 ) -> _Candidate:
-    """The candidate after applying, one by one, the change that leaves the fewest differences, until none helps."""
+    """Applies, one after the other, the change that leaves the fewest differences, until none helps; returns the
+    candidate."""
     parts = part.compared
     while least := best.score(probes, parts):
         differing = sorted((each for each in probes if best.score([each], parts)), key=lambda each: each.scenario.ranks)
@@ -632,7 +645,8 @@ def _descend(
 
 
 def _trials(best: _Candidate, known: Sequence[str], probe: Probe, part: _Part) -> Iterator[tuple[str, _Candidate]]:
-    """Trials, each one change with its key: what any release has, then numbers that a cell of the library requires."""
+    """Trials, each a key and the candidate with that changed: first values of other releases, then numbers that a cell
+    of the library requires."""
     now = {**_flat_of(best.parent), **best.changes}
     seen = set[str]()
     for name in known:
@@ -653,7 +667,8 @@ def _trials(best: _Candidate, known: Sequence[str], probe: Probe, part: _Part) -
 
 
 def _solved(best: _Candidate, key: str, value: float, probe: Probe) -> Iterator[float]:
-    """Numbers in place of one by which the emulator gives the first cell that differs and moves with it."""
+    """Numbers to try instead of ``value``: those with which the emulator computes the library's number for the first
+    differing cell that depends on it."""
     if isinstance(value, int):
         yield from (each for each in (value * 2, value // 2, value + 8, value - 8, value + 4, value - 4) if each > 0)
         return
@@ -698,7 +713,7 @@ Reaching = Callable[[Probe, _Part], tuple[str, ...]]
 
 
 def _reaching(best: _Candidate, known: Sequence[str], until: float, probe: Probe, part: _Part) -> tuple[str, ...]:
-    """The keys on which differing answers of a communicator depend: any other value of them changes these answers."""
+    """The keys on which the differing answers of a communicator depend: another value changes how many differ."""
     own, keys = best.score([probe], part.compared), dict[str, None]()
     for key, trial in _trials(best, known, probe, part):
         if key not in keys and time.monotonic() < until and trial.score([probe], part.compared) not in (own, FAILED):
@@ -709,7 +724,7 @@ def _reaching(best: _Candidate, known: Sequence[str], until: float, probe: Probe
 def _differing(
     nccl: Release, reports: Sequence[tuple[Probe | None, MatchReport]], reaching: Reaching
 ) -> Iterator[Differing]:
-    """One case for each part that differs, fewest ranks and smallest size first."""
+    """One case for each part that differs: the one with the fewest ranks and the smallest size."""
     seen = dict[tuple[str, str], Differing]()
     named = dict[str, tuple[str, ...]]()
     for probe, report in sorted(reports, key=lambda pair: pair[0].scenario.ranks if pair[0] else math.inf):
@@ -744,7 +759,7 @@ def _part_of(each: Mismatch) -> tuple[str, str]:
 
 
 def _of_cell(nccl: Release, probe: Probe, each: Mismatch) -> dict[str, tuple[str, ...]]:
-    """The emulator's steps for a cell, with the library's latency and bandwidth beside them, and the rules."""
+    """The emulator's steps for a cell, with the library's latency and bandwidth, and the rules of these steps."""
     words = each.where.split()
     request = next((one for one in probe.sizes if words[:2] == [one.collective.name, one.dtype.name]), None)
     if request is None:  # a communicator that the release refuses
@@ -794,7 +809,8 @@ DEFAULTS = "ncclTunerConstantsDefaults"
 
 
 def data_tables(path: Path) -> dict[str, float | list[float]]:
-    """Values that a libnccl holds as data, by dotted key: what tuners receive, corrections, bandwidths to search."""
+    """Values that a libnccl holds as data, by dotted key: the constants that tuners receive, corrections, and
+    bandwidths that the search tries."""
     found: dict[str, float | list[float]] = {}
     data = _objects(path)
     if DEFAULTS in data:
@@ -838,7 +854,7 @@ def _floats(data: bytes) -> list[float]:
 
 
 def _objects(path: Path) -> dict[str, bytes]:
-    """The bytes of the tables by their names."""
+    """The bytes of the tables in a library, by name."""
     wanted = {DEFAULTS, "baseLat", "hwLat", "nvlsEfficiency", "treeCorrectionFactor", *CAPS}
     wanted |= {f"{prefix}{end}" for prefix in SPEEDS for end in ("Intra", "Inter")}
     found: dict[str, bytes] = {}

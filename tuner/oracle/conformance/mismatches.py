@@ -1,4 +1,4 @@
-"""Result of an exact comparison: how much was compared, and every difference with both values."""
+"""Result of an exact comparison: how many values were compared, and every difference with both values."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -20,7 +20,7 @@ class Mismatch:
 
 @dataclass(frozen=True, slots=True)
 class MatchReport:
-    """How many numbers and choices were compared and how many agreed, by kind, and the differences."""
+    """How many numbers and choices were compared and how many agreed, per kind, and the differences."""
 
     title: str = field(metadata=json_form("communicator"))
     compared: Mapping[str, int]
@@ -29,20 +29,20 @@ class MatchReport:
 
 
 class Comparing:
-    """An exact comparison in progress: counts, and keeps what differs."""
+    """An exact comparison in progress: counts comparisons, and keeps the differences."""
 
     def __init__(self) -> None:
         self._compared = Counter[str]()
         self._mismatches: list[Mismatch] = []
 
     def compare(self, what: str, where: str, emulator: object, libnccl: object) -> None:
-        """Counts one comparison, and keeps both values where they differ."""
+        """Counts one comparison, and keeps both values if they differ."""
         self._compared[what] += 1
         if emulator != libnccl:
             self._mismatches.append(Mismatch(what, where, emulator, libnccl))
 
     def add(self, what: str, number: int, mismatches: Sequence[Mismatch]) -> None:
-        """Counts this many comparisons at once, with those that differ."""
+        """Counts ``number`` comparisons at once, of which ``mismatches`` differ."""
         self._compared[what] += number
         self._mismatches += mismatches
 

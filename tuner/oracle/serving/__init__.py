@@ -1,8 +1,8 @@
-"""Serving engines themselves: their released packages, whose own functions say who carries an AllReduce.
+"""Asks serving engines themselves: functions of their released packages say which implementation carries an AllReduce.
 
-:func:`fetch` takes the few files of a package that decide into the cache, :func:`ask` runs them in a child process
-whose PyTorch and GPUs are stand-ins (:mod:`tuner.oracle.serving.stand_ins`). Nothing of the package is installed, and
-nothing of it runs in this process.
+:func:`fetch` puts the few files of a package that decide into the cache. :func:`ask` runs them in a child process with
+stand-ins for PyTorch and GPUs (:mod:`tuner.oracle.serving.stand_ins`). The package is not installed, and none of its
+code runs in this process.
 """
 
 import contextlib
@@ -30,20 +30,20 @@ NOT_FOUND = "No matching distribution"
 
 
 def folder_of(release: EngineRelease) -> Path:
-    """The folder of the cache that has, or will have, the files of a release's package."""
+    """The folder of the cache for the files of a release's package."""
     return cache_folder() / library.ENGINES / f"{release.engine}-{release.release}"
 
 
 def is_fetched(release: EngineRelease) -> bool:
-    """Whether the cache has the files of a release's package."""
+    """Whether the cache has all needed files of a release's package."""
     known = ENGINES.get(release.engine)
     return known is not None and all((folder_of(release) / file).is_file() for file in known.FILES)
 
 
 def fetch(release: EngineRelease, progress: Callable[[str], None] = lambda _: None) -> Path:
-    """The folder with the files of a release's package, which are fetched with pip where they are not there.
+    """The folder with the files of a release's package; missing files are fetched with pip.
 
-    OracleUnavailable for an engine that cannot be asked, and where the package cannot be had or lacks a file.
+    OracleUnavailable for an engine that cannot be asked, and if the package cannot be fetched or lacks a file.
     """
     if release.engine not in ENGINES or release.package is None:
         raise OracleUnavailable(f"{release.engine} cannot be asked: its choice is not made in Python that runs here")
@@ -105,7 +105,8 @@ def _unpack(wheel: Path, files: Sequence[str], some_have: Sequence[str], folder:
 def question(
     situation: Situation, environment: dict[str, str], arguments: Sequence[str], sizes_bytes: Sequence[int]
 ) -> dict[str, Any]:
-    """A question for :func:`ask`: a situation with what the user set for the engine, and sizes in bytes."""
+    """A question for :func:`ask`: a situation, the engine's variables and arguments that the user set, and sizes in
+    bytes."""
     return {
         "capability": situation.capability,
         "ranks": situation.ranks,
@@ -124,10 +125,11 @@ def question(
 
 
 def ask(release: EngineRelease, questions: Sequence[dict[str, Any]], timeout_s: float = TIMEOUT_S) -> list[Any]:
-    """For each question the names of the implementations that the engine's own code takes, one a size.
+    """For each question, the names of the implementations that the engine's own code chooses, one per size.
 
-    A question with which the engine ends is answered by the text of its error instead of a list. The files have to be
-    there (:func:`fetch`). OracleFailed if the child ends without an answer, or not within ``timeout_s`` seconds.
+    If the engine refuses a question, its answer is the text of the error instead of a list. The files have to be in the
+    cache (:func:`fetch`). OracleFailed if the child ends without an answer, or does not end within ``timeout_s``
+    seconds.
     """
     given = json.dumps({"engine": release.engine, "folder": str(folder_of(release)), "questions": list(questions)})
     try:

@@ -1,4 +1,5 @@
-"""The child that runs an engine's own functions: questions on standard input, answers on standard output, in JSON."""
+"""The child process that runs an engine's own functions. It reads questions from standard input and writes answers to
+standard output, in JSON."""
 
 import contextlib
 import json
@@ -9,7 +10,8 @@ from typing import Any
 
 
 def answers(asked: dict[str, Any]) -> list[Any]:
-    """The answers to the questions of a parent, in their order; the text of its error where the engine ends."""
+    """The answers to the parent's questions, in their order; the text of an error for a question that the engine
+    refuses."""
     from tuner.oracle.serving import ENGINES  # after the input is read: a child without one says so
 
     engine, folder = ENGINES[asked["engine"]], Path(asked["folder"])
@@ -23,7 +25,7 @@ def answers(asked: dict[str, Any]) -> list[Any]:
 
 
 def main() -> None:
-    """Reads, answers, and leaves: what the engine's code prints goes nowhere."""
+    """Reads the questions and writes the answers. What the engine's code prints goes to standard error."""
     asked = json.load(sys.stdin)
     for name in list(os.environ):
         if name.startswith(("VLLM_", "SGLANG_", "PYTORCH_")):

@@ -1,4 +1,4 @@
-"""What SGLang's communicator of MSCCL++ runs on in place of that library and of msgspec: names, ranges of sizes."""
+"""Stand-ins for MSCCL++ and msgspec that SGLang's communicator of MSCCL++ runs on: names, and ranges of sizes."""
 
 import copy
 from collections.abc import Callable, Mapping
@@ -15,7 +15,8 @@ ONE_NODES = (
 
 
 class UntypedRecord:
-    """A Struct of msgspec without types: its fields are what its classes define besides functions."""
+    """A stand-in for msgspec's Struct, without types: its fields are all names that its classes define, except
+    functions."""
 
     def __init_subclass__(cls, **_: object) -> None: ...
 
@@ -30,7 +31,7 @@ class UntypedRecord:
 
 
 class _Made:
-    """A field whose default is made anew for each record."""
+    """A field whose default value is made for each record."""
 
     def __init__(self, make: Callable[[], object]) -> None:
         self.make = make
@@ -65,13 +66,13 @@ MSGSPEC = SimpleNamespace(
 
 
 class _Algorithm:
-    """One of the library's: it runs on several nodes if it was compiled for them."""
+    """One of the library's algorithms; it runs on several nodes if it was compiled for them."""
 
     def __init__(self, name: str, several_nodes: bool, sizes: tuple[int, int] = (0, 0)) -> None:
         self.name, self.several_nodes, self.message_size_range = name, several_nodes, sizes
 
     def set_message_size_range(self, low: int, high: int) -> None:
-        """Bounds of the sizes in bytes."""
+        """Sets the smallest and the largest size in bytes."""
         self.message_size_range = low, high
 
     def reset(self) -> None: ...
@@ -92,7 +93,8 @@ def _compiled(_: object, spec: Any, __: int, **___: object) -> _Algorithm:
 
 
 def library(asked: Mapping[str, Any]) -> dict[str, Any]:
-    """The library's modules by name, for a group whose nodes are a domain of CUDA's handles each."""
+    """Stand-ins for the library's modules, by name. Each node of the group is a domain in which CUDA's memory handles
+    work."""
     names = {"AllReduce": "allreduce", "AllGather": "allgather", "ReduceScatter": "reducescatter"}
     collectives = {kind: type(kind, (_Collective,), {"name": name}) for kind, name in names.items()}
     language = SimpleNamespace(
@@ -109,6 +111,6 @@ def library(asked: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def fails(candidate: Any, asked: Mapping[str, Any]) -> bool:
-    """Whether an algorithm, or what SGLang keeps of it, does not run: one of one node on several."""
+    """Whether an algorithm, or SGLang's record of it, does not run: it is for one node, and there are several."""
     algorithm = getattr(candidate, "algorithm", candidate)
     return asked["nodes"] > 1 and not algorithm.several_nodes

@@ -1,4 +1,4 @@
-"""SGLang's own classes for AllReduce, asked who carries a tensor."""
+"""Asks SGLang's own classes for AllReduce which implementation carries a tensor."""
 
 import ast
 import functools
@@ -55,10 +55,10 @@ FLASHINFERS_TYPES = ("float16", "bfloat16", "float32")
 
 
 def carriers(folder: Path, asked: Mapping[str, Any]) -> Iterator[str]:
-    """For each size in bytes of ``asked``, the name of the implementation that SGLang's own code takes.
+    """For each size in bytes of ``asked``, the name of the implementation that SGLang's own code chooses.
 
-    ``asked`` has the fields of a situation, with ``environment`` and ``arguments`` as the user set them. Errors: those
-    of SGLang's code, and KeyError if a file of the release has no such name.
+    ``asked`` has the fields of a situation, and the ``environment`` and ``arguments`` that the user set. Raises the
+    errors of SGLang's code, and KeyError if a file of the release lacks a name.
     """
     os.environ.update(asked["environment"])
     try:
@@ -77,7 +77,7 @@ def _carriers(folder: Path, asked: Mapping[str, Any]) -> Iterator[str]:
 
 
 class _Group:
-    """SGLang's coordinator of the tensor-parallel group, with its own classes upon stand-ins."""
+    """SGLang's coordinator of the tensor-parallel group; its own classes run on stand-ins."""
 
     def __init__(self, folder: Path, asked: Mapping[str, Any]) -> None:
         self.folder, self.asked = folder, asked
@@ -146,7 +146,8 @@ class _Group:
         return self._file("custom_all_reduce_v2", names, given)
 
     def _custom(self) -> tuple[Any, str]:
-        """The communicator of the custom AllReduce that SGLang makes, None if it fails, and our name of it."""
+        """The communicator of the custom AllReduce that SGLang makes (None if that fails), and this project's name for
+        it."""
         second = self._second_version()
         first = self._file(
             "custom_all_reduce",
@@ -186,7 +187,7 @@ class _Group:
             return None
 
     def _mscclpp(self) -> Any:
-        """MSCCL++'s communicator as within a capture of a graph, None if it is not asked for."""
+        """MSCCL++'s communicator as it is during the capture of a graph; None if the user did not enable it."""
         if "enable-mscclpp" not in self.asked["arguments"]:
             return None
         asked, library = self.asked, mscclpp.library(self.asked)
@@ -227,7 +228,8 @@ class _Group:
         )
 
     def _backend(self) -> str | None:
-        """The backend of FlashInfer's AllReduce that is left of what the user asked for."""
+        """The backend of FlashInfer's AllReduce that SGLang uses after it checked the user's settings; None for
+        none."""
         given = dict(each.partition("=")[::2] for each in self.asked["arguments"])
         view = SimpleNamespace(
             flashinfer_allreduce_fusion_backend=given.get("flashinfer-allreduce-fusion-backend"),
@@ -244,7 +246,8 @@ class _Group:
         return backend
 
     def _flashinfer(self, group: Any) -> Any:
-        """SGLang's functions upon FlashInfer's AllReduce, with its workspace made as before the capture of graphs."""
+        """SGLang's functions for FlashInfer's AllReduce, with the workspace that SGLang makes before it captures
+        graphs."""
         asked = self.asked
         generation = asked["capability"] // 10
         parallel = SimpleNamespace(
@@ -296,9 +299,10 @@ class _Group:
         return rows
 
     def _workspace(self, backend: str, max_token_num: int, hidden_dim: int, dtype: Any, **_: object) -> Any:
-        """FlashInfer's workspace: mnnvl's needs multicast of the whole group, trtllm's one node with peer access.
+        """A stand-in for FlashInfer's workspace: the backend mnnvl needs multicast in the whole group, trtllm needs one
+        node with peer access.
 
-        As many elements fit as it was made for (flashinfer-python 0.7.2, by source; of mnnvl more may).
+        It holds as many elements as it was made for (flashinfer-python 0.7.2, by source; with mnnvl it may hold more).
         """
         works = {
             "mnnvl": stand_ins.has_group_multicast(self.asked),
@@ -316,7 +320,7 @@ class _Group:
         )
 
     def _over_pcie(self, deterministic: bool) -> Any:
-        """FlashInfer's AllReduce over PCIe, None if the release or the user has none."""
+        """FlashInfer's AllReduce over PCIe; None if the release does not have it, or it does not support this group."""
         if not (self.folder / PCIE).is_file():
             return None
         rows = dict(each.partition("=")[::2] for each in self.asked["arguments"]).get("cuda-graph-max-bs-decode")
@@ -399,7 +403,7 @@ class _Group:
         self.taken = "flashinfer"
 
     def all_reduce(self, tensor: Any) -> str:
-        """Name of the implementation that the coordinator takes for a tensor."""
+        """Name of the implementation that the coordinator chooses for a tensor."""
         with stand_ins.modules(self.modules):
             try:
                 self.call(tensor)
@@ -411,7 +415,7 @@ class _Group:
 
 
 class _Algorithm(Enum):
-    """The algorithms of the second custom AllReduce by their names in SGLang."""
+    """The algorithms of the second version of the custom AllReduce, with SGLang's names."""
 
     ONE_SHOT_PUSH = 0
     TWO_SHOT_PUSH = 1
@@ -425,13 +429,13 @@ class _Algorithm(Enum):
 
 @cache
 def _top_level(file: Path) -> set[str]:
-    """Names that the top level of a file defines, not those that it imports."""
+    """Names that the top level of a file defines, without those that it imports."""
     return {name for node in ast.parse(file.read_text("utf-8")).body for name in stand_ins.defined(node)}
 
 
 @cache
 def _variables(file: Path) -> CodeType:
-    """The code of the classes of variables, and of ``Envs`` with those that decide here."""
+    """The code of the classes for variables, and of ``Envs`` with only the variables that decide here."""
     kept: list[ast.stmt] = []
     for node in ast.parse(file.read_text("utf-8")).body:
         if isinstance(node, ast.ClassDef) and node.name == "Envs":
@@ -444,7 +448,7 @@ def _variables(file: Path) -> CodeType:
 
 @cache
 def _coordinators_methods(file: Path) -> CodeType:
-    """The code of the coordinator with the methods that choose."""
+    """The code of the coordinator class, with only the methods that choose."""
     methods = {"all_reduce", "_resolve_outplace_all_reduce_method", "_can_use_flashinfer_allreduce"}
     kept: list[ast.stmt] = []
     for node in ast.parse(file.read_text("utf-8")).body:

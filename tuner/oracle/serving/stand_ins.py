@@ -1,4 +1,4 @@
-"""What an engine's own functions run on in place of PyTorch and GPUs: tensors without data, groups, a platform."""
+"""Stand-ins for PyTorch and GPUs that an engine's own functions run on: tensors without data, groups, a platform."""
 
 import ast
 import sys
@@ -58,19 +58,19 @@ class Tensor:
         return 2
 
     def is_contiguous(self) -> bool:
-        """True: all of these are."""
+        """True: every stand-in tensor is contiguous."""
         return True
 
 
 def of_bytes(nbytes: int, dtype: str, hidden_size: int | None) -> Tensor:
-    """A tensor of this number of bytes in rows of ``hidden_size`` elements, of one where that is None."""
+    """A tensor of ``nbytes`` bytes, in rows of ``hidden_size`` elements (of one element if it is None)."""
     elements = nbytes // TYPES[dtype].itemsize
     columns = hidden_size or 1
     return Tensor(elements // columns, columns, TYPES[dtype])
 
 
 def torch(asked: Mapping[str, Any]) -> Any:
-    """A stand-in for the module ``torch``; what it does not name are mocks that do nothing."""
+    """A stand-in for the module ``torch``; names that it does not define are mocks that do nothing."""
     made = MagicMock()
     made.__version__ = "2.14.0"
     for each in TYPES.values():
@@ -101,7 +101,7 @@ def _small(values: Any, dtype: Any) -> Any:
 
 
 def distributed(asked: Mapping[str, Any]) -> Any:
-    """A stand-in for ``torch.distributed``: every other rank says what this one says."""
+    """A stand-in for ``torch.distributed``, in which every other rank answers like this one."""
     made = MagicMock()
     made.get_world_size = lambda group=None: asked["ranks"]
     made.get_rank = lambda group=None: 0
@@ -112,12 +112,13 @@ def distributed(asked: Mapping[str, Any]) -> Any:
 
 
 def has_group_multicast(asked: Mapping[str, Any]) -> bool:
-    """Whether memory of the whole group can be multicast."""
+    """Whether multicast reaches memory of the whole group."""
     return bool(asked["multicast"] and (asked["nodes"] == 1 or asked["one_domain"]))
 
 
 def symmetric_memory(asked: Mapping[str, Any]) -> Any:
-    """A stand-in for torch's symmetric memory: no rendezvous across nodes that are in no NVLink domain."""
+    """A stand-in for torch's symmetric memory, whose rendezvous fails across nodes that are not in one NVLink
+    domain."""
 
     def rendezvous(*_: object) -> Any:
         if asked["nodes"] > 1 and not asked["one_domain"]:
@@ -130,8 +131,8 @@ def symmetric_memory(asked: Mapping[str, Any]) -> Any:
 def pcie_workspace(asked: Mapping[str, Any]) -> type:
     """A stand-in for FlashInfer's workspace of its AllReduce over PCIe (0.7.2.post1, pcie_ipc_policy.py, by source).
 
-    It takes whole packs of 16 bytes, one at least for each rank, of at most ``max_numel`` elements. Without a node
-    whose GPUs map each other's memory it cannot be made: ValueError.
+    It supports tensors of whole packs of 16 bytes, at least one pack per rank, with at most ``max_numel`` elements.
+    Making it raises ValueError, except on one node whose GPUs map each other's memory.
     """
 
     class Workspace:
@@ -155,7 +156,8 @@ def pcie_workspace(asked: Mapping[str, Any]) -> type:
 
 @cache
 def part(file: Path, names: frozenset[str]) -> CodeType:
-    """The code of a file's top level as far as it defines ``names``. KeyError if it does not define one."""
+    """The code of those statements at a file's top level that define ``names``. KeyError if the file does not define
+    one of them."""
     kept, missing = [], set(names)
     for node in ast.parse(file.read_text("utf-8")).body:
         if found := defined(node) & names:
@@ -167,13 +169,13 @@ def part(file: Path, names: frozenset[str]) -> CodeType:
 
 
 def compiled(statements: list[ast.stmt], file: Path) -> CodeType:
-    """The code of statements of a file, without type annotations."""
+    """Compiles statements of a file, without their type annotations."""
     tree = _without_annotations(ast.Module(statements, []))
     return compile(ast.fix_missing_locations(tree), str(file), "exec")
 
 
 def defined(node: ast.stmt) -> set[str]:
-    """Names that a statement defines: a function's, a class's, a variable's."""
+    """Names that a statement defines: of a function, a class or variables."""
     match node:
         case ast.FunctionDef(name=name) | ast.ClassDef(name=name):
             return {name}
@@ -185,7 +187,8 @@ def defined(node: ast.stmt) -> set[str]:
 
 
 def _without_annotations(tree: ast.Module) -> ast.Module:
-    """The tree without types, which would name what there is no stand-in for; a record's fields become objects."""
+    """The tree without type annotations, which would name things without a stand-in; annotated fields become fields of
+    type object."""
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef):
             node.returns = None
@@ -208,7 +211,8 @@ def _plain(node: ast.stmt) -> ast.stmt:
 
 
 def run(file: Path, names: Collection[str], given: Mapping[str, Any]) -> dict[str, Any]:
-    """What the parts of a file that define ``names`` make, with ``given`` names around them."""
+    """Runs the parts of a file that define ``names``, with ``given`` as their global names; returns all global
+    names."""
     made = {"__name__": file.stem, **given}
     exec(part(file, frozenset(names)), made)
     return made
@@ -216,7 +220,7 @@ def run(file: Path, names: Collection[str], given: Mapping[str, Any]) -> dict[st
 
 @contextmanager
 def modules(given: Mapping[str, Mapping[str, Any]]) -> Any:
-    """While it lasts, these modules are imported in place of any others of their names, and their parents."""
+    """Inside the block, these modules and their parents replace all other modules with the same names."""
     names = {name[: end or None] for name in given for end in [*_dots(name), 0]}
     before = {name: sys.modules.get(name) for name in names}
     for name in names:

@@ -1,4 +1,4 @@
-"""vLLM's own classes for AllReduce, asked who carries a tensor."""
+"""Asks vLLM's own classes for AllReduce which implementation carries a tensor."""
 
 import ast
 import builtins
@@ -44,10 +44,10 @@ LIMITS = (
 
 
 def carriers(folder: Path, asked: Mapping[str, Any]) -> Iterator[str]:
-    """For each size in bytes of ``asked``, the name of the implementation that vLLM's own code takes.
+    """For each size in bytes of ``asked``, the name of the implementation that vLLM's own code chooses.
 
-    ``asked`` has the fields of a situation, with ``environment`` and ``arguments`` as the user set them. Errors: those
-    of vLLM's code, and KeyError if a file of the release has no such name.
+    ``asked`` has the fields of a situation, and the ``environment`` and ``arguments`` that the user set. Raises the
+    errors of vLLM's code, and KeyError if a file of the release lacks a name.
     """
     os.environ.update(asked["environment"])
     try:
@@ -66,7 +66,7 @@ def _carriers(folder: Path, asked: Mapping[str, Any]) -> Iterator[str]:
 
 
 class _World:
-    """vLLM's classes for one situation, each in a namespace of stand-ins."""
+    """vLLM's classes in one situation; each runs with a namespace of stand-ins."""
 
     def __init__(self, folder: Path, asked: Mapping[str, Any]) -> None:
         self.folder, self.asked = folder, asked
@@ -204,9 +204,11 @@ class _World:
         return kind
 
     def _workspace(self, backend: str, max_token_num: int, hidden_dim: int, **_: object) -> Any:
-        """FlashInfer's workspace: mnnvl's needs multicast of the whole group, trtllm's one node with peer access.
+        """A stand-in for FlashInfer's workspace: the backend mnnvl needs multicast in the whole group, trtllm needs one
+        node with peer access.
 
-        Of its size: a tensor of as many rows as it was made for fits (flashinfer-python 0.7.2.post1, by source).
+        A tensor fits if it has at most the rows that the workspace was made for (flashinfer-python 0.7.2.post1, by
+        source).
         """
         if not (
             stand_ins.has_group_multicast(self.asked)
@@ -228,7 +230,7 @@ class _World:
         return made
 
     def _warm_up(self) -> None:
-        """vLLM's warm-up before graphs are captured, of the widest one's sizes."""
+        """Runs vLLM's warm-up before the capture of graphs, with the sizes of the largest graph."""
         asked = self.asked
         given = dict(each.partition("=")[::2] for each in asked["arguments"])
         widest, hidden = given.get("max-cudagraph-capture-size"), asked["hidden_size"]
@@ -262,7 +264,7 @@ class _World:
 
 
 class _Base:
-    """What vLLM's communicator inherits: the group as it was given."""
+    """The base class of vLLM's communicator: the group as it was given."""
 
     world_size = 1
 
@@ -273,6 +275,6 @@ class _Base:
 
 @cache
 def _names(file: Path) -> dict[str, Any]:
-    """Stand-ins for every name that the table of variables of a file uses; few of its entries are ever called."""
+    """Stand-ins for every name that a file's table of variables uses; few of the table's entries are ever called."""
     names = {node.id for node in ast.walk(ast.parse(file.read_text("utf-8"))) if isinstance(node, ast.Name)}
     return {name: MagicMock() for name in names if not hasattr(builtins, name)}

@@ -1,1 +1,1 @@
-"""Decision tables in the formats of others, read and written."""
+"""Reads and writes decision tables in the formats of NVIDIA's and NCCLX's tuners."""

@@ -1,4 +1,5 @@
-"""Decision tables, NVIDIA's configurations and NCCLX's: read, recognised by content, and written as another."""
+"""Reads decision tables and the configurations of NVIDIA's and NCCLX's tuners, told apart by content, and converts
+them."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -33,10 +34,10 @@ SHORT = 6  # columns of files that people write: without nNodes and nRanks, whic
 
 
 def read_nvidia(text: str, name: str) -> Table:
-    """Rows with one choice each that fall through (``tuner.plugin.formats.shared``), read as strictly as the plugin
-    reads.
+    """Reads rows as strictly as the plugin does. Each row has one choice and falls through to the next one if that
+    cannot run (``tuner.plugin.formats.shared``).
 
-    BadTable for a mistake, and for a file that lacks its last line or has another number of rows than it announces.
+    BadTable for a mistake, for a missing last line, and if the file has another number of rows than it announces.
     """
     if len(text) > MOST_BYTES:
         raise BadTable(f"{name}: {LARGE}")
@@ -59,8 +60,8 @@ def read_nvidia(text: str, name: str) -> Table:
 
 @dataclass(frozen=True, slots=True)
 class OtherNvidiaFile:
-    """A file almost in NVIDIA's format: ``header`` is the line number of a header that is not a comment (0: none);
-    ``columns`` is the smallest number of columns of any row, as rows may lack nNodes and nRanks.
+    """A file that is almost in NVIDIA's format. ``header`` is the line number of a header that is not a comment (0:
+    none). ``columns`` is the smallest number of columns in a row: rows may lack nNodes and nRanks.
     """
 
     rows: int
@@ -69,10 +70,10 @@ class OtherNvidiaFile:
 
 
 def other_nvidia(content: bytes, name: str) -> OtherNvidiaFile | None:
-    """How a file differs from NVIDIA's format, if it can be read without its header and with rows for any nodes and
-    ranks.
+    """How a file differs from NVIDIA's format, if it can be read once its header is skipped and rows without nNodes and
+    nRanks apply to any number of nodes and ranks.
 
-    None if it cannot be read in this way, either.
+    None if it cannot be read like this, either.
     """
     kept, header, counts = list[str](), 0, list[int]()
     for number, line in enumerate(content.decode("latin-1").splitlines(), start=1):
@@ -116,7 +117,7 @@ def _row(fields: list[str], line: int) -> Decision:
 
 
 def to_nvidia(rows: Sequence[Decision], place: Place, provenance: Mapping[str, str]) -> str:
-    """BadTable names the row that has no words in this format."""
+    """Writes the rows in NVIDIA's format. BadTable for a row that this format cannot express."""
     head = [f"# {COLUMNS}", announce(len(rows)), *(f"# {key}: {value}" for key, value in provenance.items())]
     return close("\n".join([*head, *shared.columns(rows, _columns, place), ""]), len(rows))
 
@@ -166,7 +167,7 @@ OF_THE_PLUGIN = ("table", "nvidia")  # that NCCL_TUNER_TABLE may name
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """A file as it was read: unless its format is "table", a row whose choice cannot run leaves the call to the next
+    """A file as it was read. In all formats except "table", a row whose choice cannot run leaves the call to the next
     row (``tuner.plugin.formats.shared``).
 
     For JSON, the line of a row is the number of its rule.
@@ -182,7 +183,7 @@ class File:
 
     @property
     def falls_through(self) -> bool:
-        """Whether a row that cannot run leaves the call to the next row, and not to NCCL."""
+        """Whether a row whose choice cannot run leaves the call to the next row, and not to NCCL."""
         return self.format != "table"
 
 
@@ -190,12 +191,12 @@ FILE = ReaderBounds("a decision table, of any format", unpacked_bytes=16 << 20, 
 
 
 def read(path: Path) -> File:
-    """Reads a table of any format. BadTable where the file is missing, of no known format, or has a mistake."""
+    """Reads a table of any format. BadTable if the file is missing, has no known format, or has a mistake."""
     return from_content(read_bytes(path, BadTable, bounds=FILE), str(path))
 
 
 def from_content(content: bytes, name: str) -> File:
-    """A decision table in any of the formats. BadTable for anything else; errors call it ``name``."""
+    """Reads a decision table in any of the formats. BadTable for anything else; errors name the file ``name``."""
     letters = shared.text_of(content, name)
     kind = format_of(letters, name)
     if kind == "table":
@@ -205,7 +206,7 @@ def from_content(content: bytes, name: str) -> File:
 
 
 def to_text(file: File, target: str) -> str:
-    """The file in another format, or in its own; BadTable names a row that the format cannot express."""
+    """The file's text in the format ``target``. BadTable for a row that this format cannot express."""
     if target not in FORMATS:
         raise BadTable(f"unknown format '{target}' ({one_of(FORMATS)})")
     table = file.table
@@ -220,8 +221,8 @@ def to_text(file: File, target: str) -> str:
 
 
 def format_of(content: str, name: str) -> str:
-    """The format of a table, recognised by its header, its first brace, or the columns of algorithm and protocol in its
-    first row.
+    """The format of a table, recognised by its header, by a brace at its start, or by which columns of its first row
+    hold the algorithm and the protocol.
 
     BadTable for an unknown format.
     """

@@ -1,4 +1,4 @@
-"""Decision tables from measurements: the samples that NVIDIA's optimize_config.py takes, a CSV with a header.
+"""Makes decision tables from measured times in the input format of NVIDIA's optimize_config.py: a CSV with a header.
 
 Source of the columns: plugins/tuner/example/scripts/{optimize_config.py,sample_performance_data.csv}, v2.30.7-1.
 """
@@ -56,7 +56,7 @@ FILE = ReaderBounds("times for a decision table, as CSV", lines=1_000_000)
 
 
 def read(path: Path) -> Samples:
-    """Times in us by call, size and choice. BadMeasurement with file and line for what cannot be read."""
+    """Reads times in us by conditions, size and choice. BadMeasurement with file and line for what cannot be read."""
     try:
         text = read_bytes(path, BadMeasurement, bounds=FILE).decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -84,8 +84,8 @@ def _samples(path: Path, rows: "csv.DictReader[str]") -> Samples:
 
 
 def decisions(samples: Samples) -> tuple[list[Decision], list[str]]:
-    """The choice with the lowest median at each size, which holds up to halfway to the next size; and doubts about
-    it.
+    """Rows with the choice of the lowest median at each size, valid up to halfway to the next size; and notes on
+    doubtful choices.
     """
     rows: list[Decision] = []
     notes: list[str] = []
@@ -123,7 +123,7 @@ def _rows(where: Where, by_size: dict[int, dict[TableChoice, list[float]]], note
 def _best(
     call: str, times_us: dict[TableChoice, list[float]], winners: list[tuple[int, TableChoice]], notes: list[str]
 ) -> TableChoice:
-    """The choice with the lowest median; of equal ones, the one that won at the size before, else the first
+    """The choice with the lowest median; among equal medians the one that won at the previous size, else the first
     measured.
     """
     medians = {choice: median(values) for choice, values in times_us.items()}
@@ -140,7 +140,7 @@ def _best(
 
 
 def _sample(row: dict[str, str]) -> tuple[Where, int, TableChoice, float]:
-    """A measured row. ValueError says what is wrong."""
+    """Reads a measured row. ValueError says what is wrong."""
     choice = TableChoice(
         _named(Algorithm, row["algorithm"], "algorithm"),
         _named(Protocol, row["protocol"], "protocol"),
@@ -166,7 +166,7 @@ def _sample(row: dict[str, str]) -> tuple[Where, int, TableChoice, float]:
 
 
 def _number(row: dict[str, str], name: str, least: int, most: int) -> int | None:
-    """A number from ``least`` to ``most``; -1 means any, or NCCL's own."""
+    """Reads a number from ``least`` to ``most``; None for -1, which means any (for channels: NCCL's own number)."""
     text = row[name]
     if text == "-1":
         return None
@@ -176,7 +176,7 @@ def _number(row: dict[str, str], name: str, least: int, most: int) -> int | None
 
 
 def _named(names: type[_Name], text: str, what: str) -> _Name:
-    """A member by NVIDIA's word, which may have an underscore that NCCL's name lacks."""
+    """The member that NVIDIA's file calls ``text``, in any case; underscores do not count."""
     for name in names:
         if name.name.lower() == text.lower().replace("_", ""):
             return name

@@ -1,4 +1,4 @@
-"""The configuration of NCCLX's built-in tuner, as CSV and as JSON: all three versions are read, the newest is written.
+"""Configurations of NCCLX's built-in tuner, as CSV and as JSON: reads all three versions, writes the newest.
 
 Source: comms/ncclx/meta/tuner of meta-pytorch/torchcomms: ee6c06d3d (ten columns by bytes), 27dda4a2f (by bytes per
 rank), 6362ecc16 (eight columns).
@@ -31,7 +31,7 @@ _DEFAULTS = {"bytesPerRank": "*", "nNodes": "*", "nLocalRanks": "*", "channels":
 
 
 def read_csv(text: str, name: str) -> Table:
-    """Rows of one choice that fall through (``tuner.plugin.formats.shared``)."""
+    """Reads rows with one choice each, which fall through (``tuner.plugin.formats.shared``)."""
     lines = [(number, split(line)) for number, line in shared.data_lines(text)]
     keys = _columns_of(text, lines, name)
     rows = []
@@ -44,7 +44,7 @@ def read_csv(text: str, name: str) -> Table:
 
 
 def split(line: str) -> list[str]:
-    """Columns; a comma within brackets belongs to an interval."""
+    """Splits a line into its columns; a comma within brackets belongs to an interval."""
     ends, depth = [-1], 0
     for at, letter in enumerate(line):
         if letter == "," and depth == 0:
@@ -54,7 +54,7 @@ def split(line: str) -> list[str]:
 
 
 def _columns_of(text: str, lines: list[tuple[int, list[str]]], name: str) -> list[str]:
-    """Columns as a comment names them; without a comment, those of the newest version."""
+    """Names of the columns as a comment lists them; without such a comment, those of the newest version."""
     comments = (re.sub(r"[#\s]", "", line) for line in text.split("\n") if line.lstrip().startswith("#"))
     columns = {comment for comment in comments if comment.startswith(("collective,bytes,", "collective,bytesPerRank,"))}
     if len(columns) > 1 or not columns <= set(VERSIONS):
@@ -139,7 +139,8 @@ def _row(fields: dict[str, str], line: int) -> Decision:
 
 
 def _interval(text: str, key: str, least: int) -> Span | None:
-    """``*``, ``N``, ``[a,b]`` with either bracket open, or without an end; None is every number."""
+    """Reads ``*``, ``N`` or an interval ``[a,b]``, where either bracket may be a parenthesis and either end may be
+    missing; None means every number."""
     if text in ("", "*"):
         return None
     match = _INTERVAL.fullmatch(text)
@@ -157,14 +158,14 @@ def _interval(text: str, key: str, least: int) -> Span | None:
 
 
 def csv_text(rows: Sequence[Decision], place: Place, provenance: Mapping[str, str]) -> str:
-    """BadTable names the row that has no words in this format."""
+    """Writes the rows as CSV. BadTable for a row that this format cannot express."""
     head = [f"# {NEWEST}", *(f"# {key}: {value}" for key, value in provenance.items())]
     lines = shared.columns(rows, lambda row: list(_columns(row).values()), place)
     return "\n".join([*head, *lines, ""])
 
 
 def json_text(rows: Sequence[Decision], place: Place, provenance: Mapping[str, str]) -> str:
-    """The rows as rules of a JSON file. BadTable for a row that it cannot say."""
+    """Writes the rows as rules of a JSON file. BadTable for a row that this format cannot express."""
     rules = []
     for row in rows:
         with shared.at(place(row.line)):

@@ -24,7 +24,8 @@ Place = Callable[[int], str]  # where a row was read, by its line
 
 
 def ranked(rows: Sequence[Decision], place: Place) -> tuple[Decision, ...]:
-    """Rewrites rows that fall through as rows that do not. BadTable if they overlap in too many ways."""
+    """Rewrites rows that fall through to the next one as rows that list their choices in order. BadTable if too many
+    rows overlap."""
     decisions: list[Decision] = []
     shapes = [boxes.of(row) for row in rows]
     index, meetings = Boxes(shapes), _Meetings()
@@ -42,14 +43,14 @@ def ranked(rows: Sequence[Decision], place: Place) -> tuple[Decision, ...]:
 
 
 class _Meetings:
-    """The number of pairs of rows that may still be compared; below 0 the result is incomplete."""
+    """How many pairs of rows may still be compared (``left``); below 0 the result is incomplete."""
 
     def __init__(self) -> None:
         self.left = MOST_MEETINGS
 
 
 def _ranked(row: Decision, below: Sequence[Decision], meetings: _Meetings) -> Iterator[Decision]:
-    """The parts of ``row`` in which lower rows match as well, then the rest of it."""
+    """The parts of ``row`` in which rows further down match as well, then the rest of ``row``."""
     for number, other in enumerate(below):
         meetings.left -= 1
         if meetings.left < 0:
@@ -64,8 +65,8 @@ def _ranked(row: Decision, below: Sequence[Decision], meetings: _Meetings) -> It
 
 
 def single(rows: Sequence[Decision], place: Place) -> tuple[Decision, ...]:
-    """Rewrites ranked rows as rows with one choice each that fall through. BadTable where these would end at an
-    unnamed choice.
+    """Rewrites rows with ordered choices as rows with one choice each that fall through. BadTable if a call could then
+    fall through to a choice that its row does not name.
     """
     by_collective: dict[object, list[Decision]] = {}
     for row in rows:
@@ -108,7 +109,8 @@ def _meets_what_is_left(shape: Box, above: Sequence[Box], other: Box | None) -> 
 
 @lru_cache(4096)  # rows of a table have few different choices
 def _followed(choices: tuple[TableChoice, ...], below: tuple[TableChoice, ...]) -> tuple[TableChoice, ...]:
-    """Merge choices that are tried in turn: the upper row's wins, except for a chunk size that it leaves open."""
+    """Merges the choices of two rows, to be tried in turn: the upper row wins, except for a chunk size that it leaves
+    open."""
     result = {choice.algo_proto: choice for choice in choices}
     for choice in below:
         first = result.setdefault(choice.algo_proto, choice)
@@ -157,7 +159,8 @@ def at(place: str) -> Iterator[None]:
 
 
 def text_of(content: bytes, name: str) -> str:
-    """The text with one character per byte: only ASCII has a meaning in these files. BadTable for a zero byte."""
+    """Decodes the text with one character per byte, as only ASCII has a meaning in these files. BadTable for a zero
+    byte."""
     if b"\0" in content:
         line = content[: content.index(b"\0")].count(b"\n") + 1
         raise BadTable(f"{name}:{line}: a zero byte: this is not a text file")
@@ -173,14 +176,15 @@ def data_lines(text: str) -> Iterator[tuple[int, str]]:
 
 
 def named(valid: Mapping[str, _Value], word: str, what: str) -> _Value:
-    """A member, spelled exactly as in ``valid``: other readers would read an unknown word as something else."""
+    """The member that is spelled exactly like ``word``. Mistake for an unknown word, which other readers would
+    misread."""
     if word not in valid:
         raise Mistake(f"unknown {what} '{shown(word)}' ({one_of(valid)})")
     return valid[word]
 
 
 def whole(word: str, what: str, least: int, most: int) -> int:
-    """A whole number from ``least`` to ``most``, from its text; Mistake for anything else."""
+    """Reads a whole number from ``least`` to ``most``; Mistake for anything else."""
     match = _WHOLE.fullmatch(word)
     number = int(match[1]) if match else None
     if number is None or not least <= number <= most:
@@ -194,7 +198,7 @@ def any_or(word: str, what: str, least: int, most: int) -> int | None:
 
 
 def choice(algorithm: str, protocol: str, channels: str, chunk_bytes: int | None = None) -> TableChoice:
-    """A choice; ``channels`` of -1, or of 0 where NCCL ignores it, are NCCL's own."""
+    """Makes a choice from its texts; ``channels`` of -1 or 0 means that NCCL chooses them."""
     count = None if re.fullmatch("0+", channels) else any_or(channels, "channels", 1, MAX_CHANNELS)
     return TableChoice(
         named(ALGORITHM_KEYS, algorithm, "algorithm"), named(PROTOCOL_KEYS, protocol, "protocol"), count, chunk_bytes
@@ -207,18 +211,18 @@ def exactly(number: int | None, any_number: Span) -> Span:
 
 
 def cell_keys(choice: TableChoice) -> tuple[str, str]:
-    """The names of algorithm and protocol."""
+    """The names of algorithm and protocol in these files."""
     algorithm = next(key for key, value in ALGORITHM_KEYS.items() if value is choice.algorithm)
     return algorithm, next(key for key, value in PROTOCOL_KEYS.items() if value is choice.protocol)
 
 
 def columns(rows: Iterable[Decision], render: Callable[[Decision], list[str]], place: Place) -> Iterator[str]:
-    """One line per row; a row that the format cannot express is refused, by its place."""
+    """Yields one line per row. BadTable names the place of a row that the format cannot express."""
     for row in rows:
         with at(place(row.line)):
             yield ",".join(render(row))
 
 
 def shown(word: str) -> str:
-    """A word as errors show it."""
+    """A word in the form in which errors show it."""
     return values.shown(word.encode("latin-1", "replace"))

@@ -1,1 +1,1 @@
-"""Decision tables as this project's plugin reads them: records, reader, writer."""
+"""Records, reader and writer of decision tables as this project's plugin reads them."""

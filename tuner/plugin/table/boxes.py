@@ -1,5 +1,5 @@
-"""Conditions as boxes: which calls two rows have in common, and which calls of a row no other row takes, computed
-exactly.
+"""Computes exactly which calls two rows have in common, and which calls of a row no other row matches; a row's
+conditions are a box.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -30,7 +30,7 @@ class Box(NamedTuple):
 
 
 def of(row: Conditions) -> Box | None:
-    """The box of a row; None if no communicator meets its conditions."""
+    """The box of a row; None if no call meets its conditions."""
     registered = row.registered if isinstance(row, Decision) else None
     pipelined = row.pipelined if isinstance(row, Decision) else ANY_PIPELINED
     per_node = (0, LARGEST_COUNT) if row.ranks_per_node is None else _range(row.ranks_per_node, LARGEST_COUNT)
@@ -54,8 +54,8 @@ def common(one: Box, other: Box) -> Box | None:
 
 
 def _filled(box: Box) -> Box | None:
-    """The box with everything that exact conditions imply filled in, so that equal meanings are equal boxes; None if
-    it is empty.
+    """Narrows a box to what its conditions imply together, so that conditions with the same meaning give equal boxes.
+    None if no call is left.
     """
     ranks = _common(box.ranks, (box.nodes[0], LARGEST_COUNT))  # a node has at least one
     nodes = _common(box.nodes, (1, ranks[1]))
@@ -134,7 +134,7 @@ class Boxes:
         return found
 
     def _found(self, count: int) -> None:
-        """Counts overlaps. BadTable if there are more than can be handled in reasonable time."""
+        """Adds to the count of overlaps. BadTable if there are too many for a reasonable time."""
         self._left -= count
         if self._left < 0:
             raise BadTable(f"the table: over {self._most:,} pairs of rows meet; valid: fewer, and none twice")
@@ -153,7 +153,7 @@ class Boxes:
 
 
 def _meet(lows: NDArray[np.uint64], highs: NDArray[np.uint64], box: Box | NDArray[np.uint64]) -> NDArray[np.bool_]:
-    """Whether each box overlaps with a given one; ends are [field][box]."""
+    """Whether each box overlaps with a given one; ``lows`` and ``highs`` are arrays [field][box]."""
     ends = np.array(box, np.uint64)
     each = (lows <= ends[:, 1:]) & (highs >= ends[:, :1])
     meets: NDArray[np.bool_] = np.logical_and.reduce(each, axis=0)
@@ -161,11 +161,11 @@ def _meet(lows: NDArray[np.uint64], highs: NDArray[np.uint64], box: Box | NDArra
 
 
 class TooManyOverlaps(Exception):
-    """There are more parts than can be followed in reasonable time."""
+    """There are too many parts to compute in a reasonable time."""
 
 
 def uncovered(box: Box, others: Iterable[Box], most_parts: int = 5000) -> list[Box]:
-    """Subtract all of ``others`` from ``box``; TooManyOverlaps where that has too many parts."""
+    """Parts of ``box`` that are in none of ``others``. TooManyOverlaps if there are more than ``most_parts``."""
     parts = [box]
     for other in others:
         parts = [part for old in parts for rest in minus(old, other) if (part := _filled(rest)) is not None]
@@ -177,7 +177,7 @@ def uncovered(box: Box, others: Iterable[Box], most_parts: int = 5000) -> list[B
 
 
 def covered(box: Box, others: Sequence[Box]) -> bool:
-    """Whether ``others`` together cover ``box``. TooManyOverlaps if that cannot be told in reasonable time."""
+    """Whether ``others`` together cover ``box``. TooManyOverlaps if that cannot be computed in a reasonable time."""
     axis = "bytes" if box.bytes_per_rank == (0, LARGEST) else "bytes_per_rank"
     rest = box._replace(**{axis: (0, LARGEST)})
     # Most rows differ in their sizes only: those are merged first, and what they leave is looked at in full.
@@ -227,9 +227,7 @@ def _has_a_free_corner(box: Box, others: Sequence[Box]) -> bool:
 
 
 def _has_a_size(box: Box) -> bool:
-    """Whether some size is in the range of bytes and, for one of these numbers of ranks, in the range of bytes per
-    rank.
-    """
+    """Whether, for some number of ranks in the box, a size is in the range of bytes and in that of bytes per rank."""
     (low, high), (low_per_rank, high_per_rank) = box.bytes, box.bytes_per_rank
     fewest = max(box.ranks[0], -(-(low + 1) // (high_per_rank + 1)))
     return fewest <= (box.ranks[1] if low_per_rank == 0 else min(box.ranks[1], high // low_per_rank))

@@ -1,5 +1,5 @@
-"""The strict reader of decision tables: it reports the first mistake with its line, and then uses nothing of the
-file.
+"""Strict reader and writer of decision tables. The reader reports the first mistake with its line, and then uses
+nothing of the file.
 """
 
 import re
@@ -76,7 +76,7 @@ def read(path: Path) -> Table:
 
 
 def from_text(content: bytes | str, name: str = "table") -> Table:
-    """The table; the first mistake is a BadTable that begins with ``name`` and the line."""
+    """Reads a table from its content. BadTable for the first mistake, with ``name`` and the line."""
     # Bytes throughout: Python's text knows line ends, blanks and digits that the format does not.
     content = content.encode() if isinstance(content, str) else content
     if len(content) > MOST_BYTES:
@@ -125,7 +125,7 @@ class _Reader:
             self._take_decision(words, number)
 
     def table(self) -> Table:
-        """Reads the whole table; the plugin reads the GPUs from a comment anywhere in it."""
+        """The table, after all lines were read: the comment with the GPUs may be anywhere in it."""
         if self.comments.gpus:
             self.provenance[GPUS] = self.comments.gpus
             self.provenance_lines[GPUS] = self.comments.gpus_line
@@ -210,7 +210,7 @@ def _word(words: list[bytes], at: int, valid: tuple[str, ...], what: str) -> str
 
 
 def _sides(words: list[bytes], what: str) -> tuple[Collective, list[bytes], list[bytes]]:
-    """The collective, the words between it and the arrow, and those after the arrow."""
+    """Splits a row: the collective, the words between it and the arrow, and the words after the arrow."""
     collective = by_name(Collective, words[0], "collective")
     if b"->" not in words:
         raise Mistake(f"no '->' with {what} after it")
@@ -252,7 +252,7 @@ def _arms(words: list[bytes]) -> Arms:
 
 
 def _parts(words: list[bytes]) -> list[list[bytes]]:
-    """The words between the bars."""
+    """Splits words at the bars."""
     parts: list[list[bytes]] = [[]]
     for word in words:
         if word == b"|":
@@ -307,7 +307,7 @@ def _pairs(words: list[bytes], readers: _Readers, side: str) -> dict[str, Any]:
 def to_text(table: Table) -> str:
     """The file's content.
 
-    BadTable where provenance could not be read back, a row has both ``bytes`` and ``bytes_per_rank``, or the table is
+    BadTable if the provenance could not be read back, a row has both ``bytes`` and ``bytes_per_rank``, or the table is
     too large.
     """
     rows = [*map(_constant_text, table.constants), *map(_cost_text, table.costs), *map(decision_text, table.decisions)]
@@ -345,7 +345,7 @@ def _cost_text(cost: CostRow) -> str:
 
 
 def decision_text(row: Decision) -> str:
-    """The row as it stands in a table. Errors: BadTable as of :func:`to_text`."""
+    """The row as a table writes it. BadTable if it has both ``bytes`` and ``bytes_per_rank``."""
     words = list(_conditions_text(row))
     if row.registered is not None:
         words.append(f"registered={'yes' if row.registered else 'no'}")
@@ -363,7 +363,7 @@ def _arms_text(arms: Arms) -> str:
 
 
 def choice_text(choice: TableChoice) -> str:
-    """The choice as a row has it: ``ring/ll128 channels=8``."""
+    """The choice as a row writes it: ``ring/ll128 channels=8``."""
     words = [f"{choice.algorithm.name}/{choice.protocol.name}".lower()]
     if choice.channels is not None:
         words.append(f"channels={choice.channels}")
@@ -397,7 +397,7 @@ def _interval(interval: Span, text: Callable[[int], str]) -> str:
 
 
 def size_text(size_bytes: int) -> str:
-    """A size in the largest unit that expresses it exactly."""
+    """Writes a size in the largest unit that expresses it exactly."""
     for unit, shift in (("T", 40), ("G", 30), ("M", 20), ("K", 10)):
         if size_bytes and size_bytes % (1 << shift) == 0:
             return f"{size_bytes >> shift}{unit}"

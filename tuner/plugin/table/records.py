@@ -1,7 +1,7 @@
 """Records of a decision table (docs/decision-table.md).
 
-The plugin has its own reader in C (``csrc/plugin``). This one in Python is written independently in the simplest way,
-and tests compare the two.
+The plugin has its own reader in C (``csrc/plugin``). The reader in Python is written independently of it in the
+simplest way, and tests compare the two.
 """
 
 from collections.abc import Iterable, Mapping
@@ -41,7 +41,7 @@ ANY_PIPELINED = Span(0)
 
 @dataclass(frozen=True, slots=True)
 class TableChoice:
-    """A choice that NCCL shall make; if ``channels`` or ``chunk_bytes`` is None, NCCL chooses it."""
+    """A choice that the table asks of NCCL; if ``channels`` or ``chunk_bytes`` is None, NCCL decides that itself."""
 
     algorithm: Algorithm
     protocol: Protocol
@@ -56,9 +56,9 @@ class TableChoice:
 
 @dataclass(frozen=True, slots=True)
 class Conditions:
-    """Conditions of a row; at most one of ``bytes`` and ``bytes_per_rank`` restricts the size.
+    """Conditions of a row; only one of ``bytes`` and ``bytes_per_rank`` may restrict the size.
 
-    ``line`` says where the row was read.
+    ``line`` is the line number that the row was read from.
     """
 
     collective: Collective
@@ -87,9 +87,9 @@ class Conditions:
 
 @dataclass(frozen=True, slots=True)
 class Arms:
-    """Choices that calls take in turns inside a job; None for NCCL's own.
+    """Choices that calls of a job try in turn; None stands for NCCL's own choice.
 
-    One of every ``every`` blocks of ``block`` calls uses an arm; after ``calls`` calls no block does.
+    In every ``every`` blocks of ``block`` calls, one block uses an arm; after ``calls`` calls none does.
     """
 
     choices: tuple[TableChoice | None, ...]
@@ -100,7 +100,8 @@ class Arms:
 
 @dataclass(frozen=True, slots=True)
 class Decision(Conditions):
-    """``choices`` are in order of preference; if none of them can run, or there is none ("nccl"), NCCL chooses.
+    """A row that decides calls. ``choices`` are in order of preference; if NCCL can run none of them, or the list is
+    empty ("nccl"), NCCL chooses.
 
     A row that explores has ``arms`` instead of ``choices``.
     """
@@ -127,7 +128,8 @@ class CostLine:
 
 @dataclass(frozen=True, slots=True)
 class CostRow(Conditions):
-    """The time of one algorithm and protocol; None ("never") makes it slower than everything else."""
+    """A row that gives the time of one algorithm and protocol; None ("never") makes them slower than everything
+    else."""
 
     algorithm: Algorithm
     protocol: Protocol
@@ -136,7 +138,8 @@ class CostRow(Conditions):
 
 @dataclass(frozen=True, slots=True)
 class ConstantRow:
-    """A number of NCCL's own model; ``words`` are its name in the file: ("link-latency-us", "net", "ring/ll128")."""
+    """A row that sets a constant of NCCL's model; ``words`` are its name in the file: ("link-latency-us", "net",
+    "ring/ll128")."""
 
     words: tuple[str, ...]
     value: float
@@ -145,7 +148,7 @@ class ConstantRow:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A decision table: rows in the order of the file, the first that matches wins."""
+    """A decision table: rows in the order of the file. The first row that matches a call decides it."""
 
     decisions: tuple[Decision, ...] = ()
     costs: tuple[CostRow, ...] = ()
@@ -155,7 +158,7 @@ class Table:
 
 
 def pipelined_ends(decisions: Iterable[Decision]) -> set[int]:
-    """Values at which a decision may change with numPipeOps; a table has at most MOST_PIPELINED_ENDS."""
+    """Values of numPipeOps at which the deciding row may change; a table has at most MOST_PIPELINED_ENDS."""
     intervals = {row.pipelined for row in decisions}
     ends = chain.from_iterable((one.low, 0 if one.high is None else one.high + 1) for one in intervals)
     return {end for end in ends if end != 0}

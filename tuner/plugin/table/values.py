@@ -1,4 +1,4 @@
-"""The words of decision tables: names, numbers, intervals."""
+"""Reads the parts of a row of a decision table: names, numbers, intervals."""
 
 import hashlib
 import math
@@ -27,7 +27,7 @@ class Mistake(Exception):
 
 
 class _Kind(NamedTuple):
-    """A kind of whole numbers."""
+    """A kind of whole number: its form, its largest value, and its name in errors."""
 
     pattern: re.Pattern[bytes]
     most: int
@@ -43,7 +43,7 @@ _COUNT = _Kind(expression(rb"([0-9]+)()"), LARGEST_COUNT, "a number")
 
 
 def by_name(names: type[_Name], word: bytes, what: str) -> _Name:
-    """The member of ``names`` with this name, in any case; Mistake for an unknown name."""
+    """The member of ``names`` with the name ``word``, in upper or lower case; Mistake for an unknown name."""
     if word.lower() in (known := _names(names)):
         found: _Name = known[word.lower()]
         return found
@@ -82,7 +82,7 @@ def _number(text: bytes, kind: _Kind) -> int:
 
 
 def whole(digits: bytes) -> int | None:
-    """The number of decimal digits; None past the largest of 64 bits."""
+    """The number that decimal digits stand for; None if it does not fit into 64 bits."""
     digits = digits.lstrip(b"0") or b"0"
     number = int(digits) if len(digits) <= len(str(LARGEST)) else LARGEST + 1
     return number if number <= LARGEST else None
@@ -98,7 +98,7 @@ class _Setting(NamedTuple):
     range_text: str
 
     def read(self, text: bytes) -> int:
-        """Errors: Mistake for anything but a number in the range."""
+        """Reads a number; Mistake if it is not in the range."""
         try:
             number = _number(text, self.kind)
         except Mistake:
@@ -120,44 +120,44 @@ SCHEDULE = {"every": _EVERY.read, "block": _BLOCK.read, "calls": _CALLS.read}
 
 
 def channels(text: bytes) -> int:
-    """A number of channels."""
+    """Reads a number of channels."""
     return _CHANNELS.read(text)
 
 
 def chunk(text: bytes) -> int:
-    """Bytes of a chunk."""
+    """Reads a chunk size in bytes."""
     return _CHUNK.read(text)
 
 
 def batch(text: bytes) -> int:
-    """A number of operations in a batch."""
+    """Reads a number of operations in a batch."""
     return _BATCH.read(text)
 
 
 def yes_or_no(text: bytes) -> bool:
-    """yes or no; Mistake for others."""
+    """Reads yes or no; Mistake for anything else."""
     if text not in (b"yes", b"no"):
         raise Mistake(f"registered={shown(text)} is neither yes nor no")
     return text == b"yes"
 
 
 def sizes(text: bytes) -> Span:
-    """An interval of bytes, from 0 on."""
+    """Reads an interval of sizes in bytes, which may begin at 0."""
     return interval(text, _SIZE, 0)
 
 
 def counts(text: bytes) -> Span:
-    """An interval of counts, from 1 on."""
+    """Reads an interval of counts, all at least 1."""
     return interval(text, _COUNT, 1)
 
 
 def counts_from_0(text: bytes) -> Span:
-    """An interval of counts, from 0 on."""
+    """Reads an interval of counts, which may begin at 0."""
     return interval(text, _COUNT, 0)
 
 
 def decimal(text: bytes, key: str) -> float:
-    """A finite decimal number of at least 0; Mistake for others."""
+    """Reads a finite decimal number of at least 0; Mistake for anything else."""
     number = float(text) if len(text) <= _MOST_LETTERS and _DECIMAL.fullmatch(text) else math.inf
     if not math.isfinite(number):
         raise Mistake(f"{key} '{shown(text)}' is not a finite decimal number of at least 0, such as 12.25 or 1e-3")
@@ -165,12 +165,12 @@ def decimal(text: bytes, key: str) -> float:
 
 
 def latency(text: bytes) -> float:
-    """A latency in us that a float32 holds."""
+    """Reads a latency in us that fits into a float32."""
     return _in_float32(decimal(text, "latency-us"), text, "latency-us")
 
 
 def bandwidth(text: bytes) -> float:
-    """A bandwidth in GB/s above 0 that a float32 holds; Mistake for others."""
+    """Reads a bandwidth in GB/s, above 0, that fits into a float32; Mistake for anything else."""
     number = _in_float32(decimal(text, "bandwidth-gbs"), text, "bandwidth-gbs")
     if np.float32(number) == 0:
         raise Mistake(f"bandwidth-gbs '{shown(text)}' is not above 0")
@@ -200,9 +200,10 @@ _GPUS = expression(rb"#[ \t]*gpus:[ \t]+([^ \t].*?)[ \t]*", re.DOTALL)
 
 
 class Comments:
-    """Comments of a file; the first one for ``gpus`` counts. Lines have no line ends.
+    """Comments of a file; if several name ``gpus``, the first counts.
 
-    ``valid_s`` are the first and last second since 1970 of the days on which the table is valid; None without a limit.
+    ``valid_s`` are the first and the last second, since 1970, of the days on which the table is valid; None if it is
+    always valid.
     """
 
     def __init__(self, content: bytes) -> None:
@@ -215,7 +216,8 @@ class Comments:
         self._rows_line = 0
 
     def take(self, number: int, line: bytes) -> None:
-        """Errors: Mistake for a zero byte, and where two comments announce different numbers of rows."""
+        """Reads a line, without its line end, and keeps what its comment says. Mistake for a zero byte, and if two
+        comments announce different numbers of rows."""
         if b"\0" in line:
             raise Mistake("a zero byte: this is not a text file")
         if not self.gpus and (gpus := _GPUS.fullmatch(line)):
@@ -237,7 +239,8 @@ class Comments:
         self._rows, self._rows_line, self._hashed = rows, number, match[2] is not None
 
     def missing(self, rows: int) -> tuple[int, str] | None:
-        """The line that announces a wrong number of rows or follows the end, and what is wrong with it."""
+        """Number of the line that announces a wrong number of rows or follows the end of the table, and what is wrong
+        with it; None if all is well."""
         if self._hashed and self._rows_line < self._content.count(b"\n"):
             return self._rows_line + 1, "something follows the line with the hash, which ends a table"
         if not self._rows_line or self._rows == rows:
@@ -256,7 +259,7 @@ def _announced(rows: int) -> str:
 
 
 def announce(rows: int) -> str:
-    """The comment at the head of a table."""
+    """The comment at the head of a table that announces its number of rows."""
     return f"# {ROWS}: {rows}"
 
 
@@ -279,7 +282,7 @@ def _valid(days: bytes) -> tuple[int | None, int | None]:
 
 
 def _begin_s(day: str) -> int:
-    """Seconds since 1970 at which a day begins in UTC. Errors: ValueError."""
+    """Seconds since 1970 at which a day begins in UTC. ValueError if it is no date, or before 1970."""
     begin = int(datetime.strptime(day, "%Y-%m-%d").replace(tzinfo=UTC).timestamp())
     if begin < 0:
         raise ValueError(day)
@@ -287,7 +290,7 @@ def _begin_s(day: str) -> int:
 
 
 def lines_of(content: bytes) -> list[bytes]:
-    """Lines without their ends; the last is empty where the file ends with one."""
+    """Lines without their line ends; the last one is empty if the file ends with a line end."""
     return [line.removesuffix(b"\r") for line in content.split(b"\n")]
 
 
