@@ -1,4 +1,4 @@
-"""A scenario from words: the names and files that the command line and the Python API take."""
+"""Makes a scenario from the names, numbers and files that the command line and the Python API take."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -27,22 +27,23 @@ Sizes = tuple[int, ...] | int | None  # hosts of NVLink domains: of each, of all
 class Description(TypedDict, total=False):
     """Keys that describe a communicator besides a machine by name, each with its default.
 
-    ``topology``: instead of a machine, a file in NCCL's XML; where it only places devices also ``gpu``, their model,
-    ``net_gbps`` (1e9 bits per second) and ``net_latency_us`` of its adapters. ``nodes``: number of equal nodes (1).
-    ``gpus_per_node`` (all). ``ranks_per_gpu``: ranks on each GPU, where NCCL allows several (1, or as in the topology).
+    ``topology``: instead of a machine, a file in NCCL's XML. If that only places devices, also ``gpu``, their model,
+    and ``net_gbps`` (1e9 bits per second) and ``net_latency_us`` of the adapters. ``nodes``: number of equal nodes (1).
+    ``gpus_per_node`` (all). ``ranks_per_gpu``: ranks on each GPU, if NCCL allows several (1, or as in the topology).
     ``gpus_per_process``: neighbouring GPUs of a host whose ranks share a process (1). ``collnet``: whether the network
-    reduces (SHARP), where no topology says it (false). ``trays`` and ``gpus_per_tray``: for a machine that is a NVLink
+    reduces (SHARP), if no topology says it (false). ``trays`` and ``gpus_per_tray``: for a machine that is an NVLink
     domain, whose ``nodes`` are domains (all). ``hosts_per_domain``: hosts of each NVLink domain, a number or one for
     each domain (none). ``ranks_without_fabric``: ranks whose GPUs have not joined the fabric of their domain (none).
     ``ranks``: the communicator consists of these ranks, a sequence or a text such as ``0-7:2`` (all). ``shared``: it
-    shares resources with the communicator of all ranks (splitShare or shrinkShare). ``node``: instead of these, where
-    nodes differ, ``NODE[:GPUS][xN]`` each, in the order of ranks. ``graphs``: a file that NCCL dumped. ``nccl``: the
-    newest release that runs on the machine, or that of ``constants``, a file of constants fitted to measurements in
-    place of NCCL's. ``env``: NCCL's variables, each a text or a whole number; ``config``: fields of NCCL's
-    ``ncclConfig_t`` that the program sets. ``build``: the libnccl to ask, for CUDA 12 (``cu12``) or CUDA 13 (``cu13``).
+    shares resources with the communicator of all ranks (splitShare or shrinkShare). ``node``: instead of all these, if
+    nodes differ: for each kind ``NODE[:GPUS][xN]``, in the order of ranks. ``graphs``: a file of graphs that NCCL
+    dumped. ``nccl``: the release (the newest one that runs on the machine, or that of ``constants``). ``constants``: a
+    file of constants that were fitted to measurements, used in place of NCCL's. ``env``: NCCL's variables, each a text
+    or a whole number; ``config``: fields of NCCL's ``ncclConfig_t`` that the program sets. ``build``: the libnccl to
+    ask, for CUDA 12 (``cu12``) or CUDA 13 (``cu13``).
 
-    ``log``: a log of NCCL, which supplies what the other keys do not say; without ``machine`` and ``topology`` its
-    graphs are those of the communicator. ``log_communicator``: its commId, where the log has several. What the log may
+    ``log``: a log of NCCL, which supplies what the other keys do not say; without ``machine`` and ``topology``, it also
+    supplies the graphs. ``log_communicator``: the commId of the communicator, if the log has several. What the log may
     lack: ``comp_cap`` (80 for 8.0; one, or one per rank; or ``gpu``), ``cpu_arch``, ``cpu_vendor``, ``nvswitch`` and
     ``net_gbs``, the slowest path from a GPU to its adapter in GB/s.
     """
@@ -79,7 +80,7 @@ class Description(TypedDict, total=False):
 
 
 def describe(machine: str | None = None, **given: Unpack[Description]) -> Scenario:
-    """The scenario of a ``machine`` by name, or that the keys of :class:`Description` describe.
+    """Makes the scenario of a ``machine`` by name, or of what the keys of :class:`Description` describe.
 
     Errors: UnknownMachine, UnknownRelease, BadConstants, and BadInput for an impossible value.
     """
@@ -140,7 +141,7 @@ def describe(machine: str | None = None, **given: Unpack[Description]) -> Scenar
 
 
 def _logged(machine: str | None, given: Description) -> "Logged | None":
-    """Facts of the described log; None without a log. BadInput for keys that complete a log if there is no log."""
+    """The described log; None without a log. BadInput for keys that complete a log if there is no log."""
     if not given.get("log"):
         if beside := [key for key in _OF_LOGS if given.get(key) not in (None, ())]:
             options = ", ".join(map(option, beside))
@@ -155,7 +156,8 @@ _OF_LOGS = ("log_communicator", "comp_cap", "cpu_arch", "cpu_vendor", "nvswitch"
 
 
 def _hosts_of_dump(kinds: list[Scenario], sizes: Sizes) -> tuple[list[Scenario], Sizes]:
-    """The hosts in a topology that NCCL dumped of a NVLink domain, repeated for this number of domains (``nodes``)."""
+    """The kinds of hosts in a topology that NCCL dumped for an NVLink domain, repeated for ``nodes`` domains. BadInput
+    for sizes of domains, which the dump has."""
     kind, *others = kinds
     hosts = () if others or kind.topology is None or kind.gpu is not None else reader.hosts_of(kind.topology)
     if not hosts:
@@ -175,7 +177,8 @@ class _Parts(TypedDict):
 
 
 def _parts(machine: str | None, given: Description) -> _Parts:
-    """How much of each node is used: GPUs of a host, or trays and their GPUs. BadInput for more than there are."""
+    """How many GPUs of each host are used, or how many trays and GPUs of each tray. BadInput if the machine has
+    fewer."""
     trays, of_tray, of_node = (given.get(key) for key in ("trays", "gpus_per_tray", "gpus_per_node"))
     loaded = None if machine is None else catalogue.load(machine)
     has = None if loaded is None else loaded.trays
@@ -208,9 +211,10 @@ def _parts(machine: str | None, given: Description) -> _Parts:
 
 
 def nodes_of(text: str) -> Scenario:
-    """The nodes of ``NODE[:GPUS][xN]``; a known name is not split, even if it ends like ``:GPUS`` or ``xN``.
+    """The nodes that ``NODE[:GPUS][xN]`` describes; a known name is not split, even if it ends like ``:GPUS`` or
+    ``xN``.
 
-    Errors: BadInput, and UnknownMachine.
+    BadInput for an impossible number or file, UnknownMachine for an unknown name.
     """
     name, gpus, count = _parts_of(text)
     if count is not None and not 1 <= int(count) <= MOST_NODES:
@@ -226,7 +230,7 @@ def nodes_of(text: str) -> Scenario:
 
 
 def names_of_nodes(texts: Sequence[str]) -> list[str]:
-    """The machine or file of each ``NODE[:GPUS][xN]``. Errors: BadInput."""
+    """The machine or file of each ``NODE[:GPUS][xN]``. BadInput for an impossible text."""
     return [_parts_of(text)[0] for text in texts]
 
 
@@ -277,7 +281,7 @@ def _path(path: Path | str | None) -> Path | None:
 
 
 def _environment(env: object) -> dict[str, str]:
-    """The environment as a process has it: every value is a text."""
+    """The environment of a process, in which every value is a text."""
     return _texts("env", env, "NCCL's variables, such as {'NCCL_ALGO': 'Ring'}")
 
 

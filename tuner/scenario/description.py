@@ -1,6 +1,6 @@
 """A communicator as a user describes it: machine or topology, nodes, release, settings.
 
-Also made from the words, names and files that the command line and the Python API take.
+:mod:`tuner.scenario.describe` makes it from the names, numbers and files of the command line and the Python API.
 """
 
 from collections.abc import Mapping
@@ -32,7 +32,7 @@ MOST_NODES = 2**20  # beyond any machine there is, and still quick to answer
 
 @dataclass(frozen=True, slots=True)
 class ConstantsUsed:
-    """The constants behind an answer: a release's own, or those fitted to measurements in their place."""
+    """The constants that an answer is computed with: those of a release, or those fitted to measurements."""
 
     nccl: str
     fitted: Any = field(metadata=json_form(optional=True))  # file, release and provenance of fitted ones
@@ -42,11 +42,11 @@ class ConstantsUsed:
 
 @dataclass(frozen=True, slots=True)
 class Members:
-    """The ranks of the described communicator that make up the one asked about, in ascending order, and how it was
-    made.
+    """The communicator that is asked about, as a part of the described one: its ranks, in ascending order, and how it
+    is made.
 
-    ``shares``: it shares the whole communicator's resources, by splitShare or shrinkShare of ncclConfig_t or by the
-    variable for it. ``by``: the call that creates it in libnccl, which affects no choice.
+    ``shares``: it shares the resources of the whole communicator, by splitShare or shrinkShare of ncclConfig_t or by a
+    variable. ``by``: the call of libnccl that creates it; it affects no choice.
     """
 
     ranks: tuple[int, ...]
@@ -58,8 +58,8 @@ class Members:
 class Scenario:
     """One communicator to ask about; exactly one of ``machine``, ``topology`` and ``logged`` names the node.
 
-    ``others`` are further nodes, whose ranks follow those of ``nodes``; only the fields that describe nodes are read
-    from them. A scenario is only a description: no file is read and nothing checked until :meth:`resolve`.
+    ``others`` are more nodes, whose ranks come after those of ``nodes``; only their fields that describe nodes are
+    used. A scenario is only a description: files are read and checked by :meth:`resolve`.
     """
 
     nccl: str
@@ -94,15 +94,16 @@ class Scenario:
     members: Members | None = None  # the communicator is of these ranks of the one that is described; None: of all
 
     def resolve(self) -> "ResolvedScenario":
-        """Resolves it for emulator and oracle. Each part is read and checked once, when it is first needed."""
+        """The scenario resolved for emulator and oracle. Each part is read and checked once, when it is first
+        needed."""
         return self._resolved
 
     def with_nodes(self, nodes: int) -> "Scenario":
-        """The scenario with this many of its first kind of nodes, none of which is resolved again."""
+        """The scenario with ``nodes`` nodes of its first kind; what is resolved is not resolved again."""
         return self.resolve().with_nodes(nodes).scenario
 
     def with_gpus(self, gpus_per_node: int) -> "Scenario":
-        """The scenario with this many GPUs of each node, and at most that many of each process."""
+        """The scenario with this many GPUs per node, and at most as many per process."""
         of_process = self.gpus_per_process and min(self.gpus_per_process, gpus_per_node)
         return replace(self, gpus_per_node=gpus_per_node, gpus_per_process=of_process)
 
@@ -137,35 +138,37 @@ class Scenario:
 
     @property
     def variables(self) -> dict[str, str]:
-        """NCCL's variables on every rank: those that are set, and those that the tuner sets where they are not."""
+        """NCCL's variables on every rank: those that are set, and values of the tuner and the configuration for
+        others."""
         return {**self.variables_of_process, **self.configured}
 
     @property
     def variables_of_process(self) -> dict[str, str]:
-        """NCCL's variables of every process, without what the program configures."""
+        """NCCL's variables in every process, without those that stand for the program's configuration."""
         return {**(self.tuner.settings if self.tuner else {}), **(self.environment or {})}
 
     @property
     def configured(self) -> dict[str, str]:
-        """The program's configuration as the variables with the same effect, where these are not set."""
+        """The program's configuration as variables with the same effect; variables that are set are left out."""
         if not self.configuration:
             return {}
         return as_variables(release.load(self.nccl), self.configuration, self.variables_of_process)
 
     @property
     def settings(self) -> list[str]:
-        """NCCL's variables, NAME=VALUE."""
+        """NCCL's variables as NAME=VALUE, then the program's configuration."""
         configured = [f"config {name}={value}" for name, value in (self.configuration or {}).items()]
         return [*(f"{name}={value}" for name, value in (self.environment or {}).items()), *configured]
 
     @property
     def heading(self) -> str:
-        """The title with the settings, to tell apart the sides of a comparison."""
+        """The title with the settings, which distinguishes the sides of a comparison."""
         return ", ".join([self.title, *self.settings, *(f"without {name}" for name in sorted(self.unset))])
 
     @property
     def node_counts(self) -> tuple[int, int]:
-        """The fewest and the most nodes that can be asked about; graphs of a log are for one node or for several."""
+        """The smallest and the largest number of nodes that can be asked about; graphs of a log are for one node or for
+        several."""
         if self.members is not None:
             return self.nodes, self.nodes  # whose ranks they are
         if self.logged is None:
@@ -174,15 +177,15 @@ class Scenario:
 
     @property
     def releases(self) -> tuple[str, ...]:
-        """The releases to ask about if none is named, oldest first: all that run on a machine; for a topology, only
-        its own.
+        """The releases to ask about if the user names none, oldest first: all that run on the machine, or for a
+        topology only the scenario's own.
         """
         return (self.nccl,) if self.machine is None else self.every_release
 
     @property
     def every_release(self) -> tuple[str, ...]:
-        """The releases that can be asked about, oldest first; only the scenario's own if its graphs or constants are
-        given.
+        """The releases that can be asked about, oldest first: only the scenario's own one if its graphs or constants
+        are given.
         """
         if self.fitted_constants or self.logged or (self.graphs is not None and self.machine is None):
             return (self.nccl,)
@@ -192,7 +195,8 @@ class Scenario:
 
     @property
     def site(self) -> str | None:
-        """The machine's name in calibrations: its own, or its topology's; None for a topology that only places GPUs."""
+        """The machine's name in calibrations: that of the machine, or of the topology file; None for a topology that
+        only places GPUs."""
         if self.topology is None or self.gpu is not None:
             return self.machine
         return skeleton.name_of(self.topology)
@@ -213,24 +217,26 @@ class Scenario:
 
     @property
     def gpu_names(self) -> tuple[str, ...]:
-        """The distinct GPUs of all nodes, as NVML's names contain them; empty if any node's GPUs are not known."""
+        """The distinct GPUs of all nodes, by the part of NVML's names that identifies them; empty if any node's GPUs
+        are not known."""
         return tuple(dict.fromkeys(map(gpus.chip, self.gpu_models)))
 
     @property
     def constants(self) -> ConstantsUsed:
-        """Constants that an answer is made with, for its record."""
+        """The constants that an answer is computed with, for the answer's record."""
         fitted = self.fitted_constants.record if self.fitted_constants else None
         return ConstantsUsed(self.nccl, fitted, self.tuner.title if self.tuner else None, self.standing)
 
     @property
     def standing(self) -> str | None:
-        """What answers for the release rest on, in words, if it was not compared with its library; None if it was."""
+        """A sentence on what answers for the release rest on, if it was not compared with its library; None if it
+        was."""
         standing = release.load(self.nccl).standing
         return None if standing is None else standing.words
 
     @property
     def kinds(self) -> tuple["Scenario", ...]:
-        """The kinds of equal nodes, each as a scenario of its own: this one without the others, then each of them."""
+        """The kinds of equal nodes, each as a scenario of its own: this one, then each of ``others``."""
         return (
             self,
             *(
@@ -251,30 +257,31 @@ class Scenario:
 
     @property
     def ranks(self) -> int:
-        """The ranks of the whole communicator. Errors: BadInput, BadTopology."""
+        """Number of ranks. Raises BadInput and BadTopology."""
         return self.resolve().ranks
 
     def gpus(self) -> int:
-        """GPUs used per node: as many as described, else all. BadInput if there are not as many."""
+        """Number of GPUs used per node: as described, or all. BadInput if a node has fewer than described."""
         return self.resolve().own.gpus * (self.resolve().own.trays or 1)
 
     def local_ranks(self) -> int:
-        """Ranks of the first kind of nodes. Errors: BadTopology; BadInput, also for GPUs that cannot be shared."""
+        """Number of ranks on each node of the first kind. BadTopology; BadInput, also for GPUs that cannot be
+        shared."""
         return len(self.resolve().own.gpu_of_rank) * (self.resolve().own.trays or 1)
 
     @property
     def shares_gpus(self) -> bool:
-        """Whether several ranks are on one GPU of any node. Errors: BadInput, BadTopology."""
+        """Whether several ranks are on one GPU of any node. Raises BadInput and BadTopology."""
         return any(kind.shares_gpus for kind in self.resolve().kinds)
 
     def check_gpu_for_each_rank(self, what: str) -> None:
-        """BadInput if ranks share GPUs: for facts that are only known where each rank has a GPU of its own."""
+        """Raises BadInput if ranks share GPUs: ``what`` is only known if each rank has its own GPU."""
         if self.shares_gpus:
             raise BadInput(f"{what}: impossible where ranks share a GPU; valid: {option('ranks_per_gpu')} 1")
 
     @property
     def hosts_per_domain_in_words(self) -> str | None:
-        """Hosts of each domain as ``--hosts-per-domain`` takes them."""
+        """Numbers of hosts per domain as ``--hosts-per-domain`` takes them; None without domains."""
         sizes = self.hosts_per_domain
         return None if sizes is None else ",".join(map(str, sizes if isinstance(sizes, tuple) else (sizes,)))
 
@@ -283,5 +290,5 @@ class Scenario:
         return self.resolve().views[0]
 
     def oracle_configuration(self) -> "OracleConfiguration":
-        """The communicator for the oracle: :meth:`ResolvedScenario.oracle_configuration`."""
+        """The communicator as the oracle takes it: :meth:`ResolvedScenario.oracle_configuration`."""
         return self.resolve().oracle_configuration()

@@ -1,4 +1,4 @@
-"""NVLink domains: hosts that NVLink joins, which are one node to NCCL (multi-node NVLink, MNNVL)."""
+"""NVLink domains: hosts that NVLink joins, which NCCL treats as one node (multi-node NVLink, MNNVL)."""
 
 from bisect import bisect_left, bisect_right
 from collections import deque
@@ -41,12 +41,12 @@ class ResolvedDomain:
 
     @property
     def hosts(self) -> int:
-        """Number of its hosts."""
+        """Number of hosts of the domain."""
         return sum(count for _, count in self.alike)
 
     def for_search(self, several: bool) -> "SearchRequest":
-        """The domain as input for the search of graphs, as the only node or one of several. BadInput if its hosts'
-        settings differ.
+        """The domain as input for the search of graphs, as the only node or as one of several. BadInput if the settings
+        of its hosts differ.
         """
         from tuner.graphs import Hosts
 
@@ -61,7 +61,7 @@ class ResolvedDomain:
         )
 
     def for_emulator(self, several: bool) -> Node:
-        """The domain as input for the emulator, as the only node or one of several."""
+        """The domain as input for the emulator, as the only node or as one of several."""
         if several not in self._nodes:
             self._nodes[several] = self._described(several)
         return self._nodes[several]
@@ -87,16 +87,16 @@ class ResolvedDomain:
 
     @property
     def nccl(self) -> str:
-        """The release."""
+        """The name of the release."""
         return self.alike[0][0].scenario.nccl
 
     @property
     def size(self) -> int:
-        """Number of its ranks."""
+        """Number of ranks of the domain."""
         return sum(len(kind.gpu_of_rank) * count for kind, count in self.alike)
 
     def of_ranks(self, ranks: Sequence[int]) -> Node:
-        """These of its ranks as a node for the emulator, without what the search finds."""
+        """A node for the emulator that consists of these ranks of the domain, without what the search finds."""
         each_host = chain.from_iterable(repeat(kind, count) for kind, count in self.alike)
         every = list(each_host)
         first = [0, *accumulate(len(kind.gpu_of_rank) for kind in every)]
@@ -107,7 +107,8 @@ class ResolvedDomain:
         return replace(_joined(nodes), fabric=self.size > 1)
 
     def parts(self, several: bool) -> tuple[tuple[int, ...], ...]:
-        """The domain's ranks by the nodes into which NCCL divides it (mostly one), if it is alone or one of several."""
+        """The domain's ranks in each node into which NCCL divides it (mostly one). ``several``: the communicator has
+        other nodes."""
         if several not in self._parts:
             known = several in self._nodes or self._searched_before(several) is not None
             whole = (tuple(range(self.size)),)
@@ -120,7 +121,7 @@ class ResolvedDomain:
 
 
 def _joined(hosts: Sequence[tuple[Node, int]]) -> Node:
-    """One node, without graphs, that consists of these hosts; each comes with how many there are of it."""
+    """One node, without graphs, that consists of these hosts; each comes with its number."""
     every, number = [host for host, _ in hosts], sum(count for _, count in hosts)
     gpu_direct = {host.gpu_direct for host in every}
     return replace(
@@ -137,9 +138,9 @@ def _joined(hosts: Sequence[tuple[Node, int]]) -> Node:
 
 
 def sizes_of_domains(kinds: Sequence[ResolvedNode], hosts: int, described: Sequence[int] | int) -> tuple[int, ...]:
-    """The number of hosts of each NVLink domain, ``described`` one by one, or as one number for all.
+    """The number of hosts of each NVLink domain; ``described`` has one number per domain, or one for all.
 
-    BadInput if they do not add up to all hosts, and for hosts that have no NVLink to other hosts.
+    BadInput if the numbers do not add up to all hosts, and for hosts that have no NVLink to other hosts.
     """
     if isinstance(described, int):
         whole, rest = divmod(hosts, described)
@@ -168,7 +169,7 @@ def grouped(kinds: Sequence[Alike], sizes: Sequence[int]) -> list[tuple[tuple[Al
     """Groups hosts, in the order of ranks, into domains of ``sizes`` hosts: the hosts of a domain, and how many equal
     domains follow.
 
-    Thousands of equal domains are one step.
+    Equal domains are grouped in one step, as there may be thousands.
     """
     left, found = deque((kind, count) for kind, count in kinds if count), list[tuple[tuple[Alike, ...], int]]()
     for size, alike in groupby(sizes):
@@ -189,7 +190,7 @@ def grouped(kinds: Sequence[Alike], sizes: Sequence[int]) -> list[tuple[tuple[Al
 
 
 def _taken(left: deque[Alike], hosts: int) -> tuple[Alike, ...]:
-    """Removes the first hosts from those left, and returns them."""
+    """Removes the first ``hosts`` hosts from ``left``, and returns them."""
     taken: list[Alike] = []
     while hosts:
         kind, count = left.popleft()
@@ -206,7 +207,7 @@ def _taken(left: deque[Alike], hosts: int) -> tuple[Alike, ...]:
 
 @dataclass(frozen=True, slots=True)
 class ResolvedPart:
-    """A part of a host or NVLink domain that NCCL treats as a node of its own."""
+    """A part of a host or NVLink domain that NCCL treats as a separate node."""
 
     whole: ResolvedNode | ResolvedDomain
     ranks: tuple[int, ...]  # of the whole, in their order
@@ -219,13 +220,14 @@ class ResolvedPart:
         return f"{each} {', '.join(map(str, self.ranks))} of a {self.whole.name}"
 
     def for_search(self, several: bool) -> "SearchRequest":
-        """The whole host or domain as input for the search by the part's first rank, as the only one or one of
-        several.
+        """The whole host or domain as input for the search by the part's first rank. ``several``: the communicator has
+        other hosts or domains.
         """
         return replace(self.whole.for_search(several), rank=self.ranks[0])
 
     def for_emulator(self, several: bool) -> Node:
-        """The part as input for the emulator, which is one of several nodes even if the whole is alone."""
+        """The part as input for the emulator, always as one of several nodes, even if there is only this host or
+        domain."""
         if several not in self._nodes:
             graphs, net_gbs = found_graphs(self.for_search(several), self.whole.nccl)
             self._nodes[several] = replace(
@@ -248,9 +250,9 @@ ResolvedNodes = Sequence[tuple[ResolvedNode | ResolvedDomain | ResolvedPart, int
 
 
 def split(nodes: Sequence[tuple[ResolvedNode | ResolvedDomain, int]]) -> ResolvedNodes:
-    """Hosts and domains as the nodes that NCCL makes of them, in the order of ranks.
+    """Divides hosts and domains into the nodes that NCCL makes of them, in the order of ranks.
 
-    Errors: BadTopology, and BadInput for what NCCL refuses.
+    Raises BadTopology, and BadInput for what NCCL refuses.
     """
     several = sum(count for _, count in nodes) > 1
     return list(chain.from_iterable(_split(node, count, several) for node, count in nodes))
@@ -264,7 +266,7 @@ def _split(node: ResolvedNode | ResolvedDomain, count: int, several: bool) -> Re
 
 
 def ranks_of(nodes: ResolvedNodes, sizes: Sequence[int]) -> tuple[Sequence[int], ...]:
-    """The ranks of each node; ``sizes``: how many ranks each of ``nodes`` has."""
+    """The ranks of each node; ``sizes`` are the numbers of ranks of each of ``nodes``."""
     start, end, each = 0, 0, list[Sequence[int]]()
     for (node, count), size in zip(nodes, sizes, strict=True):
         for _ in range(count):
@@ -279,7 +281,7 @@ def ranks_of(nodes: ResolvedNodes, sizes: Sequence[int]) -> tuple[Sequence[int],
 
 
 def what_hosts_are(nodes: ResolvedNodes) -> str | None:
-    """Words for hosts that NCCL divides into several nodes, and why; None if there are none."""
+    """A sentence on hosts that NCCL divides into several nodes, and why; None if there are no such hosts."""
     first = {node.whole: node for node, _ in nodes if isinstance(node, ResolvedPart) and 0 in node.ranks}
     if not first:
         return None

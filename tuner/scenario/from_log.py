@@ -1,6 +1,6 @@
-"""Communicators described by a log of NCCL and by what a user adds.
+"""Describes a communicator by a log of NCCL and by what the user adds.
 
-For a log without graphs, also the machine of the catalogue that is nearest to its nodes.
+For a log without graphs, it also finds the machine of the catalogue that is most similar to the nodes of the log.
 """
 
 import re
@@ -43,7 +43,8 @@ _IN_NO_LOG = ("CPUs", "PCIe switches", "NVLinks")  # that NCCL prints without GR
 
 
 def ranked(imported: Imported, run: "Description") -> list[Nearness]:
-    """Every machine, the nearest first. ``run``: release, nodes, GPUs per node and variables of the log."""
+    """All machines compared with the log, the most similar first. ``run`` has the release, nodes, GPUs per node and
+    variables of the log."""
     every = sorted((compared(name, imported, run) for name in catalogue.names()), key=lambda near: near.rank)
     if not (imported.evidence.rings or imported.evidence.trees):
         return every
@@ -53,7 +54,8 @@ def ranked(imported: Imported, run: "Description") -> list[Nearness]:
 
 
 def compared(name: str, imported: Imported, run: "Description", with_rings: bool = False) -> Nearness:
-    """Compares one machine with the log; ``with_rings``: also the orders of ranks, which have to be searched."""
+    """Compares one machine with the log; with ``with_rings``, also the orders of ranks, for which graphs may have to be
+    searched."""
     machine = catalogue.load(name)
     several = (run.get("nodes") or 1) > 1
     facts = [*_gpus(machine, imported, run), *_adapters(machine, imported, several), *_channels(machine, imported, run)]
@@ -92,13 +94,13 @@ def _gpus(machine: Machine, imported: Imported, run: "Description") -> Iterator[
 
 
 def _is_model(model: str, name: str) -> bool:
-    """Whether CUDA's name of a product, ``NVIDIA A100-SXM4-80GB``, is the model, ``A100 SXM4``."""
+    """Whether CUDA's name of a product (``NVIDIA A100-SXM4-80GB``) is that of a model (``A100 SXM4``)."""
     chip = gpus.chip(model)
     return bool(re.search(rf"\b{re.escape(chip)}\b", name.upper())) and ("PCI" in name.upper()) <= ("SXM" not in model)
 
 
 def _adapters(machine: Machine, imported: Imported, several: bool) -> Iterator[ComparedFact]:
-    """On one node adapters affect no choice, except through the node's topology."""
+    """Compares the adapters; on one node, they affect no choice, except through the topology."""
     hardware, nets = imported.hardware, machine.topology.nets
     if not hardware.adapters:
         yield ComparedFact("adapters", None)
@@ -154,7 +156,7 @@ def _orders(machine: Machine, imported: Imported, run: "Description") -> Iterato
 
 
 def _across(scenario: Scenario | None, whole: bool) -> "Across | None":
-    """Channels across nodes (only the orders of rings and trees, unless ``whole``); None if they are not known."""
+    """Channels across nodes, with only the rings and trees unless ``whole``; None if they are not known."""
     from tuner.emulator.connect import summarize
 
     if scenario is None:
@@ -167,7 +169,7 @@ def _across(scenario: Scenario | None, whole: bool) -> "Across | None":
 
 
 def _same_trees(found: "Across", said: LogEvidence) -> bool:
-    """Whether the ranks that the log shows have these parents and children in as many trees."""
+    """Whether the ranks in the log have the same parents and children as in the trees of ``found``."""
     places = {tree.channel: list(zip(tree.parents, tree.children, strict=True)) for tree in found.trees}
     return all(
         channel in places and rank < len(places[channel]) and places[channel][rank] == place
@@ -177,7 +179,7 @@ def _same_trees(found: "Across", said: LogEvidence) -> bool:
 
 
 def _same_adapters(found: "Across", said: LogEvidence) -> bool:
-    """Whether ranks in the log send over the adapters through which the machine's rings leave a node."""
+    """Whether ranks in the log send over the adapters through which the machine's rings leave the node."""
     return all(
         crossing.send_net in said.adapters_of_ranks[crossing.sender]
         for ring in found.rings
@@ -187,7 +189,8 @@ def _same_adapters(found: "Across", said: LogEvidence) -> bool:
 
 
 def _made(machine: Machine, run: Mapping[str, Any]) -> tuple[str, str] | None:
-    """Channels of collectives and of NVLS on the machine; None if it cannot run this, or its graphs are not known."""
+    """Number of channels for collectives and for NVLS on the machine; None if the run is impossible there, or the
+    machine's graphs are not known."""
     scenario = _known(machine, run)
     if scenario is None:
         return None
@@ -196,7 +199,8 @@ def _made(machine: Machine, run: Mapping[str, Any]) -> tuple[str, str] | None:
 
 
 def same(machines: Sequence[str], run: Mapping[str, Any]) -> bool:
-    """Whether NCCL's model sees the run's nodes as the same on all of these machines, as far as that is known."""
+    """Whether the run's nodes are equal to NCCL's model on all of these machines; False if a machine's graphs are not
+    known."""
     if len(machines) == 1:
         return True
     scenarios = [_known(catalogue.load(name), run) for name in machines]
@@ -205,9 +209,7 @@ def same(machines: Sequence[str], run: Mapping[str, Any]) -> bool:
 
 
 def _known(machine: Machine, run: Mapping[str, Any]) -> "Scenario | None":
-    """The log's run as a scenario on the machine; None if that is impossible, or would first need a search of
-    graphs.
-    """
+    """The log's run as a scenario on the machine; None if that is impossible, or would need a search of graphs."""
     if machine.trays is not None:
         return None
     scenario = Scenario(
@@ -232,8 +234,8 @@ _OF_LOGS = ("log", "log_communicator", *_OF_NODES)
 
 @dataclass(frozen=True, slots=True)
 class LoggedTuner:
-    """The tuner of aws-ofi-nccl that a log shows: its release and the product name it uses; None if the log does not
-    say it.
+    """The tuner of aws-ofi-nccl that a log shows: its release, and the product name that it uses (None if the log does
+    not say it).
     """
 
     release: str
@@ -242,10 +244,10 @@ class LoggedTuner:
 
 @dataclass(frozen=True, slots=True)
 class FromLog:
-    """The communicator of a log that a description refers to; ``release`` is what the log says.
+    """The communicator of a log that a description refers to; ``release`` is the log's.
 
-    ``machine`` and ``topology`` have the graphs; where both are None, the log has them. ``notes`` say, in a line each,
-    what was assumed, and where the user overrides the log; ``findings`` are what the log itself explains.
+    The graphs come from ``machine`` or ``topology``; if both are None, they come from the log. ``notes`` are lines on
+    what was assumed, and on where the user overrides the log. ``findings`` are what the checks of the log found.
     """
 
     file: str
@@ -261,9 +263,10 @@ class FromLog:
 
 @dataclass(frozen=True, slots=True)
 class Logged:
-    """A description without its log: ``kinds`` of nodes that the log shows, empty where a machine or topology has them.
+    """A description whose log was read: ``kinds`` are the kinds of nodes in the log; empty if a machine or topology
+    describes the nodes.
 
-    ``given``: the description's other keys, completed from the log.
+    ``given`` are the description's other keys, completed from the log.
     """
 
     machine: str | None
@@ -273,9 +276,9 @@ class Logged:
 
 
 def read(machine: str | None, given: "Description") -> Logged:
-    """The log of a description; with ``machine`` or a topology the nodes are theirs, else the log's.
+    """Reads the log of a description. With ``machine`` or a topology, these describe the nodes; else the log does.
 
-    Errors: BadInput names what neither the log nor the user says, and the communicators where there are several.
+    BadInput names what neither the log nor the user says, or the communicators if there are several.
     """
     file = Path(given["log"] or "")
     if given.get("node"):
@@ -333,7 +336,8 @@ def read(machine: str | None, given: "Description") -> Logged:
 
 
 def described_by(imported: Imported, file: Path = Path("the log")) -> Scenario:
-    """The communicator of a log alone. BadInput names what it needs and neither the log nor the user says."""
+    """The communicator that a log describes by itself. BadInput names what is needed and neither the log nor the user
+    says."""
     if imported.needed:
         raise BadInput(f"{file}: needed: {'; '.join(imported.needed)}")
     variables = _variables(imported)
@@ -342,7 +346,7 @@ def described_by(imported: Imported, file: Path = Path("the log")) -> Scenario:
 
 
 def _tuner(imported: Imported) -> LoggedTuner | None:
-    """The tuner that chooses, where it is one of aws-ofi-nccl and the log prints its release."""
+    """The tuner that chooses, if it is that of aws-ofi-nccl and the log prints its release; else None."""
     said = imported.evidence
     if said.tuner_plugin is None or not said.tuner_plugin.startswith(OF_AWS) or said.aws_release is None:
         return None
@@ -354,8 +358,8 @@ OR_A_MACHINE = "; or {option:machine} NAME or {option:topology} FILE.xml for all
 
 
 def _given(given: "Description", shown: bool) -> LogAdditions:
-    """What the user adds about the run, as the importer takes it; facts of nodes only if the log has to describe
-    these.
+    """What the user adds about the run, as the importer takes it. Facts of nodes are included only if the log has to
+    describe the nodes.
     """
     nccl, gpu, graph_file = (given.get(key) for key in ("nccl", "gpu", "graphs"))
     caps = given.get("comp_cap")
@@ -374,7 +378,7 @@ def _given(given: "Description", shown: bool) -> LogAdditions:
 
 
 def _check_one(file: Path, given: "Description", imported: Imported) -> None:
-    """BadInput if the log has several communicators of more than one rank, and none is named."""
+    """Raises BadInput if the log has several communicators of more than one rank, and the user names none."""
     several = [(name, ranks) for name, ranks in imported.communicators if ranks != 1]
     if given.get("log_communicator") is not None or len(several) < 2:
         return
@@ -386,7 +390,8 @@ def _check_one(file: Path, given: "Description", imported: Imported) -> None:
 
 
 def _variables(imported: Imported) -> dict[str, str]:
-    """Variables of the log that reach an answer, without its hosts' files and adapters: graphs show their effect."""
+    """Variables of the log that affect an answer, without those that name files and adapters of its hosts: the graphs
+    already show their effect."""
     if imported.release is None:
         return {}
     nccl = release.load(imported.release)
@@ -396,7 +401,7 @@ def _variables(imported: Imported) -> dict[str, str]:
 
 
 def _environment(given: "Description", logged: Mapping[str, str], notes: list[str]) -> dict[str, str]:
-    """Variables that the user sets, with a note where the log has another value."""
+    """Variables that the user sets; adds a note for each to which the log gives another value."""
     own = {name: str(value) for name, value in (given.get("env") or {}).items()}
     notes += [
         f"{name}={value} as asked, where the log has {logged[name]}"
@@ -407,7 +412,7 @@ def _environment(given: "Description", logged: Mapping[str, str], notes: list[st
 
 
 def _nodes(file: Path, given: "Description", imported: Imported, notes: list[str]) -> int:
-    """Number of nodes as the user says, else the log. BadInput if neither says it."""
+    """Number of nodes, from the user or else from the log. BadInput if neither says it."""
     asked = given.get("nodes")
     if asked is not None:
         if imported.node_count not in (None, asked):
@@ -426,7 +431,7 @@ def _nodes(file: Path, given: "Description", imported: Imported, notes: list[str
 
 
 def _kinds(file: Path, imported: Imported, variables: Mapping[str, str]) -> list[Scenario]:
-    """The nodes in the order of ranks; equal ones that follow each other are one kind."""
+    """The nodes in the order of ranks; consecutive equal nodes are one kind."""
     together = [list(alike) for _, alike in groupby(imported.nodes, key=lambda node: replace(node, ranks=()))]
     return [
         Scenario(
@@ -446,7 +451,8 @@ def _kinds(file: Path, imported: Imported, variables: Mapping[str, str]) -> list
 
 
 def _as_given(file: Path, kinds: list[Scenario], given: Mapping[str, Any]) -> list[Scenario]:
-    """The kinds with as many nodes and GPUs as the user says. BadInput for what these nodes cannot be."""
+    """The kinds with the number of nodes and GPUs that the user says. BadInput for keys that do not apply to the nodes
+    of a log."""
     if beside := [key for key, unsaid in _OF_TOPOLOGIES.items() if given.get(key) not in (None, unsaid)]:
         options = ", ".join(map(option, beside))
         raise BadInput(
@@ -473,7 +479,8 @@ _OF_TOPOLOGIES: dict[str, object] = {
 
 
 def _parts(machine: str | None, imported: Imported, given: Mapping[str, Any]) -> dict[str, Any]:
-    """How many GPUs of each node the log's ranks use, as keys of a description; empty if the log does not say it."""
+    """Keys of a description that say how many GPUs of each node the log's ranks use; empty if the log does not say
+    it."""
     if any(given.get(key) is not None for key in ("gpus_per_node", "trays", "gpus_per_tray", "ranks_per_gpu")):
         return {}
     sizes: set[tuple[int | None, int]] = {(node.local_ranks, node.hosts or 1) for node in imported.nodes}
@@ -492,10 +499,11 @@ def _shared_out(imported: Imported, nodes: int) -> tuple[int | None, int]:
 
 
 def _near(file: Path, machine: str | None, imported: Imported, run: "Description", notes: list[str]) -> Nearness | None:
-    """How similar the answering machine is to the log; None if a topology answers. The words are added to ``notes``.
+    """How similar the machine is to the log; None if a topology describes the nodes. Differences are added to
+    ``notes``.
 
-    Without a machine the catalogue's nearest is used: BadInput lists the next ones where no single machine agrees with
-    everything in the log, including what distinguishes machines.
+    Without ``machine``, the most similar one of the catalogue is used. BadInput lists the most similar ones if no
+    single machine agrees with everything in the log, including what distinguishes machines.
     """
     if run.get("topology"):
         return None
@@ -531,9 +539,10 @@ OTHERWISE = "valid beside {option:log} for that: {option:topology} FILE.xml or {
 
 @dataclass(frozen=True, slots=True)
 class LoggedNode:
-    """One node of a log, in a communicator of ``nodes`` NCCL nodes, whose graphs NCCL ``release`` found.
+    """One node of a log, in a communicator of ``nodes`` nodes; NCCL of the release ``release`` found its graphs.
 
-    ``variables`` are those that it found them with. ``net_gbs``: the slowest path from a GPU to its own adapter, GB/s.
+    ``variables`` are those of the run in the log. ``net_gbs`` is the bandwidth of the slowest path from a GPU to its
+    own adapter, in GB/s.
     """
 
     file: Path
@@ -545,18 +554,18 @@ class LoggedNode:
 
     @property
     def comp_caps_in_words(self) -> str:
-        """Compute capabilities as ``--comp-cap`` takes them: a single one where all are equal."""
+        """Compute capabilities as ``--comp-cap`` takes them: only one if all are equal."""
         caps = self.facts.comp_caps or ()
         return ",".join(map(str, sorted(set(caps)) if len(set(caps)) == 1 else caps))
 
     def name(self, nccl: str) -> str:
-        """Name of the node; also the release of its graphs, where that is not ``nccl``."""
+        """Name of the node, with the release of its graphs if that is not ``nccl``."""
         ranks = f" with rank {', '.join(map(str, self.facts.ranks))}" if self.facts.ranks else ""
         found = "" if nccl in ("", self.release) else f" with graphs of NCCL {self.release}"
         return f"node of {self.file}{ranks}{found}"
 
     def check_variables(self, nccl: str, variables: Mapping[str, str]) -> None:
-        """BadInput for a variable that the search of graphs reads, if the log's graphs were searched without it."""
+        """Raises BadInput for a variable that the search of graphs reads, if it had another value in the log."""
         reads = release.load(nccl).search_variables
         for name in sorted(reads & {*variables, *self.variables}):
             value, logged = variables.get(name), self.variables.get(name)
@@ -578,12 +587,12 @@ class ResolvedLoggedNode(ResolvedNode):
 
     @property
     def trays(self) -> None:
-        """Always None: in a log, a NVLink domain is a node."""
+        """Always None: in a log, an NVLink domain is a node."""
         return None
 
     @cached_property
     def gpus(self) -> int:
-        """Ranks of a node. BadInput if another number is described."""
+        """Number of ranks of a node. BadInput if another number is described."""
         have, wanted = self._logged.facts.local_ranks or 0, self.scenario.gpus_per_node
         if wanted not in (None, have):
             raise BadInput(f"{wanted} GPUs per node: {self._logged.file} has graphs of {have}; {spelled(OTHERWISE)}")
@@ -591,33 +600,33 @@ class ResolvedLoggedNode(ResolvedNode):
 
     @cached_property
     def gpu_of_rank(self) -> tuple[int, ...]:
-        """A GPU for each rank: a log does not show sharing."""
+        """One GPU for each rank, as a log does not show that ranks share GPUs."""
         if (self.scenario.ranks_per_gpu or 1) > 1:
             self._refuse(f"{self.scenario.ranks_per_gpu} ranks on each GPU")
         return tuple(range(self.gpus))
 
     @property
     def topology(self) -> "Topology":
-        """BadInput: a log has no topology."""
+        """Raises BadInput: a log has no topology."""
         self._refuse("the topology of its nodes")
 
     @property
     def topology_xml(self) -> str:
-        """BadInput: a log has no topology."""
+        """Raises BadInput: a log has no topology."""
         self._refuse("the topology of its nodes")
 
     @property
     def network_reduces(self) -> bool:
-        """Whether the log has CollNet's graphs."""
+        """Whether the log has graphs for CollNet."""
         return self.without_graphs.network_reduces
 
     def parts(self, several: bool) -> tuple[tuple[int, ...], ...]:
-        """A single part: the nodes of a log are NCCL's own."""
+        """All ranks in one part: the nodes in a log are those that NCCL made."""
         return (self._every_rank,)
 
     def for_emulator(self, several: bool) -> Node:
-        """The node as input for the emulator. BadInput for changed hardware, and if the graphs are for another
-        number of nodes.
+        """The node as input for the emulator. BadInput for changed hardware, and if the graphs are for one node and
+        ``several`` is set, or the reverse.
         """
         logged = self._logged
         if self.scenario.hardware:

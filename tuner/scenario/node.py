@@ -1,4 +1,4 @@
-"""One kind of node of a scenario: its topology, read once, and the inputs for emulator and oracle."""
+"""Resolves one kind of node of a scenario: its topology, which is read once, and the inputs for emulator and oracle."""
 
 import re
 from collections import Counter
@@ -41,7 +41,7 @@ class _Source(NamedTuple):
 
 
 class ResolvedNode:
-    """Equal nodes, described by ``scenario`` alone. Each part is read when it is first needed."""
+    """Equal nodes, which only ``scenario`` describes. Each part is read when it is first needed."""
 
     def __init__(self, scenario: Scenario) -> None:
         self.scenario = scenario
@@ -52,21 +52,21 @@ class ResolvedNode:
         self._parts: dict[bool, tuple[tuple[int, ...], ...]] = {}
 
     def with_nodes(self, nodes: int) -> "ResolvedNode":
-        """The node, this many times; what was already read and computed is not read again."""
+        """The same kind with ``nodes`` nodes; what was already read and computed is kept."""
         other = copy(self)
         other.scenario, other.nodes = replace(self.scenario, nodes=nodes), nodes
         return other
 
     @property
     def trays(self) -> int | None:
-        """How many trays of each node are used, if the machine is a NVLink domain; None for a host."""
+        """How many trays of each node are used, if the machine is an NVLink domain; None for a host."""
         machine = self.scenario.machine
         has = None if machine is None else catalogue.load(machine).trays
         return self.scenario.trays or has
 
     @property
     def hosts(self) -> int:
-        """Number of hosts of all these nodes together."""
+        """Number of hosts of all nodes of this kind."""
         return self.nodes * (self.trays or 1)
 
     @property
@@ -77,7 +77,8 @@ class ResolvedNode:
 
     @cached_property
     def gpus(self) -> int:
-        """GPUs used per node: as many as described, else all. BadInput if there are not as many."""
+        """Number of GPUs used per node (for trays, per tray): as described, or all. BadInput if there are fewer than
+        described."""
         have, wanted = len(self.topology.gpus), self.scenario.gpus_per_node
         gpus = have if wanted is None else wanted
         if not 1 <= gpus <= have:
@@ -115,7 +116,8 @@ class ResolvedNode:
 
     @property
     def sharing(self) -> str:
-        """How many ranks share each GPU, as words that follow the number of GPUs; empty if each rank has its own."""
+        """A phrase on how many ranks share each GPU, which follows the number of GPUs; empty if each rank has its own
+        GPU."""
         if not self.shares_gpus:
             return ""
         counts = set(Counter(self.gpu_of_rank).values())
@@ -123,16 +125,16 @@ class ResolvedNode:
 
     @property
     def topology(self) -> Topology:
-        """Topology of one node. BadInput if that is not described, BadTopology if it cannot be read."""
+        """Topology of one node. BadInput if the scenario describes none, BadTopology if it cannot be read."""
         return self._changed.topology
 
     @property
     def topology_xml(self) -> str:
-        """Topology XML as libnccl reads it."""
+        """Topology XML in the form that libnccl reads."""
         return self._changed.text
 
     def for_emulator(self, several: bool) -> Node:
-        """The node as input for the emulator, alone or one of several."""
+        """The node as input for the emulator, as the only node or as one of several."""
         if several not in self._for_emulator:
             self._for_emulator[several] = self._described(several)
         return self._for_emulator[several]
@@ -163,7 +165,7 @@ class ResolvedNode:
 
     @cached_property
     def network_reduces(self) -> bool:
-        """Whether all adapters support collectives, as the scenario or topology says. BadInput if only some do and
+        """Whether all adapters support collectives, according to the scenario or topology. BadInput if only some do and
         CollNet is on.
         """
         nets = self.topology.nets
@@ -184,12 +186,13 @@ class ResolvedNode:
         return merges(self.for_search(several=True), self.topology, release.load(self.nccl).search)
 
     def leaks_adapters(self) -> bool:
-        """Whether a process's later communicators also see the adapters that its first one merged."""
+        """Whether later communicators of a process also see the adapters that its first communicator merged."""
         rules = release.load(self.nccl).search.merging
         return rules is not None and rules.leaks and self.merges_adapters()
 
     def parts(self, several: bool) -> tuple[tuple[int, ...], ...]:
-        """The node's ranks, divided into the nodes that NCCL makes of it, alone or one of several; mostly one."""
+        """The node's ranks in each node that NCCL makes of it (mostly one). ``several``: the communicator has other
+        nodes."""
         if several not in self._parts:
             known = self.scenario.graphs is not None or self.searched_before(several) is not None
             whole = (self._every_rank,)
@@ -198,12 +201,12 @@ class ResolvedNode:
 
     @property
     def nccl(self) -> str:
-        """The release."""
+        """The name of the release."""
         return self.scenario.nccl
 
     @property
     def size(self) -> int:
-        """Number of its ranks."""
+        """Number of ranks of the node."""
         return len(self.gpu_of_rank)
 
     @property
@@ -216,7 +219,7 @@ class ResolvedNode:
         return self.of_ranks(self._every_rank)
 
     def of_ranks(self, ranks: Sequence[int]) -> Node:
-        """These of its ranks as a node for the emulator, without what the search finds."""
+        """A node for the emulator that consists of these ranks, without what the search finds."""
         nets, used_gpus = self.topology.nets, sorted({self.gpu_of_rank[rank] for rank in ranks})
         host = self.topology.with_nets(used(nets, self.scenario.variables))
         topology, gpus = host.with_gpus(used_gpus), len(used_gpus)
@@ -238,7 +241,7 @@ class ResolvedNode:
         )
 
     def for_oracle(self, nodes: int) -> "OracleConfiguration":
-        """``nodes`` such nodes as the oracle takes them."""
+        """``nodes`` nodes of this kind, as the oracle takes them."""
         from tuner.scenario.oracle_configuration import OracleConfiguration
 
         scenario = self.scenario
@@ -258,7 +261,7 @@ class ResolvedNode:
 
     @property
     def _variables_of_nccl(self) -> dict[str, str]:
-        """NCCL's variables without those of the network plugin, which simulated networks replace."""
+        """NCCL's variables without those of the network plugin, which a simulated network replaces."""
         variables = self._variables_beside(self.scenario.variables_of_process)
         replaced = {"NCCL_NET_PLUGIN"}
         if plugin_network(network_of(self._own.topology.nets), variables) is not None:
@@ -272,7 +275,8 @@ class ResolvedNode:
 
     @property
     def variables(self) -> Mapping[str, str]:
-        """NCCL's variables: those of the machine's nccl.conf, given ones, and those that stand for a configuration."""
+        """NCCL's variables: those in the machine's nccl.conf, those that the user sets, and those that stand for a
+        configuration."""
         return self._variables_beside(self.scenario.variables)
 
     def _variables_beside(self, given: Mapping[str, str]) -> Mapping[str, str]:
@@ -283,7 +287,8 @@ class ResolvedNode:
 
     @property
     def peer_to_peer(self) -> PeerToPeer:
-        """Between which GPUs NVML and CUDA allow peer-to-peer access: by a change, the machine, or the GPUs' model."""
+        """Between which GPUs NVML and CUDA allow peer-to-peer access: as changed hardware says, or else the machine, or
+        else the GPUs' model."""
         scenario = self.scenario
         if (changed := (scenario.hardware or {}).get("p2p")) is not None:
             return PeerToPeer(changed)
@@ -293,14 +298,15 @@ class ResolvedNode:
 
     @cached_property
     def gpus_without_peer_to_peer(self) -> tuple[GpuModel, ...]:
-        """The models of its GPUs, if none of them can access another GPU's memory; else empty."""
+        """The models of the node's GPUs, if none of them can access another GPU's memory; else empty."""
         scenario = self.scenario
         named = [(scenario.gpu,)] if scenario.gpu else [gpus.of_device(gpu.device) for gpu in self._own.topology.gpus]
         models = dict.fromkeys(gpus.load(name) for names in named for name in names)
         return tuple(models) if all(named) and all(model.peer_to_peer is PeerToPeer.none for model in models) else ()
 
     def for_search(self, several: bool) -> "SearchRequest":
-        """The node as input for the search of graphs, alone or one of several. BadTopology without an adapter."""
+        """The node as input for the search of graphs, as the only node or as one of several. BadTopology if several
+        nodes have no adapter."""
         from tuner.graphs import SearchRequest
 
         self._check_alias(several)
@@ -327,14 +333,15 @@ class ResolvedNode:
         )
 
     def _check_alias(self, several: bool) -> None:
-        """UnknownMachine where the name is another's of which only one node with its NVLinks is the same."""
+        """Raises UnknownMachine if the name stands for another machine, to which it is equal only on one node with
+        NVLinks, and NCCL uses several nodes or no NVLinks."""
         alias = None if self.scenario.machine is None else catalogue.alias(self.scenario.machine)
         off = parse_long(self.variables.get("NCCL_P2P_DISABLE", "")) != 0
         if alias is not None and (several or off):
             alias.check_beyond_nvlink()
 
     def _searched(self, several: bool) -> tuple[Graphs, float]:
-        """The graphs, and the bandwidth of the slowest path from a GPU to its adapter (GB/s, 0 where unknown)."""
+        """The graphs, and the bandwidth of the slowest path from a GPU to its adapter (GB/s, 0 if unknown)."""
         scenario = self.scenario
         self._check_alias(several)
         if scenario.graphs is not None:
@@ -351,10 +358,10 @@ class ResolvedNode:
         return self.searched_before(several) or found_graphs(self.for_search(several), scenario.nccl)
 
     def searched_before(self, several: bool, trays: int = 1) -> tuple[Graphs, float] | None:
-        """Graphs and bandwidth from the catalogue, which has them for a machine without changes and without variables
-        that only the search reads.
+        """Graphs and bandwidth from the catalogue, which has them for machines without changes and without variables
+        that only the search reads; else None.
 
-        ``trays``: for this number of such hosts joined by NVLink; the catalogue only has graphs for whole trays.
+        ``trays``: how many such hosts NVLink joins; the catalogue only has graphs for whole trays.
         """
         scenario = self.scenario
         if scenario.machine is None or scenario.hardware or self._changed is not self._edited:
@@ -378,8 +385,8 @@ class ResolvedNode:
         return (table.graphs[shape], table.net_gbs.get(shape, 0.0)) if shape in table.graphs else None
 
     def _dumped_net_gbs(self, several: bool) -> float:
-        """Bandwidth of the machine's slowest path to an adapter, which a dump of graphs lacks; 0 (not known) for a
-        topology.
+        """Bandwidth in GB/s of the machine's slowest path to an adapter, which a dump of graphs does not have; 0 (not
+        known) for a topology.
         """
         if self.scenario.machine is None:
             return 0.0
@@ -388,7 +395,7 @@ class ResolvedNode:
 
     @cached_property
     def _changed(self) -> _Source:
-        """The topology with the changed hardware, and with adapters merged as NCCL's network presents them."""
+        """The topology with the changed hardware, and with merged adapters, as NCCL's network presents them."""
         changed, merges = self._edited, release.load(self.nccl).search.ports_merged
         nets = changed.topology.nets
         if merges == "never" or len(nets) < 2 or not mergeable(nets, self.variables):
@@ -459,9 +466,9 @@ MOST_NEAR_LISTING = 2
 def _of_listing(
     file: Path, gpu: str | None, net_gbps: float | None, net_latency_us: float | None, cpu: str | None
 ) -> str | None:
-    """Topology of a node that nvidia-smi or lstopo listed; None for another kind of file.
+    """Topology of a node from a listing of nvidia-smi or lstopo; None for another kind of file.
 
-    Errors: BadInput says what the listing lacks, how to add it, and which machines are nearest.
+    BadInput if the listing lacks something; it says what, how to add it, and which machines are most similar.
     """
     from tuner.machine.listings import ListingAdditions, completed, read
     from tuner.machine.listings.complete import ranked
@@ -483,10 +490,10 @@ def _of_listing(
 
 
 def found_graphs(request: "SearchRequest", nccl: str) -> tuple[Graphs, float]:
-    """The searched graphs, and the bandwidth of the slowest path from a GPU to its adapter (GB/s, 0 where unknown).
+    """The searched graphs, and the bandwidth of the slowest path from a GPU to its adapter (GB/s, 0 if unknown).
 
-    Graphs without channels are left out, except NVLS where latencies depend on its type all the same. Errors:
-    BadTopology, BadInput for what NCCL refuses.
+    Graphs without channels are left out, except that of NVLS in releases whose latencies depend on its type. Raises
+    BadTopology, and BadInput for what NCCL refuses.
     """
     from tuner.graphs import searched
 
@@ -497,7 +504,7 @@ def found_graphs(request: "SearchRequest", nccl: str) -> tuple[Graphs, float]:
 
 
 def first_ranks(for_search: Callable[[bool], "SearchRequest"], nccl: str, several: bool, name: str) -> tuple[int, ...]:
-    """The rank of a node at which each channel of a graph begins. Errors: BadTopology, BadInput."""
+    """The first rank of each channel of a graph, within a node. Raises BadTopology and BadInput."""
     from tuner.emulator.connect import NodeKind
     from tuner.graphs import searched
 
@@ -506,7 +513,7 @@ def first_ranks(for_search: Callable[[bool], "SearchRequest"], nccl: str, severa
 
 
 def found_parts(request: "SearchRequest", nccl: str) -> tuple[tuple[int, ...], ...]:
-    """The ranks of a node, divided into the nodes that NCCL makes of it. Errors: BadTopology, BadInput."""
+    """The ranks of a node, divided into the nodes that NCCL makes of it. Raises BadTopology and BadInput."""
     from tuner.graphs import searched
 
     found = searched(request, nccl)
@@ -516,13 +523,13 @@ def found_parts(request: "SearchRequest", nccl: str) -> tuple[tuple[int, ...], .
 
 
 def _graph_file(variables: Mapping[str, str]) -> str | None:
-    """The text of the graph file that NCCL is given. BadInput for a missing file."""
+    """The text of the graph file that a variable gives to NCCL; None without one. BadInput for a missing file."""
     path = variables.get(GRAPH_FILE)
     return None if path is None else read_bytes(Path(path), BadInput, MAX_BYTES).decode("utf-8", "replace")
 
 
 def _check_nvlinks(gpu: str | None, changes: Mapping[str, str]) -> None:
-    """BadInput for more NVLinks than the GPU model of a skeleton has."""
+    """Raises BadInput if a change gives GPUs more NVLinks than the model of a skeleton has."""
     if gpu is None or "nvlinks" not in changes:
         return
     most = gpus.load(gpu).nvlinks
@@ -532,7 +539,7 @@ def _check_nvlinks(gpu: str | None, changes: Mapping[str, str]) -> None:
 
 
 def _check_shares(nccl: str, environment: Mapping[str, str]) -> None:
-    """BadInput if the release does not allow several ranks on one GPU, or the variable that allows it is not set."""
+    """Raises BadInput if the release does not allow several ranks on one GPU, or if a variable forbids it."""
     variable = release.load(nccl).environment.shares_gpus
     if variable is None:
         since = next(name for name in release.names() if release.load(name).environment.shares_gpus is not None)

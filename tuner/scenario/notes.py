@@ -1,4 +1,4 @@
-"""Notes on what NCCL does with variables whose values the user probably did not intend."""
+"""Makes notes on variables whose values have effects that the user probably did not intend."""
 
 from collections.abc import Callable, Iterator, Mapping
 from difflib import get_close_matches
@@ -36,8 +36,8 @@ NOT_SET = -2
 
 
 def of_scenario(scenario: Scenario) -> list[str]:
-    """A line for each variable that the release ignores or misreads or that does harm, and for GPUs without
-    peer-to-peer.
+    """Notes on variables that the release ignores or misreads or that do harm, on GPUs without peer-to-peer access, and
+    on the network.
     """
     values = scenario.environment or {}
     lines = of_variables(release.load(scenario.nccl), values)
@@ -56,7 +56,7 @@ def of_scenario(scenario: Scenario) -> list[str]:
 
 
 def _of_network(scenario: Scenario) -> Iterator[str]:
-    """A note if the network is a plugin's, and it is not known what this plugin tells NCCL about its adapters."""
+    """A note if a plugin is the network, and it is not known what this plugin tells NCCL about its adapters."""
     values = scenario.environment or {}
     if not OF_THE_NETWORK & values.keys():
         return
@@ -73,7 +73,7 @@ def _of_network(scenario: Scenario) -> Iterator[str]:
 
 
 def _of_racks(scenario: Scenario) -> Iterator[str]:
-    """A note on several machines that are NVLink domains, of which people say how many hosts they have."""
+    """A note if several machines are NVLink domains, as users often count hosts."""
     machine = None if scenario.machine is None or scenario.others else catalogue.load(scenario.machine)
     if machine is None or machine.trays is None or scenario.nodes == 1 or scenario.trays is not None:
         return
@@ -131,7 +131,7 @@ def _dotted(version: tuple[int, ...]) -> str:
 
 
 def of_variables(nccl: Release, values: Mapping[str, str]) -> list[str]:
-    """Notes of a release and its variables."""
+    """Notes on variables, for one release."""
     without_effect = [
         f"{name}: NCCL {nccl.name} does not read it{_meant(nccl, name)}" for name in ignored(nccl, values)
     ]
@@ -152,7 +152,7 @@ _ELSEWHERE = {
 
 
 def _meant(nccl: Release, name: str) -> str:
-    """A hint if a name is similar to that of a variable which the release reads."""
+    """A hint if a name is similar to that of a variable that the release reads; else empty."""
     if name in everywhere():
         return ""
     close = get_close_matches(name, {*nccl.listed_variables, *nccl.environment.search}, n=1, cutoff=0.9)
@@ -185,7 +185,8 @@ def _is(text: str, number: int | None) -> bool:
 
 
 def _counts_as(nccl: Release, name: str, number: int) -> str | None:
-    """Number that the release takes instead: ncclGetNthreads of its tuning, ncclMinNchannels and ncclMaxNchannels."""
+    """The number that the release uses instead of ``number``, as text; None if it uses that (ncclGetNthreads in its
+    tuning, ncclMinNchannels and ncclMaxNchannels)."""
     most = nccl.limits.max_channels
     if name in LEAST_CHANNELS and number != NOT_SET:
         return "no minimum" if number < 0 else str(most) if number > most else None
@@ -212,7 +213,8 @@ UNALIGNED = (
 
 @dataclass(frozen=True, slots=True)
 class HarmfulSetting:
-    """A row of the table: ``rule`` says for which values of ``variable``; ``harms`` data or speed."""
+    """A row of the table of harmful settings: ``rule`` says which values of ``variable`` do harm; ``harms`` is data or
+    speed."""
 
     variable: str
     rule: str
@@ -232,8 +234,8 @@ def harmful(values: Mapping[str, str], nodes: int | None, scenario: "Scenario | 
 
 
 def is_unaligned(request: Request, nbytes: int, ranks: int) -> bool:
-    """Whether a call of ``nbytes`` (NCCL's nBytes) gives ranks parts whose ends are not aligned for the threads'
-    loads.
+    """Whether a call of ``nbytes`` (NCCL's nBytes) divides into parts of ranks whose ends are not aligned for the
+    threads' loads.
     """
     return request.collective in (Collective.AllGather, Collective.ReduceScatter) and nbytes // ranks % ALIGNED != 0
 
@@ -251,7 +253,8 @@ def _beyond_a_step(row: HarmfulSetting, values: Mapping[str, str], nodes: int | 
 def _ll128_where_it_is_off(
     row: HarmfulSetting, values: Mapping[str, str], nodes: int | None, scenario: "Scenario | None"
 ) -> str:
-    """Whether the list names LL128 where NCCL would not use it by itself: only a communicator tells."""
+    """The row's sentence if the variable names LL128 on a communicator on which NCCL would not use it by itself; else
+    empty."""
     if scenario is None or "LL128" not in values[row.variable].upper().replace("^", "-").split("-")[0]:
         return ""
     from dataclasses import replace

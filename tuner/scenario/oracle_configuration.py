@@ -1,4 +1,4 @@
-"""One communicator as it is described to the real libnccl; :mod:`tuner.oracle` runs it."""
+"""Describes one communicator for the real libnccl; :mod:`tuner.oracle` runs it."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -25,7 +25,7 @@ class Host:
 
     @property
     def placed(self) -> tuple[int, ...]:
-        """The GPU that each rank is on, by its number in the order of ``dev``."""
+        """The number of each rank's GPU, in the order of ``dev``."""
         return self.gpu_of_rank or tuple(range(self.gpus))
 
     @property
@@ -36,7 +36,7 @@ class Host:
 
 @dataclass(frozen=True, slots=True)
 class SplitOff:
-    """A communicator of some ranks, which NCCL splits off the communicator of all ranks."""
+    """A communicator of some ranks, which NCCL splits off from the communicator of all ranks."""
 
     ranks: tuple[int, ...]  # of the whole, the least first
     shares: bool = False  # the whole's resources
@@ -45,9 +45,9 @@ class SplitOff:
 
 @dataclass(frozen=True, slots=True)
 class OracleConfiguration:
-    """One communicator on ``nodes`` equal machines, and on ``others``; a rank on each of their GPUs.
+    """One communicator on ``nodes`` equal machines and on ``others``, with a rank on each of their GPUs.
 
-    With ``gpu_of_rank`` the nodes have a rank for each of its numbers instead, and several may share a GPU.
+    With ``gpu_of_rank``, each node has one rank per entry instead, on the GPU with that number; ranks may share a GPU.
     """
 
     topology: str  # text of a topology XML in NCCL's format, of one node, with <gpu> and <net> elements
@@ -76,7 +76,7 @@ class OracleConfiguration:
 
     @property
     def settings(self) -> Mapping[str, str]:
-        """The variables, including those that the configuration's fields stand for."""
+        """NCCL's variables, including those that stand for fields of the program's configuration."""
         if not self.configuration or not release.is_known(self.release):
             return self.env
         return {**self.env, **as_variables(release.load(self.release), dict(self.configuration), self.env)}
@@ -93,7 +93,7 @@ class OracleConfiguration:
 
     @property
     def domain_of_host(self) -> tuple[int, ...]:
-        """The NVLink domain of each host, numbered from 1; 0 where there are none."""
+        """The number of each host's NVLink domain, from 1; 0 without domains."""
         if not self.domains:
             return (0,) * len(self.hosts)
         return tuple(number for number, hosts in enumerate(self.domains, 1) for _ in range(hosts))
@@ -105,7 +105,7 @@ class OracleConfiguration:
 
     @property
     def asked_ranks(self) -> int:
-        """Number of ranks of the communicator that is asked."""
+        """Number of ranks of the communicator that is asked about."""
         return self.ranks if self.split_off is None else len(self.split_off.ranks)
 
     @property

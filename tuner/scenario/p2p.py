@@ -1,4 +1,4 @@
-"""Surroundings of a rank: the links of its nodes, the order of its peers, heads and adapters."""
+"""Resolves the surroundings of a rank: the links of its node and others, the order of its peers, heads and adapters."""
 
 from bisect import bisect_right
 from collections.abc import Collection, Iterator
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 def p2p_context(resolved: "ResolvedScenario", rank: int = 0) -> P2pContext:
     """Context of sends and receives of a rank.
 
-    BadInput if there is no such rank, for graphs that were dumped, as the links are not in them, and where it is
-    not known whether NVLink joins hosts.
+    BadInput if there is no such rank, for dumped graphs (which do not have the links), and if it is not known whether
+    NVLink joins hosts.
     """
     if any(kind.scenario.graphs is not None for kind in resolved.kinds):
         raise BadInput(f"{option('graphs')}: sends and receives depend on the links of the topology; valid without it")
@@ -37,7 +37,7 @@ def p2p_context(resolved: "ResolvedScenario", rank: int = 0) -> P2pContext:
 
 
 def _links(resolved: "ResolvedScenario", rank: int) -> list[PeerLinks]:
-    """Links of the rank's node, then of other kinds of nodes."""
+    """Links of the rank's node, then those of other kinds of nodes."""
     from tuner.graphs.graphs import peer_links
 
     several, kinds = sum(count for _, count in resolved.nodes) > 1, {id(node): node for node, _ in resolved.nodes}
@@ -56,11 +56,12 @@ def _channels(resolved: "ResolvedScenario", rank: int, links: list[PeerLinks]) -
 
 
 def _beyond_nodes(resolved: "ResolvedScenario", rank: int) -> Iterator[int]:
-    """Ranks on other nodes that a rank reaches without the network: on its host, or in its domain.
+    """Ranks that a rank can reach without the network although they are on other nodes: those on its host or in its
+    domain.
 
-    Source: shmCanConnect, src/transport/shm.cc, and ncclTopoCheckNet, src/graph/paths.cc, v2.30.3-1; p2pCanConnect,
-    src/transport/p2p.cc, v2.20.5-1 and v2.22.3-1, which looks at the fabric of both ranks, but not whether the
-    communicator uses it, and v2.23.4-1. BadInput if it is not known whether NVML names a fabric that is not ready.
+    Sources: shmCanConnect, src/transport/shm.cc, and ncclTopoCheckNet, src/graph/paths.cc, v2.30.3-1; p2pCanConnect,
+    src/transport/p2p.cc, v2.23.4-1, and v2.20.5-1 and v2.22.3-1, which compare the fabrics of both ranks even if the
+    communicator does not use them. BadInput if it is not known whether NVML names a fabric that is not ready.
     """
     data, first_of_host = resolved.release.exchange, _hosts(resolved)
     variables = resolved.view_of(rank).environment
@@ -105,7 +106,7 @@ def _rings(resolved: "ResolvedScenario", rank: int) -> list[list[int]]:
 
 
 def _each(resolved: "ResolvedScenario") -> Iterator["ResolvedNode | ResolvedDomain | ResolvedPart"]:
-    """Yields each of NCCL's nodes, equal ones one by one."""
+    """Yields each of NCCL's nodes; equal nodes are repeated."""
     for node, count in resolved.nodes:
         for _ in range(count):
             yield node
@@ -132,7 +133,7 @@ def heads_of(resolved: ResolvedScenario, rank: int = 0) -> Heads:
 
 
 def network_of(resolved: ResolvedScenario, rank: int, later: Collection[Algorithm] = ()) -> NetworkUse:
-    """Networks of a rank, where these algorithms were connected after rings.
+    """The network of a rank, if the algorithms ``later`` were connected after the rings.
 
     BadInput for graphs that were dumped, and for nodes without a topology.
     """

@@ -1,4 +1,4 @@
-"""A scenario resolved: its kinds of nodes, its communicator for the emulator, its configuration for libnccl."""
+"""Resolves a scenario: its kinds of nodes, its communicator for the emulator, its configuration for libnccl."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -43,7 +43,7 @@ SEARCH = "search."  # what keys of a release's file begin with that reach the gr
 
 
 class ResolvedScenario:
-    """A scenario as emulator and oracle use it. Each part is made once, when it is first needed.
+    """A scenario in the form that emulator and oracle use. Each part is made once, when it is first needed.
 
     ``kinds`` are the kinds of hosts in the order of ranks; each is resolved once.
     """
@@ -53,7 +53,7 @@ class ResolvedScenario:
         self._domains: dict[tuple[tuple[str, int], ...], ResolvedDomain] = {}  # by the names and hosts of its kinds
 
     def with_nodes(self, nodes: int) -> "ResolvedScenario":
-        """The scenario with this many of its first kind of nodes, none of which is resolved again."""
+        """The scenario with ``nodes`` nodes of its first kind; what is resolved is not resolved again."""
         other = ResolvedScenario(replace(self.scenario, nodes=nodes))
         if self.scenario.members is not None:  # which may be on other hosts then
             return other
@@ -65,12 +65,12 @@ class ResolvedScenario:
 
     @cached_property
     def whole(self) -> "ResolvedScenario":
-        """The communicator of all ranks, of which this one may have only some."""
+        """The communicator of all ranks; this one may consist of some of these."""
         return self if self.scenario.members is None else replace(self.scenario, members=None).resolve()
 
     @cached_property
     def shares(self) -> bool:
-        """Whether the communicator shares the resources of the whole that it is part of."""
+        """Whether the communicator shares the resources of the communicator that it is a part of."""
         made = self.scenario.members
         return made is not None and init.shares_resources(made.by, made.shares, self.scenario.variables)
 
@@ -83,17 +83,18 @@ class ResolvedScenario:
 
     @property
     def own(self) -> ResolvedNode:
-        """The first kind of nodes, rank 0's."""
+        """The first kind of nodes, to which rank 0's node belongs."""
         return self.kinds[0]
 
     @cached_property
     def ranks(self) -> int:
-        """The ranks of the whole communicator."""
+        """Number of ranks."""
         return sum(kind.hosts * len(kind.gpu_of_rank) for kind in self.kinds)
 
     @cached_property
     def release(self) -> Release:
-        """NCCL's release with the scenario's constants. BadInput for those fitted to another machine or release."""
+        """NCCL's release with the scenario's constants. BadInput for constants that were fitted to another machine or
+        release."""
         nccl, constants = release.load(self.scenario.nccl), self.scenario.fitted_constants
         if constants is None:
             return nccl
@@ -108,9 +109,10 @@ class ResolvedScenario:
         return fitted_constants.apply(nccl, constants)
 
     def check_standing(self) -> None:
-        """BadInput if the release was not compared, and the releases around it differ in what affects these nodes.
+        """Raises BadInput if the release was not compared, and its neighbouring releases differ in something that
+        affects these nodes.
 
-        A change of the search only counts if the two releases find different graphs on these nodes.
+        A change of the search only counts if the two neighbours find different graphs on these nodes.
         """
         nccl = self.release
         if (standing := nccl.standing) is None:
@@ -128,7 +130,7 @@ class ResolvedScenario:
         refuse(nccl.name, standing, differing)
 
     def _finds_the_same(self, before: str, after: str) -> bool:
-        """Whether the search of both releases finds the same channels on all nodes."""
+        """Whether the searches of both releases find the same channels on all nodes."""
         from tuner.graphs import find
 
         both = [replace(self.scenario, nccl=name).resolve() for name in (before, after)]
@@ -145,8 +147,8 @@ class ResolvedScenario:
     def views(self) -> tuple[Comm, ...]:
         """The communicator as rank 0 sees it, then as the ranks of each of the scenario's ``others`` do.
 
-        They may differ, because NCCL does not exchange everything it tunes with; equal nodes have one view. Graphs come
-        from the search, which the catalogue has stored for common questions, or from a dump.
+        Views may differ, as NCCL does not exchange all values that it tunes with; equal nodes have one view. Graphs
+        come from the search, which the catalogue has stored for common questions, or from a dump.
         """
         nccl, searched = self.release, frozenset[str]()
         self._check_sharing()
@@ -174,7 +176,7 @@ class ResolvedScenario:
         return tuple(of_node[id(node)] for node in nodes)
 
     def _check_split(self, views: Iterable[Comm]) -> None:
-        """BadInput if CollNet depends on how a communicator of some ranks is made."""
+        """Raises BadInput if CollNet depends on how a communicator of some ranks is made."""
         if self.scenario.members is None or self.release.connect.split_keeps_collnet:
             return
         if any(view.collnet and view.nodes == self.whole.views[0].nodes for view in views):
@@ -185,9 +187,7 @@ class ResolvedScenario:
 
     @cached_property
     def gpus_per_process(self) -> int:
-        """The number of GPUs of each process; a host with fewer GPUs has one process. BadInput for more than any
-        host has.
-        """
+        """Number of GPUs per process; a host with fewer GPUs has one process. BadInput if no host has as many."""
         described, most = self.scenario.gpus_per_process or 1, max(kind.gpus for kind in self.whole.kinds)
         if described > most:
             raise BadInput(
@@ -197,7 +197,8 @@ class ResolvedScenario:
 
     @cached_property
     def ranks_share_processes(self) -> bool:
-        """Whether a process has several ranks. BadInput if that is not emulated, and for more than any host has."""
+        """Whether a process has several ranks. BadInput if that is not emulated, and if no host has as many GPUs as a
+        process."""
         per_process = self.gpus_per_process
         if per_process == 1 or all(len(kind.gpu_of_rank) == 1 for kind in self.kinds):
             return False
@@ -217,9 +218,9 @@ class ResolvedScenario:
 
     @cached_property
     def _shared(self) -> Comm | None:
-        """The communicator whose resources this one shares.
+        """The communicator whose resources this one shares; None if it shares none.
 
-        BadInput if its nodes or ranks disagree on their channels, and with CollNet.
+        BadInput if nodes or ranks of that communicator have different numbers of channels, and with CollNet.
         """
         if not self.shares:
             return None
@@ -232,7 +233,7 @@ class ResolvedScenario:
 
     @property
     def views_of_kinds(self) -> Sequence[tuple[ResolvedNode | ResolvedDomain | ResolvedPart, Comm]]:
-        """Each distinct kind of :attr:`nodes`, in the order of ranks, with how its ranks see the communicator."""
+        """Each distinct kind of :attr:`nodes`, in the order of ranks, with the communicator as its ranks see it."""
         return list({id(node): (node, view) for (node, _), view in zip(self.nodes, self.views, strict=True)}.values())
 
     def view_of(self, rank: int) -> Comm:
@@ -252,7 +253,7 @@ class ResolvedScenario:
 
     @cached_property
     def ranks_of(self) -> tuple[Sequence[int], ...]:
-        """The ranks of each of NCCL's nodes."""
+        """The ranks on each of NCCL's nodes."""
         return ranks_of(self.nodes, [len(node.for_emulator(self._several).comp_caps) for node, _ in self.nodes])
 
     @property
@@ -271,9 +272,10 @@ class ResolvedScenario:
 
     @cached_property
     def rings_and_trees(self) -> "Across":
-        """Rings and trees of :attr:`connected`, whatever else is in it, and crossings, left out where that takes less.
+        """Rings and trees of :attr:`connected`. If all nodes are equal, only these are computed; crossings are then
+        left out.
 
-        BadInput as there.
+        BadInput for dumped graphs.
         """
         from tuner.emulator.connect import rings_and_trees, summarize
 
@@ -298,8 +300,8 @@ class ResolvedScenario:
 
     @cached_property
     def domains(self) -> tuple[int, ...]:
-        """The number of hosts of each NVLink domain in the order of ranks; empty without domains. BadInput if they
-        do not add up.
+        """The number of hosts of each NVLink domain, in the order of ranks; empty without domains. BadInput if the
+        numbers do not add up to all hosts.
         """
         if self.scenario.members is not None:
             return hosts_of_domains(self.whole, self.scenario.members.ranks)
@@ -315,7 +317,7 @@ class ResolvedScenario:
 
     @property
     def domains_in_words(self) -> str:
-        """Which hosts NVLink joins, as words that follow the hosts; empty if it joins none."""
+        """A phrase on the hosts that NVLink joins, which follows the hosts; empty if it joins none."""
         described, without = self.scenario.hosts_per_domain, self.scenario.ranks_without_fabric
         words = " + ".join(map(str, described)) if isinstance(described, tuple) else described
         domains = f", NVLink domains of {words} hosts" if words else ""
@@ -323,7 +325,7 @@ class ResolvedScenario:
 
     @property
     def taken_in_words(self) -> str:
-        """How many nodes NCCL makes of the described ones, as words that follow these; empty if the number is the
+        """A phrase on how many nodes NCCL makes of the described ones, which follows these; empty if the number is the
         same.
         """
         try:
@@ -337,23 +339,24 @@ class ResolvedScenario:
 
     @property
     def each_in_words(self) -> str:
-        """The channels for any number of nodes like the one that the scenario describes."""
+        """A phrase for any number of nodes like the described one: domains, and how many nodes NCCL makes of each."""
         taken = self.taken_in_words
         return self.domains_in_words + (f", each of{taken[1:]}" if taken else "")
 
     @cached_property
     def nodes(self) -> ResolvedNodes:
-        """NCCL's nodes in the order of ranks, each with how many equal ones follow: hosts, domains, parts of hosts.
+        """NCCL's nodes (hosts, domains, or parts of these) in the order of ranks, each with the number of equal nodes
+        in a row.
 
-        Errors: BadTopology, and BadInput for what NCCL refuses or what is not emulated.
+        Raises BadTopology, and BadInput for what NCCL refuses or what is not emulated.
         """
         return split(self.hosts_and_domains)
 
     @cached_property
     def hosts_and_domains(self) -> Sequence[tuple[ResolvedNode | ResolvedDomain, int]]:
-        """The hosts in the order of ranks, each with how many equal ones follow, or whole domains.
+        """The hosts, or whole domains, in the order of ranks, each with the number of equal ones in a row.
 
-        BadInput if NCCL refuses the domains, or what it does with them is not emulated.
+        BadInput if NCCL refuses the domains, or if what it does with them is not emulated.
         """
         hosts = [(kind, kind.hosts) for kind in self.kinds]
         fabric = DomainHosts(
@@ -375,7 +378,8 @@ class ResolvedScenario:
         return [(self._domain(alike), count) for alike, count in grouped(hosts, sizes)]
 
     def _with_later_release(self, error: BadInput) -> BadInput:
-        """The error, whose cure, if it is a release, is one that has room for all trays of the machines."""
+        """The error; if its cure is another release, the cure becomes a release that has room for all trays of the
+        machines."""
         machines = (catalogue.load(kind.scenario.machine) for kind in self.kinds if kind.scenario.machine is not None)
         since = [each.since for each in machines if each.since is not None]
         if since and any(each.parameter == "nccl" for each in error.remedies):
@@ -384,7 +388,7 @@ class ResolvedScenario:
 
     @property
     def uses_domains(self) -> bool:
-        """Whether NCCL's nodes are NVLink domains, or parts of them. Errors: BadInput, BadTopology."""
+        """Whether NVLink domains are among NCCL's nodes, whole or in parts. Raises BadInput and BadTopology."""
         return any(isinstance(node, ResolvedDomain) for node, _ in self.hosts_and_domains)
 
     @property
@@ -415,7 +419,8 @@ class ResolvedScenario:
 
     @cached_property
     def ranks_without_fabric(self) -> tuple[int, ...]:
-        """The described ranks, and those of hosts beside machines that are domains. BadInput for ranks out of range."""
+        """The ranks that are described as without fabric, and the ranks of hosts beside machines that are domains.
+        BadInput if there is no such rank, or no domain."""
         if self.scenario.members is not None:
             of_whole = self.whole.ranks_without_fabric
             return tuple(own for own, rank in enumerate(self.scenario.members.ranks) if rank in of_whole)
@@ -437,12 +442,12 @@ class ResolvedScenario:
         return tuple(sorted(alone))
 
     def _domain(self, alike: tuple[Alike, ...]) -> ResolvedDomain:
-        """The domain of these hosts: equal hosts get the same object."""
+        """The domain of these hosts; equal hosts get the same object."""
         key = tuple((kind.name, count) for kind, count in alike)
         return self._domains.setdefault(key, ResolvedDomain(alike))
 
     def _check_sharing(self) -> None:
-        """BadInput if a node's own search does not tell whether its NVLS is off."""
+        """Raises BadInput if the search of one node cannot tell whether NVLS is off."""
         rule, placed = resolved.rules_for(self.release).nvls_if_shared, [kind.gpu_of_rank for kind in self.kinds]
         if rule is not None and rule(placed) != any(rule([gpus]) for gpus in placed):
             raise BadInput(
@@ -451,7 +456,7 @@ class ResolvedScenario:
             )
 
     def oracle_configuration(self) -> "OracleConfiguration":
-        """The communicator for the oracle. BadInput for what libnccl cannot take: other constants or graphs."""
+        """The communicator as the oracle takes it. BadInput for what libnccl cannot use: other constants or graphs."""
         if self.scenario.fitted_constants is not None:
             raise BadInput(f"{option('constants')}: libnccl computes with its own constants; valid for: pick, table")
         if any(kind.scenario.graphs is not None for kind in self.kinds):
@@ -478,7 +483,7 @@ class ResolvedScenario:
         )
 
     def oracle_configuration_to_launch(self) -> "OracleConfiguration":
-        """The communicator for the oracle; without the recording plugin if a variable only works without a tuner
+        """The communicator as the oracle takes it, without the recorder if a variable only works without a tuner
         plugin.
         """
         without_tuner = registered.CTA_POLICY in (self.scenario.environment or {})
@@ -497,7 +502,7 @@ Used = tuple[ResolvedNode, tuple[int, ...]]  # a host, and which of its GPUs hav
 
 
 class ResolvedSomeGpus(ResolvedNode):
-    """Hosts of which some GPUs are used, but not the first ones."""
+    """Hosts of which only some GPUs are used, which are not the first ones."""
 
     def __init__(self, whole: ResolvedNode, gpus: tuple[int, ...], count: int) -> None:
         super().__init__(_described(whole, None, count))
@@ -506,7 +511,8 @@ class ResolvedSomeGpus(ResolvedNode):
 
     @property
     def topology_xml(self) -> str:
-        """Topology of the host without its other GPUs, which NCCL drops as well (ncclTopoTrimXml, src/graph/xml.cc)."""
+        """Topology of the host without the GPUs that are not used; NCCL drops these, too (ncclTopoTrimXml,
+        src/graph/xml.cc)."""
         return self._topology_xml
 
     @cached_property
@@ -515,13 +521,13 @@ class ResolvedSomeGpus(ResolvedNode):
         return read_topology(self.topology_xml)
 
     def searched_before(self, several: bool, trays: int = 1) -> None:
-        """Always None: the catalogue only has graphs of a host's first GPUs."""
+        """Always None: the catalogue only has graphs for a host's first GPUs."""
 
 
 def kinds_of_members(whole: "ResolvedScenario", ranks: Sequence[int]) -> tuple[ResolvedNode, ...]:
-    """The kinds of hosts that these ranks of a scenario are on, in their order, with the GPUs that are used.
+    """The kinds of hosts that these ranks of a scenario are on, in the order of ranks, with the used GPUs.
 
-    BadInput if there is no such rank, and for nodes of which only the graphs are known.
+    BadInput if there is no such rank, and for nodes of which only graphs are known.
     """
     if outside := [rank for rank in ranks if not 0 <= rank < whole.ranks]:
         raise BadInput(
@@ -547,7 +553,7 @@ def kinds_of_members(whole: "ResolvedScenario", ranks: Sequence[int]) -> tuple[R
 
 
 def used_of_hosts(whole: "ResolvedScenario", ranks: Sequence[int]) -> Iterator[Used]:
-    """Every host with its GPUs that have one of these ranks; it may have no such GPU."""
+    """Every host with those of its GPUs that have one of these ranks; there may be none."""
     wanted, first = frozenset(ranks), 0
     for kind in chain.from_iterable(repeat(kind, kind.hosts) for kind in whole.kinds):
         yield kind, tuple(gpu for gpu in range(kind.size) if first + gpu in wanted)
@@ -571,7 +577,7 @@ def _of_gpus(kind: ResolvedNode, gpus: tuple[int, ...]) -> ResolvedNode:
 
 
 def _described(kind: ResolvedNode, gpus: int | None, count: int) -> "Scenario":
-    """One host as a scenario of its own, ``count`` times; a tray for a NVLink domain."""
+    """A scenario of ``count`` hosts of this kind (trays, for an NVLink domain) with these GPUs."""
     return replace(
         kind.scenario, nodes=count, trays=1 if kind.trays else None, gpus_per_node=gpus, members=None, later=True
     )

@@ -1,1 +1,1 @@
-"""NCCL's own logs (NCCL_DEBUG=INFO): reads them, and compares what they print with the emulator."""
+"""Reads NCCL's own logs (NCCL_DEBUG=INFO)."""

@@ -1,4 +1,4 @@
-"""NCCL's log lines about one collective: which algorithm and protocol it took.
+"""Reads NCCL's log lines about one collective: which algorithm and protocol it used.
 
 Sources: topoGetAlgoInfo (v2.20.5-1 to v2.23.4-1) and scheduleCollTasksToPlan (v2.24.3-1 and later), src/enqueue.cc.
 """
@@ -19,7 +19,7 @@ _PICKED = expression(r"(?:\b(\w+): )?(?<!\d)(\d+) Bytes -> Algo (\d+) proto (\d+
 
 
 class PrintedChoice(NamedTuple):
-    """A line that prints a choice, with names as NCCL spells them; None for what the release does not print."""
+    """The choice that a line prints, with names as NCCL spells them; None for what the release does not print."""
 
     bytes: int  # of a planned one count times type size, so per rank for AllGather and ReduceScatter; else nBytes
     algorithm: str
@@ -48,19 +48,19 @@ def printed(text: str) -> PrintedChoice | None:
 
 
 def algorithm(text: str) -> Algorithm | None:
-    """An algorithm by number, or as NCCL's logs and kernels spell it: ``COLLNET_DIRECT``, ``NVLS_TREE``,
-    ``NVLSTree``.
+    """The algorithm with this number, or with this name in NCCL's logs or kernels: ``COLLNET_DIRECT``, ``NVLS_TREE``,
+    ``NVLSTree``. None for any other text.
     """
     return _named(Algorithm, text)
 
 
 def protocol(text: str) -> Protocol | None:
-    """Protocol by number, or by NCCL's spelling in any case."""
+    """The protocol with this number or NCCL's name, in upper or lower case; None for any other text."""
     return _named(Protocol, text)
 
 
 def collective(text: str) -> Collective | None:
-    """Collective by NCCL's spelling in any case."""
+    """The collective with this number or NCCL's name, in upper or lower case; None for any other text."""
     return _named(Collective, text)
 
 

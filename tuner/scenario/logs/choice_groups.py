@@ -1,7 +1,8 @@
-"""Choices of one communicator in the order of its log: each alone, or those of calls launched in one group.
+"""Groups the choices of one communicator, in the order of its log: single ones, and those of calls launched in one
+group.
 
-Where the log has the calls (NCCL_DEBUG_SUBSYS=COLL) it says which choices were made together. Without them channels say
-it: a choice whose first channel is not 0 shares a kernel with the one before it.
+If the log has the calls (NCCL_DEBUG_SUBSYS=COLL), these say which choices were made together. Without calls, channels
+say it: a choice whose first channel is not 0 shares a kernel with the choice before it.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -18,8 +19,8 @@ MOST_BEFORE = 8  # choices on channel 0 alone that may be of the group that foll
 
 
 class ChoiceOfBatch(NamedTuple):
-    """A printed choice with its calls; choices printed after the same calls share a ``batch``, which is 0 without
-    calls.
+    """A printed choice with its calls. Choices that are printed after the same calls have the same number ``batch``,
+    which is 0 without calls.
     """
 
     printed: PrintedChoice
@@ -29,7 +30,8 @@ class ChoiceOfBatch(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class GroupedCall:
-    """A call of a group, as its own line prints it; None for a call that is no collective, or of an unknown type."""
+    """A call of a group, as its line prints it. ``collective`` is None for other calls, and a field is None if its
+    value is unknown."""
 
     collective: Collective | None
     bytes: int | None
@@ -39,10 +41,11 @@ class GroupedCall:
 
 @dataclass(frozen=True, slots=True)
 class LoggedGroup:
-    """Choices in the order in which they are printed, ``count`` times: one, or those of a group.
+    """The choices of a single call or of a group, in the order in which they are printed; the log has them ``count``
+    times.
 
-    ``calls`` are the group's; empty where the log does not show them. In that case, choices before the ``first``-th may
-    belong to the group or not: the log does not tell.
+    ``calls`` are the group's; empty if the log does not show calls. In that case, choices before the one with index
+    ``first`` may or may not belong to the group.
     """
 
     choices: tuple[LoggedChoice, ...]
@@ -59,7 +62,8 @@ def groups_of(
     made: Callable[[PrintedChoice, tuple[LoggedCall, ...]], LoggedChoice],
     ranks: int | None,
 ) -> tuple[LoggedGroup, ...]:
-    """Each different group of one thread's lines; ``made`` says what one line shows, ``ranks`` scale calls' sizes."""
+    """Each distinct group in one thread's lines, with how often it occurs. ``made`` makes the record of one choice;
+    ``ranks`` converts counts of calls to bytes."""
     tally: dict[Batch, int] = {}
     for batch in _with_those_before(_batches(lines)):
         tally[batch] = tally.get(batch, 0) + 1
@@ -72,7 +76,7 @@ def groups_of(
 
 
 def _batches(lines: Iterable[ChoiceOfBatch]) -> Iterator[list[ChoiceOfBatch]]:
-    """Lines of choices that certainly were made together."""
+    """Splits the lines into batches of choices that were certainly made together."""
     batch = list[ChoiceOfBatch]()
     for line in lines:
         if batch and not _goes_on(batch[-1], line):
@@ -92,8 +96,8 @@ def _goes_on(last: ChoiceOfBatch, line: ChoiceOfBatch) -> bool:
 
 
 def _with_those_before(batches: Iterable[list[ChoiceOfBatch]]) -> Iterator[Batch]:
-    """Adds to groups whose calls are not shown the choices directly before them that only use channel 0; leaves
-    others as they are.
+    """If the calls are not shown, adds to each group the choices directly before it that only use channel 0; other
+    batches stay as they are.
     """
     small = list[ChoiceOfBatch]()
     for batch in batches:

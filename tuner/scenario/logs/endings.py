@@ -1,7 +1,7 @@
-"""How processes and jobs end: lines of CUDA, the kernel, schedulers, PyTorch, shells and others, as records.
+"""Reads how processes and jobs end, from lines of CUDA, the kernel, schedulers, PyTorch, shells and other programs.
 
-The patterns in ``tables/endings.toml`` match whichever program prints the line, after any prefix of a launcher. If a
-signal ended a process, the record has the signal's kind, whether a shell, a launcher or a container engine reports it.
+The patterns in ``tables/endings.toml`` match a line of any program, after the prefix of a launcher. If a signal ended a
+process, the record has the signal's kind, no matter whether a shell, a launcher or a container engine reports it.
 """
 
 import re
@@ -66,7 +66,7 @@ _WRAPPERS = tuple(
 
 @dataclass(frozen=True, slots=True)
 class EndingLine:
-    """A line that says how something ended; ``number`` is a code of its kind, such as an Xid's.
+    """A line that says how something ended. ``number`` is a code, whose meaning depends on ``kind``, such as an Xid.
 
     ``rank``, ``host``, ``pid`` and ``gpu`` come from the line or from a launcher's prefix.
     """
@@ -85,7 +85,7 @@ class EndingLine:
 
     @property
     def source(self) -> tuple[int | None, str | None, int | None]:
-        """The process that printed it, as far as it is known."""
+        """Rank, host and process that printed the line, as far as they are known."""
         return self.rank, self.host, self.pid
 
 
@@ -102,7 +102,8 @@ class EndingPattern:
 
 @dataclass(frozen=True, slots=True)
 class XidMeaning:
-    """Xid numbers with the same meaning: ``says`` is the meaning, ``role`` whether they follow from another failure."""
+    """Xid numbers with the same meaning. ``says`` is the meaning; ``role`` says whether they follow from another
+    failure."""
 
     numbers: tuple[int, ...]
     role: str
@@ -140,7 +141,7 @@ STEMS = (
 
 
 def may_tell(text: str) -> bool:
-    """Whether a line contains one of the stems, without which it cannot report an ending."""
+    """Whether a line contains one of the stems; without any, it cannot report an ending."""
     for stem in STEMS:  # noqa: SIM110 - any() takes twice as long, and this is called for every line of a log
         if stem in text:
             return True
@@ -148,7 +149,7 @@ def may_tell(text: str) -> bool:
 
 
 def of_line(text: str, line: int) -> EndingLine | None:
-    """The ending that a line says; None for any other line."""
+    """The ending that a line reports; None for any other line."""
     if not may_tell(text):
         return None
     said, rest = unwrapped(text)
@@ -182,7 +183,7 @@ def is_of(text: str) -> bool:
 
 
 def unwrapped(text: str) -> tuple[dict[str, str], str]:
-    """What a launcher's prefix says about a line, by rank, host and pid, and the line without it."""
+    """What a launcher's prefix says about a line (``rank``, ``host``, ``pid``), and the line without the prefix."""
     said: dict[str, str] = {}
     rest, found = text.lstrip(), True
     while found:
@@ -203,8 +204,8 @@ def in_traceback(endings: Iterable[EndingLine]) -> EndingLine | None:
 
 
 def _of_number(row: EndingPattern, said: dict[str, str]) -> tuple[str | None, str]:
-    """Kind and role of a line by its number (a signal, an exit status or an Xid); no kind if the number means
-    success.
+    """Kind and role of a line according to its number (a signal, an exit status or an Xid). The kind is None if the
+    number means success.
     """
     if row.kind == "xid":
         known = xids().get(int(said["number"]))
@@ -225,10 +226,11 @@ def _number(text: str | None) -> int | None:
 
 
 def failures(endings: Iterable[EndingLine]) -> list[EndingLine]:
-    """The lines that report failures, the first cause first; the others follow in the order of the log.
+    """The lines that report failures, beginning with the first cause; the others follow in the order of the log.
 
-    Causes come before headings of messages, and these before failures that followed from others. The last line of a
-    traceback is a cause if the same process printed a traceback above it, or a part of its stack just above it.
+    To find the first cause, causes count before headings of messages, and these before failures that followed from
+    others. The last line of a traceback is a cause if the same process printed a traceback above it, or a part of its
+    stack just above it.
     """
     found, opened = list[EndingLine](), set[tuple[int | None, str | None, int | None]]()
     frames = dict[tuple[int | None, str | None, int | None], int]()  # the last line of a stack, by process

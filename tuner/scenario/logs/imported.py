@@ -1,7 +1,7 @@
-"""A communicator as a log shows it: its facts, what the log lacks, and what it printed.
+"""Records of a communicator as a log shows it: its facts, what the log lacks, and the printed choices.
 
-The user's facts override the log's. Nothing is guessed: ``needed`` lists what the emulator needs and neither of them
-says.
+The user's facts override the log's. Nothing is guessed: ``needed`` lists what the emulator needs and neither the user
+nor the log says.
 """
 
 from collections.abc import Mapping, Sequence
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogAdditions:
-    """What a user says about the run; where a field is None or empty, the log says it."""
+    """What a user says about the run; if a field is None or empty, the log has to say it."""
 
     communicator: str | None = None
     release: str | None = None
@@ -43,7 +43,7 @@ class LogAdditions:
 
 @dataclass(frozen=True, slots=True)
 class NodeFacts:
-    """One node; None for what neither the log nor the user says."""
+    """Facts of one node; None for what neither the log nor the user says."""
 
     ranks: tuple[int, ...]  # those that the log shows
     local_ranks: int | None
@@ -60,7 +60,7 @@ class NodeFacts:
 
 @dataclass(frozen=True, slots=True)
 class LoggedChoice:
-    """A choice as printed, ``count`` times; ``bytes`` is NCCL's nBytes, None if the collective is not known."""
+    """A choice that was printed ``count`` times. ``bytes`` is NCCL's nBytes; None if the collective is not known."""
 
     collective: Collective | None
     bytes: int | None
@@ -76,17 +76,17 @@ class LoggedChoice:
 
     @property
     def planned(self) -> bool:
-        """Whether the line is for one call of a kernel, as from 2.24 on, and not for calls that are chosen together."""
+        """Whether the line is for one call (2.24 and later), and not for several calls with one choice."""
         return self.channel_hi is not None
 
 
 @dataclass(frozen=True, slots=True)
 class Hardware:
-    """Hardware of the nodes in a log without graphs; None or empty for what it does not say.
+    """Hardware of the nodes in a log without graphs; None or empty for what the log does not say.
 
-    ``ranks_of_hosts``: the ranks of each host, if the log shows all ranks. The other fields describe rank 0's host, or
-    the first host that prints them: ``bus_ids`` of its GPUs as NCCL packs them into a number, ``adapters`` that NCCL's
-    own network uses.
+    ``ranks_of_hosts``: how many ranks each host has, if the log shows all ranks. The other fields describe rank 0's
+    host, or the first host that prints them: ``bus_ids`` of its GPUs as NCCL packs them into a number, ``adapters``
+    that NCCL's own network uses.
     """
 
     instance: str | None  # a cloud's name of the machine
@@ -102,14 +102,14 @@ class Hardware:
 
 @dataclass(frozen=True, slots=True)
 class LogEvidence:
-    """Lines of a log besides its graphs and tables; empty where none is printed.
+    """What a log shows besides graphs and tables; empty for what is not printed.
 
-    ``tuner_plugin``: the plugin that chooses, if any; for aws-ofi-nccl, ``aws_release`` and ``tuner_product`` are the
-    release and the product name that its tuner uses, where they are printed. ``transports``: number of connections by
+    ``tuner_plugin``: the plugin that chooses, if any. For aws-ofi-nccl, ``aws_release`` and ``tuner_product`` are the
+    release and the product name that its tuner uses, if they are printed. ``transports``: number of connections by
     NCCL's name of the transport: P2P/CUMEM, SHM, NET/IB/GDRDMA. ``rings``: ranks of each channel in their order.
     ``trees``: parent and children by channel and rank. ``nvls_heads``: ranks of each head, one per node.
-    ``adapters_of_ranks``: NCCL's numbers of the adapters that a rank sends over. ``findings``: conclusions from all
-    lines, in the order of the checks.
+    ``adapters_of_ranks``: per rank, NCCL's numbers of the adapters that it sends over. ``findings``: what the checks
+    found, in their order.
     """
 
     tuner_plugin: str | None
@@ -126,7 +126,8 @@ class LogEvidence:
 
 @dataclass(frozen=True, slots=True)
 class Imported:
-    """What was read about one communicator. ``needed`` is what emulating it lacks, ``missing`` what was not printed."""
+    """What was read about one communicator. ``needed`` is what is missing to emulate it, ``missing`` what was not
+    printed."""
 
     release: str | None
     printed_releases: tuple[str, ...]  # whatever the user says
@@ -183,17 +184,18 @@ class CommunicatorLines:
 
     @property
     def ranks(self) -> int | None:
-        """The number of ranks, as far as a line says it."""
+        """The number of ranks; None if no line says it."""
         return next((log.ranks for log in self.logs if log.ranks is not None), None)
 
     @property
     def root(self) -> RankLog | None:
-        """Rank 0's log, where there is one."""
+        """The lines of rank 0; None if the log has none."""
         return next((log for log in self.logs if log.rank == 0), None)
 
 
 def groups(logs: Sequence[RankLog]) -> list[CommunicatorLines]:
-    """The communicators in their order; ranks that show no communicator count only where no rank shows one."""
+    """The communicators in their order in the log. A rank whose lines do not name its communicator joins one of the
+    same size in which this rank is missing."""
     by_name: dict[str, CommunicatorLines] = {}
     for log in logs:
         if log.group is not None:
@@ -216,9 +218,9 @@ def _has(group: CommunicatorLines, rank: int | None) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """A communicator being read; ``group`` is None if the log shows none. The lists grow as facts are collected.
+    """A communicator whose facts are being collected in the lists; ``group`` is None if the log shows no communicator.
 
-    ``needed`` is what emulating it lacks, ``missing`` what was not printed, ``notes`` what was assumed.
+    ``needed`` is what is missing to emulate it, ``missing`` what was not printed, ``notes`` what was assumed.
     """
 
     log: NcclLog
@@ -230,5 +232,5 @@ class Reading:
 
     @property
     def logs(self) -> list[RankLog]:
-        """Lines of its ranks."""
+        """The facts of each of its ranks."""
         return self.group.logs if self.group else []

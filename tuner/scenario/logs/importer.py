@@ -1,4 +1,4 @@
-"""Collects one communicator's facts from a parsed log, and says what the log lacks."""
+"""Collects the facts of one communicator from a parsed log, and notes what the log lacks."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -29,18 +29,19 @@ from tuner.scenario.logs.reader import Block, ChoiceLine, LoggedCall, NcclLog
 
 
 class NothingLogged(BadInput):
-    """A file in which no line of NCCL says anything."""
+    """The file has no line in which NCCL says anything."""
 
 
 def read(path: Path, given: LogAdditions) -> Imported:
-    """One communicator of a log file: the one that ``given`` names, else the largest. BadInput if there is none."""
+    """Reads one communicator of a log file: the one that ``given`` names, or else the largest. BadInput if there is
+    none."""
     return of_lines(read_lines(path), str(path), given)
 
 
 def of_lines(lines: Lines, name: str, given: LogAdditions, parsed: NcclLog | None = None) -> Imported:
-    """One communicator from lines; messages call them ``name``. NothingLogged where they say nothing.
+    """Reads one communicator from lines; messages call these ``name``. NothingLogged if the lines say nothing.
 
-    ``parsed``: the result of :func:`reader.parse`, where it is at hand.
+    ``parsed``: the result of :func:`reader.parse`, if it was called before.
     """
     log = parsed or reader.parse(lines)
     facts = (
@@ -76,7 +77,7 @@ def of_lines(lines: Lines, name: str, given: LogAdditions, parsed: NcclLog | Non
 
 
 def of(log: NcclLog, given: LogAdditions) -> Imported:
-    """Facts of a parsed log. BadInput also for a log of RCCL, whose lines look like NCCL's."""
+    """One communicator of a parsed log. BadInput also for a log of RCCL, whose lines look like NCCL's."""
     if log.rccl is not None:
         raise BadInput(
             f"the log comes from RCCL {log.rccl}, AMD's library, which is not emulated; valid: a log of NCCL"
@@ -92,9 +93,7 @@ def of(log: NcclLog, given: LogAdditions) -> Imported:
 
 
 def _count_devices(reading: Reading, communicators: Sequence[CommunicatorLines]) -> None:
-    """Takes the number of ranks of the only communicator from nccl-tests' list of devices, if no line of NCCL says
-    it.
-    """
+    """Sets the number of ranks of the only communicator from nccl-tests' list of devices, if no line of NCCL says it."""
     if len(communicators) == 1 and communicators[0].ranks is None and reading.log.devices:
         number = len(reading.log.devices)
         for log in communicators[0].logs:
@@ -185,8 +184,8 @@ def _choices(reading: Reading, communicators: Sequence[CommunicatorLines]) -> tu
 
 
 def hardware_of(reading: Reading) -> Hardware:
-    """Hardware of the communicator's hosts; the adapters are those of rank 0's host, or of the first that names
-    them.
+    """Hardware of the communicator's hosts; the adapters are those of rank 0's host, or of the first host that lists
+    adapters.
     """
     log, logs = reading.log, sorted(reading.logs, key=lambda each: each.rank or 0)
     hosts = list(dict.fromkeys(each.thread.host for each in logs))
@@ -214,7 +213,7 @@ T = TypeVar("T")
 
 
 def check_table(reading: Reading, table: Sequence[Block], nccl: Release | None) -> None:
-    """Notes as missing the parts of a ``nccl`` release's table that the printed table lacks."""
+    """Adds to ``missing`` the parts of the tuning table that the release prints and the log lacks."""
     if not table:
         reading.missing.append("the tuning table (NCCL_DEBUG_SUBSYS=TUNING, printed by rank 0)")
         return
@@ -236,7 +235,7 @@ def check_table(reading: Reading, table: Sequence[Block], nccl: Release | None) 
 
 
 def first_printed(reading: Reading, what: str, values: Sequence[T | None]) -> T | None:
-    """The first of ``values`` that a rank printed; if there is none, ``what`` is noted as missing."""
+    """The first of ``values`` that a rank printed; if there is none, ``what`` is added to ``missing``."""
     printed = next((value for value in values if value is not None), None)
     if printed is None and reading.logs:
         reading.missing.append(what)
@@ -250,9 +249,10 @@ def choices_of(
     collective: Collective | None,
     ranks: int | None = None,
 ) -> tuple[tuple[LoggedChoice, ...], int]:
-    """Each distinct choice of ``group`` with how often it was printed, and how many lines may belong to another group.
+    """Each distinct choice of ``group`` with how often it was printed, and how many lines may belong to another
+    communicator.
 
-    ``collective`` applies to lines that do not name theirs, ``ranks`` to a log that does not say them.
+    ``collective`` is used for lines that name none, ``ranks`` for a log that does not say the number of ranks.
     """
     tally: dict[tuple[choice.PrintedChoice, tuple[LoggedCall, ...]], int] = {}
     lines, ambiguous = _lines_of(printed, group, groups)
@@ -290,8 +290,8 @@ def _lines_of(
 
 
 def of_group(thread: Thread, group: CommunicatorLines | None) -> bool:
-    """Whether a thread may be the one of the group's rank 0, which prints choices; always true if the log does not
-    show rank 0.
+    """Whether a thread may be that of the group's rank 0, which prints choices; always true if the log does not show
+    rank 0.
     """
     return _of_root(thread, group.root if group else None)
 
@@ -358,7 +358,8 @@ FILES_AND_ADAPTERS = (
 
 
 def environment_of(reading: Reading, nccl: Release | None) -> dict[str, str]:
-    """The variables of this communicator's processes, rank 0's first, and its program's own settings."""
+    """The variables of the communicator's processes (those of rank 0 take precedence), and the program's
+    configuration."""
     processes = sorted({log.thread.process for log in reading.logs}, key=lambda p: p != _root_process(reading))
     variables = dict(reading.given.environment)
     for process in processes or reading.log.environment:

@@ -1,4 +1,4 @@
-"""What NCCL's warnings mean (``tables/warnings.toml``)."""
+"""Reads what NCCL's warnings mean (``tables/warnings.toml``)."""
 
 import re
 from functools import cache
@@ -13,9 +13,9 @@ ALWAYS, AFTER_INIT = "always", "after init"  # when a warning is harmless
 class KnownWarning:
     """A warning of NCCL: ``pattern`` matches its text, ``says`` is what it means, ``do`` what to do next.
 
-    ``warns`` are the releases that print it as a WARN and ``informs`` later ones that print it at INFO, as ranges;
-    empty where no release's code has the text. ``harmless`` is empty for a warning that costs something. ``follows``:
-    it says that another rank ended, or failed before.
+    ``warns`` are the releases that print it as a WARN, ``informs`` later ones that print it at INFO, as ranges; empty
+    if no release's code has the text. ``harmless`` is empty for a warning that costs something. ``follows``: the
+    warning says that another rank ended or failed before.
     """
 
     pattern: str
@@ -34,7 +34,7 @@ class KnownWarning:
 
 @cache
 def known_warnings() -> tuple[tuple[KnownWarning, re.Pattern[str]], ...]:
-    """All rows in the order of the table, with compiled patterns."""
+    """All rows of the table, in its order, with compiled patterns."""
     rows = [KnownWarning(**row) for row in tables.toml(tables.folder() / "warnings.toml")["warning"]]
     return tuple((row, re.compile(row.pattern)) for row in rows)
 

@@ -1,4 +1,4 @@
-"""Lines of a log: NCCL's, with or without the prefix of a launcher or log collector, and those that report an
+"""Reads the lines of a log: NCCL's, with or without the prefix of a launcher or log collector, and those that report an
 ending.
 """
 
@@ -58,7 +58,7 @@ ANSI = expression(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
 class Thread(NamedTuple):
-    """Writer of a line."""
+    """The thread that wrote a line."""
 
     host: str
     pid: int
@@ -74,13 +74,13 @@ UNKNOWN = Thread("", 0, 0)
 
 
 def of_rank(rank: int) -> Thread:
-    """The thread that stands for a rank of a line without a prefix."""
+    """The thread that stands for a rank if its lines have no prefix."""
     return Thread("", 0, -1 - rank)
 
 
 def is_stripped(content: bytes) -> bool:
-    """Whether lines without NCCL's prefix are NCCL's by their text: two kinds are required, as one may be a
-    quotation.
+    """Whether lines without NCCL's prefix come from NCCL, by their text. Two kinds of lines are required, as one may be
+    a quotation.
     """
     return len({match.lastindex for match in STRIPPED.finditer(content[:MOST_STRIPPED_BYTES])}) > 1
 
@@ -95,15 +95,15 @@ class PrintedLine(NamedTuple):
 
 
 class Lines(Iterable[PrintedLine]):
-    """NCCL's lines of a log in order, read anew each time, as a log may be larger than memory.
+    """NCCL's lines of a log in order. Each iteration reads the log again, as it may be larger than memory.
 
-    Lines without NCCL's prefix are kept, with an UNKNOWN thread, only if no line has one: otherwise they are other
-    programs' output, or pieces of lines that several processes wrote into each other. Output that another program wrote
-    before the prefix without a line break is cut off the host's name. ``cut`` says whether the last line is incomplete;
-    it is left out unless it warns, reports an ending, or is whole by its last word.
+    Lines without NCCL's prefix are kept, with an UNKNOWN thread, only if no line has a prefix: otherwise they are
+    output of other programs, or pieces of lines that several processes wrote into each other. Output of another program
+    before the prefix, without a line break, is removed from the host's name. ``cut`` says whether the last line is
+    incomplete; such a line is left out unless it warns, reports an ending, or has the last word of a complete line.
 
-    ``raw`` gives lines with their numbers. If several files are read as one, ``files`` has each one's first line number
-    and name. ``left_out`` says whether there were too many relevant lines to keep.
+    ``raw`` yields lines with their numbers. If several files are read as one, ``files`` has the first line number and
+    the name of each. ``left_out`` says whether there were too many relevant lines to keep.
     """
 
     def __init__(self, raw: Callable[[], Iterable[tuple[int, bytes]]]) -> None:
@@ -145,7 +145,7 @@ def _is_whole(line: PrintedLine) -> bool:
 
 
 def joined(parts: Sequence[tuple[str, Lines]]) -> Lines:
-    """Joins the lines of several named files into one log, file after file."""
+    """Joins the lines of several named files into one log, one file after the other."""
     firsts, first = list[int](), 1
     for _, lines in parts:
         firsts.append(first)
@@ -163,7 +163,7 @@ def joined(parts: Sequence[tuple[str, Lines]]) -> Lines:
 
 
 def read_lines(path: Path) -> Lines:
-    """NCCL's lines of a file. BadInput if it cannot be read or is empty."""
+    """Reads NCCL's lines of a file. BadInput if it cannot be read or is empty."""
     lines = Lines(partial(_lines_of_file, path)) if is_plain_file(path) else nccl_lines(read_bytes(path, BadInput))
     if lines.blank:
         raise BadInput(f"{path}: empty; valid: what NCCL prints with NCCL_DEBUG=INFO")
@@ -187,7 +187,7 @@ def nccl_lines(data: bytes) -> Lines:
 
 
 def split_lines(lines: Iterable[str]) -> Lines:
-    """NCCL's lines of lines of text."""
+    """NCCL's lines among lines of text."""
     return nccl_lines("".join(f"{line}\n" for line in lines).encode("utf-8", "surrogatepass"))
 
 
@@ -196,7 +196,7 @@ def _text(line: bytes) -> str:
 
 
 def as_line(line: str) -> PrintedLine:
-    """A line without its end, and the text before NCCL's part."""
+    """Reads one line; the text before NCCL's part is removed."""
     if len(line) > 4000 and _NO_NUMBER.search(line):
         return PrintedLine(UNKNOWN, "")
     line = (ANSI.sub("", line) if "\x1b" in line else line).strip("\r\0")
@@ -222,9 +222,9 @@ def as_line(line: str) -> PrintedLine:
 
 
 def in_record(line: str) -> str:
-    """The text in a line that is a JSON record or one of its fields, as Docker, CloudWatch and journald store it.
+    """The text of a line inside a JSON record or one of its fields, as Docker, CloudWatch and journald store lines.
 
-    It may be nested in a second record. Any other line stays as it is.
+    The record may be nested in another record. Any other line stays as it is.
     """
     with suppress(ValueError, RecursionError):
         field = _FIELD.fullmatch(line)

@@ -1,4 +1,4 @@
-"""The nodes of a communicator from what its ranks printed: ranks, GPUs, processors and graphs."""
+"""Collects the nodes of a communicator from what its ranks printed: ranks, GPUs, processors and graphs."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -23,7 +23,7 @@ _VENDORS = {1: CPU_VENDORS[0], 2: CPU_VENDORS[1], 3: CPU_VENDORS[2]}
 
 
 def count(reading: Reading) -> int | None:
-    """Number of nodes: given by the user, printed, or derived from the ring; None if nothing says it."""
+    """Number of nodes: from the user, from a printed line, or derived from the ring; None if nothing says it."""
     assert reading.group is not None
     if reading.given.nodes is not None:
         return reading.given.nodes
@@ -43,9 +43,9 @@ def count(reading: Reading) -> int | None:
 def of_nodes(
     reading: Reading, nccl: Release | None, environment: Mapping[str, str], count: int | None
 ) -> tuple[NodeFacts, ...]:
-    """The facts of each of ``count`` nodes; nodes that the log does not show are like the first that it shows.
+    """The facts of each of ``count`` nodes; nodes that the log does not show get those of the first node that it shows.
 
-    Errors: BadInput for compute capabilities that do not fit the ranks.
+    BadInput for compute capabilities that do not match the ranks.
     """
     assert reading.group is not None
     ranks = reading.group.ranks
@@ -63,9 +63,10 @@ def of_nodes(
 
 
 def _add_fallbacks(logs: list[RankLog]) -> None:
-    """Adds graphs that NCCL says it did not find; it then uses one channel in the order of GPUs.
+    """Adds the graphs that NCCL uses if it says that it found none: one channel in the order of GPUs.
 
-    Only on one node: with several, the adapters are not known (ncclTopoCompute, src/graph/search.cc, v2.28.9-1).
+    This is only done for one node: with several, the adapters are not known (ncclTopoCompute, src/graph/search.cc,
+    v2.28.9-1).
     """
     missing = {pattern for log in logs for pattern in log.fallback_patterns}
     for log in logs:
@@ -75,9 +76,10 @@ def _add_fallbacks(logs: list[RankLog]) -> None:
 
 
 def _by_node(reading: Reading, count: int | None) -> list[list[RankLog]]:
-    """The ranks by node: by NVLink domain; by host where there are as many hosts as nodes; else by their local ranks.
+    """Divides the ranks into nodes: by NVLink domain; by host, if there are as many hosts as nodes; or else by their
+    local ranks.
 
-    Local ranks suffice where all are shown and consecutive, or where all nodes have one size.
+    Local ranks are enough if all ranks are shown and consecutive, or if all nodes have the same size.
     """
     logs = sorted(reading.logs, key=lambda log: log.rank or 0)  # whoever logs first, rank 0's node is the first
     hosts = list(dict.fromkeys(log.thread.host for log in logs))
@@ -126,14 +128,14 @@ def _node(reading: Reading, logs: list[RankLog], path_types: Sequence[str], late
 
 
 def _linked(logs: list[RankLog]) -> tuple[bool, bool]:
-    """Whether NVLink joins some GPU directly to another, and whether it joins every GPU to every other."""
+    """Whether NVLink joins any two GPUs directly, and whether it joins every GPU to every other one."""
     linked: dict[str, set[str]] = next((log.linked for log in logs if log.linked), {})
     every = bool(linked) and all(set(linked) - {gpu} <= others for gpu, others in linked.items())
     return any(linked.values()), every and len(linked) > 1
 
 
 def _graphs(reading: Reading, logs: list[RankLog], path_types: Sequence[str], latency_us: float) -> Graphs | None:
-    """The weakest graphs that the node's ranks printed; None if no rank printed any."""
+    """The weakest of the graphs that the node's ranks printed; None if no rank printed any."""
     searched = []
     for log in logs:
         graphs, doubts = graphs_of_rank(log.graphs, latency_us)
@@ -147,7 +149,8 @@ def _graphs(reading: Reading, logs: list[RankLog], path_types: Sequence[str], la
 
 
 def _placed(topology: Topology | None, local_ranks: int | None, hosts: int | None) -> tuple[int, ...] | None:
-    """The topology's GPU of each local rank, host by host if the topology is of one host; None if not known."""
+    """The GPU in the topology of each local rank, host by host if the topology describes one host; None if not
+    known."""
     if topology is None or local_ranks is None:
         return None
     if (placed := topology.placed(local_ranks)) is not None:
@@ -183,7 +186,8 @@ def _comp_caps(
 
 
 def _filled(reading: Reading, nodes: list[NodeFacts], count: int | None, ranks: int | None) -> list[NodeFacts]:
-    """Completes nodes that the log does not show, wholly or in part, with the facts of the first node that it shows."""
+    """Completes nodes that the log shows only in part, or not at all, with the facts of the first node that it
+    shows."""
     whole = next((node for node in nodes if node.graphs), nodes[0])
     filled = [
         replace(
@@ -252,10 +256,10 @@ def _cpu(printed: tuple[int, int]) -> tuple[str | None, str | None]:
 
 
 def graphs_of_rank(printed: Sequence[PrintedGraph], latency_us: float) -> tuple[Graphs, list[str]]:
-    """A rank's graphs by name, including those without a channel, and what is uncertain about them.
+    """A rank's graphs by name, including those without a channel, and sentences on what is uncertain about them.
 
-    ``latency_us`` is the network's, which no line says. NCCL prints ring, tree, CollNet's and NVLS's in this order
-    (initTransportsRank, src/init.cc, v2.18.1-1 to v2.30.7-1).
+    ``latency_us`` is the latency of the network, which no line says. NCCL prints the graphs of ring, tree, CollNet and
+    NVLS in this order (initTransportsRank, src/init.cc, v2.18.1-1 to v2.30.7-1).
     """
     graphs: dict[str, Graph] = {}
     doubts: list[str] = []
@@ -296,11 +300,11 @@ def _graph(line: PrintedGraph, pattern: Pattern, latency_us: float, doubts: list
 
 
 def bandwidth_gbs(text: str) -> tuple[float, bool]:
-    """The float32 that NCCL printed as ``text`` with six decimals, and whether it is the only one that can be.
+    """The float32 that NCCL printed as ``text`` with six decimals, and whether no other value is possible.
 
-    A search finds a speed of its table, which has two decimals at most, divided by a whole number where channels are
-    duplicated (ncclTopoCompute and ncclTopoDupChannels, src/graph/search.cc, v2.28.9-1). Any other value, as of a
-    graph file, is read as its nearest float32.
+    A search finds a speed of its table, which has at most two decimals. If NCCL duplicates channels, the speed is
+    divided by a whole number (ncclTopoCompute and ncclTopoDupChannels, src/graph/search.cc, v2.28.9-1). Any other
+    value, such as from a graph file, becomes the nearest float32.
     """
     for parts in range(1, 65):
         value = np.float32(round(float(text) * parts, 2)) / np.float32(parts)
@@ -316,7 +320,8 @@ _NETWORKS_WITHOUT_LATENCY = ("IB", "Socket")
 
 
 def network_latency_us(reading: Reading, nodes: int | None) -> float | None:
-    """The network's latency in us: as given; 0 if it has no effect or NCCL's own network is used; None if missing."""
+    """The network's latency in us: the user's; 0 if it has no effect or NCCL's own network is used; None if it is not
+    known."""
     if reading.given.net_latency_us is not None:
         return reading.given.net_latency_us
     networks = {
@@ -330,7 +335,8 @@ def network_latency_us(reading: Reading, nodes: int | None) -> float | None:
 
 
 def slowest_gbs(reading: Reading, nccl: Release | None, nodes: Sequence[NodeFacts]) -> float | None:
-    """The slowest path's bandwidth as given; None if it is not, and then noted in ``needed`` if it has an effect."""
+    """The bandwidth of the slowest path as the user says it. If the user does not, None; if it has an effect, it is
+    then added to ``needed``."""
     if reading.given.net_gbs is None and nccl is not None and _counts(nccl, nodes):
         reading.needed.append(spelled(_SLOWEST))
     return reading.given.net_gbs
@@ -340,14 +346,14 @@ _SLOWEST = "the bandwidth of the slowest path from a GPU to its adapter in GB/s:
 
 
 def check_slowest(nccl: Release, nodes: Sequence[NodeFacts], net_gbs: float | None) -> None:
-    """BadInput if the slowest path's bandwidth has an effect on these nodes, and is not known."""
+    """Raises BadInput if the bandwidth of the slowest path has an effect on these nodes and is not known."""
     if net_gbs is None and _counts(nccl, nodes):
         raise BadInput(f"needed on {len(nodes)} nodes: {spelled(_SLOWEST)}")
 
 
 def _counts(nccl: Release, nodes: Sequence[NodeFacts]) -> bool:
-    """Whether the slowest path matters: for NVLS on Blackwell, in some releases from three nodes on, in others on
-    ARM.
+    """Whether the slowest path has an effect: it has one for NVLS on Blackwell, in some releases with three or more
+    nodes, in others on ARM.
     """
     if not any("nvls" in (node.graphs or {}) for node in nodes):
         return False

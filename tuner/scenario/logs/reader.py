@@ -1,7 +1,8 @@
-"""Records of NCCL's lines: what each rank printed while it made a communicator, and the choices printed later.
+"""Reads NCCL's lines into records: what each rank printed while it made a communicator, and the choices printed later.
 
-Every line is read by itself, and belongs to the communicator that its thread was making: lines of ranks and hosts may
-come in any order. Sources are named at the expressions; where a release prints a line differently, both forms are read.
+Every line is read by itself, and belongs to the communicator that its thread was making, so that lines of ranks and
+hosts may come in any order. Sources are named at the expressions. If releases print a line differently, all forms are
+read.
 """
 
 import re
@@ -144,7 +145,7 @@ TreePlace = tuple[int | None, tuple[int, ...]]  # parent and children of a rank
 
 @dataclass(frozen=True, slots=True)
 class PrintedGraph:
-    """A ``Pattern`` line."""
+    """A graph, as a ``Pattern`` line prints it."""
 
     pattern: int
     cross_nic: int
@@ -158,21 +159,22 @@ class PrintedGraph:
 
 @dataclass(slots=True)
 class Block:
-    """Some columns of the tuning table: texts as printed, of whole cells only."""
+    """Some columns of the tuning table: the printed texts of complete cells."""
 
     algorithms: list[str] | None  # None if the line with their names is missing
     threads: list[str] = field(default_factory=list)
     rows: dict[Collective, list[tuple[str, str]]] = field(default_factory=dict)
 
     def names(self, index: int) -> list[str]:
-        """Names of the algorithms; for a block without names, the ones that NCCL prints in the block ``index``."""
+        """Names of the block's algorithms; for a block without names, those that NCCL prints in block number
+        ``index``."""
         first = index * ALGORITHMS_PER_BLOCK
         return self.algorithms or [a.name for a in list(Algorithm)[first : first + ALGORITHMS_PER_BLOCK]]
 
 
 @dataclass(slots=True)
 class RankLog:
-    """Facts that one rank printed while it made one communicator; None for what it did not print."""
+    """Facts that one rank printed while it made one communicator; None for what the rank did not print."""
 
     thread: Thread
     comm: str | None = None
@@ -215,7 +217,7 @@ class RankLog:
 
     @property
     def node_ranks(self) -> int | None:
-        """Number of ranks of its node, as far as a line says it."""
+        """Number of ranks on the rank's node; None if no line says it."""
         return self.local_ranks or self.clique_ranks or self.ring_gpus
 
 
@@ -242,7 +244,7 @@ class TimedOut(NamedTuple):
 
 
 class LastCall(NamedTuple):
-    """The last call that a thread began on a communicator, with NCCL's number of it."""
+    """The last call that a thread began on a communicator; ``number`` is the one that NCCL gives it."""
 
     number: int
     collective: str
@@ -252,7 +254,7 @@ class LastCall(NamedTuple):
 
 
 class DeviceLine(NamedTuple):
-    """A rank and its GPU as nccl-tests lists them; what older ones do not print is None."""
+    """A rank and its GPU as nccl-tests lists them; None for what older versions do not print."""
 
     rank: int
     pid: int | None
@@ -271,9 +273,9 @@ class DiagnosticLine(NamedTuple):
 
 
 class ChoiceLine(NamedTuple):
-    """A choice, the thread that printed it, and this thread's calls since its previous choices.
+    """A choice, the thread that printed it, and the thread's calls since its previous choices.
 
-    ``batch`` is the same for all choices that follow the same calls; 0 where no line shows calls.
+    ``batch`` is the same for all choices that follow the same calls; 0 if no line shows calls.
     """
 
     thread: Thread
@@ -284,7 +286,7 @@ class ChoiceLine(NamedTuple):
 
 @dataclass(slots=True)
 class NcclLog:
-    """Everything read of a file."""
+    """Everything that was read from a log."""
 
     versions: dict[str, None] = field(default_factory=dict)  # in order of appearance
     releases_of: dict[tuple[str, int], set[str]] = field(
@@ -343,13 +345,13 @@ class NcclLog:
     returned: tuple[str, int] | None = None  # where a call of NCCL's own failed first, and ncclResult_t
 
     def place(self, line: int) -> str:
-        """Where a line is, in words."""
+        """The place of a line, for messages."""
         first, file = max((each for each in self.files if each[0] <= line), default=(1, ""))
         return f"{file}:{line - first + 1}" if len(self.files) > 1 else f"line {line}"
 
 
 def parse(lines: Iterable[PrintedLine]) -> NcclLog:
-    """The records of a log's lines; lines that are cut, or say nothing of interest, are skipped."""
+    """Reads a log's lines into records; lines that are cut or say nothing of interest are skipped."""
     reader = _Reader()
     for line in lines:
         reader.read(line)
@@ -359,7 +361,7 @@ def parse(lines: Iterable[PrintedLine]) -> NcclLog:
 
 
 def sort_of(line: PrintedLine) -> Sort:
-    """What is kept of lines like this one, in a log that is read for its findings."""
+    """Which lines of the same shape as this one are kept, if a log is read for its findings."""
     if line.warns:
         return Sort.EACH
     text = line.text
@@ -406,8 +408,8 @@ class _Reader:
                 return
 
     def _rank_log(self, line: PrintedLine, fresh: bool = False) -> RankLog:
-        """The communicator that this thread is creating; a ``fresh`` line starts another one if the last is
-        complete.
+        """The record of the communicator that the line's thread is making; a ``fresh`` line starts another one if the
+        last is complete.
         """
         current = self._making.get(line.thread)
         if current is None or (fresh and current.complete):
@@ -457,7 +459,7 @@ class _Reader:
         self._child[match[1]] = match[2]
 
     def _of_child(self, ending: EndingLine) -> EndingLine:
-        """The ending with the rank and host of torchrun's report that it is in."""
+        """The ending, with the rank and host that torchrun's report gives for it."""
         if not self._child or not ending.text.startswith("exitcode"):
             return ending
         rank, host = self._child.get("rank", ""), self._child.get("host")
@@ -602,7 +604,7 @@ class _Reader:
         block.rows[collective] = cells
 
     def _block(self, line: PrintedLine, has: Callable[[Block], bool]) -> Block:
-        """The block that a row belongs to: a new one if the last block has that row, or there is none."""
+        """The block that a row belongs to: a new one if the last block already has that row, or there is no block."""
         table = self._rank_log(line).table
         if not table or has(table[-1]):
             table.append(Block(None))

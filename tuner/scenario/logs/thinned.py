@@ -1,9 +1,9 @@
 """Reads logs of any size in bounded memory: lines that say nothing new are left out as they are read.
 
 Lines that differ only in digits, or in letters of hexadecimal numbers, have the same shape, and most lines of a large
-log have a shape that was seen before. Lines of a shape that says nothing are dropped. Of a shape that repeats, such as
-a call of a collective, the first lines and each thread's last line are kept; of any other shape all lines, unless the
-log repeats itself.
+log have a shape that was seen before. Lines of a shape that says nothing are dropped. If a shape repeats, such as calls
+of a collective, its first lines and each thread's last line are kept. Of any other shape, all lines are kept, unless
+the log repeats itself.
 """
 
 import errno
@@ -44,7 +44,7 @@ _GRAVE = (b" WARN ", b"- Init ", b"COMPLETE", *_STEMS)
 
 
 class Sort(Enum):
-    """What is kept of the lines of a shape."""
+    """Which lines of a shape are kept: all, only the first and last ones, or none."""
 
     EACH = "each"
     REPEATS = "repeats"
@@ -54,7 +54,7 @@ class Sort(Enum):
 def read_thinned(
     path: Path, sort_of: Callable[[PrintedLine], Sort], progress: Callable[[int], None] = lambda read_bytes: None
 ) -> Lines:
-    """The lines of a file that say something; ``sort_of`` decides from one line of each shape what is kept.
+    """Reads the lines of a file that say something; ``sort_of`` decides from one line of each shape which are kept.
 
     ``progress`` is called with the number of bytes read since the last call. BadInput if the file cannot be read.
     """
@@ -121,12 +121,12 @@ def _has_any(line: bytes, marks: Sequence[bytes]) -> bool:
 
 
 def _begin(line: bytes) -> int:
-    """Where host, process and thread begin in a line, after the prefixes of launchers and collectors."""
+    """Index in a line at which host, process and thread begin, after the prefixes of launchers and collectors."""
     return line.rfind(b" ", 0, line.rfind(b" [", 0, max(0, line.find(b"] NCCL")))) + 1
 
 
 class _Kept:
-    """Lines that are kept, with their numbers."""
+    """The lines that are kept, with their numbers."""
 
     def __init__(self, sort_of: Callable[[PrintedLine], Sort]) -> None:
         self._sort_of = sort_of
@@ -140,20 +140,21 @@ class _Kept:
         self.full = False  # whether lines that say something were left out
 
     def in_order(self) -> Iterator[tuple[int, bytes]]:
-        """The lines in the order of their numbers, with their ends."""
+        """The lines in the order of their numbers, with their line ends."""
         there = {number for number, _ in self._lines}
         latest = ((number, line + b"\n") for number, line in self._latest.values() if number not in there)
         return iter(sorted([*self._lines, *latest]))
 
     @property
     def knows_many(self) -> bool:
-        """Whether it remembers as many shapes as it may."""
+        """Whether the limit of remembered shapes is reached."""
         return len(self._count) >= MOST_SHAPES
 
     def add(self, lines: Sequence[bytes], shapes: Sequence[bytes]) -> None:
-        """Adds lines without their ends. Once many shapes are known, a line of a new shape is kept only if marked.
+        """Adds lines without their line ends. Once the limit of shapes is reached, a line of a new shape is kept only
+        if it has one of the marks.
 
-        The shape is looked up once for all its lines, of which there can be millions.
+        Each shape is looked up once for all its lines, as there can be millions.
         """
         if not lines:
             return
@@ -179,7 +180,7 @@ class _Kept:
         self.number += len(lines)
 
     def _add(self, number: int, shape: bytes, line: bytes) -> None:
-        """Adds one line of a shape that is not known, or of which not all is known."""
+        """Adds one line whose shape is new, or not decided yet."""
         seen = self._count.get(shape)
         if seen is None:
             if not self.knows_many or _has_any(line, _MARKS):
@@ -196,7 +197,7 @@ class _Kept:
             self._keep_latest([line], [shape], {shape}, number)
 
     def _keep_latest(self, lines: Sequence[bytes], shapes: Sequence[bytes], repeats: set[bytes], first: int) -> None:
-        """Remembers the last line of each thread and shape that repeats."""
+        """Remembers the last line of each thread for each shape that repeats."""
         at_begin = all(
             _begin(line) == 0 for line in (lines[0], lines[-1])
         )  # nothing before the host, as far as it shows
@@ -214,7 +215,7 @@ class _Kept:
                 self._latest[key] = first + index, lines[index]
 
     def add_last(self, line: bytes) -> None:
-        """Adds a line that has no end; it is left out where the log is cut in it, which :class:`Lines` decides."""
+        """Adds the last line, which has no line end. :class:`Lines` decides whether it is incomplete and left out."""
         self.number += 1
         self._lines.append((self.number, line[:MOST_LINE_BYTES]))
 
@@ -232,7 +233,7 @@ class _Kept:
             self._count[shape] = {Sort.NOTHING: _NOTHING, Sort.EACH: _EACH}.get(sort, 1)
 
     def _keep(self, number: int, line: bytes) -> bool:
-        """Keeps a line, unless it is repeated; False where there is no room for lines like it."""
+        """Keeps a line, unless it is repeated; False if there is no room for lines like it."""
         self._follows = line.rstrip().endswith(b"Last error:")
         if (at := line.find(b"] NCCL")) >= 0 and self._is_repeated(line[:at].lstrip(_STAMP), line):
             return True
@@ -243,8 +244,8 @@ class _Kept:
         return True
 
     def _is_repeated(self, thread: bytes, line: bytes) -> bool:
-        """Whether a thread begins, for the second time, a communicator of the same name and address: the log is there
-        twice, and nothing of it is kept again until the thread begins another.
+        """Whether a line belongs to a second copy of the log. A copy begins if a thread begins a communicator with the
+        same name and address again; its lines are not kept until the thread begins another communicator.
         """
         if b"Init START" in line:
             text = hash(line[line.find(b"] NCCL") :] + thread)

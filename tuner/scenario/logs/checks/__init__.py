@@ -1,6 +1,6 @@
-"""What is wrong in a log, or worth knowing: checks, each a function that yields findings.
+"""Checks of a log, each a function that yields findings: what is wrong, or worth knowing.
 
-To add a check: a function of :class:`shown.ShownByLog` in a module here that yields
-:class:`~tuner.base.findings.Finding`, the words of its codes in ``tables/findings/diagnose.toml``, and its entry in
-:data:`every.CHECKS`.
+To add a check, write a function in a module here that takes a :class:`shown.ShownByLog` and yields
+:class:`~tuner.base.findings.Finding`; write the sentences of its codes in ``tables/findings/diagnose.toml``, and add
+the function to :data:`every.CHECKS`.
 """

@@ -23,7 +23,7 @@ SLOWEST_LINK_GBS = 0.7  # of a bridge above GPUs: PCIe 3.0 with one lane, as NCC
 
 
 def spans_nodes(reading: Reading) -> bool | None:
-    """Whether the communicator has several nodes, as its lines or its ring show; None if nothing shows it."""
+    """Whether the communicator has several nodes, by its lines or its ring; None if nothing shows it."""
     log = reading.log
     if nodes := [each for each in (reading.given.nodes, *(rank.nodes for rank in reading.logs)) if each]:
         return max(nodes) > 1
@@ -38,7 +38,7 @@ def spans_nodes(reading: Reading) -> bool | None:
 
 
 def tuner(shown: ShownByLog) -> Iterator[Finding]:
-    """The finding that NCCL loaded a tuner plugin; none for a plugin that leaves every choice to NCCL."""
+    """Finds that NCCL loaded a tuner plugin, and whether the plugin leaves every choice to NCCL."""
     log = shown.reading.log
     for plugin, file in list(log.tuner_plugins.items())[:1]:
         if log.stepped_back is not None:
@@ -49,7 +49,7 @@ def tuner(shown: ShownByLog) -> Iterator[Finding]:
 
 
 def channels(shown: ShownByLog) -> Iterator[Finding]:
-    """Finds that there are too few channels, and which variable or path limits them."""
+    """Finds that there are few channels, and which variable or path limits their number."""
     reading, variables, channels = shown.reading, shown.variables, shown.channels
     if channels is None or int(channels[0]) > FEW_CHANNELS:
         return
@@ -88,8 +88,8 @@ _LIMITS = ("NCCL_MAX_NCHANNELS", "NCCL_MAX_CTAS", "NCCL_MAX_NRINGS")
 
 
 def _of_ring(reading: Reading, ring: PrintedGraph, several: bool) -> tuple[str, Severity]:
-    """The ring in words, and how severe it is: few channels are a fault over NVLink, normal for such machines over
-    PCIe, and no finding if they use all the bandwidth that the system has (its ``maxBw``).
+    """A phrase about the ring, and how severe its few channels are: a fault over NVLink, usual over PCIe, and fine if
+    they use all the bandwidth that the system has (its ``maxBw``).
     """
     ways = [(ring.bw_intra, f"{ring.type_intra} inside the node", ring.type_intra != "LOC")]
     ways += [(ring.bw_inter, f"{ring.type_inter} to adapters", several)]
@@ -145,19 +145,20 @@ def nvls(shown: ShownByLog) -> Iterator[Finding]:
 
 
 def _has_multicast(names: str) -> bool:
-    """Whether GPUs with these names may have multicast: PCIe cards have no NVSwitches."""
+    """Whether GPUs with these names may have multicast; PCIe cards do not, as they have no NVSwitches."""
     return any(chip in names for chip in multicast_chips()) and "PCIE" not in names and " NVL" not in names
 
 
 def _links_before_nvls(reading: Reading, nccl: Release) -> bool:
-    """Whether bandwidths to NVSwitches are printed and none is a whole number of NVLinks of GPUs that have NVLS."""
+    """Whether bandwidths to NVSwitches are printed, and none is a multiple of the NVLink bandwidth of GPUs that have
+    NVLS."""
     printed = {log.nvswitch_gbs for log in reading.logs if log.nvswitch_gbs is not None}
     later = [gbs for least, gbs in nccl.search.devices.nvlink_gbs if least >= FIRST_WITH_MULTICAST]
     return bool(printed) and not any(abs(each / gbs - round(each / gbs)) < 0.01 for each in printed for gbs in later)
 
 
 def network(shown: ShownByLog) -> Iterator[Finding]:
-    """Finds TCP sockets between nodes, although a faster network was there or asked for."""
+    """Finds that nodes communicate over TCP sockets, although a faster network was there or requested."""
     reading, variables = shown.reading, shown.variables
     log, several = reading.log, spans_nodes(reading)
     sockets, plugin = _sockets(log.transports), next((each for each in log.networks.values() if each != SOCKET), "")
@@ -190,7 +191,8 @@ _OF_ONE_HOST = expression(r"docker\d|virbr\d|lxcbr\d|podman\d|cni\d|(veth|cali|b
 
 
 def bridges(shown: ShownByLog) -> Iterator[Finding]:
-    """Finds PCI bridges slower than any current link: virtual machines emulate them, and their speed is not real."""
+    """Finds PCI bridges that are slower than any current link: virtual machines emulate these, and their speed is not
+    real."""
     reading = shown.reading
     slowest = min((rank.bridge_gbs for rank in reading.logs if rank.bridge_gbs is not None), default=SLOWEST_LINK_GBS)
     if slowest < SLOWEST_LINK_GBS:
@@ -203,8 +205,8 @@ def _sockets(transports: Mapping[str, int]) -> list[str]:
 
 
 def adapters(shown: ShownByLog) -> Iterator[Finding]:
-    """Finds hosts with different numbers of adapters: some channels then have no peer, or share the other host's
-    adapters.
+    """Finds hosts with different numbers of adapters: some channels then have no peer, or share adapters of the other
+    host.
     """
     counts = {host: len(names) for host, names in shown.reading.log.adapters.items() if host}
     if len(set(counts.values())) > 1:
@@ -288,13 +290,13 @@ def _without_gpudirect(reading: Reading) -> str | None:
 
 
 def harmful_settings(shown: ShownByLog) -> Iterator[Finding]:
-    """Variables that do harm on the log's number of nodes."""
+    """Finds variables that do harm with the log's number of nodes."""
     nodes = next((rank.nodes for rank in shown.reading.logs if rank.nodes), None)
     yield from map(in_words, harmful(shown.variables, nodes))
 
 
 def forced(shown: ShownByLog) -> Iterator[Finding]:
-    """Algorithms and protocols that variables force, and those that a network plugin sets by itself."""
+    """Finds algorithms and protocols that variables force, and those that a network plugin sets by itself."""
     plugins = shown.reading.log.plugin_settings
     named = {name: shown.variables[name] for name in ("NCCL_ALGO", "NCCL_PROTO") if shown.variables.get(name)}
     own = {name: value for name, value in named.items() if plugins.get(name, "").lower() != value.lower()}

@@ -1,4 +1,4 @@
-"""Checks of which GPUs ranks are on: one for each, in order, and none that is newer than NCCL."""
+"""Checks of the ranks' GPUs: each rank has its own, they are in order, and none is newer than NCCL."""
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,7 +18,8 @@ OF_NVLS = (Collective.AllGather, Collective.ReduceScatter)
 
 
 def single_ranks(shown: ShownByLog) -> Iterator[Finding]:
-    """Processes that each made a communicator of one rank, as programs do that were built or started without MPI."""
+    """Finds processes that each made a communicator of one rank, as programs do that were built or started without
+    MPI."""
     log = shown.reading.log
     made = [rank for rank in log.ranks if rank.ranks is not None]
     processes = {rank.thread.process for rank in made}
@@ -29,7 +30,7 @@ def single_ranks(shown: ShownByLog) -> Iterator[Finding]:
 
 
 def listed_alone(log: NcclLog) -> Iterator[Finding]:
-    """The same from nccl-tests' lists of devices, each of which has only a rank 0."""
+    """Finds the same (see :func:`single_ranks`) in nccl-tests' lists of devices, each of which has only a rank 0."""
     processes = {(each.host, each.pid) for each in log.device_lines}
     if {each.rank for each in log.device_lines} == {0} and len(processes) > 1:
         yield Finding("diagnose.single_ranks", Severity.FAULT, {"processes": len(processes)})
@@ -41,7 +42,8 @@ def gpu_twice(shown: ShownByLog) -> Iterator[Finding]:
 
 
 def listed_twice(log: NcclLog) -> Iterator[Finding]:
-    """The same from NCCL's lines and from nccl-tests' list of devices; MIG instances of a GPU share a bus id."""
+    """Finds the same (see :func:`gpu_twice`) in NCCL's lines and in nccl-tests' list of devices. MIG instances of a
+    GPU, which share a bus id, do not count."""
     places: dict[tuple[str, str, str], dict[int, int]] = defaultdict(dict)
     for rank in log.ranks:
         if None not in (rank.rank, rank.bus_id, rank.group) and rank.thread.host and not rank.complete:
@@ -60,7 +62,7 @@ def listed_twice(log: NcclLog) -> Iterator[Finding]:
 
 
 def newer_than_release(shown: ShownByLog) -> Iterator[Finding]:
-    """GPUs that NCCL's build has no code for, or that its release does not know."""
+    """Finds GPUs that NCCL's build has no code for, or that its release does not know."""
     log, nccl = shown.reading.log, shown.nccl
     capabilities = {name: gpus.capability_of_product(name) for name in dict.fromkeys(log.devices.values())}
     known = {name: each for name, each in capabilities.items() if each is not None}
@@ -85,8 +87,8 @@ def newer_than_release(shown: ShownByLog) -> Iterator[Finding]:
 
 
 def out_of_bus_order(shown: ShownByLog) -> Iterator[Finding]:
-    """Finds NVLS on a node whose ranks are not in the order of their GPUs' bus ids: AllGather may give wrong results
-    there.
+    """Finds NVLS on a node whose ranks are not in the order of their GPUs' bus ids: AllGather may then give wrong
+    results.
     """
     nccl, logs = shown.nccl, shown.reading.logs
     if {each.nodes for each in logs} - {None, 1}:
@@ -114,10 +116,10 @@ def out_of_bus_order(shown: ShownByLog) -> Iterator[Finding]:
 
 
 def releases(shown: ShownByLog) -> Iterator[Finding]:
-    """Finds ranks of one communicator whose processes have no NCCL release in common; before there is a communicator,
-    processes.
+    """Finds ranks of one communicator whose processes have no NCCL release in common. Without communicators in the log,
+    it compares all processes.
 
-    A process may have two libraries, such as an engine's and PyTorch's: it counts for both.
+    A process may have two libraries, such as an engine's and PyTorch's; it then counts for both.
     """
     log = shown.reading.log
     ranks = dict[tuple[str, int], set[int | None]]()
@@ -136,7 +138,7 @@ def releases(shown: ShownByLog) -> Iterator[Finding]:
 def _used_by(
     releases: str, processes: Sequence[tuple[str, int]], ranks: Mapping[tuple[str, int], set[int | None]]
 ) -> str:
-    """Who uses releases: the ranks, where they are known, and their hosts."""
+    """A phrase on who uses these releases: the hosts, and the ranks if they are known."""
     numbers = sorted({rank for process in processes for rank in ranks.get(process, ()) if rank is not None})
     hosts = listed(list(dict.fromkeys(host for host, _ in processes))[:MOST_SHOWN])
     if not numbers:
@@ -145,7 +147,7 @@ def _used_by(
 
 
 def libraries(shown: ShownByLog) -> Iterator[Finding]:
-    """Finds adapters' libraries without a symbol that NCCL looks for: a note, but more if the job failed."""
+    """Finds libraries of adapters that lack a symbol that NCCL looks for: a note, or more if the job failed."""
     log = shown.reading.log
     severity = Severity.UNLIKE if failures(log.endings) else Severity.NOTE
     for library, (line, symbols) in log.missing_symbols.items():
@@ -154,7 +156,7 @@ def libraries(shown: ShownByLog) -> Iterator[Finding]:
 
 
 def rings(shown: ShownByLog) -> Iterator[Finding]:
-    """Finds that the log shows fewer rings than its lines say there are."""
+    """Finds that the log shows fewer rings than its lines say exist."""
     log = shown.reading.log
     of = max(log.ring_channels.values(), default=0)
     if log.rings and len(log.rings) < of and len(log.ring_channels) == 1:

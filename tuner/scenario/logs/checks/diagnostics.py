@@ -1,6 +1,4 @@
-"""The check of NCCL's own diagnostics, which NCCL_RUN_DIAGNOSTICS and NCCL_RUN_RAS_DIAGNOSTICS make it print at
-init.
-"""
+"""The check of NCCL's own diagnostics, which NCCL prints at init with NCCL_RUN_DIAGNOSTICS or NCCL_RUN_RAS_DIAGNOSTICS."""
 
 import re
 from collections import defaultdict
@@ -29,7 +27,7 @@ MOST_PAIRS = 4
 
 
 def diagnostics(shown: ShownByLog) -> Iterator[Finding]:
-    """A finding for each check that NCCL ran: faults with their ranks and remedy, then what could not be checked."""
+    """Findings on the checks that NCCL ran: faults with their ranks and remedy, then what NCCL could not check."""
     by_check: dict[str, list[DiagnosticLine]] = defaultdict(list)
     for each in shown.reading.log.diagnostics:
         by_check[each.check].append(each)

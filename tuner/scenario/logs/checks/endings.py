@@ -1,4 +1,4 @@
-"""The check of how a job ended: the first cause, what followed from it, and whether the log shows an end at all."""
+"""The check of how a job failed: the first cause, and what followed from it."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -36,7 +36,7 @@ BY_WATCHDOG = {"aborted", "cpp_exception"}  # how PyTorch ends a process whose c
 
 
 def ending(shown: ShownByLog) -> Iterator[Finding]:
-    """Finds the first failure, and which processes failed as a consequence; nothing if no line reports a failure."""
+    """Finds the first failure, and the processes that failed as a consequence; nothing if no line reports a failure."""
     log = shown.reading.log
     found = _by_watchdog(failures(log.endings))
     if not found and not log.last_line and (piece := in_traceback(log.endings)) is not None:
@@ -114,7 +114,7 @@ def _facts(ending: EndingLine, log: NcclLog) -> dict[str, object]:
 
 
 def rank_of(ending: EndingLine, log: NcclLog) -> int | None:
-    """The rank of a failure: from its line, else from its process or GPU if these belong to one rank only."""
+    """The rank of a failure: from its line, or else from its process or GPU, if these belong to only one rank."""
     if ending.rank is not None:
         return ending.rank
     found = set[int | None]()
@@ -135,12 +135,12 @@ def rank_of(ending: EndingLine, log: NcclLog) -> int | None:
 
 
 def _on_host(host: str, ending: EndingLine) -> bool:
-    """Whether a thread may be on the line's host; an address may be any host's."""
+    """Whether ``host`` may be the host of the line; an address in the line may belong to any host."""
     return ending.host is None or host == ending.host or ending.host[:1].isdigit()
 
 
 def _bus_id(gpu: str) -> int | None:
-    """A PCI address as NCCL packs it into a number; None if the text is an index, not an address."""
+    """The number into which NCCL packs a PCI address; None if the text is an index and not an address."""
     if ":" not in gpu:
         return None
     address, _, function = gpu.partition(".")

@@ -1,4 +1,4 @@
-"""The check of where a log ends: in order, after the start, or before that, and where its ranks are then."""
+"""The check of where a log ends: in an orderly way, after the start or before that, and what its ranks do then."""
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
@@ -19,7 +19,7 @@ _NO_P2P = expression(r"GeForce RTX (4|5)0\d\d")
 
 
 def end(shown: ShownByLog) -> Iterator[Finding]:
-    """Finds where the log ends, unless a failure or timeout already says it."""
+    """Finds where the log ends, unless it shows a failure or timeout, and ranks whose last calls differ."""
     log = shown.reading.log
     differing = list(_differing_calls(log))
     yield from differing
@@ -62,7 +62,8 @@ def end(shown: ShownByLog) -> Iterator[Finding]:
 
 
 def _without_init(log: NcclLog) -> list[str]:
-    """What a log without lines of NCCL_DEBUG_SUBSYS=INIT shows from after a communicator's start; else empty."""
+    """What a log without lines of NCCL_DEBUG_SUBSYS=INIT shows of the time after a communicator's start; empty for
+    other logs."""
     if any(rank.comm is not None or rank.channels is not None for rank in log.ranks) or log.networks or log.rings:
         return []
     graphs = any(rank.graphs or rank.system for rank in log.ranks)
@@ -71,7 +72,7 @@ def _without_init(log: NcclLog) -> list[str]:
 
 
 def _subsystems(log: NcclLog) -> str | None:
-    """NCCL_DEBUG_SUBSYS, where the log says it."""
+    """The value of NCCL_DEBUG_SUBSYS; None if the log does not say it."""
     values = (values.get("NCCL_DEBUG_SUBSYS") for values in log.environment.values())
     return next((value for value in values if value is not None), None)
 
@@ -82,7 +83,7 @@ def _says_little(log: NcclLog) -> bool:
 
 
 def _orderly(log: NcclLog) -> str | None:
-    """The orderly end, in words; None if the log has none."""
+    """A phrase on the log's orderly end; None if it has none."""
     for each in log.endings:
         if each.role == ORDERLY:
             return ORDERLY_ENDS[each.kind]
@@ -107,7 +108,7 @@ def p2p_on_geforce(shown: ShownByLog) -> Iterator[Finding]:
 
 
 def _unfinished(group: CommunicatorLines, log: NcclLog) -> Finding | None:
-    """Finds ranks whose communicator the log does not finish creating, or does not even begin to."""
+    """Finds ranks for which the log does not show that the creation of their communicator ended, or even began."""
     began = [each for each in group.logs if each.started]
     if not began:
         return None
@@ -143,7 +144,7 @@ def _numbers(ranks: Sequence[RankLog]) -> list[int]:
 
 
 def _differing_calls(log: NcclLog) -> Iterator[Finding]:
-    """Ranks of one communicator whose last calls differ."""
+    """Finds ranks of one communicator whose last calls differ."""
     for group in groups(log.ranks):
         at = dict[int, LastCall]()
         for rank in group.logs:

@@ -1,4 +1,4 @@
-"""All checks of a log, and the evidence from them and from its lines."""
+"""Lists all checks of a log, and collects the evidence from the checks and from the log's lines."""
 
 from collections.abc import Callable, Iterator, Mapping
 
@@ -40,7 +40,8 @@ CHECKS: tuple[Check, ...] = (
 def evidence(
     reading: Reading, variables: Mapping[str, str], channels: tuple[str, str | None] | None, nccl: Release | None
 ) -> LogEvidence:
-    """The evidence of the communicator in question; ``channels`` are NCCL's for collectives and for NVLS."""
+    """The evidence on the communicator in question; ``channels`` are NCCL's numbers of channels for collectives and for
+    NVLS."""
     log = reading.log
     shown = ShownByLog(reading, variables, channels, nccl)
     sends = {rank: tuple(sorted(nets)) for rank, nets in sorted(log.adapters_of_ranks.items())}

@@ -1,7 +1,7 @@
-"""Checks of requests that were not met: variables and a program's configuration, compared with the log.
+"""Checks for requests that NCCL did not follow: compares variables and a program's configuration with the log.
 
-A setting that NCCL followed is no fault here, whatever it costs: other checks report its cost. These checks report
-settings that NCCL did not follow, settings that disabled more than they name, and GPU fabrics in a bad state.
+These checks report settings that NCCL did not follow, settings that disabled more than they name, and GPU fabrics in a
+bad state. Other checks report what a setting costs that NCCL followed.
 """
 
 from collections import defaultdict
@@ -27,7 +27,7 @@ NVLS_IF_POSSIBLE = "NCCL_NVLS_ENABLE=2"  # the default: nothing is asked for
 
 
 def _line(shown: ShownByLog, *names: str) -> int | None:
-    """The first line that mentions any of these settings."""
+    """Number of the first line that mentions any of these settings; None if no line does."""
     lines = shown.reading.log.setting_lines
     return min((lines[name] for name in names if name in lines), default=None)
 
@@ -37,7 +37,8 @@ def _is_on(value: str | None) -> bool:
 
 
 def fabric(shown: ShownByLog) -> Iterator[Finding]:
-    """GPUs' NVLink fabrics: registered or not, healthy or not, and used between hosts where they span several."""
+    """Finds NVLink fabrics that GPUs have not registered with, that are not healthy, or that span hosts but are not
+    used between these."""
     ranks = [each for each in shown.reading.logs if each.fabric is not None]
     unregistered = [each for each in ranks if each.fabric_state in (1, 2)]
     if unregistered:
@@ -54,7 +55,7 @@ def fabric(shown: ShownByLog) -> Iterator[Finding]:
 
 
 def _ill(mask: int) -> list[str]:
-    """What is wrong according to a health mask."""
+    """Phrases for what is wrong according to a health mask."""
     found = [what for at, what in enumerate(HEALTH) if mask >> 2 * at & 3 == TRUE]
     wrong = mask >> MISCONFIGURED_AT & 15
     if wrong not in RIGHT:
@@ -73,7 +74,7 @@ def _of_ranks(ranks: Sequence[RankLog]) -> dict[str, object]:
 
 
 def _unused(shown: ShownByLog, ranks: Sequence[RankLog]) -> Iterator[Finding]:
-    """The finding that one fabric spans several hosts, but NVLink between hosts is off."""
+    """Finds that one fabric spans several hosts, but NVLink between hosts is off."""
     hosts: dict[tuple[str, str], set[str]] = defaultdict(set)
     for each in ranks:
         if each.fabric is not None and each.fabric[0] != NO_FABRIC[0]:
@@ -95,7 +96,7 @@ def _unused(shown: ShownByLog, ranks: Sequence[RankLog]) -> Iterator[Finding]:
 
 
 def collnet(shown: ShownByLog) -> Iterator[Finding]:
-    """Finds that CollNet was asked for, but has no channel."""
+    """Finds that CollNet was requested, but has no channel."""
     asked = _is_on(shown.variables.get("NCCL_COLLNET_ENABLE"))
     algorithms = shown.variables.get("NCCL_ALGO", "").upper()
     forced = "COLLNET" in algorithms and "^" not in algorithms
@@ -113,7 +114,7 @@ def collnet(shown: ShownByLog) -> Iterator[Finding]:
 
 
 def nvls(shown: ShownByLog) -> Iterator[Finding]:
-    """Finds that NVLS was asked for but is off, or was named for several nodes, where NVLSTree is what runs."""
+    """Finds that NVLS was requested but is off, or was named for several nodes, on which NVLSTree runs instead."""
     variables, log = shown.variables, shown.reading.log
     algorithms = [each.strip().upper() for each in variables.get("NCCL_ALGO", "").replace(";", ",").split(",")]
     named = any(each.rpartition(":")[2].startswith("NVLS") for each in algorithms)
@@ -138,7 +139,7 @@ def nvls(shown: ShownByLog) -> Iterator[Finding]:
 
 
 def plugins(shown: ShownByLog) -> Iterator[Finding]:
-    """Finds plugins that were named but not found, or that are not of the named kind."""
+    """Finds plugins that were named but not found, or that are of another kind."""
     log = shown.reading.log
     files = {"TUNER": log.tuner_file}
     for kind, variable in PLUGINS.items():
@@ -157,7 +158,7 @@ def plugins(shown: ShownByLog) -> Iterator[Finding]:
 
 
 def network(shown: ShownByLog) -> Iterator[Finding]:
-    """Finds that the network asked for by name is not in use, and ranks with different networks."""
+    """Finds that the requested network is not in use, and ranks with different networks."""
     log = shown.reading.log
     used = dict.fromkeys(log.networks.values())
     asked = shown.variables.get("NCCL_NET", "")
@@ -171,7 +172,7 @@ def network(shown: ShownByLog) -> Iterator[Finding]:
 
 
 def adapters(shown: ShownByLog) -> Iterator[Finding]:
-    """Finds names in NCCL_IB_HCA that match more adapters than intended, or none that is in use."""
+    """Finds names in NCCL_IB_HCA that match more adapters than intended, or no adapter that is in use."""
     value = shown.variables.get("NCCL_IB_HCA", "").strip()
     used = [name for names in shown.reading.log.adapters.values() for name in names]
     if not value or not used or value.startswith("^"):
@@ -217,7 +218,7 @@ def gpudirect(shown: ShownByLog) -> Iterator[Finding]:
 
 
 def channels(shown: ShownByLog) -> Iterator[Finding]:
-    """Finds that there are fewer channels than the minimum that was asked for."""
+    """Finds that there are fewer channels than the requested minimum."""
     if shown.channels is None:
         return
     had = int(shown.channels[0])
@@ -230,7 +231,7 @@ def channels(shown: ShownByLog) -> Iterator[Finding]:
 
 
 def release_crashes(shown: ShownByLog) -> Iterator[Finding]:
-    """Finds a release that crashes with this many GPUs in a node, as in NVLink domains."""
+    """Finds a release that crashes with this many GPUs per node, as NVLink domains have."""
     nccl, reading = shown.nccl, shown.reading
     if nccl is None or shown.variables.get("NCCL_NVLS_ENABLE") == "0":
         return

@@ -1,4 +1,4 @@
-"""What the checks of a log look at."""
+"""The input of the checks of a log."""
 
 from collections.abc import Mapping
 
@@ -13,8 +13,8 @@ class ShownByLog:
     """A log and the communicator that is examined.
 
     ``reading.log`` has the facts of all lines, ``reading.logs`` those of the communicator's ranks. ``variables`` are
-    the environment's that the log or the user says, ``channels`` NCCL's printed numbers of channels for collectives and
-    for NVLS, ``nccl`` its release; None if it is not known.
+    the environment variables that the log or the user says. ``channels`` are the printed numbers of channels for
+    collectives and for NVLS, and ``nccl`` is the release; each is None if it is not known.
     """
 
     reading: Reading
@@ -24,5 +24,5 @@ class ShownByLog:
 
 
 def in_words(text: str, severity: Severity = Severity.FAULT) -> Finding:
-    """A finding for which there is only a sentence."""
+    """A finding that consists only of a sentence."""
     return Finding("diagnose.in_words", severity, {"text": text})

@@ -14,9 +14,7 @@ UNEVEN = ("ALLTOALL", "GATHER", "SCATTER", "SEND", "RECV", "COALESCED")  # whose
 
 
 def timeouts(shown: ShownByLog) -> Iterator[Finding]:
-    """Finds ranks that waited in different collectives or with different sizes; otherwise, that some rank is
-    missing.
-    """
+    """Finds ranks that waited in different collectives or with different sizes, or else that some rank is missing."""
     log = shown.reading.log
     if not log.timed_out:
         return
@@ -61,7 +59,7 @@ def timeouts(shown: ShownByLog) -> Iterator[Finding]:
 
 
 def _by_call(log: NcclLog) -> dict[tuple[str, int, str], list[tuple[int, TimedOut]]]:
-    """Ranks by process group, number and collective; each process group counts for itself."""
+    """Ranks keyed by process group, number and collective of their call; each process group has its own numbers."""
     found: dict[tuple[str, int, str], list[tuple[int, TimedOut]]] = defaultdict(list)
     said_of = log.process_groups
     at = {rank: (each.number, each.collective) for rank, each in log.timed_out.items()}
@@ -79,8 +77,8 @@ def _by_call(log: NcclLog) -> dict[tuple[str, int, str], list[tuple[int, TimedOu
 def _unequal(
     calls: Sequence[tuple[int, TimedOut]],
 ) -> tuple[list[int], TimedOut, list[int], TimedOut] | None:
-    """The smaller group of ranks with another size, and the larger group; None if all sizes are equal, or may
-    differ.
+    """The two groups of ranks whose sizes differ, each with a call, the smaller group first; None if all sizes are
+    equal, or may differ.
     """
     if any(part in calls[0][1].collective.upper().replace("ALLGATHER", "") for part in UNEVEN):
         return None

@@ -1,4 +1,4 @@
-"""The check of NCCL's own warnings, with what they mean (``tables/warnings.toml``)."""
+"""The check of NCCL's own warnings; ``tables/warnings.toml`` says what they mean."""
 
 import re
 from collections.abc import Iterator
@@ -21,7 +21,7 @@ RESULTS = (  # ncclResult_t, src/nccl.h.in
 
 
 def warnings(shown: ShownByLog) -> Iterator[Finding]:
-    """Every warning except those that another finding explains; equal ones once."""
+    """Finds every warning except those that another finding explains; equal warnings are one finding."""
     log = shown.reading.log
     fell_back = shown.channels is not None and any(rank.fallback_patterns for rank in shown.reading.logs)
     alike: dict[str, list[PrintedLine]] = {}
