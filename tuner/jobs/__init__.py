@@ -1,1 +1,2 @@
-"""Jobs: traces of their calls, what these cost, whether NCCL chose as it should, whether all ranks agree."""
+"""Judges jobs: reads traces of their calls, says what these cost, whether NCCL chose as it should, and whether all
+ranks agree."""

@@ -1,4 +1,4 @@
-"""Compares the emulator with what a trace or counters say was executed: algorithm, protocol, channels, threads."""
+"""Compares the emulator with what a trace or counters say was executed: algorithm, protocol, channels and threads."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
@@ -35,9 +35,9 @@ class Launched:
 class CheckedCall:
     """Calls of one kind and size that were executed in the same way, and the emulator's answer.
 
-    ``bytes`` is NCCL's nBytes; ``to_bytes`` is the largest size if the file only knows a range; the call then agrees
-    with the pick of any size in it. Only then may ``emulated`` have several answers; it is empty where nothing can run.
-    ``differs`` names what differs: algorithm, protocol, channels or threads.
+    ``bytes`` is NCCL's nBytes. If the file only knows a range of sizes, ``to_bytes`` is the largest one: the call then
+    agrees if any size of the range has the executed pick, and ``emulated`` may have several answers. ``emulated`` is
+    empty if no algorithm can run. ``differs`` names what differs: algorithm, protocol, channels or threads.
     """
 
     collective: Collective
@@ -52,7 +52,7 @@ class CheckedCall:
 
     @property
     def executed_in_words(self) -> str:
-        """Algorithm, protocol, channels and threads, as far as the file says them."""
+        """Algorithm, protocol, channels and threads as text, as far as the file says them."""
         ran = self.executed
         algorithm = ran.algorithm.name if ran.algorithm is not None else None
         if algorithm is None and ran.is_tree is not None:
@@ -65,7 +65,7 @@ class CheckedCall:
 
 @dataclass(frozen=True, slots=True)
 class NotCompared:
-    """Calls that could not be compared, although their file says or should say what was executed, and why."""
+    """Calls that could not be compared, although their file says or should say what was executed, with the reason."""
 
     reason: str
     calls: float
@@ -73,9 +73,11 @@ class NotCompared:
 
 @dataclass(frozen=True, slots=True)
 class CheckedRun:
-    """All calls whose execution the files say: how many agree, which differ, and which were not compared.
+    """Result for all calls of which the files say what was executed: how many agree, which differ, and which were not
+    compared.
 
-    ``says``: for how many of the compared calls files say the algorithm, the protocol, the channels, the threads.
+    ``says``: for how many of the compared calls the files say the algorithm, the protocol, the channels and the
+    threads.
     """
 
     communicator: str

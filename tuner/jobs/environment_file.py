@@ -1,6 +1,6 @@
-"""NCCL's variables in files that people have: nccl.conf, the output of env, a Dockerfile, a job script, a pod's env.
+"""Reads NCCL's variables from files: nccl.conf, output of env, a Dockerfile, a job script, a pod's env.
 
-Nothing of a file but NCCL's own variables leaves this module: other names are counted, and other values are not kept.
+Only NCCL's own variables leave this module: other variables are counted, and their names and values are not kept.
 """
 
 import re
@@ -56,10 +56,10 @@ SIZES = [1 << power for power in range(10, 34)]
 
 @dataclass(frozen=True, slots=True)
 class VariablesInFile:
-    """NCCL's variables of a file.
+    """The variables of NCCL that a file sets.
 
-    ``computed`` are those whose values the file computes, ``named`` those that it names without a value, as where they
-    are passed on, ``of_plugins`` those of a network's plugin; ``others`` is how many variables are neither.
+    ``computed`` are those whose values the file computes, ``named`` those that it names without a value (for example,
+    to pass them on), ``of_plugins`` those of a network plugin. ``others`` is the number of all other variables.
     """
 
     path: Path
@@ -72,9 +72,10 @@ class VariablesInFile:
 
 @dataclass(frozen=True, slots=True)
 class Effects:
-    """Variables of a file, sorted by the effect that each alone has on the picks of collectives on plain buffers.
+    """Variables of a file, grouped by the effect that each by itself has on the picks of collectives on plain buffers.
 
-    ``tuners`` may have a plugin choose instead. ``refused``: reason by name; these are left out.
+    ``tuners`` are variables that may make a plugin choose. ``refused`` has the reason by name; these variables are left
+    out.
     """
 
     tuners: tuple[str, ...]
@@ -86,12 +87,12 @@ class Effects:
 
 @dataclass(frozen=True, slots=True)
 class FileEffects:
-    """What the variables of a file do to a communicator: names, as :class:`VariablesInFile` and :class:`Effects` do.
+    """What the variables of a file do to a communicator: their names, grouped as in :class:`VariablesInFile` and
+    :class:`Effects`.
 
-    ``given``: variables that were set before the file, whose earlier values count. ``computed``: those whose values are
-    computed, or taken from elsewhere. ``refused``: reason by name.
-    ``others``: how many variables are neither NCCL's nor of its network's plugin; neither their names nor their values
-    are kept.
+    ``given``: variables that the user set, whose values win over the file's. ``computed``: variables whose values are
+    computed, or come from elsewhere. ``refused`` has the reason by name. ``others``: how many variables belong neither
+    to NCCL nor to a network plugin; their names and values are not kept.
     """
 
     file: str
@@ -107,10 +108,10 @@ class FileEffects:
 
 
 def with_files(scenario: Scenario, files: Iterable[Path]) -> tuple[Scenario, tuple[FileEffects, ...]]:
-    """The scenario with the variables of these files, and what each file's variables do. Variables that the scenario
-    has win over a file, and a later file over an earlier one. Refused variables are left out.
+    """The scenario with the variables of these files, and what each file's variables do. Variables of the scenario win
+    over those of a file, and a later file wins over an earlier one. Refused variables are left out.
 
-    Errors: BadInput for a file that is no text, and those of the scenario itself.
+    BadInput for a file that is no text; also raises the errors of the scenario itself.
     """
     done: list[FileEffects] = []
     for path in reversed(tuple(files)):
@@ -149,7 +150,7 @@ def read(path: Path) -> VariablesInFile:
 
 
 def of_text(path: Path, text: str) -> VariablesInFile:
-    """The variables that the text of a script, a Dockerfile, a pod or of env sets."""
+    """The variables that the text of a script, a Dockerfile, a pod or output of env sets."""
     used = UNUSED.sub("", text.replace("\\\r\n", " ").replace("\\\n", " "))
     found: dict[str, str] = {}
     unset: set[str] = set()
@@ -164,7 +165,7 @@ def of_text(path: Path, text: str) -> VariablesInFile:
 
 
 def of_process(content: bytes) -> dict[str, str] | None:
-    """The variables of /proc/PID/environ, each ended by a zero byte; None for another file."""
+    """The variables in a /proc/PID/environ, each followed by a zero byte; None for another kind of file."""
     if not content.endswith(b"\0") or content.count(b"\0") < 2:
         return None
     parts = [each.partition("=") for each in content.decode("utf-8", "replace").split("\0")[:-1]]
@@ -172,7 +173,8 @@ def of_process(content: bytes) -> dict[str, str] | None:
 
 
 def _sorted(path: Path, found: Mapping[str, str], named: Iterable[str] = ()) -> VariablesInFile:
-    """What was found by whose it is; ``named``: NCCL's variables that have no value in the file."""
+    """Sorts the variables that were found by what they belong to; ``named``: NCCL's variables that have no value in the
+    file."""
     own = {name: value for name, value in found.items() if OWN.fullmatch(name)}
     computed = tuple(sorted(name for name, value in own.items() if "$" in value or "`" in value or "{{" in value))
     known = {name: value for name, value in own.items() if name not in computed}
@@ -182,7 +184,8 @@ def _sorted(path: Path, found: Mapping[str, str], named: Iterable[str] = ()) -> 
 
 
 def _assigned(text: str) -> Iterator[tuple[str, str | None]]:
-    """Names with their values in the order of the file; None for a variable that is unset."""
+    """Yields names and values of assignments, in the order of the file; the value is None if the file unsets the
+    variable."""
     forms = ASSIGNED, SPACED, SET, CALLED, QUOTED, DEFAULT, NAMED, MAPPED, UNSET
     matches = [(match.start(), form is UNSET, match) for form in forms for match in form.finditer(text)]
     for _, unsets, match in sorted(matches, key=lambda each: each[0]):
@@ -194,7 +197,7 @@ def _assigned(text: str) -> Iterator[tuple[str, str | None]]:
 
 
 def effects(scenario: Scenario, values: Mapping[str, str]) -> Effects:
-    """What each variable alone does to the scenario, which has none of them. Raises what the scenario itself raises."""
+    """What each variable by itself does to the scenario, which has none of them. Raises the errors of the scenario."""
     nccl, before = load(scenario.nccl), _picks(scenario)
     unread, tuners = {*ignored(nccl, values)}, set(nccl.environment.indifferent.get("tuners", ())) & set(values)
     changing: list[str] = []

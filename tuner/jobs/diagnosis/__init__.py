@@ -1,1 +1,1 @@
-"""Is it healthy? Diagnosis of the files of a cluster or a job."""
+"""Diagnoses the files of a cluster or a job."""

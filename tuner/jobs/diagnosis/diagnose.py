@@ -1,11 +1,12 @@
-"""Diagnosis of whatever files there are of a cluster or a job: what is wrong, and what shows it.
+"""Diagnoses any files of a cluster or a job: what is wrong, and what shows it.
 
-Files say different things of one machine: a topology or a listing which it is, a log its release and nodes, results how
-fast it was, a trace what ran. What one file says is used to judge the others, unless the user says otherwise.
+Files say different things about one machine: a topology or a listing says which machine it is, a log says the release
+and the nodes, results say how fast it was, and a trace what ran. What one file says is used to judge the others, unless
+the user says something else.
 
 To add a kind of file: name it in :class:`FileKind`, recognise it in :mod:`kinds`, and add a function to ``READERS``
-that returns its :class:`FileDiagnosis`; the words of its findings are in ``tables/findings``. To add a check of logs:
-write a function and enter it in :mod:`tuner.scenario.logs.checks`.
+that returns its :class:`FileDiagnosis`; write the sentences of its findings in ``tables/findings``. To add a check of
+logs, see :mod:`tuner.scenario.logs.checks`.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -63,11 +64,11 @@ def reader_of(kind: FileKind) -> Callable[[Path, KnownFacts], FileDiagnosis]:
 def diagnose(
     files: Sequence[Path], options: DiagnosisOptions, progress: Progress = lambda read_bytes: None
 ) -> list[FileDiagnosis]:
-    """Diagnosis of each file, the gravest first; a log with results in it has two. Errors: BadInput if no file is
-    given, and what ``describe`` raises for an unknown machine or release.
+    """Diagnoses each file; the gravest diagnosis comes first, and a log with results in it has two. BadInput if no file
+    is given; also raises what ``describe`` raises for an unknown machine or release.
 
-    Logs and other output of one job are diagnosed together; a folder of no known kind stands for all its files. A file
-    of no known kind, or that its reader refuses, gets a diagnosis that it cannot be judged. ``progress`` is called
+    Logs and other output of one job are diagnosed together; a folder of no known kind stands for all its files. If a
+    file has no known kind, or its reader refuses it, its diagnosis is that it cannot be judged. ``progress`` is called
     while logs are read.
     """
     kinds = [(kind, file) for file in _unfolded(files) for kind in kinds_of(file)]
@@ -107,7 +108,7 @@ def _unfolded(files: Sequence[Path]) -> Iterator[Path]:
 
 
 def _of_file(file: Path, kind: FileKind, known: KnownFacts) -> FileDiagnosis:
-    """The diagnosis of a file of one kind, with what others learn from it."""
+    """The diagnosis of a file as one kind; ``known`` gets the facts that other files' diagnoses use."""
     learnt = len(known.learnt)
     try:
         one = reader_of(kind)(file, known)

@@ -1,4 +1,4 @@
-"""Diagnosis of a serving engine's log: which implementations of AllReduce are off, and what NCCL carries instead."""
+"""Diagnoses a serving engine's log: which implementations of AllReduce are off, and what NCCL carries instead."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -20,7 +20,7 @@ MOST_BYTES = 32 << 20  # of a log; an engine says at its start what it has
 
 
 def start_of(file: Path) -> bytes:
-    """The beginning of a file that can be read in pieces, all of any other. BadInput if it cannot be read."""
+    """The beginning of a file that can be read in pieces, or all of any other file. BadInput if it cannot be read."""
     if not is_plain_file(file):
         return read_bytes(file, BadInput)
     with file.open("rb") as opened:
@@ -28,9 +28,9 @@ def start_of(file: Path) -> bytes:
 
 
 def of_engine(file: Path, known: KnownFacts) -> FileDiagnosis:
-    """The findings of an engine's log, by the engine's own rules where the machine is known.
+    """The findings on an engine's log, by the engine's own rules if the machine is known.
 
-    BadInput if the file cannot be read, or has no such line.
+    BadInput if the file cannot be read, or has no line of an engine about AllReduce.
     """
     log = log_lines.read(start_of(file))
     if log is None:
@@ -47,7 +47,8 @@ def of_engine(file: Path, known: KnownFacts) -> FileDiagnosis:
 
 
 def _release(log: EngineLog) -> EngineRelease:
-    """The table of the log's release, or of the nearest one; the newest where the log does not say it."""
+    """The table of the log's release of the engine, or of the nearest release; the newest if the log does not say the
+    release."""
     name = log.engine if log.release is None else f"{log.engine}@{log.release}"
     return releases.with_nearest_table(name)
 
@@ -63,8 +64,8 @@ def _titles(release: EngineRelease, names: Sequence[str]) -> list[str]:
 
 
 def _found(log: EngineLog, release: EngineRelease, known: KnownFacts) -> Iterator[Finding]:
-    """Which implementations are off, then which sizes that moves; if the machine is known, by the engine's rules for
-    it.
+    """Finds implementations that are off, then the sizes that others carry because of that; if the machine is known, by
+    the engine's rules for it.
     """
     has_machine = known.machine is not None or known.topology is not None
     group: ServedGroup | None = None
@@ -103,8 +104,8 @@ def _found(log: EngineLog, release: EngineRelease, known: KnownFacts) -> Iterato
 
 
 def _by_machine(log: EngineLog, group: ServedGroup, there: frozenset[str], said: frozenset[str]) -> Iterator[Finding]:
-    """Implementations that are off or on against the engine's rules for the machine, and the sizes that others carry
-    instead.
+    """Finds implementations that are off or on although the engine's rules for the machine say the opposite, and the
+    sizes that others carry because of that.
     """
     release = group.release
     place = {"machine": group.scenario.name, "ranks": group.scenario.ranks}
@@ -124,7 +125,7 @@ def _by_machine(log: EngineLog, group: ServedGroup, there: frozenset[str], said:
 
 
 def _moved(log: EngineLog, group: ServedGroup, off: frozenset[str]) -> Iterator[Finding]:
-    """The sizes that another implementation carries because some are off."""
+    """Finds the sizes that another implementation carries because some are off."""
     dtype = _dtype(log)
     request = Request(Collective.AllReduce, dtype, Op.sum)
     by_itself = {each.unasked for each in log.missing}
@@ -151,7 +152,7 @@ def _dtype(log: EngineLog) -> DataType:
 
 
 def _group(log: EngineLog, release: EngineRelease, known: KnownFacts) -> ServedGroup:
-    """The engine's group on the described machine, as the log says that the engine was started. Errors: BadInput."""
+    """The engine's group on the described machine, started as the log says. BadInput for an impossible group."""
     scenario = known.scenario()
     scenario = scenario if log.ranks is None else group_of(replace(scenario, nodes=1), log.ranks)
     environment = {name: value for name, value in log.switches.items() if name in release.variables}

@@ -1,4 +1,4 @@
-"""Diagnosis of folders: preflight records, files of a job's ranks, and anything else."""
+"""Diagnoses folders: preflight records, files of a job's ranks, and anything else."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -18,12 +18,12 @@ MOST_NAMES = 3  # of files in a folder that is no kind
 
 
 def _of_one(file: Path, kind: FileKind, known: KnownFacts) -> FileDiagnosis:
-    """The finding that the file of a single rank or host says nothing without the others' files."""
+    """Finds that the file of a single rank or host says nothing without the files of the others."""
     return found_in(file, kind, [Finding("diagnose.part_of_folder", Severity.UNKNOWN, {})], known)
 
 
 def of_job(folder: Path, known: KnownFacts) -> FileDiagnosis:
-    """What the records of a job's ranks say; the share of waiting is in % of the collectives' time."""
+    """The findings on the files of a job's ranks; ``waiting`` is in % of the time in collectives."""
     if not folder.is_dir():
         return _of_one(folder, FileKind.job, known)
     files = job.read_folder(folder)
@@ -45,7 +45,7 @@ def of_job(folder: Path, known: KnownFacts) -> FileDiagnosis:
 
 
 def of_unknown(folder: Path, known: KnownFacts) -> FileDiagnosis:
-    """The finding for a folder of no known kind: which files it has."""
+    """Finds that a folder has no known kind, and names files in it."""
     names = sorted(each.name for each in folder.iterdir())
     found = Finding("diagnose.folder_empty", Severity.UNKNOWN, {})
     if names:
@@ -55,7 +55,8 @@ def of_unknown(folder: Path, known: KnownFacts) -> FileDiagnosis:
 
 
 def of_preflight(folder: Path, known: KnownFacts) -> FileDiagnosis:
-    """Whether the ranks of a preflight chose the same, and which of them did not load the table."""
+    """The findings on the records of a preflight: whether the ranks would choose the same, and which of them would not
+    use their table."""
     if not folder.is_dir():
         return _of_one(folder, FileKind.preflight, known)
     requests = tuple(replace(ALLREDUCE, collective=each) for each in Collective)

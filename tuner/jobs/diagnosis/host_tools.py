@@ -1,4 +1,5 @@
-"""Diagnosis of what tools say of a host's GPUs and limits: nvidia-smi, ulimit, lspci, and CUDA's peer-access tests."""
+"""Diagnoses what tools say about a host's GPUs and limits: nvidia-smi, ulimit, lspci, and CUDA's tests of peer
+access."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -34,7 +35,7 @@ _CONNECTED = expression(r"\b(?:PIX|PXB|PHB|NODE|SYS|NV\d+)\b(?! *=)")
 
 
 def kind_of(content: bytes) -> FileKind | None:
-    """Which of these it is; None for any other file."""
+    """The kind of a file with output of one of these tools; None for any other file."""
     if len(content) > MOST_BYTES or b" NCCL " in content:
         return None
     text = content.decode("utf-8", "replace")
@@ -47,7 +48,7 @@ def kind_of(content: bytes) -> FileKind | None:
 
 
 def is_peer_table(text: str) -> bool:
-    """Whether it is the table of ``nvidia-smi topo -p2p`` without that of ``nvidia-smi topo -m``."""
+    """Whether the text has the table of ``nvidia-smi topo -p2p``, but not that of ``nvidia-smi topo -m``."""
     return _PEER_ROW.search(text) is not None and _CONNECTED.search(text) is None
 
 
@@ -56,7 +57,7 @@ def _text(file: Path) -> str:
 
 
 def of_gpus(file: Path, known: KnownFacts) -> FileDiagnosis:
-    """What ``nvidia-smi``, with ``-q`` or ``-L`` or without, says about GPUs: lost GPUs, memory errors, slow PCIe,
+    """The findings on output of ``nvidia-smi`` (also with ``-q`` or ``-L``): lost GPUs, memory errors, slow PCIe,
     fabric.
     """
     text = _text(file)
@@ -84,7 +85,7 @@ def _summary(names: list[str], driver: str | None) -> Finding:
 
 
 def _queried(text: str) -> Iterator[Finding]:
-    """The findings of ``nvidia-smi -q``, GPU by GPU."""
+    """The findings on output of ``nvidia-smi -q``, GPU by GPU."""
     driver = re.search(r"^Driver Version +: (\S+)", text, re.M)
     names = []
     for gpu, values in _gpus(text):
@@ -94,7 +95,8 @@ def _queried(text: str) -> Iterator[Finding]:
 
 
 def _gpus(text: str) -> Iterator[tuple[str, Mapping[str, str]]]:
-    """Each GPU of ``nvidia-smi -q`` with its values by their headings and name, joined by a slash."""
+    """Each GPU in the output of ``nvidia-smi -q``, with its values; a key joins the headings and the name by
+    slashes."""
     gpu, values = "", dict[str, str]()
     above: list[tuple[int, str]] = []
     for line in text.splitlines():
@@ -154,7 +156,7 @@ def _of_queried(gpu: str, values: Mapping[str, str]) -> Iterator[Finding]:
 
 
 def of_host(file: Path, known: KnownFacts) -> FileDiagnosis:
-    """What ``ulimit``, ``lspci -vvv`` and CUDA's tests of peer access say of a host."""
+    """The findings on output of ``ulimit``, ``lspci -vvv`` and CUDA's tests of peer access."""
     return found_in(file, FileKind.host, [*_of_host(_text(file))], known)
 
 

@@ -1,4 +1,4 @@
-"""The kind of a file or folder, by its content."""
+"""Recognises the kind of a file or folder by its content."""
 
 from contextlib import suppress
 from pathlib import Path
@@ -31,7 +31,7 @@ MOST_MARK = 64  # longer than any of these marks
 
 
 def kinds_of(file: Path) -> tuple[FileKind, ...]:
-    """The kinds of a file by its content, one except for a log with results. Errors: BadInput if it cannot be read."""
+    """The kinds of a file by its content: one, or two for a log with results. BadInput if the file cannot be read."""
     if file.is_dir():
         return (_kind_of_folder(file),)
     if is_large(file):
@@ -96,7 +96,7 @@ def kinds_of(file: Path) -> tuple[FileKind, ...]:
 
 
 def _of_tools(content: bytes) -> tuple[FileKind, ...]:
-    """The kinds of what tools say of a host, where a file has the output of several of them."""
+    """The kinds of output of host and node tools in a file; it may have output of several tools."""
     found = (node_tools.kind_of(content), host_tools.kind_of(content))
     return tuple(kind for kind in found if kind in (FileKind.nvlinks, FileKind.ports, FileKind.gpus, FileKind.host))
 
@@ -107,7 +107,7 @@ def is_large(file: Path) -> bool:
 
 
 def _tells_an_end(content: bytes) -> bool:
-    """Whether any line, be it of a program, the kernel or a scheduler, says how something failed."""
+    """Whether any line of a program, the kernel or a scheduler says how something failed."""
     lines = enumerate(content.decode("utf-8", "replace").splitlines(), start=1)
     found = [each for number, line in lines if (each := endings.of_line(line, number)) is not None]
     return (
@@ -118,8 +118,8 @@ def _tells_an_end(content: bytes) -> bool:
 
 
 def _kinds_of_large(file: Path) -> tuple[FileKind, ...]:
-    """The kinds of a file too large to be looked at as a whole: a log and whatever else it contains, a file that
-    starts like a trace, or none.
+    """The kinds of a file that is too large to be read at once: a log (and results in it), a file that starts like a
+    trace, or unknown.
     """
     from tuner.jobs.diagnosis import engine
     from tuner.jobs.traces import nsight
@@ -178,7 +178,7 @@ def _dumps_in(folder: Path) -> list[Path]:
 
 
 def cut(file: Path) -> Finding | None:
-    """The finding that an XML file of NCCL is cut off; None if it is complete, or no XML."""
+    """Finds that an XML file of NCCL is cut off; None if it is complete, or no XML."""
     content = read_bytes(file, BadInput)
     if content.lstrip()[:1] != b"<":
         return None

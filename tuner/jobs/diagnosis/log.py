@@ -1,4 +1,4 @@
-"""Diagnosis of a log of NCCL: how it ended, and what its lines show."""
+"""Diagnoses a log of NCCL: how it ended, and what its lines show."""
 
 import sys
 from bisect import bisect_right
@@ -28,7 +28,7 @@ ENDS = ("diagnose.ends_orderly", "diagnose.ends_after_init", "diagnose.ends_afte
 def of_logs(
     files: Sequence[Path], outputs: Sequence[Path], known: KnownFacts, progress: Progress
 ) -> list[FileDiagnosis]:
-    """The findings of logs and other output of jobs: the files of each job are diagnosed together."""
+    """The findings on logs and other output of jobs; the files of each job are diagnosed together."""
     read = {file: read_thinned(file, sort_of, progress) for file in (*files, *outputs)}
     for file in known.results:
         if file in read and is_large(file):
@@ -73,8 +73,8 @@ def _rank_of_file(log: NcclLog) -> RankLog | None:
 
 
 def lines_threads(log: NcclLog) -> Iterator[Thread]:
-    """Threads (and processes, as thread 0) whose lines in the log say something about a rank, a warning, variables
-    or the network.
+    """Threads whose lines say something about a rank, a warning, variables or the network; thread 0 stands for a
+    process.
     """
     yield from (each.thread for each in log.ranks)
     yield from (each.thread for each in log.warnings.values())
@@ -82,7 +82,7 @@ def lines_threads(log: NcclLog) -> Iterator[Thread]:
 
 
 def _jobs(read: Mapping[Path, NcclLog]) -> list[list[Path]]:
-    """Groups files by job: logs of one communicator are one job; if there is only one job, files without a
+    """Groups files by job: logs with the same communicator are one job. If there is only one job, files without a
     communicator belong to it.
     """
     jobs: list[tuple[set[str], list[Path]]] = []
@@ -100,7 +100,7 @@ def _jobs(read: Mapping[Path, NcclLog]) -> list[list[Path]]:
 
 
 def _of_job(name: str, kind: FileKind, lines: Lines, parsed: NcclLog | None, known: KnownFacts) -> FileDiagnosis:
-    """The findings of a job's lines: those of the checks, and which communicator and connections they show."""
+    """The findings on a job's lines: those of the checks, and the communicator and connections that the lines show."""
     try:
         imported = importer.of_lines(lines, name, LogAdditions(release=known.nccl, nodes=known.nodes), parsed)
     except importer.NothingLogged:
@@ -135,7 +135,7 @@ def _of_job(name: str, kind: FileKind, lines: Lines, parsed: NcclLog | None, kno
 
 
 def _of_amd(log: NcclLog) -> list[Finding]:
-    """What a log of AMD's library says went wrong; empty for any other log, and where nothing did."""
+    """Findings on what went wrong in a log of AMD's library; empty for any other log, and if nothing went wrong."""
     if log.rccl is None:
         return []
     shown = ShownByLog(Reading(log, LogAdditions(), None), {}, None, None)
@@ -148,15 +148,16 @@ def _of_amd(log: NcclLog) -> list[Finding]:
 
 
 def _begins(found: Finding) -> bool:
-    """Whether a failure began here: other ranks' lost connections follow from it, whoever wrote first."""
+    """Whether a failure began with this finding: lost connections of other ranks are its consequences, even if they
+    were logged first."""
     if found.severity is not Severity.FAULT or found.facts.get("after_another"):
         return False
     return found.code == "diagnose.warned" or bool(found.facts.get("began"))
 
 
 def _in_time(found: Finding, began: bool) -> tuple[bool, bool, bool, int]:
-    """Sort key of findings: first those that explain how the job ended, then events by their line, with consequences
-    of other events after them, then the rest. ``began``: one of the findings says where a failure began.
+    """Sort key of findings: first those that explain how the job ended, then events by their line, then consequences of
+    other events. ``began``: one of the findings says where a failure began.
     """
     line = found.facts.get("line")
     line = line if isinstance(line, int) else sys.maxsize
@@ -165,7 +166,7 @@ def _in_time(found: Finding, began: bool) -> tuple[bool, bool, bool, int]:
 
 
 def _never(found: Finding, machine: str) -> Finding:
-    """Replaces the finding that there is no NVLS by a note that this machine never has it; returns any other finding
+    """Replaces the finding that there is no NVLS by a note that this machine never has NVLS; returns any other finding
     unchanged.
     """
     if found.code != "diagnose.no_nvls":
@@ -174,8 +175,8 @@ def _never(found: Finding, machine: str) -> Finding:
 
 
 def _as_topology(found: Finding, topology: str) -> Finding:
-    """Replaces the finding that there is no GPUDirect RDMA by a note that the topology says so, too; returns any
-    other unchanged.
+    """Replaces the finding that there is no GPUDirect RDMA by a note that the topology says the same; returns any other
+    finding unchanged.
     """
     if found.code != NO_GPUDIRECT:
         return found
@@ -184,7 +185,8 @@ def _as_topology(found: Finding, topology: str) -> Finding:
 
 
 def _unlike_machine(imported: Imported, scenario: Scenario, machine: str) -> Iterator[Finding]:
-    """Finds GPUs of another model than the machine's, and GPUDirect RDMA that only the log or only the machine has."""
+    """Finds GPUs of another model than that of the machine, and GPUDirect RDMA that only the log or only the machine
+    has."""
     models, names = scenario.gpu_names, imported.hardware.gpu_names
     others = [name for name in names if not any(gpus.is_product(name, model) for model in models)]
     if models and others:

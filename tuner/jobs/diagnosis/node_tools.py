@@ -1,4 +1,4 @@
-"""Diagnosis of what small tools say of a node: NVLinks, adapters' ports, and NCCL's configuration file."""
+"""Diagnoses what small tools and files say about a node: NVLinks, ports of adapters, and NCCL's variables."""
 
 import json
 import re
@@ -54,7 +54,7 @@ _ASSIGNMENT = expression(r"NCCL_\w+=[^\s\"'#]*")
 
 
 def kind_of(content: bytes) -> FileKind | None:
-    """Which of these it is; None for any other file."""
+    """The kind of a file with output of one of these tools; None for any other file."""
     if len(content) > MOST_BYTES or b"NCCL INFO" in content:
         return None
     text = content.decode("utf-8", "replace")
@@ -76,9 +76,10 @@ def _text(file: Path) -> str:
 
 
 def of_nvlinks(file: Path, known: KnownFacts) -> FileDiagnosis:
-    """Links of ``nvidia-smi nvlink -s`` that are inactive, slower than the others, or fewer than the model has.
+    """Finds NVLinks in output of ``nvidia-smi nvlink -s`` that are inactive, slower than the others, or fewer than the
+    model has.
 
-    In the output of ``nvidia-smi nvlink -e``, links that had errors.
+    In output of ``nvidia-smi nvlink -e``, it finds links that had errors.
     """
     text = _text(file)
     found = [*(_nvlinks(text) if _LINK.search(text) or _NO_LINKS.search(text) else ()), *_counters(text)]
@@ -86,14 +87,15 @@ def of_nvlinks(file: Path, known: KnownFacts) -> FileDiagnosis:
 
 
 def _sections(head: re.Pattern[str], text: str) -> Iterator[tuple[re.Match[str], str]]:
-    """The heads that a pattern finds, each with the text up to the next one."""
+    """Splits a text into sections: each match of the pattern ``head``, with the text up to the next one."""
     heads = list(head.finditer(text))
     for match, after in zip_longest(heads, heads[1:]):
         yield match, text[match.start() : after.start() if after else None]
 
 
 def _counters(text: str) -> Iterator[Finding]:
-    """Links whose error counters are not 0: recoveries are a fault, other errors alone may be few and old."""
+    """Finds links whose error counters are not 0. Recoveries are a fault; other errors by themselves may be few and
+    old."""
     counted, bad, sections = 0, False, list(_sections(_GPU, text))
     for head, lines in sections:
         rows = [(int(link), what, int(count)) for link, what, count in _COUNTER.findall(lines)]
@@ -151,9 +153,9 @@ def _nvlinks(text: str) -> Iterator[Finding]:
 
 
 def of_ports(file: Path, known: KnownFacts) -> FileDiagnosis:
-    """Ports of ``ibdev2netdev``, ``ibstat``, ``ibstatus``, ``iblinkinfo`` and ``rdma link``.
+    """The findings on ports in output of ``ibdev2netdev``, ``ibstat``, ``ibstatus``, ``iblinkinfo`` and ``rdma link``.
 
-    NCCL uses those that are up; one that is down makes a rail slower or absent.
+    NCCL only uses ports that are up; a port that is down makes a rail slower or absent.
     """
     text = _text(file)
     ports = _ports(text)
@@ -178,10 +180,10 @@ def of_ports(file: Path, known: KnownFacts) -> FileDiagnosis:
 
 
 def _over_ip(text: str) -> dict[str, str]:
-    """InfiniBand adapters by ibdev2netdev with their interfaces, if the IP interfaces of all of them are down; else
-    empty.
+    """InfiniBand adapters in output of ibdev2netdev, with their IP interfaces, if all of these interfaces are down;
+    else empty.
 
-    That is normal in a fabric without IP over InfiniBand, and says nothing about the ports.
+    That is normal without IP over InfiniBand, and says nothing about the ports.
     """
     interfaces = [(name, netdev, state) for name, _, netdev, state in _PORT.findall(text) if netdev.startswith("ib")]
     if any(state.lower() == "up" for *_, state in interfaces):
@@ -198,7 +200,7 @@ def _ports(text: str) -> list[tuple[str, str, str]]:
 
 
 def _ports_of_ibstat(text: str) -> list[tuple[str, str, str, float | None]]:
-    """Adapter, state, physical state and Gb/s, where it is known, of each port that ibstat or ibstatus prints."""
+    """Adapter, state, physical state and Gb/s (None if not known) of each port that ibstat or ibstatus prints."""
     found = []
     for head, lines in _sections(_CA, text):
         for _, state, physical, rate in _CA_PORT.findall(lines):
@@ -212,8 +214,8 @@ def _ports_of_ibstat(text: str) -> list[tuple[str, str, str, float | None]]:
 
 
 def _ports_of_links(text: str) -> list[tuple[str, str, str, float | None]]:
-    """The same for adapters in the output of iblinkinfo, with Gb/s of one lane; without switches and their
-    aggregation nodes.
+    """The same for adapters in output of iblinkinfo, with Gb/s of one lane. Switches and their aggregation nodes are
+    left out.
     """
     found: list[tuple[str, str, str, float | None]] = []
     for head, lines in _sections(_LINKED_CA, text):
@@ -223,7 +225,7 @@ def _ports_of_links(text: str) -> list[tuple[str, str, str, float | None]]:
 
 
 def _slow_ports(text: str) -> Iterator[Finding]:
-    """Finds active ports that are slower than the fastest ones, if they are fewer than half."""
+    """Finds active ports that are slower than the fastest ones, if fewer than half of the ports are slower."""
     ports = [*_ports_of_ibstat(text), *_ports_of_links(text)]
     rates = {name: rate for name, state, _, rate in ports if state.lower() == "active" and rate is not None}
     most = max(rates.values(), default=0)
@@ -234,14 +236,14 @@ def _slow_ports(text: str) -> Iterator[Finding]:
 
 
 def of_settings(file: Path, known: KnownFacts) -> FileDiagnosis:
-    """The variables of an nccl.conf, as NCCL reads its lines, and what it makes of them."""
+    """The findings on an nccl.conf: its variables, as NCCL reads its lines, and what NCCL does with them."""
     found = list(_settings(_text(file), known))
     return found_in(file, FileKind.settings, found, known)
 
 
 def is_script(content: bytes) -> bool:
-    """Whether the text is a shell script, a Dockerfile or a cluster's manifest: it says so, or it exports all that
-    it sets.
+    """Whether the text is a shell script, a Dockerfile or a cluster's manifest: it begins like one, or all its lines
+    are exports.
     """
     if _RUN.search(content[:MOST_BYTES].decode("utf-8", "replace")):
         return True
@@ -250,7 +252,8 @@ def is_script(content: bytes) -> bool:
 
 
 def sets_variables(content: bytes) -> bool:
-    """Whether it is a text that sets some of NCCL's variables: a script, a Dockerfile, a pod, or what env prints."""
+    """Whether a file sets any of NCCL's variables: a script, a Dockerfile, a pod, output of env, or a process's
+    environ."""
     if len(content) > MOST_BYTES or b"NCCL_" not in content:
         return False
     if b"\0" in content:
@@ -260,7 +263,7 @@ def sets_variables(content: bytes) -> bool:
 
 
 def maps_variables(content: bytes) -> bool:
-    """Whether it is JSON with values of NCCL's variables by their names, at its top or one step below."""
+    """Whether a text is JSON with values of NCCL's variables by name, at the top level or one level below."""
     if len(content) > MOST_BYTES or b'"NCCL_' not in content:
         return False
     try:
@@ -272,7 +275,7 @@ def maps_variables(content: bytes) -> bool:
 
 
 def of_environment(file: Path, known: KnownFacts) -> FileDiagnosis:
-    """NCCL's variables of a script, a Dockerfile, a pod, or of env, and what NCCL makes of them.
+    """The findings on NCCL's variables in a script, a Dockerfile, a pod, or output of env: what NCCL does with them.
 
     Other variables are not shown.
     """
@@ -287,7 +290,7 @@ def _environment(found: environment_file.VariablesInFile, known: KnownFacts) -> 
 
 
 def _effects(values: Mapping[str, str], known: KnownFacts) -> Iterator[Finding]:
-    """Which variables change picks of collectives on the machine, where it is known."""
+    """Finds variables that change picks of collectives on the machine, if it is known."""
     if known.machine is None and known.topology is None:
         return
     try:
@@ -311,7 +314,7 @@ def _release_of(known: KnownFacts) -> Release:
 
 
 def _listed(values: Mapping[str, str]) -> list[str]:
-    """Values of NCCL's variables only, because others may be secrets."""
+    """Variables as NAME=VALUE; values of variables that are not NCCL's are hidden, as they may be secrets."""
     return [f"{name}={value}" if name.startswith("NCCL_") else f"{name}=..." for name, value in values.items()]
 
 

@@ -1,4 +1,5 @@
-"""Which libnccl a job in a Python environment loads, and why: read from its packages' files, without importing any."""
+"""Finds which libnccl a job in a Python environment loads, and why: from the files of its packages, without importing
+any."""
 
 import base64
 import csv
@@ -32,7 +33,7 @@ SYSTEM = ("/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64
 
 @dataclass(frozen=True, slots=True)
 class InstalledPackage:
-    """A distribution by its folder of metadata: its name with underscores, and its version."""
+    """An installed package, by its folder of metadata: its name with underscores, and its version."""
 
     name: str
     version: str
@@ -40,11 +41,11 @@ class InstalledPackage:
 
     @property
     def title(self) -> str:
-        """Name and version as pip shows them."""
+        """Name and version, as pip shows them."""
         return f"{self.name.replace('_', '-')} {self.version}"
 
     def text(self, file: str) -> str:
-        """A file of its metadata; empty where there is none."""
+        """Text of a file of its metadata; empty if there is no such file."""
         path = self.folder / file
         return read_bytes(path, BadInput).decode("utf-8", "replace") if path.is_file() else ""
 
@@ -55,7 +56,7 @@ class InstalledPackage:
 
 
 def site_packages(folder: Path) -> list[Path]:
-    """The folders of packages of an environment, or the folder itself where it is one; empty for anything else."""
+    """The folders of packages in an environment, or ``folder`` itself if it is one; empty for anything else."""
     if next(folder.glob("*.dist-info"), None) is not None:
         return [folder]
     if not (folder / MARK).is_file() and not (folder / "conda-meta").is_dir() and not (folder / "bin").is_dir():
@@ -65,9 +66,11 @@ def site_packages(folder: Path) -> list[Path]:
 
 
 def of_packages(folder: Path, known: KnownFacts, environment: Mapping[str, str] | None = None) -> FileDiagnosis:
-    """Which libnccl jobs of an environment load; variables are those of the caller, unless they are given.
+    """The findings on which libnccl jobs of an environment load. ``environment`` are the variables of jobs (None: the
+    caller's).
 
-    The order in which a program looks is by its own file (torch), by cuda-pathfinder's (nccl4py), or the loader's.
+    torch searches in the order that its own file says, nccl4py in the order of cuda-pathfinder, other programs in that
+    of the loader.
     """
     variables = os.environ if environment is None else environment
     found = list(_Environment(folder, variables).findings())
@@ -76,7 +79,7 @@ def of_packages(folder: Path, known: KnownFacts, environment: Mapping[str, str] 
 
 @dataclass(frozen=True, slots=True)
 class _Loaded:
-    """A libnccl that something loads: ``why`` is the code of the step at which it is found."""
+    """A libnccl that the program ``by`` loads; ``why`` is the code of the step at which it is found."""
 
     by: str
     file: Path
@@ -93,7 +96,7 @@ class _Environment:
         self._sums: dict[Path, str | None] = {}
 
     def findings(self) -> Iterator[Finding]:
-        """What is wrong with the packages, then which package loads which library."""
+        """Finds what is wrong with the packages, then which package loads which library."""
         nccl = [each for each in self.packages if NCCL.fullmatch(each.name)]
         yield from self._of_wheels(nccl)
         yield from self._required(nccl)
@@ -110,7 +113,7 @@ class _Environment:
             yield Finding("packages.none", Severity.UNKNOWN, {"packages": len(self.packages)})
 
     def _file(self) -> Path | None:
-        """The libnccl of the wheels, where there is one."""
+        """The libnccl file of the wheels; None if there is none."""
         return next((site / MEMBER for site in self.sites if (site / MEMBER).is_file()), None)
 
     def _of_wheels(self, nccl: Sequence[InstalledPackage]) -> Iterator[Finding]:
@@ -129,7 +132,7 @@ class _Environment:
             yield Finding("packages.replaced", Severity.FAULT, {**facts, "nccl": self._release(file)})
 
     def _required(self, nccl: Sequence[InstalledPackage]) -> Iterator[Finding]:
-        """Packages that require another release of NCCL than the libnccl file that is installed."""
+        """Finds packages that require another release of NCCL than that of the installed libnccl."""
         file = self._file()
         there = None if file is None else self._release(file)
         for package in self.packages:
@@ -140,7 +143,7 @@ class _Environment:
                     yield Finding("packages.not_required", Severity.UNLIKE, facts)
 
     def _loaded(self) -> Iterator[_Loaded]:
-        """What each program of the environment that uses NCCL opens."""
+        """The libnccl that each program in the environment loads."""
         preloaded = self._named("LD_PRELOAD")
         torch = next((each for each in self.packages if each.name == "torch"), None)
         if torch is not None and (found := self._of_torch()) is not None:
@@ -161,7 +164,7 @@ class _Environment:
             yield _Loaded(LINKED, *first)
 
     def _of_torch(self) -> tuple[Path, str] | None:
-        """Which libnccl torch loads, by the search paths in its library's file; RPATH is searched before
+        """The libnccl that torch loads, by the search paths in its library's file; RPATH is searched before
         LD_LIBRARY_PATH.
         """
         for site in self.sites:
@@ -180,7 +183,8 @@ class _Environment:
         return [(self._named("LD_LIBRARY_PATH"), "library_path"), (system, "system")]
 
     def _named(self, variable: str) -> Path | None:
-        """The first libnccl of a list of folders, or of libraries."""
+        """The first libnccl that a variable with a list of folders, or of libraries, leads to; None if there is
+        none."""
         for part in re.split(r"[:;\s]" if variable == "LD_PRELOAD" else "[:;]", self.variables.get(variable, "")):
             file = Path(part) if variable == "LD_PRELOAD" else Path(part) / SONAME
             if part and file.name.startswith("libnccl.so") and file.is_file():
@@ -225,12 +229,12 @@ class _Needs:
 
 
 def _named_by(tag: Any) -> list[str]:
-    """The needed library, RPATH or RUNPATH that an entry of the dynamic section has."""
+    """The needed library, RPATH or RUNPATH in an entry of the dynamic section."""
     return [str(getattr(tag, each)) for each in ("needed", "rpath", "runpath") if hasattr(tag, each)]
 
 
 def _needs(library: Path) -> _Needs | None:
-    """None for a file that does not need libnccl.so.2, or is no library."""
+    """Where a library looks for libnccl.so.2; None for a file that does not need it, or is no library."""
     from elftools.elf.dynamic import DynamicSection  # of an extra
 
     from tuner.oracle import symbols

@@ -1,6 +1,6 @@
-"""Diagnosis of reports of NCCL's RAS: JSON and text of ncclras or of its server, and excerpts of the text.
+"""Diagnoses reports of NCCL's RAS: JSON and text of ncclras or of its server, and excerpts of the text.
 
-A single report with ranks at different operations may show a passing moment; two reports with the same counts show a
+If ranks are at different operations, a single report may show a passing moment; two reports with the same counts show a
 hang.
 """
 
@@ -37,15 +37,13 @@ _WARNINGS = ("MISMATCH", "TIMEOUT")  # what the section "Warnings" has; all else
 
 
 def is_report(content: bytes) -> bool:
-    """Whether it is a report of RAS, or a part of one."""
+    """Whether the content is a report of RAS, or a part of one."""
     start = content[: 1 << 20]
     return SUMMARY in start or _json_at(start) is not None or _EXCERPT.search(start) is not None
 
 
 def _json_at(content: bytes) -> int | None:
-    """Where a report's JSON begins: after the answers to a client's first commands, if there are any; None if it has
-    no JSON.
-    """
+    """Index at which a report's JSON begins, after the answers to a client's first commands; None if it has no JSON."""
     at = content.find(b"{")
     before = content[:at].split() if at >= 0 else []
     plain = at >= 0 and all(part in (b"SERVER", b"PROTOCOL", b"OK") or part.isdigit() for part in before)
@@ -53,9 +51,9 @@ def _json_at(content: bytes) -> int | None:
 
 
 def of_ras(file: Path, known: KnownFacts) -> FileDiagnosis:
-    """The findings of a report; if an earlier report is known, also whether the ranks have moved on since.
+    """The findings on a report; if another report is known, also whether the ranks have moved on in between.
 
-    BadInput if it is cut or no report.
+    BadInput if the file is cut off or no report.
     """
     content = read_bytes(file, BadInput)
     at = _json_at(content)
@@ -80,7 +78,7 @@ def of_ras(file: Path, known: KnownFacts) -> FileDiagnosis:
 
 
 def _behind(file: Path, behind: tuple[RanksBehind, ...], known: KnownFacts) -> Iterator[Finding]:
-    """Ranks that others wait for; a hang where another report shows the same."""
+    """Finds ranks that others wait for; it is a hang if another report shows the same."""
     others = [each for name, each in known.ras_reports.items() if name != file.resolve()]
     known.ras_reports[file.resolve()] = behind
     for one in behind:
@@ -127,7 +125,7 @@ def _of_json(report: Mapping[str, Any]) -> Iterator[Finding]:
 
 
 def _states(communicator: str, ranks: Iterable[Mapping[str, Any]]) -> Iterator[Finding]:
-    """Ranks that failed, and stages of a communicator's life that only some ranks have reached."""
+    """Finds ranks that failed, and stages of a communicator's life that only some ranks have reached."""
     every = [(each.get("rank"), each["status"]) for each in ranks if isinstance(each.get("status"), dict)]
     for rank, status in every:
         codes = {status.get("async_error"), status.get("init_state")} - {0, None}
@@ -158,7 +156,7 @@ def _behind_in_json(report: Mapping[str, Any]) -> Iterator[RanksBehind]:
 
 
 def _blocks(lines: Iterable[str]) -> Iterator[tuple[str, list[str]]]:
-    """Headings of errors and warnings anywhere in the text, each with the indented lines below it."""
+    """Yields the headings of errors and warnings in the text, each with the indented lines below it."""
     heading: str | None = None
     block: list[str] = []
     for line in [*lines, ""]:

@@ -1,4 +1,4 @@
-"""Diagnosis of all ranks' Flight Recorder dumps, in one folder or in a folder for each host."""
+"""Diagnoses the Flight Recorder dumps of all ranks, in one folder or in a folder for each host."""
 
 from pathlib import Path
 
@@ -8,9 +8,9 @@ from tuner.jobs.traces import recorder_comparison
 
 
 def of_recorder(folder: Path, known: KnownFacts) -> FileDiagnosis:
-    """The findings of all ranks' dumps: ranks that called something else, or did not make the call in which others
+    """The findings on all ranks' dumps: ranks that called something else, or did not make the call in which others
     wait.
 
-    Errors: BadInput for two dumps of one rank, and where none is a whole dump.
+    BadInput for two dumps of one rank, and if no dump is complete.
     """
     return found_in(folder, FileKind.recorder, recorder_comparison.findings_of(dumps(folder)), known)

@@ -1,4 +1,4 @@
-"""Records of a diagnosis: what a user asks, what files show of each other, and what was found in one of them."""
+"""Records of a diagnosis: what a user says, what files say about the machine, and the findings on a file."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import field
@@ -25,7 +25,7 @@ MOST_EVIDENCE = 8  # lines of one file; its own command has all
 
 
 class FileKind(StrEnum):
-    """Kinds of files, in the order in which they are read: earlier kinds supply facts that later ones need."""
+    """Kinds of files, in the order in which they are read: files of earlier kinds supply facts for later ones."""
 
     topology = "topology"
     listing = "listing of a node"
@@ -52,9 +52,9 @@ class FileKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class DiagnosisOptions:
-    """Facts that a user gives about all files; None: the files say them. With ``gpu``, listings are topologies, too.
+    """Facts that a user gives about all files; None: the files say it. With ``gpu``, listings count as topologies.
 
-    ``net_gbps`` and ``net_latency_us`` are of adapters that a topology only places.
+    ``net_gbps`` and ``net_latency_us`` describe adapters that a topology only places.
     """
 
     machine: str | None = None
@@ -67,10 +67,10 @@ class DiagnosisOptions:
 
 @dataclass(frozen=True, slots=True)
 class FileDiagnosis:
-    """Findings of a file, the gravest first; machine, nodes and release as far as they are known.
+    """Findings on a file, the gravest first; machine, nodes and release as far as they are known.
 
-    The first finding is the verdict: a note means that nothing is wrong. ``examined`` is the whole examination of a
-    topology, None for other files.
+    The first finding is the verdict; if it is a note, nothing is wrong. ``examined`` is the whole examination of a
+    topology; None for other files.
     """
 
     file: str
@@ -96,11 +96,11 @@ class DiagnosedFiles(Rows[FileDiagnosis]):
 
     @property
     def severity(self) -> Severity:
-        """The gravest verdict of a file."""
+        """Severity of the gravest verdict."""
         return self.records[0].severity
 
     def columns(self) -> dict[str, Column]:
-        """file, kind, machine, nccl, severity, code, text; [finding], all in words."""
+        """Columns file, kind, machine, nccl, severity, code and text, all texts; one row per finding."""
         rows = [
             (each.file, each.kind.value, each.machine, each.nccl, finding.severity.value, finding.code, words(finding))
             for each in self.records
@@ -113,7 +113,7 @@ class DiagnosedFiles(Rows[FileDiagnosis]):
 def found_in(
     file: Path, kind: FileKind, found: Iterable[Finding], known: "KnownFacts", examined: "Examination | None" = None
 ) -> FileDiagnosis:
-    """The diagnosis of a file with ``found``, at least one finding, the gravest of which becomes the first."""
+    """The diagnosis of a file with the findings ``found`` (at least one), sorted so that the gravest is the first."""
     order = list(Severity)
     findings = sorted(found, key=lambda each: order.index(each.severity))
     return FileDiagnosis(str(file), kind, tuple(findings), known.machine, known.nodes, known.nccl, examined)
@@ -129,13 +129,14 @@ def refused(file: Path, kind: FileKind, error: TunerError, known: "KnownFacts") 
 
 
 def in_words(severity: Severity, text: str) -> Finding:
-    """A finding for which there is only a sentence, such as an error's message."""
+    """A finding that consists only of a sentence, such as an error's message."""
     return Finding("diagnose.in_words", severity, {"text": text})
 
 
 @dataclass(frozen=True, slots=True)
 class RanksBehind:
-    """Ranks of a communicator, with their counts of an operation, where others are at count ``ahead`` of it."""
+    """Ranks of a communicator that have counted fewer calls of an operation than others, which are at ``ahead``;
+    ``ranks`` are pairs (rank, count)."""
 
     communicator: str
     operation: str
@@ -145,7 +146,7 @@ class RanksBehind:
 
 @dataclass(slots=True)
 class KnownFacts:
-    """Facts of the machine so far, and which file says them."""
+    """Facts about the machine that are known so far, and which file says them."""
 
     machine: str | None
     nodes: int | None
@@ -160,7 +161,7 @@ class KnownFacts:
     learnt: list[Finding] = field(default_factory=list, metadata=json_form(omitted=True))
 
     def learn(self, file: Path, **facts: str | int | None) -> None:
-        """Fills in the facts that no file has said before."""
+        """Keeps those of ``facts`` that were not known before."""
         fresh = {name: value for name, value in facts.items() if value is not None and getattr(self, name) is None}
         for name, value in fresh.items():
             setattr(self, name, value)
@@ -169,7 +170,7 @@ class KnownFacts:
             self.learnt.append(Finding("diagnose.learnt", Severity.NOTE, {"facts": said, "file": str(file)}))
 
     def scenario(self) -> Scenario:
-        """A scenario on nodes of the machine, else of the topology. BadInput if neither is known."""
+        """A scenario on nodes of the machine, or else of the topology. BadInput if neither is known."""
         if self.machine is None and self.topology is not None:
             return describe(topology=str(self.topology), nodes=self.nodes or 1, nccl=self.nccl)
         if self.machine is None:

@@ -1,4 +1,4 @@
-"""A report without the names of hosts, users, addresses and paths: each is one word wherever it stands."""
+"""Removes names of hosts and users, addresses and paths from a report; the same word replaces a name everywhere."""
 
 import re
 from collections.abc import Iterable
@@ -16,7 +16,7 @@ _PATH = expression(r"(?<![\w.<)/])/(?!(?:dev|proc|sys|etc|usr|lib|lib64|opt/nvid
 
 
 class Redactor:
-    """Replaces what is private in a text; ``hosts`` are the names to look for, ``files`` the reader's own files."""
+    """Replaces private names in texts; ``hosts`` are host names to look for, ``files`` the files of the report."""
 
     def __init__(self, hosts: Iterable[str], files: Iterable[str]) -> None:
         self._words = dict[str, str]()

@@ -1,4 +1,4 @@
-"""Diagnosis of results of nccl-tests: whether they are as fast as they should be."""
+"""Diagnoses results of nccl-tests: whether they are as fast as they should be."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -25,7 +25,8 @@ from tuner.times.measured.nccl_tests import out_of_bounds
 
 
 def of_results(file: Path, known: KnownFacts) -> FileDiagnosis:
-    """What measured times show: by themselves and, if the machine is known, against what it should reach."""
+    """The findings on measured times: by themselves and, if the machine is known, compared with what it should
+    reach."""
     opened = MeasurementFile(file, known.large_logs.get(file))
     of_devices = _of_devices(opened)
     if any(each.severity is Severity.FAULT for each in of_devices):
@@ -43,7 +44,7 @@ def of_results(file: Path, known: KnownFacts) -> FileDiagnosis:
 
 
 def _judged(file: Path, opened: MeasurementFile, known: KnownFacts) -> FileDiagnosis:
-    """The verdict on measured times. Raises what their reader raises, and what the machine's description raises."""
+    """The findings on measured times. Raises what the reader of times and the description of the machine raise."""
     given = _given(opened, known)
     scenario = _scenario(known)
     if scenario is None:
@@ -67,7 +68,7 @@ def _of_judged(
     asked: acceptance.AcceptOptions,
     known: KnownFacts,
 ) -> FileDiagnosis:
-    """The verdict on times of the machine that they are from. ``of_others``: what shows that the times are from
+    """The verdict on times that were judged against a machine. ``of_others``: what shows that the times are from
     another machine.
     """
     failing = [each for each in seen.sizes if each.verdict.fails]
@@ -95,7 +96,8 @@ def _of_judged(
 
 
 def _scenario(known: KnownFacts) -> Scenario | None:
-    """The named machine, or the topology given with the results; None if neither can be asked."""
+    """A scenario on the named machine, or on the topology that is given with the results; None if neither is
+    possible."""
     if known.machine is not None:
         return known.scenario()
     if known.topology is not None:
@@ -107,8 +109,8 @@ def _scenario(known: KnownFacts) -> Scenario | None:
 
 
 def _of_devices(file: MeasurementFile) -> list[Finding]:
-    """Faults that nccl-tests' list of devices shows, for output without NCCL's own lines; with these, the log's
-    checks find them.
+    """Finds faults that nccl-tests' list of devices shows, in output without NCCL's own lines. In other output, the
+    checks of the log find them.
     """
     if any(part in file.content for part in OF_LOGS):
         return []
@@ -117,7 +119,8 @@ def _of_devices(file: MeasurementFile) -> list[Finding]:
 
 
 def _by_themselves(file: MeasurementFile, given: Given) -> Iterator[Finding]:
-    """What results say without a machine: wrong values, and that they are of AMD's GPUs, which NCCL does not run on."""
+    """Finds what results say without a machine: wrong values, and that they are from AMD's GPUs, on which NCCL does not
+    run."""
     with suppress(TunerError):
         if (wrong := acceptance.wrong_results(file, given)) is not None:
             yield in_findings.wrong_results(wrong)
@@ -134,10 +137,11 @@ _ADAPTERS_DIFFER = 8.0  # times, at most, that the adapters of machines with the
 
 
 def _on_any_machine(file: MeasurementFile, given: Given, known: KnownFacts) -> Iterator[Finding]:
-    """The findings of results if nobody names the machine: what holds on each machine with such GPUs.
+    """The findings on results if nobody names the machine: what is true on each machine with such GPUs.
 
-    The machine may be missing in the catalogue, with other adapters. Within a node adapters do not matter, and between
-    nodes none would make a run so much slower: in these cases a verdict on which all machines agree counts.
+    The real machine may not be in the catalogue, and have other adapters. A verdict on which all machines agree still
+    counts inside a node, where adapters do not matter, and if a run between nodes is much slower than with any
+    adapters.
     """
     gpu, machines = machines_with_such_gpus(file)
     evidence = [_note("gpus_of_node", gpus=gpu)] if gpu else []
@@ -173,7 +177,7 @@ def _note(name: str, **facts: object) -> Finding:
 def _of_all(seen: Sequence[acceptance.Acceptance]) -> Finding:
     """The joint verdict over all machines with such GPUs.
 
-    A machine whose adapters cannot carry what was measured is excluded, unless this excludes all.
+    A machine whose adapters are slower than what was measured is excluded, unless this excludes all machines.
     """
     seen = [each for each in seen if not _too_fast_for(each)] or seen
     alone = all(size.nodes == 1 for each in seen for size in each.sizes)
@@ -205,16 +209,17 @@ _LISTED = expression(rb"\bdevice +\d+ \[([0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2})\
 
 
 def _has_bus_ids(machine: str, file: MeasurementFile) -> bool:
-    """Whether the bus ids of GPUs that nccl-tests lists are all of that machine; more than one has to be listed."""
+    """Whether all bus ids of GPUs that nccl-tests lists are those of the machine; at least two have to be listed."""
     listed = {each.decode() for each in _LISTED.findall(file.content)}
     return len(listed) > 1 and listed <= {gpu.busid.rpartition(".")[0] for gpu in catalogue.load(machine).topology.gpus}
 
 
 def machines_with_such_gpus(file: MeasurementFile) -> tuple[str | None, list[str]]:
-    """The GPUs of a node that results name, and the machines of the catalogue that have as many of them, else more.
+    """The GPUs of a node that results name, and the machines of the catalogue that have this number of them, or else
+    more.
 
-    (None, no machines) if they do not say which GPUs, or how many of a node. Errors: BadMeasurement; BadInput for a
-    file without times.
+    None and no machines if the results do not say which GPUs, or how many per node. Raises BadMeasurement, and BadInput
+    for a file without times.
     """
     table = file.table(Given())
     if not table.blocks:
@@ -238,7 +243,7 @@ def machines_with_such_gpus(file: MeasurementFile) -> tuple[str | None, list[str
 
 
 def _given(file: MeasurementFile, known: KnownFacts) -> Given:
-    """Release and number of nodes: the user's; else, if this file does not say them, what other files show."""
+    """Release and number of nodes that the user says, or that other files say if this file does not."""
     nccl, nodes = known.given.nccl, known.given.nodes
     own = None
     with suppress(TunerError):

@@ -1,4 +1,5 @@
-"""Diagnosis of what a machine is: topologies, which the doctor examines, listings of a node, and NCCL's graphs."""
+"""Diagnoses files that say what a machine is: topologies (which the doctor examines), listings of a node, and NCCL's
+graphs."""
 
 import xml.etree.ElementTree as ET
 from collections.abc import Iterator, Sequence
@@ -25,7 +26,7 @@ PRICED_SIZES = (8, 64 << 10, 1 << 20, 64 << 20, 1 << 30)
 
 
 def of_topology(file: Path, known: KnownFacts) -> FileDiagnosis:
-    """The findings of a topology; of one that NCCL dumped of an NVLink domain those of each host."""
+    """The findings on a topology; for a dump of an NVLink domain, the findings on each of its hosts."""
     nccl = release.load(known.nccl or release.names()[-1]).name
     asked = DoctorOptions(nccl, known.nodes or 2, ALLREDUCE, PRICED_SIZES)
     if known.given.gpu is None and (hosts := hosts_of(file)):
@@ -61,7 +62,7 @@ def _note(name: str, **facts: object) -> Finding:
 
 
 def _of_domain(file: Path, hosts: Sequence[tuple[str, int]], asked: DoctorOptions, known: KnownFacts) -> FileDiagnosis:
-    """The findings of each host of a domain, whose hosts have devices of the same numbers."""
+    """The findings on each host of a domain; the numbers of devices begin again on each host."""
     found, number, gpus = list[Finding](), 0, 0
     known.topology = known.topology or file
     for text, alike in hosts:
@@ -84,7 +85,7 @@ def _of_domain(file: Path, hosts: Sequence[tuple[str, int]], asked: DoctorOption
 
 
 def _complete(file: Path, given: DiagnosisOptions) -> str:
-    """The topology in the file, completed where a GPU model is given."""
+    """The topology in the file, completed if a GPU model is given."""
     if given.gpu is None:
         return read_complete(file)[0]
     return completed(file, ListingAdditions(given.gpu, given.net_gbps, given.net_latency_us)).topology
@@ -101,7 +102,8 @@ def _cost(seen: Examination) -> Iterator[Finding]:
 
 
 def of_listing(file: Path, known: KnownFacts) -> FileDiagnosis:
-    """The shipped machine that lstopo's XML is nearest to; BadInput if the XML is no listing."""
+    """The findings on a listing: the machine of the catalogue that is most similar. BadInput if the XML is no
+    listing."""
     listing = listings.read(file)
     if listing is None:
         raise BadInput("XML that is neither a topology of NCCL nor of lstopo")
@@ -118,5 +120,5 @@ def of_listing(file: Path, known: KnownFacts) -> FileDiagnosis:
 
 
 def of_graphs(file: Path, known: KnownFacts) -> FileDiagnosis:
-    """The finding of NCCL's graphs, which are no description of a machine."""
+    """The finding on a file of NCCL's graphs: it is cut off, or does not describe a machine."""
     return found_in(file, FileKind.graphs, [cut(file) or Finding("diagnose.graphs", Severity.UNKNOWN, {})], known)

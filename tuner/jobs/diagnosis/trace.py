@@ -1,4 +1,4 @@
-"""Diagnosis of what ran: traces and counters of a job; and of tables of a tuner plugin."""
+"""Diagnoses traces and counters of a job, and tables of a tuner plugin."""
 
 import re
 from collections import Counter
@@ -22,7 +22,7 @@ _DEVICE_NAME = expression(rb'"deviceProperties".{0,400}?"name": "([^"]{1,80})"',
 
 
 def of_table(file: Path, known: KnownFacts) -> FileDiagnosis:
-    """The finding of a table of a tuner plugin: how many rows it has, or its mistake."""
+    """The finding on a table of a tuner plugin: how many rows it has, or its mistake."""
     content = read_bytes(file, BadInput)
     try:
         table = convert.from_content(content, str(file))
@@ -37,7 +37,7 @@ def of_table(file: Path, known: KnownFacts) -> FileDiagnosis:
 
 
 def of_trace(file: Path, known: KnownFacts) -> FileDiagnosis:
-    """What a list or trace of calls says; BadInput if it is one that cannot be read."""
+    """The findings on a list or trace of calls; BadInput if it is one, but cannot be read."""
     try:
         calls = traces.read(file, 1 if known.machine is None and known.topology is None else known.scenario().ranks)
     except BadInput as error:
@@ -78,7 +78,7 @@ def of_trace(file: Path, known: KnownFacts) -> FileDiagnosis:
 
 
 def _shown(file: Path, calls: CallList) -> Finding:
-    """What a trace shows of its job: calls, ranks, release and GPU."""
+    """The finding that says what a trace shows of its job: calls, ranks, release and GPU."""
     counts = Counter[str]()
     for call in calls.calls:
         counts[call.name] += round(call.calls)

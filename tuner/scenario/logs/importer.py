@@ -93,7 +93,8 @@ def of(log: NcclLog, given: LogAdditions) -> Imported:
 
 
 def _count_devices(reading: Reading, communicators: Sequence[CommunicatorLines]) -> None:
-    """Sets the number of ranks of the only communicator from nccl-tests' list of devices, if no line of NCCL says it."""
+    """Reads the number of ranks of the only communicator from nccl-tests' list of devices, if no line of NCCL has
+    it."""
     if len(communicators) == 1 and communicators[0].ranks is None and reading.log.devices:
         number = len(reading.log.devices)
         for log in communicators[0].logs:
@@ -185,7 +186,7 @@ def _choices(reading: Reading, communicators: Sequence[CommunicatorLines]) -> tu
 
 def hardware_of(reading: Reading) -> Hardware:
     """Hardware of the communicator's hosts; the adapters are those of rank 0's host, or of the first host that lists
-    adapters.
+    some.
     """
     log, logs = reading.log, sorted(reading.logs, key=lambda each: each.rank or 0)
     hosts = list(dict.fromkeys(each.thread.host for each in logs))

@@ -1,4 +1,5 @@
-"""The check of NCCL's own diagnostics, which NCCL prints at init with NCCL_RUN_DIAGNOSTICS or NCCL_RUN_RAS_DIAGNOSTICS."""
+"""The check of NCCL's own diagnostics. With NCCL_RUN_DIAGNOSTICS or NCCL_RUN_RAS_DIAGNOSTICS, NCCL prints them at
+init."""
 
 import re
 from collections import defaultdict
